@@ -1,0 +1,141 @@
+"""Everything a person reads: messages in lower case without a period, a hint after each error.
+
+Results go to standard output, as a table or (with --json) as one object; all else to standard error.
+Only click is loaded here at first; rich comes when something is really drawn.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+PROGRAM = "topk-secagg"
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Console:
+    """How this call wants to be answered."""
+
+    as_json: bool
+    quiet: bool
+    verbose: bool
+
+    def say(self, message: str) -> None:
+        """A line about what was done, on standard error."""
+        if not self.quiet:
+            click.echo(message, err=True)
+
+    def detail(self, message: str) -> None:
+        """A line that only -v shows."""
+        if self.verbose:
+            click.echo(message, err=True)
+
+    def warn(self, message: str) -> None:
+        """A line that even -q shows."""
+        click.echo(f"{PROGRAM}: warning: {message}", err=True)
+
+    def result(self, name: str, facts: Mapping[str, Any], *lines: str) -> None:
+        """The outcome of a command: one JSON object, or the same in a few lines."""
+        if self.as_json:
+            click.echo(json.dumps({"schema": f"{PROGRAM}/{name}/1", **facts}, allow_nan=False))
+        elif not self.quiet:
+            for line in lines:
+                click.echo(line)
+
+    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """A table on standard output."""
+        from rich import box
+        from rich.console import Console as Screen
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(
+            title=title or None,
+            title_justify="left",
+            box=box.SIMPLE_HEAD,
+            show_header=any(columns),
+            pad_edge=False,
+        )
+        for column in columns:
+            table.add_column(column, overflow="fold")
+        for row in rows:
+            table.add_row(*map(Text, row))
+        screen = Screen(file=sys.stdout, highlight=False)
+        if not screen.is_terminal:
+            screen = Screen(file=sys.stdout, highlight=False, width=100)
+        screen.print(table)
+
+    @contextmanager
+    def progress(self, what: str) -> Iterator[Callable[[float], None]]:
+        """A bar on standard error while something long runs; nothing when that is no terminal."""
+        if self.quiet or self.as_json or not sys.stderr.isatty():
+            yield lambda _: None
+            return
+        from rich.console import Console as Screen
+        from rich.progress import Progress
+
+        with Progress(console=Screen(stderr=True), transient=True) as bar:
+            task = bar.add_task(what, total=1.0)
+            yield lambda done: bar.update(task, completed=done)
+
+
+def fail(message: str, hint: str = "") -> None:
+    """The one line of an error, and what to do about it."""
+    click.echo(f"{PROGRAM}: {message}", err=True)
+    if hint:
+        click.echo(f"hint: {hint}", err=True)
+
+
+def answered(command: Command) -> Command:
+    """Add --json, -q and -v to a command, which receives a `console`."""
+
+    def with_console(*args: Any, as_json: bool, quiet: bool, verbose: bool, **kwargs: Any) -> Any:
+        return command(*args, console=Console(as_json, quiet, verbose), **kwargs)
+
+    with_console.__name__, with_console.__doc__ = command.__name__, command.__doc__
+    with_console.__click_params__ = list(getattr(command, "__click_params__", []))  # type: ignore[attr-defined]
+    for option in (
+        click.option("-v", "--verbose", is_flag=True, help="Say more."),
+        click.option("-q", "--quiet", is_flag=True, help="Say nothing unless it goes wrong."),
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output."),
+    ):
+        with_console = option(with_console)
+    return with_console  # type: ignore[return-value]
+
+
+def size(count: float) -> str:
+    """Bytes for people: 1234567 is 1.23 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}" if unit != "B" else f"{count:.0f} B"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def users(numbers: Sequence[int]) -> str:
+    """1, 2, 5."""
+    return ", ".join(map(str, numbers)) or "none"
+
+
+def rates(payload: int, name: str, measured: float, theorem: float) -> str:
+    """A payload with its rate beside the theorem's."""
+    return f"payload {size(payload)}, {name} {measured:.6g} (theorem {theorem:.6g})"
+
+
+def plain(value: Any) -> str:
+    """A value in a table."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, list):
+        return ", ".join(map(plain, value)) or "none"
+    return "none" if value is None else str(value)

@@ -1,0 +1,72 @@
+"""topk-secagg init."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .console import Console, answered, size
+from .options import chosen_layout, chosen_parameters, round_argument, round_options
+
+if TYPE_CHECKING:
+    from topk_secagg.storage.workspace import Workspace
+
+
+def start_round(
+    console: Console, root: Path, like: Path | None, length: int | None, seed: int | None, **options: Any
+) -> Workspace:
+    """Choose the parameters, warn about a seed, and write session.json."""
+    from topk_secagg.steps.init import init
+
+    layout = chosen_layout(like, length)
+    parameters = chosen_parameters(layout, **options)
+    space = init(root, parameters, layout, seed)
+    if seed is not None:
+        console.warn("this round is drawn from a public seed: anyone can unmask it, use it for tests only")
+    return space
+
+
+@click.command("init", short_help="Start a round: write session.json.")
+@round_argument
+@round_options
+@answered
+def command(
+    console: Console,
+    round_folder: Path,
+    users: int | None,
+    like: Path | None,
+    length: int | None,
+    insecure_seed: int | None,
+    **options: Any,
+) -> None:
+    """Start a round: fix what all users agree on, and write ROUND/session.json.
+
+    Everybody works with the same session.json; its SHA-256 names the session.
+
+    \b
+    Example:
+      topk-secagg init round --users 5 --survivors 3 --colluders 1 --top-k 2 --length 4
+    """
+    if users is None:
+        raise click.UsageError("give --users N")
+    space = start_round(console, round_folder, like, length, insecure_seed, users=users, **options)
+    session = space.session
+    p = session.parameters
+    console.result(
+        "init",
+        {
+            "session": session.id,
+            "path": str(space.session_path),
+            **p.as_dict(),
+            "entries": p.entries,
+            "share_bytes": p.share_bytes,
+            "offline_bytes": p.offline_bytes,
+            "insecure": bool(session.insecure),
+        },
+        f"session {session.id[:16]}: {space.session_path}",
+        f"N {p.users}, U {p.survivors}, T {p.colluders}, D {p.blocks}, K {p.top_k} of L {p.length}, "
+        f"{p.construction}" + (f", P {p.picks}, B {p.buckets}" if p.buckets else ""),
+        f"offline files: {size(p.share_bytes)} a pair of users, {size(p.offline_bytes)} in all",
+    )

@@ -1,0 +1,72 @@
+"""topk-secagg inspect."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .console import Console, answered, plain
+
+if TYPE_CHECKING:
+    from topk_secagg.steps.inspect import Description
+
+
+@click.command("inspect", short_help="Show what a file of a round holds.")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--reveal", is_flag=True, help="Show the values in secret files too.")
+@answered
+def command(console: Console, files: tuple[Path, ...], reveal: bool) -> None:
+    """Show what files of a round hold: kind, session, user, shapes, ranges, and whether they are intact.
+
+    The values in secrets/ and shares/ are shown only with --reveal.
+
+    \b
+    Example:
+      topk-secagg inspect round/session.json round/masked/user-03.h5
+    """
+    from topk_secagg.errors import BadData
+    from topk_secagg.steps.inspect import inspect
+
+    found = [inspect(path, reveal=reveal) for path in files]
+    if console.as_json:
+        console.result("inspect", {"files": [_facts(d) for d in found]})
+    else:
+        for d in found:
+            _show(console, d)
+    damaged = [d for d in found if not d.intact]
+    if damaged:
+        raise BadData(f"{damaged[0].path}: {damaged[0].problems[0]}", "fetch or make the file again")
+
+
+def _facts(d: Description) -> dict[str, Any]:
+    return {
+        "path": str(d.path),
+        "kind": d.kind,
+        "intact": d.intact,
+        **d.facts,
+        "datasets": d.datasets,
+        "problems": d.problems,
+    }
+
+
+def _show(console: Console, d: Description) -> None:
+    state = "intact" if d.intact else "DAMAGED"
+    insecure = ", INSECURE: drawn from a public seed" if d.facts.get("insecure") else ""
+    console.table(
+        f"{d.path}: {d.kind}, {state}{insecure}",
+        ("", ""),
+        [(key, plain(value)) for key, value in d.facts.items()],
+    )
+    if d.datasets:
+        rows = [
+            (
+                name,
+                f"{info['type']} {'x'.join(map(str, info['shape']))}",
+                f"{info['low']} to {info['high']}" if "low" in info else "",
+                plain(info.get("values", "")),
+            )
+            for name, info in d.datasets.items()
+        ]
+        console.table("", ("dataset", "type and shape", "range", "first values"), rows)

@@ -1,0 +1,108 @@
+"""The entry point: the commands, and what each way to fail exits with."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn
+
+import click
+
+from topk_secagg import __version__
+from topk_secagg.errors import CannotWrite, SecAggError
+
+from . import decode, eliminate, freeze, init, inspect, mask, offline, run
+from .console import PROGRAM, fail
+
+INTERRUPTED = 130
+TERMINATED = 143
+BROKEN_PIPE = 141
+BUG = 1
+
+
+class InOrder(click.Group):
+    """Lists the commands in the order of a round."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """The order in which they were added."""
+        return list(self.commands)
+
+
+@click.group(
+    cls=InOrder, context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "TOPK_SECAGG"}
+)
+@click.version_option(__version__, prog_name=PROGRAM)
+def cli() -> None:
+    """Secure aggregation of top-K sparsified gradients, one file-based step at a time.
+
+    \b
+    A round:  init -> offline (each user) -> mask (each user) -> freeze
+              -> eliminate (each user) -> decode
+    On one machine:  run
+
+    \b
+    Exit codes: 0 done, 1 a bug, 2 usage, 65 bad data, 66 input missing,
+    69 too few survivors, 73 output cannot be written, 75 busy, 77 refused for
+    safety, 130 interrupted. Options can come from the environment:
+    TOPK_SECAGG_MASK_SATURATE=1 stands for mask --saturate.
+    """
+
+
+for module in (init, offline, mask, freeze, eliminate, decode, run, inspect):
+    cli.add_command(module.command)
+
+
+class Terminated(BaseException):
+    """SIGTERM, raised so that temporary files are removed on the way out."""
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise Terminated
+
+
+def main() -> NoReturn:
+    """Run a command; an error is one line and a hint, never a traceback."""
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        code = cli.main(prog_name=PROGRAM, standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.Exit as error:
+        code = error.exit_code
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else PROGRAM
+        fail(_sentence(error.format_message()), f"see `{path} --help`")
+        code = error.exit_code
+    except SecAggError as error:
+        fail(error.message, error.hint)
+        code = error.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        fail("interrupted")
+        code = INTERRUPTED
+    except Terminated:
+        fail("terminated")
+        code = TERMINATED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = BROKEN_PIPE
+    except OSError as error:
+        place = f" {error.filename}" if error.filename else ""
+        fail(
+            f"cannot use{place}: {(error.strerror or str(error)).lower()}", "check permissions and free space"
+        )
+        code = CannotWrite.exit_code
+    except Exception as error:
+        if "-v" in sys.argv or "--verbose" in sys.argv:
+            raise
+        fail(f"a bug: {type(error).__name__}: {error}", "please report it, with what -v prints")
+        code = BUG
+    sys.exit(code)
+
+
+def _sentence(message: str) -> str:
+    return (message[:1].lower() + message[1:]).rstrip(".")
+
+
+if __name__ == "__main__":
+    main()

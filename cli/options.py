@@ -1,0 +1,158 @@
+"""Options and arguments that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from topk_secagg.gradients.layout import Layout
+    from topk_secagg.protocol.parameters import Parameters
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+AUTOMATIC_LIMIT = 1 << 30  # without --construction, the paper's is taken while its files stay below this
+
+round_argument = click.argument("round_folder", metavar="ROUND", type=click.Path(path_type=Path))
+user_option = click.option("--user", type=int, required=True, metavar="n", help="Which user this is, from 1.")
+randomness_option = click.option(
+    "--randomness",
+    type=click.Choice(["cipher", "os"]),
+    default="cipher",
+    show_default=True,
+    help="AES-256-CTR keyed by the operating system, or every byte from it.",
+)
+saturate_option = click.option(
+    "--saturate", is_flag=True, help="Clamp values beyond the clip, and count them, instead of refusing."
+)
+
+
+class UserList(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.5 only
+    """User numbers separated by commas."""
+
+    name = "users"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
+        """1,2,5 as a list."""
+        if isinstance(value, list):
+            return value
+        try:
+            return [int(part) for part in str(value).split(",") if part.strip()]
+        except ValueError:
+            self.fail(f"{value!r} is not a list of users such as 1,2,5", param, ctx)
+
+
+_ROUND_OPTIONS = (
+    click.option("--users", type=int, metavar="N", help="How many users there are."),
+    click.option("--survivors", type=int, metavar="U", required=True, help="At least so many survive."),
+    click.option("--colluders", type=int, metavar="T", required=True, help="At most so many collude."),
+    click.option("--top-k", type=int, metavar="K", help="How many coordinates each user sends."),
+    click.option("--density", type=float, metavar="SHARE", help="K as a share of L, such as 0.01."),
+    click.option("--like", type=click.Path(path_type=Path), metavar="FILE", help="A gradient of the model."),
+    click.option("--length", type=int, metavar="L", help="One flat vector of L coordinates."),
+    click.option(
+        "--clip",
+        type=float,
+        metavar="C",
+        default=1.0,
+        show_default=True,
+        help="The largest magnitude that can be sent.",
+    ),
+    click.option("--field", type=int, metavar="Q", help="A prime below 2^32.  [default: 4294967291]"),
+    click.option("--blocks", type=int, metavar="D", help="Blocks per polynomial.  [default: U - T]"),
+    click.option(
+        "--construction",
+        type=click.Choice(["permutation", "rotation"]),
+        help="The paper's, or the one with small files.  [default: permutation while below 1 GiB]",
+    ),
+    click.option("--picks", type=int, metavar="P", help="Picks per bucket in rotation.  [default: 4]"),
+    click.option(
+        "--elimination",
+        type=click.Choice(["dense", "syndrome", "auto"]),
+        default="auto",
+        show_default=True,
+        help="Answer with whole blocks, with their syndromes, or with whichever is smaller.",
+    ),
+    click.option(
+        "--insecure-seed",
+        type=int,
+        metavar="SEED",
+        help="Draw everything from a public seed: reproducible, and not secret at all.",
+    ),
+)
+
+
+def round_options(command: Command) -> Command:
+    """The options of `init`."""
+    for option in reversed(_ROUND_OPTIONS):
+        command = option(command)
+    return command
+
+
+def chosen_layout(like: Path | None, length: int | None) -> Layout:
+    """The layout that --like or --length asks for."""
+    from topk_secagg.gradients.files import read_gradient
+    from topk_secagg.gradients.layout import Layout, gradient_layout
+
+    if (like is None) == (length is None):
+        raise click.UsageError("give either --like FILE or --length L")
+    if like is not None:
+        return gradient_layout(read_gradient(like))
+    assert length is not None
+    if length < 1:
+        raise click.UsageError(f"a gradient of {length} coordinates has nothing to send")
+    return Layout.flat(length)
+
+
+def chosen_parameters(
+    layout: Layout,
+    *,
+    users: int,
+    survivors: int,
+    colluders: int,
+    top_k: int | None,
+    density: float | None,
+    clip: float,
+    field: int | None,
+    blocks: int | None,
+    construction: str | None,
+    picks: int | None,
+    elimination: str,
+) -> Parameters:
+    """The parameters that the options ask for; the paper's construction while its files stay small."""
+    from topk_secagg.algebra.field import DEFAULT_FIELD
+    from topk_secagg.errors import UsageError
+    from topk_secagg.protocol.parameters import Parameters
+
+    if (top_k is None) == (density is None):
+        raise click.UsageError("give either --top-k K or --density SHARE")
+    if top_k is None:
+        assert density is not None
+        if not 0 < density <= 1:
+            raise click.UsageError(f"a density of {density:g} is not a share between 0 and 1")
+        top_k = max(1, round(density * layout.length))
+    parameters = Parameters.choose(
+        users=users,
+        survivors=survivors,
+        colluders=colluders,
+        top_k=top_k,
+        length=layout.length,
+        blocks=blocks,
+        field=DEFAULT_FIELD if field is None else field,
+        construction=construction or "permutation",
+        picks=picks,
+        elimination=elimination,
+        clip=clip,
+    )
+    if construction is None and parameters.offline_bytes >= AUTOMATIC_LIMIT:
+        from .console import size
+
+        raise UsageError(
+            f"the paper's construction needs {size(parameters.offline_bytes)} of offline files",
+            "take --construction rotation, whose files grow with L alone, or insist with "
+            "--construction permutation",
+        )
+    return parameters

@@ -1,0 +1,103 @@
+"""Uniform field elements, places and permutations from an injected source of bytes.
+
+Rejection sampling throughout: no value is ever reduced from a range that it does not divide.
+numpy's and galois' generators are not for secrets and are not used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from abc import ABC, abstractmethod
+
+import numpy as np
+import numpy.typing as npt
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from .field import Symbols
+
+KEY_BYTES = 32
+_OS_READ = 1 << 20
+
+
+class Randomness(ABC):
+    """A source of uniform values; tests inject their own."""
+
+    @abstractmethod
+    def fill(self, out: npt.NDArray[np.uint8]) -> None:
+        """Overwrite `out` with uniform bytes."""
+
+    @abstractmethod
+    def child(self, label: str) -> Randomness:
+        """An independent source for the purpose `label`; asking again gives the same stream again
+        where the source can be replayed."""
+
+    def integers(self, bound: int, out: Symbols) -> Symbols:
+        """Fill `out` (contiguous uint32) with uniform integers below `bound` <= 2^32."""
+        words = out.reshape(-1)
+        self.fill(words.view(np.uint8))
+        limit = 2**32 // bound * bound
+        if limit < 2**32:
+            rejected = np.flatnonzero(words >= np.uint32(limit))
+            while rejected.size:
+                again = np.empty(rejected.size, dtype=np.uint32)
+                self.fill(again.view(np.uint8))
+                words[rejected] = again
+                rejected = rejected[again >= np.uint32(limit)]
+        if limit != bound:
+            np.remainder(words, np.uint32(bound), out=words)
+        return out
+
+    def permutation(self, n: int) -> Symbols:
+        """A uniform permutation of range(n): the order of n distinct 64-bit keys."""
+        while True:
+            keys = np.empty(n, dtype=np.uint64)
+            self.fill(keys.view(np.uint8))
+            order = np.argsort(keys, kind="stable")
+            ranked = keys[order]
+            if not np.any(ranked[1:] == ranked[:-1]):
+                return order.astype(np.uint32)
+
+
+class CipherRandomness(Randomness):
+    """The AES-256-CTR key stream of a key; children have keys derived with HMAC-SHA-256."""
+
+    def __init__(self, key: bytes) -> None:
+        if len(key) != KEY_BYTES:
+            raise ValueError(f"a key has {KEY_BYTES} bytes, not {len(key)}")
+        self._key = key
+        self._stream = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
+
+    def fill(self, out: npt.NDArray[np.uint8]) -> None:
+        """Continue the key stream into `out`."""
+        out[:] = 0
+        self._stream.update_into(out.data, out.data)
+
+    def child(self, label: str) -> CipherRandomness:
+        """The stream of the key HMAC(key, label)."""
+        return CipherRandomness(hmac.digest(self._key, label.encode(), "sha256"))
+
+
+class SystemRandomness(Randomness):
+    """Every byte from the operating system."""
+
+    def fill(self, out: npt.NDArray[np.uint8]) -> None:
+        """Read the operating system's generator into `out`."""
+        for start in range(0, out.size, _OS_READ):
+            part = out[start : start + _OS_READ]
+            part[:] = np.frombuffer(os.urandom(part.size), dtype=np.uint8)
+
+    def child(self, label: str) -> SystemRandomness:  # noqa: ARG002 - nothing to derive
+        """The operating system again."""
+        return self
+
+
+def fresh_key() -> bytes:
+    """A key from the operating system's entropy."""
+    return os.urandom(KEY_BYTES)
+
+
+def seeded_key(seed: int, purpose: str) -> bytes:
+    """The key of a reproducible, and therefore insecure, stream."""
+    return hashlib.sha256(f"topk-secagg insecure seed {seed} {purpose}".encode()).digest()

@@ -1,0 +1,56 @@
+"""What can go wrong, by who is at fault; each kind carries the exit code of the command line."""
+
+from __future__ import annotations
+
+
+class SecAggError(Exception):
+    """An error with one line that says what is wrong and a hint that says what to do."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(SecAggError):
+    """The call itself makes no sense: inadmissible parameters, a user that does not exist."""
+
+    exit_code = 2
+
+
+class BadData(SecAggError):
+    """A file is damaged, foreign, of another session or user, or holds a value out of range."""
+
+    exit_code = 65
+
+
+class InputMissing(SecAggError):
+    """A file that an earlier step (or another user) should have provided is not there."""
+
+    exit_code = 66
+
+
+class TooFewSurvivors(SecAggError):
+    """Fewer users are left than the round needs."""
+
+    exit_code = 69
+
+
+class CannotWrite(SecAggError):
+    """The output cannot be written: no room, no permission, or something is in the way."""
+
+    exit_code = 73
+
+
+class Busy(SecAggError):
+    """Another process is at this very step."""
+
+    exit_code = 75
+
+
+class Refused(SecAggError):
+    """Doing it would give a secret away: spent material, a second survivor set."""
+
+    exit_code = 77

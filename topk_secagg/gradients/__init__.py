@@ -1,0 +1,1 @@
+"""Reals in and out: gradient files, layouts, selection and quantisation."""

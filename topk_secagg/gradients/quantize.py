@@ -1,0 +1,61 @@
+"""Reals to field elements and back: fixed point with stochastic rounding, wide enough that no sum wraps."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ..algebra.field import Symbols, to_field, to_signed
+from ..algebra.randomness import Randomness
+from ..errors import BadData
+from ..protocol.parameters import Parameters
+
+Reals = npt.NDArray[np.float64]
+
+
+class Quantised(NamedTuple):
+    """Field elements, and how many values were beyond the clip."""
+
+    value: Symbols
+    clipped: int
+
+
+def quantise(p: Parameters, values: Reals, source: Randomness, *, saturate: bool = False) -> Quantised:
+    """round(value * scale), up or down at random so that the mean is exact.
+
+    A value beyond the clip is refused, or moved to it when `saturate` is set.
+    """
+    beyond = np.abs(values) > p.clip
+    clipped = int(np.count_nonzero(beyond))
+    if clipped and not saturate:
+        raise BadData(
+            f"{clipped} of {values.size} selected values are beyond the clip of {p.clip:g}",
+            "mask with --saturate to clamp them, or start a round with a larger --clip",
+        )
+    steps = np.clip(values, -p.clip, p.clip) * float(p.scale)
+    low = np.floor(steps)
+    rounded = low + (_uniform(source, values.size) < steps - low)
+    bounded = np.clip(rounded, -p.largest, p.largest).astype(np.int64)
+    return Quantised(to_field(bounded, p.field), clipped)
+
+
+def dequantise(p: Parameters, value: Symbols) -> Reals:
+    """The real that a field element of the aggregate stands for."""
+    return to_signed(value, p.field) / float(p.scale)
+
+
+def rounding_source(source: Randomness, index: npt.NDArray[np.int64], values: Reals) -> Randomness:
+    """The stream that decides the rounding: the same for the same selected values, so that masking
+    the same gradient again gives the same X."""
+    digest = hashlib.sha256(index.astype("<i8").tobytes() + values.astype("<f8").tobytes())
+    return source.child(f"rounding {digest.hexdigest()}")
+
+
+def _uniform(source: Randomness, count: int) -> Reals:
+    """Multiples of 2^-53 in [0, 1)."""
+    words = np.empty(count, dtype=np.uint64)
+    source.fill(words.view(np.uint8))
+    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53

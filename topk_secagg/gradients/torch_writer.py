@@ -1,0 +1,119 @@
+"""Write tensors as a file that `torch.load(weights_only=True)` reads, without torch."""
+
+from __future__ import annotations
+
+import struct
+import zipfile
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import UsageError
+from .tensors import Tensor
+from .torch_file import DTYPES
+
+_ALIGNMENT = 64  # where torch starts a storage, so that the file can be memory-mapped
+_HEADER_BYTES, _ZIP64_BYTES = 30, 20  # of a zip member, and what a large one has in addition
+_PADDING = struct.Struct("<2sH")  # the extra field's tag and length
+_ROOT = "archive"
+_STORAGES = {dtype: kind.removeprefix("torch.") for kind, dtype in DTYPES.items()}
+_ORDERED_DICT = b"ccollections\nOrderedDict\n)R"
+
+
+def write(stream: IO[bytes], tensors: list[Tensor]) -> None:
+    """Write a state_dict of the tensors, or a single tensor if its name is the only one and empty.
+
+    The same tensors give the same bytes. A bfloat16 tensor is rounded from its float32 array, ties to even.
+    """
+    _check(tensors)
+    with zipfile.ZipFile(stream, "w") as archive:
+        _add(archive, "data.pkl", _pickle(tensors))
+        _add(archive, "byteorder", b"little")
+        for key, tensor in enumerate(tensors):
+            _add(archive, f"data/{key}", _stored(tensor).reshape(-1).view(np.uint8).data)
+        # No .format_version: with it torch may compute where its own writer would have put the storages.
+        _add(archive, "version", b"3\n")
+
+
+def _check(tensors: list[Tensor]) -> None:
+    if len({t.name for t in tensors}) < len(tensors):
+        raise UsageError("two tensors have the same name", "a state_dict needs a name for each")
+    for t in tensors:
+        if t.dtype not in _STORAGES:
+            raise UsageError(f"no torch file holds the type {t.dtype}", f"one of {', '.join(_STORAGES)}")
+        if t.array.dtype.name != ("float32" if t.dtype == "bfloat16" else t.dtype):
+            raise UsageError(f"the tensor {t.name!r} is said to be {t.dtype}, but it is {t.array.dtype}")
+
+
+def _stored(tensor: Tensor) -> npt.NDArray[Any]:
+    """The values as they lie in the file: contiguous, little-endian."""
+    if tensor.dtype == "bfloat16":
+        return np.ascontiguousarray(_rounded(tensor.array), "<u2")
+    return np.ascontiguousarray(tensor.array, np.dtype(tensor.dtype).newbyteorder("<"))
+
+
+def _rounded(array: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
+    """The nearest bfloat16 of each float32, ties to even: (x + 0x7fff + bit 16 of x) >> 16 for its bits x.
+
+    A NaN keeps the upper half of its bits, and stays a NaN if all it has is in the lower half.
+    """
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    nearest = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    upper = bits >> 16
+    quiet = np.where(upper & 0x7F, upper, upper | 0x40)
+    return np.where(np.isnan(bits.view(np.float32)), quiet, nearest).astype(np.uint16)
+
+
+def _pickle(tensors: list[Tensor]) -> bytes:
+    if [t.name for t in tensors] == [""]:
+        return b"\x80\x02" + _call(0, tensors[0]) + b"."
+    items = [_text(t.name) + _call(key, t) for key, t in enumerate(tensors)]
+    return b"\x80\x02" + _ORDERED_DICT + b"(" + b"".join(items) + b"u."
+
+
+def _call(key: int, tensor: Tensor) -> bytes:
+    """_rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks), a contiguous tensor."""
+    size = tensor.array.shape
+    stride = [int(np.prod(size[axis + 1 :], dtype=np.int64)) for axis in range(len(size))]
+    storage = _tuple(
+        _text("storage"),
+        f"ctorch\n{_STORAGES[tensor.dtype]}\n".encode(),
+        _text(str(key)),
+        _text("cpu"),
+        _int(tensor.array.size),
+    )
+    arguments = _tuple(
+        storage + b"Q",
+        _int(0),
+        _tuple(*map(_int, size)),
+        _tuple(*map(_int, stride)),
+        b"\x89",  # False
+        _ORDERED_DICT,
+    )
+    return b"ctorch._utils\n_rebuild_tensor_v2\n" + arguments + b"R"
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    return b"X" + struct.pack("<I", len(encoded)) + encoded
+
+
+def _int(number: int) -> bytes:
+    return b"\x8a\x08" + struct.pack("<q", number)
+
+
+def _tuple(*items: bytes) -> bytes:
+    return b"(" + b"".join(items) + b"t"
+
+
+def _add(archive: zipfile.ZipFile, name: str, content: bytes | memoryview) -> None:
+    """Add a member whose bytes begin at a multiple of 64, with the padding field that torch uses."""
+    info = zipfile.ZipInfo(f"{_ROOT}/{name}")
+    info.create_system = 0  # the same bytes on every system
+    large = len(content) > zipfile.ZIP64_LIMIT
+    header = _HEADER_BYTES + len(info.filename) + _PADDING.size + (_ZIP64_BYTES if large else 0)
+    padding = -(archive.start_dir + header) % _ALIGNMENT
+    info.extra = _PADDING.pack(b"FB", padding) + b"Z" * padding
+    with archive.open(info, "w", force_zip64=large) as member:
+        member.write(content)

@@ -1,0 +1,89 @@
+"""A whole round in memory, in the order of the paper's section III. For tests, studies and readers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..algebra.field import Integers, Symbols
+from ..algebra.randomness import Randomness
+from ..errors import TooFewSurvivors
+from .decoding import decode_blocks
+from .elimination import answer_blocks
+from .masking import mask_input
+from .messages import Points, Secret, Sparse
+from .offline import draw_secret, share_blocks
+from .parameters import Parameters
+
+
+@dataclass(frozen=True)
+class InMemoryShares:
+    """The shares that one user holds of another: f and h, (rows, width) each."""
+
+    f: Symbols
+    h: Symbols
+
+    def read(self, rows: Integers) -> tuple[Symbols, Symbols]:
+        """The given rows of both."""
+        return self.f[rows], self.h[rows]
+
+
+@dataclass(frozen=True)
+class InMemoryAnswer:
+    """Y_n, (groups, answer width)."""
+
+    y: Symbols
+
+    def read(self, start: int, stop: int) -> Symbols:
+        """The given groups."""
+        return self.y[start:stop]
+
+
+def run_round(
+    p: Parameters,
+    points: Points,
+    inputs: Mapping[int, Sparse],
+    survivors: Iterable[int],
+    answering: Iterable[int],
+    randomness: Randomness,
+) -> Symbols:
+    """The sum over `survivors` (U1) of the sparse inputs, decoded from the `answering` users (U2): (L,).
+
+    inputs: the sparse quantised input of every user that masks.
+    """
+    users = range(1, p.users + 1)
+    u1, u2 = sorted(survivors), sorted(answering)
+    if len(u1) < p.survivors:
+        raise TooFewSurvivors(f"{len(u1)} survivors, and {p.survivors} are needed")
+
+    # Offline phase: Z_n for every user
+    sources = {n: randomness.child(f"user {n}") for n in users}
+    secrets = {n: draw_secret(p, sources[n]) for n in users}
+    dealt = {n: deal(p, points, secrets[n], sources[n]) for n in users}
+    shares = {m: {n: dealt[n][m - 1] for n in users} for m in users}
+
+    # Masked-input phase: X_n
+    masked = {n: mask_input(p, secrets[n], inputs[n]) for n in u1}
+
+    # Mask-elimination phase: Y_n
+    answers = {
+        n: InMemoryAnswer(np.concatenate([block.answer for block in answer_blocks(p, masked, shares[n])]))
+        for n in u2
+    }
+
+    # Decoding
+    total = np.zeros(p.length, dtype=np.uint32)
+    for part in decode_blocks(p, points, len(u1), answers):
+        total[part.index] = part.value
+    return total
+
+
+def deal(p: Parameters, points: Points, secret: Secret, source: Randomness) -> list[InMemoryShares]:
+    """The shares of one user for users 1..N."""
+    f, h = (np.empty((p.users, p.rows, p.width), dtype=np.uint32) for _ in "fh")
+    for block in share_blocks(p, points, secret, source):
+        rows = slice(block.start, block.start + block.f.shape[1])
+        f[:, rows], h[:, rows] = block.f, block.h
+    return [InMemoryShares(f[m], h[m]) for m in range(p.users)]

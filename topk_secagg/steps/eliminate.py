@@ -1,0 +1,68 @@
+"""`eliminate`: Y_n for the frozen survivor set."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import BadData, UsageError
+from ..protocol.elimination import answer_blocks
+from ..protocol.parameters import SYMBOL_BYTES
+from ..storage.artifacts import creating
+from ..storage.atomic import make_folder, whole_file
+from ..storage.ledger import Ledger
+from ..storage.public import read_frozen, read_survivors
+from ..storage.shares import share_rows
+from ..storage.workspace import Workspace
+from .offline import Progress
+
+
+@dataclass(frozen=True)
+class EliminateReport:
+    """What `eliminate` did."""
+
+    user: int
+    path: Path
+    survivors: list[int]
+    syndromes: bool
+    payload: int
+
+
+def eliminate(space: Workspace, user: int, progress: Progress = lambda _: None) -> EliminateReport:
+    """Read U1, its X and the shares of U1 for this user, and write Y_n; one survivor set per round."""
+    space.check_user(user)
+    session = space.session
+    p = session.parameters
+    survivors = read_survivors(space)
+    count = len(survivors.digests)
+    if user not in survivors.digests:
+        raise UsageError(
+            f"user {user} is not among the survivors",
+            "it dropped out of this round and has nothing to answer",
+        )
+    with space.step_of(user):
+        ledger = Ledger.read(space.ledger_path(user), session.id, user)
+        if survivors.digests[user] != ledger.masked:
+            raise BadData(
+                f"survivors.json names an X of user {user} that this user did not send",
+                "somebody replaced masked/ or survivors.json; do not answer",
+            )
+        frozen = read_frozen(space, survivors)
+        shape = (p.groups, p.answer_width(count))
+        path = space.answer_path(user)
+        make_folder(path.parent)
+        with ExitStack() as files:
+            shares = {}
+            for m, x in frozen.items():
+                expected = session.header(user, sender=m, sharing=x.sharing)
+                shares[m] = files.enter_context(share_rows(p, space.share_path(user, m), expected))
+            attributes = session.header(user, survivors=survivors.digest)
+            temporary = files.enter_context(whole_file(path))
+            with creating(temporary, "elimination", attributes, {"y": ("<u4", shape)}) as writer:
+                for start, answer in answer_blocks(p, {m: x.masked for m, x in frozen.items()}, shares):
+                    writer.write("y", start, answer)
+                    progress((start + len(answer)) / p.groups)
+            ledger.answer(survivors.digest)
+    payload = shape[0] * shape[1] * SYMBOL_BYTES
+    return EliminateReport(user, path, sorted(survivors.digests), p.by_syndromes(count), payload)

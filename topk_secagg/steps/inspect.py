@@ -1,0 +1,156 @@
+"""`inspect`: what an artifact holds, without giving a secret away."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import BadData, InputMissing, SecAggError
+from ..protocol.rates import measured_r1, measured_r2, theorem_r1, theorem_r2
+from ..storage.artifacts import Artifact, opened
+from ..storage.documents import digest, read_bytes
+from ..storage.public import read_masked
+from ..storage.session import Session, read_session
+from ..storage.shares import ShareFile
+
+_SHOWN = 8
+_LEVELS_UP = 3
+
+
+@dataclass
+class Description:
+    """Facts about one file, in the order in which they are shown."""
+
+    path: Path
+    kind: str
+    intact: bool
+    facts: dict[str, Any] = field(default_factory=dict)
+    datasets: dict[str, dict[str, Any]] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+def inspect(path: Path, *, reveal: bool = False) -> Description:
+    """Describe a file of a round; `reveal` shows the values of secret files too."""
+    content = read_bytes(path, "check the path") if path.suffix == ".json" else b""
+    session = _session_near(path)
+    if path.suffix == ".json":
+        return _describe_document(path, content, session)
+    with opened(path, verify=False) as artifact:
+        return _describe_artifact(artifact, session, reveal=reveal)
+
+
+def _session_near(path: Path) -> Session | None:
+    """The session of the round in whose folder the file lies, if it does."""
+    for folder in path.absolute().parents[:_LEVELS_UP]:
+        if (folder / "session.json").is_file():
+            try:
+                return read_session(folder / "session.json")
+            except SecAggError:
+                return None
+    return None
+
+
+def _describe_document(path: Path, content: bytes, session: Session | None) -> Description:
+    try:
+        document = json.loads(content)
+        kind = document["kind"]
+        if document["format"] != "topk-secagg" or type(kind) is not str:
+            raise ValueError
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise BadData(f"{path} is not a topk-secagg file", "check the path") from None
+    d = Description(path, kind, intact=True)
+    d.facts["version"] = document.get("version")
+    if kind == "session":
+        d.facts["session"] = digest(content)
+        parsed = read_session(path)
+        d.facts["insecure"] = bool(parsed.insecure)
+        d.facts.update(parsed.parameters.as_dict())
+        d.facts["alpha"], d.facts["beta"] = list(parsed.points.alpha), list(parsed.points.beta)
+        d.facts["tensors"] = len(parsed.layout.slots)
+        d.facts["offline_bytes"] = parsed.parameters.offline_bytes
+        return d
+    d.facts.update(
+        {key: value for key, value in document.items() if key not in ("format", "kind", "version")}
+    )
+    d.facts["insecure"] = bool(d.facts.get("insecure"))
+    if kind == "survivors":
+        d.facts["survivors"] = [row["user"] for row in document.get("survivors", [])]
+        d.facts["sha256"] = digest(content)
+    _check_session(d, document.get("session"), session)
+    return d
+
+
+def _describe_artifact(artifact: Artifact, session: Session | None, *, reveal: bool) -> Description:
+    d = Description(artifact.path, artifact.kind.name, intact=True)
+    for name, value in artifact.attributes.items():
+        if name not in ("format", "kind"):
+            d.facts[name] = bool(value) if name == "insecure" else value
+    if artifact.digest() != artifact.attributes["sha256"]:
+        d.problems.append("its content does not match its digest")
+    _check_session(d, artifact.attributes["session"], session)
+    secret = artifact.kind.secret
+    if secret and artifact.mode & 0o077:
+        d.problems.append(f"others may read this secret file (mode {artifact.mode:04o})")
+    for name, dataset in artifact.datasets.items():
+        shown: dict[str, Any] = {
+            "type": dataset.dtype.str,
+            "shape": list(dataset.shape),
+            "bytes": dataset.size,
+        }
+        if secret and not reveal:
+            shown["values"] = "secret"
+        elif dataset.size:
+            shown.update(_values(artifact, name))
+        d.datasets[name] = shown
+    if session is not None and not d.problems:
+        _add_rates(d, artifact, session)
+    d.intact = not d.problems
+    return d
+
+
+def _values(artifact: Artifact, name: str) -> dict[str, Any]:
+    """The range and the first values of a dataset."""
+    rows = artifact.datasets[name].shape[0]
+    low, high = [], []
+    for start in range(0, rows, 4096):
+        part = artifact.read_rows(name, start, min(start + 4096, rows))
+        low.append(part.min())
+        high.append(part.max())
+    first = artifact.read_rows(name, 0, min(rows, _SHOWN)).reshape(-1)[:_SHOWN]
+    return {"low": min(low).item(), "high": max(high).item(), "values": first.tolist()}
+
+
+def _check_session(d: Description, found: object, session: Session | None) -> None:
+    if session is None:
+        d.facts["session_checked"] = False
+    elif found != session.id:
+        d.problems.append("it belongs to another session than session.json beside it")
+        d.intact = False
+
+
+def _add_rates(d: Description, artifact: Artifact, session: Session) -> None:
+    """Payload and rates of X and Y, the decoded indices of X, and the rows of a share checked."""
+    p = session.parameters
+    try:
+        if d.kind == "masked":
+            x = read_masked(session, artifact.path, artifact.attributes["user"])
+            d.facts["payload_bytes"] = x.payload
+            d.facts["R1"], d.facts["R1_theorem"] = measured_r1(p, x.payload), theorem_r1(p)
+            name = "rotation" if p.buckets else "permuted index"
+            d.facts[name] = x.masked.index[:_SHOWN].tolist()
+            d.facts["masked value"] = x.masked.value[:_SHOWN].tolist()
+        elif d.kind == "elimination":
+            payload = artifact.datasets["y"].size
+            d.facts["payload_bytes"] = payload
+            d.facts["R2"], d.facts["R2_theorem"] = measured_r2(p, payload), theorem_r2(p)
+        elif d.kind == "share":
+            rows = ShareFile(p, artifact)
+            for start in range(0, p.rows, p.check_rows):
+                rows.read(np.arange(start, min(start + p.check_rows, p.rows)))
+            d.facts["rows_checked"] = p.rows
+    except (BadData, InputMissing) as error:
+        d.problems.append(error.message)

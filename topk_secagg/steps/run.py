@@ -1,0 +1,60 @@
+"""`run`: all steps of all users in one go, through the same files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import UsageError
+from ..storage.workspace import Workspace
+from .decode import DecodeReport, decode
+from .eliminate import EliminateReport, eliminate
+from .freeze import freeze
+from .mask import MaskReport, mask
+from .offline import offline
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """Who did what, and what came out."""
+
+    masked: list[MaskReport]
+    answered: list[EliminateReport]
+    decoded: DecodeReport
+
+
+def run(
+    space: Workspace,
+    gradients: Sequence[Path],
+    *,
+    drop_masking: Collection[int] = (),
+    drop_elimination: Collection[int] = (),
+    randomness: str = "cipher",
+    saturate: bool = False,
+    output: Path | None = None,
+    mean: bool = False,
+    note: Callable[[str], None] = lambda _: None,
+) -> RunReport:
+    """Every user's steps, less those of the users that drop out; gradients[n-1] belongs to user n."""
+    users = space.users()
+    if len(gradients) != len(users):
+        raise UsageError(f"{len(gradients)} gradients for {len(users)} users", "one file per user is needed")
+    for user in (*drop_masking, *drop_elimination):
+        space.check_user(user)
+    for user in users:
+        note(f"user {user}: offline")
+        offline(space, user, randomness)
+    masked = []
+    for user in users:
+        if user not in drop_masking:
+            note(f"user {user}: mask")
+            masked.append(mask(space, user, gradients[user - 1], saturate=saturate))
+    survivors = freeze(space).survivors
+    answered = []
+    for user in survivors:
+        if user not in drop_elimination:
+            note(f"user {user}: eliminate")
+            answered.append(eliminate(space, user))
+    note("decode")
+    return RunReport(masked, answered, decode(space, output, mean=mean))

@@ -1,0 +1,88 @@
+"""Files that appear whole or not at all, folders with the right mode, and locks between processes."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..errors import Busy, CannotWrite
+
+PUBLIC = 0o644
+PRIVATE = 0o600
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn the operating system's refusal to write into one clear error."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error).splitlines()[0]
+        raise CannotWrite(
+            f"cannot write {path}: {reason.lower()}", "check the folder's permissions and free space"
+        ) from error
+
+
+def make_folder(path: Path, *, private: bool = False) -> None:
+    """Create a folder and those above it; a private one is closed to others."""
+    with writing(path):
+        path.mkdir(parents=True, exist_ok=True, mode=0o700 if private else 0o777)
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder durable."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def whole_file(path: Path, mode: int = PUBLIC) -> Iterator[Path]:
+    """A temporary file beside `path` that takes its place, durably, when the block ends without error.
+
+    Leftovers of killed processes are removed; callers hold the lock of the step.
+    """
+    with writing(path):
+        for leftover in path.parent.glob(f".{path.name}.*.tmp"):
+            leftover.unlink(missing_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
+            yield temporary
+            fd = os.open(temporary, os.O_RDONLY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            temporary.replace(path)
+            sync_folder(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, content: bytes, mode: int = PUBLIC) -> None:
+    """Write `content` so that a reader sees the old file or the new one, never half of it."""
+    with whole_file(path, mode) as temporary, temporary.open("wb") as stream:
+        stream.write(content)
+
+
+@contextmanager
+def lock(path: Path) -> Iterator[None]:
+    """Hold the lock file `path`; a second process is told to try again."""
+    with writing(path):
+        fd = os.open(path, os.O_CREAT | os.O_RDWR, PRIVATE)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Busy(
+                f"another process is at work on {path.parent}", "wait for it to end, then run this again"
+            ) from None
+        yield
+    finally:
+        os.close(fd)

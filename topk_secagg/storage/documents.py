@@ -1,0 +1,69 @@
+"""The JSON files of a round: written one way only, read strictly."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from ..errors import BadData, InputMissing
+from .artifacts import FORMAT, VERSION
+
+_LARGEST = 64 << 20
+
+
+def dump(kind: str, body: dict[str, Any]) -> bytes:
+    """The bytes of a document; equal bodies give equal bytes."""
+    document = {"format": FORMAT, "kind": kind, "version": VERSION, **body}
+    return (json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n").encode()
+
+
+def digest(content: bytes) -> str:
+    """SHA-256 of a document's bytes: how other files refer to it."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def read_bytes(path: Path, hint: str) -> bytes:
+    """The bytes of a document, or an error that says which step is missing."""
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(_LARGEST + 1)
+    except FileNotFoundError:
+        raise InputMissing(f"{path} is not there", hint) from None
+    except OSError as error:
+        raise InputMissing(f"cannot read {path}: {(error.strerror or '').lower()}", hint) from None
+    if len(content) > _LARGEST:
+        raise BadData(f"{path} is too large to be what its name says", "fetch or make the file again")
+    return content
+
+
+def parse(path: Path, content: bytes, kind: str, keys: set[str]) -> dict[str, Any]:
+    """The body of a document of the given kind with exactly the given keys."""
+    hint = "fetch or make the file again"
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        body = dict(pairs)
+        if len(body) != len(pairs):
+            raise ValueError("a key appears twice")
+        return body
+
+    try:
+        document = json.loads(content.decode("ascii"), object_pairs_hook=unique)
+    except (ValueError, RecursionError) as error:
+        raise BadData(f"{path} is not a JSON document of this program", hint) from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise BadData(f"{path} is not a topk-secagg file", hint)
+    if document.get("version") != VERSION:
+        raise BadData(f"{path} has format version {document.get('version')!r}, not {VERSION}", hint)
+    if document.get("kind") != kind:
+        raise BadData(f"{path} is of kind {document.get('kind')!r}, not {kind!r}", hint)
+    body = {key: value for key, value in document.items() if key not in ("format", "kind", "version")}
+    if set(body) != keys:
+        raise BadData(f"{path} does not have the keys of a {kind}", hint)
+    return body
+
+
+def is_digest(value: object) -> bool:
+    """Whether a value is a SHA-256 in lower-case hexadecimal."""
+    return isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")

@@ -1,0 +1,76 @@
+"""The ledger of a user: what was shared, which X was sent, which survivor set was answered.
+
+A line is durable before the file that it covers appears; material that is spent stays spent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import BadData, Refused
+from . import documents
+from .atomic import PRIVATE, write_whole
+
+_KEYS = {"session", "user", "insecure", "shared", "masked", "answered"}
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """`shared` names the sharing whose shares are all written, `masked` is the digest of X_n, and
+    `answered` that of the survivors.json for which Y_n was made."""
+
+    path: Path
+    session: str
+    user: int
+    insecure: int
+    shared: str | None = None
+    masked: str | None = None
+    answered: str | None = None
+
+    @staticmethod
+    def read(path: Path, session: str, user: int) -> Ledger:
+        """The ledger on disk, which must be of this session and user."""
+        content = documents.read_bytes(
+            path, "without its ledger the secret cannot be used; take part in a new round"
+        )
+        body = documents.parse(path, content, "ledger", _KEYS)
+        if body["session"] != session or body["user"] != user:
+            raise BadData(f"{path} belongs to another session or user", "was it copied from elsewhere?")
+        for key in ("shared", "masked", "answered"):
+            if not (body[key] is None or documents.is_digest(body[key])):
+                raise BadData(f"{path}: {key} is not a digest", "take part in a new round")
+        return Ledger(path, **body)
+
+    def write(self) -> None:
+        """Make the ledger durable."""
+        body: dict[str, Any] = {key: getattr(self, key) for key in sorted(_KEYS)}
+        write_whole(self.path, documents.dump("ledger", body), PRIVATE)
+
+    def complete_sharing(self, sharing: str) -> Ledger:
+        """Record that all shares of this sharing are written."""
+        return self._record(replace(self, shared=sharing))
+
+    def spend_masks(self, digest: str) -> Ledger:
+        """Record that X with this digest is sent. Two X from the same masks reveal their difference."""
+        if self.masked not in (None, digest):
+            raise Refused(
+                f"user {self.user} has already masked another input in this round",
+                "masks are good for one input only; start a new round for another gradient",
+            )
+        return self._record(replace(self, masked=digest))
+
+    def answer(self, digest: str) -> Ledger:
+        """Record that the survivor set with this digest is answered. Two answers reveal one user's input."""
+        if self.answered not in (None, digest):
+            raise Refused(
+                f"user {self.user} has already answered another survivor set in this round",
+                "a user answers one survivor set per round; start a new round",
+            )
+        return self._record(replace(self, answered=digest))
+
+    def _record(self, changed: Ledger) -> Ledger:
+        if changed != self:
+            changed.write()
+        return changed

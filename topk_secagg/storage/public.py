@@ -1,0 +1,172 @@
+"""Reading and writing X, survivors.json, Y and the aggregate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..algebra.field import SYMBOL, Symbols
+from ..errors import BadData, TooFewSurvivors
+from ..protocol.masking import check_masked
+from ..protocol.messages import Masked
+from ..protocol.parameters import Parameters
+from . import documents, wire
+from .artifacts import Array, Artifact, opened
+from .session import Session
+from .workspace import Workspace
+
+_SURVIVOR_KEYS = {"session", "insecure", "survivors"}
+
+
+@dataclass(frozen=True)
+class MaskedFile:
+    """X_n as read: its digest, the sharing that it belongs to, and its payload in bytes."""
+
+    masked: Masked
+    digest: str
+    sharing: str
+    payload: int
+
+
+@dataclass(frozen=True)
+class Survivors:
+    """survivors.json: U1 with the digest of each X, and the document's own digest."""
+
+    digests: dict[int, str]
+    digest: str
+
+
+def masked_datasets(p: Parameters, masked: Masked) -> dict[str, Array]:
+    """X_n on the wire; 32-bit values are typed as such, so that any HDF5 viewer shows them."""
+    bits = wire.bits_below(p.field)
+    value = wire.pack(masked.value, bits)
+    return {"index": _pack_index(p, masked.index), "value": value.view(SYMBOL) if bits == 32 else value}
+
+
+def masked_bytes(p: Parameters) -> int:
+    """The payload of X: the same for every input, or its size would leak."""
+    return _index_bytes(p) + wire.packed_bytes(p.entries, wire.bits_below(p.field))
+
+
+def read_masked(s: Session, path: Path, user: int) -> MaskedFile:
+    """X_n, with everything checked."""
+    p = s.parameters
+    with opened(path, "masked") as artifact:
+        artifact.expect(s.header(user))
+        bits = wire.bits_below(p.field)
+        index, value = artifact.read("index"), artifact.read("value")
+        if (value.dtype == SYMBOL) != (bits == 32) or index.ndim != 1 or value.ndim != 1:
+            raise artifact.bad("its values are not packed as the field asks for")
+        try:
+            values = wire.unpack(value.view(np.uint8), p.entries, bits)
+            masked = Masked(_unpack_index(p, index), values)
+            check_masked(p, masked)
+        except BadData as error:
+            raise artifact.bad(error.message) from error
+        payload = index.nbytes + value.nbytes
+        return MaskedFile(masked, artifact.attributes["sha256"], artifact.attributes["sharing"], payload)
+
+
+def _index_bytes(p: Parameters) -> int:
+    if p.buckets:
+        return wire.packed_bytes(p.entries, wire.bits_below(p.width))
+    return wire.elias_fano_bytes(p.entries, p.length)
+
+
+def _pack_index(p: Parameters, index: Symbols) -> wire.Bytes:
+    return wire.pack(index, wire.bits_below(p.width)) if p.buckets else wire.elias_fano(index, p.length)
+
+
+def _unpack_index(p: Parameters, packed: wire.Bytes) -> Symbols:
+    if p.buckets:
+        return wire.unpack(packed, p.entries, wire.bits_below(p.width))
+    return wire.elias_fano_decode(packed, p.entries, p.length)
+
+
+def survivors_bytes(space: Workspace, digests: dict[int, str]) -> bytes:
+    """The content of survivors.json."""
+    rows = [{"user": n, "sha256": digests[n]} for n in sorted(digests)]
+    s = space.session
+    return documents.dump("survivors", {"session": s.id, "insecure": s.insecure, "survivors": rows})
+
+
+def read_survivors(space: Workspace) -> Survivors:
+    """survivors.json, which must name at least U users of this session."""
+    path = space.survivors_path
+    content = documents.read_bytes(
+        path, "run `topk-secagg freeze` first, or copy survivors.json from whoever did"
+    )
+    body = documents.parse(path, content, "survivors", _SURVIVOR_KEYS)
+    if body["session"] != space.session.id or body["insecure"] != space.session.insecure:
+        raise BadData(f"{path} belongs to another session", "was it copied from elsewhere?")
+    digests: dict[int, str] = {}
+    try:
+        for row in body["survivors"]:
+            if (
+                set(row) != {"user", "sha256"}
+                or type(row["user"]) is not int
+                or not documents.is_digest(row["sha256"])
+            ):
+                raise ValueError
+            digests[row["user"]] = row["sha256"]
+        in_order = list(digests) == sorted(digests) and len(digests) == len(body["survivors"])
+        if not in_order or not set(digests) <= set(space.users()):
+            raise ValueError
+    except (ValueError, TypeError):
+        raise BadData(f"{path} does not name users with their digests", "freeze the round again") from None
+    need = space.session.parameters.survivors
+    if len(digests) < need:
+        raise TooFewSurvivors(f"{path} names {len(digests)} survivors, and {need} are needed")
+    return Survivors(digests, documents.digest(content))
+
+
+def read_frozen(space: Workspace, survivors: Survivors) -> dict[int, MaskedFile]:
+    """Every X of U1, each the one that was frozen."""
+    result = {}
+    for n, digest in survivors.digests.items():
+        result[n] = read_masked(space.session, space.masked_path(n), n)
+        if result[n].digest != digest:
+            raise BadData(
+                f"{space.masked_path(n)} is not the file that was frozen",
+                "fetch the X that survivors.json names by its digest",
+            )
+    return result
+
+
+class AnswerFile:
+    """Y_n in an open file, read group by group."""
+
+    def __init__(self, p: Parameters, artifact: Artifact, survivors: int) -> None:
+        artifact.expect_shape("y", p.groups, p.answer_width(survivors))
+        self.artifact = artifact
+        self.field = p.field
+
+    @property
+    def payload(self) -> int:
+        """Bytes of Y."""
+        return self.artifact.datasets["y"].size
+
+    def read(self, start: int, stop: int) -> Symbols:
+        """Groups start..stop-1."""
+        y: Symbols = self.artifact.read_rows("y", start, stop)
+        if y.max() >= np.uint32(self.field):
+            raise self.artifact.bad("a symbol is not below the field's size")
+        return y
+
+
+@contextmanager
+def answer_rows(space: Workspace, user: int, survivors: Survivors) -> Iterator[AnswerFile]:
+    """Open Y_n and check that it was made for this survivor set and these X."""
+    s = space.session
+    with opened(space.answer_path(user), "elimination") as artifact:
+        artifact.expect(s.header(user))
+        if artifact.attributes["survivors"] != survivors.digest:
+            raise artifact.bad(
+                "it answers another survivor set, or other masked inputs",
+                "all answers must be for one survivors.json; ask the user which one was answered",
+            )
+        yield AnswerFile(s.parameters, artifact, len(survivors.digests))

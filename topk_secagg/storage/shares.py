@@ -1,0 +1,109 @@
+"""Share files: large, mostly not read, with a checksum for every few rows.
+
+The digest of the file covers the table of checksums; each row is checked against it when it is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from ..algebra.field import Integers, Symbols
+from ..protocol.messages import ShareBlock
+from ..protocol.parameters import Parameters
+from .artifacts import DIGEST_BYTES, Artifact, Attributes, Writer, creating, opened
+from .atomic import PRIVATE, whole_file
+
+
+class ShareFile:
+    """The rows of f and h in an open share file; reads only what is asked for."""
+
+    def __init__(self, p: Parameters, artifact: Artifact) -> None:
+        self.artifact = artifact
+        self.field = p.field
+        self.unit = p.check_rows
+        for name in "fh":
+            artifact.expect_shape(name, p.rows, p.width)
+        artifact.expect_shape("check", *check_shape(p))
+        self.check = artifact.read("check")
+
+    def read(self, rows: Integers) -> tuple[Symbols, Symbols]:
+        """Increasing `rows` of f and h; with more than a row per checksum, whole runs of them."""
+        if self.unit > 1:
+            start, stop = int(rows[0]), int(rows[-1]) + 1
+            if stop - start != len(rows) or start % self.unit:
+                raise ValueError("rows under one checksum are read together")
+            f, h = (self._run(at, name, start, stop) for at, name in enumerate("fh"))
+            return f, h
+        both = [[self._run(at, name, row, row + 1) for row in map(int, rows)] for at, name in enumerate("fh")]
+        f, h = (np.concatenate(parts) for parts in both)
+        return f, h
+
+    def _run(self, at: int, name: str, start: int, stop: int) -> Symbols:
+        values = self.artifact.read_rows(name, start, stop)
+        for first in range(start, stop, self.unit):
+            part = values[first - start : first - start + self.unit]
+            if hashlib.sha256(part.data).digest() != self.check[first // self.unit, at].tobytes():
+                raise self.artifact.bad(
+                    f"rows from {first} on do not match their checksum: the file is damaged"
+                )
+        if values.size and values.max() >= np.uint32(self.field):
+            raise self.artifact.bad("a symbol is not below the field's size")
+        return values
+
+
+def check_shape(p: Parameters) -> tuple[int, int, int]:
+    """A SHA-256 for every `check_rows` rows, of f and of h."""
+    return -(-p.rows // p.check_rows), 2, DIGEST_BYTES
+
+
+@contextmanager
+def share_rows(p: Parameters, path: Path, expected: Attributes) -> Iterator[ShareFile]:
+    """Open one share file and check whose it is."""
+    with opened(path, "share") as artifact:
+        yield ShareFile(p, artifact.expect(expected))
+
+
+class ShareWriter:
+    """The share files of one sender, written side by side."""
+
+    def __init__(self, p: Parameters, writers: list[Writer]) -> None:
+        self.p = p
+        self.writers = writers
+        self.check = np.zeros((len(writers), *check_shape(p)), dtype=np.uint8)
+
+    def write(self, block: ShareBlock) -> None:
+        """Put a block of rows into every file and remember its checksums."""
+        unit, count = self.p.check_rows, block.f.shape[1]
+        for at, (name, shares) in enumerate((("f", block.f), ("h", block.h))):
+            for writer, rows, check in zip(self.writers, shares, self.check, strict=True):
+                writer.write(name, block.start, rows)
+                for first in range(0, count, unit):
+                    digest = hashlib.sha256(rows[first : first + unit].data).digest()
+                    check[(block.start + first) // unit, at] = np.frombuffer(digest, dtype=np.uint8)
+
+    def finish(self) -> None:
+        """Write the tables of checksums."""
+        for writer, check in zip(self.writers, self.check, strict=True):
+            writer.write("check", 0, check)
+
+
+@contextmanager
+def writing_shares(p: Parameters, paths: Mapping[int, Path], attributes: Attributes) -> Iterator[ShareWriter]:
+    """Write the shares for the users in `paths`; none appears under its name before all are complete."""
+    table = (p.rows, p.width)
+    shapes = {"f": ("<u4", table), "h": ("<u4", table), "check": ("|u1", check_shape(p))}
+    with ExitStack() as files, ExitStack() as layouts:
+        writers = []
+        for user, path in paths.items():
+            temporary = files.enter_context(whole_file(path, PRIVATE))
+            own = {**attributes, "user": user}
+            writers.append(layouts.enter_context(creating(temporary, "share", own, shapes)))
+        writer = ShareWriter(p, writers)
+        yield writer
+        writer.finish()
+        layouts.close()

@@ -1,0 +1,85 @@
+"""Where the files of a round live."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from functools import cached_property
+from pathlib import Path
+
+from ..errors import UsageError
+from .atomic import lock, make_folder
+from .session import Session, read_session
+
+
+class Workspace:
+    """The folder of a round. User numbers start at 1 and have at least two digits in file names."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @cached_property
+    def session(self) -> Session:
+        """The session that all files of this round belong to."""
+        return read_session(self.session_path)
+
+    @property
+    def session_path(self) -> Path:
+        """Public: the parameters."""
+        return self.root / "session.json"
+
+    @property
+    def survivors_path(self) -> Path:
+        """Public: U1, with the digest of each X."""
+        return self.root / "survivors.json"
+
+    @property
+    def aggregate_path(self) -> Path:
+        """Public: the sum."""
+        return self.root / "aggregate.h5"
+
+    def secret_path(self, user: int) -> Path:
+        """User n alone."""
+        return self.root / "secrets" / f"user-{user:02}.h5"
+
+    def ledger_path(self, user: int) -> Path:
+        """User n alone."""
+        return self.root / "secrets" / f"user-{user:02}.ledger.json"
+
+    def share_path(self, user: int, sender: int) -> Path:
+        """The share of user `sender` that user `user` holds: these two alone."""
+        return self.root / "shares" / f"user-{user:02}" / f"from-{sender:02}.h5"
+
+    def masked_path(self, user: int) -> Path:
+        """Public: X_n."""
+        return self.root / "masked" / f"user-{user:02}.h5"
+
+    def answer_path(self, user: int) -> Path:
+        """Public: Y_n."""
+        return self.root / "elimination" / f"user-{user:02}.h5"
+
+    def users(self) -> range:
+        """All users of the round."""
+        return range(1, self.session.parameters.users + 1)
+
+    def check_user(self, user: int) -> None:
+        """Refuse a number that no user of this round has."""
+        if user not in self.users():
+            raise UsageError(f"there is no user {user} in this round", f"users are 1 to {len(self.users())}")
+
+    def present(self, folder: str) -> Iterator[int]:
+        """The users that have a file in masked/ or elimination/."""
+        for path in sorted((self.root / folder).glob("user-*.h5")):
+            match = re.fullmatch(r"user-(\d{2,})\.h5", path.name)
+            if match and int(match[1]) in self.users() and path.name == f"user-{int(match[1]):02}.h5":
+                yield int(match[1])
+
+    def step_of(self, user: int) -> AbstractContextManager[None]:
+        """The lock under which a step of one user runs."""
+        make_folder(self.root / "secrets", private=True)
+        return lock(self.root / "secrets" / f".user-{user:02}.lock")
+
+    def step_of_all(self) -> AbstractContextManager[None]:
+        """The lock under which a step of nobody in particular runs: init, freeze, decode."""
+        return lock(self.root / ".lock")
