@@ -16,10 +16,15 @@ if TYPE_CHECKING:
     from topk_secagg.storage.workspace import Workspace
 
 output_option = click.option(
-    "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the sum as .npy or .npz too."
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the sum as .pt, .safetensors, .npz or .npy too.",
 )
 mean_option = click.option(
-    "--mean", is_flag=True, help="Divide what --output gets by the number of survivors."
+    "--mean",
+    is_flag=True,
+    help="Divide what --output gets by the sum of the survivors' weights (1 each by default).",
 )
 
 
@@ -75,7 +80,7 @@ def command(console: Console, round_folder: Path, output: Path | None, mean: boo
 
     \b
     Example:
-      topk-secagg decode round --output sum.npy
+      topk-secagg decode round --output sum.pt
     """
     from topk_secagg.steps.decode import decode
     from topk_secagg.storage.workspace import Workspace

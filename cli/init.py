@@ -14,16 +14,34 @@ if TYPE_CHECKING:
     from topk_secagg.storage.workspace import Workspace
 
 
+_NAMES_SHOWN = 4
+
+
 def start_round(
-    console: Console, root: Path, like: Path | None, length: int | None, seed: int | None, **options: Any
+    console: Console,
+    root: Path,
+    *,
+    like: Path | None,
+    length: int | None,
+    entry: str,
+    only: tuple[str, ...],
+    exclude: tuple[str, ...],
+    insecure_seed: int | None,
+    **options: Any,
 ) -> Workspace:
     """Choose the parameters, warn about a seed, and write session.json."""
     from topk_secagg.steps.init import init
 
-    layout = chosen_layout(like, length)
+    layout = chosen_layout(like, length, entry, only, exclude)
     parameters = chosen_parameters(layout, **options)
-    space = init(root, parameters, layout, seed)
-    if seed is not None:
+    space = init(root, parameters, layout, insecure_seed)
+    if layout.left_out:
+        shown = ", ".join(layout.left_out[:_NAMES_SHOWN])
+        more = (
+            f" and {len(layout.left_out) - _NAMES_SHOWN} more" if len(layout.left_out) > _NAMES_SHOWN else ""
+        )
+        console.say(f"left out, as no gradients: {shown}{more}")
+    if insecure_seed is not None:
         console.warn("this round is drawn from a public seed: anyone can unmask it, use it for tests only")
     return space
 
@@ -36,9 +54,6 @@ def command(
     console: Console,
     round_folder: Path,
     users: int | None,
-    like: Path | None,
-    length: int | None,
-    insecure_seed: int | None,
     **options: Any,
 ) -> None:
     """Start a round: fix what all users agree on, and write ROUND/session.json.
@@ -51,7 +66,7 @@ def command(
     """
     if users is None:
         raise click.UsageError("give --users N")
-    space = start_round(console, round_folder, like, length, insecure_seed, users=users, **options)
+    space = start_round(console, round_folder, users=users, **options)
     session = space.session
     p = session.parameters
     console.result(
@@ -61,6 +76,7 @@ def command(
             "path": str(space.session_path),
             **p.as_dict(),
             "entries": p.entries,
+            "left_out": list(session.layout.left_out),
             "share_bytes": p.share_bytes,
             "offline_bytes": p.offline_bytes,
             "insecure": bool(session.insecure),

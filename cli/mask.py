@@ -7,18 +7,48 @@ from pathlib import Path
 import click
 
 from .console import Console, answered, rates
-from .options import round_argument, saturate_option, user_option
+from .options import entry_option, round_argument, saturate_option, select_option, user_option
 
 
 @click.command("mask", short_help="Mask a user's gradient: X_n.")
 @round_argument
 @user_option
 @click.option(
-    "--gradient", type=click.Path(path_type=Path), required=True, metavar="FILE", help=".npy or .npz."
+    "--gradient",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="FILE",
+    help=".pt, .pth, .bin, .safetensors, .npz or .npy.",
 )
+@entry_option
+@click.option(
+    "--weight",
+    type=float,
+    default=1.0,
+    show_default=True,
+    metavar="W",
+    help="Scale the gradient; the weight is public, and decode --mean divides by the sum.",
+)
+@click.option(
+    "--residual",
+    type=click.Path(path_type=Path),
+    metavar="FILE.h5",
+    help="Error feedback: add what was not sent before; `eliminate` keeps what is not sent now.",
+)
+@select_option
 @saturate_option
 @answered
-def command(console: Console, round_folder: Path, user: int, gradient: Path, saturate: bool) -> None:
+def command(
+    console: Console,
+    round_folder: Path,
+    user: int,
+    gradient: Path,
+    entry: str,
+    weight: float,
+    residual: Path | None,
+    select: str,
+    saturate: bool,
+) -> None:
     """Masked-input phase of one user: X_n from its gradient.
 
     Keeps the coordinates of largest magnitude, quantises and masks them, and writes the public file
@@ -26,14 +56,23 @@ def command(console: Console, round_folder: Path, user: int, gradient: Path, sat
 
     \b
     Example:
-      topk-secagg mask round --user 3 --gradient gradients/user-03.npy
+      topk-secagg mask round --user 3 --gradient gradients/user-03.pt
     """
     from topk_secagg.protocol.rates import measured_r1, theorem_r1
     from topk_secagg.steps.mask import mask
     from topk_secagg.storage.workspace import Workspace
 
     space = Workspace(round_folder)
-    report = mask(space, user, gradient, saturate=saturate)
+    report = mask(
+        space,
+        user,
+        gradient,
+        entry=entry,
+        weight=weight,
+        residual=residual,
+        select=select,
+        saturate=saturate,
+    )
     p = space.session.parameters
     if not report.private_secret:
         console.warn(
@@ -47,6 +86,7 @@ def command(console: Console, round_folder: Path, user: int, gradient: Path, sat
             "path": str(report.path),
             "sha256": report.digest,
             "entries": report.entries,
+            "weight": weight,
             "clipped": report.clipped,
             "kept_energy": report.kept_energy,
             "payload_bytes": report.payload,

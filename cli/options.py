@@ -25,6 +25,16 @@ randomness_option = click.option(
     show_default=True,
     help="AES-256-CTR keyed by the operating system, or every byte from it.",
 )
+entry_option = click.option(
+    "--entry", default="", metavar="A.B", help="Which entry of a PyTorch checkpoint holds the tensors."
+)
+select_option = click.option(
+    "--select",
+    type=click.Choice(["top", "random"]),
+    default="top",
+    show_default=True,
+    help="Send the largest magnitudes, or coordinates picked at random.",
+)
 saturate_option = click.option(
     "--saturate", is_flag=True, help="Clamp values beyond the clip, and count them, instead of refusing."
 )
@@ -52,6 +62,17 @@ _ROUND_OPTIONS = (
     click.option("--top-k", type=int, metavar="K", help="How many coordinates each user sends."),
     click.option("--density", type=float, metavar="SHARE", help="K as a share of L, such as 0.01."),
     click.option("--like", type=click.Path(path_type=Path), metavar="FILE", help="A gradient of the model."),
+    entry_option,
+    click.option(
+        "--only", multiple=True, metavar="PATTERN", help="Only tensors with such a name. Repeatable."
+    ),
+    click.option(
+        "--exclude",
+        multiple=True,
+        metavar="PATTERN",
+        help="No tensors with such a name. Repeatable.  "
+        "[default: *running_mean, *running_var, *num_batches_tracked]",
+    ),
     click.option("--length", type=int, metavar="L", help="One flat vector of L coordinates."),
     click.option(
         "--clip",
@@ -92,15 +113,19 @@ def round_options(command: Command) -> Command:
     return command
 
 
-def chosen_layout(like: Path | None, length: int | None) -> Layout:
+def chosen_layout(
+    like: Path | None, length: int | None, entry: str, only: tuple[str, ...], exclude: tuple[str, ...]
+) -> Layout:
     """The layout that --like or --length asks for."""
     from topk_secagg.gradients.files import read_gradient
-    from topk_secagg.gradients.layout import Layout, gradient_layout
+    from topk_secagg.gradients.layout import NOT_GRADIENTS, Layout
 
     if (like is None) == (length is None):
         raise click.UsageError("give either --like FILE or --length L")
     if like is not None:
-        return gradient_layout(read_gradient(like))
+        return Layout.like(read_gradient(like, entry), only, exclude or NOT_GRADIENTS)
+    if entry or only or exclude:
+        raise click.UsageError("--entry, --only and --exclude go with --like")
     assert length is not None
     if length < 1:
         raise click.UsageError(f"a gradient of {length} coordinates has nothing to send")

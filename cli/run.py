@@ -10,7 +10,14 @@ import click
 from .console import Console, answered, size
 from .decode import decoded_facts, decoded_lines, mean_option, output_option
 from .init import start_round
-from .options import UserList, randomness_option, round_argument, round_options, saturate_option
+from .options import (
+    UserList,
+    randomness_option,
+    round_argument,
+    round_options,
+    saturate_option,
+    select_option,
+)
 
 
 @click.command("run", short_help="All steps of all users on one machine.")
@@ -28,6 +35,7 @@ from .options import UserList, randomness_option, round_argument, round_options,
 @click.option("--drop-elimination", type=UserList(), metavar="4", default="", help="Users that never answer.")
 @output_option
 @mean_option
+@select_option
 @saturate_option
 @randomness_option
 @round_options
@@ -43,10 +51,11 @@ def command(
     mean: bool,
     saturate: bool,
     randomness: str,
+    select: str,
     users: int | None,
     like: Path | None,
     length: int | None,
-    insecure_seed: int | None,
+    entry: str,
     **options: Any,
 ) -> None:
     """A whole round on one machine: every step of every user, through the same files.
@@ -66,13 +75,15 @@ def command(
     users = len(files) if users is None else users
     if users != len(files):
         raise click.UsageError(f"{len(files)} gradients for {users} users; one file per user is needed")
-    space = start_round(console, round_folder, like, length, insecure_seed, users=users, **options)
+    space = start_round(console, round_folder, like=like, length=length, entry=entry, users=users, **options)
     report = run(
         space,
         files,
         drop_masking=drop_masking,
         drop_elimination=drop_elimination,
         randomness=randomness,
+        entry=entry,
+        select=select,
         saturate=saturate,
         output=output,
         mean=mean,

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import BadData, UsageError
-from .tensors import FLOATING, Tensor
+from .tensors import FLOATING, Tensor, called
+
+NOT_GRADIENTS = ("*running_mean", "*running_var", "*num_batches_tracked")
 
 
 class Slot(NamedTuple):
@@ -28,9 +32,13 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """The tensors of a gradient in order; their entries in C order make up the flat vector."""
+    """The tensors of a gradient in order; their entries in C order make up the flat vector.
+
+    `left_out` names the tensors that a gradient file may hold besides: buffers that are no gradients.
+    """
 
     slots: tuple[Slot, ...]
+    left_out: tuple[str, ...] = ()
 
     @property
     def length(self) -> int:
@@ -40,93 +48,114 @@ class Layout:
     @staticmethod
     def flat(length: int) -> Layout:
         """The layout of one unnamed vector."""
-        return Layout((Slot("", (length,), "float32"),))
+        return Layout((Slot("", (length,), "float64"),))
 
     @staticmethod
-    def of(tensors: list[Tensor]) -> Layout:
-        """The layout of what a gradient file holds."""
-        return Layout(tuple(Slot(t.name, t.array.shape, t.dtype) for t in tensors))
+    def like(
+        tensors: list[Tensor], only: Sequence[str] = (), exclude: Sequence[str] = NOT_GRADIENTS
+    ) -> Layout:
+        """The layout of a gradient file: its floating-point tensors that match `only` (if any is given)
+        and not `exclude`, both shell patterns for names."""
+        slots, left_out = [], []
+        for t in tensors:
+            wanted = not only or any(fnmatchcase(t.name, pattern) for pattern in only)
+            unwanted = any(fnmatchcase(t.name, pattern) for pattern in exclude)
+            if wanted and not unwanted and t.dtype in FLOATING:
+                slots.append(Slot(t.name, t.array.shape, t.dtype))
+            else:
+                left_out.append(t.name)
+        layout = Layout(tuple(slots), tuple(left_out))
+        if layout.length == 0:
+            raise UsageError(
+                "nothing is left of the gradient: it has no floating-point coordinates that are wanted",
+                "check the file, --only and --exclude",
+            )
+        return layout
 
     @staticmethod
-    def from_list(raw: Any) -> Layout:
-        """The inverse of `as_list`; ValueError for anything else."""
-        if not isinstance(raw, list) or not raw:
+    def from_json(slots: Any, left_out: Any) -> Layout:
+        """The inverse of `slots_json` and `left_out`; ValueError for anything else."""
+        if not isinstance(slots, list) or not slots or not isinstance(left_out, list):
             raise ValueError("the layout is not a list of tensors")
-        slots = []
-        for item in raw:
-            if not isinstance(item, dict) or set(item) != {"name", "shape", "dtype"}:
-                raise ValueError("a tensor of the layout does not have name, shape and dtype")
-            name, shape, dtype = item["name"], item["shape"], item["dtype"]
-            if type(name) is not str or dtype not in FLOATING or type(shape) is not list:
-                raise ValueError(f"tensor {name!r} of the layout has a wrong name, shape or dtype")
-            if any(type(n) is not int or n < 0 for n in shape):
-                raise ValueError(f"tensor {name!r} of the layout has a wrong shape")
-            slots.append(Slot(name, tuple(shape), dtype))
-        if len({slot.name for slot in slots}) < len(slots):
-            raise ValueError("two tensors of the layout have the same name")
-        return Layout(tuple(slots))
+        layout = Layout(tuple(_slot(item) for item in slots), tuple(left_out))
+        names = [slot.name for slot in layout.slots] + left_out
+        if any(type(name) is not str for name in names) or len(set(names)) < len(names):
+            raise ValueError("the names of the layout are not distinct strings")
+        return layout
 
-    def as_list(self) -> list[dict[str, Any]]:
+    def slots_json(self) -> list[dict[str, Any]]:
         """For session.json."""
         return [{"name": s.name, "shape": list(s.shape), "dtype": s.dtype} for s in self.slots]
 
     def flatten(self, tensors: list[Tensor]) -> npt.NDArray[Any]:
-        """The flat vector, (L,) float32 or float64; a tensor that does not fit is named."""
-        for tensor, slot in zip(tensors, self.slots, strict=False):
-            if tensor.name != slot.name or tensor.array.shape != slot.shape:
-                raise BadData(
-                    f"tensor {_called(tensor.name)} of shape {tensor.array.shape} stands where the session "
-                    f"has {_called(slot.name)} of shape {slot.shape}",
-                    "is it a gradient of the same model?",
-                )
-        if len(tensors) != len(self.slots):
-            raise BadData(
-                f"{len(tensors)} tensors where the session has {len(self.slots)}",
-                "is it a gradient of the same model?",
-            )
-        wide = any(t.array.dtype.itemsize > 4 or t.array.dtype.kind != "f" for t in tensors)
+        """The flat vector, (L,) float32 or float64; the first tensor that does not fit is named."""
+        found = {t.name: t for t in tensors}
+        if len(self.slots) == len(tensors) == 1 and "" in (tensors[0].name, self.slots[0].name):
+            found = {self.slots[0].name: tensors[0]}  # one vector needs no name
+        chosen = [self._fitting(slot, found) for slot in self.slots]
+        wanted = {slot.name for slot in self.slots} | set(self.left_out)
+        for name, t in found.items():
+            if name not in wanted and t.dtype in FLOATING:
+                raise _misfit(f"tensor {called(name)} is not in the session's layout")
+        wide = any(t.array.dtype.itemsize > 4 or t.array.dtype.kind != "f" for t in chosen)
         dtype = np.float64 if wide else np.float32
-        if len(tensors) == 1:
-            flat = np.ascontiguousarray(tensors[0].array, dtype=dtype).reshape(-1)
+        if len(chosen) == 1:
+            flat = np.ascontiguousarray(chosen[0].array, dtype=dtype).reshape(-1)
         else:
-            flat = np.concatenate([t.array.reshape(-1).astype(dtype, copy=False) for t in tensors])
+            flat = np.empty(self.length, dtype=dtype)
+            for slot, part in zip(chosen, self._parts(flat), strict=True):
+                part[...] = slot.array
         self._refuse_non_finite(flat)
         return flat
 
     def unflatten(self, vector: npt.NDArray[np.float64]) -> list[Tensor]:
         """The tensors of a flat vector, each in the layout's type (bfloat16 as float32)."""
-        tensors, start = [], 0
-        for slot in self.slots:
-            part = vector[start : start + slot.size].reshape(slot.shape)
-            numpy_type = "float32" if slot.dtype == "bfloat16" else slot.dtype
-            tensors.append(Tensor(slot.name, slot.dtype, part.astype(numpy_type)))
-            start += slot.size
-        return tensors
+        return [
+            Tensor(slot.name, slot.dtype, part.astype("float32" if slot.dtype == "bfloat16" else slot.dtype))
+            for slot, part in zip(self.slots, self._parts(vector), strict=True)
+        ]
 
-    def _refuse_non_finite(self, flat: npt.NDArray[Any]) -> None:
-        if np.isfinite(flat).all():
-            return
+    def _parts(self, vector: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
+        """The part of a flat vector that belongs to each slot, as a view in the slot's shape."""
         start = 0
         for slot in self.slots:
-            bad = int(np.count_nonzero(~np.isfinite(flat[start : start + slot.size])))
-            if bad:
-                raise BadData(
-                    f"tensor {_called(slot.name)} has {bad} values that are not finite",
-                    "find out where NaN or Inf comes from; it would spoil everybody's sum",
-                )
+            yield vector[start : start + slot.size].reshape(slot.shape)
             start += slot.size
 
+    def _fitting(self, slot: Slot, found: dict[str, Tensor]) -> Tensor:
+        if slot.name not in found:
+            raise _misfit(f"tensor {called(slot.name)} of the session's layout is missing")
+        t = found[slot.name]
+        if t.array.shape != slot.shape:
+            raise _misfit(f"tensor {called(slot.name)} has shape {t.array.shape}, the session {slot.shape}")
+        if t.dtype != slot.dtype and slot.name:
+            raise _misfit(f"tensor {called(slot.name)} has type {t.dtype}, the session {slot.dtype}")
+        return t
 
-def _called(name: str) -> str:
-    return repr(name) if name else "(unnamed)"
+    def _refuse_non_finite(self, flat: npt.NDArray[Any]) -> None:
+        if np.isfinite(flat.sum(dtype=np.float64)):
+            return  # one pass: a sum in float64 cannot overflow unless a term is not finite or absurd
+        for slot, part in zip(self.slots, self._parts(flat), strict=True):
+            bad = int(np.count_nonzero(~np.isfinite(part)))
+            if bad:
+                raise BadData(
+                    f"tensor {called(slot.name)} has {bad} values that are not finite",
+                    "find out where NaN or Inf comes from; it would spoil everybody's sum",
+                )
 
 
-def gradient_layout(tensors: list[Tensor]) -> Layout:
-    """The layout of a session made like these tensors, which must be floating point and not empty."""
-    layout = Layout.of(tensors)
-    for slot in layout.slots:
-        if slot.dtype not in FLOATING:
-            raise UsageError(f"tensor {_called(slot.name)} has type {slot.dtype}, which no gradient has")
-    if layout.length == 0:
-        raise UsageError("the gradient has no coordinates at all")
-    return layout
+def _slot(item: Any) -> Slot:
+    if not isinstance(item, dict) or set(item) != {"name", "shape", "dtype"}:
+        raise ValueError("a tensor of the layout does not have name, shape and dtype")
+    shape = item["shape"]
+    if (
+        item["dtype"] not in FLOATING
+        or type(shape) is not list
+        or any(type(n) is not int or n < 0 for n in shape)
+    ):
+        raise ValueError(f"tensor {item['name']!r} of the layout has a wrong shape or dtype")
+    return Slot(item["name"], tuple(shape), item["dtype"])
+
+
+def _misfit(what: str) -> BadData:
+    return BadData(what, "is it a gradient of the same model, saved in the same way?")

@@ -37,7 +37,7 @@ def quantise(p: Parameters, values: Reals, source: Randomness, *, saturate: bool
         )
     steps = np.clip(values, -p.clip, p.clip) * float(p.scale)
     low = np.floor(steps)
-    rounded = low + (_uniform(source, values.size) < steps - low)
+    rounded = low + (uniform(source, values.size) < steps - low)
     bounded = np.clip(rounded, -p.largest, p.largest).astype(np.int64)
     return Quantised(to_field(bounded, p.field), clipped)
 
@@ -54,7 +54,7 @@ def rounding_source(source: Randomness, index: npt.NDArray[np.int64], values: Re
     return source.child(f"rounding {digest.hexdigest()}")
 
 
-def _uniform(source: Randomness, count: int) -> Reals:
+def uniform(source: Randomness, count: int) -> Reals:
     """Multiples of 2^-53 in [0, 1)."""
     words = np.empty(count, dtype=np.uint64)
     source.fill(words.view(np.uint8))

@@ -7,20 +7,30 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..algebra.randomness import Randomness
 from ..protocol.parameters import Parameters
+from .quantize import uniform
 
 Index = npt.NDArray[np.int64]
 
 
-def select(p: Parameters, gradient: npt.NDArray[Any]) -> Index:
-    """The coordinates that the construction sends, in the order in which it masks them."""
+def select_top(p: Parameters, gradient: npt.NDArray[Any]) -> Index:
+    """The coordinates of largest magnitude, in the order in which the construction masks them."""
     return bucket_top(gradient, p.buckets, p.picks) if p.buckets else top_k(gradient, p.top_k)
+
+
+def select_random(p: Parameters, source: Randomness) -> Index:
+    """As many coordinates, but picked at random: those of the largest of L random keys."""
+    return select_top(p, uniform(source, p.length))
 
 
 def top_k(gradient: npt.NDArray[Any], k: int) -> Index:
     """The k coordinates of largest magnitude, increasing; ties go to the lower one (eq. TopK:expression)."""
     magnitude = np.abs(gradient)
-    threshold = np.partition(magnitude, magnitude.size - k)[magnitude.size - k]
+    rank = magnitude.size - k
+    magnitude.partition(rank)
+    threshold = magnitude[rank]
+    np.abs(gradient, out=magnitude)
     above = np.flatnonzero(magnitude > threshold)
     level = np.flatnonzero(magnitude == threshold)[: k - above.size]
     return np.sort(np.concatenate([above, level]))
@@ -29,21 +39,32 @@ def top_k(gradient: npt.NDArray[Any], k: int) -> Index:
 def bucket_top(gradient: npt.NDArray[Any], buckets: int, picks: int) -> Index:
     """The `picks` largest magnitudes among the coordinates k with k mod B = b, for b = 0..B-1: (B P,).
 
-    A bucket may end in a place of padding, k >= L, which is picked only when nothing else is left.
+    Goes through the places once, and sorts into the best so far only what beats the last of them. A
+    bucket may end in a place of padding, k >= L, which is picked only when nothing else is left.
     """
-    places = -(-gradient.size // buckets)
-    magnitude = np.full(places * buckets, -1.0, dtype=gradient.dtype)
-    np.abs(gradient, out=magnitude[: gradient.size])
-    grid = magnitude.reshape(places, buckets)
-    chosen = np.empty((buckets, picks), dtype=np.int64)
-    columns = np.arange(buckets)
-    for j in range(picks):
-        chosen[:, j] = place = np.argmax(grid, axis=0)
-        grid[place, columns] = -2.0
-    return (np.sort(chosen, axis=1) * buckets + columns[:, None]).reshape(-1)
+    best = np.full((picks, buckets), -np.inf, dtype=gradient.dtype)
+    places = np.zeros((picks, buckets), dtype=np.int64)
+    for place in range(-(-gradient.size // buckets)):
+        row = np.abs(gradient[place * buckets : (place + 1) * buckets])
+        if row.size < buckets:
+            row = np.concatenate([row, np.full(buckets - row.size, -1, dtype=row.dtype)])
+        columns = np.flatnonzero(row > best[-1])
+        carried, at = row[columns], np.full(columns.size, place)
+        for j in range(picks):
+            here, there = best[j, columns], places[j, columns]
+            better = carried > here
+            best[j, columns], carried = np.where(better, carried, here), np.where(better, here, carried)
+            places[j, columns], at = np.where(better, at, there), np.where(better, there, at)
+    return (np.sort(places, axis=0) * buckets + np.arange(buckets)).T.reshape(-1)
 
 
 def values_at(gradient: npt.NDArray[Any], index: Index) -> npt.NDArray[np.float64]:
     """The gradient's values at the selected coordinates; padding is zero."""
     inside = np.minimum(index, gradient.size - 1)
     return np.where(index < gradient.size, gradient[inside], 0.0).astype(np.float64)
+
+
+def kept_energy(p: Parameters, gradient: npt.NDArray[Any], values: npt.NDArray[np.float64]) -> float:
+    """The energy of the selected values as a share of that of the K largest magnitudes."""
+    best = float(np.square(values_at(gradient, top_k(gradient, p.top_k))).sum())
+    return float(np.square(values).sum()) / best if best else 1.0

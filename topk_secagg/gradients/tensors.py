@@ -1,11 +1,16 @@
-"""The one shape in which every reader hands over what a gradient file holds."""
+"""The one shape in which every reader hands over what a gradient file holds, and every writer takes it."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from ..errors import BadData
+
+FLOATING = ("float16", "bfloat16", "float32", "float64")
 
 
 class Tensor(NamedTuple):
@@ -20,9 +25,28 @@ class Tensor(NamedTuple):
     array: npt.NDArray[Any]
 
 
-FLOATING = ("float16", "bfloat16", "float32", "float64")
+def called(name: str) -> str:
+    """A tensor's name in a message."""
+    return repr(name) if name else "(unnamed)"
 
 
-def flat_length(tensors: list[Tensor]) -> int:
-    """How many coordinates the tensors have together."""
-    return sum(int(np.prod(t.array.shape, dtype=np.int64)) for t in tensors)
+def widen(stored: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
+    """bfloat16 as float32: the upper half of its bits."""
+    return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def narrow(array: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
+    """The nearest bfloat16 of each float32, ties to even: (x + 0x7fff + bit 16 of x) >> 16 for its bits x.
+
+    A NaN keeps the upper half of its bits, and stays a NaN if all it has is in the lower half.
+    """
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    nearest = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    upper = bits >> 16
+    quiet = np.where(upper & 0x7F, upper, upper | 0x40)
+    return np.where(np.isnan(bits.view(np.float32)), quiet, nearest).astype(np.uint16)
+
+
+def damaged(path: Path) -> BadData:
+    """What a reader says of a file that is not what its name says."""
+    return BadData(f"{path} is damaged, or not a {path.suffix} file", "export the gradient again")

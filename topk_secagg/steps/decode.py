@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +68,7 @@ def decode(
             )
         if output is not None:
             vector = np.zeros(p.length)
-            vector[index] = real / len(survivors.digests) if mean else real
+            vector[index] = real / math.fsum(survivors.weights.values()) if mean else real
             with whole_file(output) as temporary, temporary.open("wb") as stream:
                 write_gradient(stream, output.suffix, session.layout.unflatten(vector))
     payload = answers[users[0]].payload

@@ -13,6 +13,7 @@ from ..storage.artifacts import creating
 from ..storage.atomic import make_folder, whole_file
 from ..storage.ledger import Ledger
 from ..storage.public import read_frozen, read_survivors
+from ..storage.residual import commit_residual
 from ..storage.shares import share_rows
 from ..storage.workspace import Workspace
 from .offline import Progress
@@ -64,5 +65,7 @@ def eliminate(space: Workspace, user: int, progress: Progress = lambda _: None) 
                     writer.write("y", start, answer)
                     progress((start + len(answer)) / p.groups)
             ledger.answer(survivors.digest)
+        if ledger.residual:
+            commit_residual(space.residual_path(user), ledger.residual, p.length)
     payload = shape[0] * shape[1] * SYMBOL_BYTES
     return EliminateReport(user, path, sorted(survivors.digests), p.by_syndromes(count), payload)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ..errors import InputMissing, Refused, TooFewSurvivors
 from ..storage.atomic import write_whole
+from ..storage.documents import digest
 from ..storage.public import read_masked, read_survivors, survivors_bytes
 from ..storage.workspace import Workspace
 
@@ -36,12 +37,13 @@ def freeze(space: Workspace, only: Iterable[int] | None = None) -> FreezeReport:
                 f"{len(chosen)} users have masked, and {p.survivors} must survive",
                 "wait for more users to run `topk-secagg mask`",
             )
+        files = {user: read_masked(space.session, space.masked_path(user), user) for user in chosen}
         content = survivors_bytes(
-            space, {user: read_masked(space.session, space.masked_path(user), user).digest for user in chosen}
+            space, {n: x.digest for n, x in files.items()}, {n: x.weight for n, x in files.items()}
         )
         if space.survivors_path.exists():
             before = read_survivors(space)
-            if survivors_bytes(space, before.digests) != content:
+            if before.digest != digest(content):
                 raise Refused(
                     f"the survivors of this round are fixed already: {_list(before.digests)}",
                     "whoever came late drops out of this round; use survivors.json as it is",

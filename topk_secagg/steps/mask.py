@@ -2,50 +2,76 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from ..errors import BadData, InputMissing
+from ..errors import BadData, InputMissing, Refused, UsageError
 from ..gradients.files import read_gradient
-from ..gradients.quantize import quantise, rounding_source
-from ..gradients.sparsify import select, values_at
+from ..gradients.quantize import dequantise, quantise, rounding_source
+from ..gradients.sparsify import kept_energy, select_random, select_top, values_at
 from ..protocol.masking import mask_input
 from ..protocol.messages import Sparse
+from ..protocol.parameters import Parameters
 from ..storage.artifacts import write_artifact
 from ..storage.atomic import make_folder, whole_file
 from ..storage.ledger import Ledger
-from ..storage.public import masked_bytes, masked_datasets
-from ..storage.secrets import read_secret
+from ..storage.public import masked_bytes, masked_datasets, read_masked, weight_text
+from ..storage.residual import Residual, gradient_digest, read_residual, stage_residual
+from ..storage.secrets import StoredSecret, read_secret
+from ..storage.session import Session
 from ..storage.workspace import Workspace
+
+Vector = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class MaskReport:
-    """What `mask` did. `clipped` and `kept_energy` are for the user's own eyes."""
+    """What `mask` did. `clipped` and `kept_energy` are for the user's own eyes; a repeated call after
+    the residual was committed finds everything done, and has none."""
 
     user: int
     path: Path
     digest: str
     entries: int
     payload: int
+    private_secret: bool
+    clipped: int = 0
+    kept_energy: float | None = None
+
+
+@dataclass(frozen=True)
+class Selected:
+    """The coordinates that are sent, in the field, and as the reals that the field elements stand for."""
+
+    sparse: Sparse
+    sent: npt.NDArray[np.float64]
     clipped: int
     kept_energy: float
-    private_secret: bool
 
 
-def mask(space: Workspace, user: int, gradient: Path, *, saturate: bool = False) -> MaskReport:
+def mask(
+    space: Workspace,
+    user: int,
+    gradient: Path,
+    *,
+    entry: str = "",
+    weight: float = 1.0,
+    residual: Path | None = None,
+    select: str = "top",
+    saturate: bool = False,
+) -> MaskReport:
     """Select, quantise and mask; the ledger line is durable before X appears."""
     space.check_user(user)
+    if not (math.isfinite(weight) and weight > 0):
+        raise UsageError(f"a weight of {weight:g}", "take a positive number, such as a count of samples")
     session = space.session
     p = session.parameters
-    try:
-        flat = session.layout.flatten(read_gradient(gradient))
-    except BadData as error:
-        raise BadData(
-            f"{gradient}: {error.message}".replace(f"{gradient}: {gradient}", str(gradient)), error.hint
-        ) from error
+    flat = read_flat(session, gradient, entry)
     with space.step_of(user):
         stored = read_secret(space, user)
         ledger = Ledger.read(space.ledger_path(user), session.id, user)
@@ -53,24 +79,74 @@ def mask(space: Workspace, user: int, gradient: Path, *, saturate: bool = False)
             raise InputMissing(
                 f"the shares of user {user} are not complete", "run `topk-secagg offline` again; it goes on"
             )
-        index = select(p, flat)
-        values = values_at(flat, index)
-        quantised = quantise(p, values, rounding_source(stored.rounding(), index, values), saturate=saturate)
-        masked = mask_input(p, stored.secret, Sparse(index, quantised.value))
         path = space.masked_path(user)
+        digest_of_input = gradient_digest(flat) if residual else ""
+        before = None
+        if residual is not None:
+            carried, before = read_residual(residual, p.length)
+            if ledger.residual and before == ledger.residual.after:
+                return _done_already(space, user, ledger, stored, digest_of_input)
+            if carried is not None:
+                flat = flat + carried
+        chosen = choose(p, stored, flat, weight, select, saturate=saturate)
+        masked = mask_input(p, stored.secret, chosen.sparse)
         make_folder(path.parent)
         with whole_file(path) as temporary:
-            attributes = session.header(user, sharing=stored.sharing)
+            attributes = session.header(user, sharing=stored.sharing, weight=weight_text(weight))
             digest = write_artifact(temporary, "masked", attributes, masked_datasets(p, masked))
-            ledger.spend_masks(digest)
+            ledger.check_masks(digest)
+            staged = None
+            if residual is not None:
+                unsent = flat.astype(np.float64)
+                real = chosen.sparse.index < p.length
+                unsent[chosen.sparse.index[real]] -= chosen.sent[real] / weight
+                after = stage_residual(space.residual_path(user), session, user, unsent)
+                staged = Residual(str(residual.absolute()), before, after, digest_of_input)
+            ledger.spend_masks(digest, staged)
     return MaskReport(
-        user, path, digest, p.entries, masked_bytes(p), quantised.clipped, kept_energy(flat, values, p.top_k),
-        stored.private,
-    )  # fmt: skip
+        user, path, digest, p.entries, masked_bytes(p), stored.private, chosen.clipped, chosen.kept_energy
+    )
 
 
-def kept_energy(flat: np.ndarray, values: np.ndarray, k: int) -> float:
-    """The energy of the selected values as a share of what the k largest would have."""
-    energy = np.square(flat, dtype=np.float64)
-    best = float(np.partition(energy, energy.size - k)[energy.size - k :].sum())
-    return float(np.square(values).sum()) / best if best else 1.0
+def read_flat(session: Session, gradient: Path, entry: str) -> Vector:
+    """The gradient as one flat vector in the session's layout."""
+    tensors = read_gradient(gradient, entry)
+    try:
+        return session.layout.flatten(tensors)
+    except BadData as error:
+        raise BadData(f"{gradient}: {error.message}", error.hint) from error
+
+
+def choose(
+    p: Parameters, stored: StoredSecret, flat: Vector, weight: float, select: str, *, saturate: bool
+) -> Selected:
+    """Which coordinates are sent, and as what."""
+    index = select_top(p, flat) if select == "top" else select_random(p, stored.rounding().child("select"))
+    values = values_at(flat, index)
+    weighted = values * weight
+    rounding = rounding_source(stored.rounding(), index, weighted)
+    quantised = quantise(p, weighted, rounding, saturate=saturate)
+    exact = select == "top" and not p.buckets
+    return Selected(
+        Sparse(index, quantised.value),
+        dequantise(p, quantised.value),
+        quantised.clipped,
+        1.0 if exact else kept_energy(p, flat, values),
+    )
+
+
+def _done_already(
+    space: Workspace, user: int, ledger: Ledger, stored: StoredSecret, digest_of_input: str
+) -> MaskReport:
+    """The residual was committed, so X cannot be computed again: it is there, or it is not."""
+    path = space.masked_path(user)
+    assert ledger.residual is not None
+    if ledger.residual.gradient != digest_of_input:
+        raise Refused(
+            f"user {user} has already masked another input in this round",
+            "masks are good for one input only; start a new round for another gradient",
+        )
+    x = read_masked(space.session, path, user)
+    if x.digest != ledger.masked:
+        raise BadData(f"{path} is not the X that user {user} sent", "fetch it from somebody who has it")
+    return MaskReport(user, path, x.digest, space.session.parameters.entries, x.payload, stored.private)

@@ -17,7 +17,6 @@ from ..algebra.randomness import (
     seeded_key,
 )
 from ..errors import BadData, InputMissing, Refused
-from ..protocol.messages import ShareBlock
 from ..protocol.offline import draw_secret, share_blocks
 from ..storage.artifacts import opened
 from ..storage.atomic import make_folder
@@ -110,7 +109,7 @@ def _is_complete(space: Workspace, user: int, sender: int, sharing: str) -> bool
 def _write_shares(
     space: Workspace, user: int, stored: StoredSecret, missing: list[int], progress: Progress
 ) -> None:
-    """Encode and write block by block: one thread computes while another hashes and writes."""
+    """Encode and write block by block: the next block is computed while others hash and write this one."""
     session = space.session
     p = session.parameters
     paths = {m: space.share_path(m, user) for m in missing}
@@ -118,12 +117,19 @@ def _write_shares(
         make_folder(path.parent, private=True)
     attributes = session.header(user, sender=user, sharing=stored.sharing)
     chosen = [m - 1 for m in missing] if len(missing) < p.users else slice(None)
-    with writing_shares(p, paths, attributes) as writer, ThreadPoolExecutor(1) as other_thread:
-        pending: Future[None] | None = None
+    with writing_shares(p, paths, attributes) as writer, ThreadPoolExecutor(2) as threads:
+        pending: list[Future[None]] = []
         for start, f, h in share_blocks(p, session.points, stored.secret, stored.noise()):
-            if pending:
-                pending.result()
-            pending = other_thread.submit(writer.write, ShareBlock(start, f[chosen], h[chosen]))
+            _wait(pending)
+            pending = [
+                threads.submit(writer.write, name, start, shares[chosen])
+                for name, shares in (("f", f), ("h", h))
+            ]
             progress((start + f.shape[1]) / p.rows)
-        if pending:
-            pending.result()
+        _wait(pending)
+
+
+def _wait(pending: list[Future[None]]) -> None:
+    """Wait for writes, and pass on what went wrong in them."""
+    for future in pending:
+        future.result()

@@ -31,6 +31,8 @@ def run(
     drop_masking: Collection[int] = (),
     drop_elimination: Collection[int] = (),
     randomness: str = "cipher",
+    entry: str = "",
+    select: str = "top",
     saturate: bool = False,
     output: Path | None = None,
     mean: bool = False,
@@ -49,7 +51,9 @@ def run(
     for user in users:
         if user not in drop_masking:
             note(f"user {user}: mask")
-            masked.append(mask(space, user, gradients[user - 1], saturate=saturate))
+            masked.append(
+                mask(space, user, gradients[user - 1], entry=entry, select=select, saturate=saturate)
+            )
     survivors = freeze(space).survivors
     answered = []
     for user in survivors:

@@ -43,7 +43,7 @@ class Kind:
 
 
 _COMMON = ("format", "insecure", "kind", "session", "sha256", "user", "version")
-_TEXT = {"format", "kind", "session", "sha256", "sharing", "randomness", "survivors"}
+_TEXT = {"format", "kind", "session", "sha256", "sharing", "randomness", "survivors", "weight"}
 
 KINDS = {
     kind.name: kind
@@ -52,8 +52,9 @@ KINDS = {
              secret=True),
         Kind("share", {"f": ("<u4",), "h": ("<u4",), "check": ("|u1",)}, ("sender", "sharing"),
              undigested=("f", "h"), secret=True),
-        Kind("masked", {"index": ("|u1",), "value": ("|u1", "<u4")}, ("sharing",)),
+        Kind("masked", {"index": ("|u1",), "value": ("|u1", "<u4")}, ("sharing", "weight")),
         Kind("elimination", {"y": ("<u4",)}, ("survivors",)),
+        Kind("residual", {"value": ("<f8",)}, secret=True),
         Kind("aggregate", {"index": ("<u4",), "value": ("<u4",), "real": ("<f8",), "survivors": ("<u4",),
                            "answering": ("<u4",), "corrected": ("<u4",)}, ("survivors",)),
     )

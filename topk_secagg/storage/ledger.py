@@ -5,15 +5,16 @@ A line is durable before the file that it covers appears; material that is spent
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import BadData, Refused
 from . import documents
 from .atomic import PRIVATE, write_whole
+from .residual import Residual
 
-_KEYS = {"session", "user", "insecure", "shared", "masked", "answered"}
+_KEYS = {"session", "user", "insecure", "shared", "masked", "answered", "residual"}
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Ledger:
     shared: str | None = None
     masked: str | None = None
     answered: str | None = None
+    residual: Residual | None = None
 
     @staticmethod
     def read(path: Path, session: str, user: int) -> Ledger:
@@ -41,25 +43,36 @@ class Ledger:
         for key in ("shared", "masked", "answered"):
             if not (body[key] is None or documents.is_digest(body[key])):
                 raise BadData(f"{path}: {key} is not a digest", "take part in a new round")
+        try:
+            body["residual"] = body["residual"] and Residual(**body["residual"])
+        except TypeError:
+            raise BadData(
+                f"{path}: its residual is not what it should be", "take part in a new round"
+            ) from None
         return Ledger(path, **body)
 
     def write(self) -> None:
         """Make the ledger durable."""
         body: dict[str, Any] = {key: getattr(self, key) for key in sorted(_KEYS)}
+        body["residual"] = self.residual and asdict(self.residual)
         write_whole(self.path, documents.dump("ledger", body), PRIVATE)
 
     def complete_sharing(self, sharing: str) -> Ledger:
         """Record that all shares of this sharing are written."""
         return self._record(replace(self, shared=sharing))
 
-    def spend_masks(self, digest: str) -> Ledger:
-        """Record that X with this digest is sent. Two X from the same masks reveal their difference."""
+    def check_masks(self, digest: str) -> None:
+        """Refuse a second X. Two X from the same masks reveal the difference of their inputs."""
         if self.masked not in (None, digest):
             raise Refused(
                 f"user {self.user} has already masked another input in this round",
                 "masks are good for one input only; start a new round for another gradient",
             )
-        return self._record(replace(self, masked=digest))
+
+    def spend_masks(self, digest: str, residual: Residual | None = None) -> Ledger:
+        """Record that X with this digest is sent, and the residual that waits to be committed."""
+        self.check_masks(digest)
+        return self._record(replace(self, masked=digest, residual=residual))
 
     def answer(self, digest: str) -> Ledger:
         """Record that the survivor set with this digest is answered. Two answers reveal one user's input."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,14 +30,16 @@ class MaskedFile:
     masked: Masked
     digest: str
     sharing: str
+    weight: float
     payload: int
 
 
 @dataclass(frozen=True)
 class Survivors:
-    """survivors.json: U1 with the digest of each X, and the document's own digest."""
+    """survivors.json: U1 with the digest and the weight of each X, and the document's own digest."""
 
     digests: dict[int, str]
+    weights: dict[int, float]
     digest: str
 
 
@@ -67,8 +70,28 @@ def read_masked(s: Session, path: Path, user: int) -> MaskedFile:
             check_masked(p, masked)
         except BadData as error:
             raise artifact.bad(error.message) from error
+        weight = _weight(artifact)
         payload = index.nbytes + value.nbytes
-        return MaskedFile(masked, artifact.attributes["sha256"], artifact.attributes["sharing"], payload)
+        return MaskedFile(
+            masked, artifact.attributes["sha256"], artifact.attributes["sharing"], weight, payload
+        )
+
+
+def weight_text(weight: float) -> str:
+    """A weight as an attribute: the shortest decimal that gives it back."""
+    return repr(float(weight))
+
+
+def _weight(artifact: Artifact) -> float:
+    """The public weight of a user's input: a positive number in its one spelling."""
+    text = artifact.attributes["weight"]
+    try:
+        weight = float(text)
+    except ValueError:
+        weight = math.nan
+    if not (math.isfinite(weight) and weight > 0 and weight_text(weight) == text):
+        raise artifact.bad(f"its weight is {text!r}, which is no positive number")
+    return weight
 
 
 def _index_bytes(p: Parameters) -> int:
@@ -87,9 +110,9 @@ def _unpack_index(p: Parameters, packed: wire.Bytes) -> Symbols:
     return wire.elias_fano_decode(packed, p.entries, p.length)
 
 
-def survivors_bytes(space: Workspace, digests: dict[int, str]) -> bytes:
+def survivors_bytes(space: Workspace, digests: dict[int, str], weights: dict[int, float]) -> bytes:
     """The content of survivors.json."""
-    rows = [{"user": n, "sha256": digests[n]} for n in sorted(digests)]
+    rows = [{"user": n, "sha256": digests[n], "weight": weights[n]} for n in sorted(digests)]
     s = space.session
     return documents.dump("survivors", {"session": s.id, "insecure": s.insecure, "survivors": rows})
 
@@ -97,31 +120,31 @@ def survivors_bytes(space: Workspace, digests: dict[int, str]) -> bytes:
 def read_survivors(space: Workspace) -> Survivors:
     """survivors.json, which must name at least U users of this session."""
     path = space.survivors_path
-    content = documents.read_bytes(
-        path, "run `topk-secagg freeze` first, or copy survivors.json from whoever did"
-    )
+    hint = "run `topk-secagg freeze` first, or copy survivors.json from whoever did"
+    content = documents.read_bytes(path, hint)
     body = documents.parse(path, content, "survivors", _SURVIVOR_KEYS)
     if body["session"] != space.session.id or body["insecure"] != space.session.insecure:
         raise BadData(f"{path} belongs to another session", "was it copied from elsewhere?")
-    digests: dict[int, str] = {}
     try:
-        for row in body["survivors"]:
-            if (
-                set(row) != {"user", "sha256"}
-                or type(row["user"]) is not int
-                or not documents.is_digest(row["sha256"])
-            ):
-                raise ValueError
-            digests[row["user"]] = row["sha256"]
-        in_order = list(digests) == sorted(digests) and len(digests) == len(body["survivors"])
-        if not in_order or not set(digests) <= set(space.users()):
-            raise ValueError
-    except (ValueError, TypeError):
-        raise BadData(f"{path} does not name users with their digests", "freeze the round again") from None
+        digests = {row["user"]: row["sha256"] for row in body["survivors"]}
+        weights = {row["user"]: row["weight"] for row in body["survivors"]}
+        sound = (
+            set(digests) <= set(space.users())
+            and all(documents.is_digest(digest) for digest in digests.values())
+            and all(type(w) is float and math.isfinite(w) and w > 0 for w in weights.values())
+            and survivors_bytes(space, digests, weights) == content
+        )
+    except (KeyError, TypeError):
+        sound = False
+    if not sound:
+        raise BadData(f"{path} does not name users with their digests and weights", "fetch it again")
     need = space.session.parameters.survivors
     if len(digests) < need:
-        raise TooFewSurvivors(f"{path} names {len(digests)} survivors, and {need} are needed")
-    return Survivors(digests, documents.digest(content))
+        raise TooFewSurvivors(
+            f"{path} names {len(digests)} survivors, and {need} are needed",
+            "no answer is given: it would give inputs away",
+        )
+    return Survivors(digests, weights, documents.digest(content))
 
 
 def read_frozen(space: Workspace, survivors: Survivors) -> dict[int, MaskedFile]:

@@ -13,7 +13,7 @@ from ..protocol.parameters import PARAMETER_NAMES, Parameters
 from . import documents
 from .artifacts import Attribute, Attributes
 
-_KEYS = {"nonce", "insecure_seed", "parameters", "points", "layout"}
+_KEYS = {"nonce", "insecure_seed", "parameters", "points", "layout", "left_out"}
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,8 @@ def session_bytes(
             "insecure_seed": insecure_seed,
             "parameters": parameters.as_dict(),
             "points": {"alpha": list(points.alpha), "beta": list(points.beta)},
-            "layout": layout.as_list(),
+            "layout": layout.slots_json(),
+            "left_out": list(layout.left_out),
         },
     )
 
@@ -87,7 +88,7 @@ def _session(name: str, body: dict[str, Any]) -> Session:
     seed, nonce = body["insecure_seed"], body["nonce"]
     if not (seed is None or type(seed) is int) or type(nonce) is not str:
         raise ValueError("the nonce or the seed is not what it should be")
-    layout = Layout.from_list(body["layout"])
+    layout = Layout.from_json(body["layout"], body["left_out"])
     if layout.length != parameters.length:
         raise ValueError(f"the layout has {layout.length} coordinates, not {parameters.length}")
     return Session(name, nonce, seed, parameters, Points(tuple(alpha), tuple(beta)), layout)

@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 
 from ..algebra.field import Integers, Symbols
-from ..protocol.messages import ShareBlock
 from ..protocol.parameters import Parameters
 from .artifacts import DIGEST_BYTES, Artifact, Attributes, Writer, creating, opened
 from .atomic import PRIVATE, whole_file
@@ -76,15 +75,14 @@ class ShareWriter:
         self.writers = writers
         self.check = np.zeros((len(writers), *check_shape(p)), dtype=np.uint8)
 
-    def write(self, block: ShareBlock) -> None:
-        """Put a block of rows into every file and remember its checksums."""
-        unit, count = self.p.check_rows, block.f.shape[1]
-        for at, (name, shares) in enumerate((("f", block.f), ("h", block.h))):
-            for writer, rows, check in zip(self.writers, shares, self.check, strict=True):
-                writer.write(name, block.start, rows)
-                for first in range(0, count, unit):
-                    digest = hashlib.sha256(rows[first : first + unit].data).digest()
-                    check[(block.start + first) // unit, at] = np.frombuffer(digest, dtype=np.uint8)
+    def write(self, name: str, start: int, shares: Symbols) -> None:
+        """Put rows of f or h, (files, rows, width), into every file and remember their checksums."""
+        unit, column = self.p.check_rows, "fh".index(name)
+        for writer, rows, check in zip(self.writers, shares, self.check, strict=True):
+            writer.write(name, start, rows)
+            for first in range(0, len(rows), unit):
+                digest = hashlib.sha256(rows[first : first + unit].data).digest()
+                check[(start + first) // unit, column] = np.frombuffer(digest, dtype=np.uint8)
 
     def finish(self) -> None:
         """Write the tables of checksums."""

@@ -47,6 +47,10 @@ class Workspace:
         """User n alone."""
         return self.root / "secrets" / f"user-{user:02}.ledger.json"
 
+    def residual_path(self, user: int) -> Path:
+        """User n alone: the residual that waits for the user to be among the survivors."""
+        return self.root / "secrets" / f"user-{user:02}.residual.h5"
+
     def share_path(self, user: int, sender: int) -> Path:
         """The share of user `sender` that user `user` holds: these two alone."""
         return self.root / "shares" / f"user-{user:02}" / f"from-{sender:02}.h5"

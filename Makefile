@@ -1,0 +1,99 @@
+# make demo   a whole round over the gradients in fixtures/, every user's step a process of its own
+# make test   all tests
+# Both set up everything they need in .venv/ first. `make help` lists the rest.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+TOPK   := $(BIN)/topk-secagg
+
+.PHONY: help demo test test-torch lint types check docs bench clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+
+# --- the environment -------------------------------------------------------------------------
+
+RUN_READY := $(VENV)/.ready
+DEV_READY := $(VENV)/.ready-dev
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo 'Python 3.11 or newer is needed: make PYTHON=python3.12 ...' >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(RUN_READY): pyproject.toml | $(VENV)/bin/python
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(DEV_READY): pyproject.toml | $(VENV)/bin/python
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@ $(RUN_READY)
+
+# --- the demo: one process per user and step -------------------------------------------------
+
+DEMO      := demo
+GRADIENTS := fixtures/gradients
+USERS     := $(patsubst $(GRADIENTS)/user-%.pt,%,$(sort $(wildcard $(GRADIENTS)/user-*.pt)))
+LAST      := $(lastword $(USERS))
+# user 10 never masks, and user 4 never answers
+MASKING   := $(filter-out 10,$(USERS))
+ANSWERING := $(filter-out 04,$(MASKING))
+
+# `offline` writes the secret first and the share for the last user last, so that one stands for all
+OFFLINE  := $(USERS:%=$(DEMO)/shares/user-$(LAST)/from-%.h5)
+MASKED   := $(MASKING:%=$(DEMO)/masked/user-%.h5)
+ANSWERS  := $(ANSWERING:%=$(DEMO)/elimination/user-%.h5)
+
+demo: $(DEMO)/sum.npz ## run a whole round over fixtures/gradients, with two drop-outs
+	@$(BIN)/python fixtures/compare.py $(DEMO) $(GRADIENTS)
+
+$(DEMO)/session.json: | $(RUN_READY)
+	$(TOPK) init $(DEMO) --users 10 --survivors 5 --colluders 3 --density 0.1 --clip 4 --like $(GRADIENTS)/user-01.pt
+
+$(DEMO)/shares/user-$(LAST)/from-%.h5: $(DEMO)/session.json
+	$(TOPK) offline $(DEMO) --user $* --quiet
+
+$(DEMO)/masked/user-%.h5: $(GRADIENTS)/user-%.pt $(DEMO)/shares/user-$(LAST)/from-%.h5
+	$(TOPK) mask $(DEMO) --user $* --gradient $< --quiet
+
+$(DEMO)/survivors.json: $(MASKED) $(OFFLINE)
+	$(TOPK) freeze $(DEMO)
+
+$(DEMO)/elimination/user-%.h5: $(DEMO)/survivors.json
+	$(TOPK) eliminate $(DEMO) --user $* --quiet
+
+$(DEMO)/sum.npz: $(ANSWERS)
+	$(TOPK) decode $(DEMO) --output $@
+
+.PRECIOUS: $(DEMO)/shares/user-$(LAST)/from-%.h5 $(DEMO)/masked/user-%.h5 $(DEMO)/elimination/user-%.h5
+
+# --- for developers --------------------------------------------------------------------------
+
+test: $(DEV_READY) ## run all tests
+	$(BIN)/python -m pytest
+
+test-torch: $(DEV_READY) ## compare the readers with real PyTorch
+	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(BIN)/python -m pytest tests/gradients
+
+lint: $(DEV_READY) ## ruff, and whether docs/cli.md is what --help says
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/cog --check docs/cli.md
+
+types: $(DEV_READY) ## mypy, strict
+	$(BIN)/mypy
+
+check: test lint types ## what has to pass before a commit
+
+docs: $(DEV_READY) ## write docs/cli.md anew from --help
+	$(BIN)/cog -r docs/cli.md
+
+bench: $(DEV_READY) ## measure what the documents say was measured
+	$(BIN)/python benchmarks/encode.py
+	$(BIN)/python benchmarks/offline.py
+
+clean: ## remove the demo and the environment
+	rm -rf $(DEMO) $(VENV) build dist *.egg-info

@@ -1,0 +1,92 @@
+"""Gradients as .npy and .npz: no pickled objects, and nothing larger than the file can hold."""
+
+from __future__ import annotations
+
+import math
+import os
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .tensors import Tensor, damaged
+
+_LARGEST_RATIO = 1032  # no honest deflate stream unpacks to more
+_MALFORMED = (OSError, ValueError, EOFError, KeyError, TypeError, SyntaxError, MemoryError, RecursionError,
+              NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error)  # fmt: skip
+
+
+def read_npy(path: Path) -> list[Tensor]:
+    """One unnamed array."""
+    with path.open("rb") as stream:
+        return _guarded(path, lambda: [_tensor("", _array(stream, os.fstat(stream.fileno()).st_size))])
+
+
+def read_npz(path: Path) -> list[Tensor]:
+    """The arrays of an archive, in its order."""
+    with path.open("rb") as stream:
+        return _guarded(path, lambda: _members(stream))
+
+
+def write_npy(stream: IO[bytes], tensors: list[Tensor]) -> None:
+    """All tensors one after the other, as one flat vector."""
+    np.save(stream, np.concatenate([t.array.reshape(-1) for t in tensors]), allow_pickle=False)
+
+
+def write_npz(stream: IO[bytes], tensors: list[Tensor]) -> None:
+    """An uncompressed archive with an array per tensor; the same tensors give the same bytes."""
+    with zipfile.ZipFile(stream, "w") as archive:
+        for t in tensors:
+            with archive.open(
+                zipfile.ZipInfo(f"{t.name or 'gradient'}.npy"), "w", force_zip64=True
+            ) as member:
+                np.lib.format.write_array(member, np.ascontiguousarray(t.array), allow_pickle=False)
+
+
+def _guarded(path: Path, read: Callable[[], list[Tensor]]) -> list[Tensor]:
+    try:
+        return read()
+    except _MALFORMED as error:
+        raise damaged(path) from error
+
+
+def _members(stream: IO[bytes]) -> list[Tensor]:
+    tensors = []
+    with zipfile.ZipFile(stream) as archive:
+        for info in archive.infolist():
+            if not info.filename.endswith(".npy") or info.file_size > _LARGEST_RATIO * info.compress_size:
+                raise ValueError(f"unexpected member {info.filename}")
+            with archive.open(info) as member:
+                array = _array(member, info.file_size)
+                if member.read(1):
+                    raise ValueError("bytes after the array")
+                tensors.append(_tensor(info.filename.removesuffix(".npy"), array))
+    return tensors
+
+
+def _array(stream: IO[bytes], size: int) -> npt.NDArray[Any]:
+    """Read one array whose header must promise no more than the `size` bytes that there are."""
+    version = np.lib.format.read_magic(stream)
+    header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[
+        version
+    ]
+    shape, fortran, dtype = header(stream)
+    count = math.prod(shape)
+    if dtype.kind not in "fiub" or dtype.itemsize > 8 or count * dtype.itemsize > size:
+        raise ValueError(f"no gradient is {dtype} of shape {shape}")
+    flat = np.empty(count, dtype=dtype)
+    view, done = flat.view(np.uint8).data, 0
+    while done < len(view):
+        got = stream.readinto(view[done:])  # type: ignore[attr-defined]
+        if not got:
+            raise EOFError("the array ends too early")
+        done += got
+    return flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
+
+
+def _tensor(name: str, array: npt.NDArray[Any]) -> Tensor:
+    return Tensor(name, array.dtype.newbyteorder("=").name, array)

@@ -1,0 +1,90 @@
+"""Error feedback: what a user did not send in one round, kept for the next.
+
+`mask` stages the new residual in the round, and the ledger remembers what it replaces. `eliminate`
+commits it, once the user is among the survivors: the file named by the user is replaced if it is still
+the one that was read, and left alone if it is the new one already. So every step can be repeated, and a
+crash between any two leaves the old residual or the new one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import BadData, CannotWrite, InputMissing, Refused
+from .artifacts import Artifact, opened, write_artifact
+from .atomic import PRIVATE, whole_file, write_whole
+from .session import Session
+
+Vector = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Residual:
+    """The residual of a user: where it is kept, the digest of what was read, and of what replaces it.
+
+    `before` is None when there was no file yet. `gradient` is the digest of the gradient that was added,
+    so that a repeated `mask` can be told from another one after the commit.
+    """
+
+    path: str
+    before: str | None
+    after: str
+    gradient: str
+
+
+def read_residual(path: Path, length: int) -> tuple[Vector | None, str | None]:
+    """The residual and its digest; (None, None) when there is no file yet."""
+    try:
+        with opened(path, "residual") as artifact:
+            return _vector(artifact, length), artifact.attributes["sha256"]
+    except InputMissing:
+        if path.exists():
+            raise
+        return None, None
+
+
+def stage_residual(path: Path, session: Session, user: int, value: Vector) -> str:
+    """Write the new residual into the round; the digest is returned."""
+    with whole_file(path, PRIVATE) as temporary:
+        return write_artifact(
+            temporary, "residual", session.header(user), {"value": value.astype("<f8", copy=False)}
+        )
+
+
+def commit_residual(staged: Path, residual: Residual, length: int) -> None:
+    """Replace the user's file by the staged one, unless that has been done."""
+    path = Path(residual.path)
+    _, current = read_residual(path, length)
+    if current == residual.after:
+        return
+    if current != residual.before:
+        raise Refused(
+            f"{path} is not the residual that was added when masking",
+            "put that file back and run this again; nothing else is lost",
+        )
+    with opened(staged, "residual") as artifact:
+        if artifact.attributes["sha256"] != residual.after:
+            raise artifact.bad("it is not the residual that the ledger names")
+        _vector(artifact, length)
+    if not path.parent.is_dir():
+        raise CannotWrite(f"cannot write {path}: its folder is gone", "make the folder and run this again")
+    write_whole(path, staged.read_bytes(), PRIVATE)
+
+
+def gradient_digest(gradient: Vector) -> str:
+    """SHA-256 of a flat gradient."""
+    return hashlib.sha256(np.ascontiguousarray(gradient).view(np.uint8).data).hexdigest()
+
+
+def _vector(artifact: Artifact, length: int) -> Vector:
+    artifact.expect_shape("value", length)
+    value = artifact.read("value")
+    if not np.isfinite(value.sum()):
+        raise BadData(f"{artifact.path}: a value is not finite", "remove the file to start from zero")
+    return value
