@@ -78,18 +78,18 @@ test-torch: $(DEV_READY) ## compare the readers with real PyTorch
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
 	$(BIN)/python -m pytest tests/gradients
 
-lint: $(DEV_READY) ## ruff, and whether docs/cli.md is what --help says
+lint: $(DEV_READY) ## ruff, and whether the generated documents are current
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/cog --check docs/cli.md
+	$(BIN)/cog --check docs/cli.md README.md
 
 types: $(DEV_READY) ## mypy, strict
 	$(BIN)/mypy
 
 check: test lint types ## what has to pass before a commit
 
-docs: $(DEV_READY) ## write docs/cli.md anew from --help
-	$(BIN)/cog -r docs/cli.md
+docs: $(DEV_READY) ## write what is generated in the documents anew
+	$(BIN)/cog -r docs/cli.md README.md
 
 bench: $(DEV_READY) ## measure what the documents say was measured
 	$(BIN)/python benchmarks/encode.py

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import click
 
 PROGRAM = "topk-secagg"
+_WIDTH = 100  # of a table that goes to a file or a pipe
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -50,28 +51,23 @@ class Console:
             for line in lines:
                 click.echo(line)
 
-    def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """A table on standard output."""
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """A table on standard output; without column names, a list of facts."""
         from rich import box
         from rich.console import Console as Screen
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(
-            title=title or None,
-            title_justify="left",
-            box=box.SIMPLE_HEAD,
-            show_header=any(columns),
-            pad_edge=False,
-        )
-        for column in columns:
+        table = Table(box=box.SIMPLE_HEAD if columns else None, show_header=bool(columns), pad_edge=False)
+        for column in columns or [""] * len(rows[0]):
             table.add_column(column, overflow="fold")
         for row in rows:
             table.add_row(*map(Text, row))
-        screen = Screen(file=sys.stdout, highlight=False)
-        if not screen.is_terminal:
-            screen = Screen(file=sys.stdout, highlight=False, width=100)
-        screen.print(table)
+        width = None if sys.stdout.isatty() else _WIDTH
+        screen = Screen(width=width, highlight=False, color_system=None)
+        with screen.capture() as drawn:
+            screen.print(table)
+        click.echo("\n".join(line.rstrip() for line in drawn.get().rstrip().splitlines()))
 
     @contextmanager
     def progress(self, what: str) -> Iterator[Callable[[float], None]]:

@@ -82,7 +82,6 @@ def command(
             "insecure": bool(session.insecure),
         },
         f"session {session.id[:16]}: {space.session_path}",
-        f"N {p.users}, U {p.survivors}, T {p.colluders}, D {p.blocks}, K {p.top_k} of L {p.length}, "
-        f"{p.construction}" + (f", P {p.picks}, B {p.buckets}" if p.buckets else ""),
+        p.summary(),
         f"offline files: {size(p.share_bytes)} a pair of users, {size(p.offline_bytes)} in all",
     )

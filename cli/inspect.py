@@ -52,21 +52,20 @@ def _facts(d: Description) -> dict[str, Any]:
 
 
 def _show(console: Console, d: Description) -> None:
-    state = "intact" if d.intact else "DAMAGED"
+    state = "intact" if d.intact else "NOT INTACT"
     insecure = ", INSECURE: drawn from a public seed" if d.facts.get("insecure") else ""
-    console.table(
-        f"{d.path}: {d.kind}, {state}{insecure}",
-        ("", ""),
-        [(key, plain(value)) for key, value in d.facts.items()],
-    )
+    click.echo(f"{d.path}: {d.kind}, {state}{insecure}")
+    facts = [(key.replace("_", " "), plain(value)) for key, value in d.facts.items() if key != "insecure"]
+    console.table((), facts + [("problem", problem) for problem in d.problems])
     if d.datasets:
         rows = [
             (
                 name,
                 f"{info['type']} {'x'.join(map(str, info['shape']))}",
-                f"{info['low']} to {info['high']}" if "low" in info else "",
+                plain([info["low"], info["high"]]).replace(", ", " to ") if "low" in info else "",
                 plain(info.get("values", "")),
             )
             for name, info in d.datasets.items()
         ]
-        console.table("", ("dataset", "type and shape", "range", "first values"), rows)
+        console.table(("dataset", "type and shape", "range", "first values"), rows)
+    click.echo()

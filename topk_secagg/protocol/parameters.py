@@ -211,6 +211,12 @@ class Parameters:
         """Offline symbols of all ordered pairs, in bytes."""
         return self.users**2 * self.share_bytes
 
+    def summary(self) -> str:
+        """The parameters in one line, by the paper's letters."""
+        letters = f"N {self.users}, U {self.survivors}, T {self.colluders}, D {self.blocks}, "
+        sizes = f"K {self.top_k}, L {self.length}, q {self.field}, {self.construction}"
+        return letters + sizes + (f", P {self.picks}, B {self.buckets}" if self.buckets else "")
+
     def as_dict(self) -> dict[str, Any]:
         """The keys and values that session.json records."""
         return {name: getattr(self, name) for name in PARAMETER_NAMES}

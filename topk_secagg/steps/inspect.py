@@ -86,11 +86,16 @@ def _describe_document(path: Path, content: bytes, session: Session | None) -> D
 
 def _describe_artifact(artifact: Artifact, session: Session | None, *, reveal: bool) -> Description:
     d = Description(artifact.path, artifact.kind.name, intact=True)
+    d.facts["user"] = artifact.attributes["user"]
     for name, value in artifact.attributes.items():
         if name not in ("format", "kind"):
             d.facts[name] = bool(value) if name == "insecure" else value
-    if artifact.digest() != artifact.attributes["sha256"]:
+    matches = artifact.digest() == artifact.attributes["sha256"]
+    d.facts["digest"] = "matches" if matches else "DOES NOT MATCH"
+    if not matches:
         d.problems.append("its content does not match its digest")
+    if session is not None:
+        d.facts["parameters"] = session.parameters.summary()
     _check_session(d, artifact.attributes["session"], session)
     secret = artifact.kind.secret
     if secret and artifact.mode & 0o077:
