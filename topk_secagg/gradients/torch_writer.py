@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import UsageError
-from .tensors import Tensor
+from .tensors import Tensor, narrow
 from .torch_file import DTYPES
 
 _ALIGNMENT = 64  # where torch starts a storage, so that the file can be memory-mapped
@@ -49,20 +49,8 @@ def _check(tensors: list[Tensor]) -> None:
 def _stored(tensor: Tensor) -> npt.NDArray[Any]:
     """The values as they lie in the file: contiguous, little-endian."""
     if tensor.dtype == "bfloat16":
-        return np.ascontiguousarray(_rounded(tensor.array), "<u2")
+        return np.ascontiguousarray(narrow(tensor.array), "<u2")
     return np.ascontiguousarray(tensor.array, np.dtype(tensor.dtype).newbyteorder("<"))
-
-
-def _rounded(array: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
-    """The nearest bfloat16 of each float32, ties to even: (x + 0x7fff + bit 16 of x) >> 16 for its bits x.
-
-    A NaN keeps the upper half of its bits, and stays a NaN if all it has is in the lower half.
-    """
-    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
-    nearest = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
-    upper = bits >> 16
-    quiet = np.where(upper & 0x7F, upper, upper | 0x40)
-    return np.where(np.isnan(bits.view(np.float32)), quiet, nearest).astype(np.uint16)
 
 
 def _pickle(tensors: list[Tensor]) -> bytes:

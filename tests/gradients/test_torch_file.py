@@ -1,0 +1,863 @@
+"""Torch files are read as torch reads them, or refused; nothing in them is run, and memory stays bounded."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import json
+import os
+import struct
+import subprocess
+import sys
+import time
+import tracemalloc
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from topk_secagg.errors import BadData, InputMissing, UsageError
+from topk_secagg.gradients import torch_file
+from topk_secagg.gradients.tensors import Tensor
+from topk_secagg.gradients.torch_file import read
+from topk_secagg.gradients.torch_writer import write
+
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "torch"
+EXPECTED = json.loads((FIXTURES / "expected.json").read_text())
+GOOD = sorted({case["file"] for case in EXPECTED})
+DTYPES = list(torch_file.DTYPES.values())
+
+PROTO = b"\x80\x02"
+ORDERED_DICT = b"ccollections\nOrderedDict\n)R"
+
+
+# Pickles and zips by hand, to say what torch.save never would.
+
+
+def text(value: str) -> bytes:
+    return b"X" + struct.pack("<I", len(value.encode())) + value.encode()
+
+
+def integer(value: int) -> bytes:
+    raw = value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)
+    return b"\x8a" + bytes([len(raw)]) + raw
+
+
+def integers(values: tuple[int, ...]) -> bytes:
+    return b"(" + b"".join(map(integer, values)) + b"t"
+
+
+def storage(kind: str = "FloatStorage", key: str = "0", device: str = "cpu", length: int = 4) -> bytes:
+    return (
+        b"("
+        + text("storage")
+        + f"ctorch\n{kind}\n".encode()
+        + text(key)
+        + text(device)
+        + integer(length)
+        + b"tQ"
+    )
+
+
+def tensor(
+    size: tuple[int, ...] = (4,),
+    stride: tuple[int, ...] = (1,),
+    offset: int = 0,
+    where: bytes = storage(),
+    metadata: bytes = b"",
+) -> bytes:
+    layout = integer(offset) + integers(size) + integers(stride)
+    return (
+        b"ctorch._utils\n_rebuild_tensor_v2\n(" + where + layout + b"\x89" + ORDERED_DICT + metadata + b"tR"
+    )
+
+
+def archive(path: Path, code: bytes, members: dict[str, bytes] | None = None) -> Path:
+    """A torch file around a pickle, with the four float32 0, 1, 2, 3 as storage 0."""
+    contents = {
+        "data.pkl": PROTO + code,
+        "byteorder": b"little",
+        "data/0": np.arange(4, dtype="<f4").tobytes(),
+    }
+    with zipfile.ZipFile(path, "w") as target:
+        for name, content in (contents | (members or {})).items():
+            target.writestr(f"archive/{name}", content)
+    return path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "gradient.pt"
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("torch") / "gradient.pt"
+
+
+def assert_same(tensors: list[Tensor], expected: list[dict[str, Any]]) -> None:
+    for got, wanted in zip(tensors, expected, strict=True):
+        assert (got.name, got.dtype, list(got.array.shape)) == (
+            wanted["name"],
+            wanted["dtype"],
+            wanted["shape"],
+        )
+        assert got.array.dtype == np.dtype("float32" if got.dtype == "bfloat16" else got.dtype)
+        assert got.array.tobytes().hex() == wanted["hex"]
+
+
+def refusal(path: Path, entry: str = "") -> BadData:
+    with pytest.raises(BadData) as caught:
+        read(path, entry)
+    error = caught.value
+    assert error.message.startswith(f"{path}: ")
+    assert error.hint
+    assert "\n" not in error.message + error.hint
+    assert len(error.message + error.hint) < 2500
+    assert not error.message.removeprefix(f"{path}: ")[0].isupper()
+    return error
+
+
+# Good files.
+
+
+@pytest.mark.parametrize("case", EXPECTED, ids=lambda case: f"{case['file']}-{case['entry']}")
+def test_files_of_torch_read_as_torch_reads_them(case: dict[str, Any]) -> None:
+    assert_same(read(FIXTURES / f"{case['file']}.pt", case["entry"]), case["tensors"])
+
+
+def test_every_fixture_is_used() -> None:
+    names = {p.stem for p in FIXTURES.glob("*.pt")}
+    assert {name for name in names if not name.startswith("bad_")} == set(GOOD)
+    assert {name.removeprefix("bad_") for name in names if name.startswith("bad_")} == set(REFUSED)
+
+
+def test_reading_needs_no_torch() -> None:
+    code = f"""
+import sys
+from pathlib import Path
+from topk_secagg.gradients.torch_file import read
+assert len(read(Path({str(FIXTURES / "views.pt")!r}))) == 15
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=FIXTURES.parents[1])
+
+
+def test_a_file_made_by_hand_is_read(path: Path) -> None:
+    assert_same(
+        read(archive(path, tensor((2, 2), (1, 2)) + b".")),
+        [{"name": "", "dtype": "float32", "shape": [2, 2], "hex": np.float32([0, 2, 1, 3]).tobytes().hex()}],
+    )
+
+
+def test_tensors_that_share_a_storage_share_memory() -> None:
+    tensors = {t.name: t.array for t in read(FIXTURES / "views.pt")}
+    assert np.shares_memory(tensors["base"], tensors["transposed"])
+
+
+def test_any_byte_but_zero_is_true(path: Path) -> None:
+    code = tensor((3,), where=storage("BoolStorage", length=3)) + b"."
+    [t] = read(archive(path, code, {"data/0": b"\x00\x02\xff"}))
+    assert t.array.view(np.uint8).tolist() == [0, 1, 1]
+
+
+def test_only_the_storages_of_the_entry_are_read(path: Path) -> None:
+    broken = tensor(where=storage(key="missing"))
+    archive(path, b"}(" + text("a") + tensor() + text("b") + broken + b"u.")
+    assert [t.name for t in read(path, "a")] == [""]
+    assert "'data/missing' is missing" in refusal(path).message
+
+
+def test_the_longest_key_of_an_entry_goes_first() -> None:
+    assert [t.array.tolist() for t in read(FIXTURES / "checkpoint.pt", "model.best.weight")] == [[1, 1]]
+    assert [t.name for t in read(FIXTURES / "checkpoint.pt", "model")] == ["weight", "bias"]
+
+
+# Entries that cannot be had.
+
+
+@pytest.mark.parametrize(
+    ("file", "entry", "message", "hint"),
+    [
+        ("checkpoint", "", "'optimizer.param_groups.0.lr' is of the type float", "'model', 'model.best', '"),
+        ("checkpoint", "epoch", "'epoch' is of the type int", "'gradients'"),
+        ("checkpoint", "note", "'note' is of the type str", "'gradients'"),
+        ("checkpoint", "nothing", "'nothing' is None", "'gradients'"),
+        ("checkpoint", "limits", "'limits.0' is of the type int", "'gradients'"),
+        ("checkpoint", "size", "'size' is a torch.Size", "'gradients'"),
+        ("checkpoint", "type", "'type' is a torch.float32", "'gradients'"),
+        ("checkpoint", "complex buffer", "its tensor is complex", "view_as_real"),
+        ("checkpoint", "modle", "no entry 'modle'", "'gradients'"),
+        ("checkpoint", "gradients.7", "no entry 'gradients.7'", "'gradients'"),
+        ("checkpoint", "gradients.-1", "no entry 'gradients.-1'", "'gradients'"),
+        ("checkpoint", "epoch.0", "no entry 'epoch.0'", "'gradients'"),
+        ("tensor", "weight", "no entry 'weight'", "leave out --entry"),
+        ("state_dict", "weight", "no entry 'weight'", "leave out --entry"),
+    ],
+)  # fmt: skip
+def test_an_entry_that_is_no_tensor_is_named_with_what_could_be_chosen(
+    file: str, entry: str, message: str, hint: str
+) -> None:
+    error = refusal(FIXTURES / f"{file}.pt", entry)
+    assert message in error.message
+    assert hint in error.hint
+
+
+def test_a_hint_lists_some_of_many_entries(path: Path) -> None:
+    items = b"".join(text(f"w{i}") + tensor() for i in range(50))
+    error = refusal(archive(path, b"}(" + items + text("step") + b"K\x07u."))
+    assert "'step' is of the type int" in error.message
+    assert error.hint.endswith("'w11', ... (50 in all)")
+
+
+def test_names_that_coincide_are_refused(path: Path) -> None:
+    code = b"}(" + text("a.b") + tensor() + text("a") + b"}" + text("b") + tensor() + b"su."
+    assert "two of its tensors are called 'a.b'" in refusal(archive(path, code)).message
+
+
+# Files that are not what is asked for.
+
+REFUSED = {
+    "module": ("pickled 'torch.nn.modules.linear.Linear'", "state_dict"),
+    "sparse": ("'weight' is sparse", "to_dense"),
+    "csr": ("'weight' is sparse", "to_dense"),
+    "quantised": ("'weight' is quantised", "dequantize"),
+    "complex": ("'weight' is complex", "view_as_real"),
+    "conjugated": ("'weight' is complex", "view_as_real"),
+    "negated": ("negated or conjugated lazily", "resolve_neg"),
+    "float8": ("of the type float8_e4m3fn", "float32"),
+    "uint16": ("of the type uint16", "float32"),
+    "meta": ("'weight' is a meta tensor", "cpu"),
+    "nested_tensor": ("nested tensor", "unbind"),
+    "numpy": ("pickled 'numpy._core.multiarray._reconstruct'", "only tensors"),
+    "no_tensor": ("'epoch' is of the type int", "only tensors"),
+    "legacy": ("old format", "newer torch"),
+    "protocol": ("not of protocol 2", "pickle_protocol"),
+    "torchscript": ("TorchScript", "torch.jit.load(path).state_dict()"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_other_files_of_torch_are_refused_with_a_way_out(name: str) -> None:
+    error = refusal(FIXTURES / f"bad_{name}.pt")
+    message, hint = REFUSED[name]
+    assert message in error.message
+    assert hint in error.hint
+
+
+def test_a_missing_file_is_missing(path: Path) -> None:
+    with pytest.raises(InputMissing, match="is not there"):
+        read(path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_forbidden_file_cannot_be_read(path: Path) -> None:
+    archive(path, tensor() + b".").chmod(0)
+    with pytest.raises(InputMissing, match="permission denied"):
+        read(path)
+
+
+def test_what_is_not_a_file_is_refused(tmp_path: Path) -> None:
+    assert "not a file" in refusal(tmp_path).message
+    os.mkfifo(tmp_path / "pipe")
+    assert "not a file" in refusal(tmp_path / "pipe").message
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "empty"),
+        (b"\x93NUMPY\x01\x00", "not a file of torch.save"),
+        (b"\x80\x04\x95.", "plain pickle"),
+        (b"PK\x03\x04" + bytes(100), "cut short"),
+        (b"PK\x05\x06" + bytes(18), "not a file of torch.save"),
+    ],
+)
+def test_files_of_other_formats_are_refused(path: Path, content: bytes, message: str) -> None:
+    path.write_bytes(content)
+    assert message in refusal(path).message
+
+
+def test_a_file_cut_short_anywhere_is_refused(path: Path) -> None:
+    whole = (FIXTURES / "tensor.pt").read_bytes()
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        refusal(path)
+
+
+# Zips that lie.
+
+
+def patched(path: Path, old: bytes, new: bytes) -> Path:
+    content = path.read_bytes()
+    assert old in content
+    path.write_bytes(content.replace(old, new))
+    return path
+
+
+def test_a_flipped_bit_in_a_storage_or_in_the_pickle_is_found(path: Path) -> None:
+    archive(path, tensor() + b".")
+    whole = path.read_bytes()
+    for piece in (np.arange(4, dtype="<f4").tobytes(), b"_rebuild_tensor_v2", b"little"):
+        at = whole.index(piece)
+        path.write_bytes(whole[: at + 4] + bytes([whole[at + 4] ^ 1]) + whole[at + 5 :])
+        assert "CRC does not match" in refusal(path).message
+
+
+def test_compressed_members_are_refused(path: Path) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as target:
+        target.writestr("archive/data.pkl", PROTO + tensor() + b".")
+        target.writestr("archive/data/0", bytes(1 << 20))
+    assert "is compressed" in refusal(path).message
+
+
+def test_a_member_that_claims_to_be_a_directory_is_refused(path: Path) -> None:
+    archive(path, tensor() + b".", {"data/1": bytes(16)})
+    directory = bytearray(path.read_bytes())
+    directory[directory.rindex(b"archive/data/0") - 8] |= 0x10
+    path.write_bytes(directory)
+    assert "'archive/data/0' is a directory" in refusal(path).message
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_a_member_that_is_there_twice_is_refused(path: Path) -> None:
+    archive(path, tensor() + b".")
+    with zipfile.ZipFile(path, "a") as target:
+        target.writestr("archive/data/0", bytes(16))
+    assert "'archive/data/0' is there twice" in refusal(path).message
+
+
+def test_members_at_the_same_place_are_refused(path: Path) -> None:
+    archive(path, tensor() + b".", {"data/1": bytes(16)})
+    content = path.read_bytes()
+    with zipfile.ZipFile(path) as source:
+        first, second = (source.getinfo(f"archive/data/{key}").header_offset for key in (0, 1))
+    directory = content.rindex(b"archive/data/1") - 4
+    assert struct.unpack_from("<L", content, directory) == (second,)
+    path.write_bytes(content[:directory] + struct.pack("<L", first) + content[directory + 4 :])
+    assert "overlaps another one" in refusal(path).message
+    path.write_bytes(content[:directory] + struct.pack("<L", 1 << 31) + content[directory + 4 :])
+    assert "cut short" in refusal(path).message
+
+
+def test_a_member_that_reaches_into_the_directory_is_refused(path: Path) -> None:
+    archive(path, tensor() + b".")
+    content = path.read_bytes()
+    sizes = content.rindex(b"archive/data/0") - 46 + 20
+    path.write_bytes(content[:sizes] + struct.pack("<LL", 1 << 30, 1 << 30) + content[sizes + 8 :])
+    assert "overlaps another one" in refusal(path).message
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (b"PK\x03\x04\x14\x00\x00\x00", b"PK\x03\x04\x14\x00\x01\x00", "encrypted"),
+        (b"PK\x01\x02\x14\x03\x14\x00\x00\x00", b"PK\x01\x02\x14\x03\x14\x00\x40\x00", "encrypted"),
+        (
+            b"PK\x03\x04\x14\x00\x00\x00\x00\x00",
+            b"PK\x03\x04\x14\x00\x00\x00\x08\x00",
+            "two different headers",
+        ),
+        (b"PK\x03\x04\x14\x00", b"PK\x00\x00\x14\x00", "not a file of torch.save"),
+        (b"archive/data.pkl", b"archive/data.pk\0", "not one of torch.save"),
+        (b"archive/data.pkl", b"archive/code.pkl", "a zip, but not one of torch.save"),
+        (b"archive/data/0", b"another/data/0", "not one of torch.save's"),
+        (b"archive/data/0", b"archive/data/1", "'data/0' is missing"),
+    ],
+)
+def test_zips_that_torch_does_not_write_are_refused(path: Path, old: bytes, new: bytes, message: str) -> None:
+    assert message in refusal(patched(archive(path, tensor() + b"."), old, new)).message
+
+
+def test_headers_that_differ_in_the_name_are_refused(path: Path) -> None:
+    content = archive(path, tensor() + b".").read_bytes()
+    path.write_bytes(content.replace(b"archive/data/0", b"archive/data/1", 1))
+    assert "two different headers" in refusal(path).message
+
+
+def test_something_in_front_of_the_zip_is_refused(path: Path) -> None:
+    content = archive(path, tensor() + b".").read_bytes()
+    path.write_bytes(b"PK\x03\x04" + bytes(60) + content)
+    assert "in front of its zip" in refusal(path).message
+
+
+@pytest.mark.parametrize("order", [b"", b"middle", b"little\n", b"BIG"])
+def test_an_unknown_byte_order_is_refused(path: Path, order: bytes) -> None:
+    assert "byte order" in refusal(archive(path, tensor() + b".", {"byteorder": order})).message
+
+
+# Tensors that lie.
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (tensor((5,)), "reaches beyond its storage"),
+        (tensor((2,), (4,)), "reaches beyond its storage"),
+        (tensor((1,), offset=4), "reaches beyond its storage"),
+        (tensor((), (), offset=4), "reaches beyond its storage"),
+        (tensor((2, 2), (2**62, 1)), "reaches beyond its storage"),
+        (tensor((4,), (1,), offset=2**200), "reaches beyond its storage"),
+        (tensor((-1,)), "negative size"),
+        (tensor((4,), (-1,), offset=3), "negative size"),
+        (tensor((4,), offset=-1), "negative size"),
+        (tensor((-2, -2), (1, 1)), "negative size"),
+        (tensor((4,), ()), "no tensor has"),
+        (tensor((1,) * 33, (1,) * 33), "no tensor has"),
+        (tensor().replace(integers((4,)), b"G" + bytes(8) + b"\x85"), "no tensor has"),
+        (tensor().replace(integers((4,)), text("4") + b"\x85"), "no tensor has"),
+        (tensor().replace(integers((4,)), b"(\x88t"), "no tensor has"),
+        (tensor().replace(integers((4,)), b"](K\x04e"), "of a kind unknown here"),
+        (tensor((0, 2**70), (1, 1)), "it is damaged"),
+        (tensor((2**40,), (0,)), "far more than the file holds"),
+        (tensor((2**62, 2**62), (0, 0)), "far more than the file holds"),
+        (tensor(where=storage(length=3)), "another size or type"),
+        (tensor(where=storage(length=-4)), "another size or type"),
+        (tensor(where=storage("DoubleStorage", length=4)), "another size or type"),
+        (tensor(where=storage("IntStorage")) + tensor() + b"\x86", "another size or type"),
+        (tensor(where=storage(key="../data.pkl")), "is missing"),
+        (tensor(where=storage(device="meta")), "meta tensor"),
+        (tensor(where=storage("ComplexFloatStorage", length=2)), "is complex"),
+        (tensor(where=storage("QInt8Storage", length=16)), "is in a 'torch.QInt8Storage'"),
+        (tensor(where=storage("UntypedStorage", length=16)), "is in a 'torch.UntypedStorage'"),
+        (tensor(where=b"N"), "of a kind unknown here"),
+        (tensor(metadata=b"}" + text("neg") + b"\x88s"), "negated or conjugated lazily"),
+        (tensor(metadata=b"}" + text("conj") + b"\x88s"), "negated or conjugated lazily"),
+        (tensor(metadata=b"}}"), "of a kind unknown here"),
+        (b"ctorch._utils\n_rebuild_tensor_v2\n)R", "of a kind unknown here"),
+        (b"ctorch._utils\n_rebuild_parameter\n)R", "of a kind unknown here"),
+        (b"ctorch._utils\n_rebuild_parameter\nN\x85R", "of a kind unknown here"),
+        (b"ctorch._utils\n_rebuild_wrapper_subclass\n)R", "of a kind unknown here"),
+        (b"ctorch._utils\n_rebuild_parameter\n" * 4 + tensor() + b"\x85R" * 4, "of a kind unknown here"),
+    ],
+)  # fmt: skip
+def test_tensors_that_cannot_be_are_refused(path: Path, code: bytes, message: str) -> None:
+    assert message in refusal(archive(path, code + b".")).message
+
+
+def test_a_storage_with_part_of_a_number_is_refused(path: Path) -> None:
+    assert "part of a number" in refusal(archive(path, tensor() + b".", {"data/0": bytes(15)})).message
+
+
+# Pickles that lie.
+
+RUN = text("touch MARKER") + b"\x85R."
+SELF = b"]q\x00"
+
+
+def doubling(levels: int, width: int = 2, bottom: bytes = b"]") -> bytes:
+    """Lists of `width` references to the list before: width^levels times `bottom`."""
+    steps = (b"]q" + bytes([i]) + b"(" + (b"h" + bytes([i - 1])) * width + b"e" for i in range(1, levels + 1))
+    return bottom + b"q\x00" + b"".join(steps) + b"."
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (b"cos\nsystem\n" + RUN, "pickled 'os.system'"),
+        (b"cposix\nsystem\n" + RUN, "pickled 'posix.system'"),
+        (b"c__builtin__\neval\n" + RUN, "pickled '__builtin__.eval'"),
+        (b"cbuiltins\ngetattr\n" + RUN, "pickled 'builtins.getattr'"),
+        (b"ctorch\nload\n" + RUN, "pickled 'torch.load'"),
+        (b"ctorch.storage\n_load_from_bytes\n" + RUN, "pickled 'torch.storage._load_from_bytes'"),
+        (b"ctorch.hub\nload\n" + RUN, "pickled 'torch.hub.load'"),
+        (b"ctorch\nfloat32.os\n.", "pickled 'torch.float32.os'"),
+        (b"c" + b"x" * 5000 + b"\ny\n.", "xxx...'"),
+        (b"c\x1b[31m\x00\ny\n.", "\\x1b[31m"),
+        (b"c__builtin__\nset\n" + RUN, "its content is a __builtin__.set"),
+        (b"ctorch\nSize\n" + RUN, "its content is a torch.Size"),
+        (b"ios\nsystem\n.", "opcode b'i'"),
+        (b"(cos\n", "damaged"),
+        (b")\x81.", "opcode b'\\x81'"),
+        (b"\x8c\x02os\x8c\x06system\x93.", "opcode b'\\x8c'"),
+        (b"\x82\x01.", "opcode b'\\x82'"),
+        (b"N2.", "opcode b'2'"),
+        (b"]0.", "opcode b'0'"),
+        (b"\x8b\xff\xff\xff\x7f.", "opcode b'\\x8b'"),
+        (b"\x8e" + b"\xff" * 8, "opcode b'\\x8e'"),
+        (b"\x96" + b"\xff" * 8, "opcode b'\\x96'"),
+        (b"I" + b"9" * 5000 + b"\n.", "opcode b'I'"),
+        (b"\x80\x04.", "not of protocol 2"),
+        (b"X\xff\xff\xff\xffab", "cut short"),
+        (b"X\x01\x00\x00\x00\xff.", "damaged"),
+        (b"\x8a\xff\x01", "cut short"),
+        (b"]", "cut short"),
+        (b"G\x00", "cut short"),
+        (b".", "more from the stack"),
+        (b"(.", "more from the stack"),
+        (b"N\x86.", "more from the stack"),
+        (b"R.", "more from the stack"),
+        (b"t.", "damaged"),
+        (b"q\x00.", "damaged"),
+        (b"h\x00.", "damaged"),
+        (b"Na.", "damaged"),
+        (b"}Na.", "not a list"),
+        (b"]NNs.", "not a dict"),
+        (b"]}b.", "not a dict"),
+        (b"}(NNNu.", "damaged"),
+        (b"})Ns.", "neither text nor a number"),
+        (b"}]Ns.", "neither text nor a number"),
+        (b"}" + b")" + b"\x85" * 40_000 + b"Ns.", "neither text nor a number"),
+        (b"}(K\x01N" + text("1") + b"Nu.", "the key '1' twice"),
+        (b"N)R.", "not a function"),
+        (b"ctorch\nSize\nNR.", "not a function"),
+        (b"NQ.", "not a storage"),
+        (b"(" + text("module") + b"tQ.", "not a storage"),
+        (storage() + b".", "its content is of the type storage, not a tensor"),
+        (ORDERED_DICT[:-2] + b"]\x85R.", "its content is a collections.OrderedDict"),
+        (b"Nr\xff\xff\xff\xff.", "its content is None"),
+        (b"}.", "no tensor"),
+        (b"]h\x00.", "damaged"),
+        (SELF + b"h\x00a.", "nested over 32 deep, or in themselves"),
+        (SELF + b"(h\x00h\x00e.", "nested over 32 deep, or in themselves"),
+        (b"}q\x00" + text("a") + b"h\x00s.", "nested over 32 deep, or in themselves"),
+        (b"]" * 40_000 + b"a" * 39_999 + b".", "far more|nested over 32 deep"),
+        (doubling(31), "far more than the file holds"),
+        (doubling(60), "nested over 32 deep"),
+        (doubling(5, width=500), "far more than the file holds"),
+    ],
+)  # fmt: skip
+def test_pickles_that_torch_does_not_write_are_refused(
+    path: Path, code: bytes, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(path.parent)
+    before = time.monotonic()
+    error = refusal(archive(path, code))
+    assert any(part in error.message for part in message.split("|")), error.message
+    assert time.monotonic() - before < 10
+    assert not (path.parent / "MARKER").exists()
+
+
+def test_a_module_that_the_file_names_is_not_imported(path: Path) -> None:
+    assert "antigravity" not in sys.modules
+    refusal(archive(path, b"cantigravity\nfly\n)R."))
+    assert "antigravity" not in sys.modules
+
+
+# Memory.
+
+MANY = 1 << 19
+EMPTY = tensor((0,), (1,))
+EXPANDED = tensor((MANY,), (0,))  # 2 MiB of 4 bytes: one such is allowed
+SLOTS = (b"r" + struct.pack("<I", slot * 99991 % 2**32) for slot in range(MANY // 5))
+NAMES = b"".join(integer(i) + b"h\x00" for i in range(10_000))
+GREEDY = {
+    "dicts": b"}" * MANY,
+    "lists": b"]" * MANY,
+    "marks": b"(" * MANY,
+    "tuples in tuples": b")" + b"\x85" * MANY + b".",
+    "dicts of one": b"}K\x01Ns" * (MANY // 5),
+    "memo": b"N" + b"".join(SLOTS) + b".",
+    "memo slots": b"Nr\xff\xff\xff\xffr\xff\xff\xff\x7f.",
+    "wide text": text("\U0001f600" + "a" * MANY) + b".",
+    "false length": b"X\xff\xff\xff\x7f" + b"a" * MANY,
+    "one expanded tensor": tensor((2**34,), (0,)) + b".",
+    "many expanded tensors": EXPANDED + b"q\x00(" + b"h\x00" * 10_000 + b"t.",
+    "many empty tensors": doubling(3, width=900, bottom=EMPTY),
+    "long names": EMPTY + b"q\x00}" + text("k" * 50_000) + b"}(" + NAMES + b"us.",
+    "wide names": EMPTY + b"q\x00}" + text("\U0001f600" + "k" * 50_000) + b"}(" + NAMES + b"us.",
+    "a dict in itself": b"}q\x00(" + NAMES + text("x") + b"Nu.",
+}
+
+
+def peak(path: Path) -> int:
+    """The most memory that is in use at once while a file is refused."""
+    tracemalloc.start()
+    try:
+        refusal(path)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def allowed(path: Path) -> int:
+    """The budget, and the bytes of the pickle once as an array and once as text."""
+    size = path.stat().st_size
+    return torch_file.BUDGET_FACTOR * size + torch_file.BUDGET_FLOOR + 4 * size
+
+
+@pytest.mark.parametrize("name", GREEDY)
+def test_a_small_file_never_takes_much_memory(path: Path, name: str) -> None:
+    archive(path, GREEDY[name])
+    before = time.monotonic()
+    assert peak(path) <= allowed(path)
+    assert time.monotonic() - before < 30
+
+
+def test_many_members_do_not_take_much_memory(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as target:
+        for i in range(5000):
+            target.writestr(zipfile.ZipInfo(f"a/{i}"), b"")
+    assert peak(path) <= allowed(path)
+
+
+def test_without_the_budget_the_same_files_take_more(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive(path, GREEDY["dicts"])
+    limit = allowed(path)
+    monkeypatch.setattr(torch_file, "BUDGET_FLOOR", 1 << 40)
+    assert peak(path) > 2 * limit
+
+
+def test_an_absurdly_large_pickle_is_refused_unread(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_file, "_MAX_PICKLE", 100)
+    assert "pickle is too large" in refusal(archive(path, tensor() + b".")).message
+
+
+def test_tensors_in_a_budget_are_read(path: Path) -> None:
+    [t] = read(archive(path, EXPANDED + b"."))
+    assert t.array.shape == (MANY,)
+    assert t.array.strides == (0,)
+
+
+# Damage at random: a file is read or refused, and no other error gets out.
+
+
+def tolerant(path: Path) -> None:
+    with contextlib.suppress(BadData):
+        read(path)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    name=st.sampled_from(sorted(p.name for p in FIXTURES.glob("*.pt"))),
+    edits=st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_size=1, max_size=8),
+)
+def test_damaged_files_are_read_or_refused(scratch: Path, name: str, edits: list[tuple[int, int]]) -> None:
+    content = bytearray((FIXTURES / name).read_bytes())
+    for at, value in edits:
+        content[at % len(content)] = value
+    scratch.write_bytes(content)
+    tolerant(scratch)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    name=st.sampled_from(["views", "checkpoint", "parameters", "bad_sparse", "bad_quantised", "bad_negated"]),
+    edits=st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_size=1, max_size=4),
+)
+def test_damaged_pickles_with_a_good_crc_are_read_or_refused(
+    scratch: Path, name: str, edits: list[tuple[int, int]]
+) -> None:
+    with zipfile.ZipFile(FIXTURES / f"{name}.pt") as source:
+        members = {n.partition("/")[2]: source.read(n) for n in source.namelist()}
+    code = bytearray(members["data.pkl"][2:])
+    for at, value in edits:
+        code[at % len(code)] = value
+    tolerant(archive(scratch, b"", members | {"data.pkl": PROTO + bytes(code)}))
+
+
+OPCODES = [bytes([c]) for c in b"hjqrKMJ\x8aGXN\x88\x89()t\x85\x86\x87]ae}sucRbQ."]
+PIECES = [
+    *OPCODES,
+    tensor(),
+    storage(),
+    text("a"),
+    b"K\x00",
+    b"q\x00",
+    b"h\x00",
+    b"ctorch\nSize\n",
+    ORDERED_DICT,
+]
+
+
+@settings(max_examples=300, deadline=None)
+@given(code=st.lists(st.sampled_from(PIECES), max_size=30))
+def test_any_program_is_read_or_refused(scratch: Path, code: list[bytes]) -> None:
+    tolerant(archive(scratch, b"".join(code) + b"."))
+
+
+# Writing.
+
+
+def values(dtype: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
+    """Any bits of the type, NaNs and infinities too."""
+    rng = np.random.default_rng(seed)
+    if dtype == "bool":
+        return rng.integers(0, 2, shape).astype(bool)
+    if dtype == "bfloat16":
+        return (rng.integers(0, 2**16, shape, dtype=np.uint32) << np.uint32(16)).view(np.float32)
+    width = np.dtype(dtype).itemsize
+    return np.frombuffer(rng.bytes(int(np.prod(shape)) * width), dtype).reshape(shape)
+
+
+@st.composite
+def tensor_lists(draw: st.DrawFn) -> list[Tensor]:
+    names = draw(
+        st.lists(st.text(st.characters(codec="utf-8"), max_size=8), min_size=1, max_size=4, unique=True)
+    )
+    shapes = st.lists(st.integers(0, 4), max_size=4).map(tuple)
+    tensors = []
+    for name in names:
+        dtype = draw(st.sampled_from(DTYPES))
+        array = values(dtype, draw(shapes), draw(st.integers(0, 99)))
+        tensors.append(Tensor(name, dtype, array.T if draw(st.booleans()) else array))
+    return tensors
+
+
+def written(tensors: list[Tensor]) -> bytes:
+    stream = io.BytesIO()
+    write(stream, tensors)
+    return stream.getvalue()
+
+
+def described(tensors: list[Tensor]) -> list[tuple[str, str, tuple[int, ...], bytes]]:
+    return [(t.name, t.dtype, t.array.shape, t.array.tobytes()) for t in tensors]
+
+
+@settings(deadline=None)
+@given(tensors=tensor_lists())
+def test_what_is_written_is_read_again(scratch: Path, tensors: list[Tensor]) -> None:
+    scratch.write_bytes(written(tensors))
+    assert described(read(scratch)) == described(tensors)
+
+
+def test_the_same_tensors_give_the_same_bytes_aligned(path: Path) -> None:
+    tensors = [Tensor(f"w{i}", dtype, values(dtype, (5, 3), i)) for i, dtype in enumerate(DTYPES)]
+    content = written(tensors)
+    assert content == written(tensors)
+    for i, t in enumerate(tensors):
+        if t.dtype not in ("bool", "bfloat16"):
+            assert content.index(t.array.tobytes()) % 64 == 0, i
+
+
+def test_a_stream_that_cannot_seek_will_do(path: Path) -> None:
+    class Pipe(io.RawIOBase):
+        def writable(self) -> bool:
+            return True
+
+        def write(self, data: Any) -> int:
+            content.extend(data)
+            return len(data)
+
+    content = bytearray()
+    tensors = [
+        Tensor("w", "float32", values("float32", (100,), 1)),
+        Tensor("b", "int8", values("int8", (), 2)),
+    ]
+    write(Pipe(), tensors)
+    path.write_bytes(content)
+    assert described(read(path)) == described(tensors)
+
+
+def test_a_large_endian_array_is_written_as_its_values(path: Path) -> None:
+    path.write_bytes(written([Tensor("w", "float32", np.arange(3, dtype=">f4"))]))
+    assert read(path)[0].array.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("bits", "rounded"),
+    [
+        (0x3F800000, 0x3F80),  # 1
+        (0x3F808000, 0x3F80),  # a tie: to even, down
+        (0x3F818000, 0x3F82),  # a tie: to even, up
+        (0x3F808001, 0x3F81),
+        (0x3F807FFF, 0x3F80),
+        (0x7F7FFFFF, 0x7F80),  # the largest float32 is nearer to infinity
+        (0xFF800000, 0xFF80),
+        (0x00000001, 0x0000),
+        (0x80000000, 0x8000),
+        (0x7FAB0000, 0x7FAB),  # a signalling NaN of bfloat16 stays as it is
+        (0x7F800001, 0x7FC0),  # a NaN stays a NaN
+        (0xFFFFFFFF, 0xFFFF),
+    ],
+)
+def test_bfloat16_is_rounded_to_nearest_even(path: Path, bits: int, rounded: int) -> None:
+    path.write_bytes(written([Tensor("", "bfloat16", np.array([bits], np.uint32).view(np.float32))]))
+    assert read(path)[0].array.view(np.uint32).tolist() == [rounded << 16]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        ([Tensor("w", "complex64", np.zeros(1, np.complex64))], "complex64"),
+        ([Tensor("w", "float32", np.zeros(1))], "said to be float32, but it is float64"),
+        ([Tensor("w", "bool", np.zeros(1, bool))] * 2, "same name"),
+    ],
+)
+def test_what_torch_cannot_hold_is_not_written(tensors: list[Tensor], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        written(tensors)
+
+
+# The same with torch itself, where it is installed.
+
+
+@pytest.fixture(scope="module")
+def torch() -> Any:
+    return pytest.importorskip("torch")
+
+
+def as_described(value: Any, name: str = "") -> tuple[str, str, tuple[int, ...], bytes]:
+    value = value.detach()
+    dtype = str(value.dtype).removeprefix("torch.")
+    return (
+        name,
+        dtype,
+        tuple(value.shape),
+        (value.float() if dtype == "bfloat16" else value).numpy().tobytes(),
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_any_view_of_any_type_is_as_torch_loads_it(torch: Any, scratch: Path, data: st.DataObject) -> None:
+    tensors = {}
+    base = torch.arange(60)
+    for i in range(data.draw(st.integers(1, 3))):
+        dtype = data.draw(st.sampled_from(DTYPES))
+        size = data.draw(st.lists(st.integers(0, 3), max_size=4))
+        stride = data.draw(st.lists(st.integers(0, 6), min_size=len(size), max_size=len(size)))
+        offset = data.draw(st.integers(0, 5))
+        view = base.to(getattr(torch, dtype)).as_strided(size, stride, offset)
+        tensors[f"layer.{i}"] = (
+            torch.nn.Parameter(view) if view.is_floating_point() and data.draw(st.booleans()) else view
+        )
+    torch.save(tensors, scratch)
+    loaded = torch.load(scratch, weights_only=True)
+    assert described(read(scratch)) == [as_described(value, name) for name, value in loaded.items()]
+
+
+@settings(deadline=None)
+@given(tensors=tensor_lists())
+def test_torch_loads_what_is_written(torch: Any, scratch: Path, tensors: list[Tensor]) -> None:
+    scratch.write_bytes(written(tensors))
+    for options in ({}, {"mmap": True}):
+        loaded = torch.load(scratch, weights_only=True, **options)
+        items = {"": loaded}.items() if isinstance(loaded, torch.Tensor) else loaded.items()
+        assert [as_described(value, name) for name, value in items] == described(tensors)
+
+
+def test_bfloat16_is_rounded_as_torch_rounds_it(torch: Any, scratch: Path) -> None:
+    upper = np.arange(2**16, dtype=np.uint32) << np.uint32(16)
+    lower = np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)
+    array = (upper[:, None] | lower).view(np.float32)
+    array = array[~np.isnan(array).any(axis=1)]
+    scratch.write_bytes(written([Tensor("", "bfloat16", array)]))
+    assert torch.equal(torch.load(scratch, weights_only=True), torch.from_numpy(array).to(torch.bfloat16))
+
+
+def test_a_module_takes_what_is_written(torch: Any, scratch: Path) -> None:
+    scratch.write_bytes(written(read(FIXTURES / "checkpoint.pt", "model")))
+    module = torch.nn.Linear(2, 1)
+    module.load_state_dict(torch.load(scratch, weights_only=True))
+    assert module.weight.dtype == torch.float32
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_fixtures_are_what_their_script_makes(torch: Any, tmp_path: Path) -> None:
+    if not torch.__version__.startswith("2.13.0"):
+        pytest.skip("another torch writes other bytes")
+    spec = importlib.util.spec_from_file_location("make_torch_fixtures", FIXTURES / "make.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    script.HERE = tmp_path
+    script.main()
+    made = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    assert made == {p.name: p.read_bytes() for p in FIXTURES.iterdir() if p.suffix in (".pt", ".json")}
