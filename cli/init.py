@@ -27,13 +27,18 @@ def start_round(
     only: tuple[str, ...],
     exclude: tuple[str, ...],
     insecure_seed: int | None,
+    distributed: bool = False,
     **options: Any,
 ) -> Workspace:
-    """Choose the parameters, warn about a seed, and write session.json."""
+    """Choose the parameters, see whether the disk can hold the round, and write session.json."""
+    from topk_secagg.review.plan import check_disk
     from topk_secagg.steps.init import init
 
     layout = chosen_layout(like, length, entry, only, exclude)
-    parameters = chosen_parameters(layout, **options)
+    shape = f"--like {like}" if like else f"--length {length}"
+    command = f"topk-secagg init {root} {shape}"
+    parameters = chosen_parameters(layout, command, **options)
+    check_disk(root, parameters, command, distributed=distributed)
     space = init(root, parameters, layout, insecure_seed)
     if layout.left_out:
         shown = ", ".join(layout.left_out[:_NAMES_SHOWN])
@@ -49,6 +54,9 @@ def start_round(
 @click.command("init", short_help="Start a round: write session.json.")
 @round_argument
 @round_options
+@click.option(
+    "--distributed", is_flag=True, help="Every user has a machine of its own: room for one user is enough."
+)
 @answered
 def command(
     console: Console,

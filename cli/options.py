@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-AUTOMATIC_LIMIT = 1 << 30  # without --construction, the paper's is taken while its files stay below this
-
 round_argument = click.argument("round_folder", metavar="ROUND", type=click.Path(path_type=Path))
 user_option = click.option("--user", type=int, required=True, metavar="n", help="Which user this is, from 1.")
 randomness_option = click.option(
@@ -134,6 +132,7 @@ def chosen_layout(
 
 def chosen_parameters(
     layout: Layout,
+    command: str,
     *,
     users: int,
     survivors: int,
@@ -147,7 +146,10 @@ def chosen_parameters(
     picks: int | None,
     elimination: str,
 ) -> Parameters:
-    """The parameters that the options ask for; the paper's construction while its files stay small."""
+    """The parameters that the options ask for; the paper's construction while its files stay small.
+
+    `command` is what a hint starts with: the call without the options that are chosen here.
+    """
     from topk_secagg.algebra.field import DEFAULT_FIELD
     from topk_secagg.errors import UsageError
     from topk_secagg.protocol.parameters import Parameters
@@ -172,12 +174,17 @@ def chosen_parameters(
         elimination=elimination,
         clip=clip,
     )
-    if construction is None and parameters.offline_bytes >= AUTOMATIC_LIMIT:
-        from .console import size
+    if construction is None:
+        from topk_secagg.review.plan import AUTOMATIC_LIMIT, arguments, choices, recommended
 
-        raise UsageError(
-            f"the paper's construction needs {size(parameters.offline_bytes)} of offline files",
-            "take --construction rotation, whose files grow with L alone, or insist with "
-            "--construction permutation",
-        )
+        if parameters.offline_bytes >= AUTOMATIC_LIMIT:
+            from .console import size
+
+            best = recommended(choices(parameters)[1:])
+            raise UsageError(
+                f"the paper's construction needs {size(parameters.offline_bytes)} of offline files",
+                f"this would do: {command} {arguments(best.parameters)}"
+                if best
+                else "see `topk-secagg plan`",
+            )
     return parameters

@@ -1,4 +1,4 @@
-"""Runs commands in a temporary folder and prints them with their output; cog puts the result into documents."""
+"""Runs commands in a temporary folder and records what they print; cog puts it into documents."""
 
 from __future__ import annotations
 
