@@ -44,7 +44,7 @@ def write_npz(stream: IO[bytes], tensors: list[Tensor]) -> None:
             with archive.open(
                 zipfile.ZipInfo(f"{t.name or 'gradient'}.npy"), "w", force_zip64=True
             ) as member:
-                np.lib.format.write_array(member, np.ascontiguousarray(t.array), allow_pickle=False)
+                np.lib.format.write_array(member, np.asarray(t.array, order="C"), allow_pickle=False)
 
 
 def _guarded(path: Path, read: Callable[[], list[Tensor]]) -> list[Tensor]:

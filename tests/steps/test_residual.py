@@ -1,0 +1,177 @@
+"""Error feedback: what was not sent is kept, exactly once, whatever happens in between."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+from rounds import USERS, finish, start
+
+from topk_secagg.errors import Refused, SecAggError
+from topk_secagg.gradients.layout import Layout
+from topk_secagg.steps import eliminate as eliminate_step
+from topk_secagg.steps.eliminate import eliminate
+from topk_secagg.steps.freeze import freeze
+from topk_secagg.steps.mask import mask
+from topk_secagg.storage import residual as residual_file
+from topk_secagg.storage.residual import read_residual
+
+L, K = 12, 3
+
+
+@pytest.fixture
+def gradients(tmp_path):
+    def make(seed):
+        values = np.random.default_rng(seed).uniform(-1, 1, (USERS, L))
+        for n in range(USERS):
+            np.save(tmp_path / f"g{n + 1}.npy", values[n])
+        return values
+
+    return make
+
+
+def kept(path):
+    value, _ = read_residual(path, L)
+    return np.zeros(L) if value is None else value
+
+
+@pytest.mark.parametrize(("construction", "weight"), [("permutation", 1.0), ("rotation", 3.0)])
+def test_over_twenty_rounds_sent_plus_residual_is_the_sum_of_the_gradients(
+    tmp_path, gradients, construction, weight
+):
+    sent, given = np.zeros(L), np.zeros((USERS, L))
+    dropped = {5: 2, 11: 1}
+    for number in range(20):
+        values = gradients(number)
+        space = start(
+            tmp_path / f"round-{number}",
+            Layout.flat(L),
+            top_k=K,
+            construction=construction,
+            picks=None,
+            clip=60.0,
+        )
+        for user in space.users():
+            mask(space, user, tmp_path / f"g{user}.npy", residual=tmp_path / f"r{user}.h5", weight=weight)
+        survivors = [u for u in space.users() if u != dropped.get(number)]
+        freeze(space, survivors)
+        sent += finish_frozen(space) / weight
+        for user in survivors:
+            given[user - 1] += values[user - 1]
+        shutil.rmtree(space.root)
+    residual = sum(kept(tmp_path / f"r{user}.h5") for user in range(1, USERS + 1))
+    assert np.abs(sent + residual - given.sum(axis=0)).max() < 1e-9
+    assert np.abs(residual).max() > 0.1
+
+
+def finish_frozen(space):
+    from topk_secagg.steps.decode import decode
+    from topk_secagg.storage.artifacts import opened
+    from topk_secagg.storage.public import read_survivors
+
+    for user in read_survivors(space).digests:
+        eliminate(space, user)
+    decode(space)
+    total = np.zeros(L)
+    with opened(space.aggregate_path, "aggregate") as artifact:
+        total[artifact.read("index")] = artifact.read("real")
+    return total
+
+
+def test_the_residual_is_committed_only_once_the_user_is_among_the_survivors(tmp_path, gradients):
+    gradients(1)
+    space = start(tmp_path / "round", Layout.flat(L), top_k=K)
+    for user in space.users():
+        mask(space, user, tmp_path / f"g{user}.npy", residual=tmp_path / f"r{user}.h5")
+    assert not (tmp_path / "r1.h5").exists()
+    freeze(space, [1, 2, 3])
+    eliminate(space, 1)
+    assert (tmp_path / "r1.h5").exists()
+    assert (tmp_path / "r1.h5").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(SecAggError):
+        eliminate(space, 4)
+    assert not (tmp_path / "r4.h5").exists()
+
+
+def test_steps_can_be_repeated_before_and_after_the_commit(tmp_path, gradients):
+    gradients(2)
+    space = start(tmp_path / "round", Layout.flat(L), top_k=K)
+    for user in space.users():
+        first = mask(space, user, tmp_path / f"g{user}.npy", residual=tmp_path / f"r{user}.h5")
+        again = mask(space, user, tmp_path / f"g{user}.npy", residual=tmp_path / f"r{user}.h5")
+        assert first.digest == again.digest
+    freeze(space)
+    eliminate(space, 1)
+    committed = (tmp_path / "r1.h5").read_bytes()
+    eliminate(space, 1)
+    assert mask(space, 1, tmp_path / "g1.npy", residual=tmp_path / "r1.h5").digest
+    assert (tmp_path / "r1.h5").read_bytes() == committed
+    with pytest.raises(Refused):
+        mask(space, 1, tmp_path / "g2.npy", residual=tmp_path / "r1.h5")
+
+
+def test_a_crash_before_the_commit_leaves_the_old_residual_and_the_next_run_commits(
+    tmp_path, gradients, monkeypatch
+):
+    gradients(3)
+    space = start(tmp_path / "round", Layout.flat(L), top_k=K)
+    for user in space.users():
+        mask(space, user, tmp_path / f"g{user}.npy", residual=tmp_path / f"r{user}.h5")
+    freeze(space)
+
+    def crash(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(eliminate_step, "commit_residual", crash)
+        with pytest.raises(KeyboardInterrupt):
+            eliminate(space, 1)
+    assert not (tmp_path / "r1.h5").exists()
+    with monkeypatch.context() as patch:
+        patch.setattr(residual_file, "write_whole", crash)
+        with pytest.raises(KeyboardInterrupt):
+            eliminate(space, 1)
+    assert not (tmp_path / "r1.h5").exists()
+    eliminate(space, 1)
+    assert np.abs(kept(tmp_path / "r1.h5")).max() > 0
+
+
+def test_a_residual_that_somebody_changed_is_not_overwritten(tmp_path, gradients):
+    gradients(4)
+    space = start(tmp_path / "round", Layout.flat(L), top_k=K)
+    for user in space.users():
+        mask(space, user, tmp_path / f"g{user}.npy", residual=tmp_path / f"r{user}.h5")
+    finish(space)
+    later = start(tmp_path / "later", Layout.flat(L), top_k=K, clip=8.0)
+    gradients(5)
+    for user in later.users():
+        mask(later, user, tmp_path / f"g{user}.npy", residual=tmp_path / f"r{user}.h5")
+    freeze(later)
+    shutil.copy(tmp_path / "r2.h5", tmp_path / "r1.h5")
+    before = (tmp_path / "r1.h5").read_bytes()
+    with pytest.raises(Refused, match="not the residual that was added"):
+        eliminate(later, 1)
+    assert (tmp_path / "r1.h5").read_bytes() == before
+
+
+def test_what_is_clipped_away_stays_in_the_residual(tmp_path):
+    values = np.zeros(L)
+    values[3] = 5.0
+    np.save(tmp_path / "g.npy", values)
+    space = start(tmp_path / "round", Layout.flat(L), top_k=K, clip=1.0)
+    for user in space.users():
+        report = mask(space, user, tmp_path / "g.npy", residual=tmp_path / f"r{user}.h5", saturate=True)
+        assert report.clipped == 1
+    finish(space)
+    step = 1 / space.session.parameters.scale
+    assert abs(kept(tmp_path / "r1.h5")[3] - 4.0) <= step
+
+
+def test_without_the_commit_the_sum_would_be_wrong(tmp_path, gradients, monkeypatch):
+    """The twin of the twenty rounds: leave the commit out, and the invariant breaks."""
+    monkeypatch.setattr(eliminate_step, "commit_residual", lambda *_: None)
+    with pytest.raises(AssertionError):
+        test_over_twenty_rounds_sent_plus_residual_is_the_sum_of_the_gradients(
+            tmp_path, gradients, "permutation", 1.0
+        )
