@@ -1,0 +1,79 @@
+"""How much of the energy of the K largest entries (K = 1 %) the P largest of every bucket keep.
+
+Usage: energy.py [--exclude PATTERN] OUT, the folder that export.py wrote. Prints two Markdown tables.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+from topk_secagg.algebra.randomness import CipherRandomness, seeded_key
+from topk_secagg.gradients.files import read_gradient
+from topk_secagg.gradients.layout import Layout
+from topk_secagg.gradients.sparsify import kept_energy, select_random, select_top, top_k, values_at
+from topk_secagg.protocol.parameters import Parameters
+
+DENSITY = 0.01
+PICKS = (1, 2, 4, 8)
+
+
+def main() -> None:
+    """Print what every step's gradients are like, and what each P keeps of them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("out", type=Path, metavar="OUT")
+    parser.add_argument("--exclude", action="append", default=[], help="leave out tensors of such names")
+    args = parser.parse_args()
+    folders = sorted(args.out.glob("step-*"), key=lambda folder: int(folder.name[5:]))
+    steps = {int(folder.name[5:]): gradients(folder, args.exclude) for folder in folders}
+
+    print("| step | users | L | K | energy of the top K in all (mean) | largest magnitude |")
+    print("|--:|--:|--:|--:|--:|--:|")
+    for step, users in steps.items():
+        K, L = round(DENSITY * users[0].size), users[0].size
+        share = np.mean([energy(g[top_k(g, K)]) / energy(g) for g in users])
+        largest = max(np.abs(g).max() for g in users)
+        print(f"| {step} | {len(users)} | {L:,} | {K:,} | {share:.1%} | {largest:.3g} |")
+
+    print("\n| step | P | B | B P | M | MB per pair | kept (mean) | kept (least) | random (mean) |")
+    print("|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
+    for step, users in steps.items():
+        for P in PICKS:
+            p = parameters(users[0].size, P)
+            source = CipherRandomness(seeded_key(0, f"energy {step} {P}"))
+            kept = [kept_energy(p, g, values_at(g, select_top(p, g))) for g in users]
+            random = [kept_energy(p, g, values_at(g, select_random(p, source))) for g in users]
+            print(
+                f"| {step} | {P} | {p.buckets} | {p.entries} | {p.width} | {p.share_bytes / 1e6:.2f} "
+                f"| {np.mean(kept):.1%} | {min(kept):.1%} | {np.mean(random):.1%} |"
+            )
+
+
+def gradients(folder: Path, exclude: list[str]) -> list[np.ndarray]:
+    """Every user's gradient as a flat vector."""
+    files = [read_gradient(path) for path in sorted(folder.glob("user-*.pt"))]
+    return [Layout.like(tensors, exclude=exclude).flatten(tensors) for tensors in files]
+
+
+def parameters(length: int, picks: int) -> Parameters:
+    """A round of ten users, five of which survive and three collude."""
+    return Parameters.choose(
+        users=10,
+        survivors=5,
+        colluders=3,
+        top_k=round(DENSITY * length),
+        length=length,
+        construction="rotation",
+        picks=picks,
+    )
+
+
+def energy(values: np.ndarray) -> float:
+    """The sum of squares."""
+    return float(np.square(values, dtype=np.float64).sum())
+
+
+if __name__ == "__main__":
+    main()

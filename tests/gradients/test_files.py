@@ -1,0 +1,386 @@
+""".npy and .npz files: read exactly, and refused with one clear error when they are anything else."""
+
+from __future__ import annotations
+
+import io
+import warnings
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from topk_secagg.errors import BadData, InputMissing, SecAggError, UsageError
+from topk_secagg.gradients.files import READABLE, WRITABLE, check_writable, read_gradient, write_gradient
+from topk_secagg.gradients.tensors import Tensor
+
+MATRIX = np.arange(6, dtype=np.float32).reshape(2, 3) / 4
+DTYPES = ["float16", "float32", "float64", "int8", "int32", "int64", "uint8", "uint64", "bool"]
+
+
+def npy(array: object, **options: bool) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array, **options)
+    return stream.getvalue()
+
+
+def npz(members: dict[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", method) as archive:
+        for name, content in members.items():
+            archive.writestr(zipfile.ZipInfo(name), content, method)
+    return stream.getvalue()
+
+
+def headed(header: str, data: bytes = bytes(64)) -> bytes:
+    """A .npy file with a header of one's own making."""
+    text = header.encode()
+    text += b" " * (-(len(text) + 11) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + data
+
+
+def described(descr: str = "'<f4'", shape: str = "(3,)") -> bytes:
+    return headed(f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}")
+
+
+def read(folder: Path, suffix: str, content: bytes) -> list[Tensor]:
+    path = folder / f"gradient{suffix}"
+    path.write_bytes(content)
+    return read_gradient(path)
+
+
+def refused(folder: Path, suffix: str, content: bytes) -> None:
+    with pytest.raises(BadData, match=f"gradient{suffix} is damaged, or not a {suffix} file") as caught:
+        read(folder, suffix, content)
+    assert caught.value.exit_code == 65
+    assert caught.value.hint
+
+
+# What can be read
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_an_npy_file_is_one_unnamed_tensor(tmp_path: Path, dtype: str) -> None:
+    array = np.array([[0, 1, 1], [1, 0, 1]], dtype=dtype)
+    (tensor,) = read(tmp_path, ".npy", npy(array))
+    assert (tensor.name, tensor.dtype) == ("", dtype)
+    assert tensor.array.dtype == dtype
+    assert np.array_equal(tensor.array, array)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_an_npz_file_is_its_tensors_in_the_order_of_the_file(tmp_path: Path, method: int) -> None:
+    arrays = {"z.weight": MATRIX, "a": np.float64(3.5), "m/n": np.zeros(500, dtype=np.float16)}
+    tensors = read(tmp_path, ".npz", npz({f"{name}.npy": npy(a) for name, a in arrays.items()}, method))
+    assert [t.name for t in tensors] == list(arrays)
+    assert [t.dtype for t in tensors] == ["float32", "float64", "float16"]
+    for tensor, array in zip(tensors, arrays.values(), strict=True):
+        assert np.array_equal(tensor.array, array)
+        assert tensor.array.shape == array.shape
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_what_numpy_saves_is_read(tmp_path: Path, save: object) -> None:
+    path = tmp_path / "gradient.npz"
+    save(path, first=MATRIX, second=MATRIX[0])  # type: ignore[operator]
+    assert [(t.name, t.array.tolist()) for t in read_gradient(path)] == [
+        ("first", MATRIX.tolist()),
+        ("second", MATRIX[0].tolist()),
+    ]
+
+
+@pytest.mark.parametrize("array", [MATRIX.T, np.asfortranarray(MATRIX), MATRIX[:, ::2], MATRIX.astype(">f4")])
+def test_the_order_in_memory_and_of_bytes_does_not_matter(tmp_path: Path, array: np.ndarray) -> None:
+    (tensor,) = read(tmp_path, ".npy", npy(array))
+    assert tensor.dtype == "float32"
+    assert tensor.array.shape == array.shape
+    assert tensor.array.tolist() == array.tolist()
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0), (1, 1, 1)])
+def test_scalars_and_empty_arrays_are_read(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    for suffix, content in [(".npy", npy(np.ones(shape))), (".npz", npz({"a.npy": npy(np.ones(shape))}))]:
+        (tensor,) = read(tmp_path, suffix, content)
+        assert tensor.array.shape == shape
+
+
+def test_values_that_are_not_finite_are_read_as_they_are(tmp_path: Path) -> None:
+    array = np.array([np.nan, np.inf, -np.inf, -0.0])
+    (tensor,) = read(tmp_path, ".npy", npy(array))
+    assert tensor.array.tobytes() == array.tobytes()
+
+
+# Writing and reading again
+
+
+named = st.lists(
+    st.tuples(
+        st.text("abc._0/", min_size=1, max_size=6),
+        hnp.arrays(
+            st.sampled_from(["float16", "float32", "float64"]), hnp.array_shapes(min_dims=0, max_side=3)
+        ),
+    ),
+    min_size=1,
+    max_size=4,
+    unique_by=lambda item: item[0],
+)
+
+
+@given(named)
+def test_an_npz_file_gives_back_what_was_written(
+    tmp_path_factory: pytest.TempPathFactory, items: list[tuple[str, np.ndarray]]
+) -> None:
+    tensors = [Tensor(name, array.dtype.name, array) for name, array in items]
+    stream, again = io.BytesIO(), io.BytesIO()
+    write_gradient(stream, ".npz", tensors)
+    write_gradient(again, ".npz", tensors)
+    assert stream.getvalue() == again.getvalue(), "the same tensors give the same bytes"
+    back = read(tmp_path_factory.mktemp("npz"), ".npz", stream.getvalue())
+    for before, after in zip(tensors, back, strict=True):
+        assert before[:2] == after[:2]
+        assert before.array.shape == after.array.shape
+        assert before.array.tobytes() == after.array.tobytes()
+
+
+def test_an_npy_file_is_all_tensors_one_after_the_other(tmp_path: Path) -> None:
+    tensors = [
+        Tensor("a", "float32", MATRIX),
+        Tensor("b", "float32", np.float32([[7]])),
+        Tensor("c", "float32", np.asfortranarray(MATRIX)),
+    ]
+    stream = io.BytesIO()
+    write_gradient(stream, ".npy", tensors)
+    (tensor,) = read(tmp_path, ".npy", stream.getvalue())
+    assert tensor.array.tolist() == [*MATRIX.reshape(-1), 7, *MATRIX.reshape(-1)]
+
+
+def test_what_was_written_is_read_by_numpy(tmp_path: Path) -> None:
+    path = tmp_path / "aggregate.npz"
+    with path.open("wb") as stream:
+        write_gradient(stream, ".npz", [Tensor("w", "float32", MATRIX), Tensor("", "float32", MATRIX[0])])
+    with np.load(path) as loaded:
+        assert sorted(loaded) == ["gradient", "w"]
+        assert np.array_equal(loaded["w"], MATRIX)
+
+
+# Suffixes and missing files
+
+
+@pytest.mark.parametrize("name", ["gradient.txt", "gradient", "gradient.NPY", "gradient.h5", "npy"])
+def test_an_unknown_suffix_is_refused_before_anything_is_read(tmp_path: Path, name: str) -> None:
+    for attempt in (read_gradient, check_writable):
+        with pytest.raises(UsageError, match=r"no (reader|writer) for") as caught:
+            attempt(tmp_path / name)
+        assert ".npy" in caught.value.hint
+
+
+def test_the_suffixes_of_numpy_are_known(tmp_path: Path) -> None:
+    for suffix in (".npy", ".npz"):
+        assert suffix in READABLE
+        assert suffix in WRITABLE
+        check_writable(tmp_path / f"x{suffix}")
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz"])
+def test_a_file_that_is_not_there_is_missing_input(tmp_path: Path, suffix: str) -> None:
+    with pytest.raises(InputMissing, match="is not there") as caught:
+        read_gradient(tmp_path / f"gradient{suffix}")
+    assert caught.value.exit_code == 66
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz"])
+def test_a_folder_is_not_a_gradient(tmp_path: Path, suffix: str) -> None:
+    (tmp_path / f"gradient{suffix}").mkdir()
+    with pytest.raises(InputMissing, match="cannot read"):
+        read_gradient(tmp_path / f"gradient{suffix}")
+
+
+# What is not a gradient
+
+
+class Bomb:
+    """A pickle that says when it is loaded."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return pytest.fail, ("a pickle was loaded",)
+
+
+OBJECTS = np.array([Bomb(), 1.0], dtype=object)
+
+
+def test_pickled_objects_are_refused_and_not_loaded(tmp_path: Path) -> None:
+    pickled = npy(OBJECTS, allow_pickle=True)
+    with pytest.raises(pytest.fail.Exception):
+        np.load(io.BytesIO(pickled), allow_pickle=True)
+    refused(tmp_path, ".npy", pickled)
+    refused(tmp_path, ".npz", npz({"a.npy": npy(MATRIX), "b.npy": pickled}))
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array([1 + 2j]),
+        np.array(["text"]),
+        np.array([b"bytes"]),
+        np.array(["2020-01-01"], dtype="datetime64[D]"),
+        np.zeros(2, dtype=[("a", "<f4"), ("b", "<f4")]),
+        np.zeros(2, dtype=np.longdouble),
+    ],
+    ids=lambda array: str(array.dtype),
+)
+def test_types_that_no_gradient_has_are_refused(tmp_path: Path, array: np.ndarray) -> None:
+    refused(tmp_path, ".npy", npy(array))
+    refused(tmp_path, ".npz", npz({"a.npy": npy(array)}))
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00", b"hello world", b"\x93NUMPY", b"PK\x03\x04", bytes(1000)])
+@pytest.mark.parametrize("suffix", [".npy", ".npz"])
+def test_files_of_another_kind_are_refused(tmp_path: Path, suffix: str, content: bytes) -> None:
+    refused(tmp_path, suffix, content)
+
+
+def test_each_format_is_refused_under_the_name_of_the_other(tmp_path: Path) -> None:
+    refused(tmp_path, ".npz", npy(MATRIX))
+    refused(tmp_path, ".npy", npz({"a.npy": npy(MATRIX)}))
+
+
+def test_an_archive_with_anything_but_arrays_is_refused(tmp_path: Path) -> None:
+    refused(tmp_path, ".npz", npz({"a.npy": npy(MATRIX), "readme.txt": b"hello"}))
+    refused(tmp_path, ".npz", npz({"a.npy": b"hello"}))
+    refused(tmp_path, ".npz", npz({"a.npy": npy(MATRIX) + b"\x00"}))
+    refused(tmp_path, ".npz", npz({"a.npy": npy(MATRIX)[:-1]}))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        described(shape="(10000000000000,)"),
+        described(shape="(17,)"),
+        described(shape="(100000, 100000)"),
+        described(shape="(-1,)"),
+        described(shape="(-1, -3)"),
+        described(shape="3"),
+        described(shape="(3.0,)"),
+        described(shape="('3',)"),
+        described(shape="(0, 1000000000000000000000000000000)"),
+        described(shape="(" + "1, " * 70 + ")"),
+        described(descr="'|O'"),
+        described(descr="'<f16'"),
+        described(descr="'<f3'"),
+        described(descr="'(2,3)<f4'"),
+        described(descr="None"),
+        headed("{'descr': '<f4', 'shape': (3,), }"),
+        headed("[]"),
+        headed("{}"),
+        headed("__import__('os')"),
+        headed("\x00" * 20),
+        headed("(" * 3000 + ")" * 3000),
+        b"\x93NUMPY\x09\x00" + described()[8:],
+    ],
+)
+def test_headers_that_lie_are_refused(tmp_path: Path, content: bytes) -> None:
+    refused(tmp_path, ".npy", content)
+    refused(tmp_path, ".npz", npz({"a.npy": content}))
+
+
+@pytest.mark.parametrize(
+    "header", ["{'descr': '<f4', 'fortran_order': False, 'shape': (3,", "(((", "'''", "{"]
+)
+def test_headers_that_break_off_are_refused(tmp_path: Path, header: str) -> None:
+    refused(tmp_path, ".npy", headed(header))
+    refused(tmp_path, ".npz", npz({"a.npy": headed(header)}))
+
+
+def test_a_header_as_good_as_those_above_is_read(tmp_path: Path) -> None:
+    (tensor,) = read(tmp_path, ".npy", headed(HEADER, bytes(12)))
+    assert tensor.array.tolist() == [0, 0, 0]
+
+
+HEADER = "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }"
+
+
+# Damage
+
+
+def cut(content: bytes) -> Iterator[bytes]:
+    return (content[:size] for size in range(len(content)))
+
+
+def flipped(content: bytes, step: int = 1) -> Iterator[bytes]:
+    for at in range(0, len(content), step):
+        for bit in range(8):
+            damaged = bytearray(content)
+            damaged[at] ^= 1 << bit
+            yield bytes(damaged)
+
+
+SMALL = {"a.npy": npy(MATRIX), "bias.npy": npy(MATRIX[0])}
+LONG = {"a.npy": npy(np.arange(900, dtype=np.float32) % 7), "bias.npy": npy(MATRIX[0])}
+
+
+def test_a_file_that_is_cut_short_is_refused_wherever_it_is_cut(tmp_path: Path) -> None:
+    for content in cut(npy(MATRIX)):
+        refused(tmp_path, ".npy", content)
+    for content in cut(npz(SMALL, zipfile.ZIP_DEFLATED)):
+        refused(tmp_path, ".npz", content)
+
+
+def accepted(folder: Path, suffix: str, content: bytes) -> list[Tensor] | None:
+    """The tensors, or None for a clean refusal; a warning or another exception fails the test."""
+    try:
+        return read(folder, suffix, content)
+    except SecAggError:
+        return None
+
+
+def test_a_flipped_bit_in_an_npy_file_is_refused_or_read_without_a_crash(tmp_path: Path) -> None:
+    crashes = []
+    for content in flipped(npy(MATRIX)):
+        try:
+            accepted(tmp_path, ".npy", content)
+        except Exception as error:
+            crashes.append(repr(error))
+    assert not crashes
+
+
+@pytest.mark.parametrize(
+    "content",
+    [npz(SMALL), npz(LONG, zipfile.ZIP_DEFLATED)],
+    ids=["stored", "deflated"],
+)
+def test_a_flipped_bit_in_an_npz_file_never_changes_a_tensor(tmp_path: Path, content: bytes) -> None:
+    """A flip in the archive's directory may hide a tensor; the layout then misses it by name."""
+
+    def seen(tensors: list[Tensor]) -> list[tuple[str, str, bytes]]:
+        return [(t.name, t.dtype, t.array.tobytes()) for t in tensors]
+
+    whole = seen(read(tmp_path, ".npz", content))
+    crashes, changed = [], 0
+    for damaged in flipped(content, step=2):
+        try:
+            tensors = accepted(tmp_path, ".npz", damaged)
+        except Exception as error:
+            crashes.append(repr(error))
+        else:
+            changed += tensors is not None and not set(seen(tensors)) <= set(whole)
+    assert not crashes
+    assert not changed
+
+
+def test_two_arrays_of_one_name_are_refused(tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with zipfile.ZipFile(stream, "w") as archive:
+            archive.writestr("a.npy", npy(MATRIX))
+            archive.writestr("a.npy", npy(MATRIX + 1))
+    refused(tmp_path, ".npz", stream.getvalue())
+
+
+def test_bytes_after_the_array_are_refused(tmp_path: Path) -> None:
+    refused(tmp_path, ".npy", npy(MATRIX) + b"\x00")
+    refused(tmp_path, ".npy", npy(MATRIX) + npy(MATRIX))

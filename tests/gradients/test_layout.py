@@ -1,0 +1,275 @@
+"""Tensors to one flat vector and back; what does not fit is named."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from topk_secagg.errors import BadData, UsageError
+from topk_secagg.gradients.layout import NOT_GRADIENTS, Layout, Slot
+from topk_secagg.gradients.tensors import Tensor
+
+
+def tensor(name: str, values: object, dtype: str = "float32") -> Tensor:
+    return Tensor(name, dtype, np.array(values, dtype="float32" if dtype == "bfloat16" else dtype))
+
+
+def model() -> list[Tensor]:
+    return [
+        tensor("conv.weight", [[1, 2, 3], [4, 5, 6]]),
+        tensor("conv.bias", [7, 8]),
+        tensor("scale", 9),
+        tensor("empty", np.empty((0, 3))),
+    ]
+
+
+def test_the_flat_vector_is_the_tensors_in_order_in_c_order() -> None:
+    layout = Layout.like(model())
+    assert layout.length == 9
+    assert layout.flatten(model()).tolist() == list(range(1, 10))
+
+
+def test_the_order_in_memory_does_not_matter() -> None:
+    transposed = np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3))
+    for others in ([], [tensor("b", [6.0])]):
+        tensors = [Tensor("a", "float32", transposed), *others]
+        assert Layout.like(tensors).flatten(tensors).tolist() == list(range(6 + len(others)))
+
+
+@given(
+    st.lists(
+        hnp.arrays(
+            st.sampled_from(["float32", "float64", "float16"]),
+            hnp.array_shapes(min_dims=0, max_side=3),
+            elements=st.integers(-1000, 1000).map(lambda n: n / 8),
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_tensors_come_back_from_the_flat_vector(arrays: list[np.ndarray]) -> None:
+    tensors = [Tensor(f"t{i}", array.dtype.name, array) for i, array in enumerate(arrays)]
+    layout = Layout.like(tensors)
+    back = layout.unflatten(layout.flatten(tensors).astype(np.float64))
+    for before, after in zip(tensors, back, strict=True):
+        assert (after.name, after.dtype) == (before.name, before.dtype)
+        assert after.array.dtype == before.array.dtype
+        assert after.array.shape == before.array.shape
+        assert np.array_equal(after.array, before.array)
+
+
+def test_bfloat16_stays_bfloat16_by_name_and_float32_in_numpy() -> None:
+    tensors = [tensor("a", [1.5, 2.5], "bfloat16")]
+    layout = Layout.like(tensors)
+    (back,) = layout.unflatten(np.array([1.5, 2.5]))
+    assert (back.dtype, back.array.dtype) == ("bfloat16", np.float32)
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "flat"),
+    [
+        (["float32", "float32"], np.float32),
+        (["float16", "float32"], np.float32),
+        (["float32", "float64"], np.float64),
+        (["int8", "float32"], np.float64),
+        (["bool", "float16"], np.float64),
+        (["float16"], np.float32),
+        (["float64"], np.float64),
+        (["int64"], np.float64),
+    ],
+)
+def test_the_flat_vector_holds_every_value_exactly(dtypes: list[str], flat: type) -> None:
+    tensors = [tensor(f"t{i}", [0, 1], dtype) for i, dtype in enumerate(dtypes)]
+    vector = Layout(tuple(Slot(t.name, (2,), t.dtype) for t in tensors)).flatten(tensors)
+    assert vector.dtype == flat
+    assert vector.tolist() == [0, 1] * len(dtypes)
+
+
+def test_flattening_leaves_the_tensors_as_they_were() -> None:
+    tensors = [tensor("a", [1.0, 2.0])]
+    vector = Layout.like(tensors).flatten(tensors).copy()
+    vector[:] = 0
+    assert tensors[0].array.tolist() == [1.0, 2.0]
+
+
+# What does not fit
+
+
+def without(name: str) -> list[Tensor]:
+    return [t for t in model() if t.name != name]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "match"),
+    [
+        (without("conv.bias"), "tensor 'conv.bias' of the session's layout is missing"),
+        ([*without("conv.bias"), tensor("conv.biases", [7, 8])], "tensor 'conv.bias' .* is missing"),
+        (without("conv.weight")[:1], "tensor 'conv.weight' .* is missing"),
+        ([], "tensor 'conv.weight' .* is missing"),
+        (
+            [*without("conv.bias"), tensor("conv.bias", [7, 8, 9])],
+            r"tensor 'conv.bias' has shape \(3,\), the session \(2,\)",
+        ),
+        (
+            [*without("conv.weight"), tensor("conv.weight", [1, 2, 3, 4, 5, 6])],
+            r"'conv.weight' has shape \(6,\), the session \(2, 3\)",
+        ),
+        ([*without("scale"), tensor("scale", [9])], r"'scale' has shape \(1,\), the session \(\)"),
+        (
+            [*without("conv.bias"), tensor("conv.bias", [7, 8], "float64")],
+            "'conv.bias' has type float64, the session float32",
+        ),
+        ([*without("conv.bias"), tensor("conv.bias", [7, 8], "int32")], "'conv.bias' has type int32"),
+        ([*model(), tensor("more", [1])], "tensor 'more' is not in the session's layout"),
+        ([*model(), tensor("", [1])], r"tensor \(unnamed\) is not in the session's layout"),
+        (
+            [*without("conv.bias")[:2], tensor("conv.bias", [7]), tensor("empty", [1])],
+            "tensor 'conv.bias' has",
+        ),
+    ],
+)
+def test_the_first_tensor_that_does_not_fit_is_named(tensors: list[Tensor], match: str) -> None:
+    with pytest.raises(BadData, match=match) as caught:
+        Layout.like(model()).flatten(tensors)
+    assert caught.value.exit_code == 65
+    assert caught.value.hint
+
+
+def test_tensors_are_found_by_name_whatever_their_order() -> None:
+    assert Layout.like(model()).flatten(model()[::-1]).tolist() == list(range(1, 10))
+
+
+@pytest.mark.parametrize("dtype", ["int64", "bool"])
+def test_tensors_that_are_no_gradients_may_stand_beside(dtype: str) -> None:
+    beside = [*model(), tensor("steps", [1], dtype)]
+    assert Layout.like(model()).flatten(beside).tolist() == list(range(1, 10))
+    assert Layout.like(beside).flatten(beside).tolist() == list(range(1, 10))
+    assert Layout.like(beside).flatten(model()).tolist() == list(range(1, 10))
+
+
+@pytest.mark.parametrize(("session", "file"), [("", "weight"), ("weight", ""), ("", "")])
+def test_one_vector_needs_no_name(session: str, file: str) -> None:
+    layout = Layout.like([tensor(session, [1, 2])])
+    assert layout.flatten([tensor(file, [3, 4])]).tolist() == [3, 4]
+    with pytest.raises(BadData, match="has shape"):
+        layout.flatten([tensor(file, [3, 4, 5])])
+
+
+def test_two_names_that_differ_do_not_fit() -> None:
+    with pytest.raises(BadData, match=r"tensor 'a' .* is missing"):
+        Layout.like([tensor("a", [1, 2])]).flatten([tensor("b", [1, 2])])
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_values_that_are_not_finite_are_refused_with_tensor_and_count(value: float, dtype: str) -> None:
+    tensors = [tensor("first", [0, 1], dtype), tensor("second", [[value, 1], [2, value]], dtype)]
+    with pytest.raises(BadData, match="tensor 'second' has 2 values that are not finite"):
+        Layout.like(tensors).flatten(tensors)
+
+
+def test_the_first_tensor_with_values_that_are_not_finite_is_named() -> None:
+    tensors = [tensor("a", [1]), tensor("b", [math.nan, 1, math.inf]), tensor("c", [math.nan])]
+    with pytest.raises(BadData, match="tensor 'b' has 2 values"):
+        Layout.like(tensors).flatten(tensors)
+    unnamed = [tensor("", [math.inf])]
+    with pytest.raises(BadData, match=r"tensor \(unnamed\) has 1 values"):
+        Layout.like(unnamed).flatten(unnamed)
+
+
+def test_infinities_of_both_signs_are_refused() -> None:
+    tensors = [tensor("a", [math.inf, -math.inf, 0.0])]
+    with pytest.raises(BadData, match="tensor 'a' has 2 values"):
+        Layout.like(tensors).flatten(tensors)
+
+
+def test_the_largest_finite_values_are_let_through() -> None:
+    most = float(np.finfo(np.float64).max)
+    for largest in ([most, most], [-most, -most], [most, -most]):
+        tensors = [tensor("a", largest, "float64"), tensor("b", [1.0])]
+        assert Layout.like(tensors).flatten(tensors).tolist() == [*largest, 1.0]
+
+
+# The layout itself
+
+
+def test_buffers_and_integers_are_left_out_of_a_session() -> None:
+    names = ["bn.weight", "bn.running_mean", "bn.running_var", "bn.num_batches_tracked"]
+    layout = Layout.like([*(tensor(name, [1.0]) for name in names), tensor("steps", [1], "int64")])
+    assert [slot.name for slot in layout.slots] == ["bn.weight"]
+    assert layout.left_out == (*names[1:], "steps")
+    assert len(NOT_GRADIENTS) == 3
+
+
+def test_only_and_exclude_choose_by_shell_patterns() -> None:
+    assert [s.name for s in Layout.like(model(), only=["conv.*"]).slots] == ["conv.weight", "conv.bias"]
+    chosen = Layout.like(model(), only=["*.bias", "scale"], exclude=["s*"])
+    assert [s.name for s in chosen.slots] == ["conv.bias"]
+    assert chosen.left_out == ("conv.weight", "scale", "empty")
+    assert chosen.flatten(model()).tolist() == [7, 8]
+
+
+@pytest.mark.parametrize(
+    "tensors", [[], [tensor("a", [])], [tensor("a", np.empty((3, 0)))], [tensor("a", [1], "int64")]]
+)
+def test_a_session_is_not_made_like_nothing(tensors: list[Tensor]) -> None:
+    with pytest.raises(UsageError, match="nothing is left"):
+        Layout.like(tensors)
+
+
+def test_the_layout_of_one_vector() -> None:
+    layout = Layout.flat(7)
+    assert layout.slots == (Slot("", (7,), "float64"),)
+    assert layout.length == 7
+
+
+def test_what_a_session_records_makes_the_same_layout() -> None:
+    for layout in (Layout.like(model()), Layout.like(model(), only=["scale"]), Layout.flat(3)):
+        assert Layout.from_json(layout.slots_json(), list(layout.left_out)) == layout
+
+
+GOOD = {"name": "a", "shape": [1], "dtype": "float32"}
+
+
+@pytest.mark.parametrize(
+    ("slots", "left_out"),
+    [
+        (None, []),
+        ([], []),
+        ({}, []),
+        ("name", []),
+        ([None], []),
+        ([[]], []),
+        ([{"name": "a", "shape": [1]}], []),
+        ([{**GOOD, "more": 1}], []),
+        ([{**GOOD, "name": 1}], []),
+        ([{**GOOD, "name": None}], []),
+        ([{**GOOD, "name": []}], []),
+        ([{**GOOD, "shape": 1}], []),
+        ([{**GOOD, "shape": [1.0]}], []),
+        ([{**GOOD, "shape": [True]}], []),
+        ([{**GOOD, "shape": [-1]}], []),
+        ([{**GOOD, "shape": ["1"]}], []),
+        ([{**GOOD, "dtype": "int32"}], []),
+        ([{**GOOD, "dtype": ["float32"]}], []),
+        ([{**GOOD, "dtype": None}], []),
+        ([GOOD, GOOD], []),
+        ([GOOD], ["a"]),
+        ([GOOD], ["b", "b"]),
+        ([GOOD], [1]),
+        ([GOOD], [[]]),
+        ([GOOD], None),
+        ([GOOD], "b"),
+        ([GOOD], {}),
+    ],
+    ids=str,
+)
+def test_a_damaged_layout_is_refused(slots: object, left_out: object) -> None:
+    Layout.from_json([GOOD], ["b"])
+    with pytest.raises(ValueError, match="layout"):
+        Layout.from_json(slots, left_out)
