@@ -64,7 +64,7 @@ def resnet50() -> None:
     before = small.seconds / SMALL / 4
     after = large.seconds / LARGE
     print(f"25.6 million: {large.seconds:.0f} s, {large.memory:.0f} MB (at most 1500 wanted)")
-    print(f"disk: {size / 1e9:.2f} GB, plan foretold {foretold / 1e9:.2f} GB of shares")
+    print(f"disk: {size / 1e9:.2f} GB, plan foretold {foretold / 1e9:.2f} GB")
     print(
         f"per coordinate and pick: {after / before:.2f} times that of ResNet-20's size (at most 1.5 wanted)"
     )

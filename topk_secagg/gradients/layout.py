@@ -133,8 +133,9 @@ class Layout:
         return t
 
     def _refuse_non_finite(self, flat: npt.NDArray[Any]) -> None:
-        if np.isfinite(flat.sum(dtype=np.float64)):
-            return  # one pass: a sum in float64 cannot overflow unless a term is not finite or absurd
+        with np.errstate(over="ignore", invalid="ignore"):
+            if np.isfinite(flat.sum(dtype=np.float64)):
+                return  # one quick pass; a sum that is not finite is looked at more closely
         for slot, part in zip(self.slots, self._parts(flat), strict=True):
             bad = int(np.count_nonzero(~np.isfinite(part)))
             if bad:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import zipfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
@@ -16,8 +15,6 @@ import numpy.typing as npt
 from .tensors import Tensor, damaged
 
 _LARGEST_RATIO = 1032  # no honest deflate stream unpacks to more
-_MALFORMED = (OSError, ValueError, EOFError, KeyError, TypeError, SyntaxError, MemoryError, RecursionError,
-              NotImplementedError, RuntimeError, zipfile.BadZipFile, zlib.error)  # fmt: skip
 
 
 def read_npy(path: Path) -> list[Tensor]:
@@ -50,7 +47,7 @@ def write_npz(stream: IO[bytes], tensors: list[Tensor]) -> None:
 def _guarded(path: Path, read: Callable[[], list[Tensor]]) -> list[Tensor]:
     try:
         return read()
-    except _MALFORMED as error:
+    except Exception as error:  # numpy parses headers as Python: SyntaxError, TokenError, MemoryError ...
         raise damaged(path) from error
 
 
@@ -61,10 +58,9 @@ def _members(stream: IO[bytes]) -> list[Tensor]:
             if not info.filename.endswith(".npy") or info.file_size > _LARGEST_RATIO * info.compress_size:
                 raise ValueError(f"unexpected member {info.filename}")
             with archive.open(info) as member:
-                array = _array(member, info.file_size)
-                if member.read(1):
-                    raise ValueError("bytes after the array")
-                tensors.append(_tensor(info.filename.removesuffix(".npy"), array))
+                tensors.append(_tensor(info.filename.removesuffix(".npy"), _array(member, info.file_size)))
+    if len({t.name for t in tensors}) < len(tensors):
+        raise ValueError("two arrays of one name")
     return tensors
 
 
@@ -85,6 +81,8 @@ def _array(stream: IO[bytes], size: int) -> npt.NDArray[Any]:
         if not got:
             raise EOFError("the array ends too early")
         done += got
+    if stream.read(1):
+        raise ValueError("bytes after the array")
     return flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
 
 

@@ -50,9 +50,10 @@ def bucket_top(gradient: npt.NDArray[Any], buckets: int, picks: int) -> Index:
             row = np.concatenate([row, np.full(buckets - row.size, -1, dtype=row.dtype)])
         columns = np.flatnonzero(row > best[-1])
         carried, at = row[columns], np.full(columns.size, place)
+        better = np.zeros(columns.size, dtype=bool)
         for j in range(picks):
             here, there = best[j, columns], places[j, columns]
-            better = carried > here
+            better |= carried > here  # from where the newcomer goes in, all move down by one
             best[j, columns], carried = np.where(better, carried, here), np.where(better, here, carried)
             places[j, columns], at = np.where(better, at, there), np.where(better, there, at)
     return (np.sort(places, axis=0) * buckets + np.arange(buckets)).T.reshape(-1)

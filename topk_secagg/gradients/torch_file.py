@@ -2,11 +2,6 @@
 
 Such a file is a zip of uncompressed members: `data/<key>` are the storages, plain arrays; `data.pkl` says
 which offset, size and stride of which storage makes which tensor; `byteorder` says how their numbers lie.
-
-`data.pkl` is a program for a stack machine. pickle.Unpickler would run it, but even with no imports allowed
-it allocates what the file asks for (a put at memo slot 2^31 takes 32 GiB) and hashes tuples of any depth. The
-few opcodes that torch.save emits are run here instead: nothing is imported, a call is written down and not
-made, and every step is charged to a budget in proportion to the file's size.
 """
 
 from __future__ import annotations
@@ -14,12 +9,10 @@ from __future__ import annotations
 import io
 import math
 import os
-import re
 import struct
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -28,6 +21,18 @@ import numpy.typing as npt
 
 from ..errors import BadData, InputMissing
 from .tensors import Tensor, widen
+from .torch_pickle import (
+    AGAIN,
+    CHARACTER_COST,
+    ONLY_TENSORS,
+    STEP_COST,
+    Budget,
+    Call,
+    Name,
+    Storage,
+    quoted,
+    run,
+)
 
 DTYPES = {
     "torch.HalfStorage": "float16",
@@ -42,18 +47,12 @@ DTYPES = {
     "torch.BoolStorage": "bool",
 }
 
-# What a file unpacks to may take BUDGET_FACTOR bytes for each of its own, and BUDGET_FLOOR bytes in any case.
-BUDGET_FACTOR = 16
-BUDGET_FLOOR = 4 << 20
-_STEP_COST = 80  # bytes that an opcode or a visit can leave behind: an empty dict and the slot it lies in
-_CHARACTER_COST = 4  # bytes
 _TENSOR_COST = 400  # bytes of a Tensor and its array without its values
 _MAX_PICKLE = 16 << 20  # bytes; a tensor takes some 150
 _MAX_DEPTH = 32  # of containers in containers
 _MAX_WRAPPED = 2  # a tensor with attributes in a Parameter
 _MAX_DIMENSIONS = 32
 _MAX_LISTED = 12  # entries in a hint
-_MAX_QUOTED = 80  # characters of a name in a message
 
 _ZIP_MAGIC = b"PK\x03\x04"
 _OLD_MAGIC = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
@@ -63,17 +62,6 @@ _LOCAL_HEADER = struct.Struct(
 _UTF8_NAME, _SIZES_FOLLOW = 0x0800, 0x0008  # the flags that torch.save sets
 _DIRECTORY = 0x10  # among a member's attributes
 
-_PROTOCOL = 2  # of pickle
-_WIDTH = {b"h": 1, b"j": 4, b"q": 1, b"r": 4, b"K": 1, b"M": 2, b"\x85": 1, b"\x86": 2, b"\x87": 3}
-_CONSTANT = {b"N": None, b"\x88": True, b"\x89": False, b")": ()}
-
-# Names that may stand in a file: some of those that torch.load(weights_only=True) accepts.
-_KNOWN_NAMES = re.compile(
-    r"collections\.(OrderedDict|Counter)|_codecs\.encode|(__builtin__|builtins)\.(set|bytearray|complex)"
-    r"|torch\.(Tensor|Size|device|nn\.parameter\.Parameter|serialization\._get_layout"
-    r"|(storage\.)?\w+Storage|per_(tensor|channel)_\w+|(bool|u?int|b?float|complex|qu?int|bits)\w*"
-    r"|_utils\._rebuild_\w+|_tensor\._rebuild_from_type_v2)"
-)
 # Tensors that are a storage, an offset, a size and a stride: how many arguments may follow these.
 _STRIDED = {"torch._utils._rebuild_tensor": (0,), "torch._utils._rebuild_tensor_v2": (2, 3)}
 _OF_NEW_TYPE = "torch._utils._rebuild_tensor_v3"
@@ -89,37 +77,10 @@ _REFUSED = {
     "torch._utils._rebuild_meta_tensor_no_storage": _NO_VALUES,
 }
 
-_ONLY_TENSORS = "save only tensors: torch.save(model.state_dict(), path)"
-_AGAIN = "save or copy the file again"
 _NO_ZIP_TOOL = "save the file with torch.save, not with a zip tool"
 _CONVERT = "save tensor.to(torch.float32)"
 
 Array = npt.NDArray[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class _Name:
-    """A global that the pickle names; it stays a name."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A call that the pickle asks for; it stays a request."""
-
-    function: str
-    arguments: tuple[Any, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Storage:
-    """What the pickle says of a storage: `length` numbers of the type `kind` are in the member data/`key`."""
-
-    kind: str
-    key: str
-    device: str
-    length: int
 
 
 def read(path: Path, entry: str = "") -> list[Tensor]:
@@ -143,45 +104,31 @@ def read(path: Path, entry: str = "") -> list[Tensor]:
     except BadData as error:
         raise BadData(f"{path}: {error.message}", error.hint) from error
     except (NotImplementedError, struct.error, zipfile.BadZipFile) as error:
-        raise BadData(f"{path}: it is damaged or cut short: its zip cannot be read", _AGAIN) from error
+        raise BadData(f"{path}: it is damaged or cut short: its zip cannot be read", AGAIN) from error
     except (ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError) as error:
-        raise BadData(f"{path}: it is damaged", _AGAIN) from error
+        raise BadData(f"{path}: it is damaged", AGAIN) from error
 
 
 def _read(file: io.BufferedReader, entry: str) -> list[Tensor]:
     archive = _Archive(file)
-    budget = _Budget(archive.size)
+    budget = Budget(archive.size)
     if archive.members["data.pkl"][1] > _MAX_PICKLE:
-        raise BadData("its pickle is too large to describe only tensors", _ONLY_TENSORS)
-    content = _run(archive.member("data.pkl").tobytes(), budget)
+        raise BadData("its pickle is too large to describe only tensors", ONLY_TENSORS)
+    content = run(archive.member("data.pkl").tobytes(), budget)
     builder = _Builder(archive, budget)
     tensors: dict[str, Tensor] = {}
     for name, leaf in _leaves(_pick(content, entry, budget), budget):
         if not _is_tensor(leaf):
             full = ".".join(part for part in (entry, name) if part)
-            where = f"its entry {_quoted(full)}" if full else "its content"
+            where = f"its entry {quoted(full)}" if full else "its content"
             raise BadData(f"{where} is {_kind(leaf)}, not a tensor", _choices_hint(content, budget))
         if name in tensors:
-            raise BadData(f"two of its tensors are called {_quoted(name)}", _ONLY_TENSORS)
-        dtype, array = builder.tensor(leaf, f"its tensor {_quoted(name)}" if name else "its tensor")
+            raise BadData(f"two of its tensors are called {quoted(name)}", ONLY_TENSORS)
+        dtype, array = builder.tensor(leaf, f"its tensor {quoted(name)}" if name else "its tensor")
         tensors[name] = Tensor(name, dtype, array)
     if not tensors:
         raise BadData("there is no tensor in it", _choices_hint(content, budget))
     return list(tensors.values())
-
-
-class _Budget:
-    """How many bytes of memory a file of `size` bytes may still ask for."""
-
-    def __init__(self, size: int) -> None:
-        self.left = BUDGET_FACTOR * size + BUDGET_FLOOR
-
-    def spend(self, cost: int) -> None:
-        """Take `cost` bytes, or refuse the file."""
-        self.left -= cost
-        if self.left < 0:
-            hint = "if a tensor is expanded, save tensor.contiguous()"
-            raise BadData("it would unpack to far more than the file holds", hint)
 
 
 class _Archive:
@@ -216,9 +163,9 @@ class _Archive:
             free = start + info.file_size
             self.members[name] = (start, info.file_size, info.CRC)
         if infos[0].header_offset != 0:
-            raise BadData("something lies in front of its zip", _AGAIN)
+            raise BadData("something lies in front of its zip", AGAIN)
         if "data.pkl" not in self.members:
-            raise BadData("it is a zip, but not one of torch.save", _ONLY_TENSORS)
+            raise BadData("it is a zip, but not one of torch.save", ONLY_TENSORS)
 
     def _check_magic(self) -> None:
         self.file.seek(0)
@@ -227,13 +174,13 @@ class _Archive:
             hint = "save it with a newer torch: torch.save(torch.load(path, weights_only=True), path)"
             raise BadData("it is in the old format of torch.save, which is not a zip", hint)
         if start[:1] == b"\x80":
-            raise BadData("it is a plain pickle, not a file of torch.save", _ONLY_TENSORS)
+            raise BadData("it is a plain pickle, not a file of torch.save", ONLY_TENSORS)
         if start[:4] != _ZIP_MAGIC:
-            raise BadData("it is not a file of torch.save" if start else "it is empty", _ONLY_TENSORS)
+            raise BadData("it is not a file of torch.save" if start else "it is empty", ONLY_TENSORS)
 
     @staticmethod
     def _refuse(info: zipfile.ZipInfo, why: str) -> NoReturn:
-        raise BadData(f"its zip member {_quoted(info.filename)} {why}", _NO_ZIP_TOOL)
+        raise BadData(f"its zip member {quoted(info.filename)} {why}", _NO_ZIP_TOOL)
 
     def _start(self, info: zipfile.ZipInfo) -> int:
         """Where the member's bytes begin; its own header must say the same as the directory."""
@@ -250,169 +197,38 @@ class _Archive:
     def member(self, name: str) -> npt.NDArray[np.uint8]:
         """The bytes of a member, read once and checked against their CRC."""
         if name not in self.members:
-            raise BadData(f"its zip member {_quoted(name)} is missing", _AGAIN)
+            raise BadData(f"its zip member {quoted(name)} is missing", AGAIN)
         start, size, crc = self.members[name]
         self.file.seek(start)
         content = np.fromfile(self.file, np.uint8, size)
         if len(content) != size or zlib.crc32(content.data) != crc:
-            hint = f"{_AGAIN} (torch.serialization.set_crc32_options(False) also does this)"
-            raise BadData(f"its zip member {_quoted(name)} is damaged: the CRC does not match", hint)
+            hint = f"{AGAIN} (torch.serialization.set_crc32_options(False) also does this)"
+            raise BadData(f"its zip member {quoted(name)} is damaged: the CRC does not match", hint)
         return content
-
-
-def _run(code: bytes, budget: _Budget) -> Any:
-    """What the pickle describes: containers (dicts have text keys), numbers, text and the records above."""
-    stack: list[Any] = []
-    below: list[list[Any]] = []  # the stacks under each mark
-    memo: dict[int, Any] = {}
-    at = 0
-
-    def take(count: int) -> bytes:
-        nonlocal at
-        at += count
-        if at > len(code):
-            raise BadData("its pickle is cut short", _AGAIN)
-        return code[at - count : at]
-
-    def number(count: int) -> int:
-        return int.from_bytes(take(count), "little")
-
-    def line() -> str:
-        nonlocal at
-        start, at = at, code.index(b"\n", at) + 1
-        return code[start : at - 1].decode()
-
-    def pop(count: int) -> list[Any]:
-        if len(stack) < count:
-            raise BadData("its pickle takes more from the stack than is there", _AGAIN)
-        items = stack[-count:]
-        del stack[-count:]
-        return items
-
-    def pop_to_mark() -> list[Any]:
-        nonlocal stack
-        items, stack = stack, below.pop()
-        return items
-
-    while True:
-        budget.spend(_STEP_COST)
-        match take(1):
-            case b"h" | b"j" as opcode:  # BINGET, LONG_BINGET
-                stack.append(memo[number(_WIDTH[opcode])])
-            case b"q" | b"r" as opcode:  # BINPUT, LONG_BINPUT
-                memo[number(_WIDTH[opcode])] = stack[-1]
-            case b"K" | b"M" as opcode:  # BININT1, BININT2
-                stack.append(number(_WIDTH[opcode]))
-            case b"J":  # BININT
-                stack.append(int.from_bytes(take(4), "little", signed=True))
-            case b"\x8a":  # LONG1
-                stack.append(int.from_bytes(take(number(1)), "little", signed=True))
-            case b"G":  # BINFLOAT
-                stack.append(struct.unpack(">d", take(8))[0])
-            case b"X":  # BINUNICODE
-                stack.append(take(number(4)).decode())
-            case b"N" | b"\x88" | b"\x89" | b")" as opcode:  # NONE, NEWTRUE, NEWFALSE, EMPTY_TUPLE
-                stack.append(_CONSTANT[opcode])
-            case b"(":  # MARK
-                below.append(stack)
-                stack = []
-            case b"\x85" | b"\x86" | b"\x87" as opcode:  # TUPLE1, TUPLE2, TUPLE3
-                stack.append(tuple(pop(_WIDTH[opcode])))
-            case b"t":  # TUPLE
-                items = pop_to_mark()
-                stack.append(tuple(items))
-            case b"]":  # EMPTY_LIST
-                stack.append([])
-            case b"a" | b"e" as opcode:  # APPEND, APPENDS
-                items = pop(1) if opcode == b"a" else pop_to_mark()
-                _extend(stack[-1], items)
-            case b"}":  # EMPTY_DICT
-                stack.append({})
-            case b"s" | b"u" as opcode:  # SETITEM, SETITEMS
-                items = pop(2) if opcode == b"s" else pop_to_mark()
-                _update(stack[-1], items)
-            case b"c":  # GLOBAL
-                stack.append(_known(f"{line()}.{line()}"))
-            case b"R":  # REDUCE
-                stack.append(_recorded(*pop(2)))
-            case b"b":  # BUILD: a state_dict's _metadata, which says nothing about its tensors
-                pop(1)
-                _update(stack[-1], [])
-            case b"Q":  # BINPERSID
-                stack.append(_reference(*pop(1)))
-            case b"\x80":  # PROTO
-                if number(1) != _PROTOCOL:
-                    raise BadData(
-                        "its pickle is not of protocol 2", "leave out pickle_protocol= in torch.save"
-                    )
-            case b".":  # STOP
-                return pop(1)[0]
-            case opcode:
-                raise BadData(f"its pickle holds the opcode {opcode!r}, which no tensor needs", _ONLY_TENSORS)
-
-
-def _extend(target: Any, items: list[Any]) -> None:
-    if type(target) is not list:
-        raise BadData("its pickle appends to something that is not a list", _AGAIN)
-    target.extend(items)
-
-
-def _update(target: Any, items: list[Any]) -> None:
-    """Set target[str(k)] = v for items k, v, k, v, ...: text is quick to hash, whoever chose it."""
-    if type(target) is not dict:
-        raise BadData("its pickle sets something in what is not a dict", _AGAIN)
-    for key, value in zip(items[::2], items[1::2], strict=True):
-        if not isinstance(key, str | int | float | None):
-            raise BadData("a dict in it has a key that is neither text nor a number", _ONLY_TENSORS)
-        if str(key) in target:
-            raise BadData(f"a dict in it has the key {_quoted(str(key))} twice", _ONLY_TENSORS)
-        target[str(key)] = value
-
-
-def _known(name: str) -> _Name:
-    if not _KNOWN_NAMES.fullmatch(name):
-        raise BadData(f"it holds a pickled {_quoted(name)}, not only tensors", _ONLY_TENSORS)
-    return _Name(name)
-
-
-def _recorded(function: Any, arguments: Any) -> Any:
-    match function, arguments:
-        case _Name("collections.OrderedDict"), ():
-            return {}
-        case _Name(name), tuple():
-            return _Call(name, arguments)
-    raise BadData("its pickle calls something that is not a function", _AGAIN)
-
-
-def _reference(target: Any) -> _Storage:
-    match target:
-        case ("storage", _Name(kind), str(key), str(device), int(length)):
-            return _Storage(kind, key, device, length)
-    raise BadData("its pickle refers to something that is not a storage", _AGAIN)
 
 
 class _Builder:
     """Makes arrays from the recorded calls; a storage that tensors share is read once."""
 
-    def __init__(self, archive: _Archive, budget: _Budget) -> None:
+    def __init__(self, archive: _Archive, budget: Budget) -> None:
         self.archive = archive
         self.budget = budget
         self.storages: dict[str, tuple[str, Array]] = {}  # key -> kind, values
         order = bytes(archive.member("byteorder")) if "byteorder" in archive.members else b"little"
         if order not in (b"little", b"big"):
-            raise BadData("its byte order is neither little nor big", _AGAIN)
+            raise BadData("its byte order is neither little nor big", AGAIN)
         self.order: Literal["<", ">"] = "<" if order == b"little" else ">"
 
     def tensor(self, call: Any, where: str, wrapped: int = 0) -> tuple[str, Array]:
         """The type's name and the values of a tensor; `where` names it in errors."""
         match call:
-            case _Call(name, (inner, *_)) if name in _PARAMETER and wrapped < _MAX_WRAPPED:
+            case Call(name, (inner, *_)) if name in _PARAMETER and wrapped < _MAX_WRAPPED:
                 return self.tensor(inner, where, wrapped + 1)
-            case _Call(name, (_Name(inner), _Name(kind), tuple(arguments), _)) if (
+            case Call(name, (Name(inner), Name(kind), tuple(arguments), _)) if (
                 name == _WITH_ATTRIBUTES and kind in _PLAIN_CLASSES and wrapped < _MAX_WRAPPED
             ):
-                return self.tensor(_Call(inner, arguments), where, wrapped + 1)
-            case _Call(name, (_Storage() as storage, offset, tuple(size), tuple(stride), *rest)) if len(
+                return self.tensor(Call(inner, arguments), where, wrapped + 1)
+            case Call(name, (Storage() as storage, offset, tuple(size), tuple(stride), *rest)) if len(
                 rest
             ) in _STRIDED.get(name, ()):
                 dtype, values = self._storage(storage, where)
@@ -420,9 +236,9 @@ class _Builder:
                     hint = "save tensor.resolve_conj().resolve_neg()"
                     raise BadData(f"{where} is negated or conjugated lazily", hint)
                 return dtype, self._view(values, offset, size, stride, where)
-            case _Call(name, (_, _, _, _, _, _, _Name(dtype), *_)) if name == _OF_NEW_TYPE:
+            case Call(name, (_, _, _, _, _, _, Name(dtype), *_)) if name == _OF_NEW_TYPE:
                 raise BadData(f"{where} is of the type {dtype.removeprefix('torch.')}", _CONVERT)
-            case _Call(name, _) if name in _REFUSED:
+            case Call(name, _) if name in _REFUSED:
                 what, hint = _REFUSED[name]
                 raise BadData(f"{where} {what}", hint)
         raise BadData(f"{where} is of a kind unknown here", "save a plain tensor: tensor.detach().clone()")
@@ -437,32 +253,32 @@ class _Builder:
             or len(size) > _MAX_DIMENSIONS
             or any(type(n) is not int for n in numbers)
         ):
-            raise BadData(f"{where} has a size, stride or offset that no tensor has", _AGAIN)
+            raise BadData(f"{where} has a size, stride or offset that no tensor has", AGAIN)
         if min(numbers) < 0:
-            raise BadData(f"{where} has a negative size, stride or offset", _AGAIN)
+            raise BadData(f"{where} has a negative size, stride or offset", AGAIN)
         count = math.prod(size)
         self.budget.spend(_TENSOR_COST + count * values.itemsize)
         if count == 0:
             return np.empty(size, values.dtype)
         if offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True)) >= len(values):
-            raise BadData(f"{where} reaches beyond its storage", _AGAIN)
+            raise BadData(f"{where} reaches beyond its storage", AGAIN)
         steps = [step * values.itemsize for step in stride]
         return np.ndarray(size, values.dtype, values.data, offset * values.itemsize, steps)
 
-    def _storage(self, storage: _Storage, where: str) -> tuple[str, Array]:
+    def _storage(self, storage: Storage, where: str) -> tuple[str, Array]:
         """The type's name and the values of a storage, flat."""
         if storage.device == "meta":
             raise BadData(f"{where} {_NO_VALUES[0]}", _NO_VALUES[1])
         if storage.kind.startswith("torch.Complex"):
             raise BadData(f"{where} is complex", "save torch.view_as_real(tensor)")
         if storage.kind not in DTYPES:
-            raise BadData(f"{where} is in a {_quoted(storage.kind)}", _CONVERT)
+            raise BadData(f"{where} is in a {quoted(storage.kind)}", _CONVERT)
         dtype = DTYPES[storage.kind]
         if storage.key not in self.storages:
             self.storages[storage.key] = storage.kind, self._load(storage.key, dtype)
         kind, values = self.storages[storage.key]
         if kind != storage.kind or len(values) != storage.length:
-            raise BadData(f"{where} is in a storage of another size or type than it says", _AGAIN)
+            raise BadData(f"{where} is in a storage of another size or type than it says", AGAIN)
         return dtype, values
 
     def _load(self, key: str, dtype: str) -> Array:
@@ -472,24 +288,20 @@ class _Builder:
             return raw.astype(np.bool_)  # as in torch, anything but 0 is True
         stored = np.dtype("uint16" if dtype == "bfloat16" else dtype)
         if len(raw) % stored.itemsize:
-            raise BadData(f"its storage {_quoted(key)} holds a part of a number", _AGAIN)
+            raise BadData(f"its storage {quoted(key)} holds a part of a number", AGAIN)
         values: Array = raw.view(stored.newbyteorder(self.order)).astype(stored, copy=False)
         return widen(values) if dtype == "bfloat16" else values
 
 
 def _is_tensor(value: Any) -> bool:
-    return isinstance(value, _Call) and "._rebuild_" in value.function
+    return isinstance(value, Call) and "._rebuild_" in value.function
 
 
 def _kind(value: Any) -> str:
     match value:
-        case _Call(name, _) | _Name(name):
+        case Call(name, _) | Name(name):
             return f"a {name}"
     return "None" if value is None else f"of the type {type(value).__name__.strip('_').lower()}"
-
-
-def _quoted(name: str) -> str:
-    return repr(name if len(name) <= _MAX_QUOTED else name[:_MAX_QUOTED] + "...")
 
 
 def _items(value: Any) -> Iterable[tuple[str, Any]] | None:
@@ -501,20 +313,20 @@ def _items(value: Any) -> Iterable[tuple[str, Any]] | None:
     return None
 
 
-def _leaves(value: Any, budget: _Budget, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+def _leaves(value: Any, budget: Budget, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
     """All that is not a container in `value`, with its name: the keys on the way there, joined with "."."""
-    budget.spend(_STEP_COST + _CHARACTER_COST * len(name))
+    budget.spend(STEP_COST + CHARACTER_COST * len(name))
     items = _items(value)
     if items is None:
         yield name, value
         return
     if depth == _MAX_DEPTH:
-        raise BadData(f"its containers are nested over {_MAX_DEPTH} deep, or in themselves", _ONLY_TENSORS)
+        raise BadData(f"its containers are nested over {_MAX_DEPTH} deep, or in themselves", ONLY_TENSORS)
     for key, item in items:
         yield from _leaves(item, budget, f"{name}.{key}" if name else key, depth + 1)
 
 
-def _pick(content: Any, entry: str, budget: _Budget) -> Any:
+def _pick(content: Any, entry: str, budget: Budget) -> Any:
     """What `entry` names: of each container take the longest key that the rest of `entry` begins with."""
     value, rest = content, entry
     while rest:
@@ -522,24 +334,24 @@ def _pick(content: Any, entry: str, budget: _Budget) -> Any:
         ends = [len(rest), *(end for end in range(len(rest) - 1, 0, -1) if rest[end] == ".")]
         key = next((rest[:end] for end in ends if rest[:end] in items), None)
         if key is None:
-            raise BadData(f"there is no entry {_quoted(entry)} in it", _choices_hint(content, budget))
+            raise BadData(f"there is no entry {quoted(entry)} in it", _choices_hint(content, budget))
         value, rest = items[key], rest[len(key) + 1 :]
     return value
 
 
-def _choices_hint(content: Any, budget: _Budget) -> str:
+def _choices_hint(content: Any, budget: Budget) -> str:
     choices = _choices(content, budget)
     if choices == [""]:
         return "leave out --entry: the file holds nothing but tensors"
     if not choices:
-        return _ONLY_TENSORS
+        return ONLY_TENSORS
     more = f", ... ({len(choices)} in all)" if len(choices) > _MAX_LISTED else ""
-    return f"choose tensors with --entry: {', '.join(map(_quoted, choices[:_MAX_LISTED]))}{more}"
+    return f"choose tensors with --entry: {', '.join(map(quoted, choices[:_MAX_LISTED]))}{more}"
 
 
-def _choices(value: Any, budget: _Budget, name: str = "", depth: int = 0) -> list[str]:
+def _choices(value: Any, budget: Budget, name: str = "", depth: int = 0) -> list[str]:
     """The largest entries with nothing but tensors in them; [name] means that `value` itself is one."""
-    budget.spend(_STEP_COST + _CHARACTER_COST * len(name))
+    budget.spend(STEP_COST + CHARACTER_COST * len(name))
     if _is_tensor(value):
         return [name]
     found: list[str] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import shutil
 import tempfile
@@ -21,12 +22,15 @@ from ..gradients.sparsify import kept_energy, select_top, values_at
 from ..protocol.parameters import SYMBOL_BYTES, Parameters
 from ..protocol.rates import theorem_r1, theorem_r2
 from ..storage.public import masked_bytes
+from ..storage.shares import check_shape
 
 PICKS = (1, 2, 4, 8)
 AUTOMATIC_LIMIT = 1 << 30  # the paper's construction is taken unasked while its files stay below this
 ENOUGH_ENERGY = 0.99
 _LIBRARIES = 230 << 20  # what Python with numba, galois and HDF5 takes before any work
-_FILE_OVERHEAD = 4096
+_FILE_OVERHEAD = 4096  # of an HDF5 file, rounded up to what a disk gives it
+_AGGREGATE_BYTES = 16  # index, symbol and real of one coordinate
+_DECODE_BUFFER = 64 << 20
 _PROBE_BYTES = 64 << 20
 _START_UP = 1.5  # seconds
 
@@ -62,18 +66,19 @@ class Choice:
 
 def cost(p: Parameters) -> Choice:
     """Bytes and memory of a round with these parameters, everybody surviving."""
-    pair = p.share_bytes + _FILE_OVERHEAD
+    pair = p.share_bytes + math.prod(check_shape(p)) + _FILE_OVERHEAD
+    x, y = masked_bytes(p), p.groups * p.answer_width(p.users) * SYMBOL_BYTES
+    own = 2 * SYMBOL_BYTES * p.rows + x + y + 4 * _FILE_OVERHEAD  # secret, ledger, X and Y
+    total = _AGGREGATE_BYTES * min(p.length, p.users * p.entries) + 4 * _FILE_OVERHEAD
     block = p.users * p.block_rows * p.width * SYMBOL_BYTES
-    answers = p.users * p.groups * p.answer_width(p.users) * SYMBOL_BYTES
-    memory = _LIBRARIES + max(5 * block, 4 * p.length * SYMBOL_BYTES, min(answers, 64 << 20))
     return Choice(
         parameters=p,
         pair_bytes=pair,
         user_bytes=p.users * pair,
-        all_bytes=p.users**2 * pair,
-        masked_bytes=masked_bytes(p),
-        answer_bytes=p.groups * p.answer_width(p.users) * SYMBOL_BYTES,
-        memory=memory,
+        all_bytes=p.users * (p.users * pair + own) + total,
+        masked_bytes=x,
+        answer_bytes=y,
+        memory=_LIBRARIES + max(5 * block, 4 * p.length * SYMBOL_BYTES, min(p.users * y, _DECODE_BUFFER)),
     )
 
 
