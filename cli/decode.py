@@ -38,6 +38,7 @@ def decoded_facts(space: Workspace, report: DecodeReport) -> dict[str, Any]:
         "path": str(report.path),
         "survivors": report.survivors,
         "answering": report.answering,
+        "corrected": report.corrected,
         "nonzero": report.nonzero,
         "masked_payload_bytes": report.masked_payload,
         "R1": measured_r1(p, report.masked_payload),
@@ -61,18 +62,27 @@ def decoded_lines(space: Workspace, report: DecodeReport) -> list[str]:
         f"{report.nonzero} of {p.length} coordinates are not zero",
         f"X: {rates(report.masked_payload, 'R1', measured_r1(p, report.masked_payload), theorem_r1(p))}",
         f"Y: {rates(report.answer_payload, 'R2', measured_r2(p, report.answer_payload), theorem_r2(p))}",
-        f"{spare} answers to spare, and they agree with the others"
-        if spare
-        else "no answer to spare: a wrong one would not have been noticed",
+        _agreement(report, spare),
     ]
+
+
+def _agreement(report: DecodeReport, spare: int) -> str:
+    if report.corrected:
+        return f"WRONG ANSWERS from user {listed(report.corrected)}, left out; the sum is exact without them"
+    if spare:
+        return f"{spare} answers to spare, and all agree"
+    return "no answer to spare: nothing could be checked"
 
 
 @click.command("decode", short_help="Decode the aggregate.")
 @round_argument
 @output_option
 @mean_option
+@click.option(
+    "--strict", is_flag=True, help="Refuse if any answer disagrees, instead of leaving wrong ones out."
+)
 @answered
-def command(console: Console, round_folder: Path, output: Path | None, mean: bool) -> None:
+def command(console: Console, round_folder: Path, output: Path | None, mean: bool, strict: bool) -> None:
     """Decode the sum of the survivors' inputs from the answers in elimination/.
 
     Writes aggregate.h5: the sum, sparse, in the field and as reals. --output writes it in the shape of
@@ -87,5 +97,5 @@ def command(console: Console, round_folder: Path, output: Path | None, mean: boo
 
     space = Workspace(round_folder)
     with console.progress("decoding") as progress:
-        report = decode(space, output, mean=mean, progress=progress)
+        report = decode(space, output, mean=mean, strict=strict, progress=progress)
     console.result("decode", decoded_facts(space, report), *decoded_lines(space, report))

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from topk_secagg.algebra.field import DEFAULT_FIELD
 from topk_secagg.algebra.lagrange import (
-    codeword_check,
     decoding_matrix,
     default_points,
     encoding_matrix,
@@ -73,15 +72,6 @@ def test_encoding_and_decoding_undo_each_other_for_any_d_plus_t_users(q: int) ->
         chosen = [encoding[m].tolist() for m in users[:4]]
         back = [[sum(row[k] * chosen[k][c] for k in range(4)) % q for c in range(4)] for row in decoding]
         assert back == [[1, 0, 0, 0], [0, 1, 0, 0]]
-
-
-@pytest.mark.parametrize("q", PRIMES)
-def test_the_codeword_check_foretells_the_answers_beyond_the_first(q: int) -> None:
-    alpha = [4, 9, 1, q - 1, 6, 0]
-    values = [(3 * x * x + 5 * x + q - 2) % q for x in alpha]
-    check = codeword_check(alpha, 3, q).tolist()
-    assert [sum(c * v for c, v in zip(row, values[:3], strict=True)) % q for row in check] == values[3:]
-    assert codeword_check(alpha[:3], 3, q).shape == (0, 3)
 
 
 @pytest.mark.parametrize(

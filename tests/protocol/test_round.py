@@ -19,7 +19,7 @@ from topk_secagg.algebra.randomness import CipherRandomness
 from topk_secagg.errors import BadData, TooFewSurvivors
 from topk_secagg.gradients.quantize import dequantise, quantise, rounding_source
 from topk_secagg.gradients.sparsify import select_top, values_at
-from topk_secagg.protocol.decoding import decode_blocks
+from topk_secagg.protocol.decoding import decode
 from topk_secagg.protocol.elimination import answer_blocks
 from topk_secagg.protocol.masking import check_masked, mask_input
 from topk_secagg.protocol.messages import Masked, Points, Secret, Sparse
@@ -107,13 +107,13 @@ class Offline:
 
 
 def decoded(p: Parameters, points: Points, survivors: int, answers: dict[int, InMemoryAnswer]) -> list[int]:
+    found = decode(p, points, survivors, answers, CipherRandomness(bytes(32)))
+    assert found.corrected == []
+    assert np.all(np.diff(found.total.index) > 0), "the coordinates increase"
+    assert np.all(found.total.value), "what is zero is left out"
     total = [0] * p.length
-    for part in decode_blocks(p, points, survivors, answers):
-        assert np.all(np.diff(part.index) > 0), "the coordinates of a part increase"
-        assert np.all(part.value), "what is zero is left out"
-        for k, w in pairs(part):
-            assert total[k] == 0, "no coordinate comes twice"
-            total[k] = w
+    for k, w in pairs(found.total):
+        total[k] = w
     return total
 
 

@@ -106,6 +106,30 @@ def eliminate(
 
 
 @numba.njit(cache=True, nogil=True)
+def _inner(a, b, low, high):  # type: ignore[no-untyped-def]
+    for i in range(a.shape[0]):
+        for c in range(b.shape[0]):
+            small, large = np.uint64(0), np.uint64(0)
+            for j in range(a.shape[1]):
+                p = np.uint64(a[i, j]) * np.uint64(b[c, j])
+                small += p & _LOW
+                large += p >> _HALF
+            low[i, c], high[i, c] = small, large
+
+
+def inner_products(a: Symbols, b: Symbols, q: int) -> Symbols:
+    """The inner products of the rows of a (n, w) with those of b (c, w) in F_q: (n, c); w < 2^32.
+
+    The low and the high halves of the products are summed apart, and reduced once at the end.
+    """
+    low, high = (np.empty((a.shape[0], b.shape[0]), dtype=np.uint64) for _ in range(2))
+    _inner(a, b, low, high)
+    half = np.uint64(2**32 % q)
+    modulus = np.uint64(q)
+    return ((high % modulus * half + low % modulus) % modulus).astype(np.uint32)
+
+
+@numba.njit(cache=True, nogil=True)
 def _matmul(a, b, q, inverse, out):  # type: ignore[no-untyped-def]
     rows, inner = a.shape
     width = b.shape[1]

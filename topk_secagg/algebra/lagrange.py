@@ -1,4 +1,4 @@
-"""Points, Lagrange matrices and the Reed-Solomon check: the small algebra, done with galois."""
+"""Points and Lagrange matrices: small algebra, done with galois."""
 
 from __future__ import annotations
 
@@ -44,11 +44,6 @@ def encoding_matrix(
 def decoding_matrix(alpha: Sequence[int], beta: Sequence[int], blocks: int, q: int) -> npt.NDArray[np.uint64]:
     """From D+T answers at their alphas to the D blocks at beta_1..beta_D: (D, D+T)."""
     return lagrange_matrix(alpha, beta[:blocks], q)
-
-
-def codeword_check(alpha: Sequence[int], dimension: int, q: int) -> npt.NDArray[np.uint64]:
-    """The matrix that foretells the answers beyond the first D+T from those: (|U2| - D - T, D+T)."""
-    return lagrange_matrix(alpha[:dimension], alpha[dimension:], q)
 
 
 def default_points(users: int, survivors: int, q: int) -> tuple[list[int], list[int]]:

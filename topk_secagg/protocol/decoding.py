@@ -2,73 +2,190 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from ..algebra.field import Integers, Symbols
+from ..algebra.field import Integers, Symbols, add
+from ..algebra.randomness import Randomness
 from ..errors import BadData, TooFewSurvivors
 from .constructions import construction
 from .messages import AnswerRows, Points, Sparse
 from .parameters import Parameters
 
 _BUFFER_SYMBOLS = 1 << 21
+_CHECK_BITS = 64  # a wrong answer goes unnoticed, or unnamed, with probability 2^-64
+_AGAIN = "ask the users to run `topk-secagg eliminate` again from intact files"
 
 
-def decode_blocks(
-    p: Parameters, points: Points, survivors: int, answers: Mapping[int, AnswerRows]
-) -> Iterator[Sparse]:
-    """The non-zero coordinates of the aggregate, a few groups at a time, increasing within a yield.
+@dataclass(frozen=True)
+class Decoded:
+    """The aggregate, sparse and in order of the coordinates, and the users whose answers were wrong."""
 
-    D+T answers determine Y(x), of degree D+T-1; its values at beta_1..beta_D are the blocks of the
-    sum. Answers beyond D+T must lie on the same polynomial.
+    total: Sparse
+    corrected: list[int]
+
+
+def decode(
+    p: Parameters,
+    points: Points,
+    survivors: int,
+    answers: Mapping[int, AnswerRows],
+    randomness: Randomness,
+    *,
+    strict: bool = False,
+    progress: Callable[[float], None] = lambda _: None,
+) -> Decoded:
+    """Y(beta_1)..Y(beta_D) from the answers of U2, for `survivors` = |U1|.
+
+    D+T answers determine Y(x), of degree D+T-1. The answers beyond must lie on the same polynomial; that is
+    checked on random combinations of all their columns, drawn here, after the answers were made. If they
+    do not, up to floor((|U2|-D-T)/2) wrong users are found from the same combinations and left out.
     """
-    from ..algebra.kernels import matmul
-    from ..algebra.lagrange import codeword_check, decoding_matrix
-
     users = sorted(answers)
     if len(users) < p.quorum:
         raise TooFewSurvivors(
             f"{len(users)} answers, and {p.quorum} are needed",
             "wait for more users to run `topk-secagg eliminate`",
         )
+    decoder = _Decoder(p, points, survivors, answers, progress)
+    if len(users) == p.quorum:
+        return Decoded(decoder.total(users), [])
+    columns = math.ceil(_CHECK_BITS / math.log2(p.field))
+    total, words = decoder.total_and_words(users, columns, randomness)
+    wrong = _wrong_users(p, points, users, words, strict=strict)
+    if wrong:
+        return Decoded(decoder.total([n for n in users if n not in wrong]), wrong)
+    if isinstance(total, BadData):
+        raise total
+    return Decoded(total, [])
+
+
+def _wrong_users(
+    p: Parameters, points: Points, users: list[int], words: Symbols, *, strict: bool
+) -> list[int]:
+    """The users whose answers do not agree with the others'; BadData when they cannot be told."""
+    from ..algebra.reed_solomon import agree, wrong_positions
+
     alpha = [points.alpha[n - 1] for n in users]
-    decoding = decoding_matrix(alpha[: p.quorum], points.beta, p.blocks, p.field)
-    foretell = codeword_check(alpha, p.quorum, p.field)
-    width = p.answer_width(survivors)
-    step = max(1, _BUFFER_SYMBOLS // (len(users) * width))
-    for first in range(0, p.groups, step):
-        last = min(first + step, p.groups)
-        y = np.concatenate([answers[n].read(first, last).reshape(1, -1) for n in users])
-        if np.any(matmul(foretell, y[: p.quorum], p.field) != y[p.quorum :]):
-            raise BadData(
-                f"the {len(users)} answers do not agree with each other: at least one is wrong",
-                "ask the users to run `topk-secagg eliminate` again from intact files",
-            )
-        blocks = matmul(decoding, y[: p.quorum], p.field).reshape(p.blocks, last - first, width)
-        yield _coordinates(p, first, _entries(p, survivors, blocks))
-
-
-def _entries(p: Parameters, survivors: int, blocks: Symbols) -> tuple[Integers, ...]:
-    """The non-zero entries of (D, groups, answer width) as arrays slot, group, place, value."""
-    if not p.by_syndromes(survivors):
-        slot, group, place = np.nonzero(blocks)
-        return slot, group, place, blocks[slot, group, place]
-    from ..algebra.syndrome import recover
-
-    groups = blocks.shape[1]
-    row, place, value = recover(blocks.reshape(p.blocks * groups, -1), p.width, p.field)
-    return row // groups, row % groups, place, value
-
-
-def _coordinates(p: Parameters, first: int, entries: tuple[Integers, ...]) -> Sparse:
-    """Entries of blocks as coordinates of the gradient; padding is always zero."""
-    slot, group, place, value = entries
-    index = construction(p).coordinates(p, group + first, slot, place)
-    if np.any(index >= p.length):
-        raise BadData(
-            "the aggregate is not zero beyond the gradient's end: an answer or a share is wrong",
-            "ask the users to run `topk-secagg eliminate` again from intact files",
+    if agree(alpha, words, p.quorum, p.field):
+        return []
+    most = (len(users) - p.quorum) // 2
+    what = f"the {len(users)} answers do not agree with each other"
+    if strict:
+        raise BadData(f"{what}, and --strict asks for all to agree", _AGAIN)
+    found = wrong_positions(alpha, words, p.quorum, p.field) if most else None
+    if found is None:
+        can = (
+            f"up to {most} wrong ones could have been named"
+            if most
+            else "one more would be needed to name it"
         )
+        raise BadData(f"{what}: at least {most + 1} wrong, and which cannot be told ({can})", _AGAIN)
+    return [users[i] for i in found]
+
+
+class _Decoder:
+    """Goes through the answers a few groups at a time."""
+
+    def __init__(
+        self,
+        p: Parameters,
+        points: Points,
+        survivors: int,
+        answers: Mapping[int, AnswerRows],
+        progress: Callable[[float], None],
+    ) -> None:
+        self.p, self.points, self.survivors, self.answers = p, points, survivors, answers
+        self.progress = progress
+        self.width = p.answer_width(survivors)
+
+    def total(self, users: Sequence[int]) -> Sparse:
+        """The aggregate from the first D+T of these users, who are trusted."""
+        chosen = users[: self.p.quorum]
+        decoding = self._decoding_matrix(chosen)
+        parts = [
+            self._decoded(decoding, first, self._read(chosen, first, last))
+            for first, last in self._steps(len(chosen))
+        ]
+        return _joined(parts)
+
+    def total_and_words(
+        self, users: list[int], columns: int, randomness: Randomness
+    ) -> tuple[Sparse | BadData, Symbols]:
+        """The aggregate from the first D+T users, or why there is none, and `columns` random combinations
+        of the symbols of each user, (users, columns)."""
+        from ..algebra.kernels import inner_products
+
+        p = self.p
+        decoding = self._decoding_matrix(users[: p.quorum])
+        words = np.zeros((len(users), columns), dtype=np.uint32)
+        parts: list[Sparse] = []
+        failure: BadData | None = None
+        for first, last in self._steps(len(users)):
+            y = self._read(users, first, last)
+            coefficients = randomness.integers(p.field, np.empty((columns, y.shape[1]), dtype=np.uint32))
+            words = add(words, inner_products(y, coefficients, p.field), p.field)
+            if failure is None:
+                try:
+                    parts.append(self._decoded(decoding, first, y[: p.quorum]))
+                except BadData as error:
+                    failure = error
+        return failure or _joined(parts), words
+
+    def _steps(self, users: int) -> list[tuple[int, int]]:
+        groups = self.p.groups
+        step = max(1, _BUFFER_SYMBOLS // (users * self.width))
+        return [(first, min(first + step, groups)) for first in range(0, groups, step)]
+
+    def _read(self, users: Sequence[int], first: int, last: int) -> Symbols:
+        """Groups first..last-1 of each user, (users, groups * width)."""
+        self.progress(last / self.p.groups)
+        return np.concatenate([self.answers[n].read(first, last).reshape(1, -1) for n in users])
+
+    def _decoding_matrix(self, users: Sequence[int]) -> Integers:
+        from ..algebra.lagrange import decoding_matrix
+
+        alpha = [self.points.alpha[n - 1] for n in users]
+        return decoding_matrix(alpha, self.points.beta, self.p.blocks, self.p.field)
+
+    def _decoded(self, decoding: Integers, first: int, y: Symbols) -> Sparse:
+        """The aggregate in the groups from `first` on."""
+        from ..algebra.kernels import matmul
+
+        p = self.p
+        blocks = matmul(decoding, y, p.field).reshape(p.blocks, -1, self.width)
+        if p.by_syndromes(self.survivors):
+            slot, group, place, value = self._recovered(blocks)
+        else:
+            slot, group, place = np.nonzero(blocks)
+            value = blocks[slot, group, place]
+            if np.any(np.count_nonzero(blocks, axis=2) > p.sparsity(self.survivors)):
+                raise BadData("the aggregate is not sparse: an answer or a share is wrong", _AGAIN)
+        index = construction(p).coordinates(p, group + first, slot, place)
+        if np.any(index >= p.length):
+            raise BadData(
+                "the aggregate goes beyond the gradient's end: an answer or a share is wrong", _AGAIN
+            )
+        return Sparse(index.astype(np.int64), value)
+
+    def _recovered(self, blocks: Symbols) -> tuple[Integers, Integers, Integers, Symbols]:
+        """The sparse blocks behind their syndromes: slot, group, place and value of each entry."""
+        from ..algebra.syndrome import recover
+
+        groups = blocks.shape[1]
+        try:
+            row, place, value = recover(blocks.reshape(-1, self.width), self.p.width, self.p.field)
+        except BadData as error:
+            raise BadData(
+                "no sparse aggregate fits the answers: an answer or a share is wrong", _AGAIN
+            ) from error
+        return row // groups, row % groups, place, value
+
+
+def _joined(parts: list[Sparse]) -> Sparse:
+    index = np.concatenate([part.index for part in parts])
     order = np.argsort(index)
-    return Sparse(index[order].astype(np.int64), value[order])
+    return Sparse(index[order], np.concatenate([part.value for part in parts])[order])

@@ -60,8 +60,7 @@ class Parameters:
         buckets = 0
         if construction == "rotation":
             picks = DEFAULT_PICKS if picks is None else picks
-            # B is the smallest multiple of D with B P >= K
-            buckets = math.ceil(math.ceil(top_k / max(picks, 1)) / max(blocks, 1)) * blocks
+            buckets = least_buckets(top_k, max(picks, 1), max(blocks, 1))
         return Parameters(
             users=users,
             survivors=survivors,
@@ -106,7 +105,7 @@ class Parameters:
             math.isfinite(self.clip) and self.clip > 0, f"the clip is {self.clip}", "take a positive number"
         )
         _require(
-            self.scale == quantisation_scale(q, N, self.clip) and self.scale >= 1,
+            self.scale == quantisation_scale(q, N, self.clip) and self.scale >= 1 and self.largest >= 1,
             f"a field of {q} elements has no room for {N} values up to {self.clip:g}",
             "take a smaller --clip or a larger --field",
         )
@@ -137,7 +136,7 @@ class Parameters:
     def _check_buckets(self) -> None:
         P, B, D = self.picks, self.buckets, self.blocks
         _require(P >= 1, f"{P} picks per bucket", "take --picks 1 or more")
-        least = math.ceil(math.ceil(self.top_k / P) / D) * D
+        least = least_buckets(self.top_k, P, D)
         _require(least == B, f"{B} buckets do not fit K = {self.top_k}, P = {P}, D = {D}", f"take {least}")
         _require(
             self.width >= P,
@@ -148,7 +147,7 @@ class Parameters:
     @cached_property
     def width(self) -> int:
         """Symbols in one share row: ceil(L/D), or the M = ceil(L/B) places of a bucket."""
-        return math.ceil(self.length / (self.buckets or self.blocks))
+        return -(-self.length // (self.buckets or self.blocks))
 
     @property
     def rows(self) -> int:
@@ -228,12 +227,19 @@ PARAMETER_NAMES = (
 )  # fmt: skip
 
 
+def least_buckets(top_k: int, picks: int, blocks: int) -> int:
+    """B: the smallest multiple of D with B P >= K."""
+    return -(-top_k // (picks * blocks)) * blocks
+
+
 def quantisation_scale(field: int, users: int, clip: float) -> int:
     """Steps per unit: floor((q-1)/2 / (N clip)), so that N clipped values never wrap."""
     if not (math.isfinite(clip) and clip > 0) or users < 1:
         return 0
-    steps = (field - 1) // 2 / (users * clip)
-    return math.floor(steps) if math.isfinite(steps) else 0
+    try:
+        return math.floor((field - 1) // 2 / (users * clip))
+    except (OverflowError, ZeroDivisionError):  # numbers that no field or round has
+        return 0
 
 
 def _require(holds: bool, message: str, hint: str) -> None:

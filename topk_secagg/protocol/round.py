@@ -10,7 +10,7 @@ import numpy as np
 from ..algebra.field import Integers, Symbols
 from ..algebra.randomness import Randomness
 from ..errors import TooFewSurvivors
-from .decoding import decode_blocks
+from .decoding import decode
 from .elimination import answer_blocks
 from .masking import mask_input
 from .messages import Points, Secret, Sparse
@@ -74,9 +74,9 @@ def run_round(
     }
 
     # Decoding
+    found = decode(p, points, len(u1), answers, randomness.child("decode")).total
     total = np.zeros(p.length, dtype=np.uint32)
-    for part in decode_blocks(p, points, len(u1), answers):
-        total[part.index] = part.value
+    total[found.index] = found.value
     return total
 
 

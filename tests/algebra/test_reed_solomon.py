@@ -1,0 +1,82 @@
+"""Wrong answers are found, named and survived, up to the limit of the code and not beyond."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topk_secagg.algebra.reed_solomon import agree, wrong_positions
+
+PRIMES = (97, 2**31 - 1, 2**32 - 5)
+
+
+def codewords(rng, alpha, dimension, columns, q):
+    coefficients = [[int(rng.integers(q)) for _ in range(dimension)] for _ in range(columns)]
+    return np.array(
+        [[sum(c * pow(a, j, q) for j, c in enumerate(f)) % q for f in coefficients] for a in alpha],
+        dtype=np.uint32,
+    )
+
+
+@st.composite
+def cases(draw):
+    q = draw(st.sampled_from(PRIMES))
+    users = draw(st.integers(2, 14))
+    dimension = draw(st.integers(2, users))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    alpha = [int(a) for a in rng.choice(min(q, 10_000), users, replace=False)]
+    return q, users, dimension, rng, alpha, draw(st.integers(1, 3))
+
+
+@given(cases())
+def test_codewords_agree_and_nobody_is_wrong(case):
+    q, _, dimension, rng, alpha, columns = case
+    words = codewords(rng, alpha, dimension, columns, q)
+    assert agree(alpha, words, dimension, q)
+    assert wrong_positions(alpha, words, dimension, q) == []
+
+
+@given(cases(), st.data())
+def test_up_to_half_the_spare_answers_wrong_are_named_exactly(case, data):
+    q, users, dimension, rng, alpha, columns = case
+    words = codewords(rng, alpha, dimension, columns, q)
+    most = (users - dimension) // 2
+    wrong = data.draw(st.sets(st.integers(0, users - 1), max_size=most))
+    for i in wrong:
+        words[i, int(rng.integers(columns))] += np.uint32(1)
+        words[i] %= np.uint32(q)
+    assert agree(alpha, words, dimension, q) == (not wrong)
+    assert wrong_positions(alpha, words, dimension, q) == sorted(wrong)
+
+
+@pytest.mark.parametrize("q", PRIMES)
+def test_colluding_users_with_a_common_lie_are_named(q):
+    """They send the values of another polynomial altogether."""
+    rng = np.random.default_rng(4)
+    alpha = list(range(3, 13))
+    words, lies = codewords(rng, alpha, 4, 2, q), codewords(rng, alpha, 4, 2, q)
+    words[[1, 5, 8]] = lies[[1, 5, 8]]
+    assert wrong_positions(alpha, words, 4, q) == [1, 5, 8]
+
+
+@pytest.mark.parametrize("spare", [1, 2, 3])
+def test_beyond_the_limit_nothing_is_named_or_the_others_really_agree(spare):
+    rng = np.random.default_rng(5)
+    q, alpha, dimension = 2**32 - 5, list(range(3, 3 + 4 + spare)), 4
+    for _ in range(20):
+        words = codewords(rng, alpha, dimension, 2, q)
+        wrong = rng.choice(len(alpha), spare // 2 + 1, replace=False)
+        words[wrong] = rng.integers(q, size=(len(wrong), 2), dtype=np.uint32)
+        assert not agree(alpha, words, dimension, q)
+        assert wrong_positions(alpha, words, dimension, q) is None
+
+
+def test_a_hundred_users_are_no_trouble():
+    rng = np.random.default_rng(6)
+    q, alpha = 2**32 - 5, list(range(70, 170))
+    words = codewords(rng, alpha, 70, 2, q)
+    wrong = sorted(int(i) for i in rng.choice(100, 15, replace=False))
+    words[wrong] ^= np.uint32(1)
+    assert wrong_positions(alpha, words, 70, q) == wrong

@@ -1,0 +1,143 @@
+"""The wheel holds every package, and runs a round where nothing else of the project is at hand."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = {"topk_secagg": "topk_secagg", "cli": "topk_secagg_cli"}
+NEEDED = 77  # the setuptools that pyproject.toml asks for
+
+ROUND = """
+import pathlib, sys
+import topk_secagg, topk_secagg_cli
+where = pathlib.Path(sys.argv.pop(1)).resolve()
+for package in (topk_secagg, topk_secagg_cli):
+    assert pathlib.Path(package.__file__).resolve().is_relative_to(where), package.__file__
+from topk_secagg_cli.main import main
+main()
+"""
+
+
+def expected_files() -> set[str]:
+    """Every module of the source tree, under the name that the wheel gives it."""
+    return {
+        f"{package}/{path.relative_to(ROOT / source).as_posix()}"
+        for source, package in SOURCES.items()
+        for path in (ROOT / source).rglob("*")
+        if path.suffix == ".py" or path.name == "py.typed"
+    }
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel built from a copy of the sources, so that no build folder is left in the project."""
+    base = tmp_path_factory.mktemp("wheel")
+    source = base / "source"
+    source.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE", *SOURCES):
+        path = ROOT / name
+        if path.is_dir():
+            shutil.copytree(path, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(path, source / name)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", base, source]
+    try:
+        if int(metadata.version("setuptools").split(".")[0]) >= NEEDED:
+            command.insert(4, "--no-build-isolation")
+    except metadata.PackageNotFoundError:
+        pass
+    end = subprocess.run(command, capture_output=True, text=True, check=False)
+    if end.returncode and "No matching distribution found for setuptools" in end.stderr:
+        pytest.skip("neither a new setuptools nor an index to fetch it from")
+    assert end.returncode == 0, end.stderr
+    return next(base.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("unpacked")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+def test_every_module_of_the_source_tree_is_in_the_wheel(wheel: Path) -> None:
+    """A forgotten subpackage imports in an editable install and is missing from the wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+    assert expected_files() - names == set()
+
+
+def test_nothing_else_of_the_project_is_in_the_wheel(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert names == expected_files()
+
+
+def test_the_wheel_names_the_command_and_the_licence(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        info = {
+            name.split("/", 1)[1]: archive.read(name).decode()
+            for name in archive.namelist()
+            if "dist-info" in name
+        }
+    assert "topk-secagg = topk_secagg_cli.main:main" in info["entry_points.txt"]
+    assert "License-Expression: MIT" in info["METADATA"]
+    assert any("LICENSE" in name for name in info)
+
+
+def test_every_module_of_the_wheel_can_be_imported(unpacked: Path, tmp_path: Path) -> None:
+    modules = sorted(
+        name.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+        for name in expected_files()
+        if name.endswith(".py") and not name.endswith("plot.py")
+    )
+    code = f"import importlib\nfor name in {modules!r}:\n    importlib.import_module(name)"
+    end = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        cwd=tmp_path,
+        env=alone(unpacked),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert end.returncode == 0, end.stderr
+
+
+def alone(unpacked: Path) -> dict[str, str]:
+    """An environment in which the unpacked wheel comes before the editable install."""
+    return {**os.environ, "PYTHONPATH": str(unpacked), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def test_a_round_runs_from_the_wheel_alone(unpacked: Path, tmp_path: Path) -> None:
+    options = ["--survivors", "3", "--colluders", "1", "--top-k", "2", "--drop-masking", "5"]
+    gradients = shutil.copytree(ROOT / "fixtures" / "example", tmp_path / "gradients")
+    command = [
+        "run",
+        tmp_path / "round",
+        "--gradients",
+        gradients,
+        *options,
+        "--output",
+        tmp_path / "sum.npy",
+    ]
+    end = subprocess.run(
+        [sys.executable, "-P", "-c", ROUND, unpacked, *command],
+        cwd=tmp_path,
+        env=alone(unpacked),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert end.returncode == 0, end.stderr
+    assert "sum of users 1, 2, 3, 4" in end.stdout
+    assert (tmp_path / "sum.npy").exists()

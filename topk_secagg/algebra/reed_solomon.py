@@ -1,0 +1,72 @@
+"""Which answers are wrong: the values of one polynomial at the users' points are a Reed-Solomon codeword.
+
+Small algebra, done with galois: the words here are random combinations of all columns, a few symbols a user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import galois
+import numpy as np
+
+from .field import Symbols
+from .lagrange import galois_field, lagrange_matrix
+
+
+def agree(alpha: Sequence[int], words: Symbols, dimension: int, q: int) -> bool:
+    """Whether every column of `words` (users, columns) holds values of a polynomial of degree < dimension."""
+    if len(alpha) <= dimension:
+        return True
+    field = galois_field(q)
+    values = field(words.astype(object))
+    foretell = field(lagrange_matrix(alpha[:dimension], alpha[dimension:], q).astype(object))
+    return bool(np.array_equal(foretell @ values[:dimension], values[dimension:]))
+
+
+def wrong_positions(alpha: Sequence[int], words: Symbols, dimension: int, q: int) -> list[int] | None:
+    """The rows of `words` (users, columns) that keep the others from agreeing; None if they cannot be told.
+
+    At most floor((users - dimension) / 2) rows can be told; if no more are wrong, the answer is certain.
+    """
+    most = (len(alpha) - dimension) // 2
+    wrong: set[int] = set()
+    for column in words.T:
+        found = _berlekamp_welch(alpha, column, dimension, most, q)
+        if found is None:
+            return None
+        wrong |= found
+    right = [i for i in range(len(alpha)) if i not in wrong]
+    if len(wrong) > most or not agree([alpha[i] for i in right], words[right], dimension, q):
+        return None
+    return sorted(wrong)
+
+
+def _berlekamp_welch(
+    alpha: Sequence[int], word: Symbols, dimension: int, most: int, q: int
+) -> set[int] | None:
+    """The positions of at most `most` errors in one word, or None.
+
+    Find E (degree <= most) and Q (degree < dimension + most), not both zero, with Q(a_i) = y_i E(a_i) for
+    all i: if at most `most` symbols are wrong, Q / E is the polynomial behind the others.
+    """
+    field = galois_field(q)
+    points, values = field(list(alpha)), field(word.astype(object))
+    powers = field.Ones((len(alpha), dimension + most))
+    for j in range(1, dimension + most):
+        powers[:, j] = powers[:, j - 1] * points
+    system = np.hstack([powers, -(values[:, None] * powers[:, : most + 1])])
+    solutions = system.view(field).null_space()
+    if not len(solutions):
+        return None
+    solution = solutions[0]
+    quotient = galois.Poly(solution[: dimension + most][::-1], field=field)
+    locator = galois.Poly(solution[dimension + most :][::-1], field=field)
+    if locator == galois.Poly.Zero(field) or quotient % locator != galois.Poly.Zero(field):
+        return None
+    behind = quotient // locator
+    return (
+        set(np.flatnonzero(np.asarray(behind(points) != values)).tolist())
+        if behind.degree < dimension
+        else None
+    )
