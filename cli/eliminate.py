@@ -8,14 +8,15 @@ import click
 
 from .console import Console, answered, rates
 from .console import users as listed
-from .options import round_argument, user_option
+from .options import identity_option, round_argument, user_option
 
 
 @click.command("eliminate", short_help="Answer for the survivors: Y_n.")
 @round_argument
 @user_option
+@identity_option
 @answered
-def command(console: Console, round_folder: Path, user: int) -> None:
+def command(console: Console, round_folder: Path, user: int, identity: Path | None) -> None:
     """Mask-elimination phase of one user: Y_n for the frozen survivors.
 
     Reads survivors.json, the X of every survivor and the shares that this user holds of them, and writes
@@ -31,7 +32,7 @@ def command(console: Console, round_folder: Path, user: int) -> None:
 
     space = Workspace(round_folder)
     with console.progress(f"user {user} eliminates") as progress:
-        report = eliminate(space, user, progress)
+        report = eliminate(space, user, progress, identity)
     p = space.session.parameters
     console.result(
         "eliminate",

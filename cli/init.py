@@ -28,18 +28,21 @@ def start_round(
     exclude: tuple[str, ...],
     insecure_seed: int | None,
     distributed: bool = False,
+    recipients: Path | None = None,
     **options: Any,
 ) -> Workspace:
     """Choose the parameters, see whether the disk can hold the round, and write session.json."""
     from topk_secagg.review.plan import check_disk
     from topk_secagg.steps.init import init
+    from topk_secagg.storage.keys import read_recipients
 
     layout = chosen_layout(like, length, entry, only, exclude)
     shape = f"--like {like}" if like else f"--length {length}"
     command = f"topk-secagg init {root} {shape}"
     parameters = chosen_parameters(layout, command, **options)
     check_disk(root, parameters, command, distributed=distributed)
-    space = init(root, parameters, layout, insecure_seed)
+    keys = read_recipients(recipients, parameters.users) if recipients else None
+    space = init(root, parameters, layout, insecure_seed, keys)
     if layout.left_out:
         shown = ", ".join(layout.left_out[:_NAMES_SHOWN])
         more = (
@@ -56,6 +59,12 @@ def start_round(
 @round_options
 @click.option(
     "--distributed", is_flag=True, help="Every user has a machine of its own: room for one user is enough."
+)
+@click.option(
+    "--recipients",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="The users' public keys, a line each as `keygen` prints it: seals and signs the shares.",
 )
 @answered
 def command(
@@ -87,6 +96,7 @@ def command(
             "left_out": list(session.layout.left_out),
             "share_bytes": p.share_bytes,
             "offline_bytes": p.offline_bytes,
+            "sealed": session.recipients is not None,
             "insecure": bool(session.insecure),
         },
         f"session {session.id[:16]}: {space.session_path}",

@@ -13,7 +13,7 @@ import click
 from topk_secagg import __version__
 from topk_secagg.errors import CannotWrite, SecAggError
 
-from . import decode, eliminate, freeze, init, inspect, mask, offline, plan, run
+from . import decode, eliminate, freeze, init, inspect, keygen, mask, offline, plan, run
 from .console import PROGRAM, fail
 
 INTERRUPTED = 130
@@ -50,7 +50,7 @@ def cli() -> None:
     """
 
 
-for module in (init, offline, mask, freeze, eliminate, decode, run, inspect, plan):
+for module in (init, offline, mask, freeze, eliminate, decode, run, inspect, plan, keygen):
     cli.add_command(module.command)
 
 

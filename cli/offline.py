@@ -7,15 +7,16 @@ from pathlib import Path
 import click
 
 from .console import Console, answered, size
-from .options import randomness_option, round_argument, user_option
+from .options import identity_option, randomness_option, round_argument, user_option
 
 
 @click.command("offline", short_help="Draw a user's secret and share it.")
 @round_argument
 @user_option
 @randomness_option
+@identity_option
 @answered
-def command(console: Console, round_folder: Path, user: int, randomness: str) -> None:
+def command(console: Console, round_folder: Path, user: int, randomness: str, identity: Path | None) -> None:
     """Offline phase of one user: draw its secret, and share it with every user.
 
     Writes secrets/user-NN.h5, which never leaves this machine, and shares/user-MM/from-NN.h5, each of
@@ -30,7 +31,7 @@ def command(console: Console, round_folder: Path, user: int, randomness: str) ->
 
     space = Workspace(round_folder)
     with console.progress(f"user {user} shares") as progress:
-        report = offline(space, user, randomness, progress)
+        report = offline(space, user, randomness, progress, identity)
     console.result(
         "offline",
         {
@@ -46,5 +47,5 @@ def command(console: Console, round_folder: Path, user: int, randomness: str) ->
         f"user {user} drew its secret: {space.secret_path(user)}"
         if report.written
         else f"user {user} has all its shares already; nothing was changed",
-        f"shares/user-MM/from-{user:02}.h5 ({size(report.share_bytes)} each) goes to user MM alone",
+        f"user MM alone gets shares/user-MM/{space.share_path(user, user).name} ({size(report.share_bytes)})",
     )

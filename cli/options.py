@@ -23,6 +23,12 @@ randomness_option = click.option(
     show_default=True,
     help="AES-256-CTR keyed by the operating system, or every byte from it.",
 )
+identity_option = click.option(
+    "--identity",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="This user's keys, from `keygen`, in a round with sealed shares.",
+)
 entry_option = click.option(
     "--entry", default="", metavar="A.B", help="Which entry of a PyTorch checkpoint holds the tensors."
 )

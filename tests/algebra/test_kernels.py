@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topk_secagg.algebra.field import DEFAULT_FIELD
-from topk_secagg.algebra.kernels import eliminate, encode, matmul
+from topk_secagg.algebra.kernels import eliminate, encode, inner_products, matmul
 
 PRIMES = (5, 7, 97, 65537, 2**31 - 1, 4294967279, DEFAULT_FIELD)
 primes = st.sampled_from(PRIMES) | st.integers(5, DEFAULT_FIELD).map(oracle.next_prime)
@@ -167,3 +167,23 @@ def test_eliminate_subtracts_the_largest_mask_from_nothing(q: int) -> None:
         np.zeros((1, 1), dtype=np.uint32), one, np.array([q - 1], dtype=np.uint32), zero, zero, q, total
     )
     assert total.tolist() == [[1]]
+
+
+def check_inner_products(values: Values, rows: int, columns: int, width: int) -> None:
+    a, b = values.array(rows, width), values.array(columns, width)
+    found = inner_products(a, b, values.q)
+    assert found.dtype == np.uint32
+    assert found.tolist() == plain_matmul(a, b.T, values.q)
+
+
+@pytest.mark.parametrize("kind", ["mixed", "largest", "zero", "random"])
+@pytest.mark.parametrize("q", PRIMES)
+def test_inner_products_are_those_of_the_field(q: int, kind: str) -> None:
+    check_inner_products(Values(q, kind, 6), 3, 2, 2000)
+
+
+@given(primes, kinds, small, small, small, st.integers(0, 999))
+def test_inner_products_of_any_shape(
+    q: int, kind: str, rows: int, columns: int, width: int, seed: int
+) -> None:
+    check_inner_products(Values(q, kind, seed), rows, columns, width)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tracemalloc
 import warnings
 import zipfile
 from collections.abc import Iterator
@@ -285,6 +286,18 @@ def test_an_archive_with_anything_but_arrays_is_refused(tmp_path: Path) -> None:
 def test_headers_that_lie_are_refused(tmp_path: Path, content: bytes) -> None:
     refused(tmp_path, ".npy", content)
     refused(tmp_path, ".npz", npz({"a.npy": content}))
+
+
+def test_a_header_that_promises_too_much_takes_no_memory(tmp_path: Path) -> None:
+    content = described(shape="(50000000,)")
+    tracemalloc.start()
+    try:
+        refused(tmp_path, ".npy", content)
+        refused(tmp_path, ".npz", npz({"a.npy": content}))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 10_000_000
 
 
 @pytest.mark.parametrize(

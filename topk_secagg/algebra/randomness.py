@@ -35,6 +35,8 @@ class Randomness(ABC):
 
     def integers(self, bound: int, out: Symbols) -> Symbols:
         """Fill `out` (contiguous uint32) with uniform integers below `bound` <= 2^32."""
+        if not out.flags.c_contiguous:
+            raise ValueError("only a contiguous array can be filled in place")
         words = out.reshape(-1)
         self.fill(words.view(np.uint8))
         limit = 2**32 // bound * bound

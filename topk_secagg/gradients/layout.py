@@ -110,10 +110,17 @@ class Layout:
 
     def unflatten(self, vector: npt.NDArray[np.float64]) -> list[Tensor]:
         """The tensors of a flat vector, each in the layout's type (bfloat16 as float32)."""
-        return [
-            Tensor(slot.name, slot.dtype, part.astype("float32" if slot.dtype == "bfloat16" else slot.dtype))
-            for slot, part in zip(self.slots, self._parts(vector), strict=True)
-        ]
+        tensors = []
+        for slot, part in zip(self.slots, self._parts(vector), strict=True):
+            with np.errstate(over="ignore"):
+                array = part.astype("float32" if slot.dtype == "bfloat16" else slot.dtype)
+            if not np.isfinite(array).all():
+                raise BadData(
+                    f"the sum of tensor {called(slot.name)} does not fit {slot.dtype}",
+                    "aggregate.h5 has it; start the next round with gradients in float32",
+                )
+            tensors.append(Tensor(slot.name, slot.dtype, array))
+        return tensors
 
     def _parts(self, vector: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
         """The part of a flat vector that belongs to each slot, as a view in the slot's shape."""

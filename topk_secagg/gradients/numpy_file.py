@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import struct
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy.typing as npt
 from .tensors import Tensor, damaged
 
 _LARGEST_RATIO = 1032  # no honest deflate stream unpacks to more
+_END_RECORD = 22  # bytes of a zip file's last record, without its comment
 
 
 def read_npy(path: Path) -> list[Tensor]:
@@ -54,6 +56,7 @@ def _guarded(path: Path, read: Callable[[], list[Tensor]]) -> list[Tensor]:
 def _members(stream: IO[bytes]) -> list[Tensor]:
     tensors = []
     with zipfile.ZipFile(stream) as archive:
+        _check_count(stream, len(archive.infolist()))
         for info in archive.infolist():
             if not info.filename.endswith(".npy") or info.file_size > _LARGEST_RATIO * info.compress_size:
                 raise ValueError(f"unexpected member {info.filename}")
@@ -62,6 +65,16 @@ def _members(stream: IO[bytes]) -> list[Tensor]:
     if len({t.name for t in tensors}) < len(tensors):
         raise ValueError("two arrays of one name")
     return tensors
+
+
+def _check_count(stream: IO[bytes], found: int) -> None:
+    """Refuse an archive whose end record counts other than the members found: zipfile would lose some."""
+    stream.seek(0, os.SEEK_END)
+    stream.seek(max(0, stream.tell() - _END_RECORD - 0xFFFF))
+    tail = stream.read()
+    (counted,) = struct.unpack_from("<H", tail, tail.rindex(b"PK\x05\x06") + 10)
+    if counted not in (found, 0xFFFF):
+        raise ValueError(f"{counted} members are counted, and {found} are there")
 
 
 def _array(stream: IO[bytes], size: int) -> npt.NDArray[Any]:

@@ -26,7 +26,9 @@ class Quantised(NamedTuple):
 def quantise(p: Parameters, values: Reals, source: Randomness, *, saturate: bool = False) -> Quantised:
     """round(value * scale), up or down at random so that the mean is exact.
 
-    A value beyond the clip is refused, or moved to it when `saturate` is set.
+    Within the last step before the clip the mean may be off by less than a step: no result is larger
+    than `p.largest`, so that N of them never wrap. A value beyond the clip is refused, or moved to it when
+    `saturate` is set.
     """
     beyond = np.abs(values) > p.clip
     clipped = int(np.count_nonzero(beyond))

@@ -57,6 +57,8 @@ def run_round(
     u1, u2 = sorted(survivors), sorted(answering)
     if len(u1) < p.survivors:
         raise TooFewSurvivors(f"{len(u1)} survivors, and {p.survivors} are needed")
+    if not set(u2) <= set(u1):
+        raise ValueError("U2 is not within U1")
 
     # Offline phase: Z_n for every user
     sources = {n: randomness.child(f"user {n}") for n in users}

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import BadData, UsageError
 from ..protocol.elimination import answer_blocks
 from ..protocol.parameters import SYMBOL_BYTES
-from ..storage.artifacts import creating
+from ..storage.artifacts import Attributes, creating
 from ..storage.atomic import make_folder, whole_file
+from ..storage.keys import Identity
 from ..storage.ledger import Ledger
 from ..storage.public import read_frozen, read_survivors
 from ..storage.residual import commit_residual
-from ..storage.shares import share_rows
+from ..storage.sealing import sealed_share_rows
+from ..storage.shares import ShareFile, share_rows
 from ..storage.workspace import Workspace
-from .offline import Progress
+from .offline import Progress, own_identity
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,9 @@ class EliminateReport:
     payload: int
 
 
-def eliminate(space: Workspace, user: int, progress: Progress = lambda _: None) -> EliminateReport:
+def eliminate(
+    space: Workspace, user: int, progress: Progress = lambda _: None, identity: Path | None = None
+) -> EliminateReport:
     """Read U1, its X and the shares of U1 for this user, and write Y_n; one survivor set per round."""
     space.check_user(user)
     session = space.session
@@ -42,6 +46,7 @@ def eliminate(space: Workspace, user: int, progress: Progress = lambda _: None) 
             f"user {user} is not among the survivors",
             "it dropped out of this round and has nothing to answer",
         )
+    opener = own_identity(space, user, identity)
     with space.step_of(user):
         ledger = Ledger.read(space.ledger_path(user), session.id, user)
         if survivors.digests[user] != ledger.masked:
@@ -57,7 +62,7 @@ def eliminate(space: Workspace, user: int, progress: Progress = lambda _: None) 
             shares = {}
             for m, x in frozen.items():
                 expected = session.header(user, sender=m, sharing=x.sharing)
-                shares[m] = files.enter_context(share_rows(p, space.share_path(user, m), expected))
+                shares[m] = files.enter_context(_share(space, user, m, expected, opener))
             attributes = session.header(user, survivors=survivors.digest)
             temporary = files.enter_context(whole_file(path))
             with creating(temporary, "elimination", attributes, {"y": ("<u4", shape)}) as writer:
@@ -69,3 +74,17 @@ def eliminate(space: Workspace, user: int, progress: Progress = lambda _: None) 
             commit_residual(space.residual_path(user), ledger.residual, p.length)
     payload = shape[0] * shape[1] * SYMBOL_BYTES
     return EliminateReport(user, path, sorted(survivors.digests), p.by_syndromes(count), payload)
+
+
+def _share(
+    space: Workspace, user: int, sender: int, expected: Attributes, opener: Identity | None
+) -> AbstractContextManager[ShareFile]:
+    """The share that user `user` holds of user `sender`, plain or sealed."""
+    session = space.session
+    path = space.share_path(user, sender)
+    if session.recipients is None or opener is None:
+        return share_rows(session.parameters, path, expected)
+    scratch = space.secret_path(user).parent
+    return sealed_share_rows(
+        session.parameters, path, expected, session.recipients[sender - 1], opener, scratch
+    )

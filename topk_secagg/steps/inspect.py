@@ -35,6 +35,8 @@ class Description:
 
 def inspect(path: Path, *, reveal: bool = False) -> Description:
     """Describe a file of a round; `reveal` shows the values of secret files too."""
+    if path.suffix == ".age":
+        raise BadData(f"{path} is sealed", "open it with `age -d -i IDENTITY` to look inside")
     content = read_bytes(path, "check the path") if path.suffix == ".json" else b""
     session = _session_near(path)
     if path.suffix == ".json":
@@ -71,6 +73,7 @@ def _describe_document(path: Path, content: bytes, session: Session | None) -> D
         d.facts.update(parsed.parameters.as_dict())
         d.facts["alpha"], d.facts["beta"] = list(parsed.points.alpha), list(parsed.points.beta)
         d.facts["tensors"] = len(parsed.layout.slots)
+        d.facts["sealed"] = parsed.recipients is not None
         d.facts["offline_bytes"] = parsed.parameters.offline_bytes
         return d
     d.facts.update(
@@ -99,7 +102,7 @@ def _describe_artifact(artifact: Artifact, session: Session | None, *, reveal: b
     _check_session(d, artifact.attributes["session"], session)
     secret = artifact.kind.secret
     if secret and artifact.mode & 0o077:
-        d.problems.append(f"others may read this secret file (mode {artifact.mode:04o})")
+        d.facts["warning"] = f"others may read this secret file (mode {artifact.mode:04o})"
     for name, dataset in artifact.datasets.items():
         shown: dict[str, Any] = {
             "type": dataset.dtype.str,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -16,11 +17,14 @@ from ..algebra.randomness import (
     fresh_key,
     seeded_key,
 )
-from ..errors import BadData, InputMissing, Refused
+from ..errors import BadData, InputMissing, Refused, UsageError
+from ..protocol.messages import ShareBlock
 from ..protocol.offline import draw_secret, share_blocks
 from ..storage.artifacts import opened
 from ..storage.atomic import make_folder
+from ..storage.keys import Identity, read_identity
 from ..storage.ledger import Ledger
+from ..storage.sealing import sealing_shares
 from ..storage.secrets import StoredSecret, read_secret, write_secret
 from ..storage.shares import writing_shares
 from ..storage.workspace import Workspace
@@ -40,7 +44,11 @@ class OfflineReport:
 
 
 def offline(
-    space: Workspace, user: int, randomness: str = "cipher", progress: Progress = lambda _: None
+    space: Workspace,
+    user: int,
+    randomness: str = "cipher",
+    progress: Progress = lambda _: None,
+    identity: Path | None = None,
 ) -> OfflineReport:
     """Draw Z_n and write secrets/user-n.h5 and shares/user-m/from-n.h5 for every m.
 
@@ -49,6 +57,7 @@ def offline(
     """
     space.check_user(user)
     p = space.session.parameters
+    signer = own_identity(space, user, identity)
     with space.step_of(user):
         ledger, stored = _secret(space, user, randomness)
         missing = [m for m in space.users() if not _is_complete(space, m, user, stored.sharing)]
@@ -61,7 +70,7 @@ def offline(
             stored = _draw(space, user, stored.randomness)
             missing = list(space.users())
         if missing:
-            _write_shares(space, user, stored, missing, progress)
+            _write_shares(space, user, stored, missing, progress, signer)
         ledger.complete_sharing(stored.sharing)
     return OfflineReport(user, stored.randomness, len(missing), p.users - len(missing), p.share_bytes)
 
@@ -97,7 +106,10 @@ def _draw(space: Workspace, user: int, randomness: str) -> StoredSecret:
 
 
 def _is_complete(space: Workspace, user: int, sender: int, sharing: str) -> bool:
-    """Whether the share for `user` is there, whole, and of this very sharing."""
+    """Whether the share for `user` is there, whole, and of this very sharing; a sealed one only shows that
+    it is there."""
+    if space.session.recipients:
+        return space.share_path(user, sender).exists()
     try:
         with opened(space.share_path(user, sender), "share") as artifact:
             artifact.expect(space.session.header(user, sender=sender, sharing=sharing))
@@ -107,9 +119,14 @@ def _is_complete(space: Workspace, user: int, sender: int, sharing: str) -> bool
 
 
 def _write_shares(
-    space: Workspace, user: int, stored: StoredSecret, missing: list[int], progress: Progress
+    space: Workspace,
+    user: int,
+    stored: StoredSecret,
+    missing: list[int],
+    progress: Progress,
+    signer: Identity | None,
 ) -> None:
-    """Encode and write block by block: the next block is computed while others hash and write this one."""
+    """Encode and write block by block."""
     session = space.session
     p = session.parameters
     paths = {m: space.share_path(m, user) for m in missing}
@@ -117,12 +134,25 @@ def _write_shares(
         make_folder(path.parent, private=True)
     attributes = session.header(user, sender=user, sharing=stored.sharing)
     chosen = [m - 1 for m in missing] if len(missing) < p.users else slice(None)
-    with writing_shares(p, paths, attributes) as writer, ThreadPoolExecutor(2) as threads:
+
+    def blocks() -> Iterator[ShareBlock]:
+        return share_blocks(p, session.points, stored.secret, stored.noise())
+
+    if session.recipients and signer:
+        with sealing_shares(p, paths, attributes, session.recipients, signer) as sealed:
+            for block in blocks():
+                sealed.write("f", block.start, block.f[chosen])
+                progress((block.start + block.f.shape[1]) / p.rows / 2)
+            for block in blocks():
+                sealed.write("h", block.start, block.h[chosen])
+                progress(0.5 + (block.start + block.h.shape[1]) / p.rows / 2)
+        return
+    with writing_shares(p, paths, attributes) as plain, ThreadPoolExecutor(2) as threads:
         pending: list[Future[None]] = []
-        for start, f, h in share_blocks(p, session.points, stored.secret, stored.noise()):
+        for start, f, h in blocks():  # the next block is computed while others hash and write this one
             _wait(pending)
             pending = [
-                threads.submit(writer.write, name, start, shares[chosen])
+                threads.submit(plain.write, name, start, shares[chosen])
                 for name, shares in (("f", f), ("h", h))
             ]
             progress((start + f.shape[1]) / p.rows)
@@ -133,3 +163,21 @@ def _wait(pending: list[Future[None]]) -> None:
     """Wait for writes, and pass on what went wrong in them."""
     for future in pending:
         future.result()
+
+
+def own_identity(space: Workspace, user: int, path: Path | None) -> Identity | None:
+    """The keys of a user of a sealed round, which must be those in the session; None in a plain round."""
+    recipients = space.session.recipients
+    if recipients is None:
+        return None
+    if path is None:
+        raise UsageError(
+            "the shares of this round are sealed, and no identity was given",
+            "add --identity FILE (see keygen)",
+        )
+    identity = read_identity(path)
+    if identity.public(user) != recipients[user - 1]:
+        raise BadData(
+            f"{path} does not hold the keys that the session has for user {user}", "check --identity"
+        )
+    return identity

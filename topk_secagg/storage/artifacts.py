@@ -24,6 +24,7 @@ FORMAT = "topk-secagg"
 VERSION = 1
 DIGEST_BYTES = 32
 _HASH_BYTES = 1 << 22
+_LONGEST_TEXT = 128
 _LIBVER = ("v110", "v110")
 
 Array = npt.NDArray[Any]
@@ -38,12 +39,13 @@ class Kind:
     name: str
     datasets: Mapping[str, tuple[str, ...]]
     attributes: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
     undigested: tuple[str, ...] = ()
     secret: bool = False
 
 
 _COMMON = ("format", "insecure", "kind", "session", "sha256", "user", "version")
-_TEXT = {"format", "kind", "session", "sha256", "sharing", "randomness", "survivors", "weight"}
+_TEXT = {"format", "kind", "session", "sha256", "sharing", "randomness", "survivors", "weight", "signature"}
 
 KINDS = {
     kind.name: kind
@@ -51,7 +53,7 @@ KINDS = {
         Kind("secret", {"place": ("<u4",), "mask": ("<u4",), "key": ("|u1",)}, ("randomness", "sharing"),
              secret=True),
         Kind("share", {"f": ("<u4",), "h": ("<u4",), "check": ("|u1",)}, ("sender", "sharing"),
-             undigested=("f", "h"), secret=True),
+             optional=("signature",), undigested=("f", "h"), secret=True),
         Kind("masked", {"index": ("|u1",), "value": ("|u1", "<u4")}, ("sharing", "weight")),
         Kind("elimination", {"y": ("<u4",)}, ("survivors",)),
         Kind("residual", {"value": ("<f8",)}, secret=True),
@@ -80,10 +82,10 @@ class Dataset:
 
 
 def attributes_digest(attributes: Mapping[str, Attribute]) -> Any:
-    """The start of every digest: all attributes but sha256, a line each, in order of their names."""
+    """The start of every digest: all attributes but sha256 and signature, a line each, by name."""
     digest = hashlib.sha256()
     for name in sorted(attributes):
-        if name != "sha256":
+        if name not in ("sha256", "signature"):
             digest.update(f"attribute {name} {attributes[name]}\n".encode())
     return digest
 
@@ -120,17 +122,7 @@ def creating(
 
     attributes.update(format=FORMAT, version=VERSION, kind=kind)
     with h5py.File(path, "w", libver=_LIBVER, locking=False) as file:
-        plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        plist.set_layout(h5py.h5d.CONTIGUOUS)
-        plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-        plist.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-        plist.set_obj_track_times(False)
-        datasets = {}
-        for name, (dtype, shape) in shapes.items():
-            kind_of = np.dtype(dtype)
-            space = h5py.h5s.create_simple(shape)
-            made = h5py.h5d.create(file.id, name.encode(), h5py.h5t.py_create(kind_of), space, plist)
-            datasets[name] = Dataset(kind_of, shape, made.get_offset() or 0)
+        datasets = lay_out(file, shapes)
         fd = os.open(path, os.O_RDWR)
         try:
             yield Writer(fd, datasets)
@@ -140,8 +132,41 @@ def creating(
         finally:
             os.close(fd)
         attributes["sha256"] = digest.hexdigest()
-        for name, value in sorted(attributes.items()):
-            file.attrs.create(name, np.bytes_(value) if isinstance(value, str) else np.uint64(value))
+        put_attributes(file, attributes)
+
+
+def lay_out(file: Any, shapes: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, Dataset]:
+    """Give every dataset its place in an open HDF5 file, without writing to it."""
+    import h5py
+
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_layout(h5py.h5d.CONTIGUOUS)
+    plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    plist.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+    plist.set_obj_track_times(False)
+    datasets = {}
+    for name, (dtype, shape) in shapes.items():
+        space = h5py.h5s.create_simple(shape)
+        made = h5py.h5d.create(file.id, name.encode(), h5py.h5t.py_create(np.dtype(dtype)), space, plist)
+        datasets[name] = Dataset(np.dtype(dtype), shape, made.get_offset() or 0)
+    return datasets
+
+
+def put_attributes(file: Any, attributes: Attributes) -> None:
+    """Write the attributes: fixed-length text, or 64-bit unsigned integers."""
+    for name, value in sorted(attributes.items()):
+        file.attrs.create(name, np.bytes_(value) if isinstance(value, str) else np.uint64(value))
+
+
+def digest_of(
+    kind: str, attributes: Attributes, datasets: Mapping[str, Dataset], content: Mapping[str, Array]
+) -> str:
+    """The digest of an artifact whose digested datasets are at hand."""
+    digest = attributes_digest(attributes)
+    for name in sorted(set(datasets) - set(KINDS[kind].undigested)):
+        digest.update(datasets[name].header(name))
+        digest.update(np.ascontiguousarray(content[name]).data)
+    return str(digest.hexdigest())
 
 
 def write_artifact(path: Path, kind: str, attributes: Attributes, datasets: Mapping[str, Array]) -> str:
@@ -238,18 +263,22 @@ def opened(path: Path, kind: str | None = None, *, verify: bool = True) -> Itera
             f"cannot read {path}: {(error.strerror or '').lower()}", "check its permissions"
         ) from None
     try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
-            raise BadData(f"{path} is not a file", _whose_step(kind))
-        attributes, datasets = _structure(path, status.st_size, kind)
-        artifact = Artifact(
-            path, KINDS[attributes["kind"]], attributes, datasets, fd, stat.S_IMODE(status.st_mode)
-        )
-        if verify and artifact.digest() != attributes["sha256"]:
-            raise artifact.bad("its content does not match its digest: the file is damaged")
-        yield artifact
+        yield checked(fd, path, kind, verify=verify)
     finally:
         os.close(fd)
+
+
+def checked(fd: int, path: Path, kind: str | None = None, *, verify: bool = True) -> Artifact:
+    """The artifact in an open file, which messages call `path`."""
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        raise BadData(f"{path} is not a file", _whose_step(kind))
+    attributes, datasets = _structure(fd, path, status.st_size, kind)
+    mode = stat.S_IMODE(status.st_mode)
+    artifact = Artifact(path, KINDS[attributes["kind"]], attributes, datasets, fd, mode)
+    if verify and artifact.digest() != attributes["sha256"]:
+        raise artifact.bad("its content does not match its digest: the file is damaged")
+    return artifact
 
 
 def _whose_step(kind: str | None) -> str:
@@ -263,15 +292,20 @@ def _whose_step(kind: str | None) -> str:
     return steps.get(kind or "", "check the path")
 
 
-def _structure(path: Path, file_size: int, kind: str | None) -> tuple[dict[str, Any], dict[str, Dataset]]:
-    """Attributes and datasets of the file, which must fit a schema exactly."""
+def _structure(
+    fd: int, path: Path, file_size: int, kind: str | None
+) -> tuple[dict[str, Any], dict[str, Dataset]]:
+    """Attributes and datasets of the file, which must fit a schema exactly.
+
+    HDF5 reads from the same open file as everything else, so that nobody can swap it in between.
+    """
     import h5py
 
     def refuse(what: str) -> BadData:
         return BadData(f"{path}: {what}", "fetch or make the file again")
 
     try:
-        with h5py.File(path, "r", locking=False) as file:
+        with os.fdopen(os.dup(fd), "rb") as stream, h5py.File(stream, "r") as file:
             attributes = _attributes(file, refuse)
             if attributes.get("format") != FORMAT:
                 raise refuse("it is not a topk-secagg file")
@@ -283,7 +317,7 @@ def _structure(path: Path, file_size: int, kind: str | None) -> tuple[dict[str, 
             if found not in KINDS or kind not in (None, found):
                 raise refuse(f"it is of kind {found!r}" + (f", not {kind!r}" if kind else ""))
             schema = KINDS[found]
-            if set(attributes) != {*_COMMON, *schema.attributes}:
+            if set(attributes) - set(schema.optional) != {*_COMMON, *schema.attributes}:
                 raise refuse("its attributes do not fit its kind")
             if set(file) != set(schema.datasets):
                 raise refuse("its datasets do not fit its kind")
@@ -306,7 +340,7 @@ def _attributes(file: Any, refuse: Any) -> dict[str, Any]:
         raise refuse("it has too many attributes")
     for name in file.attrs:
         handle = file.attrs.get_id(name)
-        text = handle.dtype.kind == "S" and handle.dtype.itemsize <= 128
+        text = handle.dtype.kind == "S" and handle.dtype.itemsize <= _LONGEST_TEXT
         if handle.shape != () or not (text or handle.dtype == np.dtype("<u8")) or (name in _TEXT) != text:
             raise refuse(f"its attribute {name!r} has a type that no attribute has")
         value = file.attrs[name]

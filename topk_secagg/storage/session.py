@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,9 @@ from ..protocol.messages import Points
 from ..protocol.parameters import PARAMETER_NAMES, Parameters
 from . import documents
 from .artifacts import Attribute, Attributes
+from .keys import Recipient
 
-_KEYS = {"nonce", "insecure_seed", "parameters", "points", "layout", "left_out"}
+_KEYS = {"nonce", "insecure_seed", "parameters", "points", "layout", "left_out", "recipients"}
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Session:
     parameters: Parameters
     points: Points
     layout: Layout
+    recipients: tuple[Recipient, ...] | None = None
 
     @property
     def insecure(self) -> int:
@@ -38,7 +40,12 @@ class Session:
 
 
 def session_bytes(
-    parameters: Parameters, points: Points, layout: Layout, nonce: str, insecure_seed: int | None
+    parameters: Parameters,
+    points: Points,
+    layout: Layout,
+    nonce: str,
+    insecure_seed: int | None,
+    recipients: tuple[Recipient, ...] | None = None,
 ) -> bytes:
     """The content of session.json."""
     return documents.dump(
@@ -50,6 +57,7 @@ def session_bytes(
             "points": {"alpha": list(points.alpha), "beta": list(points.beta)},
             "layout": layout.slots_json(),
             "left_out": list(layout.left_out),
+            "recipients": recipients and [asdict(r) for r in recipients],
         },
     )
 
@@ -91,4 +99,7 @@ def _session(name: str, body: dict[str, Any]) -> Session:
     layout = Layout.from_json(body["layout"], body["left_out"])
     if layout.length != parameters.length:
         raise ValueError(f"the layout has {layout.length} coordinates, not {parameters.length}")
-    return Session(name, nonce, seed, parameters, Points(tuple(alpha), tuple(beta)), layout)
+    recipients = body["recipients"] and tuple(Recipient(**r) for r in body["recipients"])
+    if recipients is not None and [r.user for r in recipients] != list(range(1, parameters.users + 1)):
+        raise ValueError("there are not the keys of users 1 to N")
+    return Session(name, nonce, seed, parameters, Points(tuple(alpha), tuple(beta)), layout, recipients)

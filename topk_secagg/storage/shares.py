@@ -60,6 +60,12 @@ def check_shape(p: Parameters) -> tuple[int, int, int]:
     return -(-p.rows // p.check_rows), 2, DIGEST_BYTES
 
 
+def share_shapes(p: Parameters) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Types and shapes of the datasets of a share, in the order of the file."""
+    table = (p.rows, p.width)
+    return {"f": ("<u4", table), "h": ("<u4", table), "check": ("|u1", check_shape(p))}
+
+
 @contextmanager
 def share_rows(p: Parameters, path: Path, expected: Attributes) -> Iterator[ShareFile]:
     """Open one share file and check whose it is."""
@@ -93,8 +99,7 @@ class ShareWriter:
 @contextmanager
 def writing_shares(p: Parameters, paths: Mapping[int, Path], attributes: Attributes) -> Iterator[ShareWriter]:
     """Write the shares for the users in `paths`; none appears under its name before all are complete."""
-    table = (p.rows, p.width)
-    shapes = {"f": ("<u4", table), "h": ("<u4", table), "check": ("|u1", check_shape(p))}
+    shapes = share_shapes(p)
     with ExitStack() as files, ExitStack() as layouts:
         writers = []
         for user, path in paths.items():

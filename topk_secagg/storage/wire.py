@@ -58,8 +58,8 @@ def elias_fano_bytes(count: int, bound: int) -> int:
 def elias_fano(index: Symbols, bound: int) -> Bytes:
     """Increasing integers below `bound`: their low bits packed, then a bit vector of their high parts.
 
-    In the bit vector the i-th integer sets bit (index_i >> low) + i: within 0.6 bit of
-    log2 C(bound, count) / count for each.
+    In the bit vector the i-th integer sets bit (index_i >> low) + i: for a few per cent of many integers,
+    within 0.6 bit of log2 C(bound, count) / count for each.
     """
     low = _low_bits(index.size, bound)
     wide = index.astype(np.int64)

@@ -52,8 +52,9 @@ class Workspace:
         return self.root / "secrets" / f"user-{user:02}.residual.h5"
 
     def share_path(self, user: int, sender: int) -> Path:
-        """The share of user `sender` that user `user` holds: these two alone."""
-        return self.root / "shares" / f"user-{user:02}" / f"from-{sender:02}.h5"
+        """The share of user `sender` for user `user`: these two alone. Sealed when the session has keys."""
+        suffix = ".h5.age" if self.session.recipients else ".h5"
+        return self.root / "shares" / f"user-{user:02}" / f"from-{sender:02}{suffix}"
 
     def masked_path(self, user: int) -> Path:
         """Public: X_n."""

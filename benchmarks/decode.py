@@ -1,0 +1,89 @@
+"""What checking the answers costs when none is wrong, and how long naming a wrong user takes.
+
+Usage: decode.py. L = 272,474, N = 10, U = 5, T = 3, everybody answers; the decoding of open, verified
+answer files with the check against the same without it, dense and by syndromes.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+from floors import command, scratch
+
+from topk_secagg.algebra.randomness import CipherRandomness, fresh_key
+from topk_secagg.protocol.decoding import _Decoder, decode
+from topk_secagg.protocol.messages import AnswerRows
+from topk_secagg.protocol.round import InMemoryAnswer
+from topk_secagg.storage.public import answer_rows, read_survivors
+from topk_secagg.storage.workspace import Workspace
+
+LENGTH = 272_474
+OPTIONS = ["--survivors", 5, "--colluders", 3, "--density", 0.01, "--construction", "rotation", "--picks", 4]
+REPEATS = 7
+
+
+def seconds(work: object) -> float:
+    """The shortest of a few runs."""
+    times = []
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        work()  # type: ignore[operator]
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def opened(space: Workspace, files: ExitStack) -> dict[int, AnswerRows]:
+    """Every answer, its digest checked."""
+    survivors = read_survivors(space)
+    return {n: files.enter_context(answer_rows(space, n, survivors)) for n in survivors.digests}
+
+
+def measure(folder: Path, elimination: str) -> None:
+    """One round, decoded in three ways."""
+    command(
+        "run", folder / "round", "--gradients", folder / "gradients", *OPTIONS, "--elimination", elimination
+    )
+    space = Workspace(folder / "round")
+    p, points = space.session.parameters, space.session.points
+
+    def plain() -> None:
+        with ExitStack() as files:
+            answers = opened(space, files)
+            _Decoder(p, points, len(answers), answers, lambda _: None).total(sorted(answers))
+
+    def checked() -> None:
+        with ExitStack() as files:
+            answers = opened(space, files)
+            decode(p, points, len(answers), answers, CipherRandomness(fresh_key()))
+
+    plain(), checked()
+    floor, usual = seconds(plain), seconds(checked)
+    with ExitStack() as files:
+        whole = {n: InMemoryAnswer(y.read(0, p.groups)) for n, y in opened(space, files).items()}
+    whole[3].y[:, :] = np.random.default_rng(0).integers(p.field, size=whole[3].y.shape, dtype=np.uint32)
+    start = time.perf_counter()
+    found = decode(p, points, len(whole), whole, CipherRandomness(fresh_key()))
+    named = time.perf_counter() - start
+    print(f"{elimination}: {usual / floor:.2f} times plain decoding (at most 1.3 wanted)")
+    print(f"{elimination}: user {found.corrected} named and left out in {named / floor:.1f} times plain decoding")
+    shutil.rmtree(folder / "round")
+
+
+def main() -> None:
+    """Both eliminations."""
+    folder = scratch()
+    (folder / "gradients").mkdir()
+    for n in range(10):
+        values = 1e-3 * np.random.default_rng(n).standard_t(2, LENGTH)
+        np.save(folder / "gradients" / f"{n}.npy", np.clip(values, -1, 1).astype(np.float32))
+    for elimination in ("dense", "syndrome"):
+        measure(folder, elimination)
+    shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()

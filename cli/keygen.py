@@ -1,0 +1,40 @@
+"""topk-secagg keygen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from .console import Console, answered
+from .options import user_option
+
+
+@click.command("keygen", short_help="Make a user's keys for sealed shares.")
+@user_option
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="[default: user-NN.identity in this folder]",
+)
+@answered
+def command(console: Console, user: int, output: Path | None) -> None:
+    """Make the keys of one user: an age identity to open shares, and an Ed25519 key to sign them.
+
+    Writes the identity file (mode 0600, also good for `age -d -i`), and prints the public line. All users'
+    lines together are the file for `init --recipients`.
+
+    \b
+    Example:
+      topk-secagg keygen --user 3 >> recipients.txt
+    """
+    from topk_secagg.steps.keygen import keygen
+
+    if user < 1:
+        raise click.UsageError(f"there is no user {user}; users are numbered from 1")
+    path = output or Path(f"user-{user:02}.identity")
+    public = keygen(user, path)
+    facts = {"user": user, "path": str(path), "age": public.age, "ed25519": public.ed25519}
+    console.result("keygen", facts, public.line())
+    console.say(f"secret keys of user {user}: {path}")

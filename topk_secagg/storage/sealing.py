@@ -1,0 +1,263 @@
+"""Sealed shares: an ordinary share file, signed by its sender and encrypted with age for its receiver.
+
+The sender streams: the bytes of the HDF5 file are produced in order and go straight through the cipher, so
+that no plaintext ever reaches its disk. That works because HDF5 lays files out before it knows their
+attributes' values, and keeps more than eight attributes behind the datasets.
+The receiver decrypts into a file that has no name, which vanishes with the process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import queue
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from ..algebra.field import Symbols
+from ..errors import BadData, InputMissing
+from ..protocol.parameters import Parameters
+from .artifacts import (
+    FORMAT,
+    VERSION,
+    Artifact,
+    Attributes,
+    Dataset,
+    checked,
+    digest_of,
+    lay_out,
+    put_attributes,
+)
+from .atomic import PRIVATE, whole_file
+from .keys import Identity, Recipient
+from .shares import ShareFile, check_shape, share_shapes
+
+_PENDING = 2  # chunks that may wait for each cipher
+
+
+class _Sparse:
+    """A file in memory of which only the written parts exist: what HDF5 writes besides the datasets."""
+
+    def __init__(self) -> None:
+        self.parts: dict[int, bytes] = {}
+        self.position = self.size = 0
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move to an offset."""
+        self.position = offset + (0, self.position, self.size)[whence]
+        return self.position
+
+    def tell(self) -> int:
+        """The offset."""
+        return self.position
+
+    def write(self, data: Any) -> int:
+        """Keep a part."""
+        self.parts[self.position] = bytes(data)
+        self.position += len(self.parts[self.position])
+        self.size = max(self.size, self.position)
+        return len(data)
+
+    def readinto(self, buffer: Any) -> int:
+        """What was written there, and zeros elsewhere."""
+        view = np.zeros(len(buffer), dtype=np.uint8)
+        for start, part in self.parts.items():
+            low, high = max(start, self.position), min(start + len(part), self.position + len(view))
+            if low < high:
+                kept = part[low - start : high - start]
+                view[low - self.position : high - self.position] = np.frombuffer(kept, dtype=np.uint8)
+        buffer[:] = view.tobytes()
+        self.position += len(view)
+        return len(view)
+
+    def read(self, size: int) -> bytes:
+        """As `readinto`."""
+        buffer = bytearray(size)
+        self.readinto(buffer)
+        return bytes(buffer)
+
+    def truncate(self, size: int) -> int:
+        """Set the size."""
+        self.size = size
+        return size
+
+    def flush(self) -> None:
+        """Nothing to do."""
+
+
+def _skeleton(attributes: Attributes, p: Parameters) -> tuple[_Sparse, dict[str, Dataset]]:
+    """A share file without the bytes of its datasets, and where those belong."""
+    import h5py
+
+    file = _Sparse()
+    with h5py.File(file, "w", libver=("v110", "v110")) as handle:
+        datasets = lay_out(handle, share_shapes(p))
+        put_attributes(handle, attributes)
+    return file, datasets
+
+
+class _Cipher:
+    """One age encryption in a thread of its own, fed piece by piece."""
+
+    def __init__(self, recipient: Recipient, path: Path) -> None:
+        self._pieces: queue.Queue[bytes | None] = queue.Queue(_PENDING)
+        self._rest = b""
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(recipient, path), daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let the thread end before its file is removed."""
+        if self._thread.is_alive():
+            self._pieces.put(None)
+            self._thread.join()
+
+    def _run(self, recipient: Recipient, path: Path) -> None:
+        from pyrage import encrypt_io, x25519
+
+        try:
+            with path.open("wb") as stream:
+                encrypt_io(self, stream, [x25519.Recipient.from_str(recipient.age)])
+        except BaseException as error:
+            self._failure = error
+            while self._pieces.get() is not None:  # let the feeder go on to where it is told
+                pass
+
+    def read(self, size: int) -> bytes:
+        """For age: the next bytes, none at the end."""
+        if not self._rest:
+            self._rest = self._pieces.get() or b""
+        piece, self._rest = self._rest[:size], self._rest[size:]
+        return piece
+
+    def feed(self, piece: bytes) -> None:
+        """Hand over bytes; what went wrong in the thread comes up here."""
+        if self._failure:
+            raise self._failure
+        if piece:
+            self._pieces.put(piece)
+
+    def finish(self) -> None:
+        """Wait until all is written."""
+        self._pieces.put(None)
+        self._thread.join()
+        if self._failure:
+            raise self._failure
+
+
+class SealedWriter:
+    """The sealed shares of one sender: all rows of f first, then all of h."""
+
+    def __init__(
+        self, p: Parameters, attributes: Sequence[Attributes], ciphers: list[_Cipher], signer: Identity
+    ) -> None:
+        self.p, self.attributes, self.ciphers, self.signer = p, attributes, ciphers, signer
+        self.check = np.zeros((len(ciphers), *check_shape(p)), dtype=np.uint8)
+        self.skeletons = [_skeleton(_signed(own, "0" * 64, "0" * 128), p) for own in attributes]
+        self.sent = [0] * len(ciphers)
+
+    def write(self, name: str, start: int, shares: Symbols) -> None:
+        """The next rows of f or h, (files, rows, width)."""
+        unit, column = self.p.check_rows, "fh".index(name)
+        for i, rows in enumerate(shares):
+            self._skip_to(i, self.skeletons[i][1][name].offset + start * rows[0].nbytes)
+            self._send(i, rows.tobytes())
+            for first in range(0, len(rows), unit):
+                digest = hashlib.sha256(rows[first : first + unit].data).digest()
+                self.check[i, (start + first) // unit, column] = np.frombuffer(digest, dtype=np.uint8)
+
+    def finish(self) -> None:
+        """Send the checksums and the attributes, now that the digest can be signed."""
+        for i, own in enumerate(self.attributes):
+            placeholder, datasets = self.skeletons[i]
+            digest = digest_of("share", own, datasets, {"check": self.check[i]})
+            final, again = _skeleton(_signed(own, digest, self.signer.sign(digest)), self.p)
+            sent = {at: part for at, part in placeholder.parts.items() if at < self.sent[i]}
+            if again != datasets or any(final.parts.get(at) != part for at, part in sent.items()):
+                raise RuntimeError(
+                    "this version of HDF5 lays files out in another way; shares cannot be streamed"
+                )
+            self.skeletons[i] = final, datasets
+            self._skip_to(i, datasets["check"].offset)
+            self._send(i, self.check[i].tobytes())
+            self._skip_to(i, final.size)
+        for cipher in self.ciphers:
+            cipher.finish()
+
+    def _skip_to(self, i: int, offset: int) -> None:
+        """Send what HDF5 has written up to an offset."""
+        if offset < self.sent[i]:
+            raise ValueError("shares are sealed in the order of the file")
+        skeleton = self.skeletons[i][0]
+        skeleton.seek(self.sent[i])
+        self._send(i, skeleton.read(offset - self.sent[i]))
+
+    def _send(self, i: int, piece: bytes) -> None:
+        self.ciphers[i].feed(piece)
+        self.sent[i] += len(piece)
+
+
+def _signed(attributes: Attributes, digest: str, signature: str) -> Attributes:
+    return {**attributes, "sha256": digest, "signature": signature}
+
+
+@contextmanager
+def sealing_shares(
+    p: Parameters,
+    paths: Mapping[int, Path],
+    attributes: Attributes,
+    recipients: Sequence[Recipient],
+    signer: Identity,
+) -> Iterator[SealedWriter]:
+    """Seal the shares for the users in `paths`; none appears under its name before all are complete."""
+    common: Attributes = {**attributes, "format": FORMAT, "version": VERSION, "kind": "share"}
+    with ExitStack() as files:
+        ciphers = []
+        for user, path in paths.items():
+            temporary = files.enter_context(whole_file(path, PRIVATE))
+            ciphers.append(files.enter_context(_Cipher(recipients[user - 1], temporary)))
+        writer = SealedWriter(p, [common | {"user": user} for user in paths], ciphers, signer)
+        yield writer
+        writer.finish()
+
+
+@contextmanager
+def sealed_share_rows(
+    p: Parameters, path: Path, expected: Attributes, sender: Recipient, identity: Identity, scratch: Path
+) -> Iterator[ShareFile]:
+    """Decrypt one sealed share into a nameless file, and check whose it is and who signed it."""
+    from pyrage import DecryptError, decrypt_io
+
+    with tempfile.TemporaryFile(dir=scratch) as plain:
+        try:
+            with path.open("rb") as stream:
+                decrypt_io(stream, plain, [identity.opener()])
+        except FileNotFoundError:
+            raise InputMissing(f"{path} is not there", "fetch it from the user that made it") from None
+        except (DecryptError, OSError, ValueError) as error:
+            raise BadData(
+                f"{path}: the share of user {sender.user} does not open: damaged, or not for this identity",
+                f"fetch it from user {sender.user} again",
+            ) from error
+        plain.flush()
+        artifact = checked(plain.fileno(), path, "share")
+        check_signature(artifact, sender)
+        yield ShareFile(p, artifact.expect(expected))
+
+
+def check_signature(artifact: Artifact, sender: Recipient) -> None:
+    """Refuse a share that its sender did not sign."""
+    if not sender.verify(artifact.attributes["sha256"], str(artifact.attributes.get("signature", ""))):
+        raise artifact.bad(
+            f"user {sender.user} did not sign it: the share is forged",
+            f"ask user {sender.user} for the real one",
+        )
