@@ -32,27 +32,34 @@ class Console:
     def say(self, message: str) -> None:
         """A line about what was done, on standard error."""
         if not self.quiet:
-            click.echo(message, err=True)
+            click.echo(printable(message), err=True)
 
     def detail(self, message: str) -> None:
         """A line that only -v shows."""
         if self.verbose:
-            click.echo(message, err=True)
+            click.echo(printable(message), err=True)
 
     def warn(self, message: str) -> None:
         """A line that even -q shows."""
-        click.echo(f"{PROGRAM}: warning: {message}", err=True)
+        click.echo(printable(f"{PROGRAM}: warning: {message}"), err=True)
+
+    def line(self, text: str = "") -> None:
+        """A line of the result, on standard output."""
+        if not self.quiet:
+            _print(printable(text))
 
     def result(self, name: str, facts: Mapping[str, Any], *lines: str) -> None:
         """The outcome of a command: one JSON object, or the same in a few lines."""
         if self.as_json:
-            click.echo(json.dumps({"schema": f"{PROGRAM}/{name}/1", **facts}, allow_nan=False))
-        elif not self.quiet:
-            for line in lines:
-                click.echo(line)
+            _print(json.dumps({"schema": f"{PROGRAM}/{name}/1", **facts}, allow_nan=False))
+            return
+        for line in lines:
+            self.line(line)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """A table on standard output; without column names, a list of facts."""
+        if self.quiet:
+            return
         from rich import box
         from rich.console import Console as Screen
         from rich.table import Table
@@ -62,12 +69,13 @@ class Console:
         for column in columns or [""] * len(rows[0]):
             table.add_column(column, overflow="fold")
         for row in rows:
-            table.add_row(*map(Text, row))
-        width = None if sys.stdout.isatty() else _WIDTH
+            table.add_row(*(Text(printable(cell)) for cell in row))
+        width = None if sys.stdout and sys.stdout.isatty() else _WIDTH
         screen = Screen(width=width, highlight=False, color_system=None)
         with screen.capture() as drawn:
             screen.print(table)
-        click.echo("\n".join(line.rstrip() for line in drawn.get().rstrip().splitlines()))
+        for line in drawn.get().rstrip().splitlines():
+            _print(line.rstrip())
 
     @contextmanager
     def progress(self, what: str) -> Iterator[Callable[[float], None]]:
@@ -83,11 +91,27 @@ class Console:
             yield lambda done: bar.update(task, completed=done)
 
 
+class OutputGone(Exception):
+    """Nobody reads standard output any more."""
+
+
+def _print(text: str) -> None:
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        raise OutputGone from None
+
+
+def printable(text: str) -> str:
+    """Text in which nothing steers the terminal: names and attributes come from other people's files."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def fail(message: str, hint: str = "") -> None:
     """The one line of an error, and what to do about it."""
-    click.echo(f"{PROGRAM}: {message}", err=True)
+    click.echo(printable(f"{PROGRAM}: {message}"), err=True)
     if hint:
-        click.echo(f"hint: {hint}", err=True)
+        click.echo(printable(f"hint: {hint}"), err=True)
 
 
 def answered(command: Command) -> Command:

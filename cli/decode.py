@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 output_option = click.option(
     "--output",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     metavar="FILE",
     help="Write the sum as .pt, .safetensors, .npz or .npy too.",
 )
@@ -95,6 +95,8 @@ def command(console: Console, round_folder: Path, output: Path | None, mean: boo
     from topk_secagg.steps.decode import decode
     from topk_secagg.storage.workspace import Workspace
 
+    if mean and output is None:
+        raise click.UsageError("--mean is about what --output gets; give --output FILE")
     space = Workspace(round_folder)
     with console.progress("decoding") as progress:
         report = decode(space, output, mean=mean, strict=strict, progress=progress)

@@ -62,7 +62,7 @@ def start_round(
 )
 @click.option(
     "--recipients",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     metavar="FILE",
     help="The users' public keys, a line each as `keygen` prints it: seals and signs the shares.",
 )

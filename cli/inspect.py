@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 @click.command("inspect", short_help="Show what a file of a round holds.")
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument(
+    "files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False)
+)
 @click.option("--reveal", is_flag=True, help="Show the values in secret files too.")
 @answered
 def command(console: Console, files: tuple[Path, ...], reveal: bool) -> None:
@@ -42,10 +44,10 @@ def command(console: Console, files: tuple[Path, ...], reveal: bool) -> None:
 
 def _facts(d: Description) -> dict[str, Any]:
     return {
+        **d.facts,
         "path": str(d.path),
         "kind": d.kind,
         "intact": d.intact,
-        **d.facts,
         "datasets": d.datasets,
         "problems": d.problems,
     }
@@ -54,7 +56,7 @@ def _facts(d: Description) -> dict[str, Any]:
 def _show(console: Console, d: Description) -> None:
     state = "intact" if d.intact else "NOT INTACT"
     insecure = ", INSECURE: drawn from a public seed" if d.facts.get("insecure") else ""
-    click.echo(f"{d.path}: {d.kind}, {state}{insecure}")
+    console.line(f"{d.path}: {d.kind}, {state}{insecure}")
     facts = [(key.replace("_", " "), plain(value)) for key, value in d.facts.items() if key != "insecure"]
     console.table((), facts + [("problem", problem) for problem in d.problems])
     if d.datasets:
@@ -68,4 +70,4 @@ def _show(console: Console, d: Description) -> None:
             for name, info in d.datasets.items()
         ]
         console.table(("dataset", "type and shape", "range", "first values"), rows)
-    click.echo()
+    console.line()

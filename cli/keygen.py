@@ -14,7 +14,7 @@ from .options import user_option
 @user_option
 @click.option(
     "--output",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     metavar="FILE",
     help="[default: user-NN.identity in this folder]",
 )
@@ -36,5 +36,8 @@ def command(console: Console, user: int, output: Path | None) -> None:
     path = output or Path(f"user-{user:02}.identity")
     public = keygen(user, path)
     facts = {"user": user, "path": str(path), "age": public.age, "ed25519": public.ed25519}
-    console.result("keygen", facts, public.line())
+    if console.as_json:
+        console.result("keygen", facts)
+    else:
+        click.echo(public.line())  # even with -q: it is what the call is for
     console.say(f"secret keys of user {user}: {path}")

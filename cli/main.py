@@ -14,10 +14,8 @@ from topk_secagg import __version__
 from topk_secagg.errors import CannotWrite, SecAggError
 
 from . import decode, eliminate, freeze, init, inspect, keygen, mask, offline, plan, run
-from .console import PROGRAM, fail
+from .console import PROGRAM, OutputGone, fail
 
-INTERRUPTED = 130
-TERMINATED = 143
 BROKEN_PIPE = 141
 BUG = 1
 
@@ -54,50 +52,71 @@ for module in (init, offline, mask, freeze, eliminate, decode, run, inspect, pla
     cli.add_command(module.command)
 
 
-class Terminated(BaseException):
-    """SIGTERM, raised so that temporary files are removed on the way out."""
+class Stopped(BaseException):
+    """A signal, raised so that temporary files are removed on the way out."""
 
 
-def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise Terminated
+_signals: list[int] = []
+
+
+def _stop(number: int, _frame: FrameType | None) -> NoReturn:
+    _signals.append(number)
+    raise Stopped
+
+
+def _unraisable(unraisable: object) -> None:
+    """A signal can strike in a callback of a library, which swallows the exception; `main` still knows."""
+    if not isinstance(getattr(unraisable, "exc_value", None), Stopped):
+        sys.__unraisablehook__(unraisable)  # type: ignore[arg-type]
 
 
 def main() -> NoReturn:
     """Run a command; an error is one line and a hint, never a traceback."""
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, _stop)
+    sys.unraisablehook = _unraisable
+    code = _run()
+    if _signals:
+        fail("interrupted" if _signals[0] == signal.SIGINT else "terminated")
+        code = 128 + _signals[0]
+    sys.exit(code)
+
+
+def _run() -> int:
+    """The exit code of the call."""
     try:
-        code = cli.main(prog_name=PROGRAM, standalone_mode=False)
-        sys.stdout.flush()
+        cli.main(prog_name=PROGRAM, standalone_mode=False)
+        if sys.stdout:
+            sys.stdout.flush()
     except click.exceptions.Exit as error:
-        code = error.exit_code
+        return error.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else "", err=True)
+        return error.exit_code
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else PROGRAM
         fail(_sentence(error.format_message()), f"see `{path} --help`")
-        code = error.exit_code
+        return error.exit_code
     except SecAggError as error:
         fail(error.message, error.hint)
-        code = error.exit_code
-    except (KeyboardInterrupt, click.Abort):
-        fail("interrupted")
-        code = INTERRUPTED
-    except Terminated:
-        fail("terminated")
-        code = TERMINATED
-    except BrokenPipeError:
+        return error.exit_code
+    except Stopped:
+        pass
+    except (OutputGone, BrokenPipeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = BROKEN_PIPE
+        return BROKEN_PIPE
     except OSError as error:
         place = f" {error.filename}" if error.filename else ""
         fail(
             f"cannot use{place}: {(error.strerror or str(error)).lower()}", "check permissions and free space"
         )
-        code = CannotWrite.exit_code
+        return CannotWrite.exit_code
     except Exception as error:
         if "-v" in sys.argv or "--verbose" in sys.argv:
             raise
         fail(f"a bug: {type(error).__name__}: {error}", "please report it, with what -v prints")
-        code = BUG
-    sys.exit(code)
+        return BUG
+    return 0
 
 
 def _sentence(message: str) -> str:

@@ -15,7 +15,7 @@ from .options import entry_option, round_argument, saturate_option, select_optio
 @user_option
 @click.option(
     "--gradient",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     required=True,
     metavar="FILE",
     help=".pt, .pth, .bin, .safetensors, .npz or .npy.",
@@ -31,7 +31,7 @@ from .options import entry_option, round_argument, saturate_option, select_optio
 )
 @click.option(
     "--residual",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     metavar="FILE.h5",
     help="Error feedback: add what was not sent before; `eliminate` keeps what is not sent now.",
 )

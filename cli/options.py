@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-round_argument = click.argument("round_folder", metavar="ROUND", type=click.Path(path_type=Path))
+round_argument = click.argument(
+    "round_folder", metavar="ROUND", type=click.Path(path_type=Path, readable=False)
+)
 user_option = click.option("--user", type=int, required=True, metavar="n", help="Which user this is, from 1.")
 randomness_option = click.option(
     "--randomness",
@@ -25,7 +27,7 @@ randomness_option = click.option(
 )
 identity_option = click.option(
     "--identity",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     metavar="FILE",
     help="This user's keys, from `keygen`, in a round with sealed shares.",
 )
@@ -65,7 +67,12 @@ _ROUND_OPTIONS = (
     click.option("--colluders", type=int, metavar="T", required=True, help="At most so many collude."),
     click.option("--top-k", type=int, metavar="K", help="How many coordinates each user sends."),
     click.option("--density", type=float, metavar="SHARE", help="K as a share of L, such as 0.01."),
-    click.option("--like", type=click.Path(path_type=Path), metavar="FILE", help="A gradient of the model."),
+    click.option(
+        "--like",
+        type=click.Path(path_type=Path, readable=False),
+        metavar="FILE",
+        help="A gradient of the model.",
+    ),
     entry_option,
     click.option(
         "--only", multiple=True, metavar="PATTERN", help="Only tensors with such a name. Repeatable."

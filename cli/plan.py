@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 @click.command("plan", short_help="What a round would cost, before it is run.")
 @round_options
 @click.option(
-    "--plot", type=click.Path(path_type=Path), metavar="FILE.png", help="Draw the trade-off (matplotlib)."
+    "--plot",
+    type=click.Path(path_type=Path, readable=False),
+    metavar="FILE.png",
+    help="Draw the trade-off (matplotlib).",
 )
 @answered
 def command(
@@ -68,13 +71,13 @@ def command(
         return
     console.table(_COLUMNS, [_row(c, recommended=c is best) for c in found])
     theorem = size(plan.paper_online_bytes(base))
-    click.echo(
+    console.line(
         f"X and Y are what one user broadcasts when nobody drops out; Theorem 1 has {theorem} for both"
     )
-    click.echo(
+    console.line(
         "rotation picks the largest of every bucket, which is not the global top-K; energy says how close"
     )
-    click.echo(
+    console.line(
         f"recommended (*): {paste}" if best else f"nothing fits the {size(plan.free_bytes(here))} free here"
     )
 

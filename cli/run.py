@@ -22,13 +22,13 @@ from .options import (
 
 @click.command("run", short_help="All steps of all users on one machine.")
 @round_argument
-@click.argument("more", nargs=-1, metavar="", type=click.Path(path_type=Path))
+@click.argument("more", nargs=-1, metavar="", type=click.Path(path_type=Path, readable=False))
 @click.option(
     "--gradients",
     multiple=True,
     required=True,
     metavar="DIR_OR_FILES...",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),
     help="A folder, or one file per user; users go by the sorted names.",
 )
 @click.option("--drop-masking", type=UserList(), metavar="5", default="", help="Users that never mask.")
@@ -67,14 +67,24 @@ def command(
     Example:
       topk-secagg run round --gradients gradients/ --survivors 3 --colluders 1 --density 0.01
     """
+    from topk_secagg.gradients.files import check_writable
     from topk_secagg.steps.run import run
 
+    if output is not None:
+        check_writable(output)
+    elif mean:
+        raise click.UsageError("--mean is about what --output gets; give --output FILE")
+    if randomness == "os" and options["insecure_seed"] is not None:
+        raise click.UsageError("--randomness os and --insecure-seed contradict each other")
     files = gradient_files([*gradients, *more])
     if like is None and length is None:
         like = files[0]
     users = len(files) if users is None else users
     if users != len(files):
         raise click.UsageError(f"{len(files)} gradients for {users} users; one file per user is needed")
+    for user in (*drop_masking, *drop_elimination):
+        if not 1 <= user <= users:
+            raise click.UsageError(f"there is no user {user} to drop out; users are 1 to {users}")
     space = start_round(console, round_folder, like=like, length=length, entry=entry, users=users, **options)
     report = run(
         space,
@@ -109,6 +119,8 @@ def gradient_files(paths: list[Path]) -> list[Path]:
 
     files: list[Path] = []
     for path in paths:
+        if not path.exists():
+            raise InputMissing(f"{path} is not there", "check --gradients")
         if path.is_dir():
             files += [file for file in path.iterdir() if file.suffix in READABLE]
         else:

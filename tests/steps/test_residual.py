@@ -15,7 +15,7 @@ from topk_secagg.steps.eliminate import eliminate
 from topk_secagg.steps.freeze import freeze
 from topk_secagg.steps.mask import mask
 from topk_secagg.storage import residual as residual_file
-from topk_secagg.storage.residual import read_residual
+from topk_secagg.storage.residual import read_residual, stage_residual
 
 L, K = 12, 3
 
@@ -32,7 +32,7 @@ def gradients(tmp_path):
 
 
 def kept(path):
-    value, _ = read_residual(path, L)
+    value, _ = read_residual(path, int(path.stem[1:]), L)
     return np.zeros(L) if value is None else value
 
 
@@ -148,7 +148,7 @@ def test_a_residual_that_somebody_changed_is_not_overwritten(tmp_path, gradients
     for user in later.users():
         mask(later, user, tmp_path / f"g{user}.npy", residual=tmp_path / f"r{user}.h5")
     freeze(later)
-    shutil.copy(tmp_path / "r2.h5", tmp_path / "r1.h5")
+    stage_residual(tmp_path / "r1.h5", later.session, 1, np.ones(L))
     before = (tmp_path / "r1.h5").read_bytes()
     with pytest.raises(Refused, match="not the residual that was added"):
         eliminate(later, 1)

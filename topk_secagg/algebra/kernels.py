@@ -6,18 +6,20 @@ Callers import this module inside functions: loading numba takes half a second, 
 
 from __future__ import annotations
 
-import numba
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
+from .compiled import inlined, kernel
 from .field import Integers, Montgomery, Symbols, to_montgomery
 
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 
 
-@numba.njit(inline="always")
-def product(a_mont, b, q, inverse):  # type: ignore[no-untyped-def]
+@inlined
+def product(a_mont: Any, b: Any, q: Any, inverse: Any) -> Any:
     """A b mod q for a in Montgomery form (see field.Montgomery)."""
     p = a_mont * b
     m = ((p & _LOW) * inverse) & _LOW
@@ -25,14 +27,16 @@ def product(a_mont, b, q, inverse):  # type: ignore[no-untyped-def]
     return high - borrow + q * np.uint64(high < borrow)
 
 
-@numba.njit(inline="always")
-def reduced(a, q):  # type: ignore[no-untyped-def]
+@inlined
+def reduced(a: Any, q: Any) -> Any:
     """A mod q for a < 2 q."""
     return a - q * np.uint64(a >= q)
 
 
-@numba.njit(cache=True, nogil=True)
-def _encode(dense, sparse, noise, slot, place, scale, q, inverse, shares):  # type: ignore[no-untyped-def]
+@kernel
+def _encode(
+    dense: Any, sparse: Any, noise: Any, slot: Any, place: Any, scale: Any, q: Any, inverse: Any, shares: Any
+) -> None:
     users, terms = dense.shape
     rows, _, width = noise.shape
     for i in range(rows):
@@ -82,8 +86,8 @@ def encode(
     )
 
 
-@numba.njit(cache=True, nogil=True)
-def _eliminate(f, h, x, rotation, group, q, inverse, total):  # type: ignore[no-untyped-def]
+@kernel
+def _eliminate(f: Any, h: Any, x: Any, rotation: Any, group: Any, q: Any, inverse: Any, total: Any) -> None:
     rows, width = f.shape
     for i in range(rows):
         out, shift, factor = total[group[i]], rotation[i], x[i]
@@ -105,8 +109,8 @@ def eliminate(
     _eliminate(f, h, to_montgomery(x, q), rotation, group, constants.q, constants.inverse, total)
 
 
-@numba.njit(cache=True, nogil=True)
-def _inner(a, b, low, high):  # type: ignore[no-untyped-def]
+@kernel
+def _inner(a: Any, b: Any, low: Any, high: Any) -> None:
     for i in range(a.shape[0]):
         for c in range(b.shape[0]):
             small, large = np.uint64(0), np.uint64(0)
@@ -129,8 +133,8 @@ def inner_products(a: Symbols, b: Symbols, q: int) -> Symbols:
     return ((high % modulus * half + low % modulus) % modulus).astype(np.uint32)
 
 
-@numba.njit(cache=True, nogil=True)
-def _matmul(a, b, q, inverse, out):  # type: ignore[no-untyped-def]
+@kernel
+def _matmul(a: Any, b: Any, q: Any, inverse: Any, out: Any) -> None:
     rows, inner = a.shape
     width = b.shape[1]
     for i in range(rows):

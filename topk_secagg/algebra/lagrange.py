@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-import galois
 import numpy as np
 import numpy.typing as npt
+
+from . import compiled  # noqa: F401 - before galois
 
 
 @lru_cache(maxsize=8)
 def galois_field(q: int) -> Any:
     """F_q in galois, without just-in-time compilation: its matrices here are tiny."""
+    import galois
+
     return galois.GF(q, compile="python-calculate")
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import galois
 import numpy as np
 
 from .field import Symbols
@@ -50,6 +49,8 @@ def _berlekamp_welch(
     Find E (degree <= most) and Q (degree < dimension + most), not both zero, with Q(a_i) = y_i E(a_i) for
     all i: if at most `most` symbols are wrong, Q / E is the polynomial behind the others.
     """
+    import galois
+
     field = galois_field(q)
     points, values = field(list(alpha)), field(word.astype(object))
     powers = field.Ones((len(alpha), dimension + most))

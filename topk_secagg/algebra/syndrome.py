@@ -6,14 +6,13 @@ product fits; an `_m` at the end of a name marks a factor in Montgomery form, a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from topk_secagg.errors import BadData
+from ..errors import BadData
+from .compiled import kernel
 
 Symbols = NDArray[np.uint32]
 Words = NDArray[np.uint64]
@@ -24,8 +23,6 @@ LOW = np.uint64(0xFFFFFFFF)
 ONE = np.uint64(1)
 GROUPS_AT_ONCE = 64  # so that the vectors in work stay in the cache while the powers go by
 ROWS_NAMED = 5
-
-_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Entries(NamedTuple):
@@ -86,18 +83,13 @@ def _field(M: int, q: int) -> tuple[np.uint64, np.uint64]:
     return np.uint64(q), np.uint64(pow(q, -1, 2**32))
 
 
-def _kernel(function: _Function) -> _Function:
-    """Compile on first use; keep the machine code beside this file."""
-    return cast(_Function, numba.njit(cache=True, nogil=True)(function))
-
-
-@_kernel
+@kernel
 def _lift(difference: np.uint64, q: np.uint64) -> np.uint64:
     """A difference in (-q, q), wrapped to 64 bits, as its residue: its high half is a mask of its sign."""
     return difference + (q & (difference >> HALF))
 
 
-@_kernel
+@kernel
 def _times(a: np.uint64, b: np.uint64, q: np.uint64, q_inverse: np.uint64) -> np.uint64:
     """a * b / 2^32 mod q; the masks tell the compiler that 32 x 32 bit products will do."""
     product = (a & LOW) * (b & LOW)
@@ -105,7 +97,7 @@ def _times(a: np.uint64, b: np.uint64, q: np.uint64, q_inverse: np.uint64) -> np
     return _lift((product >> HALF) - ((multiple * (q & LOW)) >> HALF), q)
 
 
-@_kernel
+@kernel
 def _inverse_m(a: np.uint64, q: np.uint64, q_inverse: np.uint64) -> np.uint64:
     """a^-1 = a^(q-2), in Montgomery form."""
     square = (a << HALF) % q
@@ -119,7 +111,7 @@ def _inverse_m(a: np.uint64, q: np.uint64, q_inverse: np.uint64) -> np.uint64:
     return power
 
 
-@_kernel
+@kernel
 def _points_m(places: Places, q: np.uint64) -> Words:
     """gamma_i of every place i, in Montgomery form."""
     points_m = np.empty(len(places), np.uint64)
@@ -128,7 +120,7 @@ def _points_m(places: Places, q: np.uint64) -> Words:
     return points_m
 
 
-@_kernel
+@kernel
 def _dot(left: Any, right: Words, q: np.uint64) -> np.uint64:
     """sum_i left_i * right_i mod q; the halves of the products are summed apart and cannot overflow."""
     low = high = np.uint64(0)
@@ -140,14 +132,14 @@ def _dot(left: Any, right: Words, q: np.uint64) -> np.uint64:
     return ((high << HALF) | (low & LOW)) % q
 
 
-@_kernel
+@kernel
 def _multiply(words: Words, factors_m: Words, q: np.uint64, q_inverse: np.uint64) -> None:
     """words_i *= factors_i."""
     for i in range(len(words)):
         words[i] = _times(words[i], factors_m[i], q, q_inverse)
 
 
-@_kernel
+@kernel
 def _evaluate(coefficients: Words, points_m: Words, q: np.uint64, q_inverse: np.uint64) -> Words:
     """sum_k c_k * z^(n-1-k) at every point z, by Horner's rule: the highest of n coefficients is first."""
     values = np.zeros(len(points_m), np.uint64)
@@ -157,7 +149,7 @@ def _evaluate(coefficients: Words, points_m: Words, q: np.uint64, q_inverse: np.
     return values
 
 
-@_kernel
+@kernel
 def _power_sums(vectors: Symbols, q: np.uint64, q_inverse: np.uint64, sums: Symbols) -> None:
     """sums[g, j] = sum_i vectors[g, i] * gamma_i^j, with the j-th powers of all points kept for all g."""
     points_m = _points_m(np.arange(vectors.shape[1]), q)
@@ -168,7 +160,7 @@ def _power_sums(vectors: Symbols, q: np.uint64, q_inverse: np.uint64, sums: Symb
         _multiply(powers, points_m, q, q_inverse)
 
 
-@_kernel
+@kernel
 def _locator(backwards: Words, q: np.uint64, q_inverse: np.uint64) -> Words:
     """Berlekamp and Massey: the shortest C = (1, c_1, ..., c_w) with sum_k c_k S_(n-k) = 0 for all n >= w.
 
@@ -199,7 +191,7 @@ def _locator(backwards: Words, q: np.uint64, q_inverse: np.uint64) -> Words:
     return now[: width + 1]
 
 
-@_kernel
+@kernel
 def _solve(syndromes: Symbols, M: int, q: np.uint64, q_inverse: np.uint64) -> tuple[Places, Places, Words]:
     """The candidate for each row, not yet checked: (weight, places, values), `weight` of the latter two.
 
@@ -234,7 +226,7 @@ def _solve(syndromes: Symbols, M: int, q: np.uint64, q_inverse: np.uint64) -> tu
     return weight, places, values
 
 
-@_kernel
+@kernel
 def _reproduces(
     syndromes: Symbols, q: np.uint64, q_inverse: np.uint64, weight: Places, places: Places, values: Words
 ) -> NDArray[np.bool_]:

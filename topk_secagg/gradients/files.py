@@ -30,15 +30,15 @@ def read_gradient(path: Path, entry: str = "") -> list[Tensor]:
     """The tensors of a gradient file, in the file's order; `entry` picks a part of a PyTorch checkpoint."""
     if path.suffix not in READABLE:
         raise UsageError(f"{path}: no reader for {path.suffix!r} files", f"one of {', '.join(READABLE)}")
-    if path.suffix in TORCH:
-        return torch_file.read(path, entry)
-    if entry:
+    if entry and path.suffix not in TORCH:
         raise UsageError("--entry is for PyTorch checkpoints", f"{path.suffix} files have no entries")
     try:
-        return _READERS[path.suffix](path)
+        if path.exists() and not path.is_file():
+            raise InputMissing(f"{path} is not a file", "check the path")
+        return torch_file.read(path, entry) if path.suffix in TORCH else _READERS[path.suffix](path)
     except FileNotFoundError:
         raise InputMissing(f"{path} is not there", "check the path") from None
-    except (PermissionError, IsADirectoryError) as error:
+    except OSError as error:
         raise InputMissing(
             f"cannot read {path}: {(error.strerror or '').lower()}", "check the path"
         ) from None

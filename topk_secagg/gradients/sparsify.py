@@ -67,5 +67,8 @@ def values_at(gradient: npt.NDArray[Any], index: Index) -> npt.NDArray[np.float6
 
 def kept_energy(p: Parameters, gradient: npt.NDArray[Any], values: npt.NDArray[np.float64]) -> float:
     """The energy of the selected values as a share of that of the K largest magnitudes."""
-    best = float(np.square(values_at(gradient, top_k(gradient, p.top_k))).sum())
-    return float(np.square(values).sum()) / best if best else 1.0
+    best = values_at(gradient, top_k(gradient, p.top_k))
+    largest = np.abs(best).max()
+    if not largest:
+        return 1.0
+    return float(np.square(values / largest).sum() / np.square(best / largest).sum())

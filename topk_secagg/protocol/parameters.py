@@ -58,6 +58,11 @@ class Parameters:
         if blocks is None:
             blocks = survivors - colluders
         buckets = 0
+        _require(
+            construction == "rotation" or picks is None,
+            "picks belong to the construction rotation",
+            "drop --picks or add --construction rotation",
+        )
         if construction == "rotation":
             picks = DEFAULT_PICKS if picks is None else picks
             buckets = least_buckets(top_k, max(picks, 1), max(blocks, 1))
@@ -107,7 +112,7 @@ class Parameters:
         _require(
             self.scale == quantisation_scale(q, N, self.clip) and self.scale >= 1 and self.largest >= 1,
             f"a field of {q} elements has no room for {N} values up to {self.clip:g}",
-            "take a smaller --clip or a larger --field",
+            "take another --clip or a larger --field",
         )
         _require(
             self.construction in CONSTRUCTIONS,

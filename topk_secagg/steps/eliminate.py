@@ -64,14 +64,14 @@ def eliminate(
                 expected = session.header(user, sender=m, sharing=x.sharing)
                 shares[m] = files.enter_context(_share(space, user, m, expected, opener))
             attributes = session.header(user, survivors=survivors.digest)
+            ledger.answer(survivors.digest)  # durable before a byte of Y is anywhere that others can see
             temporary = files.enter_context(whole_file(path))
             with creating(temporary, "elimination", attributes, {"y": ("<u4", shape)}) as writer:
                 for start, answer in answer_blocks(p, {m: x.masked for m, x in frozen.items()}, shares):
                     writer.write("y", start, answer)
                     progress((start + len(answer)) / p.groups)
-            ledger.answer(survivors.digest)
         if ledger.residual:
-            commit_residual(space.residual_path(user), ledger.residual, p.length)
+            commit_residual(space.residual_path(user), ledger.residual, user, p.length)
     payload = shape[0] * shape[1] * SYMBOL_BYTES
     return EliminateReport(user, path, sorted(survivors.digests), p.by_syndromes(count), payload)
 

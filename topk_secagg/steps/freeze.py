@@ -34,7 +34,8 @@ def freeze(space: Workspace, only: Iterable[int] | None = None) -> FreezeReport:
                 )
         if len(chosen) < p.survivors:
             raise TooFewSurvivors(
-                f"{len(chosen)} users have masked, and {p.survivors} must survive",
+                f"{len(chosen)} users {'have masked' if only is None else 'are named'}, "
+                f"and {p.survivors} must survive",
                 "wait for more users to run `topk-secagg mask`",
             )
         files = {user: read_masked(space.session, space.masked_path(user), user) for user in chosen}

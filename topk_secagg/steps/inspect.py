@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,11 @@ import numpy as np
 
 from ..errors import BadData, InputMissing, SecAggError
 from ..protocol.rates import measured_r1, measured_r2, theorem_r1, theorem_r2
-from ..storage.artifacts import Artifact, opened
-from ..storage.documents import digest, read_bytes
-from ..storage.public import read_masked
+from ..storage import documents
+from ..storage.artifacts import VERSION, Artifact, opened
+from ..storage.documents import kind_of, read_bytes
+from ..storage.ledger import parse_ledger
+from ..storage.public import SURVIVOR_KEYS, read_masked, survivor_rows
 from ..storage.session import Session, read_session
 from ..storage.shares import ShareFile
 
@@ -57,18 +58,12 @@ def _session_near(path: Path) -> Session | None:
 
 
 def _describe_document(path: Path, content: bytes, session: Session | None) -> Description:
-    try:
-        document = json.loads(content)
-        kind = document["kind"]
-        if document["format"] != "topk-secagg" or type(kind) is not str:
-            raise ValueError
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise BadData(f"{path} is not a topk-secagg file", "check the path") from None
+    kind = kind_of(path, content)
     d = Description(path, kind, intact=True)
-    d.facts["version"] = document.get("version")
+    d.facts["version"] = VERSION
     if kind == "session":
-        d.facts["session"] = digest(content)
         parsed = read_session(path)
+        d.facts["session"] = parsed.id
         d.facts["insecure"] = bool(parsed.insecure)
         d.facts.update(parsed.parameters.as_dict())
         d.facts["alpha"], d.facts["beta"] = list(parsed.points.alpha), list(parsed.points.beta)
@@ -76,14 +71,21 @@ def _describe_document(path: Path, content: bytes, session: Session | None) -> D
         d.facts["sealed"] = parsed.recipients is not None
         d.facts["offline_bytes"] = parsed.parameters.offline_bytes
         return d
-    d.facts.update(
-        {key: value for key, value in document.items() if key not in ("format", "kind", "version")}
-    )
-    d.facts["insecure"] = bool(d.facts.get("insecure"))
-    if kind == "survivors":
-        d.facts["survivors"] = [row["user"] for row in document.get("survivors", [])]
-        d.facts["sha256"] = digest(content)
-    _check_session(d, document.get("session"), session)
+    if kind == "ledger":
+        ledger = parse_ledger(path, content)
+        d.facts["user"], d.facts["session"] = ledger.user, ledger.session
+        d.facts["insecure"] = bool(ledger.insecure)
+        d.facts["shared"], d.facts["masked"] = ledger.shared, ledger.masked
+        d.facts["answered"] = ledger.answered
+        d.facts["residual"] = ledger.residual.path if ledger.residual else None
+    else:
+        body = documents.parse(path, content, "survivors", SURVIVOR_KEYS)
+        rows = survivor_rows(path, body)
+        d.facts["session"], d.facts["insecure"] = body["session"], bool(body["insecure"])
+        d.facts["survivors"] = list(rows.digests)
+        d.facts["weights"] = list(rows.weights.values())
+        d.facts["sha256"] = documents.digest(content)
+    _check_session(d, d.facts["session"], session)
     return d
 
 
@@ -128,6 +130,8 @@ def _values(artifact: Artifact, name: str) -> dict[str, Any]:
         part = artifact.read_rows(name, start, min(start + 4096, rows))
         low.append(part.min())
         high.append(part.max())
+    if not np.isfinite([*low, *high]).all():
+        raise artifact.bad(f"a value of {name} is not finite")
     first = artifact.read_rows(name, 0, min(rows, _SHOWN)).reshape(-1)[:_SHOWN]
     return {"low": min(low).item(), "high": max(high).item(), "values": first.tolist()}
 

@@ -17,7 +17,7 @@ from ..gradients.sparsify import kept_energy, select_random, select_top, values_
 from ..protocol.masking import mask_input
 from ..protocol.messages import Sparse
 from ..protocol.parameters import Parameters
-from ..storage.artifacts import write_artifact
+from ..storage.artifacts import digest_at_hand, write_artifact
 from ..storage.atomic import make_folder, whole_file
 from ..storage.ledger import Ledger
 from ..storage.public import masked_bytes, masked_datasets, read_masked, weight_text
@@ -83,26 +83,28 @@ def mask(
         digest_of_input = gradient_digest(flat) if residual else ""
         before = None
         if residual is not None:
-            carried, before = read_residual(residual, p.length)
+            carried, before = read_residual(residual, user, p.length)
             if ledger.residual and before == ledger.residual.after:
                 return _done_already(space, user, ledger, stored, digest_of_input)
             if carried is not None:
                 flat = flat + carried
         chosen = choose(p, stored, flat, weight, select, saturate=saturate)
         masked = mask_input(p, stored.secret, chosen.sparse)
+        attributes = session.header(user, sharing=stored.sharing, weight=weight_text(weight))
+        datasets = masked_datasets(p, masked)
+        digest = digest_at_hand("masked", attributes, datasets)
+        ledger.check_masks(digest)
+        pending = None
+        if residual is not None:
+            unsent = flat.astype(np.float64)
+            inside = chosen.sparse.index < p.length
+            unsent[chosen.sparse.index[inside]] -= chosen.sent[inside] / weight
+            after = stage_residual(space.residual_path(user), session, user, unsent)
+            pending = Residual(str(residual.absolute()), before, after, digest_of_input)
         make_folder(path.parent)
+        ledger.spend_masks(digest, pending)  # durable before a byte of X is anywhere that others can see
         with whole_file(path) as temporary:
-            attributes = session.header(user, sharing=stored.sharing, weight=weight_text(weight))
-            digest = write_artifact(temporary, "masked", attributes, masked_datasets(p, masked))
-            ledger.check_masks(digest)
-            staged = None
-            if residual is not None:
-                unsent = flat.astype(np.float64)
-                real = chosen.sparse.index < p.length
-                unsent[chosen.sparse.index[real]] -= chosen.sent[real] / weight
-                after = stage_residual(space.residual_path(user), session, user, unsent)
-                staged = Residual(str(residual.absolute()), before, after, digest_of_input)
-            ledger.spend_masks(digest, staged)
+            write_artifact(temporary, "masked", attributes, datasets)
     return MaskReport(
         user, path, digest, p.entries, masked_bytes(p), stored.private, chosen.clipped, chosen.kept_energy
     )
@@ -123,7 +125,8 @@ def choose(
     """Which coordinates are sent, and as what."""
     index = select_top(p, flat) if select == "top" else select_random(p, stored.rounding().child("select"))
     values = values_at(flat, index)
-    weighted = values * weight
+    with np.errstate(over="ignore"):
+        weighted = values * weight  # beyond any float is beyond the clip
     rounding = rounding_source(stored.rounding(), index, weighted)
     quantised = quantise(p, weighted, rounding, saturate=saturate)
     exact = select == "top" and not p.buckets

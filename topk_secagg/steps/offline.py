@@ -20,13 +20,12 @@ from ..algebra.randomness import (
 from ..errors import BadData, InputMissing, Refused, UsageError
 from ..protocol.messages import ShareBlock
 from ..protocol.offline import draw_secret, share_blocks
-from ..storage.artifacts import opened
 from ..storage.atomic import make_folder
 from ..storage.keys import Identity, read_identity
 from ..storage.ledger import Ledger
 from ..storage.sealing import sealing_shares
 from ..storage.secrets import StoredSecret, read_secret, write_secret
-from ..storage.shares import writing_shares
+from ..storage.shares import share_rows, writing_shares
 from ..storage.workspace import Workspace
 
 Progress = Callable[[float], None]
@@ -57,9 +56,16 @@ def offline(
     """
     space.check_user(user)
     p = space.session.parameters
+    if randomness == "os" and space.session.insecure:
+        raise UsageError("this round is drawn from a public seed", "drop --randomness os")
     signer = own_identity(space, user, identity)
     with space.step_of(user):
         ledger, stored = _secret(space, user, randomness)
+        if ledger.shared not in (None, stored.sharing):
+            raise Refused(
+                f"{space.secret_path(user)} is not the secret whose shares were made",
+                "put that one back, or start a new round",
+            )
         missing = [m for m in space.users() if not _is_complete(space, m, user, stored.sharing)]
         if missing and stored.randomness == "os":
             if ledger.shared:
@@ -111,8 +117,9 @@ def _is_complete(space: Workspace, user: int, sender: int, sharing: str) -> bool
     if space.session.recipients:
         return space.share_path(user, sender).exists()
     try:
-        with opened(space.share_path(user, sender), "share") as artifact:
-            artifact.expect(space.session.header(user, sender=sender, sharing=sharing))
+        expected = space.session.header(user, sender=sender, sharing=sharing)
+        with share_rows(space.session.parameters, space.share_path(user, sender), expected) as share:
+            share.check_all()
     except (InputMissing, BadData):
         return False
     return True

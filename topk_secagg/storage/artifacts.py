@@ -18,7 +18,8 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import BadData, InputMissing
+from ..errors import BadData
+from .atomic import open_regular
 
 FORMAT = "topk-secagg"
 VERSION = 1
@@ -118,10 +119,8 @@ def creating(
 
     `attributes` needs session, user, insecure and those of the kind, and gains sha256 at the end.
     """
-    import h5py
-
     attributes.update(format=FORMAT, version=VERSION, kind=kind)
-    with h5py.File(path, "w", libver=_LIBVER, locking=False) as file:
+    with _new_file(path) as file:
         datasets = lay_out(file, shapes)
         fd = os.open(path, os.O_RDWR)
         try:
@@ -133,6 +132,21 @@ def creating(
             os.close(fd)
         attributes["sha256"] = digest.hexdigest()
         put_attributes(file, attributes)
+
+
+@contextmanager
+def _new_file(path: Path) -> Iterator[Any]:
+    """A new HDF5 file; what HDF5 says when the disk is full becomes the OSError that it is."""
+    import h5py
+
+    file = h5py.File(path, "w", libver=_LIBVER, locking=False)
+    try:
+        yield file
+    finally:
+        try:
+            file.close()
+        except RuntimeError as error:
+            raise OSError(str(error)) from error
 
 
 def lay_out(file: Any, shapes: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, Dataset]:
@@ -158,14 +172,14 @@ def put_attributes(file: Any, attributes: Attributes) -> None:
         file.attrs.create(name, np.bytes_(value) if isinstance(value, str) else np.uint64(value))
 
 
-def digest_of(
-    kind: str, attributes: Attributes, datasets: Mapping[str, Dataset], content: Mapping[str, Array]
-) -> str:
-    """The digest of an artifact whose digested datasets are at hand."""
+def digest_at_hand(kind: str, attributes: Attributes, datasets: Mapping[str, Array]) -> str:
+    """The digest that an artifact with this content will have; sets what all artifacts of the kind share."""
+    attributes.update(format=FORMAT, version=VERSION, kind=kind)
     digest = attributes_digest(attributes)
     for name in sorted(set(datasets) - set(KINDS[kind].undigested)):
-        digest.update(datasets[name].header(name))
-        digest.update(np.ascontiguousarray(content[name]).data)
+        array = np.ascontiguousarray(datasets[name])
+        digest.update(Dataset(array.dtype, array.shape, 0).header(name))
+        digest.update(array.reshape(-1).view(np.uint8).data)
     return str(digest.hexdigest())
 
 
@@ -254,14 +268,7 @@ class Artifact:
 @contextmanager
 def opened(path: Path, kind: str | None = None, *, verify: bool = True) -> Iterator[Artifact]:
     """Open an artifact and check everything about it that needs no session."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except FileNotFoundError:
-        raise InputMissing(f"{path} is not there", _whose_step(kind)) from None
-    except OSError as error:
-        raise InputMissing(
-            f"cannot read {path}: {(error.strerror or '').lower()}", "check its permissions"
-        ) from None
+    fd = open_regular(path, _whose_step(kind))
     try:
         yield checked(fd, path, kind, verify=verify)
     finally:
@@ -271,8 +278,6 @@ def opened(path: Path, kind: str | None = None, *, verify: bool = True) -> Itera
 def checked(fd: int, path: Path, kind: str | None = None, *, verify: bool = True) -> Artifact:
     """The artifact in an open file, which messages call `path`."""
     status = os.fstat(fd)
-    if not stat.S_ISREG(status.st_mode):
-        raise BadData(f"{path} is not a file", _whose_step(kind))
     attributes, datasets = _structure(fd, path, status.st_size, kind)
     mode = stat.S_IMODE(status.st_mode)
     artifact = Artifact(path, KINDS[attributes["kind"]], attributes, datasets, fd, mode)
@@ -363,6 +368,7 @@ def _dataset(file: Any, name: str, allowed: tuple[str, ...], file_size: int, ref
         and plist.get_external_count() == 0
         and plist.get_nfilters() == 0
         and handle.dtype.str in allowed
+        and len(handle.shape) > 0
     )
     if not plain:
         raise refuse(f"{name!r} is not a plain dataset of {' or '.join(allowed)}")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import fcntl
+import glob
 import os
+import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..errors import Busy, CannotWrite
+from ..errors import BadData, Busy, CannotWrite, InputMissing
 
 PUBLIC = 0o644
 PRIVATE = 0o600
@@ -20,16 +23,40 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = error.strerror or str(error).splitlines()[0]
         raise CannotWrite(
-            f"cannot write {path}: {reason.lower()}", "check the folder's permissions and free space"
+            f"cannot write {path}: {reason(error)}", "check the folder's permissions and free space"
         ) from error
+
+
+def reason(error: OSError) -> str:
+    """Why the operating system refused, in a few words; HDF5 buries them in a long text."""
+    if error.strerror and error.errno:
+        return error.strerror.lower()
+    buried = re.search(r"error message = '([^']+)'", str(error))
+    return buried[1].lower() if buried else "the disk does not take it"
+
+
+def open_regular(path: Path, hint: str) -> int:
+    """A descriptor to read an ordinary file from; pipes and devices do not keep anybody waiting."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise InputMissing(f"{path} is not there", hint) from None
+    except OSError as error:
+        raise InputMissing(f"cannot read {path}: {reason(error)}", hint) from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise BadData(f"{path} is not a file", hint)
+    return fd
 
 
 def make_folder(path: Path, *, private: bool = False) -> None:
     """Create a folder and those above it; a private one is closed to others."""
     with writing(path):
         path.mkdir(parents=True, exist_ok=True, mode=0o700 if private else 0o777)
+        status = path.stat()
+        if private and status.st_mode & 0o077 and status.st_uid == os.geteuid():
+            path.chmod(0o700)
 
 
 def sync_folder(path: Path) -> None:
@@ -48,7 +75,7 @@ def whole_file(path: Path, mode: int = PUBLIC) -> Iterator[Path]:
     Leftovers of killed processes are removed; callers hold the lock of the step.
     """
     with writing(path):
-        for leftover in path.parent.glob(f".{path.name}.*.tmp"):
+        for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
             leftover.unlink(missing_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:

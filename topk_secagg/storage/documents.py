@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
-from ..errors import BadData, InputMissing
+from ..errors import BadData
 from .artifacts import FORMAT, VERSION
+from .atomic import open_regular
 
 _LARGEST = 64 << 20
 
@@ -26,16 +28,22 @@ def digest(content: bytes) -> str:
 
 def read_bytes(path: Path, hint: str) -> bytes:
     """The bytes of a document, or an error that says which step is missing."""
-    try:
-        with path.open("rb") as stream:
-            content = stream.read(_LARGEST + 1)
-    except FileNotFoundError:
-        raise InputMissing(f"{path} is not there", hint) from None
-    except OSError as error:
-        raise InputMissing(f"cannot read {path}: {(error.strerror or '').lower()}", hint) from None
+    with os.fdopen(open_regular(path, hint), "rb") as stream:
+        content = stream.read(_LARGEST + 1)
     if len(content) > _LARGEST:
         raise BadData(f"{path} is too large to be what its name says", "fetch or make the file again")
     return content
+
+
+def kind_of(path: Path, content: bytes) -> str:
+    """The kind that a document says it is, if that is one of those that there are."""
+    try:
+        kind = json.loads(content.decode("ascii"), parse_constant=_refuse)["kind"]
+    except (ValueError, RecursionError, TypeError, KeyError):
+        kind = None
+    if kind not in ("session", "survivors", "ledger"):
+        raise BadData(f"{path} is not a topk-secagg file", "check the path")
+    return str(kind)
 
 
 def parse(path: Path, content: bytes, kind: str, keys: set[str]) -> dict[str, Any]:
@@ -49,12 +57,12 @@ def parse(path: Path, content: bytes, kind: str, keys: set[str]) -> dict[str, An
         return body
 
     try:
-        document = json.loads(content.decode("ascii"), object_pairs_hook=unique)
+        document = json.loads(content.decode("ascii"), object_pairs_hook=unique, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         raise BadData(f"{path} is not a JSON document of this program", hint) from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise BadData(f"{path} is not a topk-secagg file", hint)
-    if document.get("version") != VERSION:
+    if type(document.get("version")) is not int or document["version"] != VERSION:
         raise BadData(f"{path} has format version {document.get('version')!r}, not {VERSION}", hint)
     if document.get("kind") != kind:
         raise BadData(f"{path} is of kind {document.get('kind')!r}, not {kind!r}", hint)
@@ -62,6 +70,10 @@ def parse(path: Path, content: bytes, kind: str, keys: set[str]) -> dict[str, An
     if set(body) != keys:
         raise BadData(f"{path} does not have the keys of a {kind}", hint)
     return body
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
 
 
 def is_digest(value: object) -> bool:

@@ -34,22 +34,11 @@ class Ledger:
     @staticmethod
     def read(path: Path, session: str, user: int) -> Ledger:
         """The ledger on disk, which must be of this session and user."""
-        content = documents.read_bytes(
-            path, "without its ledger the secret cannot be used; take part in a new round"
-        )
-        body = documents.parse(path, content, "ledger", _KEYS)
-        if body["session"] != session or body["user"] != user:
+        hint = "without its ledger the secret cannot be used; take part in a new round"
+        ledger = parse_ledger(path, documents.read_bytes(path, hint))
+        if ledger.session != session or ledger.user != user:
             raise BadData(f"{path} belongs to another session or user", "was it copied from elsewhere?")
-        for key in ("shared", "masked", "answered"):
-            if not (body[key] is None or documents.is_digest(body[key])):
-                raise BadData(f"{path}: {key} is not a digest", "take part in a new round")
-        try:
-            body["residual"] = body["residual"] and Residual(**body["residual"])
-        except TypeError:
-            raise BadData(
-                f"{path}: its residual is not what it should be", "take part in a new round"
-            ) from None
-        return Ledger(path, **body)
+        return ledger
 
     def write(self) -> None:
         """Make the ledger durable."""
@@ -72,7 +61,7 @@ class Ledger:
     def spend_masks(self, digest: str, residual: Residual | None = None) -> Ledger:
         """Record that X with this digest is sent, and the residual that waits to be committed."""
         self.check_masks(digest)
-        return self._record(replace(self, masked=digest, residual=residual))
+        return self._record(replace(self, masked=digest, residual=residual or self.residual))
 
     def answer(self, digest: str) -> Ledger:
         """Record that the survivor set with this digest is answered. Two answers reveal one user's input."""
@@ -87,3 +76,24 @@ class Ledger:
         if changed != self:
             changed.write()
         return changed
+
+
+def parse_ledger(path: Path, content: bytes) -> Ledger:
+    """A ledger from its bytes, whosever it is."""
+    body = documents.parse(path, content, "ledger", _KEYS)
+    digests = [
+        body["session"],
+        *(body[key] for key in ("shared", "masked", "answered") if body[key] is not None),
+    ]
+    try:
+        body["residual"] = body["residual"] and Residual.from_json(body["residual"])
+        sound = (
+            all(map(documents.is_digest, digests))
+            and type(body["user"]) is int
+            and body["insecure"] in (0, 1)
+        )
+    except (TypeError, ValueError):
+        sound = False
+    if not sound:
+        raise BadData(f"{path} is not what a ledger looks like", "take part in a new round")
+    return Ledger(path, **body)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from .artifacts import Array, Artifact, opened
 from .session import Session
 from .workspace import Workspace
 
-_SURVIVOR_KEYS = {"session", "insecure", "survivors"}
+SURVIVOR_KEYS = {"session", "insecure", "survivors"}
 
 
 @dataclass(frozen=True)
@@ -122,29 +123,40 @@ def read_survivors(space: Workspace) -> Survivors:
     path = space.survivors_path
     hint = "run `topk-secagg freeze` first, or copy survivors.json from whoever did"
     content = documents.read_bytes(path, hint)
-    body = documents.parse(path, content, "survivors", _SURVIVOR_KEYS)
+    body = documents.parse(path, content, "survivors", SURVIVOR_KEYS)
     if body["session"] != space.session.id or body["insecure"] != space.session.insecure:
         raise BadData(f"{path} belongs to another session", "was it copied from elsewhere?")
-    try:
-        digests = {row["user"]: row["sha256"] for row in body["survivors"]}
-        weights = {row["user"]: row["weight"] for row in body["survivors"]}
-        sound = (
-            set(digests) <= set(space.users())
-            and all(documents.is_digest(digest) for digest in digests.values())
-            and all(type(w) is float and math.isfinite(w) and w > 0 for w in weights.values())
-            and survivors_bytes(space, digests, weights) == content
-        )
-    except (KeyError, TypeError):
-        sound = False
-    if not sound:
-        raise BadData(f"{path} does not name users with their digests and weights", "fetch it again")
+    rows = survivor_rows(path, body)
+    if (
+        not set(rows.digests) <= set(space.users())
+        or survivors_bytes(space, rows.digests, rows.weights) != content
+    ):
+        raise BadData(f"{path} names users that are not in this round", "fetch it again")
     need = space.session.parameters.survivors
-    if len(digests) < need:
+    if len(rows.digests) < need:
         raise TooFewSurvivors(
-            f"{path} names {len(digests)} survivors, and {need} are needed",
+            f"{path} names {len(rows.digests)} survivors, and {need} are needed",
             "no answer is given: it would give inputs away",
         )
-    return Survivors(digests, weights, documents.digest(content))
+    return replace(rows, digest=documents.digest(content))
+
+
+def survivor_rows(path: Path, body: dict[str, Any]) -> Survivors:
+    """The rows of survivors.json: users with a digest and a positive weight, each once."""
+    rows = body["survivors"]
+    sound = isinstance(rows, list) and all(
+        isinstance(row, dict)
+        and set(row) == {"user", "sha256", "weight"}
+        and type(row["user"]) is int
+        and documents.is_digest(row["sha256"])
+        and type(row["weight"]) is float
+        and math.isfinite(row["weight"])
+        and row["weight"] > 0
+        for row in rows
+    )
+    if not sound or len({row["user"] for row in rows}) < len(rows):
+        raise BadData(f"{path} does not name users with their digests and weights", "fetch it again")
+    return Survivors({r["user"]: r["sha256"] for r in rows}, {r["user"]: r["weight"] for r in rows}, "")
 
 
 def read_frozen(space: Workspace, survivors: Survivors) -> dict[int, MaskedFile]:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from ..errors import BadData, CannotWrite, InputMissing, Refused
 from .artifacts import Artifact, opened, write_artifact
 from .atomic import PRIVATE, whole_file, write_whole
+from .documents import is_digest
 from .session import Session
 
 Vector = npt.NDArray[Any]
@@ -37,11 +38,21 @@ class Residual:
     after: str
     gradient: str
 
+    @staticmethod
+    def from_json(raw: dict[str, Any]) -> Residual:
+        """The inverse of `dataclasses.asdict`; TypeError or ValueError for anything else."""
+        residual = Residual(**raw)
+        digests = [residual.after, residual.gradient, residual.before or residual.after]
+        if type(residual.path) is not str or not all(map(is_digest, digests)):
+            raise ValueError("a path and three digests are expected")
+        return residual
 
-def read_residual(path: Path, length: int) -> tuple[Vector | None, str | None]:
-    """The residual and its digest; (None, None) when there is no file yet."""
+
+def read_residual(path: Path, user: int, length: int) -> tuple[Vector | None, str | None]:
+    """The residual of a user and its digest; (None, None) when there is no file yet."""
     try:
         with opened(path, "residual") as artifact:
+            artifact.expect({"user": user})
             return _vector(artifact, length), artifact.attributes["sha256"]
     except InputMissing:
         if path.exists():
@@ -57,10 +68,10 @@ def stage_residual(path: Path, session: Session, user: int, value: Vector) -> st
         )
 
 
-def commit_residual(staged: Path, residual: Residual, length: int) -> None:
+def commit_residual(staged: Path, residual: Residual, user: int, length: int) -> None:
     """Replace the user's file by the staged one, unless that has been done."""
     path = Path(residual.path)
-    _, current = read_residual(path, length)
+    _, current = read_residual(path, user, length)
     if current == residual.after:
         return
     if current != residual.before:

@@ -30,7 +30,7 @@ from .artifacts import (
     Attributes,
     Dataset,
     checked,
-    digest_of,
+    digest_at_hand,
     lay_out,
     put_attributes,
 )
@@ -179,7 +179,7 @@ class SealedWriter:
         """Send the checksums and the attributes, now that the digest can be signed."""
         for i, own in enumerate(self.attributes):
             placeholder, datasets = self.skeletons[i]
-            digest = digest_of("share", own, datasets, {"check": self.check[i]})
+            digest = digest_at_hand("share", own, {"check": self.check[i]})
             final, again = _skeleton(_signed(own, digest, self.signer.sign(digest)), self.p)
             sent = {at: part for at, part in placeholder.parts.items() if at < self.sent[i]}
             if again != datasets or any(final.parts.get(at) != part for at, part in sent.items()):

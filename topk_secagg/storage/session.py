@@ -72,13 +72,15 @@ def read_session(path: Path) -> Session:
         return _session(documents.digest(content), body)
     except UsageError as error:
         raise BadData(f"{path}: {error.message}", "fetch session.json again") from error
-    except (KeyError, TypeError, ValueError) as error:
+    except ValueError as error:
         raise BadData(f"{path}: {error}", "fetch session.json again") from error
+    except (AttributeError, KeyError, TypeError) as error:
+        raise BadData(f"{path}: it is not what a session looks like", "fetch session.json again") from error
 
 
 def _session(name: str, body: dict[str, Any]) -> Session:
     raw = body["parameters"]
-    if set(raw) != set(PARAMETER_NAMES):
+    if not isinstance(raw, dict) or set(raw) != set(PARAMETER_NAMES):
         raise ValueError("the parameters do not have the right keys")
     for key, value in raw.items():
         wanted = {"construction": str, "elimination": str, "clip": float}.get(key, int)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from functools import cached_property
@@ -74,11 +73,9 @@ class Workspace:
             raise UsageError(f"there is no user {user} in this round", f"users are 1 to {len(self.users())}")
 
     def present(self, folder: str) -> Iterator[int]:
-        """The users that have a file in masked/ or elimination/."""
-        for path in sorted((self.root / folder).glob("user-*.h5")):
-            match = re.fullmatch(r"user-(\d{2,})\.h5", path.name)
-            if match and int(match[1]) in self.users() and path.name == f"user-{int(match[1]):02}.h5":
-                yield int(match[1])
+        """The users that have a file in masked/ or elimination/, in order."""
+        names = {path.name for path in (self.root / folder).glob("user-*.h5")}
+        return (n for n in self.users() if f"user-{n:02}.h5" in names)
 
     def step_of(self, user: int) -> AbstractContextManager[None]:
         """The lock under which a step of one user runs."""
