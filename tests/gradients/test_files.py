@@ -193,10 +193,10 @@ def test_a_file_that_is_not_there_is_missing_input(tmp_path: Path, suffix: str) 
     assert caught.value.exit_code == 66
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".npz"])
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".pt", ".safetensors"])
 def test_a_folder_is_not_a_gradient(tmp_path: Path, suffix: str) -> None:
     (tmp_path / f"gradient{suffix}").mkdir()
-    with pytest.raises(InputMissing, match="cannot read"):
+    with pytest.raises(InputMissing, match="is not a file"):
         read_gradient(tmp_path / f"gradient{suffix}")
 
 
