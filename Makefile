@@ -91,9 +91,12 @@ check: test lint types ## what has to pass before a commit
 docs: $(DEV_READY) ## write what is generated in the documents anew
 	$(BIN)/cog -r docs/cli.md README.md
 
-bench: $(DEV_READY) ## measure what the documents say was measured
+bench: $(DEV_READY) ## measure what the documents say was measured (benchmarks/large.py needs 25 GB of disk)
 	$(BIN)/python benchmarks/encode.py
 	$(BIN)/python benchmarks/offline.py
+	$(BIN)/python benchmarks/mask.py
+	$(BIN)/python benchmarks/decode.py
+	$(BIN)/python benchmarks/paper_size.py
 
 clean: ## remove the demo and the environment
 	rm -rf $(DEMO) $(VENV) build dist *.egg-info

@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
-from floors import command, scratch
+from floors import best, command, scratch
 
 from topk_secagg.algebra.randomness import CipherRandomness, fresh_key
 from topk_secagg.protocol.decoding import _Decoder, decode
@@ -23,17 +23,6 @@ from topk_secagg.storage.workspace import Workspace
 
 LENGTH = 272_474
 OPTIONS = ["--survivors", 5, "--colluders", 3, "--density", 0.01, "--construction", "rotation", "--picks", 4]
-REPEATS = 7
-
-
-def seconds(work: object) -> float:
-    """The shortest of a few runs."""
-    times = []
-    for _ in range(REPEATS):
-        start = time.perf_counter()
-        work()  # type: ignore[operator]
-        times.append(time.perf_counter() - start)
-    return min(times)
 
 
 def opened(space: Workspace, files: ExitStack) -> dict[int, AnswerRows]:
@@ -61,7 +50,7 @@ def measure(folder: Path, elimination: str) -> None:
             decode(p, points, len(answers), answers, CipherRandomness(fresh_key()))
 
     plain(), checked()
-    floor, usual = seconds(plain), seconds(checked)
+    floor, usual = best(plain), best(checked)
     with ExitStack() as files:
         whole = {n: InMemoryAnswer(y.read(0, p.groups)) for n, y in opened(space, files).items()}
     whole[3].y[:, :] = np.random.default_rng(0).integers(p.field, size=whole[3].y.shape, dtype=np.uint32)
@@ -69,7 +58,9 @@ def measure(folder: Path, elimination: str) -> None:
     found = decode(p, points, len(whole), whole, CipherRandomness(fresh_key()))
     named = time.perf_counter() - start
     print(f"{elimination}: {usual / floor:.2f} times plain decoding (at most 1.3 wanted)")
-    print(f"{elimination}: user {found.corrected} named and left out in {named / floor:.1f} times plain decoding")
+    print(
+        f"{elimination}: user {found.corrected} named and left out in {named / floor:.1f} times plain decoding"
+    )
     shutil.rmtree(folder / "round")
 
 

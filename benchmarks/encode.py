@@ -6,16 +6,15 @@ Usage: encode.py. Both get the same (N x (D+T)) matrix and the same dense blocks
 from __future__ import annotations
 
 import os
-import time
 
 import galois
 import numpy as np
+from floors import best
 
 from topk_secagg.algebra.kernels import encode
 from topk_secagg.algebra.lagrange import default_points, encoding_matrix
 
 N, U, T, D, WIDTH, ROWS = 10, 5, 3, 2, 2048, 4
-REPEATS = 5
 Q = 2**32 - 5
 
 
@@ -42,16 +41,6 @@ def main() -> None:
     assert all(np.array_equal(np.asarray(p).astype(np.uint64), shares[:, i]) for i, p in enumerate(products))
     print(f"galois {peer / shares.size * 1e9:.0f} ns a symbol, kernel {kernel / shares.size * 1e9:.2f} ns")
     print(f"encode: {peer / kernel:.0f} times faster than galois (at least 30 wanted)")
-
-
-def best(work: object) -> float:
-    """The shortest of a few runs, in seconds."""
-    times = []
-    for _ in range(REPEATS):
-        start = time.perf_counter()
-        work()  # type: ignore[operator]
-        times.append(time.perf_counter() - start)
-    return min(times)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +30,16 @@ def command(*arguments: object) -> Measured:
     if status:
         raise SystemExit(f"topk-secagg {' '.join(map(str, arguments))} failed")
     return Measured(time.perf_counter() - start, usage.ru_maxrss / 1000)
+
+
+def best(work: Callable[[], object], repeats: int = 5) -> float:
+    """The shortest of a few runs, in seconds."""
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - start)
+    return min(times)
 
 
 def write_floor(folder: Path, files: int, size: int) -> float:
