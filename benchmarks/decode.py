@@ -58,9 +58,7 @@ def measure(folder: Path, elimination: str) -> None:
     found = decode(p, points, len(whole), whole, CipherRandomness(fresh_key()))
     named = time.perf_counter() - start
     print(f"{elimination}: {usual / floor:.2f} times plain decoding (at most 1.3 wanted)")
-    print(
-        f"{elimination}: user {found.corrected} named and left out in {named / floor:.1f} times plain decoding"
-    )
+    print(f"{elimination}: user {found.corrected} named and left out in {named / floor:.1f} times that")
     shutil.rmtree(folder / "round")
 
 
