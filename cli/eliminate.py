@@ -41,6 +41,7 @@ def command(console: Console, round_folder: Path, user: int, identity: Path | No
             "user": user,
             "path": str(report.path),
             "survivors": report.survivors,
+            "survivors_sha256": report.survivors_digest,
             "elimination": "syndrome" if report.syndromes else "dense",
             "payload_bytes": report.payload,
             "R2": measured_r2(p, report.payload),

@@ -37,6 +37,7 @@ def command(console: Console, round_folder: Path, only: list[int] | None) -> Non
             "path": str(space.survivors_path),
             "survivors": report.survivors,
             "dropped": [n for n in space.users() if n not in report.survivors],
+            "survivors_sha256": report.digest,
             "written": report.written,
             "insecure": bool(space.session.insecure),
         },

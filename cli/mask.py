@@ -7,7 +7,14 @@ from pathlib import Path
 import click
 
 from .console import Console, answered, rates
-from .options import entry_option, round_argument, saturate_option, select_option, user_option
+from .options import (
+    entry_option,
+    identity_option,
+    round_argument,
+    saturate_option,
+    select_option,
+    user_option,
+)
 
 
 @click.command("mask", short_help="Mask a user's gradient: X_n.")
@@ -20,6 +27,7 @@ from .options import entry_option, round_argument, saturate_option, select_optio
     metavar="FILE",
     help=".pt, .pth, .bin, .safetensors, .npz or .npy.",
 )
+@identity_option
 @entry_option
 @click.option(
     "--weight",
@@ -43,6 +51,7 @@ def command(
     round_folder: Path,
     user: int,
     gradient: Path,
+    identity: Path | None,
     entry: str,
     weight: float,
     residual: Path | None,
@@ -72,6 +81,7 @@ def command(
         residual=residual,
         select=select,
         saturate=saturate,
+        identity=identity,
     )
     p = space.session.parameters
     if not report.private_secret:

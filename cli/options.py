@@ -29,7 +29,7 @@ identity_option = click.option(
     "--identity",
     type=click.Path(path_type=Path, readable=False),
     metavar="FILE",
-    help="This user's keys, from `keygen`, in a round with sealed shares.",
+    help="This user's keys, from `keygen`, in a round with recipients.",
 )
 entry_option = click.option(
     "--entry", default="", metavar="A.B", help="Which entry of a PyTorch checkpoint holds the tensors."

@@ -19,7 +19,7 @@ from topk_secagg.steps.keygen import keygen
 from topk_secagg.steps.mask import mask
 from topk_secagg.steps.offline import offline
 from topk_secagg.storage import sealing
-from topk_secagg.storage.artifacts import opened
+from topk_secagg.storage.artifacts import opened, write_artifact
 from topk_secagg.storage.keys import Identity, read_identity, read_recipients
 from topk_secagg.storage.sealing import sealed_share_rows
 
@@ -42,11 +42,11 @@ def start(tmp_path, keys, name="round", **options):
     return space
 
 
-def masked(space, tmp_path):
+def masked(space, tmp_path, keys):
     gradients = np.random.default_rng(0).uniform(-1, 1, (USERS, L))
     for user in space.users():
         np.save(tmp_path / "g.npy", gradients[user - 1])
-        mask(space, user, tmp_path / "g.npy")
+        mask(space, user, tmp_path / "g.npy", identity=keys[user])
     freeze(space)
     return gradients
 
@@ -74,7 +74,7 @@ def test_a_sealed_round_gives_the_plain_sum(tmp_path, keys, construction, random
     for user in space.users():
         offline(space, user, randomness, identity=keys[user])
         assert offline(space, user, randomness, identity=keys[user]).written == 0
-    gradients = masked(space, tmp_path)
+    gradients = masked(space, tmp_path, keys)
     for user in (1, 2, 4):
         eliminate(space, user, identity=keys[user])
     decode(space, tmp_path / "sum.npy")
@@ -130,7 +130,7 @@ def test_a_failing_disk_is_one_clear_error(tmp_path, keys, monkeypatch):
 
 def test_the_wrong_or_no_identity_is_refused(tmp_path, keys):
     space = start(tmp_path, keys)
-    masked(space, tmp_path)
+    masked(space, tmp_path, keys)
     with pytest.raises(UsageError, match="sealed"):
         eliminate(space, 1)
     with pytest.raises(BadData, match="does not hold the keys"):
@@ -155,7 +155,7 @@ def refused(space, keys, match, error=BadData):
 def test_damaged_swapped_replayed_and_missing_shares_are_refused_naming_the_sender(tmp_path, keys):
     space = start(tmp_path, keys)
     other = start(tmp_path, keys, "other")
-    masked(space, tmp_path)
+    masked(space, tmp_path, keys)
     path = space.share_path(1, 2)
     good = path.read_bytes()
     for at in (10, len(good) // 2, len(good) - 1):
@@ -177,7 +177,7 @@ def test_damaged_swapped_replayed_and_missing_shares_are_refused_naming_the_send
 
 def test_a_share_that_a_third_user_forged_and_signed_itself_is_refused(tmp_path, keys, monkeypatch):
     space = start(tmp_path, keys)
-    masked(space, tmp_path)
+    masked(space, tmp_path, keys)
     s = space.session
     with opened(space.masked_path(2), "masked") as artifact:
         sharing = artifact.attributes["sharing"]
@@ -189,10 +189,34 @@ def test_a_share_that_a_third_user_forged_and_signed_itself_is_refused(tmp_path,
         zeros = np.zeros((1, s.parameters.rows, s.parameters.width), dtype=np.uint32)
         writer.write("f", 0, zeros)
         writer.write("h", 0, zeros)
-    refused(space, keys, "user 2 did not sign it: the share is forged")
+    refused(space, keys, "user 2 did not sign it: the file is forged")
     # the twin: without the check of the signature the forgery would be believed
     monkeypatch.setattr(sealing, "check_signature", lambda *_: None)
     eliminate(space, 1, identity=keys[1])
+
+
+def test_masked_inputs_and_answers_that_their_user_did_not_sign_are_refused(tmp_path, keys, monkeypatch):
+    space = start(tmp_path, keys)
+    masked(space, tmp_path, keys)
+    space.survivors_path.unlink()
+    path = space.masked_path(2)
+    good = path.read_bytes()
+    with opened(path, "masked") as artifact:
+        attributes = {k: v for k, v in artifact.attributes.items() if k != "sha256"}
+        datasets = {name: artifact.read(name) for name in artifact.datasets}
+    zeros = {name: np.zeros_like(array) if name == "value" else array for name, array in datasets.items()}
+    for signature in (attributes["signature"], "", read_identity(keys[3]).sign("masked", "0" * 64)):
+        write_artifact(path, "masked", {**attributes, "signature": signature}, zeros)
+        with pytest.raises(BadData, match="user 2 did not sign it"):
+            freeze(space)
+    with monkeypatch.context() as patch:  # the twin: without the check everybody would answer the forged X
+        patch.setattr("topk_secagg.storage.public.check_signature", lambda *_: None)
+        freeze(space)
+        eliminate(space, 1, identity=keys[1])
+    space.survivors_path.unlink()
+    path.write_bytes(good)
+    with pytest.raises(UsageError, match="signed"):
+        mask(space, 2, tmp_path / "g.npy")
 
 
 def test_keys_are_private_and_never_overwritten(tmp_path, keys):

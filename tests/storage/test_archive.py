@@ -71,7 +71,8 @@ def test_the_offline_phase_is_complete_and_the_masked_inputs_are_the_same(space)
     for user in space.users():
         before = content(space.masked_path(user))
         assert offline(space, user, identity=identity(space, user)).written == 0
-        mask(space, user, ARCHIVE / f"gradient-{user:02}.npy", weight=2.0 if user == USERS else 1.0)
+        weight = 2.0 if user == USERS else 1.0
+        mask(space, user, ARCHIVE / f"gradient-{user:02}.npy", weight=weight, identity=identity(space, user))
         assert content(space.masked_path(user)) == before
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ..errors import BadData, UsageError
@@ -18,7 +19,8 @@ from ..storage.residual import commit_residual
 from ..storage.sealing import sealed_share_rows
 from ..storage.shares import ShareFile, share_rows
 from ..storage.workspace import Workspace
-from .offline import Progress, own_identity
+from .identity import own_identity
+from .offline import Progress
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class EliminateReport:
     user: int
     path: Path
     survivors: list[int]
+    survivors_digest: str
     syndromes: bool
     payload: int
 
@@ -66,14 +69,16 @@ def eliminate(
             attributes = session.header(user, survivors=survivors.digest)
             ledger.answer(survivors.digest)  # durable before a byte of Y is anywhere that others can see
             temporary = files.enter_context(whole_file(path))
-            with creating(temporary, "elimination", attributes, {"y": ("<u4", shape)}) as writer:
+            sign = partial(opener.sign, "elimination") if opener else None
+            with creating(temporary, "elimination", attributes, {"y": ("<u4", shape)}, sign) as writer:
                 for start, answer in answer_blocks(p, {m: x.masked for m, x in frozen.items()}, shares):
                     writer.write("y", start, answer)
                     progress((start + len(answer)) / p.groups)
         if ledger.residual:
             commit_residual(space.residual_path(user), ledger.residual, user, p.length)
     payload = shape[0] * shape[1] * SYMBOL_BYTES
-    return EliminateReport(user, path, sorted(survivors.digests), p.by_syndromes(count), payload)
+    users = sorted(survivors.digests)
+    return EliminateReport(user, path, users, survivors.digest, p.by_syndromes(count), payload)
 
 
 def _share(

@@ -17,6 +17,7 @@ class FreezeReport:
     """U1, and whether this call made it so."""
 
     survivors: list[int]
+    digest: str
     written: bool
 
 
@@ -49,9 +50,9 @@ def freeze(space: Workspace, only: Iterable[int] | None = None) -> FreezeReport:
                     f"the survivors of this round are fixed already: {_list(before.digests)}",
                     "whoever came late drops out of this round; use survivors.json as it is",
                 )
-            return FreezeReport(chosen, written=False)
+            return FreezeReport(chosen, digest(content), written=False)
         write_whole(space.survivors_path, content)
-    return FreezeReport(chosen, written=True)
+    return FreezeReport(chosen, digest(content), written=True)
 
 
 def _list(users: Iterable[int]) -> str:

@@ -25,6 +25,7 @@ from ..storage.residual import Residual, gradient_digest, read_residual, stage_r
 from ..storage.secrets import StoredSecret, read_secret
 from ..storage.session import Session
 from ..storage.workspace import Workspace
+from .identity import own_identity
 
 Vector = npt.NDArray[Any]
 
@@ -64,6 +65,7 @@ def mask(
     residual: Path | None = None,
     select: str = "top",
     saturate: bool = False,
+    identity: Path | None = None,
 ) -> MaskReport:
     """Select, quantise and mask; the ledger line is durable before X appears."""
     space.check_user(user)
@@ -71,6 +73,7 @@ def mask(
         raise UsageError(f"a weight of {weight:g}", "take a positive number, such as a count of samples")
     session = space.session
     p = session.parameters
+    signer = own_identity(space, user, identity)
     flat = read_flat(session, gradient, entry)
     with space.step_of(user):
         stored = read_secret(space, user)
@@ -93,6 +96,8 @@ def mask(
         attributes = session.header(user, sharing=stored.sharing, weight=weight_text(weight))
         datasets = masked_datasets(p, masked)
         digest = digest_at_hand("masked", attributes, datasets)
+        if signer:
+            attributes["signature"] = signer.sign("masked", digest)
         ledger.check_masks(digest)
         pending = None
         if residual is not None:

@@ -21,12 +21,13 @@ from ..errors import BadData, InputMissing, Refused, UsageError
 from ..protocol.messages import ShareBlock
 from ..protocol.offline import draw_secret, share_blocks
 from ..storage.atomic import make_folder
-from ..storage.keys import Identity, read_identity
+from ..storage.keys import Identity
 from ..storage.ledger import Ledger
 from ..storage.sealing import sealing_shares
 from ..storage.secrets import StoredSecret, read_secret, write_secret
 from ..storage.shares import share_rows, writing_shares
 from ..storage.workspace import Workspace
+from .identity import own_identity
 
 Progress = Callable[[float], None]
 
@@ -170,21 +171,3 @@ def _wait(pending: list[Future[None]]) -> None:
     """Wait for writes, and pass on what went wrong in them."""
     for future in pending:
         future.result()
-
-
-def own_identity(space: Workspace, user: int, path: Path | None) -> Identity | None:
-    """The keys of a user of a sealed round, which must be those in the session; None in a plain round."""
-    recipients = space.session.recipients
-    if recipients is None:
-        return None
-    if path is None:
-        raise UsageError(
-            "the shares of this round are sealed, and no identity was given",
-            "add --identity FILE (see keygen)",
-        )
-    identity = read_identity(path)
-    if identity.public(user) != recipients[user - 1]:
-        raise BadData(
-            f"{path} does not hold the keys that the session has for user {user}", "check --identity"
-        )
-    return identity

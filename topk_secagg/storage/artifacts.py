@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,8 +55,9 @@ KINDS = {
              secret=True),
         Kind("share", {"f": ("<u4",), "h": ("<u4",), "check": ("|u1",)}, ("sender", "sharing"),
              optional=("signature",), undigested=("f", "h"), secret=True),
-        Kind("masked", {"index": ("|u1",), "value": ("|u1", "<u4")}, ("sharing", "weight")),
-        Kind("elimination", {"y": ("<u4",)}, ("survivors",)),
+        Kind("masked", {"index": ("|u1",), "value": ("|u1", "<u4")}, ("sharing", "weight"),
+             optional=("signature",)),
+        Kind("elimination", {"y": ("<u4",)}, ("survivors",), optional=("signature",)),
         Kind("residual", {"value": ("<f8",)}, secret=True),
         Kind("aggregate", {"index": ("<u4",), "value": ("<u4",), "real": ("<f8",), "survivors": ("<u4",),
                            "answering": ("<u4",), "corrected": ("<u4",)}, ("survivors",)),
@@ -114,6 +115,7 @@ def creating(
     kind: str,
     attributes: Attributes,
     shapes: Mapping[str, tuple[str, tuple[int, ...]]],
+    sign: Callable[[str], str] | None = None,
 ) -> Iterator[Writer]:
     """Lay out the HDF5 file `path`, let the caller write its datasets, then seal it with its digest.
 
@@ -131,6 +133,8 @@ def creating(
         finally:
             os.close(fd)
         attributes["sha256"] = digest.hexdigest()
+        if sign:
+            attributes["signature"] = sign(digest.hexdigest())
         put_attributes(file, attributes)
 
 

@@ -14,10 +14,10 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from ..errors import BadData
+from .artifacts import Artifact
 from .documents import read_bytes
 
 _SIGNING = "# ed25519 secret: "
-_PURPOSE = b"topk-secagg share "
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class Recipient:
         """As `keygen` prints it."""
         return f"{self.user} {self.age} ed25519:{self.ed25519}"
 
-    def verify(self, digest: str, signature: str) -> bool:
-        """Whether this user signed the share with this digest."""
+    def verify(self, kind: str, digest: str, signature: str) -> bool:
+        """Whether this user signed the file of this kind with this digest."""
         try:
             key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(self.ed25519))
-            key.verify(bytes.fromhex(signature), _PURPOSE + digest.encode())
+            key.verify(bytes.fromhex(signature), _statement(kind, digest))
         except (ValueError, InvalidSignature):
             return False
         return True
@@ -64,9 +64,9 @@ class Identity:
             user, str(self.opener().to_public()), self._signer().public_key().public_bytes_raw().hex()
         )
 
-    def sign(self, digest: str) -> str:
-        """The signature of a share's digest, in hexadecimal."""
-        return self._signer().sign(_PURPOSE + digest.encode()).hex()
+    def sign(self, kind: str, digest: str) -> str:
+        """The signature of a file of this kind with this digest, in hexadecimal."""
+        return self._signer().sign(_statement(kind, digest)).hex()
 
     def opener(self) -> Any:
         """The age identity that pyrage decrypts with."""
@@ -81,6 +81,11 @@ class Identity:
         """The identity file."""
         public = f"# topk-secagg identity of user {user}\n# public keys: {self.public(user).line()}\n"
         return f"{public}{_SIGNING}{self.ed25519}\n{self.age}\n".encode()
+
+
+def _statement(kind: str, digest: str) -> bytes:
+    """What is signed."""
+    return f"topk-secagg {kind} {digest}".encode()
 
 
 def read_identity(path: Path) -> Identity:
@@ -139,3 +144,13 @@ def check_recipients(recipients: tuple[Recipient, ...]) -> None:
         recipients
     ):
         raise BadData("two users have the same key", "every user runs `topk-secagg keygen` itself")
+
+
+def check_signature(artifact: Artifact, sender: Recipient) -> None:
+    """Refuse a file that its sender did not sign."""
+    a = artifact.attributes
+    if not sender.verify(artifact.kind.name, a["sha256"], str(a.get("signature", ""))):
+        raise artifact.bad(
+            f"user {sender.user} did not sign it: the file is forged",
+            f"ask user {sender.user} for the real one",
+        )

@@ -18,6 +18,7 @@ from ..protocol.messages import Masked
 from ..protocol.parameters import Parameters
 from . import documents, wire
 from .artifacts import Array, Artifact, opened
+from .keys import check_signature
 from .session import Session
 from .workspace import Workspace
 
@@ -61,6 +62,8 @@ def read_masked(s: Session, path: Path, user: int) -> MaskedFile:
     p = s.parameters
     with opened(path, "masked") as artifact:
         artifact.expect(s.header(user))
+        if s.recipients:
+            check_signature(artifact, s.recipients[user - 1])
         bits = wire.bits_below(p.field)
         index, value = artifact.read("index"), artifact.read("value")
         if (value.dtype == SYMBOL) != (bits == 32) or index.ndim != 1 or value.ndim != 1:
@@ -199,6 +202,8 @@ def answer_rows(space: Workspace, user: int, survivors: Survivors) -> Iterator[A
     s = space.session
     with opened(space.answer_path(user), "elimination") as artifact:
         artifact.expect(s.header(user))
+        if s.recipients:
+            check_signature(artifact, s.recipients[user - 1])
         if artifact.attributes["survivors"] != survivors.digest:
             raise artifact.bad(
                 "it answers another survivor set, or other masked inputs",

@@ -26,7 +26,6 @@ from ..protocol.parameters import Parameters
 from .artifacts import (
     FORMAT,
     VERSION,
-    Artifact,
     Attributes,
     Dataset,
     checked,
@@ -35,7 +34,7 @@ from .artifacts import (
     put_attributes,
 )
 from .atomic import PRIVATE, whole_file
-from .keys import Identity, Recipient
+from .keys import Identity, Recipient, check_signature
 from .shares import ShareFile, check_shape, share_shapes
 
 _PENDING = 2  # chunks that may wait for each cipher
@@ -180,7 +179,7 @@ class SealedWriter:
         for i, own in enumerate(self.attributes):
             placeholder, datasets = self.skeletons[i]
             digest = digest_at_hand("share", own, {"check": self.check[i]})
-            final, again = _skeleton(_signed(own, digest, self.signer.sign(digest)), self.p)
+            final, again = _skeleton(_signed(own, digest, self.signer.sign("share", digest)), self.p)
             sent = {at: part for at, part in placeholder.parts.items() if at < self.sent[i]}
             if again != datasets or any(final.parts.get(at) != part for at, part in sent.items()):
                 raise RuntimeError(
@@ -252,12 +251,3 @@ def sealed_share_rows(
         artifact = checked(plain.fileno(), path, "share")
         check_signature(artifact, sender)
         yield ShareFile(p, artifact.expect(expected))
-
-
-def check_signature(artifact: Artifact, sender: Recipient) -> None:
-    """Refuse a share that its sender did not sign."""
-    if not sender.verify(artifact.attributes["sha256"], str(artifact.attributes.get("signature", ""))):
-        raise artifact.bad(
-            f"user {sender.user} did not sign it: the share is forged",
-            f"ask user {sender.user} for the real one",
-        )
