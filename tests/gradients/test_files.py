@@ -397,3 +397,15 @@ def test_two_arrays_of_one_name_are_refused(tmp_path: Path) -> None:
 def test_bytes_after_the_array_are_refused(tmp_path: Path) -> None:
     refused(tmp_path, ".npy", npy(MATRIX) + b"\x00")
     refused(tmp_path, ".npy", npy(MATRIX) + npy(MATRIX))
+
+
+def test_a_zip_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "gradient.npz"
+    np.savez_compressed(path, a=np.zeros(100_000_000, dtype=np.float32))
+    assert path.stat().st_size < 1_000_000
+    tracemalloc.start()
+    with pytest.raises(BadData, match="far more than the file holds"):
+        read_gradient(path)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 10_000_000

@@ -13,9 +13,12 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import BadData
 from .tensors import Tensor, damaged
 
-_LARGEST_RATIO = 1032  # no honest deflate stream unpacks to more
+# What a compressed archive may unpack to: so many times its own size, and so much in any case.
+_BUDGET_FACTOR = 16
+_BUDGET_FLOOR = 64 << 20
 _END_RECORD = 22  # bytes of a zip file's last record, without its comment
 
 
@@ -49,6 +52,8 @@ def write_npz(stream: IO[bytes], tensors: list[Tensor]) -> None:
 def _guarded(path: Path, read: Callable[[], list[Tensor]]) -> list[Tensor]:
     try:
         return read()
+    except BadData as error:
+        raise BadData(f"{path}: {error.message}", error.hint) from error
     except Exception as error:  # numpy parses headers as Python: SyntaxError, TokenError, MemoryError ...
         raise damaged(path) from error
 
@@ -57,8 +62,13 @@ def _members(stream: IO[bytes]) -> list[Tensor]:
     tensors = []
     with zipfile.ZipFile(stream) as archive:
         _check_count(stream, len(archive.infolist()))
+        unpacked = sum(info.file_size for info in archive.infolist())
+        if unpacked > _BUDGET_FACTOR * stream.tell() + _BUDGET_FLOOR:
+            raise BadData(
+                "it would unpack to far more than the file holds", "save it with np.savez, uncompressed"
+            )
         for info in archive.infolist():
-            if not info.filename.endswith(".npy") or info.file_size > _LARGEST_RATIO * info.compress_size:
+            if not info.filename.endswith(".npy"):
                 raise ValueError(f"unexpected member {info.filename}")
             with archive.open(info) as member:
                 tensors.append(_tensor(info.filename.removesuffix(".npy"), _array(member, info.file_size)))

@@ -177,10 +177,10 @@ class SealedWriter:
     def finish(self) -> None:
         """Send the checksums and the attributes, now that the digest can be signed."""
         for i, own in enumerate(self.attributes):
-            placeholder, datasets = self.skeletons[i]
+            draft, datasets = self.skeletons[i]
             digest = digest_at_hand("share", own, {"check": self.check[i]})
             final, again = _skeleton(_signed(own, digest, self.signer.sign("share", digest)), self.p)
-            sent = {at: part for at, part in placeholder.parts.items() if at < self.sent[i]}
+            sent = {at: part for at, part in draft.parts.items() if at < self.sent[i]}
             if again != datasets or any(final.parts.get(at) != part for at, part in sent.items()):
                 raise RuntimeError(
                     "this version of HDF5 lays files out in another way; shares cannot be streamed"
