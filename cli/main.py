@@ -13,7 +13,7 @@ import click
 from topk_secagg import __version__
 from topk_secagg.errors import CannotWrite, SecAggError
 
-from . import decode, eliminate, freeze, init, inspect, keygen, mask, offline, plan, run
+from . import audit, decode, eliminate, freeze, init, inspect, keygen, mask, offline, plan, run
 from .console import PROGRAM, OutputGone, fail
 
 BROKEN_PIPE = 141
@@ -48,7 +48,7 @@ def cli() -> None:
     """
 
 
-for module in (init, offline, mask, freeze, eliminate, decode, run, inspect, plan, keygen):
+for module in (init, offline, mask, freeze, eliminate, decode, run, inspect, audit, plan, keygen):
     cli.add_command(module.command)
 
 

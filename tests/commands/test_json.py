@@ -32,10 +32,11 @@ CALLS: dict[str, tuple[str, Callable[[Path], list[object]]]] = {
         ],
     ),
     "inspect": ("decoded", lambda folder: sorted(folder.rglob("*.json")) + sorted(folder.rglob("*.h5"))),
+    "audit": ("decoded", lambda folder: [folder]),
     "plan": ("init", lambda _: list(EXAMPLE_OPTIONS)),
     "keygen": ("init", lambda folder: ["--user", 1, "--output", folder.with_name("user-01.identity")]),
 }
-STEPS = [name for name in CALLS if name not in ("inspect", "plan", "keygen")]
+STEPS = [name for name in CALLS if name not in ("inspect", "audit", "plan", "keygen")]
 
 
 def call(name: str, round_at: RoundAt) -> list[object]:

@@ -179,3 +179,17 @@ def test_random_selection_differs_between_users_and_covers_all_coordinates(tmp_p
         assert len(set(index.tolist())) == 3
         counts[index] += 1
     assert np.all(np.abs(counts - 1000) < 5 * np.sqrt(1000 * 2 / 3))
+
+
+def test_a_weight_that_whoever_froze_changed_is_not_answered(tmp_path):
+    from topk_secagg.steps.eliminate import eliminate
+    from topk_secagg.steps.freeze import freeze
+
+    np.save(tmp_path / "g.npy", np.full(6, 0.5))
+    space = start(tmp_path / "round", Layout.flat(6))
+    mask_all(space, [tmp_path / "g.npy"] * USERS)
+    freeze(space)
+    text = space.survivors_path.read_text()
+    space.survivors_path.write_text(text.replace('"weight": 1.0', '"weight": 9.0', 1))
+    with pytest.raises(BadData, match="not the file that was frozen"):
+        eliminate(space, 2)

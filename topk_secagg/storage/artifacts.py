@@ -12,6 +12,7 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -73,7 +74,7 @@ class Dataset:
     shape: tuple[int, ...]
     offset: int
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Its bytes."""
         return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
@@ -345,14 +346,15 @@ def _structure(
 def _attributes(file: Any, refuse: Any) -> dict[str, Any]:
     """Scalar attributes: fixed-length text, or 64-bit unsigned integers."""
     result: dict[str, Any] = {}
-    if len(file.attrs) > len(_COMMON) + 8:
+    attrs = file.attrs
+    if len(attrs) > len(_COMMON) + 8:
         raise refuse("it has too many attributes")
-    for name in file.attrs:
-        handle = file.attrs.get_id(name)
+    for name in attrs:
+        handle = attrs.get_id(name)
         text = handle.dtype.kind == "S" and handle.dtype.itemsize <= _LONGEST_TEXT
         if handle.shape != () or not (text or handle.dtype == np.dtype("<u8")) or (name in _TEXT) != text:
             raise refuse(f"its attribute {name!r} has a type that no attribute has")
-        value = file.attrs[name]
+        value = attrs[name]
         result[name] = value.decode("ascii") if text else int(value)
     return result
 

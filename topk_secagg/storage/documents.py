@@ -13,6 +13,7 @@ from .artifacts import FORMAT, VERSION
 from .atomic import open_regular
 
 _LARGEST = 64 << 20
+_LONGEST_QUOTE = 40
 
 
 def dump(kind: str, body: dict[str, Any]) -> bytes:
@@ -63,13 +64,19 @@ def parse(path: Path, content: bytes, kind: str, keys: set[str]) -> dict[str, An
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise BadData(f"{path} is not a topk-secagg file", hint)
     if type(document.get("version")) is not int or document["version"] != VERSION:
-        raise BadData(f"{path} has format version {document.get('version')!r}, not {VERSION}", hint)
+        raise BadData(f"{path} has format version {quoted(document.get('version'))}, not {VERSION}", hint)
     if document.get("kind") != kind:
-        raise BadData(f"{path} is of kind {document.get('kind')!r}, not {kind!r}", hint)
+        raise BadData(f"{path} is of kind {quoted(document.get('kind'))}, not {kind!r}", hint)
     body = {key: value for key, value in document.items() if key not in ("format", "kind", "version")}
     if set(body) != keys:
         raise BadData(f"{path} does not have the keys of a {kind}", hint)
     return body
+
+
+def quoted(value: object) -> str:
+    """Something from a file in a message, cut short if need be."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_QUOTE else text[:_LONGEST_QUOTE] + "..."
 
 
 def _refuse(constant: str) -> None:

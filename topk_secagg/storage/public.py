@@ -167,7 +167,7 @@ def read_frozen(space: Workspace, survivors: Survivors) -> dict[int, MaskedFile]
     result = {}
     for n, digest in survivors.digests.items():
         result[n] = read_masked(space.session, space.masked_path(n), n)
-        if result[n].digest != digest:
+        if result[n].digest != digest or result[n].weight != survivors.weights[n]:
             raise BadData(
                 f"{space.masked_path(n)} is not the file that was frozen",
                 "fetch the X that survivors.json names by its digest",

@@ -17,6 +17,8 @@ from ..protocol.parameters import Parameters
 from .artifacts import DIGEST_BYTES, Artifact, Attributes, Writer, creating, opened
 from .atomic import PRIVATE, whole_file
 
+_CHECKED_AT_ONCE = 64  # rows
+
 
 class ShareFile:
     """The rows of f and h in an open share file; reads only what is asked for."""
@@ -38,15 +40,19 @@ class ShareFile:
                 raise ValueError("rows under one checksum are read together")
             f, h = (self._run(at, name, start, stop) for at, name in enumerate("fh"))
             return f, h
-        both = [[self._run(at, name, row, row + 1) for row in map(int, rows)] for at, name in enumerate("fh")]
-        f, h = (np.concatenate(parts) for parts in both)
+        runs = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)  # neighbours are read at once
+        f, h = (
+            np.concatenate([self._run(at, name, int(run[0]), int(run[-1]) + 1) for run in runs])
+            for at, name in enumerate("fh")
+        )
         return f, h
 
     def check_all(self) -> None:
         """Read every row and check it."""
         rows = self.artifact.datasets["f"].shape[0]
-        for start in range(0, rows, self.unit):
-            self.read(np.arange(start, min(start + self.unit, rows)))
+        step = max(self.unit, _CHECKED_AT_ONCE // self.unit * self.unit)
+        for start in range(0, rows, step):
+            self.read(np.arange(start, min(start + step, rows)))
 
     def _run(self, at: int, name: str, start: int, stop: int) -> Symbols:
         values = self.artifact.read_rows(name, start, stop)

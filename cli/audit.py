@@ -1,0 +1,106 @@
+"""topk-secagg audit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .console import Console, answered
+from .options import round_argument
+
+if TYPE_CHECKING:
+    from topk_secagg.review.audit import Finding
+    from topk_secagg.storage.workspace import Workspace
+
+_VERDICTS = ("pass", "fail", "not checkable")
+
+
+@click.command("audit", short_help="Check a round, point by point.")
+@round_argument
+@click.option(
+    "--identity",
+    "identities",
+    multiple=True,
+    type=click.Path(path_type=Path, readable=False),
+    metavar="FILE",
+    help="A user's keys, to open the sealed shares for that user. Repeatable.",
+)
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path, readable=False),
+    metavar="FILE.html",
+    help="Write the findings as a page too.",
+)
+@answered
+def command(console: Console, round_folder: Path, identities: tuple[Path, ...], report: Path | None) -> None:
+    """Check a round point by point: pass, fail, or not checkable and why. Exits with 65 if anything fails.
+
+    Public files are enough for much of it. Where secrets and shares are at hand too, it also checks that
+    the shares interpolate to selectors, that masks and places fit X, and that Y comes out again. Nothing
+    in the round is changed, and no secret value is shown.
+
+    \b
+    Example:
+      topk-secagg audit round --report audit.html
+    """
+    from topk_secagg.errors import BadData, CannotWrite
+    from topk_secagg.review.audit import audit
+    from topk_secagg.review.report import page, summary
+    from topk_secagg.storage.atomic import write_whole
+    from topk_secagg.storage.workspace import Workspace
+
+    if report and report.suffix != ".html":
+        raise click.UsageError(f"the report is a page of HTML, and {report} does not end in .html")
+    if report and not report.absolute().parent.is_dir():
+        raise CannotWrite(f"cannot write {report}: its folder is not there", "make the folder first")
+    space = Workspace(round_folder)
+    with console.progress("auditing") as progress:
+        findings = audit(space, identities, progress)
+    if report:
+        write_whole(report, page(space, findings))
+    failed = [f for f in findings if f.verdict == "fail"]
+    if console.as_json:
+        console.result("audit", _facts(space, findings, report))
+    elif not console.quiet:
+        _show(console, findings)
+        click.echo(summary(findings) + (f"; report: {report}" if report else ""))
+    if failed:
+        more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
+        raise BadData(
+            f"{round_folder} failed the audit: {failed[0].subject}: {failed[0].why}{more}",
+            "do not rely on this round before that is explained",
+        )
+
+
+def _facts(space: Workspace, findings: Sequence[Finding], report: Path | None) -> dict[str, Any]:
+    from topk_secagg.errors import BadData
+
+    counts = {verdict: sum(f.verdict == verdict for f in findings) for verdict in _VERDICTS}
+    try:
+        session = space.session
+    except BadData:
+        session = None
+    return {
+        "session": session and session.id,
+        "verdict": "fail" if counts["fail"] else "pass",
+        "counts": counts,
+        "findings": [asdict(f) for f in findings],
+        "report": str(report) if report else None,
+        "insecure": bool(session and session.insecure),
+    }
+
+
+def _show(console: Console, findings: Sequence[Finding]) -> None:
+    """A line for each thing that failed or could not be checked, and a count of the passes of each point."""
+    from topk_secagg.review.report import condensed
+
+    rows, before = [], ""
+    for point, verdict, about, why in condensed(findings, everything=console.verbose):
+        text = f"{about}: {why}" if why else about
+        rows.append(("" if point == before else point, verdict.replace("fail", "FAIL"), text))
+        before = point
+    console.table(("point", "verdict", "on what, and why"), rows)

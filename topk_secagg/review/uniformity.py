@@ -1,0 +1,66 @@
+"""Whether what should be uniform looks it: Pearson's chi-square, with a stated rate of false alarms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from ..algebra.field import Symbols
+from ..errors import BadData, InputMissing
+
+FALSE_ALARM = 1e-6
+# Pearson's statistic is only about chi-square: with five expected in a bin, a tail of 1e-7 by that
+# distribution is up to 9.1e-7 in truth (counted exactly, 2 to 64 bins).
+_LEAST_TAIL = 1e-7
+LEAST_EXPECTED = 5
+FEWEST_BINS, _MOST_BINS = 16, 64
+
+
+def chi_square_tail(statistic: float, freedom: int) -> float:
+    """Q(freedom/2, statistic/2), the probability of more than `statistic`: a finite sum, by parity."""
+    half = statistic / 2
+    if half <= 0:
+        return 1.0
+    odd = freedom % 2
+    powers = (k + odd / 2 for k in range(freedom // 2))
+    total = math.fsum(math.exp(k * math.log(half) - half - math.lgamma(k + 1)) for k in powers)
+    return min(1.0, total + (math.erfc(math.sqrt(half)) if odd else 0.0))
+
+
+def histogram(parts: Sequence[Symbols], bound: int, bins: int) -> tuple[list[int], list[float]]:
+    """How many values fall into each of `bins` ranges below `bound`, and how many should."""
+    edges = [-(-b * bound // bins) for b in range(bins + 1)]
+    observed = np.zeros(bins, dtype=np.int64)
+    for part in parts:
+        observed += np.histogram(part, np.array(edges) - 0.5)[0]
+    count = sum(part.size for part in parts)
+    return observed.tolist(), [(high - low) * count / bound for low, high in pairwise(edges)]
+
+
+def uniformity(parts: Sequence[Symbols], bound: int, *, distinct: bool = False) -> str:
+    """Refuse values that are not uniform below `bound`; `distinct` ones are drawn without return.
+
+    Pearson's chi-square. Without return, K of L, all covariances are (L - K) / (L - 1) times as large.
+    """
+    count = sum(part.size for part in parts)
+    fewer = min(count, sum(bound - part.size for part in parts)) if distinct else count
+    needed = min(FEWEST_BINS, bound)
+    bins = min(_MOST_BINS, bound, fewer // LEAST_EXPECTED)
+    if bound < 2 or bins < needed:
+        what = "values, or places left free," if distinct and fewer < count else "values"
+        least = max(2, needed) * LEAST_EXPECTED
+        raise InputMissing(f"{fewer} {what} below {bound} are too few to tell; it takes {least}")
+    observed, expected = histogram(parts, bound, bins)
+    statistic = math.fsum((o - e) ** 2 / e for o, e in zip(observed, expected, strict=True))
+    if distinct:
+        statistic *= (bound - 1) / (bound - parts[0].size)
+    tail = chi_square_tail(statistic, bins - 1)
+    text = (
+        f"chi-square {statistic:.1f} over {bins} bins, tail {tail:.2g}, false alarms at most {FALSE_ALARM:g}"
+    )
+    if tail < _LEAST_TAIL:
+        raise BadData(f"they are not: {text}")
+    return text
