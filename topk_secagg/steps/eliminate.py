@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from ..errors import BadData, UsageError
+from ..errors import BadData, Refused, UsageError
 from ..protocol.elimination import answer_blocks
 from ..protocol.parameters import SYMBOL_BYTES
 from ..storage.artifacts import Attributes, creating
 from ..storage.atomic import make_folder, whole_file
 from ..storage.keys import Identity
 from ..storage.ledger import Ledger
-from ..storage.public import read_frozen, read_survivors
+from ..storage.public import answered_before, read_frozen, read_survivors
 from ..storage.residual import commit_residual
 from ..storage.sealing import sealed_share_rows
 from ..storage.shares import ShareFile, share_rows
@@ -56,6 +56,11 @@ def eliminate(
             raise BadData(
                 f"survivors.json names an X of user {user} that this user did not send",
                 "somebody replaced masked/ or survivors.json; do not answer",
+            )
+        if answered_before(space, user) not in (None, survivors.digest):
+            raise Refused(
+                f"user {user} has answered another survivor set in this round already",
+                "was secrets/ restored from a backup? do not answer; start a new round",
             )
         frozen = read_frozen(space, survivors)
         shape = (p.groups, p.answer_width(count))

@@ -20,7 +20,7 @@ from ..protocol.parameters import Parameters
 from ..storage.artifacts import digest_at_hand, write_artifact
 from ..storage.atomic import make_folder, whole_file
 from ..storage.ledger import Ledger
-from ..storage.public import masked_bytes, masked_datasets, read_masked, weight_text
+from ..storage.public import masked_bytes, masked_datasets, read_masked, sent_before, weight_text
 from ..storage.residual import Residual, gradient_digest, read_residual, stage_residual
 from ..storage.secrets import StoredSecret, read_secret
 from ..storage.session import Session
@@ -99,6 +99,11 @@ def mask(
         if signer:
             attributes["signature"] = signer.sign("masked", digest)
         ledger.check_masks(digest)
+        if sent_before(space, user, stored.sharing) - {digest}:
+            raise Refused(
+                f"user {user} has sent another X in this round, though its ledger does not know it",
+                "was secrets/ restored from a backup? it must not be used; start a new round",
+            )
         pending = None
         if residual is not None:
             unsent = flat.astype(np.float64)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..algebra.field import SYMBOL, Symbols
-from ..errors import BadData, TooFewSurvivors
+from ..errors import BadData, InputMissing, TooFewSurvivors
 from ..protocol.masking import check_masked
 from ..protocol.messages import Masked
 from ..protocol.parameters import Parameters
@@ -160,6 +160,28 @@ def survivor_rows(path: Path, body: dict[str, Any]) -> Survivors:
     if not sound or len({row["user"] for row in rows}) < len(rows):
         raise BadData(f"{path} does not name users with their digests and weights", "fetch it again")
     return Survivors({r["user"]: r["sha256"] for r in rows}, {r["user"]: r["weight"] for r in rows}, "")
+
+
+def sent_before(space: Workspace, user: int, sharing: str) -> set[str]:
+    """Digests of X that this user sent with this sharing, as far as the round's public files show it.
+
+    A ledger that does not know of them is older than they are: secrets/ came back from a backup.
+    """
+    found: set[str] = set()
+    with suppress(InputMissing, BadData):
+        x = read_masked(space.session, space.masked_path(user), user)
+        found |= {x.digest} if x.sharing == sharing else set()
+    with suppress(InputMissing, BadData, TooFewSurvivors):
+        found |= {digest for n, digest in read_survivors(space).digests.items() if n == user}
+    return found
+
+
+def answered_before(space: Workspace, user: int) -> str | None:
+    """The digest of the survivors.json that this user's Y in the round answers."""
+    with suppress(InputMissing, BadData), opened(space.answer_path(user), "elimination") as artifact:
+        artifact.expect(space.session.header(user))
+        return str(artifact.attributes["survivors"])
+    return None
 
 
 def read_frozen(space: Workspace, survivors: Survivors) -> dict[int, MaskedFile]:
