@@ -7,7 +7,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 TOPK   := $(BIN)/topk-secagg
 
-.PHONY: help demo test test-torch lint types check docs bench clean
+.PHONY: help demo test test-torch secrecy fuzz lint types check docs bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -77,6 +77,14 @@ test: $(DEV_READY) ## run all tests
 test-torch: $(DEV_READY) ## compare the readers with real PyTorch
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
 	$(BIN)/python -m pytest tests/gradients
+
+secrecy: $(DEV_READY) ## compute that T users learn nothing but the sum, and that T + 1 do
+	$(BIN)/python tests/secrecy/check.py
+
+fuzz: $(DEV_READY) ## damage, crashes and random rounds by the thousand (about half an hour)
+	$(BIN)/python tests/faults/damage.py --cases 20000 --seconds 900
+	$(BIN)/python tests/faults/crashes.py
+	$(BIN)/python tests/faults/drill.py --rounds 500 --seconds 900
 
 lint: $(DEV_READY) ## ruff, and whether the generated documents are current
 	$(BIN)/ruff check .

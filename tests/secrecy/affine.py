@@ -1,0 +1,342 @@
+"""What a coalition sees, as affine spaces over F_q, computed with the real code of the package.
+
+The claim. User n has an input W_n: a support and values; TopK(W_n) is the vector with the values at the
+support. A coalition C of at most T users must learn nothing but the sum: the law of its view, given all
+inputs, depends only on the inputs of C and on the sum over U1 of TopK(W_n). This is the paper's security
+constraint, I(inputs; view | sum, inputs of C) = 0, for all laws of the inputs at once.
+
+The view of C, for U2 within U1, is
+    what the users of C drew themselves,
+    S_m = f_m,i(alpha_c) and h_m,i(alpha_c), c in C, all rows i, of every honest user m, dropped out or not,
+    X_m of every user,
+    Y_n, n in U2, the sum over m in U1 of G_m(alpha_n), where G_m are the terms of the entries of X_m.
+It is a little more than the paper's, which has X_m for m in U1 only: here, the X of a user that dropped out
+may have been heard. The paper's view, and that of a smaller U2, is a function of it. What C drew itself is
+fixed; its own terms in Y are then a known constant, and left out.
+
+Parts. Users draw independently, and S_m, X_m, G_m are functions of what m alone drew and of W_m. So the view
+is put together from independent *parts* (S_m, X_m, G_m): the S side by side, the G added up.
+
+Affine. Honest user m draws a place (the permutation pi, or the places s of its picks), masks r, noise z for f
+and z~ for h. Fix the place. Then the shares are affine in (r, z, z~); the indices of X are constant, and its
+values x affine in r; and G is x times f minus h. Fix x, too. This confines r to an affine space (used masks
+are x - w), leaves (r, z, z~) uniform on it, and makes (S, G) an affine function: given W_m, the place and
+X_m, the pair (S_m, G_m) is *uniform on an affine space* A(place, W_m, X_m). Given W_m and X_m alone, it is a
+mixture of these, one for every place that leads from W_m to the indices of X_m, with the weight
+q^-(rank of r -> x) / #places each.
+
+Comparing (`compare`). Take two assignments of honest inputs with the same sum, and a broadcast (X_m)_m. Under
+each, the view is a mixture of sums of parts: a multiset of affine spaces, each in canonical form (reduced
+row echelon form of the directions, and the offset that is zero at the pivots). Equal multisets are equal
+laws. If they differ, the laws might yet agree, as different mixtures can make one law; so a difference
+counts only with a *witness*, a view that has different probabilities under the two assignments, as exact
+fractions. None found is an error (`Undecided`), not a verdict.
+
+All inputs at once (`certify`). Fix C and |U1|. Let there be a linear map Lambda into the coordinates of Y,
+and a space A_0(X) for every X, such that for every W_m, every place and every X_m that they can lead to
+
+    A(place, W_m, X_m) = A_0(X_m) + (0, Lambda TopK(W_m)),   and P(X_m | W_m) does not depend on W_m.
+
+Then the view, given X, is uniform on the sum of the A_0(X_m), shifted by (0, Lambda times the sum of the
+TopK(W_m)): the constraint holds, for all joint inputs, all joint broadcasts, and all U2 within U1. So it is
+enough to go through the parts one by one. (This is sufficient; it is not necessary. `certify` shows that the
+constraint holds, `compare` that it fails.)
+
+All x at once (`Lab.shear`). Let entry i of X name row i, and H_i add x_i times row i of f to row i of h. If
+    deal(r + x_i, z, z~ + x_i z, in row i) = H_i deal(r, z, z~),         and         terms_x H = terms_0,
+then for x in place of 0 the unknowns and the shares S are sheared, both by invertible maps that depend on x
+alone, and G is not changed: what holds of the parts for x = 0 holds for every x. Both identities are affine
+in each x_i, and compared as tables.
+
+What is measured. Nothing is computed from the formulas of the scheme: draw_secret, deal (so share_blocks),
+mask_input and answer_blocks run with a source of randomness that gives chosen values (`Tape`), and their
+affine maps are read off at zero and the unit vectors. That they are affine, and that parts add up, is then
+tried at further points at random: the one thing here that is sampled. Places are enumerated as the code asks
+for them: all values below the bound it names, all orders of the keys that make a permutation. That streams
+with different labels are independent and integers() uniform is the contract of `Randomness`, and tested
+there. A label asked for twice gives the same values twice, as with the cipher.
+
+None of those functions is told whose data it works on, so one table serves for all users; what differs is
+the points alpha_n, and the table has them all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import combinations, product
+
+import numpy as np
+from fq import AffineSpace, Array, Basis, Law, probability, times
+from lab import Broadcast, Input, Lab, PartView, Support, Values, with_offset
+
+from topk_secagg.protocol.parameters import Parameters
+
+
+class Undecided(AssertionError):
+    """Two multisets of affine spaces differ, but no view was found whose probabilities do."""
+
+
+# The view of a coalition
+
+
+@dataclass(frozen=True)
+class View:
+    """What a coalition sees: shares, the X of the users in `heard`, and answers of U2 for each (U1, U2)."""
+
+    coalition: tuple[int, ...]
+    answered: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+    heard: tuple[int, ...]
+
+    def honest(self, lab: Lab) -> list[int]:
+        return [m for m in range(1, lab.p.users + 1) if m not in self.coalition]
+
+    def part(self, m: int) -> PartView:
+        return PartView(self.coalition, tuple((m in u1, len(u1), u2) for u1, u2 in self.answered))
+
+
+def view_of(
+    lab: Lab,
+    coalition: Iterable[int],
+    u1: Iterable[int] | None = None,
+    u2: Iterable[int] | None = None,
+    *,
+    late: bool = True,
+) -> View:
+    """The view of one round. `late`: the X of users outside U1 are heard as well."""
+    users = range(1, lab.p.users + 1)
+    u1 = tuple(users if u1 is None else u1)
+    u2 = tuple(u1 if u2 is None else u2)
+    return View(tuple(coalition), ((u1, u2),), tuple(users) if late else u1)
+
+
+Inputs = Mapping[int, Input]  # of honest users
+Heard = Mapping[int, Broadcast]  # of honest users
+
+
+class Joint:
+    """The laws of the view of a coalition, put together from the parts."""
+
+    def __init__(self, lab: Lab, view: View) -> None:
+        self.lab, self.view = lab, view
+        self.honest = view.honest(lab)
+        self.speaking = [m for m in self.honest if m in view.heard]
+        self._shares = lab.share * len(view.coalition)
+        self._bases: dict[tuple[Basis, ...], Basis] = {}
+
+    def law(self, inputs: Inputs, heard: Heard) -> Law:
+        """The law of the view and this broadcast, given the inputs."""
+        laws = [
+            self.lab.part_law(self.view.part(m), inputs[m], heard[m])
+            if m in self.speaking
+            else self.lab.part_law(self.view.part(m), None, None)
+            for m in self.honest
+        ]
+        law: Law = {}
+        for chosen in product(*(part.items() for part in laws)):
+            space = self._sum([space for space, _ in chosen])
+            weight = math.prod((weight for _, weight in chosen), start=Fraction(1))
+            law[space] = law.get(space, Fraction(0)) + weight
+        return law
+
+    def _sum(self, spaces: list[AffineSpace]) -> AffineSpace:
+        """Shares side by side, answers added up."""
+        self.lab.spaces += 1
+        bases = tuple(space.basis for space in spaces)
+        if bases not in self._bases:
+            rows = [self._embedded(i, basis.rows) for i, basis in enumerate(bases)]
+            self._bases[bases] = self.lab.algebra.basis(np.vstack(rows))
+        offset = sum(self._embedded(i, space.origin) for i, space in enumerate(spaces)) % self.lab.q
+        return AffineSpace.of(self._bases[bases], self._bases[bases].reduced(offset))
+
+    def _embedded(self, i: int, vectors: Array) -> Array:
+        shares, answers = vectors[..., : self._shares], vectors[..., self._shares :]
+        before = np.zeros((*vectors.shape[:-1], i * self._shares), dtype=np.int64)
+        after = np.zeros((*vectors.shape[:-1], (len(self.honest) - 1 - i) * self._shares), dtype=np.int64)
+        return np.concatenate([before, shares, after, answers], axis=-1)
+
+    def sum(self, inputs: Inputs) -> bytes:
+        """What the coalition may know of the honest inputs: the sum over the (first) U1 that is answered."""
+        total = np.zeros(self.lab.coordinates, dtype=np.int64)
+        for m in self.honest:
+            if m in self.view.answered[0][0]:
+                total += self.lab.top_k(inputs[m])
+        return (total % self.lab.q).astype(np.uint8).tobytes()
+
+    def every_broadcast(
+        self, inputs: Iterable[Inputs], xs: Iterable[Values]
+    ) -> Iterator[dict[int, Broadcast]]:
+        """All indices that some of the inputs can lead to, with all these values, for all users."""
+        xs, indices = list(xs), set()
+        for some in inputs:
+            indices |= {i for m in self.speaking for i in self.lab.places_to(some[m])}
+        each = [Broadcast(i, x) for i in sorted(indices) for x in xs]
+        for chosen in product(each, repeat=len(self.speaking)):
+            yield dict(zip(self.speaking, chosen, strict=True))
+
+    def played(self, inputs: Inputs, count: int, seed: int = 0) -> list[dict[int, Broadcast]]:
+        """Broadcasts that these inputs lead to, with places and masks at random (always the same)."""
+        rng = np.random.default_rng(seed)
+        found = []
+        for _ in range(count):
+            heard = {}
+            for m in self.speaking:
+                place = self.lab.places[rng.integers(len(self.lab.places))]
+                x = self.lab.masked(
+                    self.lab.secret(place, rng.integers(0, self.lab.q, self.lab.unknowns)), inputs[m]
+                )
+                heard[m] = Broadcast(tuple(x.index.tolist()), tuple(x.value.tolist()))
+            found.append(heard)
+        return found
+
+
+@dataclass(frozen=True)
+class Witness:
+    """A view whose probability depends on honest inputs that have the same sum. Without a point, the
+    broadcast alone is such a view."""
+
+    heard: Heard
+    point: Array | None
+    one: Fraction
+    other: Fraction
+
+    def __str__(self) -> str:
+        what = "a broadcast" if self.point is None else "a view"
+        return (
+            f"{what} of probability {_short(self.one)} under one input and {_short(self.other)} under another"
+        )
+
+
+def _short(x: Fraction) -> str:
+    return str(x) if x.denominator < 10**9 else f"{float(x):.3g}"
+
+
+def compare(
+    lab: Lab, view: View, one: Inputs, other: Inputs, heard: Iterable[Heard], seed: int = 0
+) -> Witness | None:
+    """Whether the view tells two assignments of honest inputs apart: a witness, or None if on all these
+    broadcasts the laws are equal. The assignments must have the same sum over U1."""
+    joint = Joint(lab, view)
+    assert joint.sum(one) == joint.sum(other), "inputs with different sums may be told apart"
+    for broadcast in heard:
+        laws = joint.law(one, broadcast), joint.law(other, broadcast)
+        if laws[0] != laws[1]:
+            return find_witness(broadcast, *laws, seed)
+    return None
+
+
+def find_witness(heard: Heard, one: Law, other: Law, seed: int = 0, tries: int = 400) -> Witness:
+    """A view that is not as likely under the one law as under the other."""
+    totals = [sum(law.values(), Fraction(0)) for law in (one, other)]
+    if totals[0] != totals[1]:
+        return Witness(heard, None, *totals)
+    rng = np.random.default_rng(seed)
+    different = [space for space in {**one, **other} if one.get(space) != other.get(space)]
+    different.sort(key=lambda space: space.basis.dimension)
+    for attempt in range(tries):
+        space = different[attempt % len(different)]
+        basis = space.basis
+        steps = rng.integers(0, basis.q, basis.dimension)
+        point = (space.origin + times(steps, basis.rows, basis.q)) % basis.q
+        chances = probability(one, point), probability(other, point)
+        if chances[0] != chances[1]:
+            return Witness(heard, point, *chances)
+    raise Undecided(f"{len(one)} and {len(other)} different spaces, but no view that tells them apart")
+
+
+# All inputs at once
+
+
+class NotCertified(AssertionError):
+    """Some part is not A_0(X) + (0, Lambda TopK(W)), or X depends on W."""
+
+
+class Reference:
+    """What one coalition sees of a part, with A_0 and Lambda from the parts that came first."""
+
+    def __init__(self, lab: Lab, coalition: tuple[int, ...], survivors: int) -> None:
+        self.lab, users = lab, tuple(range(1, lab.p.users + 1))
+        self.view = PartView(coalition, ((True, survivors, users),))
+        shares, answers = len(users) * lab.share, len(users) * lab.answer(survivors)
+        held = [np.arange((c - 1) * lab.share, c * lab.share) for c in coalition]
+        self.rows = np.concatenate([*held, np.arange(shares, shares + answers)])
+        self._shares = len(self.rows) - answers
+        self._spaces: dict[Broadcast, AffineSpace] = {}
+        self._columns: dict[int, Array] = {}  # of Lambda
+
+    def check(self, heard: Broadcast, noise: bytes, support: Support, images: Array) -> None:
+        """Compare a part with those before. images: the offset, what a unit of each value of the input adds
+        to it, and further directions; in the coordinates of everybody's shares and answers."""
+        seen, entries = images[:, self.rows], len(support)
+        basis, (offset, *shifts) = self.lab.canonical(
+            self.lab.noise_basis(self.view, noise, heard), seen[1 + entries :], seen[: 1 + entries]
+        )
+        space = AffineSpace.of(basis, offset)
+        if self._spaces.setdefault(heard, space) != space:
+            raise NotCertified(f"{self.view.coalition} can tell places apart")
+        for k, shift in zip(support, shifts, strict=True):
+            if np.any(shift[: self._shares]) or np.any(self._columns.setdefault(k, shift) != shift):
+                raise NotCertified(f"{self.view.coalition} sees more than the sum")
+
+
+def certify(
+    lab: Lab,
+    coalitions: Sequence[tuple[int, ...]],
+    survivors: int,
+    xs: Sequence[Values] | None = None,
+    supports: Sequence[Support] | None = None,
+) -> int:
+    """Check that every part is A_0(X) + (0, Lambda TopK(W)), as the head of this module has it, and return
+    how many affine spaces were compared.
+
+    It goes through all supports (or those given) and all places; all values of the input, since everything
+    is affine in them; all x, by the shear, or those given; the coalitions; and the answers of all N users,
+    among which are those of every U2.
+    """
+    q, users, before = lab.q, tuple(range(1, lab.p.users + 1)), lab.spaces
+    everybody = PartView(users, ((True, survivors, users),))
+    references = [Reference(lab, coalition, survivors) for coalition in coalitions]
+    counts: set[frozenset[tuple[tuple[int, ...], int]]] = set()
+    for support in lab.supports if supports is None else supports:
+        count: Counter[tuple[int, ...]] = Counter()
+        for place in lab.places:
+            (index, (offset, by_masks)), by_values = lab.masking_of_support(place, support)
+            count[index] += 1
+            solver = lab.algebra.solver(by_masks)
+            if len(solver.check):
+                raise NotCertified(f"x is not uniform: {support} at {place}")
+            if xs is None and not lab.shear(place, support, survivors):
+                raise NotCertified(f"not the same for every x: {support} at {place}")
+            # with x fixed, a unit more of w is a unit less of r
+            slopes = times(solver.particular, -by_values % q, q)
+            columns, noise = lab.shares(place)
+            for x in [(0,) * lab.p.entries] if xs is None else xs:
+                heard = Broadcast(index, x)
+                start = times(solver.particular, (np.array(x) - offset) % q, q)
+                directions = with_offset(start, slopes, solver.free)
+                images = times(lab.part_map(everybody, columns, heard), directions, q).T
+                for reference in references:
+                    reference.check(heard, noise, support, images)
+        counts.add(frozenset(count.items()))
+    if len(counts) != 1:
+        raise NotCertified("the indices of X depend on the support")
+    return lab.spaces - before
+
+
+def coalitions_of(p: Parameters, least: int, most: int) -> list[tuple[int, ...]]:
+    """All sets of at least `least` and at most `most` users."""
+    users = range(1, p.users + 1)
+    return [c for size in range(least, most + 1) for c in combinations(users, size)]
+
+
+def survivor_sets(p: Parameters) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Every (U1, U2) with U <= |U2|, U2 within U1 within all users."""
+    users = range(1, p.users + 1)
+    for size in range(p.survivors, p.users + 1):
+        for u1 in combinations(users, size):
+            for smaller in range(p.survivors, size + 1):
+                for u2 in combinations(u1, smaller):
+                    yield u1, u2

@@ -1,0 +1,467 @@
+"""The package, driven for one user: a source of chosen values, and the maps of the package as tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache, cached_property
+from itertools import combinations, permutations, product
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from fq import Affine, AffineSpace, Array, Basis, Elimination, Law, NotAffine, affine_map, times
+
+from topk_secagg.algebra import lagrange
+from topk_secagg.algebra.randomness import Randomness
+from topk_secagg.protocol.constructions import construction
+from topk_secagg.protocol.elimination import answer_blocks
+from topk_secagg.protocol.masking import mask_input
+from topk_secagg.protocol.messages import Masked, Points, Secret, Sparse
+from topk_secagg.protocol.offline import draw_secret
+from topk_secagg.protocol.parameters import Parameters
+from topk_secagg.protocol.round import InMemoryShares, deal
+
+Place = tuple[int, ...]
+Support = tuple[int, ...]
+Values = tuple[int, ...]
+
+
+class Input(NamedTuple):
+    """W_m as mask_input takes it: coordinates, and their values in F_q."""
+
+    support: Support
+    values: Values
+
+
+class Broadcast(NamedTuple):
+    """X_m as everybody hears it."""
+
+    index: tuple[int, ...]
+    values: Values
+
+
+class Unforeseen(AssertionError):
+    """The code asks its source for something that this check does not account for."""
+
+
+# The injected source
+
+
+class Tape(Randomness):
+    """Gives chosen values, stream by stream, and refuses what was not foreseen.
+
+    It chooses the bytes and leaves what becomes of them to the real integers() and permutation(): a value
+    below the bound is a word that integers() neither rejects nor reduces; a permutation is asked for by the
+    rank of the order of its keys.
+    """
+
+    def __init__(
+        self, script: Mapping[str, Sequence[int]], bounds: dict[str, list[int]], *, learn: bool = False
+    ) -> None:
+        """Values and bounds by stream. To learn the bounds, give zeros and write down what is asked for."""
+        self._script, self._bounds, self._learn = script, bounds, learn
+        self._path, self._position = "", 0
+        self._bytes: npt.NDArray[np.uint8] | None = None
+
+    def child(self, label: str) -> Tape:
+        tape = Tape(self._script, self._bounds, learn=self._learn)
+        tape._path = f"{self._path}/{label}"
+        return tape
+
+    def fill(self, out: npt.NDArray[np.uint8]) -> None:
+        if self._bytes is None or self._bytes.size != out.size:
+            raise Unforeseen(f"raw bytes from the stream {self._path!r}")
+        out[:] = self._bytes
+        self._bytes = None
+
+    def integers(self, bound: int, out: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+        self._bytes = self._next(bound, out.size).astype("<u4").view(np.uint8)
+        return super().integers(bound, out)
+
+    def permutation(self, n: int) -> npt.NDArray[np.uint32]:
+        rank = int(self._next(math.factorial(n), 1)[0])
+        self._bytes = np.array(_orders(n)[rank], dtype="<u8").view(np.uint8)
+        return super().permutation(n)
+
+    def _next(self, bound: int, count: int) -> Array:
+        part = slice(self._position, self._position + count)
+        self._position = part.stop
+        if self._learn:
+            known = self._bounds.setdefault(self._path, [])
+            known += [bound] * (part.stop - len(known))
+        if self._bounds.get(self._path, [])[part] != [bound] * count:
+            raise Unforeseen(f"{count} values below {bound} from the stream {self._path!r}")
+        return np.array([0] * count if self._learn else self._script[self._path][part], dtype=np.int64)
+
+
+@cache
+def _orders(n: int) -> list[tuple[int, ...]]:
+    return list(permutations(range(n)))
+
+
+# One user's tables
+
+
+class Shares(NamedTuple):
+    """What all users receive of one user at a fixed place, as an affine map of its masks and noise.
+
+    columns (N, share, 1 + drawn): the offset, and how it moves with what draw_secret asks for. noise: how it
+    moves with the noise, as bytes; mostly the same object for all places.
+    """
+
+    columns: Array
+    noise: bytes
+
+
+class Masking(NamedTuple):
+    """X of one user at a fixed place: its indices, and its values as an affine map."""
+
+    index: tuple[int, ...]
+    x: Affine
+
+
+@dataclass(frozen=True)
+class PartView:
+    """What a part is seen through: the shares of whom, and the answers of whom for how many survivors.
+
+    An answer with `member` False is one for a survivor set without this user: it adds nothing there.
+    """
+
+    coalition: tuple[int, ...]
+    answers: tuple[tuple[bool, int, tuple[int, ...]], ...]
+
+
+Tamper = Callable[[Randomness], Randomness]
+
+
+class Lab:
+    """One set of parameters, and the package's maps under it: every user's, since none knows whose it is."""
+
+    _REMEMBERED = (
+        "_trials", "shares", "masking", "masking_of_support", "_secret_of", "terms", "_rows",
+        "_shears_noise", "_shears_terms", "noise_basis", "places_to", "part_law",
+    )  # fmt: skip
+
+    def __init__(self, p: Parameters, tamper: Tamper = lambda source: source, tries: int = 2) -> None:
+        """Tamper: what is put between the tape and the package, to spoil it."""
+        assert p.field < 256
+        for name in self._REMEMBERED:
+            setattr(self, name, cache(getattr(self, name)))
+        self.p, self.q, self.tamper, self.tries = p, p.field, tamper, tries
+        alpha, beta = lagrange.default_points(p.users, p.survivors, p.field)
+        self.points = Points(tuple(alpha), tuple(beta))
+        self.algebra = Elimination(p.field)
+        self.spaces = 0
+        self._encoding_matrix = cache(lagrange.encoding_matrix)
+        self._noises: dict[bytes, bytes] = {}
+        self._bounds: dict[str, list[int]] = {}
+        source = tamper(Tape({}, self._bounds, learn=True))
+        secret = draw_secret(p, source)
+        drawn = list(self._bounds)
+        deal(p, self.points, secret, source)
+        self._discrete = [path for path in self._bounds if path.endswith("/place")]
+        # the unknowns: what draw_secret asks for comes first, and is counted in `drawn`
+        streams = [path for path in self._bounds if path not in self._discrete]
+        self._streams: dict[str, slice] = {}
+        self.unknowns = self.drawn = 0
+        for path in sorted(streams, key=lambda path: path not in drawn):
+            if set(self._bounds[path]) != {self.q}:
+                raise Unforeseen(f"the stream {path!r} is not uniform over the field")
+            first, self.unknowns = self.unknowns, self.unknowns + len(self._bounds[path])
+            self._streams[path] = slice(first, self.unknowns)
+            if path in drawn:
+                self.drawn = self.unknowns
+
+    # what there is
+
+    @property
+    def share(self) -> int:
+        """Symbols that one user holds of another: f and h."""
+        return 2 * self.p.rows * self.p.width
+
+    @property
+    def coordinates(self) -> int:
+        """L, with the padding of the buckets, which an input may name as well."""
+        return self.p.buckets * self.p.width or self.p.length
+
+    def answer(self, survivors: int) -> int:
+        """Symbols of one Y."""
+        return self.p.groups * self.p.answer_width(survivors)
+
+    @cached_property
+    def places(self) -> list[Place]:
+        """Everything that the place of a user can be, each as likely as any other."""
+        return list(product(*(range(bound) for path in self._discrete for bound in self._bounds[path])))
+
+    @cached_property
+    def supports(self) -> list[Support]:
+        """All supports: K of L coordinates, or P of each bucket in any order."""
+        p = self.p
+        if not p.buckets:
+            return list(combinations(range(p.length), p.top_k))
+        of_bucket = [
+            [
+                tuple(place * p.buckets + b for place in chosen)
+                for chosen in permutations(range(p.width), p.picks)
+            ]
+            for b in range(p.buckets)
+        ]
+        return [tuple(k for part in parts for k in part) for parts in product(*of_bucket)]
+
+    def top_k(self, given: Input) -> Array:
+        """TopK(W): the values at their coordinates."""
+        vector = np.zeros(self.coordinates, dtype=np.int64)
+        np.add.at(vector, list(given.support), given.values)
+        return vector % self.q
+
+    def every_x(self) -> list[Values]:
+        """All values that X can have."""
+        return list(product(range(self.q), repeat=self.p.entries))
+
+    def some_x(self, count: int) -> list[Values]:
+        """Zeros, ones, and others at random (always the same)."""
+        rng = np.random.default_rng(count)
+        drawn = (tuple(row) for row in rng.integers(0, self.q, (10 * count, self.p.entries)).tolist())
+        chosen = dict.fromkeys([(0,) * self.p.entries, (1,) * self.p.entries, *drawn])
+        return list(chosen)[:count]
+
+    # driving the package
+
+    def script(self, place: Place, unknowns: Array) -> dict[str, Sequence[int]]:
+        script: dict[str, Sequence[int]] = {}
+        for path in self._discrete:
+            count = len(self._bounds[path])
+            script[path], place = place[:count], place[count:]
+        for path, part in self._streams.items():
+            script[path] = unknowns[part].tolist()
+        return script
+
+    def source(self, place: Place, unknowns: Array) -> Randomness:
+        """The source of a user that draws this, as the package gets it."""
+        return self.tamper(Tape(self.script(place, unknowns), self._bounds))
+
+    def secret(self, place: Place, unknowns: Array) -> Secret:
+        """What draw_secret draws."""
+        return draw_secret(self.p, self.source(place, unknowns))
+
+    def dealt(self, place: Place, unknowns: Array) -> list[InMemoryShares]:
+        """What users 1..N receive of a user that draws this."""
+        source = self.source(place, unknowns)
+        real = lagrange.encoding_matrix
+        lagrange.encoding_matrix = self._encoding_matrix  # a memory for it: it takes most of the time
+        try:
+            return deal(self.p, self.points, draw_secret(self.p, source), source)
+        finally:
+            lagrange.encoding_matrix = real
+
+    def masked(self, secret: Secret, given: Input) -> Masked:
+        index = np.array(given.support, dtype=np.int64)
+        return mask_input(self.p, secret, Sparse(index, np.array(given.values, dtype=np.uint32)))
+
+    def answered(self, masked: Mapping[int, Masked], shares: Mapping[int, InMemoryShares]) -> Array:
+        """Y of a user that holds these shares."""
+        blocks = [block.answer for block in answer_blocks(self.p, masked, shares)]
+        return np.concatenate(blocks).astype(np.int64).reshape(-1)
+
+    def flat(self, shares: InMemoryShares) -> Array:
+        return np.concatenate([shares.f, shares.h]).astype(np.int64).reshape(-1)
+
+    def shaped(self, flat: Array) -> InMemoryShares:
+        f, h = flat.astype(np.uint32).reshape(2, self.p.rows, self.p.width)
+        return InMemoryShares(f, h)
+
+    # reading off the maps
+
+    def _trials(self, size: int) -> list[Array]:
+        rng = np.random.default_rng(size)
+        return [rng.integers(0, self.q, size) for _ in range(self.tries)]
+
+    def shares(self, place: Place) -> Shares:
+        """From masks and noise to what every user receives."""
+
+        def function(unknowns: Array) -> Array:
+            return np.stack([self.flat(held) for held in self.dealt(place, unknowns)])
+
+        offset, matrix = affine_map(function, self.unknowns, self.q, self._trials(self.unknowns))
+        noise = matrix[..., self.drawn :].astype(np.uint8).tobytes()
+        columns = np.concatenate([offset[..., None], matrix[..., : self.drawn]], axis=2)
+        return Shares(columns, self._noises.setdefault(noise, noise))
+
+    def noise_columns(self, noise: bytes) -> Array:
+        """(N, share, unknowns of the noise)."""
+        table = np.frombuffer(noise, dtype=np.uint8).astype(np.int64)
+        return table.reshape(self.p.users, self.share, self.unknowns - self.drawn)
+
+    def _secret_of(self, place: Place, drawn: bytes) -> Secret:
+        unknowns = np.zeros(self.unknowns, dtype=np.int64)
+        unknowns[: self.drawn] = np.frombuffer(drawn, dtype=np.int64)
+        return self.secret(place, unknowns)
+
+    def masking(self, place: Place, given: Input) -> Masking:
+        """X of an input, its values as an affine map of what draw_secret asks for."""
+        return self._masking(place, self.drawn, lambda v: (v, given))
+
+    def masking_of_support(self, place: Place, support: Support) -> tuple[Masking, Array]:
+        """X of all inputs with this support, and how its values depend on those of the input."""
+        count = len(support)
+
+        def split(v: Array) -> tuple[Array, Input]:
+            return v[count:], Input(support, tuple(v[:count].tolist()))
+
+        index, x = self._masking(place, count + self.drawn, split)
+        return Masking(index, Affine(x.offset, x.matrix[:, count:])), x.matrix[:, :count]
+
+    def _masking(self, place: Place, size: int, split: Callable[[Array], tuple[Array, Input]]) -> Masking:
+        seen: set[tuple[int, ...]] = set()
+
+        def function(v: Array) -> Array:
+            drawn, given = split(v)
+            x = self.masked(self._secret_of(place, drawn.tobytes()), given)
+            seen.add(tuple(x.index.tolist()))
+            return x.value.astype(np.int64)
+
+        x = affine_map(function, size, self.q, self._trials(size))
+        if len(seen) != 1:
+            raise NotAffine("the indices of X depend on masks or values")
+        return Masking(seen.pop(), x)
+
+    def terms(self, index: tuple[int, ...], survivors: int) -> Array:
+        """From one user's shares to its part of Y, (1 + entries, answer, share): the first for x = 0, then
+        what each x adds. Y is linear in the shares for fixed X, and affine in x for fixed shares."""
+        entries, nothing = len(index), self.shaped(np.zeros(self.share, dtype=np.int64))
+
+        def part(x: Array, held: Array) -> Array:
+            masked = Masked(np.array(index, dtype=np.uint32), x.astype(np.uint32))
+            shares = dict.fromkeys(range(2, survivors + 1), nothing) | {1: self.shaped(held)}
+            return self.answered(dict.fromkeys(range(1, survivors + 1), masked), shares)
+
+        result = np.stack(
+            [
+                np.stack([part(x, unit) for unit in np.eye(self.share, dtype=np.int64)], axis=-1)
+                for x in np.eye(1 + entries, entries, k=-1, dtype=np.int64)
+            ]
+        )
+        result[1:] = (result[1:] - result[0]) % self.q
+        for point in self._trials(entries + self.share):
+            x, held = point[:entries], point[entries:]
+            if not np.array_equal(part(x, held), times(self._at(result, tuple(x)), held, self.q)):
+                raise NotAffine
+        return result
+
+    def _at(self, terms: Array, x: Sequence[int]) -> Array:
+        return np.tensordot(np.array([1, *x]), terms, axes=1) % self.q
+
+    def terms_at(self, heard: Broadcast, survivors: int) -> Array:
+        """From one user's shares to its part of Y, for an X: (answer, share)."""
+        return self._at(self.terms(heard.index, survivors), heard.values)
+
+    def shear(self, place: Place, support: Support, survivors: int) -> bool:
+        """Whether the parts for every x are those for x = 0 but for a shear (see the head of `affine`)."""
+        (index, (_, by_unknowns)), _ = self.masking_of_support(place, support)
+        rows = self._rows(index)
+        columns, noise = self.shares(place)
+        shape = (self.p.users, 2, self.p.rows, self.p.width)
+        offset, by_drawn = columns[..., 0], columns[..., 1:]
+        # a unit more of r adds row i of f without noise to row i of h
+        moved = times(by_drawn, self.algebra.solver(by_unknowns).particular, self.q)
+        moved = moved.reshape(*shape, len(rows))
+        expected = np.zeros_like(moved)
+        for i, row in enumerate(rows):
+            expected[:, 1, row, :, i] = offset.reshape(shape)[:, 0, row]
+        return (
+            len(set(rows)) == len(rows)
+            and np.array_equal(moved, expected)
+            and not np.any(by_drawn.reshape(*shape, -1)[:, 0])
+            and self._shears_noise(noise)
+            and self._shears_terms(index, survivors)
+        )
+
+    def _rows(self, index: tuple[int, ...]) -> list[int]:
+        """The rows that the entries of X name."""
+        x = Masked(np.array(index, dtype=np.uint32), np.zeros(len(index), dtype=np.uint32))
+        return construction(self.p).terms(self.p, x).row.tolist()
+
+    def _shears_noise(self, noise: bytes) -> bool:
+        """Every unknown of the noise moves one row of f, or it moves one row of h as its partner does f."""
+        table = self.noise_columns(noise).reshape(self.p.users, 2, self.p.rows, self.p.width, -1)
+        moved = [
+            (table[:, 0, ..., v].tobytes(), table[:, 1, ..., v].tobytes()) for v in range(table.shape[-1])
+        ]
+        zero = bytes(table[:, 0, ..., 0].nbytes)
+        of_f, of_h = sorted(f for f, h in moved if h == zero), sorted(h for f, h in moved if f == zero)
+        one_row = np.count_nonzero(np.any(table, axis=(0, 1, 3)), axis=0) <= 1
+        return len(of_f) + len(of_h) == len(moved) and of_f == of_h and bool(np.all(one_row))
+
+    def _shears_terms(self, index: tuple[int, ...], survivors: int) -> bool:
+        """What x_i adds is what row i of h takes away, and it is row i of f that it multiplies."""
+        terms = self.terms(index, survivors)
+        terms = terms.reshape(*terms.shape[:2], 2, self.p.rows, self.p.width)
+        expected = np.zeros_like(terms[1:])
+        for i, row in enumerate(self._rows(index)):
+            expected[i, :, 0, row] = -terms[0, :, 1, row] % self.q
+        return np.array_equal(terms[1:], expected)
+
+    # parts
+
+    def part_map(self, view: PartView, shares: Array, heard: Broadcast | None) -> Array:
+        """(S, G) as the view has them, for a given X, of columns of shares (N, share, columns)."""
+        parts = [shares[[c - 1 for c in view.coalition]].reshape(-1, shares.shape[-1])]
+        for member, survivors, answering in view.answers:
+            if member and heard is not None:
+                terms = times(self.terms_at(heard, survivors), shares[[n - 1 for n in answering]], self.q)
+            else:
+                terms = np.zeros((self.answer(survivors) * len(answering), shares.shape[-1]), dtype=np.int64)
+            parts.append(terms.reshape(-1, shares.shape[-1]))
+        return np.concatenate(parts)
+
+    def noise_basis(self, view: PartView, noise: bytes, heard: Broadcast | None) -> Basis:
+        """The directions in which the noise moves a part."""
+        return self.algebra.basis(self.part_map(view, self.noise_columns(noise), heard).T)
+
+    def canonical(self, noise: Basis, directions: Array, vectors: Array) -> tuple[Basis, Array]:
+        """The space of the noise with further directions, which mostly lie in it; and vectors modulo it."""
+        self.spaces += 1
+        reduced = noise.reduced(np.concatenate([directions, vectors]))
+        rest = reduced[: len(directions)]
+        if not np.any(rest):
+            return noise, reduced[len(directions) :]
+        basis = self.algebra.basis(np.concatenate([noise.rows, rest]))
+        return basis, basis.reduced(vectors)
+
+    def places_to(self, given: Input) -> dict[tuple[int, ...], list[Place]]:
+        """The places that lead from an input to each possible index of X."""
+        found: dict[tuple[int, ...], list[Place]] = {}
+        for place in self.places:
+            found.setdefault(self.masking(place, given).index, []).append(place)
+        return found
+
+    def part_law(self, view: PartView, given: Input | None, heard: Broadcast | None) -> Law:
+        """The law of (S, G) and X = heard; with nothing heard, that of S alone."""
+        law: Law = {}
+        places = self.places if given is None or heard is None else self.places_to(given).get(heard.index, [])
+        for place in places:
+            weight = Fraction(1, len(self.places))
+            start, free = np.zeros(self.drawn, dtype=np.int64), np.eye(self.drawn, dtype=np.int64)
+            if given is not None and heard is not None:
+                offset, by_unknowns = self.masking(place, given).x
+                solver = self.algebra.solver(by_unknowns)
+                wanted = (np.array(heard.values) - offset) % self.q
+                if np.any(times(solver.check, wanted, self.q)):
+                    continue
+                start, free = times(solver.particular, wanted, self.q), solver.free
+                weight /= self.q ** (self.drawn - free.shape[1])
+            columns, noise = self.shares(place)
+            images = times(self.part_map(view, columns, heard), with_offset(start, free), self.q).T
+            basis, reduced = self.canonical(self.noise_basis(view, noise, heard), images[1:], images[:1])
+            space = AffineSpace.of(basis, reduced[0])
+            law[space] = law.get(space, Fraction(0)) + weight
+        return law
+
+
+def with_offset(start: Array, *directions: Array) -> Array:
+    """What to multiply with (offset, matrix) to get the image of a start, and those of directions."""
+    columns = np.column_stack([start, *directions])
+    return np.concatenate([np.eye(1, columns.shape[1], dtype=np.int64), columns])

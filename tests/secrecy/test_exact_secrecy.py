@@ -1,0 +1,482 @@
+"""Coalitions of T users learn nothing but the sum: computed, not sampled. See the head of affine.py."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import cache
+from itertools import product
+
+import check
+import numpy as np
+import pytest
+from affine import (
+    Heard,
+    Inputs,
+    Joint,
+    NotCertified,
+    Undecided,
+    View,
+    certify,
+    coalitions_of,
+    find_witness,
+    survivor_sets,
+    view_of,
+)
+from cases import ELIMINATIONS, FULL, QUICK, Case, same_sum
+from fq import AffineSpace, Array, Elimination, Law, NotAffine, affine_map, probability, times
+from lab import Broadcast, Input, Lab, Tape, Unforeseen
+from sabotage import (
+    HARMLESS,
+    NONE,
+    SABOTAGES,
+    SMALL,
+    Sabotage,
+    by_coordinate,
+    in_order,
+    replaced,
+    try_sabotage,
+)
+
+from topk_secagg.algebra.randomness import CipherRandomness, Randomness
+from topk_secagg.errors import BadData
+from topk_secagg.protocol import parameters, permutation
+from topk_secagg.protocol.masking import check_masked
+from topk_secagg.protocol.messages import Masked, Sparse
+from topk_secagg.protocol.round import run_round
+
+ONE_OF_EACH = [
+    Case(3, 2, 1, L=3, K=2),
+    Case(4, 3, 1, L=4, K=2),
+    Case(4, 3, 2, L=3, K=2),
+    Case(5, 4, 2, L=4, K=2),
+    Case(3, 2, 1, L=6, K=2, P=1),
+    Case(4, 3, 1, L=6, K=2, P=1),
+    Case(4, 3, 2, L=6, K=2, P=1),
+    Case(5, 4, 2, L=6, K=2, P=1),
+]
+# takes its time, and is left to the command
+LEFT_OUT = [(case, "syndrome") for case in QUICK if case.construction == "permutation" and case.L == 6]
+each_elimination = pytest.mark.parametrize("elimination", ELIMINATIONS)
+one_of_each = pytest.mark.parametrize("case", ONE_OF_EACH, ids=str)
+
+
+@cache
+def lab_of(case: Case, elimination: str) -> Lab:
+    """A lab whose tables are kept from test to test."""
+    return Lab(case.parameters(elimination))
+
+
+# At most T users learn nothing
+
+
+@pytest.mark.parametrize(
+    ("case", "elimination"),
+    [
+        (case, elimination)
+        for case in QUICK
+        for elimination in ELIMINATIONS
+        if (case, elimination) not in LEFT_OUT
+    ],
+    ids=str,
+)
+def test_at_most_t_users_learn_nothing_but_the_sum(case: Case, elimination: str) -> None:
+    """All coalitions, all U2 within U1, all places, all inputs, all broadcasts."""
+    outcome = check.certified(case, elimination)
+    assert not outcome.failure
+    assert outcome.spaces >= outcome.coalitions * outcome.places * outcome.supports
+
+
+def test_the_cases_go_as_far_as_they_should() -> None:
+    for cases in (QUICK, FULL):
+        assert {(c.N, c.U, c.T) for c in cases} >= {(3, 2, 1), (4, 3, 1), (4, 3, 2), (5, 4, 2)}
+        for construction in ("permutation", "rotation"):
+            mine = [c for c in cases if c.construction == construction]
+            assert {(c.N, c.U, c.T) for c in mine} >= {(3, 2, 1), (4, 3, 1), (4, 3, 2), (5, 4, 2)}
+            assert max(c.L for c in mine) == 6
+            assert max(c.K for c in mine) == 3
+    fewer = Case(3, 2, 1, L=6, K=1, P=1).parameters("syndrome")
+    assert fewer.answer_width(2) < fewer.width, "somewhere, syndromes say less than Y"
+
+
+@each_elimination
+@pytest.mark.parametrize("case", [Case(3, 2, 1, L=3, K=2), Case(3, 2, 1, L=6, K=2, P=1)], ids=str)
+def test_going_through_every_x_finds_what_the_shear_says(case: Case, elimination: str) -> None:
+    lab = lab_of(case, elimination)
+    assert certify(lab, [(2,)], 3, lab.every_x()) > 0
+
+
+@pytest.mark.parametrize("sizes", [{"L": 2, "K": 1}, {"L": 2, "K": 1, "P": 1}], ids=str)
+@each_elimination
+def test_all_joint_inputs_with_the_same_sum_give_the_same_view(
+    sizes: dict[str, int], elimination: str
+) -> None:
+    """Not by parts: every pair of inputs of the two honest users, all indices, two x for each user."""
+    lab = lab_of(Case(3, 2, 1, **sizes), elimination)
+    each = [Input(support, values) for support in lab.supports for values in lab.every_x()]
+    for u1 in ((1, 2, 3), (1, 2)):
+        joint = Joint(lab, view_of(lab, [1], u1))
+        everything = [{2: a, 3: b} for a, b in product(each, repeat=2)]
+        for heard in joint.every_broadcast(everything[:: len(each)], lab.some_x(2)):
+            laws: dict[bytes, Law] = {}
+            for inputs in everything:
+                law = joint.law(inputs, heard)
+                assert law == laws.setdefault(joint.sum(inputs), law)
+            assert len(laws) == len({joint.sum(inputs) for inputs in everything})
+            assert len({frozenset(law.items()) for law in laws.values()}) == len(laws), (
+                "the sum itself is seen"
+            )
+
+
+@each_elimination
+@one_of_each
+def test_every_u1_and_every_u2_within_it(case: Case, elimination: str) -> None:
+    """Not by parts: inputs that differ as much as they can with the same sum; one or two coalitions of T."""
+    lab = lab_of(case, elimination)
+    first, *_, last = coalitions_of(lab.p, lab.p.colluders, lab.p.colluders)
+    some = (first, last) if lab.p.users < 5 else (last,)
+    for coalition, (u1, u2) in product(some, survivor_sets(lab.p)):
+        joint = Joint(lab, view_of(lab, coalition, u1, u2))
+        summed, dropped = [[m for m in joint.honest if (m in u1) is side] for side in (True, False)]
+        for alike in same_sum(lab, summed):
+            # a user that dropped out may have any input
+            whole = [
+                inputs
+                | dict.fromkeys(dropped, Input(lab.supports[i % len(lab.supports)], (i,) * lab.p.entries))
+                for i, inputs in enumerate(alike)
+            ]
+            assert len({joint.sum(inputs) for inputs in whole}) == 1
+            (heard,) = joint.played(whole[0], 1)
+            one, *others = [joint.law(inputs, heard) for inputs in whole]
+            assert sum(one.values()) > 0
+            assert all(law == one for law in others)
+
+
+@pytest.mark.parametrize("case", [SMALL["permutation", 2], SMALL["rotation", 2]], ids=str)
+def test_noise_in_many_blocks_is_as_good(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parameters, "_BLOCK_SYMBOLS", 1)
+    lab = Lab(case.parameters("dense"))
+    assert lab.p.block_rows < lab.p.rows
+    assert certify(lab, coalitions_of(lab.p, 1, 2), lab.p.users) > 0
+
+
+# T+1 users learn something
+
+
+@each_elimination
+@one_of_each
+def test_every_coalition_of_t_plus_1_learns_something(case: Case, elimination: str) -> None:
+    """So T is all that can be had. Of (3,2,1) and (4,3,2), T+1 users leave one honest user: if it is in U1,
+    they know its input from the sum, and there is nothing else to learn; if not, its X gives it away."""
+    lab = lab_of(case, elimination)
+    too_many = coalitions_of(lab.p, lab.p.colluders + 1, lab.p.colluders + 1)
+    for coalition in too_many:
+        found = check.learn_something(lab, coalition)
+        assert found is not None
+        assert found.one != found.other
+    with pytest.raises(NotCertified):
+        certify(lab, too_many, lab.p.users)
+
+
+# Sabotage is caught
+
+
+def settings(sabotages: list[Sabotage]) -> list[object]:
+    return [
+        pytest.param(sabotage, construction, T, id=f"{sabotage.name}-{construction}-T{T}")
+        for sabotage in sabotages
+        for construction in sabotage.constructions
+        for T in (1, 2)
+    ]
+
+
+@each_elimination
+@pytest.mark.parametrize(("sabotage", "construction", "T"), settings(SABOTAGES))
+def test_sabotage_is_caught(sabotage: Sabotage, construction: str, T: int, elimination: str) -> None:
+    witness = try_sabotage(sabotage, construction, elimination, T)
+    assert witness is not None
+    assert witness.one != witness.other
+
+
+@each_elimination
+@pytest.mark.parametrize(("sabotage", "construction", "T"), settings([NONE]))
+def test_without_sabotage_the_same_comparison_finds_nothing(
+    sabotage: Sabotage, construction: str, T: int, elimination: str
+) -> None:
+    assert try_sabotage(sabotage, construction, elimination, T) is None
+
+
+@each_elimination
+@pytest.mark.parametrize(("sabotage", "construction", "T"), settings(HARMLESS))
+def test_the_order_of_x_gives_nothing_away(
+    sabotage: Sabotage, construction: str, T: int, elimination: str
+) -> None:
+    """X in order of k, or of magnitude, is not sabotage, and no exact check can find that it is.
+
+    Let k_1..k_K be the selected coordinates in an order that the input alone decides upon. X is then the list
+    of (pi(k_j), w_j + r_j). pi is uniform, so that (pi(k_1)..pi(k_K)) is a uniform list of distinct indices,
+    whatever the k_j are; the shares of T users are independent of pi; and Y is a function of those shares, of
+    the set of the entries of X, and of the sum. So the list is independent of the input, given the rest of
+    the view. Sorting saves log2 K! bits, and makes X independent of how the caller lists the entries. An
+    order that depends on the input *and* on the permuted indices can tell: see `up_or_down`.
+    """
+    assert try_sabotage(sabotage, construction, elimination, T, broadcasts=10) is None
+
+
+@pytest.mark.parametrize("case", [SMALL["permutation", 1], SMALL["permutation", 2]], ids=str)
+def test_the_order_of_k_gives_nothing_away_whatever_the_inputs(case: Case) -> None:
+    with replaced(permutation, mask=in_order(by_coordinate))():
+        lab = Lab(case.parameters("dense"))
+        assert certify(lab, coalitions_of(lab.p, 0, lab.p.colluders), lab.p.users) > 0
+        assert len({lab.masking_of_support(place, (0, 1))[0].index for place in lab.places}) == 6
+
+
+def test_an_x_in_another_order_is_refused_all_the_same() -> None:
+    p = SMALL["permutation", 1].parameters("dense")
+    values = np.zeros(2, dtype=np.uint32)
+    check_masked(p, Masked(np.array([0, 2], dtype=np.uint32), values))
+    with pytest.raises(BadData):
+        check_masked(p, Masked(np.array([2, 0], dtype=np.uint32), values))
+
+
+def test_noise_that_is_not_uniform_is_refused() -> None:
+    class Short(Randomness):
+        def __init__(self, inner: Randomness) -> None:
+            self.inner = inner
+
+        def fill(self, out: np.ndarray) -> None:
+            self.inner.fill(out)
+
+        def child(self, label: str) -> Randomness:
+            return Short(self.inner.child(label)) if label.startswith("noise") else self.inner.child(label)
+
+        def integers(self, bound: int, out: np.ndarray) -> np.ndarray:
+            return self.inner.integers(bound - 1, out)
+
+    with pytest.raises(Unforeseen, match="not uniform"):
+        Lab(SMALL["rotation", 1].parameters("dense"), Short)
+
+
+# The parts are those of a whole round
+
+
+class Round:
+    """A whole round of the package, with everything that everybody draws at random."""
+
+    def __init__(self, lab: Lab, view: View, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        self.lab, self.view = lab, view
+        (self.u1, self.u2), *_ = view.answered
+        self.users = range(1, lab.p.users + 1)
+        real = [s for s in lab.supports if max(s) < lab.p.length]
+        self.inputs = {
+            m: Input(real[rng.integers(len(real))], tuple(rng.integers(0, lab.q, lab.p.entries).tolist()))
+            for m in self.users
+        }
+        self.places = {m: lab.places[rng.integers(len(lab.places))] for m in self.users}
+        self.unknowns = {m: rng.integers(0, lab.q, lab.unknowns) for m in self.users}
+
+    def play(self) -> None:
+        lab = self.lab
+        self.dealt = {m: lab.dealt(self.places[m], self.unknowns[m]) for m in self.users}
+        self.masked = {
+            m: lab.masked(lab.secret(self.places[m], self.unknowns[m]), self.inputs[m]) for m in self.users
+        }
+        x = {m: self.masked[m] for m in self.u1}
+        self.answers = {n: lab.answered(x, {m: self.dealt[m][n - 1] for m in self.u1}) for n in self.u2}
+
+    def heard(self, m: int) -> Broadcast:
+        return Broadcast(tuple(self.masked[m].index.tolist()), tuple(self.masked[m].value.tolist()))
+
+    def seen(self) -> Array:
+        """The view, without the coalition's own terms in Y."""
+        lab, nothing = self.lab, self.lab.shaped(np.zeros(self.lab.share, dtype=np.int64))
+        shares = [lab.flat(self.dealt[m][c - 1]) for m in self.view.honest(lab) for c in self.view.coalition]
+        answers = []
+        for n in self.u2:
+            own = {m: self.dealt[m][n - 1] if m in self.view.coalition else nothing for m in self.u1}
+            known = lab.answered({m: self.masked[m] for m in self.u1}, own)
+            answers.append((self.answers[n] - known) % lab.q)
+        return np.concatenate([*shares, *answers])
+
+
+class Everybody(CipherRandomness):
+    """What run_round needs: the sources of all users."""
+
+    def __init__(self, played: Round) -> None:
+        super().__init__(bytes(32))
+        self.played = played
+
+    def child(self, label: str) -> Randomness:
+        if not label.startswith("user "):
+            return super().child(label)
+        m = int(label.removeprefix("user "))
+        return self.played.lab.source(self.played.places[m], self.played.unknowns[m])
+
+
+@each_elimination
+@one_of_each
+def test_a_whole_round_is_what_its_parts_say(case: Case, elimination: str) -> None:
+    lab = lab_of(case, elimination)
+    users = tuple(range(1, case.N + 1))
+    coalition = users[-case.T :]
+    for seed, u1 in enumerate([users, users[: case.U], users[-case.U :]]):
+        view = view_of(lab, coalition, u1)
+        played = Round(lab, view, seed)
+        played.play()
+        joint = Joint(lab, view)
+        heard = {m: played.heard(m) for m in joint.honest}
+        chance = probability(joint.law(played.inputs, heard), played.seen())
+        assert chance > 0
+        first, *_, last = [m for m in joint.honest if m in u1] * 2
+        exchanged = played.inputs | {first: played.inputs[last], last: played.inputs[first]}
+        assert probability(joint.law(exchanged, heard), played.seen()) == chance
+
+        total = run_round(
+            lab.p,
+            lab.points,
+            {
+                m: Sparse(np.array(w.support), np.array(w.values, dtype=np.uint32))
+                for m, w in played.inputs.items()
+            },
+            u1,
+            u1,
+            Everybody(played),
+        )
+        expected = sum(lab.top_k(played.inputs[m]) for m in u1) % lab.q
+        assert np.array_equal(total, expected[: lab.p.length]), "and the round decodes to the sum"
+
+
+def whole_space(played: Round, heard: Heard) -> AffineSpace:
+    """Where the view is, at fixed places: the masks and noise of all honest users are unknowns of one map."""
+    lab, honest = played.lab, played.view.honest(played.lab)
+    solvers, wanted = {}, {}
+    for m in honest:
+        offset, by_masks = lab.masking(played.places[m], played.inputs[m]).x
+        solvers[m], wanted[m] = lab.algebra.solver(by_masks), (np.array(heard[m].values) - offset) % lab.q
+    sizes = [solvers[m].free.shape[1] + lab.unknowns - lab.drawn for m in honest]
+
+    def function(unknowns: Array) -> Array:
+        for m, mine in zip(honest, np.split(unknowns, np.cumsum(sizes)[:-1]), strict=True):
+            particular, _, free = solvers[m]
+            masks, noise = np.split(mine, [free.shape[1]])
+            drawn = times(particular, wanted[m], lab.q) + times(free, masks, lab.q)
+            played.unknowns[m] = np.concatenate([drawn % lab.q, noise])
+        played.play()
+        assert all(played.heard(m) == heard[m] for m in honest)
+        return played.seen()
+
+    rng = np.random.default_rng(1)
+    offset, matrix = affine_map(function, sum(sizes), lab.q, [rng.integers(0, lab.q, sum(sizes))])
+    basis = lab.algebra.basis(matrix.T)
+    return AffineSpace.of(basis, basis.reduced(offset))
+
+
+def whole_law(lab: Lab, view: View, inputs: Inputs, heard: Heard) -> Law:
+    """The law of the view, not by parts."""
+    played, honest = Round(lab, view, 0), view.honest(lab)
+    played.inputs |= inputs
+    law: Law = {}
+    for places in product(lab.places, repeat=len(honest)):
+        played.places |= dict(zip(honest, places, strict=True))
+        if all(lab.masking(played.places[m], inputs[m]).index == heard[m].index for m in honest):
+            space = whole_space(played, heard)
+            weight = Fraction(1, len(lab.places) * lab.q**lab.p.entries) ** len(honest)
+            law[space] = law.get(space, Fraction(0)) + weight
+    return law
+
+
+@pytest.mark.parametrize("sizes", [{"L": 2, "K": 1}, {"L": 2, "K": 1, "P": 1}], ids=str)
+@each_elimination
+def test_the_law_of_the_whole_is_the_law_of_the_parts(sizes: dict[str, int], elimination: str) -> None:
+    lab = lab_of(Case(3, 2, 1, **sizes), elimination)
+    view = view_of(lab, [2])
+    inputs = {1: Input((0,), (3,)), 3: Input((1,), (5,))}
+    joint = Joint(lab, view)
+    for heard in joint.played(inputs, 2):
+        assert whole_law(lab, view, inputs, heard) == joint.law(inputs, heard)
+
+
+# The tools
+
+
+@pytest.mark.parametrize("q", [7, 11])
+def test_elimination_is_that_of_galois(q: int) -> None:
+    rng, algebra = np.random.default_rng(q), Elimination(q)
+    for rows, columns, rank in product((1, 3, 6), (1, 4, 7), (1, 2, 6)):
+        matrix = times(rng.integers(0, q, (rows, rank)), rng.integers(0, q, (rank, columns)), q)
+        reduced, pivots, _ = algebra.echelon(matrix)
+        assert np.array_equal(algebra.field(matrix).row_reduce(), algebra.field(reduced))
+        assert np.linalg.matrix_rank(algebra.field(matrix)) == len(pivots)
+        solver = algebra.solver(matrix)
+        solution = rng.integers(0, q, columns)
+        y = times(matrix, solution, q)
+        assert not np.any(times(solver.check, y, q))
+        assert np.array_equal(times(matrix, times(solver.particular, y, q), q), y)
+        assert not np.any(times(matrix, solver.free, q))
+        assert solver.free.shape[1] == columns - len(pivots)
+
+
+def test_equal_affine_spaces_are_equal_objects_and_others_are_not() -> None:
+    algebra = Elimination(7)
+
+    def space(offset: list[int], *directions: list[int]) -> AffineSpace:
+        basis = algebra.basis(np.array(directions))
+        return AffineSpace.of(basis, basis.reduced(np.array(offset)))
+
+    plane = space([1, 2, 3], [1, 0, 1], [0, 1, 1])
+    assert plane == space([2, 3, 5], [1, 1, 2], [1, 6, 0])
+    assert plane != space([1, 2, 4], [1, 0, 1], [0, 1, 1])
+    assert plane != space([1, 2, 3], [1, 0, 1])
+    assert plane.density(np.array([2, 3, 5])) == Fraction(1, 49)
+    assert plane.density(np.array([2, 3, 4])) == 0
+
+
+def test_different_mixtures_of_one_law_are_no_witness() -> None:
+    """Seven parallel lines make a plane: the multisets differ, and the laws do not."""
+    algebra = Elimination(7)
+    line, plane = algebra.basis(np.array([[1, 0]])), algebra.basis(np.eye(2, dtype=np.int64))
+    lines = {AffineSpace.of(line, np.array([0, i])): Fraction(1, 7) for i in range(7)}
+    whole = {AffineSpace.of(plane, np.zeros(2, dtype=np.int64)): Fraction(1)}
+    with pytest.raises(Undecided):
+        find_witness({}, lines, whole)
+    six = {space: Fraction(1, 6) for space in list(lines)[:6]}
+    witness = find_witness({}, six, whole)
+    assert {witness.one, witness.other} <= {Fraction(1, 42), Fraction(1, 49), Fraction(0)}
+
+
+def test_a_map_that_is_not_affine_is_refused() -> None:
+    with pytest.raises(NotAffine):
+        affine_map(lambda v: v * v % 7, 2, 7, [np.array([3, 4])])
+
+
+def test_the_tape_gives_what_was_chosen_through_the_real_integers_and_permutation() -> None:
+    bounds = {"/a": [5, 5, 5], "/b": [6]}
+    tape = Tape({"/a": [4, 0, 3], "/b": [5]}, bounds)
+    a = tape.child("a")
+    assert a.integers(5, np.empty(2, dtype=np.uint32)).tolist() == [4, 0]
+    assert a.integers(5, np.empty(1, dtype=np.uint32)).tolist() == [3]
+    assert tape.child("a").integers(5, np.empty(3, dtype=np.uint32)).tolist() == [4, 0, 3], (
+        "the same label again"
+    )
+    orders = {tuple(Tape({"/b": [i]}, bounds).child("b").permutation(3).tolist()) for i in range(6)}
+    assert len(orders) == 6
+
+
+def test_the_tape_refuses_what_was_not_foreseen() -> None:
+    tape = Tape({"/a": [4]}, {"/a": [5]})
+    with pytest.raises(Unforeseen):
+        tape.child("a").integers(6, np.empty(1, dtype=np.uint32))
+    with pytest.raises(Unforeseen):
+        tape.child("a").integers(5, np.empty(2, dtype=np.uint32))
+    with pytest.raises(Unforeseen):
+        tape.child("b").integers(5, np.empty(1, dtype=np.uint32))
+    with pytest.raises(Unforeseen):
+        tape.child("a").fill(np.empty(4, dtype=np.uint8))
+
+
+def test_the_command_prints_what_was_checked(capsys: pytest.CaptureFixture[str]) -> None:
+    case = [Case(3, 2, 1, L=3, K=2)]
+    assert check.secrecy(case) == check.tightness(case) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("secret") == 2
+    assert "3 coalitions" in printed
