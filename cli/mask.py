@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +16,9 @@ from .options import (
     select_option,
     user_option,
 )
+
+if TYPE_CHECKING:
+    from topk_secagg.steps.mask import MaskReport
 
 
 @click.command("mask", short_help="Mask a user's gradient: X_n.")
@@ -60,7 +64,8 @@ def command(
 ) -> None:
     """Masked-input phase of one user: X_n from its gradient.
 
-    Keeps the coordinates of largest magnitude, quantises and masks them, and writes the public file
+    Keeps the coordinates of largest magnitude (in rotation: the largest of every bucket, and says how much
+    of the energy of the global top-K that keeps), quantises and masks them, and writes the public file
     masked/user-NN.h5. A user masks one gradient per round; the ledger sees to it.
 
     \b
@@ -106,5 +111,15 @@ def command(
         },
         f"user {user} masked {report.entries} of {p.length} coordinates: {report.path}",
         rates(report.payload, "R1", measured_r1(p, report.payload), theorem_r1(p)),
+        *_kept(report, p.construction, select),
         *([f"{report.clipped} values were clamped to the clip of {p.clip:g}"] if report.clipped else []),
     )
+
+
+def _kept(report: MaskReport, construction: str, select: str) -> list[str]:
+    """How close the selection comes to the global top-K, where it is not that."""
+    if report.kept_energy is None or (construction == "permutation" and select == "top"):
+        return []
+    return [
+        f"it keeps {report.kept_energy:.4f} of the energy of the global top-K (this is for your eyes only)"
+    ]
