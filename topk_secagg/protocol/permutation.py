@@ -27,7 +27,7 @@ def selectors(p: Parameters, secret: Secret) -> Selectors:
 
 
 def mask(p: Parameters, secret: Secret, sparse: Sparse) -> Masked:
-    """X_n = {(pi_n(k), w_k + r_k)} by permuted index, so that the order says nothing (eq. message:phase:1)."""
+    """X_n = {(pi_n(k), w_k + r_k)} by permuted index: the order says nothing (eq. message:phase:1)."""
     index = secret.place[sparse.index]
     value = add(sparse.value, secret.mask[sparse.index], p.field)
     order = np.argsort(index)

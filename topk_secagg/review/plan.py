@@ -162,7 +162,7 @@ def check_disk(folder: Path, p: Parameters, command: str, *, distributed: bool) 
     whose = "this user's files" if distributed else "the offline files of all users"
     best = recommended(choices(p), free)
     raise CannotWrite(
-        f"{whose} need {needed / 1e9:,.1f} GB, and the disk has {free / 1e9:,.1f} GB free",
+        f"{whose} need {needed / 1e6:,.1f} MB, and the disk has {free / 1e6:,.1f} MB free",
         f"this would fit: {command} {arguments(best.parameters)}" if best else "see `topk-secagg plan`",
     )
 

@@ -57,6 +57,7 @@ def eliminate(
                 f"survivors.json names an X of user {user} that this user did not send",
                 "somebody replaced masked/ or survivors.json; do not answer",
             )
+        ledger.check_answer(survivors.digest)
         if answered_before(space, user) not in (None, survivors.digest):
             raise Refused(
                 f"user {user} has answered another survivor set in this round already",

@@ -27,6 +27,8 @@ VERSION = 1
 DIGEST_BYTES = 32
 _HASH_BYTES = 1 << 22
 _LONGEST_TEXT = 128
+_LARGEST_OVERHEAD = 64 << 10  # bytes of a file besides its datasets; honest ones have about 3,000
+_MOST_DATASETS = 8
 _LIBVER = ("v110", "v110")
 
 Array = npt.NDArray[Any]
@@ -316,6 +318,8 @@ def _structure(
 
     try:
         with os.fdopen(os.dup(fd), "rb") as stream, h5py.File(stream, "r") as file:
+            if file_size - _dataset_bytes(file) > _LARGEST_OVERHEAD:
+                raise refuse("it holds more than its datasets")
             attributes = _attributes(file, refuse)
             if attributes.get("format") != FORMAT:
                 raise refuse("it is not a topk-secagg file")
@@ -341,6 +345,19 @@ def _structure(
         Exception
     ) as error:  # whatever HDF5 raises on damage: OSError, KeyError, RuntimeError, TypeError ...
         raise refuse("it is damaged, or no HDF5 file at all") from error
+
+
+def _dataset_bytes(file: Any) -> int:
+    """Bytes that the datasets claim, without opening anything but plain ones."""
+    import h5py
+
+    total = 0
+    for name in list(file)[:_MOST_DATASETS]:
+        if file.id.links.get_info(name.encode()).type == h5py.h5l.TYPE_HARD:
+            handle = h5py.h5o.open(file.id, name.encode())
+            if isinstance(handle, h5py.h5d.DatasetID):
+                total += int(handle.get_storage_size())
+    return total
 
 
 def _attributes(file: Any, refuse: Any) -> dict[str, Any]:

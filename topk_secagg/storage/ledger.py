@@ -63,13 +63,17 @@ class Ledger:
         self.check_masks(digest)
         return self._record(replace(self, masked=digest, residual=residual or self.residual))
 
-    def answer(self, digest: str) -> Ledger:
-        """Record that the survivor set with this digest is answered. Two answers reveal one user's input."""
+    def check_answer(self, digest: str) -> None:
+        """Refuse a second survivor set. Two answers reveal one user's input."""
         if self.answered not in (None, digest):
             raise Refused(
                 f"user {self.user} has already answered another survivor set in this round",
                 "a user answers one survivor set per round; start a new round",
             )
+
+    def answer(self, digest: str) -> Ledger:
+        """Record that the survivor set with this digest is answered."""
+        self.check_answer(digest)
         return self._record(replace(self, answered=digest))
 
     def _record(self, changed: Ledger) -> Ledger:

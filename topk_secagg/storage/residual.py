@@ -43,7 +43,7 @@ class Residual:
         """The inverse of `dataclasses.asdict`; TypeError or ValueError for anything else."""
         residual = Residual(**raw)
         digests = [residual.after, residual.gradient, residual.before or residual.after]
-        if type(residual.path) is not str or not all(map(is_digest, digests)):
+        if type(residual.path) is not str or "\0" in residual.path or not all(map(is_digest, digests)):
             raise ValueError("a path and three digests are expected")
         return residual
 

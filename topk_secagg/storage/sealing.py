@@ -16,12 +16,12 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import numpy as np
 
 from ..algebra.field import Symbols
-from ..errors import BadData, InputMissing
+from ..errors import BadData
 from ..protocol.parameters import Parameters
 from .artifacts import (
     FORMAT,
@@ -33,11 +33,13 @@ from .artifacts import (
     lay_out,
     put_attributes,
 )
-from .atomic import PRIVATE, whole_file
+from .atomic import PRIVATE, open_regular, whole_file, writing
 from .keys import Identity, Recipient, check_signature
 from .shares import ShareFile, check_shape, share_shapes
 
 _PENDING = 2  # chunks that may wait for each cipher
+_HEADER_LIMIT = 4096  # bytes within which the header of a sealed share ends
+_SEALED_OVERHEAD = 1 << 20  # bytes that checksums, HDF5 and age may add to a share
 
 
 class _Sparse:
@@ -229,6 +231,30 @@ def sealing_shares(
         writer.finish()
 
 
+class _Guarded:
+    """The file into which a share is decrypted; a full disk is told from a damaged share."""
+
+    def __init__(self, file: IO[bytes], scratch: Path) -> None:
+        self.file, self.scratch = file, scratch
+
+    def write(self, data: bytes) -> int:
+        """Write through."""
+        with writing(self.scratch):
+            return self.file.write(data)
+
+    def flush(self) -> None:
+        """Flush through."""
+        with writing(self.scratch):
+            self.file.flush()
+
+
+def _is_age(stream: IO[bytes]) -> bool:
+    """Whether a file starts with an age header of sane size: the library would read any line to its end."""
+    start = stream.read(_HEADER_LIMIT)
+    stream.seek(0)
+    return start.startswith(b"age-encryption.org/v1\n") and b"\n---" in start
+
+
 @contextmanager
 def sealed_share_rows(
     p: Parameters, path: Path, expected: Attributes, sender: Recipient, identity: Identity, scratch: Path
@@ -236,17 +262,20 @@ def sealed_share_rows(
     """Decrypt one sealed share into a nameless file, and check whose it is and who signed it."""
     from pyrage import DecryptError, decrypt_io
 
-    with tempfile.TemporaryFile(dir=scratch) as plain:
+    fd = open_regular(path, f"fetch it from user {sender.user}")
+    with os.fdopen(fd, "rb") as stream, tempfile.TemporaryFile(dir=scratch) as plain:
+        refused = BadData(
+            f"{path}: the share of user {sender.user} does not open: damaged, or not for this identity",
+            f"fetch it from user {sender.user} again",
+        )
+        if os.fstat(fd).st_size > p.share_bytes + p.share_bytes // 64 + _SEALED_OVERHEAD or not _is_age(
+            stream
+        ):
+            raise refused
         try:
-            with path.open("rb") as stream:
-                decrypt_io(stream, plain, [identity.opener()])
-        except FileNotFoundError:
-            raise InputMissing(f"{path} is not there", "fetch it from the user that made it") from None
+            decrypt_io(stream, _Guarded(plain, scratch), [identity.opener()])
         except (DecryptError, OSError, ValueError) as error:
-            raise BadData(
-                f"{path}: the share of user {sender.user} does not open: damaged, or not for this identity",
-                f"fetch it from user {sender.user} again",
-            ) from error
+            raise refused from error
         plain.flush()
         artifact = checked(plain.fileno(), path, "share")
         check_signature(artifact, sender)

@@ -12,7 +12,7 @@ from ..protocol.messages import Points
 from ..protocol.parameters import PARAMETER_NAMES, Parameters
 from . import documents
 from .artifacts import Attribute, Attributes
-from .keys import Recipient
+from .keys import Recipient, check_recipients
 
 _KEYS = {"nonce", "insecure_seed", "parameters", "points", "layout", "left_out", "recipients"}
 
@@ -70,7 +70,7 @@ def read_session(path: Path) -> Session:
     body = documents.parse(path, content, "session", _KEYS)
     try:
         return _session(documents.digest(content), body)
-    except UsageError as error:
+    except (UsageError, BadData) as error:
         raise BadData(f"{path}: {error.message}", "fetch session.json again") from error
     except ValueError as error:
         raise BadData(f"{path}: {error}", "fetch session.json again") from error
@@ -101,7 +101,12 @@ def _session(name: str, body: dict[str, Any]) -> Session:
     layout = Layout.from_json(body["layout"], body["left_out"])
     if layout.length != parameters.length:
         raise ValueError(f"the layout has {layout.length} coordinates, not {parameters.length}")
-    recipients = body["recipients"] and tuple(Recipient(**r) for r in body["recipients"])
+    recipients = None
+    if body["recipients"] is not None:
+        recipients = tuple(Recipient(**r) for r in body["recipients"])
+        if any(type(r.age) is not str or type(r.ed25519) is not str for r in recipients):
+            raise ValueError("a key is not text")
+        check_recipients(recipients)
     if recipients is not None and [r.user for r in recipients] != list(range(1, parameters.users + 1)):
         raise ValueError("there are not the keys of users 1 to N")
     return Session(name, nonce, seed, parameters, Points(tuple(alpha), tuple(beta)), layout, recipients)
