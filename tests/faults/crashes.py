@@ -1,0 +1,316 @@
+"""Commands that are killed, or that the disk refuses, at every point where they touch a file.
+
+The command runs in a fork of this process, and a hook strikes at the k-th of its operations on files, or
+at the k-th call of a function. Then every file under its final name must be whole, the same command run
+again must complete, no temporary file may be left, and the round must end in the exact aggregate.
+`python tests/faults/crashes.py` goes through all points; a sample is in test_crashes.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import hashlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fault_lab import (
+    RECIPES,
+    STAGES,
+    Bench,
+    Result,
+    Round,
+    Violation,
+    call,
+    check_ending,
+    check_whole,
+    counted,
+    fingerprint,
+    forked,
+    judged,
+    leftovers,
+    must,
+    scratch,
+    waited,
+)
+
+AT_LEAST = 30  # points a command
+TOUCHING = (
+    "open",
+    "write",
+    "pwrite",
+    "preadv",
+    "fsync",
+    "close",
+    "replace",
+    "rename",
+    "mkdir",
+    "unlink",
+    "chmod",
+)
+WRITING = ("write", "pwrite", "fsync", "replace", "rename", "mkdir")
+COMMANDS = ("init", "offline", "mask", "freeze", "eliminate", "decode")  # one for each of STAGES
+
+
+class Step:
+    """A command, the stage that it starts from, and the commands that end the round after it."""
+
+    def __init__(self, bench: Bench, name: str) -> None:
+        self.bench, self.name = bench, name
+        state, r = bench.round, bench.recipe
+        commands = state.commands()
+        at = COMMANDS.index(name)
+        self.stage = ("", *STAGES)[at]
+        self.command, *self.rest = (c for stage in STAGES[at:] for c in commands[stage])
+        self.label = f"{r.name} {name}"
+        self.good: set[bytes] = set()
+
+    def start(self) -> Round:
+        """The round just before the command."""
+        state = self.bench.at(self.stage)
+        if self.stage == "" and self.bench.recipe.residual:
+            (state.folder / "kept").mkdir(parents=True)
+        return state
+
+    def again(self, state: Round) -> None:
+        """The command once more completes what was begun, and cleans up."""
+        done = (state.folder / "session.json").exists()
+        result = judged(*self.command)
+        if result.code and not (self.name == "init" and done and result.code == 73):
+            raise Violation(f"{self.label} again: {result}")
+        if found := leftovers(state.folder):
+            raise Violation(f"{self.label} again leaves {found}")
+
+    def finish(self, state: Round) -> None:
+        """The round ends in the exact aggregate; it need not be run for files that did so before."""
+        now = hashlib.sha256(repr(fingerprint(state.folder)).encode()).digest()
+        if now in self.good:
+            return
+        for command in self.rest:
+            must(*command)
+        state.check_aggregate()
+        check_whole(state.folder)
+        if found := leftovers(state.folder):
+            raise Violation(f"{found} at the end of the round")
+        self.good.add(now)
+
+
+def hooked(strike: Callable[[int, str], None]) -> None:
+    """Call `strike(k, name)` before the k-th operation on files. For forks only: it is never undone."""
+    count = 0
+
+    def wrap(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def operation(*args: Any, **kwargs: Any) -> Any:
+            nonlocal count
+            count += 1
+            strike(count, name)
+            return original(*args, **kwargs)
+
+        return operation
+
+    for name in TOUCHING:
+        setattr(os, name, wrap(name, getattr(os, name)))
+
+
+def profiled(strike: Callable[[int, str], None]) -> None:
+    """Call `strike(k, name)` at the k-th call or return of a Python function, in any thread."""
+    count = 0
+
+    def event(frame: Any, what: str, _arg: Any) -> None:
+        nonlocal count
+        if what in ("call", "return"):
+            count += 1
+            strike(count, frame.f_code.co_name)
+
+    threading.setprofile(event)
+    sys.setprofile(event)
+
+
+Hooks = Callable[[Callable[[int, str], None]], None]
+
+
+def number_of_points(step: Step, hooks: Hooks) -> int:
+    """How many points there are: the command once without a strike."""
+    step.start()
+    out, into = os.pipe()
+    last = 0
+
+    def task() -> Result:
+        def count(k: int, _name: str) -> None:
+            nonlocal last
+            last = k
+
+        hooks(count)
+        result = call(*step.command)
+        sys.setprofile(None)
+        with os.fdopen(into, "w") as stream:
+            stream.write(str(last))
+        return result
+
+    code = waited(forked(task))
+    os.close(into)
+    with os.fdopen(out) as stream:
+        text = stream.read()
+    if code:
+        raise Violation(f"{step.label} exits {code} when nothing strikes")
+    return int(text)
+
+
+def killed_at(step: Step, hooks: Hooks, k: int) -> bool:
+    """Kill the command at point k, and see whether everything holds; False if it ended before."""
+    state = step.start()
+
+    def task() -> Result:
+        def kill(at: int, _name: str) -> None:
+            if at == k:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        hooks(kill)
+        return call(*step.command)
+
+    code = waited(forked(task))
+    if code not in (0, -signal.SIGKILL):
+        raise Violation(f"{step.label} exits {code} at point {k}")
+    after(step, state, f"killed at point {k} ({hooks.__name__})")
+    return code != 0
+
+
+def killed_after(step: Step, seconds: float) -> None:
+    """Kill the command after a time."""
+    state = step.start()
+    pid = forked(lambda: call(*step.command))
+    time.sleep(seconds)
+    os.kill(pid, signal.SIGKILL)
+    waited(pid)
+    after(step, state, f"killed after {seconds:.4f} s")
+
+
+def after(step: Step, state: Round, what: str) -> None:
+    """Nothing is half written, and the round goes on."""
+    try:
+        if state.folder.exists():
+            check_whole(state.folder)
+        if step.stage == "" and step.bench.recipe.residual:
+            (state.folder / "kept").mkdir(parents=True, exist_ok=True)
+        step.again(state)
+        step.finish(state)
+    except Violation as violation:
+        raise Violation(f"{step.label} {what}: {violation}") from violation
+    except Exception as error:
+        raise Violation(f"{step.label} {what}: {type(error).__name__}: {error}") from error
+
+
+def refused_at(step: Step, k: int, number: int) -> int:
+    """Let the k-th operation on files fail; the exit code: 73 if it was a write. Nothing is left behind."""
+    state = step.start()
+    out, into = os.pipe()
+
+    def task() -> None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        struck: list[str] = []
+
+        def fail(at: int, name: str) -> None:
+            if at == k and name not in ("close", "unlink"):
+                struck.append(name)
+                raise OSError(number, os.strerror(number))
+
+        write, close = os.write, os.close
+        hooked(fail)
+        result = call(*step.command)
+        write(into, repr((result.code, result.out, result.err, struck)).encode())
+        close(into)
+
+    code = waited(forked(task))
+    os.close(into)
+    with os.fdopen(out) as stream:
+        text = stream.read()
+    if code or not text:
+        raise Violation(f"{step.label} with {errno.errorcode[number]} at point {k} ends with {code}")
+    exit_code, output, err, struck = eval(text)
+    what = f"{errno.errorcode[number]} at point {k} ({', '.join(struck) or 'nothing'})"
+    check_ending(step.command, Result(exit_code, output, err))
+    if struck and struck[0] in WRITING and exit_code not in (0, 73):
+        raise Violation(f"{step.label} with {what} exits {exit_code}: {err}")
+    if state.folder.exists() and (found := leftovers(state.folder)):
+        raise Violation(f"{step.label} with {what} leaves {found}")
+    after(step, state, what)
+    return exit_code
+
+
+STEPS = (
+    *(("permutation", name) for name in ("init", "offline", "mask", "freeze", "eliminate", "decode")),
+    *(("residual", name) for name in ("mask", "eliminate")),
+    *(("rotation", name) for name in ("offline", "eliminate", "decode")),
+    *(("sealed", name) for name in ("offline", "eliminate")),
+)
+
+
+def seeded(name: str, folder: Path) -> Bench:
+    """A round from a public seed: a command that is run again must give the very same files."""
+    return Bench(replace(RECIPES[name], public_seed=not RECIPES[name].sealed, seed=3), folder)
+
+
+def spread(points: int, number: int) -> list[int]:
+    """So many of the points 1..points, evenly."""
+    if points <= number:
+        return list(range(1, points + 1))
+    return sorted({1 + i * (points - 1) // (number - 1) for i in range(number)})
+
+
+def all_points(step: Step, counts: Counter[str], violations: list[str]) -> None:
+    """Every operation on files, and at least 30 calls of functions, spread over the run."""
+
+    def attempt(task: Callable[[], object], what: str) -> None:
+        try:
+            task()
+            counts[what] += 1
+        except Violation as violation:
+            violations.append(str(violation))
+            print(f"VIOLATION {violation}", flush=True)
+
+    operations = number_of_points(step, hooked)
+    calls = number_of_points(step, profiled)
+    for k in spread(operations, 60):
+        attempt(lambda k=k: killed_at(step, hooked, k), f"{step.label}: killed at an operation on files")
+    for k in spread(calls, AT_LEAST):
+        attempt(lambda k=k: killed_at(step, profiled, k), f"{step.label}: killed at a call")
+    for number in (errno.ENOSPC, errno.EIO):
+        for k in spread(operations, 30):
+            attempt(lambda k=k, n=number: refused_at(step, k, n), f"{step.label}: {errno.errorcode[number]}")
+    step.start()
+    started = time.monotonic()
+    waited(forked(lambda: call(*step.command)))
+    took = time.monotonic() - started
+    for i in range(8):
+        attempt(lambda i=i: killed_after(step, took * (i + 0.5) / 8), f"{step.label}: killed after a time")
+
+
+def main() -> int:
+    """Go through all points of all commands."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="*", help="commands, such as offline")
+    args = parser.parse_args()
+    counts: Counter[str] = Counter()
+    violations: list[str] = []
+    started = time.monotonic()
+    with scratch() as folder:
+        benches = {name: seeded(name, folder / name) for name in {r for r, _ in STEPS}}
+        for recipe, name in STEPS:
+            if not args.only or name in args.only:
+                all_points(Step(benches[recipe], name), counts, violations)
+                print(f"{recipe} {name}: {time.monotonic() - started:.0f} s", flush=True)
+    print(f"{sum(counts.values())} points in {time.monotonic() - started:.0f} s:\n{counted(counts)}")
+    print(f"{len(violations)} violations")
+    return bool(violations)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,748 @@
+"""Damaged files: each case brings a small round to a stage, damages one file, and runs the steps left.
+
+Every case must end in the exact aggregate or in a documented exit code with one line, within seconds and
+little memory.  `python tests/faults/damage.py --cases 20000` runs many; a sample is in test_damage.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import json
+import mmap
+import os
+import random
+import resource
+import shutil
+import struct
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+from fault_lab import (
+    RECIPES,
+    Bench,
+    Recipe,
+    Round,
+    Violation,
+    counted,
+    fingerprint,
+    forked,
+    judged,
+    leftovers,
+    must,
+    scratch,
+    waited,
+)
+
+from topk_secagg.storage.artifacts import KINDS, attributes_digest
+
+ROOM = 2 << 30  # of address space, beyond what is used before the first case
+GROWTH = 192 << 20  # that the resident memory may grow by
+SPECIAL = ("folder", "pipe", "dangling", "loop", "zeros", "gone", "sparse")
+
+
+@dataclass(frozen=True)
+class Case:
+    """Which file of which stage is damaged, who reads it first, and how it is damaged."""
+
+    recipe: str
+    stage: str
+    path: str
+    readers: tuple[tuple[object, ...], ...]
+    kind: str
+
+    def __str__(self) -> str:
+        readers = " + ".join(str(reader[0]) for reader in self.readers)
+        return f"{self.recipe}, {self.stage}, {self.path}, {self.kind}, {readers}"
+
+
+class Lab:
+    """The rounds to damage, each with a twin of another session."""
+
+    def __init__(self, folder: Path, recipes: tuple[str, ...]) -> None:
+        self.benches: dict[str, Bench] = {}
+        self.twins: dict[str, Path] = {}
+        twin: Bench | None = None
+        for name in recipes:
+            recipe = replace(RECIPES[name], public_seed=name in ("permutation", "rotation"), seed=1)
+            bench = self.benches[name] = Bench(recipe, folder / name)
+            keep_one_left(bench)
+            if name in ("permutation", "rotation", "sealed"):
+                twin = Bench(replace(recipe, seed=2), folder / f"{name}-twin")
+            assert twin is not None
+            self.twins[name] = twin.store
+        self.untouched = {name: self._prints(bench) for name, bench in self.benches.items()}
+
+    @staticmethod
+    def _prints(bench: Bench) -> dict[str, dict[str, bytes]]:
+        return {
+            stage.name: fingerprint(stage)
+            for stage in sorted(bench.store.iterdir())
+            if stage.is_dir() and stage.name != "round"
+        }
+
+    def check_untouched(self) -> None:
+        """No command has written into a file that had its name: the stages share them by hard links."""
+        for name, bench in self.benches.items():
+            if self._prints(bench) != self.untouched[name]:
+                raise Violation(f"{name}: a command wrote into an existing file instead of replacing it")
+
+
+def keep_one_left(bench: Bench) -> None:
+    """Keep the stage in which only the last user has not answered yet."""
+    state = bench.at("frozen")
+    for user in bench.recipe.answering[:-1]:
+        must(*state.eliminate(user))
+    bench.keep("one-left")
+
+
+# --- choosing a case -------------------------------------------------------------------------
+
+
+def choose(lab: Lab, source: random.Random, without: tuple[str, ...] = ()) -> Case:
+    """A random case; files that matter more often come up more often."""
+    name = source.choice(list(lab.benches))
+    bench = lab.benches[name]
+    r, state = bench.recipe, bench.round
+    stage = source.choices(
+        ("init", "offline", "masked", "frozen", "one-left", "answered", "decoded"), (1, 6, 5, 2, 8, 5, 2)
+    )[0]
+    path, readers = _target(r, state, stage, source)
+    kind = source.choice([kind for kind in _kinds(r, stage, path) if kind not in without])
+    return Case(name, stage, path, tuple(readers), kind)
+
+
+def _target(
+    r: Recipe, state: Round, stage: str, source: random.Random
+) -> tuple[str, list[tuple[object, ...]]]:
+    """A file that is there at this stage, and the commands that read it."""
+    n, last = source.choice(r.masking), r.answering[-1]
+    share = f"shares/user-{last:02}/from-{n:02}.h5" + (".age" if r.sealed else "")
+    if stage == "init":
+        return "session.json", [state.offline(1)]
+    if stage == "offline":
+        reader = state.mask(n) if source.random() < 0.7 else state.offline(n)
+        choices = {
+            "session.json": reader,
+            f"secrets/user-{n:02}.h5": reader,
+            f"secrets/user-{n:02}.ledger.json": reader,
+            share: state.offline(n),
+            f"../inputs/{state.gradient(n).name}": state.mask(n),
+        }
+        if r.sealed:
+            choices[f"../inputs/{state.identity(n).name}"] = state.offline(n)
+    elif stage == "masked":
+        choices = {
+            "session.json": state.freeze(),
+            f"masked/user-{n:02}.h5": source.choice((state.freeze(), state.mask(n))),
+            f"secrets/user-{n:02}.h5": state.mask(n),
+            f"secrets/user-{n:02}.ledger.json": state.mask(n),
+        }
+    elif stage in ("frozen", "one-left"):
+        answer = state.eliminate(last)
+        choices = {
+            "session.json": answer,
+            "survivors.json": source.choice((answer, answer, state.freeze())),
+            f"masked/user-{n:02}.h5": answer,
+            f"secrets/user-{last:02}.ledger.json": answer,
+            share: answer,
+        }
+        if r.residual:
+            choices[f"secrets/user-{last:02}.residual.h5"] = answer
+        if r.sealed:
+            choices[f"../inputs/{state.identity(last).name}"] = answer
+    elif stage == "answered":
+        choices = {
+            "session.json": state.decode(),
+            "survivors.json": state.decode(),
+            f"elimination/user-{source.choice(r.answering):02}.h5": state.decode(),
+            f"elimination/user-{last:02}.h5": state.eliminate(last),
+        }
+        if r.residual:
+            choices[f"kept/residual-{last:02}.h5"] = state.eliminate(last)
+    else:
+        files = [p for p in fingerprint_names(state, stage) if not p.startswith(("shares", "kept"))]
+        path = source.choice([*files, "aggregate.h5", "aggregate.h5"])
+        return path, [("inspect", state.folder / path)]
+    path = source.choice(list(choices))
+    return path, [choices[path]]
+
+
+def fingerprint_names(state: Round, stage: str) -> list[str]:
+    """The files of a kept stage."""
+    kept = state.folder.with_name(stage)
+    return sorted(
+        str(p.relative_to(kept)) for p in kept.rglob("*") if p.is_file() and not p.name.startswith(".")
+    )
+
+
+_BLIND = (
+    "flip",
+    "flip",
+    "flip",
+    "flips",
+    "zero",
+    "noise",
+    "cut",
+    "cut",
+    "grow",
+    "empty",
+    "garbage",
+    "double",
+)
+
+
+def _kinds(r: Recipe, stage: str, path: str) -> list[str]:
+    """What can be done to this file."""
+    kinds = [*_BLIND, *_BLIND, *SPECIAL]
+    if path.startswith("../"):
+        return kinds
+    kinds += ["other user", "other session", "other session", "other kind", "other stage"]
+    if path.endswith(".json"):
+        kinds += ["json"] * 12
+    if path.endswith(".h5"):
+        kinds += ["attribute"] * 6 + ["resealed"] * 6 + ["dataset"] * 3 + ["reshaped"] * 2 + ["metadata"] * 4
+        if r.name == "spare" and stage == "answered" and path.startswith("elimination"):
+            kinds += ["lie"] * 12
+    return kinds
+
+
+# --- damage ----------------------------------------------------------------------------------
+
+
+def damage(lab: Lab, case: Case, target: Path, source: random.Random) -> None:
+    """Damage the file; what is shared by hard links is replaced, never written into."""
+    content = target.read_bytes()
+    if case.kind in SPECIAL:
+        _special(target, case.kind, source)
+        return
+    target.unlink()
+    if case.kind in _BLIND:
+        target.write_bytes(blind(content, case.kind, source))
+    elif case.kind == "json":
+        target.write_bytes(edited_json(content, source))
+    elif case.kind.startswith("other"):
+        shutil.copyfile(_other(lab, case, source), target)
+    else:
+        target.write_bytes(content)
+        edit_hdf5(target, case.kind, source)
+
+
+def blind(content: bytes, kind: str, source: random.Random) -> bytes:
+    """Damage that knows nothing of formats."""
+    data, size = bytearray(content), max(len(content), 1)
+    start, length = source.randrange(size), source.choice((1, 4, 8, 64, 512))
+    if kind in ("flip", "flips"):
+        for _ in range(1 if kind == "flip" else source.randint(2, 20)):
+            if data:
+                data[source.randrange(len(data))] ^= 1 << source.randrange(8)
+    elif kind == "zero":
+        data[start : start + length] = bytes(len(data[start : start + length]))
+    elif kind == "noise":
+        data[start : start + length] = source.randbytes(len(data[start : start + length]))
+    elif kind == "cut":
+        del data[source.choice((start, size - 1, size // 2, 8, 48, 512)) :]
+    elif kind == "grow":
+        data += source.choice((b"\0", b"\n", b" ", source.randbytes(length), bytes(length)))
+    elif kind == "empty":
+        data.clear()
+    elif kind == "garbage":
+        data[:] = source.randbytes(length)
+    elif kind == "double":
+        data += bytes(data)
+    return bytes(data)
+
+
+def _special(target: Path, kind: str, source: random.Random) -> None:
+    """Something else than a file, or no file at all."""
+    if kind == "sparse":
+        content = target.read_bytes()
+        target.unlink()
+        target.write_bytes(content)
+        os.truncate(target, source.choice((1 << 24, 1 << 28, 1 << 30)))
+        return
+    target.unlink()
+    if kind == "folder":
+        target.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(target)
+    elif kind == "dangling":
+        target.symlink_to("nowhere")
+    elif kind == "loop":
+        target.symlink_to(target.name)
+    elif kind == "zeros":
+        target.symlink_to("/dev/zero")
+
+
+def _other(lab: Lab, case: Case, source: random.Random) -> Path:
+    """A sound file from another place."""
+    bench = lab.benches[case.recipe]
+    here = bench.kept(case.stage) / case.path
+    suffix = "".join(here.suffixes[-2:]) if here.name.endswith(".age") else here.suffix
+    if case.kind == "other session":
+        there = lab.twins[case.recipe] / ("answered" if case.stage == "one-left" else case.stage) / case.path
+        return there if there.exists() else here
+    if case.kind == "other stage":
+        found = [bench.kept(stage) / case.path for stage in ("offline", "masked", "answered", "decoded")]
+    elif case.kind == "other user":
+        found = list(here.parent.glob(f"*{suffix}"))
+        if here.parent.parent.name == "shares":
+            found += here.parent.parent.glob(f"*/*{suffix}")
+    else:
+        found = list(bench.kept(case.stage).rglob(f"*{suffix}"))
+    found = sorted(p for p in found if p.is_file() and not p.name.startswith("."))
+    return source.choice(found) if found else here
+
+
+_VALUES: tuple[Any, ...] = (
+    None, True, False, 0, 1, 2, 3, 5, 7, -1, 255, 2**31, 2**32 - 5, 2**32, 2**63, 2**64, 10**30,
+    0.0, 1.0, 1.5, -1.0, 1e308, "", "0", "x", "\u0000", "\u001b[31m", "é", "a" * 5000,
+    "0" * 64, "f" * 64, "topk-secagg", "permutation", "rotation",
+    [], [1], [[]], {}, {"x": 1}, [1, 2, 3],
+)  # fmt: skip
+
+
+def edited_json(content: bytes, source: random.Random) -> bytes:
+    """A JSON document with one thing changed, and usually written as the program writes it."""
+    document = json.loads(content)
+    kind = source.choice(
+        ["value", "value", "value", "value", "drop", "add", "order", "text", "deep", "digits", "twice"]
+    )
+    if kind == "deep":
+        return b"[" * 100_000
+    if kind == "digits":
+        return content.replace(b": 1", b": " + b"1" * source.choice((20, 400, 5000)), 1)
+    if kind == "twice":
+        return content.replace(b'"version": 1', b'"version": 1,\n  "version": 1', 1)
+    if kind == "text":
+        text = content.decode()
+        return source.choice(
+            (text.replace("\n", "\r\n"), text + "{}", text.replace("1", "NaN", 1), "\ufeff" + text,
+             text.upper(), text.replace("  ", "\t"), json.dumps(document), text.rstrip())
+        ).encode()  # fmt: skip
+    places = list(_places(document))
+    holder, key = source.choice(places)
+    if kind == "value":
+        old = holder[key]
+        near = [old + 1, old - 1, old * 2] if type(old) in (int, float) else []
+        holder[key] = source.choice([*near, *near, *_VALUES, source.choice([h[k] for h, k in places])])
+    elif kind == "drop":
+        del holder[key]
+    elif kind == "add" and isinstance(holder, dict):
+        holder["more"] = source.choice(_VALUES)
+    elif kind == "add":
+        holder.append(source.choice([*holder, *_VALUES]))
+    elif kind == "order" and isinstance(holder, dict):
+        items = list(holder.items())
+        holder.clear()
+        holder.update(reversed(items))
+    elif kind == "order":
+        holder.reverse()
+    return (json.dumps(document, indent=2) + "\n").encode()
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every place in a document that holds a value."""
+    keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    for key in keys:
+        yield value, key
+        yield from _places(value[key])
+
+
+def edit_hdf5(path: Path, kind: str, source: random.Random) -> None:
+    """Damage that knows HDF5; `resealed` gives the file a digest that fits what it holds now."""
+    if kind == "metadata":
+        path.write_bytes(with_sound_checksum(path.read_bytes(), source))
+        return
+    with h5py.File(path, "r+", libver=("v110", "v110"), locking=False) as file:
+        if kind in ("attribute", "resealed"):
+            _edit_attribute(file, source)
+            if kind == "resealed":
+                reseal(file)
+        elif kind in ("dataset", "lie"):
+            name = source.choice([n for n in file if file[n].size])
+            flat = file[name][...].reshape(-1)
+            at = source.randrange(flat.size)
+            flat[at] = flat[at] + 1 if flat.dtype.kind == "f" else (int(flat[at]) + 1) % 200
+            file[name][...] = flat.reshape(file[name].shape)
+            if kind == "lie":
+                reseal(file)
+        elif kind == "reshaped":
+            _reshape(file, source)
+            reseal(file)
+
+
+def _edit_attribute(file: h5py.File, source: random.Random) -> None:
+    name = source.choice([n for n in file.attrs if n != "sha256"])
+    old = file.attrs[name]
+    how = source.choice(("value", "value", "value", "drop", "add", "type"))
+    if how == "drop":
+        del file.attrs[name]
+    elif how == "add":
+        file.attrs.create("more", source.choice((np.uint64(1), np.bytes_("x"), np.zeros(100))))
+    elif how == "type":
+        odd = (np.int64(1), np.float64(1.0), np.zeros(3, dtype="<u8"), "variable length",
+               np.bytes_(b"x" * 1000), np.bytes_(b"\xff\xfe"), np.bool_(True), np.uint64(2**63),
+               h5py.Empty("<u8"))  # fmt: skip
+        del file.attrs[name]
+        file.attrs.create(name, source.choice(odd))
+    elif isinstance(old, bytes):
+        words = (b"x", b"1e400", b"-1.0", b"nan", b"os", b"2.0", b"0" * 64)
+        texts = (*words, old[::-1], old.upper(), *KINDS_BYTES)
+        del file.attrs[name]
+        file.attrs.create(name, np.bytes_(source.choice(texts)))
+    else:
+        numbers = [int(old) + 1, max(0, int(old) - 1), 0, 2, 2**32, 2**64 - 1]
+        file.attrs.modify(name, np.uint64(source.choice(numbers)))
+
+
+KINDS_BYTES = tuple(name.encode() for name in KINDS)
+
+
+def _reshape(file: h5py.File, source: random.Random) -> None:
+    """Another shape or type for one dataset."""
+    name = source.choice(list(file))
+    old = file[name][...]
+    new = source.choice(
+        (old[:-1], np.concatenate([old, old]), old.reshape(1, *old.shape), old.reshape(-1), old.astype(">u4"),
+         old.astype("<u8"), old.astype("<f4"), old[:0], np.zeros((0, 2**40), old.dtype))
+    )  # fmt: skip
+    del file[name]
+    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    plist.set_layout(h5py.h5d.CONTIGUOUS)
+    plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    kind, space = h5py.h5t.py_create(new.dtype), h5py.h5s.create_simple(new.shape)
+    made = h5py.h5d.create(file.id, name.encode(), kind, space, plist)
+    if new.size:
+        made.write(h5py.h5s.ALL, h5py.h5s.ALL, np.ascontiguousarray(new))
+
+
+def reseal(file: h5py.File) -> None:
+    """Give the file the digest of what it holds."""
+    kind = _plain(file.attrs.get("kind", b""))
+    skipped = KINDS[kind].undigested if kind in KINDS else ()
+    digest = attributes_digest({n: _plain(file.attrs[n]) for n in file.attrs if n != "sha256"})
+    for name in sorted(set(file) - set(skipped)):
+        array = file[name][...]
+        digest.update(f"dataset {name} {array.dtype.str} {','.join(map(str, array.shape))}\n".encode())
+        digest.update(array.tobytes())
+    if "sha256" in file.attrs:
+        del file.attrs["sha256"]
+    file.attrs.create("sha256", np.bytes_(digest.hexdigest()))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    return int(value) if isinstance(value, np.integer) else str(value)
+
+
+def lookup3(data: bytes) -> int:
+    """Jenkins' hash, with which HDF5 guards its metadata."""
+    mask = 0xFFFFFFFF
+
+    def rot(x: int, k: int) -> int:
+        return (x << k | x >> (32 - k)) & mask
+
+    a = b = c = (0xDEADBEEF + len(data)) & mask
+    while len(data) > 12:
+        x, y, z = struct.unpack_from("<III", data)
+        a, b, c, data = (a + x) & mask, (b + y) & mask, (c + z) & mask, data[12:]
+        a = (a - c) & mask ^ rot(c, 4)
+        c = (c + b) & mask
+        b = (b - a) & mask ^ rot(a, 6)
+        a = (a + c) & mask
+        c = (c - b) & mask ^ rot(b, 8)
+        b = (b + a) & mask
+        a = (a - c) & mask ^ rot(c, 16)
+        c = (c + b) & mask
+        b = (b - a) & mask ^ rot(a, 19)
+        a = (a + c) & mask
+        c = (c - b) & mask ^ rot(b, 4)
+        b = (b + a) & mask
+    if not data:
+        return c
+    x, y, z = struct.unpack("<III", data.ljust(12, b"\0"))
+    a, b, c = (a + x) & mask, (b + y) & mask, (c + z) & mask
+    c = ((c ^ b) - rot(b, 14)) & mask
+    a = ((a ^ c) - rot(c, 11)) & mask
+    b = ((b ^ a) - rot(a, 25)) & mask
+    c = ((c ^ b) - rot(b, 16)) & mask
+    a = ((a ^ c) - rot(c, 4)) & mask
+    b = ((b ^ a) - rot(a, 14)) & mask
+    return ((c ^ b) - rot(b, 24)) & mask
+
+
+def with_sound_checksum(content: bytes, source: random.Random) -> bytes:
+    """Damage in the metadata of HDF5 that its checksums do not show: they are computed anew."""
+    blocks = guarded(content)
+    if not blocks:
+        return blind(content, "flip", source)
+    start, end = source.choice(blocks)
+    data = bytearray(content)
+    at = source.randrange(start + 4, end)
+    if source.random() < 0.5:
+        data[at] ^= 1 << source.randrange(8)
+    else:
+        data[at] = source.choice((0, 1, 0x7F, 0x80, 0xFF))
+    data[end : end + 4] = struct.pack("<I", lookup3(bytes(data[start:end])))
+    return bytes(data)
+
+
+@functools.lru_cache(maxsize=512)
+def guarded(content: bytes) -> tuple[tuple[int, int], ...]:
+    """Start and end of the pieces of metadata that a checksum follows: found by trying."""
+    found = []
+    for signature in b"\x89HDF OHDR OCHK FRHP FHDB BTHD BTLF BTIN FSHD FSSE".split():
+        start = content.find(signature)
+        while start >= 0:
+            for end in range(start + 8, min(start + 700, len(content) - 3)):
+                if struct.unpack_from("<I", content, end)[0] == lookup3(content[start:end]):
+                    found.append((start, end))
+                    break
+            start = content.find(signature, start + 1)
+    return tuple(found)
+
+
+# --- running and judging ---------------------------------------------------------------------
+
+
+def run_case(lab: Lab, number: int, seed: int, without: tuple[str, ...] = ()) -> tuple[str, str]:
+    """One case: what it was, and how it ended. Raises Violation if it must not end so."""
+    source = random.Random(f"{seed} {number}")
+    case = choose(lab, source, without)
+    bench = lab.benches[case.recipe]
+    state = bench.at(case.stage)
+    target = state.folder / case.path
+    kept = None
+    if case.path.startswith("../"):
+        kept = target.read_bytes()
+    try:
+        original = target.read_bytes()
+        damage(lab, case, target, source)
+        try:
+            alone = isolated if case.kind == "metadata" else lambda task: task()
+            ending = alone(lambda: _ending(state, case))
+            if case.kind in (*_BLIND, *SPECIAL) and case.stage != "decoded" and source.random() < 0.04:
+                _remove(target)
+                target.write_bytes(original)
+                _restored(state, case)
+        except Violation as violation:
+            raise Violation(f"case {number} ({case}): {violation}") from violation
+    finally:
+        if kept is not None:
+            _remove(target)
+            target.write_bytes(kept)
+    return str(case), ending
+
+
+def isolated(task: Callable[[], str]) -> str:
+    """Run a task in a fork: HDF5 itself may go down over metadata that lies."""
+    out, into = os.pipe()
+
+    def inside() -> None:
+        try:
+            with bounded_memory() as check:
+                said = task()
+                if grown := check():
+                    said = f"!memory grew by {grown >> 20} MiB"
+        except Violation as violation:
+            said = f"!{violation}"
+        os.write(into, said.encode()[:60_000])
+
+    code = waited(forked(inside, silent=True))
+    os.close(into)
+    with os.fdopen(out) as stream:
+        said = stream.read()
+    if code or said.startswith("!"):
+        raise Violation(said[1:] or f"the process ended with {code}")
+    return said
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        if path.is_dir() and not path.is_symlink():
+            path.rmdir()
+        else:
+            path.unlink()
+
+
+def _left(state: Round, stage: str) -> list[tuple[object, ...]]:
+    """The commands from this stage to the end of the round."""
+    commands = state.commands()
+    if stage == "one-left":
+        return [commands["answered"][-1], *commands["decoded"]]
+    if stage == "answered":
+        return commands["decoded"]
+    names = list(commands)
+    return [c for name in names[names.index(stage) + 1 :] for c in commands[name]]
+
+
+def _ending(state: Round, case: Case) -> str:
+    """Run what reads the file, then the rest; the exit code that ended it, or that all was exact."""
+    left = [c for c in _left(state, case.stage) if c not in case.readers]
+    if case.stage == "decoded":
+        left = [state.decode()] if case.path == "aggregate.h5" else []
+    for command in (*case.readers, *left):
+        result = judged(*command)
+        if found := leftovers(state.folder):
+            raise Violation(f"{command[0]} left {found}")
+        if result.code and (command[0] != "inspect" or not left):
+            return f"{command[0]} exits {result.code}"
+    if not left:
+        return f"inspect exits {result.code}"
+    if case.path.startswith("../inputs/user"):
+        return "another gradient"
+    expected = _as_the_session_says(state)
+    corrected = expected.check_aggregate()
+    if case.kind == "lie" and len(case.readers) == 1 and case.readers[0][0] == "decode" and not corrected:
+        raise Violation("a wrong answer was not named")
+    _check_weights(state.folder)
+    return "exact, corrected" if corrected else "exact"
+
+
+def _as_the_session_says(state: Round) -> Round:
+    """The round with the parameters in session.json, in case the damage is a legitimate other choice."""
+    p = json.loads((state.folder / "session.json").read_text())["parameters"]
+    names = ("survivors", "colluders", "blocks", "top_k", "picks", "construction", "elimination")
+    recipe = replace(state.recipe, **{name: p[name] for name in names})
+    return Round(recipe, state.folder, state.inputs, state.steps)
+
+
+def _check_weights(folder: Path) -> None:
+    """survivors.json, by which `decode --mean` divides, has the weights of the X themselves."""
+    for row in json.loads((folder / "survivors.json").read_text())["survivors"]:
+        with h5py.File(folder / "masked" / f"user-{row['user']:02}.h5", "r") as file:
+            if float(file.attrs["weight"]) != row["weight"]:
+                raise Violation(f"weight {row['weight']} for an X with {file.attrs['weight']}")
+
+
+def _restored(state: Round, case: Case) -> None:
+    """With the file back as it was, the round goes on to the exact aggregate: nothing was lost."""
+    for command in _left(state, case.stage):
+        must(*command)
+    state.check_aggregate()
+
+
+@contextlib.contextmanager
+def bounded_memory(growth: int = GROWTH) -> Iterator[Callable[[], int]]:
+    """A limit on the address space, and a check that the resident memory does not grow much."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    limit = used + ROOM if hard == resource.RLIM_INFINITY else min(hard, used + ROOM)
+    start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+    def check() -> int:
+        nonlocal start
+        now = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        if now - start <= growth:
+            return 0
+        grown, start = now - start, now
+        return grown
+
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    try:
+        yield check
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def run_cases(
+    lab: Lab,
+    numbers: Iterable[int],
+    seed: int,
+    report: Callable[[int, str, str], None],
+    without: tuple[str, ...] = (),
+) -> None:
+    """Run cases; `report` is told number, kind of ending, and the case or violation."""
+    with bounded_memory() as check:
+        for number in numbers:
+            try:
+                what, ending = run_case(lab, number, seed, without)
+            except Violation as violation:
+                what, ending = str(violation), "VIOLATION"
+            if grown := check():
+                what, ending = f"case {number} ({what}): memory grew by {grown >> 20} MiB", "VIOLATION"
+            report(number, ending, what)
+    lab.check_untouched()
+
+
+def worker(folder: Path, first: int, jobs: int, args: argparse.Namespace, at: mmap.mmap) -> None:
+    """Cases first, first + jobs, ...; a line for each in a file."""
+    os.chdir(folder)
+    deadline = args.started + args.seconds
+
+    def numbers() -> Iterator[int]:
+        for number in range(first, args.cases, jobs):
+            if time.monotonic() > deadline:
+                return
+            at[:8] = struct.pack("<q", number)
+            yield number
+
+    lab = Lab(folder / f"lab-{first}", args.recipes)
+    with (folder / f"log-{first % jobs}").open("a", buffering=1) as log:
+
+        def report(number: int, ending: str, what: str) -> None:
+            print(number, ending, what.replace("\n", " | "), sep="\t", file=log)
+
+        run_cases(lab, numbers(), args.seed, report)
+
+
+def main() -> int:
+    """Run many cases in a few processes, and say how they ended."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=20_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=900)
+    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--recipes", nargs="*", default=tuple(RECIPES))
+    parser.add_argument("--log", type=Path, help="keep a line for every case here")
+    args = parser.parse_args()
+    args.started, args.recipes = time.monotonic(), tuple(args.recipes)
+    violations: list[str] = []
+    endings: Counter[str] = Counter()
+    kinds: Counter[str] = Counter()
+    with scratch() as folder:
+        places = {job: mmap.mmap(-1, 8) for job in range(args.jobs)}
+
+        def start(job: int, first: int) -> int:
+            return forked(lambda: worker(folder, first, args.jobs, args, places[job]))
+
+        running = {start(job, job): job for job in range(args.jobs)}
+        while running:
+            pid, status = os.wait()
+            job = running.pop(pid)
+            code = os.waitstatus_to_exitcode(status)
+            if code:
+                (at,) = struct.unpack("<q", places[job][:8])
+                violations.append(f"case {at}: the process ended with {code}")
+                shutil.rmtree(folder / f"lab-{at}", ignore_errors=True)
+                running[start(job, at + args.jobs)] = job
+        lines = [line for log in sorted(folder.glob("log-*")) for line in log.read_text().splitlines()]
+    for line in lines:
+        _, ending, what = line.split("\t", 2)
+        endings[ending] += 1
+        kinds[what.split(", ")[3] if ending != "VIOLATION" else "-"] += 1
+        if ending == "VIOLATION":
+            violations.append(what)
+    if args.log:
+        args.log.write_text("\n".join(lines) + "\n")
+    seconds = time.monotonic() - args.started
+    print(f"{len(lines)} cases in {seconds:.0f} s, seed {args.seed}; how they ended:\n{counted(endings)}")
+    print(f"what was done:\n{counted(kinds)}")
+    for violation in violations:
+        print(f"VIOLATION {violation}")
+    print(f"{len(violations)} violations")
+    return 1 if violations or len(lines) < min(args.cases, 100) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
