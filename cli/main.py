@@ -121,7 +121,3 @@ def _run() -> int:
 
 def _sentence(message: str) -> str:
     return (message[:1].lower() + message[1:]).rstrip(".")
-
-
-if __name__ == "__main__":
-    main()

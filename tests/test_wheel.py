@@ -90,7 +90,7 @@ def test_the_wheel_names_the_command_and_the_licence(wheel: Path) -> None:
             for name in archive.namelist()
             if "dist-info" in name
         }
-    assert "topk-secagg = topk_secagg_cli.main:main" in info["entry_points.txt"]
+    assert "topk-secagg = topk_secagg_cli.__main__:main" in info["entry_points.txt"]
     assert "License-Expression: MIT" in info["METADATA"]
     assert any("LICENSE" in name for name in info)
 

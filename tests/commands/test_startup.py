@@ -19,7 +19,7 @@ COMMANDS = ("init", "offline", "mask", "freeze", "eliminate", "decode", "run", "
 def loaded(*args: object) -> tuple[int, str, set[str]]:
     """The exit code, the output, and the top-level packages that a command loaded."""
     end = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "topk_secagg_cli.main", *map(str, args)],
+        [sys.executable, "-X", "importtime", "-m", "topk_secagg_cli", *map(str, args)],
         capture_output=True,
         text=True,
         timeout=60,

@@ -39,10 +39,10 @@ from fault_lab import (
     leftovers,
     must,
     scratch,
-    waited,
 )
 
 from topk_secagg.storage.artifacts import KINDS, attributes_digest
+from topk_secagg.storage.hdf5_parser import lookup3
 
 ROOM = 2 << 30  # of address space, beyond what is used before the first case
 GROWTH = 192 << 20  # that the resident memory may grow by
@@ -107,7 +107,7 @@ def keep_one_left(bench: Bench) -> None:
 # --- choosing a case -------------------------------------------------------------------------
 
 
-def choose(lab: Lab, source: random.Random, without: tuple[str, ...] = ()) -> Case:
+def choose(lab: Lab, source: random.Random) -> Case:
     """A random case; files that matter more often come up more often."""
     name = source.choice(list(lab.benches))
     bench = lab.benches[name]
@@ -116,7 +116,7 @@ def choose(lab: Lab, source: random.Random, without: tuple[str, ...] = ()) -> Ca
         ("init", "offline", "masked", "frozen", "one-left", "answered", "decoded"), (1, 6, 5, 2, 8, 5, 2)
     )[0]
     path, readers = _target(r, state, stage, source)
-    kind = source.choice([kind for kind in _kinds(r, stage, path) if kind not in without])
+    kind = source.choice(_kinds(r, stage, path))
     return Case(name, stage, path, tuple(readers), kind)
 
 
@@ -445,42 +445,6 @@ def _plain(value: Any) -> Any:
     return int(value) if isinstance(value, np.integer) else str(value)
 
 
-def lookup3(data: bytes) -> int:
-    """Jenkins' hash, with which HDF5 guards its metadata."""
-    mask = 0xFFFFFFFF
-
-    def rot(x: int, k: int) -> int:
-        return (x << k | x >> (32 - k)) & mask
-
-    a = b = c = (0xDEADBEEF + len(data)) & mask
-    while len(data) > 12:
-        x, y, z = struct.unpack_from("<III", data)
-        a, b, c, data = (a + x) & mask, (b + y) & mask, (c + z) & mask, data[12:]
-        a = (a - c) & mask ^ rot(c, 4)
-        c = (c + b) & mask
-        b = (b - a) & mask ^ rot(a, 6)
-        a = (a + c) & mask
-        c = (c - b) & mask ^ rot(b, 8)
-        b = (b + a) & mask
-        a = (a - c) & mask ^ rot(c, 16)
-        c = (c + b) & mask
-        b = (b - a) & mask ^ rot(a, 19)
-        a = (a + c) & mask
-        c = (c - b) & mask ^ rot(b, 4)
-        b = (b + a) & mask
-    if not data:
-        return c
-    x, y, z = struct.unpack("<III", data.ljust(12, b"\0"))
-    a, b, c = (a + x) & mask, (b + y) & mask, (c + z) & mask
-    c = ((c ^ b) - rot(b, 14)) & mask
-    a = ((a ^ c) - rot(c, 11)) & mask
-    b = ((b ^ a) - rot(a, 25)) & mask
-    c = ((c ^ b) - rot(b, 16)) & mask
-    a = ((a ^ c) - rot(c, 4)) & mask
-    b = ((b ^ a) - rot(a, 14)) & mask
-    return ((c ^ b) - rot(b, 24)) & mask
-
-
 def with_sound_checksum(content: bytes, source: random.Random) -> bytes:
     """Damage in the metadata of HDF5 that its checksums do not show: they are computed anew."""
     blocks = guarded(content)
@@ -515,10 +479,10 @@ def guarded(content: bytes) -> tuple[tuple[int, int], ...]:
 # --- running and judging ---------------------------------------------------------------------
 
 
-def run_case(lab: Lab, number: int, seed: int, without: tuple[str, ...] = ()) -> tuple[str, str]:
+def run_case(lab: Lab, number: int, seed: int) -> tuple[str, str]:
     """One case: what it was, and how it ended. Raises Violation if it must not end so."""
     source = random.Random(f"{seed} {number}")
-    case = choose(lab, source, without)
+    case = choose(lab, source)
     bench = lab.benches[case.recipe]
     state = bench.at(case.stage)
     target = state.folder / case.path
@@ -529,8 +493,7 @@ def run_case(lab: Lab, number: int, seed: int, without: tuple[str, ...] = ()) ->
         original = target.read_bytes()
         damage(lab, case, target, source)
         try:
-            alone = isolated if case.kind == "metadata" else lambda task: task()
-            ending = alone(lambda: _ending(state, case))
+            ending = _ending(state, case)
             if case.kind in (*_BLIND, *SPECIAL) and case.stage != "decoded" and source.random() < 0.04:
                 _remove(target)
                 target.write_bytes(original)
@@ -542,29 +505,6 @@ def run_case(lab: Lab, number: int, seed: int, without: tuple[str, ...] = ()) ->
             _remove(target)
             target.write_bytes(kept)
     return str(case), ending
-
-
-def isolated(task: Callable[[], str]) -> str:
-    """Run a task in a fork: HDF5 itself may go down over metadata that lies."""
-    out, into = os.pipe()
-
-    def inside() -> None:
-        try:
-            with bounded_memory() as check:
-                said = task()
-                if grown := check():
-                    said = f"!memory grew by {grown >> 20} MiB"
-        except Violation as violation:
-            said = f"!{violation}"
-        os.write(into, said.encode()[:60_000])
-
-    code = waited(forked(inside, silent=True))
-    os.close(into)
-    with os.fdopen(out) as stream:
-        said = stream.read()
-    if code or said.startswith("!"):
-        raise Violation(said[1:] or f"the process ended with {code}")
-    return said
 
 
 def _remove(path: Path) -> None:
@@ -660,13 +600,12 @@ def run_cases(
     numbers: Iterable[int],
     seed: int,
     report: Callable[[int, str, str], None],
-    without: tuple[str, ...] = (),
 ) -> None:
     """Run cases; `report` is told number, kind of ending, and the case or violation."""
     with bounded_memory() as check:
         for number in numbers:
             try:
-                what, ending = run_case(lab, number, seed, without)
+                what, ending = run_case(lab, number, seed)
             except Violation as violation:
                 what, ending = str(violation), "VIOLATION"
             if grown := check():

@@ -1,23 +1,22 @@
-"""HDF5 files made to do harm: refused before anything is read from them, at once and in little memory."""
+"""HDF5 files made to do harm: refused before anything is read from them, and in little memory."""
 
 from __future__ import annotations
 
 import os
 import struct
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest import mock
 
-import fault_lab
 import h5py
 import numpy as np
 import pytest
-from damage import bounded_memory, guarded, isolated, lookup3, reseal
-from fault_lab import RECIPES, Bench, judged, scratch
+from damage import bounded_memory, guarded, reseal
+from fault_lab import RECIPES, Bench, forked, judged, scratch, waited
+
+from topk_secagg.storage.hdf5_parser import lookup3
 
 LIBVER = ("v110", "v110")
-SECONDS = 3
 LITTLE = 32 << 20
 Hostile = Callable[[h5py.File, str, Path], None]
 
@@ -237,11 +236,9 @@ def _check_refused(bench: Bench, kind: str, make: Callable[[Path], None]) -> Non
     target.write_bytes(content)
     make(target)
     with bounded_memory(LITTLE) as grown:
-        started = time.monotonic()
         for command in (_reader(bench, reader), ("inspect", target)):
             result = judged(*command)
             assert result.code == 65, (command, result)
-        assert time.monotonic() - started < SECONDS
         assert not grown()
 
 
@@ -255,15 +252,13 @@ def test_hostile_structure_is_refused(bench: Bench, tmp_path: Path, kind: str, w
     _check_refused(bench, kind, make)
 
 
-@pytest.mark.xfail(reason="HDF5 loads an attribute whole before its size is looked at", strict=False)
 def test_an_attribute_as_large_as_the_memory_is_not_loaded(bench: Bench) -> None:
     def make(target: Path) -> None:
-        def inside() -> str:  # a fork, so that the memory it takes is not counted
+        def inside() -> None:  # a fork, so that the memory it takes is not counted
             with h5py.File(target, "r+", libver=LIBVER, locking=False) as file:
-                file.attrs["session"] = np.zeros(1 << 23, dtype="<u8")
-            return "made"
+                file.attrs["large"] = np.zeros(1 << 23, dtype="<u8")
 
-        assert isolated(inside) == "made"
+        assert waited(forked(inside)) == 0
 
     _check_refused(bench, "masked", make)
 
@@ -318,28 +313,18 @@ def test_nothing_is_opened_besides_the_file(bench: Bench, tmp_path: Path) -> Non
         _check_refused(bench, "masked", change)
 
 
-# Places in the metadata of the attributes at which HDF5 itself fails when they lie: signature of the piece,
-# distance from its start, and the byte that is put there.
-LIES = [
-    (b"FRHP", 110, 0), (b"BTHD", 5, 0), (b"BTHD", 7, 0), (b"BTHD", 9, 0x80), (b"BTHD", 10, 0),
-    (b"BTHD", 30, 0x80),    (b"BTLF", 14, 0x7F), (b"BTLF", 31, 0xFF),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("signature", "distance", "value"), LIES)
-@pytest.mark.xfail(reason="HDF5 is asked before the metadata is known to be harmless", strict=False)
-def test_metadata_that_lies_does_not_bring_the_command_down(
-    bench: Bench, signature: bytes, distance: int, value: int
-) -> None:
-    state = bench.at("masked")
-    target = state.folder / "masked" / "user-02.h5"
-    data = bytearray(target.read_bytes())
-    start, end = next((a, z) for a, z in guarded(bytes(data)) if data[a : a + 4] == signature)
-    data[start + distance] = value
-    data[end : end + 4] = struct.pack("<I", lookup3(bytes(data[start:end])))
-    target.unlink()
-    target.write_bytes(data)
-    assert isolated(lambda: str(judged(*state.freeze()).code)) in ("0", "65")
+@pytest.mark.parametrize("kind", READERS)
+def test_metadata_that_lies_never_reaches_hdf5(bench: Bench, kind: str) -> None:
+    """The library would go down over some of it, so it is not asked at all (storage/test_hdf5_parser.py)."""
+    path, _, stage, reader = READERS[kind]
+    state = bench.at(stage)
+    with (
+        mock.patch.object(h5py.h5f, "open", side_effect=AssertionError),
+        mock.patch.object(h5py, "File", side_effect=AssertionError),
+    ):
+        assert judged("inspect", state.folder / path).code == 0
+        if reader == "freeze":
+            assert judged(*_reader(bench, reader)).code == 0
 
 
 @pytest.fixture(scope="module")
@@ -367,5 +352,6 @@ def test_what_is_no_sealed_share_is_refused_at_once(sealed: Bench, make: Callabl
     target = state.folder / "shares" / "user-01" / "from-02.h5.age"
     target.unlink()
     make(target)
-    with mock.patch.object(fault_lab, "PATIENCE", 3):
-        assert isolated(lambda: str(judged(*state.eliminate(1)).code)) in ("65", "66")
+    with bounded_memory(LITTLE) as grown:
+        assert judged(*state.eliminate(1)).code in (65, 66)
+        assert not grown()

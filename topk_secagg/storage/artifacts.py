@@ -1,7 +1,7 @@
 """The HDF5 files of a round: kinds, schema, digest. docs/file-format.md is the specification.
 
-HDF5 is asked only for a file's structure, which must fit the schema exactly; the bytes are then read
-from the place it names. Links, filters, virtual and external datasets are refused before anything is read.
+Files are laid out by the HDF5 library and read by a parser of our own: their structure must fit the schema
+exactly before anything else is read from them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,15 +20,13 @@ import numpy.typing as npt
 
 from ..errors import BadData
 from .atomic import open_regular
+from .hdf5_parser import Dataset, Structure, Unknown, parse
+from .hdf5_writer import lay_out, new_file, put_attributes
 
 FORMAT = "topk-secagg"
 VERSION = 1
 DIGEST_BYTES = 32
 _HASH_BYTES = 1 << 22
-_LONGEST_TEXT = 128
-_LARGEST_OVERHEAD = 64 << 10  # bytes of a file besides its datasets; honest ones have about 3,000
-_MOST_DATASETS = 8
-_LIBVER = ("v110", "v110")
 
 Array = npt.NDArray[Any]
 Attribute = str | int
@@ -66,24 +63,6 @@ KINDS = {
                            "answering": ("<u4",), "corrected": ("<u4",)}, ("survivors",)),
     )
 }  # fmt: skip
-
-
-@dataclass
-class Dataset:
-    """Where the bytes of a contiguous dataset lie."""
-
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    offset: int
-
-    @cached_property
-    def size(self) -> int:
-        """Its bytes."""
-        return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
-
-    def header(self, name: str) -> bytes:
-        """What the digest says of it before its bytes."""
-        return f"dataset {name} {self.dtype.str} {','.join(map(str, self.shape))}\n".encode()
 
 
 def attributes_digest(attributes: Mapping[str, Attribute]) -> Any:
@@ -125,7 +104,7 @@ def creating(
     `attributes` needs session, user, insecure and those of the kind, and gains sha256 at the end.
     """
     attributes.update(format=FORMAT, version=VERSION, kind=kind)
-    with _new_file(path) as file:
+    with new_file(path) as file:
         datasets = lay_out(file, shapes)
         fd = os.open(path, os.O_RDWR)
         try:
@@ -139,44 +118,6 @@ def creating(
         if sign:
             attributes["signature"] = sign(digest.hexdigest())
         put_attributes(file, attributes)
-
-
-@contextmanager
-def _new_file(path: Path) -> Iterator[Any]:
-    """A new HDF5 file; what HDF5 says when the disk is full becomes the OSError that it is."""
-    import h5py
-
-    file = h5py.File(path, "w", libver=_LIBVER, locking=False)
-    try:
-        yield file
-    finally:
-        try:
-            file.close()
-        except RuntimeError as error:
-            raise OSError(str(error)) from error
-
-
-def lay_out(file: Any, shapes: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, Dataset]:
-    """Give every dataset its place in an open HDF5 file, without writing to it."""
-    import h5py
-
-    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    plist.set_layout(h5py.h5d.CONTIGUOUS)
-    plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    plist.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-    plist.set_obj_track_times(False)
-    datasets = {}
-    for name, (dtype, shape) in shapes.items():
-        space = h5py.h5s.create_simple(shape)
-        made = h5py.h5d.create(file.id, name.encode(), h5py.h5t.py_create(np.dtype(dtype)), space, plist)
-        datasets[name] = Dataset(np.dtype(dtype), shape, made.get_offset() or 0)
-    return datasets
-
-
-def put_attributes(file: Any, attributes: Attributes) -> None:
-    """Write the attributes: fixed-length text, or 64-bit unsigned integers."""
-    for name, value in sorted(attributes.items()):
-        file.attrs.create(name, np.bytes_(value) if isinstance(value, str) else np.uint64(value))
 
 
 def digest_at_hand(kind: str, attributes: Attributes, datasets: Mapping[str, Array]) -> str:
@@ -284,13 +225,44 @@ def opened(path: Path, kind: str | None = None, *, verify: bool = True) -> Itera
 
 def checked(fd: int, path: Path, kind: str | None = None, *, verify: bool = True) -> Artifact:
     """The artifact in an open file, which messages call `path`."""
-    status = os.fstat(fd)
-    attributes, datasets = _structure(fd, path, status.st_size, kind)
-    mode = stat.S_IMODE(status.st_mode)
-    artifact = Artifact(path, KINDS[attributes["kind"]], attributes, datasets, fd, mode)
-    if verify and artifact.digest() != attributes["sha256"]:
+    try:
+        structure = parse(fd)
+    except Unknown as unknown:
+        what = f"{path}: it is damaged, or no file of a round: {unknown}"
+        raise BadData(what, "fetch or make the file again") from unknown
+    schema = _schema(structure, kind, path)
+    mode = stat.S_IMODE(os.fstat(fd).st_mode)
+    artifact = Artifact(path, schema, dict(structure.attributes), structure.datasets, fd, mode)
+    if verify and artifact.digest() != structure.attributes["sha256"]:
         raise artifact.bad("its content does not match its digest: the file is damaged")
     return artifact
+
+
+def _schema(found: Structure, kind: str | None, path: Path) -> Kind:
+    """The schema that a file fits exactly."""
+
+    def refuse(what: str) -> BadData:
+        return BadData(f"{path}: {what}", "fetch or make the file again")
+
+    attributes, datasets = found.attributes, found.datasets
+    if attributes.get("format") != FORMAT:
+        raise refuse("it is not a topk-secagg file")
+    if attributes.get("version") != VERSION:
+        version = attributes.get("version")
+        raise refuse(f"it has format version {version}, and this program reads {VERSION}")
+    name = attributes.get("kind")
+    if not isinstance(name, str) or name not in KINDS or kind not in (None, name):
+        raise refuse(f"it is of kind {name!r}" + (f", not {kind!r}" if kind else ""))
+    schema = KINDS[name]
+    if set(attributes) - set(schema.optional) != {*_COMMON, *schema.attributes} or any(
+        isinstance(value, str) != (name in _TEXT) for name, value in attributes.items()
+    ):
+        raise refuse("its attributes do not fit its kind")
+    if set(datasets) != set(schema.datasets) or any(
+        d.dtype.str not in schema.datasets[name] for name, d in datasets.items()
+    ):
+        raise refuse("its datasets do not fit its kind")
+    return schema
 
 
 def _whose_step(kind: str | None) -> str:
@@ -302,100 +274,3 @@ def _whose_step(kind: str | None) -> str:
         "aggregate": "run `topk-secagg decode` first",
     }
     return steps.get(kind or "", "check the path")
-
-
-def _structure(
-    fd: int, path: Path, file_size: int, kind: str | None
-) -> tuple[dict[str, Any], dict[str, Dataset]]:
-    """Attributes and datasets of the file, which must fit a schema exactly.
-
-    HDF5 reads from the same open file as everything else, so that nobody can swap it in between.
-    """
-    import h5py
-
-    def refuse(what: str) -> BadData:
-        return BadData(f"{path}: {what}", "fetch or make the file again")
-
-    try:
-        with os.fdopen(os.dup(fd), "rb") as stream, h5py.File(stream, "r") as file:
-            if file_size - _dataset_bytes(file) > _LARGEST_OVERHEAD:
-                raise refuse("it holds more than its datasets")
-            attributes = _attributes(file, refuse)
-            if attributes.get("format") != FORMAT:
-                raise refuse("it is not a topk-secagg file")
-            if attributes.get("version") != VERSION:
-                raise refuse(
-                    f"it has format version {attributes.get('version')}, and this program reads {VERSION}"
-                )
-            found = attributes.get("kind")
-            if found not in KINDS or kind not in (None, found):
-                raise refuse(f"it is of kind {found!r}" + (f", not {kind!r}" if kind else ""))
-            schema = KINDS[found]
-            if set(attributes) - set(schema.optional) != {*_COMMON, *schema.attributes}:
-                raise refuse("its attributes do not fit its kind")
-            if set(file) != set(schema.datasets):
-                raise refuse("its datasets do not fit its kind")
-            return attributes, {
-                name: _dataset(file, name, allowed, file_size, refuse)
-                for name, allowed in schema.datasets.items()
-            }
-    except BadData:
-        raise
-    except (
-        Exception
-    ) as error:  # whatever HDF5 raises on damage: OSError, KeyError, RuntimeError, TypeError ...
-        raise refuse("it is damaged, or no HDF5 file at all") from error
-
-
-def _dataset_bytes(file: Any) -> int:
-    """Bytes that the datasets claim, without opening anything but plain ones."""
-    import h5py
-
-    total = 0
-    for name in list(file)[:_MOST_DATASETS]:
-        if file.id.links.get_info(name.encode()).type == h5py.h5l.TYPE_HARD:
-            handle = h5py.h5o.open(file.id, name.encode())
-            if isinstance(handle, h5py.h5d.DatasetID):
-                total += int(handle.get_storage_size())
-    return total
-
-
-def _attributes(file: Any, refuse: Any) -> dict[str, Any]:
-    """Scalar attributes: fixed-length text, or 64-bit unsigned integers."""
-    result: dict[str, Any] = {}
-    attrs = file.attrs
-    if len(attrs) > len(_COMMON) + 8:
-        raise refuse("it has too many attributes")
-    for name in attrs:
-        handle = attrs.get_id(name)
-        text = handle.dtype.kind == "S" and handle.dtype.itemsize <= _LONGEST_TEXT
-        if handle.shape != () or not (text or handle.dtype == np.dtype("<u8")) or (name in _TEXT) != text:
-            raise refuse(f"its attribute {name!r} has a type that no attribute has")
-        value = attrs[name]
-        result[name] = value.decode("ascii") if text else int(value)
-    return result
-
-
-def _dataset(file: Any, name: str, allowed: tuple[str, ...], file_size: int, refuse: Any) -> Dataset:
-    """A plain contiguous dataset that lies within the file."""
-    import h5py
-
-    if file.id.links.get_info(name.encode()).type != h5py.h5l.TYPE_HARD:
-        raise refuse(f"{name!r} is a link to somewhere else")
-    handle = h5py.h5o.open(file.id, name.encode())
-    if not isinstance(handle, h5py.h5d.DatasetID):
-        raise refuse(f"{name!r} is not a dataset")
-    plist = handle.get_create_plist()
-    plain = (
-        plist.get_layout() == h5py.h5d.CONTIGUOUS
-        and plist.get_external_count() == 0
-        and plist.get_nfilters() == 0
-        and handle.dtype.str in allowed
-        and len(handle.shape) > 0
-    )
-    if not plain:
-        raise refuse(f"{name!r} is not a plain dataset of {' or '.join(allowed)}")
-    dataset = Dataset(handle.dtype, tuple(map(int, handle.shape)), handle.get_offset() or 0)
-    if dataset.size and not 0 < dataset.offset <= file_size - dataset.size:
-        raise refuse(f"{name!r} reaches beyond the end of the file")
-    return dataset

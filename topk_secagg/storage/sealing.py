@@ -1,8 +1,8 @@
 """Sealed shares: an ordinary share file, signed by its sender and encrypted with age for its receiver.
 
 The sender streams: the bytes of the HDF5 file are produced in order and go straight through the cipher, so
-that no plaintext ever reaches its disk. That works because HDF5 lays files out before it knows their
-attributes' values, and keeps more than eight attributes behind the datasets.
+that no plaintext ever reaches its disk. That works because the attributes, which hold the digest and its
+signature, stand behind the datasets.
 The receiver decrypts into a file that has no name, which vanishes with the process.
 """
 
@@ -27,13 +27,12 @@ from .artifacts import (
     FORMAT,
     VERSION,
     Attributes,
-    Dataset,
     checked,
     digest_at_hand,
-    lay_out,
-    put_attributes,
 )
 from .atomic import PRIVATE, open_regular, whole_file, writing
+from .hdf5_parser import Dataset
+from .hdf5_writer import lay_out, new_file, put_attributes
 from .keys import Identity, Recipient, check_signature
 from .shares import ShareFile, check_shape, share_shapes
 
@@ -94,10 +93,8 @@ class _Sparse:
 
 def _skeleton(attributes: Attributes, p: Parameters) -> tuple[_Sparse, dict[str, Dataset]]:
     """A share file without the bytes of its datasets, and where those belong."""
-    import h5py
-
     file = _Sparse()
-    with h5py.File(file, "w", libver=("v110", "v110")) as handle:
+    with new_file(file) as handle:
         datasets = lay_out(handle, share_shapes(p))
         put_attributes(handle, attributes)
     return file, datasets
