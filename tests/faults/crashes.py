@@ -270,8 +270,7 @@ def all_points(step: Step, counts: Counter[str], violations: list[str]) -> None:
 
     def attempt(task: Callable[[], object], what: str) -> None:
         try:
-            task()
-            counts[what] += 1
+            counts[what] += task() is not False  # which says that the command ended before
         except Violation as violation:
             violations.append(str(violation))
             print(f"VIOLATION {violation}", flush=True)
@@ -285,6 +284,8 @@ def all_points(step: Step, counts: Counter[str], violations: list[str]) -> None:
     for number in (errno.ENOSPC, errno.EIO):
         for k in spread(operations, 30):
             attempt(lambda k=k, n=number: refused_at(step, k, n), f"{step.label}: {errno.errorcode[number]}")
+    if (struck := sum(n for what, n in counts.items() if f"{step.label}: killed at" in what)) < AT_LEAST:
+        violations.append(f"{step.label} was killed at {struck} points only")
     step.start()
     started = time.monotonic()
     waited(forked(lambda: call(*step.command)))

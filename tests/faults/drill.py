@@ -276,7 +276,9 @@ def main() -> int:
     for violation in violations:
         print(f"VIOLATION {violation}")
     print(f"{len(violations)} violations")
-    return bool(violations)
+    if counts["rounds"] < args.rounds:
+        print(f"FAILED: {args.rounds} rounds were asked for; give --seconds more")
+    return bool(violations) or counts["rounds"] < args.rounds
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ _OF_ROOT = {_NIL, _LINK_INFO, _LINK, _GROUP_INFO, _ATTRIBUTE, _ATTRIBUTE_INFO}
 _OF_DATASET = {_NIL, _DATASPACE, _DATATYPE, _FILL_VALUE, _LAYOUT}
 
 _SCALAR = b"\x02\0\0\0"
+_NEVER_FILLED = b"\x03\x05"
 
 
 def _unsigned(size: int) -> bytes:
@@ -82,7 +83,9 @@ def parse(fd: int) -> Structure:
     size = os.fstat(fd).st_size
     found = Structure()
     links: dict[str, int] = {}
+    kinds = set()
     for kind, body in _messages(fd, _root(fd, size), _OF_ROOT):
+        kinds.add(kind)
         if kind == _LINK:
             name, address = _link(body)
             if name in links:
@@ -95,6 +98,10 @@ def parse(fd: int) -> Structure:
             found.attributes[name] = value
         elif kind in (_LINK_INFO, _ATTRIBUTE_INFO) and body != b"\0\0" + b"\xff" * 16:
             raise Unknown("links or attributes outside of the root group's header")
+        elif kind == _GROUP_INFO and body != b"\0\0":
+            raise Unknown("another kind of group")
+    if _LINK_INFO not in kinds:
+        raise Unknown("something other than a group at its root")
     for name, address in links.items():
         found.datasets[name] = _dataset(fd, address, name)
     end = 0
@@ -131,7 +138,12 @@ def _messages(fd: int, address: int, allowed: set[int]) -> Iterator[tuple[int, b
     if (signature, version) != (b"OHDR", 2) or flags & ~0x13:  # neither times nor an order of creation
         raise Unknown("another object header")
     width = 1 << (flags & 3)
-    begin = 6 + (4 if flags & 0x10 else 0)  # past when attributes would be stored elsewhere
+    begin = 6
+    if flags & 0x10:  # how many attributes the header may hold
+        most, fewest = struct.unpack("<HH", _read(fd, address + begin, 4))
+        if fewest > most:
+            raise Unknown("another object header")
+        begin += 4
     length = int.from_bytes(_read(fd, address + begin, width), "little")
     chunks = [(address, begin + width, length)]
     read = 0
@@ -143,11 +155,12 @@ def _messages(fd: int, address: int, allowed: set[int]) -> Iterator[tuple[int, b
             raise Unknown("another continuation of a header")
         if int.from_bytes(chunk[-4:], "little") != lookup3(chunk[:-4]):
             raise Unknown("a checksum that does not fit")
-        body = chunk[skip:-4]
+        body, gaps = chunk[skip:-4], False
         while len(body) >= _MESSAGE.size:
             kind, size, how = _MESSAGE.unpack_from(body)
             message, body = body[4 : 4 + size], body[4 + size :]
             read += 1
+            gaps |= kind == _NIL
             if len(message) != size or how & ~0x05 or read > _MOST_MESSAGES:
                 raise Unknown("another kind of message")
             if kind == _CONTINUATION and size == 16:
@@ -159,6 +172,8 @@ def _messages(fd: int, address: int, allowed: set[int]) -> Iterator[tuple[int, b
                 yield kind, message
             else:
                 raise Unknown(f"a message of type {kind}")
+        if body and gaps:
+            raise Unknown("a gap that should not be there")
 
 
 def _link(body: bytes) -> tuple[str, int]:
@@ -198,7 +213,7 @@ def _dataset(fd: int, address: int, name: str) -> Dataset:
             raise Unknown(f"a dataset {name!r} that says something twice")
         if kind != _NIL:
             parts[kind] = body
-    if set(parts) != _OF_DATASET - {_NIL}:
+    if set(parts) != _OF_DATASET - {_NIL} or parts[_FILL_VALUE] != _NEVER_FILLED:
         raise Unknown(f"something other than a dataset under {name!r}")
     dtype = _NUMBERS.get(parts[_DATATYPE])
     if dtype is None:
