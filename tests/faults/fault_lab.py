@@ -39,7 +39,7 @@ from topk_secagg.storage.documents import kind_of
 DOCUMENTED = {0, 2, 65, 66, 69, 73, 75, 77}
 FIELD = 2**32 - 5
 STAGES = ("init", "offline", "masked", "frozen", "answered", "decoded")
-PATIENCE = 20  # seconds that one command of a small round may take
+PATIENCE = 60  # seconds that one command of a small round may take
 
 
 class Violation(AssertionError):

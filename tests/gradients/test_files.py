@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
 import tracemalloc
 import warnings
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -186,18 +187,30 @@ def test_the_suffixes_of_numpy_are_known(tmp_path: Path) -> None:
         check_writable(tmp_path / f"x{suffix}")
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".npz"])
+@pytest.mark.parametrize("suffix", READABLE)
 def test_a_file_that_is_not_there_is_missing_input(tmp_path: Path, suffix: str) -> None:
     with pytest.raises(InputMissing, match="is not there") as caught:
         read_gradient(tmp_path / f"gradient{suffix}")
     assert caught.value.exit_code == 66
 
 
-@pytest.mark.parametrize("suffix", [".npy", ".npz", ".pt", ".safetensors"])
-def test_a_folder_is_not_a_gradient(tmp_path: Path, suffix: str) -> None:
-    (tmp_path / f"gradient{suffix}").mkdir()
+@pytest.mark.parametrize("suffix", READABLE)
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_what_is_no_file_is_not_a_gradient(
+    tmp_path: Path, suffix: str, make: Callable[[Path], object]
+) -> None:
+    make(tmp_path / f"gradient{suffix}")
     with pytest.raises(InputMissing, match="is not a file"):
         read_gradient(tmp_path / f"gradient{suffix}")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.parametrize("suffix", READABLE)
+def test_a_forbidden_file_cannot_be_read(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"gradient{suffix}"
+    path.touch(mode=0)
+    with pytest.raises(InputMissing, match="permission denied"):
+        read_gradient(path)
 
 
 # What is not a gradient

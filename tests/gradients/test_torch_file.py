@@ -6,11 +6,9 @@ import contextlib
 import importlib.util
 import io
 import json
-import os
 import struct
 import subprocess
 import sys
-import time
 import tracemalloc
 import zipfile
 from pathlib import Path
@@ -21,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topk_secagg.errors import BadData, InputMissing, UsageError
+from topk_secagg.errors import BadData, UsageError
 from topk_secagg.gradients import torch_file, torch_pickle
 from topk_secagg.gradients.tensors import Tensor
 from topk_secagg.gradients.torch_file import read
@@ -248,24 +246,6 @@ def test_other_files_of_torch_are_refused_with_a_way_out(name: str) -> None:
     message, hint = REFUSED[name]
     assert message in error.message
     assert hint in error.hint
-
-
-def test_a_missing_file_is_missing(path: Path) -> None:
-    with pytest.raises(InputMissing, match="is not there"):
-        read(path)
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_forbidden_file_cannot_be_read(path: Path) -> None:
-    archive(path, tensor() + b".").chmod(0)
-    with pytest.raises(InputMissing, match="permission denied"):
-        read(path)
-
-
-def test_what_is_not_a_file_is_refused(tmp_path: Path) -> None:
-    assert "not a file" in refusal(tmp_path).message
-    os.mkfifo(tmp_path / "pipe")
-    assert "not a file" in refusal(tmp_path / "pipe").message
 
 
 @pytest.mark.parametrize(
@@ -526,10 +506,8 @@ def test_pickles_that_torch_does_not_write_are_refused(
     path: Path, code: bytes, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(path.parent)
-    before = time.monotonic()
     error = refusal(archive(path, code))
     assert any(part in error.message for part in message.split("|")), error.message
-    assert time.monotonic() - before < 10
     assert not (path.parent / "MARKER").exists()
 
 
@@ -584,9 +562,7 @@ def allowed(path: Path) -> int:
 @pytest.mark.parametrize("name", GREEDY)
 def test_a_small_file_never_takes_much_memory(path: Path, name: str) -> None:
     archive(path, GREEDY[name])
-    before = time.monotonic()
     assert peak(path) <= allowed(path)
-    assert time.monotonic() - before < 30
 
 
 def test_many_members_do_not_take_much_memory(path: Path) -> None:

@@ -50,7 +50,7 @@ def by_hdf5(path: Path) -> Structure:
     return seen
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
 @given(
     attributes=st.dictionaries(NAMES, VALUES, min_size=1, max_size=16),
     shapes=st.dictionaries(

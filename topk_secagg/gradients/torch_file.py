@@ -19,7 +19,7 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import BadData, InputMissing
+from ..errors import BadData
 from .tensors import Tensor, widen
 from .torch_pickle import (
     AGAIN,
@@ -91,16 +91,8 @@ def read(path: Path, entry: str = "") -> list[Tensor]:
     top by dict keys and list positions, separated with "."; of keys with dots the longest that fits is taken.
     """
     try:
-        if path.exists() and not path.is_file():
-            raise BadData("it is not a file", "check the path")
         with path.open("rb") as file:
             return _read(file, entry)
-    except FileNotFoundError:
-        raise InputMissing(f"{path} is not there", "check the path") from None
-    except OSError as error:
-        raise InputMissing(
-            f"cannot read {path}: {(error.strerror or '').lower()}", "check the path"
-        ) from None
     except BadData as error:
         raise BadData(f"{path}: {error.message}", error.hint) from error
     except (NotImplementedError, struct.error, zipfile.BadZipFile) as error:
