@@ -30,8 +30,8 @@ def start_round(
     distributed: bool = False,
     recipients: Path | None = None,
     **options: Any,
-) -> Workspace:
-    """Choose the parameters, see whether the disk can hold the round, and write session.json."""
+) -> tuple[Workspace, bool]:
+    """Choose the parameters, see whether the disk can hold the round, and write session.json if it is new."""
     from topk_secagg.review.plan import check_disk
     from topk_secagg.steps.init import init
     from topk_secagg.storage.keys import read_recipients
@@ -40,7 +40,9 @@ def start_round(
     shape = f"--like {like}" if like else f"--length {length}"
     command = f"topk-secagg init {root} {shape}"
     parameters = chosen_parameters(layout, command, **options)
-    check_disk(root, parameters, command, distributed=distributed)
+    new = not (root / "session.json").exists()
+    if new:
+        check_disk(root, parameters, command, distributed=distributed)
     keys = read_recipients(recipients, parameters.users) if recipients else None
     space = init(root, parameters, layout, insecure_seed, keys)
     if layout.left_out:
@@ -51,7 +53,7 @@ def start_round(
         console.say(f"left out, as no gradients: {shown}{more}")
     if insecure_seed is not None:
         console.warn("this round is drawn from a public seed: anyone can unmask it, use it for tests only")
-    return space
+    return space, new
 
 
 @click.command("init", short_help="Start a round: write session.json.")
@@ -75,7 +77,8 @@ def command(
 ) -> None:
     """Start a round: fix what all users agree on, and write ROUND/session.json.
 
-    Everybody works with the same session.json; its SHA-256 names the session.
+    Everybody works with the same session.json; its SHA-256 names the session. A round that was started
+    with the same options is left as it is.
 
     \b
     Example:
@@ -83,7 +86,7 @@ def command(
     """
     if users is None:
         raise click.UsageError("give --users N")
-    space = start_round(console, round_folder, users=users, **options)
+    space, new = start_round(console, round_folder, users=users, **options)
     session = space.session
     p = session.parameters
     console.result(
@@ -91,6 +94,7 @@ def command(
         {
             "session": session.id,
             "path": str(space.session_path),
+            "written": new,
             **p.as_dict(),
             "entries": p.entries,
             "left_out": list(session.layout.left_out),
@@ -99,7 +103,7 @@ def command(
             "sealed": session.recipients is not None,
             "insecure": bool(session.insecure),
         },
-        f"session {session.id[:16]}: {space.session_path}",
+        f"session {session.id[:16]}: {space.session_path}" + ("" if new else " was there already"),
         p.summary(),
         f"offline files: {size(p.share_bytes)} a pair of users, {size(p.offline_bytes)} in all",
     )

@@ -61,7 +61,8 @@ def command(
     """A whole round on one machine: every step of every user, through the same files.
 
     For studies and offline batches. N is the number of gradients unless --users says so, and the layout
-    is that of the first gradient unless --like or --length says so.
+    is that of the first gradient unless --like or --length says so. If it was interrupted, the same call
+    goes on from there.
 
     \b
     Example:
@@ -85,7 +86,9 @@ def command(
     for user in (*drop_masking, *drop_elimination):
         if not 1 <= user <= users:
             raise click.UsageError(f"there is no user {user} to drop out; users are 1 to {users}")
-    space = start_round(console, round_folder, like=like, length=length, entry=entry, users=users, **options)
+    space, _ = start_round(
+        console, round_folder, like=like, length=length, entry=entry, users=users, **options
+    )
     report = run(
         space,
         files,

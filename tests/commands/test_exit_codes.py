@@ -617,6 +617,15 @@ class TestTooFewSurvivors69:
 
 
 class TestRefused77:
+    def test_a_round_of_other_parameters(self, refuses: Refuses, round_at: RoundAt) -> None:
+        for stage in ("init", "decoded"):
+            folder = round_at(stage, stage)
+            for other in ("--clip 2", "--elimination dense", "--insecure-seed 1", "--field 4294967279"):
+                said = refuses(77, "init", folder, *EXAMPLE_OPTIONS, *words(other)).err
+                assert "with other parameters" in said
+            options = words("--survivors 3 --colluders 1 --top-k 1")
+            refuses(77, "run", folder, "--gradients", EXAMPLE, *options)
+
     def test_a_second_gradient(self, refuses: Refuses, round_at: RoundAt) -> None:
         folder = round_at("masked")
         result = refuses(77, "mask", folder, "--user", 1, "--gradient", gradient(2))
@@ -662,13 +671,6 @@ class TestRefused77:
 
 
 class TestCannotWrite73:
-    def test_an_existing_round(self, refuses: Refuses, round_at: RoundAt) -> None:
-        for stage in ("init", "decoded"):
-            folder = round_at(stage, stage)
-            refuses(73, "init", folder, *EXAMPLE_OPTIONS)
-            options = words("--survivors 3 --colluders 1 --top-k 2")
-            refuses(73, "run", folder, "--gradients", EXAMPLE, *options)
-
     def test_a_file_where_the_round_should_be(self, refuses: Refuses, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         refuses(73, "init", tmp_path / "file", *EXAMPLE_OPTIONS)

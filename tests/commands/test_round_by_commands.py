@@ -254,6 +254,17 @@ def test_run_writes_the_same_files_as_the_single_commands(tmp_path: Path) -> Non
     assert contents(tmp_path / "run") == contents(single)
 
 
+def test_init_and_run_again_change_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "round"
+    options = words("--survivors 3 --colluders 1 --top-k 2 --length 4")
+    call = ("run", folder, "--gradients", EXAMPLE, *options, *words("--drop-masking 5 --select random"))
+    must(*call)
+    before = contents(folder)
+    must(*call)
+    assert json.loads(must("init", folder, *EXAMPLE_OPTIONS, "--json").out)["written"] is False
+    assert contents(folder) == before
+
+
 def test_run_takes_single_files_in_the_order_of_their_names(tmp_path: Path) -> None:
     options = words("--survivors 3 --colluders 1 --top-k 2 --insecure-seed 7")
     scattered = [gradient(n) for n in (3, 1, 5, 2, 4)]

@@ -33,9 +33,9 @@ class Model:
     frozen: tuple[int, ...] | None = None
     answered: set[int] = field(default_factory=set)
 
-    def init(self) -> int:
-        if self.started:
-            return 73
+    def init(self, *, other: bool = False) -> int:
+        if self.started and other:
+            return 77
         self.started = True
         return 0
 
@@ -183,7 +183,9 @@ class Drill:
         elif kind == "decode":
             self.decode()
         elif kind == "init" and self.model.started:
-            self.expect(self.model.init(), *self.state.init())
+            other = self.source.random() < 0.5
+            changed = ("--clip", self.recipe.clip / 2) if other else ()
+            self.expect(self.model.init(other=other), *self.state.init(), *changed)
 
     def _too_few(self) -> bool:
         return len(self.model.masked) < self.recipe.survivors

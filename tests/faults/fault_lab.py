@@ -276,6 +276,16 @@ class Round:
     def decode(self) -> tuple[object, ...]:
         return ("decode", self.folder)
 
+    def run(self) -> tuple[object, ...]:
+        """The whole round in one command."""
+        r = self.recipe
+        users = range(1, r.users + 1)
+        dropped = [
+            f"--drop-{phase}={','.join(str(n) for n in users if n not in there)}"
+            for phase, there in (("masking", r.masking), ("elimination", r.answering))
+        ]
+        return ("run", self.folder, "--gradients", *map(self.gradient, users), *r.options(), *dropped)
+
     def _keys(self, user: int) -> list[object]:
         return ["--identity", self.identity(user)] if self.recipe.sealed else []
 

@@ -232,7 +232,8 @@ def checked(fd: int, path: Path, kind: str | None = None, *, verify: bool = True
         raise BadData(what, "fetch or make the file again") from unknown
     schema = _schema(structure, kind, path)
     mode = stat.S_IMODE(os.fstat(fd).st_mode)
-    artifact = Artifact(path, schema, dict(structure.attributes), structure.datasets, fd, mode)
+    datasets = {name: structure.datasets[name] for name in schema.datasets}
+    artifact = Artifact(path, schema, dict(structure.attributes), datasets, fd, mode)
     if verify and artifact.digest() != structure.attributes["sha256"]:
         raise artifact.bad("its content does not match its digest: the file is damaged")
     return artifact
