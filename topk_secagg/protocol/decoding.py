@@ -16,7 +16,7 @@ from .messages import AnswerRows, Points, Sparse
 from .parameters import Parameters
 
 _BUFFER_SYMBOLS = 1 << 21
-_CHECK_BITS = 64  # a wrong answer goes unnoticed, or unnamed, with probability 2^-64
+_CHECK_BITS = 63  # a wrong answer goes unnoticed, or unnamed, with probability 2^-63
 _AGAIN = "ask the users to run `topk-secagg eliminate` again from intact files"
 
 
@@ -54,9 +54,9 @@ def decode(
     if len(users) == p.quorum:
         return Decoded(decoder.total(users), [])
     columns = math.ceil(_CHECK_BITS / math.log2(p.field))
-    total, words = decoder.total_and_words(users, columns, randomness)
-    wrong = _wrong_users(p, points, users, words, strict=strict)
-    if wrong:
+    total, words, agreed = decoder.total_and_words(users, columns, randomness)
+    if not agreed:
+        wrong = _wrong_users(p, points, users, words, strict=strict)
         return Decoded(decoder.total([n for n in users if n not in wrong]), wrong)
     if isinstance(total, BadData):
         raise total
@@ -67,11 +67,9 @@ def _wrong_users(
     p: Parameters, points: Points, users: list[int], words: Symbols, *, strict: bool
 ) -> list[int]:
     """The users whose answers do not agree with the others'; BadData when they cannot be told."""
-    from ..algebra.reed_solomon import agree, wrong_positions
+    from ..algebra.reed_solomon import wrong_positions
 
     alpha = [points.alpha[n - 1] for n in users]
-    if agree(alpha, words, p.quorum, p.field):
-        return []
     most = (len(users) - p.quorum) // 2
     what = f"the {len(users)} answers do not agree with each other"
     if strict:
@@ -114,13 +112,16 @@ class _Decoder:
 
     def total_and_words(
         self, users: list[int], columns: int, randomness: Randomness
-    ) -> tuple[Sparse | BadData, Symbols]:
-        """The aggregate from the first D+T users, or why there is none, and `columns` random combinations
-        of the symbols of each user, (users, columns)."""
-        from ..algebra.kernels import inner_products
+    ) -> tuple[Sparse | BadData, Symbols, bool]:
+        """The aggregate from the first D+T users, or why there is none; `columns` random combinations of the
+        symbols of each user, (users, columns); and whether the first D+T foretell those of the others."""
+        from ..algebra.kernels import inner_products, matmul
+        from ..algebra.lagrange import lagrange_matrix
 
         p = self.p
-        decoding = self._decoding_matrix(users[: p.quorum])
+        alpha = [self.points.alpha[n - 1] for n in users]
+        targets = [*self.points.beta[: p.blocks], *alpha[p.quorum :]]
+        decoding, foretelling = np.split(lagrange_matrix(alpha[: p.quorum], targets, p.field), [p.blocks])
         words = np.zeros((len(users), columns), dtype=np.uint32)
         parts: list[Sparse] = []
         failure: BadData | None = None
@@ -133,7 +134,8 @@ class _Decoder:
                     parts.append(self._decoded(decoding, first, y[: p.quorum]))
                 except BadData as error:
                     failure = error
-        return failure or _joined(parts), words
+        foretold = matmul(foretelling, words[: p.quorum], p.field)
+        return failure or _joined(parts), words, np.array_equal(foretold, words[p.quorum :])
 
     def _steps(self, users: int) -> list[tuple[int, int]]:
         groups = self.p.groups
@@ -143,7 +145,10 @@ class _Decoder:
     def _read(self, users: Sequence[int], first: int, last: int) -> Symbols:
         """Groups first..last-1 of each user, (users, groups * width)."""
         self.progress(last / self.p.groups)
-        return np.concatenate([self.answers[n].read(first, last).reshape(1, -1) for n in users])
+        y = np.empty((len(users), (last - first) * self.width), dtype=np.uint32)
+        for row, n in zip(y, users, strict=True):
+            row[:] = self.answers[n].read(first, last).reshape(-1)
+        return y
 
     def _decoding_matrix(self, users: Sequence[int]) -> Integers:
         from ..algebra.lagrange import decoding_matrix
