@@ -35,6 +35,7 @@ def read_gradient(path: Path, entry: str = "") -> list[Tensor]:
     try:
         if path.exists() and not path.is_file():
             raise InputMissing(f"{path} is not a file", "check the path")
+        path.open("rb").close()  # safetensors would say of a forbidden file that it is not there
         return torch_file.read(path, entry) if path.suffix in TORCH else _READERS[path.suffix](path)
     except FileNotFoundError:
         raise InputMissing(f"{path} is not there", "check the path") from None
