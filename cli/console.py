@@ -80,7 +80,7 @@ class Console:
     @contextmanager
     def progress(self, what: str) -> Iterator[Callable[[float], None]]:
         """A bar on standard error while something long runs; nothing when that is no terminal."""
-        if self.quiet or self.as_json or not sys.stderr.isatty():
+        if self.quiet or self.as_json or not (sys.stderr and sys.stderr.isatty()):
             yield lambda _: None
             return
         from rich.console import Console as Screen

@@ -617,6 +617,18 @@ class TestTooFewSurvivors69:
 
 
 class TestRefused77:
+    @pytest.mark.parametrize("other", ["--drop-masking 5", "--drop-elimination 4,5", "--randomness os"])
+    def test_another_run_of_the_same_round(self, refuses: Refuses, tmp_path: Path, other: str) -> None:
+        call = (
+            "run",
+            tmp_path / "round",
+            "--gradients",
+            EXAMPLE,
+            *words("--survivors 3 --colluders 1 --top-k 2"),
+        )
+        must(*call)
+        refuses(77, *call, *words(other))
+
     def test_a_round_of_other_parameters(self, refuses: Refuses, round_at: RoundAt) -> None:
         for stage in ("init", "decoded"):
             folder = round_at(stage, stage)
@@ -705,7 +717,6 @@ class TestCannotWrite73:
             ["offline", str(closed), "--user", "1"],
             ["mask", str(closed), "--user", "1", "--gradient", str(gradient(1))],
             ["eliminate", str(closed), "--user", "1"],
-            ["freeze", str(closed)],
             ["decode", str(closed)],
             ["decode", str(frozen), "--output", str(output / "sum.npy")],
         ]
@@ -758,6 +769,12 @@ main()
         )
         assert "a bug" not in end.stderr
         assert end.returncode in (0, 73)
+
+    @pytest.mark.parametrize("step", ["offline", "decode", "audit"])
+    def test_a_closed_standard_error_is_no_bug_of_the_program(self, round_at: RoundAt, step: str) -> None:
+        user = "--user 1" if step == "offline" else ""
+        call = f'exec "{SCRIPT}" {step} "{round_at("decoded")}" {user} 2>&-'
+        assert subprocess.run(["sh", "-c", call], stdout=subprocess.DEVNULL, check=False).returncode == 0
 
     @pytest.mark.parametrize("step", ["freeze", "inspect"])
     def test_a_pipe_that_nobody_reads_ends_the_command_silently(self, round_at: RoundAt, step: str) -> None:

@@ -216,6 +216,29 @@ def test_folders_of_somebody_else(benches: dict[str, Bench], name: str) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_the_lock_of_somebody_else(benches: dict[str, Bench]) -> None:
+    """Whoever may write to the folder can freeze, though another user's process made the lock file."""
+    state = benches["permutation"].at("masked")
+    for path in (state.folder, *state.folder.rglob("*")):
+        path.chmod(0o777 if path.is_dir() else 0o644)
+    assert as_child(*state.freeze(), before=lambda: os.setuid(NOBODY)).code == 0
+
+
+def test_more_users_than_files_may_be_open() -> None:
+    def limited() -> None:
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard))
+
+    with scratch() as folder:
+        users = tuple(range(1, 61))
+        recipe = replace(RECIPES["permutation"], users=60, masking=users, answering=users)
+        state = Round(recipe, folder / "round", folder / "inputs")
+        state.prepare()
+        must(*state.init())
+        assert as_child(*state.offline(1), before=limited).code == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 @pytest.mark.parametrize(
     ("name", "path"),
     [

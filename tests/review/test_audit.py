@@ -552,6 +552,45 @@ def test_public_files_that_anybody_may_write(finished):
     assert fails(space) == [("permissions", "survivors.json")]
 
 
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [(".", 0o777), ("secrets", 0o750), ("shares", 0o777), ("shares/user-03", 0o755), ("masked", 0o777)],
+)
+def test_folders_that_are_open(finished, name, mode):
+    space = finished()
+    (space.root / name).chmod(mode)
+    assert fails(space) == [("permissions", str(space.root) if name == "." else name)]
+
+
+def test_links_to_folders_are_followed_but_not_in_circles(finished, tmp_path):
+    space = finished()
+    (space.root / "shares/user-03").rename(tmp_path / "elsewhere")
+    (space.root / "shares/user-03").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere/again").symlink_to(space.root / "shares")
+    (tmp_path / "elsewhere/from-02.h5").chmod(0o644)
+    assert fails(space) == [("permissions", "shares/user-03/from-02.h5")]
+
+
+def test_a_folder_of_which_nothing_is_known(finished):
+    space = finished(shares=False)
+    (space.root / "backup").mkdir()
+    shutil.copy(space.secret_path(1), space.root / "backup")
+    assert ("only files of the round", "backup") in of(audit(space), "not checkable")
+
+
+def test_an_aggregate_that_blames_a_user_whose_answer_is_gone(finished):
+    space = finished(public=True)
+    space.answer_path(4).unlink()
+    rewrite(space.aggregate_path, lambda _, d: d.__setitem__("corrected", np.array([4], dtype="<u4")))
+    assert ("aggregate recomputed", "aggregate.h5") in of(audit(space), "not checkable")
+
+
+def test_an_aggregate_of_nobodys_answers(finished):
+    space = finished(public=True)
+    rewrite(space.aggregate_path, lambda _, d: d.__setitem__("answering", np.array([], dtype="<u4")))
+    assert ("ranges", "aggregate.h5") in fails(space)
+
+
 def test_what_is_missing_is_not_checkable(finished):
     space = finished()
     space.masked_path(1).unlink()

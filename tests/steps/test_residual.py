@@ -107,8 +107,9 @@ def test_steps_can_be_repeated_before_and_after_the_commit(tmp_path, gradients):
     eliminate(space, 1)
     assert mask(space, 1, tmp_path / "g1.npy", residual=tmp_path / "r1.h5").digest
     assert (tmp_path / "r1.h5").read_bytes() == committed
-    with pytest.raises(Refused):
-        mask(space, 1, tmp_path / "g2.npy", residual=tmp_path / "r1.h5")
+    for gradient, options in (("g2", {}), ("g1", {"weight": 0.5}), ("g1", {"select": "random"})):
+        with pytest.raises(Refused):
+            mask(space, 1, tmp_path / f"{gradient}.npy", residual=tmp_path / "r1.h5", **options)
 
 
 def test_a_crash_before_the_commit_leaves_the_old_residual_and_the_next_run_commits(

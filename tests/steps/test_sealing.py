@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 import subprocess
+import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -243,6 +246,70 @@ def test_recipients_that_are_not_one_valid_line_for_each_user_are_refused(tmp_pa
     (tmp_path / "bad").write_text("\n".join([f"{good[0].split()[0]} {same[1]} {same[2]}", *good[1:4]]))
     with pytest.raises(BadData, match="same key"):
         read_recipients(tmp_path / "bad", USERS)
+
+
+def test_a_key_has_one_spelling_and_a_user_a_sane_number(tmp_path, keys):
+    good = (tmp_path / "recipients").read_text().splitlines()
+    head, key = good[0].split("ed25519:")
+    for bad in (
+        f"{head}ed25519:{key.upper()}",
+        f"{head}ed25519:{key[:2]} {key[2:]}",
+        "9" * 5000 + good[0][1:],
+    ):
+        (tmp_path / "bad").write_text("\n".join([bad, *good[1:]]))
+        with pytest.raises(BadData):
+            read_recipients(tmp_path / "bad", USERS)
+
+
+@pytest.mark.parametrize("pieces", [0, 1, 3])
+def test_a_cipher_that_cannot_write_fails_and_does_not_wait_for_ever(pieces):
+    """/dev/full refuses every byte; small shares are written only after the last piece came."""
+    failures = []
+
+    def work():
+        with sealing._Cipher(Identity.generate().public(1), Path("/dev/full")) as cipher:
+            try:
+                for _ in range(pieces):
+                    cipher.feed(bytes(70_000))
+                cipher.feed(b"x")
+                cipher.finish()
+            except OSError as error:
+                failures.append(error.errno)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert failures == [errno.ENOSPC]
+
+
+def test_a_new_secret_gets_new_sealed_shares(tmp_path, keys):
+    """A sealed share does not show of which sharing it is: those of a lost secret must not stay."""
+    space = start(tmp_path, keys)
+    space.secret_path(1).unlink()
+    space.ledger_path(1).unlink()
+    assert offline(space, 1, identity=keys[1]).written == USERS
+    masked(space, tmp_path, keys)
+    for user in space.users():
+        eliminate(space, user, identity=keys[user])
+
+
+@pytest.mark.parametrize("content", [b"", b"age-encryption.org/v1\n-> X25519 a\n---", bytes(100_000)])
+def test_what_is_no_sealed_share_is_written_again(tmp_path, keys, content):
+    space = start(tmp_path, keys)
+    space.share_path(3, 1).write_bytes(content)
+    assert offline(space, 1, identity=keys[1]).written == 1
+    assert offline(space, 1, identity=keys[1]).written == 0
+
+
+def test_a_forged_answer_does_not_keep_its_victim_from_answering(tmp_path, keys):
+    space = start(tmp_path, keys)
+    masked(space, tmp_path, keys)
+    space.answer_path(3).parent.mkdir()
+    p = space.session.parameters
+    forged = np.zeros((p.groups, p.answer_width(USERS)), dtype="<u4")
+    header = space.session.header(3, survivors="0" * 64)
+    write_artifact(space.answer_path(3), "elimination", header, {"y": forged})
+    eliminate(space, 3, identity=keys[3])
 
 
 @pytest.mark.skipif(shutil.which("age") is None, reason="the age program is not installed")

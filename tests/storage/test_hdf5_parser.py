@@ -182,6 +182,23 @@ def test_a_header_that_goes_round_in_circles(small: Path) -> None:
         parsed(small)
 
 
+@pytest.mark.parametrize("address", [0, 2**62 - 1, 2**63 - 1, 2**63, 2**64 - 1])
+def test_a_root_that_is_elsewhere(small: Path, address: int) -> None:
+    data = bytearray(small.read_bytes())
+    data[36:44] = struct.pack("<Q", address)
+    reseal(data, 0, 44)
+    small.write_bytes(data)
+    with pytest.raises(Unknown):
+        parsed(small)
+
+
+def test_one_dataset_under_two_names(small: Path) -> None:
+    with h5py.File(small, "r+", libver=("v110", "v110"), locking=False) as file:
+        h5py.h5o.link(file["value"].id, file.id, b"again")
+    with pytest.raises(Unknown, match="one twice"):
+        parsed(small)
+
+
 def test_a_huge_file_costs_nothing(small: Path) -> None:
     os.truncate(small, 1 << 40)
     tracemalloc.start()

@@ -315,9 +315,12 @@ def _decoding(found: Evidence) -> None:
 
 def _read_sum(found: Evidence, artifact: Artifact) -> str:
     p, survivors = found.p, found.survivors
+    for name, d in artifact.datasets.items():
+        if len(d.shape) != 1 or d.shape[0] > (p.length if name in ("index", "value", "real") else p.users):
+            raise artifact.bad(f"its {name} is too large")
     content = {name: artifact.read(name) for name in artifact.datasets}
     index, value, real = content["index"].astype(np.int64), content["value"], content["real"]
-    if any(array.ndim != 1 for array in content.values()) or not index.size == value.size == real.size:
+    if not index.size == value.size == real.size:
         raise artifact.bad("its datasets are not of one length")
     if np.any(np.diff(index) <= 0) or np.any(index >= p.length) or np.any(value >= np.uint32(p.field)):
         raise artifact.bad("its coordinates are not increasing and below L, or a value is not below q")
@@ -326,6 +329,8 @@ def _read_sum(found: Evidence, artifact: Artifact) -> str:
     u1, u2, wrong = (content[name].tolist() for name in ("survivors", "answering", "corrected"))
     if any(users != sorted(set(users)) for users in (u1, u2, wrong)) or not set(wrong) <= set(u2) <= set(u1):
         raise artifact.bad("its lists of users do not lie within each other")
+    if len(u2) - len(wrong) < p.quorum:
+        raise artifact.bad(f"it says that {len(u2) - len(wrong)} users answered, and it takes {p.quorum}")
     if survivors and (
         artifact.attributes["survivors"] != survivors.digest or u1 != sorted(survivors.digests)
     ):
@@ -369,9 +374,13 @@ def _same_sum(found: Evidence, total: Sparse | None, wrong: list[int]) -> str:
         raise InputMissing("the answers at hand do not decode to a sum")
     if not (np.array_equal(stored["index"], total.index) and np.array_equal(stored["value"], total.value)):
         raise BadData("it is not the sum that the answers decode to")
-    said = [n for n in stored["corrected"].tolist() if n in found.answers]
+    corrected = stored["corrected"].tolist()
+    said = [n for n in corrected if n in found.answers]
     if said != [n for n in wrong if n in stored["answering"]]:
         raise BadData("the users that it says answered wrongly are not those that did")
+    if said != corrected:
+        absent = ", ".join(str(n) for n in corrected if n not in said)
+        raise InputMissing(f"it says that users {absent} answered wrongly, whose Y are not at hand")
     return f"{total.index.size} coordinates, the same from {len(found.answers)} answers"
 
 

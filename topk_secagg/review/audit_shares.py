@@ -335,23 +335,39 @@ def audit_folders(found: Evidence) -> None:
     for n in users:
         expected |= {space.secret_path(n), space.ledger_path(n), space.residual_path(n)}
         expected |= {space.masked_path(n), space.answer_path(n), *(space.share_path(m, n) for m in users)}
+    folders = {space.root, *(path.parent for path in expected), space.root / "shares"}
     for path in _walk(space.root):
-        private = path.relative_to(space.root).parts[0] in _PRIVATE_FOLDERS
+        private = path.relative_to(space.root).parts[:1] in (("secrets",), ("shares",))
+        if path.is_dir():
+            if path in folders:
+                closed = private and path != space.root / "shares"  # in which every folder is closed
+                found.check("permissions", path, _mode, path, private=closed)
+            continue
         if _LOCK_NAME.fullmatch(path.name):
             continue
         if private or path in expected:
             found.check("permissions", path, _mode, path, private=private)
         if path not in expected:
             _unexpected(found, path)
+    for path in sorted(space.root.iterdir()):
+        if path.is_dir() and path.name not in (*_PRIVATE_FOLDERS, *_PUBLIC_FOLDERS):
+            found.add(_ONLY, path, NOT_CHECKABLE, "a folder that no round has; it was not looked into")
     if not any(f.point == _ONLY for f in found.findings):
         found.add(_ONLY, ".", "pass")
 
 
 def _walk(root: Path) -> Iterator[Path]:
-    """The files of the round's own folders, in order."""
+    """The round's own folders and their files, in order; links are followed, but not in circles."""
+    seen = set()
     for folder in ("", *_PRIVATE_FOLDERS, *_PUBLIC_FOLDERS):
-        for where, folders, names in os.walk(root / folder):
+        for where, folders, names in os.walk(root / folder, followlinks=True):
+            status = Path(where).stat()
+            if (status.st_dev, status.st_ino) in seen:
+                folders[:] = []
+                continue
+            seen.add((status.st_dev, status.st_ino))
             folders[:] = sorted(folders) if folder else []
+            yield Path(where)
             yield from (Path(where, name) for name in sorted(names))
 
 

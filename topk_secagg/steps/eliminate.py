@@ -11,7 +11,7 @@ from ..errors import BadData, Refused, UsageError
 from ..protocol.elimination import answer_blocks
 from ..protocol.parameters import SYMBOL_BYTES
 from ..storage.artifacts import Attributes, creating
-from ..storage.atomic import make_folder, whole_file
+from ..storage.atomic import allow_open_files, make_folder, whole_file
 from ..storage.keys import Identity
 from ..storage.ledger import Ledger
 from ..storage.public import answered_before, read_frozen, read_survivors
@@ -67,6 +67,7 @@ def eliminate(
         shape = (p.groups, p.answer_width(count))
         path = space.answer_path(user)
         make_folder(path.parent)
+        allow_open_files(2 * count)
         with ExitStack() as files:
             shares = {}
             for m, x in frozen.items():

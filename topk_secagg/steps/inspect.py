@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from ..storage.session import Session, read_session
 from ..storage.shares import ShareFile
 
 _SHOWN = 8
+_AT_ONCE = 1 << 20  # values
 _LEVELS_UP = 3
 
 
@@ -124,15 +126,15 @@ def _describe_artifact(artifact: Artifact, session: Session | None, *, reveal: b
 
 def _values(artifact: Artifact, name: str) -> dict[str, Any]:
     """The range and the first values of a dataset."""
-    rows = artifact.datasets[name].shape[0]
+    size = math.prod(artifact.datasets[name].shape)
     low, high = [], []
-    for start in range(0, rows, 4096):
-        part = artifact.read_rows(name, start, min(start + 4096, rows))
+    for start in range(0, size, _AT_ONCE):
+        part = artifact.read_flat(name, start, min(start + _AT_ONCE, size))
         low.append(part.min())
         high.append(part.max())
     if not np.isfinite([*low, *high]).all():
         raise artifact.bad(f"a value of {name} is not finite")
-    first = artifact.read_rows(name, 0, min(rows, _SHOWN)).reshape(-1)[:_SHOWN]
+    first = artifact.read_flat(name, 0, min(size, _SHOWN))
     return {"low": min(low).item(), "high": max(high).item(), "values": first.tolist()}
 
 
@@ -165,4 +167,4 @@ def _add_rates(d: Description, artifact: Artifact, session: Session) -> None:
                 rows.read(np.arange(start, min(start + p.check_rows, p.rows)))
             d.facts["rows_checked"] = p.rows
     except (BadData, InputMissing) as error:
-        d.problems.append(error.message)
+        d.problems.append(error.message.removeprefix(f"{artifact.path}: "))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,15 @@ from ..protocol.parameters import Parameters
 from ..storage.artifacts import digest_at_hand, write_artifact
 from ..storage.atomic import make_folder, whole_file
 from ..storage.ledger import Ledger
-from ..storage.public import masked_bytes, masked_datasets, read_masked, sent_before, weight_text
-from ..storage.residual import Residual, gradient_digest, read_residual, stage_residual
+from ..storage.public import (
+    masked_bytes,
+    masked_datasets,
+    read_masked,
+    sent_before,
+    sound_weight,
+    weight_text,
+)
+from ..storage.residual import Residual, input_digest, read_residual, stage_residual
 from ..storage.secrets import StoredSecret, read_secret
 from ..storage.session import Session
 from ..storage.workspace import Workspace
@@ -69,7 +75,7 @@ def mask(
 ) -> MaskReport:
     """Select, quantise and mask; the ledger line is durable before X appears."""
     space.check_user(user)
-    if not (math.isfinite(weight) and weight > 0):
+    if not sound_weight(weight):
         raise UsageError(f"a weight of {weight:g}", "take a positive number, such as a count of samples")
     session = space.session
     p = session.parameters
@@ -83,7 +89,7 @@ def mask(
                 f"the shares of user {user} are not complete", "run `topk-secagg offline` again; it goes on"
             )
         path = space.masked_path(user)
-        digest_of_input = gradient_digest(flat) if residual else ""
+        digest_of_input = input_digest(flat, weight, select) if residual else ""
         before = None
         if residual is not None:
             carried, before = read_residual(residual, user, p.length)
@@ -154,7 +160,7 @@ def _done_already(
     """The residual was committed, so X cannot be computed again: it is there, or it is not."""
     path = space.masked_path(user)
     assert ledger.residual is not None
-    if ledger.residual.gradient != digest_of_input:
+    if ledger.residual.input != digest_of_input:
         raise Refused(
             f"user {user} has already masked another input in this round",
             "masks are good for one input only; start a new round for another gradient",

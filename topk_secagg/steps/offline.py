@@ -23,7 +23,7 @@ from ..protocol.offline import draw_secret, share_blocks
 from ..storage.atomic import make_folder
 from ..storage.keys import Identity
 from ..storage.ledger import Ledger
-from ..storage.sealing import sealing_shares
+from ..storage.sealing import looks_sealed, sealing_shares
 from ..storage.secrets import StoredSecret, read_secret, write_secret
 from ..storage.shares import share_rows, writing_shares
 from ..storage.workspace import Workspace
@@ -67,7 +67,12 @@ def offline(
                 f"{space.secret_path(user)} is not the secret whose shares were made",
                 "put that one back, or start a new round",
             )
-        missing = [m for m in space.users() if not _is_complete(space, m, user, stored.sharing)]
+        if randomness == "os" != stored.randomness:
+            raise Refused(
+                f"the secret of user {user} is there already, and not every byte of it is from the system",
+                "drop --randomness os, or start a new round",
+            )
+        missing = [m for m in space.users() if not _is_complete(space, m, user, stored.sharing, ledger)]
         if missing and stored.randomness == "os":
             if ledger.shared:
                 raise Refused(
@@ -112,11 +117,12 @@ def _draw(space: Workspace, user: int, randomness: str) -> StoredSecret:
     return stored
 
 
-def _is_complete(space: Workspace, user: int, sender: int, sharing: str) -> bool:
-    """Whether the share for `user` is there, whole, and of this very sharing; a sealed one only shows that
-    it is there."""
+def _is_complete(space: Workspace, user: int, sender: int, sharing: str, ledger: Ledger) -> bool:
+    """Whether the share for `user` is there, whole, and of this very sharing. A sealed one does not show of
+    which sharing it is: it counts only when the ledger says that all of this sharing were written."""
     if space.session.recipients:
-        return space.share_path(user, sender).exists()
+        path = space.share_path(user, sender)
+        return ledger.shared == sharing and looks_sealed(space.session.parameters, path)
     try:
         expected = space.session.header(user, sender=sender, sharing=sharing)
         with share_rows(space.session.parameters, space.share_path(user, sender), expected) as share:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import UsageError
+from ..errors import Refused, UsageError
 from ..storage.workspace import Workspace
 from .decode import DecodeReport, decode
 from .eliminate import EliminateReport, eliminate
@@ -22,6 +22,14 @@ class RunReport:
     masked: list[MaskReport]
     answered: list[EliminateReport]
     decoded: DecodeReport
+
+
+def _check_dropped(space: Workspace, users: Collection[int], file: Callable[[int], Path], what: str) -> None:
+    """Refuse to go on with a round in which a user that should drop out did not."""
+    for user in users:
+        space.check_user(user)
+        if file(user).exists():
+            raise Refused(f"user {user} has {what} in this round already", "take another folder")
 
 
 def run(
@@ -42,8 +50,8 @@ def run(
     users = space.users()
     if len(gradients) != len(users):
         raise UsageError(f"{len(gradients)} gradients for {len(users)} users", "one file per user is needed")
-    for user in (*drop_masking, *drop_elimination):
-        space.check_user(user)
+    _check_dropped(space, drop_masking, space.masked_path, "masked")
+    _check_dropped(space, drop_elimination, space.answer_path, "answered")
     for user in users:
         note(f"user {user}: offline")
         offline(space, user, randomness)

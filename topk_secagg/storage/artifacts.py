@@ -7,11 +7,12 @@ exactly before anything else is read from them.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import BadData
-from .atomic import open_regular
+from .atomic import check_own, open_regular
 from .hdf5_parser import Dataset, Structure, Unknown, parse
 from .hdf5_writer import lay_out, new_file, put_attributes
 
@@ -31,6 +32,7 @@ _HASH_BYTES = 1 << 22
 Array = npt.NDArray[Any]
 Attribute = str | int
 Attributes = dict[str, Attribute]
+Shapes = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Kind:
     optional: tuple[str, ...] = ()
     undigested: tuple[str, ...] = ()
     secret: bool = False
+    small: bool = True  # read whole, once, where the session tells its size
 
 
 _COMMON = ("format", "insecure", "kind", "session", "sha256", "user", "version")
@@ -57,7 +60,7 @@ KINDS = {
              optional=("signature",), undigested=("f", "h"), secret=True),
         Kind("masked", {"index": ("|u1",), "value": ("|u1", "<u4")}, ("sharing", "weight"),
              optional=("signature",)),
-        Kind("elimination", {"y": ("<u4",)}, ("survivors",), optional=("signature",)),
+        Kind("elimination", {"y": ("<u4",)}, ("survivors",), optional=("signature",), small=False),
         Kind("residual", {"value": ("<f8",)}, secret=True),
         Kind("aggregate", {"index": ("<u4",), "value": ("<u4",), "real": ("<f8",), "survivors": ("<u4",),
                            "answering": ("<u4",), "corrected": ("<u4",)}, ("survivors",)),
@@ -108,6 +111,8 @@ def creating(
         datasets = lay_out(file, shapes)
         fd = os.open(path, os.O_RDWR)
         try:
+            if KINDS[kind].secret:
+                check_own(os.fstat(fd), path)
             yield Writer(fd, datasets)
             digest = attributes_digest(attributes)
             for name in sorted(set(datasets) - set(KINDS[kind].undigested)):
@@ -169,25 +174,38 @@ class Artifact:
     attributes: dict[str, Any]
     datasets: dict[str, Dataset]
     fd: int
-    mode: int = field(default=0)
+    mode: int = 0
+    held: dict[str, Array] | None = None
 
     def read(self, name: str) -> Array:
-        """A whole dataset."""
+        """A whole dataset; of a file that is held, the very bytes that the digest was checked on."""
         d = self.datasets[name]
+        if self.held is not None and name in self.held:
+            return self.held[name]
         return _pread(self.fd, d.size, d.offset).view(d.dtype).reshape(d.shape)
 
     def read_rows(self, name: str, start: int, stop: int) -> Array:
         """Rows start..stop-1 of a dataset."""
+        shape = self.datasets[name].shape[1:]
+        row = math.prod(shape)
+        return self.read_flat(name, start * row, stop * row).reshape(stop - start, *shape)
+
+    def read_flat(self, name: str, start: int, stop: int) -> Array:
+        """Elements start..stop-1 of a dataset, whatever its shape."""
         d = self.datasets[name]
-        row = d.size // d.shape[0]
-        data = _pread(self.fd, (stop - start) * row, d.offset + start * row)
-        return data.view(d.dtype).reshape(stop - start, *d.shape[1:])
+        item = d.dtype.itemsize
+        return _pread(self.fd, (stop - start) * item, d.offset + start * item).view(d.dtype)
 
     def digest(self) -> str:
         """The digest of what the file holds."""
         digest = attributes_digest(self.attributes)
         for name in sorted(set(self.datasets) - set(self.kind.undigested)):
-            _digest_dataset(digest, name, self.datasets[name], self.fd)
+            if self.held is None:
+                _digest_dataset(digest, name, self.datasets[name], self.fd)
+            else:
+                self.held[name] = self.read(name)
+                digest.update(self.datasets[name].header(name))
+                digest.update(self.held[name].reshape(-1).view(np.uint8).data)
         return str(digest.hexdigest())
 
     def expect_shape(self, name: str, *shape: int) -> None:
@@ -214,16 +232,23 @@ class Artifact:
 
 
 @contextmanager
-def opened(path: Path, kind: str | None = None, *, verify: bool = True) -> Iterator[Artifact]:
-    """Open an artifact and check everything about it that needs no session."""
+def opened(
+    path: Path, kind: str | None = None, shapes: Shapes | None = None, *, verify: bool = True
+) -> Iterator[Artifact]:
+    """Open an artifact and check everything about it that needs no session.
+
+    With `shapes`, which a session tells, nothing is read before the file is known to have them.
+    """
     fd = open_regular(path, _whose_step(kind))
     try:
-        yield checked(fd, path, kind, verify=verify)
+        yield checked(fd, path, kind, shapes, verify=verify)
     finally:
         os.close(fd)
 
 
-def checked(fd: int, path: Path, kind: str | None = None, *, verify: bool = True) -> Artifact:
+def checked(
+    fd: int, path: Path, kind: str | None = None, shapes: Shapes | None = None, *, verify: bool = True
+) -> Artifact:
     """The artifact in an open file, which messages call `path`."""
     try:
         structure = parse(fd)
@@ -234,6 +259,10 @@ def checked(fd: int, path: Path, kind: str | None = None, *, verify: bool = True
     mode = stat.S_IMODE(os.fstat(fd).st_mode)
     datasets = {name: structure.datasets[name] for name in schema.datasets}
     artifact = Artifact(path, schema, dict(structure.attributes), datasets, fd, mode)
+    for name, shape in (shapes or {}).items():
+        artifact.expect_shape(name, *shape)
+    if shapes and schema.small:
+        artifact.held = {}
     if verify and artifact.digest() != structure.attributes["sha256"]:
         raise artifact.bad("its content does not match its digest: the file is damaged")
     return artifact

@@ -6,15 +6,17 @@ import fcntl
 import glob
 import os
 import re
+import resource
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..errors import BadData, Busy, CannotWrite, InputMissing
+from ..errors import BadData, Busy, CannotWrite, InputMissing, Refused
 
 PUBLIC = 0o644
 PRIVATE = 0o600
+_OTHER_FILES = 128  # that a process may have open besides those of a round
 
 
 @contextmanager
@@ -59,6 +61,21 @@ def make_folder(path: Path, *, private: bool = False) -> None:
             path.chmod(0o700)
 
 
+def check_own(status: os.stat_result, path: Path) -> None:
+    """Refuse to put a secret where somebody else has put a folder or a file."""
+    if status.st_uid != os.geteuid():
+        raise Refused(f"{path} belongs to somebody else", "a secret goes only where nobody else can write")
+
+
+def allow_open_files(number: int) -> None:
+    """Let this process hold so many more files open, as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = number + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 def sync_folder(path: Path) -> None:
     """Make the names in a folder durable."""
     fd = os.open(path, os.O_RDONLY)
@@ -99,10 +116,15 @@ def write_whole(path: Path, content: bytes, mode: int = PUBLIC) -> None:
 
 
 @contextmanager
-def lock(path: Path) -> Iterator[None]:
+def lock(path: Path, mode: int = PUBLIC) -> Iterator[None]:
     """Hold the lock file `path`; a second process is told to try again."""
     with writing(path):
-        fd = os.open(path, os.O_CREAT | os.O_RDWR, PRIVATE)
+        try:
+            fd = os.open(path, os.O_CREAT | os.O_RDWR, mode)
+        except PermissionError:  # somebody else's lock file
+            if mode == PRIVATE:
+                raise
+            fd = os.open(path, os.O_RDONLY)
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -8,6 +8,7 @@ Specification, version 3.0.
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 from collections.abc import Iterator
@@ -21,9 +22,11 @@ SIGNATURE = b"\x89HDF\r\n\x1a\n"
 UNDEFINED = 2**64 - 1
 _SUPERBLOCK = struct.Struct("<8s4B4QI")  # version, two sizes, flags; base, extension, end, root; checksum
 _MESSAGE = struct.Struct("<BHB")
-_LARGEST_CHUNK = 1 << 16
 _MOST_CHUNKS = 8
 _MOST_MESSAGES = 64
+_MOST_DATASETS = 8
+_LARGEST_HEADER = 1 << 14
+_MOST_ELEMENTS = 1 << 48
 _LARGEST_RANK = 8
 _LONGEST_TEXT = 128
 _LARGEST_OVERHEAD = 64 << 10  # bytes of a file besides its datasets; honest ones have about 2,000
@@ -63,7 +66,7 @@ class Dataset:
     @cached_property
     def size(self) -> int:
         """Its bytes."""
-        return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
+        return math.prod(self.shape) * self.dtype.itemsize
 
     def header(self, name: str) -> bytes:
         """What the digest says of it before its bytes."""
@@ -88,8 +91,8 @@ def parse(fd: int) -> Structure:
         kinds.add(kind)
         if kind == _LINK:
             name, address = _link(body)
-            if name in links:
-                raise Unknown(f"two datasets {name!r}")
+            if name in links or address in links.values() or len(links) == _MOST_DATASETS:
+                raise Unknown("too many datasets, or one twice")
             links[name] = address
         elif kind == _ATTRIBUTE:
             name, value = _attribute(body)
@@ -146,9 +149,10 @@ def _messages(fd: int, address: int, allowed: set[int]) -> Iterator[tuple[int, b
         begin += 4
     length = int.from_bytes(_read(fd, address + begin, width), "little")
     chunks = [(address, begin + width, length)]
-    read = 0
+    read = messages = 0
     for number, (at, skip, length) in enumerate(chunks):  # which grows on the way
-        if number == _MOST_CHUNKS or length > _LARGEST_CHUNK:
+        read += length
+        if number == _MOST_CHUNKS or read > _LARGEST_HEADER:
             raise Unknown("a header without end")
         chunk = _read(fd, at, skip + length + 4)
         if number and chunk[:4] != b"OCHK":
@@ -159,9 +163,9 @@ def _messages(fd: int, address: int, allowed: set[int]) -> Iterator[tuple[int, b
         while len(body) >= _MESSAGE.size:
             kind, size, how = _MESSAGE.unpack_from(body)
             message, body = body[4 : 4 + size], body[4 + size :]
-            read += 1
+            messages += 1
             gaps |= kind == _NIL
-            if len(message) != size or how & ~0x05 or read > _MOST_MESSAGES:
+            if len(message) != size or how & ~0x05 or messages > _MOST_MESSAGES:
                 raise Unknown("another kind of message")
             if kind == _CONTINUATION and size == 16:
                 offset, long = struct.unpack("<QQ", message)
@@ -238,7 +242,10 @@ def _shape(body: bytes, name: str) -> tuple[int, ...]:
             raise Unknown(f"a dataset {name!r} that can grow")
     if (version, kind) != (2, 1) or flags > 1 or not 0 < rank <= _LARGEST_RANK or len(sizes) != 8 * rank:
         raise Unknown(f"a dataset {name!r} without a shape")
-    return struct.unpack(f"<{rank}Q", sizes)
+    shape: tuple[int, ...] = struct.unpack(f"<{rank}Q", sizes)
+    if math.prod(size or 1 for size in shape) > _MOST_ELEMENTS:
+        raise Unknown(f"a dataset {name!r} of an absurd shape")
+    return shape
 
 
 def _start(body: bytes, size: int) -> bytes:
@@ -256,7 +263,7 @@ def _name(data: bytes) -> str:
 
 
 def _read(fd: int, offset: int, size: int) -> bytes:
-    data = os.pread(fd, size, offset) if offset < 2**63 else b""
+    data = os.pread(fd, size, offset) if offset < 2**62 else b""
     if len(data) != size:
         raise Unknown("metadata beyond its end")
     return data

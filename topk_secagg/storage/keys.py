@@ -111,7 +111,12 @@ def read_recipients(path: Path, users: int) -> tuple[Recipient, ...]:
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
-        if len(words) != 3 or not words[0].isdigit() or not words[2].startswith("ed25519:"):
+        if (
+            len(words) != 3
+            or not words[0].isdigit()
+            or len(words[0]) > 9
+            or not words[2].startswith("ed25519:")
+        ):
             raise BadData(
                 f"{path}: a line is not NUMBER age1... ed25519:HEX", "take it from `topk-secagg keygen`"
             )
@@ -135,7 +140,10 @@ def check_recipients(recipients: tuple[Recipient, ...]) -> None:
     for r in recipients:
         try:
             x25519.Recipient.from_str(r.age)
-            Ed25519PublicKey.from_public_bytes(bytes.fromhex(r.ed25519))
+            key = bytes.fromhex(r.ed25519)
+            Ed25519PublicKey.from_public_bytes(key)
+            if r.ed25519 != key.hex():
+                raise ValueError("a key has one spelling only")
         except (RecipientError, ValueError) as error:
             raise BadData(
                 f"the keys of user {r.user} are not valid", "take them from `topk-secagg keygen`"

@@ -23,6 +23,7 @@ from .session import Session
 from .workspace import Workspace
 
 SURVIVOR_KEYS = {"session", "insecure", "survivors"}
+_LARGEST_WEIGHT = 2.0**53
 
 
 @dataclass(frozen=True)
@@ -60,13 +61,14 @@ def masked_bytes(p: Parameters) -> int:
 def read_masked(s: Session, path: Path, user: int) -> MaskedFile:
     """X_n, with everything checked."""
     p = s.parameters
-    with opened(path, "masked") as artifact:
+    bits = wire.bits_below(p.field)
+    size = p.entries if bits == 32 else wire.packed_bytes(p.entries, bits)
+    with opened(path, "masked", {"index": (_index_bytes(p),), "value": (size,)}) as artifact:
         artifact.expect(s.header(user))
         if s.recipients:
             check_signature(artifact, s.recipients[user - 1])
-        bits = wire.bits_below(p.field)
         index, value = artifact.read("index"), artifact.read("value")
-        if (value.dtype == SYMBOL) != (bits == 32) or index.ndim != 1 or value.ndim != 1:
+        if (value.dtype == SYMBOL) != (bits == 32):
             raise artifact.bad("its values are not packed as the field asks for")
         try:
             values = wire.unpack(value.view(np.uint8), p.entries, bits)
@@ -81,6 +83,11 @@ def read_masked(s: Session, path: Path, user: int) -> MaskedFile:
         )
 
 
+def sound_weight(weight: float) -> bool:
+    """Positive, and small enough that the weights of all users can be summed."""
+    return 0 < weight <= _LARGEST_WEIGHT
+
+
 def weight_text(weight: float) -> str:
     """A weight as an attribute: the shortest decimal that gives it back."""
     return repr(float(weight))
@@ -93,7 +100,7 @@ def _weight(artifact: Artifact) -> float:
         weight = float(text)
     except ValueError:
         weight = math.nan
-    if not (math.isfinite(weight) and weight > 0 and weight_text(weight) == text):
+    if not (sound_weight(weight) and weight_text(weight) == text):
         raise artifact.bad(f"its weight is {text!r}, which is no positive number")
     return weight
 
@@ -153,8 +160,7 @@ def survivor_rows(path: Path, body: dict[str, Any]) -> Survivors:
         and type(row["user"]) is int
         and documents.is_digest(row["sha256"])
         and type(row["weight"]) is float
-        and math.isfinite(row["weight"])
-        and row["weight"] > 0
+        and sound_weight(row["weight"])
         for row in rows
     )
     if not sound or len({row["user"] for row in rows}) < len(rows):
@@ -180,6 +186,8 @@ def answered_before(space: Workspace, user: int) -> str | None:
     """The digest of the survivors.json that this user's Y in the round answers."""
     with suppress(InputMissing, BadData), opened(space.answer_path(user), "elimination") as artifact:
         artifact.expect(space.session.header(user))
+        if space.session.recipients:
+            check_signature(artifact, space.session.recipients[user - 1])
         return str(artifact.attributes["survivors"])
     return None
 
@@ -222,7 +230,8 @@ class AnswerFile:
 def answer_rows(space: Workspace, user: int, survivors: Survivors) -> Iterator[AnswerFile]:
     """Open Y_n and check that it was made for this survivor set and these X."""
     s = space.session
-    with opened(space.answer_path(user), "elimination") as artifact:
+    shapes = {"y": (s.parameters.groups, s.parameters.answer_width(len(survivors.digests)))}
+    with opened(space.answer_path(user), "elimination", shapes) as artifact:
         artifact.expect(s.header(user))
         if s.recipients:
             check_signature(artifact, s.recipients[user - 1])

@@ -29,20 +29,20 @@ Vector = npt.NDArray[Any]
 class Residual:
     """The residual of a user: where it is kept, the digest of what was read, and of what replaces it.
 
-    `before` is None when there was no file yet. `gradient` is the digest of the gradient that was added,
-    so that a repeated `mask` can be told from another one after the commit.
+    `before` is None when there was no file yet. `input` is the digest of the gradient, its weight and the
+    way of selecting, so that a repeated `mask` can be told from another one after the commit.
     """
 
     path: str
     before: str | None
     after: str
-    gradient: str
+    input: str
 
     @staticmethod
     def from_json(raw: dict[str, Any]) -> Residual:
         """The inverse of `dataclasses.asdict`; TypeError or ValueError for anything else."""
         residual = Residual(**raw)
-        digests = [residual.after, residual.gradient, residual.before or residual.after]
+        digests = [residual.after, residual.input, residual.before or residual.after]
         if type(residual.path) is not str or "\0" in residual.path or not all(map(is_digest, digests)):
             raise ValueError("a path and three digests are expected")
         return residual
@@ -51,9 +51,9 @@ class Residual:
 def read_residual(path: Path, user: int, length: int) -> tuple[Vector | None, str | None]:
     """The residual of a user and its digest; (None, None) when there is no file yet."""
     try:
-        with opened(path, "residual") as artifact:
+        with opened(path, "residual", {"value": (length,)}) as artifact:
             artifact.expect({"user": user})
-            return _vector(artifact, length), artifact.attributes["sha256"]
+            return _vector(artifact), artifact.attributes["sha256"]
     except InputMissing:
         if path.exists():
             raise
@@ -79,22 +79,23 @@ def commit_residual(staged: Path, residual: Residual, user: int, length: int) ->
             f"{path} is not the residual that was added when masking",
             "put that file back and run this again; nothing else is lost",
         )
-    with opened(staged, "residual") as artifact:
+    with opened(staged, "residual", {"value": (length,)}) as artifact:
         if artifact.attributes["sha256"] != residual.after:
             raise artifact.bad("it is not the residual that the ledger names")
-        _vector(artifact, length)
+        _vector(artifact)
     if not path.parent.is_dir():
         raise CannotWrite(f"cannot write {path}: its folder is gone", "make the folder and run this again")
     write_whole(path, staged.read_bytes(), PRIVATE)
 
 
-def gradient_digest(gradient: Vector) -> str:
-    """SHA-256 of a flat gradient."""
-    return hashlib.sha256(np.ascontiguousarray(gradient).view(np.uint8).data).hexdigest()
+def input_digest(gradient: Vector, weight: float, select: str) -> str:
+    """SHA-256 of what a user gave to `mask`: how it is sent, and the flat gradient."""
+    digest = hashlib.sha256(f"weight {weight!r} select {select}\n".encode())
+    digest.update(np.ascontiguousarray(gradient).view(np.uint8).data)
+    return digest.hexdigest()
 
 
-def _vector(artifact: Artifact, length: int) -> Vector:
-    artifact.expect_shape("value", length)
+def _vector(artifact: Artifact) -> Vector:
     value = artifact.read("value")
     if not np.isfinite(value).all():
         raise BadData(f"{artifact.path}: a value is not finite", "remove the file to start from zero")

@@ -21,7 +21,7 @@ from typing import IO, Any, Self
 import numpy as np
 
 from ..algebra.field import Symbols
-from ..errors import BadData
+from ..errors import BadData, InputMissing
 from ..protocol.parameters import Parameters
 from .artifacts import (
     FORMAT,
@@ -30,11 +30,11 @@ from .artifacts import (
     checked,
     digest_at_hand,
 )
-from .atomic import PRIVATE, open_regular, whole_file, writing
+from .atomic import PRIVATE, allow_open_files, open_regular, whole_file, writing
 from .hdf5_parser import Dataset
 from .hdf5_writer import lay_out, new_file, put_attributes
 from .keys import Identity, Recipient, check_signature
-from .shares import ShareFile, check_shape, share_shapes
+from .shares import ShareFile, check_shape, shapes_of, share_shapes
 
 _PENDING = 2  # chunks that may wait for each cipher
 _HEADER_LIMIT = 4096  # bytes within which the header of a sealed share ends
@@ -107,6 +107,7 @@ class _Cipher:
         self._pieces: queue.Queue[bytes | None] = queue.Queue(_PENDING)
         self._rest = b""
         self._failure: BaseException | None = None
+        self._ended = False
         self._thread = threading.Thread(target=self._run, args=(recipient, path), daemon=True)
         self._thread.start()
 
@@ -127,13 +128,19 @@ class _Cipher:
                 encrypt_io(self, stream, [x25519.Recipient.from_str(recipient.age)])
         except BaseException as error:
             self._failure = error
-            while self._pieces.get() is not None:  # let the feeder go on to where it is told
-                pass
+            while not self._ended:  # let the feeder go on to where it is told
+                self._next()
+
+    def _next(self) -> bytes:
+        """The next piece; an empty one at the end, which is waited for once only."""
+        piece = self._pieces.get()
+        self._ended = piece is None
+        return piece or b""
 
     def read(self, size: int) -> bytes:
         """For age: the next bytes, none at the end."""
         if not self._rest:
-            self._rest = self._pieces.get() or b""
+            self._rest = b"" if self._ended else self._next()
         piece, self._rest = self._rest[:size], self._rest[size:]
         return piece
 
@@ -218,6 +225,7 @@ def sealing_shares(
 ) -> Iterator[SealedWriter]:
     """Seal the shares for the users in `paths`; none appears under its name before all are complete."""
     common: Attributes = {**attributes, "format": FORMAT, "version": VERSION, "kind": "share"}
+    allow_open_files(2 * len(paths))
     with ExitStack() as files:
         ciphers = []
         for user, path in paths.items():
@@ -252,6 +260,15 @@ def _is_age(stream: IO[bytes]) -> bool:
     return start.startswith(b"age-encryption.org/v1\n") and b"\n---" in start
 
 
+def looks_sealed(p: Parameters, path: Path) -> bool:
+    """Whether there is a sealed share of at least the size of a share; its sender cannot see more of it."""
+    try:
+        with os.fdopen(open_regular(path, ""), "rb") as stream:
+            return _is_age(stream) and os.fstat(stream.fileno()).st_size > p.share_bytes
+    except (InputMissing, BadData):
+        return False
+
+
 @contextmanager
 def sealed_share_rows(
     p: Parameters, path: Path, expected: Attributes, sender: Recipient, identity: Identity, scratch: Path
@@ -274,6 +291,6 @@ def sealed_share_rows(
         except (DecryptError, OSError, ValueError) as error:
             raise refused from error
         plain.flush()
-        artifact = checked(plain.fileno(), path, "share")
+        artifact = checked(plain.fileno(), path, "share", shapes_of(p))
         check_signature(artifact, sender)
         yield ShareFile(p, artifact.expect(expected))

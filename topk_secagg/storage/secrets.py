@@ -54,7 +54,9 @@ def write_secret(space: Workspace, user: int, stored: StoredSecret) -> None:
 def read_secret(space: Workspace, user: int) -> StoredSecret:
     """The secret of a user, with every value checked."""
     s = space.session
-    with opened(space.secret_path(user), "secret") as artifact:
+    rows = (s.parameters.rows,)
+    shapes = {"key": (KEY_BYTES,), "place": rows, "mask": rows}
+    with opened(space.secret_path(user), "secret", shapes) as artifact:
         artifact.expect(s.header(user))
         secret = _checked(space, artifact)
         return StoredSecret(
@@ -68,9 +70,6 @@ def read_secret(space: Workspace, user: int) -> StoredSecret:
 
 def _checked(space: Workspace, artifact: Artifact) -> Secret:
     p = space.session.parameters
-    artifact.expect_shape("key", KEY_BYTES)
-    for name in ("place", "mask"):
-        artifact.expect_shape(name, p.rows)
     secret = Secret(artifact.read("place"), artifact.read("mask"))
     if np.any(secret.mask >= np.uint32(p.field)):
         raise artifact.bad("a mask is not below the field's size")

@@ -15,7 +15,7 @@ import numpy as np
 from ..algebra.field import Integers, Symbols
 from ..protocol.parameters import Parameters
 from .artifacts import DIGEST_BYTES, Artifact, Attributes, Writer, creating, opened
-from .atomic import PRIVATE, whole_file
+from .atomic import PRIVATE, allow_open_files, whole_file
 
 _CHECKED_AT_ONCE = 64  # rows
 
@@ -27,9 +27,8 @@ class ShareFile:
         self.artifact = artifact
         self.field = p.field
         self.unit = p.check_rows
-        for name in "fh":
-            artifact.expect_shape(name, p.rows, p.width)
-        artifact.expect_shape("check", *check_shape(p))
+        for name, shape in shapes_of(p).items():
+            artifact.expect_shape(name, *shape)
         self.check = artifact.read("check")
 
     def read(self, rows: Integers) -> tuple[Symbols, Symbols]:
@@ -78,10 +77,15 @@ def share_shapes(p: Parameters) -> dict[str, tuple[str, tuple[int, ...]]]:
     return {"f": ("<u4", table), "h": ("<u4", table), "check": ("|u1", check_shape(p))}
 
 
+def shapes_of(p: Parameters) -> dict[str, tuple[int, ...]]:
+    """The shapes of the datasets of a share."""
+    return {name: shape for name, (_, shape) in share_shapes(p).items()}
+
+
 @contextmanager
 def share_rows(p: Parameters, path: Path, expected: Attributes) -> Iterator[ShareFile]:
     """Open one share file and check whose it is."""
-    with opened(path, "share") as artifact:
+    with opened(path, "share", shapes_of(p)) as artifact:
         yield ShareFile(p, artifact.expect(expected))
 
 
@@ -112,6 +116,7 @@ class ShareWriter:
 def writing_shares(p: Parameters, paths: Mapping[int, Path], attributes: Attributes) -> Iterator[ShareWriter]:
     """Write the shares for the users in `paths`; none appears under its name before all are complete."""
     shapes = share_shapes(p)
+    allow_open_files(2 * len(paths))
     with ExitStack() as files, ExitStack() as layouts:
         writers = []
         for user, path in paths.items():

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
 
 from ..errors import UsageError
-from .atomic import lock, make_folder
+from .atomic import PRIVATE, check_own, lock, make_folder
 from .session import Session, read_session
 
 
@@ -77,10 +77,14 @@ class Workspace:
         names = {path.name for path in (self.root / folder).glob("user-*.h5")}
         return (n for n in self.users() if f"user-{n:02}.h5" in names)
 
-    def step_of(self, user: int) -> AbstractContextManager[None]:
+    @contextmanager
+    def step_of(self, user: int) -> Iterator[None]:
         """The lock under which a step of one user runs."""
-        make_folder(self.root / "secrets", private=True)
-        return lock(self.root / "secrets" / f".user-{user:02}.lock")
+        secrets = self.root / "secrets"
+        make_folder(secrets, private=True)
+        with lock(secrets / f".user-{user:02}.lock", PRIVATE):
+            check_own(secrets.stat(), secrets)
+            yield
 
     def step_of_all(self) -> AbstractContextManager[None]:
         """The lock under which a step of nobody in particular runs: init, freeze, decode."""
