@@ -41,6 +41,7 @@ LAST      := $(lastword $(USERS))
 MASKING   := $(filter-out 10,$(USERS))
 ANSWERING := $(filter-out 04,$(MASKING))
 
+# (a step that finds its file as it should be leaves it so; `touch` tells Make that it was done)
 # `offline` writes the secret first and the share for the last user last, so that one stands for all
 OFFLINE  := $(USERS:%=$(DEMO)/shares/user-$(LAST)/from-%.h5)
 MASKED   := $(MASKING:%=$(DEMO)/masked/user-%.h5)
@@ -54,12 +55,14 @@ $(DEMO)/session.json: | $(RUN_READY)
 
 $(DEMO)/shares/user-$(LAST)/from-%.h5: $(DEMO)/session.json
 	$(TOPK) offline $(DEMO) --user $* --quiet
+	@touch $@
 
 $(DEMO)/masked/user-%.h5: $(GRADIENTS)/user-%.pt $(DEMO)/shares/user-$(LAST)/from-%.h5
 	$(TOPK) mask $(DEMO) --user $* --gradient $< --quiet
 
 $(DEMO)/survivors.json: $(MASKED) $(OFFLINE)
 	$(TOPK) freeze $(DEMO)
+	@touch $@
 
 $(DEMO)/elimination/user-%.h5: $(DEMO)/survivors.json
 	$(TOPK) eliminate $(DEMO) --user $* --quiet

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import Console, answered
+from .console import PUBLIC_SEED, Console, answered
 from .options import round_argument
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ _VERDICTS = ("pass", "fail", "not checkable")
 @round_argument
 @click.option(
     "--identity",
-    "identities",
     multiple=True,
     type=click.Path(path_type=Path, readable=False),
     metavar="FILE",
@@ -36,7 +35,7 @@ _VERDICTS = ("pass", "fail", "not checkable")
     help="Write the findings as a page too.",
 )
 @answered
-def command(console: Console, round_folder: Path, identities: tuple[Path, ...], report: Path | None) -> None:
+def command(console: Console, round_folder: Path, identity: tuple[Path, ...], report: Path | None) -> None:
     """Check a round point by point: pass, fail, or not checkable and why. Exits with 65 if anything fails.
 
     Public files are enough for much of it. Where secrets and shares are at hand too, it also checks that
@@ -59,7 +58,7 @@ def command(console: Console, round_folder: Path, identities: tuple[Path, ...], 
         raise CannotWrite(f"cannot write {report}: its folder is not there", "make the folder first")
     space = Workspace(round_folder)
     with console.progress("auditing") as progress:
-        findings = audit(space, identities, progress)
+        findings = audit(space, identity, progress)
     if report:
         write_whole(report, page(space, findings))
     failed = [f for f in findings if f.verdict == "fail"]
@@ -68,6 +67,8 @@ def command(console: Console, round_folder: Path, identities: tuple[Path, ...], 
     elif not console.quiet:
         _show(console, findings)
         click.echo(summary(findings) + (f"; report: {report}" if report else ""))
+        if any(f.point == "no public seed" and f.verdict != "pass" for f in findings):
+            console.warn(PUBLIC_SEED)
     if failed:
         more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
         raise BadData(

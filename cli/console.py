@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 import click
 
 PROGRAM = "topk-secagg"
+CALL = "topk_secagg.call"  # where the context of click keeps the call as it was typed
+PUBLIC_SEED = "this round is drawn from a public seed: anyone can unmask it, use it for tests only"
 _WIDTH = 100  # of a table that goes to a file or a pipe
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -49,7 +51,10 @@ class Console:
             _print(printable(text))
 
     def result(self, name: str, facts: Mapping[str, Any], *lines: str) -> None:
-        """The outcome of a command: one JSON object, or the same in a few lines."""
+        """The outcome of a command: one JSON object, or the same in a few lines. Whoever takes part in a
+        round that hides nothing is told so, whatever was said when it was started."""
+        if facts.get("insecure"):
+            self.warn(PUBLIC_SEED)
         if self.as_json:
             _print(json.dumps({"schema": f"{PROGRAM}/{name}/1", **facts}, allow_nan=False))
             return
@@ -117,15 +122,15 @@ def fail(message: str, hint: str = "") -> None:
 def answered(command: Command) -> Command:
     """Add --json, -q and -v to a command, which receives a `console`."""
 
-    def with_console(*args: Any, as_json: bool, quiet: bool, verbose: bool, **kwargs: Any) -> Any:
-        return command(*args, console=Console(as_json, quiet, verbose), **kwargs)
+    def with_console(*args: Any, json: bool, quiet: bool, verbose: bool, **kwargs: Any) -> Any:
+        return command(*args, console=Console(json, quiet, verbose), **kwargs)
 
     with_console.__name__, with_console.__doc__ = command.__name__, command.__doc__
     with_console.__click_params__ = list(getattr(command, "__click_params__", []))  # type: ignore[attr-defined]
     for option in (
         click.option("-v", "--verbose", is_flag=True, help="Say more."),
         click.option("-q", "--quiet", is_flag=True, help="Say nothing unless it goes wrong."),
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON object on standard output."),
+        click.option("--json", is_flag=True, help="Print one JSON object on standard output."),
     ):
         with_console = option(with_console)
     return with_console  # type: ignore[return-value]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .console import Console, answered, size
-from .options import chosen_layout, chosen_parameters, round_argument, round_options
+from .options import chosen_layout, chosen_parameters, round_argument, round_options, this_call_with
 
 if TYPE_CHECKING:
     from topk_secagg.storage.workspace import Workspace
@@ -32,17 +32,15 @@ def start_round(
     **options: Any,
 ) -> tuple[Workspace, bool]:
     """Choose the parameters, see whether the disk can hold the round, and write session.json if it is new."""
-    from topk_secagg.review.plan import check_disk
+    from topk_secagg.review.plan import check_disk, free_bytes
     from topk_secagg.steps.init import init
     from topk_secagg.storage.keys import read_recipients
 
     layout = chosen_layout(like, length, entry, only, exclude)
-    shape = f"--like {like}" if like else f"--length {length}"
-    command = f"topk-secagg init {root} {shape}"
-    parameters = chosen_parameters(layout, command, **options)
+    parameters = chosen_parameters(layout, free=free_bytes(root), distributed=distributed, **options)
     new = not (root / "session.json").exists()
     if new:
-        check_disk(root, parameters, command, distributed=distributed)
+        check_disk(root, parameters, this_call_with, distributed=distributed)
     keys = read_recipients(recipients, parameters.users) if recipients else None
     space = init(root, parameters, layout, insecure_seed, keys)
     if layout.left_out:
@@ -51,8 +49,6 @@ def start_round(
             f" and {len(layout.left_out) - _NAMES_SHOWN} more" if len(layout.left_out) > _NAMES_SHOWN else ""
         )
         console.say(f"left out, as no gradients: {shown}{more}")
-    if insecure_seed is not None:
-        console.warn("this round is drawn from a public seed: anyone can unmask it, use it for tests only")
     return space, new
 
 

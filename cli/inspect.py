@@ -28,15 +28,22 @@ def command(console: Console, files: tuple[Path, ...], reveal: bool) -> None:
     Example:
       topk-secagg inspect round/session.json round/masked/user-03.h5
     """
-    from topk_secagg.errors import BadData
+    from topk_secagg.errors import BadData, SecAggError
     from topk_secagg.steps.inspect import inspect
 
-    found = [inspect(path, reveal=reveal) for path in files]
+    found, failure = [], None
+    for path in files:
+        try:
+            found.append(inspect(path, reveal=reveal))
+        except SecAggError as error:
+            failure = failure or error
     if console.as_json:
         console.result("inspect", {"files": [_facts(d) for d in found]})
     else:
         for d in found:
             _show(console, d)
+    if failure:
+        raise failure
     damaged = [d for d in found if not d.intact]
     if damaged:
         raise BadData(f"{damaged[0].path}: {damaged[0].problems[0]}", "fetch or make the file again")

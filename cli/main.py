@@ -14,14 +14,19 @@ from topk_secagg import __version__
 from topk_secagg.errors import CannotWrite, SecAggError
 
 from . import audit, decode, eliminate, freeze, init, inspect, keygen, mask, offline, plan, run
-from .console import PROGRAM, OutputGone, fail
+from .console import CALL, PROGRAM, OutputGone, fail
 
 BROKEN_PIPE = 141
 BUG = 1
 
 
 class InOrder(click.Group):
-    """Lists the commands in the order of a round."""
+    """Lists the commands in the order of a round, and remembers the call as it was typed."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """For hints that repeat the call."""
+        ctx.meta[CALL] = list(args)
+        return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """The order in which they were added."""

@@ -18,7 +18,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from topk_secagg.steps.mask import MaskReport
+    pass
 
 
 @click.command("mask", short_help="Mask a user's gradient: X_n.")
@@ -111,15 +111,18 @@ def command(
         },
         f"user {user} masked {report.entries} of {p.length} coordinates: {report.path}",
         rates(report.payload, "R1", measured_r1(p, report.payload), theorem_r1(p)),
-        *_kept(report, p.construction, select),
-        *([f"{report.clipped} values were clamped to the clip of {p.clip:g}"] if report.clipped else []),
+        *kept_lines(report.kept_energy, p.construction, select),
+        *clipped_lines(report.clipped, p.clip),
     )
 
 
-def _kept(report: MaskReport, construction: str, select: str) -> list[str]:
+def kept_lines(energy: float | None, construction: str, select: str) -> list[str]:
     """How close the selection comes to the global top-K, where it is not that."""
-    if report.kept_energy is None or (construction == "permutation" and select == "top"):
+    if energy is None or (construction == "permutation" and select == "top"):
         return []
-    return [
-        f"it keeps {report.kept_energy:.4f} of the energy of the global top-K (this is for your eyes only)"
-    ]
+    return [f"it keeps {energy:.4f} of the energy of the global top-K (this is for the user's eyes only)"]
+
+
+def clipped_lines(clipped: int, clip: float) -> list[str]:
+    """How much --saturate has changed."""
+    return [f"{clipped} values were clamped to the clip of {clip:g}"] if clipped else []

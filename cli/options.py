@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+from .console import CALL, PROGRAM
 
 if TYPE_CHECKING:
     from topk_secagg.gradients.layout import Layout
@@ -145,8 +148,9 @@ def chosen_layout(
 
 def chosen_parameters(
     layout: Layout,
-    command: str,
     *,
+    free: int | None = None,
+    distributed: bool = False,
     users: int,
     survivors: int,
     colluders: int,
@@ -161,7 +165,7 @@ def chosen_parameters(
 ) -> Parameters:
     """The parameters that the options ask for; the paper's construction while its files stay small.
 
-    `command` is what a hint starts with: the call without the options that are chosen here.
+    With `free` bytes on the disk, what is suggested instead fits them.
     """
     from topk_secagg.algebra.field import DEFAULT_FIELD
     from topk_secagg.errors import UsageError
@@ -188,16 +192,22 @@ def chosen_parameters(
         clip=clip,
     )
     if construction is None:
-        from topk_secagg.review.plan import AUTOMATIC_LIMIT, arguments, choices, recommended
+        from topk_secagg.review.plan import AUTOMATIC_LIMIT, advice, choices
 
         if parameters.offline_bytes >= AUTOMATIC_LIMIT:
             from .console import size
 
-            best = recommended(choices(parameters)[1:])
+            room = parameters.offline_bytes if free is None else free
             raise UsageError(
                 f"the paper's construction needs {size(parameters.offline_bytes)} of offline files",
-                f"this would do: {command} {arguments(best.parameters)}"
-                if best
-                else "see `topk-secagg plan`",
+                advice(choices(parameters)[1:], room, this_call_with, distributed=distributed),
             )
     return parameters
+
+
+def this_call_with(p: Parameters) -> str:
+    """The call as it was typed, with the construction of these parameters: to be pasted."""
+    from topk_secagg.review.plan import choosing
+
+    typed = click.get_current_context().meta[CALL]
+    return shlex.join([PROGRAM, *typed, *choosing(p)])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import Console, answered, size
+from .console import PROGRAM, Console, answered, size
 from .options import chosen_layout, chosen_parameters, round_options
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def command(
     entry: str,
     only: tuple[str, ...],
     exclude: tuple[str, ...],
-    insecure_seed: int | None,  # noqa: ARG001 - an option of init that changes no cost
+    insecure_seed: int | None,
     construction: str | None,
     plot: Path | None,
     **options: Any,
@@ -51,13 +52,18 @@ def command(
     if users is None:
         raise click.UsageError("give --users N")
     layout = chosen_layout(like, length, entry, only, exclude)
-    shape = f"--like {like}" if like else f"--length {length}"
-    base = chosen_parameters(layout, "", users=users, construction=construction or "permutation", **options)
+    base = chosen_parameters(layout, users=users, construction=construction or "permutation", **options)
     here = Path.cwd()
     gradient = _gradient(layout, like, entry) if like else None
     found = plan.choices(base, gradient, plan.measure_speed(base, here))
     best = plan.recommended(found, plan.free_bytes(here))
-    paste = f"topk-secagg init ROUND {shape} {plan.arguments(best.parameters)}" if best else ""
+    shape = ["--like", str(like)] if like else ["--length", str(length)]
+    shape += ["--entry", entry] if entry else []
+    shape += [word for pattern in only for word in ("--only", pattern)]
+    shape += [word for pattern in exclude for word in ("--exclude", pattern)]
+    shape += [] if insecure_seed is None else ["--insecure-seed", str(insecure_seed)]
+    call = f"{PROGRAM} init ROUND {shlex.join(shape)}"
+    paste = f"{call} {plan.arguments(best.parameters)}" if best else ""
     if plot:
         _plot(plot, found, best)
     if console.as_json:

@@ -10,6 +10,7 @@ import click
 from .console import Console, answered, size
 from .decode import decoded_facts, decoded_lines, mean_option, output_option
 from .init import start_round
+from .mask import clipped_lines, kept_lines
 from .options import (
     UserList,
     randomness_option,
@@ -104,6 +105,8 @@ def command(
     )
     facts = decoded_facts(space, report.decoded)
     facts["clipped"] = sum(user.clipped for user in report.masked)
+    kept = [user.kept_energy for user in report.masked if user.kept_energy is not None]
+    facts["kept_energy"] = min(kept, default=None)
     facts["share_bytes"] = space.session.parameters.share_bytes
     facts["offline_bytes"] = space.session.parameters.offline_bytes
     online = report.decoded.masked_payload + report.decoded.answer_payload
@@ -111,6 +114,8 @@ def command(
         "run",
         facts,
         *decoded_lines(space, report.decoded),
+        *kept_lines(facts["kept_energy"], space.session.parameters.construction, select),
+        *clipped_lines(facts["clipped"], space.session.parameters.clip),
         f"a user sends {size(facts['share_bytes'] * (users - 1))} offline and {size(online)} online",
     )
 

@@ -191,5 +191,29 @@ def test_the_environment_can_stand_for_options(
 ) -> None:
     folder = round_at("init")
     monkeypatch.setenv("TOPK_SECAGG_OFFLINE_USER", "2")
-    monkeypatch.setenv("TOPK_SECAGG_OFFLINE_AS_JSON", "1")
+    monkeypatch.setenv("TOPK_SECAGG_OFFLINE_JSON", "1")
     assert run_cli("offline", folder).json["user"] == 2
+
+
+def test_every_option_has_the_variable_that_its_name_promises() -> None:
+    """click makes the variable from the name of the parameter, which is not always that of the option."""
+    from topk_secagg_cli.main import cli
+
+    for name, command in cli.commands.items():
+        for option in command.params:
+            if option.param_type_name == "option":
+                longest = max(option.opts, key=len)
+                assert longest == "--" + str(option.name).replace("_", "-"), (name, option.opts)
+
+
+def test_everybody_in_a_round_of_a_public_seed_is_told(run_cli: RunCli, tmp_path: Path) -> None:
+    folder = tmp_path / "round"
+    options = words("--users 3 --survivors 2 --colluders 1 --top-k 2 --length 4 --insecure-seed 7 --clip 2")
+    calls = [("init", folder, *options)]
+    calls += [("offline", folder, "--user", n) for n in (1, 2, 3)]
+    calls += [("mask", folder, "--user", n, "--gradient", gradient(n)) for n in (1, 2, 3)]
+    calls += [("freeze", folder), *(("eliminate", folder, "--user", n) for n in (1, 2)), ("decode", folder)]
+    for call in (*calls, ("audit", folder), ("audit", folder, "--json")):
+        result = run_cli(*call)
+        assert result.code == 0, result
+        assert result.err.count("drawn from a public seed: anyone can unmask it") == 1, call

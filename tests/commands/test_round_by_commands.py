@@ -265,6 +265,34 @@ def test_init_and_run_again_change_nothing(tmp_path: Path) -> None:
     assert contents(folder) == before
 
 
+def test_another_run_is_refused_before_it_spends_anything(tmp_path: Path, run_cli: RunCli) -> None:
+    options = words("--survivors 3 --colluders 1 --top-k 2")
+    call = ("run", tmp_path / "round", "--gradients", EXAMPLE, *options)
+    must(*call, "--drop-masking", "2")
+    before = contents(tmp_path / "round")
+    assert run_cli(*call).code == 77
+    assert run_cli(*call, "--drop-masking", "1,2,3").code == 69
+    assert run_cli(*call, "--drop-masking", "2", "--output", tmp_path / "nowhere" / "sum.npy").code == 73
+    assert contents(tmp_path / "round") == before
+    must(*call, "--drop-masking", "2")
+
+
+def test_run_says_what_was_clamped_and_how_much_is_kept(tmp_path: Path) -> None:
+    options = words("--survivors 3 --colluders 1 --top-k 2 --construction rotation --picks 1 --clip 0.05")
+    said = must("run", tmp_path / "round", "--gradients", EXAMPLE, *options, "--saturate").out
+    assert "values were clamped to the clip of 0.05" in said
+    assert "of the energy of the global top-K" in said
+
+
+def test_inspect_shows_what_it_can(tmp_path: Path, run_cli: RunCli, round_at: RoundAt) -> None:
+    folder = round_at("decoded")
+    (folder / "bad.h5").write_bytes(b"bad")
+    result = run_cli("inspect", folder / "bad.h5", folder / "session.json")
+    assert result.code == 65
+    assert "session.json: session, intact" in result.out
+    assert "bad.h5" in result.err
+
+
 def test_run_takes_single_files_in_the_order_of_their_names(tmp_path: Path) -> None:
     options = words("--survivors 3 --colluders 1 --top-k 2 --insecure-seed 7")
     scattered = [gradient(n) for n in (3, 1, 5, 2, 4)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from topk_secagg.gradients.layout import Layout
 from topk_secagg.protocol.parameters import Parameters
 from topk_secagg.review import plan
 from topk_secagg.steps.init import init
+from topk_secagg.steps.keygen import keygen
 from topk_secagg.steps.run import run
 from topk_secagg.storage.public import masked_bytes
 from topk_secagg.storage.workspace import Workspace
@@ -108,6 +110,38 @@ def test_init_without_a_construction_stops_and_names_the_rotation_command(tmp_pa
     words = shlex.split(stopped.value.hint.removeprefix("this would do: "))
     invoke(*words[1:])
     assert Workspace(tmp_path / "round").session.parameters.construction == "rotation"
+
+
+def test_the_command_to_paste_keeps_every_option(tmp_path):
+    """Also those that have nothing to do with the size, in words that a shell reads as they were meant."""
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    tensors = {"model.w": np.ones(600_000, dtype="f4"), "model.b": np.ones(10, dtype="f4")}
+    np.savez(folder / "g 1.npz", **tensors)
+    lines = [keygen(n, folder / f"{n}.id").line() for n in range(1, 11)]
+    (folder / "keys").write_text("\n".join(lines))
+    shape = ("--like", str(folder / "g 1.npz"), "--exclude", "*.b")
+    sealed = ("--recipients", str(folder / "keys"))
+    round_folder = str(folder / "the round")
+    with pytest.raises(SecAggError) as stopped:
+        invoke("init", round_folder, *OPTIONS, *shape, *sealed)
+    invoke(*shlex.split(stopped.value.hint.removeprefix("this would do: "))[1:])
+    session = Workspace(Path(round_folder)).session
+    assert session.recipients
+    assert session.parameters.length == 600_000
+    planned = json.loads(invoke("plan", *OPTIONS, *shape, "--insecure-seed", "3", "--json"))["command"]
+    words = [str(folder / "other") if word == "ROUND" else word for word in shlex.split(planned)]
+    invoke(*words[1:])
+    other = Workspace(folder / "other").session
+    assert (other.parameters.length, other.insecure_seed) == (600_000, 3)
+
+
+def test_advice_that_does_not_fit_is_not_given(tmp_path, monkeypatch):
+    monkeypatch.setattr(plan, "free_bytes", lambda _: 10**6)
+    for more in ((), ("--construction", "rotation"), ("--construction", "permutation")):
+        with pytest.raises(SecAggError) as stopped:
+            invoke("init", str(tmp_path / "round"), *OPTIONS, "--length", "272474", *more)
+        assert "nothing fits here, the smallest choice needs" in stopped.value.hint
 
 
 def test_init_stops_with_advice_when_the_disk_cannot_hold_the_round(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rounds import USERS, finish, start
 
-from topk_secagg.errors import Refused, SecAggError
+from topk_secagg.errors import CannotWrite, Refused, SecAggError
 from topk_secagg.gradients.layout import Layout
 from topk_secagg.steps import eliminate as eliminate_step
 from topk_secagg.steps.eliminate import eliminate
@@ -110,6 +110,37 @@ def test_steps_can_be_repeated_before_and_after_the_commit(tmp_path, gradients):
     for gradient, options in (("g2", {}), ("g1", {"weight": 0.5}), ("g1", {"select": "random"})):
         with pytest.raises(Refused):
             mask(space, 1, tmp_path / f"{gradient}.npy", residual=tmp_path / "r1.h5", **options)
+
+
+def test_an_old_round_never_touches_the_residual_again(tmp_path, gradients):
+    gradients(2)
+    space = start(tmp_path / "round", Layout.flat(L), top_k=K)
+    residual = tmp_path / "r1.h5"
+    mask(space, 1, tmp_path / "g1.npy", residual=residual)
+    for user in (2, 3, 4):
+        mask(space, user, tmp_path / f"g{user}.npy")
+    finish(space)
+    assert not space.residual_path(1).exists()
+    later = start(tmp_path / "later", Layout.flat(L), top_k=K, clip=8.0)
+    mask(later, 1, tmp_path / "g2.npy", residual=residual)
+    for user in (2, 3, 4):
+        mask(later, user, tmp_path / f"g{user}.npy")
+    finish(later)
+    newest = residual.read_bytes()
+    eliminate(space, 1)
+    mask(space, 1, tmp_path / "g1.npy", residual=residual)
+    assert residual.read_bytes() == newest
+    residual.unlink()
+    eliminate(space, 1)
+    assert not residual.exists()
+
+
+def test_a_residual_without_a_folder_is_refused_before_anything_is_sent(tmp_path, gradients):
+    gradients(2)
+    space = start(tmp_path / "round", Layout.flat(L), top_k=K)
+    with pytest.raises(CannotWrite, match="no folder for the residual"):
+        mask(space, 1, tmp_path / "g1.npy", residual=tmp_path / "nowhere" / "r.h5")
+    assert not space.masked_path(1).exists()
 
 
 def test_a_crash_before_the_commit_leaves_the_old_residual_and_the_next_run_commits(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import IO
 
-from ..errors import InputMissing, UsageError
+from ..errors import CannotWrite, InputMissing, UsageError
 from . import numpy_file, safetensors_file, torch_file, torch_writer
 from .tensors import Tensor
 
@@ -46,9 +46,11 @@ def read_gradient(path: Path, entry: str = "") -> list[Tensor]:
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a suffix that nothing can write, before any work is done."""
+    """Refuse a suffix that nothing can write, or a folder that is not there, before any work is done."""
     if path.suffix not in WRITABLE:
         raise UsageError(f"{path}: no writer for {path.suffix!r} files", f"one of {', '.join(WRITABLE)}")
+    if not path.absolute().parent.is_dir():
+        raise CannotWrite(f"cannot write {path}: its folder is not there", "make the folder first")
 
 
 def write_gradient(stream: IO[bytes], suffix: str, tensors: list[Tensor]) -> None:

@@ -95,8 +95,10 @@ def _array(stream: IO[bytes], size: int) -> npt.NDArray[Any]:
     ]
     shape, fortran, dtype = header(stream)
     count = math.prod(shape)
-    if dtype.kind not in "fiub" or dtype.itemsize > 8 or count * dtype.itemsize > size:
-        raise ValueError(f"no gradient is {dtype} of shape {shape}")
+    if dtype.kind not in "fiub" or dtype.itemsize > 8:
+        raise BadData(f"it holds an array of type {str(dtype)[:40]}", "save array.astype(np.float32)")
+    if count * dtype.itemsize > size:
+        raise ValueError(f"{size} bytes are no {dtype} of shape {shape}")
     flat = np.empty(count, dtype=dtype)
     view, done = flat.view(np.uint8).data, 0
     while done < len(view):

@@ -66,8 +66,8 @@ def values_at(gradient: npt.NDArray[Any], index: Index) -> npt.NDArray[np.float6
 
 
 def kept_energy(p: Parameters, gradient: npt.NDArray[Any], values: npt.NDArray[np.float64]) -> float:
-    """The energy of the selected values as a share of that of the K largest magnitudes."""
-    best = values_at(gradient, top_k(gradient, p.top_k))
+    """The energy of the selected values as a share of that of as many of the largest magnitudes."""
+    best = values_at(gradient, top_k(gradient, min(p.entries, p.length)))
     largest = np.abs(best).max()
     if not largest:
         return 1.0

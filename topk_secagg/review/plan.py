@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,10 @@ class Choice:
     memory: int
     seconds: float | None = None
     energy: float | None = None
+
+    def needed(self, *, distributed: bool = False) -> int:
+        """Bytes on this disk: for all users, or for what one of them sends and receives."""
+        return 2 * self.user_bytes if distributed else self.all_bytes
 
     @property
     def online_bytes(self) -> int:
@@ -118,12 +122,14 @@ def _variant(base: Parameters, picks: int) -> Parameters:
     )
 
 
-def recommended(found: Sequence[Choice], free: int | None = None) -> Choice | None:
+def recommended(
+    found: Sequence[Choice], free: int | None = None, *, distributed: bool = False
+) -> Choice | None:
     """The paper's construction while it is small; else the fewest picks that keep enough energy and fit.
 
     Where the energy is not known, four picks are taken to be enough.
     """
-    fitting = [c for c in found if free is None or c.all_bytes <= free]
+    fitting = [c for c in found if free is None or c.needed(distributed=distributed) <= free]
     paper = [c for c in fitting if not c.parameters.buckets and c.all_bytes < AUTOMATIC_LIMIT]
     buckets = [c for c in fitting if c.parameters.buckets]
     enough = [
@@ -144,8 +150,7 @@ def arguments(p: Parameters) -> str:
         given.append(f"--clip {p.clip!r}")
     if p.elimination != "auto":
         given.append(f"--elimination {p.elimination}")
-    given.append(f"--construction {p.construction}" + (f" --picks {p.picks}" if p.buckets else ""))
-    return " ".join(given)
+    return " ".join([*given, *choosing(p)])
 
 
 def paper_online_bytes(p: Parameters) -> int:
@@ -153,18 +158,38 @@ def paper_online_bytes(p: Parameters) -> int:
     return round((theorem_r1(p) + theorem_r2(p)) * p.length * SYMBOL_BYTES)
 
 
-def check_disk(folder: Path, p: Parameters, command: str, *, distributed: bool) -> None:
+def check_disk(
+    folder: Path, p: Parameters, command: Callable[[Parameters], str], *, distributed: bool
+) -> None:
     """Refuse to start a round whose offline files the disk cannot hold, and say what would fit."""
     free = free_bytes(folder)
-    needed = 2 * cost(p).user_bytes if distributed else cost(p).all_bytes
-    if needed <= free:
-        return
-    whose = "this user's files" if distributed else "the offline files of all users"
-    best = recommended(choices(p), free)
-    raise CannotWrite(
-        f"{whose} need {needed / 1e6:,.1f} MB, and the disk has {free / 1e6:,.1f} MB free",
-        f"this would fit: {command} {arguments(best.parameters)}" if best else "see `topk-secagg plan`",
-    )
+    needed = cost(p).needed(distributed=distributed)
+    if needed > free:
+        whose = "this user's files" if distributed else "the offline files of all users"
+        raise CannotWrite(
+            f"{whose} need {_amount(needed)}, and the disk has {_amount(free)} free",
+            advice(choices(p), free, command, distributed=distributed),
+        )
+
+
+def advice(
+    found: Sequence[Choice], free: int, command: Callable[[Parameters], str], *, distributed: bool
+) -> str:
+    """The call that would do, or how much room there must be for any to do."""
+    best = recommended(found, free, distributed=distributed)
+    if best:
+        return f"this would do: {command(best.parameters)}"
+    least = min(c.needed(distributed=distributed) for c in found)
+    return f"nothing fits here, the smallest choice needs {_amount(least)}; see `topk-secagg plan`"
+
+
+def choosing(p: Parameters) -> list[str]:
+    """The options that choose the construction."""
+    return ["--construction", p.construction, *(["--picks", str(p.picks)] if p.buckets else [])]
+
+
+def _amount(count: int) -> str:
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
 
 
 def free_bytes(folder: Path) -> int:

@@ -74,15 +74,19 @@ def eliminate(
                 expected = session.header(user, sender=m, sharing=x.sharing)
                 shares[m] = files.enter_context(_share(space, user, m, expected, opener))
             attributes = session.header(user, survivors=survivors.digest)
-            ledger.answer(survivors.digest)  # durable before a byte of Y is anywhere that others can see
+            ledger = ledger.answer(
+                survivors.digest
+            )  # durable before a byte of Y is anywhere that others can see
             temporary = files.enter_context(whole_file(path))
             sign = partial(opener.sign, "elimination") if opener else None
             with creating(temporary, "elimination", attributes, {"y": ("<u4", shape)}, sign) as writer:
                 for start, answer in answer_blocks(p, {m: x.masked for m, x in frozen.items()}, shares):
                     writer.write("y", start, answer)
                     progress((start + len(answer)) / p.groups)
-        if ledger.residual:
+        if ledger.residual and not ledger.residual.committed:
             commit_residual(space.residual_path(user), ledger.residual, user, p.length)
+            ledger.settle_residual()
+            space.residual_path(user).unlink(missing_ok=True)
     payload = shape[0] * shape[1] * SYMBOL_BYTES
     users = sorted(survivors.digests)
     return EliminateReport(user, path, users, survivors.digest, p.by_syndromes(count), payload)

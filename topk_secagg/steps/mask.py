@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import BadData, InputMissing, Refused, UsageError
+from ..errors import BadData, CannotWrite, InputMissing, Refused, UsageError
 from ..gradients.files import read_gradient
 from ..gradients.quantize import dequantise, quantise, rounding_source
 from ..gradients.sparsify import kept_energy, select_random, select_top, values_at
@@ -92,8 +92,12 @@ def mask(
         digest_of_input = input_digest(flat, weight, select) if residual else ""
         before = None
         if residual is not None:
+            if not residual.absolute().parent.is_dir():
+                raise CannotWrite(
+                    f"there is no folder for the residual {residual}", "make the folder and run this again"
+                )
             carried, before = read_residual(residual, user, p.length)
-            if ledger.residual and before == ledger.residual.after:
+            if ledger.residual and (ledger.residual.committed or before == ledger.residual.after):
                 return _done_already(space, user, ledger, stored, digest_of_input)
             if carried is not None:
                 flat = flat + carried

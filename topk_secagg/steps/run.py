@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import Refused, UsageError
+from ..errors import Refused, TooFewSurvivors, UsageError
+from ..storage.public import read_survivors
 from ..storage.workspace import Workspace
 from .decode import DecodeReport, decode
 from .eliminate import EliminateReport, eliminate
@@ -50,18 +51,23 @@ def run(
     users = space.users()
     if len(gradients) != len(users):
         raise UsageError(f"{len(gradients)} gradients for {len(users)} users", "one file per user is needed")
+    masking = [user for user in users if user not in drop_masking]
+    if len(masking) < space.session.parameters.survivors:
+        raise TooFewSurvivors(
+            f"{len(masking)} users would mask, and {space.session.parameters.survivors} must survive",
+            "let fewer users drop out",
+        )
+    if space.survivors_path.exists() and list(read_survivors(space).digests) != masking:
+        raise Refused("the survivors of this round are fixed already, and others", "take another folder")
     _check_dropped(space, drop_masking, space.masked_path, "masked")
     _check_dropped(space, drop_elimination, space.answer_path, "answered")
     for user in users:
         note(f"user {user}: offline")
         offline(space, user, randomness)
     masked = []
-    for user in users:
-        if user not in drop_masking:
-            note(f"user {user}: mask")
-            masked.append(
-                mask(space, user, gradients[user - 1], entry=entry, select=select, saturate=saturate)
-            )
+    for user in masking:
+        note(f"user {user}: mask")
+        masked.append(mask(space, user, gradients[user - 1], entry=entry, select=select, saturate=saturate))
     survivors = freeze(space).survivors
     answered = []
     for user in survivors:

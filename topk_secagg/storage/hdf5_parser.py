@@ -38,7 +38,6 @@ _OF_ROOT = {_NIL, _LINK_INFO, _LINK, _GROUP_INFO, _ATTRIBUTE, _ATTRIBUTE_INFO}
 _OF_DATASET = {_NIL, _DATASPACE, _DATATYPE, _FILL_VALUE, _LAYOUT}
 
 _SCALAR = b"\x02\0\0\0"
-_NEVER_FILLED = b"\x03\x05"
 
 
 def _unsigned(size: int) -> bytes:
@@ -217,7 +216,7 @@ def _dataset(fd: int, address: int, name: str) -> Dataset:
             raise Unknown(f"a dataset {name!r} that says something twice")
         if kind != _NIL:
             parts[kind] = body
-    if set(parts) != _OF_DATASET - {_NIL} or parts[_FILL_VALUE] != _NEVER_FILLED:
+    if set(parts) != _OF_DATASET - {_NIL}:
         raise Unknown(f"something other than a dataset under {name!r}")
     dtype = _NUMBERS.get(parts[_DATATYPE])
     if dtype is None:

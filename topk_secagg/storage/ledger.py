@@ -76,6 +76,11 @@ class Ledger:
         self.check_answer(digest)
         return self._record(replace(self, answered=digest))
 
+    def settle_residual(self) -> Ledger:
+        """Record that the residual is where its user keeps it."""
+        assert self.residual is not None
+        return self._record(replace(self, residual=replace(self.residual, committed=True)))
+
     def _record(self, changed: Ledger) -> Ledger:
         if changed != self:
             changed.write()

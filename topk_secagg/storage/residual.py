@@ -2,8 +2,8 @@
 
 `mask` stages the new residual in the round, and the ledger remembers what it replaces. `eliminate`
 commits it, once the user is among the survivors: the file named by the user is replaced if it is still
-the one that was read, and left alone if it is the new one already. So every step can be repeated, and a
-crash between any two leaves the old residual or the new one.
+the one that was read, and left alone if it is the new one already; then the ledger says so. Every step can
+be repeated, and a crash between any two leaves the old residual or the new one.
 """
 
 from __future__ import annotations
@@ -30,20 +30,27 @@ class Residual:
     """The residual of a user: where it is kept, the digest of what was read, and of what replaces it.
 
     `before` is None when there was no file yet. `input` is the digest of the gradient, its weight and the
-    way of selecting, so that a repeated `mask` can be told from another one after the commit.
+    way of selecting, so that a repeated `mask` can be told from another one after the commit. Once it is
+    `committed` the user's file is never touched again by this round.
     """
 
     path: str
     before: str | None
     after: str
     input: str
+    committed: bool = False
 
     @staticmethod
     def from_json(raw: dict[str, Any]) -> Residual:
         """The inverse of `dataclasses.asdict`; TypeError or ValueError for anything else."""
         residual = Residual(**raw)
         digests = [residual.after, residual.input, residual.before or residual.after]
-        if type(residual.path) is not str or "\0" in residual.path or not all(map(is_digest, digests)):
+        if (
+            type(residual.committed) is not bool
+            or type(residual.path) is not str
+            or "\0" in residual.path
+            or not all(map(is_digest, digests))
+        ):
             raise ValueError("a path and three digests are expected")
         return residual
 
