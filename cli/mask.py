@@ -93,6 +93,8 @@ def command(
         console.warn(
             f"{space.secret_path(user)} can be read by others; run: chmod 600 {space.secret_path(user)}"
         )
+    if report.late:
+        console.warn(f"the survivors of this round are fixed already: this X of user {user} comes too late")
     console.result(
         "mask",
         {
@@ -103,6 +105,7 @@ def command(
             "entries": report.entries,
             "weight": weight,
             "clipped": report.clipped,
+            "late": report.late,
             "kept_energy": report.kept_energy,
             "payload_bytes": report.payload,
             "R1": measured_r1(p, report.payload),

@@ -1,4 +1,4 @@
-"""How much of the energy of the K largest entries (K = 1 %) the P largest of every bucket keep.
+"""How much of the energy of as many largest entries (K = 1 %) the P largest of every bucket keep.
 
 Usage: energy.py [--exclude PATTERN] OUT, the folder that export.py wrote. Prints two Markdown tables.
 """

@@ -284,6 +284,13 @@ def test_run_says_what_was_clamped_and_how_much_is_kept(tmp_path: Path) -> None:
     assert "of the energy of the global top-K" in said
 
 
+def test_an_x_after_the_freeze_is_told_that_it_is_late(round_at: RoundAt) -> None:
+    folder = round_at("frozen")
+    call = ("mask", folder, "--gradient", gradient(5), "--user")
+    assert "comes too late" in must(*call, 5).err
+    assert "comes too late" not in must("mask", folder, "--gradient", gradient(1), "--user", 1).err
+
+
 def test_inspect_shows_what_it_can(tmp_path: Path, run_cli: RunCli, round_at: RoundAt) -> None:
     folder = round_at("decoded")
     (folder / "bad.h5").write_bytes(b"bad")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import BadData, CannotWrite, InputMissing, Refused, UsageError
+from ..errors import BadData, CannotWrite, InputMissing, Refused, TooFewSurvivors, UsageError
 from ..gradients.files import read_gradient
 from ..gradients.quantize import dequantise, quantise, rounding_source
 from ..gradients.sparsify import kept_energy, select_random, select_top, values_at
@@ -23,6 +24,7 @@ from ..storage.public import (
     masked_bytes,
     masked_datasets,
     read_masked,
+    read_survivors,
     sent_before,
     sound_weight,
     weight_text,
@@ -39,7 +41,7 @@ Vector = npt.NDArray[Any]
 @dataclass(frozen=True)
 class MaskReport:
     """What `mask` did. `clipped` and `kept_energy` are for the user's own eyes; a repeated call after
-    the residual was committed finds everything done, and has none."""
+    the residual was committed finds everything done, and has none. `late` is an X after the freeze."""
 
     user: int
     path: Path
@@ -49,6 +51,7 @@ class MaskReport:
     private_secret: bool
     clipped: int = 0
     kept_energy: float | None = None
+    late: bool = False
 
 
 @dataclass(frozen=True)
@@ -126,8 +129,23 @@ def mask(
         with whole_file(path) as temporary:
             write_artifact(temporary, "masked", attributes, datasets)
     return MaskReport(
-        user, path, digest, p.entries, masked_bytes(p), stored.private, chosen.clipped, chosen.kept_energy
+        user,
+        path,
+        digest,
+        p.entries,
+        masked_bytes(p),
+        stored.private,
+        chosen.clipped,
+        chosen.kept_energy,
+        _is_late(space, user),
     )
+
+
+def _is_late(space: Workspace, user: int) -> bool:
+    """Whether the survivors are fixed already, without this user."""
+    with suppress(InputMissing, BadData, TooFewSurvivors):
+        return user not in read_survivors(space).digests
+    return False
 
 
 def read_flat(session: Session, gradient: Path, entry: str) -> Vector:
