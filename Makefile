@@ -84,7 +84,7 @@ test-torch: $(DEV_READY) ## compare the readers with real PyTorch
 secrecy: $(DEV_READY) ## compute that T users learn nothing but the sum, and that T + 1 do
 	$(BIN)/python tests/secrecy/check.py
 
-fuzz: $(DEV_READY) ## damage, crashes and random rounds by the thousand (about half an hour)
+fuzz: $(DEV_READY) ## damage, crashes and random rounds by the thousand (about ten minutes)
 	$(BIN)/python tests/faults/damage.py --cases 20000 --seconds 900
 	$(BIN)/python tests/faults/crashes.py
 	$(BIN)/python tests/faults/drill.py --rounds 500 --seconds 900

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from topk_secagg.protocol.parameters import Parameters
 from topk_secagg.steps.init import init
 from topk_secagg.steps.mask import mask
 from topk_secagg.steps.offline import offline
-from topk_secagg.storage.artifacts import Artifact, creating, opened, write_artifact
+from topk_secagg.storage.artifacts import KINDS, Artifact, creating, opened, write_artifact
 from topk_secagg.storage.public import read_masked
 from topk_secagg.storage.workspace import Workspace
 
@@ -44,8 +45,12 @@ def test_what_is_used_is_what_was_checked(space: Workspace, monkeypatch: pytest.
             file.write(bytes(artifact.datasets["value"].size))
         return result
 
+    content = path.read_bytes()
     monkeypatch.setattr(Artifact, "digest", then_changed)
     assert read_masked(space.session, path, 1).masked.value.tolist() == before
+    path.write_bytes(content)
+    monkeypatch.setitem(KINDS, "masked", replace(KINDS["masked"], small=False))  # then it is read twice
+    assert read_masked(space.session, path, 1).masked.value.tolist() == [0] * 5
     monkeypatch.undo()
     with pytest.raises(BadData, match="does not match its digest"):
         read_masked(space.session, path, 1)
