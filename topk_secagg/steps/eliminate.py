@@ -74,9 +74,8 @@ def eliminate(
                 expected = session.header(user, sender=m, sharing=x.sharing)
                 shares[m] = files.enter_context(_share(space, user, m, expected, opener))
             attributes = session.header(user, survivors=survivors.digest)
-            ledger = ledger.answer(
-                survivors.digest
-            )  # durable before a byte of Y is anywhere that others can see
+            # durable before a byte of Y is anywhere that others can see
+            ledger = ledger.answer(survivors.digest)
             temporary = files.enter_context(whole_file(path))
             sign = partial(opener.sign, "elimination") if opener else None
             with creating(temporary, "elimination", attributes, {"y": ("<u4", shape)}, sign) as writer:
