@@ -37,6 +37,8 @@ def command(console: Console, files: tuple[Path, ...], reveal: bool) -> None:
             found.append(inspect(path, reveal=reveal))
         except SecAggError as error:
             failure = failure or error
+    if failure and not found:
+        raise failure
     if console.as_json:
         console.result("inspect", {"files": [_facts(d) for d in found]})
     else:

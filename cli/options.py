@@ -209,5 +209,6 @@ def this_call_with(p: Parameters) -> str:
     """The call as it was typed, with the construction of these parameters: to be pasted."""
     from topk_secagg.review.plan import choosing
 
-    typed = click.get_current_context().meta[CALL]
-    return shlex.join([PROGRAM, *typed, *choosing(p)])
+    typed: list[str] = click.get_current_context().meta[CALL]
+    end = typed.index("--") if "--" in typed else len(typed)
+    return shlex.join([PROGRAM, *typed[:end], *choosing(p), *typed[end:]])

@@ -272,6 +272,7 @@ def test_another_run_is_refused_before_it_spends_anything(tmp_path: Path, run_cl
     before = contents(tmp_path / "round")
     assert run_cli(*call).code == 77
     assert run_cli(*call, "--drop-masking", "1,2,3").code == 69
+    assert run_cli(*call, "--drop-masking", "2", "--drop-elimination", "1,3,4").code == 69
     assert run_cli(*call, "--drop-masking", "2", "--output", tmp_path / "nowhere" / "sum.npy").code == 73
     assert contents(tmp_path / "round") == before
     must(*call, "--drop-masking", "2")
@@ -298,6 +299,7 @@ def test_inspect_shows_what_it_can(tmp_path: Path, run_cli: RunCli, round_at: Ro
     assert result.code == 65
     assert "session.json: session, intact" in result.out
     assert "bad.h5" in result.err
+    assert run_cli("inspect", folder / "bad.h5", "--json").out == ""
 
 
 def test_run_takes_single_files_in_the_order_of_their_names(tmp_path: Path) -> None:

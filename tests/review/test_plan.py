@@ -136,6 +136,13 @@ def test_the_command_to_paste_keeps_every_option(tmp_path):
     assert (other.parameters.length, other.insecure_seed) == (600_000, 3)
 
 
+def test_the_command_to_paste_puts_options_before_the_end_of_options(tmp_path):
+    with pytest.raises(SecAggError) as stopped:
+        invoke("init", *OPTIONS, "--length", "272474", "--", str(tmp_path / "round"))
+    invoke(*shlex.split(stopped.value.hint.removeprefix("this would do: "))[1:])
+    assert Workspace(tmp_path / "round").session.parameters.construction == "rotation"
+
+
 def test_advice_that_does_not_fit_is_not_given(tmp_path, monkeypatch):
     monkeypatch.setattr(plan, "free_bytes", lambda _: 10**6)
     for more in ((), ("--construction", "rotation"), ("--construction", "permutation")):

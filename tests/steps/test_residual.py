@@ -127,9 +127,11 @@ def test_an_old_round_never_touches_the_residual_again(tmp_path, gradients):
         mask(later, user, tmp_path / f"g{user}.npy")
     finish(later)
     newest = residual.read_bytes()
+    stage_residual(space.residual_path(1), space.session, 1, np.ones(L))  # as a crash could leave it
     eliminate(space, 1)
     mask(space, 1, tmp_path / "g1.npy", residual=residual)
     assert residual.read_bytes() == newest
+    assert not space.residual_path(1).exists()
     residual.unlink()
     eliminate(space, 1)
     assert not residual.exists()

@@ -82,10 +82,12 @@ def eliminate(
                 for start, answer in answer_blocks(p, {m: x.masked for m, x in frozen.items()}, shares):
                     writer.write("y", start, answer)
                     progress((start + len(answer)) / p.groups)
-        if ledger.residual and not ledger.residual.committed:
-            commit_residual(space.residual_path(user), ledger.residual, user, p.length)
-            ledger.settle_residual()
-            space.residual_path(user).unlink(missing_ok=True)
+        if ledger.residual:
+            staged = space.residual_path(user)
+            if not ledger.residual.committed:
+                commit_residual(staged, ledger.residual, user, p.length)
+                ledger.settle_residual()
+            staged.unlink(missing_ok=True)
     payload = shape[0] * shape[1] * SYMBOL_BYTES
     users = sorted(survivors.digests)
     return EliminateReport(user, path, users, survivors.digest, p.by_syndromes(count), payload)

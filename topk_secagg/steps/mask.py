@@ -79,7 +79,9 @@ def mask(
     """Select, quantise and mask; the ledger line is durable before X appears."""
     space.check_user(user)
     if not sound_weight(weight):
-        raise UsageError(f"a weight of {weight:g}", "take a positive number, such as a count of samples")
+        raise UsageError(
+            f"a weight of {weight:g}", "take a positive number up to 2^53, such as a count of samples"
+        )
     session = space.session
     p = session.parameters
     signer = own_identity(space, user, identity)

@@ -57,6 +57,12 @@ def run(
             f"{len(masking)} users would mask, and {space.session.parameters.survivors} must survive",
             "let fewer users drop out",
         )
+    answering = [user for user in masking if user not in drop_elimination]
+    if len(answering) < space.session.parameters.quorum:
+        raise TooFewSurvivors(
+            f"{len(answering)} users would answer, and {space.session.parameters.quorum} answers are needed",
+            "let fewer users drop out",
+        )
     if space.survivors_path.exists() and list(read_survivors(space).digests) != masking:
         raise Refused("the survivors of this round are fixed already, and others", "take another folder")
     _check_dropped(space, drop_masking, space.masked_path, "masked")

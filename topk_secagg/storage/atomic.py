@@ -121,10 +121,10 @@ def lock(path: Path, mode: int = PUBLIC) -> Iterator[None]:
     with writing(path):
         try:
             fd = os.open(path, os.O_CREAT | os.O_RDWR, mode)
-        except PermissionError:  # somebody else's lock file
-            if mode == PRIVATE:
+        except PermissionError:
+            if mode == PRIVATE or not path.exists():
                 raise
-            fd = os.open(path, os.O_RDONLY)
+            fd = os.open(path, os.O_RDONLY)  # somebody else's lock file
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -101,7 +101,7 @@ def _weight(artifact: Artifact) -> float:
     except ValueError:
         weight = math.nan
     if not (sound_weight(weight) and weight_text(weight) == text):
-        raise artifact.bad(f"its weight is {text!r}, which is no positive number")
+        raise artifact.bad(f"its weight is {text!r}, which is no positive number up to 2^53")
     return weight
 
 
