@@ -136,7 +136,8 @@ def audit(
     space: Workspace, identities: Sequence[Path] = (), progress: Callable[[float], None] = lambda _: None
 ) -> list[Finding]:
     """All findings on a round. Damaged files become findings; only a missing session.json raises."""
-    from .audit_shares import audit_folders, audit_private
+    from .audit_folders import audit_folders
+    from .audit_shares import audit_private
 
     found = Evidence(space)
     if not _session(found):

@@ -198,14 +198,13 @@ class Artifact:
 
     def digest(self) -> str:
         """The digest of what the file holds."""
+        names = sorted(set(self.datasets) - set(self.kind.undigested))
+        if self.held is not None:
+            self.held = {name: self.read(name) for name in names}
+            return digest_at_hand(self.kind.name, self.attributes, self.held)
         digest = attributes_digest(self.attributes)
-        for name in sorted(set(self.datasets) - set(self.kind.undigested)):
-            if self.held is None:
-                _digest_dataset(digest, name, self.datasets[name], self.fd)
-            else:
-                self.held[name] = self.read(name)
-                digest.update(self.datasets[name].header(name))
-                digest.update(self.held[name].reshape(-1).view(np.uint8).data)
+        for name in names:
+            _digest_dataset(digest, name, self.datasets[name], self.fd)
         return str(digest.hexdigest())
 
     def expect_shape(self, name: str, *shape: int) -> None:
