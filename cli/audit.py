@@ -13,7 +13,7 @@ from .console import PUBLIC_SEED, Console, answered
 from .options import round_argument
 
 if TYPE_CHECKING:
-    from topk_secagg.review.audit import Finding
+    from topk_secagg.review.evidence import Finding
     from topk_secagg.storage.workspace import Workspace
 
 _VERDICTS = ("pass", "fail", "not checkable")

@@ -9,12 +9,10 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, ParamSpec
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import BadData, InputMissing, SecAggError
 from ..gradients.quantize import dequantise
@@ -22,123 +20,24 @@ from ..protocol.messages import Sparse
 from ..protocol.parameters import SYMBOL_BYTES, Parameters
 from ..protocol.rates import measured_r1, measured_r2, theorem_r1, theorem_r2
 from ..storage import documents, wire
-from ..storage.artifacts import Artifact, Attributes, opened
-from ..storage.keys import Identity, check_recipients, check_signature, read_identity
-from ..storage.public import AnswerFile, MaskedFile, Survivors, answer_rows, read_masked, read_survivors
+from ..storage.artifacts import Artifact
+from ..storage.keys import Identity, check_recipients, read_identity
+from ..storage.public import AnswerFile, answer_rows, read_masked, read_survivors
 from ..storage.workspace import Workspace
+from .audit_folders import audit_folders
+from .audit_shares import audit_private
+from .evidence import FAIL, NOT_CHECKABLE, Evidence, Finding, at_hand
 from .uniformity import FEWEST_BINS, LEAST_EXPECTED, uniformity
-
-Verdict = Literal["pass", "fail", "not checkable"]
-FAIL: Verdict = "fail"
-NOT_CHECKABLE: Verdict = "not checkable"
 
 _ONE_SET = "one survivor set, one set of X"
 _AGREE = "Y on one polynomial (Reed-Solomon)"
 _READ_GROUPS = 256
-_LONGEST = 400  # characters of a reason; a hostile file could have it quote a lot
-
-Arguments = ParamSpec("Arguments")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One point of the audit, what it was checked on, and how that came out."""
-
-    point: str
-    subject: str
-    verdict: Verdict
-    why: str
-
-
-class Evidence:
-    """The findings so far, and what was read and found sound on the way."""
-
-    def __init__(self, space: Workspace) -> None:
-        self.space = space
-        self.findings: list[Finding] = []
-        self.masked: dict[int, MaskedFile] = {}
-        self.frozen: dict[int, MaskedFile] = {}
-        self.survivors: Survivors | None = None
-        self.answered: dict[int, str] = {}
-        self.answers: list[int] = []
-        self.aggregate: dict[str, npt.NDArray[Any]] = {}
-
-    @property
-    def p(self) -> Parameters:
-        """The parameters of the round."""
-        return self.space.session.parameters
-
-    def add(self, point: str, subject: Path | str, verdict: Verdict, why: str = "") -> None:
-        """Note a finding, with paths as seen from the round and nothing that could upset a terminal."""
-        root = f"{self.space.root}/"
-        name = str(subject).removeprefix(root)
-        text = why.replace(root, "").removeprefix(f"{name}: ").removeprefix(f"{name} ")
-        self.findings.append(Finding(point, _printable(name), verdict, _printable(text[:_LONGEST])))
-
-    def check(
-        self,
-        point: str,
-        subject: Path | str,
-        work: Callable[Arguments, str | None],
-        *args: Arguments.args,
-        **kwargs: Arguments.kwargs,
-    ) -> bool:
-        """Pass unless `work` raises; it returns what is to be said of a pass."""
-        try:
-            self.add(point, subject, "pass", work(*args, **kwargs) or "")
-        except Exception as error:  # whatever a damaged file provokes must not stop the audit
-            self.blame(point, subject, error)
-            return False
-        return True
-
-    def blame(self, point: str, subject: Path | str, error: Exception) -> None:
-        """What is missing cannot be checked; anything else is a fail."""
-        verdict = NOT_CHECKABLE if isinstance(error, InputMissing) else FAIL
-        # the text of an error that nobody foresaw could hold anything, also a secret
-        foreseen = isinstance(error, SecAggError)
-        self.add(point, subject, verdict, str(error) if foreseen else f"unreadable ({type(error).__name__})")
-
-    def examine(
-        self,
-        path: Path,
-        kind: str,
-        expected: Attributes,
-        content: Callable[[Artifact], str | None],
-        files: ExitStack,
-        last: str = "ranges",
-    ) -> bool:
-        """Schema, digest, session, signature and content of an HDF5 file; it stays open in `files`."""
-        signers = self.space.session.recipients if kind in ("masked", "elimination") else None
-        points = ["schema", "digest", "session and user", *["signature"][: bool(signers)], last]
-        try:
-            artifact = files.enter_context(opened(path, kind, verify=False))
-            self.add(points.pop(0), path, "pass", f"a {kind} file of version 1")
-            if artifact.digest() != artifact.attributes["sha256"]:
-                raise artifact.bad("its content does not match its digest: the file is damaged")
-            self.add(points.pop(0), path, "pass")
-            artifact.expect(expected)
-            self.add(points.pop(0), path, "pass")
-            if signers:
-                check_signature(artifact, signers[artifact.attributes["user"] - 1])
-                self.add(points.pop(0), path, "pass")
-            why = content(artifact)
-            self.add(points.pop(0), path, "pass", why or "")
-        except Exception as error:
-            failed = points.pop(0)
-            self.blame(failed, path, error)
-            for point in points:
-                self.add(point, path, NOT_CHECKABLE, f"its {failed} could not be confirmed")
-            return False
-        return True
 
 
 def audit(
     space: Workspace, identities: Sequence[Path] = (), progress: Callable[[float], None] = lambda _: None
 ) -> list[Finding]:
     """All findings on a round. Damaged files become findings; only a missing session.json raises."""
-    from .audit_folders import audit_folders
-    from .audit_shares import audit_private
-
     found = Evidence(space)
     if not _session(found):
         found.add("everything else", ".", NOT_CHECKABLE, "it takes a sound session.json")
@@ -167,19 +66,6 @@ def _openers(found: Evidence, identities: Sequence[Path]) -> dict[int, Identity]
             raise BadData(f"{path} does not hold the keys of any user of this round", "check --identity")
         openers[users[0]] = identity
     return openers
-
-
-def at_hand(path: Path) -> bool:
-    """Whether there is such a file; one in a closed folder counts, and reading it will say why it fails."""
-    try:
-        path.lstat()
-    except OSError as error:
-        return not isinstance(error, FileNotFoundError | NotADirectoryError)
-    return True
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
 
 
 def _session(found: Evidence) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from ..errors import BadData, InputMissing
 from ..storage import documents
 from ..storage.artifacts import FORMAT, opened
-from .audit import FAIL, NOT_CHECKABLE, Evidence
+from .evidence import FAIL, NOT_CHECKABLE, Evidence
 
 _ONLY = "only files of the round"
 _PRIVATE_FOLDERS = ("secrets", "shares")

@@ -28,7 +28,7 @@ from ..storage.public import answer_rows
 from ..storage.sealing import sealed_share_rows
 from ..storage.secrets import StoredSecret, read_secret
 from ..storage.shares import ShareFile, share_rows
-from .audit import FAIL, NOT_CHECKABLE, Evidence, at_hand
+from .evidence import FAIL, NOT_CHECKABLE, Evidence, at_hand
 
 Coordinates = npt.NDArray[np.int64]
 

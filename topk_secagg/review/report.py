@@ -20,7 +20,7 @@ from ..storage.workspace import Workspace
 from .uniformity import LEAST_EXPECTED, histogram
 
 if TYPE_CHECKING:
-    from .audit import Finding, Verdict
+    from .evidence import Finding, Verdict
 
 _LISTED = 12  # names in a line
 _FEW = 2  # passes of one point that are worth a line each
