@@ -6,6 +6,7 @@ Users are numbered from 1 and arrays from 0, as in the package. Vectors are list
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import combinations
@@ -41,20 +42,26 @@ def top_k(gradient: Sequence[float], k: int) -> Vector:
 
 
 def bucket_top(gradient: Sequence[float], buckets: int, picks: int) -> Vector:
-    """The same for each bucket {k : k mod B = b} in turn; padding (k >= L) comes after everything else."""
+    """The same for each bucket {k : k mod B = b} in turn: its P coordinates of largest magnitude."""
     chosen = []
     for b in range(buckets):
         inside = [k for k in range(len(gradient)) if k % buckets == b]
-        best = sorted(inside, key=lambda k: (-abs(gradient[k]), k))
-        padding = [k for k in range(len(gradient), len(gradient) + buckets) if k % buckets == b]
-        chosen += sorted((best + padding)[:picks])
+        assert len(inside) >= picks, "a pick is always a coordinate"
+        chosen += sorted(sorted(inside, key=lambda k: (-abs(gradient[k]), k))[:picks])
     return chosen
 
 
-def roundings(value: float, scale: int) -> set[int]:
-    """What stochastic rounding may make of a value: the integers next to value * scale, exactly."""
-    steps = Fraction(value) * scale
-    return {math.floor(steps), math.ceil(steps)}
+def roundings(value: float, scale: int) -> dict[int, Fraction]:
+    """What stochastic rounding makes of y = value * scale: the integers next to y, with probabilities."""
+    y = Fraction(value) * scale
+    below = math.floor(y)
+    return {v: p for v, p in ((below, 1 - (y - below)), (below + 1, y - below)) if p > 0}
+
+
+def roundings_never_zero(value: float, scale: int) -> dict[int, Fraction]:
+    """The same, but for |y| < 1: +1 with probability (1 + y)/2, else -1."""
+    y = Fraction(value) * scale
+    return roundings(value, scale) if abs(y) >= 1 else {-1: (1 - y) / 2, 1: (1 + y) / 2}
 
 
 def lifted(symbol: int, q: int) -> int:
@@ -67,14 +74,11 @@ def plain_sum(inputs: Sequence[Pairs], length: int, q: int) -> Vector:
     total = [0] * length
     for pairs in inputs:
         for k, w in pairs:
-            if k < length:
-                total[k] = (total[k] + w) % q
-            else:
-                assert w == 0, "padding is zero"
+            total[k] = (total[k] + w) % q
     return total
 
 
-# Polynomials
+# Polynomials and linear systems
 
 
 def interpolated(nodes: Sequence[int], values: Sequence[int], x: int, q: int) -> int:
@@ -100,7 +104,33 @@ def lagrange_matrix(nodes: Sequence[int], points: Sequence[int], q: int) -> list
     return [[interpolated(nodes, row, x, q) for row in unit] for x in points]
 
 
-# Offline phase
+def reduced(matrix: Sequence[Sequence[int]], q: int) -> tuple[list[Vector], Vector]:
+    """The reduced row echelon form, and the columns of its pivots."""
+    rows = [[v % q for v in row] for row in matrix]
+    pivots: Vector = []
+    for column in range(len(rows[0])):
+        top = len(pivots)
+        found = next((i for i in range(top, len(rows)) if rows[i][column]), None)
+        if found is None:
+            continue
+        rows[top], rows[found] = rows[found], rows[top]
+        inverse = pow(rows[top][column], -1, q)
+        rows[top] = [v * inverse % q for v in rows[top]]
+        for i, row in enumerate(rows):
+            if i != top and row[column]:
+                rows[i] = [(v - row[column] * u) % q for v, u in zip(row, rows[top], strict=True)]
+        pivots.append(column)
+    return rows, pivots
+
+
+def solved(matrix: Sequence[Vector], right: Sequence[int], q: int) -> Vector | None:
+    """The one x with matrix * x = right; None if there is none, or more than one."""
+    rows, pivots = reduced([[*row, v] for row, v in zip(matrix, right, strict=True)], q)
+    unknowns = len(matrix[0])
+    return [row[-1] for row in rows[:unknowns]] if pivots == list(range(unknowns)) else None
+
+
+# `permutation`: offline phase
 
 
 def cut(vector: Vector, blocks: int, width: int) -> list[Vector]:
@@ -117,17 +147,6 @@ def permutation_rows(pi: Sequence[int], r: Sequence[int], blocks: int) -> list[t
         sigma_i = next(k for k in range(length) if pi[k] == i)
         p_i = [int(j == sigma_i) for j in range(length)]
         rows.append((cut(p_i, blocks, math.ceil(length / blocks)), r[sigma_i]))
-    return rows
-
-
-def rotation_rows(
-    s: Sequence[int], r: Sequence[int], blocks: int, picks: int, width: int
-) -> list[tuple[list[Vector], int]]:
-    """For each pick: e_s in the slot of its bucket and nothing in the other slots, and r."""
-    rows = []
-    for i in range(len(s)):
-        slot = i // picks % blocks
-        rows.append(([[int(d == slot and j == s[i]) for j in range(width)] for d in range(blocks)], r[i]))
     return rows
 
 
@@ -155,7 +174,7 @@ def shares(
     ]
 
 
-# Masked-input phase
+# `permutation`: masked-input phase
 
 
 def mask_permutation(pi: Sequence[int], r: Sequence[int], sparse: Pairs, q: int) -> Pairs:
@@ -163,14 +182,7 @@ def mask_permutation(pi: Sequence[int], r: Sequence[int], sparse: Pairs, q: int)
     return sorted((pi[k], (w + r[k]) % q) for k, w in sparse)
 
 
-def mask_rotation(
-    s: Sequence[int], r: Sequence[int], sparse: Pairs, buckets: int, width: int, q: int
-) -> Pairs:
-    """((k - s) mod M, w + r) pick by pick, where k is the place within the bucket."""
-    return [((k // buckets - s[i]) % width, (w + r[i]) % q) for i, (k, w) in enumerate(sparse)]
-
-
-# Mask-elimination phase
+# `permutation`: mask-elimination phase
 
 ShareRows = list[tuple[Vector, Vector]]
 
@@ -186,29 +198,7 @@ def answer_permutation(masked: Mapping[int, Pairs], held: Mapping[int, ShareRows
     return [y]
 
 
-def answer_rotation(
-    masked: Mapping[int, Pairs], held: Mapping[int, ShareRows], blocks: int, picks: int, q: int
-) -> list[Vector]:
-    """Y_n[g] = sum over m and the picks of group g of rotate(x f - h, delta)."""
-    rows = len(next(iter(held.values())))
-    width = len(next(iter(held.values()))[0][0])
-    y = [[0] * width for _ in range(rows // (blocks * picks))]
-    for m, pairs in masked.items():
-        for i, (delta, x) in enumerate(pairs):
-            f, h = held[m][i]
-            group = y[i // (blocks * picks)]
-            for j in range(width):
-                to = (j + delta) % width
-                group[to] = (group[to] + x * f[j] - h[j]) % q
-    return y
-
-
-def syndromes(vector: Vector, count: int, q: int) -> Vector:
-    """S_j = sum_i v_i (i + 1)^j."""
-    return [sum(v * pow(i + 1, j, q) for i, v in enumerate(vector)) % q for j in range(count)]
-
-
-# Decoding
+# `permutation`: decoding
 
 
 def decode(
@@ -230,9 +220,199 @@ def joined_permutation(decoded: list[list[Vector]], length: int) -> Vector:
     return whole[:length]
 
 
-def joined_rotation(decoded: list[list[Vector]], length: int) -> Vector:
-    """Block d of group g is bucket g D + d; place j of bucket b is coordinate j B + b."""
-    buckets = [block for group in decoded for block in group]
-    whole = [bucket[j] for j in range(len(buckets[0])) for bucket in buckets]
-    assert not any(whole[length:]), "padding is zero"
+# `moments`: sizes and points
+
+
+def bucket_count(K: int, picks: int) -> int:
+    """B = ceil(K/P)."""
+    return -(-K // picks)
+
+
+def place_count(length: int, buckets: int) -> int:
+    """M = ceil(L/B)."""
+    return -(-length // buckets)
+
+
+def order_of_places(M: int, q: int) -> int:
+    """n, the smallest divisor of q-1 that is >= M."""
+    low = [d for d in range(1, math.isqrt(q - 1) + 1) if (q - 1) % d == 0]
+    return min(d for e in low for d in (e, (q - 1) // e) if d >= M)
+
+
+def smallest_generator(q: int) -> int:
+    """The smallest g whose powers are all of F_q*: g^((q-1)/p) is not 1 for any prime p that divides q-1."""
+    low = [d for d in range(1, math.isqrt(q - 1) + 1) if (q - 1) % d == 0]
+    primes = [d for e in low for d in (e, (q - 1) // e) if is_prime(d)]
+    return next(g for g in range(1, q) if all(pow(g, (q - 1) // p, q) != 1 for p in primes))
+
+
+def element_of_order(n: int, q: int) -> int:
+    """gamma = g^((q-1)/n)."""
+    return pow(smallest_generator(q), (q - 1) // n, q)
+
+
+def moment_count(users: int, picks: int, n: int) -> int:
+    """W = min(2 N P, n); W1 is the same for the |U1| survivors."""
+    return min(2 * users * picks, n)
+
+
+def point_of_bucket(b: int, beta: Sequence[int], users: int, colluders: int) -> int:
+    """beta_(1 + b mod (N-T)), of the points beta_1, beta_2, ..."""
+    return beta[b % (users - colluders)]
+
+
+def bucket_points(buckets: int, beta: Sequence[int], users: int, colluders: int) -> Vector:
+    """The points of the buckets 0..B-1."""
+    return [point_of_bucket(b, beta, users, colluders) for b in range(buckets)]
+
+
+# `moments`: the phases. points[b] is the point of bucket b; row i = b P + pick; z[row][t][j] is the noise.
+
+
+def moments_shares(
+    s: Sequence[int],
+    rho: Sequence[int],
+    z: Sequence[Sequence[Vector]],
+    alpha: Sequence[int],
+    points: Sequence[int],
+    picks: int,
+    gamma: int,
+    W: int,
+    q: int,
+) -> list[list[Vector]]:
+    """[m][i][j]: g_j(alpha_m) = rho^-1 gamma^(s j) + (alpha_m - beta_b) * sum_t z_(t,j) alpha_m^t."""
+    return [
+        [
+            [
+                (
+                    pow(rho[i], -1, q) * pow(gamma, s[i] * j, q)
+                    + (a - points[i // picks]) * sum(z_t[j] * a**t for t, z_t in enumerate(z[i]))
+                )
+                % q
+                for j in range(W)
+            ]
+            for i in range(len(s))
+        ]
+        for a in alpha
+    ]
+
+
+def mask_moments(s: Sequence[int], rho: Sequence[int], sparse: Pairs, buckets: int, n: int, q: int) -> Pairs:
+    """((k // B - s) mod n, w rho) pick by pick."""
+    return [((k // buckets - s[i]) % n, w * rho[i] % q) for i, (k, w) in enumerate(sparse)]
+
+
+def answer_moments(
+    masked: Mapping[int, Pairs],
+    held: Mapping[int, list[Vector]],
+    alpha_n: int,
+    points: Sequence[int],
+    D: int,
+    picks: int,
+    W1: int,
+    gamma: int,
+    q: int,
+) -> list[Vector]:
+    """[group][j]: the sum over its buckets b of l_b(alpha_n) * sum of x gamma^(delta j) g_j(alpha_n)."""
+    y = []
+    for first in range(0, len(points), D):
+        group = range(first, min(first + D, len(points)))
+        (basis,) = lagrange_matrix([points[b] for b in group], [alpha_n], q)
+        symbols = [0] * W1
+        for m, pairs in masked.items():
+            for i in range(first * picks, group.stop * picks):
+                delta, x = pairs[i]
+                for j in range(W1):
+                    symbols[j] += basis[i // picks - first] * x * pow(gamma, delta * j, q) * held[m][i][j]
+        y.append([v % q for v in symbols])
+    return y
+
+
+def decode_moments(
+    answers: Mapping[int, list[Vector]], alpha: Sequence[int], points: Sequence[int], D: int, q: int
+) -> list[Vector]:
+    """[b][j]: the value at beta_b of the polynomial through all the answers for the group of bucket b."""
+    nodes = [alpha[n - 1] for n in answers]
+    return [
+        interpolated_vectors(nodes, [y[b // D] for y in answers.values()], points[b], q)
+        for b in range(len(points))
+    ]
+
+
+def moments_of(vector: Sequence[int], W: int, gamma: int, q: int) -> Vector:
+    """S_j = sum_k v_k gamma^(k j), j < W."""
+    return [sum(v * pow(gamma, k * j, q) for k, v in enumerate(vector)) % q for j in range(W)]
+
+
+def recover(moments: Vector, n: int, t: int, gamma: int, q: int) -> Vector | None:
+    """The vector of length n and weight <= t that has these moments, at least min(2t, n) of them, or None.
+
+    With all n moments: v_k = (1/n) sum_j S_j gamma^(-k j). Else by Prony's method: the Hankel matrix
+    (S_(i+j)) of size t has the rank v of the vector's weight; S_(i+v) = sum_j c_j S_(i+j); the places k are
+    those where x^v - sum_j c_j x^j is zero at gamma^k; the values solve the Vandermonde system.
+    """
+    if len(moments) == n:
+        whole = [v * pow(n, -1, q) % q for v in moments_of(moments, n, pow(gamma, -1, q), q)]
+        return whole if sum(v != 0 for v in whole) <= t else None
+    assert len(moments) >= 2 * t > 0
+    hankel = [[moments[i + j] for j in range(t)] for i in range(t)]
+    v = len(reduced(hankel, q)[1])
+    c = solved([row[:v] for row in hankel[:v]], moments[v : 2 * v], q) if v else []
+    if c is None:
+        return None
+    roots = [pow(gamma, k, q) for k in range(n)]
+    places = [
+        k for k, x in enumerate(roots) if (pow(x, v, q) - sum(c[j] * pow(x, j, q) for j in range(v))) % q == 0
+    ]
+    values = solved([[pow(roots[k], j, q) for k in places] for j in range(len(moments))], moments, q)
+    if values is None:
+        return None
+    found = dict(zip(places, values, strict=True))
+    return [found.get(k, 0) for k in range(n)]
+
+
+def joined_moments(buckets: Sequence[Vector], length: int) -> Vector:
+    """Place p of bucket b is coordinate p B + b; places that are no coordinate are zero."""
+    whole = [bucket[p] for p in range(len(buckets[0])) for bucket in buckets]
+    assert not any(whole[length:]), "places that are no coordinate are zero"
     return whole[:length]
+
+
+def moments_round(
+    inputs: Mapping[int, Pairs],
+    U1: Sequence[int],
+    U2: Sequence[int],
+    D: int,
+    *,
+    N: int,
+    T: int,
+    L: int,
+    K: int,
+    P: int,
+    q: int,
+    rng: random.Random,
+) -> Vector:
+    """A whole round: the sum of the inputs of U1, decoded from the answers of U2, |U2| >= D + T."""
+    B = bucket_count(K, P)
+    n = order_of_places(place_count(L, B), q)
+    gamma, W, W1 = element_of_order(n, q), moment_count(N, P, n), moment_count(len(U1), P, n)
+    drawn = rng.sample(range(q), 2 * N - T)
+    alpha, points = drawn[:N], bucket_points(B, drawn[N:], N, T)
+    shared, masked = {}, {}
+    for m in U1:
+        s = [rng.randrange(n) for _ in range(B * P)]
+        rho = [rng.randrange(1, q) for _ in range(B * P)]
+        z = [[[rng.randrange(q) for _ in range(W)] for _ in range(T)] for _ in range(B * P)]
+        shared[m] = moments_shares(s, rho, z, alpha, points, P, gamma, W, q)
+        masked[m] = mask_moments(s, rho, inputs[m], B, n, q)
+    answers = {
+        u: answer_moments(masked, {m: shared[m][u - 1] for m in U1}, alpha[u - 1], points, D, P, W1, gamma, q)
+        for u in U2
+    }
+    decoded = decode_moments(answers, alpha, points, D, q)
+    sums = []
+    for moments in decoded:
+        recovered = recover(moments, n, len(U1) * P, gamma, q)
+        assert recovered is not None, "the moments are those of a sum"
+        sums.append(recovered)
+    return joined_moments(sums, L)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 
 class SecAggError(Exception):
-    """An error with one line that says what is wrong and a hint that says what to do."""
+    """An error with one line that says what is wrong and a hint that says what to do.
+
+    `topic` names what the hint is about, for callers that can say it in their own words: the library knows no
+    command-line options.
+    """
 
     exit_code = 1
 
-    def __init__(self, message: str, hint: str = "") -> None:
+    def __init__(self, message: str, hint: str = "", topic: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.topic = topic
 
 
 class UsageError(SecAggError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import galois
@@ -13,17 +14,21 @@ from hypothesis import strategies as st
 
 from topk_secagg.algebra.field import (
     DEFAULT_FIELD,
-    SYMBOL,
-    Montgomery,
+    SMALL_FIELD,
     add,
+    divisors,
     is_prime,
+    multiply,
+    prime_factors,
+    smallest_generator,
+    stored_type,
     to_field,
-    to_montgomery,
     to_signed,
 )
 
-PRIMES = (5, 7, 97, 65537, 2**31 - 1, 4294967279, DEFAULT_FIELD)
-primes = st.sampled_from(PRIMES) | st.integers(5, DEFAULT_FIELD).map(oracle.next_prime)
+LARGEST = 2**32 - 5
+PRIMES = (5, 7, 97, SMALL_FIELD, 65537, 2**31 - 1, DEFAULT_FIELD, LARGEST)
+primes = st.sampled_from(PRIMES) | st.integers(5, LARGEST).map(oracle.next_prime)
 
 
 def test_primes_below_twenty_thousand_by_trial_division() -> None:
@@ -36,7 +41,7 @@ def test_primes_around_the_upper_end_by_trial_division() -> None:
     around = range(2**32 - 60, 2**32 + 20)
     found = [n for n in around if is_prime(n)]
     assert found == [n for n in around if oracle.is_prime(n)]
-    assert max(n for n in found if n < 2**32) == DEFAULT_FIELD == 2**32 - 5
+    assert max(n for n in found if n < 2**32) == LARGEST
 
 
 def test_random_numbers_against_galois() -> None:
@@ -61,13 +66,48 @@ def test_composites_that_fool_weaker_tests_are_not_primes(n: int) -> None:
     assert not is_prime(n)
 
 
+def test_the_fields_of_practice_are_primes_with_many_divisors_below_them() -> None:
+    assert oracle.is_prime(DEFAULT_FIELD)
+    assert prime_factors(DEFAULT_FIELD - 1) == ((2, 6), (3, 5), (5, 2), (7, 1), (11, 2), (13, 1))
+    assert len(divisors(DEFAULT_FIELD - 1)) == 1512
+    assert oracle.is_prime(SMALL_FIELD)
+    assert prime_factors(SMALL_FIELD - 1) == ((2, 4), (3, 2), (5, 1), (7, 1), (13, 1))
+
+
+@given(st.integers(1, 5000) | st.integers(1, 2**32) | primes)
+def test_prime_factors_are_increasing_primes_that_multiply_to_the_number(n: int) -> None:
+    factors = prime_factors(n)
+    assert math.prod(prime**exponent for prime, exponent in factors) == n
+    assert [prime for prime, _ in factors] == sorted({prime for prime, _ in factors})
+    assert all(oracle.is_prime(prime) and exponent >= 1 for prime, exponent in factors)
+
+
+def test_divisors_are_all_of_them_in_order() -> None:
+    for n in range(1, 1000):
+        assert divisors(n) == tuple(d for d in range(1, n + 1) if n % d == 0)
+
+
+def test_the_generator_is_the_smallest_one() -> None:
+    for q in [n for n in range(5, 600) if oracle.is_prime(n)] + list(PRIMES):
+        assert smallest_generator(q) == oracle.smallest_generator(q)
+
+
+@pytest.mark.parametrize(
+    ("q", "stored"), [(5, "<u2"), (SMALL_FIELD, "<u2"), (65537, "<u4"), (DEFAULT_FIELD, "<u4")]
+)
+def test_symbols_below_two_to_the_sixteen_are_stored_in_two_bytes(q: int, stored: str) -> None:
+    assert stored_type(q) == np.dtype(stored)
+
+
 @given(primes, st.data())
-def test_add_is_addition_modulo_q(q: int, data: st.DataObject) -> None:
+def test_add_and_multiply_are_those_of_the_integers_modulo_q(q: int, data: st.DataObject) -> None:
     symbols = st.lists(st.sampled_from([0, 1, q - 1]) | st.integers(0, q - 1), min_size=6, max_size=6)
     a, b = data.draw(symbols), data.draw(symbols)
-    total = add(np.array(a, dtype=SYMBOL), np.array(b, dtype=SYMBOL), q)
-    assert total.dtype == SYMBOL
+    both = np.array(a, dtype=np.uint32), np.array(b, dtype=np.uint32)
+    total, product = add(*both, q), multiply(*both, q)
+    assert total.dtype == product.dtype == np.uint32
     assert total.tolist() == [(x + y) % q for x, y in zip(a, b, strict=True)]
+    assert product.tolist() == [x * y % q for x, y in zip(a, b, strict=True)]
 
 
 @given(primes, st.data())
@@ -75,25 +115,13 @@ def test_signed_integers_come_back_from_the_field(q: int, data: st.DataObject) -
     half = (q - 1) // 2
     signed = data.draw(st.lists(st.sampled_from([-half, -1, 0, half]) | st.integers(-half, half), max_size=8))
     symbols = to_field(np.array(signed, dtype=np.int64), q)
-    assert symbols.dtype == SYMBOL
+    assert symbols.dtype == np.uint32
     assert symbols.tolist() == [v % q for v in signed]
     assert to_signed(symbols, q).tolist() == signed
 
 
 @pytest.mark.parametrize("q", [5, 7, 97])
 def test_the_centred_lift_is_a_bijection(q: int) -> None:
-    lifted = to_signed(np.arange(q, dtype=SYMBOL), q).tolist()
+    lifted = to_signed(np.arange(q, dtype=np.uint32), q).tolist()
     assert sorted(lifted) == list(range(-(q - 1) // 2, (q - 1) // 2 + 1))
     assert lifted == [oracle.lifted(v, q) for v in range(q)]
-
-
-@given(primes, st.data())
-def test_montgomery_constants_and_form(q: int, data: st.DataObject) -> None:
-    constants = Montgomery.of(q)
-    assert int(constants.q) == q
-    assert int(constants.inverse) * q % 2**32 == 1
-    values = data.draw(st.lists(st.sampled_from([0, 1, q - 1]) | st.integers(0, q - 1), max_size=8))
-    for kind in (np.uint32, np.uint64):
-        form = to_montgomery(np.array(values, dtype=kind), q)
-        assert form.dtype == np.uint64
-        assert form.tolist() == [v * 2**32 % q for v in values]

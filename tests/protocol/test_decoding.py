@@ -2,148 +2,157 @@
 
 from __future__ import annotations
 
-import itertools
+from itertools import combinations
 
 import numpy as np
 import oracle
 import pytest
+from small_rounds import Round, any_inputs, round_of
 
-from topk_secagg.algebra.lagrange import default_points
-from topk_secagg.algebra.randomness import CipherRandomness
-from topk_secagg.errors import BadData
-from topk_secagg.gradients.sparsify import select_top
+from topk_secagg.errors import BadData, TooFewSurvivors
 from topk_secagg.protocol import decoding
-from topk_secagg.protocol.elimination import answer_blocks
-from topk_secagg.protocol.masking import mask_input
-from topk_secagg.protocol.messages import Points, Sparse
-from topk_secagg.protocol.offline import draw_secret
-from topk_secagg.protocol.parameters import Parameters
-from topk_secagg.protocol.round import InMemoryAnswer, deal
+from topk_secagg.protocol.constructions import construction
+from topk_secagg.protocol.round import InMemoryAnswer, InMemoryShares
 
 N = 8
-KINDS = [
-    ("permutation", "dense"),
-    ("rotation", "dense"),
-    ("rotation", "syndrome"),
-    ("permutation", "syndrome"),
-]
+EVERYBODY = range(1, N + 1)
+FOUR = {"N": N, "U": 4, "T": 2, "L": 83, "K": 4}
+KINDS = {  # parameters, whether as a fallback, and the quorum
+    "permutation": (FOUR, False, 4),
+    "permutation, small field": ({**FOUR, "q": 97}, False, 4),
+    "moments": ({**FOUR, "P": 2}, False, 4),
+    "moments, small field": ({**FOUR, "P": 2, "q": 97}, False, 4),
+    "moments, two spare": ({**FOUR, "P": 1, "spare": 2}, False, 6),
+    "moments, three spare, transformed": ({**FOUR, "P": 4, "spare": 3, "q": 65521}, False, 5),
+    "moments, none spare, fallback": ({**FOUR, "P": 1, "spare": 0, "q": 2**32 - 5}, True, 4),
+}
 
 
-class Round:
-    def __init__(self, construction, elimination, q=2**32 - 5):
-        self.p = p = Parameters.choose(
-            users=N, survivors=4, colluders=2, top_k=4, length=83, field=q, construction=construction,
-            picks=2 if construction == "rotation" else None, elimination=elimination, clip=1.0,
-        )  # fmt: skip
-        self.points = Points(*map(tuple, default_points(N, 4, q)))
-        rng = np.random.default_rng(1)
-        source = {n: CipherRandomness(bytes([n] * 32)) for n in range(1, N + 1)}
-        secrets = {n: draw_secret(p, source[n]) for n in source}
-        dealt = {n: deal(p, self.points, secrets[n], source[n]) for n in source}
-        inputs = {}
-        for n in source:
-            index = select_top(p, rng.uniform(-1, 1, p.length))
-            value = np.where(index < p.length, rng.integers(q, size=index.size), 0).astype(np.uint32)
-            inputs[n] = Sparse(index, value)
-        masked = {n: mask_input(p, secrets[n], inputs[n]) for n in source}
-        self.plain = oracle.plain_sum(
-            [
-                [(int(k), int(w)) for k, w in zip(x.index, x.value, strict=True) if k < p.length]
-                for x in inputs.values()
-            ],
-            p.length,
-            q,
-        )
-        self.answers = {
-            n: np.concatenate(
-                [b.answer for b in answer_blocks(p, masked, {m: dealt[m][n - 1] for m in source})]
-            )
-            for n in source
-        }
+class Decoding:
+    """A round of eight users that all answer."""
 
-    def decode(self, answers, **options):
-        files = {n: InMemoryAnswer(y) for n, y in answers.items()}
-        found = decoding.decode(self.p, self.points, N, files, CipherRandomness(bytes(32)), **options)
-        total = [0] * self.p.length
-        for k, w in zip(found.total.index, found.total.value, strict=True):
-            total[int(k)] = int(w)
-        return total, found.corrected
+    def __init__(self, raw: dict[str, int], fallback: bool, quorum: int) -> None:
+        self.round, self.fallback, self.quorum = Round.of(round_of(**raw), "decoding"), fallback, quorum
+        self.most = (N - quorum) // 2
+        shape = construction(self.round.p).answer_shape(N, fallback=fallback)
+        assert (shape.quorum, shape.blocks) == (quorum, quorum - 2)
+        self.answers = self.round.answers(EVERYBODY, fallback=fallback)
+        self.plain = self.round.plain_sum(EVERYBODY)
 
-    def spoiled(self, wrong, how):
-        rng = np.random.default_rng(2)
-        answers = {n: y.copy() for n, y in self.answers.items()}
+    def decode(
+        self, answers: dict[int, InMemoryAnswer], *, strict: bool = False
+    ) -> tuple[list[int], list[int]]:
+        return self.round.decode(N, answers, fallback=self.fallback, strict=strict)
+
+    def spoiled(self, wrong: tuple[int, ...], how: str) -> dict[int, InMemoryAnswer]:
+        rng, q = np.random.default_rng(2), self.round.p.field
+        answers = {n: InMemoryAnswer(y.y.copy()) for n, y in self.answers.items()}
         for n in wrong:
-            y = answers[n].reshape(-1)
+            y = answers[n].y.reshape(-1)
             if how == "one symbol":
-                y[n % y.size] = (int(y[n % y.size]) + 1) % self.p.field
+                y[n % y.size] = (int(y[n % y.size]) + 1) % q
             elif how == "all symbols":
-                y[:] = rng.integers(self.p.field, size=y.size)
+                y[:] = rng.integers(q, size=y.size)
             else:  # the same lie for all: another polynomial
-                y[:] = (y.astype(np.uint64) + 12345 + self.points.alpha[n - 1]) % self.p.field
+                y[:] = (y.astype(np.uint64) + 12345 + self.round.points.alpha[n - 1]) % q
         return answers
 
 
-@pytest.fixture(scope="module", params=KINDS, ids=["-".join(kind) for kind in KINDS])
-def round_(request):
-    return Round(*request.param)
+@pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS)
+def eight(request: pytest.FixtureRequest) -> Decoding:
+    return Decoding(*request.param)
 
 
 @pytest.mark.parametrize("how", ["one symbol", "all symbols", "a common lie"])
-def test_every_one_or_two_wrong_users_of_eight_are_corrected_and_named(round_, how):
-    for count in (1, 2):
-        for wrong in itertools.combinations(range(1, N + 1), count):
-            total, corrected = round_.decode(round_.spoiled(wrong, how))
-            assert corrected == list(wrong)
-            assert total == round_.plain
-
-
-def test_without_errors_nobody_is_named(round_):
-    assert round_.decode(round_.answers) == (round_.plain, [])
+def test_wrong_users_up_to_half_the_surplus_are_corrected_and_named(eight: Decoding, how: str) -> None:
+    assert eight.decode(eight.answers) == (eight.plain, [])
+    for count in range(1, eight.most + 1):
+        for wrong in combinations(EVERYBODY, count):
+            assert eight.decode(eight.spoiled(wrong, how)) == (eight.plain, list(wrong))
 
 
 @pytest.mark.parametrize("how", ["one symbol", "all symbols"])
-def test_beyond_the_limit_the_result_is_refused(round_, how):
-    for wrong in itertools.combinations(range(1, N + 1), 3):
-        with pytest.raises(BadData, match="at least 3 wrong"):
-            round_.decode(round_.spoiled(wrong, how))
+def test_beyond_the_limit_the_result_is_refused(eight: Decoding, how: str) -> None:
+    for wrong in list(combinations(EVERYBODY, eight.most + 1))[::3]:
+        with pytest.raises(BadData, match=f"at least {eight.most + 1} answers are wrong"):
+            eight.decode(eight.spoiled(wrong, how))
 
 
-def test_errors_of_different_users_in_different_coordinates_count_together(round_):
-    with pytest.raises(BadData, match="at least 3 wrong"):
-        round_.decode(round_.spoiled((1, 4, 7), "one symbol"))
+def test_strict_refuses_at_the_first_inconsistency(eight: Decoding) -> None:
+    assert eight.decode(eight.answers, strict=True) == (eight.plain, [])
+    with pytest.raises(BadData, match="strict decoding"):
+        eight.decode(eight.spoiled((3,), "one symbol"), strict=True)
 
 
-def test_strict_refuses_at_the_first_inconsistency(round_):
-    assert round_.decode(round_.answers, strict=True) == (round_.plain, [])
-    with pytest.raises(BadData, match="--strict"):
-        round_.decode(round_.spoiled((3,), "one symbol"), strict=True)
+def test_one_answer_beyond_the_quorum_detects_but_cannot_name(eight: Decoding) -> None:
+    some = range(1, eight.quorum + 2)
+    assert eight.decode({n: eight.answers[n] for n in some}) == (eight.plain, [])
+    for wrong in some:
+        spoiled = eight.spoiled((wrong,), "one symbol")
+        with pytest.raises(BadData, match="at least 1 answer is wrong; cannot identify which"):
+            eight.decode({n: spoiled[n] for n in some})
 
 
-def test_one_spare_answer_detects_but_cannot_name(round_):
-    answers = {n: y for n, y in round_.spoiled((2,), "one symbol").items() if n <= 5}
-    with pytest.raises(BadData, match="cannot be told"):
-        round_.decode(answers)
+def test_with_no_answer_to_spare_a_spoiled_one_still_shows_when_the_sum_is_not_sparse(
+    eight: Decoding,
+) -> None:
+    for wrong in range(1, eight.quorum + 1):
+        spoiled = eight.spoiled((wrong,), "all symbols")
+        with pytest.raises(BadData, match="an answer or a share is wrong"):
+            eight.decode({n: spoiled[n] for n in range(1, eight.quorum + 1)})
 
 
-def test_with_no_spare_answer_a_spoiled_one_still_shows_when_the_sum_is_not_sparse(round_):
-    answers = {n: y for n, y in round_.spoiled((2,), "all symbols").items() if n <= 4}
-    with pytest.raises(BadData, match="is wrong"):
-        round_.decode(answers)
+def test_fewer_answers_than_determine_the_polynomial_are_refused(eight: Decoding) -> None:
+    few = {n: eight.answers[n] for n in range(1, eight.quorum)}
+    with pytest.raises(TooFewSurvivors, match=f"{eight.quorum - 1} answers, and {eight.quorum} are needed"):
+        eight.decode(few)
 
 
-def test_small_fields_are_checked_as_surely():
-    small = Round("permutation", "dense", q=97)
-    for n in range(1, N + 1):
-        total, corrected = small.decode(small.spoiled((n,), "one symbol"))
-        assert (total, corrected) == (small.plain, [n])
-
-
-def test_the_check_is_what_notices(round_, monkeypatch):
+def test_the_check_is_what_notices(eight: Decoding, monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: with the check taken out, a wrong answer goes through as a wrong sum or a late failure."""
     monkeypatch.setattr(decoding, "_wrong_users", lambda *_, **__: [])
     try:
-        total, corrected = round_.decode(round_.spoiled((1,), "one symbol"))
+        total, corrected = eight.decode(eight.spoiled((1,), "one symbol"))
     except BadData:
         return
     assert corrected == []
-    assert total != round_.plain
+    assert total != eight.plain
+
+
+# Dealers and inputs that are wrong, while all answers agree
+
+
+@pytest.mark.parametrize("raw", [{"K": 4}, {"K": 4, "P": 1}, {"K": 4, "P": 1, "spare": 0}], ids=str)
+def test_a_dealer_that_shares_no_selectors_is_noticed_though_nobody_can_be_named(raw: dict[str, int]) -> None:
+    whole = Round.of(round_of(5, 3, 1, L=200, **raw), "dealer")
+    for m in range(1, 6):  # the same for every user: another constant term of the polynomial
+        garbage = np.random.default_rng(1)
+        tables = whole.shares[m][4].tables
+        wrong = [(t + garbage.integers(whole.p.field, size=t.shape)) % whole.p.field for t in tables]
+        whole.shares[m][4] = InMemoryShares(tuple(t.astype(np.uint32) for t in wrong))
+    with pytest.raises(BadData, match="an answer or a share is wrong"):
+        whole.decode(5, whole.answers(range(1, 6)))
+
+
+@pytest.mark.parametrize(
+    "beyond", [13, 14], ids=["the last place of a short bucket", "a place that no bucket has"]
+)
+@pytest.mark.parametrize("P", [1, 4], ids=["solved", "transformed"])
+def test_a_sum_with_a_value_at_no_coordinate_is_refused(P: int, beyond: int) -> None:
+    p = round_of(3, 2, 1, q=97, L=2 * 13 + 1, K=2 * P, P=P)
+    assert (p.buckets, construction(p).places, construction(p).order) == (2, 14, 16)
+    inputs = any_inputs(p, "beyond")
+    inputs[3].index[-1] = 2 * beyond + 1
+    whole = Round.of(p, "beyond", inputs)
+    with pytest.raises(BadData, match="no coordinates"):
+        whole.decode(3, whole.answers((1, 2, 3)))
+
+
+def test_a_sum_with_a_value_in_the_padding_is_refused() -> None:
+    whole = Round.of(round_of(4, 3, 1, q=97, L=7, K=2), "padding")
+    answers = whole.answers(range(1, 5))
+    basis = oracle.lagrange_matrix(whole.points.beta[:3], whole.points.alpha, 97)
+    for n, y in answers.items():
+        y.y[0, 3] = (int(y.y[0, 3]) + basis[n - 1][1]) % 97
+    with pytest.raises(BadData, match="beyond the gradient's end"):
+        whole.decode(4, answers)

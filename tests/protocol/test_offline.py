@@ -1,35 +1,38 @@
-"""The shares: equal to the oracle's polynomials bit for bit, and uniform for any T users."""
+"""The shares: equal to the oracle's polynomials bit for bit, uniform for any T users, checked by an auditor."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
 from itertools import combinations, product
 
 import numpy as np
 import numpy.typing as npt
 import oracle
 import pytest
+from small_rounds import round_of, source
 
 from topk_secagg.algebra.field import DEFAULT_FIELD
-from topk_secagg.algebra.lagrange import default_points
-from topk_secagg.algebra.randomness import CipherRandomness, Randomness
+from topk_secagg.algebra.randomness import Randomness
+from topk_secagg.errors import BadData
+from topk_secagg.protocol.constructions import construction
 from topk_secagg.protocol.messages import Points, Secret
-from topk_secagg.protocol.offline import draw_secret, share_blocks
+from topk_secagg.protocol.offline import choose_points, draw_secret, share_blocks
 from topk_secagg.protocol.parameters import Parameters
 from topk_secagg.protocol.round import deal
 
-BLOCK_SYMBOLS = "topk_secagg.protocol.parameters._BLOCK_SYMBOLS"
+BLOCK_SYMBOLS = "topk_secagg.protocol.constructions.BLOCK_SYMBOLS"
+CHECK_BYTES = "topk_secagg.protocol.moments._CHECK_BYTES"
 Symbols = npt.NDArray[np.uint32]
+Shares = dict[str, Symbols]  # (N, rows, width) by name
 
 
 class Recorder(Randomness):
-    """Passes another source on and keeps what `integers` gave, in order, under the child's label."""
+    """Passes another source on and keeps bounds and results of `integers`, in order, under the child's label."""
 
-    def __init__(self, inner: Randomness, label: str = "", log: dict[str, list[Symbols]] | None = None):
+    def __init__(self, inner: Randomness, label: str = "", log: dict[str, list] | None = None):
         self.inner, self.label = inner, label
-        self.log = {} if log is None else log
+        self.log: dict[str, list[tuple[int, Symbols]]] = {} if log is None else log
 
     def fill(self, out: npt.NDArray[np.uint8]) -> None:
         self.inner.fill(out)
@@ -39,21 +42,21 @@ class Recorder(Randomness):
 
     def integers(self, bound: int, out: Symbols) -> Symbols:
         self.inner.integers(bound, out)
-        self.log.setdefault(self.label, []).append(out.copy())
+        self.log.setdefault(self.label, []).append((bound, out.copy()))
         return out
 
 
 class Given(Randomness):
-    """Gives out chosen noise: rows first, first+1, ... of z and then of z_tilde, for `noise first`."""
+    """Gives out chosen noise: rows first, first+1, ... of each table in turn, for `noise first`."""
 
-    def __init__(self, z: Symbols, z_tilde: Symbols, first: int = 0):
-        self.tables, self.first = [z, z_tilde], first
+    def __init__(self, tables: list[Symbols], first: int = 0):
+        self.tables, self.first = list(tables), first
 
     def fill(self, _out: npt.NDArray[np.uint8]) -> None:
         raise AssertionError("only whole blocks of noise are drawn")
 
     def child(self, label: str) -> Given:
-        return Given(*self.tables, int(label.removeprefix("noise ")))
+        return Given(self.tables, int(label.removeprefix("noise ")))
 
     def integers(self, bound: int, out: Symbols) -> Symbols:
         out[:] = self.tables.pop(0)[self.first : self.first + len(out)]
@@ -61,364 +64,213 @@ class Given(Randomness):
         return out
 
 
-def source(name: str) -> CipherRandomness:
-    return CipherRandomness(bytes(32)).child(name)
+def dealt(p: Parameters, points: Points, secret: Secret, noise: Randomness) -> Shares:
+    held = [shares.tables for shares in deal(p, points, secret, noise)]
+    names = construction(p).share_names
+    return {name: np.stack([tables[i] for tables in held]) for i, name in enumerate(names)}
 
 
-def points_of(p: Parameters) -> Points:
-    alpha, beta = default_points(p.users, p.survivors, p.field)
-    return Points(tuple(alpha), tuple(beta))
+def recorded_noise(p: Parameters, log: dict[str, list[tuple[int, Symbols]]]) -> list[Symbols]:
+    """z of f and of h, or of g, row by row, from what was drawn for each block of rows."""
+    c = construction(p)
+    draws = [log[f"noise {first}"] for first in range(0, c.rows, c.block_rows)]
+    assert {bound for drawn in draws for bound, _ in drawn} == {p.field}
+    tables = [np.concatenate(parts) for parts in zip(*([z for _, z in d] for d in draws), strict=True)]
+    assert [z.shape for z in tables] == [(c.rows, p.colluders, c.width)] * len(c.share_names)
+    return tables
 
 
-def round_of(
-    N: int, U: int, T: int, D: int, q: int, *, L: int, K: int, P: int | None = None, clip: float = 2.0**-20
-) -> Parameters:
-    return Parameters.choose(
-        users=N, survivors=U, colluders=T, blocks=D, field=q, length=L, top_k=K, clip=clip, picks=P,
-        construction="rotation" if P else "permutation",
-    )  # fmt: skip
-
-
-def oracle_rows(p: Parameters, secret: Secret) -> list[tuple[list[list[int]], int]]:
-    place, mask = secret.place.tolist(), secret.mask.tolist()
+def expected(p: Parameters, points: Points, secret: Secret, noise: list[Symbols]) -> dict[str, list]:
+    """The oracle's shares."""
+    place, mask, z = secret.place.tolist(), secret.mask.tolist(), [t.tolist() for t in noise]
     if p.construction == "permutation":
-        return oracle.permutation_rows(place, mask, p.blocks)
-    return oracle.rotation_rows(place, mask, p.blocks, p.picks, p.width)
+        rows = oracle.permutation_rows(place, mask, p.blocks)
+        both = oracle.shares(rows, *z, points.alpha, points.beta, p.field)
+        return {name: [[row[i] for row in user] for user in both] for i, name in enumerate("fh")}
+    n = oracle.order_of_places(oracle.place_count(p.length, p.buckets), p.field)
+    beta = oracle.bucket_points(p.buckets, points.beta, p.users, p.colluders)
+    gamma, W = oracle.element_of_order(n, p.field), oracle.moment_count(p.users, p.picks, n)
+    return {"g": oracle.moments_shares(place, mask, *z, points.alpha, beta, p.picks, gamma, W, p.field)}
 
 
-def recorded_noise(p: Parameters, log: dict[str, list[Symbols]]) -> tuple[list, list]:
-    """z and z_tilde, row by row, from what was drawn for each block of rows."""
-    draws = [log[f"noise {first}"] for first in range(0, p.rows, p.block_rows)]
-    assert all(len(drawn) == 2 for drawn in draws)
-    z, z_tilde = (np.concatenate([drawn[at] for drawn in draws]) for at in (0, 1))
-    assert z.shape == z_tilde.shape == (p.rows, p.colluders, p.width)
-    return z.tolist(), z_tilde.tolist()
+def check_shares_of(p: Parameters, points: Points, name: str) -> None:
+    recorder = Recorder(source(name))
+    secret = draw_secret(p, recorder)
+    shares = dealt(p, points, secret, recorder)
+    noise = recorded_noise(p, recorder.log)
+    assert {name: table.tolist() for name, table in shares.items()} == expected(p, points, secret, noise)
 
 
-SETS = [(3, 2, 1, 1), (4, 4, 2, 2), (5, 3, 1, 2), (5, 5, 2, 3), (5, 5, 4, 1)]
+SETS = [(3, 2, 1), (4, 4, 2), (5, 3, 1), (5, 5, 4), (5, 2, 1)]
 INPUTS = [
     {"L": 7, "K": 2},
-    {"L": 6, "K": 6},
+    {"L": 6, "K": 6, "D": 1},
     {"L": 1, "K": 1},
     {"L": 9, "K": 3, "P": 1},
-    {"L": 13, "K": 4, "P": 2},
+    {"L": 13, "K": 7, "P": 2},
+    {"L": 60, "K": 6, "P": 3, "spare": 1},
 ]
 
 
-@pytest.mark.parametrize("q", [11, 97, 65537, 2**31 - 1, DEFAULT_FIELD])
+@pytest.mark.parametrize("q", [13, 97, 65521, DEFAULT_FIELD, 2**32 - 5])
 @pytest.mark.parametrize("sizes", INPUTS, ids=str)
 @pytest.mark.parametrize("users", SETS, ids=str)
 def test_shares_are_the_oracles_polynomials_bit_for_bit(
-    users: tuple[int, int, int, int], sizes: dict[str, int], q: int
+    users: tuple[int, int, int], sizes: dict[str, int], q: int
 ) -> None:
+    if q == 13 and sizes["L"] == 60:
+        sizes = {**sizes, "L": 24}
     p = round_of(*users, q, **sizes)
-    points = points_of(p)
-    recorder = Recorder(source(f"{users} {sizes} {q}"))
-    secret = draw_secret(p, recorder)
-    dealt = deal(p, points, secret, recorder)
-    expected = oracle.shares(
-        oracle_rows(p, secret), *recorded_noise(p, recorder.log), points.alpha, points.beta, q
-    )
-    for m, held in enumerate(dealt):
-        assert held.f.tolist() == [f for f, _ in expected[m]]
-        assert held.h.tolist() == [h for _, h in expected[m]]
+    check_shares_of(p, choose_points(p), f"{users} {sizes} {q}")
 
 
-def test_shares_follow_any_points_not_only_the_default_ones() -> None:
-    p = round_of(4, 3, 1, 2, 97, L=5, K=2)
-    points = Points(alpha=(96, 3, 50, 12), beta=(7, 0, 95))
-    recorder = Recorder(source("other points"))
-    secret = draw_secret(p, recorder)
-    dealt = deal(p, points, secret, recorder)
-    expected = oracle.shares(
-        oracle_rows(p, secret), *recorded_noise(p, recorder.log), points.alpha, points.beta, 97
-    )
-    assert [list(zip(s.f.tolist(), s.h.tolist(), strict=True)) for s in dealt] == expected
-
-
-@pytest.mark.parametrize("sizes", [{"L": 5, "K": 2}, {"L": 7, "K": 4, "P": 2}], ids=str)
-@pytest.mark.parametrize("q", [11, DEFAULT_FIELD])
-def test_any_d_plus_t_shares_interpolate_back_to_the_selector_and_its_multiple(
-    q: int, sizes: dict[str, int]
-) -> None:
-    p = round_of(5, 4, 1, 2, q, **sizes)
-    points = points_of(p)
-    secret = draw_secret(p, source("back"))
-    dealt = deal(p, points, secret, source("back"))
-    for holders in combinations(range(p.users), p.quorum):
-        nodes = [points.alpha[m] for m in holders]
-        for i, (blocks, mask) in enumerate(oracle_rows(p, secret)):
-            f = [dealt[m].f[i].tolist() for m in holders]
-            h = [dealt[m].h[i].tolist() for m in holders]
-            for d, block in enumerate(blocks):
-                assert oracle.interpolated_vectors(nodes, f, points.beta[d], q) == block
-                scaled = [mask * v % q for v in block]
-                assert oracle.interpolated_vectors(nodes, h, points.beta[d], q) == scaled
-
-
-def test_fewer_than_d_plus_t_shares_do_not_interpolate_back() -> None:
-    p = round_of(5, 4, 1, 2, DEFAULT_FIELD, L=4, K=2)
-    points, secret = points_of(p), draw_secret(p, source("few"))
-    dealt = deal(p, points, secret, source("few"))
-    wrong = 0
-    for holders in combinations(range(p.users), p.quorum - 1):
-        nodes = [points.alpha[m] for m in holders]
-        for i, (blocks, _) in enumerate(oracle_rows(p, secret)):
-            f = [dealt[m].f[i].tolist() for m in holders]
-            wrong += oracle.interpolated_vectors(nodes, f, points.beta[0], p.field) != blocks[0]
-    assert wrong == math.comb(5, 2) * p.rows
+@pytest.mark.parametrize("sizes", [{"L": 5, "K": 2}, {"L": 20, "K": 5, "P": 1}], ids=str)
+def test_shares_follow_any_points_not_only_the_default_ones(sizes: dict[str, int]) -> None:
+    check_shares_of(round_of(4, 3, 1, 97, **sizes), Points((96, 3, 50, 12), (7, 0, 95)), "other points")
 
 
 # The secret
 
 
-def test_a_secret_is_a_permutation_with_a_mask_for_every_coordinate() -> None:
-    p = round_of(3, 2, 1, 1, 97, L=50, K=5)
-    secret = draw_secret(p, source("secret"))
+@pytest.mark.parametrize("q", [97, DEFAULT_FIELD])
+def test_a_secret_is_a_permutation_with_a_mask_for_every_coordinate(q: int) -> None:
+    p, recorder = round_of(3, 2, 1, q, L=50, K=5), Recorder(source("secret"))
+    secret = draw_secret(p, recorder)
     assert sorted(secret.place.tolist()) == list(range(50))
-    assert secret.mask.shape == (50,)
-    assert secret.mask.max() < 97
+    ((bound, drawn),) = recorder.log["mask"]
+    assert (bound, drawn.tolist()) == (q, secret.mask.tolist())
+    assert len(secret.mask) == 50
 
 
-def test_a_secret_is_a_place_and_a_mask_for_every_pick() -> None:
-    p = round_of(3, 2, 1, 1, 97, L=50, K=20, P=2)
-    secret = draw_secret(p, source("secret"))
-    assert secret.place.shape == secret.mask.shape == (p.buckets * 2,)
-    assert secret.place.max() < p.width
-    assert secret.mask.max() < 97
+@pytest.mark.parametrize("q", [97, 65521, DEFAULT_FIELD])
+def test_a_secret_is_a_place_and_a_factor_that_is_not_zero_for_every_pick(q: int) -> None:
+    p, recorder = round_of(3, 2, 1, q, L=50, K=20, P=2), Recorder(source("secret"))
+    secret = draw_secret(p, recorder)
+    assert set(recorder.log) == {"mask", "place"}, "streams of their own"
+    ((n, places),), ((bound, factors),) = recorder.log["place"], recorder.log["mask"]
+    assert (n, bound) == (oracle.order_of_places(5, q), q - 1)
+    assert secret.place.tolist() == places.tolist()
+    assert secret.mask.tolist() == [v + 1 for v in factors.tolist()], "each of 1, ..., q - 1 as often"
+    assert len(secret.place) == len(secret.mask) == 20
 
 
-def test_places_and_masks_come_from_streams_of_their_own() -> None:
-    p = round_of(3, 2, 1, 1, DEFAULT_FIELD, L=50, K=20, P=2)
-    recorder = Recorder(source("secret"))
-    draw_secret(p, recorder)
-    assert sorted(recorder.log) == ["mask", "place"]
+@pytest.mark.parametrize("sizes", [{"L": 30, "K": 4}, {"L": 30, "K": 4, "P": 2}], ids=str)
+def test_a_secret_that_nobody_draws_is_told_from_one_that_is_drawn(sizes: dict[str, int]) -> None:
+    p = round_of(3, 2, 1, 97, **sizes)
+    c, secret = construction(p), draw_secret(p, source("check"))
+    assert c.check_secret(secret) == ""
+    for name, value in (("place", c.index_bound), ("mask", 97), ("mask", 0), ("place", secret.place[1])):
+        bad = {"place": secret.place.copy(), "mask": secret.mask.copy()}
+        bad[name][0] = value
+        fine = (name, value) == ("mask", 0) and not p.picks or value == secret.place[1] and bool(p.picks)
+        assert bool(c.check_secret(Secret(**bad))) != fine
 
 
 # Noise
 
 
-@pytest.mark.parametrize("sizes", [{"L": 6, "K": 2}, {"L": 12, "K": 6, "P": 2}], ids=str)
-def test_noise_of_f_and_of_h_are_two_draws_for_every_block(
+BLOCKED = [{"L": 20, "K": 3}, {"L": 50, "K": 28, "P": 2}]
+
+
+def in_small_blocks(monkeypatch: pytest.MonkeyPatch, symbols: int = 240) -> None:
+    monkeypatch.setattr(BLOCK_SYMBOLS, symbols)
+    monkeypatch.setattr(CHECK_BYTES, 8)
+
+
+@pytest.mark.parametrize("sizes", BLOCKED, ids=str)
+def test_every_table_of_every_block_has_noise_of_its_own(
     sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(BLOCK_SYMBOLS, 24)
-    p = round_of(4, 3, 2, 1, DEFAULT_FIELD, **sizes)
-    recorder = Recorder(source("two draws"))
-    deal(p, points_of(p), draw_secret(p, source("two draws")), recorder)
-    z, z_tilde = map(np.array, recorded_noise(p, recorder.log))
-    assert len(recorder.log) == math.ceil(p.rows / p.block_rows) >= 3
-    everything = [*z.reshape(-1).tolist(), *z_tilde.reshape(-1).tolist()]
-    assert len(set(everything)) == len(everything), "2^32 - 5 values: a repeated one was copied"
+    in_small_blocks(monkeypatch)
+    p = round_of(4, 3, 2, **sizes)
+    c, recorder = construction(p), Recorder(source("own noise"))
+    dealt(p, choose_points(p), draw_secret(p, source("own noise")), recorder)
+    assert len(recorder.log) == math.ceil(c.rows / c.block_rows) >= 3
+    drawn = np.concatenate([z.reshape(-1) for z in recorded_noise(p, recorder.log)])
+    assert len(set(drawn.tolist())) == drawn.size, "of 2^32 values: a repeated one was copied"
 
 
-def all_noise(q: int, T: int, width: int) -> Symbols:
-    """Every value that the noise of one row can take: (q^(T width), T, width)."""
-    values = list(product(range(q), repeat=T * width))
-    return np.array(values, dtype=np.uint32).reshape(len(values), T, width)
+def all_noise(q: int, *shape: int) -> list[Symbols]:
+    """Every value that noise of this shape can take."""
+    return [np.array(v, dtype=np.uint32).reshape(shape) for v in product(range(q), repeat=math.prod(shape))]
 
 
-Enumeration = tuple[Symbols, Symbols]
+def views(p: Parameters, secret: Secret, noises: list[list[Symbols]], row: int) -> Symbols:
+    """What each user holds of one row under each noise of it, the other rows without any: (noises, N, symbols)."""
+    c, points = construction(p), choose_points(p)
+    seen = []
+    for noise in noises:
+        tables = [np.zeros((c.rows, p.colluders, c.width), dtype=np.uint32) for _ in noise]
+        for table, z in zip(tables, noise, strict=True):
+            table[row] = z
+        seen.append(np.concatenate([s[:, row] for s in dealt(p, points, secret, Given(tables)).values()], axis=1))
+    return np.array(seen)
 
 
-def separate(q: int, T: int, width: int) -> Enumeration:
-    """z and z_tilde each over all their values, the one beside every value of the other."""
-    noise = all_noise(q, T, width)
-    pairs = np.array(list(product(range(len(noise)), repeat=2)))
-    return noise[pairs[:, 0]], noise[pairs[:, 1]]
-
-
-def shares_over(
-    N: int, U: int, T: int, D: int, q: int, enumeration: Enumeration, slot: int, place: int, mask: int
-) -> tuple[Symbols, Symbols, Parameters]:
-    """f and h, (N, noises, width), of one secret selector under every noise of the enumeration.
-
-    Each noise becomes a row of its own: D buckets, of which the one in `slot` is looked at.
-    """
-    z, z_tilde = (np.repeat(noise, D, axis=0) for noise in enumeration)
-    rows, width = len(z), z.shape[2]
-    p = round_of(N, U, T, D, q, L=rows * width, K=rows, P=1)
-    assert (p.rows, p.width) == (rows, width)
-    secret = Secret(np.full(rows, place, dtype=np.uint32), np.full(rows, mask, dtype=np.uint32))
-    dealt = deal(p, points_of(p), secret, Given(z, z_tilde))
-    f, h = (np.stack([getattr(held, name)[slot::D] for held in dealt]) for name in "fh")
-    return f, h, p
-
-
-def views(shares: list[Symbols], holders: tuple[int, ...]) -> Counter[tuple[int, ...]]:
-    """How often these holders see what: one tuple of symbols for every noise."""
-    seen = np.concatenate([s[m] for s in shares for m in holders], axis=1)
-    return Counter(map(tuple, seen.tolist()))
-
-
-def is_uniform(counts: Counter[tuple[int, ...]], values: int) -> bool:
-    """Whether all of so many values are seen, and each as often as any other."""
+def is_uniform(view: Symbols, holders: tuple[int, ...], values: int) -> bool:
+    """Whether these holders see all of so many values, and each as often as any other."""
+    counts = Counter(map(tuple, view[:, list(holders)].reshape(len(view), -1).tolist()))
     return len(counts) == values and len(set(counts.values())) == 1
 
 
 TINY = [
-    ((2, 2, 1, 1), 5, 1),
-    ((2, 2, 1, 1), 5, 2),
-    ((3, 3, 1, 2), 7, 1),
-    ((3, 3, 1, 2), 7, 2),
-    ((3, 3, 2, 1), 7, 1),
-    ((3, 3, 2, 1), 7, 2),
+    ((2, 2, 1), 5, {"L": 1, "K": 1}),
+    ((2, 2, 1), 5, {"L": 2, "K": 1}),
+    ((3, 3, 1), 7, {"L": 2, "K": 1}),
+    ((3, 3, 2), 7, {"L": 1, "K": 1}),
+    ((2, 2, 1), 5, {"L": 4, "K": 1, "P": 1}),
+    ((3, 2, 1), 7, {"L": 3, "K": 1, "P": 1}),
+    ((3, 3, 2), 7, {"L": 4, "K": 2, "P": 1}),
 ]
 
 
-@pytest.mark.parametrize(("users", "q", "width"), TINY, ids=str)
-def test_what_t_users_hold_of_f_or_of_h_is_uniform_whatever_the_secret(
-    users: tuple[int, int, int, int], q: int, width: int
+def tiny_cases(users: tuple[int, int, int], q: int, sizes: dict[str, int]):
+    """The parameters, every noise of a row, and secrets."""
+    p = round_of(*users, q, **sizes)
+    c = construction(p)
+    noises = [list(z) for z in product(all_noise(q, p.colluders, c.width), repeat=len(c.share_names))]
+    place = [(0,), (0, 1), (1, 0)][1 if c.rows > 1 else 0 :]
+    secrets = [
+        Secret(np.array(at[: c.rows], np.uint32), np.full(c.rows, mask, np.uint32))
+        for at in place[: 2 if c.rows > 1 else 1]
+        for mask in (1, 3, q - 1)
+    ]
+    return p, noises, secrets
+
+
+@pytest.mark.parametrize(("users", "q", "sizes"), TINY, ids=str)
+def test_what_t_users_hold_of_a_row_is_uniform_whatever_the_secret_and_what_more_hold_is_not(
+    users: tuple[int, int, int], q: int, sizes: dict[str, int]
 ) -> None:
-    N, _, T, D = users
-    noise = all_noise(q, T, width)
-    for slot, place, mask in product(range(D), range(width), (0, 1, q - 1)):
-        f, h, _ = shares_over(*users, q, (noise, noise[::-1]), slot, place, mask)
-        for holders in combinations(range(N), T):
-            assert is_uniform(views([f], holders), q ** (T * width))
-            assert is_uniform(views([h], holders), q ** (T * width))
+    p, noises, secrets = tiny_cases(users, q, sizes)
+    N, T = p.users, p.colluders
+    for secret in secrets:
+        view = views(p, secret, noises, len(secret.place) - 1)
+        assert all(is_uniform(view, holders, len(noises)) for holders in combinations(range(N), T))
+        more = len(noises) ** (T + 1) // len(noises) ** T * len(noises)
+        assert not any(is_uniform(view, holders, more) for holders in combinations(range(N), T + 1))
 
 
-JOINT = [((2, 2, 1, 1), 5, 1), ((2, 2, 1, 1), 5, 2), ((3, 3, 1, 2), 7, 1), ((3, 3, 2, 1), 7, 1)]
+def no_noise(noise: list[Symbols]) -> list[Symbols]:
+    return [np.zeros_like(z) for z in noise]
 
 
-@pytest.mark.parametrize(("users", "q", "width"), JOINT, ids=str)
-def test_what_t_users_hold_of_f_and_h_together_is_uniform_whatever_the_secret(
-    users: tuple[int, int, int, int], q: int, width: int
-) -> None:
-    N, _, T, D = users
-    for slot, place, mask in product(range(D), range(width), (0, 3)):
-        f, h, _ = shares_over(*users, q, separate(q, T, width), slot, place, mask)
-        for holders in combinations(range(N), T):
-            assert is_uniform(views([f, h], holders), q ** (2 * T * width))
+def one_noise_for_all(noise: list[Symbols]) -> list[Symbols]:
+    """The same for f and h, or for all symbols of g."""
+    return [noise[0]] * 2 if len(noise) == 2 else [np.full_like(noise[0], noise[0].reshape(-1)[0])]
 
 
-@pytest.mark.parametrize(("users", "q", "width"), TINY, ids=str)
-def test_what_more_than_t_users_hold_is_not_uniform(
-    users: tuple[int, int, int, int], q: int, width: int
-) -> None:
-    N, _, T, _ = users
-    noise = all_noise(q, T, width)
-    f, _, _ = shares_over(*users, q, (noise, noise), 0, 0, 1)
-    for holders in combinations(range(N), T + 1):
-        assert not is_uniform(views([f], holders), q ** ((T + 1) * width))
+def never_the_largest(noise: list[Symbols]) -> list[Symbols]:
+    """Noise from a range that is one too small: 0 stands in for 4 and more."""
+    return [np.where(noise[0] >= 4, 0, noise[0]), *noise[1:]]
 
 
-# Sabotage: the checks above catch noise that is missing, short or shared
-
-
-def no_noise(z: Symbols, z_tilde: Symbols) -> Enumeration:
-    return np.zeros_like(z), np.zeros_like(z_tilde)
-
-
-def one_noise_for_both(z: Symbols, z_tilde: Symbols) -> Enumeration:
-    return z, z
-
-
-def never_the_largest(z: Symbols, z_tilde: Symbols) -> Enumeration:
-    """Noise from a range that is one too small: 0 stands in for q - 1."""
-    return np.where(z == z.max(), 0, z).astype(np.uint32), z_tilde
-
-
-@pytest.mark.parametrize("sabotage", [no_noise, one_noise_for_both, never_the_largest])
-@pytest.mark.parametrize(("users", "q", "width"), JOINT, ids=str)
+@pytest.mark.parametrize("sabotage", [no_noise, one_noise_for_all, never_the_largest])
+@pytest.mark.parametrize(("users", "q", "sizes"), TINY, ids=str)
 def test_shares_with_spoilt_noise_are_found_not_to_be_uniform(
-    users: tuple[int, int, int, int],
-    q: int,
-    width: int,
-    sabotage: Callable[[Symbols, Symbols], Enumeration],
+    users: tuple[int, int, int], q: int, sizes: dict[str, int], sabotage
 ) -> None:
-    N, _, T, _ = users
-    spoilt = sabotage(*separate(q, T, width))
-    f, h, _ = shares_over(*users, q, spoilt, 0, 0, 3)
-    for holders in combinations(range(N), T):
-        assert not is_uniform(views([f, h], holders), q ** (2 * T * width))
-
-
-def test_without_noise_a_single_share_shows_the_secret_place() -> None:
-    nothing = np.zeros((1, 1, 4), dtype=np.uint32)
-    for place in range(4):
-        f, _, _ = shares_over(3, 2, 1, 1, 97, (nothing, nothing), 0, place, 5)
-        assert all(np.flatnonzero(f[m, 0]).tolist() == [place] for m in range(3))
-
-
-# Blocks of rows
-
-
-BLOCKED = [{"L": 20, "K": 3}, {"L": 50, "K": 28, "P": 2}]
-
-
-def collected(p: Parameters, points: Points, secret: Secret, noise: Randomness) -> tuple[Symbols, Symbols]:
-    dealt = deal(p, points, secret, noise)
-    return np.stack([s.f for s in dealt]), np.stack([s.h for s in dealt])
-
-
-@pytest.mark.parametrize("sizes", BLOCKED, ids=str)
-def test_shares_do_not_depend_on_where_blocks_end_given_the_noise(
-    sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    p = round_of(4, 4, 1, 2, DEFAULT_FIELD, **sizes)
-    points, secret = points_of(p), draw_secret(p, source("blocks"))
-    shape = (p.rows, p.colluders, p.width)
-    z, z_tilde = (source(n).integers(p.field, np.empty(shape, dtype=np.uint32)) for n in ("z", "z~"))
-    results, sizes_seen = [], set()
-    for symbols in (1, 200, 333, 500, 1 << 20):
-        monkeypatch.setattr(BLOCK_SYMBOLS, symbols)
-        sizes_seen.add(p.block_rows)
-        results.append(collected(p, points, secret, Given(z, z_tilde)))
-    assert len(sizes_seen) >= 4
-    for f, h in results[1:]:
-        assert np.array_equal(f, results[0][0])
-        assert np.array_equal(h, results[0][1])
-
-
-@pytest.mark.parametrize("sizes", BLOCKED, ids=str)
-def test_sharing_goes_on_at_any_block_with_the_same_shares(
-    sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(BLOCK_SYMBOLS, 240)
-    p = round_of(4, 4, 1, 2, DEFAULT_FIELD, **sizes)
-    points, secret = points_of(p), draw_secret(p, source("resume"))
-    whole = [(first, f.copy(), h.copy()) for first, f, h in share_blocks(p, points, secret, source("resume"))]
-    assert len(whole) >= 3
-    assert whole[-1][1].shape[1] < p.block_rows, "the last block is a short one"
-    for at, (start, _, _) in enumerate(whole):
-        rest = share_blocks(p, points, secret, source("resume"), start=start)
-        for (first, f, h), again in zip(whole[at:], rest, strict=True):
-            assert again.start == first
-            assert np.array_equal(again.f, f)
-            assert np.array_equal(again.h, h)
-
-
-@pytest.mark.parametrize("sizes", BLOCKED, ids=str)
-def test_blocks_cover_every_row_once_and_rotation_keeps_groups_whole(
-    sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(BLOCK_SYMBOLS, 240)
-    p = round_of(4, 4, 1, 2, 97, **sizes)
-    rows = []
-    for block in share_blocks(p, points_of(p), draw_secret(p, source("cover")), source("cover")):
-        assert block.f.shape == block.h.shape == (p.users, block.f.shape[1], p.width)
-        assert block.start % (p.picks * p.blocks or 1) == 0
-        rows += range(block.start, block.start + block.f.shape[1])
-    assert rows == list(range(p.rows))
-
-
-def test_a_block_stays_valid_while_the_next_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BLOCK_SYMBOLS, 240)
-    p = round_of(4, 4, 1, 2, DEFAULT_FIELD, L=20, K=3)
-    blocks = share_blocks(p, points_of(p), draw_secret(p, source("turns")), source("turns"))
-    before = next(blocks)
-    kept = before.f.copy(), before.h.copy()
-    for block in blocks:
-        assert np.array_equal(before.f, kept[0])
-        assert np.array_equal(before.h, kept[1])
-        before, kept = block, (block.f.copy(), block.h.copy())
-
-
-def test_every_block_has_noise_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BLOCK_SYMBOLS, 1)
-    p = round_of(3, 2, 1, 1, DEFAULT_FIELD, L=6, K=2)
-    recorder = Recorder(source("own"))
-    deal(p, points_of(p), draw_secret(p, source("own")), recorder)
-    assert list(recorder.log) == [f"noise {row}" for row in range(6)]
+    p, noises, secrets = tiny_cases(users, q, sizes)
+    view = views(p, secrets[-1], [sabotage(noise) for noise in noises], 0)
+    for holders in combinations(range(p.users), p.colluders):
+        assert not is_uniform(view, holders, len(noises))

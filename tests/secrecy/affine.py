@@ -1,15 +1,16 @@
 """What a coalition sees, as affine spaces over F_q, computed with the real code of the package.
 
-The claim. User n has an input W_n: a support and values; TopK(W_n) is the vector with the values at the
-support. A coalition C of at most T users must learn nothing but the sum: the law of its view, given all
-inputs, depends only on the inputs of C and on the sum over U1 of TopK(W_n). This is the paper's security
-constraint, I(inputs; view | sum, inputs of C) = 0, for all laws of the inputs at once.
+The claim. User n has an input W_n: a support and values, which in `moments` are never zero; TopK(W_n) is the
+vector with the values at the support. A coalition C of at most T users must learn nothing but the sum: the law of
+its view, given all inputs, depends only on the inputs of C and on the sum over U1 of TopK(W_n). This is the
+paper's security constraint, I(inputs; view | sum, inputs of C) = 0, for all laws of the inputs at once.
 
 The view of C, for U2 within U1, is
     what the users of C drew themselves,
-    S_m = f_m,i(alpha_c) and h_m,i(alpha_c), c in C, all rows i, of every honest user m, dropped out or not,
+    S_m, the shares of every honest user m, dropped out or not, at the points alpha_c, c in C: f and h, or g,
     X_m of every user,
-    Y_n, n in U2, the sum over m in U1 of G_m(alpha_n), where G_m are the terms of the entries of X_m.
+    Y_n, n in U2, the sum over m in U1 of G_m(alpha_n), where G_m are the terms of the entries of X_m;
+    and in a session of `moments` with spare answers Y_n twice, with two D: as asked for, and as the fallback.
 It is a little more than the paper's, which has X_m for m in U1 only: here, the X of a user that dropped out
 may have been heard. The paper's view, and that of a smaller U2, is a function of it. What C drew itself is
 fixed; its own terms in Y are then a known constant, and left out.
@@ -17,13 +18,14 @@ fixed; its own terms in Y are then a known constant, and left out.
 Parts. Users draw independently, and S_m, X_m, G_m are functions of what m alone drew and of W_m. So the view
 is put together from independent *parts* (S_m, X_m, G_m): the S side by side, the G added up.
 
-Affine. Honest user m draws a place (the permutation pi, or the places s of its picks), masks r, noise z for f
-and z~ for h. Fix the place. Then the shares are affine in (r, z, z~); the indices of X are constant, and its
-values x affine in r; and G is x times f minus h. Fix x, too. This confines r to an affine space (used masks
-are x - w), leaves (r, z, z~) uniform on it, and makes (S, G) an affine function: given W_m, the place and
-X_m, the pair (S_m, G_m) is *uniform on an affine space* A(place, W_m, X_m). Given W_m and X_m alone, it is a
-mixture of these, one for every place that leads from W_m to the indices of X_m, with the weight
-q^-(rank of r -> x) / #places each.
+Affine. An honest user draws a *place*, and unknowns that are uniform over F_q. The place is the permutation pi
+and the unknowns are masks r, noise z for f and z~ for h; or the place is the s and rho of all picks, and the
+unknowns are the noise z alone. Fix the place. Then the shares are affine in the unknowns; the indices of X are
+constant, and its values x affine in r, or constant; and G is linear in the shares, and affine in x. Fix x, too.
+This confines r to an affine space (used masks are x - w), leaves the unknowns uniform on it, and makes (S, G) an
+affine function: given W_m, the place and X_m, the pair (S_m, G_m) is *uniform on an affine space*
+A(place, W_m, X_m). Given W_m and X_m alone, it is a mixture of these, one for every place that leads from W_m to
+X_m, with the weight q^-(rank of r -> x) / #places each.
 
 Comparing (`compare`). Take two assignments of honest inputs with the same sum, and a broadcast (X_m)_m. Under
 each, the view is a mixture of sums of parts: a multiset of affine spaces, each in canonical form (reduced
@@ -32,46 +34,55 @@ laws. If they differ, the laws might yet agree, as different mixtures can make o
 counts only with a *witness*, a view that has different probabilities under the two assignments, as exact
 fractions. None found is an error (`Undecided`), not a verdict.
 
-All inputs at once (`certify`). Fix C and |U1|. Let there be a linear map Lambda into the coordinates of Y,
-and a space A_0(X) for every X, such that for every W_m, every place and every X_m that they can lead to
+All inputs at once (`certify`). Fix C. Let there be a linear map Lambda into the coordinates of Y, and a space
+A_0(X) for every X, such that for every W_m, every place and every X_m that they can lead to
 
     A(place, W_m, X_m) = A_0(X_m) + (0, Lambda TopK(W_m)),   and P(X_m | W_m) does not depend on W_m.
 
 Then the view, given X, is uniform on the sum of the A_0(X_m), shifted by (0, Lambda times the sum of the
 TopK(W_m)): the constraint holds, for all joint inputs, all joint broadcasts, and all U2 within U1. So it is
 enough to go through the parts one by one. (This is sufficient; it is not necessary. `certify` shows that the
-constraint holds, `compare` that it fails.)
+constraint holds, `compare` that it fails.) Y stands here for the answers of all N users, for every |U1| and with
+every D, side by side: what holds of all of them holds of those for one U1.
 
-All x at once (`Lab.shear`). Let entry i of X name row i, and H_i add x_i times row i of f to row i of h. If
+All x at once (`Shear`, for `permutation`). Let entry i of X name row i, and H_i add x_i times row i of f to row i
+of h. If
     deal(r + x_i, z, z~ + x_i z, in row i) = H_i deal(r, z, z~),         and         terms_x H = terms_0,
 then for x in place of 0 the unknowns and the shares S are sheared, both by invertible maps that depend on x
 alone, and G is not changed: what holds of the parts for x = 0 holds for every x. Both identities are affine
 in each x_i, and compared as tables.
 
+Pick by pick (`certify_picks`, for `moments`). Here all s, rho, coordinates and values, and so all X, are gone
+through. If entry i of X, row i of the shares and what it adds to Y depend on nothing that belongs to another
+pick, then a part is a sum of independent parts, one for each pick, in the same way as the view is one of users; and
+it is enough to have the claim for every pick. For the smallest parameters, the picks of a user are gone through
+together as well: every joint place with every joint input.
+
 What is measured. Nothing is computed from the formulas of the scheme: draw_secret, deal (so share_blocks),
 mask_input and answer_blocks run with a source of randomness that gives chosen values (`Tape`), and their
-affine maps are read off at zero and the unit vectors. That they are affine, and that parts add up, is then
-tried at further points at random: the one thing here that is sampled. Places are enumerated as the code asks
-for them: all values below the bound it names, all orders of the keys that make a permutation. That streams
-with different labels are independent and integers() uniform is the contract of `Randomness`, and tested
-there. A label asked for twice gives the same values twice, as with the cipher.
+affine maps are read off at zero and the unit vectors. That they are affine, that parts add up, and (where picks
+are not taken together) that picks do not depend on each other, is then tried at further points at random: the one
+thing here that is sampled. Places are enumerated as the code asks for them: all values below the bound it
+names, all orders of the keys that make a permutation. That streams with different labels are independent and
+integers() uniform is the contract of `Randomness`, and tested there. A label asked for twice gives the same
+values twice, as with the cipher.
 
-None of those functions is told whose data it works on, so one table serves for all users; what differs is
-the points alpha_n, and the table has them all.
+Nobody who deals or masks is told who he is, so one table serves for all users; what differs is the points alpha_n,
+and the table has them all. Who answers is told so, and has a table of his own.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations, product
+from typing import NamedTuple
 
 import numpy as np
 from fq import AffineSpace, Array, Basis, Law, probability, times
-from lab import Broadcast, Input, Lab, PartView, Support, Values, with_offset
+from lab import Broadcast, Input, Lab, PartView, Question, Values
 
 from topk_secagg.protocol.parameters import Parameters
 
@@ -83,19 +94,28 @@ class Undecided(AssertionError):
 # The view of a coalition
 
 
+class Answered(NamedTuple):
+    """Y of `u2` for the survivors `u1`, in the first place or as the fallback."""
+
+    u1: tuple[int, ...]
+    u2: tuple[int, ...]
+    fallback: bool = False
+
+
 @dataclass(frozen=True)
 class View:
-    """What a coalition sees: shares, the X of the users in `heard`, and answers of U2 for each (U1, U2)."""
+    """What a coalition sees: shares, the X of the users in `heard`, and what was answered."""
 
     coalition: tuple[int, ...]
-    answered: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+    answered: tuple[Answered, ...]
     heard: tuple[int, ...]
 
     def honest(self, lab: Lab) -> list[int]:
-        return [m for m in range(1, lab.p.users + 1) if m not in self.coalition]
+        return [m for m in lab.users if m not in self.coalition]
 
     def part(self, m: int) -> PartView:
-        return PartView(self.coalition, tuple((m in u1, len(u1), u2) for u1, u2 in self.answered))
+        questions = [Question(len(u1), m in u1, fallback, u2) for u1, u2, fallback in self.answered]
+        return PartView(self.coalition, tuple(questions))
 
 
 def view_of(
@@ -106,11 +126,14 @@ def view_of(
     *,
     late: bool = True,
 ) -> View:
-    """The view of one round. `late`: the X of users outside U1 are heard as well."""
-    users = range(1, lab.p.users + 1)
-    u1 = tuple(users if u1 is None else u1)
+    """The view of one round. U1 answers, and if U2 is what is left and it could be asked again, U2 does so.
+
+    `late`: the X of users outside U1 are heard as well.
+    """
+    u1 = tuple(lab.users if u1 is None else u1)
     u2 = tuple(u1 if u2 is None else u2)
-    return View(tuple(coalition), ((u1, u2),), tuple(users) if late else u1)
+    answered = (Answered(u1, u2),) if lab.p.spare is None else (Answered(u1, u1), Answered(u1, u2, True))
+    return View(tuple(coalition), answered, lab.users if late else u1)
 
 
 Inputs = Mapping[int, Input]  # of honest users
@@ -162,7 +185,7 @@ class Joint:
         """What the coalition may know of the honest inputs: the sum over the (first) U1 that is answered."""
         total = np.zeros(self.lab.coordinates, dtype=np.int64)
         for m in self.honest:
-            if m in self.view.answered[0][0]:
+            if m in self.view.answered[0].u1:
                 total += self.lab.top_k(inputs[m])
         return (total % self.lab.q).astype(np.uint8).tobytes()
 
@@ -172,7 +195,7 @@ class Joint:
         """All indices that some of the inputs can lead to, with all these values, for all users."""
         xs, indices = list(xs), set()
         for some in inputs:
-            indices |= {i for m in self.speaking for i in self.lab.places_to(some[m])}
+            indices |= {x.index for m in self.speaking for x in self.lab.places_to(some[m])}
         each = [Broadcast(i, x) for i in sorted(indices) for x in xs]
         for chosen in product(each, repeat=len(self.speaking)):
             yield dict(zip(self.speaking, chosen, strict=True))
@@ -245,85 +268,6 @@ def find_witness(heard: Heard, one: Law, other: Law, seed: int = 0, tries: int =
         if chances[0] != chances[1]:
             return Witness(heard, point, *chances)
     raise Undecided(f"{len(one)} and {len(other)} different spaces, but no view that tells them apart")
-
-
-# All inputs at once
-
-
-class NotCertified(AssertionError):
-    """Some part is not A_0(X) + (0, Lambda TopK(W)), or X depends on W."""
-
-
-class Reference:
-    """What one coalition sees of a part, with A_0 and Lambda from the parts that came first."""
-
-    def __init__(self, lab: Lab, coalition: tuple[int, ...], survivors: int) -> None:
-        self.lab, users = lab, tuple(range(1, lab.p.users + 1))
-        self.view = PartView(coalition, ((True, survivors, users),))
-        shares, answers = len(users) * lab.share, len(users) * lab.answer(survivors)
-        held = [np.arange((c - 1) * lab.share, c * lab.share) for c in coalition]
-        self.rows = np.concatenate([*held, np.arange(shares, shares + answers)])
-        self._shares = len(self.rows) - answers
-        self._spaces: dict[Broadcast, AffineSpace] = {}
-        self._columns: dict[int, Array] = {}  # of Lambda
-
-    def check(self, heard: Broadcast, noise: bytes, support: Support, images: Array) -> None:
-        """Compare a part with those before. images: the offset, what a unit of each value of the input adds
-        to it, and further directions; in the coordinates of everybody's shares and answers."""
-        seen, entries = images[:, self.rows], len(support)
-        basis, (offset, *shifts) = self.lab.canonical(
-            self.lab.noise_basis(self.view, noise, heard), seen[1 + entries :], seen[: 1 + entries]
-        )
-        space = AffineSpace.of(basis, offset)
-        if self._spaces.setdefault(heard, space) != space:
-            raise NotCertified(f"{self.view.coalition} can tell places apart")
-        for k, shift in zip(support, shifts, strict=True):
-            if np.any(shift[: self._shares]) or np.any(self._columns.setdefault(k, shift) != shift):
-                raise NotCertified(f"{self.view.coalition} sees more than the sum")
-
-
-def certify(
-    lab: Lab,
-    coalitions: Sequence[tuple[int, ...]],
-    survivors: int,
-    xs: Sequence[Values] | None = None,
-    supports: Sequence[Support] | None = None,
-) -> int:
-    """Check that every part is A_0(X) + (0, Lambda TopK(W)), as the head of this module has it, and return
-    how many affine spaces were compared.
-
-    It goes through all supports (or those given) and all places; all values of the input, since everything
-    is affine in them; all x, by the shear, or those given; the coalitions; and the answers of all N users,
-    among which are those of every U2.
-    """
-    q, users, before = lab.q, tuple(range(1, lab.p.users + 1)), lab.spaces
-    everybody = PartView(users, ((True, survivors, users),))
-    references = [Reference(lab, coalition, survivors) for coalition in coalitions]
-    counts: set[frozenset[tuple[tuple[int, ...], int]]] = set()
-    for support in lab.supports if supports is None else supports:
-        count: Counter[tuple[int, ...]] = Counter()
-        for place in lab.places:
-            (index, (offset, by_masks)), by_values = lab.masking_of_support(place, support)
-            count[index] += 1
-            solver = lab.algebra.solver(by_masks)
-            if len(solver.check):
-                raise NotCertified(f"x is not uniform: {support} at {place}")
-            if xs is None and not lab.shear(place, support, survivors):
-                raise NotCertified(f"not the same for every x: {support} at {place}")
-            # with x fixed, a unit more of w is a unit less of r
-            slopes = times(solver.particular, -by_values % q, q)
-            columns, noise = lab.shares(place)
-            for x in [(0,) * lab.p.entries] if xs is None else xs:
-                heard = Broadcast(index, x)
-                start = times(solver.particular, (np.array(x) - offset) % q, q)
-                directions = with_offset(start, slopes, solver.free)
-                images = times(lab.part_map(everybody, columns, heard), directions, q).T
-                for reference in references:
-                    reference.check(heard, noise, support, images)
-        counts.add(frozenset(count.items()))
-    if len(counts) != 1:
-        raise NotCertified("the indices of X depend on the support")
-    return lab.spaces - before
 
 
 def coalitions_of(p: Parameters, least: int, most: int) -> list[tuple[int, ...]]:

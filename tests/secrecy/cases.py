@@ -8,16 +8,18 @@ from itertools import combinations
 
 import numpy as np
 from affine import Inputs
+from fq import Array
 from lab import Input, Lab
 
 from topk_secagg.protocol.parameters import Parameters
 
-ELIMINATIONS = ("dense", "syndrome")
-
 
 @dataclass(frozen=True)
 class Case:
-    """N, U, T, L, K; P picks make it `rotation`; D blocks if it is not U - T. `few` supports, or all."""
+    """N, U, T, L, K; P picks make it `moments`, with `spare` answers; D blocks if it is not U - T.
+
+    `few` supports, or all, in `permutation`; all picks together, or one by one, in `moments`.
+    """
 
     N: int
     U: int
@@ -26,14 +28,17 @@ class Case:
     K: int
     P: int | None = None
     D: int | None = None
+    q: int | None = None
+    spare: int | None = None
     few: int | None = None
+    together: bool = False
 
     @property
     def construction(self) -> str:
-        return "permutation" if self.P is None else "rotation"
+        return "permutation" if self.P is None else "moments"
 
-    def parameters(self, elimination: str) -> Parameters:
-        """With the smallest field that has room for N values."""
+    def parameters(self) -> Parameters:
+        """With the smallest field that has room for N values, if none is given."""
         return Parameters.choose(
             users=self.N,
             survivors=self.U,
@@ -41,16 +46,17 @@ class Case:
             blocks=self.D,
             top_k=self.K,
             length=self.L,
-            field=7 if self.N == 3 else 11,
+            field=self.q or (7 if self.N == 3 else 11),
             construction=self.construction,
             picks=self.P,
-            elimination=elimination,
+            spare=self.spare,
             clip=0.25,
         )
 
     def __str__(self) -> str:
         sizes = f"{self.construction} ({self.N},{self.U},{self.T}) L{self.L} K{self.K}"
-        return sizes + (f" P{self.P}" if self.P else "") + (f" D{self.D}" if self.D else "")
+        further = {"P": self.P, "D": self.D, "q": self.q, " spare ": self.spare}
+        return sizes + "".join(f" {name}{value}" for name, value in further.items() if value is not None)
 
 
 # For the ordinary run of the tests
@@ -65,71 +71,89 @@ QUICK = [
     Case(4, 3, 2, L=3, K=2),
     Case(4, 3, 2, L=4, K=3),
     Case(5, 4, 2, L=4, K=2),
-    Case(3, 2, 1, L=6, K=1, P=1),  # one bucket of 6 places: for |U1| = 2, the 4 syndromes are fewer
-    Case(3, 2, 1, L=6, K=2, P=1),  # two groups
-    Case(3, 2, 1, L=4, K=2, P=2),  # two picks in one bucket
-    Case(4, 3, 1, L=6, K=2, P=1),
-    Case(4, 3, 1, L=5, K=2, P=1),  # padding
-    Case(4, 3, 1, L=4, K=3, P=2),
-    Case(4, 3, 2, L=6, K=3, P=1),
-    Case(4, 3, 2, L=6, K=2, P=2, few=2),
-    Case(5, 4, 2, L=6, K=2, P=1),
-    Case(5, 4, 2, L=6, K=3, P=1, few=3),  # two groups, padding
+    # W = n
+    Case(3, 2, 1, L=2, K=1, P=1),
+    Case(3, 2, 1, L=5, K=1, P=1),  # M = 5 < n = 6
+    Case(3, 2, 1, L=4, K=2, P=1, spare=0, together=True),
+    Case(3, 2, 1, L=8, K=2, P=1, spare=0),  # D = 2, then 1; M = 4 < n = 6
+    Case(3, 2, 1, L=8, K=3, P=1, spare=0),  # three buckets with two points; padding
+    Case(3, 2, 1, L=5, K=2, P=2),  # two picks in one bucket
+    Case(4, 3, 1, L=15, K=3, P=1, spare=0),  # D = 3, then 2
+    Case(4, 3, 1, L=6, K=3, P=2),
+    Case(4, 3, 2, L=8, K=2, P=1, spare=0),  # D = 2, then 1; M = 4 < n = 5
+    Case(5, 4, 2, L=12, K=4, P=1, spare=0),  # D = 3, then 2; M = 3 < n = 5
+    # W < n
+    Case(3, 2, 1, L=7, K=1, P=1, q=11),  # W = 6, M = 7, n = 10
+    Case(3, 2, 1, L=20, K=2, P=1, q=11, spare=0),  # M = n = 10
+    Case(3, 2, 1, L=9, K=1, P=1, q=13),  # M = 9 < n = 12
+    Case(4, 2, 1, L=14, K=2, P=1, spare=1),  # W = 8, M = 7 < n = 10; D = 2, then 1
+    Case(4, 3, 2, L=10, K=1, P=1),
+]
+
+# For the command: more joint places and inputs of all picks of a user
+TOGETHER = [
+    Case(3, 2, 1, L=6, K=2, P=1, spare=0, together=True),  # n = 3
+    Case(3, 2, 1, L=3, K=2, P=2, together=True),
+    Case(4, 2, 1, L=4, K=2, P=1, spare=0, together=True),
+    Case(4, 3, 2, L=4, K=2, P=1, spare=0, together=True),
 ]
 
 
-def _fits(U: int, T: int, L: int, K: int, P: int | None) -> bool:
+def _fits(L: int, K: int, P: int | None) -> bool:
     """Whether K is not more than L, and P picks fit a bucket."""
-    if P is None:
-        return K <= L
-    buckets = math.ceil(math.ceil(K / P) / (U - T)) * (U - T)
-    return K <= L and math.ceil(L / buckets) >= P
+    return K <= L and (P is None or L // math.ceil(K / P) >= P)
 
 
-# For the command: every L from 2 to 6 and K from 1 to 3, with P = 1 and 2, all supports
+# For the command: every L from 2 to 6 and K from 1 to 3, with P = 1 and 2, all supports; and more in `moments`
 FULL = [
-    Case(N, U, T, L, K, P)
+    Case(N, U, T, L, K, P, spare=None if P is None else 0)
     for N, U, T in ((3, 2, 1), (4, 3, 1), (4, 3, 2), (5, 4, 2))
     for P in (None, 1, 2)
     for L in range(2, 7)
     for K in range(1, 4)
-    if _fits(U, T, L, K, P)
+    if _fits(L, K, P)
 ]
+FULL += [
+    Case(N, U, T, places * K, K, P=1, q=q, spare=spare)
+    for N, U, T in ((3, 2, 1), (4, 2, 1), (4, 3, 2))
+    for q in (11, 13)
+    for places in range(6, q)
+    for K, spare in ((1, None), (2, 0))
+]
+FULL += [*TOGETHER, Case(3, 2, 1, L=8, K=2, P=1, spare=0, together=True)]
 
 
 def same_sum(lab: Lab, users: list[int], seed: int = 0) -> list[list[Inputs]]:
     """Lists of inputs of these users; those in a list have the same sum.
 
-    Values at random, exchanged between every two users; nothing but zeros, at different supports; values that
-    cancel out, beside zeros elsewhere; and values moved from one user to another that has the same support.
+    Values at random, exchanged between every two users; values that cancel out, at different supports; values
+    moved from one user to another that has the same support; and, where there may be zeros, nothing but zeros.
     """
     rng = np.random.default_rng(seed)
-    supports, q, entries = lab.supports, lab.q, lab.p.entries
-    zeros = (0,) * entries
+    supports, q, entries = lab.supports, lab.q, lab.c.entries
 
-    def values() -> tuple[int, ...]:
-        return tuple(rng.integers(1, q, entries).tolist())
+    def values() -> Array:
+        return rng.integers(1, q, entries)
 
-    def at(i: int) -> tuple[int, ...]:
-        return supports[i % len(supports)]
+    def at(i: int, chosen: Array) -> Input:
+        return Input(supports[i % len(supports)], tuple((chosen % q).tolist()))
 
-    base = {m: Input(at(5 * i + 1), values()) for i, m in enumerate(users)}
-    exchanged = [{**base, a: base[b], b: base[a]} for a, b in combinations(users, 2)]
-    nothing = [
-        {m: Input(at(i * step), zeros) for i, m in enumerate(users)} for step in (0, 1, len(supports) - 1)
-    ]
-    lists = [[base, *exchanged], nothing]
+    base = {m: at(5 * i + 1, values()) for i, m in enumerate(users)}
+    lists = [[base, *({**base, a: base[b], b: base[a]} for a, b in combinations(users, 2))]]
+    zeros = np.zeros(entries, dtype=np.int64)
+    steps = (0, 1, len(supports) - 1)
+    if not lab.c.never_zero:
+        lists.append([{m: at(i * step, zeros) for i, m in enumerate(users)} for step in steps])
     if len(users) > 1:
         a, b, *_ = users
-        plus = values()
-        minus = tuple((-v) % q for v in plus)
-        nothing.append({**nothing[0], a: Input(at(2), plus), b: Input(at(2), minus)})
-        total = tuple((v + w) % q for v, w in zip(plus, base[a].values, strict=True))
+        plus = [values() for _ in steps]
         lists.append(
-            [
-                {**base, a: Input(at(1), plus), b: Input(at(1), base[a].values)},
-                {**base, a: Input(at(1), total), b: Input(at(1), zeros)},
-                {**base, a: Input(at(0), zeros), b: Input(at(1), total)},
-            ]
+            [{**base, a: at(i, v), b: at(i, -v)} for i, v in zip(steps, plus, strict=True)]
+            + ([] if lab.c.never_zero else [{**base, a: at(0, zeros), b: at(1, zeros)}])
         )
+        total = values()
+        parts = [v for v in (values() for _ in range(20)) if np.all((total - v) % q)][:2]
+        lists.append([{**base, a: at(1, v), b: at(1, total - v)} for v in parts])
+        if not lab.c.never_zero:
+            lists[-1].append({**base, a: at(0, zeros), b: at(1, total)})
     return lists

@@ -14,13 +14,13 @@ import numpy as np
 import numpy.typing as npt
 from fq import Affine, AffineSpace, Array, Basis, Elimination, Law, NotAffine, affine_map, times
 
-from topk_secagg.algebra import lagrange
 from topk_secagg.algebra.randomness import Randomness
 from topk_secagg.protocol.constructions import construction
-from topk_secagg.protocol.elimination import answer_blocks
+from topk_secagg.protocol.elimination import answer_blocks, answer_shape
 from topk_secagg.protocol.masking import mask_input
-from topk_secagg.protocol.messages import Masked, Points, Secret, Sparse
-from topk_secagg.protocol.offline import draw_secret
+from topk_secagg.protocol.messages import Masked, Secret, Sparse
+from topk_secagg.protocol.moments import Moments
+from topk_secagg.protocol.offline import choose_points, draw_secret
 from topk_secagg.protocol.parameters import Parameters
 from topk_secagg.protocol.round import InMemoryShares, deal
 
@@ -108,8 +108,8 @@ def _orders(n: int) -> list[tuple[int, ...]]:
 class Shares(NamedTuple):
     """What all users receive of one user at a fixed place, as an affine map of its masks and noise.
 
-    columns (N, share, 1 + drawn): the offset, and how it moves with what draw_secret asks for. noise: how it
-    moves with the noise, as bytes; mostly the same object for all places.
+    columns (N, share, 1 + drawn): the offset, and how it moves with the masks. noise: how it moves with the
+    noise, as bytes; mostly the same object for all places.
     """
 
     columns: Array
@@ -123,26 +123,36 @@ class Masking(NamedTuple):
     x: Affine
 
 
+class Question(NamedTuple):
+    """What users answer, as one user's part has it: for how many survivors, whether it is among them, whether
+    as the fallback, and who answers. Where the user is not among the survivors, it adds nothing."""
+
+    survivors: int
+    member: bool
+    fallback: bool
+    answering: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class PartView:
-    """What a part is seen through: the shares of whom, and the answers of whom for how many survivors.
-
-    An answer with `member` False is one for a survivor set without this user: it adds nothing there.
-    """
+    """What a part is seen through: the shares of whom, and answers."""
 
     coalition: tuple[int, ...]
-    answers: tuple[tuple[bool, int, tuple[int, ...]], ...]
+    questions: tuple[Question, ...]
 
 
 Tamper = Callable[[Randomness], Randomness]
 
 
 class Lab:
-    """One set of parameters, and the package's maps under it: every user's, since none knows whose it is."""
+    """One set of parameters, and the package's maps under it: every user's, since none knows whose it is.
+
+    A *place* is everything a user draws that is not uniform over the field: its permutation, or the places s and
+    factors rho of its picks. The *unknowns* are uniform over the field: masks, if any, and noise.
+    """
 
     _REMEMBERED = (
-        "_trials", "shares", "masking", "masking_of_support", "_secret_of", "terms", "_rows",
-        "_shears_noise", "_shears_terms", "noise_basis", "places_to", "part_law",
+        "_trials", "shares", "masking_of_support", "_secret_of", "terms", "noise_basis", "places_to", "part_law",
     )  # fmt: skip
 
     def __init__(self, p: Parameters, tamper: Tamper = lambda source: source, tries: int = 2) -> None:
@@ -151,22 +161,21 @@ class Lab:
         for name in self._REMEMBERED:
             setattr(self, name, cache(getattr(self, name)))
         self.p, self.q, self.tamper, self.tries = p, p.field, tamper, tries
-        alpha, beta = lagrange.default_points(p.users, p.survivors, p.field)
-        self.points = Points(tuple(alpha), tuple(beta))
+        self.c, self.points = construction(p), choose_points(p)
+        self.users = tuple(range(1, p.users + 1))
         self.algebra = Elimination(p.field)
         self.spaces = 0
-        self._encoding_matrix = cache(lagrange.encoding_matrix)
         self._noises: dict[bytes, bytes] = {}
         self._bounds: dict[str, list[int]] = {}
         source = tamper(Tape({}, self._bounds, learn=True))
         secret = draw_secret(p, source)
         drawn = list(self._bounds)
         deal(p, self.points, secret, source)
-        self._discrete = [path for path in self._bounds if path.endswith("/place")]
+        self._discrete = [path for path in drawn if set(self._bounds[path]) != {self.q}]
         # the unknowns: what draw_secret asks for comes first, and is counted in `drawn`
-        streams = [path for path in self._bounds if path not in self._discrete]
         self._streams: dict[str, slice] = {}
         self.unknowns = self.drawn = 0
+        streams = [path for path in self._bounds if path not in self._discrete]
         for path in sorted(streams, key=lambda path: path not in drawn):
             if set(self._bounds[path]) != {self.q}:
                 raise Unforeseen(f"the stream {path!r} is not uniform over the field")
@@ -179,36 +188,58 @@ class Lab:
 
     @property
     def share(self) -> int:
-        """Symbols that one user holds of another: f and h."""
-        return 2 * self.p.rows * self.p.width
+        """Symbols that one user holds of another: f and h, or g."""
+        return math.prod(self.share_shape)
+
+    @property
+    def share_shape(self) -> tuple[int, int, int]:
+        return len(self.c.share_names), self.c.rows, self.c.width
+
+    @property
+    def moments(self) -> bool:
+        return isinstance(self.c, Moments)
 
     @property
     def coordinates(self) -> int:
         """L, with the padding of the buckets, which an input may name as well."""
-        return self.p.buckets * self.p.width or self.p.length
+        return self.p.buckets * self.c.places if isinstance(self.c, Moments) else self.p.length
 
-    def answer(self, survivors: int) -> int:
+    def answer(self, survivors: int, *, fallback: bool) -> int:
         """Symbols of one Y."""
-        return self.p.groups * self.p.answer_width(survivors)
+        shape = answer_shape(self.p, survivors, fallback=fallback)
+        return shape.groups * shape.width
+
+    @property
+    def every_question(self) -> tuple[Question, ...]:
+        """All users answer for every number of survivors, with each D that they may be asked for."""
+        kinds = (False,) if self.p.spare is None else (False, True)
+        sizes = range(self.p.survivors, self.p.users + 1)
+        return tuple(Question(size, True, kind, self.users) for size in sizes for kind in kinds)
+
+    @cached_property
+    def place_bounds(self) -> list[range]:
+        return [range(bound) for path in self._discrete for bound in self._bounds[path]]
 
     @cached_property
     def places(self) -> list[Place]:
         """Everything that the place of a user can be, each as likely as any other."""
-        return list(product(*(range(bound) for path in self._discrete for bound in self._bounds[path])))
+        return list(product(*self.place_bounds))
+
+    def slots(self, pick: int) -> list[int]:
+        """Where the place of a user has what is drawn for one pick of `moments`."""
+        return [i for i in range(len(self.place_bounds)) if i % self.c.rows == pick]
+
+    def coordinates_of(self, pick: int) -> range:
+        """What one pick of `moments` can be: the coordinates of its bucket."""
+        return range(pick // self.p.picks, self.coordinates, self.p.buckets)
 
     @cached_property
     def supports(self) -> list[Support]:
         """All supports: K of L coordinates, or P of each bucket in any order."""
         p = self.p
-        if not p.buckets:
+        if not self.moments:
             return list(combinations(range(p.length), p.top_k))
-        of_bucket = [
-            [
-                tuple(place * p.buckets + b for place in chosen)
-                for chosen in permutations(range(p.width), p.picks)
-            ]
-            for b in range(p.buckets)
-        ]
+        of_bucket = [permutations(self.coordinates_of(b * p.picks), p.picks) for b in range(p.buckets)]
         return [tuple(k for part in parts for k in part) for parts in product(*of_bucket)]
 
     def top_k(self, given: Input) -> Array:
@@ -217,31 +248,33 @@ class Lab:
         np.add.at(vector, list(given.support), given.values)
         return vector % self.q
 
+    @property
+    def values(self) -> range:
+        """What a value of an input, or one of X, can be: in `moments`, never zero."""
+        return range(int(self.c.never_zero), self.q)
+
     def every_x(self) -> list[Values]:
-        """All values that X can have."""
-        return list(product(range(self.q), repeat=self.p.entries))
+        """All values that an input, or X, can have."""
+        return list(product(self.values, repeat=self.c.entries))
 
     def some_x(self, count: int) -> list[Values]:
-        """Zeros, ones, and others at random (always the same)."""
+        """The least, ones, and others at random (always the same)."""
         rng = np.random.default_rng(count)
-        drawn = (tuple(row) for row in rng.integers(0, self.q, (10 * count, self.p.entries)).tolist())
-        chosen = dict.fromkeys([(0,) * self.p.entries, (1,) * self.p.entries, *drawn])
+        drawn = rng.integers(self.values.start, self.q, (10 * count, self.c.entries)).tolist()
+        chosen = dict.fromkeys([(v,) * self.c.entries for v in (self.values.start, 1)] + [*map(tuple, drawn)])
         return list(chosen)[:count]
 
     # driving the package
 
-    def script(self, place: Place, unknowns: Array) -> dict[str, Sequence[int]]:
+    def source(self, place: Place, unknowns: Array) -> Randomness:
+        """The source of a user that draws this, as the package gets it."""
         script: dict[str, Sequence[int]] = {}
         for path in self._discrete:
             count = len(self._bounds[path])
             script[path], place = place[:count], place[count:]
         for path, part in self._streams.items():
             script[path] = unknowns[part].tolist()
-        return script
-
-    def source(self, place: Place, unknowns: Array) -> Randomness:
-        """The source of a user that draws this, as the package gets it."""
-        return self.tamper(Tape(self.script(place, unknowns), self._bounds))
+        return self.tamper(Tape(script, self._bounds))
 
     def secret(self, place: Place, unknowns: Array) -> Secret:
         """What draw_secret draws."""
@@ -250,34 +283,35 @@ class Lab:
     def dealt(self, place: Place, unknowns: Array) -> list[InMemoryShares]:
         """What users 1..N receive of a user that draws this."""
         source = self.source(place, unknowns)
-        real = lagrange.encoding_matrix
-        lagrange.encoding_matrix = self._encoding_matrix  # a memory for it: it takes most of the time
-        try:
-            return deal(self.p, self.points, draw_secret(self.p, source), source)
-        finally:
-            lagrange.encoding_matrix = real
+        return deal(self.p, self.points, draw_secret(self.p, source), source)
 
     def masked(self, secret: Secret, given: Input) -> Masked:
         index = np.array(given.support, dtype=np.int64)
         return mask_input(self.p, secret, Sparse(index, np.array(given.values, dtype=np.uint32)))
 
-    def answered(self, masked: Mapping[int, Masked], shares: Mapping[int, InMemoryShares]) -> Array:
+    def answered(
+        self,
+        user: int,
+        masked: Mapping[int, Masked],
+        shares: Mapping[int, InMemoryShares],
+        *,
+        fallback: bool = False,
+    ) -> Array:
         """Y of a user that holds these shares."""
-        blocks = [block.answer for block in answer_blocks(self.p, masked, shares)]
-        return np.concatenate(blocks).astype(np.int64).reshape(-1)
+        blocks = answer_blocks(self.p, self.points, user, masked, shares, fallback=fallback)
+        return np.concatenate([block.answer for block in blocks]).astype(np.int64).reshape(-1)
 
     def flat(self, shares: InMemoryShares) -> Array:
-        return np.concatenate([shares.f, shares.h]).astype(np.int64).reshape(-1)
+        return np.concatenate(shares.tables).astype(np.int64).reshape(-1)
 
     def shaped(self, flat: Array) -> InMemoryShares:
-        f, h = flat.astype(np.uint32).reshape(2, self.p.rows, self.p.width)
-        return InMemoryShares(f, h)
+        return InMemoryShares(tuple(flat.astype(np.uint32).reshape(self.share_shape)))
 
     # reading off the maps
 
     def _trials(self, size: int) -> list[Array]:
         rng = np.random.default_rng(size)
-        return [rng.integers(0, self.q, size) for _ in range(self.tries)]
+        return [rng.integers(0, self.q, size) for _ in range(self.tries if size else 0)]
 
     def shares(self, place: Place) -> Shares:
         """From masks and noise to what every user receives."""
@@ -295,13 +329,19 @@ class Lab:
         table = np.frombuffer(noise, dtype=np.uint8).astype(np.int64)
         return table.reshape(self.p.users, self.share, self.unknowns - self.drawn)
 
-    def _secret_of(self, place: Place, drawn: bytes) -> Secret:
+    def _secret_of(self, place: Place, masks: bytes) -> Secret:
         unknowns = np.zeros(self.unknowns, dtype=np.int64)
-        unknowns[: self.drawn] = np.frombuffer(drawn, dtype=np.int64)
+        unknowns[: self.drawn] = np.frombuffer(masks, dtype=np.int64)
         return self.secret(place, unknowns)
 
+    def heard(self, place: Place, given: Input) -> Broadcast:
+        """X of an input, where a place is all that it depends on."""
+        assert not self.drawn
+        x = self.masked(self._secret_of(place, b""), given)
+        return Broadcast(tuple(x.index.tolist()), tuple(x.value.tolist()))
+
     def masking(self, place: Place, given: Input) -> Masking:
-        """X of an input, its values as an affine map of what draw_secret asks for."""
+        """X of an input, its values as an affine map of the masks."""
         return self._masking(place, self.drawn, lambda v: (v, given))
 
     def masking_of_support(self, place: Place, support: Support) -> tuple[Masking, Array]:
@@ -318,8 +358,8 @@ class Lab:
         seen: set[tuple[int, ...]] = set()
 
         def function(v: Array) -> Array:
-            drawn, given = split(v)
-            x = self.masked(self._secret_of(place, drawn.tobytes()), given)
+            masks, given = split(v)
+            x = self.masked(self._secret_of(place, masks.tobytes()), given)
             seen.add(tuple(x.index.tolist()))
             return x.value.astype(np.int64)
 
@@ -328,15 +368,16 @@ class Lab:
             raise NotAffine("the indices of X depend on masks or values")
         return Masking(seen.pop(), x)
 
-    def terms(self, index: tuple[int, ...], survivors: int) -> Array:
-        """From one user's shares to its part of Y, (1 + entries, answer, share): the first for x = 0, then
-        what each x adds. Y is linear in the shares for fixed X, and affine in x for fixed shares."""
+    def terms(self, index: tuple[int, ...], survivors: int, fallback: bool, user: int) -> Array:
+        """From the shares that a user holds of one survivor to their part of Y, (1 + entries, answer, share): the
+        first for x = 0, then what each x adds. Y is linear in the shares for fixed X, and affine in x."""
         entries, nothing = len(index), self.shaped(np.zeros(self.share, dtype=np.int64))
 
-        def part(x: Array, held: Array) -> Array:
+        def part(x: Array, held: Array, survivor: int = 1) -> Array:
             masked = Masked(np.array(index, dtype=np.uint32), x.astype(np.uint32))
-            shares = dict.fromkeys(range(2, survivors + 1), nothing) | {1: self.shaped(held)}
-            return self.answered(dict.fromkeys(range(1, survivors + 1), masked), shares)
+            shares = dict.fromkeys(range(1, survivors + 1), nothing) | {survivor: self.shaped(held)}
+            everybodys = dict.fromkeys(range(1, survivors + 1), masked)
+            return self.answered(user, everybodys, shares, fallback=fallback)
 
         result = np.stack(
             [
@@ -345,76 +386,31 @@ class Lab:
             ]
         )
         result[1:] = (result[1:] - result[0]) % self.q
-        for point in self._trials(entries + self.share):
+        for i, point in enumerate(self._trials(entries + self.share)):
             x, held = point[:entries], point[entries:]
-            if not np.array_equal(part(x, held), times(self._at(result, tuple(x)), held, self.q)):
+            expected = times(self._at(result, tuple(x)), held, self.q)
+            if not np.array_equal(part(x, held, survivor=survivors - i % survivors), expected):
                 raise NotAffine
         return result
 
     def _at(self, terms: Array, x: Sequence[int]) -> Array:
         return np.tensordot(np.array([1, *x]), terms, axes=1) % self.q
 
-    def terms_at(self, heard: Broadcast, survivors: int) -> Array:
-        """From one user's shares to its part of Y, for an X: (answer, share)."""
-        return self._at(self.terms(heard.index, survivors), heard.values)
-
-    def shear(self, place: Place, support: Support, survivors: int) -> bool:
-        """Whether the parts for every x are those for x = 0 but for a shear (see the head of `affine`)."""
-        (index, (_, by_unknowns)), _ = self.masking_of_support(place, support)
-        rows = self._rows(index)
-        columns, noise = self.shares(place)
-        shape = (self.p.users, 2, self.p.rows, self.p.width)
-        offset, by_drawn = columns[..., 0], columns[..., 1:]
-        # a unit more of r adds row i of f without noise to row i of h
-        moved = times(by_drawn, self.algebra.solver(by_unknowns).particular, self.q)
-        moved = moved.reshape(*shape, len(rows))
-        expected = np.zeros_like(moved)
-        for i, row in enumerate(rows):
-            expected[:, 1, row, :, i] = offset.reshape(shape)[:, 0, row]
-        return (
-            len(set(rows)) == len(rows)
-            and np.array_equal(moved, expected)
-            and not np.any(by_drawn.reshape(*shape, -1)[:, 0])
-            and self._shears_noise(noise)
-            and self._shears_terms(index, survivors)
-        )
-
-    def _rows(self, index: tuple[int, ...]) -> list[int]:
-        """The rows that the entries of X name."""
-        x = Masked(np.array(index, dtype=np.uint32), np.zeros(len(index), dtype=np.uint32))
-        return construction(self.p).terms(self.p, x).row.tolist()
-
-    def _shears_noise(self, noise: bytes) -> bool:
-        """Every unknown of the noise moves one row of f, or it moves one row of h as its partner does f."""
-        table = self.noise_columns(noise).reshape(self.p.users, 2, self.p.rows, self.p.width, -1)
-        moved = [
-            (table[:, 0, ..., v].tobytes(), table[:, 1, ..., v].tobytes()) for v in range(table.shape[-1])
-        ]
-        zero = bytes(table[:, 0, ..., 0].nbytes)
-        of_f, of_h = sorted(f for f, h in moved if h == zero), sorted(h for f, h in moved if f == zero)
-        one_row = np.count_nonzero(np.any(table, axis=(0, 1, 3)), axis=0) <= 1
-        return len(of_f) + len(of_h) == len(moved) and of_f == of_h and bool(np.all(one_row))
-
-    def _shears_terms(self, index: tuple[int, ...], survivors: int) -> bool:
-        """What x_i adds is what row i of h takes away, and it is row i of f that it multiplies."""
-        terms = self.terms(index, survivors)
-        terms = terms.reshape(*terms.shape[:2], 2, self.p.rows, self.p.width)
-        expected = np.zeros_like(terms[1:])
-        for i, row in enumerate(self._rows(index)):
-            expected[i, :, 0, row] = -terms[0, :, 1, row] % self.q
-        return np.array_equal(terms[1:], expected)
-
     # parts
 
     def part_map(self, view: PartView, shares: Array, heard: Broadcast | None) -> Array:
         """(S, G) as the view has them, for a given X, of columns of shares (N, share, columns)."""
         parts = [shares[[c - 1 for c in view.coalition]].reshape(-1, shares.shape[-1])]
-        for member, survivors, answering in view.answers:
+        for survivors, member, fallback, answering in view.questions:
             if member and heard is not None:
-                terms = times(self.terms_at(heard, survivors), shares[[n - 1 for n in answering]], self.q)
+                tables = [self.terms(heard.index, survivors, fallback, n) for n in answering]
+                parts += [
+                    times(self._at(table, heard.values), shares[n - 1], self.q)
+                    for n, table in zip(answering, tables, strict=True)
+                ]
             else:
-                terms = np.zeros((self.answer(survivors) * len(answering), shares.shape[-1]), dtype=np.int64)
-            parts.append(terms.reshape(-1, shares.shape[-1]))
+                size = self.answer(survivors, fallback=fallback) * len(answering)
+                parts.append(np.zeros((size, shares.shape[-1]), dtype=np.int64))
         return np.concatenate(parts)
 
     def noise_basis(self, view: PartView, noise: bytes, heard: Broadcast | None) -> Basis:
@@ -431,23 +427,27 @@ class Lab:
         basis = self.algebra.basis(np.concatenate([noise.rows, rest]))
         return basis, basis.reduced(vectors)
 
-    def places_to(self, given: Input) -> dict[tuple[int, ...], list[Place]]:
-        """The places that lead from an input to each possible index of X."""
-        found: dict[tuple[int, ...], list[Place]] = {}
+    def places_to(self, given: Input) -> dict[Broadcast, list[Place]]:
+        """The places that lead from an input to each possible X; to its indices alone, if there are masks."""
+        found: dict[Broadcast, list[Place]] = {}
         for place in self.places:
-            found.setdefault(self.masking(place, given).index, []).append(place)
+            heard = Broadcast(self.masking(place, given).index, ()) if self.drawn else self.heard(place, given)
+            found.setdefault(heard, []).append(place)
         return found
 
     def part_law(self, view: PartView, given: Input | None, heard: Broadcast | None) -> Law:
         """The law of (S, G) and X = heard; with nothing heard, that of S alone."""
         law: Law = {}
-        places = self.places if given is None or heard is None else self.places_to(given).get(heard.index, [])
+        places = self.places
+        if given is not None and heard is not None:
+            name = heard._replace(values=()) if self.drawn else heard
+            places = self.places_to(given).get(name, [])
         for place in places:
             weight = Fraction(1, len(self.places))
             start, free = np.zeros(self.drawn, dtype=np.int64), np.eye(self.drawn, dtype=np.int64)
             if given is not None and heard is not None:
-                offset, by_unknowns = self.masking(place, given).x
-                solver = self.algebra.solver(by_unknowns)
+                offset, by_masks = self.masking(place, given).x
+                solver = self.algebra.solver(by_masks)
                 wanted = (np.array(heard.values) - offset) % self.q
                 if np.any(times(solver.check, wanted, self.q)):
                     continue

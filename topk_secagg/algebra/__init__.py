@@ -1,1 +1,1 @@
-"""The field F_q: bulk kernels, Lagrange matrices, syndromes and uniform randomness."""
+"""The field F_q: bulk kernels, Lagrange matrices, moments, Reed-Solomon codes and uniform randomness."""

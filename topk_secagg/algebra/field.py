@@ -1,21 +1,27 @@
-"""Small arithmetic over F_q on numpy arrays, and what the compiled kernels need to know of q.
+"""Small arithmetic over F_q on numpy arrays and Python integers.
 
-Symbols are little-endian uint32; q is any prime with 5 <= q < 2^32.
+Symbols are unsigned 32-bit integers in memory; files store them little-endian, in two bytes when
+q < 2^16 and in four otherwise. q is any prime with 5 <= q < 2^32.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-DEFAULT_FIELD = 2**32 - 5
-SYMBOL = np.dtype("<u4")
+DEFAULT_FIELD = 4281076801  # 2^6 3^5 5^2 7 11^2 13 + 1: q - 1 has 1512 divisors
+SMALL_FIELD = 65521  # 2^4 3^2 5 7 13 + 1: symbols of two bytes
 
 Symbols = npt.NDArray[np.uint32]
 Integers = npt.NDArray[Any]
+
+
+def stored_type(q: int) -> np.dtype[Any]:
+    """How files store a symbol of F_q."""
+    return np.dtype("<u2" if q < 2**16 else "<u4")
 
 
 def is_prime(q: int) -> bool:
@@ -41,40 +47,52 @@ def is_prime(q: int) -> bool:
     return True
 
 
+@lru_cache(maxsize=8)
+def prime_factors(n: int) -> tuple[tuple[int, int], ...]:
+    """The primes that divide n, with their exponents, by trial division."""
+    factors, divisor = [], 2
+    while divisor * divisor <= n:
+        exponent = 0
+        while n % divisor == 0:
+            n, exponent = n // divisor, exponent + 1
+        if exponent:
+            factors.append((divisor, exponent))
+        divisor += 1 + divisor % 2
+    return (*factors, (n, 1)) if n > 1 else tuple(factors)
+
+
+@lru_cache(maxsize=8)
+def divisors(n: int) -> tuple[int, ...]:
+    """All divisors of n, increasing."""
+    found = [1]
+    for prime, exponent in prime_factors(n):
+        found = [d * prime**e for d in found for e in range(exponent + 1)]
+    return tuple(sorted(found))
+
+
+@lru_cache(maxsize=8)
+def smallest_generator(q: int) -> int:
+    """The smallest g whose powers are all of F_q*."""
+    exponents = [(q - 1) // prime for prime, _ in prime_factors(q - 1)]
+    return next(g for g in range(1, q) if all(pow(g, e, q) != 1 for e in exponents))
+
+
 def add(a: Symbols, b: Symbols, q: int) -> Symbols:
     """a + b in F_q, entry by entry."""
-    return ((a.astype(np.uint64) + b) % np.uint64(q)).astype(SYMBOL)
+    return ((a.astype(np.uint64) + b) % np.uint64(q)).astype(np.uint32)
+
+
+def multiply(a: Symbols, b: Symbols, q: int) -> Symbols:
+    """a b in F_q, entry by entry."""
+    return (a.astype(np.uint64) * b % np.uint64(q)).astype(np.uint32)
 
 
 def to_field(signed: npt.NDArray[np.int64], q: int) -> Symbols:
     """A signed integer as its residue: -1 becomes q - 1."""
-    return np.mod(signed, np.int64(q)).astype(SYMBOL)
+    return np.mod(signed, np.int64(q)).astype(np.uint32)
 
 
 def to_signed(symbols: Symbols, q: int) -> npt.NDArray[np.int64]:
     """The centred lift: the representative in [-(q-1)/2, (q-1)/2]."""
     lifted = symbols.astype(np.int64)
     return np.where(lifted > (q - 1) // 2, lifted - q, lifted)
-
-
-class Montgomery(NamedTuple):
-    """The constants of Montgomery multiplication modulo q with R = 2^32.
-
-    For a' = a R mod q and b < q the kernels compute a b mod q as
-    p = a' b;  m = (p mod R) q^-1 mod R;  a b = (p >> 32) - (m q >> 32)  (plus q when negative).
-    """
-
-    q: np.uint64
-    inverse: np.uint64
-
-    @staticmethod
-    @lru_cache(maxsize=8)
-    def of(q: int) -> Montgomery:
-        """The constants for the odd modulus q."""
-        return Montgomery(np.uint64(q), np.uint64(pow(q, -1, 2**32)))
-
-
-def to_montgomery(a: Integers, q: int) -> npt.NDArray[np.uint64]:
-    """a R mod q, entry by entry (a < q, so a R fits 64 bits)."""
-    result: npt.NDArray[np.uint64] = (a.astype(np.uint64) << np.uint64(32)) % np.uint64(q)
-    return result

@@ -1,23 +1,11 @@
-"""Points and Lagrange matrices: small algebra, done with galois."""
+"""Points and Lagrange matrices, in Python integers: they are small, and galois takes half a second to load."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
-
-from . import compiled  # noqa: F401 - before galois
-
-
-@lru_cache(maxsize=8)
-def galois_field(q: int) -> Any:
-    """F_q in galois, without just-in-time compilation: its matrices here are tiny."""
-    import galois
-
-    return galois.GF(q, compile="python-calculate")
 
 
 def lagrange_matrix(nodes: Sequence[int], points: Sequence[int], q: int) -> npt.NDArray[np.uint64]:
@@ -26,31 +14,24 @@ def lagrange_matrix(nodes: Sequence[int], points: Sequence[int], q: int) -> npt.
     Entry (p, i) is prod over j != i of (point_p - node_j) / (node_i - node_j): a polynomial of degree
     below len(nodes) is given by its values at the nodes.
     """
-    if not points:
-        return np.empty((0, len(nodes)), dtype=np.uint64)
-    field = galois_field(q)
-    x, targets = field(list(nodes)), field(list(points))
-    matrix = field.Ones((len(points), len(nodes)))
-    for i in range(len(nodes)):
-        others = np.delete(x, i)
-        matrix[:, i] = np.prod(np.subtract.outer(targets, others), axis=1) / np.prod(x[i] - others)
-    return np.asarray(matrix).astype(np.uint64)
+    below = [pow(_product((x - y for y in nodes if y != x), q), -1, q) for x in nodes]
+    matrix = np.zeros((len(points), len(nodes)), dtype=np.uint64)
+    for row, point in zip(matrix, points, strict=True):
+        if point in nodes:
+            row[nodes.index(point)] = 1
+            continue
+        whole = _product((point - x for x in nodes), q)
+        row[:] = [whole * pow(point - x, -1, q) % q * b % q for x, b in zip(nodes, below, strict=True)]
+    return matrix
 
 
-def encoding_matrix(
-    alpha: Sequence[int], beta: Sequence[int], blocks: int, colluders: int, q: int
-) -> npt.NDArray[np.uint64]:
-    """From the D blocks and T noises at beta_1..beta_{D+T} to every alpha: (N, D+T)."""
-    return lagrange_matrix(beta[: blocks + colluders], alpha, q)
+def _product(factors: Iterable[int], q: int) -> int:
+    result = 1
+    for factor in factors:
+        result = result * factor % q
+    return result
 
 
-def decoding_matrix(alpha: Sequence[int], beta: Sequence[int], blocks: int, q: int) -> npt.NDArray[np.uint64]:
-    """From D+T answers at their alphas to the D blocks at beta_1..beta_D: (D, D+T)."""
-    return lagrange_matrix(alpha, beta[:blocks], q)
-
-
-def default_points(users: int, survivors: int, q: int) -> tuple[list[int], list[int]]:
-    """N + U pairwise distinct elements of F_q: beta_u = u - 1 and alpha_n = U + n - 1."""
-    field = galois_field(q)
-    elements = [int(e) for e in field(list(range(users + survivors)))]
-    return elements[survivors:], elements[:survivors]
+def default_points(users: int, count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """alpha_1..alpha_N and `count` betas, pairwise distinct: beta_u = u - 1 and alpha_n = count + n - 1."""
+    return tuple(range(count, count + users)), tuple(range(count))

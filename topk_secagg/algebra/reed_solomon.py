@@ -1,6 +1,7 @@
 """Which answers are wrong: the values of one polynomial at the users' points are a Reed-Solomon codeword.
 
-Small algebra, done with galois: the words here are random combinations of all columns, a few symbols a user.
+The words here are random combinations of all columns, a few symbols a user. Only finding out who is wrong
+needs linear algebra over F_q, and with it galois.
 """
 
 from __future__ import annotations
@@ -9,24 +10,22 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from . import compiled  # noqa: F401 - before galois
 from .field import Symbols
-from .lagrange import galois_field, lagrange_matrix
+from .lagrange import lagrange_matrix
 
 
 def agree(alpha: Sequence[int], words: Symbols, dimension: int, q: int) -> bool:
     """Whether every column of `words` (users, columns) holds values of a polynomial of degree < dimension."""
-    if len(alpha) <= dimension:
-        return True
-    field = galois_field(q)
-    values = field(words.astype(object))
-    foretell = field(lagrange_matrix(alpha[:dimension], alpha[dimension:], q).astype(object))
-    return bool(np.array_equal(foretell @ values[:dimension], values[dimension:]))
+    predicting = lagrange_matrix(alpha[:dimension], alpha[dimension:], q).astype(object)
+    values = words.astype(object)
+    return bool(np.all((predicting @ values[:dimension] - values[dimension:]) % q == 0))
 
 
 def wrong_positions(alpha: Sequence[int], words: Symbols, dimension: int, q: int) -> list[int] | None:
-    """The rows of `words` (users, columns) that keep the others from agreeing; None if they cannot be told.
+    """The rows of `words` (users, columns) that keep the others from agreeing; None if they cannot be found.
 
-    At most floor((users - dimension) / 2) rows can be told; if no more are wrong, the answer is certain.
+    At most floor((users - dimension) / 2) rows can be found; if no more are wrong, the answer is certain.
     """
     most = (len(alpha) - dimension) // 2
     wrong: set[int] = set()
@@ -51,7 +50,7 @@ def _berlekamp_welch(
     """
     import galois
 
-    field = galois_field(q)
+    field = galois.GF(q, compile="python-calculate")
     points, values = field(list(alpha)), field(word.astype(object))
     powers = field.Ones((len(alpha), dimension + most))
     for j in range(1, dimension + most):

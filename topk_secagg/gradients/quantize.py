@@ -11,6 +11,7 @@ import numpy.typing as npt
 from ..algebra.field import Symbols, to_field, to_signed
 from ..algebra.randomness import Randomness
 from ..errors import BadData
+from ..protocol.constructions import construction
 from ..protocol.parameters import Parameters
 
 Reals = npt.NDArray[np.float64]
@@ -23,25 +24,42 @@ class Quantised(NamedTuple):
     clipped: int
 
 
-def quantise(p: Parameters, values: Reals, source: Randomness, *, saturate: bool = False) -> Quantised:
-    """round(value * scale), up or down at random so that the mean is exact.
+def quantise(
+    p: Parameters, values: Reals, source: Randomness, *, weight: float = 1.0, saturate: bool = False
+) -> Quantised:
+    """round(weight * value * scale), up or down at random so that the mean is exact.
 
     Within the last step before the clip the mean may be off by less than a step: no result is larger
     than `p.largest`, so that N of them never wrap. A value beyond the clip is refused, or moved to it when
-    `saturate` is set.
+    `saturate` is set. Where the construction cannot send zero, a value below one step becomes one step up or
+    down, with the same mean.
     """
     beyond = np.abs(values) > p.clip
     clipped = int(np.count_nonzero(beyond))
     if clipped and not saturate:
+        largest = float(np.abs(values).max())
         raise BadData(
-            f"{clipped} of {values.size} selected values are beyond the clip of {p.clip:g}",
-            "mask with --saturate to clamp them, or start a round with a larger --clip",
+            f"{clipped} of {values.size} selected values are beyond the clip of {p.clip:g}: "
+            f"the largest is {largest:.6g}",
+            "clamp them, or start a round with a larger clip",
         )
-    steps = np.clip(values, -p.clip, p.clip) * float(p.scale)
-    low = np.floor(steps)
-    rounded = low + (uniform(source, values.size) < steps - low)
+    steps = np.clip(values, -p.clip, p.clip) * weight * float(p.scale)
+    chance = uniform(source, values.size)
+    rounded = _never_zero(steps, chance) if construction(p).never_zero else _rounded(steps, chance)
     bounded = np.clip(rounded, -p.largest, p.largest).astype(np.int64)
     return Quantised(to_field(bounded, p.field), clipped)
+
+
+def _rounded(steps: Reals, chance: Reals) -> Reals:
+    """floor(y) + 1 with probability y - floor(y), else floor(y)."""
+    low = np.floor(steps)
+    return low + (chance < steps - low)
+
+
+def _never_zero(steps: Reals, chance: Reals) -> Reals:
+    """As `_rounded` for |y| >= 1; for |y| < 1, 1 with probability (1 + y) / 2, else -1."""
+    near = np.where(chance < (1 + steps) / 2, 1.0, -1.0)
+    return np.where(np.abs(steps) < 1, near, _rounded(steps, chance))
 
 
 def dequantise(p: Parameters, value: Symbols) -> Reals:

@@ -1,41 +1,176 @@
-"""Which module answers to which name. The verbs are the same in each."""
+"""What a construction is: everything that differs between the ways to hide which coordinates a user sends."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, ClassVar
 
-from ..algebra.field import Integers
+import numpy.typing as npt
+
+from ..algebra.field import Integers, Symbols
 from ..algebra.randomness import Randomness
-from . import permutation, rotation
-from .messages import Masked, Secret, Selectors, Sparse, Terms
+from . import wire
+from .messages import (
+    AnswerBlock,
+    AnswerShape,
+    Masked,
+    Points,
+    Secret,
+    ShareBlock,
+    ShareRows,
+    Sparse,
+)
 from .parameters import Parameters
 
-
-class Construction(Protocol):
-    """A way to hide which coordinates a user selected."""
-
-    def draw(self, p: Parameters, source: Randomness) -> Secret:
-        """Offline: the secret places and masks of a user."""
-
-    def selectors(self, p: Parameters, secret: Secret) -> Selectors:
-        """Offline: the vectors to be shared."""
-
-    def mask(self, p: Parameters, secret: Secret, sparse: Sparse) -> Masked:
-        """Masked-input phase: X_n."""
-
-    def check(self, p: Parameters, masked: Masked) -> None:
-        """Refuse an X that no honest user could have sent."""
-
-    def terms(self, p: Parameters, masked: Masked) -> Terms:
-        """Mask-elimination phase: what X_m asks of the shares."""
-
-    def coordinates(self, p: Parameters, group: Integers, slot: Integers, place: Integers) -> Integers:
-        """Decoding: the coordinate of an entry of a block."""
+BLOCK_SYMBOLS = 1 << 20  # symbols of all users' shares that are held at a time
 
 
-_CONSTRUCTIONS: dict[str, Construction] = {"permutation": permutation, "rotation": rotation}
+class Construction(ABC):
+    """The verbs of the phases, for given parameters. Shares are tables of `rows` rows of `width` symbols."""
+
+    share_names: ClassVar[tuple[str, ...]]
+    index_name: ClassVar[str]
+    never_zero: ClassVar[bool]
+
+    def __init__(self, parameters: Parameters) -> None:
+        self.p = parameters
+
+    @abstractmethod
+    def check_parameters(self) -> None:
+        """Refuse parameters that this construction cannot run with."""
+
+    @abstractmethod
+    def summary(self) -> str:
+        """The parameters that only this construction has, by the paper's letters."""
+
+    # sizes
+
+    rows: int
+    width: int
+    entries: int  # of X
+    beta_count: int  # points besides the alphas
+    index_bound: int  # every index of X is below
+    check_rows: int  # rows of a share under one checksum
+
+    @property
+    def block_rows(self) -> int:
+        """Rows that are drawn and encoded at a time, a multiple of `check_rows`. Part of the format: the noise
+        of a block comes from a stream of its own."""
+        unit = self.check_rows
+        fitting = min(self.rows, BLOCK_SYMBOLS // (self.p.users * self.width))
+        return max(1, fitting // unit) * unit
+
+    @property
+    def share_bytes(self) -> int:
+        """The symbols that one user sends another offline, in bytes."""
+        return len(self.share_names) * self.rows * self.width * self.p.symbol_bytes
+
+    @property
+    def offline_bytes(self) -> int:
+        """The same for all ordered pairs of users."""
+        return self.p.users**2 * self.share_bytes
+
+    # offline phase
+
+    @abstractmethod
+    def draw(self, source: Randomness) -> Secret:
+        """The secret places and masks of a user."""
+
+    @abstractmethod
+    def check_secret(self, secret: Secret) -> str:
+        """What is wrong with a secret, or nothing."""
+
+    @abstractmethod
+    def share_blocks(self, points: Points, secret: Secret, noise: Randomness) -> Iterator[ShareBlock]:
+        """The shares for all users, `block_rows` rows at a time."""
+
+    @abstractmethod
+    def check_shares(
+        self,
+        points: Points,
+        users: Sequence[int],
+        first: int,
+        shares: Mapping[str, Symbols],
+        secret: Secret | None,
+    ) -> Integers:
+        """What rows first, first+1, ... of one sender's shares for `users` determine, (users, rows, width) each.
+
+        BadData when they determine nothing that an honest sender could have shared, or not what is in `secret`.
+        """
+
+    # masked-input phase
+
+    @abstractmethod
+    def select(self, gradient: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The coordinates of largest magnitude, in the order in which they are masked."""
+
+    @abstractmethod
+    def mask(self, secret: Secret, sparse: Sparse) -> Masked:
+        """X_n."""
+
+    @abstractmethod
+    def unmask(self, secret: Secret, masked: Masked) -> Sparse:
+        """The input behind X_n."""
+
+    @abstractmethod
+    def check_masked(self, masked: Masked) -> None:
+        """Refuse indices or values that no honest user could have sent."""
+
+    @property
+    def index_bytes(self) -> int:
+        """The bytes of the packed indices of X: the same for every input, or its size would leak."""
+        return wire.packed_bytes(self.entries, wire.bits_below(self.index_bound))
+
+    def pack_index(self, index: Symbols) -> wire.Bytes:
+        """The indices of X on the wire."""
+        return wire.pack(index, wire.bits_below(self.index_bound))
+
+    def unpack_index(self, packed: wire.Bytes) -> Symbols:
+        """The inverse of `pack_index`."""
+        return wire.unpack(packed, self.entries, wire.bits_below(self.index_bound))
+
+    @property
+    def masked_bytes(self) -> int:
+        """The payload of X: packed indices, and values at log2 q bits."""
+        return self.index_bytes + wire.packed_bytes(self.entries, wire.bits_below(self.p.field))
+
+    # mask-elimination phase
+
+    @abstractmethod
+    def answer_shape(self, survivors: int, *, fallback: bool = False) -> AnswerShape:
+        """How Y is laid out for |U1| survivors; the fallback decodes from any U answers."""
+
+    def answer_bytes(self, survivors: int, *, fallback: bool = False) -> int:
+        """The payload of Y."""
+        shape = self.answer_shape(survivors, fallback=fallback)
+        return shape.groups * shape.width * self.p.symbol_bytes
+
+    @abstractmethod
+    def answer_blocks(
+        self,
+        points: Points,
+        user: int,
+        masked: Mapping[int, Masked],
+        shares: Mapping[int, ShareRows],
+        shape: AnswerShape,
+    ) -> Iterator[AnswerBlock]:
+        """Y_n, a few groups at a time."""
+
+    # decoding
+
+    @abstractmethod
+    def decoded(
+        self, points: Points, users: Sequence[int], survivors: int, shape: AnswerShape, first: int, y: Symbols
+    ) -> Sparse:
+        """The aggregate in groups first, first+1, ... from exactly D+T answers, y (users, groups, width)."""
 
 
+@lru_cache(maxsize=64)
 def construction(p: Parameters) -> Construction:
     """The construction that the parameters name."""
-    return _CONSTRUCTIONS[p.construction]
+    from .moments import Moments
+    from .permutation import Permutation
+
+    return {"permutation": Permutation, "moments": Moments}[p.construction](p)

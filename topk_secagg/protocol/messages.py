@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -13,7 +14,7 @@ from ..algebra.field import Integers, Symbols
 
 @dataclass(frozen=True)
 class Points:
-    """The public, pairwise distinct points alpha_1..alpha_N and beta_1..beta_U."""
+    """The public, pairwise distinct points alpha_1..alpha_N and beta_1, beta_2, ..."""
 
     alpha: tuple[int, ...]
     beta: tuple[int, ...]
@@ -24,27 +25,23 @@ class Secret:
     """What user n alone knows from the offline phase, apart from the noise.
 
     permutation: place[k] = pi_n(k) and mask[k] = r_{n,k} for every coordinate k.
-    rotation: place[i] = s and mask[i] = r for pick i = b P + j of bucket b.
+    moments: place[i] = s and mask[i] = rho for pick i = b P + j of bucket b.
     """
 
     place: Symbols
     mask: Symbols
 
 
-class Selectors(NamedTuple):
-    """Row i is 1 at entry place[i] of block slot[i] and 0 elsewhere; h scales it by mask[i]. (rows,) each."""
-
-    slot: Integers
-    place: Integers
-    mask: Symbols
-
-
 class ShareBlock(NamedTuple):
-    """Rows start, start+1, ... of every user's shares: f and h, (N, rows, width) each."""
+    """Rows start, start+1, ... of every user's shares, by name: (N, rows, width) each."""
 
     start: int
-    f: Symbols
-    h: Symbols
+    shares: Mapping[str, Symbols]
+
+    @property
+    def stop(self) -> int:
+        """The row behind the last."""
+        return self.start + int(next(iter(self.shares.values())).shape[1])
 
 
 @dataclass(frozen=True)
@@ -57,36 +54,38 @@ class Sparse:
 
 @dataclass(frozen=True)
 class Masked:
-    """X_n: permuted indices (or rotations) and masked values, (entries,) each."""
+    """X_n: permuted indices (or shifts) and masked values, (entries,) each."""
 
     index: Symbols
     value: Symbols
 
 
-class Terms(NamedTuple):
-    """The share rows that the entries of X name, how far each is rotated, and the group it adds to."""
+@dataclass(frozen=True)
+class AnswerShape:
+    """How Y is laid out: D blocks a group, so that `quorum` = D + T answers decode; (groups, width) symbols."""
 
-    row: Integers
-    rotation: Integers
-    group: Integers
+    blocks: int
+    quorum: int
+    groups: int
+    width: int
 
 
 class AnswerBlock(NamedTuple):
-    """Groups start, start+1, ... of Y_n: (groups, answer width)."""
+    """Groups start, start+1, ... of Y_n: (groups, width)."""
 
     start: int
     answer: Symbols
 
 
 class ShareRows(Protocol):
-    """The shares f(alpha_n), h(alpha_n) that user n holds of one user, read row by row."""
+    """The shares that user n holds of one user, read row by row."""
 
-    def read(self, rows: Integers) -> tuple[Symbols, Symbols]:
-        """Increasing `rows` of f and of h, (len(rows), width) each."""
+    def read(self, rows: Integers) -> tuple[Symbols, ...]:
+        """Increasing `rows` of each dataset of a share, (len(rows), width) each: f and h, or g."""
 
 
 class AnswerRows(Protocol):
     """The answer Y_n of one user, read group by group."""
 
     def read(self, start: int, stop: int) -> Symbols:
-        """Groups start..stop-1, (stop - start, answer width)."""
+        """Groups start..stop-1, (stop - start, width)."""

@@ -4,44 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
+from ..algebra.lagrange import default_points
 from ..algebra.randomness import Randomness
 from .constructions import construction
 from .messages import Points, Secret, ShareBlock
 from .parameters import Parameters
 
 
+def choose_points(p: Parameters) -> Points:
+    """Public, pairwise distinct points: alpha_1..alpha_N, and as many betas as the construction needs."""
+    return Points(*default_points(p.users, construction(p).beta_count))
+
+
 def draw_secret(p: Parameters, source: Randomness) -> Secret:
-    """The secret permutation or places, and the masks."""
-    return construction(p).draw(p, source)
+    """The secret permutation and masks, or places and factors."""
+    return construction(p).draw(source)
 
 
-def share_blocks(
-    p: Parameters, points: Points, secret: Secret, noise: Randomness, start: int = 0
-) -> Iterator[ShareBlock]:
-    """f_{n,i}(alpha_m) and h_{n,i}(alpha_m) for all m, a block of rows at a time.
+def share_blocks(p: Parameters, points: Points, secret: Secret, noise: Randomness) -> Iterator[ShareBlock]:
+    """The shares of one user for all users, a block of rows at a time.
 
-    f_i(beta_d) = block d of selector i for d <= D and fresh noise z_i^(d) for D < d <= D+T; h_i is the
-    same for mask_i times the selector with noise of its own (eq. polynomial:1 and polynomial:2).
-    Every block draws from a stream of its own, so that an interrupted run can go on at any block.
-    Two sets of buffers take turns: a block is valid until the next but one is drawn.
+    Every block draws from a stream of its own, so that blocks do not depend on each other.
     """
-    from ..algebra.kernels import encode
-    from ..algebra.lagrange import encoding_matrix
-
-    matrix = encoding_matrix(points.alpha, points.beta, p.blocks, p.colluders, p.field)
-    slot, place, mask = construction(p).selectors(p, secret)
-    ones = np.ones(p.block_rows, dtype=np.uint32)
-    shape = (p.users, p.block_rows, p.width)
-    buffers = [tuple(np.empty(shape, dtype=np.uint32) for _ in "fh") for _ in range(2)]
-    z = np.empty((p.block_rows, p.colluders, p.width), dtype=np.uint32)
-    for turn, first in enumerate(range(start, p.rows, p.block_rows)):
-        part = slice(first, min(first + p.block_rows, p.rows))
-        count = part.stop - first
-        source = noise.child(f"noise {first}")
-        f, h = (buffer[:, :count] for buffer in buffers[turn % 2])
-        for shares, scale in ((f, ones[:count]), (h, mask[part])):
-            source.integers(p.field, z[:count])
-            encode(matrix, z[:count], slot[part], place[part], scale, p.field, shares)
-        yield ShareBlock(first, f, h)
+    return construction(p).share_blocks(points, secret, noise)

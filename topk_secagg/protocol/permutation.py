@@ -2,51 +2,263 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
 
-from ..algebra.field import Integers, add
+import numpy as np
+import numpy.typing as npt
+
+from ..algebra.field import Integers, Symbols, add, to_field
+from ..algebra.lagrange import lagrange_matrix
 from ..algebra.randomness import Randomness
 from ..errors import BadData
-from .messages import Masked, Secret, Selectors, Sparse, Terms
-from .parameters import Parameters
+from . import wire
+from .constructions import Construction
+from .messages import AnswerBlock, AnswerShape, Masked, Points, Secret, ShareBlock, ShareRows, Sparse
+from .parameters import require
 
 
-def draw(p: Parameters, source: Randomness) -> Secret:
-    """A uniform permutation pi_n of [L] and a uniform mask vector r_n."""
-    return Secret(
-        place=source.child("place").permutation(p.length),
-        mask=source.child("mask").integers(p.field, np.empty(p.length, dtype=np.uint32)),
-    )
+class Permutation(Construction):
+    """Shares f and h of row i: the selector p_{n,i} = e_{sigma_n(i)}, and r_{n,sigma_n(i)} times it."""
+
+    share_names = ("f", "h")
+    index_name = "permuted index"
+    never_zero = False
+    check_rows = 1  # single rows are read
+
+    def check_parameters(self) -> None:
+        """There are no buckets."""
+        p = self.p
+        require(
+            p.picks == 0 and p.buckets == 0 and p.spare is None,
+            "picks, buckets and spare answers belong to the construction moments",
+            "leave them out",
+        )
+
+    def summary(self) -> str:
+        """D."""
+        return f"permutation, D {self.p.blocks}"
+
+    @property
+    def rows(self) -> int:  # type: ignore[override]
+        """One selector per coordinate."""
+        return self.p.length
+
+    @property
+    def width(self) -> int:  # type: ignore[override]
+        """The length of a block: ceil(L/D)."""
+        return -(-self.p.length // self.p.blocks)
+
+    @property
+    def entries(self) -> int:  # type: ignore[override]
+        """K."""
+        return self.p.top_k
+
+    @property
+    def beta_count(self) -> int:  # type: ignore[override]
+        """U."""
+        return self.p.survivors
+
+    @property
+    def index_bound(self) -> int:  # type: ignore[override]
+        """L."""
+        return self.p.length
+
+    # offline phase
+
+    def draw(self, source: Randomness) -> Secret:
+        """A uniform permutation pi_n of [L] and a uniform mask vector r_n."""
+        return Secret(
+            place=source.child("place").permutation(self.p.length),
+            mask=source.child("mask").integers(self.p.field, np.empty(self.p.length, dtype=np.uint32)),
+        )
+
+    def check_secret(self, secret: Secret) -> str:
+        """Places must be a permutation, and masks symbols."""
+        if not np.array_equal(np.sort(secret.place), np.arange(self.rows)):
+            return "its places are not a permutation"
+        return "a mask is not below the field's size" if np.any(secret.mask >= self.p.field) else ""
+
+    def selectors(self, secret: Secret) -> tuple[Integers, Integers, Symbols]:
+        """Row i is e_{sigma_n(i)}: entry `place` of block `slot`; h scales it by r_{n,sigma_n(i)} (eq. partition)."""
+        sigma = np.empty(self.rows, dtype=np.int64)
+        sigma[secret.place] = np.arange(self.rows)
+        return sigma // self.width, sigma % self.width, secret.mask[sigma]
+
+    def share_blocks(self, points: Points, secret: Secret, noise: Randomness) -> Iterator[ShareBlock]:
+        """f_{n,i}(alpha_m) and h_{n,i}(alpha_m) for all m, a block of rows at a time.
+
+        f_i(beta_d) = block d of selector i for d <= D and fresh noise z_i^(d) for D < d <= D+T; h_i is the
+        same for mask_i times the selector with noise of its own (eq. polynomial:1 and polynomial:2).
+        Two sets of buffers take turns: a block is valid until the next but one is drawn.
+        """
+        from ..algebra.kernels import encode
+
+        p, width, step = self.p, self.width, self.block_rows
+        matrix = lagrange_matrix(points.beta[: p.blocks + p.colluders], points.alpha, p.field)
+        slot, place, mask = self.selectors(secret)
+        ones = np.ones(step, dtype=np.uint32)
+        buffers = [
+            {name: np.empty((p.users, step, width), dtype=np.uint32) for name in "fh"} for _ in range(2)
+        ]
+        z = np.empty((step, p.colluders, width), dtype=np.uint32)
+        for turn, first in enumerate(range(0, self.rows, step)):
+            part = slice(first, min(first + step, self.rows))
+            count = part.stop - first
+            source = noise.child(f"noise {first}")
+            shares = {name: buffer[:, :count] for name, buffer in buffers[turn % 2].items()}
+            for name, scale in (("f", ones[:count]), ("h", mask[part])):
+                source.integers(p.field, z[:count])
+                encode(matrix, z[:count], slot[part], place[part], scale, p.field, shares[name])
+            yield ShareBlock(first, shares)
+
+    def check_shares(
+        self,
+        points: Points,
+        users: Sequence[int],
+        first: int,
+        shares: Mapping[str, Symbols],
+        secret: Secret | None,
+    ) -> Integers:
+        """Rows of f determine one selector each, and those of h the same times a mask; their coordinates."""
+        blocks = {name: self._blocks(points, users, rows) for name, rows in shares.items()}
+        row, slot, place = np.nonzero(blocks["f"])
+        count = blocks["f"].shape[0]
+        if not np.array_equal(row, np.arange(count)) or np.any(blocks["f"][row, slot, place] != 1):
+            raise BadData("f does not hold exactly one 1 in every row")
+        mask = blocks["h"][row, slot, place]
+        if np.count_nonzero(mask) != np.count_nonzero(blocks["h"]):
+            raise BadData("h is not the selector times a mask")
+        coordinate: Integers = slot * self.width + place
+        if np.any(coordinate >= self.p.length):
+            raise BadData("a selector lies beyond the gradient's end")
+        if secret:
+            part = slice(first, first + count)
+            found = (slot, place, mask)
+            if any(np.any(a != b[part]) for a, b in zip(found, self.selectors(secret), strict=True)):
+                raise BadData("the selectors or masks are not those of the sender's secret")
+        return coordinate
+
+    def _blocks(self, points: Points, users: Sequence[int], shares: Symbols) -> Symbols:
+        """The D blocks behind the shares of these users, (rows, D, width)."""
+        from ..algebra.kernels import combine
+
+        p, quorum = self.p, self.p.blocks + self.p.colluders
+        alpha = [points.alpha[m - 1] for m in users]
+        if len(alpha) < quorum:
+            raise BadData(f"{len(alpha)} shares do not determine a selector")
+        matrix = lagrange_matrix(alpha[:quorum], [*points.beta[: p.blocks], *alpha[quorum:]], p.field)
+        flat = shares.reshape(len(users), 1, -1)
+        zeros = np.zeros(len(matrix), dtype=np.int64)
+        found = combine(matrix, flat[:quorum], np.arange(len(matrix)), zeros, p.field)
+        if not np.array_equal(found[p.blocks :], flat[quorum:, 0]):
+            raise BadData("the shares do not lie on one polynomial")
+        return found[: p.blocks].reshape(p.blocks, -1, self.width).transpose(1, 0, 2)
+
+    # masked-input phase
+
+    def select(self, gradient: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The K largest magnitudes of all."""
+        return top_k(gradient, self.p.top_k)
+
+    def mask(self, secret: Secret, sparse: Sparse) -> Masked:
+        """X_n = {(pi_n(k), w_k + r_k)} by permuted index: the order says nothing (eq. message:phase:1)."""
+        index = secret.place[sparse.index]
+        value = add(sparse.value, secret.mask[sparse.index], self.p.field)
+        order = np.argsort(index)
+        return Masked(index[order], value[order])
+
+    def unmask(self, secret: Secret, masked: Masked) -> Sparse:
+        """k = sigma_n(i) and w = x - r_k."""
+        sigma = np.empty(self.rows, dtype=np.int64)
+        sigma[secret.place] = np.arange(self.rows)
+        index = sigma[masked.index]
+        minus = to_field(-secret.mask[index].astype(np.int64), self.p.field)
+        return Sparse(index, add(masked.value, minus, self.p.field))
+
+    def check_masked(self, masked: Masked) -> None:
+        """K distinct permuted indices below L, in increasing order."""
+        index = masked.index.astype(np.int64)
+        if np.any(index[1:] <= index[:-1]) or np.any(index >= self.p.length):
+            raise BadData("its indices are not increasing and below L")
+
+    @property
+    def index_bytes(self) -> int:
+        """Elias-Fano: increasing indices are cheaper than K integers below L."""
+        return wire.elias_fano_bytes(self.entries, self.p.length)
+
+    def pack_index(self, index: Symbols) -> wire.Bytes:
+        """Elias-Fano."""
+        return wire.elias_fano(index, self.p.length)
+
+    def unpack_index(self, packed: wire.Bytes) -> Symbols:
+        """Elias-Fano."""
+        return wire.elias_fano_decode(packed, self.entries, self.p.length)
+
+    # mask-elimination phase
+
+    def answer_shape(self, survivors: int, *, fallback: bool = False) -> AnswerShape:  # noqa: ARG002
+        """One polynomial; D was fixed offline."""
+        p = self.p
+        return AnswerShape(p.blocks, p.blocks + p.colluders, 1, self.width)
+
+    def answer_blocks(
+        self,
+        points: Points,  # noqa: ARG002
+        user: int,  # noqa: ARG002
+        masked: Mapping[int, Masked],
+        shares: Mapping[int, ShareRows],
+        shape: AnswerShape,
+    ) -> Iterator[AnswerBlock]:
+        """Y_n = sum over m in U1 and entries (i, x) of X_m of x f_{m,i} - h_{m,i} (eq. second:message).
+
+        Only the rows that some X names are read.
+        """
+        from ..algebra.kernels import eliminate
+
+        total = np.zeros((1, shape.width), dtype=np.uint32)
+        for m, x in masked.items():
+            row = x.index.astype(np.int64)
+            for start in range(0, row.size, self.block_rows):
+                part = slice(start, start + self.block_rows)
+                f, h = shares[m].read(row[part])
+                eliminate(f, h, x.value[part], self.p.field, total[0])
+        yield AnswerBlock(0, total)
+
+    # decoding
+
+    def decoded(
+        self, points: Points, users: Sequence[int], survivors: int, shape: AnswerShape, first: int, y: Symbols
+    ) -> Sparse:  # noqa: ARG002
+        """Y(beta_1)..Y(beta_D), one after the other: k = d * width + place."""
+        from ..algebra.kernels import combine
+
+        p = self.p
+        matrix = _decoding_matrix(points, tuple(users), p.blocks, p.field)
+        blocks = combine(matrix, y, np.arange(p.blocks), np.zeros(p.blocks, dtype=np.int64), p.field)
+        flat = blocks.reshape(-1)
+        index = np.flatnonzero(flat)
+        if index.size > survivors * p.top_k:
+            raise BadData("the aggregate is not sparse")
+        if index.size and index[-1] >= p.length:
+            raise BadData("the aggregate has values beyond the gradient's end")
+        return Sparse(index.astype(np.int64), flat[index])
 
 
-def selectors(p: Parameters, secret: Secret) -> Selectors:
-    """p_{n,i} = e_{sigma_n(i)}, cut into D blocks, scaled by r_{n,sigma_n(i)} in h (eq. partition)."""
-    sigma = np.empty(p.length, dtype=np.int64)
-    sigma[secret.place] = np.arange(p.length)
-    return Selectors(slot=sigma // p.width, place=sigma % p.width, mask=secret.mask[sigma])
+@lru_cache(maxsize=4)
+def _decoding_matrix(points: Points, users: tuple[int, ...], blocks: int, q: int) -> npt.NDArray[np.uint64]:
+    """From D+T answers at their alphas to the D blocks at beta_1..beta_D: (D, D+T)."""
+    return lagrange_matrix([points.alpha[n - 1] for n in users], points.beta[:blocks], q)
 
 
-def mask(p: Parameters, secret: Secret, sparse: Sparse) -> Masked:
-    """X_n = {(pi_n(k), w_k + r_k)} by permuted index: the order says nothing (eq. message:phase:1)."""
-    index = secret.place[sparse.index]
-    value = add(sparse.value, secret.mask[sparse.index], p.field)
-    order = np.argsort(index)
-    return Masked(index[order], value[order])
-
-
-def check(p: Parameters, masked: Masked) -> None:
-    """K distinct permuted indices below L, in increasing order."""
-    index = masked.index.astype(np.int64)
-    if np.any(index[1:] <= index[:-1]) or np.any(index >= p.length):
-        raise BadData("its indices are not increasing and below L")
-
-
-def terms(p: Parameters, masked: Masked) -> Terms:  # noqa: ARG001 - the verb's signature
-    """Every entry names its own row; nothing is rotated; there is one group."""
-    row = masked.index.astype(np.int64)
-    return Terms(row=row, rotation=np.zeros_like(row), group=np.zeros_like(row))
-
-
-def coordinates(p: Parameters, group: Integers, slot: Integers, place: Integers) -> Integers:  # noqa: ARG001
-    """The D blocks stand one after the other: k = slot * width + place."""
-    return slot * p.width + place
+def top_k(gradient: npt.NDArray[Any], k: int) -> npt.NDArray[Any]:
+    """The k coordinates of largest magnitude, increasing; ties go to the lower one (eq. TopK:expression)."""
+    magnitude = np.abs(gradient)
+    rank = magnitude.size - k
+    magnitude.partition(rank)
+    threshold = magnitude[rank]
+    np.abs(gradient, out=magnitude)
+    above = np.flatnonzero(magnitude > threshold)
+    level = np.flatnonzero(magnitude == threshold)[: k - above.size]
+    return np.sort(np.concatenate([above, level]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from .parameters import SYMBOL_BYTES, Parameters
+from .parameters import Parameters
 
 
 def theorem_r1(p: Parameters) -> float:
@@ -19,16 +19,11 @@ def theorem_r2(p: Parameters) -> float:
     return 1 / (p.survivors - p.colluders)
 
 
-def symbols_of(p: Parameters, payload: int) -> float:
-    """A payload in bytes as symbols of log2 q bits each."""
-    return payload * 8 / math.log2(p.field)
-
-
 def measured_r1(p: Parameters, payload: int) -> float:
-    """R1 of an X with this payload."""
-    return symbols_of(p, payload) / p.length
+    """R1 of an X with this payload, in symbols of log2 q bits."""
+    return payload * 8 / math.log2(p.field) / p.length
 
 
 def measured_r2(p: Parameters, payload: int) -> float:
-    """R2 of a Y with this payload, which stores every symbol in four bytes."""
-    return payload / SYMBOL_BYTES / p.length
+    """R2 of a Y with this payload, which stores every symbol in two or four bytes."""
+    return payload / p.symbol_bytes / p.length

@@ -1,4 +1,4 @@
-"""A whole round in memory, in the order of the paper's section III. For tests, studies and readers."""
+"""A whole round in memory, in the order of the paper's section III."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ import numpy as np
 from ..algebra.field import Integers, Symbols
 from ..algebra.randomness import Randomness
 from ..errors import TooFewSurvivors
+from .constructions import construction
 from .decoding import decode
 from .elimination import answer_blocks
 from .masking import mask_input
-from .messages import Points, Secret, Sparse
-from .offline import draw_secret, share_blocks
+from .messages import Masked, Points, Secret, Sparse
+from .offline import choose_points, draw_secret, share_blocks
 from .parameters import Parameters
 
 
 @dataclass(frozen=True)
 class InMemoryShares:
-    """The shares that one user holds of another: f and h, (rows, width) each."""
+    """The shares that one user holds of another: f and h, or g, (rows, width) each."""
 
-    f: Symbols
-    h: Symbols
+    tables: tuple[Symbols, ...]
 
-    def read(self, rows: Integers) -> tuple[Symbols, Symbols]:
-        """The given rows of both."""
-        return self.f[rows], self.h[rows]
+    def read(self, rows: Integers) -> tuple[Symbols, ...]:
+        """The given rows of each."""
+        return tuple(table[rows] for table in self.tables)
 
 
 @dataclass(frozen=True)
 class InMemoryAnswer:
-    """Y_n, (groups, answer width)."""
+    """Y_n, (groups, width)."""
 
     y: Symbols
 
@@ -43,7 +43,6 @@ class InMemoryAnswer:
 
 def run_round(
     p: Parameters,
-    points: Points,
     inputs: Mapping[int, Sparse],
     survivors: Iterable[int],
     answering: Iterable[int],
@@ -61,6 +60,7 @@ def run_round(
         raise ValueError("U2 is not within U1")
 
     # Offline phase: Z_n for every user
+    points = choose_points(p)
     sources = {n: randomness.child(f"user {n}") for n in users}
     secrets = {n: draw_secret(p, sources[n]) for n in users}
     dealt = {n: deal(p, points, secrets[n], sources[n]) for n in users}
@@ -70,10 +70,7 @@ def run_round(
     masked = {n: mask_input(p, secrets[n], inputs[n]) for n in u1}
 
     # Mask-elimination phase: Y_n
-    answers = {
-        n: InMemoryAnswer(np.concatenate([block.answer for block in answer_blocks(p, masked, shares[n])]))
-        for n in u2
-    }
+    answers = {n: answer(p, points, n, masked, shares[n]) for n in u2}
 
     # Decoding
     found = decode(p, points, len(u1), answers, randomness.child("decode")).total
@@ -84,8 +81,23 @@ def run_round(
 
 def deal(p: Parameters, points: Points, secret: Secret, source: Randomness) -> list[InMemoryShares]:
     """The shares of one user for users 1..N."""
-    f, h = (np.empty((p.users, p.rows, p.width), dtype=np.uint32) for _ in "fh")
+    c = construction(p)
+    tables = {name: np.empty((p.users, c.rows, c.width), dtype=np.uint32) for name in c.share_names}
     for block in share_blocks(p, points, secret, source):
-        rows = slice(block.start, block.start + block.f.shape[1])
-        f[:, rows], h[:, rows] = block.f, block.h
-    return [InMemoryShares(f[m], h[m]) for m in range(p.users)]
+        for name, shares in block.shares.items():
+            tables[name][:, block.start : block.stop] = shares
+    return [InMemoryShares(tuple(table[m] for table in tables.values())) for m in range(p.users)]
+
+
+def answer(
+    p: Parameters,
+    points: Points,
+    user: int,
+    masked: Mapping[int, Masked],
+    shares: Mapping[int, InMemoryShares],
+    *,
+    fallback: bool = False,
+) -> InMemoryAnswer:
+    """The whole Y of one user."""
+    blocks = answer_blocks(p, points, user, masked, shares, fallback=fallback)
+    return InMemoryAnswer(np.concatenate([block.answer for block in blocks]))

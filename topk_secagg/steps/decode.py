@@ -9,26 +9,38 @@ from pathlib import Path
 
 import numpy as np
 
+from ..algebra.field import to_signed
 from ..algebra.randomness import CipherRandomness, fresh_key
+from ..errors import SecAggError, TooFewSurvivors
 from ..gradients.files import check_writable, write_gradient
-from ..gradients.quantize import dequantise
+from ..protocol.constructions import construction
 from ..protocol.decoding import decode as decode_answers
-from ..storage.artifacts import write_artifact
+from ..protocol.elimination import answer_shape
+from ..protocol.messages import AnswerShape
+from ..protocol.parameters import Parameters
+from ..storage import aggregate as aggregate_file
+from ..storage import survivors as survivors_file
+from ..storage.answer import AnswerFile, opened_answer
 from ..storage.atomic import whole_file
-from ..storage.public import answer_rows, masked_bytes, read_survivors
+from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
 from .offline import Progress
 
 
 @dataclass(frozen=True)
 class DecodeReport:
-    """What `decode` found: U1, U2, who of these answered wrongly, and what a user sent in the two phases."""
+    """What `decode` found: U1, U2, who of these answered wrongly, whose files were left out and why, what a user
+    sent in the two phases, and how many coordinates are larger than honest users can make them."""
 
     path: Path
     survivors: list[int]
     answering: list[int]
     corrected: list[int]
+    left_out: dict[int, str]
     nonzero: int
+    beyond: int
+    blocks: int
+    quorum: int
     masked_payload: int
     answer_payload: int
 
@@ -41,52 +53,93 @@ def decode(
     strict: bool = False,
     progress: Progress = lambda _: None,
 ) -> DecodeReport:
-    """Write aggregate.h5, and the sum (or mean) in the layout of the gradient to `output`."""
+    """Write aggregate.h5, and the sum (or mean) in the layout of the gradient to `output`.
+
+    An answer that cannot be read, or is for another survivor set, counts as missing; `strict` refuses it.
+    """
     session = space.session
     p = session.parameters
     if output is not None:
         check_writable(output)
     with space.step_of_all(), ExitStack() as files:
-        survivors = read_survivors(space)
-        users = [n for n in space.present("elimination") if n in survivors.digests]
-        answers = {n: files.enter_context(answer_rows(space, n, survivors)) for n in users}
+        survivors = survivors_file.read(space)
+        answers, left_out = _answers(space, survivors, files, strict=strict)
+        shape, fallback = _decodable(p, survivors, answers)
+        used = {n: answer for n, answer in answers.items() if answer.blocks == shape.blocks}
         found = decode_answers(
             p,
             session.points,
             len(survivors.digests),
-            answers,
+            used,
             CipherRandomness(fresh_key()),
+            fallback=fallback,
             strict=strict,
             progress=progress,
         )
-        index, value = found.total.index, found.total.value
-        real = dequantise(p, value)
-        with whole_file(space.aggregate_path) as temporary:
-            write_artifact(
-                temporary,
-                "aggregate",
-                session.header(0, survivors=survivors.digest),
-                {
-                    "index": index.astype("<u4"),
-                    "value": value,
-                    "real": real,
-                    "survivors": np.array(sorted(survivors.digests), dtype="<u4"),
-                    "answering": np.array(users, dtype="<u4"),
-                    "corrected": np.array(found.corrected, dtype="<u4"),
-                },
-            )
+        real = aggregate_file.write(
+            space, survivors, found.total, shape.blocks, sorted(used), found.corrected
+        )
         if output is not None:
             vector = np.zeros(p.length)
-            vector[index] = real / math.fsum(survivors.weights.values()) if mean else real
-            with whole_file(output) as temporary, temporary.open("wb") as stream:
+            vector[found.total.index] = real / math.fsum(survivors.weights.values()) if mean else real
+            with whole_file(output) as stream:
                 write_gradient(stream, output.suffix, session.layout.unflatten(vector))
-    payload = answers[users[0]].payload
+    largest = np.abs(to_signed(found.total.value, p.field))
+    # stochastic rounding moves a value by less than a step, or by less than two where it is never zero
+    bound = math.fsum(survivors.weights.values()) * p.clip * p.scale + 2 * len(survivors.digests)
     return DecodeReport(
         space.aggregate_path,
-        sorted(survivors.digests),
-        users,
+        survivors.users,
+        sorted(used),
         found.corrected,
-        index.size,
-        masked_bytes(p),
-        payload,
+        left_out,
+        found.total.index.size,
+        int(np.count_nonzero(largest > bound)),
+        shape.blocks,
+        shape.quorum,
+        construction(p).masked_bytes,
+        next(iter(used.values())).payload,
+    )
+
+
+def _answers(
+    space: Workspace, survivors: Survivors, files: ExitStack, *, strict: bool
+) -> tuple[dict[int, AnswerFile], dict[int, str]]:
+    """The sound answers of U1, left open in `files`, and why the others were left out."""
+    answers, left_out = {}, {}
+    for n in space.present("elimination"):
+        if n not in survivors.digests:
+            continue
+        try:
+            answers[n] = files.enter_context(opened_answer(space, n, survivors))
+        except SecAggError as error:
+            if strict:
+                raise
+            left_out[n] = error.message.removeprefix(f"{space.answer_path(n)}: ")
+    return answers, left_out
+
+
+def _decodable(
+    p: Parameters, survivors: Survivors, answers: dict[int, AnswerFile]
+) -> tuple[AnswerShape, bool]:
+    """The D for which there are enough answers: that of the session, or U - T once users have fallen back."""
+    count = len(survivors.digests)
+    for fallback in (False, True):
+        shape = answer_shape(p, count, fallback=fallback)
+        if sum(answer.blocks == shape.blocks for answer in answers.values()) >= shape.quorum:
+            return shape, fallback
+    wanted, least = answer_shape(p, count), answer_shape(p, count, fallback=True)
+    have = sum(answer.blocks == wanted.blocks for answer in answers.values())
+    silent = ", ".join(str(n) for n in survivors.users if n not in answers) or "none"
+    if wanted.blocks > least.blocks:
+        fallen = sum(answer.blocks == least.blocks for answer in answers.values())
+        raise TooFewSurvivors(
+            f"{have} sound answers, and {wanted.quorum} are needed (missing: {silent}); "
+            f"{fallen} fallback answers, of which {least.quorum} would do",
+            f"ask at least {least.quorum} users to answer again with D = U - T",
+            "fallback",
+        )
+    raise TooFewSurvivors(
+        f"{have} sound answers, and {wanted.quorum} are needed (missing: {silent})",
+        "wait for more users to answer",
     )

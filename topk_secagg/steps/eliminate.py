@@ -2,106 +2,143 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-from ..errors import BadData, Refused, UsageError
-from ..protocol.elimination import answer_blocks
-from ..protocol.parameters import SYMBOL_BYTES
-from ..storage.artifacts import Attributes, creating
-from ..storage.atomic import allow_open_files, make_folder, whole_file
+from ..errors import BadData, InputMissing, Refused, UsageError
+from ..protocol.elimination import answer_blocks, answer_shape
+from ..protocol.messages import AnswerBlock, AnswerShape
+from ..storage import answer as answer_file
+from ..storage import survivors as survivors_file
+from ..storage.answer import answered_before
+from ..storage.atomic import allow_open_files
 from ..storage.keys import Identity
 from ..storage.ledger import Ledger
-from ..storage.public import answered_before, read_frozen, read_survivors
-from ..storage.residual import commit_residual
-from ..storage.sealing import sealed_share_rows
-from ..storage.shares import ShareFile, share_rows
+from ..storage.masked import MaskedFile
+from ..storage.share import opened_share
+from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
-from .identity import own_identity
+from .access import Access, admitted
+from .freeze import check_confirmed
 from .offline import Progress
+from .settle import commit_residual
 
 
 @dataclass(frozen=True)
 class EliminateReport:
-    """What `eliminate` did."""
+    """What `eliminate` did: D = `blocks`, so that `quorum` answers decode."""
 
     user: int
     path: Path
     survivors: list[int]
     survivors_digest: str
-    syndromes: bool
+    blocks: int
+    quorum: int
+    fallback: bool
     payload: int
 
 
 def eliminate(
-    space: Workspace, user: int, progress: Progress = lambda _: None, identity: Path | None = None
+    space: Workspace,
+    user: int,
+    *,
+    fallback: bool = False,
+    access: Access = Access(),
+    progress: Progress = lambda _: None,
 ) -> EliminateReport:
-    """Read U1, its X and the shares of U1 for this user, and write Y_n; one survivor set per round."""
-    space.check_user(user)
+    """Read U1, its X and the shares of U1 for this user, and write Y_n; one survivor set per round.
+
+    With `fallback`, answer the same survivors once more with D = U - T, so that any U answers decode.
+    """
+    opener = admitted(space, user, access)
     session = space.session
     p = session.parameters
-    survivors = read_survivors(space)
-    count = len(survivors.digests)
+    if fallback and p.spare is None:
+        raise UsageError(
+            "every answer of this round packs U - T blocks already", "there is nothing to fall back to"
+        )
+    survivors = survivors_file.read(space)
     if user not in survivors.digests:
         raise UsageError(
             f"user {user} is not among the survivors",
             "it dropped out of this round and has nothing to answer",
         )
-    opener = own_identity(space, user, identity)
     with space.step_of(user):
         ledger = Ledger.read(space.ledger_path(user), session.id, user)
-        if survivors.digests[user] != ledger.masked:
-            raise BadData(
-                f"survivors.json names an X of user {user} that this user did not send",
-                "somebody replaced masked/ or survivors.json; do not answer",
-            )
-        ledger.check_answer(survivors.digest)
-        if answered_before(space, user) not in (None, survivors.digest):
-            raise Refused(
-                f"user {user} has answered another survivor set in this round already",
-                "was secrets/ restored from a backup? do not answer; start a new round",
-            )
-        frozen = read_frozen(space, survivors)
-        shape = (p.groups, p.answer_width(count))
-        path = space.answer_path(user)
-        make_folder(path.parent)
-        allow_open_files(2 * count)
+        _check(space, ledger, survivors, fallback=fallback)
+        fallback = fallback or ledger.fallback  # once it has answered so, repeating the step changes nothing
+        shape = answer_shape(p, len(survivors.digests), fallback=fallback)
+        frozen = survivors_file.read_frozen(space, survivors)
+        allow_open_files(2 * len(frozen))
         with ExitStack() as files:
-            shares = {}
-            for m, x in frozen.items():
-                expected = session.header(user, sender=m, sharing=x.sharing)
-                shares[m] = files.enter_context(_share(space, user, m, expected, opener))
-            attributes = session.header(user, survivors=survivors.digest)
+            blocks = _answer(space, user, frozen, opener, files, fallback=fallback)
             # durable before a byte of Y is anywhere that others can see
-            ledger = ledger.answer(survivors.digest)
-            temporary = files.enter_context(whole_file(path))
-            sign = partial(opener.sign, "elimination") if opener else None
-            with creating(temporary, "elimination", attributes, {"y": ("<u4", shape)}, sign) as writer:
-                for start, answer in answer_blocks(p, {m: x.masked for m, x in frozen.items()}, shares):
-                    writer.write("y", start, answer)
-                    progress((start + len(answer)) / p.groups)
-        if ledger.residual:
-            staged = space.residual_path(user)
-            if not ledger.residual.committed:
-                commit_residual(staged, ledger.residual, user, p.length)
-                ledger.settle_residual()
-            staged.unlink(missing_ok=True)
-    payload = shape[0] * shape[1] * SYMBOL_BYTES
-    users = sorted(survivors.digests)
-    return EliminateReport(user, path, users, survivors.digest, p.by_syndromes(count), payload)
-
-
-def _share(
-    space: Workspace, user: int, sender: int, expected: Attributes, opener: Identity | None
-) -> AbstractContextManager[ShareFile]:
-    """The share that user `user` holds of user `sender`, plain or sealed."""
-    session = space.session
-    path = space.share_path(user, sender)
-    if session.recipients is None or opener is None:
-        return share_rows(session.parameters, path, expected)
-    scratch = space.secret_path(user).parent
-    return sealed_share_rows(
-        session.parameters, path, expected, session.recipients[sender - 1], opener, scratch
+            ledger = ledger.record(answered=survivors.digest, fallback=fallback)
+            answer_file.write(space, user, survivors, shape, _noted(blocks, shape, progress), opener)
+        commit_residual(space, user, ledger)
+    return EliminateReport(
+        user,
+        space.answer_path(user),
+        survivors.users,
+        survivors.digest,
+        shape.blocks,
+        shape.quorum,
+        fallback,
+        shape.groups * shape.width * p.symbol_bytes,
     )
+
+
+def _check(space: Workspace, ledger: Ledger, survivors: Survivors, *, fallback: bool) -> None:
+    """Refuse whatever could lead to answers for two survivor sets, or to an answer for a forged X."""
+    user = ledger.user
+    if ledger.forgotten:
+        raise Refused(f"user {user} has erased its secret of this round", "its part in this round is over")
+    if survivors.digests[user] != ledger.masked:
+        raise BadData(
+            f"survivors.json names an X of user {user} that this user did not send",
+            "somebody replaced X or survivors.json; do not answer",
+        )
+    ledger.check_survivors(survivors.digest, "answered")
+    if answered_before(space, user) not in (None, survivors.digest):
+        raise Refused(
+            f"user {user} has answered another survivor set in this round already",
+            "was the secrets folder restored from a backup? do not answer; start a new round",
+        )
+    if fallback and ledger.answered is None:
+        raise UsageError(
+            f"user {user} has not answered yet", "answer first; the fallback is for a second time"
+        )
+    check_confirmed(space, survivors)
+
+
+def _answer(
+    space: Workspace,
+    user: int,
+    frozen: dict[int, MaskedFile],
+    opener: Identity | None,
+    files: ExitStack,
+    *,
+    fallback: bool,
+) -> Iterator[AnswerBlock]:
+    """Y_n from the shares of all survivors, which stay open in `files`."""
+    missing = [m for m in frozen if not space.share_path(user, m).exists()]
+    if missing:
+        raise InputMissing(
+            f"the shares of users {', '.join(map(str, missing))} for user {user} have not arrived "
+            f"in {space.share_path(user, 1).parent}",
+            "fetch them from these users",
+        )
+    shares = {
+        m: files.enter_context(opened_share(space, user, m, x.sharing, opener)) for m, x in frozen.items()
+    }
+    masked = {m: x.masked for m, x in frozen.items()}
+    s = space.session
+    return answer_blocks(s.parameters, s.points, user, masked, shares, fallback=fallback)
+
+
+def _noted(blocks: Iterator[AnswerBlock], shape: AnswerShape, progress: Progress) -> Iterator[AnswerBlock]:
+    for block in blocks:
+        yield block
+        progress((block.start + len(block.answer)) / shape.groups)

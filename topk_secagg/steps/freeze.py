@@ -1,58 +1,168 @@
-"""`freeze`: fix the survivor set U1, with the digest of each X in it."""
+"""`freeze`: fix the survivor set U1, with the digest of each X in it; `confirm`: sign it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from ..errors import InputMissing, Refused, TooFewSurvivors
+from ..errors import InputMissing, Refused, SecAggError, TooFewSurvivors, UsageError
+from ..storage import masked as masked_file
+from ..storage import survivors as survivors_file
 from ..storage.atomic import write_whole
 from ..storage.documents import digest
-from ..storage.public import read_masked, read_survivors, survivors_bytes
+from ..storage.ledger import Ledger
+from ..storage.masked import MaskedFile
+from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
+from .access import Access, admitted
 
 
 @dataclass(frozen=True)
 class FreezeReport:
-    """U1, and whether this call made it so."""
+    """U1, whether this call made it so, and whom it left out for what reason."""
 
+    user: int
     survivors: list[int]
     digest: str
     written: bool
+    left_out: dict[int, str] = field(default_factory=dict)
 
 
-def freeze(space: Workspace, only: Iterable[int] | None = None) -> FreezeReport:
-    """Write survivors.json for the users that have masked, or for those in `only`."""
-    p = space.session.parameters
-    with space.step_of_all():
-        present = list(space.present("masked"))
-        chosen = present if only is None else sorted(set(only))
-        for user in chosen:
-            space.check_user(user)
-            if user not in present:
-                raise InputMissing(
-                    f"{space.masked_path(user)} is not there", f"user {user} has not masked; leave it out"
-                )
-        if len(chosen) < p.survivors:
-            raise TooFewSurvivors(
-                f"{len(chosen)} users {'have masked' if only is None else 'are named'}, "
-                f"and {p.survivors} must survive",
-                "wait for more users to run `topk-secagg mask`",
-            )
-        files = {user: read_masked(space.session, space.masked_path(user), user) for user in chosen}
-        content = survivors_bytes(
-            space, {n: x.digest for n, x in files.items()}, {n: x.weight for n, x in files.items()}
+def freeze(
+    space: Workspace,
+    only: Iterable[int] | None = None,
+    *,
+    user: int | None = None,
+    access: Access = Access(),
+) -> FreezeReport:
+    """Write survivors.json for the users that have masked, or for those in `only`.
+
+    It is the step of the session's freezer, or of any user where users confirm; a user freezes one set a round.
+    """
+    session = space.session
+    user = session.freezer if user is None else user
+    signer = admitted(space, user, access)
+    if user != session.freezer and not session.confirm:
+        raise Refused(
+            f"user {session.freezer} freezes this round, not user {user}",
+            "two survivor sets would reveal an input; wait for survivors.json",
         )
+    with space.step_of(user):
+        ledger = Ledger.read(space.ledger_path(user), session.id, user)
         if space.survivors_path.exists():
-            before = read_survivors(space)
-            if before.digest != digest(content):
-                raise Refused(
-                    f"the survivors of this round are fixed already: {_list(before.digests)}",
-                    "whoever came late drops out of this round; use survivors.json as it is",
-                )
-            return FreezeReport(chosen, digest(content), written=False)
+            return _again(space, user, ledger, only)
+        files, left_out = _chosen(space, only)
+        content = survivors_file.content(session, files, user, signer)
+        ledger.check_survivors(digest(content), "frozen")
+        ledger.record(frozen=digest(content))
         write_whole(space.survivors_path, content)
-    return FreezeReport(chosen, digest(content), written=True)
+    return FreezeReport(user, sorted(files), digest(content), written=True, left_out=left_out)
+
+
+def _again(space: Workspace, user: int, ledger: Ledger, only: Iterable[int] | None) -> FreezeReport:
+    """A survivors.json that is there already stays as it is."""
+    before = survivors_file.read(space)
+    ledger.check_survivors(before.digest, "frozen" if before.freezer == user else "confirmed")
+    if only is not None and sorted(set(only)) != before.users:
+        raise Refused(
+            f"the survivors of this round are fixed already: {_list(before.users)}",
+            "whoever came late drops out of this round; use survivors.json as it is",
+        )
+    return FreezeReport(before.freezer, before.users, before.digest, written=False)
+
+
+def _chosen(space: Workspace, only: Iterable[int] | None) -> tuple[dict[int, MaskedFile], dict[int, str]]:
+    """The sound X to freeze, and why the others were left out."""
+    need = space.session.parameters.survivors
+    present = list(space.present("masked"))
+    wanted = present if only is None else sorted(set(only))
+    files, left_out = {}, {}
+    for n in wanted:
+        space.check_user(n)
+        if n not in present:
+            raise InputMissing(
+                f"{space.masked_path(n)} is not there", f"user {n} has not masked; leave it out"
+            )
+        try:
+            files[n] = masked_file.read(space.session, space.masked_path(n), n)
+        except SecAggError as error:
+            if only is not None:
+                raise
+            left_out[n] = error.message.removeprefix(f"{space.masked_path(n)}: ")
+    if len(files) >= need:
+        kept = answerable(files, need)
+        if only is not None and len(kept) < len(files):
+            lost = _list(n for n in files if n not in kept)
+            raise TooFewSurvivors(
+                f"fewer than {need} of these users hold the shares of user {lost}", "leave out that user"
+            )
+        for n in files:
+            if n not in kept:
+                left_out[n] = "too few users hold its share"
+        files = {n: files[n] for n in kept}
+    if len(files) < need:
+        what = "have masked soundly" if only is None else "are named"
+        raise TooFewSurvivors(
+            f"{len(files)} users {what}, and {need} must survive", "wait for more users to mask"
+        )
+    return files, left_out
+
+
+def answerable(files: dict[int, MaskedFile], need: int) -> list[int]:
+    """The users to freeze so that at least `need` of them hold the shares of all of them.
+
+    Leaves out, one at a time, the user whose share most of the others lack.
+    """
+    kept = sorted(files)
+    while len(kept) >= need:
+        lacking = {m: sum(m not in files[n].holds for n in kept) for m in kept}
+        if sum(all(m in files[n].holds for m in kept) for n in kept) >= need:
+            return kept
+        kept.remove(max(kept, key=lambda m: (lacking[m], m)))
+    return []
+
+
+@dataclass(frozen=True)
+class ConfirmReport:
+    """What `confirm` did, and who has confirmed this survivors.json so far."""
+
+    user: int
+    path: Path
+    survivors: list[int]
+    digest: str
+    confirmed: list[int]
+    needed: int
+
+
+def confirm(space: Workspace, user: int, *, access: Access = Access()) -> ConfirmReport:
+    """Sign the digest of survivors.json, after the ledger: a user confirms one survivor set per round."""
+    signer = admitted(space, user, access)
+    session = space.session
+    if not session.confirm or signer is None:
+        raise UsageError("users do not confirm in this round", "the survivors are fixed by one user alone")
+    with space.step_of(user):
+        survivors = survivors_file.read(space)
+        ledger = Ledger.read(space.ledger_path(user), session.id, user)
+        ledger.check_survivors(survivors.digest, "confirmed")
+        ledger.record(confirmed=survivors.digest)
+        path = survivors_file.confirm(space, user, survivors.digest, signer)
+    there = survivors_file.confirmed_by(space, survivors.digest, space.users())
+    return ConfirmReport(user, path, survivors.users, survivors.digest, there, session.confirmations)
+
+
+def check_confirmed(space: Workspace, survivors: Survivors) -> None:
+    """Refuse to answer before more than (N+T)/2 users have confirmed this very survivors.json."""
+    need = space.session.confirmations
+    if not need:
+        return
+    there = survivors_file.confirmed_by(space, survivors.digest, space.users())
+    if len(there) < need:
+        missing = _list(n for n in space.users() if n not in there)
+        raise InputMissing(
+            f"{len(there)} users have confirmed these survivors, and {need} must; missing: {missing}",
+            "ask them to confirm, and fetch their files from confirmed/",
+        )
 
 
 def _list(users: Iterable[int]) -> str:

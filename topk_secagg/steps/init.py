@@ -3,49 +3,146 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ..algebra.field import DEFAULT_FIELD
 from ..algebra.randomness import seeded_key
-from ..errors import Refused
-from ..gradients.layout import Layout
-from ..protocol.messages import Points
+from ..errors import Refused, UsageError
+from ..gradients.files import read_gradient
+from ..gradients.layout import NOT_GRADIENTS, Layout
+from ..protocol.offline import choose_points
 from ..protocol.parameters import Parameters
 from ..storage.atomic import make_folder, write_whole
-from ..storage.keys import Recipient
-from ..storage.session import Session, session_bytes
+from ..storage.keys import read_recipients
+from ..storage.session import Session
 from ..storage.workspace import Workspace
+from .costs import check_disk, default_picks, preferred
 
 _NONCE_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Parameters, and which construction they have for what reason, if none was asked for."""
+
+    parameters: Parameters
+    reason: str = ""
+
+
+def choose_parameters(
+    length: int,
+    *,
+    users: int,
+    survivors: int,
+    colluders: int,
+    top_k: int | None = None,
+    density: float | None = None,
+    field: int | None = None,
+    blocks: int | None = None,
+    construction: str | None = None,
+    picks: int | None = None,
+    spare: int | None = None,
+    clip: float = 1.0,
+    max_weight: float = 1.0,
+) -> Chosen:
+    """Fill in what was not asked for: K from the density, the field, the construction, and P.
+
+    Without a construction, blocks ask for `permutation`, picks or spare answers for `moments`; else the paper's
+    runs while its offline files stay below 1 GiB.
+    """
+    if (top_k is None) == (density is None):
+        raise UsageError("either K or a density is needed", topic="top-k")
+    if top_k is None:
+        assert density is not None
+        if not 0 < density <= 1:
+            raise UsageError(
+                f"a density of {density:g} is not between 0 and 1", "0.01 sends 1 % of the entries"
+            )
+        top_k = max(1, round(density * length))
+
+    def chosen(name: str) -> Parameters:
+        moments = name == "moments"
+        return Parameters.choose(
+            users=users,
+            survivors=survivors,
+            colluders=colluders,
+            top_k=top_k,
+            length=length,
+            blocks=blocks,
+            field=DEFAULT_FIELD if field is None else field,
+            construction=name,
+            picks=default_picks(top_k, length) if moments and picks is None and top_k > 0 else picks,
+            spare=spare,
+            clip=clip,
+            max_weight=max_weight,
+        )
+
+    if construction is None and (picks is not None or spare is not None):
+        construction = "moments"
+    elif construction is None and blocks is not None:
+        construction = "permutation"
+    if construction is not None:
+        return Chosen(chosen(construction))
+    paper = chosen("permutation")
+    try:
+        moments = chosen("moments")
+    except UsageError:
+        moments = None
+    return Chosen(*preferred(paper, moments))
+
+
+def choose_layout(
+    like: Path | None = None,
+    length: int | None = None,
+    *,
+    entry: str = "",
+    only: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+) -> Layout:
+    """The layout of a gradient file, or of one flat vector."""
+    if (like is None) == (length is None):
+        raise UsageError("either a gradient file or a length is needed", topic="like")
+    if like is not None:
+        return Layout.like(read_gradient(like, entry), only, exclude or NOT_GRADIENTS)
+    if entry or only or exclude:
+        raise UsageError("entries and names of tensors need a gradient file", topic="like")
+    assert length is not None
+    if length < 1:
+        raise UsageError(f"a gradient of {length} coordinates has nothing to send", "keep L >= 1")
+    return Layout.flat(length)
 
 
 def init(
     root: Path,
     parameters: Parameters,
     layout: Layout,
+    *,
+    recipients: Path | None = None,
+    freezer: int = 1,
+    confirm: bool = False,
     insecure_seed: int | None = None,
-    recipients: tuple[Recipient, ...] | None = None,
-) -> Workspace:
-    """Write session.json into a new round; a round that was started like this before is left as it is."""
-    from ..algebra.lagrange import default_points
-
-    alpha, beta = default_points(parameters.users, parameters.survivors, parameters.field)
+    distributed: bool = False,
+) -> tuple[Workspace, bool]:
+    """Write session.json into a new round, and say whether it is new: one that was started like this stays as it is."""
+    keys = read_recipients(recipients, parameters.users) if recipients else None
+    points = choose_points(parameters)
+    session = Session(parameters, points, layout, keys, freezer, confirm, insecure_seed)
+    session.check()
     nonce = (
         os.urandom(_NONCE_BYTES)
         if insecure_seed is None
         else seeded_key(insecure_seed, "nonce")[:_NONCE_BYTES]
     )
-    points = Points(tuple(alpha), tuple(beta))
-    content = session_bytes(parameters, points, layout, nonce.hex(), insecure_seed, recipients)
-    make_folder(root)
     space = Workspace(root)
+    new = not space.session_path.exists()
+    if new:
+        check_disk(root, parameters, distributed=distributed)
+    make_folder(root)
     with space.step_of_all():
         if not space.session_path.exists():
-            write_whole(space.session_path, content)
-        elif replace(space.session, id="", nonce="") != Session(
-            "", "", insecure_seed, parameters, points, layout, recipients
-        ):
-            raise Refused(
-                f"{space.session_path} is there already, with other parameters", "take another folder"
-            )
-    return space
+            write_whole(space.session_path, replace(session, nonce=nonce.hex()).content())
+        elif replace(space.session, id="", nonce="") != session:
+            raise Refused(f"{space.session_path} exists, with other parameters", "choose another folder")
+    return space, new

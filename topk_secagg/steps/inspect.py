@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadData, InputMissing, SecAggError
+from ..protocol.constructions import construction
 from ..protocol.rates import measured_r1, measured_r2, theorem_r1, theorem_r2
-from ..storage import documents
-from ..storage.artifacts import VERSION, Artifact, opened
-from ..storage.documents import kind_of, read_bytes
+from ..storage import aggregate, answer, documents, masked, residual, secret, share, survivors
+from ..storage.artifacts import Artifact, opened
 from ..storage.ledger import parse_ledger
-from ..storage.public import SURVIVOR_KEYS, read_masked, survivor_rows
 from ..storage.session import Session, read_session
-from ..storage.shares import ShareFile
+from ..storage.share import ShareFile
 
+KINDS = (secret.KIND, share.KIND, masked.KIND, answer.KIND, residual.KIND, aggregate.KIND)
 _SHOWN = 8
 _AT_ONCE = 1 << 20  # values
 _LEVELS_UP = 3
@@ -39,12 +39,12 @@ class Description:
 def inspect(path: Path, *, reveal: bool = False) -> Description:
     """Describe a file of a round; `reveal` shows the values of secret files too."""
     if path.suffix == ".age":
-        raise BadData(f"{path} is sealed", "open it with `age -d -i IDENTITY` to look inside")
-    content = read_bytes(path, "check the path") if path.suffix == ".json" else b""
+        raise BadData(f"{path} is sealed", "decrypt it with age to look inside")
+    content = documents.read_bytes(path, "check the path") if path.suffix == ".json" else b""
     session = _session_near(path)
     if path.suffix == ".json":
         return _describe_document(path, content, session)
-    with opened(path, verify=False) as artifact:
+    with opened(path, *KINDS, verify=False) as artifact:
         return _describe_artifact(artifact, session, reveal=reveal)
 
 
@@ -60,35 +60,57 @@ def _session_near(path: Path) -> Session | None:
 
 
 def _describe_document(path: Path, content: bytes, session: Session | None) -> Description:
-    kind = kind_of(path, content)
+    kind = documents.kind_of(path, content)
     d = Description(path, kind, intact=True)
-    d.facts["version"] = VERSION
+    d.facts["version"] = documents.VERSION
     if kind == "session":
-        parsed = read_session(path)
-        d.facts["session"] = parsed.id
-        d.facts["insecure"] = bool(parsed.insecure)
-        d.facts.update(parsed.parameters.as_dict())
-        d.facts["alpha"], d.facts["beta"] = list(parsed.points.alpha), list(parsed.points.beta)
-        d.facts["tensors"] = len(parsed.layout.slots)
-        d.facts["sealed"] = parsed.recipients is not None
-        d.facts["offline_bytes"] = parsed.parameters.offline_bytes
+        _describe_session(d, read_session(path))
         return d
     if kind == "ledger":
         ledger = parse_ledger(path, content)
-        d.facts["user"], d.facts["session"] = ledger.user, ledger.session
         d.facts["insecure"] = bool(ledger.insecure)
-        d.facts["shared"], d.facts["masked"] = ledger.shared, ledger.masked
-        d.facts["answered"] = ledger.answered
+        for name in (
+            "user",
+            "session",
+            "shared",
+            "masked",
+            "frozen",
+            "confirmed",
+            "answered",
+            "fallback",
+            "forgotten",
+        ):
+            d.facts[name] = getattr(ledger, name)
         d.facts["residual"] = ledger.residual.path if ledger.residual else None
-    else:
-        body = documents.parse(path, content, "survivors", SURVIVOR_KEYS)
-        rows = survivor_rows(path, body)
+    elif kind == "survivors":
+        found, body = survivors.parse(path, content)
         d.facts["session"], d.facts["insecure"] = body["session"], bool(body["insecure"])
-        d.facts["survivors"] = list(rows.digests)
-        d.facts["weights"] = list(rows.weights.values())
-        d.facts["sha256"] = documents.digest(content)
+        d.facts["freezer"] = found.freezer
+        d.facts["survivors"] = found.users
+        d.facts["weights"] = [found.weights[n] for n in found.users]
+        d.facts["signed"] = found.signature is not None
+        d.facts["sha256"] = found.digest
+    else:
+        body = survivors.parse_confirmation(path, content)
+        for name in ("user", "session", "survivors"):
+            d.facts[name] = body[name]
+        d.facts["insecure"] = bool(body["insecure"])
     _check_session(d, d.facts["session"], session)
     return d
+
+
+def _describe_session(d: Description, s: Session) -> None:
+    d.facts["session"] = s.id
+    d.facts["insecure"] = bool(s.insecure)
+    d.facts.update(s.parameters.as_dict())
+    d.facts["summary"] = s.parameters.summary()
+    d.facts["alpha"], d.facts["beta"] = list(s.points.alpha), list(s.points.beta)
+    d.facts["tensors"] = len(s.layout.slots)
+    d.facts["freezer"], d.facts["confirmations"] = s.freezer, s.confirmations
+    d.facts["sealed"] = s.recipients is not None
+    for r in s.recipients or ():
+        d.facts[f"keys of user {r.user}"] = r.fingerprint
+    d.facts["offline_bytes"] = construction(s.parameters).offline_bytes
 
 
 def _describe_artifact(artifact: Artifact, session: Session | None, *, reveal: bool) -> Description:
@@ -147,24 +169,24 @@ def _check_session(d: Description, found: object, session: Session | None) -> No
 
 
 def _add_rates(d: Description, artifact: Artifact, session: Session) -> None:
-    """Payload and rates of X and Y, the decoded indices of X, and the rows of a share checked."""
+    """Payload and rates of X and Y, the unpacked indices of X, and the rows of a share checked."""
     p = session.parameters
+    c = construction(p)
     try:
         if d.kind == "masked":
-            x = read_masked(session, artifact.path, artifact.attributes["user"])
-            d.facts["payload_bytes"] = x.payload
-            d.facts["R1"], d.facts["R1_theorem"] = measured_r1(p, x.payload), theorem_r1(p)
-            name = "rotation" if p.buckets else "permuted index"
-            d.facts[name] = x.masked.index[:_SHOWN].tolist()
+            x = masked.read(session, artifact.path, artifact.attributes["user"])
+            d.facts["payload_bytes"] = c.masked_bytes
+            d.facts["R1"], d.facts["R1_theorem"] = measured_r1(p, c.masked_bytes), theorem_r1(p)
+            d.facts[c.index_name] = x.masked.index[:_SHOWN].tolist()
             d.facts["masked value"] = x.masked.value[:_SHOWN].tolist()
+            d.facts["holds the shares of"] = sorted(x.holds)
         elif d.kind == "elimination":
             payload = artifact.datasets["y"].size
             d.facts["payload_bytes"] = payload
             d.facts["R2"], d.facts["R2_theorem"] = measured_r2(p, payload), theorem_r2(p)
         elif d.kind == "share":
-            rows = ShareFile(p, artifact)
-            for start in range(0, p.rows, p.check_rows):
-                rows.read(np.arange(start, min(start + p.check_rows, p.rows)))
-            d.facts["rows_checked"] = p.rows
+            artifact.expect_shapes(share.shapes(p))
+            ShareFile(p, artifact).check_all()
+            d.facts["rows_checked"] = c.rows
     except (BadData, InputMissing) as error:
         d.problems.append(error.message.removeprefix(f"{artifact.path}: "))

@@ -12,7 +12,7 @@ from ..storage.keys import Identity, Recipient
 def keygen(user: int, path: Path) -> Recipient:
     """Write a new identity file, readable by its owner alone; the public keys are returned."""
     if path.exists():
-        raise CannotWrite(f"{path} is there already", "keys are not overwritten; choose another --output")
+        raise CannotWrite(f"{path} exists", "keys are not overwritten; choose another name")
     identity = Identity.generate()
     write_whole(path, identity.content(user), PRIVATE)
     return identity.public(user)

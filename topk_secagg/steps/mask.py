@@ -10,30 +10,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import BadData, CannotWrite, InputMissing, Refused, TooFewSurvivors, UsageError
+from ..algebra.randomness import Randomness
+from ..errors import BadData, CannotWrite, InputMissing, Refused, SecAggError, UsageError
 from ..gradients.files import read_gradient
 from ..gradients.quantize import dequantise, quantise, rounding_source
-from ..gradients.sparsify import kept_energy, select_random, select_top, values_at
+from ..gradients.sparsify import kept_energy, select_random, select_top
+from ..protocol.constructions import construction
 from ..protocol.masking import mask_input
 from ..protocol.messages import Sparse
 from ..protocol.parameters import Parameters
-from ..storage.artifacts import digest_at_hand, write_artifact
-from ..storage.atomic import make_folder, whole_file
+from ..storage import masked as masked_file
+from ..storage import residual as residual_file
+from ..storage import secret as secret_file
+from ..storage import survivors as survivors_file
+from ..storage.atomic import make_folder
 from ..storage.ledger import Ledger
-from ..storage.public import (
-    masked_bytes,
-    masked_datasets,
-    read_masked,
-    read_survivors,
-    sent_before,
-    sound_weight,
-    weight_text,
-)
-from ..storage.residual import Residual, input_digest, read_residual, stage_residual
-from ..storage.secrets import StoredSecret, read_secret
+from ..storage.residual import Residual
+from ..storage.secret import StoredSecret
 from ..storage.session import Session
+from ..storage.share import is_there
 from ..storage.workspace import Workspace
-from .identity import own_identity
+from .access import Access, admitted
 
 Vector = npt.NDArray[Any]
 
@@ -41,7 +38,8 @@ Vector = npt.NDArray[Any]
 @dataclass(frozen=True)
 class MaskReport:
     """What `mask` did. `clipped` and `kept_energy` are for the user's own eyes; a repeated call after
-    the residual was committed finds everything done, and has none. `late` is an X after the freeze."""
+    the residual was committed finds everything done, and has none. `late` is an X after the freeze; `missing` are
+    the users whose shares have not arrived; `unsettled` is an earlier round whose residual was never committed."""
 
     user: int
     path: Path
@@ -49,9 +47,11 @@ class MaskReport:
     entries: int
     payload: int
     private_secret: bool
+    missing: list[int]
     clipped: int = 0
     kept_energy: float | None = None
     late: bool = False
+    unsettled: str | None = None
 
 
 @dataclass(frozen=True)
@@ -74,79 +74,102 @@ def mask(
     residual: Path | None = None,
     select: str = "top",
     saturate: bool = False,
-    identity: Path | None = None,
+    access: Access = Access(),
 ) -> MaskReport:
     """Select, quantise and mask; the ledger line is durable before X appears."""
-    space.check_user(user)
-    if not sound_weight(weight):
-        raise UsageError(
-            f"a weight of {weight:g}", "take a positive number up to 2^53, such as a count of samples"
-        )
+    signer = admitted(space, user, access)
     session = space.session
     p = session.parameters
-    signer = own_identity(space, user, identity)
+    if not masked_file.sound_weight(weight, p.max_weight):
+        raise UsageError(
+            f"a weight of {weight:g}, and this round takes weights above 0 up to {p.max_weight:g}",
+            "choose a weight within the bound, or start a round with a larger one",
+            "weight",
+        )
     flat = read_flat(session, gradient, entry)
     with space.step_of(user):
-        stored = read_secret(space, user)
         ledger = Ledger.read(space.ledger_path(user), session.id, user)
+        if ledger.forgotten:
+            raise Refused(
+                f"user {user} has erased its secret of this round", "its part in this round is over"
+            )
+        stored = secret_file.read(space, user)
         if ledger.shared != stored.sharing:
             raise InputMissing(
-                f"the shares of user {user} are not complete", "run `topk-secagg offline` again; it goes on"
+                f"the shares of user {user} are not complete", "run offline again for this user; it goes on"
             )
-        path = space.masked_path(user)
-        digest_of_input = input_digest(flat, weight, select) if residual else ""
-        before = None
+        before, unsettled, digest_of_input = None, None, ""
         if residual is not None:
             if not residual.absolute().parent.is_dir():
                 raise CannotWrite(
                     f"there is no folder for the residual {residual}", "make the folder and run this again"
                 )
-            carried, before = read_residual(residual, user, p.length)
+            digest_of_input = residual_file.input_digest(flat, weight, select)
+            carried, before = residual_file.read(residual, user, p.length)
             if ledger.residual and (ledger.residual.committed or before == ledger.residual.after):
                 return _done_already(space, user, ledger, stored, digest_of_input)
+            unsettled = residual_file.waiting_round(residual, session.id)
             if carried is not None:
                 flat = flat + carried
-        chosen = choose(p, stored, flat, weight, select, saturate=saturate)
+        chosen = choose(p, stored.rounding(), flat, weight, select, saturate=saturate)
         masked = mask_input(p, stored.secret, chosen.sparse)
-        attributes = session.header(user, sharing=stored.sharing, weight=weight_text(weight))
-        datasets = masked_datasets(p, masked)
-        digest = digest_at_hand("masked", attributes, datasets)
-        if signer:
-            attributes["signature"] = signer.sign("masked", digest)
-        ledger.check_masks(digest)
-        if sent_before(space, user, stored.sharing) - {digest}:
+        holds = ledger.holds
+        if holds is None:  # what X says about arrived shares stays as it was when X was first made
+            holds = tuple(m for m in space.users() if is_there(space, user, m))
+        x = masked_file.content(session, user, stored.sharing, masked, weight, frozenset(holds), signer)
+        ledger.check_masks(x.digest)
+        if _sent_before(space, user, stored.sharing) - {x.digest}:
             raise Refused(
                 f"user {user} has sent another X in this round, though its ledger does not know it",
-                "was secrets/ restored from a backup? it must not be used; start a new round",
+                "was the secrets folder restored from a backup? it must not be used; start a new round",
             )
         pending = None
         if residual is not None:
             unsent = flat.astype(np.float64)
-            inside = chosen.sparse.index < p.length
-            unsent[chosen.sparse.index[inside]] -= chosen.sent[inside] / weight
-            after = stage_residual(space.residual_path(user), session, user, unsent)
+            unsent[chosen.sparse.index] -= chosen.sent / weight
+            after = residual_file.stage(space.residual_path(user), session, user, unsent)
             pending = Residual(str(residual.absolute()), before, after, digest_of_input)
+            residual_file.leave_note(residual, session.id, space.root.absolute())
+        path = space.masked_path(user)
         make_folder(path.parent)
-        ledger.spend_masks(digest, pending)  # durable before a byte of X is anywhere that others can see
-        with whole_file(path) as temporary:
-            write_artifact(temporary, "masked", attributes, datasets)
+        # durable before a byte of X is anywhere that others can see
+        ledger.record(masked=x.digest, holds=holds, residual=pending or ledger.residual)
+        x.write(path)
+    c = construction(p)
     return MaskReport(
         user,
         path,
-        digest,
-        p.entries,
-        masked_bytes(p),
+        x.digest,
+        c.entries,
+        c.masked_bytes,
         stored.private,
+        [m for m in space.users() if m not in holds],
         chosen.clipped,
         chosen.kept_energy,
         _is_late(space, user),
+        unsettled,
     )
+
+
+def _sent_before(space: Workspace, user: int, sharing: str) -> set[str]:
+    """Digests of X that this user sent with this sharing, as far as the round's public files show it.
+
+    A ledger that does not know of them is older than they are: the secrets came back from a backup. In a sealed
+    round, files that are not signed as they should be show nothing.
+    """
+    found: set[str] = set()
+    with suppress(SecAggError):
+        x = masked_file.read(space.session, space.masked_path(user), user)
+        found |= {x.digest} if x.sharing == sharing else set()
+    with suppress(SecAggError):
+        found |= {d for n, d in survivors_file.read(space).digests.items() if n == user}
+    return found
 
 
 def _is_late(space: Workspace, user: int) -> bool:
     """Whether the survivors are fixed already, without this user."""
-    with suppress(InputMissing, BadData, TooFewSurvivors):
-        return user not in read_survivors(space).digests
+    with suppress(SecAggError):
+        return user not in survivors_file.read(space).digests
     return False
 
 
@@ -160,21 +183,18 @@ def read_flat(session: Session, gradient: Path, entry: str) -> Vector:
 
 
 def choose(
-    p: Parameters, stored: StoredSecret, flat: Vector, weight: float, select: str, *, saturate: bool
+    p: Parameters, source: Randomness, flat: Vector, weight: float, select: str, *, saturate: bool
 ) -> Selected:
     """Which coordinates are sent, and as what."""
-    index = select_top(p, flat) if select == "top" else select_random(p, stored.rounding().child("select"))
-    values = values_at(flat, index)
-    with np.errstate(over="ignore"):
-        weighted = values * weight  # beyond any float is beyond the clip
-    rounding = rounding_source(stored.rounding(), index, weighted)
-    quantised = quantise(p, weighted, rounding, saturate=saturate)
-    exact = select == "top" and not p.buckets
+    index = select_top(p, flat) if select == "top" else select_random(p, source.child("select"))
+    values = flat[index].astype(np.float64)
+    rounding = rounding_source(source, index, values)
+    quantised = quantise(p, values, rounding, weight=weight, saturate=saturate)
     return Selected(
         Sparse(index, quantised.value),
         dequantise(p, quantised.value),
         quantised.clipped,
-        1.0 if exact else kept_energy(p, flat, values),
+        kept_energy(p, flat, index),
     )
 
 
@@ -185,11 +205,10 @@ def _done_already(
     path = space.masked_path(user)
     assert ledger.residual is not None
     if ledger.residual.input != digest_of_input:
-        raise Refused(
-            f"user {user} has already masked another input in this round",
-            "masks are good for one input only; start a new round for another gradient",
-        )
-    x = read_masked(space.session, path, user)
+        ledger.check_masks("")
+    x = masked_file.read(space.session, path, user)
     if x.digest != ledger.masked:
         raise BadData(f"{path} is not the X that user {user} sent", "fetch it from somebody who has it")
-    return MaskReport(user, path, x.digest, space.session.parameters.entries, x.payload, stored.private)
+    c = construction(space.session.parameters)
+    missing = [m for m in space.users() if m not in x.holds]
+    return MaskReport(user, path, x.digest, c.entries, c.masked_bytes, stored.private, missing)

@@ -1,7 +1,7 @@
-"""The HDF5 files of a round: kinds, schema, digest. docs/file-format.md is the specification.
+"""What all HDF5 files of a round have in common: kinds, schema, digest, signature.
 
-Files are laid out by the HDF5 library and read by a parser of our own: their structure must fit the schema
-exactly before anything else is read from them.
+docs/file-format.md is the specification. Files are laid out by the HDF5 library and read by a parser of our
+own: their structure must fit the schema exactly before anything else is read from them.
 """
 
 from __future__ import annotations
@@ -14,155 +14,144 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import BadData
-from .atomic import check_own, open_regular
+from .atomic import PRIVATE, PUBLIC, open_regular, pread_exactly, pwrite_all, whole_file
+from .documents import FORMAT, VERSION
 from .hdf5_parser import Dataset, Structure, Unknown, parse
-from .hdf5_writer import lay_out, new_file, put_attributes
+from .hdf5_writer import Shapes, lay_out, new_file, put_attributes
+from .keys import Identity, Recipient
 
-FORMAT = "topk-secagg"
-VERSION = 1
 DIGEST_BYTES = 32
 _HASH_BYTES = 1 << 22
+_AGAIN = "fetch or make the file again"
 
 Array = npt.NDArray[Any]
 Attribute = str | int
 Attributes = dict[str, Attribute]
-Shapes = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """The schema of one kind of file: its datasets, its own attributes, and what the digest covers."""
+    """The schema of one kind of file.
+
+    `layouts` are the sets of datasets that it may have, with the types of each; `undigested` ones have
+    checksums of their own. `missing` says what to do when there is no such file.
+    """
 
     name: str
-    datasets: Mapping[str, tuple[str, ...]]
+    layouts: tuple[Mapping[str, tuple[str, ...]], ...]
+    missing: str
     attributes: tuple[str, ...] = ()
-    optional: tuple[str, ...] = ()
     undigested: tuple[str, ...] = ()
     secret: bool = False
-    small: bool = True  # read whole, once, where the session tells its size
+    signed: bool = False  # in rounds with recipients
+    small: bool = True  # read whole, once, where the session determines its size
+
+    @property
+    def mode(self) -> int:
+        """Who may read it."""
+        return PRIVATE if self.secret else PUBLIC
 
 
+SYMBOL_TYPES = ("<u2", "<u4")
 _COMMON = ("format", "insecure", "kind", "session", "sha256", "user", "version")
 _TEXT = {"format", "kind", "session", "sha256", "sharing", "randomness", "survivors", "weight", "signature"}
-
-KINDS = {
-    kind.name: kind
-    for kind in (
-        Kind("secret", {"place": ("<u4",), "mask": ("<u4",), "key": ("|u1",)}, ("randomness", "sharing"),
-             secret=True),
-        Kind("share", {"f": ("<u4",), "h": ("<u4",), "check": ("|u1",)}, ("sender", "sharing"),
-             optional=("signature",), undigested=("f", "h"), secret=True),
-        Kind("masked", {"index": ("|u1",), "value": ("|u1", "<u4")}, ("sharing", "weight"),
-             optional=("signature",)),
-        Kind("elimination", {"y": ("<u4",)}, ("survivors",), optional=("signature",), small=False),
-        Kind("residual", {"value": ("<f8",)}, secret=True),
-        Kind("aggregate", {"index": ("<u4",), "value": ("<u4",), "real": ("<f8",), "survivors": ("<u4",),
-                           "answering": ("<u4",), "corrected": ("<u4",)}, ("survivors",)),
-    )
-}  # fmt: skip
+_NOT_DIGESTED = ("sha256", "signature")
 
 
-def attributes_digest(attributes: Mapping[str, Attribute]) -> Any:
-    """The start of every digest: all attributes but sha256 and signature, a line each, by name."""
-    digest = hashlib.sha256()
-    for name in sorted(attributes):
-        if name not in ("sha256", "signature"):
-            digest.update(f"attribute {name} {attributes[name]}\n".encode())
-    return digest
+class Digest:
+    """SHA-256 over the attributes by name, then the datasets by name, each with its type and shape."""
+
+    def __init__(self, kind: Kind, attributes: Attributes) -> None:
+        attributes.update(format=FORMAT, version=VERSION, kind=kind.name)
+        self._hash = hashlib.sha256()
+        for name in sorted(set(attributes) - set(_NOT_DIGESTED)):
+            self._hash.update(f"attribute {name} {attributes[name]}\n".encode())
+
+    def dataset(self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Callable[[Any], None]:
+        """Start a dataset; the result takes its bytes."""
+        self._hash.update(f"dataset {name} {dtype.str} {','.join(map(str, shape))}\n".encode())
+        return self._hash.update
+
+    def array(self, name: str, array: Array) -> None:
+        """A whole dataset."""
+        array = np.ascontiguousarray(array)
+        self.dataset(name, array.dtype, array.shape)(array.reshape(-1).view(np.uint8).data)
+
+    def sign(self, kind: Kind, attributes: Attributes, signer: Identity | None) -> None:
+        """Put the digest, and its signature, among the attributes."""
+        attributes["sha256"] = digest = self._hash.hexdigest()
+        if signer and kind.signed:
+            attributes["signature"] = signer.sign(kind.name, digest)
+
+    def hexdigest(self) -> str:
+        """The digest."""
+        return self._hash.hexdigest()
+
+
+@dataclass(frozen=True)
+class Content:
+    """An artifact in memory: its attributes, digest and signature included, and its datasets."""
+
+    kind: Kind
+    attributes: Attributes
+    datasets: Mapping[str, Array]
+
+    @property
+    def digest(self) -> str:
+        """Its SHA-256."""
+        return str(self.attributes["sha256"])
+
+    def write(self, path: Path) -> None:
+        """Write it, whole."""
+        shapes = {name: (array.dtype.str, array.shape) for name, array in self.datasets.items()}
+        with whole_file(path, self.kind.mode) as stream, laid_out(stream, shapes) as writer:
+            for name, array in self.datasets.items():
+                writer.put(name, 0, array)
+            writer.finish(self.attributes)
+
+
+def compose(
+    kind: Kind, attributes: Attributes, datasets: Mapping[str, Array], signer: Identity | None = None
+) -> Content:
+    """An artifact with its digest and signature. `attributes` needs those of the session and of the kind."""
+    digest = Digest(kind, attributes)
+    for name in sorted(set(datasets) - set(kind.undigested)):
+        digest.array(name, datasets[name])
+    digest.sign(kind, attributes, signer)
+    return Content(kind, attributes, datasets)
 
 
 @dataclass
 class Writer:
-    """A file in the making: `write` puts rows of a dataset in place, in any order."""
+    """A file in the making: `put` writes rows of a dataset, in any order; `finish` adds the attributes."""
 
+    file: Any
     fd: int
     datasets: dict[str, Dataset]
 
-    def write(self, name: str, first_row: int, rows: Array) -> None:
-        """Put C-contiguous rows from `first_row` on."""
+    def put(self, name: str, first_row: int, rows: Array) -> None:
+        """Write rows from `first_row` on."""
         d = self.datasets[name]
         row_bytes = d.size // d.shape[0] if d.shape[0] else 0
-        view, at = rows.reshape(-1).view(np.uint8).data, d.offset + first_row * row_bytes
-        while view:
-            done = os.pwrite(self.fd, view, at)
-            view, at = view[done:], at + done
+        data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
+        pwrite_all(self.fd, data, d.offset + first_row * row_bytes)
+
+    def finish(self, attributes: Attributes) -> None:
+        """Write the attributes."""
+        put_attributes(self.file, attributes)
 
 
 @contextmanager
-def creating(
-    path: Path,
-    kind: str,
-    attributes: Attributes,
-    shapes: Mapping[str, tuple[str, tuple[int, ...]]],
-    sign: Callable[[str], str] | None = None,
-) -> Iterator[Writer]:
-    """Lay out the HDF5 file `path`, let the caller write its datasets, then seal it with its digest.
-
-    `attributes` needs session, user, insecure and those of the kind, and gains sha256 at the end.
-    """
-    attributes.update(format=FORMAT, version=VERSION, kind=kind)
-    with new_file(path) as file:
-        datasets = lay_out(file, shapes)
-        fd = os.open(path, os.O_RDWR)
-        try:
-            if KINDS[kind].secret:
-                check_own(os.fstat(fd), path)
-            yield Writer(fd, datasets)
-            digest = attributes_digest(attributes)
-            for name in sorted(set(datasets) - set(KINDS[kind].undigested)):
-                _digest_dataset(digest, name, datasets[name], fd)
-        finally:
-            os.close(fd)
-        attributes["sha256"] = digest.hexdigest()
-        if sign:
-            attributes["signature"] = sign(digest.hexdigest())
-        put_attributes(file, attributes)
-
-
-def digest_at_hand(kind: str, attributes: Attributes, datasets: Mapping[str, Array]) -> str:
-    """The digest that an artifact with this content will have; sets what all artifacts of the kind share."""
-    attributes.update(format=FORMAT, version=VERSION, kind=kind)
-    digest = attributes_digest(attributes)
-    for name in sorted(set(datasets) - set(KINDS[kind].undigested)):
-        array = np.ascontiguousarray(datasets[name])
-        digest.update(Dataset(array.dtype, array.shape, 0).header(name))
-        digest.update(array.reshape(-1).view(np.uint8).data)
-    return str(digest.hexdigest())
-
-
-def write_artifact(path: Path, kind: str, attributes: Attributes, datasets: Mapping[str, Array]) -> str:
-    """Write a whole artifact at once; the digest is returned."""
-    shapes = {name: (array.dtype.str, array.shape) for name, array in datasets.items()}
-    with creating(path, kind, attributes, shapes) as writer:
-        for name, array in datasets.items():
-            writer.write(name, 0, np.ascontiguousarray(array))
-    return str(attributes["sha256"])
-
-
-def _digest_dataset(digest: Any, name: str, d: Dataset, fd: int) -> None:
-    digest.update(d.header(name))
-    for start in range(0, d.size, _HASH_BYTES):
-        digest.update(_pread(fd, min(_HASH_BYTES, d.size - start), d.offset + start).data)
-
-
-def _pread(fd: int, size: int, offset: int) -> npt.NDArray[np.uint8]:
-    """Exactly `size` bytes from `offset`, writable: the kernels are compiled for such arrays only."""
-    data = np.empty(size, dtype=np.uint8)
-    done = 0
-    while done < size:
-        got = os.preadv(fd, [data[done:].data], offset + done)
-        if not got:
-            raise BadData(
-                "a file became shorter while it was read", "let no other program write to the round"
-            )
-        done += got
-    return data
+def laid_out(stream: IO[bytes], shapes: Shapes) -> Iterator[Writer]:
+    """An HDF5 file in an open file, with a place for every dataset."""
+    with new_file(stream) as file:
+        yield Writer(file, stream.fileno(), lay_out(file, shapes))
 
 
 @dataclass
@@ -182,7 +171,7 @@ class Artifact:
         d = self.datasets[name]
         if self.held is not None and name in self.held:
             return self.held[name]
-        return _pread(self.fd, d.size, d.offset).view(d.dtype).reshape(d.shape)
+        return pread_exactly(self.fd, d.size, d.offset).view(d.dtype).reshape(d.shape)
 
     def read_rows(self, name: str, start: int, stop: int) -> Array:
         """Rows start..stop-1 of a dataset."""
@@ -194,26 +183,37 @@ class Artifact:
         """Elements start..stop-1 of a dataset, whatever its shape."""
         d = self.datasets[name]
         item = d.dtype.itemsize
-        return _pread(self.fd, (stop - start) * item, d.offset + start * item).view(d.dtype)
+        return pread_exactly(self.fd, (stop - start) * item, d.offset + start * item).view(d.dtype)
 
-    def digest(self) -> str:
-        """The digest of what the file holds."""
-        names = sorted(set(self.datasets) - set(self.kind.undigested))
-        if self.held is not None:
-            self.held = {name: self.read(name) for name in names}
-            return digest_at_hand(self.kind.name, self.attributes, self.held)
-        digest = attributes_digest(self.attributes)
-        for name in names:
-            _digest_dataset(digest, name, self.datasets[name], self.fd)
-        return str(digest.hexdigest())
+    def digest(self, look: Callable[[Array], None] = lambda _: None) -> str:
+        """The digest of what the file holds; `look` sees the parts of datasets that are read on the way."""
+        digest = Digest(self.kind, self.attributes)
+        for name in sorted(set(self.datasets) - set(self.kind.undigested)):
+            d = self.datasets[name]
+            if self.held is not None:
+                self.held[name] = self.read(name)
+                digest.array(name, self.held[name])
+                continue
+            update = digest.dataset(name, d.dtype, d.shape)
+            for start in range(0, d.size, _HASH_BYTES):
+                part = pread_exactly(self.fd, min(_HASH_BYTES, d.size - start), d.offset + start)
+                update(part.data)
+                look(part.view(d.dtype))
+        return digest.hexdigest()
 
-    def expect_shape(self, name: str, *shape: int) -> None:
-        """Refuse a dataset of another shape than the session asks for."""
-        if self.datasets[name].shape != shape:
-            raise self.bad(f"its {name} has shape {self.datasets[name].shape}, not {shape}")
+    def expect_shapes(self, shapes: Shapes) -> None:
+        """Refuse datasets of other types or shapes than the session asks for."""
+        if set(shapes) != set(self.datasets):
+            raise self.bad("it belongs to another construction")
+        for name, (dtype, shape) in shapes.items():
+            d = self.datasets[name]
+            if d.shape != shape:
+                raise self.bad(f"its {name} has shape {d.shape}, not {shape}")
+            if d.dtype != np.dtype(dtype):
+                raise self.bad(f"its {name} has type {d.dtype.str}, not {dtype}")
 
-    def expect(self, attributes: Attributes) -> Self:
-        """Refuse a file of another session, user, sender or sharing."""
+    def expect(self, attributes: Attributes, sender: Recipient | None = None) -> Self:
+        """Refuse a file of another session, user, sender or sharing, or that its sender did not sign."""
         for name, value in attributes.items():
             if self.attributes[name] != value:
                 found = self.attributes[name]
@@ -223,55 +223,57 @@ class Artifact:
                     else f"its {name} is {found}, not {value}"
                 )
                 raise self.bad(what, "was it copied from elsewhere?")
+        if sender:
+            signature = str(self.attributes.get("signature", ""))
+            if not sender.verify(self.kind.name, self.attributes["sha256"], signature):
+                raise self.bad(
+                    f"user {sender.user} did not sign it: the file is forged",
+                    f"ask user {sender.user} for the real one",
+                )
         return self
 
-    def bad(self, what: str, hint: str = "fetch or make the file again") -> BadData:
+    def bad(self, what: str, hint: str = _AGAIN) -> BadData:
         """An error about this file."""
         return BadData(f"{self.path}: {what}", hint)
 
 
 @contextmanager
-def opened(
-    path: Path, kind: str | None = None, shapes: Shapes | None = None, *, verify: bool = True
-) -> Iterator[Artifact]:
-    """Open an artifact and check everything about it that needs no session.
+def opened(path: Path, *kinds: Kind, shapes: Shapes | None = None, verify: bool = True) -> Iterator[Artifact]:
+    """Open an artifact of one of these kinds and check everything about it that needs no session.
 
-    With `shapes`, which a session tells, nothing is read before the file is known to have them.
+    With `shapes`, which a session determines, nothing is read before the file is known to have them.
     """
-    fd = open_regular(path, _whose_step(kind))
+    fd = open_regular(path, kinds[0].missing if len(kinds) == 1 else "check the path")
     try:
-        yield checked(fd, path, kind, shapes, verify=verify)
+        yield checked(fd, path, *kinds, shapes=shapes, verify=verify)
     finally:
         os.close(fd)
 
 
-def checked(
-    fd: int, path: Path, kind: str | None = None, shapes: Shapes | None = None, *, verify: bool = True
-) -> Artifact:
+def checked(fd: int, path: Path, *kinds: Kind, shapes: Shapes | None = None, verify: bool = True) -> Artifact:
     """The artifact in an open file, which messages call `path`."""
     try:
         structure = parse(fd)
     except Unknown as unknown:
-        what = f"{path}: it is damaged, or no file of a round: {unknown}"
-        raise BadData(what, "fetch or make the file again") from unknown
-    schema = _schema(structure, kind, path)
+        what = f"{path}: it is damaged, or not a file of a round: {unknown}"
+        raise BadData(what, _AGAIN) from unknown
+    schema = _schema(structure, kinds, path)
     mode = stat.S_IMODE(os.fstat(fd).st_mode)
-    datasets = {name: structure.datasets[name] for name in schema.datasets}
-    artifact = Artifact(path, schema, dict(structure.attributes), datasets, fd, mode)
-    for name, shape in (shapes or {}).items():
-        artifact.expect_shape(name, *shape)
-    if shapes and schema.small:
-        artifact.held = {}
+    artifact = Artifact(path, schema, dict(structure.attributes), structure.datasets, fd, mode)
+    if shapes:
+        artifact.expect_shapes(shapes)
+        if schema.small:
+            artifact.held = {}
     if verify and artifact.digest() != structure.attributes["sha256"]:
         raise artifact.bad("its content does not match its digest: the file is damaged")
     return artifact
 
 
-def _schema(found: Structure, kind: str | None, path: Path) -> Kind:
+def _schema(found: Structure, kinds: tuple[Kind, ...], path: Path) -> Kind:
     """The schema that a file fits exactly."""
 
     def refuse(what: str) -> BadData:
-        return BadData(f"{path}: {what}", "fetch or make the file again")
+        return BadData(f"{path}: {what}", _AGAIN)
 
     attributes, datasets = found.attributes, found.datasets
     if attributes.get("format") != FORMAT:
@@ -280,26 +282,17 @@ def _schema(found: Structure, kind: str | None, path: Path) -> Kind:
         version = attributes.get("version")
         raise refuse(f"it has format version {version}, and this program reads {VERSION}")
     name = attributes.get("kind")
-    if not isinstance(name, str) or name not in KINDS or kind not in (None, name):
-        raise refuse(f"it is of kind {name!r}" + (f", not {kind!r}" if kind else ""))
-    schema = KINDS[name]
-    if set(attributes) - set(schema.optional) != {*_COMMON, *schema.attributes} or any(
+    schema = next((kind for kind in kinds if kind.name == name), None)
+    if schema is None:
+        raise refuse(f"it is of kind {name!r}" + (f", not {kinds[0].name!r}" if len(kinds) == 1 else ""))
+    optional = {"signature"} if schema.signed else set()
+    if set(attributes) - optional != {*_COMMON, *schema.attributes} or any(
         isinstance(value, str) != (name in _TEXT) for name, value in attributes.items()
     ):
         raise refuse("its attributes do not fit its kind")
-    if set(datasets) != set(schema.datasets) or any(
-        d.dtype.str not in schema.datasets[name] for name, d in datasets.items()
+    if not any(
+        set(datasets) == set(layout) and all(d.dtype.str in layout[name] for name, d in datasets.items())
+        for layout in schema.layouts
     ):
         raise refuse("its datasets do not fit its kind")
     return schema
-
-
-def _whose_step(kind: str | None) -> str:
-    steps = {
-        "secret": "run `topk-secagg offline` for this user first",
-        "share": "fetch it from the user that made it with `topk-secagg offline`",
-        "masked": "run `topk-secagg mask` for this user first",
-        "elimination": "run `topk-secagg eliminate` for this user first",
-        "aggregate": "run `topk-secagg decode` first",
-    }
-    return steps.get(kind or "", "check the path")

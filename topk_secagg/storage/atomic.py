@@ -11,6 +11,10 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
+
+import numpy as np
+import numpy.typing as npt
 
 from ..errors import BadData, Busy, CannotWrite, InputMissing, Refused
 
@@ -86,24 +90,28 @@ def sync_folder(path: Path) -> None:
 
 
 @contextmanager
-def whole_file(path: Path, mode: int = PUBLIC) -> Iterator[Path]:
-    """A temporary file beside `path` that takes its place, durably, when the block ends without error.
+def whole_file(path: Path, mode: int = PUBLIC) -> Iterator[IO[bytes]]:
+    """A new file that takes the name `path`, durably, when the block ends without error.
 
-    Leftovers of killed processes are removed; callers hold the lock of the step.
+    Until then it has a temporary name beside it. It is only written through the descriptor with which it was
+    made, so that nobody can put another file in its place. Leftovers of killed processes are removed;
+    callers hold the lock of the step.
     """
     with writing(path):
         for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
             leftover.unlink(missing_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
-            os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
-            yield temporary
-            fd = os.open(temporary, os.O_RDONLY)
-            try:
+            fd = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, mode)
+            with os.fdopen(fd, "w+b") as stream:
+                if mode == PRIVATE:
+                    check_own(os.fstat(fd), temporary)
+                yield stream
+                stream.flush()
                 os.fsync(fd)
-            finally:
-                os.close(fd)
-            temporary.replace(path)
+                if not os.path.samestat(os.fstat(fd), os.lstat(temporary)):
+                    raise Refused(f"somebody replaced {temporary}", "use a folder that only you can write to")
+                temporary.replace(path)
             sync_folder(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
@@ -111,8 +119,29 @@ def whole_file(path: Path, mode: int = PUBLIC) -> Iterator[Path]:
 
 def write_whole(path: Path, content: bytes, mode: int = PUBLIC) -> None:
     """Write `content` so that a reader sees the old file or the new one, never half of it."""
-    with whole_file(path, mode) as temporary, temporary.open("wb") as stream:
+    with whole_file(path, mode) as stream:
         stream.write(content)
+
+
+def pwrite_all(fd: int, data: memoryview, offset: int) -> None:
+    """Write all bytes at an offset."""
+    while data:
+        done = os.pwrite(fd, data, offset)
+        data, offset = data[done:], offset + done
+
+
+def pread_exactly(fd: int, size: int, offset: int) -> npt.NDArray[np.uint8]:
+    """Exactly `size` bytes from `offset`, writable: the kernels are compiled for such arrays only."""
+    data = np.empty(size, dtype=np.uint8)
+    done = 0
+    while done < size:
+        got = os.preadv(fd, [data[done:].data], offset + done)
+        if not got:
+            raise BadData(
+                "a file became shorter while it was read", "let no other program write to the round"
+            )
+        done += got
+    return data
 
 
 @contextmanager

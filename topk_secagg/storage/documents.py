@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadData
-from .artifacts import FORMAT, VERSION
 from .atomic import open_regular
 
-_LARGEST = 64 << 20
+FORMAT = "topk-secagg"
+VERSION = 1
+KINDS = ("session", "survivors", "confirmation", "ledger")
+LARGEST = 16 << 20
 _LONGEST_QUOTE = 40
 
 
@@ -27,11 +29,11 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def read_bytes(path: Path, hint: str) -> bytes:
+def read_bytes(path: Path, hint: str, largest: int = LARGEST) -> bytes:
     """The bytes of a document, or an error that says which step is missing."""
     with os.fdopen(open_regular(path, hint), "rb") as stream:
-        content = stream.read(_LARGEST + 1)
-    if len(content) > _LARGEST:
+        content = stream.read(largest + 1)
+    if len(content) > largest:
         raise BadData(f"{path} is too large to be what its name says", "fetch or make the file again")
     return content
 
@@ -42,7 +44,7 @@ def kind_of(path: Path, content: bytes) -> str:
         kind = json.loads(content.decode("ascii"), parse_constant=_refuse)["kind"]
     except (ValueError, RecursionError, TypeError, KeyError):
         kind = None
-    if kind not in ("session", "survivors", "ledger"):
+    if kind not in KINDS:
         raise BadData(f"{path} is not a topk-secagg file", "check the path")
     return str(kind)
 

@@ -44,7 +44,7 @@ def _unsigned(size: int) -> bytes:
     return struct.pack("<B3xIHH", 0x10, size, 0, 8 * size)
 
 
-_NUMBERS = {_unsigned(1): "|u1", _unsigned(4): "<u4", _unsigned(8): "<u8"} | {
+_NUMBERS = {_unsigned(1): "|u1", _unsigned(2): "<u2", _unsigned(4): "<u4", _unsigned(8): "<u8"} | {
     b"\x11\x20\x3f\0" + struct.pack("<IHHBBBBI", 8, 0, 64, 52, 11, 0, 52, 1023): "<f8"
 }
 _TEXT = b"\x13\x01\0\0"  # fixed length, filled with zeros, ASCII; the length follows
@@ -86,7 +86,8 @@ def parse(fd: int) -> Structure:
     found = Structure()
     links: dict[str, int] = {}
     kinds = set()
-    for kind, body in _messages(fd, _root(fd, size), _OF_ROOT):
+    spans = [(0, _SUPERBLOCK.size)]  # start and end of every piece that is accounted for
+    for kind, body in _messages(fd, _root(fd, size), _OF_ROOT, spans):
         kinds.add(kind)
         if kind == _LINK:
             name, address = _link(body)
@@ -105,15 +106,23 @@ def parse(fd: int) -> Structure:
     if _LINK_INFO not in kinds:
         raise Unknown("something other than a group at its root")
     for name, address in links.items():
-        found.datasets[name] = _dataset(fd, address, name)
-    end = 0
-    for name, d in sorted(found.datasets.items(), key=lambda item: item[1].offset):
-        if d.size and not end < d.offset <= size - d.size:
-            raise Unknown(f"dataset {name!r} outside of the file, or within another")
-        end = max(end, d.offset + d.size - 1)
+        found.datasets[name] = _dataset(fd, address, name, spans)
     if size - sum(d.size for d in found.datasets.values()) > _LARGEST_OVERHEAD:
         raise Unknown("more than its datasets")
+    spans += [(d.offset, d.offset + d.size) for d in found.datasets.values() if d.size]
+    _refuse_gaps(fd, size, spans)
     return found
+
+
+def _refuse_gaps(fd: int, size: int, spans: list[tuple[int, int]]) -> None:
+    """Pieces do not overlap, and whatever lies between them is zero: no bit of a file is without meaning."""
+    end = 0
+    for start, stop in sorted([*spans, (size, size)]):
+        if start < end or stop > size:
+            raise Unknown("pieces that overlap, or lie beyond its end")
+        if any(_read(fd, end, start - end)):
+            raise Unknown("bytes that belong to nothing")
+        end = stop
 
 
 def _root(fd: int, size: int) -> int:
@@ -133,8 +142,10 @@ def _root(fd: int, size: int) -> int:
     return int(root)
 
 
-def _messages(fd: int, address: int, allowed: set[int]) -> Iterator[tuple[int, bytes]]:
-    """The messages of an object header (version 2): type and body."""
+def _messages(
+    fd: int, address: int, allowed: set[int], spans: list[tuple[int, int]]
+) -> Iterator[tuple[int, bytes]]:
+    """The messages of an object header (version 2): type and body. Its pieces are added to `spans`."""
     start = _read(fd, address, 6)
     signature, version, flags = start[:4], start[4], start[5]
     if (signature, version) != (b"OHDR", 2) or flags & ~0x13:  # neither times nor an order of creation
@@ -154,6 +165,7 @@ def _messages(fd: int, address: int, allowed: set[int]) -> Iterator[tuple[int, b
         if number == _MOST_CHUNKS or read > _LARGEST_HEADER:
             raise Unknown("a header without end")
         chunk = _read(fd, at, skip + length + 4)
+        spans.append((at, at + len(chunk)))
         if number and chunk[:4] != b"OCHK":
             raise Unknown("another continuation of a header")
         if int.from_bytes(chunk[-4:], "little") != lookup3(chunk[:-4]):
@@ -171,11 +183,11 @@ def _messages(fd: int, address: int, allowed: set[int]) -> Iterator[tuple[int, b
                 if long < 8:
                     raise Unknown("another continuation of a header")
                 chunks.append((offset, 4, long - 8))
-            elif kind in allowed:
+            elif kind in allowed and not (kind == _NIL and any(message)):
                 yield kind, message
             else:
                 raise Unknown(f"a message of type {kind}")
-        if body and gaps:
+        if body and (gaps or any(body)):
             raise Unknown("a gap that should not be there")
 
 
@@ -208,10 +220,10 @@ def _attribute(body: bytes) -> tuple[str, str | int]:
     raise Unknown(f"an attribute {name!r} that is neither text nor an integer")
 
 
-def _dataset(fd: int, address: int, name: str) -> Dataset:
+def _dataset(fd: int, address: int, name: str, spans: list[tuple[int, int]]) -> Dataset:
     """A contiguous dataset of one of the known types."""
     parts: dict[int, bytes] = {}
-    for kind, body in _messages(fd, address, _OF_DATASET):
+    for kind, body in _messages(fd, address, _OF_DATASET, spans):
         if kind in parts:
             raise Unknown(f"a dataset {name!r} that says something twice")
         if kind != _NIL:

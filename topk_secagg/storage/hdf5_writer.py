@@ -1,7 +1,6 @@
 """Laying out the HDF5 files of a round, with the HDF5 library, such that hdf5_parser.py can read them.
 
-All attributes stand in one block behind the datasets: their values may become known last, and their place
-and that of the datasets does not depend on them (sealing.py streams files because of that).
+All attributes stand in one block behind the datasets, since the digest among them becomes known last.
 """
 
 from __future__ import annotations
@@ -9,8 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -18,10 +16,15 @@ from .hdf5_parser import Dataset
 
 _MOST_ATTRIBUTES = 64  # in the header of the root group; HDF5 would put more than eight into a heap
 
+Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
+
 
 @contextmanager
-def new_file(target: Path | Any) -> Iterator[Any]:
-    """A new HDF5 file at a path, or in a Python file; a full disk becomes the OSError that it is."""
+def new_file(stream: IO[bytes]) -> Iterator[Any]:
+    """A new HDF5 file in an open file; a full disk becomes the OSError that it is.
+
+    HDF5 never opens a file by name: what a name refers to can change between two calls.
+    """
     import h5py
 
     creation = h5py.h5p.create(h5py.h5p.FILE_CREATE)
@@ -30,24 +33,20 @@ def new_file(target: Path | Any) -> Iterator[Any]:
     access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
     access.set_libver_bounds(h5py.h5f.LIBVER_V110, h5py.h5f.LIBVER_V110)
     access.set_meta_block_size(0)
-    access.set_file_locking(False, True)
     access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)
-    if isinstance(target, Path):
-        name = os.fsencode(target)
-    else:
-        access.set_fileobj_driver(h5py.h5fd.fileobj_driver, target)
-        name = repr(target).encode()
-    file = h5py.File(h5py.h5f.create(name, h5py.h5f.ACC_TRUNC, creation, access))
-    try:
-        yield file
-    finally:
+    with os.fdopen(os.dup(stream.fileno()), "r+b", buffering=0) as raw:
+        access.set_fileobj_driver(h5py.h5fd.fileobj_driver, raw)
+        file = h5py.File(h5py.h5f.create(repr(raw).encode(), h5py.h5f.ACC_TRUNC, creation, access))
         try:
-            file.close()
-        except RuntimeError as error:
-            raise OSError(str(error)) from error
+            yield file
+        finally:
+            try:
+                file.close()
+            except RuntimeError as error:
+                raise OSError(str(error)) from error
 
 
-def lay_out(file: Any, shapes: Mapping[str, tuple[str, tuple[int, ...]]]) -> dict[str, Dataset]:
+def lay_out(file: Any, shapes: Shapes) -> dict[str, Dataset]:
     """Give every dataset its place in an open HDF5 file, without writing to it."""
     import h5py
 

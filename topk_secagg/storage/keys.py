@@ -6,6 +6,9 @@ A recipients file has a line for each user, as `keygen` prints it: NUMBER age1..
 
 from __future__ import annotations
 
+import hashlib
+import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +16,7 @@ from typing import Any
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from ..errors import BadData
-from .artifacts import Artifact
+from ..errors import BadData, Refused
 from .documents import read_bytes
 
 _SIGNING = "# ed25519 secret: "
@@ -27,6 +29,11 @@ class Recipient:
     user: int
     age: str
     ed25519: str
+
+    @property
+    def fingerprint(self) -> str:
+        """To compare keys by eye: the start of the SHA-256 of both."""
+        return hashlib.sha256(f"{self.age} {self.ed25519}".encode()).hexdigest()[:16]
 
     def line(self) -> str:
         """As `keygen` prints it."""
@@ -89,8 +96,14 @@ def _statement(kind: str, digest: str) -> bytes:
 
 
 def read_identity(path: Path) -> Identity:
-    """The identity in a file of `keygen`."""
-    text = read_bytes(path, "run `topk-secagg keygen` first").decode("ascii", "replace")
+    """The identity in a file of `keygen`, which nobody else may read."""
+    text = read_bytes(path, "make keys first, or check the path").decode("ascii", "replace")
+    mode = stat.S_IMODE(os.stat(path).st_mode)
+    if mode & 0o077:
+        raise Refused(
+            f"{path} can be read by others (mode {mode:04o})",
+            f"run: chmod 600 {path}, and consider making new keys",
+        )
     signing = [line.removeprefix(_SIGNING) for line in text.splitlines() if line.startswith(_SIGNING)]
     age = [line for line in text.splitlines() if line.startswith("AGE-SECRET-KEY-1")]
     identity = Identity(*age, *signing) if len(age) == len(signing) == 1 else None
@@ -152,13 +165,3 @@ def check_recipients(recipients: tuple[Recipient, ...]) -> None:
         recipients
     ):
         raise BadData("two users have the same key", "every user runs `topk-secagg keygen` itself")
-
-
-def check_signature(artifact: Artifact, sender: Recipient) -> None:
-    """Refuse a file that its sender did not sign."""
-    a = artifact.attributes
-    if not sender.verify(artifact.kind.name, a["sha256"], str(a.get("signature", ""))):
-        raise artifact.bad(
-            f"user {sender.user} did not sign it: the file is forged",
-            f"ask user {sender.user} for the real one",
-        )

@@ -1,11 +1,11 @@
-"""The ledger of a user: what was shared, which X was sent, which survivor set was answered.
+"""secrets/user-NN.ledger.json: what a user shared, sent, froze, confirmed and answered.
 
 A line is durable before the file that it covers appears; material that is spent stays spent.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,13 @@ from . import documents
 from .atomic import PRIVATE, write_whole
 from .residual import Residual
 
-_KEYS = {"session", "user", "insecure", "shared", "masked", "answered", "residual"}
-
 
 @dataclass(frozen=True)
 class Ledger:
-    """`shared` names the sharing whose shares are all written, `masked` is the digest of X_n, and
-    `answered` that of the survivors.json for which Y_n was made."""
+    """`shared` names the sharing whose shares are all written, `masked` is the digest of X_n and `holds` whose
+    shares it says the user had; `frozen`, `confirmed` and `answered` are the digests of the survivors.json that
+    this user wrote, signed, and answered (again, with D = U - T, if `fallback`). `forgotten`: the secret is gone.
+    """
 
     path: Path
     session: str
@@ -28,7 +28,12 @@ class Ledger:
     insecure: int
     shared: str | None = None
     masked: str | None = None
+    holds: tuple[int, ...] | None = None
+    frozen: str | None = None
+    confirmed: str | None = None
     answered: str | None = None
+    fallback: bool = False
+    forgotten: bool = False
     residual: Residual | None = None
 
     @staticmethod
@@ -44,62 +49,52 @@ class Ledger:
         """Make the ledger durable."""
         body: dict[str, Any] = {key: getattr(self, key) for key in sorted(_KEYS)}
         body["residual"] = self.residual and asdict(self.residual)
+        body["holds"] = self.holds and list(self.holds)
         write_whole(self.path, documents.dump("ledger", body), PRIVATE)
 
-    def complete_sharing(self, sharing: str) -> Ledger:
-        """Record that all shares of this sharing are written."""
-        return self._record(replace(self, shared=sharing))
+    def record(self, **changes: Any) -> Ledger:
+        """A ledger with these changes, durable if there are any."""
+        changed = replace(self, **changes)
+        if changed != self:
+            changed.write()
+        return changed
 
     def check_masks(self, digest: str) -> None:
-        """Refuse a second X. Two X from the same masks reveal the difference of their inputs."""
+        """Refuse a second X. Two X from the same masks reveal how their inputs differ."""
         if self.masked not in (None, digest):
             raise Refused(
                 f"user {self.user} has already masked another input in this round",
                 "masks are good for one input only; start a new round for another gradient",
             )
 
-    def spend_masks(self, digest: str, residual: Residual | None = None) -> Ledger:
-        """Record that X with this digest is sent, and the residual that waits to be committed."""
-        self.check_masks(digest)
-        return self._record(replace(self, masked=digest, residual=residual or self.residual))
+    def check_survivors(self, digest: str, what: str) -> None:
+        """Refuse a second survivor set. Answers to two sets reveal one user's input."""
+        done = {"frozen": "frozen", "confirmed": "confirmed", "answered": "answered"}
+        for line in done:
+            if getattr(self, line) not in (None, digest) and (line == what or line != "frozen"):
+                raise Refused(
+                    f"user {self.user} has already {done[line]} another survivor set in this round",
+                    "a user takes part in one survivor set per round; start a new round",
+                )
 
-    def check_answer(self, digest: str) -> None:
-        """Refuse a second survivor set. Two answers reveal one user's input."""
-        if self.answered not in (None, digest):
-            raise Refused(
-                f"user {self.user} has already answered another survivor set in this round",
-                "a user answers one survivor set per round; start a new round",
-            )
 
-    def answer(self, digest: str) -> Ledger:
-        """Record that the survivor set with this digest is answered."""
-        self.check_answer(digest)
-        return self._record(replace(self, answered=digest))
-
-    def settle_residual(self) -> Ledger:
-        """Record that the residual is where its user keeps it."""
-        assert self.residual is not None
-        return self._record(replace(self, residual=replace(self.residual, committed=True)))
-
-    def _record(self, changed: Ledger) -> Ledger:
-        if changed != self:
-            changed.write()
-        return changed
+_KEYS = {field.name for field in fields(Ledger)} - {"path"}
+_DIGESTS = ("shared", "masked", "frozen", "confirmed", "answered")
 
 
 def parse_ledger(path: Path, content: bytes) -> Ledger:
     """A ledger from its bytes, whosever it is."""
     body = documents.parse(path, content, "ledger", _KEYS)
-    digests = [
-        body["session"],
-        *(body[key] for key in ("shared", "masked", "answered") if body[key] is not None),
-    ]
+    digests = [body["session"], *(body[key] for key in _DIGESTS if body[key] is not None)]
     try:
         body["residual"] = body["residual"] and Residual.from_json(body["residual"])
+        body["holds"] = None if body["holds"] is None else tuple(body["holds"])
         sound = (
             all(map(documents.is_digest, digests))
             and type(body["user"]) is int
             and body["insecure"] in (0, 1)
+            and type(body["fallback"]) is type(body["forgotten"]) is bool
+            and all(type(m) is int for m in body["holds"] or ())
         )
     except (TypeError, ValueError):
         sound = False

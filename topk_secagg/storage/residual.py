@@ -1,14 +1,17 @@
 """Error feedback: what a user did not send in one round, kept for the next.
 
-`mask` stages the new residual in the round, and the ledger remembers what it replaces. `eliminate`
-commits it, once the user is among the survivors: the file named by the user is replaced if it is still
-the one that was read, and left alone if it is the new one already; then the ledger says so. Every step can
-be repeated, and a crash between any two leaves the old residual or the new one.
+`mask` stages the new residual with the user's secrets, and the ledger remembers what it replaces. It is
+committed once the user is among the survivors: the file named by the user is replaced if it is still the one
+that was read, and left alone if it is the new one already; then the ledger says so. Every step can be repeated,
+and a crash between any two leaves the old residual or the new one.
+
+While a residual waits, a note beside the user's file says for which round.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import BadData, CannotWrite, InputMissing, Refused
-from .artifacts import Artifact, opened, write_artifact
-from .atomic import PRIVATE, whole_file, write_whole
+from .artifacts import Artifact, Kind, compose, opened
+from .atomic import PRIVATE, write_whole
 from .documents import is_digest
+from .hdf5_writer import Shapes
 from .session import Session
 
+KIND = Kind("residual", ({"value": ("<f8",)},), "check the path", secret=True)
 Vector = npt.NDArray[Any]
 
 
@@ -30,8 +35,8 @@ class Residual:
     """The residual of a user: where it is kept, the digest of what was read, and of what replaces it.
 
     `before` is None when there was no file yet. `input` is the digest of the gradient, its weight and the
-    way of selecting, so that a repeated `mask` can be told from another one after the commit. Once it is
-    `committed` the user's file is never touched again by this round.
+    way of selecting, so that a repeated `mask` can be distinguished from another one after the commit. Once
+    it is `committed` the user's file is never touched again by this round.
     """
 
     path: str
@@ -55,10 +60,15 @@ class Residual:
         return residual
 
 
-def read_residual(path: Path, user: int, length: int) -> tuple[Vector | None, str | None]:
+def shapes(length: int) -> Shapes:
+    """Type and shape of the dataset."""
+    return {"value": ("<f8", (length,))}
+
+
+def read(path: Path, user: int, length: int) -> tuple[Vector | None, str | None]:
     """The residual of a user and its digest; (None, None) when there is no file yet."""
     try:
-        with opened(path, "residual", {"value": (length,)}) as artifact:
+        with opened(path, KIND, shapes=shapes(length)) as artifact:
             artifact.expect({"user": user})
             return _vector(artifact), artifact.attributes["sha256"]
     except InputMissing:
@@ -67,32 +77,52 @@ def read_residual(path: Path, user: int, length: int) -> tuple[Vector | None, st
         return None, None
 
 
-def stage_residual(path: Path, session: Session, user: int, value: Vector) -> str:
-    """Write the new residual into the round; the digest is returned."""
-    with whole_file(path, PRIVATE) as temporary:
-        return write_artifact(
-            temporary, "residual", session.header(user), {"value": value.astype("<f8", copy=False)}
-        )
+def stage(path: Path, session: Session, user: int, value: Vector) -> str:
+    """Write the new residual beside the secret; the digest is returned."""
+    content = compose(KIND, session.header(user), {"value": value.astype("<f8", copy=False)})
+    content.write(path)
+    return content.digest
 
 
-def commit_residual(staged: Path, residual: Residual, user: int, length: int) -> None:
+def commit(staged: Path, residual: Residual, user: int, length: int) -> None:
     """Replace the user's file by the staged one, unless that has been done."""
     path = Path(residual.path)
-    _, current = read_residual(path, user, length)
-    if current == residual.after:
-        return
-    if current != residual.before:
-        raise Refused(
-            f"{path} is not the residual that was added when masking",
-            "put that file back and run this again; nothing else is lost",
-        )
-    with opened(staged, "residual", {"value": (length,)}) as artifact:
-        if artifact.attributes["sha256"] != residual.after:
-            raise artifact.bad("it is not the residual that the ledger names")
-        _vector(artifact)
-    if not path.parent.is_dir():
-        raise CannotWrite(f"cannot write {path}: its folder is gone", "make the folder and run this again")
-    write_whole(path, staged.read_bytes(), PRIVATE)
+    _, current = read(path, user, length)
+    if current != residual.after:
+        if current != residual.before:
+            raise Refused(
+                f"{path} is not the residual that was added when masking",
+                "put that file back and run this again; nothing else is lost",
+            )
+        with opened(staged, KIND, shapes=shapes(length)) as artifact:
+            if artifact.attributes["sha256"] != residual.after:
+                raise artifact.bad("it is not the residual that the ledger names")
+            _vector(artifact)
+        if not path.parent.is_dir():
+            raise CannotWrite(
+                f"cannot write {path}: its folder is gone", "make the folder and run this again"
+            )
+        write_whole(path, staged.read_bytes(), PRIVATE)
+    note_path(path).unlink(missing_ok=True)
+
+
+def note_path(path: Path) -> Path:
+    """The note that a residual waits to be committed to this file."""
+    return path.with_name(f".{path.name}.waiting")
+
+
+def leave_note(path: Path, session: str, root: Path) -> None:
+    """Say that the residual of this round waits for its user to be among the survivors."""
+    write_whole(note_path(path), json.dumps({"session": session, "round": str(root)}).encode(), PRIVATE)
+
+
+def waiting_round(path: Path, session: str) -> str | None:
+    """The folder of another round whose residual was never committed to this file."""
+    try:
+        note = json.loads(note_path(path).read_bytes())
+        return str(note["round"]) if note["session"] != session else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def input_digest(gradient: Vector, weight: float, select: str) -> str:

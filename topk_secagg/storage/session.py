@@ -8,74 +8,108 @@ from typing import Any
 
 from ..errors import BadData, UsageError
 from ..gradients.layout import Layout
+from ..protocol.constructions import construction
 from ..protocol.messages import Points
 from ..protocol.parameters import PARAMETER_NAMES, Parameters
 from . import documents
 from .artifacts import Attribute, Attributes
 from .keys import Recipient, check_recipients
 
-_KEYS = {"nonce", "insecure_seed", "parameters", "points", "layout", "left_out", "recipients"}
+_KEYS = {
+    "nonce",
+    "insecure_seed",
+    "parameters",
+    "points",
+    "layout",
+    "left_out",
+    "recipients",
+    "freezer",
+    "confirm",
+}
+_TYPES = {"construction": (str,), "clip": (float,), "max_weight": (float,), "spare": (int, type(None))}
+_FINGERPRINT = 16  # hexadecimal digits
 
 
 @dataclass(frozen=True)
 class Session:
-    """The public parameters of a round, the points, and the layout of the gradient."""
+    """What all users agree on: parameters, points, the layout of the gradient, keys, and who freezes."""
 
-    id: str
-    nonce: str
-    insecure_seed: int | None
     parameters: Parameters
     points: Points
     layout: Layout
     recipients: tuple[Recipient, ...] | None = None
+    freezer: int = 1
+    confirm: bool = False
+    insecure_seed: int | None = None
+    nonce: str = ""
+    id: str = ""
 
     @property
     def insecure(self) -> int:
         """1 when the randomness comes from a public seed; every file carries this mark."""
         return int(self.insecure_seed is not None)
 
+    @property
+    def fingerprint(self) -> str:
+        """The start of the session's name, to compare by eye or over the telephone."""
+        return self.id[:_FINGERPRINT]
+
+    @property
+    def confirmations(self) -> int:
+        """Confirmations that an answer needs: more than (N+T)/2, so that any two such sets share an honest user."""
+        return (self.parameters.users + self.parameters.colluders) // 2 + 1 if self.confirm else 0
+
+    def recipient(self, user: int) -> Recipient | None:
+        """The keys of a user, in a sealed round."""
+        return self.recipients[user - 1] if self.recipients else None
+
     def header(self, user: int, **others: Attribute) -> Attributes:
         """The attributes of a file of this session."""
         return {"session": self.id, "user": user, "insecure": self.insecure, **others}
 
+    def content(self) -> bytes:
+        """The bytes of session.json."""
+        body = {
+            "nonce": self.nonce,
+            "insecure_seed": self.insecure_seed,
+            "parameters": self.parameters.as_dict(),
+            "points": {"alpha": list(self.points.alpha), "beta": list(self.points.beta)},
+            "layout": self.layout.slots_json(),
+            "left_out": list(self.layout.left_out),
+            "recipients": self.recipients and [asdict(r) for r in self.recipients],
+            "freezer": self.freezer,
+            "confirm": self.confirm,
+        }
+        return documents.dump("session", body)
 
-def session_bytes(
-    parameters: Parameters,
-    points: Points,
-    layout: Layout,
-    nonce: str,
-    insecure_seed: int | None,
-    recipients: tuple[Recipient, ...] | None = None,
-) -> bytes:
-    """The content of session.json."""
-    return documents.dump(
-        "session",
-        {
-            "nonce": nonce,
-            "insecure_seed": insecure_seed,
-            "parameters": parameters.as_dict(),
-            "points": {"alpha": list(points.alpha), "beta": list(points.beta)},
-            "layout": layout.slots_json(),
-            "left_out": list(layout.left_out),
-            "recipients": recipients and [asdict(r) for r in recipients],
-        },
-    )
+    def check(self) -> None:
+        """Refuse a freezer that is no user, and confirmations that could never be given."""
+        p = self.parameters
+        if not 1 <= self.freezer <= p.users:
+            raise UsageError(f"there is no user {self.freezer} to freeze", f"users are 1 to {p.users}")
+        if self.confirm and self.recipients is None:
+            raise UsageError(
+                "confirmations are signatures, and there are no keys", "give the users' public keys"
+            )
+        if self.confirm and self.confirmations > p.users:
+            raise UsageError(
+                f"{self.confirmations} of {p.users} users would have to confirm", "keep T < N - 1"
+            )
 
 
 def read_session(path: Path) -> Session:
     """Read and check session.json: types, every constraint on the parameters, distinct points, the layout."""
-    content = documents.read_bytes(
-        path, "run `topk-secagg init` first, or copy session.json from whoever did"
-    )
+    content = documents.read_bytes(path, "start a round, or copy session.json from whoever did")
     body = documents.parse(path, content, "session", _KEYS)
+    again = "fetch session.json again"
     try:
         return _session(documents.digest(content), body)
     except (UsageError, BadData) as error:
-        raise BadData(f"{path}: {error.message}", "fetch session.json again") from error
+        raise BadData(f"{path}: {error.message}", again) from error
     except ValueError as error:
-        raise BadData(f"{path}: {error}", "fetch session.json again") from error
-    except (AttributeError, KeyError, TypeError) as error:
-        raise BadData(f"{path}: it is not what a session looks like", "fetch session.json again") from error
+        raise BadData(f"{path}: {error}", again) from error
+    except (AttributeError, KeyError, TypeError, OverflowError) as error:
+        raise BadData(f"{path}: it is not what a session looks like", again) from error
 
 
 def _session(name: str, body: dict[str, Any]) -> Session:
@@ -83,14 +117,14 @@ def _session(name: str, body: dict[str, Any]) -> Session:
     if not isinstance(raw, dict) or set(raw) != set(PARAMETER_NAMES):
         raise ValueError("the parameters do not have the right keys")
     for key, value in raw.items():
-        wanted = {"construction": str, "elimination": str, "clip": float}.get(key, int)
-        if type(value) is not wanted:
-            raise ValueError(f"parameter {key} is not of type {wanted.__name__}")
+        wanted = _TYPES.get(key, (int,))
+        if type(value) not in wanted:
+            raise ValueError(f"parameter {key} is not of type {wanted[0].__name__}")
     parameters = Parameters(**raw)
     alpha, beta = body["points"]["alpha"], body["points"]["beta"]
     points = [*alpha, *beta]
-    if len(alpha) != parameters.users or len(beta) != parameters.survivors:
-        raise ValueError("there are not N + U points")
+    if len(alpha) != parameters.users or len(beta) != construction(parameters).beta_count:
+        raise ValueError("there are too few or too many points")
     if any(type(x) is not int or not 0 <= x < parameters.field for x in points) or len(set(points)) < len(
         points
     ):
@@ -98,15 +132,33 @@ def _session(name: str, body: dict[str, Any]) -> Session:
     seed, nonce = body["insecure_seed"], body["nonce"]
     if not (seed is None or type(seed) is int) or type(nonce) is not str:
         raise ValueError("the nonce or the seed is not what it should be")
+    if type(body["freezer"]) is not int or type(body["confirm"]) is not bool:
+        raise ValueError("the freezer is not a user, or it is not clear whether users confirm")
     layout = Layout.from_json(body["layout"], body["left_out"])
     if layout.length != parameters.length:
         raise ValueError(f"the layout has {layout.length} coordinates, not {parameters.length}")
-    recipients = None
-    if body["recipients"] is not None:
-        recipients = tuple(Recipient(**r) for r in body["recipients"])
-        if any(type(r.age) is not str or type(r.ed25519) is not str for r in recipients):
-            raise ValueError("a key is not text")
-        check_recipients(recipients)
-    if recipients is not None and [r.user for r in recipients] != list(range(1, parameters.users + 1)):
+    session = Session(
+        parameters,
+        Points(tuple(alpha), tuple(beta)),
+        layout,
+        _recipients(body["recipients"], parameters.users),
+        body["freezer"],
+        body["confirm"],
+        seed,
+        nonce,
+        name,
+    )
+    session.check()
+    return session
+
+
+def _recipients(raw: Any, users: int) -> tuple[Recipient, ...] | None:
+    if raw is None:
+        return None
+    recipients = tuple(Recipient(**r) for r in raw)
+    if any(type(r.age) is not str or type(r.ed25519) is not str for r in recipients):
+        raise ValueError("a key is not text")
+    if [r.user for r in recipients] != list(range(1, users + 1)):
         raise ValueError("there are not the keys of users 1 to N")
-    return Session(name, nonce, seed, parameters, Points(tuple(alpha), tuple(beta)), layout, recipients)
+    check_recipients(recipients)
+    return recipients

@@ -1,4 +1,4 @@
-"""Where the files of a round live."""
+"""Where the files of a round are, and the locks of its steps."""
 
 from __future__ import annotations
 
@@ -38,17 +38,22 @@ class Workspace:
         """Public: the sum."""
         return self.root / "aggregate.h5"
 
+    @property
+    def private(self) -> Path:
+        """The folder of secrets, ledgers and staged residuals."""
+        return self.root / "secrets"
+
     def secret_path(self, user: int) -> Path:
         """User n alone."""
-        return self.root / "secrets" / f"user-{user:02}.h5"
+        return self.private / f"user-{user:02}.h5"
 
     def ledger_path(self, user: int) -> Path:
         """User n alone."""
-        return self.root / "secrets" / f"user-{user:02}.ledger.json"
+        return self.private / f"user-{user:02}.ledger.json"
 
     def residual_path(self, user: int) -> Path:
         """User n alone: the residual that waits for the user to be among the survivors."""
-        return self.root / "secrets" / f"user-{user:02}.residual.h5"
+        return self.private / f"user-{user:02}.residual.h5"
 
     def share_path(self, user: int, sender: int) -> Path:
         """The share of user `sender` for user `user`: these two alone. Sealed when the session has keys."""
@@ -58,6 +63,10 @@ class Workspace:
     def masked_path(self, user: int) -> Path:
         """Public: X_n."""
         return self.root / "masked" / f"user-{user:02}.h5"
+
+    def confirmation_path(self, user: int) -> Path:
+        """Public: user n's signature of survivors.json, in rounds with confirmations."""
+        return self.root / "confirmed" / f"user-{user:02}.json"
 
     def answer_path(self, user: int) -> Path:
         """Public: Y_n."""
@@ -80,12 +89,11 @@ class Workspace:
     @contextmanager
     def step_of(self, user: int) -> Iterator[None]:
         """The lock under which a step of one user runs."""
-        secrets = self.root / "secrets"
-        make_folder(secrets, private=True)
-        with lock(secrets / f".user-{user:02}.lock", PRIVATE):
-            check_own(secrets.stat(), secrets)
+        make_folder(self.private, private=True)
+        with lock(self.private / f".user-{user:02}.lock", PRIVATE):
+            check_own(self.private.stat(), self.private)
             yield
 
     def step_of_all(self) -> AbstractContextManager[None]:
-        """The lock under which a step of nobody in particular runs: init, freeze, decode."""
+        """The lock under which a step runs that belongs to no user: init and decode."""
         return lock(self.root / ".lock")

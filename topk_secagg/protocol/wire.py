@@ -1,4 +1,4 @@
-"""How X goes over the wire: values at log2 q bits, indices as Elias-Fano, rotations at log2 M bits.
+"""How X goes over the wire: values at log2 q bits, indices as Elias-Fano, shifts at log2 n bits.
 
 Bits are numbered from the least significant bit of the first byte; padding bits are zero.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ..algebra.field import SYMBOL, Symbols
+from ..algebra.field import Symbols
 from ..errors import BadData
 
 Bytes = npt.NDArray[np.uint8]
@@ -27,7 +27,7 @@ def packed_bytes(count: int, bits: int) -> int:
 def pack(values: Symbols, bits: int) -> Bytes:
     """The low `bits` bits of each value, one after the other."""
     spread = np.unpackbits(
-        values.astype(SYMBOL).view(np.uint8).reshape(-1, 4), axis=1, count=bits, bitorder="little"
+        values.astype("<u4").view(np.uint8).reshape(-1, 4), axis=1, count=bits, bitorder="little"
     )
     return np.packbits(spread.reshape(-1), bitorder="little")
 
@@ -41,7 +41,7 @@ def unpack(packed: Bytes, count: int, bits: int) -> Symbols:
         raise BadData("padding bits are set")
     wide = np.zeros((count, 32), dtype=np.uint8)
     wide[:, :bits] = flat[: count * bits].reshape(count, bits)
-    return np.packbits(wide.reshape(-1), bitorder="little").view(SYMBOL)
+    return np.packbits(wide.reshape(-1), bitorder="little").view("<u4")
 
 
 def _low_bits(count: int, bound: int) -> int:
@@ -81,4 +81,4 @@ def elias_fano_decode(packed: Bytes, count: int, bound: int) -> Symbols:
     index = ((ones - np.arange(count)) << low) | unpack(packed[:split], count, low)
     if np.any(index[1:] <= index[:-1]) or np.any(index >= bound):
         raise BadData(f"the indices are not increasing and below {bound}")
-    return index.astype(SYMBOL)
+    return index.astype("<u4")

@@ -1,0 +1,256 @@
+"""Moments of sparse vectors, held against plain Python: shared, summed, and turned back into the vector."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import oracle
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from topk_secagg.algebra import moments
+from topk_secagg.algebra.field import DEFAULT_FIELD, SMALL_FIELD, divisors
+from topk_secagg.algebra.moments import Entries, answer, recover, share
+from topk_secagg.errors import BadData
+
+LARGEST = 2**32 - 5
+PRIMES = (5, 7, 97, SMALL_FIELD, 65537, 2**31 - 1, DEFAULT_FIELD, LARGEST)
+Vector = list[int]
+
+
+def orders(q: int, most: int) -> Vector:
+    """The orders of elements of F_q* that are small enough to try."""
+    return [n for n in divisors(q - 1) if n <= most]
+
+
+def of_order(n: int, q: int) -> int:
+    return oracle.element_of_order(n, q)
+
+
+def rows(values: object) -> np.ndarray:
+    return np.array(values, np.uint32, ndmin=2)
+
+
+def dense(entries: Entries, count: int, n: int) -> list[Vector]:
+    vectors = np.zeros((count, n), np.uint32)
+    vectors[entries.row, entries.place] = entries.value
+    return vectors.tolist()
+
+
+def symbols(draw: st.DrawFn, q: int, *shape: int) -> np.ndarray:
+    """An array of symbols, the extreme ones often."""
+    seed = draw(st.integers(0, 2**32))
+    drawn = np.random.default_rng(seed).integers(q, size=shape)
+    extreme = np.random.default_rng(seed + 1).choice([0, 1, q - 1], size=shape)
+    return np.where(drawn % 3 == 0, extreme, drawn).astype(np.uint32)
+
+
+# Sharing and answering
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> tuple[int, int, int, int, int, np.ndarray]:
+    """q, n, gamma, a width up to n, a count of rows, and places."""
+    q = draw(st.sampled_from(PRIMES))
+    n = draw(st.sampled_from(orders(q, 60)))
+    count = draw(st.integers(0, 5))
+    width = draw(st.just(n) | st.integers(1, n))
+    place = symbols(draw, n, count) if n > 1 else np.zeros(count, np.uint32)
+    return q, n, of_order(n, q), width, count, place
+
+
+@given(tables(), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.data())
+def test_shares_are_the_moments_of_a_place_over_a_factor_and_noise(
+    table: tuple[int, int, int, int, int, np.ndarray],
+    users: int,
+    noises: int,
+    points: int,
+    data: st.DataObject,
+) -> None:
+    q, _, gamma, W, count, place = table
+    factor = np.maximum(symbols(data.draw, q, count), 1)
+    point = np.arange(count) % points
+    matrix = symbols(data.draw, q, points, users, noises).astype(np.uint64)
+    noise = symbols(data.draw, q, count, noises, W)
+    buffer = np.full((users, count + 2, W), 1234, np.uint32)
+    share(place, factor, point, matrix, noise, gamma, q, buffer[:, :count])
+    z = noise.tolist()
+    assert buffer[:, :count].tolist() == [
+        [
+            [
+                (pow(int(factor[i]), -1, q) * pow(gamma, int(place[i]) * j, q)
+                 + sum(c * z[i][t][j] for t, c in enumerate(matrix[point[i], m].tolist()))) % q
+                for j in range(W)
+            ]
+            for i in range(count)
+        ]
+        for m in range(users)
+    ]  # fmt: skip
+    assert np.all(buffer[:, count:] == 1234), "the rest of the buffer is left alone"
+
+
+@given(tables(), st.integers(1, 3), st.data())
+def test_answers_add_rows_that_are_moved_and_scaled_to_their_groups(
+    table: tuple[int, int, int, int, int, np.ndarray], groups: int, data: st.DataObject
+) -> None:
+    q, _, gamma, W, count, shift = table
+    W1 = data.draw(st.integers(1, W))
+    g, scale = symbols(data.draw, q, count, W), symbols(data.draw, q, count)
+    group, total = np.arange(count) % groups, symbols(data.draw, q, groups, W1)
+    expected = total.tolist()
+    for i in range(count):
+        for j in range(W1):
+            moved = int(scale[i]) * pow(gamma, int(shift[i]) * j, q) * int(g[i, j])
+            expected[group[i]][j] = (expected[group[i]][j] + moved) % q
+    answer(g, shift, scale, group, gamma, q, total)
+    assert total.tolist() == expected
+
+
+# Recovering
+
+
+def sparse_vectors(draw: st.DrawFn, q: int, n: int, t: int) -> list[Vector]:
+    """A few vectors of length n, each with 0 to t (often exactly t) non-zero entries."""
+    vectors = []
+    for _ in range(draw(st.integers(0, 4))):
+        vector = [0] * n
+        weight = draw(st.just(min(t, n)) | st.integers(0, min(t, n)))
+        for place in draw(st.permutations(range(n)))[:weight]:
+            vector[place] = draw(st.sampled_from([1, q - 1]) | st.integers(1, q - 1))
+        vectors.append(vector)
+    return vectors
+
+
+@st.composite
+def sparse_case(draw: st.DrawFn) -> tuple[int, int, int, int, list[Vector]]:
+    """q, n, t, the number of moments, and vectors."""
+    q = draw(st.sampled_from(PRIMES))
+    n = draw(st.sampled_from(orders(q, 40)))
+    t = draw(st.integers(1, n + 2))
+    return q, n, t, min(2 * t, n), sparse_vectors(draw, q, n, t)
+
+
+@settings(max_examples=150)
+@given(sparse_case())
+def test_recover_finds_every_sparse_vector(case: tuple[int, int, int, int, list[Vector]]) -> None:
+    q, n, t, W1, vectors = case
+    gamma = of_order(n, q)
+    given_ = np.array([oracle.moments_of(v, W1, gamma, q) for v in vectors], np.uint32).reshape(-1, W1)
+    entries = recover(given_, t, n, gamma, q)
+    assert [part.dtype for part in entries] == [np.int64, np.int64, np.uint32]
+    assert np.all(entries.value > 0)
+    assert dense(entries, len(vectors), n) == vectors
+    assert sorted(zip(entries.row, entries.place, strict=True)) == list(zip(*entries[:2], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("q", "n", "t"),
+    [
+        (DEFAULT_FIELD, 400, 40), (DEFAULT_FIELD, 400, 199), (DEFAULT_FIELD, 100, 100),
+        (SMALL_FIELD, 420, 60), (SMALL_FIELD, 1, 3), (409, 408, 30),
+        (LARGEST, 22, 5), (2**31 - 1, 126, 63), (257, 256, 20),
+    ],
+)  # fmt: skip
+def test_every_weight_from_zero_to_t_is_recovered_at_the_sizes_of_a_round(q: int, n: int, t: int) -> None:
+    rng, gamma, W1 = np.random.default_rng(n * t), of_order(n, q), min(2 * t, n)
+    weights = range(min(t, n) + 1)
+    vectors = np.zeros((len(weights), n), np.uint32)
+    for weight, vector in zip(weights, vectors, strict=True):
+        vector[rng.choice(n, weight, replace=False)] = rng.integers(1, q, weight)
+    row, place = np.nonzero(vectors)
+    sums = np.zeros((len(weights), W1), np.uint32)
+    answer(
+        np.ones((row.size, W1), np.uint32), place.astype(np.uint32), vectors[row, place], row, gamma, q, sums
+    )
+    assert dense(recover(sums, t, n, gamma, q), len(weights), n) == vectors.tolist()
+
+
+@pytest.mark.parametrize("q", [97, DEFAULT_FIELD])
+def test_values_that_cancel_in_the_first_moments_are_found(q: int) -> None:
+    n = 12
+    gamma = of_order(n, q)
+    powers = [pow(gamma, k, q) for k in range(3)]
+    # the second divided differences of 1 and x vanish: S_0 = S_1 = 0
+    vector = [
+        pow((a - b) * (a - c), -1, q)
+        for a, b, c in (powers, powers[1:] + powers[:1], powers[2:] + powers[:2])
+    ]
+    given_ = oracle.moments_of(vector, 6, gamma, q)
+    assert given_[:3] == [0, 0, 1]
+    assert dense(recover(rows(given_), 3, n, gamma, q), 1, n) == [vector + [0] * (n - 3)]
+
+
+@pytest.mark.parametrize(
+    ("q", "n", "t"),
+    [(5, 4, 1), (5, 4, 2), (5, 2, 1), (5, 1, 1), (7, 6, 1), (7, 6, 2), (7, 3, 1), (7, 3, 2), (13, 12, 1)],
+)
+def test_each_tuple_of_moments_gives_its_only_sparse_vector_or_is_bad(q: int, n: int, t: int) -> None:
+    gamma, W1 = of_order(n, q), min(2 * t, n)
+    refused = 0
+    for given_ in product(range(q), repeat=W1):
+        expected = oracle.recover(list(given_), n, t, gamma, q)
+        if expected is None:
+            refused += 1
+            with pytest.raises(BadData):
+                recover(rows(given_), t, n, gamma, q)
+        else:
+            assert dense(recover(rows(given_), t, n, gamma, q), 1, n) == [expected]
+    assert (refused > 0) == (t < n), "some moments belong to no sparse vector, unless every vector is sparse"
+
+
+@settings(max_examples=150)
+@given(sparse_case(), st.data())
+def test_a_changed_moment_is_bad_or_has_a_sparse_vector_of_its_own(
+    case: tuple[int, int, int, int, list[Vector]], data: st.DataObject
+) -> None:
+    q, n, t, W1, vectors = case
+    gamma = of_order(n, q)
+    given_ = oracle.moments_of((vectors or [[0] * n])[0], W1, gamma, q)
+    j = data.draw(st.integers(0, W1 - 1))
+    given_[j] = (given_[j] + data.draw(st.integers(1, q - 1))) % q
+    try:
+        found = dense(recover(rows(given_), t, n, gamma, q), 1, n)[0]
+    except BadData:
+        return
+    assert np.count_nonzero(found) <= t
+    assert oracle.moments_of(found, W1, gamma, q) == given_
+
+
+@pytest.mark.parametrize("q", [97, SMALL_FIELD, DEFAULT_FIELD, LARGEST])
+def test_a_locator_longer_than_half_the_moments_is_refused(q: int) -> None:
+    n = next(n for n in divisors(q - 1) if n > 10)
+    gamma = of_order(n, q)
+    for t in range(1, 5):
+        vector = [v + 1 if v <= t else 0 for v in range(n)]  # t + 1 entries
+        exact = oracle.moments_of(vector, 2 * t + 2, gamma, q)
+        assert dense(recover(rows(exact), t + 1, n, gamma, q), 1, n) == [vector]
+        late = [0] * (2 * t - 1) + [1]  # the shortest recurrence has 2 t terms
+        assert not moments._locator(np.array(late[::-1], np.uint64), *moments.constants(q)).size
+        for given_ in (exact[: 2 * t], late):
+            assert oracle.recover(given_, n, t, gamma, q) is None
+            with pytest.raises(BadData):
+                recover(rows(given_), t, n, gamma, q)
+
+
+def test_a_symbol_that_is_not_reduced_is_bad() -> None:
+    assert recover(rows([1, 1]), 1, 48, of_order(48, 97), 97).value.tolist() == [1]
+    with pytest.raises(BadData):
+        recover(rows([1 + 97, 1]), 1, 48, of_order(48, 97), 97)
+
+
+def test_the_bad_rows_are_named_and_nothing_is_returned() -> None:
+    given_, gamma = np.zeros((9, 4), np.uint32), of_order(10, DEFAULT_FIELD)
+    given_[[2, 5], 3] = 1
+    with pytest.raises(BadData, match=r"^no vector with at most 2 .* moments: 2 of 9 rows \(2, 5\)$"):
+        recover(given_, 2, 10, gamma, DEFAULT_FIELD)
+    given_[:, 3] = 1
+    with pytest.raises(BadData, match=r"9 of 9 rows \(0, 1, 2, 3, 4, \.\.\.\)$"):
+        recover(given_, 2, 10, gamma, DEFAULT_FIELD)
+
+
+@pytest.mark.parametrize(("count", "t", "n"), [(3, 2, 8), (5, 2, 8), (16, 8, 8), (0, 1, 8), (10, 5, 8)])
+def test_moments_that_determine_nothing_are_no_question(count: int, t: int, n: int) -> None:
+    with pytest.raises(ValueError, match="do not determine"):
+        recover(np.zeros((1, count), np.uint32), t, n, of_order(n, 97), 97)

@@ -1,0 +1,135 @@
+"""Small rounds for the tests of the phases: parameters, inputs, and whole rounds step by step."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import oracle
+
+from topk_secagg.algebra.field import DEFAULT_FIELD
+from topk_secagg.algebra.randomness import CipherRandomness
+from topk_secagg.protocol.constructions import construction
+from topk_secagg.protocol.decoding import Decoded, decode
+from topk_secagg.protocol.masking import mask_input
+from topk_secagg.protocol.messages import Masked, Points, Secret, Sparse
+from topk_secagg.protocol.offline import choose_points, draw_secret
+from topk_secagg.protocol.parameters import Parameters
+from topk_secagg.protocol.round import InMemoryAnswer, InMemoryShares, answer, deal
+
+TINY_CLIP = 2.0**-20  # leaves room for a scale in the smallest fields
+
+
+def source(name: str) -> CipherRandomness:
+    return CipherRandomness(bytes(32)).child(name)
+
+
+def round_of(
+    N: int,
+    U: int,
+    T: int,
+    q: int = DEFAULT_FIELD,
+    *,
+    L: int,
+    K: int,
+    D: int | None = None,
+    P: int | None = None,
+    spare: int | None = None,
+    clip: float = TINY_CLIP,
+) -> Parameters:
+    """`moments` where there are picks, else `permutation`."""
+    return Parameters.choose(
+        users=N, survivors=U, colluders=T, blocks=D, field=q, length=L, top_k=K, clip=clip, picks=P,
+        spare=spare, construction="moments" if P else "permutation",
+    )  # fmt: skip
+
+
+def pairs(message: Sparse | Masked) -> oracle.Pairs:
+    return list(zip(message.index.tolist(), message.value.tolist(), strict=True))
+
+
+def any_input(p: Parameters, chance: random.Random) -> Sparse:
+    """An input that can be masked, with any symbols as its values, the extreme ones often."""
+    if p.buckets:
+        inside = [range(b, p.length, p.buckets) for b in range(p.buckets)]
+        index = [k for bucket in inside for k in sorted(chance.sample(bucket, p.picks))]
+    else:
+        index = sorted(chance.sample(range(p.length), p.top_k))
+    q, least = p.field, int(construction(p).never_zero)
+    extreme = [least, 1, q - 1, (q - 1) // 2, (q + 1) // 2]
+    value = [chance.choice([*extreme, *(chance.randrange(least, q) for _ in range(5))]) for _ in index]
+    return Sparse(np.array(index, dtype=np.int64), np.array(value, dtype=np.uint32))
+
+
+def any_inputs(p: Parameters, name: str) -> dict[int, Sparse]:
+    """User 2 cancels what user 1 says, and user 3 says something else of the same coordinates."""
+    chance = random.Random(name)
+    inputs = {n: any_input(p, chance) for n in range(1, p.users + 1)}
+    minus = (-inputs[1].value.astype(np.int64) % p.field).astype(np.uint32)
+    inputs[2] = Sparse(inputs[1].index, minus)
+    if p.users > 2:
+        inputs[3] = Sparse(inputs[1].index, inputs[3].value)
+    return inputs
+
+
+def plain_sum(p: Parameters, inputs: Iterable[Sparse]) -> list[int]:
+    return oracle.plain_sum([pairs(x) for x in inputs], p.length, p.field)
+
+
+@dataclass(frozen=True)
+class Round:
+    """The offline phase of all users, and an input for each."""
+
+    p: Parameters
+    points: Points
+    secrets: dict[int, Secret]
+    shares: dict[int, dict[int, InMemoryShares]]  # [holder][sender]
+    inputs: Mapping[int, Sparse]
+
+    @staticmethod
+    def of(p: Parameters, name: str, inputs: Mapping[int, Sparse] | None = None) -> Round:
+        points, users = choose_points(p), range(1, p.users + 1)
+        sources = {n: source(f"{name} {n}") for n in users}
+        secrets = {n: draw_secret(p, sources[n]) for n in users}
+        dealt = {n: deal(p, points, secrets[n], sources[n]) for n in users}
+        shares = {m: {n: dealt[n][m - 1] for n in users} for m in users}
+        return Round(p, points, secrets, shares, inputs or any_inputs(p, name))
+
+    def with_spare(self, spare: int) -> Round:
+        """The same offline phase: how many answers may be missing is not known to it."""
+        return replace(self, p=replace(self.p, spare=spare))
+
+    def masked(self, u1: Iterable[int]) -> dict[int, Masked]:
+        return {n: mask_input(self.p, self.secrets[n], self.inputs[n]) for n in u1}
+
+    def answers(self, u1: Iterable[int], *, fallback: bool = False) -> dict[int, InMemoryAnswer]:
+        masked = self.masked(u1)
+        return {n: answer(self.p, self.points, n, masked, self.shares[n], fallback=fallback) for n in masked}
+
+    def plain_sum(self, u1: Iterable[int]) -> list[int]:
+        return plain_sum(self.p, [self.inputs[n] for n in u1])
+
+    def decode(
+        self,
+        survivors: int,
+        answers: Mapping[int, InMemoryAnswer],
+        *,
+        fallback: bool = False,
+        strict: bool = False,
+    ) -> tuple[list[int], list[int]]:
+        """The aggregate, and who was corrected."""
+        found = decode(
+            self.p, self.points, survivors, answers, source("decode"), fallback=fallback, strict=strict
+        )
+        return dense(self.p, found), found.corrected
+
+
+def dense(p: Parameters, found: Decoded) -> list[int]:
+    assert np.all(np.diff(found.total.index) > 0), "the coordinates increase"
+    assert np.all(found.total.value), "what is zero is left out"
+    total = [0] * p.length
+    for k, w in pairs(found.total):
+        total[k] = w
+    return total

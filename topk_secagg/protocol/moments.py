@@ -1,0 +1,344 @@
+"""`moments`: the same guarantee as the paper's construction, with an offline cost that does not grow with L.
+
+Coordinate k lies in bucket b = k mod B at place k // B. A user sends P picks of every bucket, and shares of
+each pick only the moments v_s = (gamma^(s j)) of a secret place s, divided by a secret factor rho. See
+docs/scheme.md for why that suffices and why it is secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..algebra.field import Integers, Symbols, divisors, multiply, smallest_generator
+from ..algebra.lagrange import lagrange_matrix
+from ..algebra.randomness import Randomness
+from ..errors import BadData
+from .constructions import Construction
+from .messages import AnswerBlock, AnswerShape, Masked, Points, Secret, ShareBlock, ShareRows, Sparse
+from .parameters import require
+
+_CHECK_BYTES = 1 << 16  # of a share under one checksum
+_READ_CHECKS = 16  # checksums' worth of rows that are read at a time
+
+
+class Moments(Construction):
+    """Share g of pick i of bucket b: a Shamir sharing of rho^-1 v_s at beta_b, with T noise vectors."""
+
+    share_names = ("g",)
+    index_name = "shift"
+    never_zero = True
+
+    def check_parameters(self) -> None:
+        """Enough places in every bucket for P picks, enough powers of gamma, and enough points."""
+        p = self.p
+        P, B = p.picks, p.buckets
+        require(P >= 1, f"{P} picks per bucket", "keep P >= 1")
+        least = -(-p.top_k // P)
+        require(least == B, f"{B} buckets do not fit K = {p.top_k} and P = {P}", f"there are {least}")
+        require(
+            p.length // B >= P,
+            f"cannot pick {P} of the {p.length // B} coordinates of a bucket: K = {p.top_k} is close to L",
+            "choose fewer picks, a smaller K, or the construction permutation",
+        )
+        require(
+            p.blocks == p.survivors - p.colluders,
+            f"D = {p.blocks} blocks: the construction moments chooses D when it answers",
+            f"record U - T = {p.survivors - p.colluders}",
+        )
+        require(p.spare is None or p.spare >= 0, f"{p.spare} spare answers", "keep them at 0 or more")
+        require(
+            p.field >= p.users + self.beta_count,
+            f"a field of {p.field} elements has no {p.users} + {self.beta_count} distinct points",
+            "keep q >= 2 N - T",
+        )
+        require(
+            p.field - 1 >= self.places,
+            f"a field of {p.field} elements has no {self.places} places",
+            "keep q - 1 >= ceil(L / B): choose a larger field or more coordinates to send",
+        )
+
+    def summary(self) -> str:
+        """P, B and n."""
+        spare = "" if self.p.spare is None else f", spare {self.p.spare}"
+        return f"moments, P {self.p.picks}, B {self.p.buckets}, n {self.order}{spare}"
+
+    # sizes
+
+    @property
+    def places(self) -> int:
+        """M = ceil(L/B): the places of a bucket."""
+        return -(-self.p.length // self.p.buckets)
+
+    @cached_property
+    def order(self) -> int:
+        """n: the smallest divisor of q - 1 that is at least M."""
+        return next(d for d in divisors(self.p.field - 1) if d >= self.places)
+
+    @cached_property
+    def gamma(self) -> int:
+        """g^((q-1)/n) for the smallest generator g of F_q*: an element of order n."""
+        q = self.p.field
+        return pow(smallest_generator(q), (q - 1) // self.order, q)
+
+    @property
+    def rows(self) -> int:  # type: ignore[override]
+        """One selector per pick: B P."""
+        return self.p.buckets * self.p.picks
+
+    @property
+    def width(self) -> int:  # type: ignore[override]
+        """W = min(2 N P, n): the moments of a pick that N survivors could need."""
+        return min(2 * self.p.users * self.p.picks, self.order)
+
+    @property
+    def entries(self) -> int:  # type: ignore[override]
+        """B P."""
+        return self.rows
+
+    @property
+    def beta_count(self) -> int:  # type: ignore[override]
+        """N - T: the most buckets that an answer packs."""
+        return self.p.users - self.p.colluders
+
+    @property
+    def index_bound(self) -> int:  # type: ignore[override]
+        """A shift is below n."""
+        return self.order
+
+    @property
+    def check_rows(self) -> int:  # type: ignore[override]
+        """All rows are read, so that many share a checksum."""
+        return max(1, _CHECK_BYTES // (self.width * self.p.symbol_bytes))
+
+    # offline phase
+
+    def draw(self, source: Randomness) -> Secret:
+        """For every pick: s uniform in [0, n) and rho uniform in F_q*."""
+        mask = source.child("mask").integers(self.p.field - 1, np.empty(self.rows, dtype=np.uint32))
+        mask += np.uint32(1)
+        place = source.child("place").integers(self.order, np.empty(self.rows, dtype=np.uint32))
+        return Secret(place, mask)
+
+    def check_secret(self, secret: Secret) -> str:
+        """Places below n, and factors that are symbols and not zero."""
+        if np.any(secret.place >= self.order):
+            return f"a place is not below {self.order}"
+        bad = np.any(secret.mask >= self.p.field) or not np.all(secret.mask)
+        return "a factor is zero or not below the field's size" if bad else ""
+
+    def _points_of(self, rows: Integers) -> Integers:
+        """Which beta the bucket of each pick has: b mod (N - T)."""
+        point: Integers = rows // self.p.picks % self.beta_count
+        return point
+
+    def share_blocks(self, points: Points, secret: Secret, noise: Randomness) -> Iterator[ShareBlock]:
+        """g_j(alpha_m) = rho^-1 gamma^(s j) + (alpha_m - beta_b) sum_t z_(t,j) alpha_m^t for all m.
+
+        Two buffers take turns: a block is valid until the next but one is drawn.
+        """
+        from ..algebra.moments import share
+
+        p, step = self.p, self.block_rows
+        matrix = np.array(
+            [
+                [[(a - b) * pow(a, t, p.field) % p.field for t in range(p.colluders)] for a in points.alpha]
+                for b in points.beta
+            ],
+            dtype=np.uint64,
+        )
+        buffers = [np.empty((p.users, step, self.width), dtype=np.uint32) for _ in range(2)]
+        z = np.empty((step, p.colluders, self.width), dtype=np.uint32)
+        for turn, first in enumerate(range(0, self.rows, step)):
+            rows = np.arange(first, min(first + step, self.rows))
+            fresh = noise.child(f"noise {first}").integers(p.field, z[: rows.size])
+            g = buffers[turn % 2][:, : rows.size]
+            place, mask = secret.place[rows], secret.mask[rows]
+            share(place, mask, self._points_of(rows), matrix, fresh, self.gamma, p.field, g)
+            yield ShareBlock(first, {"g": g})
+
+    def check_shares(
+        self,
+        points: Points,
+        users: Sequence[int],
+        first: int,
+        shares: Mapping[str, Symbols],
+        secret: Secret | None,
+    ) -> Integers:
+        """Rows of g determine rho^-1 v_s each, for some place s and factor rho; the places s."""
+        from ..algebra.kernels import combine
+
+        p, g, quorum = self.p, shares["g"], self.p.colluders + 1
+        if len(users) < quorum:
+            raise BadData(f"{len(users)} shares do not determine a selector")
+        count = g.shape[1]
+        rows = np.arange(first, first + count)
+        matrix = _decoding_matrix(points, tuple(users[:quorum]), tuple(users[quorum:]), p.field)
+        found = combine(matrix, g[:quorum], self._points_of(rows), np.arange(count), p.field)
+        for i in range(quorum, len(users)):
+            foretold = np.full(count, self.beta_count + i - quorum)
+            if np.any(combine(matrix, g[:quorum], foretold, np.arange(count), p.field) != g[i]):
+                raise BadData("the shares do not lie on one polynomial")
+        place = self._places_of(found)
+        if secret:
+            ones = multiply(found[:, 0], secret.mask[rows], p.field)
+            if np.any(place != secret.place[rows]) or np.any(ones != 1):
+                raise BadData("the places or factors are not those of the sender's secret")
+        return place
+
+    def _places_of(self, found: Symbols) -> Integers:
+        """The place s of each row rho^-1 v_s, which two moments determine; the others must follow from them."""
+        from ..algebra.moments import answer, recover
+
+        wrong = BadData("g does not hold the moments of one place in every row")
+        count = self.width if self.width == self.order else 2
+        row, place, value = recover(found[:, :count], 1, self.order, self.gamma, self.p.field)
+        if not np.array_equal(row, np.arange(len(found))):
+            raise wrong
+        again, ones = np.zeros_like(found), np.ones_like(found)
+        answer(ones, place.astype(np.uint32), value, row, self.gamma, self.p.field, again)
+        if not np.array_equal(again, found):
+            raise wrong
+        return place
+
+    # masked-input phase
+
+    def select(self, gradient: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The P largest magnitudes of every bucket."""
+        return bucket_top(gradient, self.p.buckets, self.p.picks)
+
+    def mask(self, secret: Secret, sparse: Sparse) -> Masked:
+        """delta = (k - s) mod n and x = w rho, pick by pick: one-time pads in Z_n and in F_q*.
+
+        sparse.index (B P,) lists P coordinates of bucket 0, then P of bucket 1, and so on.
+        """
+        if np.any(sparse.index % self.p.buckets != np.arange(self.rows) // self.p.picks):
+            raise ValueError("the picks are not listed bucket by bucket")
+        if not np.all(sparse.value):
+            raise ValueError("a value of zero would show")
+        delta = (sparse.index // self.p.buckets - secret.place.astype(np.int64)) % self.order
+        return Masked(delta.astype(np.uint32), multiply(sparse.value, secret.mask, self.p.field))
+
+    def unmask(self, secret: Secret, masked: Masked) -> Sparse:
+        """k = (delta + s) mod n within the bucket, and w = x / rho."""
+        q, bucket = self.p.field, np.arange(self.rows) // self.p.picks
+        place = (masked.index.astype(np.int64) + secret.place) % self.order
+        inverse = np.array([pow(rho, -1, q) for rho in secret.mask.tolist()], dtype=np.uint32)
+        return Sparse(place * self.p.buckets + bucket, multiply(masked.value, inverse, q))
+
+    def check_masked(self, masked: Masked) -> None:
+        """B P shifts below n, and values that are not zero."""
+        if np.any(masked.index >= self.order):
+            raise BadData(f"a shift is not below {self.order}")
+        if not np.all(masked.value):
+            raise BadData("a value is zero")
+
+    # mask-elimination phase
+
+    def answer_shape(self, survivors: int, *, fallback: bool = False) -> AnswerShape:
+        """D = U - T, or max(U - T, |U1| - T - r) with r spare answers; W1 = min(2 |U1| P, n) moments a group."""
+        p = self.p
+        blocks = p.survivors - p.colluders
+        if p.spare is not None and not fallback:
+            blocks = max(blocks, survivors - p.colluders - p.spare)
+        width = min(2 * survivors * p.picks, self.order)
+        return AnswerShape(blocks, blocks + p.colluders, -(-p.buckets // blocks), width)
+
+    def answer_blocks(
+        self,
+        points: Points,
+        user: int,
+        masked: Mapping[int, Masked],
+        shares: Mapping[int, ShareRows],
+        shape: AnswerShape,
+    ) -> Iterator[AnswerBlock]:
+        """Y_n[group]_j = sum over b in the group of l_b(alpha_n) sum over m and picks of x gamma^(delta j) g_j."""
+        from ..algebra.moments import answer
+
+        p, unit = self.p, self.p.picks * shape.blocks
+        basis = self._basis(points, user, shape)
+        step = max(1, _READ_CHECKS * self.check_rows // unit)
+        for first in range(0, shape.groups, step):
+            last = min(first + step, shape.groups)
+            rows = np.arange(first * unit, min(last * unit, self.rows))
+            scale, group = basis[rows // p.picks], rows // unit - first
+            total = np.zeros((last - first, shape.width), dtype=np.uint32)
+            for m, x in masked.items():
+                (g,) = shares[m].read(rows)
+                factor = multiply(x.value[rows], scale, p.field)
+                answer(g, x.index[rows], factor, group, self.gamma, p.field, total)
+            yield AnswerBlock(first, total)
+
+    def _basis(self, points: Points, user: int, shape: AnswerShape) -> Symbols:
+        """l_b(alpha_n) for every bucket b: prod over the others e of its group of (alpha_n - beta_e)/(beta_b - beta_e)."""
+        p, D, count = self.p, shape.blocks, self.beta_count
+        alpha = points.alpha[user - 1]
+
+        def group(start: int, size: int) -> list[int]:
+            nodes = [points.beta[(start + i) % count] for i in range(size)]
+            return [int(v) for v in lagrange_matrix(nodes, [alpha], p.field)[0]]
+
+        full, rest = divmod(p.buckets, D)
+        starts = [first * D % count for first in range(min(full, count))]
+        known = {start: group(start, D) for start in set(starts)}
+        table = np.array([known[start] for start in starts], dtype=np.uint32).reshape(-1, D)
+        basis = np.empty(p.buckets, dtype=np.uint32)
+        if full:  # after N - T groups the starts repeat
+            basis[: full * D] = np.resize(table, (full, D)).reshape(-1)
+        if rest:
+            basis[full * D :] = group(full * D % count, rest)
+        return basis
+
+    # decoding
+
+    def decoded(
+        self, points: Points, users: Sequence[int], survivors: int, shape: AnswerShape, first: int, y: Symbols
+    ) -> Sparse:
+        """Y(beta_b) are the moments of bucket b of the sum, which has at most |U1| P non-zero entries there."""
+        from ..algebra.kernels import combine
+        from ..algebra.moments import recover
+
+        p = self.p
+        low = first * shape.blocks
+        bucket = np.arange(low, min(low + y.shape[1] * shape.blocks, p.buckets))
+        matrix = _decoding_matrix(points, tuple(users), (), p.field)
+        sums = combine(matrix, y, bucket % self.beta_count, (bucket - low) // shape.blocks, p.field)
+        row, place, value = recover(sums, survivors * p.picks, self.order, self.gamma, p.field)
+        index = place * p.buckets + bucket[row]
+        if np.any(index >= p.length):
+            raise BadData("the aggregate has values at places that are no coordinates")
+        return Sparse(index, value)
+
+
+@lru_cache(maxsize=4)
+def _decoding_matrix(
+    points: Points, users: tuple[int, ...], others: tuple[int, ...], q: int
+) -> npt.NDArray[np.uint64]:
+    """From values at these users' alphas to those at all betas, and at the alphas of `others`."""
+    targets = [*points.beta, *(points.alpha[n - 1] for n in others)]
+    return lagrange_matrix([points.alpha[n - 1] for n in users], targets, q)
+
+
+def bucket_top(gradient: npt.NDArray[Any], buckets: int, picks: int) -> npt.NDArray[Any]:
+    """The `picks` largest magnitudes among the coordinates k with k mod B = b, for b = 0..B-1: (B P,).
+
+    Goes through the places once, and sorts into the best so far only what beats the last of them: ties go
+    to the lower coordinate.
+    """
+    best = np.full((picks, buckets), -1, dtype=gradient.dtype)
+    places = np.zeros((picks, buckets), dtype=np.int64)
+    for place in range(-(-gradient.size // buckets)):
+        row = np.abs(gradient[place * buckets : (place + 1) * buckets])
+        columns = np.flatnonzero(row > best[-1, : row.size])
+        carried, at = row[columns], np.full(columns.size, place)
+        better = np.zeros(columns.size, dtype=bool)
+        for j in range(picks):
+            here, there = best[j, columns], places[j, columns]
+            better |= carried > here  # from where the newcomer goes in, all move down by one
+            best[j, columns], carried = np.where(better, carried, here), np.where(better, here, carried)
+            places[j, columns], at = np.where(better, at, there), np.where(better, there, at)
+    return (np.sort(places, axis=0) * buckets + np.arange(buckets)).T.reshape(-1)

@@ -1,0 +1,91 @@
+"""What a user checks before it takes part in a round: which session this is, whose keys it has, its own keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import BadData, Refused, UsageError
+from ..storage.keys import Identity, read_identity, read_recipients
+from ..storage.session import Session
+from ..storage.workspace import Workspace
+
+_SHORTEST_PIN = 16
+
+
+@dataclass(frozen=True)
+class Access:
+    """How a user takes part.
+
+    `identity`: its key file, in a sealed round. `session`: the name, or the first 16 digits or more, of the only
+    session to take part in. `recipients`: the user's own list of everybody's public keys, which the session must
+    have. `insecure`: take part although the round is drawn from a public seed.
+    """
+
+    identity: Path | None = None
+    session: str | None = None
+    recipients: Path | None = None
+    insecure: bool = False
+
+
+def admitted(space: Workspace, user: int, access: Access) -> Identity | None:
+    """The keys of a user of a sealed round, None in a plain one, once everything about the session is as expected."""
+    space.check_user(user)
+    check_session(space.session, access)
+    if space.session.insecure and not access.insecure:
+        raise Refused(
+            "this round is drawn from a public seed: anyone can unmask it",
+            "use it for tests only, and say that you know",
+            "insecure",
+        )
+    return own_identity(space.session, user, access.identity)
+
+
+def check_session(s: Session, access: Access) -> None:
+    """Refuse another session than the one expected, or one with other keys."""
+    if access.session is not None:
+        pin = access.session.lower()
+        if len(pin) < _SHORTEST_PIN or set(pin) - set("0123456789abcdef"):
+            raise UsageError(
+                f"{access.session!r} does not name a session",
+                f"give at least {_SHORTEST_PIN} of its hex digits",
+            )
+        if not s.id.startswith(pin):
+            raise Refused(
+                f"this is session {s.fingerprint}, not {pin[:_SHORTEST_PIN]}",
+                "ask whoever started the round which session.json is the right one",
+            )
+    if access.recipients is not None:
+        if s.recipients is None:
+            raise Refused(
+                "the session has no keys, and you expect it to have some",
+                "do not take part: your shares would not be sealed",
+            )
+        for theirs, mine in zip(
+            s.recipients, read_recipients(access.recipients, len(s.recipients)), strict=True
+        ):
+            if theirs != mine:
+                raise Refused(
+                    f"the session has other keys for user {mine.user} than {access.recipients}",
+                    "do not take part: shares for that user would go to somebody else",
+                )
+
+
+def own_identity(s: Session, user: int, path: Path | None) -> Identity | None:
+    """The keys of a user of a sealed round, which must be those in the session; None in a plain round."""
+    recipient = s.recipient(user)
+    if recipient is None:
+        if path is not None:
+            raise Refused(
+                "an identity was given, and this round is not sealed",
+                "your shares would be readable by anyone who gets the files; ask for a session with keys",
+            )
+        return None
+    if path is None:
+        raise UsageError("this round is sealed and signed, and no identity was given", topic="identity")
+    identity = read_identity(path)
+    if identity.public(user) != recipient:
+        raise BadData(
+            f"{path} does not hold the keys that the session has for user {user}", "give the right identity"
+        )
+    return identity

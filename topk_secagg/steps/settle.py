@@ -1,0 +1,93 @@
+"""`settle`: commit the residual of a survivor; `forget`: erase what a user no longer needs."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ..errors import InputMissing, Refused, UsageError
+from ..storage import residual as residual_file
+from ..storage import survivors as survivors_file
+from ..storage.ledger import Ledger
+from ..storage.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class SettleReport:
+    """Where the residual is, and whether this call put it there."""
+
+    user: int
+    path: Path
+    committed: bool
+
+
+def commit_residual(space: Workspace, user: int, ledger: Ledger) -> bool:
+    """Put the staged residual of a survivor where its user keeps it; whether that was still to be done."""
+    if ledger.residual is None:
+        return False
+    staged, new = space.residual_path(user), not ledger.residual.committed
+    if new:
+        residual_file.commit(staged, ledger.residual, user, space.session.parameters.length)
+        ledger.record(residual=replace(ledger.residual, committed=True))
+    staged.unlink(missing_ok=True)
+    return new
+
+
+def settle(space: Workspace, user: int) -> SettleReport:
+    """Commit the residual of a user whose X is in the sum, whether or not it answered."""
+    space.check_user(user)
+    with space.step_of(user):
+        ledger = Ledger.read(space.ledger_path(user), space.session.id, user)
+        if ledger.residual is None:
+            raise UsageError(f"user {user} has no residual in this round", "there is nothing to settle")
+        survivors = survivors_file.read(space)
+        if survivors.digests.get(user) != ledger.masked:
+            raise Refused(
+                f"the X of user {user} is not in the sum, so that its old residual still holds",
+                "use the old residual file in the next round",
+            )
+        committed = commit_residual(space, user, ledger)
+    return SettleReport(user, Path(ledger.residual.path), committed)
+
+
+@dataclass(frozen=True)
+class ForgetReport:
+    """The files that were erased."""
+
+    user: int
+    erased: list[Path]
+
+
+def forget(space: Workspace, user: int) -> ForgetReport:
+    """Erase the secret of a user and the plain shares that it holds, once they have done their work.
+
+    That is after its answer, or when it dropped out. The ledger stays: what is spent stays spent.
+    """
+    space.check_user(user)
+    with space.step_of(user):
+        ledger = Ledger.read(space.ledger_path(user), space.session.id, user)
+        staged = space.residual_path(user)
+        if not ledger.forgotten:
+            _check_done(space, user, ledger)
+            ledger.record(forgotten=True)
+        paths = [space.secret_path(user), staged, *(space.share_path(user, m) for m in space.users())]
+        erased = [path for path in paths if path.exists()]
+        for path in erased:
+            path.unlink(missing_ok=True)
+    return ForgetReport(user, erased)
+
+
+def _check_done(space: Workspace, user: int, ledger: Ledger) -> None:
+    """Refuse while the secret or the shares are still needed."""
+    survivors = None
+    with suppress(InputMissing):
+        survivors = survivors_file.read(space)
+    dropped = survivors is not None and survivors.digests.get(user) != ledger.masked
+    if not dropped and ledger.answered is None:
+        raise Refused(
+            f"user {user} has not answered yet: its secret and shares are still needed",
+            "answer first; a user that is not among the survivors can forget as soon as they are frozen",
+        )
+    if not dropped and ledger.residual and not ledger.residual.committed:
+        raise Refused(f"the residual of user {user} is not committed yet", "settle it first")

@@ -1,0 +1,95 @@
+"""aggregate.h5: the sum, sparse, in the field and as reals; who survived, who answered, whose answer was wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ..algebra.field import stored_type
+from ..gradients.quantize import dequantise
+from ..protocol.messages import Sparse
+from .artifacts import SYMBOL_TYPES, Artifact, Kind, compose
+from .survivors import Survivors
+from .workspace import Workspace
+
+_USERS = ("survivors", "answering", "corrected")
+KIND = Kind(
+    "aggregate",
+    (
+        {
+            "index": ("<u4",),
+            "value": SYMBOL_TYPES,
+            "real": ("<f8",),
+            **dict.fromkeys(_USERS, ("<u4",)),
+        },
+    ),
+    "decode the round first",
+    ("survivors", "blocks"),
+)
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """The content of aggregate.h5."""
+
+    total: Sparse
+    real: npt.NDArray[np.float64]
+    survivors: list[int]
+    answering: list[int]
+    corrected: list[int]
+    blocks: int
+    digest: str
+
+
+def write(
+    space: Workspace,
+    survivors: Survivors,
+    total: Sparse,
+    blocks: int,
+    answering: Sequence[int],
+    corrected: Sequence[int],
+) -> npt.NDArray[np.float64]:
+    """Write aggregate.h5; the reals are returned."""
+    s = space.session
+    real = dequantise(s.parameters, total.value)
+    datasets = {
+        "index": total.index.astype("<u4"),
+        "value": total.value.astype(stored_type(s.parameters.field)),
+        "real": real,
+        "survivors": np.array(survivors.users, dtype="<u4"),
+        "answering": np.array(answering, dtype="<u4"),
+        "corrected": np.array(corrected, dtype="<u4"),
+    }
+    attributes = s.header(0, survivors=survivors.digest, blocks=blocks)
+    compose(KIND, attributes, datasets).write(space.aggregate_path)
+    return real
+
+
+def parsed(space: Workspace, artifact: Artifact) -> Aggregate:
+    """What an open aggregate.h5 of this round holds, with everything checked that needs no other file."""
+    p = space.session.parameters
+    artifact.expect(space.session.header(0))
+    for name, d in artifact.datasets.items():
+        if len(d.shape) != 1 or d.shape[0] > (p.users if name in _USERS else p.length):
+            raise artifact.bad(f"its {name} is too large")
+    content = {name: artifact.read(name) for name in artifact.datasets}
+    index, value, real = content["index"].astype(np.int64), content["value"], content["real"]
+    if not index.size == value.size == real.size:
+        raise artifact.bad("its datasets are not of one length")
+    if np.any(np.diff(index) <= 0) or np.any(index >= p.length) or np.any(value >= p.field):
+        raise artifact.bad("its coordinates are not increasing and below L, or a value is not below q")
+    value = value.astype(np.uint32)
+    if np.any(value == 0) or not np.array_equal(real, dequantise(p, value)):
+        raise artifact.bad("its reals are not its values divided by the scale, or it lists zeros")
+    u1, u2, wrong = (content[name].tolist() for name in _USERS)
+    if any(users != sorted(set(users)) for users in (u1, u2, wrong)) or not set(wrong) <= set(u2) <= set(u1):
+        raise artifact.bad("its lists of users are not nested")
+    blocks = int(artifact.attributes["blocks"])
+    if len(u2) - len(wrong) < blocks + p.colluders:
+        raise artifact.bad(
+            f"it says that {len(u2) - len(wrong)} users answered, and it takes {blocks + p.colluders}"
+        )
+    return Aggregate(Sparse(index, value), real, u1, u2, wrong, blocks, artifact.attributes["survivors"])

@@ -1,0 +1,126 @@
+"""elimination/user-NN.h5: Y_n, public, with the digest of the survivors.json that it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+
+import numpy as np
+
+from ..algebra.field import Symbols, stored_type
+from ..errors import BadData, InputMissing
+from ..protocol.elimination import answer_shape
+from ..protocol.messages import AnswerBlock, AnswerShape
+from ..protocol.parameters import Parameters
+from .artifacts import SYMBOL_TYPES, Array, Artifact, Digest, Kind, laid_out, opened
+from .atomic import make_folder, whole_file
+from .hdf5_writer import Shapes
+from .keys import Identity
+from .survivors import Survivors
+from .workspace import Workspace
+
+KIND = Kind(
+    "elimination",
+    ({"y": SYMBOL_TYPES},),
+    "it has not arrived, or its user has not answered",
+    ("survivors", "blocks"),
+    signed=True,
+    small=False,
+)
+
+
+def shapes(p: Parameters, shape: AnswerShape) -> Shapes:
+    """Type and shape of the dataset."""
+    return {"y": (stored_type(p.field).str, (shape.groups, shape.width))}
+
+
+def write(
+    space: Workspace,
+    user: int,
+    survivors: Survivors,
+    shape: AnswerShape,
+    blocks: Iterable[AnswerBlock],
+    signer: Identity | None,
+) -> None:
+    """Write Y_n, whose groups come in order."""
+    s = space.session
+    path, layout = space.answer_path(user), shapes(s.parameters, shape)
+    dtype, size = layout["y"]
+    make_folder(path.parent)
+    attributes = s.header(user, survivors=survivors.digest, blocks=shape.blocks)
+    digest = Digest(KIND, attributes)
+    update = digest.dataset("y", np.dtype(dtype), size)
+    with whole_file(path) as stream, laid_out(stream, layout) as writer:
+        for start, rows in blocks:
+            stored = np.ascontiguousarray(rows, dtype=dtype)
+            update(stored.data)
+            writer.put("y", start, stored)
+        digest.sign(KIND, attributes, signer)
+        writer.finish(attributes)
+
+
+class AnswerFile:
+    """Y_n in an open file, read group by group."""
+
+    def __init__(self, p: Parameters, artifact: Artifact) -> None:
+        self.artifact, self.field = artifact, p.field
+
+    @property
+    def blocks(self) -> int:
+        """D."""
+        return int(self.artifact.attributes["blocks"])
+
+    @property
+    def payload(self) -> int:
+        """Bytes of Y."""
+        return self.artifact.datasets["y"].size
+
+    def read(self, start: int, stop: int) -> Symbols:
+        """Groups start..stop-1."""
+        y = self.artifact.read_rows("y", start, stop)
+        self.check(y)
+        return y.astype(np.uint32, copy=False)
+
+    def check(self, y: Array) -> None:
+        """Refuse symbols that are none."""
+        if y.size and y.max() >= self.field:
+            raise self.artifact.bad("a symbol is not below the field's size")
+
+
+@contextmanager
+def opened_answer(space: Workspace, user: int, survivors: Survivors) -> Iterator[AnswerFile]:
+    """Open Y_n and check that it was made for this survivor set and these X, with one of the D that are possible."""
+    s = space.session
+    p, count = s.parameters, len(survivors.digests)
+    possible = {shape.blocks: shape for shape in (answer_shape(p, count, fallback=f) for f in (False, True))}
+    with opened(space.answer_path(user), KIND, verify=False) as artifact:
+        shape = possible.get(artifact.attributes["blocks"])
+        if artifact.attributes["survivors"] != survivors.digest:
+            raise artifact.bad(
+                "it answers another survivor set, or other masked inputs",
+                "all answers must be for one survivors.json; ask the user which one was answered",
+            )
+        if shape is None:
+            raise artifact.bad(f"it packs {artifact.attributes['blocks']} blocks, which this round does not")
+        artifact.expect_shapes(shapes(p, shape))
+        answer = AnswerFile(p, artifact)
+        if artifact.digest(answer.check) != artifact.attributes["sha256"]:
+            raise artifact.bad("its content does not match its digest: the file is damaged")
+        artifact.expect(s.header(user), s.recipient(user))
+        yield answer
+
+
+def answered_before(space: Workspace, user: int) -> str | None:
+    """The digest of the survivors.json that this user's Y in the round answers."""
+    s = space.session
+    with suppress(InputMissing, BadData), opened(space.answer_path(user), KIND, verify=False) as artifact:
+        largest = max(
+            shape.groups * shape.width
+            for count in range(s.parameters.survivors, s.parameters.users + 1)
+            for shape in [answer_shape(s.parameters, count, fallback=True)]
+        )
+        if artifact.datasets["y"].size <= largest * s.parameters.symbol_bytes:
+            if artifact.digest() == artifact.attributes["sha256"]:
+                artifact.expect(s.header(user), s.recipient(user))
+                return str(artifact.attributes["survivors"])
+    return None

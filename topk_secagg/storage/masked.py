@@ -1,0 +1,119 @@
+"""masked/user-NN.h5: X_n, public. Its size does not depend on the input."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..algebra.field import stored_type
+from ..errors import BadData
+from ..protocol import wire
+from ..protocol.constructions import construction
+from ..protocol.masking import check_masked
+from ..protocol.messages import Masked
+from ..protocol.parameters import Parameters
+from .artifacts import SYMBOL_TYPES, Artifact, Content, Kind, compose, opened
+from .hdf5_writer import Shapes
+from .keys import Identity
+from .session import Session
+
+KIND = Kind(
+    "masked",
+    ({"index": ("|u1",), "value": ("|u1", *SYMBOL_TYPES), "holds": ("|u1",)},),
+    "it has not arrived, or its user has not masked",
+    ("sharing", "weight"),
+    signed=True,
+)
+
+
+@dataclass(frozen=True)
+class MaskedFile:
+    """X_n as read: its digest, the sharing that it belongs to, its public weight, and whose shares its user held."""
+
+    masked: Masked
+    digest: str
+    sharing: str
+    weight: float
+    holds: frozenset[int]
+
+
+def shapes(p: Parameters) -> Shapes:
+    """Packed indices; values at log2 q bits, as symbols where these are whole bytes; a bit for every user."""
+    c, bits, symbol = construction(p), wire.bits_below(p.field), stored_type(p.field)
+    whole = bits == 8 * symbol.itemsize
+    value = (symbol.str, (c.entries,)) if whole else ("|u1", (wire.packed_bytes(c.entries, bits),))
+    return {
+        "index": ("|u1", (c.index_bytes,)),
+        "value": value,
+        "holds": ("|u1", (wire.packed_bytes(p.users, 1),)),
+    }
+
+
+def content(
+    s: Session,
+    user: int,
+    sharing: str,
+    masked: Masked,
+    weight: float,
+    holds: frozenset[int],
+    signer: Identity | None,
+) -> Content:
+    """X_n as a file."""
+    p = s.parameters
+    value = wire.pack(masked.value, wire.bits_below(p.field))
+    bits = np.array([m in holds for m in range(1, p.users + 1)])
+    datasets = {
+        "index": construction(p).pack_index(masked.index),
+        "value": value.view(shapes(p)["value"][0]),
+        "holds": np.packbits(bits, bitorder="little"),
+    }
+    attributes = s.header(user, sharing=sharing, weight=weight_text(weight))
+    return compose(KIND, attributes, datasets, signer)
+
+
+def read(s: Session, path: Path, user: int) -> MaskedFile:
+    """X_n, with everything checked."""
+    p = s.parameters
+    with opened(path, KIND, shapes=shapes(p)) as artifact:
+        artifact.expect(s.header(user), s.recipient(user))
+        try:
+            bits = wire.bits_below(p.field)
+            entries = construction(p).entries
+            value = wire.unpack(artifact.read("value").view(np.uint8), entries, bits)
+            masked = Masked(construction(p).unpack_index(artifact.read("index")), value)
+            check_masked(p, masked)
+            held = np.flatnonzero(wire.unpack(artifact.read("holds"), p.users, 1)) + 1
+        except BadData as error:
+            raise artifact.bad(error.message) from error
+        return MaskedFile(
+            masked,
+            artifact.attributes["sha256"],
+            artifact.attributes["sharing"],
+            _weight(artifact, p.max_weight),
+            frozenset(held.tolist()),
+        )
+
+
+def weight_text(weight: float) -> str:
+    """A weight as an attribute: the shortest decimal that gives it back."""
+    return repr(float(weight))
+
+
+def sound_weight(weight: float, largest: float) -> bool:
+    """Positive, and at most the session's largest weight."""
+    return 0 < weight <= largest
+
+
+def _weight(artifact: Artifact, largest: float) -> float:
+    """The public weight of a user's input: a positive number in its one spelling."""
+    text = artifact.attributes["weight"]
+    try:
+        weight = float(text)
+    except ValueError:
+        weight = math.nan
+    if not (sound_weight(weight, largest) and weight_text(weight) == text):
+        raise artifact.bad(f"its weight is {text!r}, which is not a positive number up to {largest:g}")
+    return weight

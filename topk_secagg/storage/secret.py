@@ -1,0 +1,87 @@
+"""secrets/user-NN.h5: what a user draws offline. Mode 0600, written before any share of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..algebra.field import stored_type
+from ..algebra.randomness import KEY_BYTES, CipherRandomness, Randomness, SystemRandomness
+from ..protocol.constructions import construction
+from ..protocol.messages import Secret
+from ..protocol.parameters import Parameters
+from .artifacts import SYMBOL_TYPES, Kind, compose, opened
+from .hdf5_writer import Shapes
+from .workspace import Workspace
+
+KIND = Kind(
+    "secret",
+    ({"place": SYMBOL_TYPES, "mask": SYMBOL_TYPES, "key": ("|u1",)},),
+    "run offline for this user first",
+    ("randomness", "sharing"),
+    secret=True,
+)
+
+
+@dataclass(frozen=True)
+class StoredSecret:
+    """Places and masks, and the key from which noise and rounding are drawn.
+
+    `sharing` is the public name of these shares: an X is unmasked only with shares of the same name.
+    """
+
+    secret: Secret
+    key: bytes
+    randomness: str
+    sharing: str
+    private: bool = True
+
+    def noise(self) -> Randomness:
+        """The source of the noise in the shares."""
+        return SystemRandomness() if self.randomness == "os" else self.rounding()
+
+    def rounding(self) -> Randomness:
+        """The source of everything that must come out the same when a step is repeated."""
+        return CipherRandomness(self.key)
+
+
+def shapes(p: Parameters) -> Shapes:
+    """Types and shapes of the datasets; a place takes as many bytes as it needs to hold any place."""
+    c = construction(p)
+    return {
+        "place": (stored_type(c.index_bound).str, (c.rows,)),
+        "mask": (stored_type(p.field).str, (c.rows,)),
+        "key": ("|u1", (KEY_BYTES,)),
+    }
+
+
+def write(space: Workspace, user: int, stored: StoredSecret) -> None:
+    """Write the secret, readable by its owner alone."""
+    s = space.session
+    types = shapes(s.parameters)
+    datasets = {
+        "place": stored.secret.place.astype(types["place"][0]),
+        "mask": stored.secret.mask.astype(types["mask"][0]),
+        "key": np.frombuffer(stored.key, dtype=np.uint8),
+    }
+    attributes = s.header(user, randomness=stored.randomness, sharing=stored.sharing)
+    compose(KIND, attributes, datasets).write(space.secret_path(user))
+
+
+def read(space: Workspace, user: int) -> StoredSecret:
+    """The secret of a user, with every value checked."""
+    s = space.session
+    with opened(space.secret_path(user), KIND, shapes=shapes(s.parameters)) as artifact:
+        artifact.expect(s.header(user))
+        secret = Secret(artifact.read("place").astype(np.uint32), artifact.read("mask").astype(np.uint32))
+        wrong = construction(s.parameters).check_secret(secret)
+        if wrong:
+            raise artifact.bad(wrong)
+        return StoredSecret(
+            secret,
+            artifact.read("key").tobytes(),
+            artifact.attributes["randomness"],
+            artifact.attributes["sharing"],
+            private=artifact.mode & 0o077 == 0,
+        )

@@ -1,0 +1,222 @@
+"""shares/user-MM/from-NN.h5: what user NN shares with user MM. Large, with a checksum for every few rows.
+
+The digest of the file covers the table of checksums; rows are checked against it when they are read.
+In a round with recipients the file is signed by its sender and encrypted with age for its receiver.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
+
+import numpy as np
+
+from ..algebra.field import Integers, Symbols, stored_type
+from ..errors import BadData, InputMissing
+from ..protocol.constructions import construction
+from ..protocol.parameters import Parameters
+from .artifacts import (
+    DIGEST_BYTES,
+    SYMBOL_TYPES,
+    Array,
+    Artifact,
+    Attributes,
+    Digest,
+    Kind,
+    Writer,
+    checked,
+    laid_out,
+    opened,
+)
+from .atomic import PRIVATE, allow_open_files, make_folder, whole_file, writing
+from .hdf5_writer import Shapes
+from .keys import Identity
+from .sealing import looks_sealed, seal, unsealed
+from .workspace import Workspace
+
+KIND = Kind(
+    "share",
+    (
+        {"f": SYMBOL_TYPES, "h": SYMBOL_TYPES, "check": ("|u1",)},
+        {"g": SYMBOL_TYPES, "check": ("|u1",)},
+    ),
+    "fetch it from the user that made it",
+    ("sender", "sharing"),
+    undigested=("f", "h", "g"),
+    secret=True,
+    signed=True,
+)
+_FILE_OVERHEAD = 1 << 14  # bytes that HDF5 may add to the datasets
+_ROWS_AT_ONCE = 64  # that `check_all` reads, where every row has its own checksum
+
+
+def shapes(p: Parameters) -> Shapes:
+    """Types and shapes of the datasets, in the order of the file: a checksum for every `check_rows` rows."""
+    c = construction(p)
+    table = (stored_type(p.field).str, (c.rows, c.width))
+    checks = (-(-c.rows // c.check_rows), len(c.share_names), DIGEST_BYTES)
+    return {**dict.fromkeys(c.share_names, table), "check": ("|u1", checks)}
+
+
+def file_bytes(p: Parameters) -> int:
+    """About what a share file takes on disk."""
+    return sum(np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in shapes(p).values()) + 4096
+
+
+def _sealed_bytes(p: Parameters) -> int:
+    """The most that a sealed share takes: age adds 16 bytes to every 64 KiB, and a header."""
+    return file_bytes(p) + file_bytes(p) // 1024 + _FILE_OVERHEAD
+
+
+class ShareFile:
+    """The rows of an open share file; reads only what is asked for."""
+
+    def __init__(self, p: Parameters, artifact: Artifact) -> None:
+        c = construction(p)
+        self.artifact, self.field = artifact, p.field
+        self.names, self.rows, self.unit = c.share_names, c.rows, c.check_rows
+        self.check = artifact.read("check")
+
+    def read(self, rows: Integers) -> tuple[Symbols, ...]:
+        """Increasing `rows` of every dataset; neighbours are read at once."""
+        runs = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
+        return tuple(
+            np.concatenate([self._run(at, name, int(run[0]), int(run[-1]) + 1) for run in runs])
+            for at, name in enumerate(self.names)
+        )
+
+    def check_all(self) -> None:
+        """Read every row and check it."""
+        step = max(self.unit, _ROWS_AT_ONCE // self.unit * self.unit)
+        for start in range(0, self.rows, step):
+            self.read(np.arange(start, min(start + step, self.rows)))
+
+    def _run(self, at: int, name: str, start: int, stop: int) -> Symbols:
+        """Rows start..stop-1 of one dataset, read in whole units of a checksum."""
+        low, high = start // self.unit * self.unit, min(-(-stop // self.unit) * self.unit, self.rows)
+        stored = self.artifact.read_rows(name, low, high)
+        for first in range(low, high, self.unit):
+            part = stored[first - low : first - low + self.unit]
+            if hashlib.sha256(part.data).digest() != self.check[first // self.unit, at].tobytes():
+                raise self.artifact.bad(
+                    f"rows from {first} on do not match their checksum: the file is damaged"
+                )
+        values = stored[start - low : stop - low].astype(np.uint32, copy=False)
+        if values.size and values.max() >= np.uint32(self.field):
+            raise self.artifact.bad("a symbol is not below the field's size")
+        return values
+
+
+@contextmanager
+def opened_share(
+    space: Workspace,
+    user: int,
+    sender: int,
+    sharing: str | None = None,
+    identity: Identity | None = None,
+    scratch: Path | None = None,
+) -> Iterator[ShareFile]:
+    """The share that user `user` holds of user `sender`, plain or sealed, with everything but its rows checked."""
+    s = space.session
+    p, path = s.parameters, space.share_path(user, sender)
+    expected = s.header(user, sender=sender) | ({"sharing": sharing} if sharing else {})
+    with ExitStack() as stack:
+        if s.recipients is None:
+            artifact = stack.enter_context(opened(path, KIND, shapes=shapes(p)))
+        elif identity is None:
+            raise InputMissing(f"{path} is sealed, and there is no identity of user {user}", "give it")
+        else:
+            folder = scratch or space.private
+            fd = stack.enter_context(unsealed(path, sender, _sealed_bytes(p), identity, folder))
+            artifact = checked(fd, path, KIND, shapes=shapes(p))
+        yield ShareFile(p, artifact.expect(expected, s.recipient(sender)))
+
+
+def is_whole(space: Workspace, user: int, sender: int, sharing: str) -> bool:
+    """Whether the share for `user` is there, whole, and of this very sharing; sealed ones show only their size."""
+    p = space.session.parameters
+    if space.session.recipients:
+        size = construction(p).share_bytes
+        return looks_sealed(space.share_path(user, sender), size, _sealed_bytes(p))
+    with suppress(InputMissing, BadData), opened_share(space, user, sender, sharing) as share:
+        share.check_all()
+        return True
+    return False
+
+
+def is_there(space: Workspace, user: int, sender: int) -> bool:
+    """Whether a share has arrived that looks like the right one; its rows are not read."""
+    p = space.session.parameters
+    if space.session.recipients:
+        return is_whole(space, user, sender, "")
+    with suppress(InputMissing, BadData), opened_share(space, user, sender):
+        return True
+    return False
+
+
+class ShareWriter:
+    """The share files of one sender, written side by side."""
+
+    def __init__(self, p: Parameters, writers: list[Writer]) -> None:
+        c = construction(p)
+        self.type, self.unit, self.names = stored_type(p.field), c.check_rows, c.share_names
+        self.writers = writers
+        self.check = np.zeros((len(writers), *shapes(p)["check"][1]), dtype=np.uint8)
+
+    def put(self, name: str, start: int, shares: Symbols) -> None:
+        """Put rows of a dataset, (files, rows, width), into every file and remember their checksums."""
+        column = self.names.index(name)
+        for writer, rows, check in zip(self.writers, shares, self.check, strict=True):
+            stored: Array = np.ascontiguousarray(rows, dtype=self.type)
+            writer.put(name, start, stored)
+            for first in range(0, len(stored), self.unit):
+                digest = hashlib.sha256(stored[first : first + self.unit].data).digest()
+                check[(start + first) // self.unit, column] = np.frombuffer(digest, dtype=np.uint8)
+
+    def finish(self, attributes: list[Attributes], signer: Identity | None) -> None:
+        """Write the tables of checksums, and the attributes with digest and signature."""
+        for writer, check, own in zip(self.writers, self.check, attributes, strict=True):
+            digest = Digest(KIND, own)
+            digest.array("check", check)
+            digest.sign(KIND, own, signer)
+            writer.put("check", 0, check)
+            writer.finish(own)
+
+
+@contextmanager
+def writing_shares(
+    space: Workspace, sender: int, receivers: list[int], sharing: str, signer: Identity | None
+) -> Iterator[ShareWriter]:
+    """Write the shares for these users; none appears under its name before all are complete.
+
+    Sealed ones are first written into nameless files in the folder of the secret that they come from.
+    """
+    s = space.session
+    paths = {m: space.share_path(m, sender) for m in receivers}
+    for path in paths.values():
+        make_folder(path.parent, private=True)
+    attributes = [s.header(m, sender=sender, sharing=sharing) for m in receivers]
+    allow_open_files(2 * len(paths))
+    with ExitStack() as files:
+        streams: Mapping[int, IO[bytes]]
+        if s.recipients is None:
+            streams = {m: files.enter_context(whole_file(path, PRIVATE)) for m, path in paths.items()}
+        else:
+            with writing(space.private):
+                streams = {m: files.enter_context(TemporaryFile(dir=space.private)) for m in paths}
+        with ExitStack() as layouts:
+            writers = [
+                layouts.enter_context(laid_out(stream, shapes(s.parameters))) for stream in streams.values()
+            ]
+            writer = ShareWriter(s.parameters, writers)
+            yield writer
+            writer.finish(attributes, signer)
+        for m, stream in streams.items() if s.recipients else ():
+            recipient = s.recipient(m)
+            assert recipient is not None
+            seal(stream, paths[m], recipient)

@@ -1,0 +1,187 @@
+"""survivors.json: U1, with the digest and weight of each X; and confirmed/user-NN.json, signatures of it.
+
+In a round with recipients survivors.json is signed by the user that froze it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import BadData, InputMissing, TooFewSurvivors
+from . import documents
+from .atomic import make_folder, write_whole
+from .keys import Identity
+from .masked import MaskedFile, sound_weight
+from .masked import read as read_masked
+from .session import Session
+from .workspace import Workspace
+
+_KEYS = {"session", "insecure", "freezer", "survivors", "signature"}
+_CONFIRMATION_KEYS = {"session", "insecure", "user", "survivors", "signature"}
+_MOST_PER_USER = 256  # bytes
+_MOST_ELSE = 2048
+_AGAIN = "fetch it again from the user that froze the round"
+
+
+@dataclass(frozen=True)
+class Survivors:
+    """U1 with the digest and the weight of each X, who froze it, and the document's own digest."""
+
+    digests: dict[int, str]
+    weights: dict[int, float]
+    freezer: int
+    signature: str | None = None
+    digest: str = ""
+
+    @property
+    def users(self) -> list[int]:
+        """U1."""
+        return sorted(self.digests)
+
+    def body(self, s: Session, signature: str | None) -> dict[str, Any]:
+        """What survivors.json says."""
+        rows = [{"user": n, "sha256": self.digests[n], "weight": self.weights[n]} for n in self.users]
+        return {
+            "session": s.id,
+            "insecure": s.insecure,
+            "freezer": self.freezer,
+            "survivors": rows,
+            "signature": signature,
+        }
+
+
+def content(s: Session, files: dict[int, MaskedFile], freezer: int, signer: Identity | None) -> bytes:
+    """survivors.json for these X."""
+    digests, weights = {n: x.digest for n, x in files.items()}, {n: x.weight for n, x in files.items()}
+    survivors = Survivors(digests, weights, freezer)
+    signature = signer.sign("survivors", _unsigned(s, survivors)) if signer else None
+    return documents.dump("survivors", survivors.body(s, signature))
+
+
+def _unsigned(s: Session, survivors: Survivors) -> str:
+    """The digest of survivors.json without its signature: what is signed."""
+    return documents.digest(documents.dump("survivors", survivors.body(s, None)))
+
+
+def parse(path: Path, data: bytes) -> tuple[Survivors, dict[str, Any]]:
+    """survivors.json of any session: users with a digest and a positive weight, each once."""
+    body = documents.parse(path, data, "survivors", _KEYS)
+    rows, signature = body["survivors"], body["signature"]
+    sound = isinstance(rows, list) and all(
+        isinstance(row, dict)
+        and set(row) == {"user", "sha256", "weight"}
+        and type(row["user"]) is int
+        and documents.is_digest(row["sha256"])
+        and type(row["weight"]) is float
+        for row in rows
+    )
+    if (
+        not sound
+        or len({row["user"] for row in rows}) < len(rows)
+        or type(body["freezer"]) is not int
+        or type(signature) not in (str, type(None))
+    ):
+        raise BadData(f"{path} does not name users with their digests and weights", _AGAIN)
+    digests, weights = {r["user"]: r["sha256"] for r in rows}, {r["user"]: r["weight"] for r in rows}
+    return Survivors(digests, weights, body["freezer"], signature, documents.digest(data)), body
+
+
+def read(space: Workspace) -> Survivors:
+    """survivors.json, which must name at least U users of this session, and be signed in a sealed round."""
+    path, s = space.survivors_path, space.session
+    p = s.parameters
+    largest = _MOST_ELSE + _MOST_PER_USER * p.users
+    data = documents.read_bytes(path, "wait until the round is frozen, or fetch survivors.json", largest)
+    found, body = parse(path, data)
+    if body["session"] != s.id or body["insecure"] != s.insecure:
+        raise BadData(f"{path} belongs to another session", "was it copied from elsewhere?")
+    if (
+        not {*found.digests, found.freezer} <= set(space.users())
+        or not all(sound_weight(weight, p.max_weight) for weight in found.weights.values())
+        or documents.dump("survivors", found.body(s, found.signature)) != data
+    ):
+        raise BadData(f"{path} names users or weights that are not in this round", _AGAIN)
+    if found.freezer != s.freezer and not s.confirm:
+        raise BadData(f"{path} is from user {found.freezer}, and user {s.freezer} freezes this round", _AGAIN)
+    keys = s.recipient(found.freezer)
+    if keys and not keys.verify("survivors", _unsigned(s, found), found.signature or ""):
+        raise BadData(f"{path}: user {found.freezer} did not sign it: the file is forged", _AGAIN)
+    if len(found.digests) < p.survivors:
+        raise TooFewSurvivors(
+            f"{path} names {len(found.digests)} survivors, and {p.survivors} are needed",
+            "do not answer: it would reveal inputs",
+        )
+    return found
+
+
+def read_frozen(space: Workspace, survivors: Survivors) -> dict[int, MaskedFile]:
+    """Every X of U1, each the one that was frozen."""
+    missing = [n for n in survivors.users if not space.masked_path(n).exists()]
+    if missing:
+        raise InputMissing(
+            f"the X of users {', '.join(map(str, missing))} have not arrived in {space.masked_path(1).parent}",
+            "fetch them from these users",
+        )
+    result = {}
+    for n in survivors.users:
+        result[n] = read_masked(space.session, space.masked_path(n), n)
+        if result[n].digest != survivors.digests[n] or result[n].weight != survivors.weights[n]:
+            raise BadData(
+                f"{space.masked_path(n)} is not the file that was frozen",
+                "fetch the X that survivors.json names by its digest",
+            )
+    return result
+
+
+# confirmations
+
+
+def confirm(space: Workspace, user: int, survivors: str, signer: Identity) -> Path:
+    """Publish a user's signature of the digest of survivors.json."""
+    path = space.confirmation_path(user)
+    make_folder(path.parent)
+    signature = signer.sign("confirmation", _confirmed(space.session, user, survivors))
+    body = _confirmation(space.session, user, survivors, signature)
+    write_whole(path, documents.dump("confirmation", body))
+    return path
+
+
+def _confirmation(s: Session, user: int, survivors: str, signature: str | None) -> dict[str, Any]:
+    return {
+        "session": s.id,
+        "insecure": s.insecure,
+        "user": user,
+        "survivors": survivors,
+        "signature": signature,
+    }
+
+
+def _confirmed(s: Session, user: int, survivors: str) -> str:
+    """What a confirmation signs: session, user and survivors.json."""
+    return documents.digest(documents.dump("confirmation", _confirmation(s, user, survivors, None)))
+
+
+def parse_confirmation(path: Path, data: bytes) -> dict[str, Any]:
+    """A confirmation of any session."""
+    return documents.parse(path, data, "confirmation", _CONFIRMATION_KEYS)
+
+
+def confirmed_by(space: Workspace, survivors: str, users: Iterable[int]) -> list[int]:
+    """Those of `users` whose valid confirmation of this very survivors.json is there."""
+    result, s = [], space.session
+    for n in users:
+        path, keys = space.confirmation_path(n), s.recipient(n)
+        with suppress(InputMissing, BadData):
+            body = parse_confirmation(path, documents.read_bytes(path, "", _MOST_ELSE))
+            signature = str(body["signature"])
+            if (
+                keys
+                and body == _confirmation(s, n, survivors, signature)
+                and keys.verify("confirmation", _confirmed(s, n, survivors), signature)
+            ):
+                result.append(n)
+    return result
