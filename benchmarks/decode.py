@@ -43,9 +43,7 @@ def opened(space: Workspace, files: ExitStack) -> dict[int, AnswerRows]:
 
 def measure(folder: Path, elimination: str) -> None:
     """One round, decoded in three ways."""
-    command(
-        "run", folder / "round", "--gradients", folder / "gradients", *OPTIONS, "--elimination", elimination
-    )
+    command("run", folder / "round", "--gradients", folder / "gradients", *OPTIONS, "--elimination", elimination)
     space = Workspace(folder / "round")
     p, points = space.session.parameters, space.session.points
 

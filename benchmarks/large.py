@@ -65,9 +65,7 @@ def resnet50() -> None:
     after = large.seconds / LARGE
     print(f"25.6 million: {large.seconds:.0f} s, {large.memory:.0f} MB (at most 1500 wanted)")
     print(f"disk: {size / 1e9:.2f} GB, plan foretold {foretold / 1e9:.2f} GB")
-    print(
-        f"per coordinate and pick: {after / before:.2f} times that of ResNet-20's size (at most 1.5 wanted)"
-    )
+    print(f"per coordinate and pick: {after / before:.2f} times that of ResNet-20's size (at most 1.5 wanted)")
     shutil.rmtree(folder)
 
 
@@ -86,9 +84,7 @@ def hundred() -> None:
         mask = command("mask", root, "--user", user, "--gradient", source)
         for other in range(4, 101):  # only users 1 to 3 go on, so only their shares are kept
             (root / f"shares/user-{other:02}/from-{user:02}.h5").unlink()
-    print(
-        f"offline {run.seconds:.1f} s, {run.memory:.0f} MB; mask {mask.seconds:.1f} s, {mask.memory:.0f} MB"
-    )
+    print(f"offline {run.seconds:.1f} s, {run.memory:.0f} MB; mask {mask.seconds:.1f} s, {mask.memory:.0f} MB")
     freeze(Workspace(root))
     for user in (1, 2, 3):
         answer = command("eliminate", root, "--user", user)

@@ -96,10 +96,7 @@ def main() -> None:
     rng = np.random.default_rng(0)
     gradient = rng.standard_normal(LENGTH, dtype=np.float32)
     gradient.tofile(folder / "raw")
-    tensors = [
-        Tensor("a", "float32", gradient[: LENGTH // 2]),
-        Tensor("b", "float32", gradient[LENGTH // 2 :]),
-    ]
+    tensors = [Tensor("a", "float32", gradient[: LENGTH // 2]), Tensor("b", "float32", gradient[LENGTH // 2 :])]
     for suffix in (".npy", ".npz", ".pt", ".safetensors"):
         with (folder / f"gradient{suffix}").open("wb") as stream:
             write_gradient(stream, suffix, tensors)

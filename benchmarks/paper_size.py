@@ -19,16 +19,7 @@ import numpy as np
 from floors import PROGRAM, command, read_floor, scratch, write_floor
 
 LENGTH, USERS, SURVIVORS, COLLUDERS = 272_474, 10, 5, 3
-OPTIONS = [
-    "--survivors",
-    SURVIVORS,
-    "--colluders",
-    COLLUDERS,
-    "--density",
-    0.01,
-    "--construction",
-    "rotation",
-]
+OPTIONS = ["--survivors", SURVIVORS, "--colluders", COLLUDERS, "--density", 0.01, "--construction", "rotation"]
 TURNS = 3
 
 

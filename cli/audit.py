@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .console import PUBLIC_SEED, Console, answered
-from .options import round_argument
+from .options import file_option, round_argument
 
 if TYPE_CHECKING:
     from topk_secagg.review.evidence import Finding
@@ -21,26 +21,15 @@ _VERDICTS = ("pass", "fail", "not checkable")
 
 @click.command("audit", short_help="Check a round, point by point.")
 @round_argument
-@click.option(
-    "--identity",
-    multiple=True,
-    type=click.Path(path_type=Path, readable=False),
-    metavar="FILE",
-    help="A user's keys, to open the sealed shares for that user. Repeatable.",
-)
-@click.option(
-    "--report",
-    type=click.Path(path_type=Path, readable=False),
-    metavar="FILE.html",
-    help="Write the findings as a page too.",
-)
+@file_option("--identity", "A user's keys, to open the sealed shares for that user. Repeatable.", multiple=True)
+@file_option("--report", "Write the findings as a page too.", "FILE.html")
 @answered
 def command(console: Console, round_folder: Path, identity: tuple[Path, ...], report: Path | None) -> None:
     """Check a round point by point: pass, fail, or not checkable and why. Exits with 65 if anything fails.
 
-    Public files are enough for much of it. Where secrets and shares are at hand too, it also checks that
-    the shares interpolate to selectors, that masks and places fit X, and that Y comes out again. Nothing
-    in the round is changed, and no secret value is shown.
+    Public files are enough for much of it. Where secrets and shares are available too, it also checks that
+    the shares interpolate to selectors, that masks and places fit X, and that Y can be recomputed. It
+    changes nothing in the round, and shows no secret value.
 
     \b
     Example:

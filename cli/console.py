@@ -11,14 +11,28 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+if TYPE_CHECKING:
+    from topk_secagg.errors import SecAggError
+
 PROGRAM = "topk-secagg"
-CALL = "topk_secagg.call"  # where the context of click keeps the call as it was typed
 PUBLIC_SEED = "this round is drawn from a public seed: anyone can unmask it, use it for tests only"
 _WIDTH = 100  # of a table that goes to a file or a pipe
+
+# what to do about an error, in the words of the command line
+HINTS = {
+    "clip": "{hint}: mask with --saturate, or init with --clip",
+    "disk": "compare the constructions with `topk-secagg plan`",
+    "identity": "add --identity FILE (see `topk-secagg keygen`)",
+    "insecure": "{hint}: add --insecure",
+    "like": "give either --like FILE or --length L; --entry, --only and --exclude go with --like",
+    "seed": "leave out --randomness os",
+    "top-k": "give either --top-k K or --density SHARE",
+    "weight": "{hint}: init --max-weight",
+}
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -51,8 +65,8 @@ class Console:
             _print(printable(text))
 
     def result(self, name: str, facts: Mapping[str, Any], *lines: str) -> None:
-        """The outcome of a command: one JSON object, or the same in a few lines. Whoever takes part in a
-        round that hides nothing is told so, whatever was said when it was started."""
+        """The outcome of a command: one JSON object, or the same in a few lines. Everybody who takes part in a
+        round of a public seed is warned."""
         if facts.get("insecure"):
             self.warn(PUBLIC_SEED)
         if self.as_json:
@@ -95,6 +109,29 @@ class Console:
             task = bar.add_task(what, total=1.0)
             yield lambda done: bar.update(task, completed=done)
 
+    @contextmanager
+    def phases(self) -> Iterator[Callable[[str, int, int], None]]:
+        """Bars for phases of several users; a line for each user with -v where there is no terminal."""
+        if self.quiet or self.as_json or not (sys.stderr and sys.stderr.isatty()):
+            yield lambda phase, user, _: self.detail(f"user {user}: {phase}") if user else None
+            return
+        from rich.console import Console as Screen
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = (TextColumn("{task.description:<20}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=Screen(stderr=True)) as bar:
+            tasks: dict[str, Any] = {}
+
+            def note(phase: str, user: int, count: int) -> None:
+                if phase not in tasks:
+                    tasks[phase] = bar.add_task(phase, total=count)
+                if user:
+                    bar.advance(tasks[phase])
+
+            yield note
+            for task in tasks.values():
+                bar.update(task, completed=next(t.total for t in bar.tasks if t.id == task))
+
 
 class OutputGone(Exception):
     """Nobody reads standard output any more."""
@@ -119,6 +156,12 @@ def fail(message: str, hint: str = "") -> None:
         click.echo(printable(f"hint: {hint}"), err=True)
 
 
+def fail_with(error: SecAggError, before: str = "") -> None:
+    """An error of the library, with a hint that names the options that help."""
+    hint = HINTS.get(error.topic, "{hint}").replace("{hint}", error.hint)
+    fail(before + error.message, hint)
+
+
 def answered(command: Command) -> Command:
     """Add --json, -q and -v to a command, which receives a `console`."""
 
@@ -128,8 +171,8 @@ def answered(command: Command) -> Command:
     with_console.__name__, with_console.__doc__ = command.__name__, command.__doc__
     with_console.__click_params__ = list(getattr(command, "__click_params__", []))  # type: ignore[attr-defined]
     for option in (
-        click.option("-v", "--verbose", is_flag=True, help="Say more."),
-        click.option("-q", "--quiet", is_flag=True, help="Say nothing unless it goes wrong."),
+        click.option("-v", "--verbose", is_flag=True, help="Print more details."),
+        click.option("-q", "--quiet", is_flag=True, help="Print only warnings and errors."),
         click.option("--json", is_flag=True, help="Print one JSON object on standard output."),
     ):
         with_console = option(with_console)
@@ -137,12 +180,10 @@ def answered(command: Command) -> Command:
 
 
 def size(count: float) -> str:
-    """Bytes for people: 1234567 is 1.23 MB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}" if unit != "B" else f"{count:.0f} B"
-        count /= 1000
-    return f"{count:.3g} TB"
+    """Bytes for people."""
+    from topk_secagg.steps.costs import amount
+
+    return amount(count)
 
 
 def users(numbers: Sequence[int]) -> str:

@@ -1,25 +1,34 @@
-"""topk-secagg freeze."""
+"""topk-secagg freeze, and topk-secagg confirm."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from .console import Console, answered
 from .console import users as listed
-from .options import UserList, round_argument
+from .options import UserSet, access_options, round_argument, user_option
+
+if TYPE_CHECKING:
+    from topk_secagg.steps.access import Access
 
 
 @click.command("freeze", short_help="Fix the survivors: U1.")
 @round_argument
-@click.option("--only", type=UserList(), metavar="1,2,3", help="These users alone, though more have masked.")
+@click.option("--only", type=UserSet(), metavar="1,2,3", help="Only these users, although more have masked.")
+@click.option("--user", type=int, metavar="n", help="Who freezes.  [default: the session's freezer]")
+@access_options
 @answered
-def command(console: Console, round_folder: Path, only: list[int] | None) -> None:
+def command(
+    console: Console, round_folder: Path, only: list[int] | str | None, user: int | None, access: Access
+) -> None:
     """Fix the survivors U1 of the masked-input phase in survivors.json.
 
-    Takes every user that has a file in masked/. All users must answer the same survivors.json; once it
-    is there it never changes, because answers for two sets would reveal what one user sent.
+    This is the step of the session's freezer; in rounds with --confirm, of any user. It takes every user
+    whose X is sound, unless too few users hold its share. All users must answer the same survivors.json,
+    because answers for two sets would reveal what one user sent: once it exists it never changes.
 
     \b
     Example:
@@ -29,17 +38,60 @@ def command(console: Console, round_folder: Path, only: list[int] | None) -> Non
     from topk_secagg.storage.workspace import Workspace
 
     space = Workspace(round_folder)
-    report = freeze(space, only)
+    report = freeze(space, None if only is None or isinstance(only, str) else only, user=user, access=access)
+    for n, why in report.left_out.items():
+        console.warn(f"user {n} is left out: {why}")
     console.result(
         "freeze",
         {
             "session": space.session.id,
             "path": str(space.survivors_path),
+            "freezer": report.user,
             "survivors": report.survivors,
             "dropped": [n for n in space.users() if n not in report.survivors],
+            "left_out": {str(n): why for n, why in report.left_out.items()},
             "survivors_sha256": report.digest,
             "written": report.written,
             "insecure": bool(space.session.insecure),
         },
         f"survivors {listed(report.survivors)}: {space.survivors_path}",
+        f"digest {report.digest[:16]}: everybody must answer this one",
+    )
+
+
+@click.command("confirm", short_help="Confirm the survivors, in rounds with --confirm.")
+@round_argument
+@user_option
+@access_options
+@answered
+def confirm_command(console: Console, round_folder: Path, user: int, access: Access) -> None:
+    """Sign survivors.json, in a round that was started with --confirm.
+
+    Users answer only once more than (N+T)/2 users have confirmed the same survivors.json. A user confirms
+    one per round. Writes the public file confirmed/user-NN.json.
+
+    \b
+    Example:
+      topk-secagg confirm round --user 3 --identity user-03.identity
+    """
+    from topk_secagg.steps.freeze import confirm
+    from topk_secagg.storage.workspace import Workspace
+
+    space = Workspace(round_folder)
+    report = confirm(space, user, access=access)
+    console.result(
+        "confirm",
+        {
+            "session": space.session.id,
+            "user": user,
+            "path": str(report.path),
+            "survivors": report.survivors,
+            "survivors_sha256": report.digest,
+            "confirmed": report.confirmed,
+            "needed": report.needed,
+            "insecure": bool(space.session.insecure),
+        },
+        f"user {user} confirmed survivors {listed(report.survivors)}: {report.path}",
+        f"session {space.session.fingerprint}, digest {report.digest[:16]}",
+        f"confirmations of {listed(report.confirmed)} are here; {report.needed} are needed",
     )

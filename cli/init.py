@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .console import Console, answered, size
-from .options import chosen_layout, chosen_parameters, round_argument, round_options, this_call_with
+from .options import file_option, recipients_option, required, round_argument, round_options
 
 if TYPE_CHECKING:
+    from topk_secagg.gradients.layout import Layout
     from topk_secagg.storage.workspace import Workspace
-
 
 _NAMES_SHOWN = 4
 
@@ -29,48 +29,68 @@ def start_round(
     insecure_seed: int | None,
     distributed: bool = False,
     recipients: Path | None = None,
+    freezer: int = 1,
+    confirm: bool = False,
     **options: Any,
 ) -> tuple[Workspace, bool]:
-    """Choose the parameters, see whether the disk can hold the round, and write session.json if it is new."""
-    from topk_secagg.review.plan import check_disk, free_bytes
-    from topk_secagg.steps.init import init
-    from topk_secagg.storage.keys import read_recipients
+    """Choose parameters and layout, and write session.json if it is new; say what was chosen for what reason."""
+    from topk_secagg.steps.init import choose_layout, choose_parameters, init
 
-    layout = chosen_layout(like, length, entry, only, exclude)
-    parameters = chosen_parameters(layout, free=free_bytes(root), distributed=distributed, **options)
-    new = not (root / "session.json").exists()
-    if new:
-        check_disk(root, parameters, this_call_with, distributed=distributed)
-    keys = read_recipients(recipients, parameters.users) if recipients else None
-    space = init(root, parameters, layout, insecure_seed, keys)
+    required(users=options["users"], survivors=options["survivors"], colluders=options["colluders"])
+    layout = choose_layout(like, length, entry=entry, only=only, exclude=exclude)
+    chosen = choose_parameters(layout.length, **options)
+    space, new = init(
+        root,
+        chosen.parameters,
+        layout,
+        recipients=recipients,
+        freezer=freezer,
+        confirm=confirm,
+        insecure_seed=insecure_seed,
+        distributed=distributed,
+    )
+    p = chosen.parameters
+    if chosen.reason and new:
+        console.say(f"construction {chosen.reason}")
+    if p.survivors == p.colluders + 1:
+        console.warn(
+            "U = T + 1: when only U users remain, T of them can subtract their inputs and see that of the last"
+        )
     if layout.left_out:
         shown = ", ".join(layout.left_out[:_NAMES_SHOWN])
-        more = (
-            f" and {len(layout.left_out) - _NAMES_SHOWN} more" if len(layout.left_out) > _NAMES_SHOWN else ""
-        )
-        console.say(f"left out, as no gradients: {shown}{more}")
+        more = len(layout.left_out) - _NAMES_SHOWN
+        console.say(f"left out, not gradients: {shown}" + (f" and {more} more" if more > 0 else ""))
+    if like is not None:
+        for line in clip_lines(like, layout, entry, p.clip, p.scale):
+            console.say(line)
     return space, new
+
+
+def clip_lines(like: Path, layout: Layout, entry: str, clip: float, scale: int) -> list[str]:
+    """How the clip fits a gradient, and what one step of the quantiser is."""
+    import numpy as np
+
+    from topk_secagg.gradients.files import read_gradient
+
+    largest = float(np.abs(layout.flatten(read_gradient(like, entry))).max())
+    step = f"one step of the quantiser is {1 / scale:.3g}"
+    if largest > clip:
+        return [f"the largest value of {like.name} is {largest:.4g}, beyond the clip of {clip:g}; {step}"]
+    return [f"the largest value of {like.name} is {largest:.4g}, {largest / clip:.1%} of the clip; {step}"]
 
 
 @click.command("init", short_help="Start a round: write session.json.")
 @round_argument
 @round_options
+@file_option("--from", "Take everything but the nonce from another round.", "OTHER_ROUND")
+@click.option("--distributed", is_flag=True, help="Every user has its own machine: disk space for one user is enough.")
+@recipients_option
+@click.option("--freezer", type=int, default=1, show_default=True, metavar="n", help="The user that freezes.")
 @click.option(
-    "--distributed", is_flag=True, help="Every user has a machine of its own: room for one user is enough."
-)
-@click.option(
-    "--recipients",
-    type=click.Path(path_type=Path, readable=False),
-    metavar="FILE",
-    help="The users' public keys, a line each as `keygen` prints it: seals and signs the shares.",
+    "--confirm", is_flag=True, help="More than (N+T)/2 users must confirm the survivors; any user may freeze."
 )
 @answered
-def command(
-    console: Console,
-    round_folder: Path,
-    users: int | None,
-    **options: Any,
-) -> None:
+def command(console: Console, round_folder: Path, **options: Any) -> None:
     """Start a round: fix what all users agree on, and write ROUND/session.json.
 
     Everybody works with the same session.json; its SHA-256 names the session. A round that was started
@@ -80,11 +100,21 @@ def command(
     Example:
       topk-secagg init round --users 5 --survivors 3 --colluders 1 --top-k 2 --length 4
     """
-    if users is None:
-        raise click.UsageError("give --users N")
-    space, new = start_round(console, round_folder, users=users, **options)
+    from topk_secagg.protocol.constructions import construction
+    from topk_secagg.steps.init import init_like
+
+    other = options.pop("from")
+    if other is not None:
+        given = click.get_current_context()
+        for name, value in options.items():
+            if given.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE and value != ():
+                raise click.UsageError("--from takes everything from the other round; leave out other options")
+        space, new = init_like(round_folder, other)
+    else:
+        space, new = start_round(console, round_folder, **options)
     session = space.session
     p = session.parameters
+    c = construction(p)
     console.result(
         "init",
         {
@@ -92,14 +122,16 @@ def command(
             "path": str(space.session_path),
             "written": new,
             **p.as_dict(),
-            "entries": p.entries,
+            "entries": c.entries,
             "left_out": list(session.layout.left_out),
-            "share_bytes": p.share_bytes,
-            "offline_bytes": p.offline_bytes,
+            "share_bytes": c.share_bytes,
+            "offline_bytes": c.offline_bytes,
             "sealed": session.recipients is not None,
+            "freezer": session.freezer,
+            "confirmations": session.confirmations,
             "insecure": bool(session.insecure),
         },
-        f"session {session.id[:16]}: {space.session_path}" + ("" if new else " was there already"),
+        f"session {session.fingerprint}: {space.session_path}" + ("" if new else " exists already"),
         p.summary(),
-        f"offline files: {size(p.share_bytes)} a pair of users, {size(p.offline_bytes)} in all",
+        f"offline files: {size(c.share_bytes)} a pair of users, {size(c.offline_bytes)} in all",
     )

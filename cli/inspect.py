@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 
 
 @click.command("inspect", short_help="Show what a file of a round holds.")
-@click.argument(
-    "files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False)
-)
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False))
 @click.option("--reveal", is_flag=True, help="Show the values in secret files too.")
 @answered
 def command(console: Console, files: tuple[Path, ...], reveal: bool) -> None:

@@ -7,17 +7,12 @@ from pathlib import Path
 import click
 
 from .console import Console, answered
-from .options import user_option
+from .options import file_option, user_option
 
 
 @click.command("keygen", short_help="Make a user's keys for sealed shares.")
 @user_option
-@click.option(
-    "--output",
-    type=click.Path(path_type=Path, readable=False),
-    metavar="FILE",
-    help="[default: user-NN.identity in this folder]",
-)
+@file_option("--output", "[default: user-NN.identity in this folder]")
 @answered
 def command(console: Console, user: int, output: Path | None) -> None:
     """Make the keys of one user: an age identity to open shares, and an Ed25519 key to sign them.
@@ -35,9 +30,15 @@ def command(console: Console, user: int, output: Path | None) -> None:
         raise click.UsageError(f"there is no user {user}; users are numbered from 1")
     path = output or Path(f"user-{user:02}.identity")
     public = keygen(user, path)
-    facts = {"user": user, "path": str(path), "age": public.age, "ed25519": public.ed25519}
+    facts = {
+        "user": user,
+        "path": str(path),
+        "age": public.age,
+        "ed25519": public.ed25519,
+        "fingerprint": public.fingerprint,
+    }
     if console.as_json:
         console.result("keygen", facts)
     else:
         click.echo(public.line())  # even with -q: it is what the call is for
-    console.say(f"secret keys of user {user}: {path}")
+    console.say(f"secret keys of user {user}: {path}; fingerprint of the public keys: {public.fingerprint}")

@@ -11,31 +11,24 @@ from typing import NoReturn
 import click
 
 from topk_secagg import __version__
-from topk_secagg.errors import CannotWrite, SecAggError
+from topk_secagg.errors import BadData, CannotWrite, SecAggError
 
-from . import audit, decode, eliminate, freeze, init, inspect, keygen, mask, offline, plan, run
-from .console import CALL, PROGRAM, OutputGone, fail
+from . import audit, decode, eliminate, freeze, init, inspect, keygen, mask, offline, plan, run, settle
+from .console import PROGRAM, OutputGone, fail, fail_with
 
 BROKEN_PIPE = 141
 BUG = 1
 
 
 class InOrder(click.Group):
-    """Lists the commands in the order of a round, and remembers the call as it was typed."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """For hints that repeat the call."""
-        ctx.meta[CALL] = list(args)
-        return super().parse_args(ctx, args)
+    """Lists the commands in the order of a round."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """The order in which they were added."""
         return list(self.commands)
 
 
-@click.group(
-    cls=InOrder, context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "TOPK_SECAGG"}
-)
+@click.group(cls=InOrder, context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "TOPK_SECAGG"})
 @click.version_option(__version__, prog_name=PROGRAM)
 def cli() -> None:
     """Secure aggregation of top-K sparsified gradients, one file-based step at a time.
@@ -53,8 +46,23 @@ def cli() -> None:
     """
 
 
-for module in (init, offline, mask, freeze, eliminate, decode, run, inspect, audit, plan, keygen):
-    cli.add_command(module.command)
+for command in (
+    init.command,
+    offline.command,
+    mask.command,
+    freeze.command,
+    freeze.confirm_command,
+    eliminate.command,
+    decode.command,
+    run.command,
+    settle.command,
+    settle.forget_command,
+    inspect.command,
+    audit.command,
+    plan.command,
+    keygen.command,
+):
+    cli.add_command(command)
 
 
 class Stopped(BaseException):
@@ -103,8 +111,11 @@ def _run() -> int:
         fail(_sentence(error.format_message()), f"see `{path} --help`")
         return error.exit_code
     except SecAggError as error:
-        fail(error.message, error.hint)
+        fail_with(error)
         return error.exit_code
+    except MemoryError:
+        fail("not enough memory", "the session or a file asks for more than this machine has")
+        return BadData.exit_code
     except Stopped:
         pass
     except (OutputGone, BrokenPipeError):
@@ -112,9 +123,7 @@ def _run() -> int:
         return BROKEN_PIPE
     except OSError as error:
         place = f" {error.filename}" if error.filename else ""
-        fail(
-            f"cannot use{place}: {(error.strerror or str(error)).lower()}", "check permissions and free space"
-        )
+        fail(f"cannot use{place}: {(error.strerror or str(error)).lower()}", "check permissions and free space")
         return CannotWrite.exit_code
     except Exception as error:
         if "-v" in sys.argv or "--verbose" in sys.argv:

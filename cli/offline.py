@@ -3,49 +3,79 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .console import Console, answered, size
-from .options import identity_option, randomness_option, round_argument, user_option
+from .options import (
+    access_options,
+    chosen_users,
+    jobs_option,
+    randomness_option,
+    round_argument,
+    show_outcome,
+    users_option,
+)
+
+if TYPE_CHECKING:
+    from topk_secagg.steps.access import Access
+    from topk_secagg.steps.offline import OfflineReport
 
 
 @click.command("offline", short_help="Draw a user's secret and share it.")
 @round_argument
-@user_option
+@users_option
 @randomness_option
-@identity_option
+@jobs_option
+@access_options
 @answered
-def command(console: Console, round_folder: Path, user: int, randomness: str, identity: Path | None) -> None:
-    """Offline phase of one user: draw its secret, and share it with every user.
+def command(
+    console: Console, round_folder: Path, chosen: list[int] | str, randomness: str, jobs: int | None, access: Access
+) -> None:
+    """Offline phase of a user: draw its secret, and share it with every user.
 
-    Writes secrets/user-NN.h5, which never leaves this machine, and shares/user-MM/from-NN.h5, each of
-    which goes to user MM alone. An interrupted run goes on with the same shares.
+    Writes secrets/user-NN.h5, which never leaves this machine, and shares/user-MM/from-NN.h5, which you
+    send to user MM only. An interrupted run goes on with the same shares.
 
     \b
     Example:
       topk-secagg offline round --user 3
     """
+    from topk_secagg.steps.each import for_each
     from topk_secagg.steps.offline import offline
     from topk_secagg.storage.workspace import Workspace
 
     space = Workspace(round_folder)
-    with console.progress(f"user {user} shares") as progress:
-        report = offline(space, user, randomness, progress, identity)
-    console.result(
-        "offline",
-        {
-            "session": space.session.id,
-            "user": user,
-            "secret": str(space.secret_path(user)),
+    users = chosen_users(space, chosen, access)
+    s = space.session
+
+    def facts(report: OfflineReport) -> dict[str, Any]:
+        return {
+            "session": s.id,
+            "user": report.user,
+            "secret": str(space.secret_path(report.user)),
             "randomness": report.randomness,
             "shares_written": report.written,
             "shares_kept": report.kept,
             "share_bytes": report.share_bytes,
-            "insecure": bool(space.session.insecure),
-        },
-        f"user {user} drew its secret: {space.secret_path(user)}"
-        if report.written
-        else f"user {user} has all its shares already; nothing was changed",
-        f"user MM alone gets shares/user-MM/{space.share_path(user, user).name} ({size(report.share_bytes)})",
-    )
+        }
+
+    def lines(report: OfflineReport) -> list[str]:
+        user = report.user
+        done = f"user {user} drew its secret: {space.secret_path(user)}"
+        return [
+            done if report.written else f"user {user} has all its shares already; nothing was changed",
+            f"session {s.fingerprint}",
+            f"send shares/user-MM/{space.share_path(user, user).name} to user MM only ({size(report.share_bytes)})",
+        ]
+
+    with console.progress(f"user {users[0]} shares") as bar, console.phases() as note:
+        progress = bar if len(users) == 1 else (lambda _: None)
+        outcome = for_each(
+            users,
+            lambda user: offline(space, user, randomness=randomness, access=access, progress=progress),
+            jobs,
+            lambda user: note("offline", user, len(users)) if len(users) > 1 else None,
+        )
+    show_outcome(console, "offline", users, outcome, facts, lines, bool(s.insecure))

@@ -2,90 +2,168 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from .console import CALL, PROGRAM
+from .console import Console, fail_with
 
 if TYPE_CHECKING:
-    from topk_secagg.gradients.layout import Layout
-    from topk_secagg.protocol.parameters import Parameters
+    from topk_secagg.steps.access import Access
+    from topk_secagg.steps.each import Outcome
+    from topk_secagg.storage.workspace import Workspace
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+Report = TypeVar("Report")
 
-round_argument = click.argument(
-    "round_folder", metavar="ROUND", type=click.Path(path_type=Path, readable=False)
-)
-user_option = click.option("--user", type=int, required=True, metavar="n", help="Which user this is, from 1.")
+
+def file_option(name: str, help: str, metavar: str = "FILE", **others: Any) -> Callable[[Command], Command]:
+    """An option that takes a path."""
+    kind = click.Path(path_type=Path, readable=False)
+    return click.option(name, type=kind, metavar=metavar, help=help, **others)
+
+
+round_argument = click.argument("round_folder", metavar="ROUND", type=click.Path(path_type=Path, readable=False))
 randomness_option = click.option(
     "--randomness",
     type=click.Choice(["cipher", "os"]),
     default="cipher",
     show_default=True,
-    help="AES-256-CTR keyed by the operating system, or every byte from it.",
-)
-identity_option = click.option(
-    "--identity",
-    type=click.Path(path_type=Path, readable=False),
-    metavar="FILE",
-    help="This user's keys, from `keygen`, in a round with recipients.",
+    help="AES-256-CTR keyed by the operating system, or every byte from the operating system.",
 )
 entry_option = click.option(
-    "--entry", default="", metavar="A.B", help="Which entry of a PyTorch checkpoint holds the tensors."
+    "--entry", default="", metavar="A.B", help="The entry of a PyTorch checkpoint that holds the tensors."
 )
 select_option = click.option(
     "--select",
     type=click.Choice(["top", "random"]),
     default="top",
     show_default=True,
-    help="Send the largest magnitudes, or coordinates picked at random.",
+    help="Send the largest magnitudes, or random coordinates.",
 )
 saturate_option = click.option(
     "--saturate", is_flag=True, help="Clamp values beyond the clip, and count them, instead of refusing."
 )
+jobs_option = click.option(
+    "--jobs", type=click.IntRange(min=1), metavar="J", help="Users to work on at a time.  [default: the cores]"
+)
+recipients_option = file_option(
+    "--recipients", "The users' public keys, a line each as `keygen` prints it: seals and signs the files."
+)
 
 
-class UserList(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.5 only
-    """User numbers separated by commas."""
+class UserSet(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.5 only
+    """User numbers and ranges separated by commas, or all."""
 
     name = "users"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
-        """1,2,5 as a list."""
-        if isinstance(value, list):
-            return value
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int] | str:
+        """1-4,7 as a list; `all` as it is."""
+        if isinstance(value, list) or value == "all":
+            return value  # type: ignore[no-any-return]
         try:
-            return [int(part) for part in str(value).split(",") if part.strip()]
+            found: list[int] = []
+            for part in filter(None, map(str.strip, str(value).split(","))):
+                first, _, last = part.partition("-") if part[0] != "-" else (part, "", "")
+                found += range(int(first), int(last or first) + 1)
         except ValueError:
-            self.fail(f"{value!r} is not a list of users such as 1,2,5", param, ctx)
+            self.fail(f"{value!r} is not a list of users such as 1-4,7", param, ctx)
+        return list(dict.fromkeys(found))
+
+
+user_option = click.option("--user", type=int, required=True, metavar="n", help="The user's number, from 1.")
+users_option = click.option(
+    "--user", "chosen", type=UserSet(), required=True, metavar="n|1-4,7|all", help="The users' numbers, from 1."
+)
+
+_ACCESS_OPTIONS = (
+    file_option("--identity", "This user's keys, from `keygen`, in a sealed round."),
+    click.option(
+        "--session",
+        metavar="HEX",
+        envvar="TOPK_SECAGG_SESSION",
+        help="Refuse any other session; at least 16 of its digits.",
+    ),
+    file_option("--recipients", "Refuse a session that has other keys than this file."),
+    click.option("--insecure", is_flag=True, help="Take part although the round is drawn from a public seed."),
+)
+
+
+def access_options(command: Command) -> Command:
+    """How a user takes part in a round; the command receives `access`, and `identities` for several users."""
+
+    def with_access(
+        *args: Any, identity: Path | None, session: str | None, recipients: Path | None, insecure: bool, **kwargs: Any
+    ) -> Any:
+        from topk_secagg.steps.access import Access
+
+        return command(*args, access=Access(identity, session, recipients, insecure), **kwargs)
+
+    with_access.__name__, with_access.__doc__ = command.__name__, command.__doc__
+    with_access.__click_params__ = list(getattr(command, "__click_params__", []))  # type: ignore[attr-defined]
+    for option in reversed(_ACCESS_OPTIONS):
+        with_access = option(with_access)
+    return with_access  # type: ignore[return-value]
+
+
+def chosen_users(space: Workspace, chosen: list[int] | str, access: Access) -> list[int]:
+    """The users that --user names."""
+    users = list(space.users()) if isinstance(chosen, str) else chosen
+    for user in users:
+        space.check_user(user)
+    if len(users) > 1 and access.identity is not None:
+        raise click.UsageError("--identity belongs to one user; run the step for each user with its own")
+    if not users:
+        raise click.UsageError("--user names nobody")
+    return users
+
+
+def show_outcome(
+    console: Console,
+    name: str,
+    users: Sequence[int],
+    outcome: Outcome[Report],
+    facts: Callable[[Report], dict[str, Any]],
+    lines: Callable[[Report], Sequence[str]],
+    insecure: bool,
+) -> None:
+    """The reports of one user, or of several; failures at the end, each with its exit code."""
+    failures = {user: outcome.failures[user] for user in users if user in outcome.failures}
+    if len(users) == 1:
+        report = outcome.check()[users[0]]
+        console.result(name, {**facts(report), "insecure": insecure}, *lines(report))
+        return
+    failed = [
+        {"user": user, "message": error.message, "exit_code": error.exit_code} for user, error in failures.items()
+    ]
+    all_facts = {
+        "users": [facts(report) for report in outcome.reports.values()],
+        "failed": failed,
+        "insecure": insecure,
+    }
+    console.result(name, all_facts, *(line for report in outcome.reports.values() for line in lines(report)[:1]))
+    for user, error in failures.items():
+        fail_with(error, f"user {user} (exit {error.exit_code}): ")
+    if failures:
+        raise click.exceptions.Exit(next(iter(failures.values())).exit_code)
 
 
 _ROUND_OPTIONS = (
-    click.option("--users", type=int, metavar="N", help="How many users there are."),
-    click.option("--survivors", type=int, metavar="U", required=True, help="At least so many survive."),
-    click.option("--colluders", type=int, metavar="T", required=True, help="At most so many collude."),
-    click.option("--top-k", type=int, metavar="K", help="How many coordinates each user sends."),
+    click.option("--users", type=int, metavar="N", help="Number of users."),
+    click.option("--survivors", type=int, metavar="U", help="Minimum number of users that must remain."),
+    click.option("--colluders", type=int, metavar="T", help="Number of colluding users to protect against."),
+    click.option("--top-k", type=int, metavar="K", help="Number of coordinates that each user sends."),
     click.option("--density", type=float, metavar="SHARE", help="K as a share of L, such as 0.01."),
-    click.option(
-        "--like",
-        type=click.Path(path_type=Path, readable=False),
-        metavar="FILE",
-        help="A gradient of the model.",
-    ),
+    file_option("--like", "A gradient of the model."),
     entry_option,
-    click.option(
-        "--only", multiple=True, metavar="PATTERN", help="Only tensors with such a name. Repeatable."
-    ),
+    click.option("--only", multiple=True, metavar="PATTERN", help="Only tensors with such a name. Repeatable."),
     click.option(
         "--exclude",
         multiple=True,
         metavar="PATTERN",
-        help="No tensors with such a name. Repeatable.  "
-        "[default: *running_mean, *running_var, *num_batches_tracked]",
+        help="No tensors with such a name. Repeatable.  [default: *running_mean, *running_var, *num_batches_tracked]",
     ),
     click.option("--length", type=int, metavar="L", help="One flat vector of L coordinates."),
     click.option(
@@ -94,22 +172,35 @@ _ROUND_OPTIONS = (
         metavar="C",
         default=1.0,
         show_default=True,
-        help="The largest magnitude that can be sent.",
+        help="The largest magnitude of a gradient's values.",
     ),
-    click.option("--field", type=int, metavar="Q", help="A prime below 2^32.  [default: 4294967291]"),
-    click.option("--blocks", type=int, metavar="D", help="Blocks per polynomial.  [default: U - T]"),
+    click.option(
+        "--max-weight",
+        type=float,
+        metavar="W",
+        default=1.0,
+        show_default=True,
+        help="The largest weight that a user may give its gradient.",
+    ),
+    click.option(
+        "--field",
+        type=int,
+        metavar="Q",
+        help="A prime below 2^32. 65521 halves every file, with values rounded to 1/3276 of the clip for ten "
+        "users.  [default: 4281076801]",
+    ),
     click.option(
         "--construction",
-        type=click.Choice(["permutation", "rotation"]),
-        help="The paper's, or the one with small files.  [default: permutation while below 1 GiB]",
+        type=click.Choice(["permutation", "moments"]),
+        help="The paper's, or ours with small files.  [default: permutation while its files stay below 1 GiB]",
     ),
-    click.option("--picks", type=int, metavar="P", help="Picks per bucket in rotation.  [default: 4]"),
+    click.option("--blocks", type=int, metavar="D", help="permutation: blocks per polynomial.  [default: U - T]"),
+    click.option("--picks", type=int, metavar="P", help="moments: picks per bucket.  [default: 4]"),
     click.option(
-        "--elimination",
-        type=click.Choice(["dense", "syndrome", "auto"]),
-        default="auto",
-        show_default=True,
-        help="Answer with whole blocks, with their syndromes, or with whichever is smaller.",
+        "--spare",
+        type=int,
+        metavar="r",
+        help="moments: pack answers more tightly, so that at most r of them may be missing.",
     ),
     click.option(
         "--insecure-seed",
@@ -121,94 +212,14 @@ _ROUND_OPTIONS = (
 
 
 def round_options(command: Command) -> Command:
-    """The options of `init`."""
+    """The options of `init` that choose parameters and layout."""
     for option in reversed(_ROUND_OPTIONS):
         command = option(command)
     return command
 
 
-def chosen_layout(
-    like: Path | None, length: int | None, entry: str, only: tuple[str, ...], exclude: tuple[str, ...]
-) -> Layout:
-    """The layout that --like or --length asks for."""
-    from topk_secagg.gradients.files import read_gradient
-    from topk_secagg.gradients.layout import NOT_GRADIENTS, Layout
-
-    if (like is None) == (length is None):
-        raise click.UsageError("give either --like FILE or --length L")
-    if like is not None:
-        return Layout.like(read_gradient(like, entry), only, exclude or NOT_GRADIENTS)
-    if entry or only or exclude:
-        raise click.UsageError("--entry, --only and --exclude go with --like")
-    assert length is not None
-    if length < 1:
-        raise click.UsageError(f"a gradient of {length} coordinates has nothing to send")
-    return Layout.flat(length)
-
-
-def chosen_parameters(
-    layout: Layout,
-    *,
-    free: int | None = None,
-    distributed: bool = False,
-    users: int,
-    survivors: int,
-    colluders: int,
-    top_k: int | None,
-    density: float | None,
-    clip: float,
-    field: int | None,
-    blocks: int | None,
-    construction: str | None,
-    picks: int | None,
-    elimination: str,
-) -> Parameters:
-    """The parameters that the options ask for; the paper's construction while its files stay small.
-
-    With `free` bytes on the disk, what is suggested instead fits them.
-    """
-    from topk_secagg.algebra.field import DEFAULT_FIELD
-    from topk_secagg.errors import UsageError
-    from topk_secagg.protocol.parameters import Parameters
-
-    if (top_k is None) == (density is None):
-        raise click.UsageError("give either --top-k K or --density SHARE")
-    if top_k is None:
-        assert density is not None
-        if not 0 < density <= 1:
-            raise click.UsageError(f"a density of {density:g} is not a share between 0 and 1")
-        top_k = max(1, round(density * layout.length))
-    parameters = Parameters.choose(
-        users=users,
-        survivors=survivors,
-        colluders=colluders,
-        top_k=top_k,
-        length=layout.length,
-        blocks=blocks,
-        field=DEFAULT_FIELD if field is None else field,
-        construction=construction or "permutation",
-        picks=picks,
-        elimination=elimination,
-        clip=clip,
-    )
-    if construction is None:
-        from topk_secagg.review.plan import AUTOMATIC_LIMIT, advice, choices
-
-        if parameters.offline_bytes >= AUTOMATIC_LIMIT:
-            from .console import size
-
-            room = parameters.offline_bytes if free is None else free
-            raise UsageError(
-                f"the paper's construction needs {size(parameters.offline_bytes)} of offline files",
-                advice(choices(parameters)[1:], room, this_call_with, distributed=distributed),
-            )
-    return parameters
-
-
-def this_call_with(p: Parameters) -> str:
-    """The call as it was typed, with the construction of these parameters: to be pasted."""
-    from topk_secagg.review.plan import choosing
-
-    typed: list[str] = click.get_current_context().meta[CALL]
-    end = typed.index("--") if "--" in typed else len(typed)
-    return shlex.join([PROGRAM, *typed[:end], *choosing(p), *typed[end:]])
+def required(**options: Any) -> None:
+    """Refuse a call in which one of these options is missing."""
+    for name, value in options.items():
+        if value is None:
+            raise click.UsageError(f"Missing option '--{name.replace('_', '-')}'.")

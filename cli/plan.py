@@ -9,116 +9,126 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .console import PROGRAM, Console, answered, size
-from .options import chosen_layout, chosen_parameters, round_options
+from .init import clip_lines
+from .options import file_option, required, round_options
 
 if TYPE_CHECKING:
-    from topk_secagg.gradients.layout import Layout
-    from topk_secagg.review.plan import Choice
+    from topk_secagg.protocol.parameters import Parameters
+    from topk_secagg.review.plan import Plan, Row
 
 
 @click.command("plan", short_help="What a round would cost, before it is run.")
 @round_options
-@click.option(
-    "--plot",
-    type=click.Path(path_type=Path, readable=False),
-    metavar="FILE.png",
-    help="Draw the trade-off (matplotlib).",
-)
+@file_option("--plot", "Draw the trade-off (needs matplotlib).", "FILE.png")
 @answered
 def command(
     console: Console,
-    users: int | None,
     like: Path | None,
     length: int | None,
     entry: str,
     only: tuple[str, ...],
     exclude: tuple[str, ...],
     insecure_seed: int | None,
-    construction: str | None,
     plot: Path | None,
     **options: Any,
 ) -> None:
-    """Show what each construction would cost for the options of `init`, and recommend one.
+    """Show what each construction would cost for the options of `init`, and which one `init` would choose.
 
-    With --like, also how much of the energy of that gradient's K largest entries each choice keeps.
-    Times come from a quick measurement on this machine, in the current folder.
+    The table has both constructions, several numbers of picks, and two fields; the last rows are what the
+    paper's theorem and dense LightSecAgg need. With --like, also how much of the energy of the K largest
+    entries of that gradient each choice keeps.
 
     \b
     Example:
       topk-secagg plan --users 10 --survivors 5 --colluders 3 --density 0.01 --like gradient.pt
     """
+    from topk_secagg.gradients.files import read_gradient
     from topk_secagg.review import plan
+    from topk_secagg.steps.init import choose_layout, choose_parameters
 
-    if users is None:
-        raise click.UsageError("give --users N")
-    layout = chosen_layout(like, length, entry, only, exclude)
-    base = chosen_parameters(layout, users=users, construction=construction or "permutation", **options)
-    here = Path.cwd()
-    gradient = _gradient(layout, like, entry) if like else None
-    found = plan.choices(base, gradient, plan.measure_speed(base, here))
-    best = plan.recommended(found, plan.free_bytes(here))
+    required(users=options["users"], survivors=options["survivors"], colluders=options["colluders"])
+    if plot:
+        _check_plot()
+    layout = choose_layout(like, length, entry=entry, only=only, exclude=exclude)
+    chosen = choose_parameters(layout.length, **options)
+    p = chosen.parameters
+    gradient = layout.flatten(read_gradient(like, entry)) if like else None
+    found = plan.plan(p, gradient, plan.measure_speed(p, Path.cwd()))
     shape = ["--like", str(like)] if like else ["--length", str(length)]
     shape += ["--entry", entry] if entry else []
     shape += [word for pattern in only for word in ("--only", pattern)]
     shape += [word for pattern in exclude for word in ("--exclude", pattern)]
     shape += [] if insecure_seed is None else ["--insecure-seed", str(insecure_seed)]
-    call = f"{PROGRAM} init ROUND {shlex.join(shape)}"
-    paste = f"{call} {plan.arguments(best.parameters)}" if best else ""
+    paste = f"{PROGRAM} init ROUND {shlex.join([*shape, *arguments(p)])}"
     if plot:
-        _plot(plot, found, best)
+        _plot(plot, found)
     if console.as_json:
-        facts = {
-            "free_bytes": plan.free_bytes(here),
-            "paper_online_bytes": plan.paper_online_bytes(base),
-            "choices": [_facts(c, recommended=c is best) for c in found],
-            "command": paste or None,
-        }
-        console.result("plan", facts)
+        rows = [_facts(row, recommended=row is found.best) for row in found.rows]
+        console.result("plan", {"choices": rows, "remarks": found.remarks, "command": paste})
         return
-    console.table(_COLUMNS, [_row(c, recommended=c is best) for c in found])
-    theorem = size(plan.paper_online_bytes(base))
-    console.line(
-        f"X and Y are what one user broadcasts when nobody drops out; Theorem 1 has {theorem} for both"
-    )
-    console.line(
-        "rotation picks the largest of every bucket, which is not the global top-K; energy says how close"
-    )
-    console.line(
-        f"recommended (*): {paste}" if best else f"nothing fits the {size(plan.free_bytes(here))} free here"
-    )
+    console.table(_COLUMNS, [_row(row, recommended=row is found.best) for row in found.rows])
+    if chosen.reason:
+        console.line(f"init chooses (*) {chosen.reason}")
+    for line in (
+        *found.remarks,
+        "X and Y are what one user broadcasts when nobody drops out; step is the resolution, as a share of the clip",
+        "time is an estimate for `run` with all users on this machine, from a quick measurement in this folder",
+        *(["energy is what the selected entries keep of the global top-K's"] if like else []),
+        *(clip_lines(like, layout, entry, p.clip, p.scale) if like else []),
+        f"to start: {paste}",
+    ):
+        console.line(line)
 
 
-_COLUMNS = ("", "construction", "P", "a pair", "a user", "in all", "X", "Y", "memory", "time", "energy")
+def arguments(p: Parameters) -> list[str]:
+    """The options of `init` that choose exactly these parameters, apart from --like or --length."""
+    from topk_secagg.algebra.field import DEFAULT_FIELD
+    from topk_secagg.protocol.constructions import construction
+
+    given: dict[str, Any] = {"users": p.users, "survivors": p.survivors, "colluders": p.colluders, "top-k": p.top_k}
+    given |= {"construction": p.construction, **construction(p).choices()}
+    if p.field != DEFAULT_FIELD:
+        given["field"] = p.field
+    given |= {name: repr(v) for name, v in (("clip", p.clip), ("max-weight", p.max_weight)) if v != 1}
+    return [word for name, value in given.items() for word in (f"--{name}", str(value))]
 
 
-def _row(c: Choice, *, recommended: bool) -> list[str]:
+_COLUMNS = ("", "construction", "P", "field", "a pair", "in all", "X", "Y", "step", "memory", "time", "energy")
+
+
+def _row(row: Row, *, recommended: bool) -> list[str]:
+    p = row.parameters
     return [
         "*" if recommended else "",
-        c.parameters.construction,
-        str(c.parameters.picks or ""),
-        size(c.pair_bytes),
-        size(c.user_bytes),
-        size(c.all_bytes),
-        size(c.masked_bytes),
-        size(c.answer_bytes),
-        size(c.memory),
-        _duration(c.seconds or 0),
-        f"{c.energy:.4f}" if c.energy is not None else "",
+        row.name,
+        str(p.picks or "") if p else "",
+        str(p.field) if p else "",
+        size(row.pair_bytes),
+        size(row.all_bytes),
+        size(row.masked_bytes),
+        size(row.answer_bytes),
+        f"{row.step:.1e}" if row.step else "",
+        size(row.memory) if row.memory else "",
+        _duration(row.seconds) if row.seconds else "",
+        f"{row.energy:.4f}" if row.energy is not None else "",
     ]
 
 
-def _facts(c: Choice, *, recommended: bool) -> dict[str, Any]:
+def _facts(row: Row, *, recommended: bool) -> dict[str, Any]:
+    p = row.parameters
     return {
-        "construction": c.parameters.construction,
-        "picks": c.parameters.picks,
-        "pair_bytes": c.pair_bytes,
-        "user_bytes": c.user_bytes,
-        "all_bytes": c.all_bytes,
-        "masked_bytes": c.masked_bytes,
-        "answer_bytes": c.answer_bytes,
-        "memory_bytes": c.memory,
-        "seconds": c.seconds,
-        "energy": c.energy,
+        "construction": row.name,
+        "picks": p.picks if p else None,
+        "field": p.field if p else None,
+        "pair_bytes": row.pair_bytes,
+        "all_bytes": row.all_bytes,
+        "masked_bytes": row.masked_bytes,
+        "answer_bytes": row.answer_bytes,
+        "online_bytes": row.online_bytes,
+        "step": row.step,
+        "memory_bytes": row.memory,
+        "seconds": row.seconds,
+        "energy": row.energy,
         "recommended": recommended,
     }
 
@@ -130,39 +140,43 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.2g} s"
 
 
-def _gradient(layout: Layout, like: Path, entry: str) -> Any:
-    from topk_secagg.gradients.files import read_gradient
+def _check_plot() -> None:
+    """Notice a missing matplotlib before any work."""
+    from importlib.util import find_spec
 
-    return layout.flatten(read_gradient(like, entry))
-
-
-def _plot(path: Path, found: list[Choice], best: Choice | None) -> None:
-    """Bars for each choice: offline bytes, online bytes, and the energy kept where it is known."""
     from topk_secagg.errors import UsageError
+
+    if find_spec("matplotlib") is None:
+        raise UsageError("drawing needs matplotlib", "pip install 'topk-secagg[plot]'")
+
+
+def _plot(path: Path, found: Plan) -> None:
+    """Bars for each choice: offline bytes, online bytes, and the energy kept where it is known."""
+    from matplotlib.figure import Figure
+
     from topk_secagg.storage.atomic import whole_file
 
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise UsageError("--plot needs matplotlib", "pip install 'topk-secagg[plot]'") from None
-    names = [f"P = {c.parameters.picks}" if c.parameters.buckets else "permutation" for c in found]
-    names = [f"{name} *" if c is best else name for name, c in zip(names, found, strict=True)]
-    energies = [c.energy for c in found if c.energy is not None]
-    figure = Figure(figsize=(12 if energies else 8, 4), layout="constrained")
+    names = []
+    for row in found.rows:
+        p = row.parameters
+        name = f"{row.name}\nP = {p.picks}" if p and p.picks else row.name
+        names.append(name + (f"\nq = {p.field}" if p else "") + (" *" if row is found.best else ""))
+    energies = [row.energy for row in found.rows if row.energy is not None]
+    figure = Figure(figsize=(18 if energies else 14, 5), layout="constrained")
     panels = figure.subplots(1, 3 if energies else 2)
-    panels[0].bar(names, [c.all_bytes for c in found], color="tab:blue")
-    panels[0].set(yscale="log", title="offline files of all users, bytes")
-    bottoms = [c.masked_bytes for c in found]
-    panels[1].bar(names, bottoms, label="X", color="tab:orange")
-    panels[1].bar(names, [c.answer_bytes for c in found], bottom=bottoms, label="Y", color="tab:green")
-    panels[1].set(title="what a user broadcasts, bytes")
+    panels[0].barh(names, [row.all_bytes for row in found.rows], color="tab:blue")
+    panels[0].set(xscale="log", title="offline files of all users, bytes")
+    left = [row.masked_bytes for row in found.rows]
+    panels[1].barh(names, left, label="X", color="tab:orange")
+    panels[1].barh(names, [row.answer_bytes for row in found.rows], left=left, label="Y", color="tab:green")
+    panels[1].set(xscale="log", title="what a user broadcasts, bytes")
     panels[1].legend()
     if energies:
-        panels[2].bar(names, energies, color="tab:purple")
-        panels[2].set(title="share of the top-K energy that is kept", ylim=(min(energies) - 0.02, 1.005))
+        panels[2].barh(names[: len(energies)], energies, color="tab:purple")
+        panels[2].set(title="share of the top-K energy that is kept", xlim=(min(energies) - 0.02, 1.005))
     for panel in panels:
-        panel.tick_params(axis="x", rotation=30)
-        panel.grid(visible=True, axis="y", alpha=0.3)
-    figure.supxlabel("* recommended")
-    with whole_file(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=110)
+        panel.grid(visible=True, axis="x", alpha=0.3)
+        panel.invert_yaxis()
+    figure.supxlabel("* what init chooses")
+    with whole_file(path) as stream:
+        figure.savefig(stream, format="png", dpi=110)

@@ -8,12 +8,15 @@ from typing import Any
 import click
 
 from .console import Console, answered, size
-from .decode import decoded_facts, decoded_lines, mean_option, output_option
+from .decode import decoded_facts, decoded_lines, mean_option, output_option, warn_decoded
 from .init import start_round
 from .mask import clipped_lines, kept_lines
 from .options import (
-    UserList,
+    UserSet,
+    file_option,
+    jobs_option,
     randomness_option,
+    recipients_option,
     round_argument,
     round_options,
     saturate_option,
@@ -24,21 +27,25 @@ from .options import (
 @click.command("run", short_help="All steps of all users on one machine.")
 @round_argument
 @click.argument("more", nargs=-1, metavar="", type=click.Path(path_type=Path, readable=False))
-@click.option(
+@file_option(
     "--gradients",
+    "A folder, whose files are sorted naturally by name, or one file per user, in order.",
+    "DIR_OR_FILES...",
     multiple=True,
     required=True,
-    metavar="DIR_OR_FILES...",
-    type=click.Path(path_type=Path, readable=False),
-    help="A folder, or one file per user; users go by the sorted names.",
 )
-@click.option("--drop-masking", type=UserList(), metavar="5", default="", help="Users that never mask.")
-@click.option("--drop-elimination", type=UserList(), metavar="4", default="", help="Users that never answer.")
+@click.option("--drop-masking", type=UserSet(), metavar="5", default="", help="Users that never mask.")
+@click.option("--drop-elimination", type=UserSet(), metavar="4", default="", help="Users that never answer.")
+@file_option("--weights", "CSV or JSON: user or file name, weight.")
+@file_option("--residuals", "Error feedback: a folder with one residual file per user.", "DIR")
 @output_option
 @mean_option
 @select_option
 @saturate_option
 @randomness_option
+@jobs_option
+@recipients_option
+@file_option("--identities", "The users' identity files, as `keygen` names them, in a sealed round.", "DIR")
 @round_options
 @answered
 def command(
@@ -48,15 +55,20 @@ def command(
     gradients: tuple[Path, ...],
     drop_masking: list[int],
     drop_elimination: list[int],
+    weights: Path | None,
+    residuals: Path | None,
     output: Path | None,
     mean: bool,
     saturate: bool,
     randomness: str,
     select: str,
+    jobs: int | None,
+    identities: Path | None,
     users: int | None,
     like: Path | None,
     length: int | None,
     entry: str,
+    max_weight: float,
     **options: Any,
 ) -> None:
     """A whole round on one machine: every step of every user, through the same files.
@@ -69,16 +81,21 @@ def command(
     Example:
       topk-secagg run round --gradients gradients/ --survivors 3 --colluders 1 --density 0.01
     """
+    from topk_secagg.algebra.cache import is_cached
     from topk_secagg.gradients.files import check_writable
+    from topk_secagg.protocol.constructions import construction
+    from topk_secagg.steps.gather import check_output, gradient_files, identity_files, read_weights
     from topk_secagg.steps.run import run
 
+    given = [*gradients, *more]
     if output is not None:
         check_writable(output)
+        check_output(output, given)
     elif mean:
         raise click.UsageError("--mean is about what --output gets; give --output FILE")
     if randomness == "os" and options["insecure_seed"] is not None:
         raise click.UsageError("--randomness os and --insecure-seed contradict each other")
-    files = gradient_files([*gradients, *more])
+    files = gradient_files(given)
     if like is None and length is None:
         like = files[0]
     users = len(files) if users is None else users
@@ -87,54 +104,57 @@ def command(
     for user in (*drop_masking, *drop_elimination):
         if not 1 <= user <= users:
             raise click.UsageError(f"there is no user {user} to drop out; users are 1 to {users}")
+    factors = read_weights(weights, files) if weights else None
+    keys = identity_files(identities, users) if identities else None
     space, _ = start_round(
-        console, round_folder, like=like, length=length, entry=entry, users=users, **options
-    )
-    report = run(
-        space,
-        files,
-        drop_masking=drop_masking,
-        drop_elimination=drop_elimination,
-        randomness=randomness,
+        console,
+        round_folder,
+        like=like,
+        length=length,
         entry=entry,
-        select=select,
-        saturate=saturate,
-        output=output,
-        mean=mean,
-        note=console.detail,
+        users=users,
+        max_weight=max(factors) if factors else max_weight,
+        **options,
     )
+    for user, file in enumerate(files, start=1):
+        console.detail(f"user {user}: {file}")
+    if not is_cached():
+        console.say("compiling kernels for the first time; this takes a few seconds")
+    with console.phases() as note:
+        report = run(
+            space,
+            files,
+            drop_masking=drop_masking,
+            drop_elimination=drop_elimination,
+            weights=factors,
+            residuals=residuals,
+            identities=keys,
+            randomness=randomness,
+            entry=entry,
+            select=select,
+            saturate=saturate,
+            output=output,
+            mean=mean,
+            jobs=jobs,
+            note=note,
+        )
+    c = construction(space.session.parameters)
     facts = decoded_facts(space, report.decoded)
+    facts["gradients"] = {str(user): str(file) for user, file in enumerate(files, start=1)}
     facts["clipped"] = sum(user.clipped for user in report.masked)
     kept = [user.kept_energy for user in report.masked if user.kept_energy is not None]
     facts["kept_energy"] = min(kept, default=None)
-    facts["share_bytes"] = space.session.parameters.share_bytes
-    facts["offline_bytes"] = space.session.parameters.offline_bytes
+    facts["share_bytes"] = c.share_bytes
+    facts["offline_bytes"] = c.offline_bytes
     online = report.decoded.masked_payload + report.decoded.answer_payload
+    warn_decoded(console, report.decoded)
     console.result(
         "run",
         facts,
+        f"users 1 to {users} are {files[0].name} to {files[-1].name}",
         *decoded_lines(space, report.decoded),
-        *kept_lines(facts["kept_energy"], space.session.parameters.construction, select),
+        *kept_lines(facts["kept_energy"]),
         *clipped_lines(facts["clipped"], space.session.parameters.clip),
-        f"a user sends {size(facts['share_bytes'] * (users - 1))} offline and {size(online)} online",
+        f"a user sends {size(c.share_bytes * (users - 1))} offline and {size(online)} online; "
+        f"a plain gradient has {size(4 * space.session.parameters.length)}",
     )
-
-
-def gradient_files(paths: list[Path]) -> list[Path]:
-    """The gradient files named, or in the folders named, sorted by name."""
-    from topk_secagg.errors import InputMissing
-    from topk_secagg.gradients.files import READABLE
-
-    files: list[Path] = []
-    for path in paths:
-        if not path.exists():
-            raise InputMissing(f"{path} is not there", "check --gradients")
-        if path.is_dir():
-            files += [file for file in path.iterdir() if file.suffix in READABLE]
-        else:
-            files.append(path)
-    if not files:
-        raise InputMissing(
-            f"no gradients in {paths[0]}", f"files ending in {', '.join(READABLE)} are looked for"
-        )
-    return sorted(files, key=lambda file: (file.name, str(file)))

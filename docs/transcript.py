@@ -29,9 +29,7 @@ class Transcript:
     def quietly(self, command: str) -> str:
         """What a command prints."""
         with chdir(self.root):
-            result = CliRunner().invoke(
-                cli, shlex.split(command), prog_name="topk-secagg", catch_exceptions=False
-            )
+            result = CliRunner().invoke(cli, shlex.split(command), prog_name="topk-secagg", catch_exceptions=False)
         return "\n".join(line for line in result.stdout.splitlines() if line.strip()) + "\n"
 
     def block(self, *commands: str) -> str:

@@ -103,8 +103,11 @@ def test_every_pair_of_symbols_is_multiplied_exactly(q: int) -> None:
 # Shares of selectors
 
 
-def check_encode(values: Values, users: int, blocks: int, noises: int, rows: int, width: int) -> None:
-    q = values.q
+@given(primes, kinds, small, small, small, small, small, st.integers(0, 999))
+def test_encode_is_the_whole_matrix_product_of_blocks_and_noise(
+    q: int, kind: str, users: int, blocks: int, noises: int, rows: int, width: int, seed: int
+) -> None:
+    values = Values(q, kind, seed)
     matrix = values.array(users, blocks + noises, dtype=np.uint64)
     noise = values.array(rows, noises, width)
     slot, place = values.below(blocks, rows), values.below(width, rows)
@@ -118,24 +121,9 @@ def check_encode(values: Values, users: int, blocks: int, noises: int, rows: int
             vectors = [[0] * width for _ in range(blocks)] + noise[i].tolist()
             vectors[slot[i]][place[i]] = int(scale[i])
             factors = matrix[m].tolist()
-            of_user.append(
-                [sum(c * v[j] for c, v in zip(factors, vectors, strict=True)) % q for j in range(width)]
-            )
+            of_user.append([sum(c * v[j] for c, v in zip(factors, vectors, strict=True)) % q for j in range(width)])
         expected.append(of_user)
     assert shares.tolist() == expected
-
-
-@pytest.mark.parametrize("q", PRIMES)
-def test_encode_is_the_whole_matrix_product_of_blocks_and_noise(q: int) -> None:
-    for kind in ("mixed", "largest", "zero", "random"):
-        check_encode(Values(q, kind, 2), users=4, blocks=3, noises=2, rows=5, width=7)
-
-
-@given(primes, kinds, small, small, small, small, small, st.integers(0, 999))
-def test_encode_of_any_shape(
-    q: int, kind: str, users: int, blocks: int, noises: int, rows: int, width: int, seed: int
-) -> None:
-    check_encode(Values(q, kind, seed), users, blocks, noises, rows, width)
 
 
 def test_encode_writes_into_part_of_a_buffer_and_nowhere_else() -> None:
@@ -156,15 +144,9 @@ def test_encode_writes_into_part_of_a_buffer_and_nowhere_else() -> None:
 @given(primes, kinds, st.integers(0, 6), small, st.integers(0, 999))
 def test_eliminate_adds_x_f_minus_h(q: int, kind: str, rows: int, width: int, seed: int) -> None:
     values = Values(q, kind, seed)
-    f, h, x, total = (
-        values.array(rows, width),
-        values.array(rows, width),
-        values.array(rows),
-        values.array(width),
-    )
+    f, h, x, total = (values.array(rows, width), values.array(rows, width), values.array(rows), values.array(width))
     expected = [
-        (int(total[j]) + sum(int(x[i]) * int(f[i, j]) - int(h[i, j]) for i in range(rows))) % q
-        for j in range(width)
+        (int(total[j]) + sum(int(x[i]) * int(f[i, j]) - int(h[i, j]) for i in range(rows))) % q for j in range(width)
     ]
     eliminate(f, h, x, q, total)
     assert total.tolist() == expected
@@ -196,7 +178,5 @@ def test_inner_products_of_long_rows_do_not_overflow(q: int, kind: str) -> None:
 
 
 @given(primes, kinds, small, small, small, st.integers(0, 999))
-def test_inner_products_of_any_shape(
-    q: int, kind: str, rows: int, columns: int, width: int, seed: int
-) -> None:
+def test_inner_products_of_any_shape(q: int, kind: str, rows: int, columns: int, width: int, seed: int) -> None:
     check_inner_products(Values(q, kind, seed), rows, columns, width)

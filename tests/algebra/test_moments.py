@@ -63,11 +63,7 @@ def tables(draw: st.DrawFn) -> tuple[int, int, int, int, int, np.ndarray]:
 
 @given(tables(), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.data())
 def test_shares_are_the_moments_of_a_place_over_a_factor_and_noise(
-    table: tuple[int, int, int, int, int, np.ndarray],
-    users: int,
-    noises: int,
-    points: int,
-    data: st.DataObject,
+    table: tuple[int, int, int, int, int, np.ndarray], users: int, noises: int, points: int, data: st.DataObject
 ) -> None:
     q, _, gamma, W, count, place = table
     factor = np.maximum(symbols(data.draw, q, count), 1)
@@ -161,9 +157,7 @@ def test_every_weight_from_zero_to_t_is_recovered_at_the_sizes_of_a_round(q: int
         vector[rng.choice(n, weight, replace=False)] = rng.integers(1, q, weight)
     row, place = np.nonzero(vectors)
     sums = np.zeros((len(weights), W1), np.uint32)
-    answer(
-        np.ones((row.size, W1), np.uint32), place.astype(np.uint32), vectors[row, place], row, gamma, q, sums
-    )
+    answer(np.ones((row.size, W1), np.uint32), place.astype(np.uint32), vectors[row, place], row, gamma, q, sums)
     assert dense(recover(sums, t, n, gamma, q), len(weights), n) == vectors.tolist()
 
 
@@ -173,10 +167,7 @@ def test_values_that_cancel_in_the_first_moments_are_found(q: int) -> None:
     gamma = of_order(n, q)
     powers = [pow(gamma, k, q) for k in range(3)]
     # the second divided differences of 1 and x vanish: S_0 = S_1 = 0
-    vector = [
-        pow((a - b) * (a - c), -1, q)
-        for a, b, c in (powers, powers[1:] + powers[:1], powers[2:] + powers[:2])
-    ]
+    vector = [pow((a - b) * (a - c), -1, q) for a, b, c in (powers, powers[1:] + powers[:1], powers[2:] + powers[:2])]
     given_ = oracle.moments_of(vector, 6, gamma, q)
     assert given_[:3] == [0, 0, 1]
     assert dense(recover(rows(given_), 3, n, gamma, q), 1, n) == [vector + [0] * (n - 3)]

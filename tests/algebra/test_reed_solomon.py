@@ -15,8 +15,7 @@ PRIMES = (97, 65521, 4281076801, 2**32 - 5)
 def codewords(rng, alpha, dimension, columns, q):
     coefficients = [[int(rng.integers(q)) for _ in range(dimension)] for _ in range(columns)]
     return np.array(
-        [[sum(c * pow(a, j, q) for j, c in enumerate(f)) % q for f in coefficients] for a in alpha],
-        dtype=np.uint32,
+        [[sum(c * pow(a, j, q) for j, c in enumerate(f)) % q for f in coefficients] for a in alpha], dtype=np.uint32
     )
 
 

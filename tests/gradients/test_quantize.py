@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import oracle
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from topk_secagg.algebra.field import DEFAULT_FIELD, add, to_signed
+from topk_secagg.algebra.field import DEFAULT_FIELD, SMALL_FIELD, add, to_signed
 from topk_secagg.algebra.randomness import CipherRandomness, Randomness
 from topk_secagg.errors import BadData
 from topk_secagg.gradients.quantize import dequantise, quantise, rounding_source
@@ -24,8 +25,19 @@ def source(name: str = "") -> CipherRandomness:
     return CipherRandomness(KEY).child(name)
 
 
-def round_of(q: int = DEFAULT_FIELD, N: int = 5, clip: float = 1.0) -> Parameters:
-    return Parameters.choose(users=N, survivors=2, colluders=1, top_k=1, length=1, field=q, clip=clip)
+def round_of(
+    q: int = DEFAULT_FIELD, N: int = 5, clip: float = 1.0, construction: str = "permutation", weight: float = 1.0
+) -> Parameters:
+    return Parameters.choose(
+        users=N, survivors=2, colluders=1, top_k=1, length=4, field=q, clip=clip, max_weight=weight,
+        construction=construction, picks=1 if construction == "moments" else None,
+    )  # fmt: skip
+
+
+CONSTRUCTIONS = ("permutation", "moments")
+ROUNDINGS = {"permutation": oracle.roundings, "moments": oracle.roundings_never_zero}
+constructions = st.sampled_from(CONSTRUCTIONS)
+each_construction = pytest.mark.parametrize("construction", CONSTRUCTIONS)
 
 
 def signed(p: Parameters, values: list[float], name: str = "", *, saturate: bool = False) -> list[int]:
@@ -48,16 +60,16 @@ class Fixed(Randomness):
         return self
 
 
-fields = st.integers(11, DEFAULT_FIELD).map(oracle.next_prime) | st.just(DEFAULT_FIELD)
+fields = st.integers(11, 2**32 - 5).map(oracle.next_prime) | st.sampled_from([DEFAULT_FIELD, SMALL_FIELD])
 clips = st.floats(1e-100, 1e9) | st.sampled_from([0.1, 0.04, 0.3, 1.0, 1.7, 2.0**-20])
 
 
-@given(fields, st.integers(2, 200), clips, st.sampled_from([-1, 1]), st.integers(0, 99))
+@given(fields, st.integers(2, 200), clips, st.sampled_from([-1, 1]), constructions, st.integers(0, 99))
 def test_n_values_at_the_clip_add_up_without_wrapping(
-    q: int, N: int, clip: float, sign: int, seed: int
+    q: int, N: int, clip: float, sign: int, construction: str, seed: int
 ) -> None:
     assume(q > 2 * N and quantisation_scale(q, N, clip) >= 1)
-    p = round_of(q, N, clip)
+    p = round_of(q, N, clip, construction)
     values = signed(p, [sign * clip] * N, str(seed))
     total = np.zeros(1, dtype=np.uint32)
     for v in values:
@@ -66,87 +78,99 @@ def test_n_values_at_the_clip_add_up_without_wrapping(
     assert abs(sum(values)) <= (q - 1) // 2
 
 
-@given(fields, st.integers(2, 50), clips, st.lists(st.floats(-1, 1), min_size=1, max_size=10))
-def test_a_value_becomes_one_of_its_two_neighbours_within_the_largest(
-    q: int, N: int, clip: float, parts: list[float]
+parts = st.floats(-1, 1) | st.floats(-1e-8, 1e-8) | st.sampled_from([0.0, -0.0, 5e-324, 1.0, -1.0])
+
+
+@given(fields, st.integers(2, 50), clips, constructions, st.lists(parts, min_size=1, max_size=10))
+def test_a_value_becomes_one_of_those_it_may_within_the_largest(
+    q: int, N: int, clip: float, construction: str, values: list[float]
 ) -> None:
     assume(q > 2 * N and quantisation_scale(q, N, clip) >= 1)
-    p = round_of(q, N, clip)
-    values = [part * clip for part in parts]
-    for value, v in zip(values, signed(p, values), strict=True):
-        assert v in {max(-p.largest, min(p.largest, near)) for near in oracle.roundings(value, p.scale)}
+    p = round_of(q, N, clip, construction)
+    for value, v in zip(values, signed(p, [part * clip for part in values]), strict=True):
+        possible = ROUNDINGS[construction](value * clip, p.scale)
+        assert v in {max(-p.largest, min(p.largest, near)) for near in possible}
+        assert v or construction == "permutation"
 
 
-@given(st.integers(1, 30), st.lists(st.integers(-(2**20), 2**20), min_size=1, max_size=10), st.integers(0, 9))
-def test_a_multiple_of_a_step_is_exact_whatever_the_noise(bits: int, steps: list[int], seed: int) -> None:
-    q, N = DEFAULT_FIELD, 2
-    clip = 2.0 ** (29 - bits)  # the scale is then 2^bits or a little more
-    p = round_of(q, N, clip)
-    exact = [n for n in steps if Fraction(n / p.scale) * p.scale == n and abs(n / p.scale) <= clip]
-    assert signed(p, [n / p.scale for n in exact], str(seed)) == exact
+@given(st.integers(1, 30), st.lists(st.integers(-(2**20), 2**20), min_size=1, max_size=10), constructions)
+def test_a_multiple_of_a_step_is_exact_whatever_the_noise(bits: int, steps: list[int], construction: str) -> None:
+    clip = 2.0 ** (29 - bits)  # the scale is then 2^bits or a little less
+    p = round_of(DEFAULT_FIELD, 2, clip, construction)
+    exact = [n for n in steps if Fraction(n / p.scale) * p.scale == n and 0 < abs(n / p.scale) <= clip]
+    for name in "ab":
+        assert signed(p, [n / p.scale for n in exact], name) == exact
 
 
-@pytest.mark.parametrize("word", [0, 1, 2**63, 2**64 - 1])
-def test_eight_steps_per_unit_are_exact_whatever_the_noise(word: int) -> None:
-    p = round_of(83, 5, 1.0)
+# The probabilities: 2^53 equally likely chances decide
+
+
+def words_around(count: int) -> dict[int, bool]:
+    """Words of noise, and whether each is one of the first `count` chances."""
+    chances = [c for c in (0, 1, count - 1, count, 2**52, 2**53 - 1) if 0 <= c < 2**53]
+    return {chance << 11 | low: chance < count for chance in chances for low in (0, 2**11 - 1)}
+
+
+def check_probabilities(p: Parameters, value: float, weight: float = 1.0) -> None:
+    """The upper of the two possible results comes for exactly the first so many of the 2^53 chances."""
+    possible = ROUNDINGS[p.construction](value * weight, p.scale)
+    assert sum(v * chance for v, chance in possible.items()) == Fraction(value) * Fraction(weight) * p.scale
+    upper, lower = max(possible), min(possible)
+    count = possible[upper] * 2**53
+    assert count.denominator == 1
+    for word, up in words_around(int(count)).items():
+        found = quantise(p, np.array([value]), Fixed(word), weight=weight).value
+        assert oracle.lifted(int(found[0]), p.field) == (upper if up else lower), (value, word)
+
+
+@each_construction
+def test_rounding_is_right_in_the_mean_exactly(construction: str) -> None:
+    p = round_of(83, 5, 1.0, construction)  # eight steps per unit
+    assert (p.scale, p.largest) == (8, 8)
+    fine = [0.3, -0.3, 0.01, -0.99, 0.9, 0.1, -0.1, 1 / 3, 0.125, -0.125, 0.12, -0.12, 1e-3, math.pi / 4]
+    for value in [k / 128 for k in range(-128, 129)] + [round(v * 2**48) / 2**48 for v in fine]:
+        check_probabilities(p, value)
+    large = round_of(2**31 - 1, 2, (2**29 - 1) / 2.0**12, construction)
+    assert large.scale == 2**12
+    for k in (0, 1, -1, 2**30, -(2**30), 2**30 + 1, 2**31 - 1, 3 * 2**29, 12345678901):
+        check_probabilities(large, k / 2.0**42)
+
+
+@each_construction
+def test_a_weighted_value_is_right_in_the_mean_exactly(construction: str) -> None:
+    p = round_of(83, 5, 0.25, construction, weight=4.0)
     assert p.scale == 8
-    values = np.arange(-8, 9) / 8
-    quantised = quantise(p, values, Fixed(word))
-    assert to_signed(quantised.value, 83).tolist() == list(range(-8, 9))
-    assert dequantise(p, quantised.value).tolist() == values.tolist()
+    for value, weight in product([k / 64 for k in range(-16, 17)], (0.25, 0.5, 1.0, 1.5, 4.0)):
+        check_probabilities(p, value, weight)
 
 
-def test_the_noise_alone_decides_between_up_and_down() -> None:
-    p = round_of(83, 5, 1.0)
-    values = np.array([0.3, -0.3])  # 2.4 and -2.4 steps
-    for word, expected in [
-        (0, [3, -2]),
-        (math.floor(0.3999 * 2**64), [3, -2]),
-        (math.ceil(0.4001 * 2**64), [2, -2]),
-        (math.floor(0.5999 * 2**64), [2, -2]),
-        (math.ceil(0.6001 * 2**64), [2, -3]),
-        (2**64 - 1, [2, -3]),
-    ]:
-        assert to_signed(quantise(p, values, Fixed(word)).value, 83).tolist() == expected
+def test_a_rounding_that_is_not_right_in_the_mean_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = round_of(83, 5, 1.0, "moments")
+    check_probabilities(p, 0.0625)
+    for biased in (lambda y, _: np.where(y >= 0, 1.0, -1.0), lambda y, c: np.where(c < y, 1.0, -1.0)):
+        monkeypatch.setattr("topk_secagg.gradients.quantize._never_zero", biased)
+        with pytest.raises(AssertionError):
+            check_probabilities(p, 0.0625)
 
 
-def is_unbiased(rounded: np.ndarray, steps: float) -> bool:
-    """Whether the mean of so many roundings is within five standard deviations of the exact one."""
-    fraction = steps - math.floor(steps)
-    deviation = math.sqrt(fraction * (1 - fraction) / rounded.size)
-    return abs(float(np.mean(rounded)) - steps) <= 5 * deviation
-
-
-@pytest.mark.parametrize("value", [0.3, -0.3, 0.01, -0.99, 0.0625, 0.9])
-def test_rounding_is_right_in_the_mean(value: float) -> None:
-    p = round_of(83, 5, 1.0)
-    many = np.full(100_000, value)
-    rounded = to_signed(quantise(p, many, source("mean")).value, 83)
-    assert set(rounded.tolist()) == oracle.roundings(value, 8)
-    assert is_unbiased(rounded, value * 8)
-    nearest = np.round(many * 8)
-    assert value == -0.0625 or not is_unbiased(nearest, value * 8), "rounding to the nearest would be found"
-
-
-def test_rounding_is_right_in_the_mean_with_the_default_field() -> None:
-    p = round_of(clip=1.0)
-    value = 1 / 3
-    many = np.full(100_000, value)
-    rounded = to_signed(quantise(p, many, source("mean")).value, p.field) - math.floor(value * p.scale)
-    assert is_unbiased(rounded, value * p.scale - math.floor(value * p.scale))
+@pytest.mark.parametrize("word", [0, 2**63 - 1, 2**63, 2**64 - 1])
+def test_zero_stays_zero_only_where_it_can_be_hidden(word: int) -> None:
+    zeros = np.array([0.0, -0.0])
+    assert quantise(round_of(), zeros, Fixed(word)).value.tolist() == [0, 0]
+    p = round_of(construction="moments")
+    one = 1 if word < 2**63 else p.field - 1
+    assert quantise(p, zeros, Fixed(word)).value.tolist() == [one, one]
 
 
 # The clip
 
 
-@pytest.mark.parametrize(
-    "beyond", [[1.5], [-1.5], [math.nextafter(1, 2)], [math.nextafter(-1, -2)], [1e300, -7.0]]
-)
+@pytest.mark.parametrize("beyond", [[1.5], [-1.5], [math.nextafter(1, 2)], [math.nextafter(-1, -2)], [1e300, -7.0]])
 def test_values_beyond_the_clip_are_refused_and_counted(beyond: list[float]) -> None:
     p = round_of()
     with pytest.raises(BadData, match=f"{len(beyond)} of {len(beyond) + 3} selected values") as caught:
         signed(p, [0.0, 1.0, *beyond, -1.0])
-    assert "--saturate" in caught.value.hint
+    assert f"the largest is {max(map(abs, beyond)):.6g}" in caught.value.message
     assert caught.value.exit_code == 65
 
 

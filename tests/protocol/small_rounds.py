@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import oracle
@@ -12,7 +13,7 @@ import oracle
 from topk_secagg.algebra.field import DEFAULT_FIELD
 from topk_secagg.algebra.randomness import CipherRandomness
 from topk_secagg.protocol.constructions import construction
-from topk_secagg.protocol.decoding import Decoded, decode
+from topk_secagg.protocol.decoding import decode
 from topk_secagg.protocol.masking import mask_input
 from topk_secagg.protocol.messages import Masked, Points, Secret, Sparse
 from topk_secagg.protocol.offline import choose_points, draw_secret
@@ -27,22 +28,13 @@ def source(name: str) -> CipherRandomness:
 
 
 def round_of(
-    N: int,
-    U: int,
-    T: int,
-    q: int = DEFAULT_FIELD,
-    *,
-    L: int,
-    K: int,
-    D: int | None = None,
-    P: int | None = None,
-    spare: int | None = None,
-    clip: float = TINY_CLIP,
+    N: int, U: int, T: int, q: int = DEFAULT_FIELD, *, P: int | None = None, clip: float = TINY_CLIP, **raw: Any
 ) -> Parameters:
-    """`moments` where there are picks, else `permutation`."""
+    """`moments` where there are picks P, else `permutation`; L, K, D and `spare` are in `raw`."""
+    letters = {"L": "length", "K": "top_k", "D": "blocks", "spare": "spare"}
     return Parameters.choose(
-        users=N, survivors=U, colluders=T, blocks=D, field=q, length=L, top_k=K, clip=clip, picks=P,
-        spare=spare, construction="moments" if P else "permutation",
+        users=N, survivors=U, colluders=T, field=q, clip=clip, construction="moments" if P else "permutation",
+        picks=P, **{letters[name]: value for name, value in raw.items()},
     )  # fmt: skip
 
 
@@ -112,24 +104,13 @@ class Round:
         return plain_sum(self.p, [self.inputs[n] for n in u1])
 
     def decode(
-        self,
-        survivors: int,
-        answers: Mapping[int, InMemoryAnswer],
-        *,
-        fallback: bool = False,
-        strict: bool = False,
+        self, survivors: int, answers: Mapping[int, InMemoryAnswer], **options: bool
     ) -> tuple[list[int], list[int]]:
         """The aggregate, and who was corrected."""
-        found = decode(
-            self.p, self.points, survivors, answers, source("decode"), fallback=fallback, strict=strict
-        )
-        return dense(self.p, found), found.corrected
-
-
-def dense(p: Parameters, found: Decoded) -> list[int]:
-    assert np.all(np.diff(found.total.index) > 0), "the coordinates increase"
-    assert np.all(found.total.value), "what is zero is left out"
-    total = [0] * p.length
-    for k, w in pairs(found.total):
-        total[k] = w
-    return total
+        found = decode(self.p, self.points, survivors, answers, source("decode"), **options)
+        assert np.all(np.diff(found.total.index) > 0), "the coordinates increase"
+        assert np.all(found.total.value), "what is zero is left out"
+        total = [0] * self.p.length
+        for k, w in pairs(found.total):
+            total[k] = w
+        return total, found.corrected

@@ -39,9 +39,7 @@ class Decoding:
         self.answers = self.round.answers(EVERYBODY, fallback=fallback)
         self.plain = self.round.plain_sum(EVERYBODY)
 
-    def decode(
-        self, answers: dict[int, InMemoryAnswer], *, strict: bool = False
-    ) -> tuple[list[int], list[int]]:
+    def decode(self, answers: dict[int, InMemoryAnswer], *, strict: bool = False) -> tuple[list[int], list[int]]:
         return self.round.decode(N, answers, fallback=self.fallback, strict=strict)
 
     def spoiled(self, wrong: tuple[int, ...], how: str) -> dict[int, InMemoryAnswer]:
@@ -93,9 +91,7 @@ def test_one_answer_beyond_the_quorum_detects_but_cannot_name(eight: Decoding) -
             eight.decode({n: spoiled[n] for n in some})
 
 
-def test_with_no_answer_to_spare_a_spoiled_one_still_shows_when_the_sum_is_not_sparse(
-    eight: Decoding,
-) -> None:
+def test_with_no_answer_to_spare_a_spoiled_one_still_shows_when_the_sum_is_not_sparse(eight: Decoding) -> None:
     for wrong in range(1, eight.quorum + 1):
         spoiled = eight.spoiled((wrong,), "all symbols")
         with pytest.raises(BadData, match="an answer or a share is wrong"):
@@ -134,9 +130,7 @@ def test_a_dealer_that_shares_no_selectors_is_noticed_though_nobody_can_be_named
         whole.decode(5, whole.answers(range(1, 6)))
 
 
-@pytest.mark.parametrize(
-    "beyond", [13, 14], ids=["the last place of a short bucket", "a place that no bucket has"]
-)
+@pytest.mark.parametrize("beyond", [13, 14], ids=["the last place of a short bucket", "a place that no bucket has"])
 @pytest.mark.parametrize("P", [1, 4], ids=["solved", "transformed"])
 def test_a_sum_with_a_value_at_no_coordinate_is_refused(P: int, beyond: int) -> None:
     p = round_of(3, 2, 1, q=97, L=2 * 13 + 1, K=2 * P, P=P)

@@ -1,10 +1,12 @@
-"""The shares: equal to the oracle's polynomials bit for bit, uniform for any T users, checked by an auditor."""
+"""The shares: the oracle's polynomials bit for bit, uniform for any T users, and checked by an auditor."""
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import Counter
-from itertools import combinations, product
+from collections.abc import Callable, Sequence
+from itertools import combinations, permutations, product
 
 import numpy as np
 import numpy.typing as npt
@@ -25,10 +27,11 @@ BLOCK_SYMBOLS = "topk_secagg.protocol.constructions.BLOCK_SYMBOLS"
 CHECK_BYTES = "topk_secagg.protocol.moments._CHECK_BYTES"
 Symbols = npt.NDArray[np.uint32]
 Shares = dict[str, Symbols]  # (N, rows, width) by name
+Sabotage = Callable[[list[Symbols]], list[Symbols]]
 
 
 class Recorder(Randomness):
-    """Passes another source on and keeps bounds and results of `integers`, in order, under the child's label."""
+    """Passes another source on and keeps bounds and results of `integers` under the child's label."""
 
     def __init__(self, inner: Randomness, label: str = "", log: dict[str, list] | None = None):
         self.inner, self.label = inner, label
@@ -154,22 +157,27 @@ def test_a_secret_is_a_place_and_a_factor_that_is_not_zero_for_every_pick(q: int
     assert len(secret.place) == len(secret.mask) == 20
 
 
-@pytest.mark.parametrize("sizes", [{"L": 30, "K": 4}, {"L": 30, "K": 4, "P": 2}], ids=str)
-def test_a_secret_that_nobody_draws_is_told_from_one_that_is_drawn(sizes: dict[str, int]) -> None:
-    p = round_of(3, 2, 1, 97, **sizes)
-    c, secret = construction(p), draw_secret(p, source("check"))
-    assert c.check_secret(secret) == ""
-    for name, value in (("place", c.index_bound), ("mask", 97), ("mask", 0), ("place", secret.place[1])):
-        bad = {"place": secret.place.copy(), "mask": secret.mask.copy()}
-        bad[name][0] = value
-        fine = (name, value) == ("mask", 0) and not p.picks or value == secret.place[1] and bool(p.picks)
-        assert bool(c.check_secret(Secret(**bad))) != fine
+@pytest.mark.parametrize(
+    ("sizes", "name", "value"),
+    [
+        ({}, "place", 5), ({}, "place", 30), ({}, "mask", 97),
+        ({"P": 2}, "place", 16), ({"P": 2}, "mask", 97), ({"P": 2}, "mask", 0),
+    ],
+)  # fmt: skip
+def test_a_secret_that_nobody_draws_is_told_from_one_that_is_drawn(
+    sizes: dict[str, int], name: str, value: int
+) -> None:
+    p = round_of(3, 2, 1, 97, L=30, K=4, **sizes)
+    secret = draw_secret(p, source("check"))
+    assert construction(p).check_secret(secret) == ""
+    getattr(secret, name)[secret.place != 5] = value
+    assert construction(p).check_secret(secret)
 
 
 # Noise
 
 
-BLOCKED = [{"L": 20, "K": 3}, {"L": 50, "K": 28, "P": 2}]
+BLOCKED = [{"L": 20, "K": 3}, {"L": 110, "K": 30, "P": 2}]
 
 
 def in_small_blocks(monkeypatch: pytest.MonkeyPatch, symbols: int = 240) -> None:
@@ -196,14 +204,15 @@ def all_noise(q: int, *shape: int) -> list[Symbols]:
 
 
 def views(p: Parameters, secret: Secret, noises: list[list[Symbols]], row: int) -> Symbols:
-    """What each user holds of one row under each noise of it, the other rows without any: (noises, N, symbols)."""
+    """What each user holds of one row under each noise of it: (noises, N, symbols)."""
     c, points = construction(p), choose_points(p)
     seen = []
     for noise in noises:
         tables = [np.zeros((c.rows, p.colluders, c.width), dtype=np.uint32) for _ in noise]
         for table, z in zip(tables, noise, strict=True):
             table[row] = z
-        seen.append(np.concatenate([s[:, row] for s in dealt(p, points, secret, Given(tables)).values()], axis=1))
+        shares = dealt(p, points, secret, Given(tables))
+        seen.append(np.concatenate([table[:, row] for table in shares.values()], axis=1))
     return np.array(seen)
 
 
@@ -224,31 +233,33 @@ TINY = [
 ]
 
 
-def tiny_cases(users: tuple[int, int, int], q: int, sizes: dict[str, int]):
-    """The parameters, every noise of a row, and secrets."""
-    p = round_of(*users, q, **sizes)
+def every_noise(p: Parameters) -> list[list[Symbols]]:
+    """Every noise of a row."""
     c = construction(p)
-    noises = [list(z) for z in product(all_noise(q, p.colluders, c.width), repeat=len(c.share_names))]
-    place = [(0,), (0, 1), (1, 0)][1 if c.rows > 1 else 0 :]
-    secrets = [
-        Secret(np.array(at[: c.rows], np.uint32), np.full(c.rows, mask, np.uint32))
-        for at in place[: 2 if c.rows > 1 else 1]
-        for mask in (1, 3, q - 1)
-    ]
-    return p, noises, secrets
+    return [list(z) for z in product(all_noise(p.field, p.colluders, c.width), repeat=len(c.share_names))]
+
+
+def secrets(p: Parameters) -> list[Secret]:
+    """Secrets that differ in the last row."""
+    c = construction(p)
+    places = [(s,) * c.rows for s in range(c.order)] if p.picks else list(permutations(range(c.rows)))
+    masks = (1, 3, p.field - 1)
+    return [Secret(np.array(at, np.uint32), np.full(c.rows, r, np.uint32)) for at in places for r in masks]
 
 
 @pytest.mark.parametrize(("users", "q", "sizes"), TINY, ids=str)
-def test_what_t_users_hold_of_a_row_is_uniform_whatever_the_secret_and_what_more_hold_is_not(
+def test_what_t_users_hold_is_uniform_whatever_the_secret_and_what_more_hold_depends_on_it(
     users: tuple[int, int, int], q: int, sizes: dict[str, int]
 ) -> None:
-    p, noises, secrets = tiny_cases(users, q, sizes)
-    N, T = p.users, p.colluders
-    for secret in secrets:
+    p = round_of(*users, q, **sizes)
+    noises, hidden, told = every_noise(p), secrets(p), Counter()
+    for secret in hidden:
         view = views(p, secret, noises, len(secret.place) - 1)
-        assert all(is_uniform(view, holders, len(noises)) for holders in combinations(range(N), T))
-        more = len(noises) ** (T + 1) // len(noises) ** T * len(noises)
-        assert not any(is_uniform(view, holders, more) for holders in combinations(range(N), T + 1))
+        for holders in combinations(range(p.users), p.colluders):
+            assert is_uniform(view, holders, len(noises))
+        for holders in combinations(range(p.users), p.colluders + 1):
+            told[holders, *sorted(map(tuple, view[:, list(holders)].reshape(len(view), -1).tolist()))] += 1
+    assert set(told.values()) == {1}, "one user more tells any two secrets apart"
 
 
 def no_noise(noise: list[Symbols]) -> list[Symbols]:
@@ -268,9 +279,167 @@ def never_the_largest(noise: list[Symbols]) -> list[Symbols]:
 @pytest.mark.parametrize("sabotage", [no_noise, one_noise_for_all, never_the_largest])
 @pytest.mark.parametrize(("users", "q", "sizes"), TINY, ids=str)
 def test_shares_with_spoilt_noise_are_found_not_to_be_uniform(
-    users: tuple[int, int, int], q: int, sizes: dict[str, int], sabotage
+    users: tuple[int, int, int], q: int, sizes: dict[str, int], sabotage: Sabotage
 ) -> None:
-    p, noises, secrets = tiny_cases(users, q, sizes)
-    view = views(p, secrets[-1], [sabotage(noise) for noise in noises], 0)
+    p = round_of(*users, q, **sizes)
+    noises = every_noise(p)
+    view = views(p, secrets(p)[-1], [sabotage(noise) for noise in noises], 0)
     for holders in combinations(range(p.users), p.colluders):
         assert not is_uniform(view, holders, len(noises))
+
+
+# Blocks of rows
+
+
+@pytest.mark.parametrize("symbols", [1, 200, 333, 500])
+@pytest.mark.parametrize("sizes", BLOCKED, ids=str)
+def test_shares_are_those_of_their_noise_wherever_blocks_end(
+    sizes: dict[str, int], symbols: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_small_blocks(monkeypatch, symbols)
+    p = round_of(4, 3, 1, 97, **sizes)
+    check_shares_of(p, choose_points(p), "blocks")
+
+
+@pytest.mark.parametrize("sizes", BLOCKED, ids=str)
+def test_blocks_cover_every_row_once_and_stay_valid_while_the_next_is_drawn(
+    sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_small_blocks(monkeypatch)
+    p = round_of(4, 3, 1, **sizes)
+    c, rows, before = construction(p), [], None
+    for block in share_blocks(p, choose_points(p), draw_secret(p, source("cover")), source("cover")):
+        assert block.start % c.check_rows == 0
+        assert tuple(block.shares) == c.share_names
+        assert {t.shape for t in block.shares.values()} == {(4, block.stop - block.start, c.width)}
+        rows += range(block.start, block.stop)
+        if before:
+            assert all(np.array_equal(before[0].shares[name], kept) for name, kept in before[1].items())
+        before = block, {name: table.copy() for name, table in block.shares.items()}
+    assert rows == list(range(c.rows))
+    assert c.rows > 2 * c.block_rows
+
+
+# What an auditor finds in shares
+
+
+class Audited:
+    """Honest shares of one sender, to be spoilt."""
+
+    def __init__(self, **sizes: int):
+        self.p = p = round_of(5, 4, 2, 4281076801, **sizes)
+        self.c, self.points, self.secret = construction(p), choose_points(p), draw_secret(p, source("audit"))
+        self.quorum = p.colluders + (1 if p.picks else p.blocks)
+        self.shares = dealt(p, self.points, self.secret, source("audit"))
+
+    def check(
+        self, users: Sequence[int] = range(1, 6), rows: slice = slice(None), secret: Secret | None = None
+    ) -> list[int]:
+        some = {name: table[[m - 1 for m in users]][:, rows] for name, table in self.shares.items()}
+        first = rows.start or 0
+        return self.c.check_shares(self.points, users, first, some, secret).tolist()
+
+    def add(self, name: str, row: int, by: dict[int, int], block: int = 0) -> Audited:
+        """Share something else: add so much to entries of what a row is at the point of the block."""
+        other = copy.deepcopy(self)
+        p, table = other.p, other.shares[name]
+        nodes = self.points.beta[: p.blocks + p.colluders]
+        basis = [r[block] for r in oracle.lagrange_matrix(nodes, self.points.alpha, p.field)]
+        for (m, l_m), (entry, v) in product(enumerate([1] * 5 if p.picks else basis), by.items()):
+            table[m, row, entry] = (int(table[m, row, entry]) + v * l_m) % p.field
+        return other
+
+
+AUDITED = [{"L": 7, "K": 3}, {"L": 7, "K": 3, "D": 1}, {"L": 60, "K": 10, "P": 2}, {"L": 600, "K": 6, "P": 1}]
+
+
+@pytest.fixture(scope="module", params=AUDITED, ids=str)
+def audited(request: pytest.FixtureRequest) -> Audited:
+    return Audited(**request.param)
+
+
+def test_honest_shares_of_as_many_users_as_determine_them_are_accepted(audited: Audited) -> None:
+    place, rows = audited.secret.place.tolist(), audited.c.rows
+    if not audited.p.picks:
+        place = [place.index(i) for i in range(rows)]
+    for users in oracle.subsets([3, 1, 5, 2, 4], audited.quorum):
+        assert audited.check(users) == audited.check(users, secret=audited.secret) == place
+    for first in range(rows):
+        part = slice(first, min(first + 3, rows))
+        assert audited.check(rows=part, secret=audited.secret) == place[part]
+    for few in combinations(range(1, 6), audited.quorum - 1):
+        with pytest.raises(BadData, match="do not determine"):
+            audited.check(few)
+
+
+def test_one_changed_symbol_is_found(audited: Audited) -> None:
+    quorum = range(1, audited.quorum + 1)
+    for name, table in audited.shares.items():
+        _, rows, width = table.shape
+        for m, i, j in product(range(5), range(min(rows, 3)), range(width)):
+            kept = int(table[m, i, j])
+            table[m, i, j] = (kept + 1 + 7 * j) % audited.p.field
+            with pytest.raises(BadData, match="one polynomial"):
+                audited.check()
+            if m < audited.quorum:  # without an answer beyond the quorum the secret is needed for some
+                with pytest.raises(BadData):
+                    audited.check(quorum, secret=audited.secret)
+            if m < audited.quorum and name in "fg":
+                with pytest.raises(BadData):
+                    audited.check(quorum)
+            table[m, i, j] = kept
+
+
+def test_the_secret_of_somebody_else_is_found(audited: Audited) -> None:
+    place, mask, q = audited.secret.place, audited.secret.mask, audited.p.field
+    swapped = place.copy()
+    swapped[[0, 1]] = place[[1, 0]] if not audited.p.picks else (place[[0, 1]] + 1) % audited.c.order
+    more = mask.copy()
+    more[-1] = more[-1] % (q - 1) + 1
+    others = Secret(swapped, mask), Secret(place, more), draw_secret(audited.p, source("somebody else"))
+    for other in others:
+        assert not audited.c.check_secret(other)
+        with pytest.raises(BadData, match="sender's secret"):
+            audited.check(secret=other)
+
+
+def test_a_selector_with_anything_but_one_1_is_found() -> None:
+    audited = Audited(L=7, K=3)
+    k = audited.check()[2]
+    block, entry = divmod(k, 4)
+    for by in ({entry: 1}, {entry: -1}, {(entry + 1) % 4: 1}, {(entry + 1) % 4: 5}):
+        with pytest.raises(BadData, match="exactly one 1"):
+            audited.add("f", 2, by, block).check()
+    with pytest.raises(BadData, match="the selector times a mask"):
+        audited.add("h", 2, {(entry + 1) % 4: 1}, block).check()
+    moved = audited.add("f", 2, {entry: -1}, block).add("f", 2, {3: 1}, 1)
+    with pytest.raises(BadData, match="the gradient's end"):
+        moved.add("h", 2, {entry: -int(audited.secret.mask[k])}, block).check()
+
+
+@pytest.mark.parametrize("sizes", AUDITED[2:], ids=str)
+def test_shares_that_are_no_moments_of_a_place_are_found(sizes: dict[str, int]) -> None:
+    audited = Audited(**sizes)
+    c, q, row = audited.c, audited.p.field, 3
+    s, W, gamma = int(audited.secret.place[row]), c.width, c.gamma
+    scale = pow(int(audited.secret.mask[row]), -1, q)
+    own = [scale * pow(gamma, s * j, q) % q for j in range(W)]
+
+    def instead(vector: list[int]) -> Audited:
+        return audited.add("g", row, {j: v - own[j] for j, v in enumerate(vector)})
+
+    moved = [5 * pow(gamma, (s + 1) * j, q) % q for j in range(W)]
+    assert instead(moved).check()[row] == (s + 1) % c.order, "another place, or another factor, is as good"
+    root = pow(gamma, s, q) * oracle.smallest_generator(q) % q  # the order of this is no divisor of n
+    bad = [
+        [0] * W,
+        [*own[:-1], own[-1] + 1],
+        [own[0] + 1, *own[1:]],
+        [a + b for a, b in zip(own, moved, strict=True)],
+        [pow(root, j, q) for j in range(W)],
+        [0, *own[1:]],
+        [1] + [0] * (W - 1),
+    ]
+    for vector in bad:
+        with pytest.raises(BadData, match="moments"):
+            instead(vector).check()

@@ -14,10 +14,16 @@ from hypothesis import strategies as st
 
 from topk_secagg.algebra.field import DEFAULT_FIELD
 from topk_secagg.errors import UsageError
+from topk_secagg.protocol.constructions import construction
+from topk_secagg.protocol.messages import AnswerShape
+from topk_secagg.protocol.moments import Moments
 from topk_secagg.protocol.parameters import PARAMETER_NAMES, Parameters, quantisation_scale
 
 GOOD: dict[str, Any] = {"users": 5, "survivors": 4, "colluders": 2, "top_k": 3, "length": 20}
-ROTATION: dict[str, Any] = {**GOOD, "construction": "rotation", "picks": 2}
+MOMENTS: dict[str, Any] = {**GOOD, "construction": "moments", "picks": 2}
+LARGEST = 2**32 - 5
+fields = st.integers(11, LARGEST).map(oracle.next_prime)
+clips = st.floats(1e-200, 1e9, exclude_min=True) | st.sampled_from([0.1, 0.3, 1.0, 2.0**-20, 1e-5])
 
 
 def refused(match: str, **raw: Any) -> None:
@@ -27,125 +33,123 @@ def refused(match: str, **raw: Any) -> None:
     assert caught.value.hint
 
 
-def test_the_good_parameters_are_good() -> None:
-    Parameters.choose(**GOOD)
-    Parameters.choose(**ROTATION)
+def moments(**raw: Any) -> Moments:
+    c = construction(Parameters.choose(**raw))
+    assert isinstance(c, Moments)
+    return c
 
 
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"colluders": 0}, "at least one colluder"),
-        ({"colluders": -1}, "at least one colluder"),
-        ({"colluders": 4}, "leave nothing to hide in"),
-        ({"colluders": 5}, "leave nothing to hide in"),
-        ({"survivors": 2}, "leave nothing to hide in"),
+        ({"colluders": 0}, "at least one must be tolerated"),
+        ({"colluders": -1}, "at least one must be tolerated"),
+        ({"colluders": 4}, "leave nobody to hide among"),
+        ({"survivors": 2}, "leave nobody to hide among"),
         ({"survivors": 6}, "6 survivors of 5 users"),
         ({"users": 3}, "4 survivors of 3 users"),
         ({"users": 0}, "4 survivors of 0 users"),
-        ({"users": -5}, "4 survivors of -5 users"),
-        ({"blocks": 0}, "0 blocks do not fit"),
-        ({"blocks": -1}, "-1 blocks do not fit"),
-        ({"blocks": 3}, "3 blocks do not fit"),
         ({"field": 91}, "91 is not a prime"),
-        ({"field": 2**31}, "is not a prime"),
         ({"field": 2**32 + 15}, "is not a prime below"),
         ({"field": 2**61 - 1}, "is not a prime below"),
         ({"field": 1}, "is not a prime"),
-        ({"field": 0}, "is not a prime"),
         ({"field": -7}, "is not a prime"),
-        ({"field": 7}, "the field has 7 elements, and 5 \\+ 4 points are needed"),
-        ({"length": 0, "top_k": 0}, "a gradient of 0 coordinates"),
-        ({"length": -1}, "a gradient of -1 coordinates"),
-        ({"length": 2**32}, "a gradient of 4294967296 coordinates"),
+        ({"field": 7}, "a field of 7 elements has no 5 \\+ 4 distinct points"),
+        ({"length": 0, "top_k": 0}, "0 coordinates"),
+        ({"length": -1}, "-1 coordinates"),
+        ({"length": 2**32}, "4294967296 coordinates"),
         ({"top_k": 0}, "cannot select 0 of 20"),
-        ({"top_k": -2}, "cannot select -2 of 20"),
         ({"top_k": 21}, "cannot select 21 of 20"),
         ({"clip": 0.0}, "the clip is 0"),
         ({"clip": -1.0}, "the clip is -1"),
         ({"clip": math.nan}, "the clip is nan"),
         ({"clip": math.inf}, "the clip is inf"),
+        ({"clip": 1.7e308}, "the clip is 1.7e"),
         ({"clip": 1e9}, "has no room for 5 values"),
-        ({"clip": 1.7e308}, "has no room for 5 values"),
         ({"clip": 5e-324}, "has no room for 5 values"),
+        ({"max_weight": 0.0}, "the largest weight is 0"),
+        ({"max_weight": math.nan}, "the largest weight is nan"),
+        ({"max_weight": 1e9}, "has no room for 5 values"),
         ({"field": 11, "clip": 1.01}, "has no room for 5 values"),
-        ({"construction": "shuffle"}, "unknown construction 'shuffle'"),
-        ({"elimination": "sparse"}, "unknown elimination 'sparse'"),
-        ({"picks": 2}, "picks belong to the construction rotation"),
     ],
     ids=str,
 )
 def test_what_no_round_can_be_is_refused(change: dict[str, Any], match: str) -> None:
-    refused(match, **{**GOOD, **change})
+    for good in (GOOD, MOMENTS):
+        Parameters.choose(**good)
+        refused(match, **{**good, **change})
 
 
 @pytest.mark.parametrize(
-    ("change", "match"),
+    ("good", "change", "match"),
     [
-        ({"picks": 0}, "0 picks per bucket"),
-        ({"picks": -3}, "-3 picks per bucket"),
-        ({"picks": 11}, "cannot pick 11 of the 10 places"),
-        ({"top_k": 0}, "cannot select 0 of 20"),
-        ({"blocks": 0}, "0 blocks do not fit"),
+        (GOOD, {"blocks": 0}, "D = 0 blocks do not fit"),
+        (GOOD, {"blocks": 3}, "D = 3 blocks do not fit"),
+        (GOOD, {"construction": "shuffle"}, "unknown construction 'shuffle'"),
+        (GOOD, {"construction": "rotation"}, "unknown construction 'rotation'"),
+        (GOOD, {"picks": 2}, "picks and spare answers belong to the construction moments"),
+        (GOOD, {"spare": 0}, "picks and spare answers belong to the construction moments"),
+        (MOMENTS, {"blocks": 2}, "blocks belong to the construction permutation"),
+        (MOMENTS, {"picks": 0}, "0 picks per bucket"),
+        (MOMENTS, {"picks": 21}, "cannot pick 21 of the 20 coordinates"),
+        (MOMENTS, {"top_k": 20, "picks": 3}, "cannot pick 3 of the 2 coordinates .* close to L"),
+        (MOMENTS, {"top_k": 19, "length": 19}, "cannot pick 2 of the 1 coordinates"),
+        (MOMENTS, {"spare": -1}, "-1 spare answers"),
+        (MOMENTS, {"field": 11, "length": 23}, "a field of 11 elements has no 12 places"),
     ],
     ids=str,
 )
-def test_what_no_rotation_can_be_is_refused(change: dict[str, Any], match: str) -> None:
-    refused(match, **{**ROTATION, **change})
+def test_what_a_construction_cannot_be_is_refused(good: dict[str, Any], change: dict[str, Any], match: str) -> None:
+    refused(match, **{**good, **change})
 
 
-def test_syndromes_need_a_point_for_every_place_of_a_block() -> None:
-    raw = {**GOOD, "field": 11, "blocks": 1, "elimination": "syndrome"}
-    assert Parameters.choose(**{**raw, "length": 10}).width == 10
-    refused("syndromes need a field larger than a block of 11", **{**raw, "length": 11})
-    assert Parameters.choose(**{**raw, "length": 11, "elimination": "dense"}).width == 11
+RECORDED = {
+    "permutation": [{"scale": 1}, {"scale": 0}, {"picks": 1}, {"buckets": 2}, {"spare": 0}, {"max_weight": 2.0}],
+    "moments": [{"buckets": 0}, {"buckets": 1}, {"buckets": 3}, {"picks": 1}, {"blocks": 1}, {"spare": -2}],
+}
 
 
-@pytest.mark.parametrize(
-    "change", [{"scale": 1}, {"scale": 0}, {"scale": 429496728}, {"picks": 1}, {"buckets": 2}], ids=str
-)
-def test_recorded_permutation_parameters_must_fit_each_other(change: dict[str, Any]) -> None:
-    p = Parameters.choose(**GOOD)
+@pytest.mark.parametrize(("name", "change"), [(n, c) for n in RECORDED for c in RECORDED[n]], ids=str)
+def test_recorded_parameters_must_fit_each_other(name: str, change: dict[str, Any]) -> None:
+    p = Parameters.choose(**{**(MOMENTS if name == "moments" else GOOD), "top_k": 4})
     with pytest.raises(UsageError):
         replace(p, **change)
 
 
-@pytest.mark.parametrize(
-    "change", [{"buckets": 0}, {"buckets": 1}, {"buckets": 3}, {"buckets": 4}, {"picks": 1}], ids=str
-)
-def test_recorded_rotation_parameters_must_fit_each_other(change: dict[str, Any]) -> None:
-    p = Parameters.choose(**{**ROTATION, "top_k": 4})
-    assert (p.buckets, p.picks, p.blocks) == (2, 2, 2)
-    with pytest.raises(UsageError):
-        replace(p, **change)
+@pytest.mark.parametrize("name", ["users", "survivors", "colluders", "top_k", "length", "field", "picks"])
+def test_numbers_beyond_any_float_are_refused(name: str) -> None:
+    for raw in (GOOD, MOMENTS):
+        refused(".", **{**raw, name: 10**400})
 
 
-def test_the_field_is_any_prime_with_room_for_the_points() -> None:
+@pytest.mark.parametrize("good", [GOOD, MOMENTS], ids=["permutation", "moments"])
+def test_the_field_is_any_prime_with_room_for_the_points_and_the_values(good: dict[str, Any]) -> None:
     for q in range(9, 600):
-        raw = {**GOOD, "field": q, "clip": 0.25}
+        raw = {**good, "field": q, "clip": 0.25}
         if oracle.is_prime(q):
             assert Parameters.choose(**raw).field == q
         else:
             refused("is not a prime", **raw)
 
 
-@pytest.mark.parametrize(("N", "U", "q"), [(4, 3, 7), (5, 2, 7), (9, 4, 13), (9, 8, 17)])
-def test_a_field_without_room_for_one_step_of_every_user_is_refused(N: int, U: int, q: int) -> None:
-    """q > 2 N is needed: below, N values of one step wrap, whatever the clip."""
+@pytest.mark.parametrize("raw", [{}, {"construction": "moments", "picks": 1}], ids=str)
+@pytest.mark.parametrize(("N", "U", "q"), [(4, 3, 7), (5, 2, 7), (9, 4, 13), (9, 8, 17), (9, 2, 13), (10, 2, 17)])
+def test_a_field_without_room_for_one_step_of_every_user_is_refused(
+    N: int, U: int, q: int, raw: dict[str, Any]
+) -> None:
+    """q > 2 N is needed: below, N values of one step wrap. So the 2 N - T points of moments always fit."""
     assert N + U <= q <= 2 * N
     for clip in (0.1, 0.5):
-        refused("has no room", users=N, survivors=U, colluders=1, top_k=1, length=4, field=q, clip=clip)
-
-
-@pytest.mark.parametrize("name", ["users", "survivors", "colluders", "top_k", "length", "blocks", "field"])
-@pytest.mark.parametrize("raw", [GOOD, ROTATION], ids=["permutation", "rotation"])
-def test_numbers_beyond_any_float_are_refused(raw: dict[str, Any], name: str) -> None:
-    refused(".", **{**raw, name: 10**400})
+        refused("has no room", users=N, survivors=U, colluders=1, top_k=1, length=4, field=q, clip=clip, **raw)
 
 
 def test_all_constraints_hold_at_their_bounds() -> None:
-    p = Parameters.choose(users=2, survivors=2, colluders=1, top_k=1, length=1, field=5, clip=1.0)
-    assert (p.blocks, p.scale, p.width, p.rows, p.entries, p.quorum) == (1, 1, 1, 1, 1, 2)
+    raw = {"users": 2, "survivors": 2, "colluders": 1, "top_k": 1, "length": 1, "field": 5, "clip": 1.0}
+    p, m = Parameters.choose(**raw), moments(**raw, construction="moments", picks=1)
+    assert (p.blocks, p.scale, construction(p).width, construction(p).rows) == (1, 1, 1, 1)
+    assert (m.order, m.gamma, m.width, m.rows, m.entries) == (1, 1, 1, 1, 1)
+    assert moments(**{**raw, "length": 4}, construction="moments", picks=1).order == 4
+    refused("no 5 places", **{**raw, "length": 5}, construction="moments", picks=1)
     assert Parameters.choose(**{**GOOD, "length": 2**32 - 1}).length == 2**32 - 1
 
 
@@ -154,112 +158,117 @@ def test_all_constraints_hold_at_their_bounds() -> None:
 
 def test_defaults() -> None:
     p = Parameters.choose(**GOOD)
-    assert (p.blocks, p.field, p.construction) == (4 - 2, DEFAULT_FIELD, "permutation")
-    assert (p.picks, p.buckets, p.elimination, p.clip) == (0, 0, "auto", 1.0)
-    assert DEFAULT_FIELD == 2**32 - 5
-    q = Parameters.choose(**{**ROTATION, "length": 400, "top_k": 30, "picks": None})
-    assert (q.picks, q.buckets) == (4, 8)
+    assert (p.blocks, p.field, p.construction) == (4 - 2, 4281076801, "permutation")
+    assert (p.picks, p.buckets, p.spare, p.clip, p.max_weight) == (0, 0, None, 1.0, 1.0)
+    m = Parameters.choose(**{**MOMENTS, "length": 400, "top_k": 30, "picks": None})
+    assert (m.picks, m.buckets, m.blocks, m.spare, m.field) == (4, 8, 2, None, 4281076801)
 
 
 def test_sizes_of_a_permutation_round() -> None:
     p = Parameters.choose(users=10, survivors=8, colluders=3, top_k=7, length=101)
-    assert (p.width, p.rows, p.groups, p.entries, p.quorum) == (21, 101, 1, 7, 8)
-    assert p.share_bytes == 2 * 101 * 21 * 4
-    assert p.offline_bytes == 100 * p.share_bytes
-    assert p.check_rows == 1
+    c = construction(p)
+    assert (c.width, c.rows, c.entries, c.beta_count, c.index_bound, c.check_rows) == (21, 101, 7, 8, 101, 1)
+    for survivors, fallback in ((8, False), (10, False), (10, True)):
+        assert c.answer_shape(survivors, fallback=fallback) == AnswerShape(5, 8, 1, 21)
+    assert (c.share_bytes, c.answer_bytes(9)) == (2 * 101 * 21 * 4, 21 * 4)
+    assert c.offline_bytes == 100 * c.share_bytes
 
 
-def test_sizes_of_a_rotation_round() -> None:
-    p = Parameters.choose(
-        users=10, survivors=8, colluders=3, top_k=21, length=101, construction="rotation", picks=2
-    )
-    assert p.buckets == 15  # the smallest multiple of 5 with 2 B >= 21
-    assert (p.width, p.rows, p.groups, p.entries, p.quorum) == (7, 30, 3, 30, 8)
-    assert p.share_bytes == 2 * 30 * 7 * 4
-    assert p.check_rows == p.block_rows == 30
+def test_sizes_of_a_moments_round() -> None:
+    raw = {"users": 10, "survivors": 5, "colluders": 3, "top_k": 21, "length": 2101, "construction": "moments"}
+    c = moments(**raw, picks=2)
+    assert (c.p.buckets, c.places, c.order, c.width, c.rows, c.beta_count) == (11, 191, 192, 40, 22, 7)
+    assert (c.entries, c.index_bound, c.check_rows) == (22, 192, 2**16 // 160)
+    assert c.share_bytes == 22 * 40 * 4
+    shapes = {  # by the spare answers and the survivors: D, the quorum, the groups, and 2 |U1| P
+        (None, 10): AnswerShape(2, 5, 6, 40),
+        (None, 5): AnswerShape(2, 5, 6, 20),
+        (0, 10): AnswerShape(7, 10, 2, 40),
+        (0, 6): AnswerShape(3, 6, 4, 24),
+        (2, 10): AnswerShape(5, 8, 3, 40),
+        (2, 7): AnswerShape(2, 5, 6, 28),
+        (2, 5): AnswerShape(2, 5, 6, 20),
+        (99, 10): AnswerShape(2, 5, 6, 40),
+    }
+    for (spare, survivors), shape in shapes.items():
+        sparing = moments(**raw, picks=2, spare=spare)
+        assert sparing.answer_shape(survivors) == shape
+        assert sparing.answer_bytes(survivors) == shape.groups * shape.width * 4
+        assert sparing.answer_shape(survivors, fallback=True) == c.answer_shape(survivors)
+    small = moments(**raw, picks=2, field=65521, spare=0)
+    assert (small.order, small.share_bytes, small.answer_bytes(10)) == (195, 22 * 40 * 2, 2 * 40 * 2)
+    full = moments(**{**raw, "top_k": 80}, picks=8)
+    assert (full.places, full.order, full.width, full.answer_shape(10).width) == (211, 216, 160, 160)
 
 
-def test_the_papers_own_experiment() -> None:
-    resnet = {"users": 10, "survivors": 5, "colluders": 3, "length": 272_474, "top_k": 2725}
-    p = Parameters.choose(**resnet)
-    assert p.share_bytes == pytest.approx(297e9, rel=0.01)
-    r = Parameters.choose(**resnet, construction="rotation", picks=4)
-    assert r.share_bytes == pytest.approx(8.7e6, rel=0.01)
-
-
-@given(st.integers(1, 500), st.integers(1, 12), st.integers(1, 8), st.data())
-def test_buckets_are_the_smallest_multiple_of_d_with_room_for_k(
-    L: int, P: int, D: int, data: st.DataObject
+@given(st.integers(1, 500), st.integers(1, 16), st.data())
+def test_buckets_are_as_few_as_hold_k_and_order_and_gamma_are_those_of_the_oracle(
+    L: int, P: int, data: st.DataObject
 ) -> None:
     K = data.draw(st.integers(1, L))
-    B = next(b for b in range(D, L * D + D, D) if b * P >= K)
-    raw = {"users": D + 1, "survivors": D + 1, "colluders": 1, "top_k": K, "length": L}
-    if math.ceil(L / B) < P:
-        refused("cannot pick", **raw, construction="rotation", picks=P)
-        return
-    p = Parameters.choose(**raw, construction="rotation", picks=P)
-    assert p.buckets == B
-    assert p.width == math.ceil(L / B)
-    assert p.groups * p.blocks == p.buckets
-    assert p.entries == p.rows == B * P >= K
-    assert p.width * p.buckets >= p.length > (p.width - 1) * p.buckets
+    q = data.draw(st.sampled_from([11, 97, 509, 65521, DEFAULT_FIELD, LARGEST]) | fields)
+    B = next(b for b in range(1, L + 1) if b * P >= K)
+    M = oracle.place_count(L, B)
+    raw = {"users": 3, "survivors": 3, "colluders": 1, "top_k": K, "length": L, "field": q, "clip": 0.1}
+    if L // B < P:
+        refused("cannot pick", **raw, construction="moments", picks=P)
+    elif q - 1 < M:
+        refused(f"no {M} places", **raw, construction="moments", picks=P)
+    else:
+        c = moments(**raw, construction="moments", picks=P)
+        n = oracle.order_of_places(M, q)
+        assert (c.p.buckets, c.places, c.entries) == (B, M, B * P)
+        assert (c.order, c.gamma) == (n, oracle.element_of_order(n, q))
+        assert c.width == oracle.moment_count(3, P, n)
+
+
+def test_the_costs_of_the_papers_own_experiment() -> None:
+    resnet = {"users": 10, "survivors": 5, "colluders": 3, "length": 272_474, "top_k": 2725}
+    assert construction(Parameters.choose(**resnet)).share_bytes == pytest.approx(297e9, rel=0.01)
+    for P, pair, online in ((1, 218_000, 90_000), (2, 436_160, 90_000), (4, 872_960, 90_000), (8, 1_745_920, 91_000)):
+        c = moments(**resnet, construction="moments", picks=P)
+        assert c.share_bytes == pair
+        assert c.offline_bytes == 100 * pair
+        assert c.masked_bytes + c.answer_bytes(7) == pytest.approx(online, rel=0.01)
+    sparing = moments(**resnet, construction="moments", spare=0)
+    assert sparing.masked_bytes + sparing.answer_bytes(10) == pytest.approx(45_000, rel=0.01)
+    assert sparing.masked_bytes + sparing.answer_bytes(10, fallback=True) == pytest.approx(123_000, rel=0.01)
 
 
 @given(st.integers(1, 10**6), st.integers(1, 8), st.integers(2, 40))
-def test_blocks_of_rows_are_bounded_and_hold_whole_groups(L: int, D: int, extra: int) -> None:
+def test_blocks_of_rows_are_bounded_and_hold_whole_checks(L: int, D: int, extra: int) -> None:
     raw = {"users": D + extra, "survivors": D + 1, "colluders": 1, "top_k": max(1, L // 100), "length": L}
-    p = Parameters.choose(**raw)
-    assert 1 <= p.block_rows <= p.rows
-    assert p.block_rows == 1 or p.block_rows * p.users * p.width <= 2**20
-    for picks in (1, 4):
-        if picks <= L // (2 * D * picks):
-            r = Parameters.choose(**raw, construction="rotation", picks=picks)
-            unit = r.blocks * r.picks
-            assert r.block_rows % unit == 0
-            assert unit <= r.block_rows <= max(r.rows, unit)
-            assert r.block_rows == unit or r.block_rows * r.users * r.width <= 2**20
-
-
-def test_auto_takes_syndromes_only_when_they_are_fewer_and_there_are_points_for_them() -> None:
-    p = Parameters.choose(**{**GOOD, "length": 1000, "top_k": 10, "blocks": 2, "field": 499, "clip": 0.1})
-    assert p.width == 500
-    assert not p.by_syndromes(4), "a block has more places than the field has points"
-    p = Parameters.choose(**{**GOOD, "length": 1000, "top_k": 62, "blocks": 2})
-    assert [p.sparsity(n) for n in (4, 5)] == [248, 310]
-    assert p.by_syndromes(4)
-    assert p.answer_width(4) == 496
-    assert not p.by_syndromes(5)
-    assert p.answer_width(5) == 500
-    r = Parameters.choose(**{**ROTATION, "length": 1000, "top_k": 40})
-    assert (r.width, r.sparsity(4), r.answer_width(4)) == (50, 8, 16)
-
-
-@pytest.mark.parametrize("elimination", ["dense", "syndrome"])
-def test_a_chosen_elimination_is_taken_whatever_its_size(elimination: str) -> None:
-    for top_k in (1, 20):
-        p = Parameters.choose(**{**GOOD, "top_k": top_k, "elimination": elimination})
-        assert p.by_syndromes(4) == (elimination == "syndrome")
-        assert p.answer_width(4) == (8 * top_k if elimination == "syndrome" else p.width)
+    rounds = [Parameters.choose(**raw)]
+    rounds += [Parameters.choose(**raw, construction="moments", picks=P) for P in (1, 4) if L >= 100 * P]
+    for c in map(construction, rounds):
+        assert c.block_rows % c.check_rows == 0
+        assert 1 <= c.block_rows <= max(c.rows, c.check_rows)
+        assert c.block_rows == c.check_rows or c.block_rows * c.p.users * c.width <= 2**20
 
 
 def test_what_a_session_records_makes_the_same_parameters() -> None:
-    for raw in (GOOD, ROTATION):
+    for raw in (GOOD, MOMENTS, {**MOMENTS, "spare": 1}):
         p = Parameters.choose(**raw)
         assert tuple(p.as_dict()) == PARAMETER_NAMES
         assert Parameters(**p.as_dict()) == p
 
 
-# The scale: no sum may wrap
+def test_a_line_names_the_parameters_by_the_letters_of_the_paper() -> None:
+    assert Parameters.choose(**GOOD).summary() == "N 5, U 4, T 2, K 3, L 20, q 4281076801, permutation, D 2"
+    assert moments(**MOMENTS, spare=1).p.summary() == (
+        "N 5, U 4, T 2, K 3, L 20, q 4281076801, moments, P 2, B 2, n 10, spare 1"
+    )
 
-fields = st.integers(11, DEFAULT_FIELD).map(oracle.next_prime)
-clips = st.floats(1e-200, 1e9, exclude_min=True) | st.sampled_from([0.1, 0.3, 1.0, 2.0**-20, 1e-5])
+
+# The scale: no sum may wrap
 
 
 @pytest.mark.parametrize(
     ("q", "N", "clip", "scale"),
     [
-        (DEFAULT_FIELD, 10, 1.0, 214748364),
-        (DEFAULT_FIELD, 5, 0.5, 858993458),
+        (DEFAULT_FIELD, 10, 1.0, 214053840),
+        (65521, 10, 1.0, 3276),
+        (LARGEST, 5, 0.5, 858993458),
         (83, 5, 1.0, 8),
         (97, 3, 0.25, 64),
         (97, 7, 7.0, 0),
@@ -268,9 +277,12 @@ clips = st.floats(1e-200, 1e9, exclude_min=True) | st.sampled_from([0.1, 0.3, 1.
     ],
 )
 def test_steps_per_unit(q: int, N: int, clip: float, scale: int) -> None:
-    assert (
-        quantisation_scale(q, N, clip) == scale == math.floor(Fraction((q - 1) // 2) / (N * Fraction(clip)))
-    )
+    assert quantisation_scale(q, N, clip) == scale == math.floor(Fraction((q - 1) // 2) / (N * Fraction(clip)))
+
+
+def test_weights_take_room_as_the_clip_does() -> None:
+    heavy, wide = Parameters.choose(**GOOD, clip=0.5, max_weight=6.0), Parameters.choose(**GOOD, clip=3.0)
+    assert heavy.scale == wide.scale == quantisation_scale(DEFAULT_FIELD, 5, 0.5, 6.0)
 
 
 @given(fields, st.integers(2, 1000), clips)
@@ -287,7 +299,7 @@ def test_n_of_the_largest_values_never_wrap(q: int, N: int, clip: float) -> None
     assert p.users * p.largest <= (q - 1) // 2 < p.users * (p.largest + 1)
 
 
-@given(fields, st.integers(2, 1000), st.floats(1e-9, 1e9))
+@given(fields, st.integers(2, 1000), st.floats(1e-9, 1e4))
 def test_a_clip_that_leaves_not_one_step_is_refused(q: int, N: int, factor: float) -> None:
     assume(q > 2 * N)
     clip = (q - 1) // 2 / N * (1 + factor)

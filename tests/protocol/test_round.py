@@ -58,9 +58,7 @@ def test_every_pattern_of_drop_outs_of_permutation_decodes_to_the_plain_sum(
             for u2 in oracle.subsets(u1, D + T):
                 assert whole.decode(len(u1), {n: answers[n] for n in u2}) == (expected, [])
                 tried += 1
-        assert tried == sum(
-            math.comb(N, a) * math.comb(a, b) for a in range(U, N + 1) for b in range(D + T, a + 1)
-        )
+        assert tried == sum(math.comb(N, a) * math.comb(a, b) for a in range(U, N + 1) for b in range(D + T, a + 1))
 
 
 @pytest.mark.parametrize("field", FIELDS)
@@ -148,9 +146,7 @@ def test_messages_of_moments_are_those_of_the_oracle_bit_for_bit(
     assert {m: pairs(x) for m, x in masked.items()} == expected
 
     held = {u: {m: whole.shares[u][m].tables[0].tolist() for m in u1} for u in u2}
-    plain = {
-        u: oracle.answer_moments(expected, held[u], alpha[u - 1], points, D, P, W1, gamma, q) for u in u2
-    }
+    plain = {u: oracle.answer_moments(expected, held[u], alpha[u - 1], points, D, P, W1, gamma, q) for u in u2}
     answers = whole.answers(u1)
     assert {u: answers[u].y.tolist() for u in u2} == plain
 
@@ -224,11 +220,7 @@ def cases(draw: st.DrawFn) -> Case:
         raw = {**draw(sizes(q)), "spare": draw(st.none() | st.integers(0, N))}
     else:
         L = draw(st.integers(1, 40))
-        raw = {
-            "L": L,
-            "K": draw(st.sampled_from([1, L]) | st.integers(1, L)),
-            "D": draw(st.integers(1, U - T)),
-        }
+        raw = {"L": L, "K": draw(st.sampled_from([1, L]) | st.integers(1, L)), "D": draw(st.integers(1, U - T))}
     clips = [c for c in (2.0**-40, 0.001, 0.3, 1.0, 17.5, 1e6) if (q - 1) // 2 / (N * c) >= 1]
     p = round_of(N, U, T, q, clip=draw(st.sampled_from(clips)), **raw)
     u1 = draw(st.permutations(range(1, N + 1)))[: draw(st.integers(U, N))]
@@ -327,9 +319,7 @@ def test_moments_are_exact_where(name: str, kind: str) -> None:
     check_round(case)
 
 
-@pytest.mark.parametrize(
-    "raw", [{"L": 11, "K": 4, "D": 3}, {"L": 2, "K": 1, "D": 3}, {"L": 17, "K": 5, "D": 1}]
-)
+@pytest.mark.parametrize("raw", [{"L": 11, "K": 4, "D": 3}, {"L": 2, "K": 1, "D": 3}, {"L": 17, "K": 5, "D": 1}])
 def test_permutation_is_exact_for_any_length_and_number_of_blocks(raw: dict[str, int]) -> None:
     check_round(edge("tied", **raw))
 

@@ -67,8 +67,8 @@ names, all orders of the keys that make a permutation. That streams with differe
 integers() uniform is the contract of `Randomness`, and tested there. A label asked for twice gives the same
 values twice, as with the cipher.
 
-Nobody who deals or masks is told who he is, so one table serves for all users; what differs is the points alpha_n,
-and the table has them all. Who answers is told so, and has a table of his own.
+A user that deals or masks is not told who it is, so one table serves for all; what differs is the points alpha_n,
+and the table has them all. A user that answers is told, and has tables of its own.
 """
 
 from __future__ import annotations

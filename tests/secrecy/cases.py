@@ -55,7 +55,7 @@ class Case:
 
     def __str__(self) -> str:
         sizes = f"{self.construction} ({self.N},{self.U},{self.T}) L{self.L} K{self.K}"
-        further = {"P": self.P, "D": self.D, "q": self.q, " spare ": self.spare}
+        further = {"P": self.P, "D": self.D, "q": self.q, "spare ": self.spare}
         return sizes + "".join(f" {name}{value}" for name, value in further.items() if value is not None)
 
 
@@ -67,7 +67,7 @@ QUICK = [
     Case(4, 3, 1, L=4, K=2),
     Case(4, 3, 1, L=3, K=2, D=1),
     Case(4, 3, 1, L=5, K=2, few=2),  # D does not divide L
-    Case(4, 3, 1, L=6, K=3, few=2),
+    Case(4, 3, 1, L=6, K=3, few=1),
     Case(4, 3, 2, L=3, K=2),
     Case(4, 3, 2, L=4, K=3),
     Case(5, 4, 2, L=4, K=2),
@@ -81,7 +81,7 @@ QUICK = [
     Case(4, 3, 1, L=15, K=3, P=1, spare=0),  # D = 3, then 2
     Case(4, 3, 1, L=6, K=3, P=2),
     Case(4, 3, 2, L=8, K=2, P=1, spare=0),  # D = 2, then 1; M = 4 < n = 5
-    Case(5, 4, 2, L=12, K=4, P=1, spare=0),  # D = 3, then 2; M = 3 < n = 5
+    Case(5, 4, 2, L=9, K=3, P=1, spare=0),  # D = 3, then 2; M = 3 < n = 5
     # W < n
     Case(3, 2, 1, L=7, K=1, P=1, q=11),  # W = 6, M = 7, n = 10
     Case(3, 2, 1, L=20, K=2, P=1, q=11, spare=0),  # M = n = 10
@@ -90,8 +90,9 @@ QUICK = [
     Case(4, 3, 2, L=10, K=1, P=1),
 ]
 
-# For the command: more joint places and inputs of all picks of a user
-TOGETHER = [
+# For the command: more, and joint places and inputs of all picks of a user
+MORE = [
+    Case(5, 4, 2, L=20, K=4, P=1, spare=0),
     Case(3, 2, 1, L=6, K=2, P=1, spare=0, together=True),  # n = 3
     Case(3, 2, 1, L=3, K=2, P=2, together=True),
     Case(4, 2, 1, L=4, K=2, P=1, spare=0, together=True),
@@ -120,7 +121,7 @@ FULL += [
     for places in range(6, q)
     for K, spare in ((1, None), (2, 0))
 ]
-FULL += [*TOGETHER, Case(3, 2, 1, L=8, K=2, P=1, spare=0, together=True)]
+FULL += [*MORE, Case(3, 2, 1, L=8, K=2, P=1, spare=0, together=True)]
 
 
 def same_sum(lab: Lab, users: list[int], seed: int = 0) -> list[list[Inputs]]:

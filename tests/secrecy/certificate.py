@@ -145,7 +145,9 @@ class Shear:
         columns, noise = lab.shares(place)
         offset, by_drawn = columns[..., 0].reshape(self.shape), columns[..., 1:]
         # a unit more of r adds row i of f without noise to row i of h
-        moved = times(by_drawn, lab.algebra.solver(by_masks).particular, lab.q).reshape(*self.shape, len(rows))
+        moved = times(by_drawn, lab.algebra.solver(by_masks).particular, lab.q).reshape(
+            *self.shape, len(rows)
+        )
         expected = np.zeros_like(moved)
         for i, row in enumerate(rows):
             expected[:, 1, row, :, i] = offset[:, 0, row]

@@ -171,7 +171,9 @@ class Lab:
         secret = draw_secret(p, source)
         drawn = list(self._bounds)
         deal(p, self.points, secret, source)
-        self._discrete = [path for path in drawn if set(self._bounds[path]) != {self.q}]
+        self._discrete = [
+            path for path in drawn if path.endswith("/place") or set(self._bounds[path]) != {self.q}
+        ]
         # the unknowns: what draw_secret asks for comes first, and is counted in `drawn`
         self._streams: dict[str, slice] = {}
         self.unknowns = self.drawn = 0
@@ -219,6 +221,10 @@ class Lab:
     @cached_property
     def place_bounds(self) -> list[range]:
         return [range(bound) for path in self._discrete for bound in self._bounds[path]]
+
+    @property
+    def place_count(self) -> int:
+        return math.prod(map(len, self.place_bounds))
 
     @cached_property
     def places(self) -> list[Place]:
@@ -431,7 +437,9 @@ class Lab:
         """The places that lead from an input to each possible X; to its indices alone, if there are masks."""
         found: dict[Broadcast, list[Place]] = {}
         for place in self.places:
-            heard = Broadcast(self.masking(place, given).index, ()) if self.drawn else self.heard(place, given)
+            heard = (
+                Broadcast(self.masking(place, given).index, ()) if self.drawn else self.heard(place, given)
+            )
             found.setdefault(heard, []).append(place)
         return found
 

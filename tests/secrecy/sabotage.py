@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
-from affine import Joint, View, Witness, compare, view_of
+from affine import Answered, Joint, View, Witness, compare, view_of
 from cases import Case
 from lab import Input, Lab
 
-from topk_secagg.algebra.field import Symbols, add
+from topk_secagg.algebra.field import Symbols, add, multiply
 from topk_secagg.algebra.randomness import Randomness
-from topk_secagg.protocol import parameters, permutation, rotation
-from topk_secagg.protocol.messages import Masked, Secret, Sparse, Terms
-from topk_secagg.protocol.parameters import Parameters
+from topk_secagg.protocol import constructions, moments
+from topk_secagg.protocol.messages import Masked, Secret, Sparse
+from topk_secagg.protocol.moments import Moments
+from topk_secagg.protocol.permutation import Permutation
 
 Spoil = Callable[[list[Symbols]], None]
-BOTH = ("permutation", "rotation")
+Patches = Callable[[], AbstractContextManager[object]]
 
 
 class Spoilt(Randomness):
@@ -71,61 +72,73 @@ class OneStream(Randomness):
         return self._inner.child("noise 0" if label.startswith("noise") else label)
 
 
-def of_f_left_out(drawn: list[Symbols]) -> None:
+def first_left_out(drawn: list[Symbols]) -> None:
     if len(drawn) == 1:
         drawn[-1][:] = 0
 
 
-def of_h_left_out(drawn: list[Symbols]) -> None:
+def second_left_out(drawn: list[Symbols]) -> None:
     if len(drawn) == 2:
         drawn[-1][:] = 0
 
 
-def of_f_again_in_h(drawn: list[Symbols]) -> None:
+def first_again(drawn: list[Symbols]) -> None:
     if len(drawn) == 2:
         drawn[-1][:] = drawn[0]
 
 
-def of_f_shared_by_two_rows(drawn: list[Symbols]) -> None:
+def first_shared_by_two_rows(drawn: list[Symbols]) -> None:
     """One of the T noise vectors; the others stay fresh."""
     if len(drawn) == 1:
         drawn[-1][1, 0] = drawn[-1][0, 0]
 
 
-def of_h_shared_by_two_rows(drawn: list[Symbols]) -> None:
+def second_shared_by_two_rows(drawn: list[Symbols]) -> None:
     if len(drawn) == 2:
         drawn[-1][1, 0] = drawn[-1][0, 0]
 
 
-def mask_used_twice(drawn: list[Symbols]) -> None:
+def one_of_t_left_out(drawn: list[Symbols]) -> None:
+    drawn[-1][:, -1] = 0
+
+
+def used_twice(drawn: list[Symbols]) -> None:
     drawn[-1][1] = drawn[-1][0]
 
 
-def biased_draw(p: Parameters, source: Randomness) -> Secret:
-    """Places reduced from a range that M does not divide."""
-    place = source.child("place").integers(p.width + 1, np.empty(p.rows, dtype=np.uint32))
-    mask = source.child("mask").integers(p.field, np.empty(p.rows, dtype=np.uint32))
-    return Secret(place % np.uint32(p.width), mask)
+def always_zero(drawn: list[Symbols]) -> None:
+    drawn[-1][:] = 0
 
 
-def unreduced_mask(p: Parameters, secret: Secret, sparse: Sparse) -> Masked:
-    """Delta as k - s + M, not reduced modulo M."""
-    delta = sparse.index // p.buckets - secret.place.astype(np.int64) + p.width
-    return Masked(delta.astype(np.uint32), add(sparse.value, secret.mask, p.field))
+def draw_below(bound: Callable[[Moments], int]) -> Callable[[Moments, Randomness], Secret]:
+    """Moments.draw with places that are drawn below this, and then reduced modulo n."""
+
+    def draw(self: Moments, source: Randomness) -> Secret:
+        mask = source.child("mask").integers(self.p.field - 1, np.empty(self.rows, dtype=np.uint32))
+        place = source.child("place").integers(bound(self), np.empty(self.rows, dtype=np.uint32))
+        return Secret(place % np.uint32(self.order), mask + np.uint32(1))
+
+    return draw
 
 
-def reducing_terms(p: Parameters, masked: Masked) -> Terms:
-    """The receivers of such a delta reduce it."""
-    row = np.arange(p.rows, dtype=np.int64)
-    return Terms(row, masked.index.astype(np.int64) % p.width, row // (p.picks * p.blocks))
+def zeros_too(self: Moments, secret: Secret, sparse: Sparse) -> Masked:
+    """Moments.mask that does not refuse zeros."""
+    delta = (sparse.index // self.p.buckets - secret.place.astype(np.int64)) % self.order
+    return Masked(delta.astype(np.uint32), multiply(sparse.value, secret.mask, self.p.field))
+
+
+def unreduced(self: Moments, secret: Secret, sparse: Sparse) -> Masked:
+    """Moments.mask with delta = k - s + n, not reduced modulo n."""
+    delta = sparse.index // self.p.buckets - secret.place.astype(np.int64) + self.order
+    return Masked(delta.astype(np.uint32), multiply(sparse.value, secret.mask, self.p.field))
 
 
 def in_order(key: Callable[[Sparse, Symbols], npt.NDArray[np.int64]]) -> Callable[..., Masked]:
-    """permutation.mask with the entries in the order of a key of the input and the permuted indices."""
+    """Permutation.mask with the entries in the order of a key of the input and the permuted indices."""
 
-    def mask(p: Parameters, secret: Secret, sparse: Sparse) -> Masked:
+    def mask(self: Permutation, secret: Secret, sparse: Sparse) -> Masked:
         index = secret.place[sparse.index]
-        value = add(sparse.value, secret.mask[sparse.index], p.field)
+        value = add(sparse.value, secret.mask[sparse.index], self.p.field)
         order = np.argsort(key(sparse, index), kind="stable")
         return Masked(index[order], value[order])
 
@@ -145,85 +158,108 @@ def up_or_down(sparse: Sparse, index: Symbols) -> npt.NDArray[np.int64]:
     return index.astype(np.int64) * (1 if 0 in sparse.index else -1)
 
 
-def replaced(module: object, **attributes: object) -> Callable[[], AbstractContextManager[object]]:
-    """Patches that put these in place of what the module has."""
-    return lambda: patch.multiple(module, **attributes)
+def replaced(owner: object, **attributes: object) -> Patches:
+    """Patches that put these in place of what a class has."""
+    return lambda: patch.multiple(owner, **attributes)
+
+
+@contextmanager
+def many_blocks() -> Iterator[None]:
+    """Blocks of one row."""
+    with patch.object(constructions, "BLOCK_SYMBOLS", 1), patch.object(moments, "_CHECK_BYTES", 1):
+        yield
 
 
 @dataclass(frozen=True)
 class Sabotage:
+    """What is spoilt. `setting` spoils nothing by itself; `values` are those of the first honest user.
+    `fewer`: who of the users but the last answers for these alone, too."""
+
     name: str
-    constructions: tuple[str, ...] = BOTH
-    tamper: Callable[[Randomness], Randomness] = lambda source: source
-    patches: Callable[[], AbstractContextManager[object]] = nullcontext
-    answers: int = 1
+    constructions: tuple[str, ...]
+    tamper: Callable[[Randomness], Randomness] | None = None
+    patches: Patches = nullcontext
+    setting: Patches = nullcontext
+    values: tuple[int, int] = (1, 2)
+    fewer: str = "nobody"
 
 
-def noise(spoil: Spoil) -> Callable[[Randomness], Randomness]:
-    return lambda source: Spoiling(source, "noise", spoil)
+def stream(purpose: str, spoil: Spoil) -> Callable[[Randomness], Randomness]:
+    return lambda source: Spoiling(source, purpose, spoil)
 
 
-def masks(spoil: Spoil) -> Callable[[Randomness], Randomness]:
-    return lambda source: Spoiling(source, "mask", spoil)
-
-
-ROTATION, PERMUTATION = ("rotation",), ("permutation",)
-NONE = Sabotage("nothing spoilt")
+PERMUTATION, MOMENTS = ("permutation",), ("moments",)
+BOTH = PERMUTATION + MOMENTS
 SABOTAGES = [
-    Sabotage("noise of f left out", tamper=noise(of_f_left_out)),
-    Sabotage("noise of h left out", tamper=noise(of_h_left_out)),
-    Sabotage("the same noise in f and h", tamper=noise(of_f_again_in_h)),
-    Sabotage("a noise vector of f shared by two rows", tamper=noise(of_f_shared_by_two_rows)),
-    Sabotage("a noise vector of h shared by two rows", tamper=noise(of_h_shared_by_two_rows)),
+    Sabotage("noise of f left out", PERMUTATION, stream("noise", first_left_out)),
+    Sabotage("noise of h left out", PERMUTATION, stream("noise", second_left_out)),
+    Sabotage("the same noise in f and h", PERMUTATION, stream("noise", first_again)),
     Sabotage(
-        "all blocks of noise from one stream",
-        tamper=OneStream,
-        patches=replaced(parameters, _BLOCK_SYMBOLS=1),
+        "a noise vector of f shared by two rows", PERMUTATION, stream("noise", first_shared_by_two_rows)
     ),
-    Sabotage("a mask used for two picks", tamper=masks(mask_used_twice)),
-    Sabotage("delta from places with modulo bias", ROTATION, patches=replaced(rotation, draw=biased_draw)),
     Sabotage(
-        "delta not reduced modulo M",
-        ROTATION,
-        patches=replaced(rotation, mask=unreduced_mask, terms=reducing_terms),
+        "a noise vector of h shared by two rows", PERMUTATION, stream("noise", second_shared_by_two_rows)
     ),
-    Sabotage("two answers for two survivor sets", answers=2),
+    Sabotage("a mask used for two picks", PERMUTATION, stream("mask", used_twice)),
     Sabotage(
         "an order of X that the input decides upon",
         PERMUTATION,
-        patches=replaced(permutation, mask=in_order(up_or_down)),
+        patches=replaced(Permutation, mask=in_order(up_or_down)),
     ),
+    Sabotage("no noise", MOMENTS, stream("noise", first_left_out)),
+    Sabotage("one of the T noise vectors left out", MOMENTS, stream("noise", one_of_t_left_out)),
+    Sabotage("a noise vector shared by two picks", MOMENTS, stream("noise", first_shared_by_two_rows)),
+    Sabotage("the same rho for two picks", MOMENTS, stream("mask", used_twice)),
+    Sabotage("the same s for two picks", MOMENTS, stream("place", used_twice)),
+    Sabotage("rho = 1", MOMENTS, stream("mask", always_zero)),
+    Sabotage("a zero sent as zero", MOMENTS, patches=replaced(Moments, mask=zeros_too), values=(0, 2)),
+    Sabotage("s below M, not n", MOMENTS, patches=replaced(Moments, draw=draw_below(lambda c: c.places))),
+    Sabotage(
+        "s with modulo bias", MOMENTS, patches=replaced(Moments, draw=draw_below(lambda c: c.order + 1))
+    ),
+    Sabotage("delta not reduced modulo n", MOMENTS, patches=replaced(Moments, mask=unreduced)),
+    Sabotage("all blocks of noise from one stream", BOTH, OneStream, setting=many_blocks),
+    Sabotage("two answers for two survivor sets", BOTH, fewer="all"),
+    Sabotage("one answer for another survivor set", BOTH, fewer="one"),
+]
+# The same without sabotage, one for each setting
+TWINS = [
+    Sabotage("nothing spoilt", BOTH),
+    Sabotage("nothing spoilt, noise in many blocks", BOTH, setting=many_blocks),
 ]
 # What gives nothing away; see test_the_order_of_x_gives_nothing_away
 HARMLESS = [
-    Sabotage("X in order of k", PERMUTATION, patches=replaced(permutation, mask=in_order(by_coordinate))),
+    Sabotage("X in order of k", PERMUTATION, patches=replaced(Permutation, mask=in_order(by_coordinate))),
     Sabotage(
-        "X in order of magnitude", PERMUTATION, patches=replaced(permutation, mask=in_order(by_magnitude))
+        "X in order of magnitude", PERMUTATION, patches=replaced(Permutation, mask=in_order(by_magnitude))
     ),
 ]
 
 SMALL = {
     ("permutation", 1): Case(3, 2, 1, L=3, K=2),
     ("permutation", 2): Case(4, 3, 2, L=3, K=2),
-    ("rotation", 1): Case(3, 2, 1, L=6, K=2, P=1),
-    ("rotation", 2): Case(4, 3, 2, L=6, K=2, P=1),
+    ("moments", 1): Case(3, 2, 1, L=8, K=2, P=1, spare=0),  # M = 4 < n = 6
+    ("moments", 2): Case(4, 3, 2, L=8, K=2, P=1, spare=0),  # M = 4 < n = 5
 }
 
 
-def try_sabotage(
-    sabotage: Sabotage, construction: str, elimination: str, T: int = 1, broadcasts: int = 6
-) -> Witness | None:
+def spoilt_lab(sabotage: Sabotage, construction: str, T: int) -> Lab:
+    """To be used within the setting and the patches."""
+    return Lab(SMALL[construction, T].parameters(), sabotage.tamper or (lambda source: source))
+
+
+def try_sabotage(sabotage: Sabotage, construction: str, T: int, broadcasts: int = 6) -> Witness | None:
     """Whether users 1..T tell two inputs of two honest users from the same two, exchanged."""
-    with sabotage.patches():
-        lab = Lab(SMALL[construction, T].parameters(elimination), sabotage.tamper)
-        users = tuple(range(1, lab.p.users + 1))
-        *coalition, a, b = users
+    with sabotage.setting(), sabotage.patches():
+        lab = spoilt_lab(sabotage, construction, T)
+        *coalition, a, b = lab.users
         view = view_of(lab, coalition)
-        if sabotage.answers == 2:
-            fewer = users[:-1]
-            view = View(view.coalition, (*view.answered, (fewer, fewer)), view.heard)
+        if sabotage.fewer != "nobody":
+            u1 = lab.users[:-1]
+            more = Answered(u1, u1 if sabotage.fewer == "all" else (a,))
+            view = View(view.coalition, (*view.answered, more), view.heard)
         supports = [(0, 1), (1, 2)] if construction == "permutation" else [(0, 1), (2, 5)]
-        one = {a: Input(supports[0], (1, 2)), b: Input(supports[1], (5, 3))}
+        one = {a: Input(supports[0], sabotage.values), b: Input(supports[1], (5, 4))}
         other = {a: one[b], b: one[a]}
         joint = Joint(lab, view)
         heard = joint.played(one, broadcasts) + joint.played(other, broadcasts, seed=1)

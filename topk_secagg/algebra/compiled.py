@@ -26,11 +26,7 @@ def _writable(folder: Path) -> bool:
 
 def _provide_cache() -> None:
     here, home = Path(__file__).parent / "__pycache__", Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-    if (
-        "NUMBA_CACHE_DIR" in os.environ
-        or (_writable(here) and _writable(_packages()))
-        or _writable(_expanded(home))
-    ):
+    if "NUMBA_CACHE_DIR" in os.environ or (_writable(here) and _writable(_packages())) or _writable(_expanded(home)):
         return
     os.environ["NUMBA_CACHE_DIR"] = folder = tempfile.mkdtemp(prefix="topk-secagg-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

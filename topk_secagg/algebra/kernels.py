@@ -26,15 +26,7 @@ def _add_products(factors_m: Any, vectors: Any, q: Any, q_inverse: Any, out: Any
 
 @kernel
 def _encode(
-    dense: Any,
-    sparse: Any,
-    noise: Any,
-    slot: Any,
-    place: Any,
-    scale: Any,
-    q: Any,
-    q_inverse: Any,
-    shares: Any,
+    dense: Any, sparse: Any, noise: Any, slot: Any, place: Any, scale: Any, q: Any, q_inverse: Any, shares: Any
 ) -> None:
     for i in range(noise.shape[0]):
         for m in range(len(dense)):
@@ -45,13 +37,7 @@ def _encode(
 
 
 def encode(
-    encoding: Integers,
-    noise: Symbols,
-    slot: Integers,
-    place: Integers,
-    scale: Symbols,
-    q: int,
-    shares: Symbols,
+    encoding: Integers, noise: Symbols, slot: Integers, place: Integers, scale: Symbols, q: int, shares: Symbols
 ) -> None:
     """Evaluate one polynomial per row at every user's point (eq. polynomial:1 and :2).
 

@@ -48,15 +48,7 @@ def _geometric(first: Any, ratio_m: Any, q: Any, q_inverse: Any, out: Any) -> No
 
 @kernel
 def _share(
-    place: Any,
-    factor: Any,
-    point: Any,
-    matrix_m: Any,
-    noise: Any,
-    gamma_m: Any,
-    q: Any,
-    q_inverse: Any,
-    shares: Any,
+    place: Any, factor: Any, point: Any, matrix_m: Any, noise: Any, gamma_m: Any, q: Any, q_inverse: Any, shares: Any
 ) -> None:
     users, rows, width = shares.shape
     secret = np.empty(width, np.uint64)
@@ -93,9 +85,7 @@ def share(
 
 
 @kernel
-def _answer(
-    g: Any, shift: Any, scale: Any, group: Any, gamma_m: Any, q: Any, q_inverse: Any, total: Any
-) -> None:
+def _answer(g: Any, shift: Any, scale: Any, group: Any, gamma_m: Any, q: Any, q_inverse: Any, total: Any) -> None:
     width = total.shape[1]
     factors_m = np.empty(width, np.uint64)
     for i in range(len(g)):
@@ -106,9 +96,7 @@ def _answer(
             out[j] = plus(times(factors_m[j], np.uint64(g[i, j]), q, q_inverse), np.uint64(out[j]), q)
 
 
-def answer(
-    g: Symbols, shift: Symbols, scale: Symbols, group: Integers, gamma: int, q: int, total: Symbols
-) -> None:
+def answer(g: Symbols, shift: Symbols, scale: Symbols, group: Integers, gamma: int, q: int, total: Symbols) -> None:
     """Add the rows of g, moved and scaled, to their groups: total (groups, W1), g (rows, at least W1).
 
     total[group_i, j] += scale_i gamma^(shift_i j) g[i, j].
@@ -128,9 +116,7 @@ def recover(moments: Symbols, weight: int, order: int, gamma: int, q: int) -> En
     if count not in (order, 2 * weight) or count > order:
         raise ValueError(f"{count} moments do not determine {weight} of {order} places")
     powers = np.empty(order, np.uint64)
-    _geometric(
-        to_montgomery(np.array(1), q)[()], to_montgomery(np.array(gamma), q)[()], *constants(q), powers
-    )
+    _geometric(to_montgomery(np.array(1), q)[()], to_montgomery(np.array(gamma), q)[()], *constants(q), powers)
     most = min(weight, order)
     solve = _transform if count == order else _solve
     found, places, values = solve(np.ascontiguousarray(moments), most, powers, *constants(q))

@@ -40,9 +40,7 @@ def wrong_positions(alpha: Sequence[int], words: Symbols, dimension: int, q: int
     return sorted(wrong)
 
 
-def _berlekamp_welch(
-    alpha: Sequence[int], word: Symbols, dimension: int, most: int, q: int
-) -> set[int] | None:
+def _berlekamp_welch(alpha: Sequence[int], word: Symbols, dimension: int, most: int, q: int) -> set[int] | None:
     """The positions of at most `most` errors in one word, or None.
 
     Find E (degree <= most) and Q (degree < dimension + most), not both zero, with Q(a_i) = y_i E(a_i) for
@@ -65,8 +63,4 @@ def _berlekamp_welch(
     if locator == galois.Poly.Zero(field) or quotient % locator != galois.Poly.Zero(field):
         return None
     behind = quotient // locator
-    return (
-        set(np.flatnonzero(np.asarray(behind(points) != values)).tolist())
-        if behind.degree < dimension
-        else None
-    )
+    return set(np.flatnonzero(np.asarray(behind(points) != values)).tolist()) if behind.degree < dimension else None

@@ -13,11 +13,7 @@ TORCH = (".pt", ".pth", ".bin")
 READABLE = (*TORCH, ".safetensors", ".npz", ".npy")
 WRITABLE = (".pt", ".safetensors", ".npz", ".npy")
 
-_READERS = {
-    ".safetensors": safetensors_file.read,
-    ".npz": numpy_file.read_npz,
-    ".npy": numpy_file.read_npy,
-}
+_READERS = {".safetensors": safetensors_file.read, ".npz": numpy_file.read_npz, ".npy": numpy_file.read_npy}
 _WRITERS = {
     ".pt": torch_writer.write,
     ".safetensors": safetensors_file.write,
@@ -40,9 +36,7 @@ def read_gradient(path: Path, entry: str = "") -> list[Tensor]:
     except FileNotFoundError:
         raise InputMissing(f"{path} is not there", "check the path") from None
     except OSError as error:
-        raise InputMissing(
-            f"cannot read {path}: {(error.strerror or '').lower()}", "check the path"
-        ) from None
+        raise InputMissing(f"cannot read {path}: {(error.strerror or '').lower()}", "check the path") from None
 
 
 def check_writable(path: Path) -> None:

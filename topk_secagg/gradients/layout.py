@@ -51,9 +51,7 @@ class Layout:
         return Layout((Slot("", (length,), "float64"),))
 
     @staticmethod
-    def like(
-        tensors: list[Tensor], only: Sequence[str] = (), exclude: Sequence[str] = NOT_GRADIENTS
-    ) -> Layout:
+    def like(tensors: list[Tensor], only: Sequence[str] = (), exclude: Sequence[str] = NOT_GRADIENTS) -> Layout:
         """The layout of a gradient file: its floating-point tensors that match `only` (if any is given)
         and not `exclude`, both shell patterns for names."""
         slots, left_out = [], []
@@ -156,11 +154,7 @@ def _slot(item: Any) -> Slot:
     if not isinstance(item, dict) or set(item) != {"name", "shape", "dtype"}:
         raise ValueError("a tensor of the layout does not have name, shape and dtype")
     shape = item["shape"]
-    if (
-        item["dtype"] not in FLOATING
-        or type(shape) is not list
-        or any(type(n) is not int or n < 0 for n in shape)
-    ):
+    if item["dtype"] not in FLOATING or type(shape) is not list or any(type(n) is not int or n < 0 for n in shape):
         raise ValueError(f"tensor {item['name']!r} of the layout has a wrong shape or dtype")
     return Slot(item["name"], tuple(shape), item["dtype"])
 

@@ -43,9 +43,7 @@ def write_npz(stream: IO[bytes], tensors: list[Tensor]) -> None:
     """An uncompressed archive with an array per tensor; the same tensors give the same bytes."""
     with zipfile.ZipFile(stream, "w") as archive:
         for t in tensors:
-            with archive.open(
-                zipfile.ZipInfo(f"{t.name or 'gradient'}.npy"), "w", force_zip64=True
-            ) as member:
+            with archive.open(zipfile.ZipInfo(f"{t.name or 'gradient'}.npy"), "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.asarray(t.array, order="C"), allow_pickle=False)
 
 
@@ -64,9 +62,7 @@ def _members(stream: IO[bytes]) -> list[Tensor]:
         _check_count(stream, len(archive.infolist()))
         unpacked = sum(info.file_size for info in archive.infolist())
         if unpacked > _BUDGET_FACTOR * stream.tell() + _BUDGET_FLOOR:
-            raise BadData(
-                "it would unpack to far more than the file holds", "save it with np.savez, uncompressed"
-            )
+            raise BadData("it would unpack to far more than the file holds", "save it with np.savez, uncompressed")
         for info in archive.infolist():
             if not info.filename.endswith(".npy"):
                 raise ValueError(f"unexpected member {info.filename}")
@@ -90,9 +86,7 @@ def _check_count(stream: IO[bytes], found: int) -> None:
 def _array(stream: IO[bytes], size: int) -> npt.NDArray[Any]:
     """Read one array whose header must promise no more than the `size` bytes that there are."""
     version = np.lib.format.read_magic(stream)
-    header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[
-        version
-    ]
+    header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
     shape, fortran, dtype = header(stream)
     count = math.prod(shape)
     if dtype.kind not in "fiub" or dtype.itemsize > 8:

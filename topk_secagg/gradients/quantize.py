@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -34,20 +35,33 @@ def quantise(
     `saturate` is set. Where the construction cannot send zero, a value below one step becomes one step up or
     down, with the same mean.
     """
-    beyond = np.abs(values) > p.clip
-    clipped = int(np.count_nonzero(beyond))
+    clipped = int(np.count_nonzero(np.abs(values) > p.clip))
     if clipped and not saturate:
-        largest = float(np.abs(values).max())
-        raise BadData(
-            f"{clipped} of {values.size} selected values are beyond the clip of {p.clip:g}: "
-            f"the largest is {largest:.6g}",
-            "clamp them, or start a round with a larger clip",
-        )
+        check_clip(p, values)
     steps = np.clip(values, -p.clip, p.clip) * weight * float(p.scale)
     chance = uniform(source, values.size)
     rounded = _never_zero(steps, chance) if construction(p).never_zero else _rounded(steps, chance)
     bounded = np.clip(rounded, -p.largest, p.largest).astype(np.int64)
     return Quantised(to_field(bounded, p.field), clipped)
+
+
+def check_clip(p: Parameters, values: Reals) -> None:
+    """Refuse values beyond the clip, and say which clip would do."""
+    clipped = int(np.count_nonzero(np.abs(values) > p.clip))
+    if clipped:
+        largest = float(np.abs(values).max())
+        raise BadData(
+            f"{clipped} of {values.size} selected values are beyond the clip of {p.clip:g}: "
+            f"the largest is {largest:.6g}",
+            f"clamp them, or start a round with a clip of {_round_up(largest):g}",
+            "clip",
+        )
+
+
+def _round_up(value: float) -> float:
+    """A little more than the value, with two digits."""
+    step = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return math.ceil(value / step) * step
 
 
 def _rounded(steps: Reals, chance: Reals) -> Reals:

@@ -64,9 +64,7 @@ def write(stream: IO[bytes], tensors: list[Tensor]) -> None:
 
 def _dtype(path: Path, name: str, code: str) -> str:
     if code not in _DTYPES:
-        raise BadData(
-            f"{path}: tensor {called(name)} has type {code}, which is not read", "save it as float32"
-        )
+        raise BadData(f"{path}: tensor {called(name)} has type {code}, which is not read", "save it as float32")
     return _DTYPES[code]
 
 

@@ -21,18 +21,7 @@ import numpy.typing as npt
 
 from ..errors import BadData
 from .tensors import Tensor, widen
-from .torch_pickle import (
-    AGAIN,
-    CHARACTER_COST,
-    ONLY_TENSORS,
-    STEP_COST,
-    Budget,
-    Call,
-    Name,
-    Storage,
-    quoted,
-    run,
-)
+from .torch_pickle import AGAIN, CHARACTER_COST, ONLY_TENSORS, STEP_COST, Budget, Call, Name, Storage, quoted, run
 
 DTYPES = {
     "torch.HalfStorage": "float16",
@@ -56,9 +45,7 @@ _MAX_LISTED = 12  # entries in a hint
 
 _ZIP_MAGIC = b"PK\x03\x04"
 _OLD_MAGIC = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
-_LOCAL_HEADER = struct.Struct(
-    "<4s2xHH16xHH"
-)  # magic, flags, method, length of the name and of the extra field
+_LOCAL_HEADER = struct.Struct("<4s2xHH16xHH")  # magic, flags, method, length of the name and of the extra field
 _UTF8_NAME, _SIZES_FOLLOW = 0x0800, 0x0008  # the flags that torch.save sets
 _DIRECTORY = 0x10  # among a member's attributes
 
@@ -147,10 +134,7 @@ class _Archive:
                 self._refuse(info, "is there twice")
             if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
                 self._refuse(info, "is compressed")
-            if (
-                info.header_offset < free
-                or (start := self._start(info)) + info.file_size > directory.start_dir
-            ):
+            if info.header_offset < free or (start := self._start(info)) + info.file_size > directory.start_dir:
                 self._refuse(info, "overlaps another one")
             free = start + info.file_size
             self.members[name] = (start, info.file_size, info.CRC)
@@ -235,16 +219,10 @@ class _Builder:
                 raise BadData(f"{where} {what}", hint)
         raise BadData(f"{where} is of a kind unknown here", "save a plain tensor: tensor.detach().clone()")
 
-    def _view(
-        self, values: Array, offset: Any, size: tuple[Any, ...], stride: tuple[Any, ...], where: str
-    ) -> Array:
+    def _view(self, values: Array, offset: Any, size: tuple[Any, ...], stride: tuple[Any, ...], where: str) -> Array:
         """x[i, j, ...] = values[offset + i stride_0 + j stride_1 + ...] for i < size_0, j < size_1, ..."""
         numbers = (offset, *size, *stride)
-        if (
-            len(size) != len(stride)
-            or len(size) > _MAX_DIMENSIONS
-            or any(type(n) is not int for n in numbers)
-        ):
+        if len(size) != len(stride) or len(size) > _MAX_DIMENSIONS or any(type(n) is not int for n in numbers):
             raise BadData(f"{where} has a size, stride or offset that no tensor has", AGAIN)
         if min(numbers) < 0:
             raise BadData(f"{where} has a negative size, stride or offset", AGAIN)

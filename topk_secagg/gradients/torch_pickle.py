@@ -159,9 +159,7 @@ def run(code: bytes, budget: Budget) -> Any:
                 stack.append(_reference(*pop(1)))
             case b"\x80":  # PROTO
                 if number(1) != _PROTOCOL:
-                    raise BadData(
-                        "its pickle is not of protocol 2", "leave out pickle_protocol= in torch.save"
-                    )
+                    raise BadData("its pickle is not of protocol 2", "leave out pickle_protocol= in torch.save")
             case b".":  # STOP
                 return pop(1)[0]
             case opcode:

@@ -12,16 +12,7 @@ import numpy.typing as npt
 from ..algebra.field import Integers, Symbols
 from ..algebra.randomness import Randomness
 from . import wire
-from .messages import (
-    AnswerBlock,
-    AnswerShape,
-    Masked,
-    Points,
-    Secret,
-    ShareBlock,
-    ShareRows,
-    Sparse,
-)
+from .messages import AnswerBlock, AnswerShape, Masked, Points, Secret, ShareBlock, ShareRows, Sparse
 from .parameters import Parameters
 
 BLOCK_SYMBOLS = 1 << 20  # symbols of all users' shares that are held at a time
@@ -32,7 +23,8 @@ class Construction(ABC):
 
     share_names: ClassVar[tuple[str, ...]]
     index_name: ClassVar[str]
-    never_zero: ClassVar[bool]
+    never_zero: ClassVar[bool]  # the values of X
+    distinct: ClassVar[bool]  # the indices of X
 
     def __init__(self, parameters: Parameters) -> None:
         self.p = parameters
@@ -45,6 +37,10 @@ class Construction(ABC):
     def summary(self) -> str:
         """The parameters that only this construction has, by the paper's letters."""
 
+    @abstractmethod
+    def choices(self) -> dict[str, int]:
+        """What was chosen for this construction, by the names of `Parameters.choose`."""
+
     # sizes
 
     rows: int
@@ -53,6 +49,7 @@ class Construction(ABC):
     beta_count: int  # points besides the alphas
     index_bound: int  # every index of X is below
     check_rows: int  # rows of a share under one checksum
+    share_quorum: int  # users whose shares together determine a secret
 
     @property
     def block_rows(self) -> int:
@@ -88,12 +85,7 @@ class Construction(ABC):
 
     @abstractmethod
     def check_shares(
-        self,
-        points: Points,
-        users: Sequence[int],
-        first: int,
-        shares: Mapping[str, Symbols],
-        secret: Secret | None,
+        self, points: Points, users: Sequence[int], first: int, shares: Mapping[str, Symbols], secret: Secret | None
     ) -> Integers:
         """What rows first, first+1, ... of one sender's shares for `users` determine, (users, rows, width) each.
 

@@ -49,9 +49,7 @@ def decode(
     users = sorted(answers)
     shape = answer_shape(p, survivors, fallback=fallback)
     if len(users) < shape.quorum:
-        raise TooFewSurvivors(
-            f"{len(users)} answers, and {shape.quorum} are needed", "wait for more users to answer"
-        )
+        raise TooFewSurvivors(f"{len(users)} answers, and {shape.quorum} are needed", "wait for more users to answer")
     decoder = _Decoder(p, points, survivors, shape, answers, progress)
     if len(users) == shape.quorum:
         return Decoded(decoder.total(users), [])
@@ -118,9 +116,7 @@ class _Decoder:
         chosen = users[: self.shape.quorum]
         for first, y in self._read(users):
             flat = y.reshape(len(users), -1)
-            coefficients = randomness.integers(
-                self.p.field, np.empty((columns, flat.shape[1]), dtype=np.uint32)
-            )
+            coefficients = randomness.integers(self.p.field, np.empty((columns, flat.shape[1]), dtype=np.uint32))
             words = add(words, inner_products(flat, coefficients, self.p.field), self.p.field)
             if failure is None:
                 try:

@@ -32,6 +32,7 @@ class Moments(Construction):
     share_names = ("g",)
     index_name = "shift"
     never_zero = True
+    distinct = False
 
     def check_parameters(self) -> None:
         """Enough places in every bucket for P picks, enough powers of gamma, and enough points."""
@@ -66,6 +67,10 @@ class Moments(Construction):
         """P, B and n."""
         spare = "" if self.p.spare is None else f", spare {self.p.spare}"
         return f"moments, P {self.p.picks}, B {self.p.buckets}, n {self.order}{spare}"
+
+    def choices(self) -> dict[str, int]:
+        """P, and the spare answers."""
+        return {"picks": self.p.picks} | ({} if self.p.spare is None else {"spare": self.p.spare})
 
     # sizes
 
@@ -115,6 +120,11 @@ class Moments(Construction):
         """All rows are read, so that many share a checksum."""
         return max(1, _CHECK_BYTES // (self.width * self.p.symbol_bytes))
 
+    @property
+    def share_quorum(self) -> int:  # type: ignore[override]
+        """T + 1: a sharing has degree T."""
+        return self.p.colluders + 1
+
     # offline phase
 
     def draw(self, source: Randomness) -> Secret:
@@ -162,17 +172,12 @@ class Moments(Construction):
             yield ShareBlock(first, {"g": g})
 
     def check_shares(
-        self,
-        points: Points,
-        users: Sequence[int],
-        first: int,
-        shares: Mapping[str, Symbols],
-        secret: Secret | None,
+        self, points: Points, users: Sequence[int], first: int, shares: Mapping[str, Symbols], secret: Secret | None
     ) -> Integers:
         """Rows of g determine rho^-1 v_s each, for some place s and factor rho; the places s."""
         from ..algebra.kernels import combine
 
-        p, g, quorum = self.p, shares["g"], self.p.colluders + 1
+        p, g, quorum = self.p, shares["g"], self.share_quorum
         if len(users) < quorum:
             raise BadData(f"{len(users)} shares do not determine a selector")
         count = g.shape[1]
@@ -274,7 +279,7 @@ class Moments(Construction):
             yield AnswerBlock(first, total)
 
     def _basis(self, points: Points, user: int, shape: AnswerShape) -> Symbols:
-        """l_b(alpha_n) for every bucket b: prod over the others e of its group of (alpha_n - beta_e)/(beta_b - beta_e)."""
+        """l_b(alpha_n) for every bucket b: prod over the others e of its group of (alpha_n-beta_e)/(beta_b-beta_e)."""
         p, D, count = self.p, shape.blocks, self.beta_count
         alpha = points.alpha[user - 1]
 
@@ -315,9 +320,7 @@ class Moments(Construction):
 
 
 @lru_cache(maxsize=4)
-def _decoding_matrix(
-    points: Points, users: tuple[int, ...], others: tuple[int, ...], q: int
-) -> npt.NDArray[np.uint64]:
+def _decoding_matrix(points: Points, users: tuple[int, ...], others: tuple[int, ...], q: int) -> npt.NDArray[np.uint64]:
     """From values at these users' alphas to those at all betas, and at the alphas of `others`."""
     targets = [*points.beta, *(points.alpha[n - 1] for n in others)]
     return lagrange_matrix([points.alpha[n - 1] for n in users], targets, q)

@@ -90,12 +90,8 @@ class Parameters:
         require(T >= 1, f"{T} colluders: at least one must be tolerated", "keep T >= 1")
         require(T < U, f"{T} colluders among {U} survivors leave nobody to hide among", "keep T < U")
         require(U <= N, f"{U} survivors of {N} users", "keep U <= N")
-        require(
-            D >= 1 and D + T <= U, f"D = {D} blocks do not fit U = {U} and T = {T}", "keep 1 <= D <= U - T"
-        )
-        require(
-            5 <= q < 2**32 and is_prime(q), f"the field size {q} is not a prime below 2^32", "choose a prime"
-        )
+        require(D >= 1 and D + T <= U, f"D = {D} blocks do not fit U = {U} and T = {T}", "keep 1 <= D <= U - T")
+        require(5 <= q < 2**32 and is_prime(q), f"the field size {q} is not a prime below 2^32", "choose a prime")
         require(q >= N + U, f"a field of {q} elements has no {N} + {U} distinct points", "keep q >= N + U")
         require(1 <= self.length < 2**32, f"{self.length} coordinates", "keep 1 <= L < 2^32")
         require(

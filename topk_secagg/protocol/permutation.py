@@ -25,6 +25,7 @@ class Permutation(Construction):
     share_names = ("f", "h")
     index_name = "permuted index"
     never_zero = False
+    distinct = True
     check_rows = 1  # single rows are read
 
     def check_parameters(self) -> None:
@@ -39,6 +40,11 @@ class Permutation(Construction):
     def summary(self) -> str:
         """D."""
         return f"permutation, D {self.p.blocks}"
+
+    def choices(self) -> dict[str, int]:
+        """D, where it is not U - T."""
+        p = self.p
+        return {"blocks": p.blocks} if p.blocks != p.survivors - p.colluders else {}
 
     @property
     def rows(self) -> int:  # type: ignore[override]
@@ -64,6 +70,11 @@ class Permutation(Construction):
     def index_bound(self) -> int:  # type: ignore[override]
         """L."""
         return self.p.length
+
+    @property
+    def share_quorum(self) -> int:  # type: ignore[override]
+        """D + T: f and h have degree D + T - 1."""
+        return self.p.blocks + self.p.colluders
 
     # offline phase
 
@@ -99,9 +110,7 @@ class Permutation(Construction):
         matrix = lagrange_matrix(points.beta[: p.blocks + p.colluders], points.alpha, p.field)
         slot, place, mask = self.selectors(secret)
         ones = np.ones(step, dtype=np.uint32)
-        buffers = [
-            {name: np.empty((p.users, step, width), dtype=np.uint32) for name in "fh"} for _ in range(2)
-        ]
+        buffers = [{name: np.empty((p.users, step, width), dtype=np.uint32) for name in "fh"} for _ in range(2)]
         z = np.empty((step, p.colluders, width), dtype=np.uint32)
         for turn, first in enumerate(range(0, self.rows, step)):
             part = slice(first, min(first + step, self.rows))
@@ -114,12 +123,7 @@ class Permutation(Construction):
             yield ShareBlock(first, shares)
 
     def check_shares(
-        self,
-        points: Points,
-        users: Sequence[int],
-        first: int,
-        shares: Mapping[str, Symbols],
-        secret: Secret | None,
+        self, points: Points, users: Sequence[int], first: int, shares: Mapping[str, Symbols], secret: Secret | None
     ) -> Integers:
         """Rows of f determine one selector each, and those of h the same times a mask; their coordinates."""
         blocks = {name: self._blocks(points, users, rows) for name, rows in shares.items()}
@@ -144,7 +148,7 @@ class Permutation(Construction):
         """The D blocks behind the shares of these users, (rows, D, width)."""
         from ..algebra.kernels import combine
 
-        p, quorum = self.p, self.p.blocks + self.p.colluders
+        p, quorum = self.p, self.share_quorum
         alpha = [points.alpha[m - 1] for m in users]
         if len(alpha) < quorum:
             raise BadData(f"{len(alpha)} shares do not determine a selector")
@@ -229,8 +233,14 @@ class Permutation(Construction):
     # decoding
 
     def decoded(
-        self, points: Points, users: Sequence[int], survivors: int, shape: AnswerShape, first: int, y: Symbols
-    ) -> Sparse:  # noqa: ARG002
+        self,
+        points: Points,
+        users: Sequence[int],
+        survivors: int,
+        shape: AnswerShape,  # noqa: ARG002
+        first: int,  # noqa: ARG002
+        y: Symbols,
+    ) -> Sparse:
         """Y(beta_1)..Y(beta_D), one after the other: k = d * width + place."""
         from ..algebra.kernels import combine
 

@@ -26,9 +26,7 @@ def packed_bytes(count: int, bits: int) -> int:
 
 def pack(values: Symbols, bits: int) -> Bytes:
     """The low `bits` bits of each value, one after the other."""
-    spread = np.unpackbits(
-        values.astype("<u4").view(np.uint8).reshape(-1, 4), axis=1, count=bits, bitorder="little"
-    )
+    spread = np.unpackbits(values.astype("<u4").view(np.uint8).reshape(-1, 4), axis=1, count=bits, bitorder="little")
     return np.packbits(spread.reshape(-1), bitorder="little")
 
 

@@ -1,12 +1,11 @@
-"""`audit`: whether a round, finished or running, was run properly, as far as the files at hand can tell.
+"""`audit`: whether a round, finished or running, was run properly, as far as the available files show.
 
-This half needs public files only; audit_shares.py goes on where secrets and shares are at hand.
+This half needs public files only; audit_shares.py goes on where secrets and shares are available.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,24 +13,27 @@ from typing import Any
 
 import numpy as np
 
+from ..algebra.field import to_signed
+from ..algebra.randomness import CipherRandomness, fresh_key
 from ..errors import BadData, InputMissing, SecAggError
-from ..gradients.quantize import dequantise
-from ..protocol.messages import Sparse
-from ..protocol.parameters import SYMBOL_BYTES, Parameters
+from ..protocol.constructions import construction
+from ..protocol.decoding import Decoded, decode
+from ..protocol.parameters import Parameters
 from ..protocol.rates import measured_r1, measured_r2, theorem_r1, theorem_r2
-from ..storage import documents, wire
+from ..steps.freeze import answerable
+from ..storage import aggregate, answer, documents, masked, survivors
 from ..storage.artifacts import Artifact
 from ..storage.keys import Identity, check_recipients, read_identity
-from ..storage.public import AnswerFile, answer_rows, read_masked, read_survivors
 from ..storage.workspace import Workspace
 from .audit_folders import audit_folders
 from .audit_shares import audit_private
-from .evidence import FAIL, NOT_CHECKABLE, Evidence, Finding, at_hand
-from .uniformity import FEWEST_BINS, LEAST_EXPECTED, uniformity
+from .evidence import FAIL, NOT_CHECKABLE, Evidence, Finding, available
+from .uniformity import FEWEST_BINS, LEAST_EXPECTED, laws, uniformity
 
 _ONE_SET = "one survivor set, one set of X"
 _AGREE = "Y on one polynomial (Reed-Solomon)"
-_READ_GROUPS = 256
+_CONFIRMED = "confirmations of survivors.json"
+_RATES = "rates against the theorem"
 
 
 def audit(
@@ -40,17 +42,18 @@ def audit(
     """All findings on a round. Damaged files become findings; only a missing session.json raises."""
     found = Evidence(space)
     if not _session(found):
-        found.add("everything else", ".", NOT_CHECKABLE, "it takes a sound session.json")
+        found.add("everything else", ".", NOT_CHECKABLE, "session.json is not sound")
         return found.findings
     openers = _openers(found, identities)
     audit_folders(found)
-    found.check("schema", space.survivors_path, _survivors, found)
+    _survivors(found)
     _masked(found)
     _uniform(found)
     _answers(found)
+    _confirmations(found)
     _decoding(found)
-    found.check("rates against the theorem", "X", _first_rate, found)
-    found.check("rates against the theorem", "Y", _second_rate, found)
+    found.check(_RATES, "X", _first_rate, found)
+    found.check(_RATES, "Y", _second_rate, found)
     audit_private(found, openers, progress)
     return found.findings
 
@@ -63,7 +66,7 @@ def _openers(found: Evidence, identities: Sequence[Path]) -> dict[int, Identity]
         identity = read_identity(path)
         users = [r.user for r in recipients if identity.public(r.user) == r]
         if not users:
-            raise BadData(f"{path} does not hold the keys of any user of this round", "check --identity")
+            raise BadData(f"{path} does not hold the keys of any user of this round", "give another identity")
         openers[users[0]] = identity
     return openers
 
@@ -73,7 +76,7 @@ def _session(found: Evidence) -> bool:
     path = found.space.session_path
     body: Any = None
     try:
-        body = json.loads(documents.read_bytes(path, "run `topk-secagg init` first, or check the path"))
+        body = json.loads(documents.read_bytes(path, "check the path, or start a round"))
     except InputMissing:
         raise
     except (SecAggError, ValueError, RecursionError):
@@ -88,7 +91,7 @@ def _session(found: Evidence) -> bool:
     if isinstance(body, dict):
         found.check("parameters admissible", path, lambda: Parameters(**dict(body["parameters"])).summary())
         found.check("points distinct", path, points)
-    if not found.check("schema", path, lambda: f"session {found.space.session.id[:16]}"):
+    if not found.check("schema", path, lambda: f"session {found.space.session.fingerprint}"):
         return False
     session = found.space.session
     seeded = (NOT_CHECKABLE, "drawn from a public seed: nothing in it is secret")
@@ -98,37 +101,50 @@ def _session(found: Evidence) -> bool:
     return True
 
 
-def _survivors(found: Evidence) -> str:
-    found.survivors = read_survivors(found.space)
-    return f"{len(found.survivors.digests)} survivors"
+def _survivors(found: Evidence) -> None:
+    """survivors.json by itself, and that the right user wrote it."""
+    space = found.space
+    path = space.survivors_path
+
+    def read() -> str:
+        u1 = found.survivors = survivors.read(space)
+        signed = "signed" if u1.signature else "not signed, as there are no keys"
+        return f"{len(u1.digests)} survivors, frozen by user {u1.freezer}, {signed}"
+
+    def parse() -> None:
+        survivors.parse(path, documents.read_bytes(path, "the round is not frozen yet"))
+
+    if found.check("schema", path, parse):
+        found.check("survivors of this round, from its freezer", path, read)
 
 
 def _masked(found: Evidence) -> None:
-    """Every X by itself, and whether it is the one that was frozen."""
-    session, last = found.space.session, "X of the right size, indices distinct and sorted"
+    """Every X by itself, whether it is the one that was frozen, and whether enough survivors can answer."""
+    session, last = found.space.session, "X of the right size, indices and values allowed"
 
     def read(artifact: Artifact) -> str:
         n = artifact.attributes["user"]
-        found.masked[n] = read_masked(session, artifact.path, n)
-        return f"{found.p.entries} entries"
+        x = found.masked[n] = masked.read(session, artifact.path, n)
+        return f"{x.masked.index.size} entries; its user held the shares of {len(x.holds)} users"
 
     for n in found.space.users():
         path = found.space.masked_path(n)
         frozen = found.survivors is not None and n in found.survivors.digests
-        if at_hand(path):
-            with ExitStack() as files:
-                found.examine(path, "masked", session.header(n), read, files, last)
+        if available(path):
+            found.examine(path, masked.KIND, session.header(n), read, last)
         elif frozen or found.survivors is None:
-            found.add(last, path, NOT_CHECKABLE, "it is not at hand")
+            found.add(last, path, NOT_CHECKABLE, "it is not available")
         if frozen:
             found.check(_ONE_SET, path, _as_frozen, found, n)
+    if found.survivors:
+        found.check("enough survivors hold all shares", found.space.survivors_path, _holding, found)
 
 
 def _as_frozen(found: Evidence, n: int) -> str:
-    """X_n is the one in survivors.json, with the weight that is said there."""
+    """X_n is the one in survivors.json, with the weight that is named there."""
     assert found.survivors is not None
     if n not in found.masked:
-        raise InputMissing("survivors.json names it, and no sound file is at hand")
+        raise InputMissing("survivors.json names it, and no sound file is available")
     if found.masked[n].digest != found.survivors.digests[n]:
         raise BadData("it is not the file that was frozen: survivors.json names another digest")
     found.frozen[n] = found.masked[n]
@@ -137,42 +153,45 @@ def _as_frozen(found: Evidence, n: int) -> str:
     return "as frozen"
 
 
+def _holding(found: Evidence) -> str:
+    """At least U survivors said in their X that they held the shares of all survivors."""
+    assert found.survivors is not None
+    users, need = found.survivors.users, found.p.survivors
+    if sorted(found.frozen) != users:
+        raise InputMissing("not every frozen X is available")
+    if answerable(found.frozen, need) != users:
+        raise BadData(f"fewer than {need} survivors held the shares of all survivors when they masked")
+    return f"at least {need}"
+
+
 def _uniform(found: Evidence) -> None:
-    """Masked values, and rotations or permuted indices: of all X, and of each that is long enough."""
-    p, x = found.p, found.masked
-    subjects: list[tuple[Path | str, list[int]]] = [("masked", sorted(x))]
-    if p.entries >= FEWEST_BINS * LEAST_EXPECTED:
-        subjects += [(found.space.masked_path(n), [n]) for n in sorted(x)]
+    """Masked values, and shifts or permuted indices: of all X, and of each that is long enough."""
+    x = {n: file.masked for n, file in sorted(found.masked.items())}
+    subjects: list[tuple[Path | str, list[int]]] = [("masked", list(x))]
+    if construction(found.p).entries >= FEWEST_BINS * LEAST_EXPECTED:
+        subjects += [(found.space.masked_path(n), [n]) for n in x]
     for subject, users in subjects:
         whose = " in one X" if isinstance(subject, Path) else ""
-        values, index = ([getattr(x[n].masked, name) for n in users] for name in ("value", "index"))
-        found.check(f"masked values uniform{whose}", subject, uniformity, values, p.field)
-        if p.buckets:
-            found.check(f"rotations uniform{whose}", subject, uniformity, index, p.width)
-        else:
-            point = f"permuted indices uniform{whose}"
-            found.check(point, subject, uniformity, index, p.length, distinct=True)
+        for law in laws(found.p, [x[n] for n in users]):
+            found.check(f"{law.name} uniform{whose}", subject, uniformity, law.parts, law.bound, distinct=law.distinct)
 
 
 def _answers(found: Evidence) -> None:
     """Every Y by itself, and that all are for one survivors.json."""
-    space, survivors = found.space, found.survivors
+    space, u1 = found.space, found.survivors
 
     def read(artifact: Artifact) -> str:
         n = artifact.attributes["user"]
         found.answered[n] = artifact.attributes["survivors"]
-        if survivors is None or found.answered[n] != survivors.digest:
-            raise InputMissing("its size follows from the survivor set that it names, which is not at hand")
-        answer = AnswerFile(found.p, artifact, len(survivors.digests))
-        for first in range(0, found.p.groups, _READ_GROUPS):
-            answer.read(first, min(first + _READ_GROUPS, found.p.groups))
-        if n in survivors.digests:
-            found.answers.append(n)
-        return f"{answer.payload} bytes"
+        if u1 is None or found.answered[n] != u1.digest:
+            raise InputMissing("its size follows from the survivors.json that it names, which is not available")
+        with answer.opened_answer(space, n, u1) as y:
+            if n in u1.digests:
+                found.answers[n] = y.blocks
+            return f"{y.payload} bytes, D = {y.blocks}"
 
     for n in space.present("elimination"):
-        with ExitStack() as files:
-            found.examine(space.answer_path(n), "elimination", space.session.header(n), read, files)
+        found.examine(space.answer_path(n), answer.KIND, space.session.header(n), read)
     for n in found.answered:
         found.check(_ONE_SET, space.answer_path(n), _for_one_set, found, n)
 
@@ -181,7 +200,7 @@ def _for_one_set(found: Evidence, n: int) -> str:
     if found.survivors is None:
         if len(set(found.answered.values())) > 1:
             raise BadData("the Y name several survivor sets")
-        return "all Y name one survivors.json, which is not at hand"
+        return "all Y name one survivors.json, which is not available or not sound"
     if found.answered[n] != found.survivors.digest:
         raise BadData("it answers another survivor set, or other X, than survivors.json has")
     if n not in found.survivors.digests:
@@ -189,104 +208,148 @@ def _for_one_set(found: Evidence, n: int) -> str:
     return "for survivors.json"
 
 
+def _confirmations(found: Evidence) -> None:
+    """Every confirmation by itself, and that there are enough for the answers that exist."""
+    space = found.space
+    if not space.session.confirm:
+        return
+    for n in space.users():
+        if available(space.confirmation_path(n)):
+            found.check(_CONFIRMED, space.confirmation_path(n), _confirmation, found, n)
+    if found.answered:
+        found.check(_CONFIRMED, "elimination", _enough, found)
+
+
+def _confirmation(found: Evidence, n: int) -> str:
+    """User n signed the digest of survivors.json, and of no other."""
+    path = found.space.confirmation_path(n)
+    named = str(survivors.parse_confirmation(path, documents.read_bytes(path, ""))["survivors"])
+    if not survivors.confirmed_by(found.space, named, [n]):
+        raise BadData(f"user {n} did not sign it in this session: the file is forged")
+    found.confirmed[n] = named
+    if found.survivors and named != found.survivors.digest:
+        raise BadData("it confirms another survivors.json")
+    return "signed"
+
+
+def _enough(found: Evidence) -> str:
+    need = found.space.session.confirmations
+    for digest in sorted(set(found.answered.values())):
+        there = sum(named == digest for named in found.confirmed.values())
+        if there < need:
+            raise InputMissing(f"{there} valid confirmations are available, and an answer needs {need}")
+    return f"at least {need} for every answer"
+
+
 def _decoding(found: Evidence) -> None:
-    """Y as Reed-Solomon codewords, and the aggregate decoded once more."""
+    """Y as Reed-Solomon codewords, the aggregate decoded once more, and how large it is."""
     path = found.space.aggregate_path
-    with ExitStack() as files:
-        if at_hand(path):
-            header = found.space.session.header(0)
-            found.examine(path, "aggregate", header, lambda artifact: _read_sum(found, artifact), files)
-    total, wrong = _decoded(found)
-    found.check("aggregate recomputed", path, _same_sum, found, total, wrong)
+    if available(path):
+        header = found.space.session.header(0)
+        found.examine(path, aggregate.KIND, header, lambda artifact: _read_sum(found, artifact))
+    decoded = {blocks: _decoded(found, blocks) for blocks in _decodable(found)}
+    sums = {blocks: result for blocks, result in decoded.items() if result}
+    found.check("aggregate recomputed", path, _same_sum, found, sums)
+    found.check("sums within the clip", path, _within, found, sums)
 
 
 def _read_sum(found: Evidence, artifact: Artifact) -> str:
-    p, survivors = found.p, found.survivors
-    for name, d in artifact.datasets.items():
-        if len(d.shape) != 1 or d.shape[0] > (p.length if name in ("index", "value", "real") else p.users):
-            raise artifact.bad(f"its {name} is too large")
-    content = {name: artifact.read(name) for name in artifact.datasets}
-    index, value, real = content["index"].astype(np.int64), content["value"], content["real"]
-    if not index.size == value.size == real.size:
-        raise artifact.bad("its datasets are not of one length")
-    if np.any(np.diff(index) <= 0) or np.any(index >= p.length) or np.any(value >= np.uint32(p.field)):
-        raise artifact.bad("its coordinates are not increasing and below L, or a value is not below q")
-    if np.any(value == 0) or not np.array_equal(real, dequantise(p, value)):
-        raise artifact.bad("its reals are not its values divided by the scale, or it lists zeros")
-    u1, u2, wrong = (content[name].tolist() for name in ("survivors", "answering", "corrected"))
-    if any(users != sorted(set(users)) for users in (u1, u2, wrong)) or not set(wrong) <= set(u2) <= set(u1):
-        raise artifact.bad("its lists of users do not lie within each other")
-    if len(u2) - len(wrong) < p.quorum:
-        raise artifact.bad(f"it says that {len(u2) - len(wrong)} users answered, and it takes {p.quorum}")
-    if survivors and (
-        artifact.attributes["survivors"] != survivors.digest or u1 != sorted(survivors.digests)
-    ):
+    total, u1 = aggregate.parsed(found.space, artifact), found.survivors
+    if u1 and (total.digest != u1.digest or total.survivors != u1.users):
         raise artifact.bad("it is for another survivor set than survivors.json")
-    found.aggregate = content
-    return f"{index.size} coordinates"
+    if u1 and total.blocks not in found.fallbacks():
+        raise artifact.bad(f"answers of this round do not pack {total.blocks} blocks")
+    found.aggregate = total
+    return f"{total.total.index.size} coordinates"
 
 
-def _decoded(found: Evidence) -> tuple[Sparse | None, list[int]]:
-    """The sum behind the answers, if there is one, and whose answers were left out."""
-    from ..algebra.randomness import CipherRandomness, fresh_key
-    from ..protocol.decoding import decode
-
-    space, users, survivors, quorum = found.space, found.answers, found.survivors, found.p.quorum
-    if survivors is None or len(users) < quorum:
-        why = f"{len(users)} sound answers are at hand, and it takes more than {quorum}"
+def _decodable(found: Evidence) -> list[int]:
+    """Every D with which enough users answered."""
+    given = list(found.answers.values())
+    enough = [d for d in found.fallbacks() if given.count(d) >= d + found.p.colluders]
+    if not enough:
+        quorums = " or ".join(str(d + found.p.colluders) for d in found.fallbacks()) or "enough"
+        why = f"{len(given)} sound answers are available, and more than {quorums} with one D are needed"
         found.add(_AGREE, "elimination", NOT_CHECKABLE, why)
-        return None, []
+    return enough
+
+
+def _decoded(found: Evidence, blocks: int) -> Decoded | None:
+    """The sum behind the answers with this D, if there is one, and whose answers were left out."""
+    space, u1, quorum = found.space, found.survivors, blocks + found.p.colluders
+    assert u1 is not None
+    users = [n for n, d in found.answers.items() if d == blocks]
     try:
         with ExitStack() as files:
-            rows = {n: files.enter_context(answer_rows(space, n, survivors)) for n in users}
-            source = CipherRandomness(fresh_key())
-            result = decode(found.p, space.session.points, len(survivors.digests), rows, source)
+            rows = {n: files.enter_context(answer.opened_answer(space, n, u1)) for n in users}
+            result = decode(
+                found.p,
+                space.session.points,
+                len(u1.digests),
+                rows,
+                CipherRandomness(fresh_key()),
+                fallback=found.fallbacks()[blocks],
+            )
     except Exception as error:
         found.blame(_AGREE, "elimination", error)
-        return None, []
+        return None
     for n in result.corrected:
         found.add(_AGREE, space.answer_path(n), FAIL, "it is not on the polynomial of the other answers")
     if len(users) == quorum:
         found.add(_AGREE, "elimination", NOT_CHECKABLE, f"{quorum} answers, and so many always agree")
     elif not result.corrected:
-        found.add(_AGREE, "elimination", "pass", f"{len(users)} answers agree, where {quorum} would do")
-    return result.total, result.corrected
+        found.add(_AGREE, "elimination", "pass", f"{len(users)} answers agree, and {quorum} suffice")
+    return result
 
 
-def _same_sum(found: Evidence, total: Sparse | None, wrong: list[int]) -> str:
+def _same_sum(found: Evidence, sums: dict[int, Decoded]) -> str:
     stored = found.aggregate
-    if not stored:
-        raise InputMissing("no sound aggregate is at hand")
-    if total is None:
-        raise InputMissing("the answers at hand do not decode to a sum")
-    if not (np.array_equal(stored["index"], total.index) and np.array_equal(stored["value"], total.value)):
-        raise BadData("it is not the sum that the answers decode to")
-    corrected = stored["corrected"].tolist()
-    said = [n for n in corrected if n in found.answers]
-    if said != [n for n in wrong if n in stored["answering"]]:
+    if stored is None:
+        raise InputMissing("no sound aggregate is available")
+    if not sums:
+        raise InputMissing("the available answers do not decode to a sum")
+    for result in sums.values():
+        if not (
+            np.array_equal(stored.total.index, result.total.index)
+            and np.array_equal(stored.total.value, result.total.value)
+        ):
+            raise BadData("it is not the sum that the answers decode to")
+    known = [n for n in stored.answering if found.answers.get(n) == stored.blocks and stored.blocks in sums]
+    wrong = sums[stored.blocks].corrected if known else []
+    if [n for n in stored.corrected if n in known] != [n for n in wrong if n in known]:
         raise BadData("the users that it says answered wrongly are not those that did")
-    if said != corrected:
-        absent = ", ".join(str(n) for n in corrected if n not in said)
-        raise InputMissing(f"it says that users {absent} answered wrongly, whose Y are not at hand")
-    return f"{total.index.size} coordinates, the same from {len(found.answers)} answers"
+    absent = [n for n in stored.corrected if n not in known]
+    if absent:
+        named = ", ".join(map(str, absent))
+        raise InputMissing(f"it says that users {named} answered wrongly, whose Y are not available")
+    return f"{stored.total.index.size} coordinates, the same from {len(found.answers)} answers"
+
+
+def _within(found: Evidence, sums: dict[int, Decoded]) -> str:
+    """No sum is larger than the clip allows as many honest users as there are survivors."""
+    totals = [found.aggregate.total] if found.aggregate else [result.total for result in sums.values()]
+    if not totals or found.survivors is None:
+        raise InputMissing("no sum is available, or no sound survivors.json")
+    largest = found.largest(found.survivors.weights.values())
+    beyond = max(np.count_nonzero(np.abs(to_signed(t.value, found.p.field)) > largest) for t in totals)
+    if beyond:
+        raise BadData(f"{beyond} coordinates are larger than honest users can make them")
+    return f"at most {largest / found.p.scale:.6g}"
 
 
 def _first_rate(found: Evidence) -> str:
-    p = found.p
     if not found.masked:
-        raise InputMissing("no sound X is at hand")
-    payload = max(x.payload for x in found.masked.values())
-    # Elias-Fano takes at most two bits more than log2(L/K) for an index, and log2 C(L,K) >= K log2(L/K)
-    place = wire.bits_below(p.width) if p.buckets else 2 + math.log2(p.length / p.top_k)
-    if 8 * payload > p.entries * (wire.bits_below(p.field) + place) + 14:  # both parts end in whole bytes
-        raise BadData(f"{payload} bytes are more than {p.construction} needs")
-    return _against(payload, "R1", measured_r1(p, payload), theorem_r1(p))
+        raise InputMissing("no sound X is available")
+    payload = construction(found.p).masked_bytes
+    return _against(payload, "R1", measured_r1(found.p, payload), theorem_r1(found.p))
 
 
 def _second_rate(found: Evidence) -> str:
-    if not found.answers or found.survivors is None:
-        raise InputMissing("no sound Y is at hand")
-    payload = found.p.groups * found.p.answer_width(len(found.survivors.digests)) * SYMBOL_BYTES
+    u1 = found.survivors
+    if not found.answers or u1 is None:
+        raise InputMissing("no sound Y is available")
+    fallback = found.fallbacks()[min(found.answers.values())]
+    payload = construction(found.p).answer_bytes(len(u1.digests), fallback=fallback)
     return _against(payload, "R2", measured_r2(found.p, payload), theorem_r2(found.p))
 
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, ParamSpec
-
-import numpy.typing as npt
+from typing import Literal, ParamSpec
 
 from ..errors import InputMissing, SecAggError
+from ..protocol.elimination import answer_shape
 from ..protocol.parameters import Parameters
-from ..storage.artifacts import Artifact, Attributes, opened
-from ..storage.keys import check_signature
-from ..storage.public import MaskedFile, Survivors
+from ..storage.aggregate import Aggregate
+from ..storage.artifacts import Artifact, Attributes, Kind, opened
+from ..storage.masked import MaskedFile
+from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
 
 Verdict = Literal["pass", "fail", "not checkable"]
@@ -36,7 +36,11 @@ class Finding:
 
 
 class Evidence:
-    """The findings so far, and what was read and found sound on the way."""
+    """The findings so far, and what was read and found sound on the way.
+
+    `confirmed` and `answered` are the digests of the survivors.json that a user's confirmation and Y name;
+    `answers` is D of every sound Y of a survivor.
+    """
 
     def __init__(self, space: Workspace) -> None:
         self.space = space
@@ -44,14 +48,24 @@ class Evidence:
         self.masked: dict[int, MaskedFile] = {}
         self.frozen: dict[int, MaskedFile] = {}
         self.survivors: Survivors | None = None
+        self.confirmed: dict[int, str] = {}
         self.answered: dict[int, str] = {}
-        self.answers: list[int] = []
-        self.aggregate: dict[str, npt.NDArray[Any]] = {}
+        self.answers: dict[int, int] = {}
+        self.aggregate: Aggregate | None = None
 
     @property
     def p(self) -> Parameters:
         """The parameters of the round."""
         return self.space.session.parameters
+
+    def fallbacks(self) -> dict[int, bool]:
+        """The D that an answer to these survivors may pack, and whether it is then the fallback."""
+        count = len(self.survivors.digests) if self.survivors else 0
+        return {answer_shape(self.p, count, fallback=f).blocks: f for f in (True, False) if count}
+
+    def largest(self, weights: Iterable[float]) -> float:
+        """The most steps that honest inputs with these weights add up to: rounding adds less than two each."""
+        return math.fsum(weight * self.p.clip * self.p.scale + 2 for weight in weights)
 
     def add(self, point: str, subject: Path | str, verdict: Verdict, why: str = "") -> None:
         """Note a finding, with paths as seen from the round and nothing that could upset a terminal."""
@@ -79,45 +93,42 @@ class Evidence:
     def blame(self, point: str, subject: Path | str, error: Exception) -> None:
         """What is missing cannot be checked; anything else is a fail."""
         verdict = NOT_CHECKABLE if isinstance(error, InputMissing) else FAIL
-        # the text of an error that nobody foresaw could hold anything, also a secret
-        foreseen = isinstance(error, SecAggError)
-        self.add(point, subject, verdict, str(error) if foreseen else f"unreadable ({type(error).__name__})")
+        # the text of an unexpected error could hold anything, also a secret
+        expected = isinstance(error, SecAggError)
+        self.add(point, subject, verdict, str(error) if expected else f"unreadable ({type(error).__name__})")
 
     def examine(
         self,
         path: Path,
-        kind: str,
+        kind: Kind,
         expected: Attributes,
         content: Callable[[Artifact], str | None],
-        files: ExitStack,
         last: str = "ranges",
     ) -> bool:
-        """Schema, digest, session, signature and content of an HDF5 file; it stays open in `files`."""
-        signers = self.space.session.recipients if kind in ("masked", "elimination") else None
-        points = ["schema", "digest", "session and user", *["signature"][: bool(signers)], last]
+        """Schema, digest, session, signature and content of an HDF5 file."""
+        signer = self.space.session.recipient(int(expected["user"])) if kind.signed else None
+        points = ["schema", "digest", "session and user", *["signature"][: bool(signer)], last]
         try:
-            artifact = files.enter_context(opened(path, kind, verify=False))
-            self.add(points.pop(0), path, "pass", f"a {kind} file of version 1")
-            if artifact.digest() != artifact.attributes["sha256"]:
-                raise artifact.bad("its content does not match its digest: the file is damaged")
-            self.add(points.pop(0), path, "pass")
-            artifact.expect(expected)
-            self.add(points.pop(0), path, "pass")
-            if signers:
-                check_signature(artifact, signers[artifact.attributes["user"] - 1])
+            with opened(path, kind, verify=False) as artifact:
+                self.add(points.pop(0), path, "pass", f"a {kind.name} file of version 1")
+                if artifact.digest() != artifact.attributes["sha256"]:
+                    raise artifact.bad("its content does not match its digest: the file is damaged")
                 self.add(points.pop(0), path, "pass")
-            why = content(artifact)
-            self.add(points.pop(0), path, "pass", why or "")
+                artifact.expect(expected)
+                self.add(points.pop(0), path, "pass")
+                if signer:
+                    artifact.expect({}, signer)
+                    self.add(points.pop(0), path, "pass")
+                self.add(points[0], path, "pass", content(artifact) or "")
         except Exception as error:
-            failed = points.pop(0)
-            self.blame(failed, path, error)
-            for point in points:
-                self.add(point, path, NOT_CHECKABLE, f"its {failed} could not be confirmed")
+            self.blame(points[0], path, error)
+            for point in points[1:]:
+                self.add(point, path, NOT_CHECKABLE, f"its {points[0]} could not be confirmed")
             return False
         return True
 
 
-def at_hand(path: Path) -> bool:
+def available(path: Path) -> bool:
     """Whether there is such a file; one in a closed folder counts, and reading it will say why it fails."""
     try:
         path.lstat()

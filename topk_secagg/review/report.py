@@ -27,9 +27,7 @@ _FEW = 2  # passes of one point that are worth a line each
 _FIGURE_BINS = 32
 
 
-def condensed(
-    findings: Sequence[Finding], *, everything: bool = False
-) -> list[tuple[str, Verdict, str, str]]:
+def condensed(findings: Sequence[Finding], *, everything: bool = False) -> list[tuple[str, Verdict, str, str]]:
     """Point, verdict, on what, and why; by point as first met. Findings that say the same become one, and
     the passes of a point, unless they are few or `everything` is wanted, only a count."""
     result: list[tuple[str, Verdict, str, str]] = []
@@ -65,14 +63,10 @@ def page(space: Workspace, findings: Sequence[Finding]) -> bytes:
         session = space.session
     if session:
         if session.insecure:
-            parts.append(
-                '<p class="banner fail">INSECURE: drawn from a public seed, nothing in it is secret</p>'
-            )
+            parts.append('<p class="banner fail">INSECURE: drawn from a public seed, nothing in it is secret</p>')
         parts.append(f"<p>session <code>{session.id}</code></p>")
         facts = {**session.parameters.as_dict(), "shares": "sealed" if session.recipients else "plain"}
-        parts.append(
-            _tag("dl", "".join(_tag("div", _tag("dt", k) + _tag("dd", str(v))) for k, v in facts.items()))
-        )
+        parts.append(_tag("dl", "".join(_tag("div", _tag("dt", k) + _tag("dd", str(v))) for k, v in facts.items())))
         figures = _figures(space)
     parts += [_tag("h2", "Verdicts"), _verdicts(findings)]
     parts += [_tag("h2", "Figures"), f'<div class="figures">{"".join(figures)}</div>'] if figures else []
@@ -81,9 +75,7 @@ def page(space: Workspace, findings: Sequence[Finding]) -> bytes:
     head = f'<meta charset="utf-8"/><meta name="viewport" content="width=device-width"/>{_POLICY}'
     head += f"<title>Audit of {name}</title><style>{_STYLE}</style>"
     body = f"<main><h1>Audit of {name}</h1>{''.join(parts)}</main>"
-    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n'.encode(
-        errors="replace"
-    )
+    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n'.encode(errors="replace")
 
 
 def _tag(name: str, content: str, kind: str = "") -> str:
@@ -225,12 +217,7 @@ def _grid(space: Workspace, masked: set[int]) -> str:
     with suppress(Exception), opened(space.aggregate_path, "aggregate") as artifact:
         used, wrong = (set(artifact.read(name).tolist()) for name in ("answering", "corrected"))
     answered = {n for n in space.present("elimination") if _size(space, n)}
-    rows = (
-        ("sent X", masked),
-        ("survivor, U1", survivors),
-        ("answered, Y", answered),
-        ("in the decoding", used),
-    )
+    rows = (("sent X", masked), ("survivor, U1", survivors), ("answered, Y", answered), ("in the decoding", used))
     cell, left, users = 26, 120, space.users()
     drawn = [_text(left + (n - 0.5) * cell, 14, str(n), "middle") for n in users]
     for r, (name, there) in enumerate(rows):
@@ -241,16 +228,12 @@ def _grid(space: Workspace, masked: set[int]) -> str:
             x, y = left + (n - 1) * cell, 22 + r * cell
             drawn.append(_rect(x + 1, y + 1, cell - 2, cell - 2, kind, f"user {n}: {name}: {sign}"))
             drawn.append(_text(x + cell / 2, y + cell * 0.68, sign, "middle"))
-    note = (
-        "✓ sound file, or named there; – dropped out, or nothing at hand; ✗ answered wrongly and was left out"
-    )
+    note = "✓ sound file, or named there; – dropped out, or nothing at hand; ✗ answered wrongly and was left out"
     width = max(520, left + len(users) * cell)
     return _figure("Who dropped out", note, width, 30 + len(rows) * cell, "".join(drawn))
 
 
-_POLICY = (
-    "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\"/>"
-)
+_POLICY = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\"/>"
 _STYLE = """
 :root { color-scheme: light dark; --fg: #1c2430; --dim: #5b6675; --bg: #fff; --line: #d5dbe3;
   --panel: #f5f7fa; --pass: #176f3d; --fail: #b3261e; --open: #8a5a00; --bar: #3b6fb5; --other: #a9b8cc;

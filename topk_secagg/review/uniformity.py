@@ -5,11 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from ..algebra.field import Symbols
 from ..errors import BadData, InputMissing
+from ..protocol.constructions import construction
+from ..protocol.messages import Masked
+from ..protocol.parameters import Parameters
 
 FALSE_ALARM = 1e-6
 # Pearson's statistic is only about chi-square: with five expected in a bin, a tail of 1e-7 by that
@@ -17,6 +21,27 @@ FALSE_ALARM = 1e-6
 _LEAST_TAIL = 1e-7
 LEAST_EXPECTED = 5
 FEWEST_BINS, _MOST_BINS = 16, 64
+
+
+class Law(NamedTuple):
+    """Values that are uniform below `bound`, one array for each X, once `low` was taken off."""
+
+    name: str
+    parts: list[Symbols]
+    bound: int
+    low: int = 0
+    distinct: bool = False
+
+
+def laws(p: Parameters, masked: Sequence[Masked]) -> tuple[Law, Law]:
+    """What is uniform in X: values on all of F_q, or on F_q* where they are never zero; and indices."""
+    c = construction(p)
+    low = int(c.never_zero)
+    values = [x.value - np.uint32(low) for x in masked]
+    return (
+        Law("masked value", values, p.field - low, low),
+        Law(c.index_name, [x.index for x in masked], c.index_bound, distinct=c.distinct),
+    )
 
 
 def chi_square_tail(statistic: float, freedom: int) -> float:
@@ -41,9 +66,9 @@ def histogram(parts: Sequence[Symbols], bound: int, bins: int) -> tuple[list[int
 
 
 def uniformity(parts: Sequence[Symbols], bound: int, *, distinct: bool = False) -> str:
-    """Refuse values that are not uniform below `bound`; `distinct` ones are drawn without return.
+    """Refuse values that are not uniform below `bound`; `distinct` ones are drawn without replacement.
 
-    Pearson's chi-square. Without return, K of L, all covariances are (L - K) / (L - 1) times as large.
+    Pearson's chi-square. Without replacement, K of L, all covariances are (L - K) / (L - 1) times as large.
     """
     count = sum(part.size for part in parts)
     fewer = min(count, sum(bound - part.size for part in parts)) if distinct else count
@@ -52,15 +77,13 @@ def uniformity(parts: Sequence[Symbols], bound: int, *, distinct: bool = False) 
     if bound < 2 or bins < needed:
         what = "values, or places left free," if distinct and fewer < count else "values"
         least = max(2, needed) * LEAST_EXPECTED
-        raise InputMissing(f"{fewer} {what} below {bound} are too few to tell; it takes {least}")
+        raise InputMissing(f"{fewer} {what} below {bound} are too few; {least} are needed")
     observed, expected = histogram(parts, bound, bins)
     statistic = math.fsum((o - e) ** 2 / e for o, e in zip(observed, expected, strict=True))
     if distinct:
         statistic *= (bound - 1) / (bound - parts[0].size)
     tail = chi_square_tail(statistic, bins - 1)
-    text = (
-        f"chi-square {statistic:.1f} over {bins} bins, tail {tail:.2g}, false alarms at most {FALSE_ALARM:g}"
-    )
+    text = f"chi-square {statistic:.1f} over {bins} bins, tail {tail:.2g}, false alarms at most {FALSE_ALARM:g}"
     if tail < _LEAST_TAIL:
         raise BadData(f"they are not: {text}")
     return text

@@ -28,6 +28,9 @@ class Access:
     insecure: bool = False
 
 
+PLAIN = Access()
+
+
 def admitted(space: Workspace, user: int, access: Access) -> Identity | None:
     """The keys of a user of a sealed round, None in a plain one, once everything about the session is as expected."""
     space.check_user(user)
@@ -47,8 +50,7 @@ def check_session(s: Session, access: Access) -> None:
         pin = access.session.lower()
         if len(pin) < _SHORTEST_PIN or set(pin) - set("0123456789abcdef"):
             raise UsageError(
-                f"{access.session!r} does not name a session",
-                f"give at least {_SHORTEST_PIN} of its hex digits",
+                f"{access.session!r} does not name a session", f"give at least {_SHORTEST_PIN} of its hex digits"
             )
         if not s.id.startswith(pin):
             raise Refused(
@@ -61,9 +63,7 @@ def check_session(s: Session, access: Access) -> None:
                 "the session has no keys, and you expect it to have some",
                 "do not take part: your shares would not be sealed",
             )
-        for theirs, mine in zip(
-            s.recipients, read_recipients(access.recipients, len(s.recipients)), strict=True
-        ):
+        for theirs, mine in zip(s.recipients, read_recipients(access.recipients, len(s.recipients)), strict=True):
             if theirs != mine:
                 raise Refused(
                     f"the session has other keys for user {mine.user} than {access.recipients}",
@@ -85,7 +85,5 @@ def own_identity(s: Session, user: int, path: Path | None) -> Identity | None:
         raise UsageError("this round is sealed and signed, and no identity was given", topic="identity")
     identity = read_identity(path)
     if identity.public(user) != recipient:
-        raise BadData(
-            f"{path} does not hold the keys that the session has for user {user}", "give the right identity"
-        )
+        raise BadData(f"{path} does not hold the keys that the session has for user {user}", "give the right identity")
     return identity

@@ -69,10 +69,7 @@ def preferred(paper: Parameters, moments: Parameters | None) -> tuple[Parameters
             "choose a smaller K, or another field",
         )
     small = cost(moments).all_bytes
-    return (
-        moments,
-        f"moments: its offline files take {amount(small)}, the paper's would take {amount(needed)}",
-    )
+    return (moments, f"moments: its offline files take {amount(small)}, the paper's would take {amount(needed)}")
 
 
 def default_picks(top_k: int, length: int) -> int:

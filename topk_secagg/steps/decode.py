@@ -76,9 +76,7 @@ def decode(
             strict=strict,
             progress=progress,
         )
-        real = aggregate_file.write(
-            space, survivors, found.total, shape.blocks, sorted(used), found.corrected
-        )
+        real = aggregate_file.write(space, survivors, found.total, shape.blocks, sorted(used), found.corrected)
         if output is not None:
             vector = np.zeros(p.length)
             vector[found.total.index] = real / math.fsum(survivors.weights.values()) if mean else real
@@ -119,9 +117,7 @@ def _answers(
     return answers, left_out
 
 
-def _decodable(
-    p: Parameters, survivors: Survivors, answers: dict[int, AnswerFile]
-) -> tuple[AnswerShape, bool]:
+def _decodable(p: Parameters, survivors: Survivors, answers: dict[int, AnswerFile]) -> tuple[AnswerShape, bool]:
     """The D for which there are enough answers: that of the session, or U - T once users have fallen back."""
     count = len(survivors.digests)
     for fallback in (False, True):
@@ -140,6 +136,5 @@ def _decodable(
             "fallback",
         )
     raise TooFewSurvivors(
-        f"{have} sound answers, and {wanted.quorum} are needed (missing: {silent})",
-        "wait for more users to answer",
+        f"{have} sound answers, and {wanted.quorum} are needed (missing: {silent})", "wait for more users to answer"
     )

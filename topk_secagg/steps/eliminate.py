@@ -20,7 +20,7 @@ from ..storage.masked import MaskedFile
 from ..storage.share import opened_share
 from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
-from .access import Access, admitted
+from .access import PLAIN, Access, admitted
 from .freeze import check_confirmed
 from .offline import Progress
 from .settle import commit_residual
@@ -41,12 +41,7 @@ class EliminateReport:
 
 
 def eliminate(
-    space: Workspace,
-    user: int,
-    *,
-    fallback: bool = False,
-    access: Access = Access(),
-    progress: Progress = lambda _: None,
+    space: Workspace, user: int, *, fallback: bool = False, access: Access = PLAIN, progress: Progress = lambda _: None
 ) -> EliminateReport:
     """Read U1, its X and the shares of U1 for this user, and write Y_n; one survivor set per round.
 
@@ -56,14 +51,11 @@ def eliminate(
     session = space.session
     p = session.parameters
     if fallback and p.spare is None:
-        raise UsageError(
-            "every answer of this round packs U - T blocks already", "there is nothing to fall back to"
-        )
+        raise UsageError("every answer of this round packs U - T blocks already", "there is nothing to fall back to")
     survivors = survivors_file.read(space)
     if user not in survivors.digests:
         raise UsageError(
-            f"user {user} is not among the survivors",
-            "it dropped out of this round and has nothing to answer",
+            f"user {user} is not among the survivors", "it dropped out of this round and has nothing to answer"
         )
     with space.step_of(user):
         ledger = Ledger.read(space.ledger_path(user), session.id, user)
@@ -107,9 +99,7 @@ def _check(space: Workspace, ledger: Ledger, survivors: Survivors, *, fallback: 
             "was the secrets folder restored from a backup? do not answer; start a new round",
         )
     if fallback and ledger.answered is None:
-        raise UsageError(
-            f"user {user} has not answered yet", "answer first; the fallback is for a second time"
-        )
+        raise UsageError(f"user {user} has not answered yet", "answer first; the fallback is for a second time")
     check_confirmed(space, survivors)
 
 
@@ -130,9 +120,7 @@ def _answer(
             f"in {space.share_path(user, 1).parent}",
             "fetch them from these users",
         )
-    shares = {
-        m: files.enter_context(opened_share(space, user, m, x.sharing, opener)) for m, x in frozen.items()
-    }
+    shares = {m: files.enter_context(opened_share(space, user, m, x.sharing, opener)) for m, x in frozen.items()}
     masked = {m: x.masked for m, x in frozen.items()}
     s = space.session
     return answer_blocks(s.parameters, s.points, user, masked, shares, fallback=fallback)

@@ -15,7 +15,7 @@ from ..storage.ledger import Ledger
 from ..storage.masked import MaskedFile
 from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
-from .access import Access, admitted
+from .access import PLAIN, Access, admitted
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,7 @@ class FreezeReport:
 
 
 def freeze(
-    space: Workspace,
-    only: Iterable[int] | None = None,
-    *,
-    user: int | None = None,
-    access: Access = Access(),
+    space: Workspace, only: Iterable[int] | None = None, *, user: int | None = None, access: Access = PLAIN
 ) -> FreezeReport:
     """Write survivors.json for the users that have masked, or for those in `only`.
 
@@ -81,9 +77,7 @@ def _chosen(space: Workspace, only: Iterable[int] | None) -> tuple[dict[int, Mas
     for n in wanted:
         space.check_user(n)
         if n not in present:
-            raise InputMissing(
-                f"{space.masked_path(n)} is not there", f"user {n} has not masked; leave it out"
-            )
+            raise InputMissing(f"{space.masked_path(n)} is not there", f"user {n} has not masked; leave it out")
         try:
             files[n] = masked_file.read(space.session, space.masked_path(n), n)
         except SecAggError as error:
@@ -103,9 +97,7 @@ def _chosen(space: Workspace, only: Iterable[int] | None) -> tuple[dict[int, Mas
         files = {n: files[n] for n in kept}
     if len(files) < need:
         what = "have masked soundly" if only is None else "are named"
-        raise TooFewSurvivors(
-            f"{len(files)} users {what}, and {need} must survive", "wait for more users to mask"
-        )
+        raise TooFewSurvivors(f"{len(files)} users {what}, and {need} must survive", "wait for more users to mask")
     return files, left_out
 
 
@@ -135,7 +127,7 @@ class ConfirmReport:
     needed: int
 
 
-def confirm(space: Workspace, user: int, *, access: Access = Access()) -> ConfirmReport:
+def confirm(space: Workspace, user: int, *, access: Access = PLAIN) -> ConfirmReport:
     """Sign the digest of survivors.json, after the ledger: a user confirms one survivor set per round."""
     signer = admitted(space, user, access)
     session = space.session

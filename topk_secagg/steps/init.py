@@ -57,9 +57,7 @@ def choose_parameters(
     if top_k is None:
         assert density is not None
         if not 0 < density <= 1:
-            raise UsageError(
-                f"a density of {density:g} is not between 0 and 1", "0.01 sends 1 % of the entries"
-            )
+            raise UsageError(f"a density of {density:g} is not between 0 and 1", "0.01 sends 1 % of the entries")
         top_k = max(1, round(density * length))
 
     def chosen(name: str) -> Parameters:
@@ -125,20 +123,27 @@ def init(
     insecure_seed: int | None = None,
     distributed: bool = False,
 ) -> tuple[Workspace, bool]:
-    """Write session.json into a new round, and say whether it is new: one that was started like this stays as it is."""
+    """Write session.json into a new round, and say whether it is new: one that was started like this is left alone."""
     keys = read_recipients(recipients, parameters.users) if recipients else None
     points = choose_points(parameters)
-    session = Session(parameters, points, layout, keys, freezer, confirm, insecure_seed)
-    session.check()
-    nonce = (
-        os.urandom(_NONCE_BYTES)
-        if insecure_seed is None
-        else seeded_key(insecure_seed, "nonce")[:_NONCE_BYTES]
+    return _start(
+        root, Session(parameters, points, layout, keys, freezer, confirm, insecure_seed), distributed=distributed
     )
+
+
+def init_like(root: Path, other: Path) -> tuple[Workspace, bool]:
+    """Start a round like another one: everything in its session.json but the nonce, and nothing else of it."""
+    return _start(root, replace(Workspace(other).session, id="", nonce=""), distributed=True)
+
+
+def _start(root: Path, session: Session, *, distributed: bool) -> tuple[Workspace, bool]:
+    session.check()
+    seed = session.insecure_seed
+    nonce = os.urandom(_NONCE_BYTES) if seed is None else seeded_key(seed, "nonce")[:_NONCE_BYTES]
     space = Workspace(root)
     new = not space.session_path.exists()
     if new:
-        check_disk(root, parameters, distributed=distributed)
+        check_disk(root, session.parameters, distributed=distributed)
     make_folder(root)
     with space.step_of_all():
         if not space.session_path.exists():

@@ -69,17 +69,7 @@ def _describe_document(path: Path, content: bytes, session: Session | None) -> D
     if kind == "ledger":
         ledger = parse_ledger(path, content)
         d.facts["insecure"] = bool(ledger.insecure)
-        for name in (
-            "user",
-            "session",
-            "shared",
-            "masked",
-            "frozen",
-            "confirmed",
-            "answered",
-            "fallback",
-            "forgotten",
-        ):
+        for name in ("user", "session", "shared", "masked", "frozen", "confirmed", "answered", "fallback", "forgotten"):
             d.facts[name] = getattr(ledger, name)
         d.facts["residual"] = ledger.residual.path if ledger.residual else None
     elif kind == "survivors":
@@ -130,11 +120,7 @@ def _describe_artifact(artifact: Artifact, session: Session | None, *, reveal: b
     if secret and artifact.mode & 0o077:
         d.facts["warning"] = f"others may read this secret file (mode {artifact.mode:04o})"
     for name, dataset in artifact.datasets.items():
-        shown: dict[str, Any] = {
-            "type": dataset.dtype.str,
-            "shape": list(dataset.shape),
-            "bytes": dataset.size,
-        }
+        shown: dict[str, Any] = {"type": dataset.dtype.str, "shape": list(dataset.shape), "bytes": dataset.size}
         if secret and not reveal:
             shown["values"] = "secret"
         elif dataset.size:

@@ -30,7 +30,7 @@ from ..storage.secret import StoredSecret
 from ..storage.session import Session
 from ..storage.share import is_there
 from ..storage.workspace import Workspace
-from .access import Access, admitted
+from .access import PLAIN, Access, admitted
 
 Vector = npt.NDArray[Any]
 
@@ -74,7 +74,7 @@ def mask(
     residual: Path | None = None,
     select: str = "top",
     saturate: bool = False,
-    access: Access = Access(),
+    access: Access = PLAIN,
 ) -> MaskReport:
     """Select, quantise and mask; the ledger line is durable before X appears."""
     signer = admitted(space, user, access)
@@ -90,9 +90,7 @@ def mask(
     with space.step_of(user):
         ledger = Ledger.read(space.ledger_path(user), session.id, user)
         if ledger.forgotten:
-            raise Refused(
-                f"user {user} has erased its secret of this round", "its part in this round is over"
-            )
+            raise Refused(f"user {user} has erased its secret of this round", "its part in this round is over")
         stored = secret_file.read(space, user)
         if ledger.shared != stored.sharing:
             raise InputMissing(
@@ -182,19 +180,14 @@ def read_flat(session: Session, gradient: Path, entry: str) -> Vector:
         raise BadData(f"{gradient}: {error.message}", error.hint) from error
 
 
-def choose(
-    p: Parameters, source: Randomness, flat: Vector, weight: float, select: str, *, saturate: bool
-) -> Selected:
+def choose(p: Parameters, source: Randomness, flat: Vector, weight: float, select: str, *, saturate: bool) -> Selected:
     """Which coordinates are sent, and as what."""
     index = select_top(p, flat) if select == "top" else select_random(p, source.child("select"))
     values = flat[index].astype(np.float64)
     rounding = rounding_source(source, index, values)
     quantised = quantise(p, values, rounding, weight=weight, saturate=saturate)
     return Selected(
-        Sparse(index, quantised.value),
-        dequantise(p, quantised.value),
-        quantised.clipped,
-        kept_energy(p, flat, index),
+        Sparse(index, quantised.value), dequantise(p, quantised.value), quantised.clipped, kept_energy(p, flat, index)
     )
 
 

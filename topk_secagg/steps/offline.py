@@ -8,14 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..algebra.randomness import (
-    KEY_BYTES,
-    CipherRandomness,
-    Randomness,
-    SystemRandomness,
-    fresh_key,
-    seeded_key,
-)
+from ..algebra.randomness import KEY_BYTES, CipherRandomness, Randomness, SystemRandomness, fresh_key, seeded_key
 from ..errors import Refused, UsageError
 from ..protocol.constructions import construction
 from ..protocol.offline import draw_secret, share_blocks
@@ -25,7 +18,7 @@ from ..storage.ledger import Ledger
 from ..storage.secret import StoredSecret
 from ..storage.share import is_whole, writing_shares
 from ..storage.workspace import Workspace
-from .access import Access, admitted
+from .access import PLAIN, Access, admitted
 
 Progress = Callable[[float], None]
 
@@ -46,7 +39,7 @@ def offline(
     user: int,
     *,
     randomness: str = "cipher",
-    access: Access = Access(),
+    access: Access = PLAIN,
     progress: Progress = lambda _: None,
 ) -> OfflineReport:
     """Draw Z_n and write secrets/user-n.h5 and shares/user-m/from-n.h5 for every m.
@@ -57,9 +50,7 @@ def offline(
     signer = admitted(space, user, access)
     p = space.session.parameters
     if randomness == "os" and space.session.insecure:
-        raise UsageError(
-            "this round is drawn from a public seed, not from the operating system", topic="seed"
-        )
+        raise UsageError("this round is drawn from a public seed, not from the operating system", topic="seed")
     with space.step_of(user):
         ledger, stored = _secret(space, user, randomness)
         if ledger.shared not in (None, stored.sharing):
@@ -113,9 +104,7 @@ def _draw(space: Workspace, user: int, randomness: str) -> StoredSecret:
     source: Randomness = SystemRandomness() if randomness == "os" else CipherRandomness(key)
     name = np.empty(KEY_BYTES, dtype=np.uint8)
     source.child("sharing").fill(name)
-    stored = StoredSecret(
-        draw_secret(space.session.parameters, source), key, randomness, name.tobytes().hex()
-    )
+    stored = StoredSecret(draw_secret(space.session.parameters, source), key, randomness, name.tobytes().hex())
     secret_file.write(space, user, stored)
     return stored
 
@@ -129,27 +118,18 @@ def _is_complete(space: Workspace, user: int, sender: int, sharing: str, ledger:
 
 
 def _write_shares(
-    space: Workspace,
-    user: int,
-    stored: StoredSecret,
-    missing: list[int],
-    progress: Progress,
-    signer: Identity | None,
+    space: Workspace, user: int, stored: StoredSecret, missing: list[int], progress: Progress, signer: Identity | None
 ) -> None:
     """Encode and write block by block: the next block is computed while others hash and write this one."""
     session = space.session
     rows = construction(session.parameters).rows
     chosen = [m - 1 for m in missing] if len(missing) < session.parameters.users else slice(None)
-    with (
-        writing_shares(space, user, missing, stored.sharing, signer) as writer,
-        ThreadPoolExecutor(2) as threads,
-    ):
+    with writing_shares(space, user, missing, stored.sharing, signer) as writer, ThreadPoolExecutor(2) as threads:
         pending: list[Future[None]] = []
         for block in share_blocks(session.parameters, session.points, stored.secret, stored.noise()):
             _wait(pending)
             pending = [
-                threads.submit(writer.put, name, block.start, shares[chosen])
-                for name, shares in block.shares.items()
+                threads.submit(writer.put, name, block.start, shares[chosen]) for name, shares in block.shares.items()
             ]
             progress(block.stop / rows)
         _wait(pending)

@@ -6,15 +6,21 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import Refused, TooFewSurvivors, UsageError
+import numpy as np
+
+from ..errors import BadData, Refused, TooFewSurvivors, UsageError
+from ..gradients.quantize import check_clip
+from ..gradients.sparsify import select_top
 from ..protocol.elimination import answer_shape
 from ..storage import survivors as survivors_file
+from ..storage.atomic import make_folder
 from ..storage.workspace import Workspace
 from .access import Access
 from .decode import DecodeReport, decode
+from .each import Report, for_each
 from .eliminate import EliminateReport, eliminate
-from .freeze import freeze
-from .mask import MaskReport, mask
+from .freeze import confirm, freeze
+from .mask import MaskReport, mask, read_flat
 from .offline import offline
 
 
@@ -33,16 +39,24 @@ def run(
     *,
     drop_masking: Collection[int] = (),
     drop_elimination: Collection[int] = (),
+    weights: Sequence[float] | None = None,
+    residuals: Path | None = None,
+    identities: Sequence[Path] | None = None,
     randomness: str = "cipher",
     entry: str = "",
     select: str = "top",
     saturate: bool = False,
     output: Path | None = None,
     mean: bool = False,
-    note: Callable[[str], None] = lambda _: None,
+    jobs: int | None = None,
+    note: Callable[[str, int, int], None] = lambda *_: None,
 ) -> RunReport:
-    """Every user's steps, less those of the users that drop out; gradients[n-1] belongs to user n."""
-    users, access = space.users(), Access(insecure=True)  # who runs it has said so
+    """Every user's steps, less those of the users that drop out; gradients[n-1] belongs to user n.
+
+    All gradients are checked before any offline work. `note` hears of every phase, the user that has finished
+    it (0 at its start), and how many users there are in it.
+    """
+    users = list(space.users())
     if len(gradients) != len(users):
         raise UsageError(f"{len(gradients)} gradients for {len(users)} users", "one file per user is needed")
     masking = [user for user in users if user not in drop_masking]
@@ -50,33 +64,57 @@ def run(
     _check_drops(space, masking, answering)
     _check_dropped(space, drop_masking, space.masked_path, "masked")
     _check_dropped(space, drop_elimination, space.answer_path, "answered")
-    for user in users:
-        note(f"user {user}: offline")
-        offline(space, user, randomness=randomness, access=access)
-    masked = []
-    for user in masking:
-        note(f"user {user}: mask")
-        masked.append(
-            mask(
-                space,
-                user,
-                gradients[user - 1],
-                entry=entry,
-                select=select,
-                saturate=saturate,
-                access=access,
-            )
+    if residuals is not None:
+        make_folder(residuals, private=True)
+
+    def access(user: int) -> Access:
+        return Access(identities[user - 1] if identities else None, insecure=True)  # who runs it has said so
+
+    def phase(name: str, who: Sequence[int], step: Callable[[int], Report]) -> dict[int, Report]:
+        note(name, 0, len(who))
+        return for_each(who, step, jobs, lambda user: note(name, user, len(who))).check()
+
+    def mask_one(user: int) -> MaskReport:
+        return mask(
+            space,
+            user,
+            gradients[user - 1],
+            entry=entry,
+            weight=weights[user - 1] if weights else 1.0,
+            residual=residuals / f"user-{user:02}.h5" if residuals else None,
+            select=select,
+            saturate=saturate,
+            access=access(user),
         )
-    survivors = freeze(space, access=access).survivors
-    shape = answer_shape(space.session.parameters, len(survivors))
-    answered: list[EliminateReport] = []
-    for fallback in (False, True) if len(answering) < shape.quorum else (False,):
-        answered = []
-        for user in answering:
-            note(f"user {user}: eliminate" + (" again, for fewer answers" if fallback else ""))
-            answered.append(eliminate(space, user, fallback=fallback, access=access))
-    note("decode")
-    return RunReport(masked, answered, decode(space, output, mean=mean))
+
+    def check_one(user: int) -> None:
+        _check_gradient(space, gradients[user - 1], entry, saturate=saturate or select != "top" or bool(residuals))
+
+    phase("check", masking, check_one)
+    phase("offline", users, lambda n: offline(space, n, randomness=randomness, access=access(n)))
+    masked = phase("mask", masking, mask_one)
+    survivors = freeze(space, access=access(space.session.freezer)).survivors
+    if space.session.confirm:
+        phase("confirm", users, lambda n: confirm(space, n, access=access(n)))
+    answered = phase("eliminate", answering, lambda n: eliminate(space, n, access=access(n)))
+    if len(answering) < answer_shape(space.session.parameters, len(survivors)).quorum:
+        answered = phase(
+            "eliminate, fallback", answering, lambda n: eliminate(space, n, fallback=True, access=access(n))
+        )
+    note("decode", 0, 1)
+    decoded = decode(space, output, mean=mean)
+    return RunReport(list(masked.values()), list(answered.values()), decoded)
+
+
+def _check_gradient(space: Workspace, gradient: Path, entry: str, *, saturate: bool) -> None:
+    """Refuse a gradient that `mask` would refuse: layout, NaN, and values beyond the clip."""
+    flat = read_flat(space.session, gradient, entry)
+    p = space.session.parameters
+    if not saturate:
+        try:
+            check_clip(p, flat[select_top(p, flat)].astype(np.float64))
+        except BadData as error:
+            raise BadData(f"{gradient}: {error.message}", error.hint, error.topic) from error
 
 
 def _check_drops(space: Workspace, masking: list[int], answering: list[int]) -> None:
@@ -85,9 +123,7 @@ def _check_drops(space: Workspace, masking: list[int], answering: list[int]) -> 
     least = answer_shape(p, len(masking), fallback=True).quorum
     for left, need, what in ((masking, p.survivors, "mask"), (answering, least, "answer")):
         if len(left) < need:
-            raise TooFewSurvivors(
-                f"{len(left)} users would {what}, and {need} are needed", "let fewer users drop out"
-            )
+            raise TooFewSurvivors(f"{len(left)} users would {what}, and {need} are needed", "let fewer users drop out")
     if space.survivors_path.exists() and survivors_file.read(space).users != masking:
         raise Refused("the survivors of this round are fixed already, and differ", "choose another folder")
 

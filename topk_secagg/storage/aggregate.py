@@ -18,14 +18,7 @@ from .workspace import Workspace
 _USERS = ("survivors", "answering", "corrected")
 KIND = Kind(
     "aggregate",
-    (
-        {
-            "index": ("<u4",),
-            "value": SYMBOL_TYPES,
-            "real": ("<f8",),
-            **dict.fromkeys(_USERS, ("<u4",)),
-        },
-    ),
+    ({"index": ("<u4",), "value": SYMBOL_TYPES, "real": ("<f8",), **dict.fromkeys(_USERS, ("<u4",))},),
     "decode the round first",
     ("survivors", "blocks"),
 )
@@ -89,7 +82,5 @@ def parsed(space: Workspace, artifact: Artifact) -> Aggregate:
         raise artifact.bad("its lists of users are not nested")
     blocks = int(artifact.attributes["blocks"])
     if len(u2) - len(wrong) < blocks + p.colluders:
-        raise artifact.bad(
-            f"it says that {len(u2) - len(wrong)} users answered, and it takes {blocks + p.colluders}"
-        )
+        raise artifact.bad(f"it says that {len(u2) - len(wrong)} users answered, and it takes {blocks + p.colluders}")
     return Aggregate(Sparse(index, value), real, u1, u2, wrong, blocks, artifact.attributes["survivors"])

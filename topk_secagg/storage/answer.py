@@ -119,8 +119,8 @@ def answered_before(space: Workspace, user: int) -> str | None:
             for count in range(s.parameters.survivors, s.parameters.users + 1)
             for shape in [answer_shape(s.parameters, count, fallback=True)]
         )
-        if artifact.datasets["y"].size <= largest * s.parameters.symbol_bytes:
-            if artifact.digest() == artifact.attributes["sha256"]:
-                artifact.expect(s.header(user), s.recipient(user))
-                return str(artifact.attributes["survivors"])
+        fits = artifact.datasets["y"].size <= largest * s.parameters.symbol_bytes
+        if fits and artifact.digest() == artifact.attributes["sha256"]:
+            artifact.expect(s.header(user), s.recipient(user))
+            return str(artifact.attributes["survivors"])
     return None

@@ -217,11 +217,7 @@ class Artifact:
         for name, value in attributes.items():
             if self.attributes[name] != value:
                 found = self.attributes[name]
-                what = (
-                    "it belongs to another session"
-                    if name == "session"
-                    else f"its {name} is {found}, not {value}"
-                )
+                what = "it belongs to another session" if name == "session" else f"its {name} is {found}, not {value}"
                 raise self.bad(what, "was it copied from elsewhere?")
         if sender:
             signature = str(self.attributes.get("signature", ""))

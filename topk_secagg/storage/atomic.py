@@ -137,9 +137,7 @@ def pread_exactly(fd: int, size: int, offset: int) -> npt.NDArray[np.uint8]:
     while done < size:
         got = os.preadv(fd, [data[done:].data], offset + done)
         if not got:
-            raise BadData(
-                "a file became shorter while it was read", "let no other program write to the round"
-            )
+            raise BadData("a file became shorter while it was read", "let no other program write to the round")
         done += got
     return data
 

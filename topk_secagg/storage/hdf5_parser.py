@@ -128,9 +128,7 @@ def _refuse_gaps(fd: int, size: int, spans: list[tuple[int, int]]) -> None:
 def _root(fd: int, size: int) -> int:
     """The address of the root group's header, from the superblock."""
     block = _read(fd, 0, _SUPERBLOCK.size)
-    signature, version, offsets, lengths, flags, base, extension, end, root, checksum = _SUPERBLOCK.unpack(
-        block
-    )
+    signature, version, offsets, lengths, flags, base, extension, end, root, checksum = _SUPERBLOCK.unpack(block)
     if signature != SIGNATURE:
         raise Unknown("no HDF5 file at all")
     if (version, offsets, lengths, flags, base, extension) != (3, 8, 8, 0, 0, UNDEFINED):
@@ -142,9 +140,7 @@ def _root(fd: int, size: int) -> int:
     return int(root)
 
 
-def _messages(
-    fd: int, address: int, allowed: set[int], spans: list[tuple[int, int]]
-) -> Iterator[tuple[int, bytes]]:
+def _messages(fd: int, address: int, allowed: set[int], spans: list[tuple[int, int]]) -> Iterator[tuple[int, bytes]]:
     """The messages of an object header (version 2): type and body. Its pieces are added to `spans`."""
     start = _read(fd, address, 6)
     signature, version, flags = start[:4], start[4], start[5]

@@ -7,7 +7,6 @@ A recipients file has a line for each user, as `keygen` prints it: NUMBER age1..
 from __future__ import annotations
 
 import hashlib
-import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,15 +60,11 @@ class Identity:
         """New keys from the operating system's entropy."""
         from pyrage import x25519
 
-        return Identity(
-            str(x25519.Identity.generate()), Ed25519PrivateKey.generate().private_bytes_raw().hex()
-        )
+        return Identity(str(x25519.Identity.generate()), Ed25519PrivateKey.generate().private_bytes_raw().hex())
 
     def public(self, user: int) -> Recipient:
         """The public half, as the keys of user n."""
-        return Recipient(
-            user, str(self.opener().to_public()), self._signer().public_key().public_bytes_raw().hex()
-        )
+        return Recipient(user, str(self.opener().to_public()), self._signer().public_key().public_bytes_raw().hex())
 
     def sign(self, kind: str, digest: str) -> str:
         """The signature of a file of this kind with this digest, in hexadecimal."""
@@ -98,11 +93,10 @@ def _statement(kind: str, digest: str) -> bytes:
 def read_identity(path: Path) -> Identity:
     """The identity in a file of `keygen`, which nobody else may read."""
     text = read_bytes(path, "make keys first, or check the path").decode("ascii", "replace")
-    mode = stat.S_IMODE(os.stat(path).st_mode)
+    mode = stat.S_IMODE(path.stat().st_mode)
     if mode & 0o077:
         raise Refused(
-            f"{path} can be read by others (mode {mode:04o})",
-            f"run: chmod 600 {path}, and consider making new keys",
+            f"{path} can be read by others (mode {mode:04o})", f"run: chmod 600 {path}, and consider making new keys"
         )
     signing = [line.removeprefix(_SIGNING) for line in text.splitlines() if line.startswith(_SIGNING)]
     age = [line for line in text.splitlines() if line.startswith("AGE-SECRET-KEY-1")]
@@ -124,23 +118,14 @@ def read_recipients(path: Path, users: int) -> tuple[Recipient, ...]:
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
-        if (
-            len(words) != 3
-            or not words[0].isdigit()
-            or len(words[0]) > 9
-            or not words[2].startswith("ed25519:")
-        ):
-            raise BadData(
-                f"{path}: a line is not NUMBER age1... ed25519:HEX", "take it from `topk-secagg keygen`"
-            )
+        if len(words) != 3 or not words[0].isdigit() or len(words[0]) > 9 or not words[2].startswith("ed25519:"):
+            raise BadData(f"{path}: a line is not NUMBER age1... ed25519:HEX", "take it from `topk-secagg keygen`")
         recipient = Recipient(int(words[0]), words[1], words[2].removeprefix("ed25519:"))
         if recipient.user in found:
             raise BadData(f"{path} has two lines for user {recipient.user}", "keep one line for each user")
         found[recipient.user] = recipient
     if sorted(found) != list(range(1, users + 1)):
-        raise BadData(
-            f"{path} does not have exactly one line for each of the {users} users", "add or drop lines"
-        )
+        raise BadData(f"{path} does not have exactly one line for each of the {users} users", "add or drop lines")
     recipients = tuple(found[n] for n in sorted(found))
     check_recipients(recipients)
     return recipients
@@ -158,10 +143,6 @@ def check_recipients(recipients: tuple[Recipient, ...]) -> None:
             if r.ed25519 != key.hex():
                 raise ValueError("a key has one spelling only")
         except (RecipientError, ValueError) as error:
-            raise BadData(
-                f"the keys of user {r.user} are not valid", "take them from `topk-secagg keygen`"
-            ) from error
-    if len({r.age for r in recipients}) < len(recipients) or len({r.ed25519 for r in recipients}) < len(
-        recipients
-    ):
+            raise BadData(f"the keys of user {r.user} are not valid", "take them from `topk-secagg keygen`") from error
+    if len({r.age for r in recipients}) < len(recipients) or len({r.ed25519 for r in recipients}) < len(recipients):
         raise BadData("two users have the same key", "every user runs `topk-secagg keygen` itself")

@@ -45,21 +45,11 @@ def shapes(p: Parameters) -> Shapes:
     c, bits, symbol = construction(p), wire.bits_below(p.field), stored_type(p.field)
     whole = bits == 8 * symbol.itemsize
     value = (symbol.str, (c.entries,)) if whole else ("|u1", (wire.packed_bytes(c.entries, bits),))
-    return {
-        "index": ("|u1", (c.index_bytes,)),
-        "value": value,
-        "holds": ("|u1", (wire.packed_bytes(p.users, 1),)),
-    }
+    return {"index": ("|u1", (c.index_bytes,)), "value": value, "holds": ("|u1", (wire.packed_bytes(p.users, 1),))}
 
 
 def content(
-    s: Session,
-    user: int,
-    sharing: str,
-    masked: Masked,
-    weight: float,
-    holds: frozenset[int],
-    signer: Identity | None,
+    s: Session, user: int, sharing: str, masked: Masked, weight: float, holds: frozenset[int], signer: Identity | None
 ) -> Content:
     """X_n as a file."""
     p = s.parameters

@@ -99,9 +99,7 @@ def commit(staged: Path, residual: Residual, user: int, length: int) -> None:
                 raise artifact.bad("it is not the residual that the ledger names")
             _vector(artifact)
         if not path.parent.is_dir():
-            raise CannotWrite(
-                f"cannot write {path}: its folder is gone", "make the folder and run this again"
-            )
+            raise CannotWrite(f"cannot write {path}: its folder is gone", "make the folder and run this again")
         write_whole(path, staged.read_bytes(), PRIVATE)
     note_path(path).unlink(missing_ok=True)
 

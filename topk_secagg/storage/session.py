@@ -15,17 +15,7 @@ from . import documents
 from .artifacts import Attribute, Attributes
 from .keys import Recipient, check_recipients
 
-_KEYS = {
-    "nonce",
-    "insecure_seed",
-    "parameters",
-    "points",
-    "layout",
-    "left_out",
-    "recipients",
-    "freezer",
-    "confirm",
-}
+_KEYS = {"nonce", "insecure_seed", "parameters", "points", "layout", "left_out", "recipients", "freezer", "confirm"}
 _TYPES = {"construction": (str,), "clip": (float,), "max_weight": (float,), "spare": (int, type(None))}
 _FINGERPRINT = 16  # hexadecimal digits
 
@@ -88,13 +78,9 @@ class Session:
         if not 1 <= self.freezer <= p.users:
             raise UsageError(f"there is no user {self.freezer} to freeze", f"users are 1 to {p.users}")
         if self.confirm and self.recipients is None:
-            raise UsageError(
-                "confirmations are signatures, and there are no keys", "give the users' public keys"
-            )
+            raise UsageError("confirmations are signatures, and there are no keys", "give the users' public keys")
         if self.confirm and self.confirmations > p.users:
-            raise UsageError(
-                f"{self.confirmations} of {p.users} users would have to confirm", "keep T < N - 1"
-            )
+            raise UsageError(f"{self.confirmations} of {p.users} users would have to confirm", "keep T < N - 1")
 
 
 def read_session(path: Path) -> Session:
@@ -125,9 +111,7 @@ def _session(name: str, body: dict[str, Any]) -> Session:
     points = [*alpha, *beta]
     if len(alpha) != parameters.users or len(beta) != construction(parameters).beta_count:
         raise ValueError("there are too few or too many points")
-    if any(type(x) is not int or not 0 <= x < parameters.field for x in points) or len(set(points)) < len(
-        points
-    ):
+    if any(type(x) is not int or not 0 <= x < parameters.field for x in points) or len(set(points)) < len(points):
         raise ValueError("the points are not distinct elements of the field")
     seed, nonce = body["insecure_seed"], body["nonce"]
     if not (seed is None or type(seed) is int) or type(nonce) is not str:

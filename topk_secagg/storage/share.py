@@ -41,10 +41,7 @@ from .workspace import Workspace
 
 KIND = Kind(
     "share",
-    (
-        {"f": SYMBOL_TYPES, "h": SYMBOL_TYPES, "check": ("|u1",)},
-        {"g": SYMBOL_TYPES, "check": ("|u1",)},
-    ),
+    ({"f": SYMBOL_TYPES, "h": SYMBOL_TYPES, "check": ("|u1",)}, {"g": SYMBOL_TYPES, "check": ("|u1",)}),
     "fetch it from the user that made it",
     ("sender", "sharing"),
     undigested=("f", "h", "g"),
@@ -103,9 +100,7 @@ class ShareFile:
         for first in range(low, high, self.unit):
             part = stored[first - low : first - low + self.unit]
             if hashlib.sha256(part.data).digest() != self.check[first // self.unit, at].tobytes():
-                raise self.artifact.bad(
-                    f"rows from {first} on do not match their checksum: the file is damaged"
-                )
+                raise self.artifact.bad(f"rows from {first} on do not match their checksum: the file is damaged")
         values = stored[start - low : stop - low].astype(np.uint32, copy=False)
         if values.size and values.max() >= np.uint32(self.field):
             raise self.artifact.bad("a symbol is not below the field's size")
@@ -151,7 +146,6 @@ def is_whole(space: Workspace, user: int, sender: int, sharing: str) -> bool:
 
 def is_there(space: Workspace, user: int, sender: int) -> bool:
     """Whether a share has arrived that looks like the right one; its rows are not read."""
-    p = space.session.parameters
     if space.session.recipients:
         return is_whole(space, user, sender, "")
     with suppress(InputMissing, BadData), opened_share(space, user, sender):
@@ -210,9 +204,7 @@ def writing_shares(
             with writing(space.private):
                 streams = {m: files.enter_context(TemporaryFile(dir=space.private)) for m in paths}
         with ExitStack() as layouts:
-            writers = [
-                layouts.enter_context(laid_out(stream, shapes(s.parameters))) for stream in streams.values()
-            ]
+            writers = [layouts.enter_context(laid_out(stream, shapes(s.parameters))) for stream in streams.values()]
             writer = ShareWriter(s.parameters, writers)
             yield writer
             writer.finish(attributes, signer)

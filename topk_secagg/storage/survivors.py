@@ -151,13 +151,7 @@ def confirm(space: Workspace, user: int, survivors: str, signer: Identity) -> Pa
 
 
 def _confirmation(s: Session, user: int, survivors: str, signature: str | None) -> dict[str, Any]:
-    return {
-        "session": s.id,
-        "insecure": s.insecure,
-        "user": user,
-        "survivors": survivors,
-        "signature": signature,
-    }
+    return {"session": s.id, "insecure": s.insecure, "user": user, "survivors": survivors, "signature": signature}
 
 
 def _confirmed(s: Session, user: int, survivors: str) -> str:

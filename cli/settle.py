@@ -1,0 +1,63 @@
+"""topk-secagg settle, and topk-secagg forget."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from .console import Console, answered
+from .options import round_argument, user_option
+
+
+@click.command("settle", short_help="Commit the residual of a survivor.")
+@round_argument
+@user_option
+@answered
+def command(console: Console, round_folder: Path, user: int) -> None:
+    """Commit the residual of a survivor that missed the elimination phase.
+
+    Its X is in the sum, so that its new residual holds, whether it answers or not. `eliminate` does the
+    same.
+
+    \b
+    Example:
+      topk-secagg settle round --user 3
+    """
+    from topk_secagg.steps.settle import settle
+    from topk_secagg.storage.workspace import Workspace
+
+    space = Workspace(round_folder)
+    report = settle(space, user)
+    console.result(
+        "settle",
+        {"session": space.session.id, "user": user, "path": str(report.path), "committed": report.committed},
+        f"residual of user {user}: {report.path}" + ("" if report.committed else " was committed already"),
+    )
+
+
+@click.command("forget", short_help="Erase a user's secret and shares.")
+@round_argument
+@user_option
+@answered
+def forget_command(console: Console, round_folder: Path, user: int) -> None:
+    """Erase the secret of a user and the plain shares that it holds, once they have done their work.
+
+    That is after its answer, or when it dropped out. With X, the secret reveals the input for ever. The
+    ledger stays, so that nothing can be used twice. See docs/security.md for what deleting means on an
+    SSD.
+
+    \b
+    Example:
+      topk-secagg forget round --user 3
+    """
+    from topk_secagg.steps.settle import forget
+    from topk_secagg.storage.workspace import Workspace
+
+    space = Workspace(round_folder)
+    report = forget(space, user)
+    console.result(
+        "forget",
+        {"session": space.session.id, "user": user, "erased": [str(path) for path in report.erased]},
+        f"user {user} erased {len(report.erased)} files; its ledger stays",
+    )

@@ -1,0 +1,54 @@
+"""One step for several users in one process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Generic, NamedTuple, TypeVar
+
+from ..errors import SecAggError
+
+Report = TypeVar("Report")
+
+
+class Outcome(NamedTuple, Generic[Report]):
+    """What the users' steps gave, and what went wrong, by user."""
+
+    reports: dict[int, Report]
+    failures: dict[int, SecAggError]
+
+    def check(self) -> dict[int, Report]:
+        """The reports of all users; the first failure is raised."""
+        for user in sorted(self.failures):
+            raise self.failures[user]
+        return self.reports
+
+
+def default_jobs() -> int:
+    """As many as there are cores."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def for_each(
+    users: Sequence[int],
+    step: Callable[[int], Report],
+    jobs: int | None = None,
+    done: Callable[[int], None] = lambda _: None,
+) -> Outcome[Report]:
+    """Run the step of every user, `jobs` at a time; a user that fails does not keep the others from finishing."""
+    outcome: Outcome[Report] = Outcome({}, {})
+    with ThreadPoolExecutor(max(1, jobs or default_jobs())) as pool:
+        futures = {pool.submit(step, user): user for user in users}
+        try:
+            for future in as_completed(futures):
+                user = futures[future]
+                try:
+                    outcome.reports[user] = future.result()
+                except SecAggError as error:
+                    outcome.failures[user] = error
+                done(user)
+        except BaseException:  # a signal, or a bug: start nothing more
+            pool.shutdown(cancel_futures=True)
+            raise
+    return Outcome(dict(sorted(outcome.reports.items())), outcome.failures)

@@ -1,0 +1,107 @@
+"""Which file belongs to which user: gradients, weights, residuals and identities of a whole round."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from ..errors import BadData, InputMissing, UsageError
+from ..gradients.files import READABLE
+
+_DIGITS = re.compile(r"\d+")
+
+
+def natural(path: Path) -> tuple[list[tuple[int, str]], str]:
+    """A key that sorts user_2 before user_10."""
+    parts = re.split(r"(\d+)", path.name)
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts], str(path)
+
+
+def gradient_files(paths: Sequence[Path]) -> list[Path]:
+    """One gradient file per user: files in the order given, those of a folder in natural order of their names."""
+    files: list[Path] = []
+    for path in paths:
+        if not path.exists():
+            raise InputMissing(f"{path} does not exist", "check the paths of the gradients")
+        if path.is_dir():
+            found = [file for file in path.iterdir() if file.suffix in READABLE and not file.name.startswith(".")]
+            files += _alike(path, sorted(found, key=natural))
+        else:
+            files.append(path)
+    if not files:
+        raise InputMissing(f"there are no gradients in {paths[0]}", f"they end in {', '.join(READABLE)}")
+    return files
+
+
+def _alike(folder: Path, files: list[Path]) -> list[Path]:
+    """Refuse files whose names do not fit the pattern of the others: they are probably no gradients of a user."""
+    patterns = Counter(_DIGITS.sub("#", file.name) for file in files)
+    if not patterns or len(patterns) == len(files):
+        return files
+    usual = patterns.most_common(1)[0][0]
+    strays = [file.name for file in files if _DIGITS.sub("#", file.name) != usual]
+    if strays:
+        raise BadData(
+            f"{folder} holds files that do not fit the pattern {usual}: {', '.join(strays)}",
+            "move them elsewhere, or list the gradients one by one",
+        )
+    return files
+
+
+def read_weights(path: Path, files: Sequence[Path]) -> list[float]:
+    """A weight for every user, from a CSV or JSON file that names users or their files."""
+    try:
+        text = path.read_text()
+        if path.suffix == ".json":
+            pairs = list(json.loads(text).items())
+        else:
+            pairs = [(row[0], row[1]) for row in csv.reader(text.splitlines()) if row and row[0].strip()]
+        if pairs and not _is_number(pairs[0][1]):
+            pairs = pairs[1:]  # a header
+        named = [(str(key).strip(), float(value)) for key, value in pairs]
+    except FileNotFoundError:
+        raise InputMissing(f"{path} does not exist", "check the path of the weights") from None
+    except (OSError, ValueError, IndexError, AttributeError, TypeError) as error:
+        raise BadData(f"{path} is not a table of users and weights", "a line each, such as: 3,120") from error
+    names = {str(n): n for n in range(1, len(files) + 1)}
+    for n, file in enumerate(files, start=1):
+        names |= {file.name: n, file.stem: n}
+    weights: dict[int, float] = {}
+    for key, weight in named:
+        user = names.get(key)
+        if user is None or user in weights:
+            what = "names no user or gradient" if user is None else "appears twice"
+            raise BadData(f"{path}: {key!r} {what}", "use user numbers or names of gradient files")
+        weights[user] = weight
+    missing = [str(n) for n in range(1, len(files) + 1) if n not in weights]
+    if missing:
+        raise BadData(f"{path} has no weight for user {', '.join(missing)}", "add a line for each")
+    return [weights[n] for n in range(1, len(files) + 1)]
+
+
+def _is_number(value: object) -> bool:
+    try:
+        float(str(value))
+    except ValueError:
+        return False
+    return True
+
+
+def identity_files(folder: Path, users: int) -> list[Path]:
+    """The identity of every user, under the name that `keygen` gives it."""
+    paths = [folder / f"user-{n:02}.identity" for n in range(1, users + 1)]
+    for path in paths:
+        if not path.exists():
+            raise InputMissing(f"{path} does not exist", "make the keys of every user first")
+    return paths
+
+
+def check_output(output: Path, gradients: Sequence[Path]) -> None:
+    """Refuse to write the sum among the gradients, where the next round would take it for one."""
+    for path in gradients:
+        if path.is_dir() and output.absolute().parent == path.absolute():
+            raise UsageError(f"{output} would lie among the gradients", "write the sum to another folder")
