@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PROGRAM = "topk-secagg"
 PUBLIC_SEED = "this round is drawn from a public seed: anyone can unmask it, use it for tests only"
-_WIDTH = 100  # of a table that goes to a file or a pipe
+_WIDTH = 120  # of a table that goes to a file or a pipe
 
 # what to do about an error, in the words of the command line
 HINTS = {

@@ -72,6 +72,7 @@ def command(
     for line in (
         *found.remarks,
         "X and Y are what one user broadcasts when nobody drops out; step is the resolution, as a share of the clip",
+        "LightSecAgg aggregates dense gradients; Theorem 1 has the paper's rates",
         "time is an estimate for `run` with all users on this machine, from a quick measurement in this folder",
         *(["energy is what the selected entries keep of the global top-K's"] if like else []),
         *(clip_lines(like, layout, entry, p.clip, p.scale) if like else []),

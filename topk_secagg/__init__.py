@@ -5,10 +5,13 @@
     init ──> offline ── secret of user n ──┘                      │
                 └────── shares for every user m ──────────────────┘
 
-Five rooms, each knowing only those before it: `algebra` (the field), `protocol` (the phases of
-the paper, no files), `gradients` (reals in and out), `storage` (the files of a round), and `steps`
-(one function per command: read, compute, write). `docs/paper-map.md` leads from each symbol of the
-paper to the function that computes it.
+`aggregate` runs a whole round in memory. Every command of the command line is a function of the same name, over the
+`Workspace` of a round's folder; `Access` says how a user takes part.
+
+Six packages, each importing only those before it: `algebra` (the field), `protocol` (the phases of the paper, no
+files), `gradients` (reals in and out), `storage` (the files of a round), `steps` (one function per command: read,
+compute, write) and `review` (plan and audit). `docs/paper-map.md` leads from each symbol of the paper to the function
+that computes it.
 
 Names are loaded when first used: `topk-secagg --help` needs none of the numeric libraries.
 """
@@ -22,20 +25,51 @@ if TYPE_CHECKING:
     from .errors import SecAggError
     from .protocol.parameters import Parameters
     from .protocol.round import run_round
+    from .review.audit import audit
+    from .review.plan import plan
+    from .steps.access import Access
+    from .steps.aggregate import Aggregated, aggregate
+    from .steps.decode import decode
+    from .steps.eliminate import eliminate
+    from .steps.freeze import confirm, freeze
+    from .steps.init import start_round as init
+    from .steps.inspect import inspect
+    from .steps.keygen import keygen
+    from .steps.mask import mask
+    from .steps.offline import offline
+    from .steps.run import run
+    from .steps.settle import forget, settle
     from .storage.workspace import Workspace
 
-__all__ = ["Parameters", "SecAggError", "Workspace", "run_round"]
+__all__ = [
+    "Access", "Aggregated", "Parameters", "SecAggError", "Workspace", "aggregate", "audit", "confirm", "decode",
+    "eliminate", "forget", "freeze", "init", "inspect", "keygen", "mask", "offline", "plan", "run", "run_round",
+    "settle",
+]  # fmt: skip
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Parameters": ".protocol.parameters",
-    "SecAggError": ".errors",
-    "Workspace": ".storage.workspace",
-    "run_round": ".protocol.round",
+    "Access": "steps.access",
+    "Aggregated": "steps.aggregate",
+    "Parameters": "protocol.parameters",
+    "SecAggError": "errors",
+    "Workspace": "storage.workspace",
+    "audit": "review.audit",
+    "confirm": "steps.freeze",
+    "forget": "steps.settle",
+    "plan": "review.plan",
+    "run_round": "protocol.round",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name], __name__), name)
+    module = import_module(f".{_HOMES.get(name, f'steps.{name}')}", __name__)
+    value = getattr(module, "start_round" if name == "init" else name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

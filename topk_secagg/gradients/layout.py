@@ -106,12 +106,13 @@ class Layout:
         self._refuse_non_finite(flat)
         return flat
 
-    def unflatten(self, vector: npt.NDArray[np.float64]) -> list[Tensor]:
-        """The tensors of a flat vector, each in the layout's type (bfloat16 as float32)."""
+    def unflatten(self, vector: npt.NDArray[np.float64], *, exact: bool = False) -> list[Tensor]:
+        """The tensors of a flat vector, each in the layout's type (bfloat16 as float32), or all in float64."""
         tensors = []
         for slot, part in zip(self.slots, self._parts(vector), strict=True):
+            kind = "float64" if exact else "float32" if slot.dtype == "bfloat16" else slot.dtype
             with np.errstate(over="ignore"):
-                array = part.astype("float32" if slot.dtype == "bfloat16" else slot.dtype)
+                array = part.astype(kind)
             if not np.isfinite(array).all():
                 raise BadData(
                     f"the sum of tensor {called(slot.name)} does not fit {slot.dtype}",

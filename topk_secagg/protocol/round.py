@@ -12,7 +12,7 @@ from ..algebra.randomness import Randomness
 from ..errors import TooFewSurvivors
 from .constructions import construction
 from .decoding import decode
-from .elimination import answer_blocks
+from .elimination import answer_blocks, answer_shape
 from .masking import mask_input
 from .messages import Masked, Points, Secret, Sparse
 from .offline import choose_points, draw_secret, share_blocks
@@ -47,8 +47,8 @@ def run_round(
     survivors: Iterable[int],
     answering: Iterable[int],
     randomness: Randomness,
-) -> Symbols:
-    """The sum over `survivors` (U1) of the sparse inputs, decoded from the `answering` users (U2): (L,).
+) -> Sparse:
+    """The sum over `survivors` (U1) of the sparse inputs, decoded from the `answering` users (U2).
 
     inputs: the sparse quantised input of every user that masks.
     """
@@ -69,14 +69,12 @@ def run_round(
     # Masked-input phase: X_n
     masked = {n: mask_input(p, secrets[n], inputs[n]) for n in u1}
 
-    # Mask-elimination phase: Y_n
-    answers = {n: answer(p, points, n, masked, shares[n]) for n in u2}
+    # Mask-elimination phase: Y_n, with D = U - T where fewer answer than the round packs its answers for
+    fallback = len(u2) < answer_shape(p, len(u1)).quorum
+    answers = {n: answer(p, points, n, masked, shares[n], fallback=fallback) for n in u2}
 
     # Decoding
-    found = decode(p, points, len(u1), answers, randomness.child("decode")).total
-    total = np.zeros(p.length, dtype=np.uint32)
-    total[found.index] = found.value
-    return total
+    return decode(p, points, len(u1), answers, randomness.child("decode"), fallback=fallback).total
 
 
 def deal(p: Parameters, points: Points, secret: Secret, source: Randomness) -> list[InMemoryShares]:

@@ -45,9 +45,7 @@ def _folders(space: Workspace) -> _Folders:
         expected |= {space.secret_path(n), space.ledger_path(n), space.residual_path(n)}
         expected |= {*(path(n) for path in public), *(space.share_path(m, n) for m in users)}
     shares = space.share_path(1, 1).parent.parent
-    return _Folders(
-        space.root, (space.private, shares), tuple(path(1).parent for path in public), expected
-    )
+    return _Folders(space.root, (space.private, shares), tuple(path(1).parent for path in public), expected)
 
 
 def audit_folders(found: Evidence) -> None:

@@ -57,11 +57,10 @@ class _Private:
 
     def secret(self, n: int) -> StoredSecret | None:
         """The secret of a user, if it is available and sound; a residual that waits is looked at too."""
-        space, kept = self.space, list[StoredSecret]()
-        length = self.p.length
+        space, length, kept = self.space, self.p.length, list[StoredSecret]()
         readers: list[tuple[Path, Kind, Callable[[Artifact], object]]] = [
             (space.secret_path(n), secret.KIND, lambda _: kept.append(secret.read(space, n))),
-            (space.residual_path(n), residual.KIND, lambda a: residual.read(a.path, n, length) and None),
+            (space.residual_path(n), residual.KIND, lambda a: residual.read(a.path, n, length)),
         ]
         for path, kind, read in readers:
             if available(path):
@@ -181,9 +180,7 @@ class _Private:
         tables = zip(*(shares[m].read(rows) for m in sorted(shares)), strict=True)
         return {name: np.stack(parts) for name, parts in zip(self.construction.share_names, tables, strict=True)}
 
-    def _places(
-        self, users: list[int], block: dict[str, Symbols], first: int, known: Secret | None
-    ) -> Integers:
+    def _places(self, users: list[int], block: dict[str, Symbols], first: int, known: Secret | None) -> Integers:
         return self.construction.check_shares(self.space.session.points, users, first, block, known)
 
     def _good_without(
@@ -199,22 +196,19 @@ class _Private:
 
     def _opened(self, files: ExitStack, m: int, n: int, sharing: str | None) -> ShareFile | None:
         """A share with every row checked, left open in `files`."""
-        found, session, path = self.found, self.space.session, self.space.share_path(m, n)
-        kept = list[ShareFile]()
+        session, path, kept = self.space.session, self.space.share_path(m, n), list[ShareFile]()
 
-        def open_it(_: Artifact | None = None) -> None:
-            kept.append(files.enter_context(self._share(m, n, sharing)))
+        def read(_: object = None) -> None:
+            opened = files.enter_context(self._share(m, n, sharing))
+            opened.check_all()
+            kept.append(opened)
 
-        def check(_: Artifact) -> None:
-            open_it()
-            kept[0].check_all()
-
-        if session.recipients is None:
+        if session.recipients:
+            self.found.check("sealed shares open, signed and whole", path, read)
+        else:
             expected = session.header(m, sender=n) | ({"sharing": sharing} if sharing else {})
-            return kept[0] if found.examine(path, share.KIND, expected, check) else None
-        if not found.check("sealed shares open, and are signed", path, open_it):
-            return None
-        return kept[0] if found.check("ranges", path, lambda: kept[0].check_all()) else None
+            self.found.examine(path, share.KIND, expected, read)
+        return kept[0] if kept else None
 
     def _share(self, m: int, n: int, sharing: str | None) -> AbstractContextManager[ShareFile]:
         # the round may not be the auditor's to write to
@@ -229,9 +223,7 @@ class _Private:
             raise InputMissing("not every frozen X is available")
         held = [m for m in users if (n, m) in self.sound]
         if len(held) < len(users):
-            raise InputMissing(
-                f"{len(held)} sound shares for its user are available, and {len(users)} are needed"
-            )
+            raise InputMissing(f"{len(held)} sound shares for its user are available, and {len(users)} are needed")
         blocks, frozen = found.answers[n], found.frozen
         with ExitStack() as files:
             shares = {m: files.enter_context(self._share(n, m, frozen[m].sharing)) for m in users}

@@ -98,14 +98,9 @@ class Evidence:
         self.add(point, subject, verdict, str(error) if expected else f"unreadable ({type(error).__name__})")
 
     def examine(
-        self,
-        path: Path,
-        kind: Kind,
-        expected: Attributes,
-        content: Callable[[Artifact], str | None],
-        last: str = "ranges",
+        self, path: Path, kind: Kind, expected: Attributes, content: Callable[[Artifact], object], last: str = "ranges"
     ) -> bool:
-        """Schema, digest, session, signature and content of an HDF5 file."""
+        """Schema, digest, session, signature and content of an HDF5 file; `content` may return what to say."""
         signer = self.space.session.recipient(int(expected["user"])) if kind.signed else None
         points = ["schema", "digest", "session and user", *["signature"][: bool(signer)], last]
         try:
@@ -119,7 +114,8 @@ class Evidence:
                 if signer:
                     artifact.expect({}, signer)
                     self.add(points.pop(0), path, "pass")
-                self.add(points[0], path, "pass", content(artifact) or "")
+                said = content(artifact)
+                self.add(points[0], path, "pass", said if isinstance(said, str) else "")
         except Exception as error:
             self.blame(points[0], path, error)
             for point in points[1:]:

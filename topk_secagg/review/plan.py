@@ -24,7 +24,7 @@ from ..protocol.rates import theorem_r1, theorem_r2
 from ..steps.costs import amount, cost
 
 PICKS = (1, 2, 4, 8)
-THEOREM, DENSE = "Theorem 1", "LightSecAgg (dense)"
+THEOREM, DENSE = "Theorem 1", "LightSecAgg"
 _PROBE_BYTES = 64 << 20
 _START_UP = 1.0  # seconds
 

@@ -1,4 +1,4 @@
-"""What `audit --report` shows: one page of HTML.
+"""The findings of an audit as one page of HTML.
 
 The page needs nothing from elsewhere and no scripts; its figures are SVG. Only public values are shown.
 """
@@ -9,18 +9,16 @@ import math
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from html import escape
-from typing import TYPE_CHECKING
 
-from ..algebra.field import Symbols
-from ..protocol.parameters import SYMBOL_BYTES, Parameters
+from ..protocol.constructions import construction
 from ..protocol.rates import theorem_r1, theorem_r2
+from ..storage import aggregate, masked, survivors
+from ..storage.answer import opened_answer
 from ..storage.artifacts import opened
-from ..storage.public import read_masked, read_survivors
+from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
-from .uniformity import LEAST_EXPECTED, histogram
-
-if TYPE_CHECKING:
-    from .evidence import Finding, Verdict
+from .evidence import Finding, Verdict
+from .uniformity import LEAST_EXPECTED, Law, histogram, laws
 
 _LISTED = 12  # names in a line
 _FEW = 2  # passes of one point that are worth a line each
@@ -50,8 +48,8 @@ def condensed(findings: Sequence[Finding], *, everything: bool = False) -> list[
 def summary(findings: Sequence[Finding]) -> str:
     """The overall verdict in one line."""
     fail, pass_, unknown = (sum(f.verdict == v for f in findings) for v in ("fail", "pass", "not checkable"))
-    told = f"{pass_} passed, {unknown} could not be checked"
-    return f"{fail} FAILED, {told}" if fail else f"nothing failed: {told}"
+    rest = f"{pass_} passed, {unknown} could not be checked"
+    return f"{fail} FAILED, {rest}" if fail else f"nothing failed: {rest}"
 
 
 def page(space: Workspace, findings: Sequence[Finding]) -> bytes:
@@ -65,7 +63,12 @@ def page(space: Workspace, findings: Sequence[Finding]) -> bytes:
         if session.insecure:
             parts.append('<p class="banner fail">INSECURE: drawn from a public seed, nothing in it is secret</p>')
         parts.append(f"<p>session <code>{session.id}</code></p>")
-        facts = {**session.parameters.as_dict(), "shares": "sealed" if session.recipients else "plain"}
+        facts = {
+            **session.parameters.as_dict(),
+            "shares": "sealed" if session.recipients else "plain",
+            "freezer": "any user" if session.confirm else session.freezer,
+            "confirmations": session.confirmations,
+        }
         parts.append(_tag("dl", "".join(_tag("div", _tag("dt", k) + _tag("dd", str(v))) for k, v in facts.items())))
         figures = _figures(space)
     parts += [_tag("h2", "Verdicts"), _verdicts(findings)]
@@ -119,20 +122,25 @@ def _passes(findings: Sequence[Finding]) -> str:
 
 def _figures(space: Workspace) -> list[str]:
     """Histograms of X, bytes of each phase, and who dropped out: from what is sound among the files."""
-    p = space.session.parameters
-    masked = {}
+    x = {}
     for n in space.users():
         with suppress(Exception):  # the findings say what is wrong with a file
-            masked[n] = read_masked(space.session, space.masked_path(n), n)
-    figures = []
-    if masked:
-        x = [m.masked for m in masked.values()]
-        name, bound = ("rotations", p.width) if p.buckets else ("permuted indices", p.length)
-        figures.append(_bars(f"Masked values of {len(x)} users", [m.value for m in x], p.field))
-        figures.append(_bars(f"{name.capitalize()} of {len(x)} users", [m.index for m in x], bound))
-    figures.append(_bytes(space, p, max((m.payload for m in masked.values()), default=0)))
-    figures.append(_grid(space, set(masked)))
-    return figures
+            x[n] = masked.read(space.session, space.masked_path(n), n).masked
+    u1 = None
+    with suppress(Exception):
+        u1 = survivors.read(space)
+    answers = {n: size for n in space.present("elimination") if (size := _answer_bytes(space, n, u1))}
+    figures = [_bars(law) for law in laws(space.session.parameters, list(x.values()))] if x else []
+    return [*figures, _bytes(space, bool(x), answers), _grid(space, set(x), u1, set(answers))]
+
+
+def _answer_bytes(space: Workspace, n: int, u1: Survivors | None) -> int:
+    """The payload of a sound Y."""
+    with suppress(Exception):
+        if u1:
+            with opened_answer(space, n, u1) as answer:
+                return answer.payload
+    return 0
 
 
 def _figure(title: str, note: str, width: int, height: int, content: str) -> str:
@@ -151,8 +159,9 @@ def _rect(x: float, y: float, width: float, height: float, kind: str, title: str
     return f'<rect {shape} class="{kind}"><title>{escape(title)}</title></rect>'
 
 
-def _bars(title: str, parts: Sequence[Symbols], bound: int) -> str:
+def _bars(law: Law) -> str:
     """A histogram with the level that is expected."""
+    parts, bound = law.parts, law.bound
     count = sum(part.size for part in parts)
     bins = max(1, min(_FIGURE_BINS, bound, count // LEAST_EXPECTED))
     observed, expected = histogram(parts, bound, bins)
@@ -167,20 +176,22 @@ def _bars(title: str, parts: Sequence[Symbols], bound: int) -> str:
         drawn.append(f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{x + step:.1f}" y2="{y:.1f}" class="level"/>')
     drawn.append(f'<path d="M{left} 8V{height - bottom}H{width - 8}" class="axis"/>')
     drawn += [_text(left - 6, height - bottom, "0", "end"), _text(left - 6, 18, f"{top:.0f}", "end")]
-    drawn += [_text(left, height - 8, "0"), _text(width - 8, height - 8, f"{bound - 1:,}", "end")]
-    note = f"{count:,} values in {bins} ranges below {bound:,}; the line is what uniform values would give"
-    return _figure(title, note, width, height, "".join(drawn))
+    last = law.low + bound - 1
+    drawn += [_text(left, height - 8, f"{law.low}"), _text(width - 8, height - 8, f"{last:,}", "end")]
+    note = f"{count:,} in {bins} ranges from {law.low} to {last:,}; the line is what uniform ones would give"
+    return _figure(f"{law.name.capitalize()} in the X of {len(parts)} users", note, width, height, "".join(drawn))
 
 
-def _bytes(space: Workspace, p: Parameters, x: int) -> str:
+def _bytes(space: Workspace, masked: bool, answers: dict[int, int]) -> str:
     """What a user sends in each phase, measured and by theory; every pair of bars has a scale of its own."""
-    sent = [_share_bytes(space, n) for n in space.users()]
-    y = max((_size(space, n) for n in space.present("elimination")), default=0)
-    theorem = (theorem_r1(p) * p.length * math.log2(p.field) / 8, theorem_r2(p) * p.length * SYMBOL_BYTES)
+    p = space.session.parameters
+    c, sent = construction(p), [_share_bytes(space, n) for n in space.users()]
+    theorem = (theorem_r1(p) * p.length * math.log2(p.field) / 8, theorem_r2(p) * p.length * p.symbol_bytes)
+    offline = f"offline: {' and '.join(c.share_names)} for all users"
     phases = [
-        ("offline: f and h for all", max(sent), float(p.users * p.share_bytes), p.construction),
-        ("X", x, theorem[0], "Theorem 1"),
-        ("Y", y, theorem[1], "Theorem 1"),
+        (offline, max(sent), float(p.users * c.share_bytes), p.construction),
+        ("X", c.masked_bytes if masked else 0, theorem[0], "Theorem 1"),
+        ("Y", max(answers.values(), default=0), theorem[1], "Theorem 1"),
     ]
     drawn, width = [], 520
     for i, (name, measured, theory, whose) in enumerate(phases):
@@ -188,10 +199,10 @@ def _bytes(space: Workspace, p: Parameters, x: int) -> str:
         drawn.append(_text(0, at, name))
         for row, (value, kind, label) in enumerate(((measured, "bar", "measured"), (theory, "other", whose))):
             long = value / largest * (width - 240)
-            told = f"{label}: {value:,.0f} B" if value else f"{label}: not at hand"
-            drawn.append(_rect(0, at + 8 + row * 22, long, 16, kind, told))
-            drawn.append(_text(long + 6, at + 20 + row * 22, told))
-    note = "largest among the users whose files are at hand; each pair of bars has its own scale"
+            text = f"{label}: {value:,.0f} B" if value else f"{label}: not available"
+            drawn.append(_rect(0, at + 8 + row * 22, long, 16, kind, text))
+            drawn.append(_text(long + 6, at + 20 + row * 22, text))
+    note = "largest among the users whose files are available; each pair of bars has its own scale"
     return _figure("What a user sends in each phase", note, width, 220, "".join(drawn))
 
 
@@ -203,21 +214,16 @@ def _share_bytes(space: Workspace, sender: int) -> int:
         return 0
 
 
-def _size(space: Workspace, n: int) -> int:
-    with suppress(Exception), opened(space.answer_path(n), "elimination") as artifact:
-        return artifact.datasets["y"].size
-    return 0
-
-
-def _grid(space: Workspace, masked: set[int]) -> str:
+def _grid(space: Workspace, masked: set[int], u1: Survivors | None, answered: set[int]) -> str:
     """Users by phases: who was there, who dropped out, and whose answer was wrong."""
-    survivors, used, wrong = set[int](), set[int](), set[int]()
-    with suppress(Exception):
-        survivors = set(read_survivors(space).digests)
-    with suppress(Exception), opened(space.aggregate_path, "aggregate") as artifact:
-        used, wrong = (set(artifact.read(name).tolist()) for name in ("answering", "corrected"))
-    answered = {n for n in space.present("elimination") if _size(space, n)}
-    rows = (("sent X", masked), ("survivor, U1", survivors), ("answered, Y", answered), ("in the decoding", used))
+    used, wrong = set[int](), set[int]()
+    with suppress(Exception), opened(space.aggregate_path, aggregate.KIND) as artifact:
+        total = aggregate.parsed(space, artifact)
+        used, wrong = set(total.answering), set(total.corrected)
+    rows = [("sent X", masked), ("survivor, U1", set(u1.users) if u1 else set())]
+    if space.session.confirm:
+        rows.append(("confirmed", set(survivors.confirmed_by(space, u1.digest if u1 else "", space.users()))))
+    rows += [("answered, Y", answered), ("in the decoding", used)]
     cell, left, users = 26, 120, space.users()
     drawn = [_text(left + (n - 0.5) * cell, 14, str(n), "middle") for n in users]
     for r, (name, there) in enumerate(rows):
@@ -228,7 +234,7 @@ def _grid(space: Workspace, masked: set[int]) -> str:
             x, y = left + (n - 1) * cell, 22 + r * cell
             drawn.append(_rect(x + 1, y + 1, cell - 2, cell - 2, kind, f"user {n}: {name}: {sign}"))
             drawn.append(_text(x + cell / 2, y + cell * 0.68, sign, "middle"))
-    note = "✓ sound file, or named there; – dropped out, or nothing at hand; ✗ answered wrongly and was left out"
+    note = "✓ sound file, or named there; – dropped out, or not available; ✗ answered wrongly and was left out"
     width = max(520, left + len(users) * cell)
     return _figure("Who dropped out", note, width, 30 + len(rows) * cell, "".join(drawn))
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 from ..algebra.field import DEFAULT_FIELD
 from ..algebra.randomness import seeded_key
@@ -21,6 +22,19 @@ from ..storage.workspace import Workspace
 from .costs import check_disk, default_picks, preferred
 
 _NONCE_BYTES = 16
+
+
+class RoundOptions(TypedDict, total=False):
+    """The parameters of a round that have defaults; see `choose_parameters`."""
+
+    top_k: int | None
+    density: float | None
+    field: int | None
+    blocks: int | None
+    construction: str | None
+    picks: int | None
+    spare: int | None
+    clip: float
 
 
 @dataclass(frozen=True)
@@ -129,6 +143,33 @@ def init(
     return _start(
         root, Session(parameters, points, layout, keys, freezer, confirm, insecure_seed), distributed=distributed
     )
+
+
+def start_round(
+    root: Path,
+    *,
+    users: int,
+    survivors: int,
+    colluders: int,
+    like: Path | None = None,
+    length: int | None = None,
+    max_weight: float = 1.0,
+    recipients: Path | None = None,
+    freezer: int = 1,
+    confirm: bool = False,
+    **options: Unpack[RoundOptions],
+) -> Workspace:
+    """Start a round in the folder `root` (`topk_secagg.init`): users (N), of whom at least `survivors` (U) must remain,
+    and of whom `colluders` (T) together learn nothing but the sum.
+
+    The layout is that of the gradient file `like`, or one vector of `length`; `top_k` or `density` says how much of it
+    each user sends. With `recipients`, a file of public keys, shares are sealed and files signed.
+    """
+    layout = choose_layout(like, length)
+    chosen = choose_parameters(
+        layout.length, users=users, survivors=survivors, colluders=colluders, max_weight=max_weight, **options
+    )
+    return init(root, chosen.parameters, layout, recipients=recipients, freezer=freezer, confirm=confirm)[0]
 
 
 def init_like(root: Path, other: Path) -> tuple[Workspace, bool]:

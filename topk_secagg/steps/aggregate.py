@@ -1,0 +1,170 @@
+"""`aggregate`: a whole round in memory, through the same protocol functions and without a file."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+import numpy as np
+import numpy.typing as npt
+
+from ..algebra.randomness import CipherRandomness, fresh_key
+from ..errors import SecAggError, UsageError
+from ..gradients.layout import Layout
+from ..gradients.quantize import dequantise
+from ..gradients.tensors import Tensor
+from ..protocol.constructions import construction
+from ..protocol.elimination import answer_shape
+from ..protocol.parameters import Parameters
+from ..protocol.rates import measured_r1, measured_r2
+from ..protocol.round import run_round
+from .init import RoundOptions, choose_parameters
+from .mask import choose
+
+Gradient = Any  # an array, or a mapping of names to arrays or torch tensors
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Bytes that a user sends: its shares for the others, X and Y; and the rates R1 and R2."""
+
+    offline: int
+    masked: int
+    answer: int
+    r1: float
+    r2: float
+
+
+@dataclass(frozen=True)
+class Aggregated:
+    """The sum (or mean) in the form of a gradient, what it cost, and the users' new residuals."""
+
+    total: Gradient
+    costs: Costs
+    residuals: dict[int, Gradient] | None
+    survivors: list[int]
+    answering: list[int]
+    parameters: Parameters
+    clipped: int
+
+
+def aggregate(
+    gradients: Sequence[Gradient] | Mapping[int, Gradient],
+    *,
+    survivors: int,
+    colluders: int,
+    drop_masking: Collection[int] = (),
+    drop_elimination: Collection[int] = (),
+    weights: Mapping[int, float] | Sequence[float] | None = None,
+    residuals: Mapping[int, Gradient] | None = None,
+    select: str = "top",
+    saturate: bool = False,
+    mean: bool = False,
+    **options: Unpack[RoundOptions],
+) -> Aggregated:
+    """Aggregate the gradients of users 1..N securely, as `run` does, but in memory.
+
+    gradients: a list (users 1..N) or a mapping {user: gradient}; all of one form: an array, or a mapping of names
+    to arrays or torch tensors. survivors (U) users must remain, colluders (T) learn nothing but the sum.
+    residuals, which may be empty, asks for error feedback: what was not sent before is added, and what is not sent
+    now is returned, for the users that are in the sum.
+    """
+    given = _by_user(gradients)
+    users = sorted(given)
+    if users != list(range(1, len(users) + 1)):
+        raise UsageError(f"the users are {users}, not 1 to {len(users)}", "number them from 1")
+    form = _Form(given[1])
+    weight = dict.fromkeys(users, 1.0) if weights is None else {n: float(w) for n, w in _by_user(weights).items()}
+    if sorted(weight) != users or not all(w > 0 for w in weight.values()):
+        raise UsageError("every user needs a positive weight", "give one for each user")
+    p = choose_parameters(
+        form.layout.length,
+        users=len(users),
+        survivors=survivors,
+        colluders=colluders,
+        max_weight=max(1.0, *weight.values()),
+        **options,
+    ).parameters
+    u1 = [n for n in users if n not in drop_masking]
+    u2 = [n for n in u1 if n not in drop_elimination]
+    randomness = CipherRandomness(fresh_key())
+    inputs, unsent, clipped = {}, dict(residuals or {}), 0
+    for n in u1:
+        flat = form.flatten(given[n], n)
+        if unsent.get(n) is not None:
+            flat = flat + form.flatten(unsent[n], n)
+        source = randomness.child(f"rounding of user {n}")
+        chosen = choose(p, source, flat, weight[n], select, saturate=saturate)
+        inputs[n], clipped = chosen.sparse, clipped + chosen.clipped
+        if residuals is not None:
+            left = flat.astype(np.float64)
+            left[chosen.sparse.index] -= chosen.sent / weight[n]
+            unsent[n] = form.unflatten(left, exact=True)
+    total = run_round(p, inputs, u1, u2, randomness)
+    vector = np.zeros(p.length)
+    vector[total.index] = dequantise(p, total.value) / (sum(weight[n] for n in u1) if mean else 1.0)
+    return Aggregated(
+        form.unflatten(vector),
+        _costs(p, len(u1), len(u2)),
+        unsent if residuals is not None else None,
+        u1,
+        u2,
+        p,
+        clipped,
+    )
+
+
+def _costs(p: Parameters, survivors: int, answering: int) -> Costs:
+    c = construction(p)
+    fallback = answering < answer_shape(p, survivors).quorum
+    x, y = c.masked_bytes, c.answer_bytes(survivors)
+    y += c.answer_bytes(survivors, fallback=True) if fallback else 0
+    return Costs(c.share_bytes * (p.users - 1), x, y, measured_r1(p, x), measured_r2(p, y))
+
+
+def _by_user(given: Any) -> dict[int, Any]:
+    return dict(given) if isinstance(given, Mapping) else dict(enumerate(given, start=1))
+
+
+class _Form:
+    """How gradients are given, and so how the sum is returned."""
+
+    def __init__(self, example: Gradient) -> None:
+        self.named = isinstance(example, Mapping)
+        self.example = dict(example) if self.named else {"": example}
+        self.layout = Layout.like(_tensors(self.example), exclude=())
+
+    def flatten(self, gradient: Gradient, user: int) -> npt.NDArray[Any]:
+        """A gradient as one flat vector."""
+        try:
+            return self.layout.flatten(_tensors(dict(gradient) if self.named else {"": gradient}))
+        except SecAggError as error:
+            raise type(error)(f"the gradient of user {user}: {error.message}", error.hint) from error
+
+    def unflatten(self, vector: npt.NDArray[np.float64], *, exact: bool = False) -> Gradient:
+        """The inverse, in the types of the example, or in float64."""
+        tensors = self.layout.unflatten(vector, exact=exact)
+        result = {t.name: _like(self.example[t.name], t.array, exact=exact) for t in tensors}
+        return result if self.named else result[""]
+
+
+def _tensors(named: Mapping[str, Any]) -> list[Tensor]:
+    """Arrays and torch tensors as what every reader hands over; torch itself is not imported."""
+    return [Tensor(str(name), *_array(value)) for name, value in named.items() if value is not None]
+
+
+def _array(value: Any) -> tuple[str, npt.NDArray[Any]]:
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        kind = str(value.dtype).removeprefix("torch.")
+        return kind, (value.float() if kind == "bfloat16" else value).numpy()
+    array = np.asarray(value)
+    return array.dtype.name, array
+
+
+def _like(example: Any, array: npt.NDArray[Any], *, exact: bool) -> Any:
+    """An array, or a torch tensor where the example is one."""
+    if not hasattr(example, "new_tensor"):
+        return array
+    return (example.double() if exact else example).new_tensor(array)
