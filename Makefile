@@ -7,7 +7,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 TOPK   := $(BIN)/topk-secagg
 
-.PHONY: help demo test test-torch secrecy fuzz lint types check docs bench clean
+.PHONY: help demo test test-torch secrecy vectors fuzz lint types check docs bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -47,20 +47,21 @@ OFFLINE  := $(USERS:%=$(DEMO)/shares/user-$(LAST)/from-%.h5)
 MASKED   := $(MASKING:%=$(DEMO)/masked/user-%.h5)
 ANSWERS  := $(ANSWERING:%=$(DEMO)/elimination/user-%.h5)
 
-demo: $(DEMO)/sum.npz ## run a whole round over fixtures/gradients, with two drop-outs
+demo: $(DEMO)/sum.npz ## run a whole round over ten real gradients, with two drop-outs
 	@$(BIN)/python fixtures/compare.py $(DEMO) $(GRADIENTS)
 
 $(DEMO)/session.json: | $(RUN_READY)
-	$(TOPK) init $(DEMO) --users 10 --survivors 5 --colluders 3 --density 0.1 --clip 4 --like $(GRADIENTS)/user-01.pt
+	$(TOPK) init $(DEMO) --users 10 --survivors 5 --colluders 3 --density 0.01 --like $(GRADIENTS)/user-01.pt
 
 $(DEMO)/shares/user-$(LAST)/from-%.h5: $(DEMO)/session.json
 	$(TOPK) offline $(DEMO) --user $* --quiet
 	@touch $@
 
-$(DEMO)/masked/user-%.h5: $(GRADIENTS)/user-%.pt $(DEMO)/shares/user-$(LAST)/from-%.h5
+# (X records whose shares have arrived, so that everybody shares first)
+$(DEMO)/masked/user-%.h5: $(GRADIENTS)/user-%.pt $(OFFLINE)
 	$(TOPK) mask $(DEMO) --user $* --gradient $< --quiet
 
-$(DEMO)/survivors.json: $(MASKED) $(OFFLINE)
+$(DEMO)/survivors.json: $(MASKED)
 	$(TOPK) freeze $(DEMO)
 	@touch $@
 
@@ -83,6 +84,9 @@ test-torch: $(DEV_READY) ## compare the readers with real PyTorch
 
 secrecy: $(DEV_READY) ## compute that T users learn nothing but the sum, and that T + 1 do
 	$(BIN)/python tests/secrecy/check.py
+
+vectors: $(DEV_READY) ## make the test vectors for other implementations anew
+	$(BIN)/python fixtures/vectors/make.py
 
 fuzz: $(DEV_READY) ## damage, crashes and random rounds by the thousand (about ten minutes)
 	$(BIN)/python tests/faults/damage.py --cases 20000 --seconds 900

@@ -11,19 +11,20 @@ import galois
 import numpy as np
 from floors import best
 
+from topk_secagg.algebra.field import DEFAULT_FIELD
 from topk_secagg.algebra.kernels import encode
-from topk_secagg.algebra.lagrange import default_points, encoding_matrix
+from topk_secagg.algebra.lagrange import default_points, lagrange_matrix
 
 N, U, T, D, WIDTH, ROWS = 10, 5, 3, 2, 2048, 4
-Q = 2**32 - 5
+Q = DEFAULT_FIELD
 
 
 def main() -> None:
     """Print nanoseconds per symbol of share, and the ratio."""
     os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[0]})
     rng = np.random.default_rng(0)
-    alpha, beta = default_points(N, U, Q)
-    matrix = encoding_matrix(alpha, beta, D, T, Q)
+    alpha, beta = default_points(N, U)
+    matrix = lagrange_matrix(beta[: D + T], alpha, Q)
     noise = rng.integers(0, Q, (ROWS, T, WIDTH), dtype=np.uint32)
     slot, place = rng.integers(0, D, ROWS), rng.integers(0, WIDTH, ROWS)
     scale = rng.integers(0, Q, ROWS, dtype=np.uint32)

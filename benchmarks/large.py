@@ -1,9 +1,9 @@
-"""ResNet-50's size, 25.6 million parameters, and a hundred users.
+"""Beyond the paper's size, with `moments`: ResNet-50, a thousand million coordinates, a hundred users.
 
-Usage: large.py [resnet50] [hundred]. The first runs a whole round with N=10, P=1, K = 1 % and compares its
-disk with what `plan` foretold and its time per coordinate with that of ResNet-20's size at P=4, per
-coordinate and pick; both against their own floors. The second runs N=100, U=70, T=30 at L = 272,474, P=1 for
-the offline phase of all users, and masking and elimination of three.
+Usage: large.py [resnet50] [billion] [hundred]. resnet50: a whole round of 25.6 million coordinates, N=10, P=2, K = 1 %.
+billion: 10^9 coordinates, density 0.0001, N=10, P=2: offline, mask and eliminate of a user, and decode; the gradient
+(4 GB) is generated in pieces into one .npy file, which every user masks. hundred: N=100, U=70, T=30, L = 272,474, P=1:
+offline of 70 users, mask and eliminate of three.
 """
 
 from __future__ import annotations
@@ -18,80 +18,106 @@ from pathlib import Path
 import numpy as np
 from floors import PROGRAM, Measured, command, scratch
 
-from topk_secagg.protocol.parameters import Parameters
-from topk_secagg.steps.freeze import freeze
+from topk_secagg.protocol.constructions import construction
 from topk_secagg.storage.workspace import Workspace
 
-SMALL, LARGE = 272_474, 25_600_000
-TEN_USERS = ["--survivors", 5, "--colluders", 3, "--density", 0.01]
-HUNDRED_USERS = ["--users", 100, "--survivors", 70, "--colluders", 30, "--density", 0.01]
+SMALL, LARGE, BILLION = 272_474, 25_600_000, 10**9
+TEN = ["--survivors", 5, "--colluders", 3, "--construction", "moments", "--picks", 2]
+HUNDRED = ["--users", 100, "--survivors", 70, "--colluders", 30, "--density", 0.01, "--picks", 1]
+_PIECE = 10**7
 
 
-def gradients(folder: Path, length: int, users: int) -> Path:
-    """One heavy-tailed random gradient, under the names of all users."""
-    folder.mkdir()
-    values = np.clip(1e-3 * np.random.default_rng(0).standard_t(2, length), -1, 1).astype(np.float32)
-    np.save(folder / "user-001.npy", values)
-    for n in range(2, users + 1):
-        os.link(folder / "user-001.npy", folder / f"user-{n:03}.npy")
-    return folder
+def gradient(path: Path, length: int) -> Path:
+    """A heavy-tailed random gradient, made piece by piece."""
+    path.parent.mkdir(exist_ok=True)
+    values = np.lib.format.open_memmap(path, "w+", np.float32, (length,))
+    rng = np.random.default_rng(0)
+    for first in range(0, length, _PIECE):
+        part = values[first : first + _PIECE]
+        part[:] = np.clip(1e-3 * rng.standard_t(2, part.size), -1, 1)
+    values.flush()
+    return path
 
 
-def used(folder: Path) -> int:
-    """Bytes of all files below a folder."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def whole_round(folder: Path, length: int, picks: int) -> tuple[Measured, int]:
-    """A round of ten users; its time, memory and bytes on disk."""
-    source = gradients(folder / "gradients", length, 10)
-    options = [*TEN_USERS, "--construction", "rotation", "--picks", picks, "--drop-masking", "8,9,10"]
-    run = command("run", folder / "round", "--gradients", source, *options)
-    size = used(folder / "round")
-    shutil.rmtree(folder / "round")
-    shutil.rmtree(source)
-    return run, size
+def told(name: str, measured: Measured, wanted: str = "") -> None:
+    """One line."""
+    print(f"{name}: {measured.seconds:.1f} s, {measured.memory:.0f} MB{wanted}")
 
 
 def resnet50() -> None:
-    """The whole round at ResNet-50's size."""
+    """A whole round at ResNet-50's size, a process for every phase of all users."""
     folder = scratch()
-    plan = [str(PROGRAM), *map(str, ["plan", "--json", "--users", 10, *TEN_USERS, "--length", LARGE])]
+    first = gradient(folder / "gradients" / "user-01.npy", LARGE)
+    for n in range(2, 11):
+        os.link(first, first.with_name(f"user-{n:02}.npy"))
+    root, options = folder / "round", ["--density", 0.01, *TEN]
+    plan = [str(PROGRAM), *map(str, ["plan", "--json", "--users", 10, *options, "--length", LARGE])]
     facts = json.loads(subprocess.run(plan, check=True, capture_output=True).stdout)
-    foretold = next(c["all_bytes"] for c in facts["choices"] if c["picks"] == 1)
-    small, _ = whole_round(folder, SMALL, 4)
-    large, size = whole_round(folder, LARGE, 1)
-    before = small.seconds / SMALL / 4
-    after = large.seconds / LARGE
-    print(f"25.6 million: {large.seconds:.0f} s, {large.memory:.0f} MB (at most 1500 wanted)")
-    print(f"disk: {size / 1e9:.2f} GB, plan foretold {foretold / 1e9:.2f} GB")
-    print(f"per coordinate and pick: {after / before:.2f} times that of ResNet-20's size (at most 1.5 wanted)")
+    predicted = next(c["all_bytes"] for c in facts["choices"] if c["recommended"])
+    command("init", root, "--users", 10, *options, "--length", LARGE)
+    told("25.6 million, offline of all", command("offline", root, "--user", "all"), " (below 1000 wanted)")
+    told("mask of all", command("mask", root, "--user", "all", "--gradients", first.parent, "--jobs", 1))
+    command("freeze", root)
+    told("eliminate of all", command("eliminate", root, "--user", "all"))
+    told("decode", command("decode", root))
+    size = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
+    print(f"disk: {size / 1e9:.2f} GB, predicted by plan {predicted / 1e9:.2f} GB")
+    shutil.rmtree(folder)
+
+
+def billion() -> None:
+    """10^9 coordinates: every user shares and masks, one by one; five answer."""
+    folder = scratch()
+    root, users = folder / "round", range(1, 11)
+    source = gradient(folder / "gradient.npy", BILLION)
+    command("init", root, "--users", 10, "--density", 0.0001, *TEN, "--length", BILLION)
+    for user in users:
+        offline = command("offline", root, "--user", user)
+    told("10^9 coordinates, offline of one user", offline)
+    for user in range(1, 6):
+        mask = command("mask", root, "--user", user, "--gradient", source)
+    told("mask of one user", mask)
+    command("freeze", root)
+    for user in range(1, 6):
+        answer = command("eliminate", root, "--user", user)
+    told("eliminate of one user", answer)
+    told("decode", command("decode", root))
     shutil.rmtree(folder)
 
 
 def hundred() -> None:
-    """Three users' phases in a round of a hundred."""
+    """Three users' phases in a round of a hundred, of whom seventy mask."""
     folder = scratch()
     root = folder / "round"
-    source = gradients(folder / "gradients", SMALL, 1) / "user-001.npy"
-    options = ["--length", SMALL, "--construction", "rotation", "--picks", 1, "--distributed"]
-    command("init", root, *HUNDRED_USERS, *options)
-    p: Parameters = Workspace(root).session.parameters
-    print(f"a user shares {p.users * p.share_bytes / 1e6:.0f} MB")
-    survivors = range(1, 71)
-    for user in survivors:
-        run = command("offline", root, "--user", user)
-        mask = command("mask", root, "--user", user, "--gradient", source)
-        for other in range(4, 101):  # only users 1 to 3 go on, so only their shares are kept
+    source = gradient(folder / "gradient.npy", SMALL)
+    command("init", root, *HUNDRED, "--length", SMALL, "--construction", "moments", "--distributed")
+    c = construction(Workspace(root).session.parameters)
+    print(f"a user of a hundred shares {100 * c.share_bytes / 1e6:.0f} MB")
+    for user in range(1, 71):
+        offline = command("offline", root, "--user", user)
+        for other in range(4, 101):  # only users 1 to 3 answer here, so only their shares are kept
             (root / f"shares/user-{other:02}/from-{user:02}.h5").unlink()
-    print(f"offline {run.seconds:.1f} s, {run.memory:.0f} MB; mask {mask.seconds:.1f} s, {mask.memory:.0f} MB")
-    freeze(Workspace(root))
+    told("offline of one user", offline)
+    for user in range(1, 71):
+        mask = command("mask", root, "--user", user, "--gradient", source)
+    told("mask of one user", mask)
+    print("(freeze would leave out users whose shares were removed above; it is given what they held)")
+    frozen(root)
     for user in (1, 2, 3):
         answer = command("eliminate", root, "--user", user)
-    print(f"eliminate {answer.seconds:.1f} s, {answer.memory:.0f} MB")
+    told("eliminate of one user", answer)
     shutil.rmtree(folder)
 
 
+def frozen(root: Path) -> None:
+    """survivors.json for all that have masked, whoever holds their shares."""
+    from topk_secagg.storage import masked, survivors
+
+    space = Workspace(root)
+    files = {n: masked.read(space.session, space.masked_path(n), n) for n in space.present("masked")}
+    space.survivors_path.write_bytes(survivors.content(space.session, files, space.session.freezer, None))
+
+
 if __name__ == "__main__":
-    for name in sys.argv[1:] or ["resnet50", "hundred"]:
-        {"resnet50": resnet50, "hundred": hundred}[name]()
+    for name in sys.argv[1:] or ["resnet50", "billion", "hundred"]:
+        {"resnet50": resnet50, "billion": billion, "hundred": hundred}[name]()

@@ -33,7 +33,7 @@ def ours(path: Path, picks: int) -> None:
     """What `mask` does before it masks."""
     from topk_secagg.gradients.files import read_gradient
     from topk_secagg.gradients.quantize import quantise
-    from topk_secagg.gradients.sparsify import select_top, values_at
+    from topk_secagg.gradients.sparsify import select_top
     from topk_secagg.protocol.parameters import Parameters
 
     p = Parameters.choose(
@@ -43,13 +43,13 @@ def ours(path: Path, picks: int) -> None:
         top_k=K,
         length=LENGTH,
         clip=8.0,
-        construction="rotation" if picks else "permutation",
+        construction="moments" if picks else "permutation",
         picks=picks or None,
     )
     tensors = read_gradient(path)
     flat = Layout.like(tensors).flatten(tensors)
     index = select_top(p, flat)
-    quantise(p, values_at(flat, index), source())
+    quantise(p, flat[index].astype(np.float64), source())
 
 
 def source() -> object:
@@ -106,7 +106,7 @@ def main() -> None:
     for suffix in (".npy", ".npz", ".pt", ".safetensors"):
         for picks in (0, 1, 4):
             took, used = best(ours, folder / f"gradient{suffix}", picks)
-            name = f"rotation, P = {picks}" if picks else "permutation"
+            name = f"moments, P = {picks}" if picks else "permutation"
             print(f"{suffix}, {name}: {took / seconds:.2f} times the floor, {used / size:.1f} times its size")
     shutil.rmtree(folder)
 

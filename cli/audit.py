@@ -53,11 +53,11 @@ def command(console: Console, round_folder: Path, identity: tuple[Path, ...], re
     failed = [f for f in findings if f.verdict == "fail"]
     if console.as_json:
         console.result("audit", _facts(space, findings, report))
-    elif not console.quiet:
-        _show(console, findings)
-        click.echo(summary(findings) + (f"; report: {report}" if report else ""))
+    else:
         if any(f.point == "no public seed" and f.verdict != "pass" for f in findings):
             console.warn(PUBLIC_SEED)
+        _show(console, findings)
+        console.line(summary(findings) + (f"; report: {report}" if report else ""))
     if failed:
         more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
         raise BadData(

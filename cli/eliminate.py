@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @access_options
 @answered
 def command(
-    console: Console, round_folder: Path, chosen: list[int] | str, fallback: bool, jobs: int | None, access: Access
+    console: Console, round_folder: Path, user: list[int] | str, fallback: bool, jobs: int | None, access: Access
 ) -> None:
     """Mask-elimination phase of a user: Y_n for the frozen survivors.
 
@@ -43,7 +43,7 @@ def command(
     from topk_secagg.storage.workspace import Workspace
 
     space = Workspace(round_folder)
-    users = chosen_users(space, survivors.read(space).users if chosen == "all" else chosen, access)
+    users = chosen_users(space, survivors.read(space).users if user == "all" else user, access)
     s = space.session
     p = s.parameters
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @access_options
 @answered
 def command(
-    console: Console, round_folder: Path, only: list[int] | str | None, user: int | None, access: Access
+    console: Console, round_folder: Path, only: list[int] | None, user: int | None, access: Access
 ) -> None:
     """Fix the survivors U1 of the masked-input phase in survivors.json.
 
@@ -38,7 +38,7 @@ def command(
     from topk_secagg.storage.workspace import Workspace
 
     space = Workspace(round_folder)
-    report = freeze(space, None if only is None or isinstance(only, str) else only, user=user, access=access)
+    report = freeze(space, only, user=user, access=access)
     for n, why in report.left_out.items():
         console.warn(f"user {n} is left out: {why}")
     console.result(

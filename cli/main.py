@@ -13,7 +13,7 @@ import click
 from topk_secagg import __version__
 from topk_secagg.errors import BadData, CannotWrite, SecAggError
 
-from . import audit, decode, eliminate, freeze, init, inspect, keygen, mask, offline, plan, run, settle
+from . import audit, decode, eliminate, freeze, init, inspect, keygen, mask, offline, plan, run, settle, status
 from .console import PROGRAM, OutputGone, fail, fail_with
 
 BROKEN_PIPE = 141
@@ -57,6 +57,7 @@ for command in (
     run.command,
     settle.command,
     settle.forget_command,
+    status.command,
     inspect.command,
     audit.command,
     plan.command,
@@ -97,12 +98,11 @@ def main() -> NoReturn:
 
 def _run() -> int:
     """The exit code of the call."""
+    code = 0
     try:
-        cli.main(prog_name=PROGRAM, standalone_mode=False)
+        code = cli.main(prog_name=PROGRAM, standalone_mode=False) or 0  # that of click's Exit
         if sys.stdout:
             sys.stdout.flush()
-    except click.exceptions.Exit as error:
-        return error.exit_code
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else "", err=True)
         return error.exit_code
@@ -126,11 +126,13 @@ def _run() -> int:
         fail(f"cannot use{place}: {(error.strerror or str(error)).lower()}", "check permissions and free space")
         return CannotWrite.exit_code
     except Exception as error:
+        if _signals:  # it struck within a library, which made another exception of it
+            return BUG
         if "-v" in sys.argv or "--verbose" in sys.argv:
             raise
         fail(f"a bug: {type(error).__name__}: {error}", "please report it, with what -v prints")
         return BUG
-    return 0
+    return code
 
 
 def _sentence(message: str) -> str:

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 def command(
     console: Console,
     round_folder: Path,
-    chosen: list[int] | str,
+    user: list[int] | str,
     gradient: Path | None,
     gradients: Path | None,
     residual: Path | None,
@@ -77,7 +77,7 @@ def command(
     space = Workspace(round_folder)
     if (gradient is None) == (gradients is None):
         raise click.UsageError("give either --gradient FILE or --gradients DIR")
-    users = chosen_users(space, chosen, access)
+    users = chosen_users(space, user, access)
     if gradient is not None and len(users) > 1:
         raise click.UsageError("--gradient belongs to one user; give --gradients DIR for several")
     files = {users[0]: gradient} if gradient else {}

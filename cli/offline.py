@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @access_options
 @answered
 def command(
-    console: Console, round_folder: Path, chosen: list[int] | str, randomness: str, jobs: int | None, access: Access
+    console: Console, round_folder: Path, user: list[int] | str, randomness: str, jobs: int | None, access: Access
 ) -> None:
     """Offline phase of a user: draw its secret, and share it with every user.
 
@@ -47,7 +47,7 @@ def command(
     from topk_secagg.storage.workspace import Workspace
 
     space = Workspace(round_folder)
-    users = chosen_users(space, chosen, access)
+    users = chosen_users(space, user, access)
     s = space.session
 
     def facts(report: OfflineReport) -> dict[str, Any]:

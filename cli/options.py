@@ -54,28 +54,42 @@ recipients_option = file_option(
 )
 
 
+_MOST_USERS = 1 << 20  # that a range may name
+
+
 class UserSet(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.5 only
-    """User numbers and ranges separated by commas, or all."""
+    """User numbers and ranges separated by commas."""
 
     name = "users"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int] | str:
-        """1-4,7 as a list; `all` as it is."""
-        if isinstance(value, list) or value == "all":
-            return value  # type: ignore[no-any-return]
+        """1-4,7 as a list."""
+        if isinstance(value, list):
+            return value
         try:
             found: list[int] = []
             for part in filter(None, map(str.strip, str(value).split(","))):
-                first, _, last = part.partition("-") if part[0] != "-" else (part, "", "")
-                found += range(int(first), int(last or first) + 1)
+                first, dash, last = part.partition("-") if part[0] != "-" else (part, "", "")
+                users = range(int(first), int(last if dash else first) + 1)
+                if not 1 <= users.stop - users.start <= _MOST_USERS:
+                    raise ValueError("nobody, or too many")
+                found += users
         except ValueError:
             self.fail(f"{value!r} is not a list of users such as 1-4,7", param, ctx)
         return list(dict.fromkeys(found))
 
 
+class UserSetOrAll(UserSet):
+    """The same, or all."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int] | str:
+        """1-4,7 as a list; `all` as it is."""
+        return "all" if value == "all" else super().convert(value, param, ctx)
+
+
 user_option = click.option("--user", type=int, required=True, metavar="n", help="The user's number, from 1.")
 users_option = click.option(
-    "--user", "chosen", type=UserSet(), required=True, metavar="n|1-4,7|all", help="The users' numbers, from 1."
+    "--user", type=UserSetOrAll(), required=True, metavar="n|1-4,7|all", help="The users' numbers, from 1."
 )
 
 _ACCESS_OPTIONS = (

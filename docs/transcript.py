@@ -12,29 +12,34 @@ from click.testing import CliRunner
 from topk_secagg_cli.main import cli
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
+_ONCE = "compiling kernels"  # the start of a line that only the first run on a machine prints
 
 
 class Transcript:
-    """A shell session of topk-secagg commands over a copy of fixtures/example."""
+    """A shell session of topk-secagg commands, in a folder with a copy of some of fixtures/."""
 
-    def __init__(self) -> None:
+    def __init__(self, *fixtures: str) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self.root = Path(self._folder.name)
-        shutil.copytree(FIXTURES / "example", self.root / "fixtures" / "example")
+        for name in fixtures:
+            shutil.copytree(FIXTURES / name, self.root / "fixtures" / name)
 
-    def run(self, command: str) -> str:
+    def run(self, command: str, *, messages: bool = False) -> str:
         """One command and what it prints."""
-        return f"$ topk-secagg {command}\n{self.quietly(command)}"
+        return f"$ topk-secagg {command}\n{self.quietly(command, messages=messages)}"
 
-    def quietly(self, command: str) -> str:
-        """What a command prints."""
+    def quietly(self, command: str, *, messages: bool = False) -> str:
+        """What a command prints on standard output, and on standard error too if `messages` are wanted."""
         with chdir(self.root):
             result = CliRunner().invoke(cli, shlex.split(command), prog_name="topk-secagg", catch_exceptions=False)
-        return "\n".join(line for line in result.stdout.splitlines() if line.strip()) + "\n"
+        if result.exit_code:
+            raise RuntimeError(f"{command} exited with {result.exit_code}: {result.output}")
+        lines = (result.output if messages else result.stdout).splitlines()
+        return "\n".join(line for line in lines if line.strip() and not line.startswith(_ONCE)) + "\n"
 
-    def block(self, *commands: str) -> str:
+    def block(self, *commands: str, messages: bool = False) -> str:
         """Commands and their output as a code block."""
-        return "```console\n" + "".join(map(self.run, commands)) + "```\n"
+        return "```console\n" + "".join(self.run(c, messages=messages) for c in commands) + "```\n"
 
     def table(self, path: str, *names: str) -> str:
         """The datasets of a file with these names, as `inspect --reveal` shows them."""

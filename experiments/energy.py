@@ -13,8 +13,10 @@ import numpy as np
 from topk_secagg.algebra.randomness import CipherRandomness, seeded_key
 from topk_secagg.gradients.files import read_gradient
 from topk_secagg.gradients.layout import Layout
-from topk_secagg.gradients.sparsify import kept_energy, select_random, select_top, top_k, values_at
+from topk_secagg.gradients.sparsify import kept_energy, select_random, select_top
+from topk_secagg.protocol.constructions import construction
 from topk_secagg.protocol.parameters import Parameters
+from topk_secagg.protocol.permutation import top_k
 
 DENSITY = 0.01
 PICKS = (1, 2, 4, 8)
@@ -37,16 +39,16 @@ def main() -> None:
         largest = max(np.abs(g).max() for g in users)
         print(f"| {step} | {len(users)} | {L:,} | {K:,} | {share:.1%} | {largest:.3g} |")
 
-    print("\n| step | P | B | B P | M | MB per pair | kept (mean) | kept (least) | random (mean) |")
+    print("\n| step | P | B | B P | n | MB per pair | kept (mean) | kept (least) | random (mean) |")
     print("|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
     for step, users in steps.items():
         for P in PICKS:
             p = parameters(users[0].size, P)
-            source = CipherRandomness(seeded_key(0, f"energy {step} {P}"))
-            kept = [kept_energy(p, g, values_at(g, select_top(p, g))) for g in users]
-            random = [kept_energy(p, g, values_at(g, select_random(p, source))) for g in users]
+            c, source = construction(p), CipherRandomness(seeded_key(0, f"energy {step} {P}"))
+            kept = [kept_energy(p, g, select_top(p, g)) for g in users]
+            random = [kept_energy(p, g, select_random(p, source)) for g in users]
             print(
-                f"| {step} | {P} | {p.buckets} | {p.entries} | {p.width} | {p.share_bytes / 1e6:.2f} "
+                f"| {step} | {P} | {p.buckets} | {c.entries} | {c.index_bound} | {c.share_bytes / 1e6:.2f} "
                 f"| {np.mean(kept):.1%} | {min(kept):.1%} | {np.mean(random):.1%} |"
             )
 
@@ -65,7 +67,7 @@ def parameters(length: int, picks: int) -> Parameters:
         colluders=3,
         top_k=round(DENSITY * length),
         length=length,
-        construction="rotation",
+        construction="moments",
         picks=picks,
     )
 

@@ -1,9 +1,13 @@
-"""What all tests share: Hypothesis that repeats itself, and `import oracle` from any folder."""
+"""What all tests share: Hypothesis that repeats itself, a disk that nobody waits for, and `import oracle` and
+`import rounds` from any folder."""
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -17,3 +21,10 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],  # a busy machine is no failure
 )
 settings.load_profile("repeatable")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_waiting_for_the_disk() -> Iterator[None]:
+    """A test does not have to survive a power cut; the order of syncs is tested on its own."""
+    with mock.patch.object(os, "fsync", return_value=None):
+        yield

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .protocol.round import run_round
     from .review.audit import audit
     from .review.plan import plan
+    from .review.status import status
     from .steps.access import Access
     from .steps.aggregate import Aggregated, aggregate
     from .steps.decode import decode
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Access", "Aggregated", "Parameters", "SecAggError", "Workspace", "aggregate", "audit", "confirm", "decode",
     "eliminate", "forget", "freeze", "init", "inspect", "keygen", "mask", "offline", "plan", "run", "run_round",
-    "settle",
+    "settle", "status",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
@@ -59,6 +60,7 @@ _HOMES = {
     "forget": "steps.settle",
     "plan": "review.plan",
     "run_round": "protocol.round",
+    "status": "review.status",
 }
 
 

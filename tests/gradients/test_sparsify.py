@@ -46,6 +46,16 @@ def test_ties_go_to_the_lower_index(dtype: type) -> None:
     assert bucket_top(gradient, 2, 2).tolist() == [2, 4, 1, 3]
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_the_top_of_a_gradient_of_a_million_is_that_of_a_sort(dtype: type) -> None:
+    rng = np.random.default_rng(3)
+    gradient = (rng.normal(size=2**20 + 1000) * 10.0 ** rng.integers(-6, 3, 2**20 + 1000)).astype(dtype)
+    gradient[rng.choice(gradient.size, 3000)] = gradient.max()  # ties, on both sides of a million
+    order = np.lexsort((np.arange(gradient.size), -np.abs(gradient)))
+    for k in (1, 1000, 2999, 10_000, gradient.size - 1, gradient.size):
+        assert np.array_equal(top_k(gradient, k), np.sort(order[:k]))
+
+
 def test_zeros_of_either_sign_tie() -> None:
     gradient = np.array([-0.0, 0.0, -0.0, 0.0])
     assert top_k(gradient, 2).tolist() == [0, 1]

@@ -108,9 +108,13 @@ class Round:
     ) -> tuple[list[int], list[int]]:
         """The aggregate, and who was corrected."""
         found = decode(self.p, self.points, survivors, answers, source("decode"), **options)
-        assert np.all(np.diff(found.total.index) > 0), "the coordinates increase"
-        assert np.all(found.total.value), "what is zero is left out"
-        total = [0] * self.p.length
-        for k, w in pairs(found.total):
-            total[k] = w
-        return total, found.corrected
+        return dense(self.p, found.total), found.corrected
+
+
+def dense(p: Parameters, total: Sparse) -> list[int]:
+    assert np.all(np.diff(total.index) > 0), "the coordinates increase"
+    assert np.all(total.value), "what is zero is left out"
+    vector = [0] * p.length
+    for k, w in pairs(total):
+        vector[k] = w
+    return vector

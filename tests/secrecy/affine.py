@@ -84,6 +84,7 @@ import numpy as np
 from fq import AffineSpace, Array, Basis, Law, probability, times
 from lab import Broadcast, Input, Lab, PartView, Question, Values
 
+from topk_secagg.protocol.messages import Secret
 from topk_secagg.protocol.parameters import Parameters
 
 
@@ -104,11 +105,10 @@ class Answered(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """What a coalition sees: shares, the X of the users in `heard`, and what was answered."""
+    """What a coalition sees: shares, the X of all users, and what was answered."""
 
     coalition: tuple[int, ...]
     answered: tuple[Answered, ...]
-    heard: tuple[int, ...]
 
     def honest(self, lab: Lab) -> list[int]:
         return [m for m in lab.users if m not in self.coalition]
@@ -119,21 +119,13 @@ class View:
 
 
 def view_of(
-    lab: Lab,
-    coalition: Iterable[int],
-    u1: Iterable[int] | None = None,
-    u2: Iterable[int] | None = None,
-    *,
-    late: bool = True,
+    lab: Lab, coalition: Iterable[int], u1: Iterable[int] | None = None, u2: Iterable[int] | None = None
 ) -> View:
-    """The view of one round. U1 answers, and if U2 is what is left and it could be asked again, U2 does so.
-
-    `late`: the X of users outside U1 are heard as well.
-    """
+    """The view of one round. U2 answers; with spare answers, U1 does, and then U2 does so again."""
     u1 = tuple(lab.users if u1 is None else u1)
     u2 = tuple(u1 if u2 is None else u2)
     answered = (Answered(u1, u2),) if lab.p.spare is None else (Answered(u1, u1), Answered(u1, u2, True))
-    return View(tuple(coalition), answered, lab.users if late else u1)
+    return View(tuple(coalition), answered)
 
 
 Inputs = Mapping[int, Input]  # of honest users
@@ -146,18 +138,12 @@ class Joint:
     def __init__(self, lab: Lab, view: View) -> None:
         self.lab, self.view = lab, view
         self.honest = view.honest(lab)
-        self.speaking = [m for m in self.honest if m in view.heard]
         self._shares = lab.share * len(view.coalition)
         self._bases: dict[tuple[Basis, ...], Basis] = {}
 
     def law(self, inputs: Inputs, heard: Heard) -> Law:
         """The law of the view and this broadcast, given the inputs."""
-        laws = [
-            self.lab.part_law(self.view.part(m), inputs[m], heard[m])
-            if m in self.speaking
-            else self.lab.part_law(self.view.part(m), None, None)
-            for m in self.honest
-        ]
+        laws = [self.lab.part_law(self.view.part(m), inputs[m], heard[m]) for m in self.honest]
         law: Law = {}
         for chosen in product(*(part.items() for part in laws)):
             space = self._sum([space for space, _ in chosen])
@@ -189,31 +175,21 @@ class Joint:
                 total += self.lab.top_k(inputs[m])
         return (total % self.lab.q).astype(np.uint8).tobytes()
 
-    def every_broadcast(
-        self, inputs: Iterable[Inputs], xs: Iterable[Values]
-    ) -> Iterator[dict[int, Broadcast]]:
+    def every_broadcast(self, given: Iterable[Input], xs: Sequence[Values]) -> Iterator[Heard]:
         """All indices that some of the inputs can lead to, with all these values, for all users."""
-        xs, indices = list(xs), set()
-        for some in inputs:
-            indices |= {x.index for m in self.speaking for x in self.lab.places_to(some[m])}
-        each = [Broadcast(i, x) for i in sorted(indices) for x in xs]
-        for chosen in product(each, repeat=len(self.speaking)):
-            yield dict(zip(self.speaking, chosen, strict=True))
+        indices = sorted({x.index for some in given for x in self.lab.places_to(some)})
+        each = [Broadcast(i, x) for i in indices for x in xs]
+        for chosen in product(each, repeat=len(self.honest)):
+            yield dict(zip(self.honest, chosen, strict=True))
 
-    def played(self, inputs: Inputs, count: int, seed: int = 0) -> list[dict[int, Broadcast]]:
+    def played(self, inputs: Inputs, count: int, seed: int = 0) -> list[Heard]:
         """Broadcasts that these inputs lead to, with places and masks at random (always the same)."""
-        rng = np.random.default_rng(seed)
-        found = []
-        for _ in range(count):
-            heard = {}
-            for m in self.speaking:
-                place = self.lab.places[rng.integers(len(self.lab.places))]
-                x = self.lab.masked(
-                    self.lab.secret(place, rng.integers(0, self.lab.q, self.lab.unknowns)), inputs[m]
-                )
-                heard[m] = Broadcast(tuple(x.index.tolist()), tuple(x.value.tolist()))
-            found.append(heard)
-        return found
+        rng, lab = np.random.default_rng(seed), self.lab
+
+        def secret() -> Secret:
+            return lab.secret(lab.places[rng.integers(len(lab.places))], rng.integers(0, lab.q, lab.unknowns))
+
+        return [{m: Broadcast.of(lab.masked(secret(), inputs[m])) for m in self.honest} for _ in range(count)]
 
 
 @dataclass(frozen=True)
@@ -228,18 +204,14 @@ class Witness:
 
     def __str__(self) -> str:
         what = "a broadcast" if self.point is None else "a view"
-        return (
-            f"{what} of probability {_short(self.one)} under one input and {_short(self.other)} under another"
-        )
+        return f"{what} of probability {_short(self.one)} under one input and {_short(self.other)} under another"
 
 
 def _short(x: Fraction) -> str:
     return str(x) if x.denominator < 10**9 else f"{float(x):.3g}"
 
 
-def compare(
-    lab: Lab, view: View, one: Inputs, other: Inputs, heard: Iterable[Heard], seed: int = 0
-) -> Witness | None:
+def compare(lab: Lab, view: View, one: Inputs, other: Inputs, heard: Iterable[Heard], seed: int = 0) -> Witness | None:
     """Whether the view tells two assignments of honest inputs apart: a witness, or None if on all these
     broadcasts the laws are equal. The assignments must have the same sum over U1."""
     joint = Joint(lab, view)

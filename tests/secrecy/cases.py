@@ -67,7 +67,7 @@ QUICK = [
     Case(4, 3, 1, L=4, K=2),
     Case(4, 3, 1, L=3, K=2, D=1),
     Case(4, 3, 1, L=5, K=2, few=2),  # D does not divide L
-    Case(4, 3, 1, L=6, K=3, few=1),
+    Case(4, 3, 1, L=5, K=3, few=1),
     Case(4, 3, 2, L=3, K=2),
     Case(4, 3, 2, L=4, K=3),
     Case(5, 4, 2, L=4, K=2),
@@ -82,16 +82,18 @@ QUICK = [
     Case(4, 3, 1, L=6, K=3, P=2),
     Case(4, 3, 2, L=8, K=2, P=1, spare=0),  # D = 2, then 1; M = 4 < n = 5
     Case(5, 4, 2, L=9, K=3, P=1, spare=0),  # D = 3, then 2; M = 3 < n = 5
+    Case(4, 2, 1, L=10, K=2, P=1, spare=1),  # D = 2, then 1
     # W < n
     Case(3, 2, 1, L=7, K=1, P=1, q=11),  # W = 6, M = 7, n = 10
     Case(3, 2, 1, L=20, K=2, P=1, q=11, spare=0),  # M = n = 10
     Case(3, 2, 1, L=9, K=1, P=1, q=13),  # M = 9 < n = 12
-    Case(4, 2, 1, L=14, K=2, P=1, spare=1),  # W = 8, M = 7 < n = 10; D = 2, then 1
-    Case(4, 3, 2, L=10, K=1, P=1),
+    Case(4, 3, 2, L=10, K=1, P=1),  # W = 8
 ]
 
 # For the command: more, and joint places and inputs of all picks of a user
 MORE = [
+    Case(4, 3, 1, L=6, K=3),
+    Case(4, 2, 1, L=14, K=2, P=1, spare=1),  # W = 8, M = 7 < n = 10
     Case(5, 4, 2, L=20, K=4, P=1, spare=0),
     Case(3, 2, 1, L=6, K=2, P=1, spare=0, together=True),  # n = 3
     Case(3, 2, 1, L=3, K=2, P=2, together=True),

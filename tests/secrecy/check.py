@@ -1,22 +1,24 @@
 """The exact secrecy check as a command: what was gone through, and what came of it.
 
-python tests/secrecy/check.py            the cases of the test suite, with all supports, and more: some minutes
+python tests/secrecy/check.py            the cases of the tests, with all supports, and more: some minutes
 python tests/secrecy/check.py --full     every L from 2 to 6 and K from 1 to 3, and larger n: much longer
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from affine import Joint, Witness, coalitions_of, compare, view_of
-from cases import FULL, QUICK, MORE, Case
+from cases import FULL, MORE, QUICK, Case
 from certificate import NotCertified, certify_masks, certify_picks
 from lab import Input, Lab
 from sabotage import HARMLESS, SABOTAGES, TWINS, try_sabotage
@@ -32,10 +34,9 @@ HEAD = (
 MANY_PLACES = 10_000
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """Of one case: what was gone through, and why it failed if it did. Places and inputs: of the user; in
-    `moments`, unless all are taken together, those of a pick; inputs up to values in `permutation`."""
+class Outcome(NamedTuple):
+    """Of one case: what was gone through, and why it failed if it did. Places and inputs are those of a user; in
+    `moments` those of a pick, unless all are taken together; in `permutation`, inputs are supports."""
 
     coalitions: int
     places: int
@@ -48,19 +49,20 @@ def certified(case: Case) -> Outcome:
     """All coalitions of at most T users, sizes of U1, places, inputs and broadcasts."""
     lab = Lab(case.parameters())
     coalitions = coalitions_of(lab.p, 0, lab.p.colluders)
-    step = -(-len(lab.supports) // case.few) if case.few else 1
-    supports, spaces, failure = lab.supports[::step], 0, ""
+    supports = lab.supports[:: -(-len(lab.supports) // case.few) if case.few else 1]
+    if lab.moments:
+        picks = lab.c.rows if case.together else 1
+        places, inputs = ((n * (lab.q - 1)) ** picks for n in (lab.c.order, lab.c.places))
+    else:
+        places, inputs = len(lab.places), len(supports)
     try:
-        if isinstance(lab.c, Moments):
-            picks = lab.c.rows if case.together else 1
-            places, inputs = ((n * (lab.q - 1)) ** picks for n in (lab.c.order, lab.c.places))
+        if lab.moments:
             spaces = certify_picks(lab, coalitions, together=case.together)
         else:
-            places, inputs = len(lab.places), len(supports)
             spaces = certify_masks(lab, coalitions, supports=supports)
     except NotCertified as error:
-        failure = str(error)
-    return Outcome(len(coalitions), places, inputs, spaces, failure)
+        return Outcome(len(coalitions), places, inputs, 0, str(error))
+    return Outcome(len(coalitions), places, inputs, spaces, "")
 
 
 def sizes(case: Case) -> tuple[object, ...]:
@@ -78,13 +80,12 @@ def sizes(case: Case) -> tuple[object, ...]:
 def learn_something(lab: Lab, coalition: tuple[int, ...]) -> Witness | None:
     """What T+1 users find out: which of two inputs belongs to which of two honest users; or, if only one
     user is honest, what it selected before it dropped out with its X heard."""
-    joint = Joint(lab, view_of(lab, coalition))
-    a, *others = joint.honest
+    a, *others = honest = view_of(lab, coalition).honest(lab)
     first, last = Input(lab.supports[0], (1,) * lab.c.entries), Input(lab.supports[-1], (2,) * lab.c.entries)
     if others:
-        view = view_of(lab, coalition, late=False)
-        one = dict.fromkeys(joint.honest, first) | {a: last}
-        other = dict.fromkeys(joint.honest, first) | {others[0]: last}
+        view = view_of(lab, coalition)
+        one = dict.fromkeys(honest, first) | {a: last}
+        other = dict.fromkeys(honest, first) | {others[0]: last}
     else:
         view, one, other = view_of(lab, coalition, u1=coalition), {a: first}, {a: last}
     return compare(lab, view, one, other, Joint(lab, view).played(one, 3))
@@ -93,9 +94,7 @@ def learn_something(lab: Lab, coalition: tuple[int, ...]) -> Witness | None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print three tables; 1 if something is not as it should be."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument(
-        "--full", action="store_true", help="every L from 2 to 6, K from 1 to 3, and larger n"
-    )
+    parser.add_argument("--full", action="store_true", help="every L from 2 to 6, K from 1 to 3, and larger n")
     parser.add_argument("--case", type=int, action="append", help="only the case with this number")
     chosen = parser.parse_args(arguments)
     cases = FULL if chosen.full else [replace(case, few=None) for case in QUICK] + MORE
@@ -111,9 +110,8 @@ def secrecy(cases: Sequence[Case]) -> int:
     for case in cases:
         start = time.perf_counter()
         done = certified(case)
-        work = (done.coalitions, done.places, done.inputs, done.spaces)
         result = ("LEAKS" if done.failure else "secret", f"{time.perf_counter() - start:.1f} s")
-        print(CASE.format(*sizes(case), *work, *result), flush=True)
+        print(CASE.format(*sizes(case), *done[:4], *result), flush=True)
         if done.failure:
             print(f"    {done.failure}")
             failures += 1
@@ -126,7 +124,11 @@ def tightness(cases: Sequence[Case]) -> int:
     failures = 0
     for case in cases:
         lab = Lab(case.parameters())
-        if len(lab.supports) < 2 or (not lab.moments and case.L > 4) or lab.place_count > MANY_PLACES:
+        if (
+            len(lab.supports) < 2
+            or (not lab.moments and case.L > 4)
+            or math.prod(map(len, lab.place_bounds)) > MANY_PLACES
+        ):
             continue  # everything is selected, and nothing is hidden but values; or the same at more cost
         coalitions = coalitions_of(lab.p, lab.p.colluders + 1, lab.p.colluders + 1)
         found = [learn_something(lab, coalition) for coalition in coalitions]
@@ -140,14 +142,12 @@ def sabotages() -> int:
     print("\nSabotage, seen by T = 1 and T = 2 users\n")
     failures = 0
     for sabotage in [*SABOTAGES, *TWINS, *HARMLESS]:
-        for construction in sabotage.constructions:
-            found = [try_sabotage(sabotage, construction, T) for T in (1, 2)]
+        for name in sabotage.constructions:
+            found = [try_sabotage(sabotage, name, T) for T in (1, 2)]
             caught = len(found) - found.count(None)
             failures += found.count(None) if sabotage in SABOTAGES else caught
-            verdict = (
-                f"caught in {caught} of {len(found)}, e.g. {found[0]}" if caught else "gives nothing away"
-            )
-            print(f"{sabotage.name:<42} {construction:<11} {verdict}", flush=True)
+            verdict = f"caught in {caught} of {len(found)}, e.g. {found[0]}" if caught else "gives nothing away"
+            print(f"{sabotage.name:<42} {name:<11} {verdict}", flush=True)
     return failures
 
 

@@ -19,7 +19,6 @@ from topk_secagg.protocol.constructions import construction
 from topk_secagg.protocol.elimination import answer_blocks, answer_shape
 from topk_secagg.protocol.masking import mask_input
 from topk_secagg.protocol.messages import Masked, Secret, Sparse
-from topk_secagg.protocol.moments import Moments
 from topk_secagg.protocol.offline import choose_points, draw_secret
 from topk_secagg.protocol.parameters import Parameters
 from topk_secagg.protocol.round import InMemoryShares, deal
@@ -41,6 +40,10 @@ class Broadcast(NamedTuple):
 
     index: tuple[int, ...]
     values: Values
+
+    @staticmethod
+    def of(x: Masked) -> Broadcast:
+        return Broadcast(tuple(x.index.tolist()), tuple(x.value.tolist()))
 
 
 class Unforeseen(AssertionError):
@@ -147,12 +150,13 @@ Tamper = Callable[[Randomness], Randomness]
 class Lab:
     """One set of parameters, and the package's maps under it: every user's, since none knows whose it is.
 
-    A *place* is everything a user draws that is not uniform over the field: its permutation, or the places s and
-    factors rho of its picks. The *unknowns* are uniform over the field: masks, if any, and noise.
+    A *place* is everything a user draws that is not uniform over the field: its permutation, or the places s
+    and factors rho of its picks. The *unknowns* are uniform over the field: masks, if any, and noise.
     """
 
     _REMEMBERED = (
-        "_trials", "shares", "masking_of_support", "_secret_of", "terms", "noise_basis", "places_to", "part_law",
+        "_trials", "shares", "masking_of_support", "_secret_of",
+        "terms", "noise_basis", "places_to", "part_law",
     )  # fmt: skip
 
     def __init__(self, p: Parameters, tamper: Tamper = lambda source: source, tries: int = 2) -> None:
@@ -162,7 +166,14 @@ class Lab:
             setattr(self, name, cache(getattr(self, name)))
         self.p, self.q, self.tamper, self.tries = p, p.field, tamper, tries
         self.c, self.points = construction(p), choose_points(p)
-        self.users = tuple(range(1, p.users + 1))
+        self.users, self.moments = tuple(range(1, p.users + 1)), p.construction == "moments"
+        # what one user holds of another: f and h, or g
+        self.share_shape = (len(self.c.share_names), self.c.rows, self.c.width)
+        self.share = math.prod(self.share_shape)
+        # L, with the padding of the buckets, which an input may name as well
+        self.coordinates = p.buckets * self.c.places if self.moments else p.length
+        # what a value of an input, or one of X, can be
+        self.values = range(1 if self.c.never_zero else 0, p.field)
         self.algebra = Elimination(p.field)
         self.spaces = 0
         self._noises: dict[bytes, bytes] = {}
@@ -171,9 +182,7 @@ class Lab:
         secret = draw_secret(p, source)
         drawn = list(self._bounds)
         deal(p, self.points, secret, source)
-        self._discrete = [
-            path for path in drawn if path.endswith("/place") or set(self._bounds[path]) != {self.q}
-        ]
+        self._discrete = [path for path in drawn if path.endswith("/place") or set(self._bounds[path]) != {self.q}]
         # the unknowns: what draw_secret asks for comes first, and is counted in `drawn`
         self._streams: dict[str, slice] = {}
         self.unknowns = self.drawn = 0
@@ -188,25 +197,7 @@ class Lab:
 
     # what there is
 
-    @property
-    def share(self) -> int:
-        """Symbols that one user holds of another: f and h, or g."""
-        return math.prod(self.share_shape)
-
-    @property
-    def share_shape(self) -> tuple[int, int, int]:
-        return len(self.c.share_names), self.c.rows, self.c.width
-
-    @property
-    def moments(self) -> bool:
-        return isinstance(self.c, Moments)
-
-    @property
-    def coordinates(self) -> int:
-        """L, with the padding of the buckets, which an input may name as well."""
-        return self.p.buckets * self.c.places if isinstance(self.c, Moments) else self.p.length
-
-    def answer(self, survivors: int, *, fallback: bool) -> int:
+    def answer(self, survivors: int, fallback: bool) -> int:
         """Symbols of one Y."""
         shape = answer_shape(self.p, survivors, fallback=fallback)
         return shape.groups * shape.width
@@ -222,18 +213,14 @@ class Lab:
     def place_bounds(self) -> list[range]:
         return [range(bound) for path in self._discrete for bound in self._bounds[path]]
 
-    @property
-    def place_count(self) -> int:
-        return math.prod(map(len, self.place_bounds))
-
     @cached_property
     def places(self) -> list[Place]:
         """Everything that the place of a user can be, each as likely as any other."""
         return list(product(*self.place_bounds))
 
-    def slots(self, pick: int) -> list[int]:
-        """Where the place of a user has what is drawn for one pick of `moments`."""
-        return [i for i in range(len(self.place_bounds)) if i % self.c.rows == pick]
+    def slots(self) -> list[tuple[int, range]]:
+        """In `moments`: for which pick each number of a place is drawn, and its bounds."""
+        return [(i % self.c.rows, bounds) for i, bounds in enumerate(self.place_bounds)]
 
     def coordinates_of(self, pick: int) -> range:
         """What one pick of `moments` can be: the coordinates of its bucket."""
@@ -254,21 +241,9 @@ class Lab:
         np.add.at(vector, list(given.support), given.values)
         return vector % self.q
 
-    @property
-    def values(self) -> range:
-        """What a value of an input, or one of X, can be: in `moments`, never zero."""
-        return range(int(self.c.never_zero), self.q)
-
     def every_x(self) -> list[Values]:
         """All values that an input, or X, can have."""
         return list(product(self.values, repeat=self.c.entries))
-
-    def some_x(self, count: int) -> list[Values]:
-        """The least, ones, and others at random (always the same)."""
-        rng = np.random.default_rng(count)
-        drawn = rng.integers(self.values.start, self.q, (10 * count, self.c.entries)).tolist()
-        chosen = dict.fromkeys([(v,) * self.c.entries for v in (self.values.start, 1)] + [*map(tuple, drawn)])
-        return list(chosen)[:count]
 
     # driving the package
 
@@ -295,16 +270,9 @@ class Lab:
         index = np.array(given.support, dtype=np.int64)
         return mask_input(self.p, secret, Sparse(index, np.array(given.values, dtype=np.uint32)))
 
-    def answered(
-        self,
-        user: int,
-        masked: Mapping[int, Masked],
-        shares: Mapping[int, InMemoryShares],
-        *,
-        fallback: bool = False,
-    ) -> Array:
+    def answered(self, user: int, x: Mapping[int, Masked], held: Mapping[int, InMemoryShares], fallback: bool) -> Array:
         """Y of a user that holds these shares."""
-        blocks = answer_blocks(self.p, self.points, user, masked, shares, fallback=fallback)
+        blocks = answer_blocks(self.p, self.points, user, x, held, fallback=fallback)
         return np.concatenate([block.answer for block in blocks]).astype(np.int64).reshape(-1)
 
     def flat(self, shares: InMemoryShares) -> Array:
@@ -343,8 +311,7 @@ class Lab:
     def heard(self, place: Place, given: Input) -> Broadcast:
         """X of an input, where a place is all that it depends on."""
         assert not self.drawn
-        x = self.masked(self._secret_of(place, b""), given)
-        return Broadcast(tuple(x.index.tolist()), tuple(x.value.tolist()))
+        return Broadcast.of(self.masked(self._secret_of(place, b""), given))
 
     def masking(self, place: Place, given: Input) -> Masking:
         """X of an input, its values as an affine map of the masks."""
@@ -375,15 +342,15 @@ class Lab:
         return Masking(seen.pop(), x)
 
     def terms(self, index: tuple[int, ...], survivors: int, fallback: bool, user: int) -> Array:
-        """From the shares that a user holds of one survivor to their part of Y, (1 + entries, answer, share): the
-        first for x = 0, then what each x adds. Y is linear in the shares for fixed X, and affine in x."""
+        """From the shares that a user holds of one survivor to their part of Y, (1 + entries, answer, share):
+        the first for x = 0, then what each x adds. Y is linear in the shares for fixed X, and affine in x."""
         entries, nothing = len(index), self.shaped(np.zeros(self.share, dtype=np.int64))
 
         def part(x: Array, held: Array, survivor: int = 1) -> Array:
             masked = Masked(np.array(index, dtype=np.uint32), x.astype(np.uint32))
             shares = dict.fromkeys(range(1, survivors + 1), nothing) | {survivor: self.shaped(held)}
             everybodys = dict.fromkeys(range(1, survivors + 1), masked)
-            return self.answered(user, everybodys, shares, fallback=fallback)
+            return self.answered(user, everybodys, shares, fallback)
 
         result = np.stack(
             [
@@ -404,28 +371,26 @@ class Lab:
 
     # parts
 
-    def part_map(self, view: PartView, shares: Array, heard: Broadcast | None) -> Array:
+    def part_map(self, view: PartView, shares: Array, heard: Broadcast) -> Array:
         """(S, G) as the view has them, for a given X, of columns of shares (N, share, columns)."""
         parts = [shares[[c - 1 for c in view.coalition]].reshape(-1, shares.shape[-1])]
         for survivors, member, fallback, answering in view.questions:
-            if member and heard is not None:
-                tables = [self.terms(heard.index, survivors, fallback, n) for n in answering]
-                parts += [
-                    times(self._at(table, heard.values), shares[n - 1], self.q)
-                    for n, table in zip(answering, tables, strict=True)
-                ]
-            else:
-                size = self.answer(survivors, fallback=fallback) * len(answering)
+            if not member:
+                size = self.answer(survivors, fallback) * len(answering)
                 parts.append(np.zeros((size, shares.shape[-1]), dtype=np.int64))
+                continue
+            for n in answering:
+                terms = self._at(self.terms(heard.index, survivors, fallback, n), heard.values)
+                parts.append(times(terms, shares[n - 1], self.q))
         return np.concatenate(parts)
 
-    def noise_basis(self, view: PartView, noise: bytes, heard: Broadcast | None) -> Basis:
+    def noise_basis(self, view: PartView, noise: bytes, heard: Broadcast) -> Basis:
         """The directions in which the noise moves a part."""
         return self.algebra.basis(self.part_map(view, self.noise_columns(noise), heard).T)
 
     def canonical(self, noise: Basis, directions: Array, vectors: Array) -> tuple[Basis, Array]:
         """The space of the noise with further directions, which mostly lie in it; and vectors modulo it."""
-        self.spaces += 1
+        self.spaces += len(vectors)
         reduced = noise.reduced(np.concatenate([directions, vectors]))
         rest = reduced[: len(directions)]
         if not np.any(rest):
@@ -437,39 +402,31 @@ class Lab:
         """The places that lead from an input to each possible X; to its indices alone, if there are masks."""
         found: dict[Broadcast, list[Place]] = {}
         for place in self.places:
-            heard = (
-                Broadcast(self.masking(place, given).index, ()) if self.drawn else self.heard(place, given)
-            )
+            heard = Broadcast(self.masking(place, given).index, ()) if self.drawn else self.heard(place, given)
             found.setdefault(heard, []).append(place)
         return found
 
-    def part_law(self, view: PartView, given: Input | None, heard: Broadcast | None) -> Law:
-        """The law of (S, G) and X = heard; with nothing heard, that of S alone."""
+    def part_law(self, view: PartView, given: Input, heard: Broadcast) -> Law:
+        """The law of (S, G) and X = heard."""
         law: Law = {}
-        places = self.places
-        if given is not None and heard is not None:
-            name = heard._replace(values=()) if self.drawn else heard
-            places = self.places_to(given).get(name, [])
-        for place in places:
-            weight = Fraction(1, len(self.places))
-            start, free = np.zeros(self.drawn, dtype=np.int64), np.eye(self.drawn, dtype=np.int64)
-            if given is not None and heard is not None:
-                offset, by_masks = self.masking(place, given).x
-                solver = self.algebra.solver(by_masks)
-                wanted = (np.array(heard.values) - offset) % self.q
-                if np.any(times(solver.check, wanted, self.q)):
-                    continue
-                start, free = times(solver.particular, wanted, self.q), solver.free
-                weight /= self.q ** (self.drawn - free.shape[1])
+        for place in self.places_to(given).get(heard._replace(values=()) if self.drawn else heard, []):
+            offset, by_masks = self.masking(place, given).x
+            particular, check, free = self.algebra.solver(by_masks)
+            wanted = (np.array(heard.values) - offset) % self.q
+            if np.any(times(check, wanted, self.q)):
+                continue
+            directions = with_offset(times(particular, wanted, self.q), free)
             columns, noise = self.shares(place)
-            images = times(self.part_map(view, columns, heard), with_offset(start, free), self.q).T
+            images = times(self.part_map(view, columns, heard), directions, self.q).T
             basis, reduced = self.canonical(self.noise_basis(view, noise, heard), images[1:], images[:1])
             space = AffineSpace.of(basis, reduced[0])
+            weight = Fraction(1, len(self.places) * self.q ** (self.drawn - free.shape[1]))
             law[space] = law.get(space, Fraction(0)) + weight
         return law
 
 
-def with_offset(start: Array, *directions: Array) -> Array:
-    """What to multiply with (offset, matrix) to get the image of a start, and those of directions."""
-    columns = np.column_stack([start, *directions])
-    return np.concatenate([np.eye(1, columns.shape[1], dtype=np.int64), columns])
+def with_offset(starts: Array, directions: Array) -> Array:
+    """What to multiply with (offset, matrix) to get the images of starts, and those of directions."""
+    columns = np.column_stack([starts, directions])
+    count = columns.shape[1] - directions.shape[1]
+    return np.concatenate([np.arange(columns.shape[1])[None] < count, columns])

@@ -25,89 +25,66 @@ Patches = Callable[[], AbstractContextManager[object]]
 
 
 class Spoilt(Randomness):
-    """A stream whose integers are spoilt: `spoil` gets all arrays drawn so far, and may change the last."""
+    """A source or stream that is spoilt: `spoil` gets all arrays drawn so far, and may change the last."""
 
-    def __init__(self, inner: Randomness, spoil: Spoil) -> None:
-        self._inner, self._spoil = inner, spoil
+    def __init__(self, inner: Randomness, purpose: str = "", spoil: Spoil | None = None) -> None:
+        self._inner, self._purpose, self._spoil = inner, purpose, spoil
         self._drawn: list[Symbols] = []
 
     def fill(self, out: npt.NDArray[np.uint8]) -> None:
         self._inner.fill(out)
 
     def child(self, label: str) -> Randomness:
-        return self._inner.child(label)
+        inner = self._inner.child(label)
+        return type(self)(inner, self._purpose, self._spoil) if label.startswith(self._purpose) else inner
 
     def integers(self, bound: int, out: Symbols) -> Symbols:
         self._inner.integers(bound, out)
         self._drawn.append(out)
-        self._spoil(self._drawn)
+        if self._spoil:
+            self._spoil(self._drawn)
         self._drawn[-1] = out.copy()
         return out
 
 
-class Spoiling(Randomness):
-    """A source whose streams of one purpose are spoilt."""
-
-    def __init__(self, inner: Randomness, purpose: str, spoil: Spoil) -> None:
-        self._inner, self._purpose, self._spoil = inner, purpose, spoil
-
-    def fill(self, out: npt.NDArray[np.uint8]) -> None:
-        self._inner.fill(out)
-
-    def child(self, label: str) -> Randomness:
-        inner = self._inner.child(label)
-        return Spoilt(inner, self._spoil) if label.startswith(self._purpose) else inner
-
-
-class OneStream(Randomness):
+class OneStream(Spoilt):
     """A source that gives all blocks of noise from the stream of the first."""
-
-    def __init__(self, inner: Randomness) -> None:
-        self._inner = inner
-
-    def fill(self, out: npt.NDArray[np.uint8]) -> None:
-        self._inner.fill(out)
 
     def child(self, label: str) -> Randomness:
         return self._inner.child("noise 0" if label.startswith("noise") else label)
 
 
-def first_left_out(drawn: list[Symbols]) -> None:
-    if len(drawn) == 1:
-        drawn[-1][:] = 0
+def stream(
+    purpose: str, change: Callable[[Symbols, Symbols], None], turn: int = 1
+) -> Callable[[Randomness], Randomness]:
+    """Change what the streams of a purpose draw at one turn, knowing what they drew first."""
+
+    def spoil(drawn: list[Symbols]) -> None:
+        if len(drawn) == turn:
+            change(drawn[-1], drawn[0])
+
+    return lambda source: Spoilt(source, purpose, spoil)
 
 
-def second_left_out(drawn: list[Symbols]) -> None:
-    if len(drawn) == 2:
-        drawn[-1][:] = 0
+def left_out(new: Symbols, _: Symbols) -> None:
+    new[:] = 0
 
 
-def first_again(drawn: list[Symbols]) -> None:
-    if len(drawn) == 2:
-        drawn[-1][:] = drawn[0]
+def one_of_t_left_out(new: Symbols, _: Symbols) -> None:
+    new[:, -1] = 0
 
 
-def first_shared_by_two_rows(drawn: list[Symbols]) -> None:
+def as_the_first(new: Symbols, first: Symbols) -> None:
+    new[:] = first
+
+
+def shared_by_two_rows(new: Symbols, _: Symbols) -> None:
     """One of the T noise vectors; the others stay fresh."""
-    if len(drawn) == 1:
-        drawn[-1][1, 0] = drawn[-1][0, 0]
+    new[1, 0] = new[0, 0]
 
 
-def second_shared_by_two_rows(drawn: list[Symbols]) -> None:
-    if len(drawn) == 2:
-        drawn[-1][1, 0] = drawn[-1][0, 0]
-
-
-def one_of_t_left_out(drawn: list[Symbols]) -> None:
-    drawn[-1][:, -1] = 0
-
-
-def used_twice(drawn: list[Symbols]) -> None:
-    drawn[-1][1] = drawn[-1][0]
-
-
-def always_zero(drawn: list[Symbols]) -> None:
-    drawn[-1][:] = 0
+def used_twice(new: Symbols, _: Symbols) -> None:
+    new[1] = new[0]
 
 
 def draw_below(bound: Callable[[Moments], int]) -> Callable[[Moments, Randomness], Secret]:
@@ -121,16 +98,15 @@ def draw_below(bound: Callable[[Moments], int]) -> Callable[[Moments, Randomness
     return draw
 
 
-def zeros_too(self: Moments, secret: Secret, sparse: Sparse) -> Masked:
-    """Moments.mask that does not refuse zeros."""
-    delta = (sparse.index // self.p.buckets - secret.place.astype(np.int64)) % self.order
-    return Masked(delta.astype(np.uint32), multiply(sparse.value, secret.mask, self.p.field))
+def reduced_modulo(times_n: int) -> Callable[[Moments, Secret, Sparse], Masked]:
+    """Moments.mask that refuses no zeros, with delta = k - s + n reduced modulo so many times n."""
 
+    def mask(self: Moments, secret: Secret, sparse: Sparse) -> Masked:
+        delta = sparse.index // self.p.buckets - secret.place.astype(np.int64) + self.order
+        value = multiply(sparse.value, secret.mask, self.p.field)
+        return Masked((delta % (times_n * self.order)).astype(np.uint32), value)
 
-def unreduced(self: Moments, secret: Secret, sparse: Sparse) -> Masked:
-    """Moments.mask with delta = k - s + n, not reduced modulo n."""
-    delta = sparse.index // self.p.buckets - secret.place.astype(np.int64) + self.order
-    return Masked(delta.astype(np.uint32), multiply(sparse.value, secret.mask, self.p.field))
+    return mask
 
 
 def in_order(key: Callable[[Sparse, Symbols], npt.NDArray[np.int64]]) -> Callable[..., Masked]:
@@ -184,55 +160,40 @@ class Sabotage:
     fewer: str = "nobody"
 
 
-def stream(purpose: str, spoil: Spoil) -> Callable[[Randomness], Randomness]:
-    return lambda source: Spoiling(source, purpose, spoil)
-
-
 PERMUTATION, MOMENTS = ("permutation",), ("moments",)
 BOTH = PERMUTATION + MOMENTS
 SABOTAGES = [
-    Sabotage("noise of f left out", PERMUTATION, stream("noise", first_left_out)),
-    Sabotage("noise of h left out", PERMUTATION, stream("noise", second_left_out)),
-    Sabotage("the same noise in f and h", PERMUTATION, stream("noise", first_again)),
-    Sabotage(
-        "a noise vector of f shared by two rows", PERMUTATION, stream("noise", first_shared_by_two_rows)
-    ),
-    Sabotage(
-        "a noise vector of h shared by two rows", PERMUTATION, stream("noise", second_shared_by_two_rows)
-    ),
+    Sabotage("noise of f left out", PERMUTATION, stream("noise", left_out)),
+    Sabotage("noise of h left out", PERMUTATION, stream("noise", left_out, turn=2)),
+    Sabotage("the same noise in f and h", PERMUTATION, stream("noise", as_the_first, turn=2)),
+    Sabotage("a noise vector of f for two rows", PERMUTATION, stream("noise", shared_by_two_rows)),
+    Sabotage("a noise vector of h for two rows", PERMUTATION, stream("noise", shared_by_two_rows, turn=2)),
     Sabotage("a mask used for two picks", PERMUTATION, stream("mask", used_twice)),
     Sabotage(
         "an order of X that the input decides upon",
         PERMUTATION,
         patches=replaced(Permutation, mask=in_order(up_or_down)),
     ),
-    Sabotage("no noise", MOMENTS, stream("noise", first_left_out)),
+    Sabotage("no noise", MOMENTS, stream("noise", left_out)),
     Sabotage("one of the T noise vectors left out", MOMENTS, stream("noise", one_of_t_left_out)),
-    Sabotage("a noise vector shared by two picks", MOMENTS, stream("noise", first_shared_by_two_rows)),
+    Sabotage("a noise vector for two picks", MOMENTS, stream("noise", shared_by_two_rows)),
     Sabotage("the same rho for two picks", MOMENTS, stream("mask", used_twice)),
     Sabotage("the same s for two picks", MOMENTS, stream("place", used_twice)),
-    Sabotage("rho = 1", MOMENTS, stream("mask", always_zero)),
-    Sabotage("a zero sent as zero", MOMENTS, patches=replaced(Moments, mask=zeros_too), values=(0, 2)),
+    Sabotage("rho = 1", MOMENTS, stream("mask", left_out)),
+    Sabotage("a zero sent as zero", MOMENTS, patches=replaced(Moments, mask=reduced_modulo(1)), values=(0, 2)),
     Sabotage("s below M, not n", MOMENTS, patches=replaced(Moments, draw=draw_below(lambda c: c.places))),
-    Sabotage(
-        "s with modulo bias", MOMENTS, patches=replaced(Moments, draw=draw_below(lambda c: c.order + 1))
-    ),
-    Sabotage("delta not reduced modulo n", MOMENTS, patches=replaced(Moments, mask=unreduced)),
+    Sabotage("s with modulo bias", MOMENTS, patches=replaced(Moments, draw=draw_below(lambda c: c.order + 1))),
+    Sabotage("delta not reduced modulo n", MOMENTS, patches=replaced(Moments, mask=reduced_modulo(2))),
     Sabotage("all blocks of noise from one stream", BOTH, OneStream, setting=many_blocks),
     Sabotage("two answers for two survivor sets", BOTH, fewer="all"),
     Sabotage("one answer for another survivor set", BOTH, fewer="one"),
 ]
 # The same without sabotage, one for each setting
-TWINS = [
-    Sabotage("nothing spoilt", BOTH),
-    Sabotage("nothing spoilt, noise in many blocks", BOTH, setting=many_blocks),
-]
+TWINS = [Sabotage("nothing spoilt", BOTH), Sabotage("nothing spoilt, noise in many blocks", BOTH, setting=many_blocks)]
 # What gives nothing away; see test_the_order_of_x_gives_nothing_away
 HARMLESS = [
     Sabotage("X in order of k", PERMUTATION, patches=replaced(Permutation, mask=in_order(by_coordinate))),
-    Sabotage(
-        "X in order of magnitude", PERMUTATION, patches=replaced(Permutation, mask=in_order(by_magnitude))
-    ),
+    Sabotage("X in order of magnitude", PERMUTATION, patches=replaced(Permutation, mask=in_order(by_magnitude))),
 ]
 
 SMALL = {
@@ -253,11 +214,10 @@ def try_sabotage(sabotage: Sabotage, construction: str, T: int, broadcasts: int 
     with sabotage.setting(), sabotage.patches():
         lab = spoilt_lab(sabotage, construction, T)
         *coalition, a, b = lab.users
-        view = view_of(lab, coalition)
+        view, fewer = view_of(lab, coalition), lab.users[:-1]
         if sabotage.fewer != "nobody":
-            u1 = lab.users[:-1]
-            more = Answered(u1, u1 if sabotage.fewer == "all" else (a,))
-            view = View(view.coalition, (*view.answered, more), view.heard)
+            more = Answered(fewer, fewer if sabotage.fewer == "all" else (a,))
+            view = View(view.coalition, (*view.answered, more))
         supports = [(0, 1), (1, 2)] if construction == "permutation" else [(0, 1), (2, 5)]
         one = {a: Input(supports[0], sabotage.values), b: Input(supports[1], (5, 4))}
         other = {a: one[b], b: one[a]}

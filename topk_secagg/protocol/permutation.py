@@ -18,6 +18,8 @@ from .constructions import Construction
 from .messages import AnswerBlock, AnswerShape, Masked, Points, Secret, ShareBlock, ShareRows, Sparse
 from .parameters import require
 
+_PART = 1 << 20  # coordinates of a gradient that are looked at together
+
 
 class Permutation(Construction):
     """Shares f and h of row i: the selector p_{n,i} = e_{sigma_n(i)}, and r_{n,sigma_n(i)} times it."""
@@ -263,12 +265,34 @@ def _decoding_matrix(points: Points, users: tuple[int, ...], blocks: int, q: int
 
 
 def top_k(gradient: npt.NDArray[Any], k: int) -> npt.NDArray[Any]:
-    """The k coordinates of largest magnitude, increasing; ties go to the lower one (eq. TopK:expression)."""
-    magnitude = np.abs(gradient)
-    rank = magnitude.size - k
-    magnitude.partition(rank)
-    threshold = magnitude[rank]
-    np.abs(gradient, out=magnitude)
-    above = np.flatnonzero(magnitude > threshold)
-    level = np.flatnonzero(magnitude == threshold)[: k - above.size]
+    """The k coordinates of largest magnitude, increasing; ties go to the lower one (eq. TopK:expression).
+
+    The bits of a magnitude grow with it: a histogram of their upper half tells below which value no candidate lies,
+    so that only the few candidates are compared, in bounded memory.
+    """
+    lowest = _lowest_candidate(gradient, k)
+    parts = []
+    for first, upper in _upper_bits(gradient):
+        parts.append(np.flatnonzero(upper >= lowest) + first)
+    candidates = np.concatenate(parts)
+    magnitude = np.abs(gradient[candidates])
+    threshold = np.partition(magnitude, magnitude.size - k)[magnitude.size - k]
+    above = candidates[magnitude > threshold]
+    level = candidates[magnitude == threshold][: k - above.size]
     return np.sort(np.concatenate([above, level]))
+
+
+def _upper_bits(gradient: npt.NDArray[Any]) -> Iterator[tuple[int, npt.NDArray[np.uint16]]]:
+    """The upper 16 bits of every magnitude, a part of the gradient at a time, with the place of its first."""
+    halves = gradient.dtype.itemsize // 2
+    for first in range(0, gradient.size, _PART):
+        part = np.abs(gradient[first : first + _PART])
+        yield first, part.astype(part.dtype.newbyteorder("<"), copy=False).view("<u2")[halves - 1 :: halves]
+
+
+def _lowest_candidate(gradient: npt.NDArray[Any], k: int) -> int:
+    """The largest upper half such that at least k magnitudes have it, or more."""
+    counts = np.zeros(1 << 16, dtype=np.int64)
+    for _, upper in _upper_bits(gradient):
+        counts += np.bincount(upper, minlength=counts.size)
+    return int(np.flatnonzero(np.cumsum(counts[::-1])[::-1] >= k)[-1])

@@ -23,7 +23,8 @@ from ..protocol.rates import measured_r1, measured_r2, theorem_r1, theorem_r2
 from ..steps.freeze import answerable
 from ..storage import aggregate, answer, documents, masked, survivors
 from ..storage.artifacts import Artifact
-from ..storage.keys import Identity, check_recipients, read_identity
+from ..storage.atomic import allow_open_files
+from ..storage.keys import Identity, read_identity
 from ..storage.workspace import Workspace
 from .audit_folders import audit_folders
 from .audit_shares import audit_private
@@ -45,6 +46,7 @@ def audit(
         found.add("everything else", ".", NOT_CHECKABLE, "session.json is not sound")
         return found.findings
     openers = _openers(found, identities)
+    allow_open_files(2 * found.p.users)
     audit_folders(found)
     _survivors(found)
     _masked(found)
@@ -96,8 +98,6 @@ def _session(found: Evidence) -> bool:
     session = found.space.session
     seeded = (NOT_CHECKABLE, "drawn from a public seed: nothing in it is secret")
     found.add("no public seed", path, *(seeded if session.insecure else ("pass", "")))
-    if session.recipients:
-        found.check("keys valid and distinct", path, check_recipients, session.recipients)
     return True
 
 
@@ -265,11 +265,15 @@ def _read_sum(found: Evidence, artifact: Artifact) -> str:
 
 def _decodable(found: Evidence) -> list[int]:
     """Every D with which enough users answered."""
-    given = list(found.answers.values())
-    enough = [d for d in found.fallbacks() if given.count(d) >= d + found.p.colluders]
+    given, colluders = list(found.answers.values()), found.p.colluders
+    enough = [d for d in found.fallbacks() if given.count(d) >= d + colluders]
     if not enough:
-        quorums = " or ".join(str(d + found.p.colluders) for d in found.fallbacks()) or "enough"
-        why = f"{len(given)} sound answers are available, and more than {quorums} with one D are needed"
+        needed = " or ".join(f"more than {d + colluders} with D = {d}" for d in found.fallbacks())
+        why = (
+            f"{len(given)} sound answers are available, and {needed} are needed"
+            if needed
+            else "no sound survivors.json"
+        )
         found.add(_AGREE, "elimination", NOT_CHECKABLE, why)
     return enough
 

@@ -20,7 +20,6 @@ from ..protocol.messages import Secret, Sparse
 from ..storage import residual, secret, share
 from ..storage.answer import opened_answer
 from ..storage.artifacts import Artifact, Kind
-from ..storage.atomic import allow_open_files
 from ..storage.keys import Identity
 from ..storage.ledger import Ledger
 from ..storage.secret import StoredSecret
@@ -31,7 +30,6 @@ from .evidence import FAIL, NOT_CHECKABLE, Evidence, available
 def audit_private(found: Evidence, openers: dict[int, Identity], progress: Callable[[float], None]) -> None:
     """Users' own files: the secret, ledger and shares of one user at a time, then the answers."""
     private, steps = _Private(found, openers), 2 * found.p.users
-    allow_open_files(steps)
     for n in found.space.users():
         stored = private.secret(n)
         private.ledger(n, stored)

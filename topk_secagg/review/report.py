@@ -182,7 +182,7 @@ def _bars(law: Law) -> str:
     return _figure(f"{law.name.capitalize()} in the X of {len(parts)} users", note, width, height, "".join(drawn))
 
 
-def _bytes(space: Workspace, masked: bool, answers: dict[int, int]) -> str:
+def _bytes(space: Workspace, has_x: bool, answers: dict[int, int]) -> str:
     """What a user sends in each phase, measured and by theory; every pair of bars has a scale of its own."""
     p = space.session.parameters
     c, sent = construction(p), [_share_bytes(space, n) for n in space.users()]
@@ -190,7 +190,7 @@ def _bytes(space: Workspace, masked: bool, answers: dict[int, int]) -> str:
     offline = f"offline: {' and '.join(c.share_names)} for all users"
     phases = [
         (offline, max(sent), float(p.users * c.share_bytes), p.construction),
-        ("X", c.masked_bytes if masked else 0, theorem[0], "Theorem 1"),
+        ("X", c.masked_bytes if has_x else 0, theorem[0], "Theorem 1"),
         ("Y", max(answers.values(), default=0), theorem[1], "Theorem 1"),
     ]
     drawn, width = [], 520
@@ -214,13 +214,13 @@ def _share_bytes(space: Workspace, sender: int) -> int:
         return 0
 
 
-def _grid(space: Workspace, masked: set[int], u1: Survivors | None, answered: set[int]) -> str:
+def _grid(space: Workspace, sent: set[int], u1: Survivors | None, answered: set[int]) -> str:
     """Users by phases: who was there, who dropped out, and whose answer was wrong."""
     used, wrong = set[int](), set[int]()
     with suppress(Exception), opened(space.aggregate_path, aggregate.KIND) as artifact:
         total = aggregate.parsed(space, artifact)
         used, wrong = set(total.answering), set(total.corrected)
-    rows = [("sent X", masked), ("survivor, U1", set(u1.users) if u1 else set())]
+    rows = [("sent X", sent), ("survivor, U1", set(u1.users) if u1 else set())]
     if space.session.confirm:
         rows.append(("confirmed", set(survivors.confirmed_by(space, u1.digest if u1 else "", space.users()))))
     rows += [("answered, Y", answered), ("in the decoding", used)]

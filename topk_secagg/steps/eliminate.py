@@ -92,7 +92,8 @@ def _check(space: Workspace, ledger: Ledger, survivors: Survivors, *, fallback: 
             f"survivors.json names an X of user {user} that this user did not send",
             "somebody replaced X or survivors.json; do not answer",
         )
-    ledger.check_survivors(survivors.digest, "answered")
+    # whoever froze a set answers no other, unless users confirm and agreed on another one
+    ledger.check_survivors(survivors.digest, "answered" if space.session.confirm else "frozen")
     if answered_before(space, user) not in (None, survivors.digest):
         raise Refused(
             f"user {user} has answered another survivor set in this round already",

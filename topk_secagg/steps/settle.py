@@ -83,7 +83,7 @@ def _check_done(space: Workspace, user: int, ledger: Ledger) -> None:
     survivors = None
     with suppress(InputMissing):
         survivors = survivors_file.read(space)
-    dropped = survivors is not None and survivors.digests.get(user) != ledger.masked
+    dropped = survivors is not None and survivors.digests.get(user, "none") != ledger.masked
     if not dropped and ledger.answered is None:
         raise Refused(
             f"user {user} has not answered yet: its secret and shares are still needed",

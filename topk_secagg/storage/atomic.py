@@ -57,12 +57,14 @@ def open_regular(path: Path, hint: str) -> int:
 
 
 def make_folder(path: Path, *, private: bool = False) -> None:
-    """Create a folder and those above it; a private one is closed to others."""
+    """Create a folder and those above it; a private one is closed to others, and refused if it is theirs."""
     with writing(path):
         path.mkdir(parents=True, exist_ok=True, mode=0o700 if private else 0o777)
-        status = path.stat()
-        if private and status.st_mode & 0o077 and status.st_uid == os.geteuid():
-            path.chmod(0o700)
+        if private:
+            status = path.stat()
+            check_own(status, path)
+            if status.st_mode & 0o077:
+                path.chmod(0o700)
 
 
 def check_own(status: os.stat_result, path: Path) -> None:
@@ -147,11 +149,11 @@ def lock(path: Path, mode: int = PUBLIC) -> Iterator[None]:
     """Hold the lock file `path`; a second process is told to try again."""
     with writing(path):
         try:
-            fd = os.open(path, os.O_CREAT | os.O_RDWR, mode)
+            fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NONBLOCK, mode)
         except PermissionError:
             if mode == PRIVATE or not path.exists():
                 raise
-            fd = os.open(path, os.O_RDONLY)  # somebody else's lock file
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # somebody else's lock file
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

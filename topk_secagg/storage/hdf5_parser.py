@@ -14,6 +14,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -116,13 +117,12 @@ def parse(fd: int) -> Structure:
 
 def _refuse_gaps(fd: int, size: int, spans: list[tuple[int, int]]) -> None:
     """Pieces do not overlap, and whatever lies between them is zero: no bit of a file is without meaning."""
-    end = 0
-    for start, stop in sorted([*spans, (size, size)]):
-        if start < end or stop > size:
-            raise Unknown("pieces that overlap, or lie beyond its end")
-        if any(_read(fd, end, start - end)):
-            raise Unknown("bytes that belong to nothing")
-        end = stop
+    ordered = sorted([*spans, (size, size)])
+    gaps = [(end, start) for (_, end), (start, _) in pairwise(ordered)]
+    if any(start < end for end, start in gaps) or ordered[-1] != (size, size):
+        raise Unknown("pieces that overlap, or lie beyond its end")
+    if any(any(_read(fd, end, start - end)) for end, start in gaps):  # together at most _LARGEST_OVERHEAD
+        raise Unknown("bytes that belong to nothing")
 
 
 def _root(fd: int, size: int) -> int:

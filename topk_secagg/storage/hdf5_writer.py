@@ -6,12 +6,13 @@ All attributes stand in one block behind the datasets, since the digest among th
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO, Any
 
 import numpy as np
 
+from .atomic import pwrite_all
 from .hdf5_parser import Dataset
 
 _MOST_ATTRIBUTES = 64  # in the header of the root group; HDF5 would put more than eight into a heap
@@ -25,6 +26,18 @@ def new_file(stream: IO[bytes]) -> Iterator[Any]:
 
     HDF5 never opens a file by name: what a name refers to can change between two calls.
     """
+    target = _Target(stream.fileno())
+    file = _created(target)
+    try:
+        yield file
+    finally:
+        file.close()
+    if target.error:
+        raise target.error
+
+
+def _created(target: _Target) -> Any:
+    """An empty HDF5 file. The list of properties goes at once: HDF5 would free its `target` after Python has ended."""
     import h5py
 
     creation = h5py.h5p.create(h5py.h5p.FILE_CREATE)
@@ -34,16 +47,51 @@ def new_file(stream: IO[bytes]) -> Iterator[Any]:
     access.set_libver_bounds(h5py.h5f.LIBVER_V110, h5py.h5f.LIBVER_V110)
     access.set_meta_block_size(0)
     access.set_fclose_degree(h5py.h5f.CLOSE_STRONG)
-    with os.fdopen(os.dup(stream.fileno()), "r+b", buffering=0) as raw:
-        access.set_fileobj_driver(h5py.h5fd.fileobj_driver, raw)
-        file = h5py.File(h5py.h5f.create(repr(raw).encode(), h5py.h5f.ACC_TRUNC, creation, access))
+    access.set_fileobj_driver(h5py.h5fd.fileobj_driver, target)
+    return h5py.File(h5py.h5f.create(repr(target).encode(), h5py.h5f.ACC_TRUNC, creation, access))
+
+
+class _Target:
+    """An open file as HDF5 wants it, which never fails: the first error is kept for when HDF5 is done.
+
+    HDF5 goes on after an error, and would call other methods while the exception is pending.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.fd, self.at = fd, 0
+        self.error: BaseException | None = None
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Go to an offset from the start, or from the end."""
+        self.at = offset + (os.fstat(self.fd).st_size if whence == os.SEEK_END else 0)
+        return self.at
+
+    def tell(self) -> int:
+        """Where it is."""
+        return self.at
+
+    def readinto(self, buffer: memoryview) -> int:
+        """Fill the buffer."""
+        self._try(lambda: os.preadv(self.fd, [buffer], self.at))
+        return len(buffer)
+
+    def write(self, data: memoryview) -> int:
+        """Write all."""
+        self._try(lambda: pwrite_all(self.fd, data, self.at))
+        return len(data)
+
+    def truncate(self, size: int) -> None:
+        """Set the file's size."""
+        self._try(lambda: os.ftruncate(self.fd, size))
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def _try(self, operation: Callable[[], object]) -> None:
         try:
-            yield file
-        finally:
-            try:
-                file.close()
-            except RuntimeError as error:
-                raise OSError(str(error)) from error
+            operation()
+        except BaseException as error:  # a signal too
+            self.error = self.error or error
 
 
 def lay_out(file: Any, shapes: Shapes) -> dict[str, Dataset]:

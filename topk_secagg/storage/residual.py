@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import BadData, CannotWrite, InputMissing, Refused
+from ..errors import BadData, CannotWrite, InputMissing, Refused, SecAggError
 from .artifacts import Artifact, Kind, compose, opened
 from .atomic import PRIVATE, write_whole
-from .documents import is_digest
+from .documents import is_digest, read_bytes
 from .hdf5_writer import Shapes
 from .session import Session
 
@@ -117,9 +117,9 @@ def leave_note(path: Path, session: str, root: Path) -> None:
 def waiting_round(path: Path, session: str) -> str | None:
     """The folder of another round whose residual was never committed to this file."""
     try:
-        note = json.loads(note_path(path).read_bytes())
+        note = json.loads(read_bytes(note_path(path), ""))
         return str(note["round"]) if note["session"] != session else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (SecAggError, ValueError, KeyError, TypeError):
         return None
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ..errors import UsageError
-from .atomic import PRIVATE, check_own, lock, make_folder
+from .atomic import PRIVATE, lock, make_folder
 from .session import Session, read_session
 
 
@@ -91,7 +91,6 @@ class Workspace:
         """The lock under which a step of one user runs."""
         make_folder(self.private, private=True)
         with lock(self.private / f".user-{user:02}.lock", PRIVATE):
-            check_own(self.private.stat(), self.private)
             yield
 
     def step_of_all(self) -> AbstractContextManager[None]:

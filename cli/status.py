@@ -1,0 +1,112 @@
+"""topk-secagg status."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .console import PROGRAM, Console, answered
+from .console import users as listed
+from .options import round_argument
+
+if TYPE_CHECKING:
+    from topk_secagg.review.status import Status
+    from topk_secagg.storage.workspace import Workspace
+
+_POLL = 0.5  # seconds
+
+
+@click.command("status", short_help="Who has done what, and what to do next.")
+@round_argument
+@click.option("--user", type=int, metavar="n", help="From the point of view of this user.")
+@click.option(
+    "--wait", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait until the next step can be run, or exit 75."
+)
+@answered
+def command(console: Console, round_folder: Path, user: int | None, wait: float | None) -> None:
+    """Show who has done what in a round, which files of whom are missing, and the next command.
+
+    With --user, also what this user should send to whom. --wait returns when the next step can be run
+    (exit 0), or when the time is up (exit 75).
+
+    \b
+    Example:
+      topk-secagg status round --user 3 --wait 600
+    """
+    from topk_secagg.errors import Busy
+    from topk_secagg.review.status import status
+    from topk_secagg.storage.workspace import Workspace
+
+    end = time.monotonic() + (wait or 0)
+    while True:
+        space = Workspace(round_folder)
+        found = status(space, user)
+        if wait is None or found.next.ready or time.monotonic() >= end:
+            break
+        time.sleep(min(_POLL, max(0.0, end - time.monotonic())))
+    _show(console, space, found, user)
+    if wait is not None and not found.next.ready:
+        raise Busy(f"{found.next.step} still waits for {found.next.waits_for}", "run this again later")
+
+
+def next_command(space: Workspace, found: Status, user: int | None) -> str:
+    """The command to run next, to be pasted."""
+    step, who = found.next.step, found.next.user or user
+    call = shlex.join([PROGRAM, step, str(space.root)])
+    if step == "mask":
+        return f"{call} --user {who or 'n'} --gradient FILE"
+    if step in ("offline", "confirm", "eliminate", "forget"):
+        return f"{call} --user {who or 'n'}"
+    return call
+
+
+def _show(console: Console, space: Workspace, found: Status, user: int | None) -> None:
+    N = len(found.users)
+    facts: dict[str, Any] = {
+        "session": space.session.id,
+        "users": [vars(u) for u in found.users],
+        "survivors": found.survivors.users if found.survivors else None,
+        "survivors_sha256": found.survivors.digest if found.survivors else None,
+        "next": {
+            "step": found.next.step or None,
+            "user": found.next.user,
+            "ready": found.next.ready,
+            "possible": found.next.possible,
+            "waits_for": found.next.waits_for or None,
+            "command": next_command(space, found, user) if found.next.step else None,
+        },
+        "send": [{"path": str(path), "to": whom} for path, whom in found.send],
+        "foreign_secrets": [str(path) for path in found.foreign_secrets],
+        "problems": found.problems,
+        "insecure": bool(space.session.insecure),
+    }
+    for path in found.foreign_secrets:
+        console.warn(f"{path} is the secret of another user and must not be here; delete it, and tell that user")
+    for problem in found.problems:
+        console.warn(problem)
+    if console.as_json:
+        console.result("status", facts)
+        return
+    console.line(f"session {space.session.fingerprint}, {space.session.parameters.summary()}")
+    rows = []
+    for u in found.users:
+        lacking = [m for m in space.users() if m not in u.holds]
+        shares = f"all {N}" if not lacking else f"{len(u.holds)}, lacks {listed(lacking)}"
+        survivor = "" if u.survivor is None else "yes" if u.survivor else "dropped out"
+        confirmed = ["yes" if u.confirmed else ""] if space.session.confirm else []
+        rows.append([str(u.user), shares, u.masked, survivor, *confirmed, u.answered])
+    columns = ["user", "shares received", "X", "survivor", *(["confirmed"] if space.session.confirm else []), "Y"]
+    console.table(columns, rows)
+    for path, whom in found.send:
+        console.line(f"send {path} to {whom}")
+    if not found.next.step:
+        console.line("nothing is left to do")
+        return
+    console.line(f"next: {next_command(space, found, user)}")
+    if found.next.waits_for:
+        now = "; it can be run without them" if found.next.possible and found.next.step != "offline" else ""
+        console.line(f"waiting for {found.next.waits_for}{now}")

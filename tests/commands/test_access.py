@@ -1,0 +1,262 @@
+"""Whom a user trusts: the session it was told of, the keys it knows, the freezer, and who has confirmed."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from rounds import Round, attributes, call, contents, document, edit, must
+
+from .conftest import Refuses, RoundAt, both
+
+BEFORE = {"offline": "init", "mask": "offline", "freeze": "masked", "confirm": "frozen", "eliminate": "frozen"}
+
+
+class TestSession:
+    @pytest.mark.parametrize("step", ["offline", "mask", "freeze", "eliminate"])
+    def test_another_session_than_the_pinned_one_is_refused(
+        self, round_at: RoundAt, refuses: Refuses, monkeypatch: pytest.MonkeyPatch, step: str
+    ) -> None:
+        r = round_at(BEFORE[step])
+        name = must(*r.init("--json")).json["session"]
+        for pin in ("0" * 16, name[:20] + ("0" if name[20] != "0" else "1"), "f" * 64):
+            assert name[:16] in refuses(77, *r.step(step), "--session", pin).err
+        for pin in (name[:15], "", "x" * 16, name[:16] + "-"):
+            assert "16" in refuses(2, *r.step(step), "--session", pin).err
+        with monkeypatch.context() as patch:
+            patch.setenv("TOPK_SECAGG_SESSION", "0" * 64)
+            refuses(77, *r.step(step))
+            patch.setenv("TOPK_SECAGG_SESSION", name)
+            must(*r.step(step))
+        for pin in (name, name[:16], name[:30].upper()):
+            must(*r.step(step), "--session", pin)
+
+    def test_every_step_prints_the_session_that_a_user_can_compare(self, new_round: RoundAt) -> None:
+        r = new_round()
+        pin = must(*r.init("--json")).json["session"][:16]
+        for command in (r.init(), *(c for stage in r.commands().values() for c in stage if c[0] in BEFORE)):
+            if command[0] != "freeze":
+                assert f"session {pin}" in must(*command).out, command
+            else:
+                must(*command)
+
+
+class TestKeys:
+    @pytest.mark.parametrize("step", ["offline", "mask", "confirm", "eliminate"])
+    def test_a_session_with_other_keys_than_a_user_knows_is_refused(
+        self, round_at: RoundAt, refuses: Refuses, tmp_path: Path, step: str
+    ) -> None:
+        r = round_at(BEFORE[step], sealed=True, confirm=True)
+        lines = r.recipients.read_text().splitlines()
+        mine = tmp_path / "mine"
+        mine.write_text("\n".join(reversed(lines)) + "\n")
+        other = must("keygen", "--user", 3, "--output", tmp_path / "other.identity").out
+        theirs = tmp_path / "theirs"
+        theirs.write_text("\n".join([*lines[:2], other.strip(), *lines[3:]]))
+        assert "other keys for user 3" in refuses(77, *r.step(step), "--recipients", theirs).err
+        refuses(66, *r.step(step), "--recipients", tmp_path / "nowhere")
+        mine_short = tmp_path / "short"
+        mine_short.write_text(lines[0] + "\n")
+        refuses(65, *r.step(step), "--recipients", mine_short)
+        must(*r.step(step), "--recipients", mine)
+
+    @pytest.mark.parametrize("step", ["offline", "mask", "eliminate"])
+    def test_a_user_with_keys_does_not_take_part_in_a_round_without(
+        self, round_at: RoundAt, refuses: Refuses, stages: object, step: str
+    ) -> None:
+        r, sealed = round_at(BEFORE[step]), round_at("init", "sealed", sealed=True)
+        assert "not sealed" in refuses(77, *r.step(step), "--identity", sealed.identity(1)).err
+        assert "no keys" in refuses(77, *r.step(step), "--recipients", sealed.recipients).err
+
+    @pytest.mark.parametrize("step", BEFORE)
+    def test_only_the_right_identity_that_nobody_else_can_read_will_do(
+        self, round_at: RoundAt, refuses: Refuses, tmp_path: Path, step: str
+    ) -> None:
+        r = round_at(BEFORE[step], sealed=True, confirm=True)
+        plain = list(r.step(step))
+        at = plain.index("--identity")
+        del plain[at : at + 2]
+        open_to_all = tmp_path / "open.identity"
+        shutil.copyfile(r.identity(1), open_to_all)
+        (tmp_path / "junk").write_text("AGE-SECRET-KEY-1junk\n")
+        (tmp_path / "junk").chmod(0o600)
+        assert "--identity" in refuses(2, *plain).err
+        assert "chmod 600" in refuses(77, *plain, "--identity", open_to_all).err
+        assert "not an identity file" in refuses(65, *plain, "--identity", tmp_path / "junk").err
+        assert "does not hold the keys" in refuses(65, *plain, "--identity", r.identity(2)).err
+        refuses(66, *plain, "--identity", tmp_path / "gone")
+        if step not in ("freeze", "confirm"):
+            user = plain.index("--user") + 1
+            several = [*plain[:user], "1,2", *plain[user + 1 :]]
+            refuses(2, *several, "--identity", r.identity(1))
+        open_to_all.chmod(0o600)
+        must(*plain, "--identity", open_to_all)
+
+    def test_recipients_that_are_not_one_line_for_each_user_start_no_round(
+        self, new_round: RoundAt, refuses: Refuses
+    ) -> None:
+        r = new_round(sealed=True)
+        lines = r.recipients.read_text().splitlines()
+        for content in ("", "what is this\n", "\n".join(lines[:4]), "\n".join([*lines, lines[0]]), "1 age1x ed25519:0"):
+            r.recipients.write_text(content)
+            refuses(65, *r.init())
+        r.recipients.unlink()
+        refuses(66, *r.init())
+        assert not r.folder.exists()
+
+    def test_keys_are_private_and_never_overwritten(self, tmp_path: Path, refuses: Refuses) -> None:
+        path = tmp_path / "user-01.identity"
+        public = must("keygen", "--user", 1, "--output", path)
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert public.out.startswith("1 age1")
+        refuses(73, "keygen", "--user", 1, "--output", path)
+        refuses(2, "keygen", "--user", 0)
+
+
+class TestTheFreezer:
+    def frozen_by(self, r: Round, user: int, *more: object) -> tuple[object, ...]:
+        return ("freeze", r.folder, "--user", user, "--identity", r.identity(user), *more)
+
+    @both
+    def test_only_the_freezer_freezes_and_with_its_own_ledger(self, new_round: RoundAt, refuses: Refuses) -> None:
+        r = new_round()
+        must(*r.init("--freezer", 3))
+        r.play(after="init", upto="masked")
+        for user in (1, 2, 5):
+            assert "user 3 freezes" in refuses(77, *r.freeze("--user", user)).err
+        assert must(*r.freeze("--json")).json["freezer"] == 3
+        assert document(r.folder / "survivors.json")["freezer"] == 3
+        frozen = {n: document(r.folder / f"secrets/user-{n:02}.ledger.json")["frozen"] for n in range(1, 6)}
+        assert [n for n in frozen if frozen[n]] == [3]
+        must(*r.freeze("--user", 3))
+        r.play(after="frozen").check_sum()
+
+    def test_a_freezer_that_is_no_user_starts_no_round(self, new_round: RoundAt, refuses: Refuses) -> None:
+        r = new_round()
+        for user in (0, 6, -1):
+            refuses(2, *r.init("--freezer", user))
+
+    @both
+    def test_there_is_never_a_second_set(self, round_at: RoundAt, refuses: Refuses) -> None:
+        r = round_at("frozen")
+        path = r.folder / "survivors.json"
+        before = path.read_bytes()
+        for only in ("1,2,3", "2,3,4"):
+            assert "1, 2, 3, 4" in refuses(77, *r.freeze("--only", only)).err
+        path.unlink()
+        assert "already frozen another survivor set" in refuses(77, *r.freeze("--only", "1,2,3")).err
+        (r.folder / "masked/user-04.h5").rename(r.folder / "masked/elsewhere")
+        refuses(77, *r.freeze())
+        (r.folder / "masked/elsewhere").rename(r.folder / "masked/user-04.h5")
+        must(*r.freeze())
+        assert path.read_bytes() == before
+
+    def test_the_survivors_of_somebody_else_are_not_answered(self, round_at: RoundAt, refuses: Refuses) -> None:
+        r = round_at("frozen")
+        edit(r.folder / "survivors.json", lambda content: content.update(freezer=2))
+        assert "user 1 freezes" in refuses(65, *r.eliminate(3)).err
+
+    def test_survivors_that_the_freezer_did_not_sign_are_not_answered(
+        self, round_at: RoundAt, refuses: Refuses
+    ) -> None:
+        r = round_at("frozen", sealed=True)
+        path = r.folder / "survivors.json"
+        signature = document(path)["signature"]
+        for forged in (None, "", "0" * 128, signature[:-1] + ("0" if signature[-1] != "0" else "1")):
+            edit(path, lambda content, forged=forged: content.update(signature=forged))
+            assert "did not sign" in refuses(65, *r.eliminate(3)).err
+        edit(path, lambda content: content.update(signature=signature, survivors=content["survivors"][:3]))
+        assert "did not sign" in refuses(65, *r.eliminate(3)).err
+
+    def test_in_a_round_with_confirmations_any_user_may_freeze(self, round_at: RoundAt) -> None:
+        r = round_at("masked", sealed=True, confirm=True)
+        assert must(*self.frozen_by(r, 4, "--json")).json["freezer"] == 4
+        assert must(*r.freeze("--json")).json["freezer"] == 4  # it is there already
+        for n in range(1, 6):
+            must(*r.confirm(n))
+        r.play(after="frozen").check_sum()
+
+
+class TestConfirmations:
+    @pytest.fixture
+    def frozen(self, round_at: RoundAt) -> Round:
+        """Before anybody has confirmed: more than (5+1)/2 must."""
+        r = round_at("masked", sealed=True, confirm=True)
+        must(*r.freeze())
+        return r
+
+    def test_nobody_answers_before_more_than_half_of_n_and_t_have_confirmed(
+        self, frozen: Round, refuses: Refuses
+    ) -> None:
+        for n in (5, 2, 4):
+            assert "4 must" in refuses(66, *frozen.eliminate(1)).err
+            said = must(*frozen.confirm(n, "--json")).json
+        assert (said["confirmed"], said["needed"]) == ([2, 4, 5], 4)
+        assert "missing: 1, 3" in refuses(66, *frozen.eliminate(1)).err
+        must(*frozen.confirm(1))
+        must(*frozen.eliminate(1))
+
+    def test_only_sound_confirmations_of_this_very_set_count(
+        self, frozen: Round, round_at: RoundAt, refuses: Refuses
+    ) -> None:
+        for n in (1, 2, 3):
+            must(*frozen.confirm(n))
+        path = frozen.folder / "confirmed/user-04.json"
+        twin = round_at("masked", "twin", sealed=True, confirm=True)
+        must(*twin.freeze("--only", "1,2,3"))
+        must(*twin.confirm(4))  # the same user and session, but another set
+        shutil.copy(twin.folder / "confirmed/user-04.json", path)
+        refuses(66, *frozen.eliminate(1))
+        shutil.copy(frozen.folder / "confirmed/user-03.json", path)
+        refuses(66, *frozen.eliminate(1))
+        for key, value in (("user", 4), ("signature", "0" * 128), ("signature", None), ("session", "0" * 64)):
+            edit(path, lambda content, key=key, value=value: content.update({key: value}))
+            refuses(66, *frozen.eliminate(1))
+        path.write_bytes(b"{")
+        refuses(66, *frozen.eliminate(1))
+        must(*frozen.confirm(4))
+        must(*frozen.eliminate(1))
+
+    def test_a_user_confirms_and_answers_one_set_only(self, frozen: Round, round_at: RoundAt, refuses: Refuses) -> None:
+        for n in (1, 2, 3, 4):
+            must(*frozen.confirm(n))
+        before = contents(frozen.folder)
+        must(*frozen.confirm(2))
+        assert contents(frozen.folder) == before
+        twin = round_at("masked", "twin", sealed=True, confirm=True)
+        must("freeze", twin.folder, "--user", 3, "--identity", twin.identity(3), "--only", "1,2,3")
+        for n in (1, 2, 3, 5):
+            must(*twin.confirm(n))
+        shutil.copytree(twin.folder / "confirmed", frozen.folder / "confirmed", dirs_exist_ok=True)
+        shutil.copy(twin.folder / "survivors.json", frozen.folder / "survivors.json")
+        assert "already confirmed another" in refuses(77, *frozen.confirm(2)).err
+        assert "already confirmed another" in refuses(77, *frozen.eliminate(2)).err
+        must(*frozen.confirm(5))  # which has confirmed nothing here yet
+
+    def test_confirming_makes_sense_only_with_keys(self, round_at: RoundAt, new_round: RoundAt, refuses: Refuses) -> None:
+        for sealed in (False, True):
+            r = round_at("frozen", f"sealed-{sealed}", sealed=sealed)
+            refuses(2, *r.confirm(1))
+        refuses(2, *new_round("unsealed").init("--confirm"))
+        assert attributes(r.folder / "masked/user-01.h5")["signature"]
+
+    def test_there_is_nothing_to_confirm_before_the_freeze(self, round_at: RoundAt, refuses: Refuses) -> None:
+        refuses(66, *round_at("masked", sealed=True, confirm=True).confirm(1))
+
+
+def test_a_round_like_another_one_has_everything_of_it_but_the_nonce(
+    round_at: RoundAt, refuses: Refuses, tmp_path: Path
+) -> None:
+    r = round_at("decoded", sealed=True, confirm=True)
+    for more in ("--users=5", "--clip=2", "--confirm", "--freezer=2"):
+        refuses(2, "init", tmp_path / "next", "--from", r.folder, more)
+    refuses(66, "init", tmp_path / "next", "--from", tmp_path / "nowhere")
+    said = must("init", tmp_path / "next", "--from", r.folder, "--json").json
+    assert (said["written"], said["sealed"], said["confirmations"]) == (True, True, 4)
+    old, new = document(r.folder / "session.json"), document(tmp_path / "next/session.json")
+    assert old.pop("nonce") != new.pop("nonce")
+    assert old == new
+    assert list(contents(tmp_path / "next")) == ["session.json"]
+    assert call("init", tmp_path / "next", "--from", r.folder, "--json").json["written"] is False
+    r.elsewhere(tmp_path / "next").play(after="init").check_sum()

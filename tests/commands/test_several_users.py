@@ -1,0 +1,255 @@
+"""One call for several users, and `run` for all of them: the same files, whatever the number at a time."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rounds import EXAMPLE, Round, attributes, call, contents, datasets, document, must, words
+
+from .conftest import Refuses, RoundAt, both
+
+SMALL = words("--survivors 3 --colluders 1 --top-k 2")
+
+
+@both
+class TestSeveralUsers:
+    @pytest.mark.parametrize("jobs", [1, 3])
+    def test_one_call_writes_the_same_files_as_one_a_user(
+        self, round_at: RoundAt, new_round: RoundAt, jobs: int
+    ) -> None:
+        expected = contents(round_at("decoded", seed=7, answering=(1, 2, 3, 4)).folder)
+        r = new_round("together", seed=7, masking=(1, 2, 3, 4))
+        must(*r.init())
+        at_once = ("--jobs", jobs, "--insecure")
+        must("offline", r.folder, "--user", "4,1-2", *at_once)
+        must("offline", r.folder, "--user", "all", *at_once)
+        gradients = ("--gradients", r.inputs / "gradients")
+        must("mask", r.folder, "--user", "1-2", *gradients, *at_once)
+        must("mask", r.folder, "--user", "3,4,3", *gradients, *at_once)
+        must(*r.freeze())
+        must("eliminate", r.folder, "--user", "all", *at_once)  # all survivors
+        must(*r.decode())
+        assert contents(r.folder) == expected
+
+    def test_json_lists_every_user(self, round_at: RoundAt) -> None:
+        r = round_at("init")
+        found = must("offline", r.folder, "--user", "2-4", "--json").json
+        assert (found["schema"], [user["user"] for user in found["users"]]) == ("topk-secagg/offline/1", [2, 3, 4])
+        assert (found["failed"], found["insecure"]) == ([], False)
+
+    def test_users_that_fail_are_named_at_the_end_and_the_others_are_done(
+        self, round_at: RoundAt, tmp_path: Path
+    ) -> None:
+        r = round_at("offline")
+        shutil.copytree(r.inputs / "gradients", tmp_path / "gradients")
+        (r.folder / "secrets/user-02.h5").unlink()
+        np.save(tmp_path / "gradients/user-04.npy", np.full(r.recipe.length, np.nan))
+        call_all = ("mask", r.folder, "--user", "all", "--gradients", tmp_path / "gradients")
+        for flags in ((), ("--json",), ("-q",)):
+            result = call(*call_all, *flags)
+            assert result.code == 66
+            lines = result.err.splitlines()
+            assert [line[:31] for line in lines[::2]] == [
+                "topk-secagg: user 2 (exit 66): ", "topk-secagg: user 4 (exit 65): "
+            ]  # fmt: skip
+            assert all(line.startswith("hint: ") for line in lines[1::2])
+            if flags == ("--json",):
+                assert [user["user"] for user in result.json["users"]] == [1, 3, 5]
+                assert [(f["user"], f["exit_code"]) for f in result.json["failed"]] == [(2, 66), (4, 65)]
+        assert [path.name for path in sorted(r.folder.glob("masked/*"))] == [f"user-{n:02}.h5" for n in (1, 3, 5)]
+
+
+class TestUsersThatCannotBe:
+    @pytest.mark.parametrize("step", ["offline", "mask", "eliminate"])
+    @pytest.mark.parametrize(
+        "users", ["9", "6", "0", "-1", "1.5", "one", "1-", "-", "1-9", "3-1", "", ",", "9" * 20, "1-" + "9" * 20, "1;2"]
+    )
+    def test_users_that_do_not_exist(self, refuses: Refuses, round_at: RoundAt, step: str, users: str) -> None:
+        r = round_at("frozen")
+        more = ("--gradients", r.inputs / "gradients") if step == "mask" else ()
+        refuses(2, step, r.folder, "--user", users, *more)
+
+    @pytest.mark.parametrize("option", ["--drop-masking", "--drop-elimination"])
+    @pytest.mark.parametrize("users", ["9", "0", "all", "1-99999999999", "x"])
+    def test_drop_outs_that_do_not_exist(self, refuses: Refuses, tmp_path: Path, option: str, users: str) -> None:
+        refuses(2, "run", tmp_path / "round", "--gradients", EXAMPLE, *SMALL, option, users)
+
+    def test_what_belongs_to_one_user_is_not_given_to_several(self, round_at: RoundAt, refuses: Refuses) -> None:
+        r = round_at("offline")
+        gradients = ("--gradients", r.inputs / "gradients")
+        refuses(2, "mask", r.folder, "--user", "1,2", "--gradient", r.gradient(1))
+        refuses(2, "mask", r.folder, "--user", "1,2", *gradients, "--residual", r.folder.parent / "r.h5")
+        refuses(2, *r.mask(1), *gradients)
+        refuses(2, "mask", r.folder, "--user", 1)
+        refuses(2, "offline", r.folder, "--user", "all", "--jobs", 0)
+
+    def test_a_folder_without_a_gradient_for_every_user(
+        self, round_at: RoundAt, refuses: Refuses, tmp_path: Path
+    ) -> None:
+        r = round_at("offline")
+        (tmp_path / "few").mkdir()
+        for n in (1, 2, 3):
+            shutil.copy(r.gradient(n), tmp_path / "few")
+        refuses(2, "mask", r.folder, "--user", "all", "--gradients", tmp_path / "few")
+        refuses(66, "mask", r.folder, "--user", "all", "--gradients", tmp_path / "nowhere")
+
+
+def save(folder: Path, names: list[str], values: list[float] | None = None) -> Path:
+    """Gradients of four coordinates, all alike, under these names."""
+    folder.mkdir()
+    for i, name in enumerate(names):
+        np.save(folder / name, np.full(4, values[i] if values else 0.125 * (i + 1)))
+    return folder
+
+
+class TestGradientsOfARun:
+    def test_files_of_a_folder_go_in_natural_order_of_their_names(self, tmp_path: Path) -> None:
+        names = ["user_10.npy", "user_2.npy", "user_1.npy"]
+        folder = save(tmp_path / "gradients", names)
+        (folder / ".hidden.npy").write_bytes(b"")
+        (folder / "notes.txt").write_text("not a gradient")
+        said = must("run", tmp_path / "round", "--gradients", folder, *words("--survivors 3 --colluders 1 --top-k 2"))
+        assert "users 1 to 3 are user_1.npy to user_10.npy" in said.out
+        found = must("run", tmp_path / "round", "--gradients", folder, *SMALL, "--json").json
+        assert found["gradients"] == {
+            str(n): str(folder / name) for n, name in enumerate(("user_1.npy", "user_2.npy", "user_10.npy"), start=1)
+        }
+
+    def test_files_that_are_listed_go_in_their_order(self, tmp_path: Path) -> None:
+        listed = [EXAMPLE / f"user-{n:02}.npy" for n in (3, 1, 5, 2, 4)]
+        found = must("run", tmp_path / "round", "--gradients", *listed, *SMALL, "--json").json
+        assert list(found["gradients"].values()) == list(map(str, listed))
+
+    def test_a_stray_file_among_the_gradients_is_refused_by_name(self, refuses: Refuses, tmp_path: Path) -> None:
+        folder = save(tmp_path / "gradients", ["user_1.npy", "user_2.npy", "user_3.npy", "sum.npy", "old_2.npz.npy"])
+        said = refuses(65, "run", tmp_path / "round", "--gradients", folder, *SMALL).err
+        assert "user_#.npy" in said
+        assert "old_2.npz.npy, sum.npy" in said
+
+    def test_the_sum_is_not_written_among_the_gradients(self, refuses: Refuses, tmp_path: Path) -> None:
+        folder = save(tmp_path / "gradients", ["user_1.npy", "user_2.npy", "user_3.npy"])
+        refuses(2, "run", tmp_path / "round", "--gradients", folder, *SMALL, "--output", folder / "sum.npy")
+        assert not (tmp_path / "round").exists()
+
+    def test_all_gradients_are_checked_before_anything_is_shared(self, refuses: Refuses, tmp_path: Path) -> None:
+        folder = save(tmp_path / "gradients", ["1.npy", "2.npy", "3.npy"], [0.5, 0.25, 3.7])
+        must("init", tmp_path / "round", "--users", 3, "--length", 4, *SMALL)
+        said = refuses(65, "run", tmp_path / "round", "--gradients", folder, "--length", 4, *SMALL).err
+        assert "3.npy" in said
+        assert "the largest is 3.7" in said
+        assert "a clip of 3.7: mask with --saturate, or init with --clip" in said
+        must("run", tmp_path / "round", "--gradients", folder, "--length", 4, *SMALL, "--saturate")
+
+    @pytest.mark.parametrize("bad", ["--output sum.txt", "--users 4", "--top-k 9", "--mean", "--insecure-seed 7 --randomness os"])
+    def test_run_refuses_before_any_work(self, refuses: Refuses, tmp_path: Path, bad: str) -> None:
+        refuses(2, "run", tmp_path / "round", "--gradients", EXAMPLE, *SMALL, *words(bad))
+        assert not (tmp_path / "round").exists()
+
+    def test_nothing_to_run_with(self, refuses: Refuses, tmp_path: Path) -> None:
+        (tmp_path / "empty").mkdir()
+        for where in ("empty", "nowhere", "nowhere.npy"):
+            refuses(66, "run", tmp_path / "round", "--gradients", tmp_path / where, *SMALL)
+
+    def test_run_says_what_was_clamped_and_how_much_is_kept(self, tmp_path: Path) -> None:
+        options = words("--survivors 3 --colluders 1 --top-k 2 --picks 1 --clip 0.05 --saturate")
+        said = must("run", tmp_path / "round", "--gradients", EXAMPLE, *options).out
+        assert "values were clamped to the clip of 0.05" in said
+        assert "of the energy of the global top-K" in said
+
+
+class TestWeights:
+    @pytest.fixture
+    def gradients(self, tmp_path: Path) -> Path:
+        return save(tmp_path / "gradients", ["a_1.npy", "a_2.npy", "a_3.npy"], [0.5, -0.25, 0.75])
+
+    @pytest.mark.parametrize(
+        ("name", "content"),
+        [
+            ("w.csv", "1,2\n2,4\n3,10\n"),
+            ("w.csv", "user,samples\n3, 10\n 1 ,2\n\n2,4\n"),
+            ("w.csv", "a_1.npy,2\na_2,4\n3,10.0\n"),
+            ("w.json", '{"1": 2, "a_2": 4, "a_3.npy": 10}'),
+        ],
+    )
+    def test_a_weighted_mean(self, gradients: Path, tmp_path: Path, name: str, content: str) -> None:
+        (tmp_path / name).write_text(content)
+        output = tmp_path / "mean.npy"
+        call_run = ("run", tmp_path / "round", "--gradients", gradients, *words("--survivors 3 --colluders 1 --top-k 4"))
+        must(*call_run, "--weights", tmp_path / name, "--output", output, "--mean")
+        session = document(tmp_path / "round/session.json")["parameters"]
+        assert session["max_weight"] == 10
+        wanted = (2 * 0.5 - 4 * 0.25 + 10 * 0.75) / 16
+        assert np.allclose(np.load(output), wanted, atol=3 / session["scale"])
+        weights = [attributes(tmp_path / f"round/masked/user-{n:02}.h5")["weight"] for n in (1, 2, 3)]
+        assert weights == ["2.0", "4.0", "10.0"]
+
+    @pytest.mark.parametrize(
+        ("code", "content"),
+        [
+            (65, "1,2\n2,4\n"), (65, "1,2\n2,4\n3,1\n4,1\n"), (65, "1,2\n2,4\n2,1\n3,1\n"), (65, "1\n2\n3\n"), (65, ""),
+            (65, "1,2\n2,x\n3,1\n"), (65, "\x00\xff"), (2, "1,0\n2,4\n3,1\n"), (2, "1,-1\n2,4\n3,1\n"),
+            (2, "1,nan\n2,4\n3,1\n"), (2, "1,inf\n2,4\n3,1\n"),
+        ],
+    )  # fmt: skip
+    def test_weights_that_are_none(
+        self, gradients: Path, tmp_path: Path, refuses: Refuses, code: int, content: str
+    ) -> None:
+        """Before anything is written, also where only a later user's weight is wrong."""
+        (tmp_path / "w.csv").write_text(content)
+        options = ("--gradients", gradients, *SMALL, "--weights", tmp_path / "w.csv")
+        refuses(code, "run", tmp_path / "round", *options)
+
+    def test_weights_that_are_not_there(self, gradients: Path, tmp_path: Path, refuses: Refuses) -> None:
+        refuses(66, "run", tmp_path / "round", "--gradients", gradients, *SMALL, "--weights", tmp_path / "w.csv")
+
+    def test_a_weight_beyond_the_sessions_largest_is_refused(
+        self, new_round: RoundAt, refuses: Refuses, tmp_path: Path
+    ) -> None:
+        r = new_round()
+        must(*r.init("--max-weight", "2.5"))
+        assert document(r.folder / "session.json")["parameters"]["max_weight"] == 2.5
+        r.play(after="init", upto="offline")
+        gradient = tmp_path / "g.npy"
+        np.save(gradient, np.full(4, 0.5))
+        for weight in ("2.51", "0", "-1", "nan", "inf", "heavy"):
+            said = refuses(2, *r.mask(1, "--weight", weight, gradient=gradient)).err
+            assert "2.5" in said or weight == "heavy"
+        for user, weight in ((1, 2.5), (2, 1), (3, 0.5)):
+            must(*r.mask(user, "--weight", weight, gradient=gradient))
+        must(*r.freeze())
+        must("eliminate", r.folder, "--user", "all")
+        must(*r.decode("--output", tmp_path / "mean.npy", "--mean"))
+        found = datasets(r.folder / "aggregate.h5")
+        scale = document(r.folder / "session.json")["parameters"]["scale"]
+        assert np.allclose(found["real"], 4 * 0.5, atol=3 / scale)
+        assert np.allclose(np.load(tmp_path / "mean.npy")[found["index"]], 0.5, atol=3 / scale)
+
+
+class TestResidualsOfARun:
+    @both
+    def test_what_was_not_sent_is_kept_for_the_next_run(self, new_round: RoundAt, tmp_path: Path) -> None:
+        """Nobody drops out: after two runs, what was sent and what is left are twice the gradients."""
+        folder, sent = tmp_path / "residuals", None
+        for number in (1, 2):
+            everybody = (1, 2, 3, 4, 5)
+            r: Round = new_round(f"round-{number}", masking=everybody, answering=everybody)
+            must(*r.run("--residuals", folder, "--saturate"))
+            found = datasets(r.folder / "aggregate.h5")
+            total = np.zeros(r.recipe.length)
+            total[found["index"]] = found["real"]
+            sent = total if sent is None else sent + total
+        assert [path.name for path in sorted(folder.iterdir())] == [f"user-{n:02}.h5" for n in range(1, 6)]
+        left = sum(datasets(path)["value"] for path in folder.iterdir())
+        given = 2 * np.sum([np.load(r.gradient(n)) for n in range(1, 6)], axis=0)
+        assert np.abs(sent + left - given).max() < 1e-6
+
+
+def test_the_map_of_users_to_files_is_shown_with_v(tmp_path: Path) -> None:
+    said = must("run", tmp_path / "round", "--gradients", EXAMPLE, *SMALL, "-v").err
+    for n in range(1, 6):
+        assert f"user {n}: {EXAMPLE}/user-{n:02}.npy" in said
+    assert json.dumps(None) == "null"

@@ -1,0 +1,54 @@
+"""Six packages, each importing only those before it; knowledge of a construction in its own module."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import topk_secagg
+
+ROOT = Path(topk_secagg.__file__).parent
+ORDER = ("algebra", "protocol", "gradients", "storage", "steps", "review")
+PICKING = ("protocol/permutation.py", "protocol/moments.py", "protocol/parameters.py", "protocol/constructions.py")
+MODULES = sorted(path for name in ORDER for path in (ROOT / name).glob("*.py"))
+
+
+def imported(path: Path) -> Iterator[str]:
+    """The packages of the library that a module imports from, also inside of functions."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level == 2:
+            yield (node.module or node.names[0].name).split(".")[0]
+        elif isinstance(node, ast.ImportFrom | ast.Import):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
+            yield from (name.split(".")[1] for name in names if name.startswith("topk_secagg."))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_a_module_imports_only_from_earlier_packages(path: Path) -> None:
+    allowed = {*ORDER[: ORDER.index(path.parent.name)], "errors"}
+    assert set(imported(path)) <= allowed
+
+
+def test_only_the_commands_print() -> None:
+    printing = re.compile(r"\bprint\(|\bclick\b|\brich\b|sys\.std")
+    assert [path.name for path in MODULES if printing.search(path.read_text())] == []
+
+
+def test_no_module_but_a_construction_asks_which_one_it_is() -> None:
+    asking = re.compile(r"\.buckets\b|\.construction ?[!=]=")
+    found = [path for path in MODULES if asking.search(path.read_text())]
+    assert {path.relative_to(ROOT).as_posix() for path in found} <= set(PICKING)
+
+
+def test_the_library_names_no_command_line_options() -> None:
+    option = re.compile(r"""["'` (]--[a-z]""")
+    assert [path.relative_to(ROOT).as_posix() for path in MODULES if option.search(path.read_text())] == []
+
+
+def test_every_name_of_the_api_can_be_loaded_and_is_documented() -> None:
+    for name in topk_secagg.__all__:
+        assert getattr(topk_secagg, name).__doc__

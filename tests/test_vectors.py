@@ -1,0 +1,77 @@
+"""The vectors for other implementations: what the package makes today, and what plain integers make of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import oracle
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "fixtures" / "vectors"
+GOOD = sorted(path for path in FOLDER.glob("*.json") if not path.name.startswith("bad_"))
+BAD = sorted(FOLDER.glob("bad_*.json"))
+
+
+def integers(words: Any) -> Any:
+    """Words of hexadecimal digits as integers, row by row."""
+    return [integers(row) for row in words] if isinstance(words, list) else [int(w, 16) for w in words.split()]
+
+
+def pairs(message: dict[str, Any]) -> oracle.Pairs:
+    index = message["index"]
+    return list(zip(index if isinstance(index, list) else integers(index), integers(message["value"]), strict=True))
+
+
+def test_the_package_makes_the_same_vectors_again() -> None:
+    assert len(GOOD) == 5
+    assert len(BAD) >= 12
+    subprocess.run([sys.executable, FOLDER / "make.py", "--check"], check=True)
+
+
+@pytest.mark.parametrize("path", GOOD, ids=lambda path: path.stem)
+def test_plain_integers_agree_with_every_step_of_a_vector(path: Path) -> None:
+    vector = json.loads(path.read_text())
+    p, q = vector["parameters"], vector["parameters"]["field"]
+    alpha, beta = vector["points"]["alpha"], vector["points"]["beta"]
+    users, T, u1, D = range(1, p["users"] + 1), p["colluders"], vector["survivors"], vector["blocks"]
+    secrets = {n: [integers(vector["secrets"][str(n)][name]) for name in ("place", "mask")] for n in users}
+    noise = {n: [integers(z) for z in vector["noise"][str(n)]] for n in users}
+    inputs = {n: pairs(vector["inputs"][str(n)]) for n in u1}
+    masked = {n: pairs(vector["masked"][str(n)]) for n in u1}
+    shares = vector["shares"]
+    if p["construction"] == "permutation":
+        for n in users:
+            rows = oracle.permutation_rows(*secrets[n], p["blocks"])
+            made = oracle.shares(rows, *noise[n], alpha, beta, q)
+            for m in users:
+                held = [integers(shares[str(n)][str(m)][name]) for name in "fh"]
+                assert list(zip(*held, strict=True)) == [tuple(row) for row in made[m - 1]]
+        assert masked == {n: oracle.mask_permutation(*secrets[n], inputs[n], q) for n in u1}
+    else:
+        P, B = p["picks"], p["buckets"]
+        n_places = oracle.order_of_places(oracle.place_count(p["length"], B), q)
+        gamma, W = oracle.element_of_order(n_places, q), oracle.moment_count(p["users"], P, n_places)
+        points = oracle.bucket_points(B, beta, p["users"], T)
+        assert vector["derived"]["index_bound"] == n_places
+        for n in users:
+            made = oracle.moments_shares(*secrets[n], noise[n][0], alpha, points, P, gamma, W, q)
+            assert made == [integers(shares[str(n)][str(m)]["g"]) for m in users]
+        assert masked == {n: oracle.mask_moments(*secrets[n], inputs[n], B, n_places, q) for n in u1}
+        W1 = oracle.moment_count(len(u1), P, n_places)
+        for n in vector["answering"]:
+            held = {m: integers(shares[str(m)][str(n)]["g"]) for m in u1}
+            y = oracle.answer_moments(masked, held, alpha[n - 1], points, D, P, W1, gamma, q)
+            assert y == integers(vector["answers"][str(n)])
+    total = [0] * p["length"]
+    for k, w in pairs(vector["sum"]):
+        total[k] = w
+    assert total == oracle.plain_sum(list(inputs.values()), p["length"], q)
+
+
+@pytest.mark.parametrize("path", BAD, ids=lambda path: path.stem)
+def test_a_bad_vector_says_why_it_is_refused(path: Path) -> None:
+    assert json.loads(path.read_text())["reason"]
