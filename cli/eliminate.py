@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from .console import Console, answered, rates
 from .console import users as listed
-from .options import access_options, chosen_users, jobs_option, round_argument, show_outcome, users_option
+from .options import access_options, chosen_users, jobs_option, show_outcome, space_argument, users_option
 
 if TYPE_CHECKING:
     from topk_secagg.steps.access import Access
     from topk_secagg.steps.eliminate import EliminateReport
+    from topk_secagg.storage.workspace import Workspace
 
 
 @click.command("eliminate", short_help="Answer for the survivors: Y_n.")
-@round_argument
+@space_argument
 @users_option
 @click.option("--fallback", is_flag=True, help="Answer once more with D = U - T, when too few answers came (--spare).")
 @jobs_option
 @access_options
 @answered
 def command(
-    console: Console, round_folder: Path, user: list[int] | str, fallback: bool, jobs: int | None, access: Access
+    console: Console, space: Workspace, user: list[int] | str, fallback: bool, jobs: int | None, access: Access
 ) -> None:
     """Mask-elimination phase of a user: Y_n for the frozen survivors.
 
@@ -40,9 +40,7 @@ def command(
     from topk_secagg.steps.each import for_each
     from topk_secagg.steps.eliminate import eliminate
     from topk_secagg.storage import survivors
-    from topk_secagg.storage.workspace import Workspace
 
-    space = Workspace(round_folder)
     users = chosen_users(space, survivors.read(space).users if user == "all" else user, access)
     s = space.session
     p = s.parameters

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from .console import Console, answered
 from .console import users as listed
-from .options import UserSet, access_options, round_argument, user_option
+from .options import UserSet, access_options, space_argument, user_option
 
 if TYPE_CHECKING:
     from topk_secagg.steps.access import Access
+    from topk_secagg.storage.workspace import Workspace
 
 
 @click.command("freeze", short_help="Fix the survivors: U1.")
-@round_argument
+@space_argument
 @click.option("--only", type=UserSet(), metavar="1,2,3", help="Only these users, although more have masked.")
 @click.option("--user", type=int, metavar="n", help="Who freezes.  [default: the session's freezer]")
 @access_options
 @answered
-def command(
-    console: Console, round_folder: Path, only: list[int] | None, user: int | None, access: Access
-) -> None:
+def command(console: Console, space: Workspace, only: list[int] | None, user: int | None, access: Access) -> None:
     """Fix the survivors U1 of the masked-input phase in survivors.json.
 
     This is the step of the session's freezer; in rounds with --confirm, of any user. It takes every user
@@ -35,9 +33,7 @@ def command(
       topk-secagg freeze round --only 1,2,3,4
     """
     from topk_secagg.steps.freeze import freeze
-    from topk_secagg.storage.workspace import Workspace
 
-    space = Workspace(round_folder)
     report = freeze(space, only, user=user, access=access)
     for n, why in report.left_out.items():
         console.warn(f"user {n} is left out: {why}")
@@ -60,11 +56,11 @@ def command(
 
 
 @click.command("confirm", short_help="Confirm the survivors, in rounds with --confirm.")
-@round_argument
+@space_argument
 @user_option
 @access_options
 @answered
-def confirm_command(console: Console, round_folder: Path, user: int, access: Access) -> None:
+def confirm_command(console: Console, space: Workspace, user: int, access: Access) -> None:
     """Sign survivors.json, in a round that was started with --confirm.
 
     Users answer only once more than (N+T)/2 users have confirmed the same survivors.json. A user confirms
@@ -75,9 +71,7 @@ def confirm_command(console: Console, round_folder: Path, user: int, access: Acc
       topk-secagg confirm round --user 3 --identity user-03.identity
     """
     from topk_secagg.steps.freeze import confirm
-    from topk_secagg.storage.workspace import Workspace
 
-    space = Workspace(round_folder)
     report = confirm(space, user, access=access)
     console.result(
         "confirm",

@@ -15,10 +15,10 @@ from .options import (
     entry_option,
     file_option,
     jobs_option,
-    round_argument,
     saturate_option,
     select_option,
     show_outcome,
+    space_argument,
     users_option,
 )
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @click.command("mask", short_help="Mask a user's gradient: X_n.")
-@round_argument
+@space_argument
 @users_option
 @file_option("--gradient", ".pt, .pth, .bin, .ckpt, .safetensors, .npz or .npy.")
 @file_option("--gradients", "A folder with one gradient for every user of the round.", "DIR")
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 @answered
 def command(
     console: Console,
-    round_folder: Path,
+    space: Workspace,
     user: list[int] | str,
     gradient: Path | None,
     gradients: Path | None,
@@ -72,9 +72,7 @@ def command(
     from topk_secagg.steps.each import for_each
     from topk_secagg.steps.gather import gradient_files
     from topk_secagg.steps.mask import mask
-    from topk_secagg.storage.workspace import Workspace
 
-    space = Workspace(round_folder)
     if (gradient is None) == (gradients is None):
         raise click.UsageError("give either --gradient FILE or --gradients DIR")
     users = chosen_users(space, user, access)

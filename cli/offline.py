@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,25 +12,26 @@ from .options import (
     chosen_users,
     jobs_option,
     randomness_option,
-    round_argument,
     show_outcome,
+    space_argument,
     users_option,
 )
 
 if TYPE_CHECKING:
     from topk_secagg.steps.access import Access
     from topk_secagg.steps.offline import OfflineReport
+    from topk_secagg.storage.workspace import Workspace
 
 
 @click.command("offline", short_help="Draw a user's secret and share it.")
-@round_argument
+@space_argument
 @users_option
 @randomness_option
 @jobs_option
 @access_options
 @answered
 def command(
-    console: Console, round_folder: Path, user: list[int] | str, randomness: str, jobs: int | None, access: Access
+    console: Console, space: Workspace, user: list[int] | str, randomness: str, jobs: int | None, access: Access
 ) -> None:
     """Offline phase of a user: draw its secret, and share it with every user.
 
@@ -44,9 +44,7 @@ def command(
     """
     from topk_secagg.steps.each import for_each
     from topk_secagg.steps.offline import offline
-    from topk_secagg.storage.workspace import Workspace
 
-    space = Workspace(round_folder)
     users = chosen_users(space, user, access)
     s = space.session
 

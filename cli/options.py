@@ -49,6 +49,12 @@ saturate_option = click.option(
 jobs_option = click.option(
     "--jobs", type=click.IntRange(min=1), metavar="J", help="Users to work on at a time.  [default: the cores]"
 )
+secrets_option = file_option(
+    "--secrets",
+    "Keep secrets and ledgers in DIR/SESSION/ instead of ROUND/secrets/.",
+    "DIR",
+    envvar="TOPK_SECAGG_SECRETS",
+)
 recipients_option = file_option(
     "--recipients", "The users' public keys, a line each as `keygen` prints it: seals and signs the files."
 )
@@ -85,6 +91,19 @@ class UserSetOrAll(UserSet):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int] | str:
         """1-4,7 as a list; `all` as it is."""
         return "all" if value == "all" else super().convert(value, param, ctx)
+
+
+def space_argument(command: Command) -> Command:
+    """ROUND and --secrets; the command receives `space`."""
+
+    def with_space(*args: Any, round_folder: Path, secrets: Path | None, **kwargs: Any) -> Any:
+        from topk_secagg.storage.workspace import Workspace
+
+        return command(*args, space=Workspace(round_folder, secrets), **kwargs)
+
+    with_space.__name__, with_space.__doc__ = command.__name__, command.__doc__
+    with_space.__click_params__ = list(getattr(command, "__click_params__", []))  # type: ignore[attr-defined]
+    return round_argument(secrets_option(with_space))  # type: ignore[return-value]
 
 
 user_option = click.option("--user", type=int, required=True, metavar="n", help="The user's number, from 1.")

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from .console import Console, answered
-from .options import round_argument, user_option
+from .options import space_argument, user_option
+
+if TYPE_CHECKING:
+    from topk_secagg.storage.workspace import Workspace
 
 
 @click.command("settle", short_help="Commit the residual of a survivor.")
-@round_argument
+@space_argument
 @user_option
 @answered
-def command(console: Console, round_folder: Path, user: int) -> None:
+def command(console: Console, space: Workspace, user: int) -> None:
     """Commit the residual of a survivor that missed the elimination phase.
 
     Its X is in the sum, so that its new residual holds, whether it answers or not. `eliminate` does the
@@ -25,9 +28,7 @@ def command(console: Console, round_folder: Path, user: int) -> None:
       topk-secagg settle round --user 3
     """
     from topk_secagg.steps.settle import settle
-    from topk_secagg.storage.workspace import Workspace
 
-    space = Workspace(round_folder)
     report = settle(space, user)
     console.result(
         "settle",
@@ -37,10 +38,10 @@ def command(console: Console, round_folder: Path, user: int) -> None:
 
 
 @click.command("forget", short_help="Erase a user's secret and shares.")
-@round_argument
+@space_argument
 @user_option
 @answered
-def forget_command(console: Console, round_folder: Path, user: int) -> None:
+def forget_command(console: Console, space: Workspace, user: int) -> None:
     """Erase the secret of a user and the plain shares that it holds, once they have done their work.
 
     That is after its answer, or when it dropped out. With X, the secret reveals the input for ever. The
@@ -52,9 +53,7 @@ def forget_command(console: Console, round_folder: Path, user: int) -> None:
       topk-secagg forget round --user 3
     """
     from topk_secagg.steps.settle import forget
-    from topk_secagg.storage.workspace import Workspace
 
-    space = Workspace(round_folder)
     report = forget(space, user)
     console.result(
         "forget",

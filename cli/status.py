@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import shlex
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from .console import PROGRAM, Console, answered
 from .console import users as listed
-from .options import round_argument
+from .options import space_argument
 
 if TYPE_CHECKING:
     from topk_secagg.review.status import Status
@@ -21,13 +20,13 @@ _POLL = 0.5  # seconds
 
 
 @click.command("status", short_help="Who has done what, and what to do next.")
-@round_argument
+@space_argument
 @click.option("--user", type=int, metavar="n", help="From the point of view of this user.")
 @click.option(
     "--wait", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait until the next step can be run, or exit 75."
 )
 @answered
-def command(console: Console, round_folder: Path, user: int | None, wait: float | None) -> None:
+def command(console: Console, space: Workspace, user: int | None, wait: float | None) -> None:
     """Show who has done what in a round, which files of whom are missing, and the next command.
 
     With --user, also what this user should send to whom. --wait returns when the next step can be run
@@ -39,11 +38,9 @@ def command(console: Console, round_folder: Path, user: int | None, wait: float 
     """
     from topk_secagg.errors import Busy
     from topk_secagg.review.status import status
-    from topk_secagg.storage.workspace import Workspace
 
     end = time.monotonic() + (wait or 0)
     while True:
-        space = Workspace(round_folder)
         found = status(space, user)
         if wait is None or found.next.ready or time.monotonic() >= end:
             break

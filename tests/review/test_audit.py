@@ -7,19 +7,14 @@ import json
 import os
 import re
 import shutil
-import sys
-from pathlib import Path
-from unittest import mock
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
-from topk_secagg_cli.main import cli
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "steps"))
 import rounds
-from rounds import KINDS, decode, eliminate, freeze, init, keygen, mask, offline, opened, rewrite
+from click.testing import CliRunner
+from rounds import decode, edit, eliminate, freeze, init, keygen, mask, offline, placed, rewrite
+from topk_secagg_cli.main import cli
 
 from topk_secagg.algebra.field import SMALL_FIELD
 from topk_secagg.errors import BadData, CannotWrite, InputMissing, SecAggError
@@ -58,12 +53,6 @@ RECOMPUTED = ("aggregate recomputed", "aggregate.h5")
 SUMMED = ("aggregate is the sum of the inputs", "aggregate.h5")
 PRIVATE_POINTS = {"ledgers", "masks and places fit X", SHARES, "Y recomputed", SUMMED[0]}
 RATES = {"permutation": (1.03, 1), "moments": (1.01, 0.833), "spare": (1.01, 0.667), "small": (1.02, 0.833)}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _no_waiting_for_the_disk():
-    with mock.patch.object(os, "fsync", return_value=None):
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -135,20 +124,10 @@ def fails(space, *identities):
     return of(audit(Workspace(space.root), identities), "fail")
 
 
-def edit(path, change):
-    """Change a JSON document, in the one form in which the program writes it."""
-    body = json.loads(path.read_text())
-    change(body)
-    path.write_text(json.dumps(body, indent=2) + "\n")
-
-
 def flip(path, dataset):
     """Flip a bit in the middle of a dataset."""
-    with opened(path, *KINDS, verify=False) as artifact:
-        d = artifact.datasets[dataset]
-    content = bytearray(path.read_bytes())
-    content[d.offset + d.size // 2] ^= 1
-    path.write_bytes(content)
+    offset, size = placed(path)[dataset]
+    rounds.flip(path, offset + size // 2)
 
 
 def bump(name, at=0):

@@ -1,95 +1,84 @@
-"""What is checked of a file, and when: its shape before anything is read, its bytes once."""
+"""What is checked of a file, and when: its shape before anything is read, every bit of it, its bytes once."""
 
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
+from rounds import ROOT, contents, is_root, rewrite
 
 from topk_secagg.errors import BadData, Refused
-from topk_secagg.gradients.layout import Layout
-from topk_secagg.protocol.parameters import Parameters
-from topk_secagg.steps.init import init
+from topk_secagg.steps.access import Access
 from topk_secagg.steps.mask import mask
 from topk_secagg.steps.offline import offline
-from topk_secagg.storage.artifacts import KINDS, Artifact, creating, opened, write_artifact
-from topk_secagg.storage.public import read_masked
+from topk_secagg.storage import aggregate, answer, atomic, masked, residual, secret, survivors
+from topk_secagg.storage.artifacts import Artifact, Kind, compose, opened
+from topk_secagg.storage.share import opened_share
 from topk_secagg.storage.workspace import Workspace
 
-L = 40
+ARCHIVE = ROOT / "fixtures" / "archive" / "v1"
+NOBODY = 65534
 
 
-@pytest.fixture
-def space(tmp_path: Path) -> Workspace:
-    p = Parameters.choose(users=3, survivors=3, colluders=1, top_k=5, length=L)
-    space = init(tmp_path / "round", p, Layout.flat(L))
-    np.save(tmp_path / "g.npy", np.linspace(-1, 1, L))
-    offline(space, 1)
-    mask(space, 1, tmp_path / "g.npy")
-    return space
+@pytest.fixture(params=["moments", "moments-spare", "permutation"])
+def space(request: pytest.FixtureRequest, tmp_path: Path) -> Workspace:
+    """A finished round: the spare one has symbols of two bytes."""
+    shutil.copytree(ARCHIVE / request.param, tmp_path / "round")
+    return Workspace(tmp_path / "round")
 
 
-def test_what_is_used_is_what_was_checked(space: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An X that is changed in place after its digest was checked could unmask its owner."""
-    path = space.masked_path(1)
-    before = read_masked(space.session, path, 1).masked.value.tolist()
-    digest = Artifact.digest
-
-    def then_changed(artifact: Artifact) -> str:
-        result = digest(artifact)
-        with path.open("r+b") as file:
-            file.seek(artifact.datasets["value"].offset)
-            file.write(bytes(artifact.datasets["value"].size))
-        return result
-
-    content = path.read_bytes()
-    monkeypatch.setattr(Artifact, "digest", then_changed)
-    assert read_masked(space.session, path, 1).masked.value.tolist() == before
-    path.write_bytes(content)
-    monkeypatch.setitem(KINDS, "masked", replace(KINDS["masked"], small=False))  # then it is read twice
-    assert read_masked(space.session, path, 1).masked.value.tolist() == [0] * 5
-    monkeypatch.undo()
-    with pytest.raises(BadData, match="does not match its digest"):
-        read_masked(space.session, path, 1)
+def read_share(space: Workspace) -> None:
+    with opened_share(space, 2, 1) as share:
+        share.check_all()
 
 
-def test_a_file_of_another_size_is_refused_before_it_is_read(
-    space: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = space.masked_path(1)
-    header = space.session.header(1, sharing="0" * 64, weight="1.0")
-    value = np.zeros(5, dtype="<u4")
-    write_artifact(path, "masked", header, {"index": np.zeros(1 << 20, dtype="|u1"), "value": value})
-    monkeypatch.setattr(Artifact, "digest", lambda _: pytest.fail("its content was read"))
-    with pytest.raises(BadData, match="index has shape"):
-        read_masked(space.session, path, 1)
+def read_answer(space: Workspace) -> None:
+    with answer.opened_answer(space, 1, survivors.read(space)) as file:
+        file.read(0, file.artifact.datasets["y"].shape[0])
 
 
-@pytest.mark.parametrize("shape", [(0, 2**62), (2**40, 2**40, 0)])
-def test_absurd_shapes_without_content_are_refused(tmp_path: Path, shape: tuple[int, ...]) -> None:
-    path = tmp_path / "x.h5"
-    attributes = {"session": "0" * 64, "user": 1, "insecure": 0, "survivors": "0" * 64}
-    with creating(path, "elimination", attributes, {"y": ("<u4", shape)}):
-        pass
-    with pytest.raises(BadData, match="absurd shape"), opened(path):
-        pass
+def read_aggregate(space: Workspace) -> None:
+    with opened(space.aggregate_path, aggregate.KIND) as artifact:
+        aggregate.parsed(space, artifact)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_no_secret_goes_where_somebody_else_can_write(space: Workspace, tmp_path: Path) -> None:
-    secrets = space.root / "secrets"
-    os.chown(secrets, 65534, 65534)
-    with pytest.raises(Refused, match="belongs to somebody else"):
-        offline(space, 2)
-    theirs = tmp_path / "theirs.h5"
-    theirs.touch()
-    os.chown(theirs, 65534, 65534)
-    header = space.session.header(1)
-    with (
-        pytest.raises(Refused, match="belongs to somebody else"),
-        creating(theirs, "residual", header, {"value": ("<f8", (L,))}),
-    ):
-        pytest.fail("the file was given to the writer")
+def read_residual(space: Workspace) -> None:
+    residual.read(space.root / "residual-01.h5", 1, space.session.parameters.length)
+
+
+READERS: dict[str, Callable[[Workspace], object]] = {
+    "secrets/user-01.h5": lambda space: secret.read(space, 1),
+    "shares/user-02/from-01.h5": read_share,
+    "masked/user-01.h5": lambda space: masked.read(space.session, space.masked_path(1), 1),
+    "elimination/user-01.h5": read_answer,
+    "aggregate.h5": read_aggregate,
+    "residual-01.h5": read_residual,
+}
+
+
+def test_every_bit_counts(space: Workspace) -> None:
+    """A file of each kind with any one bit turned is refused: by the schema, the digest or a gap."""
+    found = 0
+    for name, read in READERS.items():
+        path = space.root / name
+        if not path.exists():
+            continue
+        read(space)
+        content = path.read_bytes()
+        with path.open("r+b", buffering=0) as file:
+            for at, byte in enumerate(content):
+                for bit in range(8) if at < 64 or space.root.parent.name.endswith("0") else (at % 8,):
+                    os.pwrite(file.fileno(), bytes([byte ^ 1 << bit]), at)
+                    with pytest.raises(BadData):
+                        read(space)
+                        pytest.fail(f"{name}: bit {bit} of byte {at} does not matter")
+                os.pwrite(file.fileno(), bytes([byte]), at)
+        read(space)
+        found += 1
+    assert found >= 5

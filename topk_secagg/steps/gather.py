@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -76,6 +77,8 @@ def read_weights(path: Path, files: Sequence[Path]) -> list[float]:
         if user is None or user in weights:
             what = "names no user or gradient" if user is None else "appears twice"
             raise BadData(f"{path}: {key!r} {what}", "use user numbers or names of gradient files")
+        if not 0 < weight < math.inf:
+            raise BadData(f"{path}: the weight of {key!r} is {weight:g}", "weights are positive numbers")
         weights[user] = weight
     missing = [str(n) for n in range(1, len(files) + 1) if n not in weights]
     if missing:

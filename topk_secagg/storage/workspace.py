@@ -13,10 +13,14 @@ from .session import Session, read_session
 
 
 class Workspace:
-    """The folder of a round. User numbers start at 1 and have at least two digits in file names."""
+    """The folder of a round, and where its secrets are. User numbers have at least two digits in file names.
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    With `secrets`, secrets and ledgers are in a folder of that folder, named by the session: then whatever is in the
+    round's folder may be copied, and a copy of it brings no fresh ledger along.
+    """
+
+    def __init__(self, root: Path, secrets: Path | None = None) -> None:
+        self.root, self.secrets = root, secrets
 
     @cached_property
     def session(self) -> Session:
@@ -41,7 +45,7 @@ class Workspace:
     @property
     def private(self) -> Path:
         """The folder of secrets, ledgers and staged residuals."""
-        return self.root / "secrets"
+        return self.secrets / self.session.id if self.secrets else self.root / "secrets"
 
     def secret_path(self, user: int) -> Path:
         """User n alone."""
