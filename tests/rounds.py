@@ -416,8 +416,8 @@ def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
 
 
 def leftovers(folder: Path) -> list[Path]:
-    """Temporary files, and whatever else is hidden but no lock."""
-    return [path for path in folder.rglob(".*") if not _is_lock(path)]
+    """Temporary files, and whatever else is hidden but no lock, and no note about a residual that waits."""
+    return [path for path in folder.rglob(".*") if not _is_lock(path) and path.suffix != ".waiting"]
 
 
 def attributes(path: Path) -> dict[str, Any]:

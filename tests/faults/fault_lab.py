@@ -1,44 +1,35 @@
-"""What the fault tests share: small rounds whose sums are known exactly, commands in this process or in a
-fork of it, and judges of what they leave behind.
-
-Gradients are multiples of 1/scale, so that quantising them is exact and every sum can be predicted.
+"""What the fault tests share on top of rounds.py: commands that must end well whatever they are given, in this
+process or in a fork of it; rounds that can be brought back to any stage; and judges of what is left behind.
 """
 
 from __future__ import annotations
 
 import contextlib
 import faulthandler
-import io
 import json
 import os
-import random
 import shutil
 import signal
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
-from unittest import mock
-
-import h5py
-import numpy as np
+from typing import NoReturn
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from oracle import bucket_top, top_k
-from topk_secagg_cli import main as entry
+from rounds import Command, Recipe, Result, Round, assert_one_error, attributes, call, contents, datasets, document
+from rounds import leftovers as hidden
 
-from topk_secagg.gradients.files import write_gradient
-from topk_secagg.gradients.tensors import Tensor
-from topk_secagg.storage.artifacts import opened
-from topk_secagg.storage.documents import kind_of
+from topk_secagg.steps.inspect import inspect
+from topk_secagg.storage.documents import digest
 
-DOCUMENTED = {0, 2, 65, 66, 69, 73, 75, 77}
-FIELD = 2**32 - 5
-STAGES = ("init", "offline", "masked", "frozen", "answered", "decoded")
+STAGES = (
+    "init", "offline", "masked", "frozen", "confirmed", "answered", "fallen-back", "decoded", "settled", "forgotten"
+)  # fmt: skip
+COMMANDS = ("init", "offline", "mask", "freeze", "confirm", "eliminate", "fallback", "decode", "settle", "forget")
 PATIENCE = 60  # seconds that one command of a small round may take
 
 
@@ -50,44 +41,7 @@ class Hang(BaseException):
     """A command took longer than it may."""
 
 
-@dataclass(frozen=True)
-class Result:
-    """How a command ended, and what it printed."""
-
-    code: int
-    out: str
-    err: str
-
-
-# --- calling commands ------------------------------------------------------------------------
-
-
-def call(*args: object) -> Result:
-    """A command in this process; the disk is not waited for."""
-    out, err = io.StringIO(), io.StringIO()
-    with (
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        mock.patch.object(os, "fsync", return_value=None),
-        mock.patch.object(sys, "argv", ["topk-secagg", *map(str, args)]),
-        mock.patch.object(sys, "unraisablehook", sys.unraisablehook),
-        _signals_kept(),
-    ):
-        try:
-            entry.main()
-        except SystemExit as end:
-            return Result(int(end.code or 0), out.getvalue(), err.getvalue())
-    raise Violation(f"{args[0]}: main() came back")
-
-
-@contextlib.contextmanager
-def _signals_kept() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+# --- calling commands -------------------------------------------------------------------------------------------------
 
 
 def judged(*args: object) -> Result:
@@ -102,8 +56,6 @@ def judged(*args: object) -> Result:
         result = call(*args)
     except Hang:
         raise Violation(f"{args[0]}: hangs") from None
-    except MemoryError:
-        raise Violation(f"{args[0]}: out of memory") from None
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, handler)
@@ -111,20 +63,14 @@ def judged(*args: object) -> Result:
     return result
 
 
-def check_ending(args: Iterable[object], result: Result) -> None:
-    """A documented exit code; an error is one line and at most a hint, and never a traceback."""
-    what = f"{' '.join(map(str, args))}: {result}"
-    if result.code not in DOCUMENTED:
-        raise Violation(f"exit {result.code}: {what}")
-    if "Traceback" in result.err:
-        raise Violation(f"a traceback: {what}")
-    lines = [line for line in result.err.splitlines() if not line.startswith("topk-secagg: warning: ")]
-    if result.code and not (
-        1 <= len(lines) <= 2
-        and lines[0].startswith("topk-secagg: ")
-        and all(line.startswith("hint: ") for line in lines[1:])
-    ):
-        raise Violation(f"not one line: {what}")
+def check_ending(args: Command, result: Result) -> None:
+    """A documented exit code; an error is one line and a hint, and never a traceback."""
+    try:
+        assert "Traceback" not in result.err
+        if result.code:
+            assert_one_error(result)
+    except AssertionError as error:
+        raise Violation(f"{' '.join(map(str, args))}: {result}") from error
 
 
 def must(*args: object) -> Result:
@@ -166,222 +112,134 @@ def waited(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-# --- rounds with a known sum -----------------------------------------------------------------
+def as_child(*command: object, before: Callable[[], object] = lambda: None) -> Result:
+    """A command in a fork, for limits, identities and hooks that cannot be taken back."""
+    out, into = os.pipe()
+
+    def task() -> None:
+        write, close = os.write, os.close  # whatever `before` makes of them
+        before()
+        result = call(*command)
+        write(into, json.dumps([result.code, result.out, result.err]).encode())
+        close(into)
+
+    code = waited(forked(task))
+    os.close(into)
+    with os.fdopen(out) as stream:
+        text = stream.read()
+    if code or not text:
+        raise Violation(f"{' '.join(map(str, command))}: the process ends with {code}")
+    result = Result(*json.loads(text))
+    check_ending(command, result)
+    return result
+
+
+# --- rounds -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """A round: its parameters, who masks and who answers, and how gradients are stored."""
+class Trial(Recipe):
+    """A round to try out: also who answers a second time, and whether users keep residuals."""
 
-    name: str
     users: int = 4
-    survivors: int = 3
-    colluders: int = 1
-    blocks: int = 2
-    top_k: int = 3
-    length: int = 12
-    field: int = FIELD
-    construction: str = "permutation"
-    picks: int = 0
-    elimination: str = "dense"
-    masking: tuple[int, ...] = (1, 2, 3, 4)
-    answering: tuple[int, ...] = (1, 2, 3)
-    suffix: str = ".npy"
-    sealed: bool = False
+    fallback: tuple[int, ...] = ()
     residual: bool = False
-    seed: int = 0
-    public_seed: bool = False  # draw the round from a public seed: the same bytes in every run
-
-    @property
-    def bits(self) -> int:
-        """log2 of the steps per unit."""
-        return min(10, ((self.field - 1) // 2 // self.users).bit_length() - 1)
-
-    @property
-    def clip(self) -> float:
-        """The clip for which the scale is a power of two."""
-        return (self.field - 1) // 2 / (self.users * (2**self.bits + 0.5))
-
-    def options(self) -> list[str]:
-        """The options of `init`."""
-        options = (
-            f"--users {self.users} --survivors {self.survivors} --colluders {self.colluders} "
-            f"--blocks {self.blocks} --top-k {self.top_k} --length {self.length} --field {self.field} "
-            f"--clip {self.clip!r} --construction {self.construction} --elimination {self.elimination}"
-        )
-        more = f" --picks {self.picks}" if self.picks else ""
-        return (options + more + (f" --insecure-seed {self.seed}" if self.public_seed else "")).split()
 
 
-@dataclass
-class Round:
-    """A round in a folder, with its gradients beside it, and what its sum must be."""
+class TrialRound(Round):
+    """A round with all its steps, those that not every round needs included."""
 
-    recipe: Recipe
-    folder: Path
-    inputs: Path
-    steps: dict[int, list[int]] = field(default_factory=dict)
-
-    def elsewhere(self, folder: Path) -> Round:
-        """The same round in a copy of its folder."""
-        return Round(self.recipe, folder, self.inputs, self.steps)
-
-    def gradient(self, user: int) -> Path:
-        """The gradient of a user."""
-        return self.inputs / f"user-{user:02}{self.recipe.suffix}"
+    recipe: Trial
 
     def residual(self, user: int) -> Path:
-        """The residual of a user, in the round's folder so that it is copied with it."""
+        """In the round's folder, so that it is copied with it."""
         return self.folder / "kept" / f"residual-{user:02}.h5"
 
-    def identity(self, user: int) -> Path:
-        """The keys of a user."""
-        return self.inputs / f"identity-{user:02}.txt"
+    def mask(self, user: int, *more: object, gradient: Path | None = None) -> Command:
+        kept = ["--residual", self.residual(user)] * self.recipe.residual
+        return super().mask(user, *kept, *more, gradient=gradient)
 
-    def prepare(self) -> None:
-        """Write the gradients, and the keys of a sealed round."""
-        r = self.recipe
-        source = random.Random(f"{r.name} {r.seed}")
-        largest = min(int(r.clip * 2**r.bits), 1 << 20)
-        for user in range(1, r.users + 1):
-            self.steps[user] = [source.randint(-largest, largest) for _ in range(r.length)]
-            values = np.array(self.steps[user], dtype=np.float64) / 2**r.bits
-            self.inputs.mkdir(parents=True, exist_ok=True)
-            with self.gradient(user).open("wb") as stream:
-                write_gradient(stream, r.suffix, [Tensor("", "float64", values)])
-        if r.sealed:
-            lines = [
-                call("keygen", "--user", n, "--output", self.identity(n)).out for n in range(1, r.users + 1)
-            ]
-            (self.inputs / "recipients.txt").write_text("".join(lines))
-
-    def init(self) -> tuple[object, ...]:
-        keys = ["--recipients", self.inputs / "recipients.txt"] if self.recipe.sealed else []
-        return ("init", self.folder, *self.recipe.options(), *keys)
-
-    def offline(self, user: int) -> tuple[object, ...]:
-        return ("offline", self.folder, "--user", user, *self._keys(user))
-
-    def mask(self, user: int) -> tuple[object, ...]:
-        more = ["--residual", self.residual(user)] if self.recipe.residual else []
-        own = ["--gradient", self.gradient(user), *more, *self._keys(user)]
-        return ("mask", self.folder, "--user", user, *own)
-
-    def freeze(self) -> tuple[object, ...]:
-        return ("freeze", self.folder)
-
-    def eliminate(self, user: int) -> tuple[object, ...]:
-        return ("eliminate", self.folder, "--user", user, *self._keys(user))
-
-    def decode(self) -> tuple[object, ...]:
-        return ("decode", self.folder)
-
-    def run(self) -> tuple[object, ...]:
-        """The whole round in one command."""
-        r = self.recipe
-        users = range(1, r.users + 1)
-        dropped = [
-            f"--drop-{phase}={','.join(str(n) for n in users if n not in there)}"
-            for phase, there in (("masking", r.masking), ("elimination", r.answering))
-        ]
-        return ("run", self.folder, "--gradients", *map(self.gradient, users), *r.options(), *dropped)
-
-    def _keys(self, user: int) -> list[object]:
-        return ["--identity", self.identity(user)] if self.recipe.sealed else []
-
-    def commands(self) -> dict[str, list[tuple[object, ...]]]:
+    def commands(self) -> dict[str, list[Command]]:
         """The commands of the round, stage by stage."""
-        r = self.recipe
+        r, folder = self.recipe, self.folder
+        silent = [n for n in r.masking if n not in r.answering]
+        enough = range(1, (r.users + r.colluders) // 2 + 2)  # confirmations
         return {
             "init": [self.init()],
-            "offline": [self.offline(n) for n in range(1, r.users + 1)],
+            "offline": [self.offline(n) for n in r.everybody],
             "masked": [self.mask(n) for n in r.masking],
             "frozen": [self.freeze()],
+            "confirmed": [self.confirm(n) for n in enough if r.confirm],
             "answered": [self.eliminate(n) for n in r.answering],
+            "fallen-back": [self.eliminate(n, "--fallback") for n in r.fallback],
             "decoded": [self.decode()],
+            "settled": [("settle", folder, "--user", n) for n in silent if r.residual],
+            "forgotten": [("forget", folder, "--user", n) for n in r.everybody if n not in silent],
         }
 
-    def play(self, after: str | None = None, upto: str = "decoded") -> None:
-        """Run the stages after one (all by default) up to another."""
-        first = STAGES.index(after) + 1 if after else 0
-        for stage in STAGES[first : STAGES.index(upto) + 1]:
-            for command in self.commands()[stage]:
-                must(*command)
-            if stage == "init" and self.recipe.residual:
-                (self.folder / "kept").mkdir(exist_ok=True)
+    def left(self, stage: str) -> list[Command]:
+        """The commands after a stage."""
+        first = STAGES.index(stage) + 1 if stage else 0
+        return [command for name in STAGES[first:] for command in self.commands()[name]]
 
-    def sent(self, user: int) -> dict[int, int]:
-        """The coordinates that a user sends, in steps, by the oracle."""
-        r, steps = self.recipe, self.steps[user]
-        values = [abs(step) for step in steps]
-        if r.construction == "permutation":
-            chosen = top_k(values, r.top_k)
-        else:
-            buckets = -(-r.top_k // (r.picks * r.blocks)) * r.blocks
-            chosen = bucket_top(values, buckets, r.picks)
-        return {k: steps[k] for k in chosen if k < r.length}
-
-    def total(self, users: Iterable[int]) -> dict[int, int]:
-        """The plain sum of what these users send, where it is not zero: coordinate to field element."""
-        total: dict[int, int] = {}
-        for user in users:
-            for k, step in self.sent(user).items():
-                total[k] = total.get(k, 0) + step
-        return {k: total[k] % self.recipe.field for k in sorted(total) if total[k] % self.recipe.field}
+    def prepare_folder(self) -> None:
+        """What is not the program's to make."""
+        if self.recipe.residual:
+            (self.folder / "kept").mkdir(parents=True, exist_ok=True)
 
     def check_aggregate(self) -> list[int]:
         """aggregate.h5 holds exactly the plain sum of the frozen survivors; who was corrected."""
-        with h5py.File(self.folder / "aggregate.h5", "r") as file:
-            found = {name: file[name][...] for name in file}
-        frozen = json.loads((self.folder / "survivors.json").read_text())["survivors"]
-        survivors = [row["user"] for row in frozen]
-        if found["survivors"].tolist() != survivors:
-            raise Violation(f"the aggregate names {found['survivors']}, and survivors.json {survivors}")
-        expected = self.total(survivors)
-        got = dict(zip(found["index"].tolist(), found["value"].tolist(), strict=True))
-        if found["index"].tolist() != list(expected) or got != expected:
-            raise Violation(f"a wrong aggregate: {got}, not {expected}")
-        q = self.recipe.field
-        reals = [(v - q if v > q // 2 else v) / 2**self.recipe.bits for v in expected.values()]
-        if found["real"].tolist() != reals:
-            raise Violation(f"wrong reals: {found['real']}, not {reals}")
-        return [int(n) for n in found["corrected"]]
+        survivors = [row["user"] for row in document(self.folder / "survivors.json")["survivors"]]
+        self.check_sum(survivors)
+        return datasets(self.folder / "aggregate.h5")["corrected"].tolist()
 
 
-# --- what is left behind ---------------------------------------------------------------------
+ALL = (1, 2, 3, 4, 5)
+RECIPES = {
+    trial.name: trial
+    for trial in (
+        Trial("permutation", top_k=3, length=12),
+        Trial("moments", construction="moments", picks=2, top_k=6, length=33, suffix=".safetensors"),
+        Trial("spare", users=5, construction="moments", picks=1, top_k=3, length=40, field=65521, spare=0,
+              masking=ALL, answering=(1, 2, 3, 4), fallback=(1, 2, 3), suffix=".npz"),
+        Trial("lying", users=5, construction="moments", picks=1, top_k=2, length=9, masking=ALL, answering=ALL),
+        Trial("small-field", field=257, length=10, suffix=".npz", blocks=1, answering=(2, 4)),
+        Trial("residual", residual=True, construction="moments", picks=1, suffix=".pt", length=8),
+        Trial("sealed", sealed=True, confirm=True, construction="moments", picks=1, length=6),
+    )
+}  # fmt: skip
 
 
-def is_lock(path: Path) -> bool:
-    return path.name.startswith(".") and path.name.endswith("lock")
+class Bench:
+    """A round after every stage, to be brought back at will; always in the same folder, which a ledger with a
+    residual remembers."""
 
+    def __init__(self, recipe: Trial, folder: Path) -> None:
+        self.recipe, self.store = recipe, folder
+        self.round = TrialRound(recipe, folder / "round", folder / "inputs")
+        self.round.prepare()
+        self.round.prepare_folder()
+        for stage, commands in self.round.commands().items():
+            for command in commands:
+                must(*command)
+            self.keep(stage)
+        self.round.check_aggregate()
 
-def leftovers(folder: Path) -> list[Path]:
-    """Temporary files, and whatever else is hidden but no lock."""
-    return [path for path in folder.rglob(".*") if not is_lock(path)]
+    def keep(self, name: str) -> None:
+        """Keep the round as it is now under a name."""
+        linked_copy(self.round.folder, self.store / name)
 
+    def at(self, name: str) -> TrialRound:
+        """The round as it was when it was kept under that name; "" for one that is not even started."""
+        shutil.rmtree(self.round.folder, ignore_errors=True)
+        if name:
+            linked_copy(self.store / name, self.round.folder)
+        self.round.prepare_folder()
+        return self.round
 
-def check_whole(folder: Path) -> None:
-    """Every file under its final name is whole."""
-    for path in sorted(folder.rglob("*")):
-        if path.name.startswith(".") or not path.is_file():
-            continue
-        if path.suffix == ".h5":
-            with opened(path) as artifact:
-                for name in artifact.datasets:
-                    artifact.read(name)
-        elif path.suffix == ".json":
-            kind_of(path, path.read_bytes())
-        elif path.suffix == ".age" and not path.read_bytes().startswith(b"age-encryption.org/v1\n"):
-            raise Violation(f"{path} is no age file")
-
-
-def fingerprint(folder: Path) -> dict[str, bytes]:
-    """The bytes of every file but locks and temporary ones."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and not path.name.startswith(".")
-    }
+    def kept(self, name: str) -> Path:
+        """The folder of what was kept; nobody writes there."""
+        return self.store / name
 
 
 def linked_copy(source: Path, target: Path) -> Path:
@@ -403,55 +261,56 @@ def scratch() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-RECIPES = {
-    recipe.name: recipe
-    for recipe in (
-        Recipe("permutation", answering=(1, 2, 3)),
-        Recipe("spare", users=5, masking=(1, 2, 3, 4, 5), answering=(1, 2, 3, 4, 5), length=9, top_k=1,
-               elimination="syndrome"),
-        Recipe("rotation", construction="rotation", picks=2, top_k=6, length=33,
-               elimination="syndrome", suffix=".safetensors"),
-        Recipe("small-field", field=257, length=10, suffix=".npz", blocks=1, answering=(2, 4)),
-        Recipe("residual", residual=True, suffix=".pt", length=8),
-        Recipe("sealed", sealed=True, length=6, top_k=2),
-    )
-}  # fmt: skip
+# --- what is left behind ----------------------------------------------------------------------------------------------
 
 
-class Bench:
-    """A round after every stage, to be brought back at will; always in the same folder, which a ledger with a
-    residual remembers."""
+def leftovers(folder: Path) -> list[Path]:
+    """Temporary files; a note that a residual waits is none."""
+    return [path for path in hidden(folder) if not path.name.endswith(".waiting")]
 
-    def __init__(self, recipe: Recipe, folder: Path) -> None:
-        self.recipe, self.store = recipe, folder
-        self.round = Round(recipe, folder / "round", folder / "inputs")
-        self.round.prepare()
-        for before, stage in zip((None, *STAGES), STAGES, strict=False):
-            self.round.play(after=before, upto=stage)
-            self.keep(stage)
-        self.round.check_aggregate()
 
-    def keep(self, name: str) -> None:
-        """Keep the round as it is now under a name."""
-        linked_copy(self.round.folder, self.store / name)
+def fingerprint(folder: Path) -> dict[str, bytes]:
+    """The bytes of every file but locks, notes and temporary ones."""
+    return {name: content for name, (content, _) in contents(folder).items() if not Path(name).name.startswith(".")}
 
-    def at(self, name: str) -> Round:
-        """The round as it was when it was kept under that name; "" for one that is not even started."""
-        shutil.rmtree(self.round.folder, ignore_errors=True)
-        if name:
-            linked_copy(self.store / name, self.round.folder)
-        return self.round
 
-    def kept(self, name: str) -> Path:
-        """The folder of what was kept; nobody writes there."""
-        return self.store / name
+def check_whole(folder: Path) -> None:
+    """Every file under its final name is whole, and none is there before the ledger knows of it."""
+    for path in sorted(folder.rglob("*")):
+        if path.name.startswith(".") or not path.is_file():
+            continue
+        if path.suffix in (".h5", ".json") and not inspect(path).intact:
+            raise Violation(f"{path} is damaged")
+        if path.suffix == ".age" and not path.read_bytes().startswith(b"age-encryption.org/v1\n"):
+            raise Violation(f"{path} is no age file")
+    check_ledgers(folder)
+
+
+def check_ledgers(folder: Path) -> None:
+    """Whatever a user has sent, even under a temporary name, its ledger has recorded before."""
+    ledgers = {int(p.name[5:7]): document(p) for p in (folder / "secrets").glob("user-*.ledger.json")}
+    frozen = digest((folder / "survivors.json").read_bytes()) if (folder / "survivors.json").exists() else None
+
+    def check(holds: bool, what: str) -> None:
+        if not holds:
+            raise Violation(f"{what} is not in the ledger")
+
+    for path in [*folder.glob("masked/*"), *folder.glob("masked/.*.tmp")]:
+        ledger = ledgers[int(path.name.lstrip(".")[5:7])]
+        check(ledger["masked"] is not None, str(path))
+        check(path.suffix == ".tmp" or attributes(path)["sha256"] == ledger["masked"], str(path))
+    for path in [*folder.glob("elimination/*"), *folder.glob("elimination/.*.tmp")]:
+        ledger = ledgers[int(path.name.lstrip(".")[5:7])]
+        check(ledger["answered"] == frozen, str(path))
+    for path in [*folder.glob("confirmed/*"), *folder.glob("confirmed/.*.tmp")]:
+        check(ledgers[int(path.name.lstrip(".")[5:7])]["confirmed"] == frozen, str(path))
+    if frozen or list(folder.glob(".survivors.json.*.tmp")):
+        check(any(ledger["frozen"] in (frozen, ledger["frozen"] or "") for ledger in ledgers.values()), "survivors.json")
+    for user, ledger in ledgers.items():
+        if ledger["shared"] and not (folder / f"secrets/user-{user:02}.h5").exists():
+            check(ledger["forgotten"], f"the secret of user {user} is gone, which")
 
 
 def counted(counts: dict[str, int]) -> str:
     """Counts, the most frequent first."""
-    return "\n".join(
-        f"  {number:7}  {what}" for what, number in sorted(counts.items(), key=lambda x: (-x[1], x[0]))
-    )
-
-
-Json = dict[str, Any]
+    return "\n".join(f"  {number:7}  {what}" for what, number in sorted(counts.items(), key=lambda x: (-x[1], x[0])))

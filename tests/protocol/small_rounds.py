@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import oracle
+import pytest
 
 from topk_secagg.algebra.field import DEFAULT_FIELD
 from topk_secagg.algebra.randomness import CipherRandomness
@@ -36,6 +37,14 @@ def round_of(
         users=N, survivors=U, colluders=T, field=q, clip=clip, construction="moments" if P else "permutation",
         picks=P, **{letters[name]: value for name, value in raw.items()},
     )  # fmt: skip
+
+
+def in_small_blocks(monkeypatch: pytest.MonkeyPatch, p: Parameters, symbols: int = 240) -> None:
+    """Shares are dealt, and answers read, a few rows at a time."""
+    monkeypatch.setattr("topk_secagg.protocol.constructions.BLOCK_SYMBOLS", symbols)
+    monkeypatch.setattr("topk_secagg.protocol.decoding._BUFFER_SYMBOLS", symbols)
+    monkeypatch.setattr("topk_secagg.protocol.moments._READ_CHECKS", 2)
+    monkeypatch.setattr(construction(p), "check_rows", 1)
 
 
 def pairs(message: Sparse | Masked) -> oracle.Pairs:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import oracle
 import pytest
-from small_rounds import round_of, source
+from small_rounds import in_small_blocks, round_of, source
 
 from topk_secagg.algebra.field import DEFAULT_FIELD
 from topk_secagg.algebra.randomness import Randomness
@@ -23,8 +23,6 @@ from topk_secagg.protocol.offline import choose_points, draw_secret, share_block
 from topk_secagg.protocol.parameters import Parameters
 from topk_secagg.protocol.round import deal
 
-BLOCK_SYMBOLS = "topk_secagg.protocol.constructions.BLOCK_SYMBOLS"
-CHECK_BYTES = "topk_secagg.protocol.moments._CHECK_BYTES"
 Symbols = npt.NDArray[np.uint32]
 Shares = dict[str, Symbols]  # (N, rows, width) by name
 Sabotage = Callable[[list[Symbols]], list[Symbols]]
@@ -180,17 +178,12 @@ def test_a_secret_that_nobody_draws_is_told_from_one_that_is_drawn(
 BLOCKED = [{"L": 20, "K": 3}, {"L": 110, "K": 30, "P": 2}]
 
 
-def in_small_blocks(monkeypatch: pytest.MonkeyPatch, symbols: int = 240) -> None:
-    monkeypatch.setattr(BLOCK_SYMBOLS, symbols)
-    monkeypatch.setattr(CHECK_BYTES, 8)
-
-
 @pytest.mark.parametrize("sizes", BLOCKED, ids=str)
 def test_every_table_of_every_block_has_noise_of_its_own(
     sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    in_small_blocks(monkeypatch)
     p = round_of(4, 3, 2, **sizes)
+    in_small_blocks(monkeypatch, p)
     c, recorder = construction(p), Recorder(source("own noise"))
     dealt(p, choose_points(p), draw_secret(p, source("own noise")), recorder)
     assert len(recorder.log) == math.ceil(c.rows / c.block_rows) >= 3
@@ -296,8 +289,8 @@ def test_shares_with_spoilt_noise_are_found_not_to_be_uniform(
 def test_shares_are_those_of_their_noise_wherever_blocks_end(
     sizes: dict[str, int], symbols: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    in_small_blocks(monkeypatch, symbols)
     p = round_of(4, 3, 1, 97, **sizes)
+    in_small_blocks(monkeypatch, p, symbols)
     check_shares_of(p, choose_points(p), "blocks")
 
 
@@ -305,8 +298,8 @@ def test_shares_are_those_of_their_noise_wherever_blocks_end(
 def test_blocks_cover_every_row_once_and_stay_valid_while_the_next_is_drawn(
     sizes: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    in_small_blocks(monkeypatch)
     p = round_of(4, 3, 1, **sizes)
+    in_small_blocks(monkeypatch, p)
     c, rows, before = construction(p), [], None
     for block in share_blocks(p, choose_points(p), draw_secret(p, source("cover")), source("cover")):
         assert block.start % c.check_rows == 0

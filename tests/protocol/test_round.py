@@ -13,7 +13,7 @@ import oracle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_rounds import Round, any_input, any_inputs, dense, pairs, plain_sum, round_of, source
+from small_rounds import Round, any_input, any_inputs, dense, in_small_blocks, pairs, plain_sum, round_of, source
 
 from topk_secagg.algebra import moments
 from topk_secagg.algebra.field import DEFAULT_FIELD
@@ -30,6 +30,7 @@ from topk_secagg.protocol.round import run_round
 
 EXAMPLE = Path(__file__).parents[2] / "fixtures" / "example"
 LARGEST = 2**32 - 5
+MOST_PLACES = 5000  # a prime may have no divisor of q - 1 near M: decoding goes through all n powers
 FIELDS = ["smallest", 65521, DEFAULT_FIELD, LARGEST]
 
 
@@ -217,6 +218,8 @@ def cases(draw: st.DrawFn, construction_: str) -> Case:
     raw: dict[str, int | None]
     if construction_ == "moments":
         raw = {**draw(sizes(q)), "spare": draw(st.none() | st.integers(0, 2))}
+        M = oracle.place_count(raw["L"], oracle.bucket_count(raw["K"], raw["P"]))
+        q = q if oracle.order_of_places(M, q) < MOST_PLACES else DEFAULT_FIELD
     else:
         L = draw(st.integers(1, 40))
         raw = {"L": L, "K": draw(st.sampled_from([1, L]) | st.integers(1, L)), "D": draw(st.integers(1, U - T))}
@@ -264,13 +267,13 @@ def check_round(case: Case) -> list[int]:
     return expected
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(cases("permutation"))
 def test_any_admissible_round_of_permutation_gives_the_plain_sum(case: Case) -> None:
     check_round(case)
 
 
-@settings(max_examples=350)
+@settings(max_examples=250)
 @given(cases("moments"))
 def test_any_admissible_round_of_moments_gives_the_plain_sum(case: Case) -> None:
     check_round(case)
@@ -357,11 +360,9 @@ def test_a_sum_that_cancels_to_nothing_is_decoded_as_nothing(P: int | None) -> N
 
 
 def test_many_groups_in_several_blocks_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("constructions.BLOCK_SYMBOLS", "decoding._BUFFER_SYMBOLS", "moments._CHECK_BYTES"):
-        monkeypatch.setattr(f"topk_secagg.protocol.{name}", 64)
-    monkeypatch.setattr("topk_secagg.protocol.moments._READ_CHECKS", 2)
     for raw in ({}, {"P": 2}):
         case = edge("dense", L=50, K=20, **raw)
+        in_small_blocks(monkeypatch, case.p, 64)
         c = construction(case.p)
         assert c.rows > 3 * c.block_rows
         check_round(case)

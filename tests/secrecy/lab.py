@@ -155,8 +155,7 @@ class Lab:
     """
 
     _REMEMBERED = (
-        "_trials", "shares", "masking_of_support", "_secret_of",
-        "terms", "noise_basis", "places_to", "part_law",
+        "_trials", "shares", "masking", "_secret_of", "terms", "noise_basis", "_places_to", "part_law",
     )  # fmt: skip
 
     def __init__(self, p: Parameters, tamper: Tamper = lambda source: source, tries: int = 2) -> None:
@@ -313,30 +312,18 @@ class Lab:
         assert not self.drawn
         return Broadcast.of(self.masked(self._secret_of(place, b""), given))
 
-    def masking(self, place: Place, given: Input) -> Masking:
-        """X of an input, its values as an affine map of the masks."""
-        return self._masking(place, self.drawn, lambda v: (v, given))
-
-    def masking_of_support(self, place: Place, support: Support) -> tuple[Masking, Array]:
-        """X of all inputs with this support, and how its values depend on those of the input."""
-        count = len(support)
-
-        def split(v: Array) -> tuple[Array, Input]:
-            return v[count:], Input(support, tuple(v[:count].tolist()))
-
-        index, x = self._masking(place, count + self.drawn, split)
-        return Masking(index, Affine(x.offset, x.matrix[:, count:])), x.matrix[:, :count]
-
-    def _masking(self, place: Place, size: int, split: Callable[[Array], tuple[Array, Input]]) -> Masking:
+    def masking(self, place: Place, support: Support, values: Values | None = None) -> Masking:
+        """X of an input, its values as an affine map of the masks; or of the input's values and the masks."""
+        count = len(support) if values is None else 0
         seen: set[tuple[int, ...]] = set()
 
         def function(v: Array) -> Array:
-            masks, given = split(v)
-            x = self.masked(self._secret_of(place, masks.tobytes()), given)
+            given = Input(support, tuple(v[:count].tolist()) if values is None else values)
+            x = self.masked(self._secret_of(place, v[count:].tobytes()), given)
             seen.add(tuple(x.index.tolist()))
             return x.value.astype(np.int64)
 
-        x = affine_map(function, size, self.q, self._trials(size))
+        x = affine_map(function, count + self.drawn, self.q, self._trials(count + self.drawn))
         if len(seen) != 1:
             raise NotAffine("the indices of X depend on masks or values")
         return Masking(seen.pop(), x)
@@ -398,19 +385,23 @@ class Lab:
         basis = self.algebra.basis(np.concatenate([noise.rows, rest]))
         return basis, basis.reduced(vectors)
 
-    def places_to(self, given: Input) -> dict[Broadcast, list[Place]]:
+    def _places_to(self, given: Input) -> dict[Broadcast, list[Place]]:
         """The places that lead from an input to each possible X; to its indices alone, if there are masks."""
         found: dict[Broadcast, list[Place]] = {}
         for place in self.places:
-            heard = Broadcast(self.masking(place, given).index, ()) if self.drawn else self.heard(place, given)
+            heard = Broadcast(self.masking(place, *given).index, ()) if self.drawn else self.heard(place, given)
             found.setdefault(heard, []).append(place)
         return found
+
+    def places_to(self, given: Input, heard: Broadcast) -> list[Place]:
+        """The places at which an input can lead to an X."""
+        return self._places_to(given).get(heard._replace(values=()) if self.drawn else heard, [])
 
     def part_law(self, view: PartView, given: Input, heard: Broadcast) -> Law:
         """The law of (S, G) and X = heard."""
         law: Law = {}
-        for place in self.places_to(given).get(heard._replace(values=()) if self.drawn else heard, []):
-            offset, by_masks = self.masking(place, given).x
+        for place in self.places_to(given, heard):
+            offset, by_masks = self.masking(place, *given).x
             particular, check, free = self.algebra.solver(by_masks)
             wanted = (np.array(heard.values) - offset) % self.q
             if np.any(times(check, wanted, self.q)):

@@ -1,7 +1,7 @@
 """The bulk arithmetic, compiled with numba: one multiplication per step, exact for every prime q < 2^32.
 
-Callers import this module inside functions: loading numba takes half a second, and `mask` and
-`--help` must not pay for it. The kernels release the GIL, so writing can go on beside them.
+Callers import this module inside functions: loading numba takes half a second, and steps without such arithmetic
+must not pay for it. The kernels release the GIL, so writing can go on beside them.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import IO
 
-from ..errors import CannotWrite, InputMissing, UsageError
+from ..errors import BadData, CannotWrite, InputMissing, UsageError
 from . import numpy_file, safetensors_file, torch_file, torch_writer
-from .tensors import Tensor
+from .tensors import Gradient, Tensor, listed
 
-TORCH = (".pt", ".pth", ".bin")
+TORCH = (".pt", ".pth", ".bin", ".ckpt")
 READABLE = (*TORCH, ".safetensors", ".npz", ".npy")
 WRITABLE = (".pt", ".safetensors", ".npz", ".npy")
 
@@ -22,21 +22,37 @@ _WRITERS = {
 }
 
 
-def read_gradient(path: Path, entry: str = "") -> list[Tensor]:
-    """The tensors of a gradient file, in the file's order; `entry` picks a part of a PyTorch checkpoint."""
+def read_gradient(path: Path, entry: str = "", strip_prefix: str = "") -> Gradient:
+    """The tensors of a gradient file, in the file's order; `entry` picks a part of a PyTorch checkpoint.
+
+    Names that begin with `strip_prefix` lose it.
+    """
     if path.suffix not in READABLE:
         raise UsageError(f"{path}: no reader for {path.suffix!r} files", f"one of {', '.join(READABLE)}")
     if entry and path.suffix not in TORCH:
-        raise UsageError("--entry is for PyTorch checkpoints", f"{path.suffix} files have no entries")
+        raise UsageError(f"{path}: {path.suffix} files have no entries", "only PyTorch checkpoints do", "no-entry")
     try:
         if path.exists() and not path.is_file():
             raise InputMissing(f"{path} is not a file", "check the path")
         path.open("rb").close()  # safetensors would say of a forbidden file that it is not there
-        return torch_file.read(path, entry) if path.suffix in TORCH else _READERS[path.suffix](path)
+        found = torch_file.read(path, entry) if path.suffix in TORCH else Gradient(_READERS[path.suffix](path))
     except FileNotFoundError:
         raise InputMissing(f"{path} is not there", "check the path") from None
     except OSError as error:
         raise InputMissing(f"cannot read {path}: {(error.strerror or '').lower()}", "check the path") from None
+    if strip_prefix and not found.sequence:
+        found = _stripped(path, found, strip_prefix)
+    if found.absent:
+        found.notes += (f"left out, None: {listed(found.absent)}",)
+    return found
+
+
+def _stripped(path: Path, gradient: Gradient, prefix: str) -> Gradient:
+    tensors = [t._replace(name=t.name.removeprefix(prefix)) for t in gradient]
+    absent = [name.removeprefix(prefix) for name in gradient.absent]
+    if len({t.name for t in tensors} | set(absent)) < len(tensors) + len(absent):
+        raise BadData(f"{path}: two tensors have the same name without the prefix {prefix!r}", "strip less of it")
+    return Gradient(tensors, absent, gradient.notes)
 
 
 def check_writable(path: Path) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import BadData, UsageError
-from .tensors import FLOATING, Tensor, called
+from .tensors import FLOATING, Gradient, Tensor, called, listed
 
 NOT_GRADIENTS = ("*running_mean", "*running_var", "*num_batches_tracked")
 
@@ -34,11 +35,14 @@ class Slot(NamedTuple):
 class Layout:
     """The tensors of a gradient in order; their entries in C order make up the flat vector.
 
-    `left_out` names the tensors that a gradient file may hold besides: buffers that are no gradients.
+    `left_out` names what a gradient file may hold besides: buffers, and gradients that were None. In a `sequence`
+    (a list of tensors) the names of both together are the positions "0", "1", ... `notes` say what was left out.
     """
 
     slots: tuple[Slot, ...]
     left_out: tuple[str, ...] = ()
+    sequence: bool = False
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def length(self) -> int:
@@ -55,45 +59,56 @@ class Layout:
         """The layout of a gradient file: its floating-point tensors that match `only` (if any is given)
         and not `exclude`, both shell patterns for names."""
         slots, left_out = [], []
-        for t in tensors:
+        gradient = Gradient.of(tensors)
+        for t in gradient:
             wanted = not only or any(fnmatchcase(t.name, pattern) for pattern in only)
             unwanted = any(fnmatchcase(t.name, pattern) for pattern in exclude)
             if wanted and not unwanted and t.dtype in FLOATING:
                 slots.append(Slot(t.name, t.array.shape, t.dtype))
             else:
                 left_out.append(t.name)
-        layout = Layout(tuple(slots), tuple(left_out))
+        notes = (*gradient.notes, *([f"left out, not gradients: {listed(left_out)}"] if left_out else []))
+        layout = Layout(tuple(slots), (*left_out, *gradient.absent), gradient.sequence, notes)
         if layout.length == 0:
             raise UsageError(
                 "nothing is left of the gradient: it has no floating-point coordinates that are wanted",
-                "check the file, --only and --exclude",
+                "check the file, and which names are wanted",
+                "names",
             )
         return layout
 
     @staticmethod
     def from_json(slots: Any, left_out: Any) -> Layout:
-        """The inverse of `slots_json` and `left_out`; ValueError for anything else."""
+        """The inverse of `as_json`; ValueError for anything else."""
         if not isinstance(slots, list) or not slots or not isinstance(left_out, list):
             raise ValueError("the layout is not a list of tensors")
-        layout = Layout(tuple(_slot(item) for item in slots), tuple(left_out))
-        names = [slot.name for slot in layout.slots] + left_out
-        if any(type(name) is not str for name in names) or len(set(names)) < len(names):
-            raise ValueError("the names of the layout are not distinct strings")
-        return layout
+        found = [_slot(item) for item in slots]
+        names = [*(item["name"] for item in slots), *left_out]
+        sequence = type(names[0]) is int
+        if any(type(name) is not (int if sequence else str) for name in names) or len(set(names)) < len(names):
+            raise ValueError("the names of the layout are not distinct strings, nor positions")
+        if sequence and set(names) != set(range(len(names))):
+            raise ValueError("the positions of the layout are not 0, 1, ...")
+        return Layout(tuple(found), tuple(map(str, left_out)), sequence)
 
-    def slots_json(self) -> list[dict[str, Any]]:
-        """For session.json."""
-        return [{"name": s.name, "shape": list(s.shape), "dtype": s.dtype} for s in self.slots]
+    def as_json(self) -> dict[str, list[Any]]:
+        """For session.json; names are positions, that is integers, in a sequence and there only."""
+        name = int if self.sequence else str
+        return {
+            "layout": [{"name": name(s.name), "shape": list(s.shape), "dtype": s.dtype} for s in self.slots],
+            "left_out": [name(left) for left in self.left_out],
+        }
 
     def flatten(self, tensors: list[Tensor]) -> npt.NDArray[Any]:
         """The flat vector, (L,) float32 or float64; the first tensor that does not fit is named."""
-        found = {t.name: t for t in tensors}
+        found: dict[str, Tensor | None] = {t.name: t for t in tensors}
         if len(self.slots) == len(tensors) == 1 and "" in (tensors[0].name, self.slots[0].name):
             found = {self.slots[0].name: tensors[0]}  # one vector needs no name
+        found |= dict.fromkeys(Gradient.of(tensors).absent)
         chosen = [self._fitting(slot, found) for slot in self.slots]
         wanted = {slot.name for slot in self.slots} | set(self.left_out)
         for name, t in found.items():
-            if name not in wanted and t.dtype in FLOATING:
+            if name not in wanted and t is not None and t.dtype in FLOATING:
                 raise _misfit(f"tensor {called(name)} is not in the session's layout")
         wide = any(t.array.dtype.itemsize > 4 or t.array.dtype.kind != "f" for t in chosen)
         dtype = np.float64 if wide else np.float32
@@ -106,7 +121,12 @@ class Layout:
         self._refuse_non_finite(flat)
         return flat
 
-    def unflatten(self, vector: npt.NDArray[np.float64], *, exact: bool = False) -> list[Tensor]:
+    def unused(self, tensors: list[Tensor]) -> list[str]:
+        """Names of tensors that the layout leaves out although they may be gradients: they are no buffers."""
+        names = [t.name for t in tensors if t.name in self.left_out and t.dtype in FLOATING]
+        return [name for name in names if not any(fnmatchcase(name, pattern) for pattern in NOT_GRADIENTS)]
+
+    def unflatten(self, vector: npt.NDArray[np.float64], *, exact: bool = False) -> Gradient:
         """The tensors of a flat vector, each in the layout's type (bfloat16 as float32), or all in float64."""
         tensors = []
         for slot, part in zip(self.slots, self._parts(vector), strict=True):
@@ -119,7 +139,7 @@ class Layout:
                     "aggregate.h5 has it; start the next round with gradients in float32",
                 )
             tensors.append(Tensor(slot.name, slot.dtype, array))
-        return tensors
+        return Gradient(tensors, self.left_out, sequence=self.sequence)
 
     def _parts(self, vector: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
         """The part of a flat vector that belongs to each slot, as a view in the slot's shape."""
@@ -128,15 +148,39 @@ class Layout:
             yield vector[start : start + slot.size].reshape(slot.shape)
             start += slot.size
 
-    def _fitting(self, slot: Slot, found: dict[str, Tensor]) -> Tensor:
+    def _fitting(self, slot: Slot, found: dict[str, Tensor | None]) -> Tensor:
         if slot.name not in found:
+            self._refuse_prefix(slot, found)
             raise _misfit(f"tensor {called(slot.name)} of the session's layout is missing")
         t = found[slot.name]
+        if t is None:
+            raise BadData(
+                f"tensor {called(slot.name)} of the session's layout is None",
+                "was it frozen for this user alone? save zeros in its place",
+            )
         if t.array.shape != slot.shape:
             raise _misfit(f"tensor {called(slot.name)} has shape {t.array.shape}, the session {slot.shape}")
         if t.dtype != slot.dtype and slot.name:
             raise _misfit(f"tensor {called(slot.name)} has type {t.dtype}, the session {slot.dtype}")
         return t
+
+    def _refuse_prefix(self, missing: Slot, found: dict[str, Tensor | None]) -> None:
+        """Refuse names that are the session's but for what they begin with, and say how to make them fit."""
+        for name in found:
+            tail = os.path.commonprefix([name[::-1], missing.name[::-1]])[::-1]
+            if tail not in (name, missing.name):
+                tail = tail.partition(".")[2]  # from the start of a part of the name
+            ours, theirs = name.removesuffix(tail), missing.name.removesuffix(tail)
+            if tail and all(
+                s.name.startswith(theirs)
+                and (t := found.get(ours + s.name.removeprefix(theirs))) is not None
+                and t.array.shape == s.shape
+                for s in self.slots
+            ):
+                hint, topic = f"strip the prefix {ours!r} from its names", f"prefix {ours}"
+                if theirs:
+                    hint, topic = f"start the round without the prefix {theirs!r}", f"session-prefix {theirs}"
+                raise BadData(f"it has {called(name)} where the session has {called(missing.name)}", hint, topic)
 
     def _refuse_non_finite(self, flat: npt.NDArray[Any]) -> None:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -157,7 +201,7 @@ def _slot(item: Any) -> Slot:
     shape = item["shape"]
     if item["dtype"] not in FLOATING or type(shape) is not list or any(type(n) is not int or n < 0 for n in shape):
         raise ValueError(f"tensor {item['name']!r} of the layout has a wrong shape or dtype")
-    return Slot(item["name"], tuple(shape), item["dtype"])
+    return Slot(str(item["name"]), tuple(shape), item["dtype"])
 
 
 def _misfit(what: str) -> BadData:

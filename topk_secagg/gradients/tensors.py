@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from ..errors import BadData
 
 FLOATING = ("float16", "bfloat16", "float32", "float64")
+_NAMES_SHOWN = 4
 
 
 class Tensor(NamedTuple):
@@ -25,9 +27,34 @@ class Tensor(NamedTuple):
     array: npt.NDArray[Any]
 
 
+class Gradient(list[Tensor]):
+    """The tensors of a gradient file, in its order.
+
+    `absent` names those that are None. In a `sequence` the names of both are the positions "0", "1", ... of a list.
+    `notes` are lines for whoever reads the file.
+    """
+
+    def __init__(
+        self, tensors: Iterable[Tensor], absent: Sequence[str] = (), notes: Sequence[str] = (), *, sequence: bool = False
+    ) -> None:
+        super().__init__(tensors)
+        self.absent, self.notes, self.sequence = tuple(absent), tuple(notes), sequence
+
+    @staticmethod
+    def of(tensors: list[Tensor]) -> Gradient:
+        """Tensors of which nothing else is known, or what they are already."""
+        return tensors if isinstance(tensors, Gradient) else Gradient(tensors)
+
+
 def called(name: str) -> str:
     """A tensor's name in a message."""
     return repr(name) if name else "(unnamed)"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Some names in a note."""
+    more = len(names) - _NAMES_SHOWN
+    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def widen(stored: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import BadData
-from .tensors import Tensor, widen
+from .tensors import Gradient, Tensor, widen
 from .torch_pickle import AGAIN, CHARACTER_COST, ONLY_TENSORS, STEP_COST, Budget, Call, Name, Storage, quoted, run
 
 DTYPES = {
@@ -42,6 +42,7 @@ _MAX_DEPTH = 32  # of containers in containers
 _MAX_WRAPPED = 2  # a tensor with attributes in a Parameter
 _MAX_DIMENSIONS = 32
 _MAX_LISTED = 12  # entries in a hint
+_MODELS = ("state_dict", "model_state_dict")  # what the entry of a checkpoint with the model is usually called
 
 _ZIP_MAGIC = b"PK\x03\x04"
 _OLD_MAGIC = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
@@ -70,44 +71,56 @@ _CONVERT = "save tensor.to(torch.float32)"
 Array = npt.NDArray[Any]
 
 
-def read(path: Path, entry: str = "") -> list[Tensor]:
-    """The tensors at `entry` of a torch file, in the file's order.
+def read(path: Path, entry: str = "") -> Gradient:
+    """The tensors at `entry` of a torch file, in the file's order, without those that are None.
 
     A file that holds one tensor gives one Tensor with the name ""; a state_dict keeps its names; a list or
     tuple gives "0", "1", ...; the names of nested containers are joined with ".". `entry` walks down from the
     top by dict keys and list positions, separated with "."; of keys with dots the longest that fits is taken.
+    Without it, the one entry of a checkpoint that is obviously its model is taken.
     """
     try:
         with path.open("rb") as file:
             return _read(file, entry)
     except BadData as error:
-        raise BadData(f"{path}: {error.message}", error.hint) from error
+        raise BadData(f"{path}: {error.message}", error.hint, error.topic) from error
     except (NotImplementedError, struct.error, zipfile.BadZipFile) as error:
         raise BadData(f"{path}: it is damaged or cut short: its zip cannot be read", AGAIN) from error
     except (ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError) as error:
         raise BadData(f"{path}: it is damaged", AGAIN) from error
 
 
-def _read(file: io.BufferedReader, entry: str) -> list[Tensor]:
+def _read(file: io.BufferedReader, entry: str) -> Gradient:
     archive = _Archive(file)
     budget = Budget(archive.size)
     if archive.members["data.pkl"][1] > _MAX_PICKLE:
         raise BadData("its pickle is too large to describe only tensors", ONLY_TENSORS)
     content = run(archive.member("data.pkl").tobytes(), budget)
+    notes = []
+    if not entry and (entry := _obvious(content, budget)):
+        notes = [f"took the entry {quoted(entry)} of the checkpoint"]
+    value = _pick(content, entry, budget)
     builder = _Builder(archive, budget)
-    tensors: dict[str, Tensor] = {}
-    for name, leaf in _leaves(_pick(content, entry, budget), budget):
+    found: dict[str, Tensor | None] = {}
+    for name, leaf in _leaves(value, budget):
+        if name in found:
+            raise BadData(f"two of its tensors are called {quoted(name)}", ONLY_TENSORS)
+        if leaf is None and name:
+            found[name] = None
+            continue
         if not _is_tensor(leaf):
             full = ".".join(part for part in (entry, name) if part)
             where = f"its entry {quoted(full)}" if full else "its content"
-            raise BadData(f"{where} is {_kind(leaf)}, not a tensor", _choices_hint(content, budget))
-        if name in tensors:
-            raise BadData(f"two of its tensors are called {quoted(name)}", ONLY_TENSORS)
+            raise BadData(f"{where} is {_kind(leaf)}, not a tensor", *_choices_hint(content, budget))
         dtype, array = builder.tensor(leaf, f"its tensor {quoted(name)}" if name else "its tensor")
-        tensors[name] = Tensor(name, dtype, array)
+        found[name] = Tensor(name, dtype, array)
+    tensors = [t for t in found.values() if t is not None]
+    if not tensors and found:
+        raise BadData("all that it holds is None", "save the gradients after loss.backward()")
     if not tensors:
-        raise BadData("there is no tensor in it", _choices_hint(content, budget))
-    return list(tensors.values())
+        raise BadData("there is no tensor in it", *_choices_hint(content, budget))
+    absent = [name for name, t in found.items() if t is None]
+    return Gradient(tensors, absent, notes, sequence=type(value) is not dict and _is_flat(value, budget))
 
 
 class _Archive:
@@ -304,19 +317,40 @@ def _pick(content: Any, entry: str, budget: Budget) -> Any:
         ends = [len(rest), *(end for end in range(len(rest) - 1, 0, -1) if rest[end] == ".")]
         key = next((rest[:end] for end in ends if rest[:end] in items), None)
         if key is None:
-            raise BadData(f"there is no entry {quoted(entry)} in it", _choices_hint(content, budget))
+            raise BadData(f"there is no entry {quoted(entry)} in it", *_choices_hint(content, budget))
         value, rest = items[key], rest[len(key) + 1 :]
     return value
 
 
-def _choices_hint(content: Any, budget: Budget) -> str:
+def _obvious(content: Any, budget: Budget) -> str:
+    """The key of the one entry that is a flat container of tensors, or has a usual name; else, or if what is beside
+    it is nothing but tensors too, ""."""
+    items = content if type(content) is dict else {}
+    flat = [key for key, value in items.items() if _is_flat(value, budget)]
+    found = [key for key in flat if key in _MODELS] or flat
+    if len(found) != 1 or _choices({key: items[key] for key in items if key not in found}, budget) == [""]:
+        return ""
+    return found[0]
+
+
+def _is_flat(value: Any, budget: Budget) -> bool:
+    """Whether a container has tensors in it, and nothing else but None."""
+    kinds = set()
+    for _, item in _items(value) or ():
+        budget.spend(STEP_COST)
+        kinds.add(None if item is None else _is_tensor(item))
+    return True in kinds and False not in kinds
+
+
+def _choices_hint(content: Any, budget: Budget) -> tuple[str, str]:
+    """A hint that says what could be chosen, and its topic."""
     choices = _choices(content, budget)
     if choices == [""]:
-        return "leave out --entry: the file holds nothing but tensors"
+        return "the file holds nothing but tensors", "no-entry"
     if not choices:
-        return ONLY_TENSORS
+        return ONLY_TENSORS, ""
     more = f", ... ({len(choices)} in all)" if len(choices) > _MAX_LISTED else ""
-    return f"choose tensors with --entry: {', '.join(map(quoted, choices[:_MAX_LISTED]))}{more}"
+    return f"entries with tensors are {', '.join(map(quoted, choices[:_MAX_LISTED]))}{more}", "entry"
 
 
 def _choices(value: Any, budget: Budget, name: str = "", depth: int = 0) -> list[str]:
@@ -329,6 +363,6 @@ def _choices(value: Any, budget: Budget, name: str = "", depth: int = 0) -> list
     for key, item in (_items(value) if depth < _MAX_DEPTH else None) or ():
         path = f"{name}.{key}" if name else key
         below = _choices(item, budget, path, depth + 1)
-        whole = whole and below == [path]
+        whole = whole and (item is None or below == [path])
         found += below
     return [name] if whole and found else found

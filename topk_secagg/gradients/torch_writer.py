@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import UsageError
-from .tensors import Tensor, narrow
+from .tensors import Gradient, Tensor, narrow
 from .torch_file import DTYPES
 
 _ALIGNMENT = 64  # where torch starts a storage, so that the file can be memory-mapped
@@ -22,13 +22,13 @@ _ORDERED_DICT = b"ccollections\nOrderedDict\n)R"
 
 
 def write(stream: IO[bytes], tensors: list[Tensor]) -> None:
-    """Write a state_dict of the tensors, or a single tensor if its name is the only one and empty.
+    """Write a state_dict of the tensors, a list if they are a sequence, or a single tensor if its name is empty.
 
     The same tensors give the same bytes. A bfloat16 tensor is rounded from its float32 array, ties to even.
     """
     _check(tensors)
     with zipfile.ZipFile(stream, "w") as archive:
-        _add(archive, "data.pkl", _pickle(tensors))
+        _add(archive, "data.pkl", _pickle(Gradient.of(tensors)))
         _add(archive, "byteorder", b"little")
         for key, tensor in enumerate(tensors):
             _add(archive, f"data/{key}", _stored(tensor).reshape(-1).view(np.uint8).data)
@@ -53,7 +53,11 @@ def _stored(tensor: Tensor) -> npt.NDArray[Any]:
     return np.ascontiguousarray(tensor.array, np.dtype(tensor.dtype).newbyteorder("<"))
 
 
-def _pickle(tensors: list[Tensor]) -> bytes:
+def _pickle(tensors: Gradient) -> bytes:
+    if tensors.sequence:
+        calls = {t.name: _call(key, t) for key, t in enumerate(tensors)}
+        places = map(str, range(len(tensors) + len(tensors.absent)))
+        return b"\x80\x02](" + b"".join(calls.get(place, b"N") for place in places) + b"e."
     if [t.name for t in tensors] == [""]:
         return b"\x80\x02" + _call(0, tensors[0]) + b"."
     items = [_text(t.name) + _call(key, t) for key, t in enumerate(tensors)]

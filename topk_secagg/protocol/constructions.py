@@ -19,19 +19,27 @@ BLOCK_SYMBOLS = 1 << 20  # symbols of all users' shares that are held at a time
 
 
 class Construction(ABC):
-    """The verbs of the phases, for given parameters. Shares are tables of `rows` rows of `width` symbols."""
+    """The verbs of the phases, for given parameters, which are checked when it is made.
+
+    Shares are tables of `rows` rows of `width` symbols, with a checksum for every `check_rows` rows. X has `entries`
+    entries, with indices below `index_bound`. There are `beta_count` points besides the alphas; the shares of
+    `share_quorum` users determine a secret.
+    """
 
     share_names: ClassVar[tuple[str, ...]]
     index_name: ClassVar[str]
     never_zero: ClassVar[bool]  # the values of X
     distinct: ClassVar[bool]  # the indices of X
+    rows: int
+    width: int
+    entries: int
+    beta_count: int
+    share_quorum: int
+    index_bound: int
+    check_rows: int
 
     def __init__(self, parameters: Parameters) -> None:
         self.p = parameters
-
-    @abstractmethod
-    def check_parameters(self) -> None:
-        """Refuse parameters that this construction cannot run with."""
 
     @abstractmethod
     def summary(self) -> str:
@@ -40,16 +48,6 @@ class Construction(ABC):
     @abstractmethod
     def choices(self) -> dict[str, int]:
         """What was chosen for this construction, by the names of `Parameters.choose`."""
-
-    # sizes
-
-    rows: int
-    width: int
-    entries: int  # of X
-    beta_count: int  # points besides the alphas
-    index_bound: int  # every index of X is below
-    check_rows: int  # rows of a share under one checksum
-    share_quorum: int  # users whose shares together determine a secret
 
     @property
     def block_rows(self) -> int:

@@ -8,7 +8,7 @@ docs/scheme.md for why that suffices and why it is secret.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from ..algebra.randomness import Randomness
 from ..errors import BadData
 from .constructions import Construction
 from .messages import AnswerBlock, AnswerShape, Masked, Points, Secret, ShareBlock, ShareRows, Sparse
-from .parameters import require
+from .parameters import Parameters, require
 
 _CHECK_BYTES = 1 << 16  # of a share under one checksum
 _READ_CHECKS = 16  # checksums' worth of rows that are read at a time
@@ -34,10 +34,10 @@ class Moments(Construction):
     never_zero = True
     distinct = False
 
-    def check_parameters(self) -> None:
-        """Enough places in every bucket for P picks, enough powers of gamma, and enough points."""
-        p = self.p
-        P, B = p.picks, p.buckets
+    def __init__(self, parameters: Parameters) -> None:
+        super().__init__(parameters)
+        p = parameters
+        N, P, B, q = p.users, p.picks, p.buckets, p.field
         require(P >= 1, f"{P} picks per bucket", "keep P >= 1")
         least = -(-p.top_k // P)
         require(least == B, f"{B} buckets do not fit K = {p.top_k} and P = {P}", f"there are {least}")
@@ -46,22 +46,29 @@ class Moments(Construction):
             f"cannot pick {P} of the {p.length // B} coordinates of a bucket: K = {p.top_k} is close to L",
             "choose fewer picks, a smaller K, or the construction permutation",
         )
+        least = p.survivors - p.colluders
         require(
-            p.blocks == p.survivors - p.colluders,
-            f"D = {p.blocks} blocks: the construction moments chooses D when it answers",
-            f"record U - T = {p.survivors - p.colluders}",
+            p.blocks == least, f"D = {p.blocks}: the construction moments chooses D when it answers", f"record {least}"
         )
         require(p.spare is None or p.spare >= 0, f"{p.spare} spare answers", "keep them at 0 or more")
+        self.beta_count = N - p.colluders  # the most buckets that an answer packs
+        self.share_quorum = p.colluders + 1  # a sharing has degree T
+        points = f"{N} + {self.beta_count}"
         require(
-            p.field >= p.users + self.beta_count,
-            f"a field of {p.field} elements has no {p.users} + {self.beta_count} distinct points",
-            "keep q >= 2 N - T",
+            q >= N + self.beta_count, f"a field of {q} elements has no {points} distinct points", "keep q >= 2 N - T"
         )
+        self.places = -(-p.length // B)  # M
         require(
-            p.field - 1 >= self.places,
-            f"a field of {p.field} elements has no {self.places} places",
+            q - 1 >= self.places,
+            f"a field of {q} elements has no {self.places} places",
             "keep q - 1 >= ceil(L / B): choose a larger field or more coordinates to send",
         )
+        # n is the smallest divisor of q - 1 that is at least M; gamma has order n
+        self.order = self.index_bound = next(d for d in divisors(q - 1) if d >= self.places)
+        self.gamma = pow(smallest_generator(q), (q - 1) // self.order, q)
+        self.rows = self.entries = B * P
+        self.width = min(2 * N * P, self.order)  # W: the moments of a pick that N survivors could need
+        self.check_rows = max(1, _CHECK_BYTES // (self.width * p.symbol_bytes))  # all rows are read
 
     def summary(self) -> str:
         """P, B and n."""
@@ -71,59 +78,6 @@ class Moments(Construction):
     def choices(self) -> dict[str, int]:
         """P, and the spare answers."""
         return {"picks": self.p.picks} | ({} if self.p.spare is None else {"spare": self.p.spare})
-
-    # sizes
-
-    @property
-    def places(self) -> int:
-        """M = ceil(L/B): the places of a bucket."""
-        return -(-self.p.length // self.p.buckets)
-
-    @cached_property
-    def order(self) -> int:
-        """n: the smallest divisor of q - 1 that is at least M."""
-        return next(d for d in divisors(self.p.field - 1) if d >= self.places)
-
-    @cached_property
-    def gamma(self) -> int:
-        """g^((q-1)/n) for the smallest generator g of F_q*: an element of order n."""
-        q = self.p.field
-        return pow(smallest_generator(q), (q - 1) // self.order, q)
-
-    @property
-    def rows(self) -> int:  # type: ignore[override]
-        """One selector per pick: B P."""
-        return self.p.buckets * self.p.picks
-
-    @property
-    def width(self) -> int:  # type: ignore[override]
-        """W = min(2 N P, n): the moments of a pick that N survivors could need."""
-        return min(2 * self.p.users * self.p.picks, self.order)
-
-    @property
-    def entries(self) -> int:  # type: ignore[override]
-        """B P."""
-        return self.rows
-
-    @property
-    def beta_count(self) -> int:  # type: ignore[override]
-        """N - T: the most buckets that an answer packs."""
-        return self.p.users - self.p.colluders
-
-    @property
-    def index_bound(self) -> int:  # type: ignore[override]
-        """A shift is below n."""
-        return self.order
-
-    @property
-    def check_rows(self) -> int:  # type: ignore[override]
-        """All rows are read, so that many share a checksum."""
-        return max(1, _CHECK_BYTES // (self.width * self.p.symbol_bytes))
-
-    @property
-    def share_quorum(self) -> int:  # type: ignore[override]
-        """T + 1: a sharing has degree T."""
-        return self.p.colluders + 1
 
     # offline phase
 

@@ -116,7 +116,7 @@ class Parameters:
             f"unknown construction {self.construction!r}",
             f"one of {', '.join(CONSTRUCTIONS)}",
         )
-        construction(self).check_parameters()
+        construction(self)  # checks what only it needs
 
     @property
     def largest(self) -> int:

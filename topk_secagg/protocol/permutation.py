@@ -16,7 +16,7 @@ from ..errors import BadData
 from . import wire
 from .constructions import Construction
 from .messages import AnswerBlock, AnswerShape, Masked, Points, Secret, ShareBlock, ShareRows, Sparse
-from .parameters import require
+from .parameters import Parameters, require
 
 _PART = 1 << 20  # coordinates of a gradient that are looked at together
 
@@ -30,14 +30,18 @@ class Permutation(Construction):
     distinct = True
     check_rows = 1  # single rows are read
 
-    def check_parameters(self) -> None:
-        """There are no buckets."""
-        p = self.p
+    def __init__(self, parameters: Parameters) -> None:
+        super().__init__(parameters)
+        p = parameters
         require(
             p.picks == 0 and p.buckets == 0 and p.spare is None,
             "picks, buckets and spare answers belong to the construction moments",
             "leave them out",
         )
+        self.rows = self.index_bound = p.length  # one selector per coordinate
+        self.width = -(-p.length // p.blocks)
+        self.entries, self.beta_count = p.top_k, p.survivors
+        self.share_quorum = p.blocks + p.colluders  # f and h have degree D + T - 1
 
     def summary(self) -> str:
         """D."""
@@ -47,36 +51,6 @@ class Permutation(Construction):
         """D, where it is not U - T."""
         p = self.p
         return {"blocks": p.blocks} if p.blocks != p.survivors - p.colluders else {}
-
-    @property
-    def rows(self) -> int:  # type: ignore[override]
-        """One selector per coordinate."""
-        return self.p.length
-
-    @property
-    def width(self) -> int:  # type: ignore[override]
-        """The length of a block: ceil(L/D)."""
-        return -(-self.p.length // self.p.blocks)
-
-    @property
-    def entries(self) -> int:  # type: ignore[override]
-        """K."""
-        return self.p.top_k
-
-    @property
-    def beta_count(self) -> int:  # type: ignore[override]
-        """U."""
-        return self.p.survivors
-
-    @property
-    def index_bound(self) -> int:  # type: ignore[override]
-        """L."""
-        return self.p.length
-
-    @property
-    def share_quorum(self) -> int:  # type: ignore[override]
-        """D + T: f and h have degree D + T - 1."""
-        return self.p.blocks + self.p.colluders
 
     # offline phase
 

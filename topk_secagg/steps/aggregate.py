@@ -16,6 +16,7 @@ from ..gradients.quantize import dequantise
 from ..gradients.tensors import Tensor
 from ..protocol.constructions import construction
 from ..protocol.elimination import answer_shape
+from ..protocol.messages import Sparse
 from ..protocol.parameters import Parameters
 from ..protocol.rates import measured_r1, measured_r2
 from ..protocol.round import run_round
@@ -38,7 +39,10 @@ class Costs:
 
 @dataclass(frozen=True)
 class Aggregated:
-    """The sum (or mean) in the form of a gradient, what it cost, and the users' new residuals."""
+    """The sum (or mean) in the form of a gradient, what it cost, and the users' new residuals.
+
+    `sent` is what each survivor masked, in the field: `total` is the sum of these, and nobody sees them in a real round.
+    """
 
     total: Gradient
     costs: Costs
@@ -47,6 +51,7 @@ class Aggregated:
     answering: list[int]
     parameters: Parameters
     clipped: int
+    sent: dict[int, Sparse]
 
 
 def aggregate(
@@ -89,7 +94,8 @@ def aggregate(
     u1 = [n for n in users if n not in drop_masking]
     u2 = [n for n in u1 if n not in drop_elimination]
     randomness = CipherRandomness(fresh_key())
-    inputs, unsent, clipped = {}, dict(residuals or {}), 0
+    inputs: dict[int, Sparse] = {}
+    unsent, clipped = dict(residuals or {}), 0
     for n in u1:
         flat = form.flatten(given[n], n)
         if unsent.get(n) is not None:
@@ -112,6 +118,7 @@ def aggregate(
         u2,
         p,
         clipped,
+        inputs,
     )
 
 

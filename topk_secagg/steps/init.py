@@ -110,6 +110,7 @@ def choose_layout(
     length: int | None = None,
     *,
     entry: str = "",
+    strip_prefix: str = "",
     only: Sequence[str] = (),
     exclude: Sequence[str] = (),
 ) -> Layout:
@@ -117,8 +118,8 @@ def choose_layout(
     if (like is None) == (length is None):
         raise UsageError("either a gradient file or a length is needed", topic="like")
     if like is not None:
-        return Layout.like(read_gradient(like, entry), only, exclude or NOT_GRADIENTS)
-    if entry or only or exclude:
+        return Layout.like(read_gradient(like, entry, strip_prefix), only, exclude or NOT_GRADIENTS)
+    if entry or strip_prefix or only or exclude:
         raise UsageError("entries and names of tensors need a gradient file", topic="like")
     assert length is not None
     if length < 1:

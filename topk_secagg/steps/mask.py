@@ -15,6 +15,7 @@ from ..errors import BadData, CannotWrite, InputMissing, Refused, SecAggError, U
 from ..gradients.files import read_gradient
 from ..gradients.quantize import dequantise, quantise, rounding_source
 from ..gradients.sparsify import kept_energy, select_random, select_top
+from ..gradients.tensors import listed
 from ..protocol.constructions import construction
 from ..protocol.masking import mask_input
 from ..protocol.messages import Sparse
@@ -39,7 +40,8 @@ Vector = npt.NDArray[Any]
 class MaskReport:
     """What `mask` did. `clipped` and `kept_energy` are for the user's own eyes; a repeated call after
     the residual was committed finds everything done, and has none. `late` is an X after the freeze; `missing` are
-    the users whose shares have not arrived; `unsettled` is an earlier round whose residual was never committed."""
+    the users whose shares have not arrived; `unsettled` is an earlier round whose residual was never committed;
+    `notes` say how the gradient was read."""
 
     user: int
     path: Path
@@ -52,6 +54,7 @@ class MaskReport:
     kept_energy: float | None = None
     late: bool = False
     unsettled: str | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ def mask(
     gradient: Path,
     *,
     entry: str = "",
+    strip_prefix: str = "",
     weight: float = 1.0,
     residual: Path | None = None,
     select: str = "top",
@@ -86,7 +90,7 @@ def mask(
             "choose a weight within the bound, or start a round with a larger one",
             "weight",
         )
-    flat = read_flat(session, gradient, entry)
+    flat, notes = read_flat(session, gradient, entry, strip_prefix)
     with space.step_of(user):
         ledger = Ledger.read(space.ledger_path(user), session.id, user)
         if ledger.forgotten:
@@ -146,6 +150,7 @@ def mask(
         chosen.kept_energy,
         _is_late(space, user),
         unsettled,
+        notes,
     )
 
 
@@ -171,13 +176,15 @@ def _is_late(space: Workspace, user: int) -> bool:
     return False
 
 
-def read_flat(session: Session, gradient: Path, entry: str) -> Vector:
-    """The gradient as one flat vector in the session's layout."""
-    tensors = read_gradient(gradient, entry)
+def read_flat(session: Session, gradient: Path, entry: str, strip_prefix: str) -> tuple[Vector, tuple[str, ...]]:
+    """The gradient as one flat vector in the session's layout, and notes about how it was read."""
+    tensors = read_gradient(gradient, entry, strip_prefix)
+    unused = session.layout.unused(tensors)
+    notes = (*tensors.notes, *([f"left out, not in this round: {listed(unused)}"] if unused else []))
     try:
-        return session.layout.flatten(tensors)
+        return session.layout.flatten(tensors), notes
     except BadData as error:
-        raise BadData(f"{gradient}: {error.message}", error.hint) from error
+        raise BadData(f"{gradient}: {error.message}", error.hint, error.topic) from error
 
 
 def choose(p: Parameters, source: Randomness, flat: Vector, weight: float, select: str, *, saturate: bool) -> Selected:

@@ -20,7 +20,7 @@ from .decode import DecodeReport, decode
 from .each import Report, for_each
 from .eliminate import EliminateReport, eliminate
 from .freeze import confirm, freeze
-from .mask import MaskReport, mask, read_flat
+from .mask import MaskReport, Vector, mask, read_flat
 from .offline import offline
 
 
@@ -44,6 +44,7 @@ def run(
     identities: Sequence[Path] | None = None,
     randomness: str = "cipher",
     entry: str = "",
+    strip_prefix: str = "",
     select: str = "top",
     saturate: bool = False,
     output: Path | None = None,
@@ -80,6 +81,7 @@ def run(
             user,
             gradients[user - 1],
             entry=entry,
+            strip_prefix=strip_prefix,
             weight=weights[user - 1] if weights else 1.0,
             residual=residuals / f"user-{user:02}.h5" if residuals else None,
             select=select,
@@ -88,7 +90,9 @@ def run(
         )
 
     def check_one(user: int) -> None:
-        _check_gradient(space, gradients[user - 1], entry, saturate=saturate or select != "top" or bool(residuals))
+        flat, _ = read_flat(space.session, gradients[user - 1], entry, strip_prefix)
+        if select == "top" and not saturate and not residuals:
+            _check_top(space, gradients[user - 1], flat)
 
     phase("check", masking, check_one)
     phase("offline", users, lambda n: offline(space, n, randomness=randomness, access=access(n)))
@@ -106,15 +110,13 @@ def run(
     return RunReport(list(masked.values()), list(answered.values()), decoded)
 
 
-def _check_gradient(space: Workspace, gradient: Path, entry: str, *, saturate: bool) -> None:
-    """Refuse a gradient that `mask` would refuse: layout, NaN, and values beyond the clip."""
-    flat = read_flat(space.session, gradient, entry)
+def _check_top(space: Workspace, gradient: Path, flat: Vector) -> None:
+    """Refuse a gradient that `mask` would refuse for values beyond the clip."""
     p = space.session.parameters
-    if not saturate:
-        try:
-            check_clip(p, flat[select_top(p, flat)].astype(np.float64))
-        except BadData as error:
-            raise BadData(f"{gradient}: {error.message}", error.hint, error.topic) from error
+    try:
+        check_clip(p, flat[select_top(p, flat)].astype(np.float64))
+    except BadData as error:
+        raise BadData(f"{gradient}: {error.message}", error.hint, error.topic) from error
 
 
 def _check_drops(space: Workspace, masking: list[int], answering: list[int]) -> None:

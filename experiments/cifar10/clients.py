@@ -1,0 +1,127 @@
+"""The users of a federated training of ResNet-20: their images, their local steps, and the test."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import avg_pool2d, cross_entropy
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+import cifar
+from resnet20 import resnet20
+
+USERS = 10
+CONCENTRATION = 0.5
+LOCAL_STEPS = 5
+BATCH = 32
+RATE = 0.2
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+
+Vector = npt.NDArray[np.float64]
+
+
+class Images:
+    """All images of a split, pooled to `size` x `size`, with mean 0 and variance 1 per channel."""
+
+    def __init__(self, split: str, path: Path, size: int) -> None:
+        pixels, labels = cifar.load(split, path)
+        mean, std = (torch.tensor(values).reshape(3, 1, 1) for values in (MEAN, STD))
+        parts = torch.from_numpy(pixels).split(5000)
+        pooled = [avg_pool2d((part / 255 - mean) / std, 32 // size) for part in parts]
+        self.pixels = torch.cat(pooled).contiguous(memory_format=torch.channels_last)
+        self.labels = torch.from_numpy(labels)
+
+
+def partition(labels: npt.NDArray[np.int64], seed: int) -> list[npt.NDArray[np.int64]]:
+    """Which images each user has: every class is dealt out in shares drawn from a Dirichlet distribution."""
+    rng = np.random.default_rng([seed, 0])
+    owned: list[list[npt.NDArray[np.int64]]] = [[] for _ in range(USERS)]
+    for label in range(10):
+        images = rng.permutation(np.flatnonzero(labels == label))
+        cuts = np.cumsum(rng.dirichlet([CONCENTRATION] * USERS))[:-1] * len(images)
+        for own, part in zip(owned, np.split(images, cuts.astype(int)), strict=True):
+            own.append(part)
+    dealt = [np.concatenate(own) for own in owned]
+    assert min(map(len, dealt)) >= BATCH, "a user has too few images: choose another seed"
+    return dealt
+
+
+def learning_rate(step: int, rounds: int) -> float:
+    """A cosine from RATE to 0."""
+    return RATE * (1 + math.cos(math.pi * step / rounds)) / 2
+
+
+class Model:
+    """The weights as one vector and the statistics of batch norm as another; one network computes with both."""
+
+    def __init__(self, seed: int) -> None:
+        torch.manual_seed(seed)
+        self.network = resnet20().to(memory_format=torch.channels_last)
+        self.weights = parameters_to_vector(self.network.parameters()).detach().clone()
+        self.statistics = self._statistics()
+
+    def _buffers(self) -> list[Tensor]:
+        return [buffer for buffer in self.network.buffers() if buffer.is_floating_point()]
+
+    def _statistics(self) -> Tensor:
+        return torch.cat(self._buffers()).clone()
+
+    def load(self) -> None:
+        """Put the common weights and statistics into the network."""
+        vector_to_parameters(self.weights.clone(), self.network.parameters())
+        for buffer, value in zip(
+            self._buffers(), self.statistics.split([b.numel() for b in self._buffers()]), strict=True
+        ):
+            buffer.copy_(value)
+
+    def train(
+        self, images: Images, own: npt.NDArray[np.int64], rate: float, rng: np.random.Generator
+    ) -> tuple[Vector, Tensor, float]:
+        """A user's local steps: the difference of its weights, its statistics, and its mean loss."""
+        self.load()
+        self.network.train()
+        optimiser = torch.optim.SGD(self.network.parameters(), lr=rate)
+        losses = []
+        for _ in range(LOCAL_STEPS):
+            batch = torch.from_numpy(rng.choice(own, BATCH, replace=False))
+            loss = cross_entropy(self.network(images.pixels[batch]), images.labels[batch])
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            losses.append(loss.item())
+        moved = parameters_to_vector(self.network.parameters()).detach() - self.weights
+        return moved.double().numpy(), self._statistics(), float(np.mean(losses))
+
+    @torch.no_grad()
+    def accuracy(self, images: Images) -> float:
+        """The share of all images that the common model gets right."""
+        self.load()
+        self.network.eval()
+        right = sum(
+            int((self.network(pixels).argmax(1) == labels).sum())
+            for pixels, labels in zip(images.pixels.split(500), images.labels.split(500), strict=True)
+        )
+        return right / len(images.labels)
+
+    def named(self, vector: Vector) -> dict[str, Tensor]:
+        """A vector in the form of a state_dict."""
+        parts = torch.from_numpy(vector).split([p.numel() for p in self.network.parameters()])
+        names = self.network.named_parameters()
+        return {name: part.reshape(p.shape) for (name, p), part in zip(names, parts, strict=True)}
+
+
+def flat(named: dict[str, Tensor]) -> Vector:
+    """The inverse of `Model.named`."""
+    return torch.cat([tensor.reshape(-1) for tensor in named.values()]).numpy()
+
+
+def network_of(module: nn.Module) -> int:
+    """L."""
+    return sum(p.numel() for p in module.parameters())

@@ -1,0 +1,233 @@
+"""What `freeze` and `decode` leave out, and say so: files that are damaged, stale, foreign or impossible."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rounds import Round, attributes, datasets, document, edit, flip, must, placed, rewrite
+
+from topk_secagg.protocol import wire
+
+from .conftest import Refuses, RoundAt, both
+
+ALL = (1, 2, 3, 4, 5)
+ORDER = 30  # n of the round with moments: 5 buckets of 30 places
+Q = 4281076801
+
+
+def change(name: str, at: int, value: int) -> Callable[[Path], None]:
+    """Put a value into a dataset of a file, whose digest then fits."""
+
+    def apply(path: Path) -> None:
+        def put(_: object, found: dict[str, np.ndarray]) -> None:
+            if name == "index":
+                index = wire.unpack(found["index"], 10, 5)
+                index[at] = value
+                found["index"] = wire.pack(index, 5)
+            else:
+                found[name].reshape(-1)[at] = value
+
+        rewrite(path, put)
+
+    return apply
+
+
+IMPOSSIBLE = {
+    ("moments", "x = 0"): change("value", 3, 0),
+    ("moments", "x = q"): change("value", 0, Q),
+    ("moments", "x > q"): change("value", 9, 2**32 - 1),
+    ("moments", "delta = n"): change("index", 0, ORDER),
+    ("moments", "delta > n"): change("index", 9, ORDER + 1),
+    ("permutation", "x = q"): change("value", 1, Q),
+    ("permutation", "x > q"): change("value", 0, 2**32 - 1),
+}
+
+
+@pytest.mark.parametrize(("construction", "what"), IMPOSSIBLE)
+def test_an_x_that_no_user_can_send_is_neither_frozen_nor_answered(
+    round_at: RoundAt, refuses: Refuses, construction: str, what: str
+) -> None:
+    r = round_at("masked")
+    path = r.folder / "masked/user-02.h5"
+    IMPOSSIBLE[construction, what](path)
+    assert "user-02.h5" in refuses(65, *r.freeze("--only", "1-4")).err
+    must(*r.freeze())
+    # as if a freezer that does not look had frozen it
+    frozen = document(r.folder / "survivors.json")["survivors"]
+    assert [row["user"] for row in frozen] == [1, 3, 4]
+    row = {"user": 2, "sha256": attributes(path)["sha256"], "weight": 1.0}
+    edit(r.folder / "survivors.json", lambda content: content["survivors"].insert(1, row))
+    assert "user-02.h5" in refuses(65, *r.eliminate(3)).err
+
+
+@both
+class TestFreeze:
+    def spoiled(self, round_at: RoundAt) -> dict[str, Callable[[Path], object]]:
+        other = round_at("masked", "other", name="other").folder
+
+        def from_another_session(path: Path) -> None:
+            shutil.copy(other / "masked" / path.name, path)
+
+        def of_another_user(path: Path) -> None:
+            shutil.copy(path.with_name("user-01.h5"), path)
+
+        return {
+            "it is damaged, or not a file": lambda path: path.write_bytes(b"rubbish"),
+            "does not match its digest": lambda path: flip(path, placed(path)["value"][0]),
+            "it belongs to another session": from_another_session,
+            "its user is 1, not 4": of_another_user,
+        }
+
+    def test_spoiled_x_are_left_out_and_named(self, round_at: RoundAt, refuses: Refuses) -> None:
+        r = round_at("masked")
+        path = r.folder / "masked/user-04.h5"
+        whole = path.read_bytes()
+        for number, (why, spoil) in enumerate(self.spoiled(round_at).items()):
+            copy = r.elsewhere(shutil.copytree(r.folder, r.folder.with_name(f"copy-{number}")))
+            target = copy.folder / "masked/user-04.h5"
+            target.write_bytes(whole)
+            spoil(target)
+            assert why in refuses(65, *copy.freeze("--only", "1-4")).err
+            said = must(*copy.freeze("--json"))
+            assert said.json["survivors"] == [1, 2, 3]
+            assert why in said.json["left_out"]["4"]
+            assert f"user 4 is left out: {said.json['left_out']['4']}" in said.err
+            assert said.json["dropped"] == [4, 5]
+            for n in (1, 2, 3):
+                must(*copy.eliminate(n))
+            must(*copy.decode())
+            copy.check_sum(survivors=(1, 2, 3))
+
+    def test_too_few_sound_x_freeze_nothing(self, round_at: RoundAt, refuses: Refuses) -> None:
+        r = round_at("masked")
+        for n in (1, 2):
+            (r.folder / f"masked/user-{n:02}.h5").write_bytes(b"")
+        assert "2 users have masked soundly, and 3 must survive" in refuses(69, *r.freeze()).err
+        refuses(69, *r.freeze("--only", "3,4"))
+        assert "user-05" in refuses(66, *r.freeze("--only", "3-5")).err
+        refuses(69, *round_at("offline", "nobody").freeze())
+
+    def test_a_user_whose_share_too_few_hold_is_left_out(self, round_at: RoundAt, refuses: Refuses) -> None:
+        r = round_at("offline", masking=ALL, answering=(1, 2, 3, 5))
+        kept = {n: r.folder / f"shares/user-{n:02}/from-04.h5" for n in (1, 2, 3)}
+        contents = {n: path.read_bytes() for n, path in kept.items()}
+        for path in kept.values():
+            path.unlink()
+        for n in ALL:
+            said = must(*r.mask(n, "--json"))
+            assert said.json["missing_shares"] == ([4] if n in kept else [])
+            assert ("has not received the shares of user 4" in said.err) == (n in kept)
+        assert "hold the shares of user 4" in refuses(69, *r.freeze("--only", "1-5")).err
+        for n, path in kept.items():  # they arrive too late: X says what was there when it was made
+            path.write_bytes(contents[n])
+            assert must(*r.mask(n, "--json")).json["missing_shares"] == [4]
+        said = must(*r.freeze("--json")).json
+        assert (said["survivors"], said["left_out"]) == ([1, 2, 3, 5], {"4": "too few users hold its share"})
+        r.play(after="frozen").check_sum(survivors=(1, 2, 3, 5))
+
+    def test_a_user_is_kept_while_enough_hold_its_share(self, round_at: RoundAt) -> None:
+        r = round_at("offline", masking=ALL, answering=(2, 3, 4))
+        for n in (1, 5):
+            (r.folder / f"shares/user-{n:02}/from-04.h5").unlink()
+        for n in ALL:
+            must(*r.mask(n))
+        assert must(*r.freeze("--json")).json["survivors"] == list(ALL)
+        r.play(after="frozen").check_sum()
+
+
+def a_sparse_file(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:64])
+    os.truncate(path, 2 << 40)
+
+
+def for_other_survivors(path: Path) -> None:
+    rewrite(path, lambda found, _: found.update(survivors="0" * 64))
+
+
+def with_other_blocks(path: Path) -> None:
+    rewrite(path, lambda found, _: found.update(blocks=1))
+
+
+JUNK = {
+    "rubbish": (lambda path: path.write_bytes(b"rubbish"), "it is damaged"),
+    "empty": (lambda path: path.write_bytes(b""), "it is damaged"),
+    "a bit": (lambda path: flip(path, placed(path)["y"][0]), "does not match its digest"),
+    "a symbol": (change("y", -1, Q), "not below the field's size"),
+    "another set": (for_other_survivors, "another survivor set"),
+    "another D": (with_other_blocks, "packs 1 blocks"),
+    "another user's": (lambda path: shutil.copy(path.with_name("user-01.h5"), path), "its user is 1, not 3"),
+    "two terabytes": (a_sparse_file, "it is damaged"),
+    "a folder": (lambda path: (path.unlink(), path.mkdir()), "is not a file"),
+}
+
+
+@both
+class TestDecode:
+    @pytest.mark.parametrize("what", JUNK)
+    def test_an_answer_that_is_none_counts_as_missing(
+        self, round_at: RoundAt, refuses: Refuses, tmp_path: Path, what: str
+    ) -> None:
+        r = round_at("answered", answering=(1, 2, 3, 4))
+        spoil, why = JUNK[what]
+        spoil(r.folder / "elimination/user-03.h5")
+        sparse = what == "two terabytes"  # too large for a look at all files before and after
+        if not sparse:
+            assert why in refuses(65, *r.decode("--strict")).err
+        said = must(*r.decode("--json"))
+        assert why in said.json["left_out"]["3"]
+        assert f"the answer of user 3 is left out: {said.json['left_out']['3']}" in said.err
+        r.check_sum(answering=(1, 2, 4))
+        (r.folder / "elimination/user-01.h5").unlink()
+        if not sparse:
+            assert "2 sound answers, and 3 are needed (missing: 1, 3)" in refuses(69, *r.decode()).err
+
+    def test_wrong_answers_are_corrected_and_named_or_refused(self, round_at: RoundAt, refuses: Refuses) -> None:
+        """The files are sound; with two answers to spare one wrong one is found."""
+        r = round_at("answered", masking=ALL, answering=ALL)
+        change("y", 0, 5)(r.folder / "elimination/user-02.h5")
+        assert "strict" in refuses(65, *r.decode("--strict")).err
+        said = must(*r.decode())
+        assert "WRONG ANSWERS from user 2" in said.out
+        r.check_sum(answering=ALL)
+        assert datasets(r.folder / "aggregate.h5")["corrected"].tolist() == [2]
+        (r.folder / "elimination/user-05.h5").unlink()
+        assert "cannot identify which" in refuses(65, *r.decode()).err
+
+    def test_a_sum_that_clipped_gradients_cannot_make_is_flagged(self, round_at: RoundAt, construction: str) -> None:
+        r = round_at("masked", masking=(1, 2, 3))
+        cheat = (Q - 1) // 2 - 10**7
+        rho = int(datasets(r.folder / "secrets/user-02.h5")["mask"][0]) if construction == "moments" else 1
+        value = int(datasets(r.folder / "masked/user-02.h5")["value"][0])
+        change("value", 0, (value + cheat * rho) % Q)(r.folder / "masked/user-02.h5")
+        must(*r.freeze())
+        answer(r, 1, 3)
+        edit(r.folder / "secrets/user-02.ledger.json", lambda content: content.update(
+            masked=attributes(r.folder / "masked/user-02.h5")["sha256"]))  # fmt: skip
+        answer(r, 2)
+        said = must(*r.decode("--json"))
+        assert said.json["beyond_clip"] == 1
+        assert "1 coordinates are larger than the survivors' clipped gradients can make them" in said.err
+
+
+def answer(r: Round, *users: int) -> None:
+    for n in users:
+        must(*r.eliminate(n))
+
+
+def test_an_answer_that_its_user_did_not_sign_counts_as_missing(round_at: RoundAt, refuses: Refuses) -> None:
+    r = round_at("answered", sealed=True, answering=(1, 2, 3, 4))
+    change("y", 0, 5)(r.folder / "elimination/user-03.h5")
+    assert "did not sign" in refuses(65, *r.decode("--strict")).err
+    assert "did not sign" in must(*r.decode("--json")).json["left_out"]["3"]
+    r.check_sum(answering=(1, 2, 4))
+
+
+def test_nothing_was_wrong_in_an_honest_round(round_at: RoundAt) -> None:
+    """The twin of the tests above."""
+    said = must(*round_at("answered").decode("--json"))
+    assert (said.json["left_out"], said.json["beyond_clip"], said.json["corrected"], said.err) == ({}, 0, [], "")

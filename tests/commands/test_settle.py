@@ -1,0 +1,150 @@
+"""`settle` and `forget`: a residual is committed once, and what is erased stays spent."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rounds import Round, call, contents, datasets, document, must
+
+from .conftest import Refuses, RoundAt, both
+
+
+@pytest.fixture
+def kept(round_at: RoundAt, tmp_path: Path) -> Round:
+    """A frozen round of users 1 to 4 in which users 1, 2 and 4 keep residuals; user 4 came too late."""
+    r = round_at("offline")
+    for n in (1, 2, 3):
+        must(*r.mask(n, *(["--residual", tmp_path / f"r{n}.h5"] if n != 3 else [])))
+    must(*r.freeze())
+    must(*r.mask(4, "--residual", tmp_path / "r4.h5"))
+    return r
+
+
+class TestSettle:
+    def settle(self, r: Round, user: int) -> tuple[object, ...]:
+        return ("settle", r.folder, "--user", user)
+
+    @both
+    def test_a_survivor_that_misses_elimination_keeps_what_it_did_not_send(self, kept: Round, tmp_path: Path) -> None:
+        staged = kept.folder / "secrets/user-01.residual.h5"
+        expected = staged.read_bytes()
+        assert not (tmp_path / "r1.h5").exists()
+        assert must(*self.settle(kept, 1), "--json").json["committed"] is True
+        assert (tmp_path / "r1.h5").read_bytes() == expected
+        assert (tmp_path / "r1.h5").stat().st_mode & 0o777 == 0o600
+        assert not staged.exists()
+        sent = dict(kept.sent(1))
+        left = datasets(tmp_path / "r1.h5")["value"]
+        plain = np.load(kept.gradient(1))
+        assert [k for k in range(len(plain)) if left[k] != plain[k]] == sorted(sent)
+        before = contents(tmp_path)
+        said = must(*self.settle(kept, 1))
+        assert "was committed already" in said.out
+        must(*kept.eliminate(1))  # which does not commit it again
+        after = contents(tmp_path)
+        assert all(after[name] == before[name] for name in before if "ledger" not in name)
+
+    def test_eliminate_does_the_same(self, kept: Round, tmp_path: Path) -> None:
+        expected = (kept.folder / "secrets/user-02.residual.h5").read_bytes()
+        must(*kept.eliminate(2))
+        assert (tmp_path / "r2.h5").read_bytes() == expected
+        assert must(*self.settle(kept, 2), "--json").json["committed"] is False
+
+    def test_what_there_is_nothing_to_settle_for(self, kept: Round, round_at: RoundAt, refuses: Refuses) -> None:
+        assert "no residual" in refuses(2, *self.settle(kept, 3)).err
+        assert "not in the sum" in refuses(77, *self.settle(kept, 4)).err
+        refuses(2, *self.settle(kept, 9))
+        (kept.folder / "survivors.json").unlink()
+        refuses(66, *self.settle(kept, 1))
+        refuses(66, *self.settle(round_at("init", "new"), 1))
+
+    def test_a_residual_that_somebody_changed_is_not_overwritten(
+        self, kept: Round, tmp_path: Path, refuses: Refuses
+    ) -> None:
+        shutil.copy(kept.folder / "secrets/user-01.residual.h5", tmp_path / "mine.h5")
+        staged = kept.folder / "secrets/user-02.residual.h5"
+        shutil.copy(staged, tmp_path / "r1.h5")  # somebody else's
+        refuses(65, *self.settle(kept, 1))
+        (tmp_path / "r1.h5").write_bytes(b"")
+        refuses(65, *self.settle(kept, 1))
+        (tmp_path / "r1.h5").unlink()
+        must(*self.settle(kept, 1))
+
+    def test_the_next_round_says_that_a_residual_was_never_settled(
+        self, kept: Round, new_round: RoundAt, tmp_path: Path
+    ) -> None:
+        later = new_round("later").play(upto="offline")
+        masked = later.mask(1, "--residual", tmp_path / "r1.h5", "--saturate")
+        said = must(*masked, "--json")
+        assert said.json["unsettled_round"] == str(kept.folder)
+        assert f"topk-secagg settle {kept.folder} --user 1" in said.err
+        again = new_round("again").play(upto="offline")
+        must(*self.settle(kept, 2))
+        assert must(*again.mask(2, "--residual", tmp_path / "r2.h5", "--saturate", "--json")).json["unsettled_round"] is None
+
+
+class TestForget:
+    def forget(self, r: Round, user: int) -> tuple[object, ...]:
+        return ("forget", r.folder, "--user", user)
+
+    def held(self, r: Round, user: int) -> list[str]:
+        own = (f"secrets/user-{user:02}.h5", f"secrets/user-{user:02}.residual.h5", f"shares/user-{user:02}/")
+        return [name for name in contents(r.folder) if name.startswith(own)]
+
+    @both
+    @pytest.mark.parametrize("sealed", [False, True])
+    def test_after_its_answer_a_user_erases_secret_and_shares_but_not_its_ledger(
+        self, round_at: RoundAt, refuses: Refuses, sealed: bool
+    ) -> None:
+        r = round_at("answered", sealed=sealed)
+        before = contents(r.folder)
+        erased = must(*self.forget(r, 1), "--json").json["erased"]
+        assert len(erased) == 6
+        assert self.held(r, 1) == []
+        assert document(r.folder / "secrets/user-01.ledger.json")["forgotten"] is True
+        after = contents(r.folder)
+        gone = {str(Path(path).relative_to(r.folder)) for path in erased}
+        assert set(before) - set(after) == gone
+        for command in (r.offline(1), r.mask(1), r.mask(1, gradient=r.gradient(2)), r.eliminate(1)):
+            assert "erased its secret" in refuses(77, *command).err
+        assert must(*self.forget(r, 1), "--json").json["erased"] == []
+        must(*r.decode())
+        r.check_sum()
+
+    @pytest.mark.parametrize("user", [4, 5])
+    def test_whoever_dropped_out_can_forget_once_the_survivors_are_frozen(
+        self, round_at: RoundAt, refuses: Refuses, user: int
+    ) -> None:
+        """User 4 masked and was not frozen, user 5 never masked."""
+        r = round_at("masked")
+        refuses(77, *self.forget(r, user))
+        must(*r.freeze("--only", "1-3"))
+        must(*self.forget(r, user))
+        assert self.held(r, user) == []
+
+    def test_nobody_forgets_what_is_still_needed(self, kept: Round, refuses: Refuses, tmp_path: Path) -> None:
+        for n in (1, 2, 3):
+            assert "has not answered yet" in refuses(77, *self.forget(kept, n)).err
+        must("settle", kept.folder, "--user", 1)
+        refuses(77, *self.forget(kept, 1))
+        must(*kept.eliminate(1))
+        must(*self.forget(kept, 1))
+        must(*self.forget(kept, 4))  # the X of which came too late
+        assert not (tmp_path / "r4.h5").exists()
+        assert self.held(kept, 4) == []
+        refuses(2, *self.forget(kept, 9))
+
+    def test_a_residual_that_could_not_be_committed_is_not_erased(
+        self, kept: Round, refuses: Refuses, tmp_path: Path
+    ) -> None:
+        (tmp_path / "r1.h5").mkdir()  # in the way
+        assert call(*kept.eliminate(1)).code == 65
+        assert (kept.folder / "elimination/user-01.h5").exists()
+        assert "settle it first" in refuses(77, *self.forget(kept, 1)).err
+        (tmp_path / "r1.h5").rmdir()
+        must("settle", kept.folder, "--user", 1)
+        must(*self.forget(kept, 1))
+

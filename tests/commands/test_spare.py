@@ -1,0 +1,153 @@
+"""`--spare r`: answers that pack more when more users survive, and the fallback when too few of them come."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+from pathlib import Path
+
+import pytest
+from rounds import Round, attributes, contents, document, edit, must
+
+from .conftest import Refuses, RoundAt
+
+ALL = (1, 2, 3, 4, 5)
+
+
+@pytest.fixture
+def construction() -> str:
+    return "moments"
+
+
+@pytest.fixture
+def short(round_at: RoundAt) -> Round:
+    """Five survivors and one spare: D = 3, four answers are needed, and three have come."""
+    r = round_at("frozen", spare=1, masking=ALL, answering=ALL)
+    for n in (1, 2, 4):
+        must(*r.eliminate(n))
+    return r
+
+
+def fall_back(r: Round, *users: int) -> None:
+    for n in users:
+        must(*r.eliminate(n))
+        must(*r.eliminate(n, "--fallback"))
+
+
+@pytest.mark.parametrize(
+    ("masking", "spare", "blocks"),
+    [(ALL, 0, 4), (ALL, 1, 3), (ALL, 2, 2), (ALL, 9, 2), (ALL[:4], 0, 3), (ALL[:4], 1, 2), (ALL[:3], 0, 2)],
+)
+def test_an_answer_packs_as_many_blocks_as_survivors_allow(
+    new_round: RoundAt, masking: tuple[int, ...], spare: int, blocks: int
+) -> None:
+    """D = max(U - T, |U1| - T - r), and D + T answers are enough."""
+    r = new_round(spare=spare, masking=masking, answering=masking)
+    r.play(upto="frozen")
+    for n in masking[: blocks + 1]:
+        said = must(*r.eliminate(n, "--json")).json
+        assert (said["blocks"], said["answers_needed"], said["fallback"]) == (blocks, blocks + 1, False)
+        assert attributes(r.folder / f"elimination/user-{n:02}.h5")["blocks"] == blocks
+    must(*r.decode())
+    r.check_sum(answering=masking[: blocks + 1])
+    assert attributes(r.folder / "aggregate.h5")["blocks"] == blocks
+
+
+def test_spare_answers_make_y_smaller(round_at: RoundAt) -> None:
+    sizes = [
+        must(*round_at("frozen", str(spare), spare=spare, masking=ALL, answering=ALL).eliminate(1, "--json")).json[
+            "payload_bytes"
+        ]
+        for spare in (None, 2, 1, 0)
+    ]
+    assert sizes == [3 * 20 * 4, 3 * 20 * 4, 2 * 20 * 4, 2 * 20 * 4]  # five buckets in groups of 2, 2, 3 and 4
+
+
+def test_too_few_answers_say_which_command_helps(short: Round, refuses: Refuses) -> None:
+    renamed = short.elsewhere(short.folder.rename(short.folder.with_name("a round")))
+    said = refuses(69, *renamed.decode()).err
+    assert "3 sound answers, and 4 are needed (missing: 3, 5)" in said
+    assert "at least 3 users" in said
+    command = shlex.split(said.splitlines()[1].split(": ", 2)[2])
+    assert command == ["topk-secagg", "eliminate", str(renamed.folder), "--user", "n", "--fallback"]
+    must(*command[1:4], "1,2", *command[5:])
+    assert "2 fallback answers, of which 3 would do" in refuses(69, *renamed.decode()).err
+    must(*command[1:4], "4", *command[5:])
+    must(*renamed.decode())
+    renamed.check_sum(answering=(1, 2, 4))
+
+
+def test_any_u_of_the_fallback_answers_give_the_same_sum(short: Round) -> None:
+    fall_back(short, *ALL)
+    files = {n: short.folder / f"elimination/user-{n:02}.h5" for n in ALL}
+    kept = {n: path.read_bytes() for n, path in files.items()}
+    for chosen in itertools.combinations(ALL, 3):
+        for n, path in files.items():
+            path.unlink(missing_ok=True)
+            if n in chosen:
+                path.write_bytes(kept[n])
+        must(*short.decode())
+        short.check_sum(answering=chosen)
+
+
+def test_enough_answers_of_the_first_kind_do_although_somebody_fell_back(short: Round) -> None:
+    fall_back(short, 5)
+    must(*short.eliminate(3))
+    must(*short.decode())
+    short.check_sum(answering=(1, 2, 3, 4))
+    assert attributes(short.folder / "aggregate.h5")["blocks"] == 3
+
+
+def test_repeating_the_plain_step_after_a_fallback_keeps_the_fallback(short: Round) -> None:
+    fall_back(short, 1)
+    assert document(short.folder / "secrets/user-01.ledger.json")["fallback"] is True
+    before = contents(short.folder)
+    for more in ((), ("--fallback",)):
+        said = must(*short.eliminate(1, *more, "--json")).json
+        assert (said["blocks"], said["fallback"]) == (2, True)
+        assert contents(short.folder) == before
+
+
+def test_a_fallback_is_for_the_second_time_and_for_the_same_survivors(short: Round, refuses: Refuses) -> None:
+    assert "has not answered yet" in refuses(2, *short.eliminate(3, "--fallback")).err
+    edit(short.folder / "survivors.json", lambda content: content["survivors"].pop())
+    for more in ((), ("--fallback",)):
+        assert "another survivor set" in refuses(77, *short.eliminate(1, *more)).err
+
+
+def test_a_user_that_is_gone_does_not_fall_back(short: Round, refuses: Refuses) -> None:
+    must("forget", short.folder, "--user", 1)
+    assert "erased its secret" in refuses(77, *short.eliminate(1, "--fallback")).err
+
+
+@pytest.mark.parametrize("kind", ["permutation", "moments"])
+def test_without_spare_answers_there_is_nothing_to_fall_back_to(
+    stages: object, refuses: Refuses, tmp_path: Path, kind: str
+) -> None:
+    from rounds import RECIPES
+
+    r = stages(RECIPES[kind]).copy("answered", tmp_path / "round")  # type: ignore[operator]
+    refuses(2, *r.eliminate(1, "--fallback"))
+    (r.folder / "elimination/user-01.h5").unlink()
+    said = refuses(69, *r.decode()).err
+    assert "2 sound answers, and 3 are needed (missing: 1, 4)" in said
+    assert "--fallback" not in said
+
+
+def test_run_falls_back_by_itself(new_round: RoundAt) -> None:
+    r = new_round(spare=0, masking=ALL, answering=(2, 3, 5))
+    must(*r.run())
+    r.check_sum(answering=(2, 3, 5))
+    assert document(r.folder / "secrets/user-02.ledger.json")["fallback"] is True
+
+
+@pytest.mark.parametrize(
+    "options", ["--spare -1", "--spare 1 --construction permutation", "--picks 2 --construction permutation",
+                "--blocks 2 --construction moments", "--blocks 2 --spare 1", "--blocks 2 --picks 1", "--picks 0"],
+)  # fmt: skip
+def test_options_of_one_construction_do_not_go_with_the_other(
+    refuses: Refuses, tmp_path: Path, options: str
+) -> None:
+    common = "--users 5 --survivors 3 --colluders 1 --top-k 10 --length 150".split()
+    refuses(2, "init", tmp_path / "round", *common, *options.split())
+    assert not (tmp_path / "round").exists()
