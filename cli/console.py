@@ -7,6 +7,7 @@ Only click is loaded here at first; rich comes when something is really drawn.
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,10 +27,15 @@ _WIDTH = 120  # of a table that goes to a file or a pipe
 HINTS = {
     "clip": "{hint}: mask with --saturate, or init with --clip",
     "disk": "compare the constructions with `topk-secagg plan`",
+    "entry": "choose one with --entry; {hint}",
     "identity": "add --identity FILE (see `topk-secagg keygen`)",
     "insecure": "{hint}: add --insecure",
-    "like": "give either --like FILE or --length L; --entry, --only and --exclude go with --like",
+    "like": "give either --like FILE or --length L; --entry, --strip-prefix, --only and --exclude go with --like",
+    "names": "check the file, --only and --exclude",
+    "no-entry": "leave out --entry; {hint}",
+    "prefix": "{hint}: add --strip-prefix {value}",
     "seed": "leave out --randomness os",
+    "session-prefix": "{hint}: init with --strip-prefix {value}",
     "top-k": "give either --top-k K or --density SHARE",
     "weight": "{hint}: init --max-weight",
 }
@@ -158,7 +164,8 @@ def fail(message: str, hint: str = "") -> None:
 
 def fail_with(error: SecAggError, before: str = "") -> None:
     """An error of the library, with a hint that names the options that help."""
-    hint = HINTS.get(error.topic, "{hint}").replace("{hint}", error.hint)
+    topic, _, value = error.topic.partition(" ")
+    hint = HINTS.get(topic, "{hint}").format(hint=error.hint, value=shlex.quote(value))
     fail(before + error.message, hint)
 
 

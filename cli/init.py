@@ -11,10 +11,10 @@ from .console import Console, answered, size
 from .options import file_option, recipients_option, required, round_argument, round_options
 
 if TYPE_CHECKING:
-    from topk_secagg.gradients.layout import Layout
-    from topk_secagg.storage.workspace import Workspace
+    import numpy.typing as npt
 
-_NAMES_SHOWN = 4
+    from topk_secagg.protocol.parameters import Parameters
+    from topk_secagg.storage.workspace import Workspace
 
 
 def start_round(
@@ -24,6 +24,7 @@ def start_round(
     like: Path | None,
     length: int | None,
     entry: str,
+    strip_prefix: str,
     only: tuple[str, ...],
     exclude: tuple[str, ...],
     insecure_seed: int | None,
@@ -34,10 +35,11 @@ def start_round(
     **options: Any,
 ) -> tuple[Workspace, bool]:
     """Choose parameters and layout, and write session.json if it is new; say what was chosen for what reason."""
+    from topk_secagg.gradients.files import read_gradient
     from topk_secagg.steps.init import choose_layout, choose_parameters, init
 
     required(users=options["users"], survivors=options["survivors"], colluders=options["colluders"])
-    layout = choose_layout(like, length, entry=entry, only=only, exclude=exclude)
+    layout = choose_layout(like, length, entry=entry, strip_prefix=strip_prefix, only=only, exclude=exclude)
     chosen = choose_parameters(layout.length, **options)
     space, new = init(
         root,
@@ -56,27 +58,23 @@ def start_round(
         console.warn(
             "U = T + 1: when only U users remain, T of them can subtract their inputs and see that of the last"
         )
-    if layout.left_out:
-        shown = ", ".join(layout.left_out[:_NAMES_SHOWN])
-        more = len(layout.left_out) - _NAMES_SHOWN
-        console.say(f"left out, not gradients: {shown}" + (f" and {more} more" if more > 0 else ""))
+    for note in layout.notes:
+        console.say(note)
     if like is not None:
-        for line in clip_lines(like, layout, entry, p.clip, p.scale):
+        for line in clip_lines(like.name, layout.flatten(read_gradient(like, entry, strip_prefix)), p):
             console.say(line)
     return space, new
 
 
-def clip_lines(like: Path, layout: Layout, entry: str, clip: float, scale: int) -> list[str]:
+def clip_lines(name: str, gradient: npt.NDArray[Any], p: Parameters) -> list[str]:
     """How the clip fits a gradient, and what one step of the quantiser is."""
     import numpy as np
 
-    from topk_secagg.gradients.files import read_gradient
-
-    largest = float(np.abs(layout.flatten(read_gradient(like, entry))).max())
-    step = f"one step of the quantiser is {1 / scale:.3g}"
-    if largest > clip:
-        return [f"the largest value of {like.name} is {largest:.4g}, beyond the clip of {clip:g}; {step}"]
-    return [f"the largest value of {like.name} is {largest:.4g}, {largest / clip:.1%} of the clip; {step}"]
+    largest = float(np.abs(gradient).max())
+    step = f"one step of the quantiser is {1 / p.scale:.3g}"
+    if largest > p.clip:
+        return [f"the largest value of {name} is {largest:.4g}, beyond the clip of {p.clip:g}; {step}"]
+    return [f"the largest value of {name} is {largest:.4g}, {largest / p.clip:.1%} of the clip; {step}"]
 
 
 @click.command("init", short_help="Start a round: write session.json.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from .options import (
     entry_option,
     file_option,
     jobs_option,
+    prefix_option,
     saturate_option,
     select_option,
     show_outcome,
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 @file_option("--gradient", ".pt, .pth, .bin, .ckpt, .safetensors, .npz or .npy.")
 @file_option("--gradients", "A folder with one gradient for every user of the round.", "DIR")
 @entry_option
+@prefix_option
 @click.option(
     "--weight",
     type=float,
@@ -94,6 +97,7 @@ def command(
 
     with console.phases() as note:
         outcome = for_each(users, step, jobs, lambda user: note("mask", user, len(users)) if len(users) > 1 else None)
+    say_notes(console, outcome.reports.values())
     for report in outcome.reports.values():
         warn_about(console, space, report)
     show_outcome(
@@ -142,6 +146,16 @@ def _lines(space: Workspace, report: MaskReport) -> list[str]:
     ]
 
 
+def say_notes(console: Console, reports: Iterable[MaskReport]) -> None:
+    """How the gradients were read, a line for all users with the same note."""
+    told: dict[str, list[int]] = {}
+    for report in reports:
+        for note in report.notes:
+            told.setdefault(note, []).append(report.user)
+    for note, users in told.items():
+        console.say(f"user {listed(users)}: {note}")
+
+
 def warn_about(console: Console, space: Workspace, report: MaskReport) -> None:
     """What a user should know beyond its X."""
     secret = space.secret_path(report.user)
@@ -161,11 +175,9 @@ def warn_about(console: Console, space: Workspace, report: MaskReport) -> None:
         )
 
 
-def kept_lines(energy: float | None) -> list[str]:
-    """How close the selection comes to the global top-K, where it is not that."""
-    if energy is None or energy == 1:
-        return []
-    return [f"it keeps {energy:.4f} of the energy of the global top-K (only this user sees this line)"]
+def kept_lines(energy: float | None, whose: str = "it keeps") -> list[str]:
+    """How close the selection comes to the global top-K, where it is not that. Only the user itself sees it."""
+    return [] if energy is None or energy == 1 else [f"{whose} {energy:.4f} of the energy of the global top-K"]
 
 
 def clipped_lines(clipped: int, clip: float) -> list[str]:

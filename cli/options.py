@@ -36,6 +36,9 @@ randomness_option = click.option(
 entry_option = click.option(
     "--entry", default="", metavar="A.B", help="The entry of a PyTorch checkpoint that holds the tensors."
 )
+prefix_option = click.option(
+    "--strip-prefix", default="", metavar="PREFIX", help="Take this off tensor names that begin with it (module.)."
+)
 select_option = click.option(
     "--select",
     type=click.Choice(["top", "random"]),
@@ -191,6 +194,7 @@ _ROUND_OPTIONS = (
     click.option("--density", type=float, metavar="SHARE", help="K as a share of L, such as 0.01."),
     file_option("--like", "A gradient of the model."),
     entry_option,
+    prefix_option,
     click.option("--only", multiple=True, metavar="PATTERN", help="Only tensors with such a name. Repeatable."),
     click.option(
         "--exclude",

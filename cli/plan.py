@@ -26,6 +26,7 @@ def command(
     like: Path | None,
     length: int | None,
     entry: str,
+    strip_prefix: str,
     only: tuple[str, ...],
     exclude: tuple[str, ...],
     insecure_seed: int | None,
@@ -49,13 +50,16 @@ def command(
     required(users=options["users"], survivors=options["survivors"], colluders=options["colluders"])
     if plot:
         _check_plot()
-    layout = choose_layout(like, length, entry=entry, only=only, exclude=exclude)
+    layout = choose_layout(like, length, entry=entry, strip_prefix=strip_prefix, only=only, exclude=exclude)
     chosen = choose_parameters(layout.length, **options)
     p = chosen.parameters
-    gradient = layout.flatten(read_gradient(like, entry)) if like else None
+    gradient = layout.flatten(read_gradient(like, entry, strip_prefix)) if like else None
+    for note in layout.notes:
+        console.say(note)
     found = plan.plan(p, gradient, plan.measure_speed(p, Path.cwd()))
     shape = ["--like", str(like)] if like else ["--length", str(length)]
     shape += ["--entry", entry] if entry else []
+    shape += ["--strip-prefix", strip_prefix] if strip_prefix else []
     shape += [word for pattern in only for word in ("--only", pattern)]
     shape += [word for pattern in exclude for word in ("--exclude", pattern)]
     shape += [] if insecure_seed is None else ["--insecure-seed", str(insecure_seed)]
@@ -75,7 +79,7 @@ def command(
         "LightSecAgg aggregates dense gradients; Theorem 1 has the paper's rates",
         "time is an estimate for `run` with all users on this machine, from a quick measurement in this folder",
         *(["energy is what the selected entries keep of the global top-K's"] if like else []),
-        *(clip_lines(like, layout, entry, p.clip, p.scale) if like else []),
+        *(clip_lines(like.name, gradient, p) if like and gradient is not None else []),
         f"to start: {paste}",
     ):
         console.line(line)

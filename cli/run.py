@@ -10,7 +10,7 @@ import click
 from .console import Console, answered, size
 from .decode import decoded_facts, decoded_lines, mean_option, output_option, warn_decoded
 from .init import start_round
-from .mask import clipped_lines, kept_lines
+from .mask import clipped_lines, kept_lines, say_notes
 from .options import (
     UserSet,
     file_option,
@@ -68,6 +68,7 @@ def command(
     like: Path | None,
     length: int | None,
     entry: str,
+    strip_prefix: str,
     max_weight: float,
     **options: Any,
 ) -> None:
@@ -112,6 +113,7 @@ def command(
         like=like,
         length=length,
         entry=entry,
+        strip_prefix=strip_prefix,
         users=users,
         max_weight=max(factors) if factors else max_weight,
         **options,
@@ -131,6 +133,7 @@ def command(
             identities=keys,
             randomness=randomness,
             entry=entry,
+            strip_prefix=strip_prefix,
             select=select,
             saturate=saturate,
             output=output,
@@ -147,13 +150,14 @@ def command(
     facts["share_bytes"] = c.share_bytes
     facts["offline_bytes"] = c.offline_bytes
     online = report.decoded.masked_payload + report.decoded.answer_payload
+    say_notes(console, report.masked)
     warn_decoded(console, report.decoded)
     console.result(
         "run",
         facts,
         f"users 1 to {users} are {files[0].name} to {files[-1].name}",
         *decoded_lines(space, report.decoded),
-        *kept_lines(facts["kept_energy"]),
+        *kept_lines(facts["kept_energy"], "every user keeps at least"),
         *clipped_lines(facts["clipped"], space.session.parameters.clip),
         f"a user sends {size(c.share_bytes * (users - 1))} offline and {size(online)} online; "
         f"a plain gradient has {size(4 * space.session.parameters.length)}",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .console import Console, answered
+from .console import users as listed
 from .options import space_argument, user_option
 
 if TYPE_CHECKING:
@@ -42,11 +43,11 @@ def command(console: Console, space: Workspace, user: int) -> None:
 @user_option
 @answered
 def forget_command(console: Console, space: Workspace, user: int) -> None:
-    """Erase the secret of a user and the plain shares that it holds, once they have done their work.
+    """Erase a user's secret, the shares that it holds, and its copies of those that it made.
 
-    That is after its answer, or when it dropped out. With X, the secret reveals the input for ever. The
-    ledger stays, so that nothing can be used twice. See docs/security.md for what deleting means on an
-    SSD.
+    Do it once they have done their work: after its answer, or when it dropped out. With X, the secret
+    reveals the input for ever. The ledger stays, so that nothing can be used twice. See docs/security.md
+    for what deleting means on an SSD.
 
     \b
     Example:
@@ -57,6 +58,12 @@ def forget_command(console: Console, space: Workspace, user: int) -> None:
     report = forget(space, user)
     console.result(
         "forget",
-        {"session": space.session.id, "user": user, "erased": [str(path) for path in report.erased]},
+        {
+            "session": space.session.id,
+            "user": user,
+            "erased": [str(path) for path in report.erased],
+            "needed_by": report.needed_by,
+        },
         f"user {user} erased {len(report.erased)} files; its ledger stays",
+        *([f"its shares for user {listed(report.needed_by)}, who have not answered, stay"] if report.needed_by else []),
     )

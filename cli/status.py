@@ -91,8 +91,8 @@ def _show(console: Console, space: Workspace, found: Status, user: int | None) -
     console.line(f"session {space.session.fingerprint}, {space.session.parameters.summary()}")
     rows = []
     for u in found.users:
-        lacking = [m for m in space.users() if m not in u.holds]
-        shares = f"all {N}" if not lacking else f"{len(u.holds)}, lacks {listed(lacking)}"
+        lacking = [m for m in space.users() if m not in (u.holds or [])]
+        shares = f"all {N}" if not lacking else f"lacks {listed(lacking)}" if u.holds is not None else ""
         survivor = "" if u.survivor is None else "yes" if u.survivor else "dropped out"
         confirmed = ["yes" if u.confirmed else ""] if space.session.confirm else []
         rows.append([str(u.user), shares, u.masked, survivor, *confirmed, u.answered])

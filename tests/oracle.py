@@ -164,9 +164,7 @@ def shares(
         [
             (
                 interpolated_vectors(nodes, [*blocks, *z[i]], x, q),
-                interpolated_vectors(
-                    nodes, [*([mask * v % q for v in b] for b in blocks), *z_tilde[i]], x, q
-                ),
+                interpolated_vectors(nodes, [*([mask * v % q for v in b] for b in blocks), *z_tilde[i]], x, q),
             )
             for i, (blocks, mask) in enumerate(rows)
         ]
@@ -334,8 +332,7 @@ def decode_moments(
     """[b][j]: the value at beta_b of the polynomial through all the answers for the group of bucket b."""
     nodes = [alpha[n - 1] for n in answers]
     return [
-        interpolated_vectors(nodes, [y[b // D] for y in answers.values()], points[b], q)
-        for b in range(len(points))
+        interpolated_vectors(nodes, [y[b // D] for y in answers.values()], points[b], q) for b in range(len(points))
     ]
 
 
@@ -361,9 +358,7 @@ def recover(moments: Vector, n: int, t: int, gamma: int, q: int) -> Vector | Non
     if c is None:
         return None
     roots = [pow(gamma, k, q) for k in range(n)]
-    places = [
-        k for k, x in enumerate(roots) if (pow(x, v, q) - sum(c[j] * pow(x, j, q) for j in range(v))) % q == 0
-    ]
+    places = [k for k, x in enumerate(roots) if (pow(x, v, q) - sum(c[j] * pow(x, j, q) for j in range(v))) % q == 0]
     values = solved([[pow(roots[k], j, q) for k in places] for j in range(len(moments))], moments, q)
     if values is None:
         return None

@@ -107,15 +107,15 @@ def must(*args: object) -> Result:
 
 def shell(*args: object, **how: Any) -> subprocess.CompletedProcess[str]:
     """The installed command, in a process of its own."""
-    return _process([SCRIPT, *map(str, args)], **how)
+    return process([SCRIPT, *map(str, args)], **how)
 
 
 def python(code: str, *args: object, **how: Any) -> subprocess.CompletedProcess[str]:
     """A few lines of Python in a process of their own."""
-    return _process([sys.executable, "-c", code, *map(str, args)], **how)
+    return process([sys.executable, "-c", code, *map(str, args)], **how)
 
 
-def _process(command: Sequence[object], **how: Any) -> subprocess.CompletedProcess[str]:
+def process(command: Sequence[object], **how: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, **how)  # type: ignore[call-overload]
 
 
@@ -183,10 +183,7 @@ class Recipe:
 
 RECIPES = {
     recipe.name: recipe
-    for recipe in (
-        Recipe("permutation"),
-        Recipe("moments", construction="moments", picks=2, top_k=10, length=150),
-    )
+    for recipe in (Recipe("permutation"), Recipe("moments", construction="moments", picks=2, top_k=10, length=150))
 }
 
 

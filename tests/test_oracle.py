@@ -201,9 +201,7 @@ class Coalition:
                 for u, a in enumerate(self.alpha):
                     held = {m: dealt[m][u] for m in U1}
                     some = {m: masked[m] for m in U1}
-                    seen += oracle.answer_moments(
-                        some, held, a, self.points, D, self.P, self.W, self.gamma, self.q
-                    )
+                    seen += oracle.answer_moments(some, held, a, self.points, D, self.P, self.W, self.gamma, self.q)
             for j in range(self.W):
                 counts[j][tuple(v[j] for v in seen)] += 1
         return counts

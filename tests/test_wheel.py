@@ -86,9 +86,7 @@ def test_nothing_else_of_the_project_is_in_the_wheel(wheel: Path) -> None:
 def test_the_wheel_names_the_command_and_the_licence(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         info = {
-            name.split("/", 1)[1]: archive.read(name).decode()
-            for name in archive.namelist()
-            if "dist-info" in name
+            name.split("/", 1)[1]: archive.read(name).decode() for name in archive.namelist() if "dist-info" in name
         }
     assert "topk-secagg = topk_secagg_cli.__main__:main" in info["entry_points.txt"]
     assert "License-Expression: MIT" in info["METADATA"]
@@ -121,15 +119,7 @@ def alone(unpacked: Path) -> dict[str, str]:
 def test_a_round_runs_from_the_wheel_alone(unpacked: Path, tmp_path: Path) -> None:
     options = ["--survivors", "3", "--colluders", "1", "--top-k", "2", "--drop-masking", "5"]
     gradients = shutil.copytree(ROOT / "fixtures" / "example", tmp_path / "gradients")
-    command = [
-        "run",
-        tmp_path / "round",
-        "--gradients",
-        gradients,
-        *options,
-        "--output",
-        tmp_path / "sum.npy",
-    ]
+    command = ["run", tmp_path / "round", "--gradients", gradients, *options, "--output", tmp_path / "sum.npy"]
     end = subprocess.run(
         [sys.executable, "-P", "-c", ROUND, unpacked, *command],
         cwd=tmp_path,

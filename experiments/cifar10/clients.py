@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import avg_pool2d, cross_entropy
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import cifar
@@ -64,22 +63,27 @@ class Model:
     def __init__(self, seed: int) -> None:
         torch.manual_seed(seed)
         self.network = resnet20().to(memory_format=torch.channels_last)
-        self.weights = parameters_to_vector(self.network.parameters()).detach().clone()
+        self.weights = self._weights()
         self.statistics = self._statistics()
 
     def _buffers(self) -> list[Tensor]:
         return [buffer for buffer in self.network.buffers() if buffer.is_floating_point()]
+
+    def _weights(self) -> Tensor:
+        return torch.cat([p.detach().reshape(-1) for p in self.network.parameters()])
 
     def _statistics(self) -> Tensor:
         return torch.cat(self._buffers()).clone()
 
     def load(self) -> None:
         """Put the common weights and statistics into the network."""
-        vector_to_parameters(self.weights.clone(), self.network.parameters())
-        for buffer, value in zip(
-            self._buffers(), self.statistics.split([b.numel() for b in self._buffers()]), strict=True
-        ):
-            buffer.copy_(value)
+        with torch.no_grad():
+            for values, tensors in (
+                (self.weights, list(self.network.parameters())),
+                (self.statistics, self._buffers()),
+            ):
+                for tensor, part in zip(tensors, values.split([t.numel() for t in tensors]), strict=True):
+                    tensor.copy_(part.reshape(tensor.shape))
 
     def train(
         self, images: Images, own: npt.NDArray[np.int64], rate: float, rng: np.random.Generator
@@ -96,7 +100,7 @@ class Model:
             loss.backward()
             optimiser.step()
             losses.append(loss.item())
-        moved = parameters_to_vector(self.network.parameters()).detach() - self.weights
+        moved = self._weights() - self.weights
         return moved.double().numpy(), self._statistics(), float(np.mean(losses))
 
     @torch.no_grad()
@@ -120,8 +124,3 @@ class Model:
 def flat(named: dict[str, Tensor]) -> Vector:
     """The inverse of `Model.named`."""
     return torch.cat([tensor.reshape(-1) for tensor in named.values()]).numpy()
-
-
-def network_of(module: nn.Module) -> int:
-    """L."""
-    return sum(p.numel() for p in module.parameters())

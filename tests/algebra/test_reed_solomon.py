@@ -72,6 +72,16 @@ def test_beyond_the_limit_nothing_is_named_or_the_others_really_agree(spare):
         assert wrong_positions(alpha, words, dimension, q) is None
 
 
+@pytest.mark.parametrize("q", PRIMES)
+def test_users_that_are_wrong_in_different_columns_count_together(q):
+    alpha = list(range(3, 11))
+    for wrong, named in (({0: [0], 1: [5]}, [0, 5]), ({0: [0, 1], 1: [5]}, None), ({0: [0, 1], 1: [4, 5]}, None)):
+        words = codewords(np.random.default_rng(7), alpha, 4, 2, q)
+        for column, users in wrong.items():
+            words[users, column] = (words[users, column].astype(np.uint64) + 1) % q
+        assert wrong_positions(alpha, words, 4, q) == named
+
+
 def test_a_hundred_users_are_no_trouble():
     rng = np.random.default_rng(6)
     q, alpha = 2**32 - 5, list(range(70, 170))

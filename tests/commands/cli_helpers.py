@@ -109,9 +109,7 @@ def steps(
     }
 
 
-def play(
-    folder: Path, upto: str = "decoded", after: Callable[[str], None] = lambda _: None, **how: Any
-) -> Path:
+def play(folder: Path, upto: str = "decoded", after: Callable[[str], None] = lambda _: None, **how: Any) -> Path:
     """Run a round up to a stage; `after` is told of each."""
     for stage, commands in steps(folder, **how).items():
         for command in commands:
@@ -124,20 +122,13 @@ def play(
 
 def shell(*args: object, **how: Any) -> subprocess.CompletedProcess[str]:
     """The installed command, in a process of its own."""
-    return subprocess.run(
-        [SCRIPT, *map(str, args)], capture_output=True, text=True, timeout=100, check=False, **how
-    )
+    return subprocess.run([SCRIPT, *map(str, args)], capture_output=True, text=True, timeout=100, check=False, **how)
 
 
 def python(code: str, *args: object, **how: Any) -> subprocess.CompletedProcess[str]:
     """A few lines of Python in a process of their own."""
     return subprocess.run(
-        [sys.executable, "-c", code, *map(str, args)],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-        **how,
+        [sys.executable, "-c", code, *map(str, args)], capture_output=True, text=True, timeout=100, check=False, **how
     )
 
 

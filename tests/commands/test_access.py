@@ -234,7 +234,9 @@ class TestConfirmations:
         assert "already confirmed another" in refuses(77, *frozen.eliminate(2)).err
         must(*frozen.confirm(5))  # which has confirmed nothing here yet
 
-    def test_confirming_makes_sense_only_with_keys(self, round_at: RoundAt, new_round: RoundAt, refuses: Refuses) -> None:
+    def test_confirming_makes_sense_only_with_keys(
+        self, round_at: RoundAt, new_round: RoundAt, refuses: Refuses
+    ) -> None:
         for sealed in (False, True):
             r = round_at("frozen", f"sealed-{sealed}", sealed=sealed)
             refuses(2, *r.confirm(1))

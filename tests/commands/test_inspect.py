@@ -11,18 +11,7 @@ import h5py
 import numpy as np
 import pytest
 
-from .cli_helpers import (
-    RunCli,
-    attributes,
-    contents,
-    datasets,
-    edit,
-    flip,
-    gradient,
-    must,
-    placed,
-    write_document,
-)
+from .cli_helpers import RunCli, attributes, contents, datasets, edit, flip, gradient, must, placed, write_document
 from .conftest import Refuses, RoundAt
 
 KINDS = {
@@ -119,9 +108,7 @@ def test_values_of_public_files_are_shown(run_cli: RunCli, round_at: RoundAt, ki
 def test_rates_of_x_and_y_stand_beside_the_theorem(run_cli: RunCli, round_at: RoundAt) -> None:
     folder = round_at("decoded")
     masked = described(run_cli, folder / KINDS["masked"])
-    assert masked["payload_bytes"] == sum(
-        array.nbytes for array in datasets(folder / KINDS["masked"]).values()
-    )
+    assert masked["payload_bytes"] == sum(array.nbytes for array in datasets(folder / KINDS["masked"]).values())
     assert masked["R1"] == pytest.approx(masked["payload_bytes"] * 8 / 32 / 4, rel=1e-6)
     assert masked["R1_theorem"] == pytest.approx((2 + np.log(6) / np.log(2**32 - 5)) / 4)
     answer = described(run_cli, folder / KINDS["elimination"])
@@ -129,9 +116,7 @@ def test_rates_of_x_and_y_stand_beside_the_theorem(run_cli: RunCli, round_at: Ro
 
 
 @pytest.mark.parametrize("kind", ARTIFACTS)
-def test_a_changed_value_is_shown_as_damage_with_exit_65(
-    run_cli: RunCli, round_at: RoundAt, kind: str
-) -> None:
+def test_a_changed_value_is_shown_as_damage_with_exit_65(run_cli: RunCli, round_at: RoundAt, kind: str) -> None:
     folder = round_at("decoded")
     path = folder / KINDS[kind]
     for name, (start, size) in placed(path).items():
@@ -184,9 +169,7 @@ def test_a_file_away_from_its_round_says_that_the_session_was_not_checked(
     assert described(run_cli, path)["session_checked"] is False
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"rubbish", bytes(5000), b"\x89HDF\r\n\x1a\n", b"{}", b"[1]", b"null"]
-)
+@pytest.mark.parametrize("content", [b"", b"rubbish", bytes(5000), b"\x89HDF\r\n\x1a\n", b"{}", b"[1]", b"null"])
 @pytest.mark.parametrize("suffix", [".h5", ".json", ""])
 def test_a_foreign_file_is_refused(refuses: Refuses, tmp_path: Path, content: bytes, suffix: str) -> None:
     path = tmp_path / f"file{suffix}"
@@ -211,9 +194,7 @@ class TestHostileFiles:
     """Files that were made to trouble whoever looks at them."""
 
     @pytest.mark.parametrize("survivors", [3, None, [1], [None], ["user"], [{}], {"user": 1}], ids=str)
-    def test_survivors_that_are_no_list_of_users(
-        self, run_cli: RunCli, round_at: RoundAt, survivors: object
-    ) -> None:
+    def test_survivors_that_are_no_list_of_users(self, run_cli: RunCli, round_at: RoundAt, survivors: object) -> None:
         path = round_at("decoded") / "survivors.json"
         edit(path, lambda document: document.update(survivors=survivors))
         result = run_cli("inspect", path)
@@ -221,9 +202,7 @@ class TestHostileFiles:
         assert "a bug" not in result.err
 
     @pytest.mark.parametrize("kind", ["survivors", "ledger"])
-    def test_a_document_without_its_keys_is_not_intact(
-        self, run_cli: RunCli, round_at: RoundAt, kind: str
-    ) -> None:
+    def test_a_document_without_its_keys_is_not_intact(self, run_cli: RunCli, round_at: RoundAt, kind: str) -> None:
         path = round_at("decoded") / KINDS[kind]
         edit(path, lambda document: document.pop("masked" if kind == "ledger" else "survivors"))
         assert run_cli("inspect", path).code == 65
@@ -307,10 +286,7 @@ def test_a_share_is_checked_row_by_row(run_cli: RunCli, round_at: RoundAt) -> No
 
 def test_the_reported_session_is_the_digest_of_session_json(run_cli: RunCli, round_at: RoundAt) -> None:
     folder = round_at("decoded")
-    assert (
-        described(run_cli, folder / "session.json")["session"]
-        == attributes(folder / "aggregate.h5")["session"]
-    )
+    assert described(run_cli, folder / "session.json")["session"] == attributes(folder / "aggregate.h5")["session"]
     assert (
         json.loads((folder / "survivors.json").read_text())["session"]
         == must("inspect", folder / "survivors.json", "--json").json["files"][0]["session"]

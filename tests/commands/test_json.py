@@ -71,18 +71,14 @@ def test_json_is_exactly_one_object_with_a_schema(run_cli: RunCli, round_at: Rou
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_json_names_the_session_and_says_whether_it_is_insecure(
-    run_cli: RunCli, round_at: RoundAt, name: str
-) -> None:
+def test_json_names_the_session_and_says_whether_it_is_insecure(run_cli: RunCli, round_at: RoundAt, name: str) -> None:
     found = run_cli(*call(name, round_at), "--json").json
     assert len(bytes.fromhex(found["session"])) == 32
     assert found["insecure"] is False
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_json_and_quiet_together_still_print_the_object(
-    run_cli: RunCli, round_at: RoundAt, name: str
-) -> None:
+def test_json_and_quiet_together_still_print_the_object(run_cli: RunCli, round_at: RoundAt, name: str) -> None:
     result = run_cli(*call(name, round_at), "--json", "-q")
     assert result.json["schema"] == f"topk-secagg/{name}/1"
 
@@ -125,9 +121,7 @@ def on_a_terminal(*args: object) -> tuple[int, str]:
     """Both outputs on a pseudo-terminal: the exit code, and all that appears there."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "FORCE_COLOR": "1"}
-    process = subprocess.Popen(
-        [SCRIPT, *map(str, args)], stdout=theirs, stderr=theirs, stdin=theirs, env=environment
-    )
+    process = subprocess.Popen([SCRIPT, *map(str, args)], stdout=theirs, stderr=theirs, stdin=theirs, env=environment)
     os.close(theirs)
     seen = b""
     while True:
@@ -180,9 +174,7 @@ def test_a_folder_whose_name_means_something_elsewhere_is_just_a_folder(
 ) -> None:
     folder = round_at("masked", name)
     assert run_cli("freeze", folder).code == 0
-    assert run_cli("inspect", folder / "session.json").out.startswith(
-        f"{folder}/session.json: session, intact"
-    )
+    assert run_cli("inspect", folder / "session.json").out.startswith(f"{folder}/session.json: session, intact")
     assert run_cli("eliminate", folder, "--user", 1).code == 0
 
 

@@ -177,7 +177,9 @@ class TestFiles:
 
 @both
 class TestTheSum:
-    @pytest.mark.parametrize("changes", [{}, {"field": 65521}, {"field": 12289, "survivors": 4, "colluders": 2}], ids=str)
+    @pytest.mark.parametrize(
+        "changes", [{}, {"field": 65521}, {"field": 12289, "survivors": 4, "colluders": 2}], ids=str
+    )
     def test_run_gives_the_plain_sum_bit_by_bit(self, new_round: RoundAt, tmp_path: Path, changes: object) -> None:
         """The single commands do too: every round that these tests copy was checked when it was made."""
         r = new_round(answering=(1, 2, 3, 4), **changes)  # type: ignore[arg-type]
@@ -287,7 +289,12 @@ class TestInsecureSeed:
     def test_everybody_in_such_a_round_is_warned_even_when_quiet(self, new_round: RoundAt) -> None:
         r = new_round(seed=7)
         commands = [command for stage in r.commands().values() for command in stage]
-        for command in (*commands, ("audit", r.folder), ("audit", r.folder, "--json"), (*new_round("b", seed=7).run(),)):
+        for command in (
+            *commands,
+            ("audit", r.folder),
+            ("audit", r.folder, "--json"),
+            (*new_round("b", seed=7).run(),),
+        ):
             result = must(*command, "-q")
             assert result.err.count("drawn from a public seed: anyone can unmask it") == 1, command
 

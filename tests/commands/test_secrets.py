@@ -3,86 +3,59 @@
 from __future__ import annotations
 
 import base64
-import json
 import os
 import shutil
 import sys
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from rounds import RECIPES, Round, attributes, call, contents, datasets, document, edit, leftovers, must, python
 
-from .cli_helpers import (
-    ANSWERING,
-    EXAMPLE_OPTIONS,
-    MASKING,
-    SYMBOLS,
-    USERS,
-    RunCli,
-    aggregate,
-    attributes,
-    contents,
-    datasets,
-    edit,
-    gradient,
-    invoke,
-    leftovers,
-    must,
-    play,
-    python,
-    sparse_top,
-    words,
-)
-from .conftest import Refuses, RoundAt
-
-# five users, 2^20 steps per unit: multiples of 2^-20 are quantised exactly
-EXACT = (*EXAMPLE_OPTIONS, "--clip", "409.5998")
-SCALE = 2**20
+from .conftest import Refuses, RoundAt, both
 
 PUBLIC = ("session.json", "survivors.json", "aggregate.h5", "masked/", "elimination/")
+Q = 4281076801
 
 
-def ledger(folder: Path, user: int = 1) -> dict[str, str | None]:
-    content: dict[str, str | None] = json.loads((folder / f"secrets/user-{user:02}.ledger.json").read_text())
-    return content
+def ledger(r: Round, user: int = 1) -> Any:
+    return document(r.folder / f"secrets/user-{user:02}.ledger.json")
 
 
-LENGTH = 64
+def doubled(r: Round, user: int, folder: Path) -> Path:
+    """Twice the gradient of a user: another input at the same places."""
+    np.save(folder / "doubled.npy", 2 * np.load(r.gradient(user)))
+    return folder / "doubled.npy"
 
 
-@pytest.fixture(scope="module")
-def transcript(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+@pytest.fixture(scope="module", params=["permutation", "moments"])
+def transcript(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A round with -v, again with --json, all its files inspected: the folder, and what was said."""
-    base = tmp_path_factory.mktemp("transcript")
-    rng = np.random.default_rng(3)
-    for n in USERS:
-        np.save(base / f"g{n}.npy", rng.uniform(0.25, 1, LENGTH).astype(np.float32))
-    options = words(f"--users 5 --survivors 3 --colluders 1 --top-k 8 --length {LENGTH}")
-    folder, said = base / "round", []
+    base, recipe = tmp_path_factory.mktemp("transcript"), RECIPES[request.param]
+    recipe = replace(recipe, length=64, top_k=8) if request.param == "permutation" else recipe
+    r = Round(recipe, base / "round", base / "inputs").prepare()
+    said = []
 
     def say(*args: object) -> None:
         result = must(*args)
         said.append(result.out + result.err)
 
-    say("init", folder, *options, "-v")
-    for n in USERS:
-        say("offline", folder, "--user", n, "-v")
-        say("offline", folder, "--user", n, "--json")
-    for n in MASKING:
-        mask = ("mask", folder, "--user", n, "--gradient", base / f"g{n}.npy")
-        say(*mask, "-v")
-        say(*mask, "--json", "-v")
+    for commands in r.commands().values():
+        for command in commands:
+            say(*command, "-v")
+            say(*command, "--json", "-v")
     for flag in ("-v", "--json"):
-        say("freeze", folder, flag)
-        for n in ANSWERING:
-            say("eliminate", folder, "--user", n, flag)
-        say("decode", folder, flag)
-        for name in contents(folder):
-            say("inspect", folder / name, flag)
-    say("run", base / "run", "--gradients", base, *options[2:-2], "-v")
-    return folder, "".join(said)
+        say("inspect", *(r.folder / name for name in contents(r.folder)), flag)
+        say("status", r.folder, "--user", 1, flag)
+        say("audit", r.folder, flag)
+    say(*r.elsewhere(base / "run").run("-v"))
+    for n in (1, 5):
+        say("forget", shutil.copytree(r.folder, base / f"copy-{n}"), "--user", n, "-v")
+    return r.folder, "".join(said)
 
 
 class TestNothingSecretIsShown:
@@ -91,45 +64,37 @@ class TestNothingSecretIsShown:
         """Masks, and the symbols of shares; small ones are left out, since sizes and counts are shown."""
         numbers: set[int] = set()
         for path in [*folder.glob("secrets/*.h5"), *folder.glob("shares/*/*.h5")]:
-            found = datasets(path)
-            for name in ("mask", "f", "h"):
-                if name in found:
-                    numbers |= set(found[name].reshape(-1)[:2000].tolist())
+            for name, array in datasets(path).items():
+                if name in ("mask", "f", "h", "g"):
+                    numbers |= set(array.reshape(-1)[:2000].tolist())
+        assert len(numbers) > 100
         return {number for number in numbers if number > 10**7}
 
-    def test_no_mask_and_no_share_is_printed(self, transcript: tuple[Path, str]) -> None:
+    def test_no_mask_share_place_or_key_is_printed(self, transcript: tuple[Path, str]) -> None:
         folder, said = transcript
         printed = {int(word) for word in "".join(c if c.isdigit() else " " for c in said).split()}
         assert printed & self.secret_numbers(folder) == set()
-
-    def test_no_place_is_printed(self, transcript: tuple[Path, str]) -> None:
-        folder, said = transcript
         for path in folder.glob("secrets/*.h5"):
-            place = datasets(path)["place"].tolist()
+            found = datasets(path)
+            place, key = found["place"].tolist(), found["key"].tobytes()
             for start in range(len(place) - 3):
                 assert ", ".join(map(str, place[start : start + 4])) not in said
-
-    def test_no_key_is_printed(self, transcript: tuple[Path, str]) -> None:
-        folder, said = transcript
-        for path in folder.glob("secrets/*.h5"):
-            key = datasets(path)["key"].tobytes()
             for text in (key.hex(), base64.b64encode(key).decode(), str(key), str(list(key))[1:-1]):
                 assert text[:16] not in said
 
     def test_no_secret_is_in_a_public_file(self, transcript: tuple[Path, str]) -> None:
         folder, _ = transcript
         public = [file for name, (file, _) in contents(folder).items() if name.startswith(PUBLIC)]
-        assert len(public) == 3 + len(MASKING) + len(ANSWERING)
+        assert len(public) == 3 + 4 + 3
         everything = b"".join(public)
         for path in folder.glob("secrets/*.h5"):
             found = datasets(path)
             key = found["key"].tobytes()
             for text in (key, key.hex().encode(), base64.b64encode(key)):
                 assert text[:8] not in everything
-            for name, run in (("place", 4), ("mask", 2)):  # so many that chance does not make them
-                symbols = found[name].astype("<u4")
-                for start in range(0, symbols.size, run):
-                    assert symbols[start : start + run].tobytes() not in everything
+            for name, run in (("place", 8), ("mask", 2)):  # so many that chance does not make them
+                for start in range(0, found[name].size - run + 1, run):
+                    assert found[name][start : start + run].tobytes() not in everything
 
     def test_the_search_would_find_a_leak(self, transcript: tuple[Path, str]) -> None:
         """The twin: the same search over what --reveal prints, and over the secret files."""
@@ -151,108 +116,97 @@ def die_instead_of_renaming(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     for function in ("replace", "rename"):
         real = getattr(os, function)
 
-        def fatal(source: object, target: object, real: object = real, **how: object) -> None:
+        def fatal(source: object, target: object, real: Any = real, **how: object) -> None:
             if str(target).endswith(name):
                 raise Died
-            real(source, target, **how)  # type: ignore[operator]
+            real(source, target, **how)
 
         monkeypatch.setattr(os, function, fatal)
 
 
 class TestTheLedgerComesFirst:
-    def test_x_is_in_the_ledger_before_it_appears(
-        self, round_at: RoundAt, refuses: Refuses, run_cli: RunCli, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        folder = round_at("offline")
+    @both
+    @pytest.mark.parametrize(
+        ("stage", "step", "file", "line"),
+        [
+            ("offline", "mask", "masked/user-01.h5", "masked"),
+            ("masked", "freeze", "survivors.json", "frozen"),
+            ("frozen", "eliminate", "elimination/user-01.h5", "answered"),
+        ],
+    )
+    def test_what_is_sent_is_in_the_ledger_before_it_appears(
+        self, round_at: RoundAt, refuses: Refuses, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+        stage: str, step: str, file: str, line: str,
+    ) -> None:  # fmt: skip
+        r = round_at(stage)
         with monkeypatch.context() as patch:
-            die_instead_of_renaming(patch, "masked/user-01.h5")
+            die_instead_of_renaming(patch, file)
             with pytest.raises(Died):
-                invoke("mask", folder, "--user", 1, "--gradient", gradient(1))
-        assert not (folder / "masked/user-01.h5").exists()
-        recorded = ledger(folder)["masked"]
+                call(*r.step(step))
+        assert not (r.folder / file).exists()
+        recorded = ledger(r)[line]
         assert recorded is not None
-        refuses(77, "mask", folder, "--user", 1, "--gradient", gradient(2))
-        assert run_cli("mask", folder, "--user", 1, "--gradient", gradient(1)).code == 0
-        assert attributes(folder / "masked/user-01.h5")["sha256"] == recorded
+        if step == "mask":
+            refuses(77, *r.mask(1, gradient=doubled(r, 1, tmp_path)))
+        elif step == "freeze":
+            refuses(77, *r.freeze("--only", "1-3"))
+        else:
+            frozen = (r.folder / "survivors.json").read_bytes()
+            edit(r.folder / "survivors.json", lambda content: content["survivors"].pop())
+            refuses(77, *r.eliminate(1))
+            (r.folder / "survivors.json").write_bytes(frozen)
+        must(*r.step(step))
+        assert ledger(r)[line] == recorded
 
-    def test_the_survivor_set_is_in_the_ledger_before_y_appears(
-        self, round_at: RoundAt, refuses: Refuses, run_cli: RunCli, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        folder = round_at("frozen")
-        with monkeypatch.context() as patch:
-            die_instead_of_renaming(patch, "elimination/user-01.h5")
-            with pytest.raises(Died):
-                invoke("eliminate", folder, "--user", 1)
-        assert not (folder / "elimination/user-01.h5").exists()
-        recorded = ledger(folder)["answered"]
-        assert recorded is not None
-        frozen = (folder / "survivors.json").read_bytes()
-        edit(folder / "survivors.json", lambda document: document["survivors"].pop())
-        refuses(77, "eliminate", folder, "--user", 1)
-        (folder / "survivors.json").write_bytes(frozen)
-        assert run_cli("eliminate", folder, "--user", 1).code == 0
-        assert attributes(folder / "elimination/user-01.h5")["survivors"] == recorded
-
-    @pytest.mark.parametrize(("stage", "step"), [("offline", "mask"), ("frozen", "eliminate")])
+    @pytest.mark.parametrize(
+        ("stage", "step", "public"),
+        [("offline", "mask", "masked"), ("masked", "freeze", ""), ("frozen", "eliminate", "elimination")],
+    )
     def test_the_ledger_is_on_the_disk_before_the_file_gets_its_name(
-        self, round_at: RoundAt, monkeypatch: pytest.MonkeyPatch, stage: str, step: str
+        self, round_at: RoundAt, monkeypatch: pytest.MonkeyPatch, stage: str, step: str, public: str
     ) -> None:
         """Synced: the ledger, then its folder, and only then is the public file renamed."""
-        folder = round_at(stage)
+        r = round_at(stage)
+        name, parent = ("user-01.h5", public) if public else ("survivors.json", r.folder.name)
         events: list[tuple[str, str]] = []
-
-        def sync(fd: int) -> None:
-            events.append(("sync", Path(f"/proc/self/fd/{fd}").readlink().name))
-
         real = os.replace
 
         def replace(source: object, target: object) -> None:
             events.append(("rename", "/".join(Path(str(target)).parts[-2:])))
             real(source, target)  # type: ignore[arg-type]
 
-        monkeypatch.setattr(os, "fsync", sync)
-        monkeypatch.setattr(os, "replace", replace)
-        more = ("--gradient", gradient(1)) if step == "mask" else ()
-        assert invoke(step, folder, "--user", 1, *more) == 0
-        public = "masked" if step == "mask" else "elimination"
-        at_ledger = events.index(("rename", "secrets/user-01.ledger.json"))
-        at_public = events.index(("rename", f"{public}/user-01.h5"))
-        assert any(what == "sync" and ".user-01.ledger.json." in name for what, name in events[:at_ledger]), (
-            events
+        monkeypatch.setattr(
+            os, "fsync", lambda fd: events.append(("sync", Path(f"/proc/self/fd/{fd}").readlink().name))
         )
+        monkeypatch.setattr(os, "replace", replace)
+        must(*r.step(step))
+        at_ledger = events.index(("rename", "secrets/user-01.ledger.json"))
+        at_public = events.index(("rename", f"{parent}/{name}"))
+        assert any(what == "sync" and ".user-01.ledger.json." in file for what, file in events[:at_ledger]), events
         assert ("sync", "secrets") in events[at_ledger:at_public]
-        assert any(what == "sync" and ".user-01.h5." in name for what, name in events[:at_public])
-        assert ("sync", public) in events[at_public:]
+        assert any(what == "sync" and f".{name}." in file for what, file in events[:at_public])
+        assert ("sync", parent) in events[at_public:]
 
-    def test_the_secret_is_on_the_disk_before_any_share(
-        self, round_at: RoundAt, run_cli: RunCli, monkeypatch: pytest.MonkeyPatch
+    @both
+    def test_the_secret_is_on_the_disk_before_any_share_and_all_shares_before_x(
+        self, round_at: RoundAt, refuses: Refuses, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        folder = round_at("init")
+        r = round_at("init")
         with monkeypatch.context() as patch:
             die_instead_of_renaming(patch, "secrets/user-01.h5")
             with pytest.raises(Died):
-                invoke("offline", folder, "--user", 1)
-        assert list(folder.glob("shares/*/*")) == []
+                call(*r.offline(1))
+        assert list(r.folder.glob("shares/*/*")) == []
         with monkeypatch.context() as patch:
             die_instead_of_renaming(patch, "shares/user-03/from-01.h5")
             with pytest.raises(Died):
-                invoke("offline", folder, "--user", 1)
-        sharing = attributes(folder / "secrets/user-01.h5")["sharing"]
-        assert ledger(folder)["shared"] is None
-        assert leftovers(folder) == []
-        assert run_cli("offline", folder, "--user", 1).code == 0
-        for path in folder.glob("shares/*/from-01.h5"):
-            assert attributes(path)["sharing"] == sharing
-
-    def test_masking_before_all_shares_are_written_is_refused(
-        self, round_at: RoundAt, refuses: Refuses, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        folder = round_at("init")
-        with monkeypatch.context() as patch:
-            die_instead_of_renaming(patch, "from-01.h5")
-            with pytest.raises(Died):
-                invoke("offline", folder, "--user", 1)
-        refuses(66, "mask", folder, "--user", 1, "--gradient", gradient(1))
+                call(*r.offline(1))
+        sharing = attributes(r.folder / "secrets/user-01.h5")["sharing"]
+        assert ledger(r)["shared"] is None
+        assert leftovers(r.folder) == []
+        assert "not complete" in refuses(66, *r.mask(1)).err
+        must(*r.offline(1))
+        assert {attributes(path)["sharing"] for path in r.folder.glob("shares/*/from-01.h5")} == {sharing}
 
 
 class TestEveryMomentToDie:
@@ -266,7 +220,7 @@ class TestEveryMomentToDie:
             return bool(writes) and str(folder) in str(details[0])
         return event in ("os.rename", "os.remove", "os.mkdir") and str(folder) in str(details[0])
 
-    def killed_at(self, moment: int, folder: Path, *args: object) -> bool:
+    def killed_at(self, moment: int, r: Round, step: str) -> bool:
         """Fork, run the command, and end without clean-up at the given event below the folder."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # forking beside idle threads is fine here
@@ -277,65 +231,41 @@ class TestEveryMomentToDie:
 
         def watch(event: str, details: tuple[object, ...]) -> None:
             nonlocal left
-            if self.counts(event, details, folder):
+            if self.counts(event, details, r.folder):
                 if not left:
                     os._exit(42)
                 left -= 1
 
         sys.addaudithook(watch)
-        os._exit(invoke(*args, "-q"))
+        os._exit(call(*r.step(step), "-q").code)
 
-    def moments(self, source: Path, folder: Path, *args: object) -> Iterator[int]:
+    def moments(self, r: Round, step: str) -> Iterator[int]:
         """Every moment at which the command can be killed, each in a fresh copy of the round."""
+        source = r.folder.rename(r.folder.with_name("source"))
         for moment in range(1000):
-            shutil.rmtree(folder, ignore_errors=True)
-            shutil.copytree(source, folder)
-            if not self.killed_at(moment, folder, *args):
+            shutil.rmtree(r.folder, ignore_errors=True)
+            shutil.copytree(source, r.folder)
+            if not self.killed_at(moment, r, step):
                 assert moment >= 4, "the events were not noticed"
                 return
             yield moment
 
     @pytest.mark.parametrize(
-        ("before", "after", "step"),
+        ("stage", "step", "files", "line"),
         [
-            ("init", "offline", "offline"),
-            ("offline", "masked", "mask"),
-            ("masked", "frozen", "freeze"),
-            ("frozen", "answered", "eliminate"),
-            ("answered", "decoded", "decode"),
+            ("offline", "mask", "masked/*", "masked"),
+            ("masked", "freeze", "*survivors*", "frozen"),
+            ("frozen", "eliminate", "elimination/*", "answered"),
         ],
     )
-    def test_repeating_the_step_gives_the_very_same_files(
-        self, seeded_stages: Path, tmp_path: Path, before: str, after: str, step: str
+    def test_whatever_is_in_a_public_folder_is_always_in_the_ledger(
+        self, round_at: RoundAt, stage: str, step: str, files: str, line: str
     ) -> None:
-        folder = tmp_path / "round"
-        own = {"offline": ("--user", 1), "mask": ("--user", 1, "--gradient", gradient(1)),
-               "eliminate": ("--user", 1)}.get(step, ())  # fmt: skip
-        expected = contents(seeded_stages / after)
-        for moment in self.moments(seeded_stages / before, folder, step, folder, *own):
-            # no file has its name before it is whole
-            for name, file in contents(folder).items():
-                if not Path(name).name.startswith(".") and not name.endswith("ledger.json"):
-                    assert file == expected[name], (moment, name)
-            must(step, folder, *own)
-            assert leftovers(folder) == [], moment
-            for name, file in contents(folder).items():  # other users' ledgers are one step behind
-                assert file == expected[name] or name.endswith("ledger.json"), (moment, name)
-            assert ledger(folder) == ledger(seeded_stages / after), moment
-
-    def test_an_x_in_the_public_folder_is_always_in_the_ledger(self, stages: Path, tmp_path: Path) -> None:
         """Even under a temporary name: whoever copies masked/ would have two X of the same masks."""
-        folder = tmp_path / "round"
-        mask = ("mask", folder, "--user", 1, "--gradient", gradient(1))
-        for moment in self.moments(stages / "offline", folder, *mask):
-            for path in [p for p in folder.rglob("masked/*") if p.stat().st_size]:
-                assert ledger(folder)["masked"] is not None, (moment, path)
-
-    def test_a_y_in_the_public_folder_is_always_in_the_ledger(self, stages: Path, tmp_path: Path) -> None:
-        folder = tmp_path / "round"
-        for moment in self.moments(stages / "frozen", folder, "eliminate", folder, "--user", 1):
-            for path in [p for p in folder.rglob("elimination/*") if p.stat().st_size]:
-                assert ledger(folder)["answered"] is not None, (moment, path)
+        r = round_at(stage)
+        for moment in self.moments(r, step):
+            for path in [path for path in r.folder.glob(files) if path.stat().st_size]:
+                assert ledger(r)[line] is not None, (moment, path)
 
 
 # Prints every file that is opened for writing below a folder
@@ -351,264 +281,221 @@ main()
 """
 
 
-def test_a_refused_second_gradient_never_reaches_the_public_folder(round_at: RoundAt) -> None:
+def test_what_is_refused_never_reaches_a_public_folder(round_at: RoundAt, tmp_path: Path) -> None:
     """Not even for a moment, under a temporary name: killed at that moment, it would stay there."""
-    folder = round_at("masked")
-    end = python(WATCH, folder / "masked", "mask", folder, "--user", 1, "--gradient", gradient(2), "-q")
-    assert end.returncode == 77, end
-    assert end.stdout == ""
-
-
-def test_a_refused_second_answer_never_reaches_the_public_folder(round_at: RoundAt) -> None:
-    folder = round_at("answered")
-    edit(folder / "survivors.json", lambda document: document["survivors"].pop())
-    end = python(WATCH, folder / "elimination", "eliminate", folder, "--user", 1, "-q")
-    assert end.returncode == 77, end
-    assert end.stdout == ""
+    r = round_at("answered")
+    mask = r.mask(1, "-q", gradient=doubled(r, 1, tmp_path))
+    edit(r.folder / "survivors.json", lambda content: content["survivors"].pop())
+    for folder, command in (("masked", mask), ("elimination", r.eliminate(1, "-q"))):
+        end = python(WATCH, r.folder / folder, *command)
+        assert (end.returncode, end.stdout) == (77, ""), end
 
 
 class TestMasksAreUsedOnce:
-    def test_a_deleted_x_comes_back_the_same_or_not_at_all(
-        self, round_at: RoundAt, refuses: Refuses, run_cli: RunCli
-    ) -> None:
-        folder = round_at("masked")
-        before = contents(folder)
-        (folder / "masked/user-01.h5").unlink()
-        refuses(77, "mask", folder, "--user", 1, "--gradient", gradient(2))
-        assert run_cli("mask", folder, "--user", 1, "--gradient", gradient(1)).code == 0
-        assert contents(folder) == before
-
-    def test_rounding_is_the_same_when_masked_again(self, tmp_path: Path) -> None:
+    def test_rounding_is_the_same_when_masked_again(self, new_round: RoundAt, tmp_path: Path) -> None:
         """1/3 is no multiple of a step, so its rounding is drawn; twice the same."""
-        folder = play(tmp_path / "round", "offline", options=EXACT)
+        r = new_round().play(upto="offline")
         np.save(tmp_path / "g.npy", np.full(4, 1 / 3))
-        must("mask", folder, "--user", 1, "--gradient", tmp_path / "g.npy")
-        before = contents(folder)
-        (folder / "masked/user-01.h5").unlink()
-        must("mask", folder, "--user", 1, "--gradient", tmp_path / "g.npy")
-        assert contents(folder) == before
+        must(*r.mask(1, gradient=tmp_path / "g.npy"))
+        before = contents(r.folder)
+        (r.folder / "masked/user-01.h5").unlink()
+        must(*r.mask(1, gradient=tmp_path / "g.npy"))
+        assert contents(r.folder) == before
 
-    def test_without_its_ledger_a_secret_is_not_used(self, round_at: RoundAt, refuses: Refuses) -> None:
-        folder = round_at("frozen")
-        (folder / "secrets/user-01.ledger.json").unlink()
-        for step in (("mask", "--gradient", gradient(2)), ("eliminate",), ("offline",)):
-            refuses(66, step[0], folder, "--user", 1, *step[1:])
-
-    @staticmethod
-    def differences(folder: Path, one: Path, two: Path) -> list[int]:
-        """X of one gradient minus X of the other, both masked by user 1 in the same round."""
-        values = []
-        for path in (one, two):
-            must("mask", folder, "--user", 1, "--gradient", path)
-            values.append(datasets(folder / "masked/user-01.h5")["value"].astype(np.int64))
-        return sorted(((values[0] - values[1]) % SYMBOLS).tolist())
-
-    def test_without_the_ledger_two_x_reveal_the_difference(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    @both
+    def test_without_the_ledger_two_x_reveal_the_difference_or_the_ratio(
+        self, round_at: RoundAt, refuses: Refuses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The twin: the check is what protects."""
+        """The twin: the check is what protects. A user that masks its gradient and twice its gradient."""
         from topk_secagg.storage.ledger import Ledger
 
-        folder = play(tmp_path / "round", "offline", options=EXACT)
-        np.save(tmp_path / "one.npy", np.array([3.0, -2.0, 0.0, 0.0]))
-        np.save(tmp_path / "two.npy", np.array([2.5, -4.0, 0.0, 0.0]))
+        r = round_at("masked")
+        more = doubled(r, 1, tmp_path)
+        refuses(77, *r.mask(1, gradient=more))
+        x = [datasets(r.folder / "masked/user-01.h5")["value"].astype(object)]
         with monkeypatch.context() as patch:
-            for name in ("spend_masks", "check_masks"):
-                patch.setattr(Ledger, name, lambda self, *_: self)
-            patch.setattr("topk_secagg.steps.mask.sent_before", lambda *_: set())
-            found = self.differences(folder, tmp_path / "one.npy", tmp_path / "two.npy")
-        assert found == sorted([int(0.5 * SCALE), int(2.0 * SCALE)])
-        # and with the check in place the second is refused
-        (folder / "masked/user-01.h5").unlink()
-        must("mask", folder, "--user", 1, "--gradient", tmp_path / "one.npy")
-        assert invoke("mask", folder, "--user", 1, "--gradient", tmp_path / "two.npy") == 77
+            patch.setattr(Ledger, "check_masks", lambda *_: None)
+            patch.setattr("topk_secagg.steps.mask._sent_before", lambda *_: set())
+            must(*r.mask(1, gradient=more))
+        x.append(datasets(r.folder / "masked/user-01.h5")["value"].astype(object))
+        if r.recipe.construction == "permutation":
+            assert sorted((x[1] - x[0]) % Q) == sorted(w for _, w in r.sent(1))
+        else:
+            assert set(x[1] * [pow(int(v), -1, Q) for v in x[0]] % Q) == {2}
 
-    def test_in_two_rounds_the_difference_of_two_x_reveals_nothing(self, tmp_path: Path) -> None:
-        """The other twin: the same comparison across rounds shows nothing."""
-        np.save(tmp_path / "one.npy", np.array([3.0, -2.0, 0.0, 0.0]))
-        values = []
-        for name in ("a", "b"):
-            folder = play(tmp_path / name, "offline", options=EXACT, users=[1])
-            must("mask", folder, "--user", 1, "--gradient", tmp_path / "one.npy")
-            values.append(datasets(folder / "masked/user-01.h5")["value"].astype(np.int64))
-        assert 0 not in ((values[0] - values[1]) % SYMBOLS).tolist()
+    def test_in_two_rounds_the_difference_of_two_x_reveals_nothing(self, round_at: RoundAt) -> None:
+        """The other twin: the same gradient in two rounds."""
+        x = [
+            datasets(round_at("masked", name, name=name).folder / "masked/user-01.h5")["value"].astype(np.int64)
+            for name in ("permutation", "other")
+        ]
+        assert 0 not in (x[1] - x[0]) % Q
 
-
-class TestOneSurvivorSet:
+    @both
     def test_without_the_ledger_two_answers_reveal_one_users_input(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, round_at: RoundAt, refuses: Refuses, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """The twin of 77 in eliminate: sums over U1 and over U1 without user 4 differ by what user 4 sent."""
         from topk_secagg.storage.ledger import Ledger
 
-        folder = play(tmp_path / "round", options=EXACT)
-        everybody = aggregate(folder)
-        edit(folder / "survivors.json", lambda document: document["survivors"].pop())
-        assert invoke("eliminate", folder, "--user", 1) == 77
+        r = round_at("decoded")
+        edit(r.folder / "survivors.json", lambda content: content["survivors"].pop())
+        refuses(77, *r.eliminate(1))
         with monkeypatch.context() as patch:
-            for name in ("answer", "check_answer"):
-                patch.setattr(Ledger, name, lambda self, *_: self)
+            patch.setattr(Ledger, "check_survivors", lambda *_: None)
             patch.setattr("topk_secagg.steps.eliminate.answered_before", lambda *_: None)
-            for n in ANSWERING:
-                must("eliminate", folder, "--user", n)
-            must("decode", folder)
-        sent = sparse_top(np.load(gradient(4)).astype(float), 2) * SCALE
-        assert np.array_equal((everybody - aggregate(folder)) % SYMBOLS, sent.astype(np.int64) % SYMBOLS)
+            for n in (1, 2, 3):
+                must(*r.eliminate(n))
+        must(*r.decode())
+        r.check_sum(survivors=(1, 2, 3))  # r.total of all four minus this one is r.sent(4)
 
 
 class TestTheSecretAndItsShares:
     def test_a_secret_lost_after_sharing_is_not_drawn_anew(self, round_at: RoundAt, refuses: Refuses) -> None:
-        folder = round_at("offline")
-        (folder / "secrets/user-01.h5").unlink()
-        assert "new round" in refuses(77, "offline", folder, "--user", 1).err
+        r = round_at("offline")
+        (r.folder / "secrets/user-01.h5").unlink()
+        assert "new round" in refuses(77, *r.offline(1)).err
 
-    def test_a_secret_lost_before_sharing_is_drawn_anew(self, round_at: RoundAt, run_cli: RunCli) -> None:
-        folder = round_at("offline")
-        (folder / "secrets/user-01.h5").unlink()
-        edit(folder / "secrets/user-01.ledger.json", lambda document: document.update(shared=None))
-        assert run_cli("offline", folder, "--user", 1).code == 0
-        sharing = attributes(folder / "secrets/user-01.h5")["sharing"]
-        for path in folder.glob("shares/*/from-01.h5"):
-            assert attributes(path)["sharing"] == sharing
+    def test_a_secret_lost_before_sharing_is_drawn_anew(self, round_at: RoundAt) -> None:
+        r = round_at("offline")
+        (r.folder / "secrets/user-01.h5").unlink()
+        edit(r.folder / "secrets/user-01.ledger.json", lambda content: content.update(shared=None))
+        must(*r.offline(1))
+        sharing = attributes(r.folder / "secrets/user-01.h5")["sharing"]
+        assert {attributes(path)["sharing"] for path in r.folder.glob("shares/*/from-01.h5")} == {sharing}
 
-    def test_lost_shares_come_back_the_same(self, round_at: RoundAt, run_cli: RunCli) -> None:
-        folder = round_at("masked")
-        before = contents(folder)
-        for n in (1, 3):
-            (folder / f"shares/user-{n:02}/from-02.h5").unlink()
-        assert run_cli("offline", folder, "--user", 2, "--json").json["shares_written"] == 2
-        assert contents(folder) == before
+    @both
+    def test_lost_and_damaged_shares_come_back_the_same(self, round_at: RoundAt) -> None:
+        r = round_at("masked")
+        before = contents(r.folder)
+        (r.folder / "shares/user-01/from-02.h5").unlink()
+        path = r.folder / "shares/user-03/from-02.h5"
+        path.write_bytes(path.read_bytes()[:-1])
+        assert must(*r.offline(2, "--json")).json["shares_written"] == 2
+        assert contents(r.folder) == before
 
     def test_another_secret_of_the_same_user_is_not_shared_once_one_is(
-        self, round_at: RoundAt, run_cli: RunCli, tmp_path: Path
+        self, round_at: RoundAt, refuses: Refuses
     ) -> None:
         """A secret from elsewhere (an old backup) must not overwrite the shares that others hold."""
-        folder = round_at("masked")
-        other = tmp_path / "elsewhere"
-        shutil.copytree(folder, other)
+        r, other = round_at("masked"), round_at("masked", "elsewhere")
         for name in ("user-01.h5", "user-01.ledger.json"):
-            (other / "secrets" / name).unlink()
-        must("offline", other, "--user", 1)
-        shutil.copy(other / "secrets/user-01.h5", folder / "secrets/user-01.h5")
-        before = contents(folder)
-        assert run_cli("offline", folder, "--user", 1).code in (65, 77)
-        assert contents(folder) == before
+            (other.folder / "secrets" / name).unlink()
+        must(*other.offline(1))
+        shutil.copy(other.folder / "secrets/user-01.h5", r.folder / "secrets/user-01.h5")
+        refuses(77, *r.offline(1))
 
 
 class TestRandomnessOfTheSystem:
     OS = ("--randomness", "os")
 
-    def interrupted(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.fixture
+    def interrupted(self, round_at: RoundAt, monkeypatch: pytest.MonkeyPatch) -> Round:
+        """The offline step of user 1 ended when some shares had their names."""
+        r = round_at("init")
         with monkeypatch.context() as patch:
             die_instead_of_renaming(patch, "shares/user-03/from-01.h5")
             with pytest.raises(Died):
-                invoke("offline", folder, "--user", 1, *self.OS)
+                call(*r.offline(1, *self.OS))
+        assert attributes(r.folder / "secrets/user-01.h5")["randomness"] == "os"
+        return r
 
-    def test_an_interrupted_run_draws_a_new_secret(
-        self, round_at: RoundAt, run_cli: RunCli, monkeypatch: pytest.MonkeyPatch
+    def test_an_interrupted_run_draws_a_new_secret_from_the_system_whatever_the_next_call_says(
+        self, interrupted: Round
     ) -> None:
-        folder = round_at("init")
-        self.interrupted(folder, monkeypatch)
-        before = attributes(folder / "secrets/user-01.h5")
-        assert before["randomness"] == "os"
-        assert run_cli("offline", folder, "--user", 1, *self.OS).code == 0
-        after = attributes(folder / "secrets/user-01.h5")
-        assert after["sharing"] != before["sharing"]
-        for path in folder.glob("shares/*/from-01.h5"):
-            assert attributes(path)["sharing"] == after["sharing"]
+        before = attributes(interrupted.folder / "secrets/user-01.h5")["sharing"]
+        assert must(*interrupted.offline(1, "--json")).json["randomness"] == "os"
+        after = attributes(interrupted.folder / "secrets/user-01.h5")["sharing"]
+        assert after != before
+        assert {attributes(path)["sharing"] for path in interrupted.folder.glob("shares/*/from-01.h5")} == {after}
 
-    def test_an_interrupted_run_stays_with_the_system_whatever_the_next_call_says(
-        self, round_at: RoundAt, run_cli: RunCli, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        folder = round_at("init")
-        self.interrupted(folder, monkeypatch)
-        assert run_cli("offline", folder, "--user", 1, "--json").json["randomness"] == "os"
-
-    def test_a_finished_run_is_repeated_without_change(self, round_at: RoundAt, run_cli: RunCli) -> None:
-        folder = round_at("init")
-        assert run_cli("offline", folder, "--user", 1, *self.OS).code == 0
-        before = contents(folder)
-        assert run_cli("offline", folder, "--user", 1, *self.OS).code == 0
-        assert contents(folder) == before
-
-    def test_a_share_lost_after_completion_cannot_be_made_again(
-        self, round_at: RoundAt, refuses: Refuses, run_cli: RunCli
-    ) -> None:
-        folder = round_at("init")
-        assert run_cli("offline", folder, "--user", 1, *self.OS).code == 0
-        (folder / "shares/user-02/from-01.h5").unlink()
-        refuses(77, "offline", folder, "--user", 1, *self.OS)
-        refuses(77, "offline", folder, "--user", 1)
-
-    def test_shares_of_two_runs_do_not_mix(
-        self, round_at: RoundAt, refuses: Refuses, run_cli: RunCli, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """User 1 already sent a share of the first run to user 2; all the rest is of the second run."""
-        folder = round_at("init")
-        self.interrupted(folder, monkeypatch)
-        old = folder.parent / "old.h5"
-        written = next(iter(sorted(folder.glob("shares/*/from-01.h5"))), None)
-        assert written is not None, "no share had its name when the run was interrupted"
-        shutil.copy(written, old)
+    def test_shares_of_two_runs_do_not_mix(self, interrupted: Round, refuses: Refuses, tmp_path: Path) -> None:
+        """User 1 already sent a share of the first run; all the rest is of the second run."""
+        written = sorted(interrupted.folder.glob("shares/*/from-01.h5"))[0]
+        shutil.copy(written, tmp_path / "old.h5")
+        interrupted.play(after="init", upto="frozen")
+        shutil.copy(tmp_path / "old.h5", written)
         receiver = int(written.parent.name.removeprefix("user-"))
-        assert run_cli("offline", folder, "--user", 1, *self.OS).code == 0
-        for n in (2, 3, 4, 5):
-            must("offline", folder, "--user", n)
-        for n in MASKING:
-            must("mask", folder, "--user", n, "--gradient", gradient(n))
-        must("freeze", folder)
-        shutil.copy(old, written)
-        assert "sharing" in refuses(65, "eliminate", folder, "--user", receiver).err
+        assert "sharing" in refuses(65, *interrupted.eliminate(receiver)).err
 
-    def test_the_round_is_exact(self, tmp_path: Path) -> None:
-        folder = play(tmp_path / "round", "init", options=EXACT)
-        for n in USERS:
-            must("offline", folder, "--user", n, *self.OS)
-        for n in MASKING:
-            must("mask", folder, "--user", n, "--gradient", gradient(n))
-        must("freeze", folder)
-        for n in ANSWERING:
-            must("eliminate", folder, "--user", n)
-        must("decode", folder)
-        total = sum(sparse_top(np.load(gradient(n)).astype(float), 2) for n in MASKING) * SCALE
-        assert np.array_equal(aggregate(folder), total.astype(np.int64) % SYMBOLS)
+    def test_a_finished_run_changes_nothing_and_cannot_make_a_lost_share_again(
+        self, round_at: RoundAt, refuses: Refuses
+    ) -> None:
+        r = round_at("init")
+        must(*r.offline(1, *self.OS))
+        before = contents(r.folder)
+        must(*r.offline(1, *self.OS))
+        assert contents(r.folder) == before
+        (r.folder / "shares/user-02/from-01.h5").unlink()
+        refuses(77, *r.offline(1, *self.OS))
+        refuses(77, *r.offline(1))
+        refuses(77, *round_at("offline", "cipher").offline(1, *self.OS))
+        refuses(2, *round_at("init", "seeded", seed=7).offline(1, *self.OS))
 
 
 class TestWhoMayRead:
-    def test_a_secret_that_others_may_read_is_complained_about(
-        self, round_at: RoundAt, run_cli: RunCli
-    ) -> None:
-        folder = round_at("offline")
-        (folder / "secrets/user-01.h5").chmod(0o644)
-        result = run_cli("mask", folder, "--user", 1, "--gradient", gradient(1), "-q")
-        assert result.code == 0
-        assert "chmod 600" in result.err
-        assert "others may read" in run_cli("inspect", folder / "secrets/user-01.h5").out
+    def test_a_secret_that_others_may_read_is_complained_about(self, round_at: RoundAt) -> None:
+        r = round_at("offline")
+        (r.folder / "secrets/user-01.h5").chmod(0o644)
+        assert "chmod 600" in must(*r.mask(1, "-q")).err
+        assert "others may read" in must("inspect", r.folder / "secrets/user-01.h5").out
 
-    def test_a_generous_umask_opens_no_secret(self, tmp_path: Path) -> None:
-        old = os.umask(0)
-        try:
-            folder = play(tmp_path / "round")
-        finally:
-            os.umask(old)
-        for name, (_, mode) in contents(folder).items():
-            if name.startswith(("secrets/", "shares/")):
-                assert mode == 0o600, name
-        for path in (folder / "secrets", *folder.glob("shares/user-*")):
-            assert path.stat().st_mode & 0o077 == 0, path
-
-    def test_temporary_files_of_secrets_are_closed_to_others_too(
-        self, round_at: RoundAt, monkeypatch: pytest.MonkeyPatch
+    @both
+    def test_a_generous_umask_opens_no_secret_not_even_under_a_temporary_name(
+        self, new_round: RoundAt, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        folder = round_at("init")
-        seen: dict[str, int] = {}
+        r = new_round()
+        seen: dict[Path, int] = {}
         real = os.replace
 
         def look(source: object, target: object) -> None:
-            seen[Path(str(target)).name] = Path(str(source)).stat().st_mode & 0o777
+            seen[Path(str(target))] = Path(str(source)).stat().st_mode & 0o777
             real(source, target)  # type: ignore[arg-type]
 
         monkeypatch.setattr(os, "replace", look)
-        assert invoke("offline", folder, "--user", 1, "-q") == 0
-        assert set(seen) == {"user-01.h5", "user-01.ledger.json", "from-01.h5"}
-        assert set(seen.values()) == {0o600}
+        old = os.umask(0)
+        try:
+            r.play()
+        finally:
+            os.umask(old)
+        for name, (_, mode) in contents(r.folder).items():
+            private = name.startswith(("secrets/", "shares/"))
+            assert mode == seen[r.folder / name] == (0o600 if private else 0o644), name
+        for path in (r.folder / "secrets", *r.folder.glob("shares/user-*")):
+            assert path.stat().st_mode & 0o077 == 0, path
+
+
+class TestSecretsElsewhere:
+    """--secrets DIR: secrets and ledgers in DIR/SESSION/."""
+
+    @both
+    def test_nothing_secret_of_a_user_is_in_the_rounds_folder(
+        self, new_round: RoundAt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        r = new_round()
+        must(*r.init())
+        monkeypatch.setenv("TOPK_SECAGG_SECRETS", str(tmp_path / "mine"))
+        r.play(after="init").check_sum()
+        assert not (r.folder / "secrets").exists()
+        session = attributes(r.folder / "aggregate.h5")["session"]
+        expected = {f"user-{n:02}.{end}" for n in range(1, 6) for end in ("h5", "ledger.json")}
+        assert set(contents(tmp_path / "mine" / session)) == expected
+        assert (tmp_path / "mine" / session).stat().st_mode & 0o077 == 0
+        must("forget", r.folder, "--user", 1)
+        assert not (tmp_path / "mine" / session / "user-01.h5").exists()
+
+    def test_a_copy_of_the_round_brings_no_fresh_ledger_along(
+        self, round_at: RoundAt, refuses: Refuses, tmp_path: Path
+    ) -> None:
+        """The twin: where secrets are in the folder, a copy of it would mask a second gradient."""
+        r = round_at("init")
+        mine = ("--secrets", tmp_path / "mine")
+        for n in (1, 2, 3):
+            must(*r.offline(n, *mine))
+        copy = r.elsewhere(shutil.copytree(r.folder, tmp_path / "copy"))
+        must(*r.mask(1, *mine))
+        refuses(77, *copy.mask(1, *mine, gradient=doubled(r, 1, tmp_path)))
+        refuses(66, *copy.mask(1))
+        inside, copied = round_at("offline", "inside"), round_at("offline", "copied")
+        must(*inside.mask(1))
+        must(*copied.mask(1, gradient=doubled(r, 1, tmp_path)))

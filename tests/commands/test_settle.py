@@ -83,7 +83,10 @@ class TestSettle:
         assert f"topk-secagg settle {kept.folder} --user 1" in said.err
         again = new_round("again").play(upto="offline")
         must(*self.settle(kept, 2))
-        assert must(*again.mask(2, "--residual", tmp_path / "r2.h5", "--saturate", "--json")).json["unsettled_round"] is None
+        assert (
+            must(*again.mask(2, "--residual", tmp_path / "r2.h5", "--saturate", "--json")).json["unsettled_round"]
+            is None
+        )
 
 
 class TestForget:
@@ -147,4 +150,3 @@ class TestForget:
         (tmp_path / "r1.h5").rmdir()
         must("settle", kept.folder, "--user", 1)
         must(*self.forget(kept, 1))
-

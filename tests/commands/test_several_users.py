@@ -143,7 +143,9 @@ class TestGradientsOfARun:
         assert "a clip of 3.7: mask with --saturate, or init with --clip" in said
         must("run", tmp_path / "round", "--gradients", folder, "--length", 4, *SMALL, "--saturate")
 
-    @pytest.mark.parametrize("bad", ["--output sum.txt", "--users 4", "--top-k 9", "--mean", "--insecure-seed 7 --randomness os"])
+    @pytest.mark.parametrize(
+        "bad", ["--output sum.txt", "--users 4", "--top-k 9", "--mean", "--insecure-seed 7 --randomness os"]
+    )
     def test_run_refuses_before_any_work(self, refuses: Refuses, tmp_path: Path, bad: str) -> None:
         refuses(2, "run", tmp_path / "round", "--gradients", EXAMPLE, *SMALL, *words(bad))
         assert not (tmp_path / "round").exists()
@@ -177,7 +179,13 @@ class TestWeights:
     def test_a_weighted_mean(self, gradients: Path, tmp_path: Path, name: str, content: str) -> None:
         (tmp_path / name).write_text(content)
         output = tmp_path / "mean.npy"
-        call_run = ("run", tmp_path / "round", "--gradients", gradients, *words("--survivors 3 --colluders 1 --top-k 4"))
+        call_run = (
+            "run",
+            tmp_path / "round",
+            "--gradients",
+            gradients,
+            *words("--survivors 3 --colluders 1 --top-k 4"),
+        )
         must(*call_run, "--weights", tmp_path / name, "--output", output, "--mean")
         session = document(tmp_path / "round/session.json")["parameters"]
         assert session["max_weight"] == 10

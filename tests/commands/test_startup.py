@@ -1,46 +1,33 @@
-"""What a command loads: `--help` must be instant, and `mask` must not wait for a compiler."""
+"""What a command loads: `--help` must be instant, `mask` must not wait for a compiler, and galois is for rare cases."""
 
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from rounds import Command, Result, process, attributes, must, rewrite
 
-from .cli_helpers import attributes, gradient
-from .conftest import RoundAt
+from .conftest import RoundAt, both
 
-HEAVY = {"numpy", "galois", "h5py", "rich", "numba", "cryptography", "safetensors"}
-COMMANDS = ("init", "offline", "mask", "freeze", "eliminate", "decode", "run", "inspect")
+HEAVY = {"numpy", "galois", "h5py", "rich", "numba", "cryptography", "pyrage", "safetensors", "matplotlib"}
+COMPILED = {"numba", "galois", "rich"}
 
 
-def loaded(*args: object) -> tuple[int, str, set[str]]:
-    """The exit code, the output, and the top-level packages that a command loaded."""
-    end = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "topk_secagg_cli", *map(str, args)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    names = {
-        line.rsplit("|", 1)[1].strip().split(".")[0]
-        for line in end.stderr.splitlines()
-        if line.startswith("import time:")
-    }
+def loaded(*args: object) -> tuple[Result, set[str]]:
+    """How a command ended, and the top-level packages that it loaded."""
+    end = process([sys.executable, "-X", "importtime", "-m", "topk_secagg_cli", *map(str, args)])
+    times = [line for line in end.stderr.splitlines() if line.startswith("import time:")]
+    names = {line.rsplit("|", 1)[1].strip().split(".")[0] for line in times}
     assert "click" in names
-    return end.returncode, end.stdout, names
+    return Result(end.returncode, end.stdout, end.stderr), names
 
 
-@pytest.mark.parametrize(
-    "args", [["--help"], ["--version"], ["mask", "--help"], ["run", "--help"]], ids=" ".join
-)
-def test_help_loads_no_numeric_library(args: list[str]) -> None:
-    code, out, names = loaded(*args)
-    assert code == 0
-    assert "topk-secagg" in out
+@pytest.mark.parametrize(("code", "args"), [(0, "--help"), (0, "--version"), (0, "mask --help"), (2, "mask round")])
+def test_help_and_usage_errors_load_no_numeric_library(code: int, args: str) -> None:
+    result, names = loaded(*args.split())
+    assert result.code == code
     assert names & HEAVY == set()
 
 
@@ -48,52 +35,48 @@ def test_help_of_every_command_shows_an_example() -> None:
     """In one process: what they load is checked above."""
     from topk_secagg_cli.main import cli
 
-    assert set(COMMANDS) <= set(cli.commands)
     for name, command in cli.commands.items():
         context = command.make_context(name, [], resilient_parsing=True)
         text = command.get_help(context)
         assert f"topk-secagg {name} " in text.split("Example")[1], name
 
 
-def test_a_usage_error_loads_no_numeric_library() -> None:
-    code, _, names = loaded("mask", "round")
-    assert code == 2
-    assert names & HEAVY == set()
+@both
+def test_init_mask_freeze_and_inspect_load_neither_numba_nor_galois(round_at: RoundAt, new_round: RoundAt) -> None:
+    r = round_at("offline", answering=(1, 2, 3, 4))
+    for n in (2, 3):
+        must(*r.mask(n))
+    files = [r.folder / name for name in ("session.json", "masked/user-02.h5", "shares/user-01/from-02.h5")]
+    for command in (new_round("new").init(), r.mask(1), r.freeze(), ("inspect", *files, "--json")):
+        result, names = loaded(*command)
+        assert result.code == 0, result
+        assert names & COMPILED == set(), command
+    assert attributes(r.folder / "masked/user-01.h5")["user"] == 1
 
 
-def test_mask_loads_neither_numba_nor_galois(round_at: RoundAt) -> None:
-    folder = round_at("offline")
-    code, _, names = loaded("mask", folder, "--user", 1, "--gradient", gradient(1))
-    assert code == 0
-    assert attributes(folder / "masked/user-01.h5")["user"] == 1
-    assert {"numpy", "h5py"} <= names
-    assert names & {"numba", "galois", "rich"} == set()
-
-
-def test_freeze_loads_neither_numba_nor_galois(round_at: RoundAt) -> None:
-    code, _, names = loaded("freeze", round_at("masked"))
-    assert code == 0
-    assert names & {"numba", "galois", "rich"} == set()
+@both
+def test_offline_eliminate_and_decode_load_galois_only_where_an_answer_is_wrong(round_at: RoundAt) -> None:
+    everybody = (1, 2, 3, 4, 5)
+    new, r = round_at("init", "new"), round_at("answered", masking=everybody, answering=everybody)
+    commands: list[Command] = [new.offline(1), r.eliminate(1), r.decode()]
+    for command in commands:
+        result, names = loaded(*command)
+        assert result.code == 0, result
+        assert "galois" not in names, command
+        assert "numba" in names
+    rewrite(r.folder / "elimination/user-02.h5", lambda _, found: found["y"].__setitem__((0, 0), 5))
+    result, names = loaded(*r.decode())
+    assert "WRONG ANSWERS from user 2" in result.out
+    assert "galois" in names
 
 
 def test_importing_the_library_loads_nothing_heavy() -> None:
     code = "import sys, topk_secagg; print(sorted({name.split('.')[0] for name in sys.modules}))"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    out = process([sys.executable, "-c", code]).stdout
     assert not any(repr(name) in out for name in HEAVY)
 
 
-def test_the_library_offers_its_public_names() -> None:
-    import topk_secagg
-
-    for name in topk_secagg.__all__:
-        assert getattr(topk_secagg, name).__module__.startswith("topk_secagg.")
-    with pytest.raises(AttributeError):
-        topk_secagg.nonsense  # noqa: B018
-
-
-def test_a_machine_where_numba_cannot_store_its_cache_can_still_run_a_round(
-    round_at: RoundAt, tmp_path: Path
-) -> None:
+def test_a_machine_where_numba_cannot_store_its_cache_can_still_run_a_round(round_at: RoundAt, tmp_path: Path) -> None:
     """An installation that the user may not write to, and no home: a container, a system package."""
     code = """
 import atexit, os, pathlib
@@ -105,16 +88,9 @@ atexit.register(lambda: print(len(list(cache.rglob("*.nbc"))), "kernels in", cac
 from topk_secagg_cli.main import main
 main()
 """
-    folder = round_at("init")
-    end = subprocess.run(
-        [sys.executable, "-c", code, "offline", folder, "--user", "1"],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-        cwd=tmp_path,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-    )
+    r = round_at("init")
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    end = process([sys.executable, "-c", code, *map(str, r.offline(1))], cwd=tmp_path, env=environment)
     assert end.returncode == 0, end.stderr
     count, _, _, cache = end.stdout.splitlines()[-1].split()
     assert int(count) > 0

@@ -1,69 +1,38 @@
-"""`eliminate` reads of a share only the rows that X names, and checks each of them."""
+"""Shares are larger than memory: they are written and read in parts, and every part that is read is checked."""
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
-from collections.abc import Iterator
+import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rounds import Recipe, Round, attributes, call, contents, datasets, flip, leftovers, must, placed
 
-from .cli_helpers import (
-    Result,
-    RunCli,
-    aggregate,
-    contents,
-    copy_round,
-    datasets,
-    flip,
-    leftovers,
-    must,
-    placed,
-    sparse_top,
-    words,
-)
+from topk_secagg.protocol import constructions, moments
+from topk_secagg.storage import documents
 
-LENGTH, TOP, WIDTH, SCALE = 256, 6, 128, 2**20
-OPTIONS = words(f"--users 3 --survivors 3 --colluders 1 --top-k {TOP} --length {LENGTH} --clip 682.6664")
+from .conftest import RoundAt, both
+
+LENGTH, TOP, WIDTH = 256, 6, 128
+NAMED = {"length": LENGTH, "top_k": TOP, "users": 3, "masking": (1, 2, 3)}
 USERS = (1, 2, 3)
 
 
-def rows_named_by(folder: Path, user: int) -> list[int]:
+@pytest.fixture
+def frozen(round_at: RoundAt) -> Round:
+    """A round of three users over 256 coordinates with the paper's construction, before the answers."""
+    return round_at("frozen", **NAMED)
+
+
+def rows_named_by(r: Round, user: int) -> list[int]:
     """The permuted indices in X, as `inspect` shows them."""
-    found = must("inspect", folder / f"masked/user-{user:02}.h5", "--json").json["files"][0]
+    found = must("inspect", r.folder / f"masked/user-{user:02}.h5", "--json").json["files"][0]
     rows = next(value for key, value in found.items() if "permuted" in key)
     assert len(rows) == TOP
     return [int(row) for row in rows]
-
-
-@pytest.fixture(scope="module")
-def frozen(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A round of three users over 256 coordinates, before the answers."""
-    base = tmp_path_factory.mktemp("streaming")
-    rng = np.random.default_rng(5)
-    must("init", base / "round", *OPTIONS)
-    assert json.loads((base / "round/session.json").read_text())["parameters"]["scale"] == SCALE
-    for n in USERS:
-        vector = rng.integers(-(2**20), 2**20, LENGTH) / SCALE
-        np.save(base / f"g{n}.npy", vector)
-        must("offline", base / "round", "--user", n)
-        must("mask", base / "round", "--user", n, "--gradient", base / f"g{n}.npy")
-    must("freeze", base / "round")
-    return base
-
-
-@pytest.fixture
-def folder(frozen: Path, tmp_path: Path) -> Iterator[Path]:
-    yield copy_round(frozen / "round", tmp_path / "round")
-    shutil.rmtree(tmp_path / "round")
-
-
-def plain_sum(frozen: Path) -> np.ndarray:
-    total = sum(sparse_top(np.load(frozen / f"g{n}.npy"), TOP) for n in USERS) * SCALE
-    return total.astype(np.int64) % (2**32 - 5)
 
 
 def row_bytes(path: Path, name: str, row: int) -> tuple[int, int]:
@@ -72,24 +41,13 @@ def row_bytes(path: Path, name: str, row: int) -> tuple[int, int]:
     return start + row * (size // LENGTH), size // LENGTH
 
 
-def answer_all(folder: Path) -> None:
-    for n in USERS:
-        must("eliminate", folder, "--user", n)
-    must("decode", folder)
-
-
-def test_the_round_decodes_exactly(frozen: Path, folder: Path) -> None:
-    answer_all(folder)
-    assert np.array_equal(aggregate(folder, LENGTH), plain_sum(frozen))
-
-
-def test_rows_that_no_x_names_are_never_looked_at(frozen: Path, folder: Path) -> None:
+def test_rows_that_no_x_names_are_never_looked_at(frozen: Round) -> None:
     """All of them are overwritten with rubbish, and the sum is exact still."""
     spoiled = 0
     for sender in USERS:
-        named = set(rows_named_by(folder, sender))
+        named = set(rows_named_by(frozen, sender))
         for user in USERS:
-            path = folder / f"shares/user-{user:02}/from-{sender:02}.h5"
+            path = frozen.folder / f"shares/user-{user:02}/from-{sender:02}.h5"
             places = {name: placed(path)[name][0] for name in "fh"}
             with path.open("r+b") as stream:
                 for row in set(range(LENGTH)) - named:
@@ -98,34 +56,42 @@ def test_rows_that_no_x_names_are_never_looked_at(frozen: Path, folder: Path) ->
                         stream.write(b"\xff" * WIDTH * 4)
                         spoiled += 1
     assert spoiled == 3 * 3 * 2 * (LENGTH - TOP)
-    answer_all(folder)
-    assert np.array_equal(aggregate(folder, LENGTH), plain_sum(frozen))
+    frozen.play(after="frozen").check_sum()
 
 
 @pytest.mark.parametrize("name", ["f", "h"])
 @pytest.mark.parametrize("which", [0, TOP - 1])
-def test_one_bit_in_a_row_that_x_names_is_noticed(
-    folder: Path, run_cli: RunCli, name: str, which: int
-) -> None:
-    path = folder / "shares/user-01/from-02.h5"
-    start, size = row_bytes(path, name, rows_named_by(folder, 2)[which])
-    before = contents(folder)
-    for at in (start, start + size // 2, start + size - 1):
+def test_one_bit_in_a_row_that_x_names_is_noticed(frozen: Round, name: str, which: int) -> None:
+    path = frozen.folder / "shares/user-01/from-02.h5"
+    start, size = row_bytes(path, name, rows_named_by(frozen, 2)[which])
+    check_noticed(frozen, path, (start, start + size // 2, start + size - 1))
+
+
+def test_one_bit_in_any_row_is_noticed_where_all_are_read(round_at: RoundAt) -> None:
+    r = round_at("frozen", construction="moments", picks=2, top_k=10, length=150)
+    path = r.folder / "shares/user-01/from-02.h5"
+    start, size = placed(path)["g"]
+    check_noticed(r, path, range(start, start + size, 97))
+
+
+def check_noticed(r: Round, path: Path, positions: object) -> None:
+    before = contents(r.folder)
+    for at in positions:  # type: ignore[attr-defined]
         flip(path, at, bit=3)
-        result: Result = run_cli("eliminate", folder, "--user", 1)
+        result = call(*r.eliminate(1))
         flip(path, at, bit=3)
         assert result.code == 65
         assert "from-02.h5" in result.err
         assert "checksum" in result.err
     ledger = "secrets/user-01.ledger.json"  # the answer is recorded before it is computed
-    assert {**contents(folder), ledger: None} == {**before, ledger: None}
-    assert leftovers(folder) == []
+    assert {**contents(r.folder), ledger: None} == {**before, ledger: None}
+    assert leftovers(r.folder) == []
 
 
-def test_two_rows_exchanged_with_their_checksums_are_noticed(folder: Path, run_cli: RunCli) -> None:
+def test_two_rows_exchanged_with_their_checksums_are_noticed(frozen: Round) -> None:
     """The digest of the file covers the table of checksums."""
-    path = folder / "shares/user-01/from-02.h5"
-    one, two = rows_named_by(folder, 2)[:2]
+    path = frozen.folder / "shares/user-01/from-02.h5"
+    one, two = rows_named_by(frozen, 2)[:2]
     content = bytearray(path.read_bytes())
     table, size = placed(path)["check"]
     each = size // LENGTH
@@ -136,56 +102,86 @@ def test_two_rows_exchanged_with_their_checksums_are_noticed(folder: Path, run_c
         content[first : first + length] = content[second : second + length]
         content[second : second + length] = kept
     path.write_bytes(content)
-    assert run_cli("eliminate", folder, "--user", 1).code == 65
+    assert call(*frozen.eliminate(1)).code == 65
 
 
-def test_only_the_named_rows_and_the_checksums_are_read(
-    folder: Path, run_cli: RunCli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_named_rows_and_the_checksums_are_read(frozen: Round, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes read with pread from the share files, against what the rows take."""
     read: dict[str, int] = {}
-
-    def name_of(fd: int) -> str:
-        return Path(f"/proc/self/fd/{fd}").readlink().name
-
     real_v, real = os.preadv, os.pread
+
+    def note(fd: int, count: int) -> None:
+        name = Path(f"/proc/self/fd/{fd}").readlink().name
+        read[name] = read.get(name, 0) + count
 
     def preadv(fd: int, buffers: object, *more: int) -> int:
         got = real_v(fd, buffers, *more)  # type: ignore[arg-type]
-        read[name_of(fd)] = read.get(name_of(fd), 0) + got
+        note(fd, got)
         return got
 
     def pread(fd: int, *more: int) -> bytes:
         got = real(fd, *more)
-        read[name_of(fd)] = read.get(name_of(fd), 0) + len(got)
+        note(fd, len(got))
         return got
 
     monkeypatch.setattr(os, "preadv", preadv)
     monkeypatch.setattr(os, "pread", pread)
-    assert run_cli("eliminate", folder, "--user", 1).code == 0
+    must(*frozen.eliminate(1))
     rows = 2 * TOP * WIDTH * 4
     table, structure = LENGTH * 2 * 32, 2048
     for sender in USERS:
-        assert read[f"from-{sender:02}.h5"] >= rows
-        assert read[f"from-{sender:02}.h5"] <= rows + 2 * table + structure
+        assert rows <= read[f"from-{sender:02}.h5"] <= rows + 2 * table + structure
         assert read[f"from-{sender:02}.h5"] < 2 * LENGTH * WIDTH * 4 / 4
 
 
-def test_inspect_checks_all_rows_of_a_share(folder: Path, run_cli: RunCli) -> None:
-    path = folder / "shares/user-01/from-02.h5"
-    assert run_cli("inspect", path).code == 0
-    unnamed = next(row for row in range(LENGTH) if row not in rows_named_by(folder, 2))
+def test_inspect_checks_all_rows_of_a_share(frozen: Round) -> None:
+    path = frozen.folder / "shares/user-01/from-02.h5"
+    must("inspect", path)
+    unnamed = next(row for row in range(LENGTH) if row not in rows_named_by(frozen, 2))
     flip(path, row_bytes(path, "f", unnamed)[0])
-    assert run_cli("inspect", path).code == 65
+    assert call("inspect", path).code == 65
 
 
-def test_the_answer_has_no_trace_of_the_unnamed_rows(frozen: Path, folder: Path) -> None:
-    """The same shares, once whole and once with an unnamed row changed, give the same Y."""
-    must("eliminate", folder, "--user", 1)
-    before = datasets(folder / "elimination/user-01.h5")["y"]
-    (folder / "elimination/user-01.h5").unlink()
-    path = folder / "shares/user-01/from-02.h5"
-    unnamed = next(row for row in range(LENGTH) if row not in rows_named_by(folder, 2))
-    flip(path, row_bytes(path, "h", unnamed)[0])
-    must("eliminate", folder, "--user", 1)
-    assert np.array_equal(datasets(folder / "elimination/user-01.h5")["y"], before)
+@both
+def test_memory_does_not_grow_with_the_shares(
+    tmp_path: Path, construction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With small buffers, a round of four times the size needs hardly more, though its shares are far larger."""
+    monkeypatch.setattr(constructions, "BLOCK_SYMBOLS", 1 << 14)
+    monkeypatch.setattr(moments, "_CHECK_BYTES", 1 << 12)
+    monkeypatch.setattr(moments, "_READ_CHECKS", 4)
+    monkeypatch.setattr(documents.read_bytes, "__defaults__", (1 << 16,))  # which it makes room for at once
+    peaks: list[dict[str, int]] = []
+    shared = []
+    for times in (1, 1, 4):  # the first loads what is needed
+        if construction == "permutation":
+            recipe = Recipe("permutation", users=3, masking=(1, 2, 3), length=150 * times, top_k=10 * times)
+        else:
+            recipe = Recipe("moments", users=6, masking=(1, 2, 3, 4, 5, 6), construction="moments", picks=4)
+            recipe = replace(recipe, length=4800 * times, top_k=400 * times)
+        name = f"{len(peaks)}"
+        r = Round(recipe, tmp_path / name, tmp_path / f"inputs-{name}").prepare()
+        commands, found = r.commands(), {}
+        for stage in ("init", "offline", "masked", "frozen", "answered"):
+            *others, last = commands[stage]
+            for command in others:
+                must(*command)
+            tracemalloc.start()
+            must(*last)
+            found[stage] = tracemalloc.get_traced_memory()[1]
+            tracemalloc.stop()
+        peaks.append(found)
+        shared.append(sum(path.stat().st_size for path in r.folder.glob("shares/*/from-01.h5")))
+    for stage in ("offline", "answered"):
+        assert peaks[2][stage] - peaks[1][stage] < (shared[2] - shared[1]) / 8, (peaks, shared)
+
+
+def test_y_is_the_same_whatever_the_size_of_the_parts(round_at: RoundAt, monkeypatch: pytest.MonkeyPatch) -> None:
+    r = round_at("answered", construction="moments", picks=2, top_k=10, length=150)
+    path = r.folder / "elimination/user-01.h5"
+    before = datasets(path)["y"]
+    monkeypatch.setattr(moments, "_READ_CHECKS", 0)  # one group at a time
+    path.unlink()
+    must(*r.eliminate(1))
+    assert np.array_equal(datasets(path)["y"], before)
+    assert attributes(path)["blocks"] == 2

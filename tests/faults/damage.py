@@ -121,9 +121,7 @@ def choose(lab: Lab, source: random.Random) -> Case:
     return Case(name, stage, path, tuple(readers), kind)
 
 
-def _target(
-    r: Recipe, state: Round, stage: str, source: random.Random
-) -> tuple[str, list[tuple[object, ...]]]:
+def _target(r: Recipe, state: Round, stage: str, source: random.Random) -> tuple[str, list[tuple[object, ...]]]:
     """A file that is there at this stage, and the commands that read it."""
     n, last = source.choice(r.masking), r.answering[-1]
     share = f"shares/user-{last:02}/from-{n:02}.h5" + (".age" if r.sealed else "")
@@ -180,25 +178,10 @@ def _target(
 def fingerprint_names(state: Round, stage: str) -> list[str]:
     """The files of a kept stage."""
     kept = state.folder.with_name(stage)
-    return sorted(
-        str(p.relative_to(kept)) for p in kept.rglob("*") if p.is_file() and not p.name.startswith(".")
-    )
+    return sorted(str(p.relative_to(kept)) for p in kept.rglob("*") if p.is_file() and not p.name.startswith("."))
 
 
-_BLIND = (
-    "flip",
-    "flip",
-    "flip",
-    "flips",
-    "zero",
-    "noise",
-    "cut",
-    "cut",
-    "grow",
-    "empty",
-    "garbage",
-    "double",
-)
+_BLIND = ("flip", "flip", "flip", "flips", "zero", "noise", "cut", "cut", "grow", "empty", "garbage", "double")
 
 
 def _kinds(r: Recipe, stage: str, path: str) -> list[str]:
@@ -598,12 +581,7 @@ def bounded_memory(growth: int = GROWTH) -> Iterator[Callable[[], int]]:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-def run_cases(
-    lab: Lab,
-    numbers: Iterable[int],
-    seed: int,
-    report: Callable[[int, str, str], None],
-) -> None:
+def run_cases(lab: Lab, numbers: Iterable[int], seed: int, report: Callable[[int, str, str], None]) -> None:
     """Run cases; `report` is told number, kind of ending, and the case or violation."""
     with bounded_memory() as check:
         for number in numbers:

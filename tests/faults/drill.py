@@ -163,9 +163,7 @@ class Drill:
         """A step out of order, a repeated one, or one with another input."""
         user = self.source.randint(0, self.recipe.users + 1)
         inside = min(max(user, 1), self.recipe.users)
-        kind = self.source.choice(
-            ["offline", "mask", "other", "freeze", "only", "eliminate", "decode", "init"]
-        )
+        kind = self.source.choice(["offline", "mask", "other", "freeze", "only", "eliminate", "decode", "init"])
         if kind == "offline" and (self.model.started or inside == user):
             self.expect(self.model.offline(user), "offline", self.state.folder, "--user", user)
         elif kind == "mask":
@@ -241,9 +239,7 @@ class Drill:
         self.counts["rounds with the exact sum" if ended else "rounds with too few answers"] += 1
 
 
-def run_rounds(
-    folder: Path, numbers: range, seed: int, seconds: float = 1e9
-) -> tuple[Counter[str], list[str]]:
+def run_rounds(folder: Path, numbers: range, seed: int, seconds: float = 1e9) -> tuple[Counter[str], list[str]]:
     """Random rounds; how often each step ended how, and what went wrong."""
     counts: Counter[str] = Counter()
     violations = []

@@ -12,6 +12,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -99,6 +100,7 @@ def forked(task: Callable[[], object], *, silent: bool = False) -> int:
         if silent:
             os.dup2(sink, 2)
         result = task()
+        threading._shutdown()  # as at the end of Python: threads end what they are at
         code = result.code if isinstance(result, Result) else 0
     except BaseException as error:
         with contextlib.suppress(BaseException):
@@ -291,24 +293,22 @@ def check_ledgers(folder: Path) -> None:
     ledgers = {int(p.name[5:7]): document(p) for p in (folder / "secrets").glob("user-*.ledger.json")}
     frozen = digest((folder / "survivors.json").read_bytes()) if (folder / "survivors.json").exists() else None
 
-    def check(holds: bool, what: str) -> None:
+    def check(holds: bool, what: object) -> None:
         if not holds:
             raise Violation(f"{what} is not in the ledger")
 
-    for path in [*folder.glob("masked/*"), *folder.glob("masked/.*.tmp")]:
-        ledger = ledgers[int(path.name.lstrip(".")[5:7])]
-        check(ledger["masked"] is not None, str(path))
-        check(path.suffix == ".tmp" or attributes(path)["sha256"] == ledger["masked"], str(path))
-    for path in [*folder.glob("elimination/*"), *folder.glob("elimination/.*.tmp")]:
-        ledger = ledgers[int(path.name.lstrip(".")[5:7])]
-        check(ledger["answered"] == frozen, str(path))
-    for path in [*folder.glob("confirmed/*"), *folder.glob("confirmed/.*.tmp")]:
-        check(ledgers[int(path.name.lstrip(".")[5:7])]["confirmed"] == frozen, str(path))
-    if frozen or list(folder.glob(".survivors.json.*.tmp")):
-        check(any(ledger["frozen"] in (frozen, ledger["frozen"] or "") for ledger in ledgers.values()), "survivors.json")
+    for line, place in (("masked", "masked"), ("confirmed", "confirmed"), ("answered", "elimination")):
+        for path in (folder / place).glob("*user-*"):
+            recorded = ledgers[int(path.name.lstrip(".")[5:7])][line]
+            if line == "masked" and path.suffix != ".tmp":
+                check(recorded == attributes(path)["sha256"], path)
+            else:
+                check(recorded is not None and recorded == (recorded if line == "masked" else frozen), path)
+    for path in folder.glob("*survivors.json*"):
+        check(any(ledger["frozen"] and frozen in (ledger["frozen"], None) for ledger in ledgers.values()), path)
     for user, ledger in ledgers.items():
         if ledger["shared"] and not (folder / f"secrets/user-{user:02}.h5").exists():
-            check(ledger["forgotten"], f"the secret of user {user} is gone, which")
+            check(ledger["forgotten"], f"what user {user} erased")
 
 
 def counted(counts: dict[str, int]) -> str:

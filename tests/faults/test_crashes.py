@@ -32,8 +32,7 @@ def test_killed_and_run_again(benches: Benches, recipe: str, name: str) -> None:
     assert refused_at(step, operations * 2 // 3, errno.ENOSPC) in (0, 65, 66, 73)
 
 
-@pytest.mark.parametrize("part", [0.2, 0.5, 0.8])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("number", "part"), [(signal.SIGINT, 0.2), (signal.SIGTERM, 0.5), (signal.SIGINT, 0.8)])
 @pytest.mark.parametrize(("recipe", "name"), [step for step in STEPS if step[1] != "init"])
 def test_a_signal_cleans_up_at_once(
     benches: Benches, recipe: str, name: str, number: signal.Signals, part: float

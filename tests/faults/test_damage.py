@@ -67,8 +67,7 @@ def benches() -> Iterator[dict[str, Bench]]:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "stage", "path", "place", "value"),
-    [*ODD_VALUES, *(pytest.param(*known) for known in KNOWN)],
+    ("recipe", "stage", "path", "place", "value"), [*ODD_VALUES, *(pytest.param(*known) for known in KNOWN)]
 )
 def test_values_that_no_document_has(
     benches: dict[str, Bench], recipe: str, stage: str, path: str, place: tuple[object, ...], value: object

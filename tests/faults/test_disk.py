@@ -144,8 +144,7 @@ def fill(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("recipe", "name"),
-    [*(("permutation", name) for name in COMMANDS), ("sealed", "offline"), ("sealed", "eliminate")],
+    ("recipe", "name"), [*(("permutation", name) for name in COMMANDS), ("sealed", "offline"), ("sealed", "eliminate")]
 )
 def test_files_may_not_grow(benches: dict[str, Bench], recipe: str, name: str) -> None:
     step = Step(benches[recipe], name)
@@ -241,11 +240,7 @@ def test_more_users_than_files_may_be_open() -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 @pytest.mark.parametrize(
     ("name", "path"),
-    [
-        ("mask", "secrets/user-01.h5"),
-        ("eliminate", "shares/user-01/from-02.h5"),
-        ("decode", "survivors.json"),
-    ],
+    [("mask", "secrets/user-01.h5"), ("eliminate", "shares/user-01/from-02.h5"), ("decode", "survivors.json")],
 )
 def test_files_that_may_not_be_read(benches: dict[str, Bench], name: str, path: str) -> None:
     bench = benches["permutation"]

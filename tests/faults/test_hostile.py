@@ -219,12 +219,9 @@ READERS = {
 
 def _reader(bench: Bench, name: str) -> tuple[object, ...]:
     state = bench.round
-    return {
-        "freeze": state.freeze(),
-        "eliminate": state.eliminate(1),
-        "decode": state.decode(),
-        "mask": state.mask(1),
-    }[name]
+    return {"freeze": state.freeze(), "eliminate": state.eliminate(1), "decode": state.decode(), "mask": state.mask(1)}[
+        name
+    ]
 
 
 def _check_refused(bench: Bench, kind: str, make: Callable[[Path], None]) -> None:
@@ -265,9 +262,7 @@ def test_an_attribute_as_large_as_the_memory_is_not_loaded(bench: Bench) -> None
 
 @pytest.mark.parametrize("kind", READERS)
 @pytest.mark.parametrize("version", [0, 2, 2**64 - 1])
-def test_another_version_is_refused_even_with_a_digest_that_fits(
-    bench: Bench, kind: str, version: int
-) -> None:
+def test_another_version_is_refused_even_with_a_digest_that_fits(bench: Bench, kind: str, version: int) -> None:
     def make(target: Path) -> None:
         with h5py.File(target, "r+", libver=LIBVER, locking=False) as file:
             file.attrs.modify("version", np.uint64(version))
@@ -285,9 +280,7 @@ def test_datasets_that_lie_elsewhere_are_refused(bench: Bench, kind: str, offset
         with h5py.File(target, "r") as file:
             old = struct.pack("<Q", file[READERS[kind][1]].id.get_offset())
         content = target.read_bytes()
-        ((start, end),) = [
-            (a, z) for a, z in guarded(content) if content[a : a + 4] == b"OHDR" and old in content[a:z]
-        ]
+        ((start, end),) = [(a, z) for a, z in guarded(content) if content[a : a + 4] == b"OHDR" and old in content[a:z]]
         data = bytearray(content)
         at = content.index(old, start)
         data[at : at + 8] = struct.pack("<Q", offset)

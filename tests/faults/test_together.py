@@ -7,19 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from crashes import Step, seeded
-from fault_lab import (
-    Bench,
-    Recipe,
-    Round,
-    call,
-    check_whole,
-    fingerprint,
-    forked,
-    leftovers,
-    must,
-    scratch,
-    waited,
-)
+from fault_lab import Bench, Recipe, Round, call, check_whole, fingerprint, forked, leftovers, must, scratch, waited
 
 COMMANDS = ("init", "offline", "mask", "freeze", "eliminate", "decode", "run")
 ALL = tuple(range(1, 9))
@@ -67,9 +55,7 @@ def test_two_gradients_at_once(bench: Bench) -> None:
     """Only one of them is ever masked."""
     for _ in range(4):
         state = bench.at("offline")
-        commands = [
-            ("mask", state.folder, "--user", 1, "--gradient", state.gradient(n)) for n in (1, 2, 1, 2)
-        ]
+        commands = [("mask", state.folder, "--user", 1, "--gradient", state.gradient(n)) for n in (1, 2, 1, 2)]
         codes = at_once(*commands)
         winners = {commands[i][5] for i, code in enumerate(codes) if code == 0}
         assert len(winners) == 1, codes

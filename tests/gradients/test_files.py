@@ -18,7 +18,7 @@ from hypothesis.extra import numpy as hnp
 
 from topk_secagg.errors import BadData, InputMissing, SecAggError, UsageError
 from topk_secagg.gradients.files import READABLE, WRITABLE, check_writable, read_gradient, write_gradient
-from topk_secagg.gradients.tensors import Tensor
+from topk_secagg.gradients.tensors import Tensor, listed
 
 MATRIX = np.arange(6, dtype=np.float32).reshape(2, 3) / 4
 DTYPES = ["float16", "float32", "float64", "int8", "int32", "int64", "uint8", "uint64", "bool"]
@@ -123,9 +123,7 @@ def test_values_that_are_not_finite_are_read_as_they_are(tmp_path: Path) -> None
 named = st.lists(
     st.tuples(
         st.text("abc._0/", min_size=1, max_size=6),
-        hnp.arrays(
-            st.sampled_from(["float16", "float32", "float64"]), hnp.array_shapes(min_dims=0, max_side=3)
-        ),
+        hnp.arrays(st.sampled_from(["float16", "float32", "float64"]), hnp.array_shapes(min_dims=0, max_side=3)),
     ),
     min_size=1,
     max_size=4,
@@ -197,9 +195,7 @@ def test_a_file_that_is_not_there_is_missing_input(tmp_path: Path, suffix: str) 
 
 @pytest.mark.parametrize("suffix", READABLE)
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
-def test_what_is_no_file_is_not_a_gradient(
-    tmp_path: Path, suffix: str, make: Callable[[Path], object]
-) -> None:
+def test_what_is_no_file_is_not_a_gradient(tmp_path: Path, suffix: str, make: Callable[[Path], object]) -> None:
     make(tmp_path / f"gradient{suffix}")
     with pytest.raises(InputMissing, match="is not a file"):
         read_gradient(tmp_path / f"gradient{suffix}")
@@ -212,6 +208,49 @@ def test_a_forbidden_file_cannot_be_read(tmp_path: Path, suffix: str) -> None:
     path.touch(mode=0)
     with pytest.raises(InputMissing, match="permission denied"):
         read_gradient(path)
+
+
+# Entries, prefixes and what is None
+
+TORCH = Path(__file__).parents[2] / "fixtures" / "torch"
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors"])
+def test_an_entry_is_for_checkpoints_of_torch(tmp_path: Path, suffix: str) -> None:
+    with pytest.raises(UsageError, match=f"{suffix} files have no entries") as caught:
+        read_gradient(tmp_path / f"gradient{suffix}", "model")
+    assert caught.value.topic == "no-entry"
+
+
+def test_a_prefix_is_taken_off_the_names_that_have_it() -> None:
+    plain = read_gradient(TORCH / "state_dict.pt")
+    found = read_gradient(TORCH / "prefixed.pt", strip_prefix="module.")
+    assert [t.name for t in found] == [t.name for t in plain]
+    assert all(np.array_equal(a.array, b.array) for a, b in zip(found, plain, strict=True))
+    again = read_gradient(TORCH / "state_dict.pt", strip_prefix="module.")
+    assert [t.name for t in again] == [t.name for t in plain]
+
+
+def test_a_prefix_goes_with_an_entry_and_with_what_is_none_but_not_with_a_list() -> None:
+    found = read_gradient(TORCH / "lightning.ckpt", strip_prefix="net.")
+    assert [t.name for t in found] == ["weight", "bias"]
+    assert found.notes == ("took the entry 'state_dict' of the checkpoint",)
+    frozen = read_gradient(TORCH / "frozen.pt", strip_prefix="0.")
+    assert frozen.absent == ("weight", "bias", "1.bias")
+    assert [t.name for t in read_gradient(TORCH / "list.pt", strip_prefix="1")] == ["0", "1", "2", "3", "4", "5"]
+
+
+def test_names_that_coincide_without_a_prefix_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "gradient.npz"
+    np.savez(path, **{"weight": MATRIX, "module.weight": MATRIX})
+    with pytest.raises(BadData, match=r"same name without the prefix 'module\.'"):
+        read_gradient(path, strip_prefix="module.")
+
+
+def test_a_note_says_what_is_none() -> None:
+    assert read_gradient(TORCH / "frozen.pt").notes == ("left out, None: 0.weight, 0.bias, 1.bias",)
+    assert read_gradient(TORCH / "state_dict.pt").notes == ()
+    assert listed(["a", "b", "c", "d", "e", "f"]) == "a, b, c, d and 2 more"
 
 
 # What is not a gradient
@@ -316,9 +355,7 @@ def test_a_header_that_promises_too_much_takes_no_memory(tmp_path: Path) -> None
     assert peak < 10_000_000
 
 
-@pytest.mark.parametrize(
-    "header", ["{'descr': '<f4', 'fortran_order': False, 'shape': (3,", "(((", "'''", "{"]
-)
+@pytest.mark.parametrize("header", ["{'descr': '<f4', 'fortran_order': False, 'shape': (3,", "(((", "'''", "{"])
 def test_headers_that_break_off_are_refused(tmp_path: Path, header: str) -> None:
     refused(tmp_path, ".npy", headed(header))
     refused(tmp_path, ".npz", npz({"a.npy": headed(header)}))
@@ -376,11 +413,7 @@ def test_a_flipped_bit_in_an_npy_file_is_refused_or_read_without_a_crash(tmp_pat
     assert not crashes
 
 
-@pytest.mark.parametrize(
-    "content",
-    [npz(SMALL), npz(LONG, zipfile.ZIP_DEFLATED)],
-    ids=["stored", "deflated"],
-)
+@pytest.mark.parametrize("content", [npz(SMALL), npz(LONG, zipfile.ZIP_DEFLATED)], ids=["stored", "deflated"])
 def test_a_flipped_bit_in_an_npz_file_never_changes_a_tensor(tmp_path: Path, content: bytes) -> None:
     """A flip in the archive's directory may hide a tensor; the layout then misses it by name."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 from topk_secagg.errors import BadData, UsageError
 from topk_secagg.gradients.layout import NOT_GRADIENTS, Layout, Slot
-from topk_secagg.gradients.tensors import Tensor
+from topk_secagg.gradients.tensors import Gradient, Tensor
 
 
 def tensor(name: str, values: object, dtype: str = "float32") -> Tensor:
@@ -127,10 +128,7 @@ def without(name: str) -> list[Tensor]:
         ([*without("conv.bias"), tensor("conv.bias", [7, 8], "int32")], "'conv.bias' has type int32"),
         ([*model(), tensor("more", [1])], "tensor 'more' is not in the session's layout"),
         ([*model(), tensor("", [1])], r"tensor \(unnamed\) is not in the session's layout"),
-        (
-            [*without("conv.bias")[:2], tensor("conv.bias", [7]), tensor("empty", [1])],
-            "tensor 'conv.bias' has",
-        ),
+        ([*without("conv.bias")[:2], tensor("conv.bias", [7]), tensor("empty", [1])], "tensor 'conv.bias' has"),
     ],
 )
 def test_the_first_tensor_that_does_not_fit_is_named(tensors: list[Tensor], match: str) -> None:
@@ -138,6 +136,66 @@ def test_the_first_tensor_that_does_not_fit_is_named(tensors: list[Tensor], matc
         Layout.like(model()).flatten(tensors)
     assert caught.value.exit_code == 65
     assert caught.value.hint
+
+
+def test_a_tensor_that_is_none_in_one_file_is_named() -> None:
+    with pytest.raises(BadData, match=r"^tensor 'conv.bias' of the session's layout is None$") as caught:
+        Layout.like(model()).flatten(Gradient(without("conv.bias"), ["conv.bias"]))
+    assert "zeros" in caught.value.hint
+
+
+def test_what_is_none_is_left_out_of_a_session_and_may_be_there_or_not() -> None:
+    layout = Layout.like(Gradient(without("conv.bias"), ["conv.bias"], ["a note"]))
+    assert layout.left_out == ("conv.bias",)
+    assert layout.notes == ("a note",)
+    for tensors in (without("conv.bias"), model(), Gradient(without("conv.bias"), ["conv.bias", "other"])):
+        assert layout.flatten(tensors).tolist() == [1, 2, 3, 4, 5, 6, 9]
+
+
+def test_gradients_that_the_session_leaves_out_are_told_from_buffers() -> None:
+    buffer = tensor("bn.running_mean", [1.0])
+    layout = Layout.like([*model(), buffer, tensor("steps", [1], "int64")], only=["conv.*"])
+    assert layout.unused([*model(), buffer, tensor("steps", [1], "int64")]) == ["scale", "empty"]
+    assert Layout.like(model()).unused(model()) == []
+
+
+def prefixed(prefix: str) -> list[Tensor]:
+    return [t._replace(name=prefix + t.name) for t in model()]
+
+
+@pytest.mark.parametrize(
+    ("file", "session", "topic"),
+    [
+        ("module.", "", "prefix module."),
+        ("_orig_mod.", "", "prefix _orig_mod."),
+        ("module._orig_mod.", "", "prefix module._orig_mod."),
+        ("module._orig_mod.", "_orig_mod.", "prefix module."),
+        ("grad_", "", "prefix grad_"),
+        ("a b.", "", "prefix a b."),
+        ("", "module.", "session-prefix module."),
+        ("module.", "_orig_mod.", "session-prefix _orig_mod."),
+    ],
+)
+def test_names_that_differ_by_a_prefix_are_shown_with_what_maps_them(file: str, session: str, topic: str) -> None:
+    layout = Layout.like(prefixed(session))
+    beside = [tensor("other.conv.weight", [1]), tensor("conv.weight.more", [1])]
+    with pytest.raises(BadData) as caught:
+        layout.flatten([*beside, *prefixed(file)])
+    assert caught.value.message == f"it has '{file}conv.weight' where the session has '{session}conv.weight'"
+    assert caught.value.topic == topic
+    assert repr(topic.partition(" ")[2]) in caught.value.hint
+
+
+def test_names_that_only_look_like_a_prefix_are_missing() -> None:
+    for tensors in (
+        [t for t in prefixed("module.") if "bias" not in t.name],
+        [t._replace(array=t.array[None]) for t in prefixed("module.")],
+        [t._replace(name=f"{t.name}.more") for t in model()],
+        Gradient(prefixed("module.")[1:], ["module.conv.weight"]),
+    ):
+        with pytest.raises(BadData, match=r"tensor 'conv.weight' .* is missing") as caught:
+            Layout.like(model()).flatten(tensors)
+        assert caught.value.topic == ""
 
 
 def test_tensors_are_found_by_name_whatever_their_order() -> None:
@@ -229,11 +287,27 @@ def test_the_layout_of_one_vector() -> None:
 
 
 def test_what_a_session_records_makes_the_same_layout() -> None:
-    for layout in (Layout.like(model()), Layout.like(model(), only=["scale"]), Layout.flat(3)):
-        assert Layout.from_json(layout.slots_json(), list(layout.left_out)) == layout
+    for layout in (Layout.like(model()), Layout.like(model(), only=["scale"]), Layout.flat(3), LIST):
+        assert Layout.from_json(*json.loads(json.dumps(layout.as_json())).values()) == layout
 
 
+LIST = Layout.like(Gradient([tensor("0", [1]), tensor("2", [2]), tensor("3", [3], "int8")], ["1"], sequence=True))
 GOOD = {"name": "a", "shape": [1], "dtype": "float32"}
+FIRST = {**GOOD, "name": 0}
+
+
+def test_the_names_of_a_list_are_its_positions_in_a_session() -> None:
+    recorded = LIST.as_json()
+    assert [slot["name"] for slot in recorded["layout"]] == [0, 2]
+    assert recorded["left_out"] == [3, 1]
+    assert all(type(slot["name"]) is str for slot in Layout.like([tensor("0", [1])]).as_json()["layout"])
+
+
+def test_the_sum_of_a_list_knows_what_was_left_out() -> None:
+    back = LIST.unflatten(np.array([4.0, 5.0]))
+    assert [(t.name, t.array.tolist()) for t in back] == [("0", [4.0]), ("2", [5.0])]
+    assert (back.sequence, set(back.absent)) == (True, {"1", "3"})
+    assert not Layout.like(model()).unflatten(np.zeros(9)).sequence
 
 
 @pytest.mark.parametrize(
@@ -266,10 +340,22 @@ GOOD = {"name": "a", "shape": [1], "dtype": "float32"}
         ([GOOD], None),
         ([GOOD], "b"),
         ([GOOD], {}),
+        ([FIRST], ["b"]),
+        ([FIRST], ["1"]),
+        ([FIRST], [True]),
+        ([FIRST], [1.0]),
+        ([FIRST], [2]),
+        ([FIRST], [0]),
+        ([FIRST, GOOD], []),
+        ([FIRST, FIRST], []),
+        ([{**FIRST, "name": -1}], [0]),
+        ([{**FIRST, "name": 1}], [2]),
+        ([{**FIRST, "name": False}], []),
     ],
     ids=str,
 )
 def test_a_damaged_layout_is_refused(slots: object, left_out: object) -> None:
     Layout.from_json([GOOD], ["b"])
+    Layout.from_json([FIRST], [2, 1])
     with pytest.raises(ValueError, match="layout"):
         Layout.from_json(slots, left_out)

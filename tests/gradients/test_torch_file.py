@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from topk_secagg.errors import BadData, UsageError
 from topk_secagg.gradients import torch_file, torch_pickle
-from topk_secagg.gradients.tensors import Tensor
+from topk_secagg.gradients.tensors import Gradient, Tensor
 from topk_secagg.gradients.torch_file import read
 from topk_secagg.gradients.torch_writer import write
 
@@ -51,15 +51,7 @@ def integers(values: tuple[int, ...]) -> bytes:
 
 
 def storage(kind: str = "FloatStorage", key: str = "0", device: str = "cpu", length: int = 4) -> bytes:
-    return (
-        b"("
-        + text("storage")
-        + f"ctorch\n{kind}\n".encode()
-        + text(key)
-        + text(device)
-        + integer(length)
-        + b"tQ"
-    )
+    return b"(" + text("storage") + f"ctorch\n{kind}\n".encode() + text(key) + text(device) + integer(length) + b"tQ"
 
 
 def tensor(
@@ -70,18 +62,12 @@ def tensor(
     metadata: bytes = b"",
 ) -> bytes:
     layout = integer(offset) + integers(size) + integers(stride)
-    return (
-        b"ctorch._utils\n_rebuild_tensor_v2\n(" + where + layout + b"\x89" + ORDERED_DICT + metadata + b"tR"
-    )
+    return b"ctorch._utils\n_rebuild_tensor_v2\n(" + where + layout + b"\x89" + ORDERED_DICT + metadata + b"tR"
 
 
 def archive(path: Path, code: bytes, members: dict[str, bytes] | None = None) -> Path:
     """A torch file around a pickle, with the four float32 0, 1, 2, 3 as storage 0."""
-    contents = {
-        "data.pkl": PROTO + code,
-        "byteorder": b"little",
-        "data/0": np.arange(4, dtype="<f4").tobytes(),
-    }
+    contents = {"data.pkl": PROTO + code, "byteorder": b"little", "data/0": np.arange(4, dtype="<f4").tobytes()}
     with zipfile.ZipFile(path, "w") as target:
         for name, content in (contents | (members or {})).items():
             target.writestr(f"archive/{name}", content)
@@ -100,11 +86,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def assert_same(tensors: list[Tensor], expected: list[dict[str, Any]]) -> None:
     for got, wanted in zip(tensors, expected, strict=True):
-        assert (got.name, got.dtype, list(got.array.shape)) == (
-            wanted["name"],
-            wanted["dtype"],
-            wanted["shape"],
-        )
+        assert (got.name, got.dtype, list(got.array.shape)) == (wanted["name"], wanted["dtype"], wanted["shape"])
         assert got.array.dtype == np.dtype("float32" if got.dtype == "bfloat16" else got.dtype)
         assert got.array.tobytes().hex() == wanted["hex"]
 
@@ -126,13 +108,15 @@ def refusal(path: Path, entry: str = "") -> BadData:
 
 @pytest.mark.parametrize("case", EXPECTED, ids=lambda case: f"{case['file']}-{case['entry']}")
 def test_files_of_torch_read_as_torch_reads_them(case: dict[str, Any]) -> None:
-    assert_same(read(FIXTURES / f"{case['file']}.pt", case["entry"]), case["tensors"])
+    found = read(FIXTURES / case["file"], case["entry"])
+    assert_same(found, [t for t in case["tensors"] if "hex" in t])
+    assert list(found.absent) == [t["name"] for t in case["tensors"] if "hex" not in t]
 
 
 def test_every_fixture_is_used() -> None:
-    names = {p.stem for p in FIXTURES.glob("*.pt")}
+    names = {p.name for p in FIXTURES.iterdir() if p.suffix in (".pt", ".ckpt")}
     assert {name for name in names if not name.startswith("bad_")} == set(GOOD)
-    assert {name.removeprefix("bad_") for name in names if name.startswith("bad_")} == set(REFUSED)
+    assert {name for name in names if name.startswith("bad_")} == {f"bad_{name}.pt" for name in REFUSED}
 
 
 def test_reading_needs_no_torch() -> None:
@@ -194,8 +178,8 @@ def test_the_longest_key_of_an_entry_goes_first() -> None:
         ("checkpoint", "gradients.7", "no entry 'gradients.7'", "'gradients'"),
         ("checkpoint", "gradients.-1", "no entry 'gradients.-1'", "'gradients'"),
         ("checkpoint", "epoch.0", "no entry 'epoch.0'", "'gradients'"),
-        ("tensor", "weight", "no entry 'weight'", "leave out --entry"),
-        ("state_dict", "weight", "no entry 'weight'", "leave out --entry"),
+        ("tensor", "weight", "no entry 'weight'", "nothing but tensors"),
+        ("state_dict", "weight", "no entry 'weight'", "nothing but tensors"),
     ],
 )  # fmt: skip
 def test_an_entry_that_is_no_tensor_is_named_with_what_could_be_chosen(
@@ -204,6 +188,117 @@ def test_an_entry_that_is_no_tensor_is_named_with_what_could_be_chosen(
     error = refusal(FIXTURES / f"{file}.pt", entry)
     assert message in error.message
     assert hint in error.hint
+    assert error.topic == {"'gradients'": "entry", "nothing but tensors": "no-entry"}.get(hint, error.topic)
+
+
+# The entry that is obvious, and what is None.
+
+WEIGHTS = {"weight": tensor(), "bias": tensor()}
+OPTIMIZER = {"state": {"0": {"step": tensor(), "exp_avg": tensor()}}, "param_groups": [{"lr": 3}]}
+
+
+def pickled(value: Any) -> bytes:
+    """A pickle of dicts, lists, numbers, None and tensors (which are pickles already)."""
+    match value:
+        case bytes():
+            return value
+        case None:
+            return b"N"
+        case int():
+            return integer(value)
+        case dict():
+            return b"}(" + b"".join(text(key) + pickled(item) for key, item in value.items()) + b"u"
+        case list():
+            return b"](" + b"".join(map(pickled, value)) + b"e"
+    raise TypeError(value)
+
+
+@pytest.mark.parametrize(
+    ("content", "entry"),
+    [
+        ({"state_dict": WEIGHTS}, "state_dict"),
+        ({"state_dict": WEIGHTS, "epoch": 3}, "state_dict"),
+        ({"state_dict": WEIGHTS, "scheduler": None}, "state_dict"),
+        ({"state_dict": WEIGHTS, "ema": WEIGHTS, "epoch": 3}, "state_dict"),
+        ({"model_state_dict": WEIGHTS, "ema": WEIGHTS, "optimizer": OPTIMIZER}, "model_state_dict"),
+        ({"model": WEIGHTS, "optimizer": OPTIMIZER, "rng": tensor()}, "model"),
+        ({"model": {"weight": tensor(), "bias": None}, "epoch": 3}, "model"),
+        ({"gradients": [tensor(), None], "epoch": 3}, "gradients"),
+    ],
+)
+def test_the_obvious_entry_of_a_checkpoint_is_taken_and_a_note_says_so(
+    path: Path, content: dict[str, Any], entry: str
+) -> None:
+    archive(path, pickled(content) + b".")
+    found, named = read(path), read(path, entry)
+    assert found.notes == (f"took the entry {entry!r} of the checkpoint",)
+    assert named.notes == ()
+    assert (described(found), found.absent, found.sequence) == (described(named), named.absent, named.sequence)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"state_dict": WEIGHTS, "model_state_dict": WEIGHTS, "epoch": 3},
+        {"model": WEIGHTS, "ema": WEIGHTS, "epoch": 3},
+        {"model": WEIGHTS, "gradients": [tensor()], "epoch": 3},
+        {"nested": {"model": WEIGHTS}, "epoch": 3},
+        {"weight": tensor(), "epoch": 3},
+        OPTIMIZER,
+        [WEIGHTS, 3],
+    ],
+    ids=str,
+)
+def test_of_several_entries_none_is_guessed(path: Path, content: Any) -> None:
+    error = refusal(archive(path, pickled(content) + b"."))
+    assert "not a tensor" in error.message
+    assert error.topic == "entry"
+
+
+@pytest.mark.parametrize(
+    ("content", "names"),
+    [
+        ({"state_dict": WEIGHTS, "head": tensor()}, ["state_dict.weight", "state_dict.bias", "head"]),
+        ({"encoder": WEIGHTS, "head": {"weight": tensor()}}, ["encoder.weight", "encoder.bias", "head.weight"]),
+        ([WEIGHTS], ["0.weight", "0.bias"]),
+    ],
+)
+def test_of_a_file_that_is_all_tensors_nothing_is_left_out(path: Path, content: Any, names: list[str]) -> None:
+    found = read(archive(path, pickled(content) + b"."))
+    assert [t.name for t in found] == names
+    assert (found.notes, found.sequence) == ((), False)
+
+
+def test_what_is_none_is_no_tensor_but_has_a_name(path: Path) -> None:
+    found = read(archive(path, pickled({"a": tensor(), "b": None, "c": {"d": None}}) + b"."))
+    assert [t.name for t in found] == ["a"]
+    assert found.absent == ("b", "c.d")
+    twice = archive(path, pickled({"a.b": tensor(), "a": {"b": None}}) + b".")
+    assert "two of its tensors are called 'a.b'" in refusal(twice).message
+
+
+@pytest.mark.parametrize("content", [{"a": None}, [None, None], {"a": {"b": None}}])
+def test_a_file_in_which_all_is_none_is_refused(path: Path, content: Any) -> None:
+    error = refusal(archive(path, pickled(content) + b"."))
+    assert "all that it holds is None" in error.message
+    assert "backward" in error.hint
+
+
+@pytest.mark.parametrize(
+    ("file", "entry", "sequence"),
+    [
+        ("list.pt", "", True),
+        ("tuple.pt", "", True),
+        ("frozen_list.pt", "", True),
+        ("checkpoint.pt", "gradients", True),
+        ("list.pt", "2", False),
+        ("tensor.pt", "", False),
+        ("frozen.pt", "", False),
+        ("nested.pt", "heads", False),
+    ],
+)
+def test_a_list_of_tensors_is_told_from_a_mapping(file: str, entry: str, sequence: bool) -> None:
+    assert read(FIXTURES / file, entry).sequence is sequence
 
 
 def test_a_hint_lists_some_of_many_entries(path: Path) -> None:
@@ -338,11 +433,7 @@ def test_a_member_that_reaches_into_the_directory_is_refused(path: Path) -> None
     [
         (b"PK\x03\x04\x14\x00\x00\x00", b"PK\x03\x04\x14\x00\x01\x00", "encrypted"),
         (b"PK\x01\x02\x14\x03\x14\x00\x00\x00", b"PK\x01\x02\x14\x03\x14\x00\x40\x00", "encrypted"),
-        (
-            b"PK\x03\x04\x14\x00\x00\x00\x00\x00",
-            b"PK\x03\x04\x14\x00\x00\x00\x08\x00",
-            "two different headers",
-        ),
+        (b"PK\x03\x04\x14\x00\x00\x00\x00\x00", b"PK\x03\x04\x14\x00\x00\x00\x08\x00", "two different headers"),
         (b"PK\x03\x04\x14\x00", b"PK\x00\x00\x14\x00", "not a file of torch.save"),
         (b"archive/data.pkl", b"archive/data.pk\0", "not one of torch.save"),
         (b"archive/data.pkl", b"archive/code.pkl", "a zip, but not one of torch.save"),
@@ -600,7 +691,7 @@ def tolerant(path: Path) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(
-    name=st.sampled_from(sorted(p.name for p in FIXTURES.glob("*.pt"))),
+    name=st.sampled_from(sorted(p.name for p in FIXTURES.iterdir() if p.suffix in (".pt", ".ckpt"))),
     edits=st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_size=1, max_size=8),
 )
 def test_damaged_files_are_read_or_refused(scratch: Path, name: str, edits: list[tuple[int, int]]) -> None:
@@ -628,17 +719,7 @@ def test_damaged_pickles_with_a_good_crc_are_read_or_refused(
 
 
 OPCODES = [bytes([c]) for c in b"hjqrKMJ\x8aGXN\x88\x89()t\x85\x86\x87]ae}sucRbQ."]
-PIECES = [
-    *OPCODES,
-    tensor(),
-    storage(),
-    text("a"),
-    b"K\x00",
-    b"q\x00",
-    b"h\x00",
-    b"ctorch\nSize\n",
-    ORDERED_DICT,
-]
+PIECES = [*OPCODES, tensor(), storage(), text("a"), b"K\x00", b"q\x00", b"h\x00", b"ctorch\nSize\n", ORDERED_DICT]
 
 
 @settings(max_examples=300, deadline=None)
@@ -663,9 +744,7 @@ def values(dtype: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
 
 @st.composite
 def tensor_lists(draw: st.DrawFn) -> list[Tensor]:
-    names = draw(
-        st.lists(st.text(st.characters(codec="utf-8"), max_size=8), min_size=1, max_size=4, unique=True)
-    )
+    names = draw(st.lists(st.text(st.characters(codec="utf-8"), max_size=8), min_size=1, max_size=4, unique=True))
     shapes = st.lists(st.integers(0, 4), max_size=4).map(tuple)
     tensors = []
     for name in names:
@@ -692,6 +771,17 @@ def test_what_is_written_is_read_again(scratch: Path, tensors: list[Tensor]) -> 
     assert described(read(scratch)) == described(tensors)
 
 
+@pytest.mark.parametrize("file", ["list.pt", "tuple.pt", "frozen_list.pt"])
+def test_a_list_is_written_as_a_list_with_none_in_its_places(path: Path, file: str) -> None:
+    found = read(FIXTURES / file)
+    path.write_bytes(written(found))
+    again = read(path)
+    assert described(again) == described(found)
+    assert (again.absent, again.sequence) == (found.absent, True)
+    path.write_bytes(written(Gradient(found)))
+    assert not read(path).sequence, "without the mark it is a mapping"
+
+
 def test_the_same_tensors_give_the_same_bytes_aligned(path: Path) -> None:
     tensors = [Tensor(f"w{i}", dtype, values(dtype, (5, 3), i)) for i, dtype in enumerate(DTYPES)]
     content = written(tensors)
@@ -711,10 +801,7 @@ def test_a_stream_that_cannot_seek_will_do(path: Path) -> None:
             return len(data)
 
     content = bytearray()
-    tensors = [
-        Tensor("w", "float32", values("float32", (100,), 1)),
-        Tensor("b", "int8", values("int8", (), 2)),
-    ]
+    tensors = [Tensor("w", "float32", values("float32", (100,), 1)), Tensor("b", "int8", values("int8", (), 2))]
     write(Pipe(), tensors)
     path.write_bytes(content)
     assert described(read(path)) == described(tensors)
@@ -771,12 +858,7 @@ def torch() -> Any:
 def as_described(value: Any, name: str = "") -> tuple[str, str, tuple[int, ...], bytes]:
     value = value.detach()
     dtype = str(value.dtype).removeprefix("torch.")
-    return (
-        name,
-        dtype,
-        tuple(value.shape),
-        (value.float() if dtype == "bfloat16" else value).numpy().tobytes(),
-    )
+    return (name, dtype, tuple(value.shape), (value.float() if dtype == "bfloat16" else value).numpy().tobytes())
 
 
 @settings(max_examples=150, deadline=None)
@@ -808,6 +890,14 @@ def test_torch_loads_what_is_written(torch: Any, scratch: Path, tensors: list[Te
         assert [as_described(value, name) for name, value in items] == described(tensors)
 
 
+def test_torch_loads_a_list_with_none_in_its_places(torch: Any, scratch: Path) -> None:
+    scratch.write_bytes(written(read(FIXTURES / "frozen_list.pt")))
+    loaded, wanted = (torch.load(path, weights_only=True) for path in (scratch, FIXTURES / "frozen_list.pt"))
+    assert type(loaded) is list
+    assert [t is None for t in loaded] == [True, True, False, True, False, False]
+    assert all(torch.equal(a, b) for a, b in zip(loaded, wanted, strict=True) if b is not None)
+
+
 def test_bfloat16_is_rounded_as_torch_rounds_it(torch: Any, scratch: Path) -> None:
     upper = np.arange(2**16, dtype=np.uint32) << np.uint32(16)
     lower = np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)
@@ -836,4 +926,4 @@ def test_the_fixtures_are_what_their_script_makes(torch: Any, tmp_path: Path) ->
     script.HERE = tmp_path
     script.main()
     made = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
-    assert made == {p.name: p.read_bytes() for p in FIXTURES.iterdir() if p.suffix in (".pt", ".json")}
+    assert made == {p.name: p.read_bytes() for p in FIXTURES.iterdir() if p.suffix in (".pt", ".ckpt", ".json")}

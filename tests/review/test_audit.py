@@ -121,7 +121,7 @@ def of(findings, verdict):
 
 
 def fails(space, *identities):
-    return of(audit(Workspace(space.root), identities), "fail")
+    return of(audit(Workspace(space.root, space.secrets), identities), "fail")
 
 
 def flip(path, dataset):
@@ -192,6 +192,9 @@ def test_a_running_round_and_users_that_drop_out_are_no_fail(tmp_path, gradients
     p = Parameters.choose(**OPTIONS, **ROUNDS["moments"], length=L)
     space, _ = init(tmp_path / "round", p, Layout.flat(L))
     assert fails(space) == []
+    assert {("rates against the theorem", "X"), ("rates against the theorem", "Y")} < set(
+        of(audit(space), "not checkable")
+    )
     for user in space.users():
         offline(space, user)
     for user in range(1, N):
@@ -248,7 +251,7 @@ def test_a_user_that_forgot_its_secret(finished):
 def test_shares_of_many_blocks_are_streamed(tmp_path, gradients, monkeypatch, kind, width):
     monkeypatch.setattr(constructions, "BLOCK_SYMBOLS", N * width * 9)
     monkeypatch.setattr(moments, "_CHECK_BYTES", 3 * 4 * width)
-    space = play(tmp_path / "round", gradients, kind)
+    space = play(tmp_path / "round", gradients, kind, clip=2.0)  # parameters of its own: constructions are cached
     c = construction(space.session.parameters)
     assert c.width == width
     assert c.block_rows == 9 < c.rows
@@ -527,6 +530,9 @@ def test_shares_of_another_run_of_offline(finished):
     space = finished()
     rewrite(space.share_path(3, 2), lambda a, _: a.__setitem__("sharing", "0" * 64))
     assert fails(space) == [("session and user", "shares/user-03/from-02.h5")]
+    shutil.rmtree(space.root / "shares")
+    rewrite(space.secret_path(2), lambda a, _: a.__setitem__("sharing", "0" * 64))
+    assert fails(space) == [("ledgers", "secrets/user-02.ledger.json"), ("masks and places fit X", "masked/user-02.h5")]
 
 
 SPENT = ("masked", "confirmed", "answered")
@@ -567,6 +573,16 @@ def test_files_and_folders_that_are_open_to_others(finished, mode, names):
     for name in names.split():
         (space.root / name).chmod(mode)
     assert set(fails(space)) == {("permissions", str(space.root) if n == "." else n) for n in names.split()}
+
+
+def test_secrets_outside_of_the_round(finished, tmp_path):
+    space = finished()
+    (tmp_path / "own").mkdir()
+    (space.root / "secrets").rename(tmp_path / "own" / space.session.id)
+    space = Workspace(space.root, tmp_path / "own")
+    assert (of(audit(space), "fail"), of(audit(space), "not checkable")) == ([], [])
+    space.secret_path(2).chmod(0o644)
+    assert fails(space) == [("permissions", str(space.secret_path(2)))]
 
 
 def test_links_to_folders_are_followed_but_not_in_circles(finished, tmp_path):

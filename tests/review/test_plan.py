@@ -26,9 +26,7 @@ OPTIONS = ["--users", "10", "--survivors", "5", "--colluders", "3", "--density",
 
 
 def parameters(**options):
-    return Parameters.choose(
-        **{"users": 4, "survivors": 3, "colluders": 1, "top_k": 20, "length": 600, **options}
-    )
+    return Parameters.choose(**{"users": 4, "survivors": 3, "colluders": 1, "top_k": 20, "length": 600, **options})
 
 
 def invoke(*arguments):
@@ -154,32 +152,12 @@ def test_advice_that_does_not_fit_is_not_given(tmp_path, monkeypatch):
 def test_init_stops_with_advice_when_the_disk_cannot_hold_the_round(tmp_path, monkeypatch):
     p = parameters(length=100_000, top_k=1000, construction="rotation", picks=4)
     monkeypatch.setattr(plan, "free_bytes", lambda _: plan.cost(p).all_bytes - 1)
-    options = [
-        "--users",
-        "4",
-        "--survivors",
-        "3",
-        "--colluders",
-        "1",
-        "--top-k",
-        "1000",
-        "--length",
-        "100000",
-    ]
+    options = ["--users", "4", "--survivors", "3", "--colluders", "1", "--top-k", "1000", "--length", "100000"]
     with pytest.raises(CannotWrite, match="free") as stopped:
         invoke("init", str(tmp_path / "round"), *options, "--construction", "rotation", "--picks", "4")
     assert "--picks 2" in stopped.value.hint
     assert not (tmp_path / "round" / "session.json").exists()
-    invoke(
-        "init",
-        str(tmp_path / "round"),
-        *options,
-        "--construction",
-        "rotation",
-        "--picks",
-        "4",
-        "--distributed",
-    )
+    invoke("init", str(tmp_path / "round"), *options, "--construction", "rotation", "--picks", "4", "--distributed")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 from affine import Inputs
@@ -54,9 +54,7 @@ class Case:
         )
 
     def __str__(self) -> str:
-        sizes = f"{self.construction} ({self.N},{self.U},{self.T}) L{self.L} K{self.K}"
-        further = {"P": self.P, "D": self.D, "q": self.q, "spare ": self.spare}
-        return sizes + "".join(f" {name}{value}" for name, value in further.items() if value is not None)
+        return self.parameters().summary()
 
 
 # For the ordinary run of the tests
@@ -79,20 +77,19 @@ QUICK = [
     Case(3, 2, 1, L=8, K=3, P=1, spare=0),  # three buckets with two points; padding
     Case(3, 2, 1, L=5, K=2, P=2),  # two picks in one bucket
     Case(4, 3, 1, L=15, K=3, P=1, spare=0),  # D = 3, then 2
-    Case(4, 3, 1, L=6, K=3, P=2),
     Case(4, 3, 2, L=8, K=2, P=1, spare=0),  # D = 2, then 1; M = 4 < n = 5
     Case(5, 4, 2, L=9, K=3, P=1, spare=0),  # D = 3, then 2; M = 3 < n = 5
-    Case(4, 2, 1, L=10, K=2, P=1, spare=1),  # D = 2, then 1
     # W < n
     Case(3, 2, 1, L=7, K=1, P=1, q=11),  # W = 6, M = 7, n = 10
     Case(3, 2, 1, L=20, K=2, P=1, q=11, spare=0),  # M = n = 10
-    Case(3, 2, 1, L=9, K=1, P=1, q=13),  # M = 9 < n = 12
     Case(4, 3, 2, L=10, K=1, P=1),  # W = 8
 ]
 
 # For the command: more, and joint places and inputs of all picks of a user
 MORE = [
     Case(4, 3, 1, L=6, K=3),
+    Case(4, 3, 1, L=6, K=3, P=2),
+    Case(3, 2, 1, L=9, K=1, P=1, q=13),  # M = 9 < n = 12
     Case(4, 2, 1, L=14, K=2, P=1, spare=1),  # W = 8, M = 7 < n = 10
     Case(5, 4, 2, L=20, K=4, P=1, spare=0),
     Case(3, 2, 1, L=6, K=2, P=1, spare=0, together=True),  # n = 3
@@ -102,26 +99,17 @@ MORE = [
 ]
 
 
-def _fits(L: int, K: int, P: int | None) -> bool:
-    """Whether K is not more than L, and P picks fit a bucket."""
-    return K <= L and (P is None or L // math.ceil(K / P) >= P)
-
-
-# For the command: every L from 2 to 6 and K from 1 to 3, with P = 1 and 2, all supports; and more in `moments`
+# For the command: every L from 2 to 6 and K from 1 to 3, with P = 1 and 2, all supports; in `moments`, larger n
 FULL = [
     Case(N, U, T, L, K, P, spare=None if P is None else 0)
     for N, U, T in ((3, 2, 1), (4, 3, 1), (4, 3, 2), (5, 4, 2))
-    for P in (None, 1, 2)
-    for L in range(2, 7)
-    for K in range(1, 4)
-    if _fits(L, K, P)
-]
-FULL += [
+    for P, L, K in product((None, 1, 2), range(2, 7), range(1, 4))
+    if (P or 1) <= L // math.ceil(K / (P or 1))
+] + [
     Case(N, U, T, places * K, K, P=1, q=q, spare=spare)
     for N, U, T in ((3, 2, 1), (4, 2, 1), (4, 3, 2))
-    for q in (11, 13)
+    for q, K, spare in ((11, 1, None), (11, 2, 0), (13, 1, None), (13, 2, 0))
     for places in range(6, q)
-    for K, spare in ((1, None), (2, 0))
 ]
 FULL += [*MORE, Case(3, 2, 1, L=8, K=2, P=1, spare=0, together=True)]
 
@@ -132,31 +120,26 @@ def same_sum(lab: Lab, users: list[int], seed: int = 0) -> list[list[Inputs]]:
     Values at random, exchanged between every two users; values that cancel out, at different supports; values
     moved from one user to another that has the same support; and, where there may be zeros, nothing but zeros.
     """
-    rng = np.random.default_rng(seed)
-    supports, q, entries = lab.supports, lab.q, lab.c.entries
+    rng, q, steps = np.random.default_rng(seed), lab.q, (0, 1, len(lab.supports) - 1)
 
     def values() -> Array:
-        return rng.integers(1, q, entries)
+        return rng.integers(1, q, lab.c.entries)
 
     def at(i: int, chosen: Array) -> Input:
-        return Input(supports[i % len(supports)], tuple((chosen % q).tolist()))
+        return Input(lab.supports[i % len(lab.supports)], tuple((chosen % q).tolist()))
 
     base = {m: at(5 * i + 1, values()) for i, m in enumerate(users)}
     lists = [[base, *({**base, a: base[b], b: base[a]} for a, b in combinations(users, 2))]]
-    zeros = np.zeros(entries, dtype=np.int64)
-    steps = (0, 1, len(supports) - 1)
-    if not lab.c.never_zero:
-        lists.append([{m: at(i * step, zeros) for i, m in enumerate(users)} for step in steps])
     if len(users) > 1:
         a, b, *_ = users
-        plus = [values() for _ in steps]
-        lists.append(
-            [{**base, a: at(i, v), b: at(i, -v)} for i, v in zip(steps, plus, strict=True)]
-            + ([] if lab.c.never_zero else [{**base, a: at(0, zeros), b: at(1, zeros)}])
-        )
+        lists.append([{**base, a: at(i, v), b: at(i, -v)} for i in steps for v in [values()]])
         total = values()
         parts = [v for v in (values() for _ in range(20)) if np.all((total - v) % q)][:2]
         lists.append([{**base, a: at(1, v), b: at(1, total - v)} for v in parts])
-        if not lab.c.never_zero:
-            lists[-1].append({**base, a: at(0, zeros), b: at(1, total)})
+    if not lab.c.never_zero:
+        zeros = np.zeros(lab.c.entries, dtype=np.int64)
+        lists.append([{m: at(i * step, zeros) for i, m in enumerate(users)} for step in steps])
+        if len(users) > 1:
+            lists[1].append({**base, a: at(0, zeros), b: at(1, zeros)})
+            lists[2].append({**base, a: at(0, zeros), b: at(1, total)})
     return lists

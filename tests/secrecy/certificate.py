@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -44,8 +45,10 @@ class Reference:
             for i in unit:
                 if given.support[i] not in self._columns:
                     more = (*given.values[:i], given.values[i] + 1, *given.values[i + 1 :])
-                    other = reduced[inputs.index(Input(given.support, more))]
-                    self._settle(given.support[i], (other - row) % q)
+                    shift = (reduced[inputs.index(Input(given.support, more))] - row) % q
+                    if np.any(shift[: self._shares]):
+                        raise NotCertified(f"{self.coalition} has shares that the input moves")
+                    self._columns[given.support[i]] = shift
         summed = np.zeros_like(reduced)
         for i in unit:
             values = np.array([given.values[i] for given in inputs])
@@ -56,12 +59,6 @@ class Reference:
         space = AffineSpace.of(basis, rest[0])
         if self._spaces.setdefault((unit, heard), space) != space:
             raise NotCertified(f"{self.coalition} can tell places apart")
-
-    def _settle(self, k: int, shift: Array) -> None:
-        """What a unit more at a coordinate adds is its column of Lambda."""
-        if np.any(shift[: self._shares]):
-            raise NotCertified(f"{self.coalition} has shares that the input moves")
-        self._columns[k] = shift
 
 
 def certify(lab: Lab, coalitions: Sequence[Coalition]) -> int:
@@ -94,12 +91,13 @@ def certify_masks(
         inputs = [Input(support, tuple(row)) for row in values.tolist()]
         count: Counter[tuple[int, ...]] = Counter()
         for place in lab.places:
-            (index, (offset, by_masks)), by_values = lab.masking_of_support(place, support)
+            index, (offset, matrix) = lab.masking(place, support)
+            by_values, by_masks = matrix[:, :entries], matrix[:, entries:]
             count[index] += 1
             solver = lab.algebra.solver(by_masks)
             if len(solver.check):
                 raise NotCertified(f"x is not uniform: {support} at {place}")
-            if xs is None and not shear.holds(place, support):
+            if xs is None and not shear.holds(place, index, solver.particular):
                 raise NotCertified(f"not the same for every x: {support} at {place}")
             columns, noise = lab.shares(place)
             for x in [(0,) * entries] if xs is None else xs:
@@ -123,29 +121,23 @@ class Shear:
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
         self.shape = (lab.p.users, *lab.share_shape)
-        self._noises: dict[bytes, bool] = {}
-        self._terms: dict[tuple[int, ...], bool] = {}
+        self._of_noise, self._of_terms = cache(self._of_noise), cache(self._of_terms)
 
-    def holds(self, place: Place, support: Support) -> bool:
-        lab = self.lab
-        (rows, (_, by_masks)), _ = lab.masking_of_support(place, support)  # entry i of X names row index_i
-        columns, noise = lab.shares(place)
+    def holds(self, place: Place, rows: tuple[int, ...], masks: Array) -> bool:
+        """At this place, entry i of X names row rows[i]; masks: what of r moves each x."""
+        columns, noise = self.lab.shares(place)
         offset, by_drawn = columns[..., 0].reshape(self.shape), columns[..., 1:]
         # a unit more of r adds row i of f without noise to row i of h
-        moved = times(by_drawn, lab.algebra.solver(by_masks).particular, lab.q).reshape(*self.shape, len(rows))
+        moved = times(by_drawn, masks, self.lab.q).reshape(*self.shape, len(rows))
         expected = np.zeros_like(moved)
         for i, row in enumerate(rows):
             expected[:, 1, row, :, i] = offset[:, 0, row]
-        if noise not in self._noises:
-            self._noises[noise] = self._of_noise(noise)
-        if rows not in self._terms:
-            self._terms[rows] = self._of_terms(rows)
         return (
             len(set(rows)) == len(rows)
             and np.array_equal(moved, expected)
             and not np.any(by_drawn.reshape(*self.shape, -1)[:, 0])
-            and self._noises[noise]
-            and self._terms[rows]
+            and self._of_noise(noise)
+            and self._of_terms(rows)
         )
 
     def _of_noise(self, noise: bytes) -> bool:
@@ -181,12 +173,11 @@ def certify_picks(lab: Lab, coalitions: Sequence[Coalition], *, together: bool =
     on each other: that is tried. Or together, through everything that all picks of a user can be at once.
     """
     before, references = lab.spaces, [Reference(lab, coalition) for coalition in coalitions]
-    if together:
-        _certify_unit(lab, references, tuple(range(lab.c.rows)))
-        return lab.spaces - before
-    try_picks(lab)
-    for pick in range(lab.c.rows):
-        _certify_unit(lab, references, (pick,))
+    picks = tuple(range(lab.c.rows))
+    if not together:
+        try_picks(lab)
+    for unit in [picks] if together else [(i,) for i in picks]:
+        _certify_unit(lab, references, unit)
     return lab.spaces - before
 
 
@@ -194,7 +185,8 @@ def _certify_unit(lab: Lab, references: list[Reference], unit: Unit) -> None:
     """Check the claim for these picks of a user; the others have a first place and a first input."""
     leads: dict[Broadcast, tuple[list[Input], list[Place]]] = {}
     counts: set[frozenset[tuple[Broadcast, int]]] = set()
-    places = list(product(*(bounds if i in unit else bounds[:1] for i, bounds in lab.slots())))
+    slots = enumerate(lab.place_bounds)  # of every pick in turn: all rho, then all s
+    places = list(product(*(bounds if j % lab.c.rows in unit else bounds[:1] for j, bounds in slots)))
     for given in inputs_of(lab, unit):
         count: Counter[Broadcast] = Counter()
         for place in places:
@@ -237,32 +229,30 @@ def columns_of(lab: Lab, place: Place, unit: Unit) -> Array:
 
 
 def try_picks(lab: Lab, tries: int = 20, images: int = 2) -> None:
-    """Try at random places and inputs that nothing of a pick depends on the others: not its entry of X, nor
-    its row of the shares, nor what that adds to Y; and that every unknown of the noise moves one row."""
-    rng, everybody = np.random.default_rng(lab.share), PartView(lab.users, lab.every_question)
-    picks = tuple(range(lab.c.rows))
+    """Try at random places and inputs that nothing of a pick depends on the others: not its entry of X, nor its row
+    of the shares, nor what that adds to Y; and that every unknown of the noise moves one row."""
+    rng, everybody, picks = np.random.default_rng(lab.share), PartView(lab.users, lab.every_question), range(lab.c.rows)
+    ranges = [lab.place_bounds, [lab.coordinates_of(i) for i in picks], [lab.values] * lab.c.rows]
 
     def image(place: Place, heard: Broadcast, unit: Unit) -> Array:
         return lab.part_map(everybody, columns_of(lab, place, unit), heard)
 
     for attempt in range(tries):
-        place = tuple(rng.choice(bounds).item() for _, bounds in lab.slots())
-        support = tuple(rng.choice(lab.coordinates_of(i)).item() for i in picks)
-        values = tuple(rng.choice(lab.values).item() for _ in picks)
-        heard, alone = lab.heard(place, Input(support, values)), []
+        drawn = [[int(rng.choice(bounds)) for bounds in each] for each in ranges]
+        place, support, values = map(tuple, drawn)
+        heard, parts = lab.heard(place, Input(support, values)), []
         for i in picks:
-            given = Input(
-                tuple(support[j] if j == i else lab.coordinates_of(j)[0] for j in picks),
-                tuple(values[j] if j == i else lab.values[0] for j in picks),
-            )
-            own = tuple(at if j == i else 0 for at, (j, _) in zip(place, lab.slots(), strict=True))
-            x = lab.heard(own, given)
+            # everything that belongs to another pick is the first of its range
+            alone = [
+                [v if j % lab.c.rows == i else bounds[0] for j, (v, bounds) in enumerate(zip(each, of, strict=True))]
+                for each, of in zip(drawn, ranges, strict=True)
+            ]
+            place_i, support_i, values_i = map(tuple, alone)
+            x = lab.heard(place_i, Input(support_i, values_i))
             if (x.index[i], x.values[i]) != (heard.index[i], heard.values[i]):
                 raise NotCertified("an entry of X depends on another pick")
-            alone.append((own, x, (i,)))
-        if attempt < images:
-            parts = [image(*part) for part in alone]
-            if np.any((image(place, heard, picks) - sum(parts)) % lab.q):
-                raise NotCertified("a row of the shares, or of Y, depends on another pick")
-            if np.any(np.count_nonzero([np.any(part[:, 1:], axis=0) for part in parts], axis=0) > 1):
-                raise NotCertified("picks share their noise")
+            parts += [image(place_i, x, (i,))] if attempt < images else []
+        if parts and np.any((image(place, heard, tuple(picks)) - sum(parts)) % lab.q):
+            raise NotCertified("a row of the shares, or of Y, depends on another pick")
+        if parts and np.any(np.count_nonzero([np.any(part[:, 1:], axis=0) for part in parts], axis=0) > 1):
+            raise NotCertified("picks share their noise")

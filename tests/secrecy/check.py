@@ -24,14 +24,10 @@ from lab import Input, Lab
 from sabotage import HARMLESS, SABOTAGES, TWINS, try_sabotage
 
 from topk_secagg.protocol.constructions import construction
-from topk_secagg.protocol.moments import Moments
 
-CASE = "{:<11} {:>7} {:>2} {:>2} {:>2} {:>2} {:>5} {:>2} {:>2} {:>2} {:>10} {:>8} {:>8} {:>9}  {:<6} {:>8}"
-HEAD = (
-    "construct.", "N,U,T", "L", "K", "q", "P", "D", "M", "n", "W",
-    "coalitions", "places", "inputs", "spaces", "result", "time",
-)  # fmt: skip
-MANY_PLACES = 10_000
+CASE = "{!s:<66} {:>4} {:>2} {:>10} {:>7} {:>8} {:>8}  {:<6} {:>8}"
+HEAD = ("case", "D", "W", "coalitions", "places", "inputs", "spaces", "result", "time")
+MANY_PLACES = {"permutation": 24, "moments": 10_000}
 
 
 class Outcome(NamedTuple):
@@ -50,31 +46,16 @@ def certified(case: Case) -> Outcome:
     lab = Lab(case.parameters())
     coalitions = coalitions_of(lab.p, 0, lab.p.colluders)
     supports = lab.supports[:: -(-len(lab.supports) // case.few) if case.few else 1]
-    if lab.moments:
-        picks = lab.c.rows if case.together else 1
-        places, inputs = ((n * (lab.q - 1)) ** picks for n in (lab.c.order, lab.c.places))
-    else:
-        places, inputs = len(lab.places), len(supports)
+    places, inputs, picks = math.prod(map(len, lab.place_bounds)), len(supports), lab.c.rows if case.together else 1
     try:
         if lab.moments:
+            places, inputs = ((n * (lab.q - 1)) ** picks for n in (lab.c.order, lab.c.places))
             spaces = certify_picks(lab, coalitions, together=case.together)
         else:
             spaces = certify_masks(lab, coalitions, supports=supports)
     except NotCertified as error:
         return Outcome(len(coalitions), places, inputs, 0, str(error))
     return Outcome(len(coalitions), places, inputs, spaces, "")
-
-
-def sizes(case: Case) -> tuple[object, ...]:
-    """The parameters of a case, by the letters of the head of the table."""
-    p = case.parameters()
-    c = construction(p)
-    first, again = (c.answer_shape(p.users, fallback=fallback).blocks for fallback in (False, True))
-    return (
-        case.construction, f"{p.users},{p.survivors},{p.colluders}",
-        p.length, p.top_k, p.field, p.picks or "", first if first == again else f"{first}, {again}",
-        *((c.places, c.order) if isinstance(c, Moments) else ("", "")), c.width,
-    )  # fmt: skip
 
 
 def learn_something(lab: Lab, coalition: tuple[int, ...]) -> Witness | None:
@@ -111,7 +92,9 @@ def secrecy(cases: Sequence[Case]) -> int:
         start = time.perf_counter()
         done = certified(case)
         result = ("LEAKS" if done.failure else "secret", f"{time.perf_counter() - start:.1f} s")
-        print(CASE.format(*sizes(case), *done[:4], *result), flush=True)
+        c = construction(case.parameters())
+        blocks = {c.answer_shape(case.N, fallback=fallback).blocks: None for fallback in (False, True)}
+        print(CASE.format(case, ", ".join(map(str, blocks)), c.width, *done[:4], *result), flush=True)
         if done.failure:
             print(f"    {done.failure}")
             failures += 1
@@ -124,16 +107,12 @@ def tightness(cases: Sequence[Case]) -> int:
     failures = 0
     for case in cases:
         lab = Lab(case.parameters())
-        if (
-            len(lab.supports) < 2
-            or (not lab.moments and case.L > 4)
-            or math.prod(map(len, lab.place_bounds)) > MANY_PLACES
-        ):
+        if len(lab.supports) < 2 or math.prod(map(len, lab.place_bounds)) > MANY_PLACES[case.construction]:
             continue  # everything is selected, and nothing is hidden but values; or the same at more cost
         coalitions = coalitions_of(lab.p, lab.p.colluders + 1, lab.p.colluders + 1)
         found = [learn_something(lab, coalition) for coalition in coalitions]
         failures += found.count(None)
-        print(f"{case!s:<44} {len(found)} coalitions, e.g. {found[0] or 'NOTHING'}", flush=True)
+        print(f"{case!s:<66} {len(found)} coalitions, e.g. {found[0] or 'NOTHING'}", flush=True)
     return failures
 
 

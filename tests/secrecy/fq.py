@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -23,12 +23,12 @@ def times(a: Array, b: Array, q: int) -> Array:
     return np.mod(a.astype(np.float64) @ b.astype(np.float64), q).astype(np.int64)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Basis:
     """The reduced row echelon form of a space of row vectors; it is unique, and the key is made of it."""
 
-    rows: Array
-    pivots: Array
+    rows: Array = field(compare=False)
+    pivots: Array = field(compare=False)
     q: int
     key: bytes
 
@@ -39,12 +39,6 @@ class Basis:
     def reduced(self, vectors: Array) -> Array:
         """The representatives of vectors modulo the space that are zero at the pivots."""
         return (vectors - times(vectors[..., self.pivots], self.rows, self.q)) % self.q
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Basis) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
 
 
 class Solver(NamedTuple):

@@ -155,7 +155,7 @@ class Lab:
     """
 
     _REMEMBERED = (
-        "_trials", "shares", "masking", "_secret_of", "terms", "noise_basis", "_places_to", "part_law",
+        "_trials", "shares", "masking", "_secret_of", "terms", "noise_basis", "places_by_x", "part_law",
     )  # fmt: skip
 
     def __init__(self, p: Parameters, tamper: Tamper = lambda source: source, tries: int = 2) -> None:
@@ -216,10 +216,6 @@ class Lab:
     def places(self) -> list[Place]:
         """Everything that the place of a user can be, each as likely as any other."""
         return list(product(*self.place_bounds))
-
-    def slots(self) -> list[tuple[int, range]]:
-        """In `moments`: for which pick each number of a place is drawn, and its bounds."""
-        return [(i % self.c.rows, bounds) for i, bounds in enumerate(self.place_bounds)]
 
     def coordinates_of(self, pick: int) -> range:
         """What one pick of `moments` can be: the coordinates of its bucket."""
@@ -385,7 +381,7 @@ class Lab:
         basis = self.algebra.basis(np.concatenate([noise.rows, rest]))
         return basis, basis.reduced(vectors)
 
-    def _places_to(self, given: Input) -> dict[Broadcast, list[Place]]:
+    def places_by_x(self, given: Input) -> dict[Broadcast, list[Place]]:
         """The places that lead from an input to each possible X; to its indices alone, if there are masks."""
         found: dict[Broadcast, list[Place]] = {}
         for place in self.places:
@@ -395,7 +391,7 @@ class Lab:
 
     def places_to(self, given: Input, heard: Broadcast) -> list[Place]:
         """The places at which an input can lead to an X."""
-        return self._places_to(given).get(heard._replace(values=()) if self.drawn else heard, [])
+        return self.places_by_x(given).get(heard._replace(values=()) if self.drawn else heard, [])
 
     def part_law(self, view: PartView, given: Input, heard: Broadcast) -> Law:
         """The law of (S, G) and X = heard."""

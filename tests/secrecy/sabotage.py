@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from unittest.mock import patch
 
@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 from affine import Answered, Joint, View, Witness, compare, view_of
 from cases import Case
-from lab import Input, Lab
+from lab import Input, Lab, Tamper
 
 from topk_secagg.algebra.field import Symbols, add, multiply
 from topk_secagg.algebra.randomness import Randomness
-from topk_secagg.protocol import constructions, moments
+from topk_secagg.protocol.constructions import Construction
 from topk_secagg.protocol.messages import Masked, Secret, Sparse
 from topk_secagg.protocol.moments import Moments
 from topk_secagg.protocol.permutation import Permutation
@@ -54,37 +54,28 @@ class OneStream(Spoilt):
         return self._inner.child("noise 0" if label.startswith("noise") else label)
 
 
-def stream(
-    purpose: str, change: Callable[[Symbols, Symbols], None], turn: int = 1
-) -> Callable[[Randomness], Randomness]:
-    """Change what the streams of a purpose draw at one turn, knowing what they drew first."""
+def stream(purpose: str, at: object, value: Callable[..., Symbols] | None = None, turn: int = 1) -> Tamper:
+    """Replace a part of what the streams of a purpose draw at one turn: by zeros, or by what is given that and what
+    they drew first."""
 
     def spoil(drawn: list[Symbols]) -> None:
         if len(drawn) == turn:
-            change(drawn[-1], drawn[0])
+            drawn[-1][at] = value(drawn[-1], drawn[0]) if value else 0
 
     return lambda source: Spoilt(source, purpose, spoil)
 
 
-def left_out(new: Symbols, _: Symbols) -> None:
-    new[:] = 0
+def first_pick(new: Symbols, _: Symbols) -> Symbols:
+    return new[0]
 
 
-def one_of_t_left_out(new: Symbols, _: Symbols) -> None:
-    new[:, -1] = 0
+def first_row(new: Symbols, _: Symbols) -> Symbols:
+    """One of its T noise vectors; the others stay fresh."""
+    return new[0, 0]
 
 
-def as_the_first(new: Symbols, first: Symbols) -> None:
-    new[:] = first
-
-
-def shared_by_two_rows(new: Symbols, _: Symbols) -> None:
-    """One of the T noise vectors; the others stay fresh."""
-    new[1, 0] = new[0, 0]
-
-
-def used_twice(new: Symbols, _: Symbols) -> None:
-    new[1] = new[0]
+def what_f_has(_: Symbols, first: Symbols) -> Symbols:
+    return first
 
 
 def draw_below(bound: Callable[[Moments], int]) -> Callable[[Moments, Randomness], Secret]:
@@ -109,7 +100,12 @@ def reduced_modulo(times_n: int) -> Callable[[Moments, Secret, Sparse], Masked]:
     return mask
 
 
-def in_order(key: Callable[[Sparse, Symbols], npt.NDArray[np.int64]]) -> Callable[..., Masked]:
+def replaced(owner: object, **attributes: object) -> Patches:
+    """Patches that put these in place of what a class has."""
+    return lambda: patch.multiple(owner, **attributes)
+
+
+def in_order(key: Callable[[Sparse, Symbols], npt.NDArray[np.int64]]) -> Patches:
     """Permutation.mask with the entries in the order of a key of the input and the permuted indices."""
 
     def mask(self: Permutation, secret: Secret, sparse: Sparse) -> Masked:
@@ -118,15 +114,7 @@ def in_order(key: Callable[[Sparse, Symbols], npt.NDArray[np.int64]]) -> Callabl
         order = np.argsort(key(sparse, index), kind="stable")
         return Masked(index[order], value[order])
 
-    return mask
-
-
-def by_coordinate(sparse: Sparse, _: Symbols) -> npt.NDArray[np.int64]:
-    return sparse.index
-
-
-def by_magnitude(sparse: Sparse, _: Symbols) -> npt.NDArray[np.int64]:
-    return -sparse.value.astype(np.int64)
+    return replaced(Permutation, mask=mask)
 
 
 def up_or_down(sparse: Sparse, index: Symbols) -> npt.NDArray[np.int64]:
@@ -134,16 +122,7 @@ def up_or_down(sparse: Sparse, index: Symbols) -> npt.NDArray[np.int64]:
     return index.astype(np.int64) * (1 if 0 in sparse.index else -1)
 
 
-def replaced(owner: object, **attributes: object) -> Patches:
-    """Patches that put these in place of what a class has."""
-    return lambda: patch.multiple(owner, **attributes)
-
-
-@contextmanager
-def many_blocks() -> Iterator[None]:
-    """Blocks of one row."""
-    with patch.object(constructions, "BLOCK_SYMBOLS", 1), patch.object(moments, "_CHECK_BYTES", 1):
-        yield
+many_blocks = replaced(Construction, block_rows=1)
 
 
 @dataclass(frozen=True)
@@ -153,7 +132,7 @@ class Sabotage:
 
     name: str
     constructions: tuple[str, ...]
-    tamper: Callable[[Randomness], Randomness] | None = None
+    tamper: Tamper = lambda source: source
     patches: Patches = nullcontext
     setting: Patches = nullcontext
     values: tuple[int, int] = (1, 2)
@@ -163,23 +142,19 @@ class Sabotage:
 PERMUTATION, MOMENTS = ("permutation",), ("moments",)
 BOTH = PERMUTATION + MOMENTS
 SABOTAGES = [
-    Sabotage("noise of f left out", PERMUTATION, stream("noise", left_out)),
-    Sabotage("noise of h left out", PERMUTATION, stream("noise", left_out, turn=2)),
-    Sabotage("the same noise in f and h", PERMUTATION, stream("noise", as_the_first, turn=2)),
-    Sabotage("a noise vector of f for two rows", PERMUTATION, stream("noise", shared_by_two_rows)),
-    Sabotage("a noise vector of h for two rows", PERMUTATION, stream("noise", shared_by_two_rows, turn=2)),
-    Sabotage("a mask used for two picks", PERMUTATION, stream("mask", used_twice)),
-    Sabotage(
-        "an order of X that the input decides upon",
-        PERMUTATION,
-        patches=replaced(Permutation, mask=in_order(up_or_down)),
-    ),
-    Sabotage("no noise", MOMENTS, stream("noise", left_out)),
-    Sabotage("one of the T noise vectors left out", MOMENTS, stream("noise", one_of_t_left_out)),
-    Sabotage("a noise vector for two picks", MOMENTS, stream("noise", shared_by_two_rows)),
-    Sabotage("the same rho for two picks", MOMENTS, stream("mask", used_twice)),
-    Sabotage("the same s for two picks", MOMENTS, stream("place", used_twice)),
-    Sabotage("rho = 1", MOMENTS, stream("mask", left_out)),
+    Sabotage("noise of f left out", PERMUTATION, stream("noise", ...)),
+    Sabotage("noise of h left out", PERMUTATION, stream("noise", ..., turn=2)),
+    Sabotage("the same noise in f and h", PERMUTATION, stream("noise", ..., what_f_has, turn=2)),
+    Sabotage("a noise vector of f for two rows", PERMUTATION, stream("noise", (1, 0), first_row)),
+    Sabotage("a noise vector of h for two rows", PERMUTATION, stream("noise", (1, 0), first_row, turn=2)),
+    Sabotage("a mask used for two picks", PERMUTATION, stream("mask", 1, first_pick)),
+    Sabotage("an order of X that the input decides upon", PERMUTATION, patches=in_order(up_or_down)),
+    Sabotage("no noise", MOMENTS, stream("noise", ...)),
+    Sabotage("one of the T noise vectors left out", MOMENTS, stream("noise", np.s_[:, -1])),
+    Sabotage("a noise vector for two picks", MOMENTS, stream("noise", (1, 0), first_row)),
+    Sabotage("the same rho for two picks", MOMENTS, stream("mask", 1, first_pick)),
+    Sabotage("the same s for two picks", MOMENTS, stream("place", 1, first_pick)),
+    Sabotage("rho = 1", MOMENTS, stream("mask", ...)),
     Sabotage("a zero sent as zero", MOMENTS, patches=replaced(Moments, mask=reduced_modulo(1)), values=(0, 2)),
     Sabotage("s below M, not n", MOMENTS, patches=replaced(Moments, draw=draw_below(lambda c: c.places))),
     Sabotage("s with modulo bias", MOMENTS, patches=replaced(Moments, draw=draw_below(lambda c: c.order + 1))),
@@ -192,8 +167,8 @@ SABOTAGES = [
 TWINS = [Sabotage("nothing spoilt", BOTH), Sabotage("nothing spoilt, noise in many blocks", BOTH, setting=many_blocks)]
 # What gives nothing away; see test_the_order_of_x_gives_nothing_away
 HARMLESS = [
-    Sabotage("X in order of k", PERMUTATION, patches=replaced(Permutation, mask=in_order(by_coordinate))),
-    Sabotage("X in order of magnitude", PERMUTATION, patches=replaced(Permutation, mask=in_order(by_magnitude))),
+    Sabotage("X in order of k", PERMUTATION, patches=in_order(lambda given, _: given.index)),
+    Sabotage("X in order of magnitude", PERMUTATION, patches=in_order(lambda given, _: -given.value.astype(np.int64))),
 ]
 
 SMALL = {
@@ -206,7 +181,7 @@ SMALL = {
 
 def spoilt_lab(sabotage: Sabotage, construction: str, T: int) -> Lab:
     """To be used within the setting and the patches."""
-    return Lab(SMALL[construction, T].parameters(), sabotage.tamper or (lambda source: source))
+    return Lab(SMALL[construction, T].parameters(), sabotage.tamper)
 
 
 def try_sabotage(sabotage: Sabotage, construction: str, T: int, broadcasts: int = 6) -> Witness | None:

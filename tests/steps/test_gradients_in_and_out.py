@@ -41,9 +41,7 @@ def test_the_aggregate_has_the_names_shapes_and_types_of_the_gradient(tmp_path, 
     mask_all(space, files)
     finish(space, tmp_path / f"sum{back}")
     result = read_gradient(tmp_path / f"sum{back}")
-    assert [(t.name, t.array.shape, t.dtype) for t in result] == [
-        (t.name, t.array.shape, t.dtype) for t in tensors(0)
-    ]
+    assert [(t.name, t.array.shape, t.dtype) for t in result] == [(t.name, t.array.shape, t.dtype) for t in tensors(0)]
     step = 1 / space.session.parameters.scale
     for at, t in enumerate(result):
         plain = sum(tensors(n)[at].array.astype(np.float64) for n in range(USERS))
@@ -102,14 +100,8 @@ def test_only_and_exclude_choose_tensors_by_pattern():
     [
         (lambda t: t[1:], "'conv.weight' of the session's layout is missing"),
         (lambda t: [t[0]._replace(array=t[0].array.T), *t[1:]], r"'conv.weight' has shape \(3, 2\)"),
-        (
-            lambda t: [t[0], t[1]._replace(dtype="float32", array=t[1].array.astype("f4")), *t[2:]],
-            "'half' has type",
-        ),
-        (
-            lambda t: [*t, Tensor("more", "float32", np.zeros(1, "f4"))],
-            "'more' is not in the session's layout",
-        ),
+        (lambda t: [t[0], t[1]._replace(dtype="float32", array=t[1].array.astype("f4")), *t[2:]], "'half' has type"),
+        (lambda t: [*t, Tensor("more", "float32", np.zeros(1, "f4"))], "'more' is not in the session's layout"),
     ],
 )
 def test_a_gradient_that_does_not_fit_names_the_first_tensor_that_differs(change, named):
@@ -161,9 +153,7 @@ def test_random_selection_goes_through_the_same_protocol(tmp_path, construction)
     everything = gradients.sum(axis=0)
     assert np.all(total <= everything + 1e-6)
     # every sum is a sum of some users' values: nobody sends anything but their gradient there
-    sums = np.array(
-        [[sum(g[k] for i, g in enumerate(gradients) if m >> i & 1) for m in range(16)] for k in range(L)]
-    )
+    sums = np.array([[sum(g[k] for i, g in enumerate(gradients) if m >> i & 1) for m in range(16)] for k in range(L)])
     assert np.all(np.abs(sums - total[:, None]).min(axis=1) < 1e-6)
 
 

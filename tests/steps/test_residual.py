@@ -37,20 +37,13 @@ def kept(path):
 
 
 @pytest.mark.parametrize(("construction", "weight"), [("permutation", 1.0), ("rotation", 3.0)])
-def test_over_twenty_rounds_sent_plus_residual_is_the_sum_of_the_gradients(
-    tmp_path, gradients, construction, weight
-):
+def test_over_twenty_rounds_sent_plus_residual_is_the_sum_of_the_gradients(tmp_path, gradients, construction, weight):
     sent, given = np.zeros(L), np.zeros((USERS, L))
     dropped = {5: 2, 11: 1}
     for number in range(20):
         values = gradients(number)
         space = start(
-            tmp_path / f"round-{number}",
-            Layout.flat(L),
-            top_k=K,
-            construction=construction,
-            picks=None,
-            clip=60.0,
+            tmp_path / f"round-{number}", Layout.flat(L), top_k=K, construction=construction, picks=None, clip=60.0
         )
         for user in space.users():
             mask(space, user, tmp_path / f"g{user}.npy", residual=tmp_path / f"r{user}.h5", weight=weight)
@@ -145,9 +138,7 @@ def test_a_residual_without_a_folder_is_refused_before_anything_is_sent(tmp_path
     assert not space.masked_path(1).exists()
 
 
-def test_a_crash_before_the_commit_leaves_the_old_residual_and_the_next_run_commits(
-    tmp_path, gradients, monkeypatch
-):
+def test_a_crash_before_the_commit_leaves_the_old_residual_and_the_next_run_commits(tmp_path, gradients, monkeypatch):
     gradients(3)
     space = start(tmp_path / "round", Layout.flat(L), top_k=K)
     for user in space.users():
@@ -206,6 +197,4 @@ def test_without_the_commit_the_sum_would_be_wrong(tmp_path, gradients, monkeypa
     """The twin of the twenty rounds: leave the commit out, and the invariant breaks."""
     monkeypatch.setattr(eliminate_step, "commit_residual", lambda *_: None)
     with pytest.raises(AssertionError):
-        test_over_twenty_rounds_sent_plus_residual_is_the_sum_of_the_gradients(
-            tmp_path, gradients, "permutation", 1.0
-        )
+        test_over_twenty_rounds_sent_plus_residual_is_the_sum_of_the_gradients(tmp_path, gradients, "permutation", 1.0)

@@ -186,9 +186,7 @@ def test_a_share_that_a_third_user_forged_and_signed_itself_is_refused(tmp_path,
         sharing = artifact.attributes["sharing"]
     forged = {1: space.share_path(1, 2)}
     attributes = s.header(1, sender=2, sharing=sharing)
-    with sealing.sealing_shares(
-        s.parameters, forged, attributes, s.recipients, read_identity(keys[3])
-    ) as writer:
+    with sealing.sealing_shares(s.parameters, forged, attributes, s.recipients, read_identity(keys[3])) as writer:
         zeros = np.zeros((1, s.parameters.rows, s.parameters.width), dtype=np.uint32)
         writer.write("f", 0, zeros)
         writer.write("h", 0, zeros)
@@ -230,10 +228,7 @@ def test_keys_are_private_and_never_overwritten(tmp_path, keys):
     assert Identity.generate() != Identity.generate()
 
 
-@pytest.mark.parametrize(
-    "content",
-    ["", "1 age1xyz ed25519:00\n", "what is this\n", "1 a b\n2 a b\n"],
-)
+@pytest.mark.parametrize("content", ["", "1 age1xyz ed25519:00\n", "what is this\n", "1 a b\n2 a b\n"])
 def test_recipients_that_are_not_one_valid_line_for_each_user_are_refused(tmp_path, keys, content):
     good = (tmp_path / "recipients").read_text().splitlines()
     (tmp_path / "bad").write_text(content)
@@ -251,11 +246,7 @@ def test_recipients_that_are_not_one_valid_line_for_each_user_are_refused(tmp_pa
 def test_a_key_has_one_spelling_and_a_user_a_sane_number(tmp_path, keys):
     good = (tmp_path / "recipients").read_text().splitlines()
     head, key = good[0].split("ed25519:")
-    for bad in (
-        f"{head}ed25519:{key.upper()}",
-        f"{head}ed25519:{key[:2]} {key[2:]}",
-        "9" * 5000 + good[0][1:],
-    ):
+    for bad in (f"{head}ed25519:{key.upper()}", f"{head}ed25519:{key[:2]} {key[2:]}", "9" * 5000 + good[0][1:]):
         (tmp_path / "bad").write_text("\n".join([bad, *good[1:]]))
         with pytest.raises(BadData):
             read_recipients(tmp_path / "bad", USERS)
@@ -317,9 +308,7 @@ def test_the_age_program_opens_what_is_sealed_here(tmp_path, keys):
     space = start(tmp_path, keys)
     plain = tmp_path / "plain.h5"
     subprocess.run(
-        ["age", "-d", "-i", str(keys[1]), "-o", str(plain), str(space.share_path(1, 2))],
-        check=True,
-        timeout=60,
+        ["age", "-d", "-i", str(keys[1]), "-o", str(plain), str(space.share_path(1, 2))], check=True, timeout=60
     )
     with opened(plain, "share") as artifact:
         assert artifact.attributes["sender"] == 2

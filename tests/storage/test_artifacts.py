@@ -68,8 +68,7 @@ READERS: dict[str, Callable[[Workspace], object]] = {
 
 
 @pytest.mark.parametrize(
-    ("name", "file"),
-    [*(("moments", file) for file in READERS), ("permutation", "shares/user-02/from-01.h5")],
+    ("name", "file"), [*(("moments", file) for file in READERS), ("permutation", "shares/user-02/from-01.h5")]
 )
 def test_every_bit_of_a_file_counts(space: Workspace, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With any one bit turned it is refused: by the schema, the digest, a row's checksum or a gap."""
@@ -112,9 +111,7 @@ def test_what_is_used_is_what_was_checked(space: Workspace, monkeypatch: pytest.
         read_masked(space)
 
 
-def test_a_file_of_another_size_is_refused_before_it_is_read(
-    space: Workspace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_of_another_size_is_refused_before_it_is_read(space: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     rewrite(space.masked_path(1), lambda _, datasets: datasets.update(index=np.zeros(1 << 20, dtype="|u1")))
     monkeypatch.setattr(Artifact, "digest", lambda _: pytest.fail("its content was read"))
     with pytest.raises(BadData, match="index has shape"):

@@ -169,8 +169,7 @@ def continuation(content: bytes) -> int:
 
 
 @pytest.mark.parametrize(
-    ("offset", "length"),
-    [(48, 100), (0, 2**63), (2**64 - 1, 16), (2**63, 16), (100, 7), (0, 0), (0, 2**20)],
+    ("offset", "length"), [(48, 100), (0, 2**63), (2**64 - 1, 16), (2**63, 16), (100, 7), (0, 0), (0, 2**20)]
 )
 def test_a_header_that_goes_on_elsewhere(small: Path, offset: int, length: int) -> None:
     content = small.read_bytes()

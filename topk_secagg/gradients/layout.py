@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -167,9 +166,9 @@ class Layout:
     def _refuse_prefix(self, missing: Slot, found: dict[str, Tensor | None]) -> None:
         """Refuse names that are the session's but for what they begin with, and say how to make them fit."""
         for name in found:
-            tail = os.path.commonprefix([name[::-1], missing.name[::-1]])[::-1]
-            if tail not in (name, missing.name):
-                tail = tail.partition(".")[2]  # from the start of a part of the name
+            tail = min(name, missing.name, key=len)
+            while not (name.endswith(tail) and missing.name.endswith(tail)):
+                tail = tail.partition(".")[2]
             ours, theirs = name.removesuffix(tail), missing.name.removesuffix(tail)
             if tail and all(
                 s.name.startswith(theirs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,7 +35,7 @@ class Gradient(list[Tensor]):
     """
 
     def __init__(
-        self, tensors: Iterable[Tensor], absent: Sequence[str] = (), notes: Sequence[str] = (), *, sequence: bool = False
+        self, tensors: list[Tensor], absent: Sequence[str] = (), notes: Sequence[str] = (), *, sequence: bool = False
     ) -> None:
         super().__init__(tensors)
         self.absent, self.notes, self.sequence = tuple(absent), tuple(notes), sequence

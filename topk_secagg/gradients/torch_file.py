@@ -325,7 +325,7 @@ def _pick(content: Any, entry: str, budget: Budget) -> Any:
 def _obvious(content: Any, budget: Budget) -> str:
     """The key of the one entry that is a flat container of tensors, or has a usual name; else, or if what is beside
     it is nothing but tensors too, ""."""
-    items = content if type(content) is dict else {}
+    items: dict[str, Any] = content if type(content) is dict else {}
     flat = [key for key, value in items.items() if _is_flat(value, budget)]
     found = [key for key in flat if key in _MODELS] or flat
     if len(found) != 1 or _choices({key: items[key] for key in items if key not in found}, budget) == [""]:

@@ -269,11 +269,7 @@ def _decodable(found: Evidence) -> list[int]:
     enough = [d for d in found.fallbacks() if given.count(d) >= d + colluders]
     if not enough:
         needed = " or ".join(f"more than {d + colluders} with D = {d}" for d in found.fallbacks())
-        why = (
-            f"{len(given)} sound answers are available, and {needed} are needed"
-            if needed
-            else "no sound survivors.json"
-        )
+        why = f"{len(given)} sound answers are available; needed: {needed or 'a sound survivors.json'}"
         found.add(_AGREE, "elimination", NOT_CHECKABLE, why)
     return enough
 

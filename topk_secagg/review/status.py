@@ -19,10 +19,13 @@ from ..storage.workspace import Workspace
 
 @dataclass
 class UserStatus:
-    """The files of one user: whose shares it holds, and its X, confirmation and Y: "yes", "", or what is wrong."""
+    """The files of one user: whose shares it holds (None: not known here), and its X, confirmation and Y.
+
+    X and Y are "yes", "", or what is wrong.
+    """
 
     user: int
-    holds: list[int]
+    holds: list[int] | None = None
     masked: str = ""
     survivor: bool | None = None
     confirmed: bool = False
@@ -69,7 +72,7 @@ def status(space: Workspace, user: int | None = None) -> Status:
     except SecAggError as error:
         problems.append(error.message)
     confirmed = survivors_file.confirmed_by(space, survivors.digest, space.users()) if survivors else []
-    users = [_user(space, n, survivors) for n in space.users()]
+    users = [_user(space, n, survivors, own=n == user) for n in space.users()]
     for found in users:
         found.confirmed = found.user in confirmed
     following = _next_of_user(space, user, users, survivors) if user else _next_of_round(space, users, survivors)
@@ -83,11 +86,13 @@ def status(space: Workspace, user: int | None = None) -> Status:
     )
 
 
-def _user(space: Workspace, n: int, survivors: Survivors | None) -> UserStatus:
-    found = UserStatus(n, [m for m in space.users() if is_there(space, n, m)])
+def _user(space: Workspace, n: int, survivors: Survivors | None, *, own: bool) -> UserStatus:
+    found = UserStatus(n)
+    if own or space.ledger_path(n).exists():
+        found.holds = [m for m in space.users() if is_there(space, n, m)]
     found.survivor = n in survivors.digests if survivors else None
     if space.masked_path(n).exists():
-        found.masked = _sound(lambda: _masked(space, n, survivors))
+        found.masked = _sound(lambda: _masked(space, found, survivors))
     if space.answer_path(n).exists():
         found.answered = (
             "for another survivor set" if survivors is None else _sound(lambda: _answered(space, found, survivors))
@@ -104,8 +109,11 @@ def _sound(look: Callable[[], None]) -> str:
     return "yes"
 
 
-def _masked(space: Workspace, n: int, survivors: Survivors | None) -> None:
+def _masked(space: Workspace, found: UserStatus, survivors: Survivors | None) -> None:
+    n = found.user
     x = masked_file.read(space.session, space.masked_path(n), n)
+    if found.holds is None:
+        found.holds = sorted(x.holds)
     if survivors and n in survivors.digests and survivors.digests[n] != x.digest:
         raise SecAggError("not the one that was frozen")
 
@@ -117,10 +125,10 @@ def _answered(space: Workspace, found: UserStatus, survivors: Survivors) -> None
 
 def _next_of_round(space: Workspace, users: list[UserStatus], survivors: Survivors | None) -> Next:
     """The first step that some user has not done."""
-    p, s = space.session.parameters, space.session
-    shared = [u.user for u in users if all(u.user in other.holds for other in users)]
-    if len(shared) < p.users and survivors is None:
-        return Next("offline", waits_for=f"shares of user {_list(n for n in space.users() if n not in shared)}")
+    s = space.session
+    missing = [n for n in space.users() if any(n not in other.holds for other in users if other.holds is not None)]
+    if (missing or all(u.holds is None for u in users)) and survivors is None:
+        return Next("offline", waits_for=f"shares of user {_list(missing or space.users())}")
     if survivors is None:
         return _next_freeze(space, users, s.freezer)
     if s.confirm and sum(u.confirmed for u in users) < s.confirmations:
@@ -140,10 +148,10 @@ def _next_of_user(space: Workspace, user: int, users: list[UserStatus], survivor
     if survivors and not own.survivor:
         return Next("forget" if not ledger.forgotten else "", user)
     if ledger.masked is None:
-        missing = _list(m for m in space.users() if m not in own.holds)
+        missing = _list(m for m in space.users() if m not in (own.holds or []))
         return Next("mask", user, f"shares of user {missing} for user {user}" if missing else "")
     if survivors is None:
-        if user == s.freezer:
+        if user == s.freezer or s.confirm:
             return _next_freeze(space, users, user)
         return Next("eliminate", user, f"survivors.json of user {s.freezer}", possible=False)
     if s.confirm and ledger.confirmed is None:
@@ -163,7 +171,7 @@ def _lacking(space: Workspace, user: int, users: list[UserStatus], survivors: Su
     """What a user still needs to answer."""
     own, s = users[user - 1], space.session
     inputs = _list(n for n in survivors.users if users[n - 1].masked != "yes")
-    shares = _list(n for n in survivors.users if n not in own.holds)
+    shares = _list(n for n in survivors.users if n not in (own.holds or []))
     parts = [f"X of user {inputs}"] if inputs else []
     parts += [f"shares of user {shares} for user {user}"] if shares else []
     if s.confirm and sum(u.confirmed for u in users) < s.confirmations:
@@ -185,6 +193,8 @@ def _next_decode(space: Workspace, users: list[UserStatus], survivors: Survivors
 
 def _send(space: Workspace, user: int, users: list[UserStatus]) -> list[tuple[Path, str]]:
     """The files of a user that others need, and to whom each goes."""
+    if space.aggregate_path.exists():
+        return []
     files = [(space.share_path(m, user), f"user {m} only") for m in space.users() if m != user]
     everybody = [space.masked_path(user), space.confirmation_path(user), space.answer_path(user)]
     if users[user - 1].survivor is not None and user == space.session.freezer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +41,11 @@ def admitted(space: Workspace, user: int, access: Access) -> Identity | None:
             "this round is drawn from a public seed: anyone can unmask it",
             "use it for tests only, and say that you know",
             "insecure",
+        )
+    if space.session.recipients is None and space.root.stat().st_uid != os.geteuid():
+        raise Refused(
+            f"{space.root} belongs to another account, and this round is not sealed",
+            "plain shares are for two users only: share a folder in rounds with keys, or use a folder of your own",
         )
     return own_identity(space.session, user, access.identity)
 

@@ -41,7 +41,7 @@ class Costs:
 class Aggregated:
     """The sum (or mean) in the form of a gradient, what it cost, and the users' new residuals.
 
-    `sent` is what each survivor masked, in the field: `total` is the sum of these, and nobody sees them in a real round.
+    `sent` is what each survivor masked, in the field, for comparing: in a real round nobody else sees it.
     """
 
     total: Gradient

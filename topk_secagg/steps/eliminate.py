@@ -93,7 +93,8 @@ def _check(space: Workspace, ledger: Ledger, survivors: Survivors, *, fallback: 
             "somebody replaced X or survivors.json; do not answer",
         )
     # whoever froze a set answers no other, unless users confirm and agreed on another one
-    ledger.check_survivors(survivors.digest, "answered" if space.session.confirm else "frozen")
+    frozen = () if space.session.confirm else ("frozen",)
+    ledger.check_survivors(survivors.digest, *frozen, "confirmed", "answered")
     if answered_before(space, user) not in (None, survivors.digest):
         raise Refused(
             f"user {user} has answered another survivor set in this round already",

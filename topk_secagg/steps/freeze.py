@@ -47,19 +47,25 @@ def freeze(
     with space.step_of(user):
         ledger = Ledger.read(space.ledger_path(user), session.id, user)
         if space.survivors_path.exists():
-            return _again(space, user, ledger, only)
+            return _again(space, user, ledger, only, sealed=signer is not None)
         files, left_out = _chosen(space, only)
         content = survivors_file.content(session, files, user, signer)
-        ledger.check_survivors(digest(content), "frozen")
+        ledger.check_survivors(digest(content), "frozen", "confirmed", "answered")
         ledger.record(frozen=digest(content))
         write_whole(space.survivors_path, content)
     return FreezeReport(user, sorted(files), digest(content), written=True, left_out=left_out)
 
 
-def _again(space: Workspace, user: int, ledger: Ledger, only: Iterable[int] | None) -> FreezeReport:
-    """A survivors.json that is there already stays as it is."""
+def _again(space: Workspace, user: int, ledger: Ledger, only: Iterable[int] | None, *, sealed: bool) -> FreezeReport:
+    """A survivors.json that is there already stays as it is; one that this user did not write is not its own."""
     before = survivors_file.read(space)
-    ledger.check_survivors(before.digest, "frozen" if before.freezer == user else "confirmed")
+    if before.freezer == user and ledger.frozen is None and not sealed:
+        raise Refused(
+            f"{space.survivors_path} exists, and user {user} did not write it",
+            "somebody planted it: delete it and freeze again",
+        )
+    own = ("frozen",) if before.freezer == user else ()
+    ledger.check_survivors(before.digest, *own, "confirmed", "answered")
     if only is not None and sorted(set(only)) != before.users:
         raise Refused(
             f"the survivors of this round are fixed already: {_list(before.users)}",
@@ -136,7 +142,7 @@ def confirm(space: Workspace, user: int, *, access: Access = PLAIN) -> ConfirmRe
     with space.step_of(user):
         survivors = survivors_file.read(space)
         ledger = Ledger.read(space.ledger_path(user), session.id, user)
-        ledger.check_survivors(survivors.digest, "confirmed")
+        ledger.check_survivors(survivors.digest, "confirmed", "answered")
         ledger.record(confirmed=survivors.digest)
         path = survivors_file.confirm(space, user, survivors.digest, signer)
     there = survivors_file.confirmed_by(space, survivors.digest, space.users())

@@ -24,7 +24,6 @@ from ..storage import masked as masked_file
 from ..storage import residual as residual_file
 from ..storage import secret as secret_file
 from ..storage import survivors as survivors_file
-from ..storage.atomic import make_folder
 from ..storage.ledger import Ledger
 from ..storage.residual import Residual
 from ..storage.secret import StoredSecret
@@ -133,7 +132,7 @@ def mask(
             pending = Residual(str(residual.absolute()), before, after, digest_of_input)
             residual_file.leave_note(residual, session.id, space.root.absolute())
         path = space.masked_path(user)
-        make_folder(path.parent)
+        space.make_room(path)
         # durable before a byte of X is anywhere that others can see
         ledger.record(masked=x.digest, holds=holds, residual=pending or ledger.residual)
         x.write(path)

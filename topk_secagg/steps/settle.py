@@ -53,29 +53,34 @@ def settle(space: Workspace, user: int) -> SettleReport:
 
 @dataclass(frozen=True)
 class ForgetReport:
-    """The files that were erased."""
+    """The files that were erased, and the users here for whom this user's shares are still needed."""
 
     user: int
     erased: list[Path]
+    needed_by: list[int]
 
 
 def forget(space: Workspace, user: int) -> ForgetReport:
-    """Erase the secret of a user and the plain shares that it holds, once they have done their work.
+    """Erase the secret of a user, the shares that it holds, and its plain copies of those that it made.
 
-    That is after its answer, or when it dropped out. The ledger stays: what is spent stays spent.
+    That is after its answer, or when it dropped out. The ledger stays: what is spent stays spent. Shares for users
+    that run their steps in this very folder and have not answered yet are left to them.
     """
     space.check_user(user)
     with space.step_of(user):
         ledger = Ledger.read(space.ledger_path(user), space.session.id, user)
-        staged = space.residual_path(user)
         if not ledger.forgotten:
             _check_done(space, user, ledger)
             ledger.record(forgotten=True)
-        paths = [space.secret_path(user), staged, *(space.share_path(user, m) for m in space.users())]
+        others = [m for m in space.users() if m != user]
+        needed = [m for m in others if space.ledger_path(m).exists() and not space.answer_path(m).exists()]
+        paths = [space.secret_path(user), space.residual_path(user)]
+        paths += [space.share_path(user, m) for m in space.users()]
+        paths += [space.share_path(m, user) for m in others if m not in needed]
         erased = [path for path in paths if path.exists()]
         for path in erased:
             path.unlink(missing_ok=True)
-    return ForgetReport(user, erased)
+    return ForgetReport(user, erased, needed)
 
 
 def _check_done(space: Workspace, user: int, ledger: Ledger) -> None:

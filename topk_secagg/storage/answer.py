@@ -13,7 +13,7 @@ from ..protocol.elimination import answer_shape
 from ..protocol.messages import AnswerBlock, AnswerShape
 from ..protocol.parameters import Parameters
 from .artifacts import SYMBOL_TYPES, Array, Artifact, Digest, Kind, laid_out, opened
-from .atomic import make_folder, whole_file
+from .atomic import whole_file
 from .hdf5_writer import Shapes
 from .keys import Identity
 from .survivors import Survivors
@@ -46,7 +46,7 @@ def write(
     s = space.session
     path, layout = space.answer_path(user), shapes(s.parameters, shape)
     dtype, size = layout["y"]
-    make_folder(path.parent)
+    space.make_room(path)
     attributes = s.header(user, survivors=survivors.digest, blocks=shape.blocks)
     digest = Digest(KIND, attributes)
     update = digest.dataset("y", np.dtype(dtype), size)

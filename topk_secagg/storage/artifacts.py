@@ -219,6 +219,8 @@ class Artifact:
                 found = self.attributes[name]
                 what = "it belongs to another session" if name == "session" else f"its {name} is {found}, not {value}"
                 raise self.bad(what, "was it copied from elsewhere?")
+        if sender is None and self.kind.signed and "signature" in self.attributes:
+            raise self.bad("it is signed, and this round has no keys")
         if sender:
             signature = str(self.attributes.get("signature", ""))
             if not sender.verify(self.kind.name, self.attributes["sha256"], signature):

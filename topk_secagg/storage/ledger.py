@@ -67,13 +67,12 @@ class Ledger:
                 "masks are good for one input only; start a new round for another gradient",
             )
 
-    def check_survivors(self, digest: str, what: str) -> None:
-        """Refuse a second survivor set. Answers to two sets reveal one user's input."""
-        done = {"frozen": "frozen", "confirmed": "confirmed", "answered": "answered"}
-        for line in done:
-            if getattr(self, line) not in (None, digest) and (line == what or line != "frozen"):
+    def check_survivors(self, digest: str, *lines: str) -> None:
+        """Refuse a second survivor set, as far as these lines know one. Answers to two sets reveal one user's input."""
+        for line in lines:
+            if getattr(self, line) not in (None, digest):
                 raise Refused(
-                    f"user {self.user} has already {done[line]} another survivor set in this round",
+                    f"user {self.user} has already {line} another survivor set in this round",
                     "a user takes part in one survivor set per round; start a new round",
                 )
 

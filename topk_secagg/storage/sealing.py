@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from ..errors import BadData, InputMissing
-from .atomic import PRIVATE, open_regular, whole_file, writing
+from .atomic import open_regular, whole_file, writing
 from .keys import Identity, Recipient
 
 _HEADER_LIMIT = 4096  # bytes within which the header of a sealed file ends
@@ -24,7 +24,7 @@ def seal(plain: IO[bytes], path: Path, recipient: Recipient) -> None:
     from pyrage import encrypt_io, x25519
 
     plain.seek(0)
-    with whole_file(path, PRIVATE) as stream:
+    with whole_file(path) as stream:
         encrypt_io(plain, _Guarded(stream, path), [x25519.Recipient.from_str(recipient.age)])
 
 

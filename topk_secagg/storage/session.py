@@ -78,8 +78,11 @@ class Session:
             raise UsageError(f"there is no user {self.freezer} to freeze", f"users are 1 to {p.users}")
         if self.confirm and self.recipients is None:
             raise UsageError("confirmations are signatures, and there are no keys", "give the users' public keys")
-        if self.confirm and self.confirmations > p.users:
-            raise UsageError(f"{self.confirmations} of {p.users} users would have to confirm", "keep T < N - 1")
+        if self.confirm and self.confirmations > p.survivors:
+            raise UsageError(
+                f"{self.confirmations} users would have to confirm, and only {p.survivors} need to remain",
+                f"keep U > (N + T) / 2: at least {self.confirmations}",
+            )
 
 
 def read_session(path: Path) -> Session:

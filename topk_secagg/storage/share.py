@@ -33,7 +33,7 @@ from .artifacts import (
     laid_out,
     opened,
 )
-from .atomic import PRIVATE, allow_open_files, make_folder, whole_file, writing
+from .atomic import PRIVATE, allow_open_files, whole_file, writing
 from .hdf5_writer import Shapes
 from .keys import Identity
 from .sealing import looks_sealed, seal, unsealed
@@ -193,7 +193,7 @@ def writing_shares(
     s = space.session
     paths = {m: space.share_path(m, sender) for m in receivers}
     for path in paths.values():
-        make_folder(path.parent, private=True)
+        space.make_room(path, private=True)
     attributes = [s.header(m, sender=sender, sharing=sharing) for m in receivers]
     allow_open_files(2 * len(paths))
     with ExitStack() as files:

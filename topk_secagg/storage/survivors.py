@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import BadData, InputMissing, TooFewSurvivors
 from . import documents
-from .atomic import make_folder, write_whole
+from .atomic import write_whole
 from .keys import Identity
 from .masked import MaskedFile, sound_weight
 from .masked import read as read_masked
@@ -108,6 +108,8 @@ def read(space: Workspace) -> Survivors:
     if found.freezer != s.freezer and not s.confirm:
         raise BadData(f"{path} is from user {found.freezer}, and user {s.freezer} freezes this round", _AGAIN)
     keys = s.recipient(found.freezer)
+    if keys is None and found.signature is not None:
+        raise BadData(f"{path} is signed, and this round has no keys", _AGAIN)
     if keys and not keys.verify("survivors", _unsigned(s, found), found.signature or ""):
         raise BadData(f"{path}: user {found.freezer} did not sign it: the file is forged", _AGAIN)
     if len(found.digests) < p.survivors:
@@ -143,7 +145,7 @@ def read_frozen(space: Workspace, survivors: Survivors) -> dict[int, MaskedFile]
 def confirm(space: Workspace, user: int, survivors: str, signer: Identity) -> Path:
     """Publish a user's signature of the digest of survivors.json."""
     path = space.confirmation_path(user)
-    make_folder(path.parent)
+    space.make_room(path)
     signature = signer.sign("confirmation", _confirmed(space.session, user, survivors))
     body = _confirmation(space.session, user, survivors, signature)
     write_whole(path, documents.dump("confirmation", body))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
@@ -89,6 +90,23 @@ class Workspace:
         """The users that have a file in masked/ or elimination/, in order."""
         names = {path.name for path in (self.root / folder).glob("user-*.h5")}
         return (n for n in self.users() if f"user-{n:02}.h5" in names)
+
+    def make_room(self, path: Path, *, private: bool = False) -> None:
+        """Make the folder for a file of the round, or for a plain share, which is private.
+
+        Where several accounts may write to the folder of a sealed round, all of them can add files to the folders in
+        it, and nobody can replace a file of another (the sticky bit).
+        """
+        if self.session.recipients is None:
+            make_folder(path.parent, private=private)
+            return
+        shared = stat.S_IMODE(self.root.stat().st_mode) & 0o022
+        for folder in reversed(path.relative_to(self.root).parents[:-1]):
+            place = self.root / folder
+            if not place.exists():
+                make_folder(place)
+                if shared:
+                    place.chmod(stat.S_IMODE(place.stat().st_mode) | shared | stat.S_ISVTX)
 
     @contextmanager
     def step_of(self, user: int) -> Iterator[None]:

@@ -1,0 +1,317 @@
+"""One curve: ResNet-20 on CIFAR-10, trained by ten users whose updates are added up by the real protocol.
+
+Usage: train.py --data PATH --method topk-ef --drop 0.3 --work WORK
+
+Every round is `topk_secagg.aggregate`, and its sum must be bit-equal to the plain sum of what was quantised; every
+50th round goes through files and `topk-secagg run` once more. If it was interrupted, the same command goes on from the
+checkpoint in WORK. Every 10th round, and the last, is a row of RESULTS/NAME.csv.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from clients import USERS, Images, Model, Vector, flat, learning_rate, partition
+
+import topk_secagg as ts
+from topk_secagg.algebra.field import to_signed
+
+RESULTS = Path(__file__).parent / "results"
+METHODS = ("plain", "topk", "topk-ef", "random")
+SURVIVORS, COLLUDERS, PICKS, CLIP = 5, 3, 2, 1.0
+SCALES = (10.0, 30.0, 100.0)
+RECORDED = 10  # rounds a row
+BY_FILES = 50  # rounds from one that goes through files to the next
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a curve depends on. `scale` is what the server multiplies the mean by: 1 but for random-K."""
+
+    method: str
+    density: float
+    scale: float
+    drop: float
+    size: int
+    rounds: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Of the result file."""
+        share = "" if self.method == "plain" else f"-{100 * self.density:g}"
+        seed = f"-seed{self.seed}" if self.seed else ""
+        return f"{self.size}x{self.size}-drop{round(100 * self.drop):02}-{self.method}{share}{seed}"
+
+
+@dataclass
+class Progress:
+    """What a checkpoint holds: the model, the residuals, and what has been counted so far."""
+
+    done: int
+    weights: torch.Tensor
+    statistics: torch.Tensor
+    residuals: dict[int, Vector]
+    rows: list[dict[str, Any]]
+    losses: list[float]  # since the last row
+    offline_bytes: int = 0
+    online_bytes: int = 0
+    training_seconds: float = 0.0
+    protocol_seconds: float = 0.0
+    clipped: int = 0
+    exact_rounds: int = 0
+    rounds_by_files: int = 0
+
+
+class Diverged(Exception):
+    """The loss is no longer a number."""
+
+
+class Curve:
+    """A training run that can be stopped at any time."""
+
+    def __init__(self, settings: Settings, data: tuple[Images, Images], work: Path, checkpoint: str) -> None:
+        self.settings, (self.images, self.tested), self.work = settings, data, work
+        self.path = work / f"{checkpoint}.pt"
+        self.owned = partition(self.images.labels.numpy(), settings.seed)
+        self.model = Model(settings.seed)
+        self.at = Progress(0, self.model.weights, self.model.statistics, {}, [], [])
+        if self.path.exists():
+            stored = torch.load(self.path, weights_only=False)  # our own file
+            if stored["settings"] != asdict(settings):
+                raise SystemExit(f"{self.path} belongs to a curve with other settings")
+            self.at = Progress(**stored["progress"])
+
+    def run(self, until: int, results: Path | None = None) -> list[dict[str, Any]]:
+        """Go on up to this round; the rows so far."""
+        s, at = self.settings, self.at
+        while at.done < until:
+            self.round()
+            if at.done % RECORDED == 0 or at.done == s.rounds:
+                self.record()
+                if results:
+                    write_csv(results / f"{s.name}.csv", at.rows)
+        if results:
+            write_csv(results / f"{s.name}.csv", at.rows)
+        return at.rows
+
+    def round(self) -> None:
+        """Local training, the sum, and a step of the common model."""
+        s, at, model = self.settings, self.at, self.model
+        model.weights, model.statistics = at.weights, at.statistics
+        dropped, silent = drop_outs(s, at.done)
+        rate = learning_rate(at.done, s.rounds)
+        start = time.process_time()
+        found = {
+            user: model.train(
+                self.images, self.owned[user - 1], rate, np.random.default_rng([s.seed, 1, at.done, user])
+            )
+            for user in range(1, USERS + 1)
+            if user not in dropped  # what a user would have trained is lost when it drops out
+        }
+        at.training_seconds += time.process_time() - start
+        loss = float(np.mean([loss for _, _, loss in found.values()]))
+        if not math.isfinite(loss):
+            raise Diverged(f"round {at.done + 1}")
+        moved = {user: difference for user, (difference, _, _) in found.items()}
+        total = sum(moved.values()) if s.method == "plain" else self.secure_sum(moved, dropped, silent)
+        step = torch.from_numpy(total * (s.scale / len(found)))
+        at.weights = (at.weights.double() + step).float()
+        at.statistics = torch.stack([statistics for _, statistics, _ in found.values()]).mean(0)
+        at.losses.append(loss)
+        at.online_bytes += 4 * len(total) if s.method == "plain" else 0
+        at.done += 1
+
+    def secure_sum(self, moved: dict[int, Vector], dropped: list[int], silent: list[int]) -> Vector:
+        """The sum of what the users send, by the protocol, checked."""
+        s, at = self.settings, self.at
+        nothing = np.zeros_like(next(iter(moved.values())))
+        start = time.process_time()
+        result = ts.aggregate(
+            {user: moved.get(user, nothing) for user in range(1, USERS + 1)},
+            survivors=SURVIVORS,
+            colluders=COLLUDERS,
+            density=s.density,
+            construction="moments",
+            picks=PICKS,
+            clip=CLIP,
+            saturate=True,
+            drop_masking=dropped,
+            drop_elimination=silent,
+            residuals=at.residuals if s.method == "topk-ef" else None,
+            select="random" if s.method == "random" else "top",
+        )
+        at.protocol_seconds += time.process_time() - start
+        check_exact(result)
+        at.exact_rounds += 1
+        if (at.done + 1) % BY_FILES == 0:
+            self.check_by_files(result, moved, silent)
+            at.rounds_by_files += 1
+        at.residuals = result.residuals or {}
+        at.clipped += result.clipped
+        at.offline_bytes += result.costs.offline
+        at.online_bytes += result.costs.masked + result.costs.answer
+        return result.total
+
+    def check_by_files(self, result: ts.Aggregated, moved: dict[int, Vector], silent: list[int]) -> None:
+        """The same round by `topk-secagg run`, on .pt files, gives the same sum but for the rounding.
+
+        Two roundings of a value differ by up to two steps. Random coordinates are drawn anew in every round, so that
+        there the files hold only what was drawn in memory.
+        """
+        chosen = {n: moved[n] + self.at.residuals.get(n, 0.0) for n in moved}
+        if self.settings.method == "random":
+            chosen = {n: only(vector, result.sent[n].index) for n, vector in chosen.items()}
+        self.work.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self.work) as scratch:
+            folder = Path(scratch)
+            (folder / "gradients").mkdir()
+            for user in range(1, USERS + 1):
+                vector = chosen.get(user, np.zeros_like(result.total))
+                torch.save(self.model.named(vector), folder / "gradients" / f"user-{user:02}.pt")
+            run_command(folder, result, silent)
+            total = flat(torch.load(folder / "sum.pt", weights_only=True))
+        p = result.parameters
+        largest = float(np.abs(total - result.total).max())
+        if largest > 2 * len(result.survivors) / p.scale:
+            raise SystemExit(f"round {self.at.done + 1}: the commands' sum differs by {largest}")
+
+    def record(self) -> None:
+        """A row, and a checkpoint."""
+        s, at = self.settings, self.at
+        self.model.weights, self.model.statistics = at.weights, at.statistics
+        row = asdict(s) | {
+            "round": at.done,
+            "accuracy": self.model.accuracy(self.tested),
+            "training_loss": round(float(np.mean(at.losses)), 5),
+            "offline_bytes": at.offline_bytes,
+            "online_bytes": at.online_bytes,
+            "training_seconds": round(at.training_seconds, 2),
+            "protocol_seconds": round(at.protocol_seconds, 2),
+            "clipped": at.clipped,
+            "exact_rounds": at.exact_rounds,
+            "rounds_by_files": at.rounds_by_files,
+        }
+        at.rows.append(row)
+        at.losses.clear()
+        print(f"{s.name}: round {at.done}, {row['accuracy']:.2%}, loss {row['training_loss']:.3f}", flush=True)
+        self.work.mkdir(parents=True, exist_ok=True)
+        new = self.path.with_suffix(".new")
+        torch.save({"settings": asdict(s), "progress": vars(at)}, new)
+        new.replace(self.path)
+
+
+def drop_outs(s: Settings, done: int) -> tuple[list[int], list[int]]:
+    """Who drops out before masking, and who after it: as many more as leave U. The same for every method."""
+    order = [int(user) + 1 for user in np.random.default_rng([s.seed, 2, done]).permutation(USERS)]
+    first = round(s.drop * USERS)
+    return sorted(order[:first]), sorted(order[first : USERS - SURVIVORS])
+
+
+def check_exact(result: ts.Aggregated) -> None:
+    """The sum is bit-equal to that of the users' quantised entries."""
+    p = result.parameters
+    plain = np.zeros(p.length, dtype=np.int64)
+    for sparse in result.sent.values():
+        plain[sparse.index] += to_signed(sparse.value, p.field)
+    if not np.array_equal(result.total, plain / float(p.scale)):
+        raise SystemExit("the sum is not the plain sum of what was quantised")
+
+
+def run_command(folder: Path, result: ts.Aggregated, silent: Iterable[int]) -> None:
+    """`topk-secagg run` with the parameters of a round in memory; writes folder/sum.pt."""
+    p = result.parameters
+    dropped = [user for user in range(1, USERS + 1) if user not in result.survivors]
+    options = {
+        "gradients": folder / "gradients",
+        "survivors": p.survivors,
+        "colluders": p.colluders,
+        "top-k": p.top_k,
+        "construction": p.construction,
+        "picks": p.picks,
+        "clip": p.clip,
+        "drop-masking": ",".join(map(str, dropped)),
+        "drop-elimination": ",".join(map(str, silent)),
+        "output": folder / "sum.pt",
+        "jobs": 1,
+    }
+    given = [part for name, value in options.items() if str(value) for part in (f"--{name}", str(value))]
+    command = [sys.executable, "-m", "topk_secagg_cli", "run", str(folder / "round"), *given, "--saturate", "--quiet"]
+    subprocess.run(command, check=True)  # noqa: S603
+
+
+def only(vector: Vector, index: np.ndarray) -> Vector:
+    """The vector at these coordinates, and 0 elsewhere."""
+    kept = np.zeros_like(vector)
+    kept[index] = vector[index]
+    return kept
+
+
+def best_scale(s: Settings, data: tuple[Images, Images], work: Path, results: Path) -> float:
+    """The scale with the smallest training loss after a tenth of the rounds (the mean of the last two rows)."""
+    trial = max(s.rounds // 10, RECORDED)
+    losses = {scale: trial_loss(replace(s, scale=scale), data, work, trial) for scale in SCALES}
+    rows = [{"scale": scale, "rounds": trial, "training_loss": loss} for scale, loss in losses.items()]
+    write_csv(results / f"{s.name}.scales.csv", rows)
+    return min(losses, key=lambda scale: losses[scale])
+
+
+def trial_loss(s: Settings, data: tuple[Images, Images], work: Path, trial: int) -> float:
+    """The training loss around the end of the first `trial` rounds."""
+    try:
+        rows = Curve(s, data, work, f"{s.name}-x{s.scale:g}").run(trial)
+    except Diverged:
+        return math.inf
+    return float(np.mean([row["training_loss"] for row in rows if row["round"] <= trial][-2:]))
+
+
+def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    """The whole file, at once."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_suffix(".new")
+    with new.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, rows[0] if rows else ["round"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    new.replace(path)
+
+
+def main() -> None:
+    """Train one curve to its end."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="CIFAR-10, in a folder or an archive")
+    parser.add_argument("--method", choices=METHODS, required=True)
+    parser.add_argument("--density", type=float, default=0.01, help="K as a share of L")
+    parser.add_argument("--scale", type=float, help="of random-K; without it, three are tried")
+    parser.add_argument("--drop", type=float, default=0.3, help="share of the users that drop out before masking")
+    parser.add_argument("--size", type=int, default=16, choices=(16, 32), help="images are pooled to this")
+    parser.add_argument("--rounds", type=int, default=800)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--work", type=Path, required=True, help="folder of the checkpoint")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    args = parser.parse_args()
+
+    torch.set_num_threads(1)
+    s = Settings(args.method, args.density, args.scale or 1.0, args.drop, args.size, args.rounds, args.seed)
+    data = tuple(Images(split, args.data, s.size) for split in ("train", "test"))
+    checkpoint = s.name
+    if s.method == "random":
+        s = replace(s, scale=args.scale or best_scale(s, data, args.work, args.results))
+        checkpoint = f"{s.name}-x{s.scale:g}"
+    Curve(s, data, args.work, checkpoint).run(s.rounds, args.results)
+
+
+if __name__ == "__main__":
+    main()
