@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--users", type=int, default=10)
     parser.add_argument("--rate", type=float, default=0.1, help="learning rate")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--data", type=Path, default=cifar.DATA, help="downloaded if it is missing")
+    parser.add_argument("--data", type=Path, default=cifar.DATA, help="CIFAR-10, in a folder or an archive")
     args = parser.parse_args()
 
     torch.set_num_threads(1)

@@ -193,6 +193,10 @@ class Curve:
         s, at = self.settings, self.at
         self.model.weights, self.model.statistics = at.weights, at.statistics
         row = asdict(s) | {
+            "users": USERS,
+            "survivors": SURVIVORS,
+            "colluders": COLLUDERS,
+            "picks": PICKS,
             "round": at.done,
             "accuracy": self.model.accuracy(self.tested),
             "training_loss": round(float(np.mean(at.losses)), 5),

@@ -12,6 +12,8 @@ from rounds import RECIPES, Recipe, Result, Round, Stages, assert_one_error, cal
 
 RoundAt = Callable[..., Round]
 Refuses = Callable[..., Result]
+# more than (5+1)/2 users confirm
+CONFIRMING = {"sealed": True, "confirm": True, "survivors": 4, "masking": (1, 2, 3, 4, 5), "answering": (1, 2, 3, 4)}
 both = pytest.mark.parametrize("construction", ["permutation", "moments"])
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
-from rounds import Round, attributes, call, contents, document, edit, must
+from rounds import Round, attributes, call, contents, document, edit, is_root, must
 
-from .conftest import Refuses, RoundAt, both
+from .conftest import CONFIRMING, Refuses, RoundAt, both
 
 BEFORE = {"offline": "init", "mask": "offline", "freeze": "masked", "confirm": "frozen", "eliminate": "frozen"}
 
@@ -47,7 +48,7 @@ class TestKeys:
     def test_a_session_with_other_keys_than_a_user_knows_is_refused(
         self, round_at: RoundAt, refuses: Refuses, tmp_path: Path, step: str
     ) -> None:
-        r = round_at(BEFORE[step], sealed=True, confirm=True)
+        r = round_at(BEFORE[step], **CONFIRMING)
         lines = r.recipients.read_text().splitlines()
         mine = tmp_path / "mine"
         mine.write_text("\n".join(reversed(lines)) + "\n")
@@ -73,7 +74,7 @@ class TestKeys:
     def test_only_the_right_identity_that_nobody_else_can_read_will_do(
         self, round_at: RoundAt, refuses: Refuses, tmp_path: Path, step: str
     ) -> None:
-        r = round_at(BEFORE[step], sealed=True, confirm=True)
+        r = round_at(BEFORE[step], **CONFIRMING)
         plain = list(r.step(step))
         at = plain.index("--identity")
         del plain[at : at + 2]
@@ -152,6 +153,11 @@ class TestTheFreezer:
         must(*r.freeze())
         assert path.read_bytes() == before
 
+    def test_survivors_that_the_freezer_did_not_write_are_not_its_own(self, round_at: RoundAt, refuses: Refuses) -> None:
+        r, twin = round_at("masked"), round_at("frozen", "twin")
+        shutil.copy(twin.folder / "survivors.json", r.folder / "survivors.json")
+        assert "did not write it" in refuses(77, *r.freeze()).err
+
     def test_the_survivors_of_somebody_else_are_not_answered(self, round_at: RoundAt, refuses: Refuses) -> None:
         r = round_at("frozen")
         edit(r.folder / "survivors.json", lambda content: content.update(freezer=2))
@@ -170,7 +176,7 @@ class TestTheFreezer:
         assert "did not sign" in refuses(65, *r.eliminate(3)).err
 
     def test_in_a_round_with_confirmations_any_user_may_freeze(self, round_at: RoundAt) -> None:
-        r = round_at("masked", sealed=True, confirm=True)
+        r = round_at("masked", **CONFIRMING)
         assert must(*self.frozen_by(r, 4, "--json")).json["freezer"] == 4
         assert must(*r.freeze("--json")).json["freezer"] == 4  # it is there already
         for n in range(1, 6):
@@ -182,7 +188,7 @@ class TestConfirmations:
     @pytest.fixture
     def frozen(self, round_at: RoundAt) -> Round:
         """Before anybody has confirmed: more than (5+1)/2 must."""
-        r = round_at("masked", sealed=True, confirm=True)
+        r = round_at("masked", **CONFIRMING)
         must(*r.freeze())
         return r
 
@@ -203,8 +209,8 @@ class TestConfirmations:
         for n in (1, 2, 3):
             must(*frozen.confirm(n))
         path = frozen.folder / "confirmed/user-04.json"
-        twin = round_at("masked", "twin", sealed=True, confirm=True)
-        must(*twin.freeze("--only", "1,2,3"))
+        twin = round_at("masked", "twin", **CONFIRMING)
+        must(*twin.freeze("--only", "1-4"))
         must(*twin.confirm(4))  # the same user and session, but another set
         shutil.copy(twin.folder / "confirmed/user-04.json", path)
         refuses(66, *frozen.eliminate(1))
@@ -224,8 +230,8 @@ class TestConfirmations:
         before = contents(frozen.folder)
         must(*frozen.confirm(2))
         assert contents(frozen.folder) == before
-        twin = round_at("masked", "twin", sealed=True, confirm=True)
-        must("freeze", twin.folder, "--user", 3, "--identity", twin.identity(3), "--only", "1,2,3")
+        twin = round_at("masked", "twin", **CONFIRMING)
+        must("freeze", twin.folder, "--user", 3, "--identity", twin.identity(3), "--only", "1-4")
         for n in (1, 2, 3, 5):
             must(*twin.confirm(n))
         shutil.copytree(twin.folder / "confirmed", frozen.folder / "confirmed", dirs_exist_ok=True)
@@ -241,16 +247,29 @@ class TestConfirmations:
             r = round_at("frozen", f"sealed-{sealed}", sealed=sealed)
             refuses(2, *r.confirm(1))
         refuses(2, *new_round("unsealed").init("--confirm"))
+        few = new_round("few", sealed=True, confirm=True)
+        assert "U > (N + T) / 2: at least 4" in refuses(2, *few.init()).err
         assert attributes(r.folder / "masked/user-01.h5")["signature"]
 
     def test_there_is_nothing_to_confirm_before_the_freeze(self, round_at: RoundAt, refuses: Refuses) -> None:
-        refuses(66, *round_at("masked", sealed=True, confirm=True).confirm(1))
+        refuses(66, *round_at("masked", **CONFIRMING).confirm(1))
+
+
+@pytest.mark.skipif(not is_root(), reason="only root can give files away")
+def test_plain_shares_are_not_put_into_a_folder_of_another_account(round_at: RoundAt, refuses: Refuses) -> None:
+    for step, stage in (("offline", "init"), ("mask", "offline"), ("eliminate", "frozen")):
+        r = round_at(stage, step)
+        os.chown(r.folder, 65534, 65534)
+        assert "belongs to another account" in refuses(77, *r.step(step)).err
+    sealed = round_at("init", "sealed", sealed=True)
+    os.chown(sealed.folder, 65534, 65534)
+    must(*sealed.offline(1))
 
 
 def test_a_round_like_another_one_has_everything_of_it_but_the_nonce(
     round_at: RoundAt, refuses: Refuses, tmp_path: Path
 ) -> None:
-    r = round_at("decoded", sealed=True, confirm=True)
+    r = round_at("decoded", **CONFIRMING)
     for more in ("--users=5", "--clip=2", "--confirm", "--freezer=2"):
         refuses(2, "init", tmp_path / "next", "--from", r.folder, more)
     refuses(66, "init", tmp_path / "next", "--from", tmp_path / "nowhere")

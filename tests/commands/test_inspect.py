@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 import pytest
+from rounds import Round, attributes, call, contents, datasets, edit, flip, must, placed, rewrite
 
-from .cli_helpers import RunCli, attributes, contents, datasets, edit, flip, gradient, must, placed, write_document
-from .conftest import Refuses, RoundAt
+from .conftest import CONFIRMING, Refuses, RoundAt, both
 
 KINDS = {
     "session": "session.json",
@@ -25,148 +23,128 @@ KINDS = {
     "aggregate": "aggregate.h5",
 }
 ARTIFACTS = [kind for kind, name in KINDS.items() if name.endswith(".h5")]
-SECRET = ("secret", "share")
 
 
-def described(run_cli: RunCli, path: Path, *flags: str) -> dict[str, Any]:
-    result = run_cli("inspect", path, "--json", *flags)
-    assert (result.code, result.err) == (0, "")
-    found = result.json["files"]
-    assert len(found) == 1
-    return dict(found[0])
+def described(path: Path, *flags: str) -> dict[str, Any]:
+    result = must("inspect", path, "--json", *flags)
+    assert result.err == ""
+    (found,) = result.json["files"]
+    return dict(found)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_is_recognised_and_intact(run_cli: RunCli, round_at: RoundAt, kind: str) -> None:
-    folder = round_at("decoded")
-    path = folder / KINDS[kind]
-    before = contents(folder)
-    found = described(run_cli, path)
-    assert (found["path"], found["kind"], found["intact"]) == (str(path), kind, True)
-    assert found["problems"] == []
-    assert found["version"] == 1
-    session = described(run_cli, folder / "session.json")["session"]
-    assert found["session"] == session
-    if path.suffix == ".h5":
-        assert {**attributes(path), "insecure": False}.items() >= {
-            key: found[key] for key in ("user", "session", "sha256", "insecure")
-        }.items()
-        for name, array in datasets(path).items():
-            assert found["datasets"][name]["shape"] == list(array.shape)
-            assert found["datasets"][name]["type"] == array.dtype.str
-    for_people = run_cli("inspect", path)
-    assert for_people.code == 0
-    assert f"{path}: {kind}, intact" in for_people.out
-    assert contents(folder) == before
+@both
+def test_each_kind_is_recognised_and_intact(round_at: RoundAt) -> None:
+    r = round_at("decoded")
+    before = contents(r.folder)
+    paths = {kind: r.folder / name for kind, name in KINDS.items()}
+    everything = must("inspect", *paths.values(), "--json").json["files"]
+    assert [found["kind"] for found in everything] == list(KINDS)  # in their order
+    text = must("inspect", *paths.values()).out
+    for found, (kind, path) in zip(everything, paths.items(), strict=True):
+        assert (found["path"], found["intact"], found["problems"]) == (str(path), True, [])
+        assert found["version"] == 1
+        assert found["session"] == attributes(r.folder / "aggregate.h5")["session"]
+        assert f"{path}: {kind}, intact" in text
+        if path.suffix == ".h5":
+            assert {**attributes(path), "insecure": False}.items() >= {
+                key: found[key] for key in ("user", "session", "sha256", "insecure")
+            }.items()
+            for name, array in datasets(path).items():
+                assert found["datasets"][name]["shape"] == list(array.shape)
+                assert found["datasets"][name]["type"] == array.dtype.str
+    assert contents(r.folder) == before
 
 
-def test_many_files_are_described_in_their_order(run_cli: RunCli, round_at: RoundAt) -> None:
-    folder = round_at("decoded")
-    paths = [folder / name for name in KINDS.values()]
-    result = run_cli("inspect", *paths, "--json")
-    assert [found["kind"] for found in result.json["files"]] == list(KINDS)
-    text = run_cli("inspect", *paths).out
-    places = [text.index(f"{path}: {kind}") for kind, path in zip(KINDS, paths, strict=True)]
-    assert places == sorted(places)
+def test_files_of_a_sealed_round_with_residuals_and_confirmations(round_at: RoundAt, refuses: Refuses) -> None:
+    r = round_at("offline", **CONFIRMING)
+    must(*r.mask(1, "--residual", r.folder.with_name("r.h5")))
+    residual = described(r.folder / "secrets/user-01.residual.h5")
+    assert (residual["kind"], residual["datasets"]["value"]["values"]) == ("residual", "secret")
+    done = round_at("decoded", "done", **CONFIRMING)
+    confirmed = described(done.folder / "confirmed/user-02.json")
+    assert (confirmed["kind"], confirmed["user"]) == ("confirmation", 2)
+    assert confirmed["survivors"] == described(done.folder / "survivors.json")["sha256"]
+    session = described(done.folder / "session.json")
+    keys = must("keygen", "--user", 9, "--output", r.folder.with_name("new"), "--json").json["fingerprint"]
+    assert len(session["keys of user 3"]) == len(keys) == 16
+    assert (session["sealed"], session["confirmations"]) == (True, 4)
+    assert "sealed" in refuses(65, "inspect", done.folder / "shares/user-02/from-03.h5.age").err
 
 
-@pytest.mark.parametrize("kind", SECRET)
-def test_values_of_secret_files_are_hidden(run_cli: RunCli, round_at: RoundAt, kind: str) -> None:
-    path = round_at("decoded") / KINDS[kind]
-    found = described(run_cli, path)
-    for shown in found["datasets"].values():
+@both
+@pytest.mark.parametrize("kind", ["secret", "share"])
+def test_values_of_secret_files_are_hidden_unless_asked_for(round_at: RoundAt, kind: str) -> None:
+    path = round_at("decoded").folder / KINDS[kind]
+    for shown in described(path)["datasets"].values():
         assert shown["values"] == "secret"
-        assert "low" not in shown
-        assert "high" not in shown
-    text = run_cli("inspect", path, "-v").out
-    for name in ("mask", "f", "h"):
-        for value in datasets(path).get(name, np.empty(0)).reshape(-1).tolist():
-            assert value < 10**6 or str(value) not in text
-
-
-@pytest.mark.parametrize("kind", SECRET)
-def test_reveal_shows_them(run_cli: RunCli, round_at: RoundAt, kind: str) -> None:
-    path = round_at("decoded") / KINDS[kind]
-    found = described(run_cli, path, "--reveal")
+        assert not {"low", "high"} & set(shown)
+    text = must("inspect", path, "-v").out
+    values = [v for name, a in datasets(path).items() if name in ("mask", "f", "h", "g") for v in a.reshape(-1).tolist()]
+    assert len(values) >= 4
+    assert [v for v in values if v >= 10**6 and str(v) in text] == []
+    found = described(path, "--reveal")["datasets"]
     for name, array in datasets(path).items():
-        shown = found["datasets"][name]
-        assert shown["values"] == array.reshape(-1)[:8].tolist()
-        assert (shown["low"], shown["high"]) == (array.min(), array.max())
-    text = run_cli("inspect", path, "--reveal").out
-    assert str(datasets(path)["mask" if kind == "secret" else "f"].reshape(-1)[0]) in text
+        assert found[name]["values"] == array.reshape(-1)[:8].tolist()
+        assert (found[name]["low"], found[name]["high"]) == (array.min(), array.max())
+    assert str(values[0]) in must("inspect", path, "--reveal").out
 
 
+@both
 @pytest.mark.parametrize("kind", ["masked", "elimination", "aggregate"])
-def test_values_of_public_files_are_shown(run_cli: RunCli, round_at: RoundAt, kind: str) -> None:
-    path = round_at("decoded") / KINDS[kind]
-    found = described(run_cli, path)
+def test_values_of_public_files_are_shown(round_at: RoundAt, kind: str) -> None:
+    path = round_at("decoded").folder / KINDS[kind]
+    found = described(path)
     for name, array in datasets(path).items():
         if array.size:
             assert found["datasets"][name]["values"] == array.reshape(-1)[:8].tolist()
 
 
-def test_rates_of_x_and_y_stand_beside_the_theorem(run_cli: RunCli, round_at: RoundAt) -> None:
-    folder = round_at("decoded")
-    masked = described(run_cli, folder / KINDS["masked"])
-    assert masked["payload_bytes"] == sum(array.nbytes for array in datasets(folder / KINDS["masked"]).values())
-    assert masked["R1"] == pytest.approx(masked["payload_bytes"] * 8 / 32 / 4, rel=1e-6)
-    assert masked["R1_theorem"] == pytest.approx((2 + np.log(6) / np.log(2**32 - 5)) / 4)
-    answer = described(run_cli, folder / KINDS["elimination"])
+def test_rates_of_x_and_y_stand_beside_the_theorem(round_at: RoundAt) -> None:
+    folder = round_at("decoded").folder
+    masked, q = described(folder / KINDS["masked"]), 4281076801
+    payload = sum(array.nbytes for name, array in datasets(folder / KINDS["masked"]).items() if name != "holds")
+    assert masked["payload_bytes"] == payload
+    assert masked["R1"] == pytest.approx(payload * 8 / np.log2(q) / 4)
+    assert masked["R1_theorem"] == pytest.approx((2 + np.log(6) / np.log(q)) / 4)
+    assert masked["holds the shares of"] == [1, 2, 3, 4, 5]
+    answer = described(folder / KINDS["elimination"])
     assert (answer["payload_bytes"], answer["R2"], answer["R2_theorem"]) == (8, 0.5, 0.5)
+    assert described(folder / KINDS["share"])["rows_checked"] == 4
 
 
+@both
 @pytest.mark.parametrize("kind", ARTIFACTS)
-def test_a_changed_value_is_shown_as_damage_with_exit_65(run_cli: RunCli, round_at: RoundAt, kind: str) -> None:
-    folder = round_at("decoded")
-    path = folder / KINDS[kind]
+def test_a_changed_value_is_shown_as_damage_with_exit_65(round_at: RoundAt, kind: str) -> None:
+    r = round_at("decoded")
+    path = r.folder / KINDS[kind]
     for name, (start, size) in placed(path).items():
         if not size:
             continue
         flip(path, start + size - 1)
-        result = run_cli("inspect", path, "--json")
+        result = call("inspect", r.folder / "session.json", path, "--json")
         assert result.code == 65, name
-        found = result.json["files"][0]
-        assert found["kind"] == kind
-        assert found["intact"] is False
+        fine, found = result.json["files"]  # damage of one file does not hide the others
+        assert (fine["intact"], found["intact"], found["kind"]) == (True, False, kind)
         assert found["problems"]
+        assert str(path) in result.err
         assert len(result.err.splitlines()) == 2
-        shown = run_cli("inspect", path)
-        assert shown.code == 65
-        assert "INTACT" in shown.out or "DAMAGED" in shown.out
-        assert ", intact" not in shown.out
+        assert f"{path}: {kind}, NOT INTACT" in call("inspect", path).out
         flip(path, start + size - 1)
-    assert run_cli("inspect", path).code == 0
-
-
-def test_damage_of_one_file_does_not_hide_the_others(run_cli: RunCli, round_at: RoundAt) -> None:
-    folder = round_at("decoded")
-    path = folder / KINDS["masked"]
-    flip(path, placed(path)["value"][0])
-    result = run_cli("inspect", folder / "session.json", path, folder / "aggregate.h5", "--json")
-    assert result.code == 65
-    assert [found["intact"] for found in result.json["files"]] == [True, False, True]
-    assert str(path) in result.err
-
-
-@pytest.mark.parametrize("kind", ARTIFACTS)
-def test_a_file_of_another_session_is_told(
-    run_cli: RunCli, round_at: RoundAt, other_round_at: RoundAt, kind: str
-) -> None:
-    folder = round_at("decoded")
-    shutil.copy(other_round_at("decoded") / KINDS[kind], folder / KINDS[kind])
-    result = run_cli("inspect", folder / KINDS[kind], "--json")
-    assert result.code == 65
-    assert any("another session" in problem for problem in result.json["files"][0]["problems"])
+    must("inspect", path)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "session"])
-def test_a_file_away_from_its_round_says_that_the_session_was_not_checked(
-    run_cli: RunCli, round_at: RoundAt, tmp_path: Path, kind: str
+def test_a_file_of_another_session_or_away_from_its_round_is_told(
+    round_at: RoundAt, tmp_path: Path, kind: str
 ) -> None:
+    r, other = round_at("decoded"), round_at("decoded", "other", name="other")
+    shutil.copy(other.folder / KINDS[kind], r.folder / KINDS[kind])
+    result = call("inspect", r.folder / KINDS[kind], "--json")
+    assert result.code == 65
+    assert any("another session" in problem for problem in result.json["files"][0]["problems"])
     path = tmp_path / f"alone{Path(KINDS[kind]).suffix}"
-    shutil.copy(round_at("decoded") / KINDS[kind], path)
-    path.chmod(0o600)
-    assert described(run_cli, path)["session_checked"] is False
+    shutil.copy(other.folder / KINDS[kind], path)
+    assert described(path)["session_checked"] is False
 
 
 @pytest.mark.parametrize("content", [b"", b"rubbish", bytes(5000), b"\x89HDF\r\n\x1a\n", b"{}", b"[1]", b"null"])
@@ -177,117 +155,62 @@ def test_a_foreign_file_is_refused(refuses: Refuses, tmp_path: Path, content: by
     refuses(65, "inspect", path)
 
 
-@pytest.mark.parametrize("kind", ARTIFACTS)
-def test_a_truncated_file_is_refused(refuses: Refuses, round_at: RoundAt, kind: str) -> None:
-    path = round_at("decoded") / KINDS[kind]
-    whole = path.read_bytes()
-    for kept in (8, 100, len(whole) // 2, len(whole) - 1):
-        path.write_bytes(whole[:kept])
-        refuses(65, "inspect", path)
-
-
-def test_a_folder_is_no_file(refuses: Refuses, round_at: RoundAt) -> None:
-    refuses(65, "inspect", round_at("decoded"))
+def test_truncated_files_and_folders_are_refused(refuses: Refuses, round_at: RoundAt) -> None:
+    r = round_at("decoded")
+    for kind in ARTIFACTS:
+        path = r.folder / KINDS[kind]
+        whole = path.read_bytes()
+        for kept in (8, 100, len(whole) // 2, len(whole) - 1):
+            path.write_bytes(whole[:kept])
+            refuses(65, "inspect", path)
+    refuses(65, "inspect", r.folder)
 
 
 class TestHostileFiles:
-    """Files that were made to trouble whoever looks at them."""
+    """Files that were made to trouble whoever looks at them; HDF5 structures are in tests/faults/test_hostile.py."""
+
+    @pytest.fixture
+    def done(self, round_at: RoundAt) -> Round:
+        return round_at("decoded")
 
     @pytest.mark.parametrize("survivors", [3, None, [1], [None], ["user"], [{}], {"user": 1}], ids=str)
-    def test_survivors_that_are_no_list_of_users(self, run_cli: RunCli, round_at: RoundAt, survivors: object) -> None:
-        path = round_at("decoded") / "survivors.json"
-        edit(path, lambda document: document.update(survivors=survivors))
-        result = run_cli("inspect", path)
-        assert result.code == 65
-        assert "a bug" not in result.err
+    def test_survivors_that_are_no_list_of_users(self, done: Round, refuses: Refuses, survivors: object) -> None:
+        edit(done.folder / "survivors.json", lambda content: content.update(survivors=survivors))
+        refuses(65, "inspect", done.folder / "survivors.json")
 
-    @pytest.mark.parametrize("kind", ["survivors", "ledger"])
-    def test_a_document_without_its_keys_is_not_intact(self, run_cli: RunCli, round_at: RoundAt, kind: str) -> None:
-        path = round_at("decoded") / KINDS[kind]
-        edit(path, lambda document: document.pop("masked" if kind == "ledger" else "survivors"))
-        assert run_cli("inspect", path).code == 65
+    @pytest.mark.parametrize(("kind", "key"), [("survivors", "survivors"), ("ledger", "masked"), ("session", "nonce")])
+    def test_a_document_without_its_keys_or_of_an_unknown_kind(
+        self, done: Round, refuses: Refuses, kind: str, key: str
+    ) -> None:
+        edit(done.folder / KINDS[kind], lambda content: content.pop(key))
+        refuses(65, "inspect", done.folder / KINDS[kind])
+        edit(done.folder / KINDS[kind], lambda content: content.update(kind="banana"))
+        refuses(65, "inspect", done.folder / KINDS[kind])
 
-    def test_a_document_of_an_unknown_kind(self, run_cli: RunCli, tmp_path: Path) -> None:
-        write_document(tmp_path / "x.json", {"format": "topk-secagg", "kind": "banana", "version": 1})
-        assert run_cli("inspect", tmp_path / "x.json").code == 65
+    def test_a_document_cannot_call_itself_intact(self, done: Round, refuses: Refuses) -> None:
+        path = done.folder / KINDS["ledger"]
+        edit(path, lambda content: content.update(session="0" * 64, intact=True, path="/etc/shadow"))
+        refuses(65, "inspect", path, "--json")
 
-    def test_a_document_cannot_call_itself_intact(self, run_cli: RunCli, round_at: RoundAt) -> None:
-        path = round_at("decoded") / KINDS["ledger"]
-        edit(path, lambda document: document.update(session="0" * 64, intact=True, path="/etc/shadow"))
-        result = run_cli("inspect", path, "--json")
-        assert result.code == 65
-        for found in result.json["files"] if result.out else []:
-            assert (found["path"], found["intact"]) == (str(path), False)
-
-    def test_a_number_that_json_does_not_have(self, run_cli: RunCli, round_at: RoundAt) -> None:
-        path = round_at("decoded") / KINDS["ledger"]
+    def test_a_number_that_json_does_not_have(self, done: Round, refuses: Refuses) -> None:
+        path = done.folder / KINDS["ledger"]
         path.write_text(path.read_text().replace('"user": 2', '"user": NaN'))
-        for flags in ((), ("--json",)):
-            assert run_cli("inspect", path, *flags).code == 65
+        refuses(65, "inspect", path, "--json")
 
     @pytest.mark.parametrize("value", [np.nan, np.inf])
-    def test_an_aggregate_with_a_value_that_is_no_number(
-        self, run_cli: RunCli, round_at: RoundAt, value: float
-    ) -> None:
-        from topk_secagg.storage.artifacts import write_artifact
-
-        path = round_at("decoded") / "aggregate.h5"
-        arrays = datasets(path)
-        arrays["real"][0] = value
-        header = {key: attributes(path)[key] for key in ("session", "user", "insecure", "survivors")}
-        write_artifact(path, "aggregate", header, arrays)
+    def test_an_aggregate_with_a_value_that_is_no_number(self, done: Round, refuses: Refuses, value: float) -> None:
+        path = done.folder / "aggregate.h5"
+        rewrite(path, lambda _, found: found["real"].__setitem__(0, value))
         for flags in ((), ("--json",)):
-            result = run_cli("inspect", path, *flags)
-            assert result.code == 65
-            assert "a bug" not in result.err
+            refuses(65, "inspect", path, *flags)
 
-    def test_a_dataset_without_dimensions(self, run_cli: RunCli, round_at: RoundAt) -> None:
-        path = round_at("decoded") / KINDS["elimination"]
-        with h5py.File(path, "r+") as file:
-            del file["y"]
-            plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-            plist.set_layout(h5py.h5d.CONTIGUOUS)
-            plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-            space = h5py.h5s.create(h5py.h5s.SCALAR)
-            h5py.h5d.create(file.id, b"y", h5py.h5t.py_create(np.dtype("<u4")), space, plist)
-        result = run_cli("inspect", path)
-        assert result.code == 65
-        assert "a bug" not in result.err
-
-    def test_text_in_a_file_cannot_steer_the_terminal(self, run_cli: RunCli, round_at: RoundAt) -> None:
+    def test_text_in_a_file_cannot_steer_the_terminal(self, done: Round) -> None:
         """Escape sequences move the cursor, set the title, or rewrite what was printed before."""
-        from topk_secagg.storage.artifacts import write_artifact
-
-        folder = round_at("decoded")
         evil = "\x1b[2J\x1b]0;owned\x07"
-        edit(folder / KINDS["ledger"], lambda document: document.update(answered=evil))
-        path = folder / KINDS["elimination"]
-        header = {key: attributes(path)[key] for key in ("session", "user", "insecure")}
-        write_artifact(path, "elimination", {**header, "survivors": evil}, datasets(path))
-        for name in (KINDS["ledger"], KINDS["elimination"]):
-            result = run_cli("inspect", folder / name)
-            assert "\x1b" not in result.out + result.err, name
-
-    def test_text_in_a_session_cannot_steer_the_terminal(self, run_cli: RunCli, round_at: RoundAt) -> None:
-        folder = round_at("init")
-        edit(folder / "session.json", lambda document: document["layout"][0].update(name="\x1b[2J"))
-        for args in (
-            ("inspect", folder / "session.json"),
-            ("offline", folder, "--user", 1),
-            ("mask", folder, "--user", 1, "--gradient", gradient(1)),
-        ):
-            result = run_cli(*args)
-            assert "\x1b" not in result.out + result.err
-
-
-def test_a_share_is_checked_row_by_row(run_cli: RunCli, round_at: RoundAt) -> None:
-    assert described(run_cli, round_at("decoded") / KINDS["share"])["rows_checked"] == 4
-
-
-def test_the_reported_session_is_the_digest_of_session_json(run_cli: RunCli, round_at: RoundAt) -> None:
-    folder = round_at("decoded")
-    assert described(run_cli, folder / "session.json")["session"] == attributes(folder / "aggregate.h5")["session"]
-    assert (
-        json.loads((folder / "survivors.json").read_text())["session"]
-        == must("inspect", folder / "survivors.json", "--json").json["files"][0]["session"]
-    )
+        edit(done.folder / KINDS["ledger"], lambda content: content.update(answered=evil))
+        edit(done.folder / "session.json", lambda content: content["layout"][0].update(name=evil))
+        rewrite(done.folder / KINDS["elimination"], lambda found, _: found.update(survivors=evil))
+        inspected = [("inspect", done.folder / KINDS[kind]) for kind in ("ledger", "session", "elimination")]
+        for command in (*inspected, done.offline(1), done.mask(1), done.decode(), ("status", done.folder)):
+            result = call(*command)
+            assert "\x1b" not in result.out + result.err, command

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -93,9 +94,10 @@ class TestForget:
     def forget(self, r: Round, user: int) -> tuple[object, ...]:
         return ("forget", r.folder, "--user", user)
 
-    def held(self, r: Round, user: int) -> list[str]:
+    def held(self, user: int, files: Iterable[str]) -> list[str]:
+        """Those of the files that are secrets of this user, and shares that it holds."""
         own = (f"secrets/user-{user:02}.h5", f"secrets/user-{user:02}.residual.h5", f"shares/user-{user:02}/")
-        return [name for name in contents(r.folder) if name.startswith(own)]
+        return [name for name in files if name.startswith(own)]
 
     @both
     @pytest.mark.parametrize("sealed", [False, True])
@@ -104,13 +106,15 @@ class TestForget:
     ) -> None:
         r = round_at("answered", sealed=sealed)
         before = contents(r.folder)
-        erased = must(*self.forget(r, 1), "--json").json["erased"]
-        assert len(erased) == 6
-        assert self.held(r, 1) == []
+        said = must(*self.forget(r, 1), "--json").json
+        assert said["needed_by"] == [4, 5]  # whose steps run in this folder, and who have not answered
+        end = ".h5.age" if sealed else ".h5"
+        copies = {f"shares/user-{n:02}/from-01{end}" for n in (2, 3)}
+        gone = {str(Path(path).relative_to(r.folder)) for path in said["erased"]}
+        assert gone == copies | set(self.held(1, before))
+        assert self.held(1, contents(r.folder)) == []
         assert document(r.folder / "secrets/user-01.ledger.json")["forgotten"] is True
-        after = contents(r.folder)
-        gone = {str(Path(path).relative_to(r.folder)) for path in erased}
-        assert set(before) - set(after) == gone
+        assert set(before) - set(contents(r.folder)) == gone
         for command in (r.offline(1), r.mask(1), r.mask(1, gradient=r.gradient(2)), r.eliminate(1)):
             assert "erased its secret" in refuses(77, *command).err
         assert must(*self.forget(r, 1), "--json").json["erased"] == []
@@ -126,7 +130,7 @@ class TestForget:
         refuses(77, *self.forget(r, user))
         must(*r.freeze("--only", "1-3"))
         must(*self.forget(r, user))
-        assert self.held(r, user) == []
+        assert self.held(user, contents(r.folder)) == []
 
     def test_nobody_forgets_what_is_still_needed(self, kept: Round, refuses: Refuses, tmp_path: Path) -> None:
         for n in (1, 2, 3):
@@ -137,7 +141,7 @@ class TestForget:
         must(*self.forget(kept, 1))
         must(*self.forget(kept, 4))  # the X of which came too late
         assert not (tmp_path / "r4.h5").exists()
-        assert self.held(kept, 4) == []
+        assert self.held(4, contents(kept.folder)) == []
         refuses(2, *self.forget(kept, 9))
 
     def test_a_residual_that_could_not_be_committed_is_not_erased(

@@ -115,9 +115,16 @@ def test_a_fallback_is_for_the_second_time_and_for_the_same_survivors(short: Rou
         assert "another survivor set" in refuses(77, *short.eliminate(1, *more)).err
 
 
-def test_a_user_that_is_gone_does_not_fall_back(short: Round, refuses: Refuses) -> None:
-    must("forget", short.folder, "--user", 1)
+def test_a_user_that_has_forgotten_does_not_fall_back_but_leaves_the_others_what_they_need(
+    short: Round, refuses: Refuses
+) -> None:
+    must(*short.eliminate(3))
+    assert must("forget", short.folder, "--user", 1, "--json").json["needed_by"] == [2, 3, 4, 5]
     assert "erased its secret" in refuses(77, *short.eliminate(1, "--fallback")).err
+    (short.folder / "elimination/user-01.h5").unlink()  # lost
+    fall_back(short, 2, 3, 4)
+    must(*short.decode())
+    short.check_sum(answering=(2, 3, 4))
 
 
 @pytest.mark.parametrize("kind", ["permutation", "moments"])

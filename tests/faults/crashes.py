@@ -203,7 +203,7 @@ def refused_at(step: Step, k: int, number: int) -> int:
         hooked(fail)
 
     result = as_child(*step.command, before=hooks)
-    struck = os.readlink(struck_file) if struck_file.is_symlink() else "nothing"
+    struck = str(struck_file.readlink()) if struck_file.is_symlink() else "nothing"
     what = f"{errno.errorcode[number]} at point {k} ({struck})"
     if struck in WRITING and result.code not in (0, 73):
         raise Violation(f"{step.label} with {what} exits {result.code}: {result.err}")

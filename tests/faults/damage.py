@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import copy
 import functools
+import hashlib
 import json
 import mmap
 import os
@@ -30,8 +31,7 @@ import numpy as np
 from fault_lab import (
     RECIPES,
     Bench,
-    Recipe,
-    Round,
+    TrialRound,
     Violation,
     counted,
     fingerprint,
@@ -41,8 +41,9 @@ from fault_lab import (
     must,
     scratch,
 )
+from rounds import Command, attributes, document
 
-from topk_secagg.storage.artifacts import KINDS, attributes_digest
+from topk_secagg.steps.inspect import KINDS
 from topk_secagg.storage.hdf5_parser import lookup3
 
 ROOM = 2 << 30  # of address space, beyond what is used before the first case
@@ -57,29 +58,25 @@ class Case:
     recipe: str
     stage: str
     path: str
-    readers: tuple[tuple[object, ...], ...]
+    reader: Command
     kind: str
 
     def __str__(self) -> str:
-        readers = " + ".join(str(reader[0]) for reader in self.readers)
-        return f"{self.recipe}, {self.stage}, {self.path}, {self.kind}, {readers}"
+        return f"{self.recipe}, {self.stage}, {self.path}, {self.kind}, {self.reader[0]}"
 
 
 class Lab:
     """The rounds to damage, each with a twin of another session."""
 
     def __init__(self, folder: Path, recipes: tuple[str, ...]) -> None:
-        self.benches: dict[str, Bench] = {}
-        self.twins: dict[str, Path] = {}
-        twin: Bench | None = None
-        for name in recipes:
-            recipe = replace(RECIPES[name], public_seed=name in ("permutation", "rotation"), seed=1)
-            bench = self.benches[name] = Bench(recipe, folder / name)
+        seeded = {name: replace(RECIPES[name], seed=None if RECIPES[name].sealed else 1) for name in recipes}
+        self.benches = {name: Bench(recipe, folder / name) for name, recipe in seeded.items()}
+        for bench in self.benches.values():
             keep_one_left(bench)
-            if name in ("permutation", "rotation", "sealed"):
-                twin = Bench(replace(recipe, seed=2), folder / f"{name}-twin")
-            assert twin is not None
-            self.twins[name] = twin.store
+        self.twins = {
+            name: Bench(replace(recipe, seed=recipe.seed and 2), folder / f"{name}-twin").store
+            for name, recipe in seeded.items()
+        }
         self.untouched = {name: self._prints(bench) for name, bench in self.benches.items()}
 
     @staticmethod
@@ -99,7 +96,7 @@ class Lab:
 
 def keep_one_left(bench: Bench) -> None:
     """Keep the stage in which only the last user has not answered yet."""
-    state = bench.at("frozen")
+    state = bench.at("confirmed")
     for user in bench.recipe.answering[:-1]:
         must(*state.eliminate(user))
     bench.keep("one-left")
@@ -112,29 +109,29 @@ def choose(lab: Lab, source: random.Random) -> Case:
     """A random case; files that matter more often come up more often."""
     name = source.choice(list(lab.benches))
     bench = lab.benches[name]
-    r, state = bench.recipe, bench.round
     stage = source.choices(
-        ("init", "offline", "masked", "frozen", "one-left", "answered", "decoded"), (1, 6, 5, 2, 8, 5, 2)
+        ("init", "offline", "masked", "confirmed", "one-left", "answered", "fallen-back", "decoded"),
+        (1, 6, 5, 2, 8, 4, 2, 2),
     )[0]
-    path, readers = _target(r, state, stage, source)
-    kind = source.choice(_kinds(r, stage, path))
-    return Case(name, stage, path, tuple(readers), kind)
+    path, reader = _target(bench.round, stage, source)
+    return Case(name, stage, path, reader, source.choice(_kinds(name, stage, path)))
 
 
-def _target(r: Recipe, state: Round, stage: str, source: random.Random) -> tuple[str, list[tuple[object, ...]]]:
-    """A file that is there at this stage, and the commands that read it."""
+def _target(state: TrialRound, stage: str, source: random.Random) -> tuple[str, Command]:
+    """A file that is there at this stage, and a command that reads it."""
+    r = state.recipe
     n, last = source.choice(r.masking), r.answering[-1]
-    share = f"shares/user-{last:02}/from-{n:02}.h5" + (".age" if r.sealed else "")
+    share = f"shares/user-{last:02}/from-{n:02}.h5" + ".age" * r.sealed
     if stage == "init":
-        return "session.json", [state.offline(1)]
+        return "session.json", state.offline(1)
     if stage == "offline":
         reader = state.mask(n) if source.random() < 0.7 else state.offline(n)
         choices = {
             "session.json": reader,
             f"secrets/user-{n:02}.h5": reader,
             f"secrets/user-{n:02}.ledger.json": reader,
-            share: state.offline(n),
-            f"../inputs/{state.gradient(n).name}": state.mask(n),
+            share: source.choice((state.offline(n), state.mask(last))),
+            f"../inputs/gradients/{state.gradient(n).name}": state.mask(n),
         }
         if r.sealed:
             choices[f"../inputs/{state.identity(n).name}"] = state.offline(n)
@@ -144,8 +141,9 @@ def _target(r: Recipe, state: Round, stage: str, source: random.Random) -> tuple
             f"masked/user-{n:02}.h5": source.choice((state.freeze(), state.mask(n))),
             f"secrets/user-{n:02}.h5": state.mask(n),
             f"secrets/user-{n:02}.ledger.json": state.mask(n),
+            "secrets/user-01.ledger.json": state.freeze(),
         }
-    elif stage in ("frozen", "one-left"):
+    elif stage in ("confirmed", "one-left"):
         answer = state.eliminate(last)
         choices = {
             "session.json": answer,
@@ -158,33 +156,32 @@ def _target(r: Recipe, state: Round, stage: str, source: random.Random) -> tuple
             choices[f"secrets/user-{last:02}.residual.h5"] = answer
         if r.sealed:
             choices[f"../inputs/{state.identity(last).name}"] = answer
-    elif stage == "answered":
+            choices["confirmed/user-02.json"] = source.choice((answer, state.confirm(2)))
+    elif stage in ("answered", "fallen-back"):
+        again = state.eliminate(last, *["--fallback"] * (stage == "answered" and bool(r.fallback)))
         choices = {
             "session.json": state.decode(),
             "survivors.json": state.decode(),
             f"elimination/user-{source.choice(r.answering):02}.h5": state.decode(),
-            f"elimination/user-{last:02}.h5": state.eliminate(last),
+            f"elimination/user-{last:02}.h5": again,
         }
         if r.residual:
-            choices[f"kept/residual-{last:02}.h5"] = state.eliminate(last)
+            choices[f"kept/residual-{last:02}.h5"] = again
     else:
-        files = [p for p in fingerprint_names(state, stage) if not p.startswith(("shares", "kept"))]
-        path = source.choice([*files, "aggregate.h5", "aggregate.h5"])
-        return path, [("inspect", state.folder / path)]
+        kept = state.folder.with_name(stage)
+        files = sorted(str(p.relative_to(kept)) for p in kept.rglob("*") if p.is_file() and p.name[0] != ".")
+        path = source.choice([*(p for p in files if not p.startswith(("shares", "kept"))), "aggregate.h5"])
+        return path, ("inspect", state.folder / path)
     path = source.choice(list(choices))
-    return path, [choices[path]]
+    return path, choices[path]
 
 
-def fingerprint_names(state: Round, stage: str) -> list[str]:
-    """The files of a kept stage."""
-    kept = state.folder.with_name(stage)
-    return sorted(str(p.relative_to(kept)) for p in kept.rglob("*") if p.is_file() and not p.name.startswith("."))
+_BLIND = (
+    "flip", "flip", "flip", "flips", "zero", "noise", "cut", "cut", "grow", "empty", "garbage", "double"
+)  # fmt: skip
 
 
-_BLIND = ("flip", "flip", "flip", "flips", "zero", "noise", "cut", "cut", "grow", "empty", "garbage", "double")
-
-
-def _kinds(r: Recipe, stage: str, path: str) -> list[str]:
+def _kinds(recipe: str, stage: str, path: str) -> list[str]:
     """What can be done to this file."""
     kinds = [*_BLIND, *_BLIND, *SPECIAL]
     if path.startswith("../"):
@@ -194,7 +191,7 @@ def _kinds(r: Recipe, stage: str, path: str) -> list[str]:
         kinds += ["json"] * 12
     if path.endswith(".h5"):
         kinds += ["attribute"] * 6 + ["resealed"] * 6 + ["dataset"] * 3 + ["reshaped"] * 2 + ["metadata"] * 4
-        if r.name == "spare" and stage == "answered" and path.startswith("elimination"):
+        if recipe == "lying" and stage == "answered" and path.startswith("elimination"):
             kinds += ["lie"] * 12
     return kinds
 
@@ -251,7 +248,7 @@ def _special(target: Path, kind: str, source: random.Random) -> None:
         content = target.read_bytes()
         target.unlink()
         target.write_bytes(content)
-        os.truncate(target, source.choice((1 << 24, 1 << 28, 1 << 30)))
+        os.truncate(target, source.choice((1 << 24, 1 << 30, 1 << 41)))
         return
     target.unlink()
     if kind == "folder":
@@ -287,9 +284,9 @@ def _other(lab: Lab, case: Case, source: random.Random) -> Path:
 
 
 _VALUES: tuple[Any, ...] = (
-    None, True, False, 0, 1, 2, 3, 5, 7, -1, 255, 2**31, 2**32 - 5, 2**32, 2**63, 2**64, 10**30,
+    None, True, False, 0, 1, 2, 3, 5, 7, -1, 255, 2**31, 4281076801, 2**32, 2**63, 2**64, 10**30,
     0.0, 1.0, 1.5, -1.0, 1e308, "", "0", "x", "\u0000", "\u001b[31m", "é", "a" * 5000,
-    "0" * 64, "f" * 64, "topk-secagg", "permutation", "rotation",
+    "0" * 64, "f" * 64, "topk-secagg", "permutation", "moments",
     [], [1], [[]], {}, {"x": 1}, [1, 2, 3],
 )  # fmt: skip
 
@@ -389,7 +386,7 @@ def _edit_attribute(file: h5py.File, source: random.Random) -> None:
         file.attrs.modify(name, np.uint64(source.choice(numbers)))
 
 
-KINDS_BYTES = tuple(name.encode() for name in KINDS)
+KINDS_BYTES = tuple(kind.name.encode() for kind in KINDS)
 
 
 def _reshape(file: h5py.File, source: random.Random) -> None:
@@ -413,8 +410,10 @@ def _reshape(file: h5py.File, source: random.Random) -> None:
 def reseal(file: h5py.File) -> None:
     """Give the file the digest of what it holds."""
     kind = _plain(file.attrs.get("kind", b""))
-    skipped = KINDS[kind].undigested if kind in KINDS else ()
-    digest = attributes_digest({n: _plain(file.attrs[n]) for n in file.attrs if n != "sha256"})
+    skipped = next((k.undigested for k in KINDS if k.name == kind), ())
+    digest = hashlib.sha256()
+    for name in sorted(set(file.attrs) - {"sha256", "signature"}):
+        digest.update(f"attribute {name} {_plain(file.attrs[name])}\n".encode())
     for name in sorted(set(file) - set(skipped)):
         array = file[name][...]
         digest.update(f"dataset {name} {array.dtype.str} {','.join(map(str, array.shape))}\n".encode())
@@ -471,53 +470,46 @@ def run_case(lab: Lab, number: int, seed: int) -> tuple[str, str]:
     bench = lab.benches[case.recipe]
     state = bench.at(case.stage)
     target = state.folder / case.path
-    kept = None
-    if case.path.startswith("../"):
-        kept = target.read_bytes()
+    original, mode = target.read_bytes(), target.stat().st_mode
     try:
-        original = target.read_bytes()
         damage(lab, case, target, source)
         try:
             ending = _ending(state, case)
-            refused = ending.startswith(f"{case.readers[0][0]} exits")
+            refused = ending.startswith(f"{case.reader[0]} exits")
             if refused and case.kind in (*_BLIND, *SPECIAL) and source.random() < 0.05:
-                _remove(target)
-                target.write_bytes(original)
+                _put_back(target, original, mode)
                 _restored(state, case)
-        except Violation as violation:
+        except AssertionError as violation:
             raise Violation(f"case {number} ({case}): {violation}") from violation
     finally:
-        if kept is not None:
-            _remove(target)
-            target.write_bytes(kept)
+        if case.path.startswith("../"):  # which the next case needs
+            _put_back(target, original, mode)
     return str(case), ending
 
 
-def _remove(path: Path) -> None:
+def _put_back(path: Path, content: bytes, mode: int) -> None:
     with contextlib.suppress(FileNotFoundError):
         if path.is_dir() and not path.is_symlink():
             path.rmdir()
         else:
             path.unlink()
+    path.write_bytes(content)
+    path.chmod(mode)
 
 
-def _left(state: Round, stage: str) -> list[tuple[object, ...]]:
+def _left(state: TrialRound, stage: str) -> list[Command]:
     """The commands from this stage to the end of the round."""
-    commands = state.commands()
     if stage == "one-left":
-        return [commands["answered"][-1], *commands["decoded"]]
-    if stage == "answered":
-        return commands["decoded"]
-    names = list(commands)
-    return [c for name in names[names.index(stage) + 1 :] for c in commands[name]]
+        return [state.eliminate(state.recipe.answering[-1]), *state.left("answered")]
+    return state.left(stage)
 
 
-def _ending(state: Round, case: Case) -> str:
+def _ending(state: TrialRound, case: Case) -> str:
     """Run what reads the file, then the rest; the exit code that ended it, or that all was exact."""
-    left = [c for c in _left(state, case.stage) if c not in case.readers]
+    left = [c for c in _left(state, case.stage) if c != case.reader]
     if case.stage == "decoded":
         left = [state.decode()] if case.path == "aggregate.h5" else []
-    for command in (*case.readers, *left):
+    for command in (case.reader, *left):
         result = judged(*command)
         if found := leftovers(state.folder):
             raise Violation(f"{command[0]} left {found}")
@@ -525,33 +517,26 @@ def _ending(state: Round, case: Case) -> str:
             return f"{command[0]} exits {result.code}"
     if not left:
         return f"inspect exits {result.code}"
-    if case.path.startswith("../inputs/user"):
+    if case.path.startswith("../inputs/gradients"):
         return "another gradient"
-    expected = _as_the_session_says(state)
-    corrected = expected.check_aggregate()
-    if case.kind == "lie" and len(case.readers) == 1 and case.readers[0][0] == "decode" and not corrected:
+    corrected = _as_the_session_says(state).check_aggregate()
+    if case.kind == "lie" and case.reader[0] == "decode" and not corrected:
         raise Violation("a wrong answer was not named")
-    _check_weights(state.folder)
+    for row in document(state.folder / "survivors.json")["survivors"]:  # by whose weights `decode --mean` divides
+        weight = attributes(state.folder / f"masked/user-{row['user']:02}.h5")["weight"]
+        if float(weight) != row["weight"]:
+            raise Violation(f"weight {row['weight']} for an X with {weight}")
     return "exact, corrected" if corrected else "exact"
 
 
-def _as_the_session_says(state: Round) -> Round:
+def _as_the_session_says(state: TrialRound) -> TrialRound:
     """The round with the parameters in session.json, in case the damage is a legitimate other choice."""
-    p = json.loads((state.folder / "session.json").read_text())["parameters"]
-    names = ("survivors", "colluders", "blocks", "top_k", "picks", "construction", "elimination")
-    recipe = replace(state.recipe, **{name: p[name] for name in names})
-    return Round(recipe, state.folder, state.inputs, state.steps)
+    p = document(state.folder / "session.json")["parameters"]
+    names = ("survivors", "colluders", "blocks", "top_k", "picks", "construction", "spare")
+    return replace(state, recipe=replace(state.recipe, **{name: p[name] for name in names}))
 
 
-def _check_weights(folder: Path) -> None:
-    """survivors.json, by which `decode --mean` divides, has the weights of the X themselves."""
-    for row in json.loads((folder / "survivors.json").read_text())["survivors"]:
-        with h5py.File(folder / "masked" / f"user-{row['user']:02}.h5", "r") as file:
-            if float(file.attrs["weight"]) != row["weight"]:
-                raise Violation(f"weight {row['weight']} for an X with {file.attrs['weight']}")
-
-
-def _restored(state: Round, case: Case) -> None:
+def _restored(state: TrialRound, case: Case) -> None:
     """With the file back as it was, the round goes on to the exact aggregate: nothing was lost."""
     for command in _left(state, case.stage):
         must(*command)
@@ -587,7 +572,7 @@ def run_cases(lab: Lab, numbers: Iterable[int], seed: int, report: Callable[[int
         for number in numbers:
             try:
                 what, ending = run_case(lab, number, seed)
-            except Violation as violation:
+            except AssertionError as violation:
                 what, ending = str(violation), "VIOLATION"
             if grown := check():
                 what, ending = f"case {number} ({what}): memory grew by {grown >> 20} MiB", "VIOLATION"

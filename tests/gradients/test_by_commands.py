@@ -135,7 +135,7 @@ def test_a_prefix_is_quoted_for_the_shell(tmp_path: Path) -> None:
     [
         (65, "--like checkpoint.pt", "hint: choose one with --entry; entries with tensors are 'model', 'model.best'"),
         (65, "--like state_dict.pt --entry model", "hint: leave out --entry; the file holds nothing but tensors"),
-        (2, "--like gradient.npy --entry model", "hint: leave out --entry; only PyTorch checkpoints do"),
+        (2, "--like gradient.npy --entry model", "hint: leave out --entry; only PyTorch checkpoints have entries"),
         (2, "--like state_dict.pt --only nothing", "hint: check the file, --only and --exclude"),
         (2, "--length 3 --strip-prefix module.", "--strip-prefix, --only and --exclude go with --like"),
     ],

@@ -217,7 +217,7 @@ TORCH = Path(__file__).parents[2] / "fixtures" / "torch"
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors"])
 def test_an_entry_is_for_checkpoints_of_torch(tmp_path: Path, suffix: str) -> None:
-    with pytest.raises(UsageError, match=f"{suffix} files have no entries") as caught:
+    with pytest.raises(UsageError, match=f"no entry in {suffix} files") as caught:
         read_gradient(tmp_path / f"gradient{suffix}", "model")
     assert caught.value.topic == "no-entry"
 

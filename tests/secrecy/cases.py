@@ -78,7 +78,7 @@ QUICK = [
     Case(3, 2, 1, L=5, K=2, P=2),  # two picks in one bucket
     Case(4, 3, 1, L=15, K=3, P=1, spare=0),  # D = 3, then 2
     Case(4, 3, 2, L=8, K=2, P=1, spare=0),  # D = 2, then 1; M = 4 < n = 5
-    Case(5, 4, 2, L=9, K=3, P=1, spare=0),  # D = 3, then 2; M = 3 < n = 5
+    Case(5, 4, 2, L=6, K=3, P=1, spare=0),  # D = 3, then 2
     # W < n
     Case(3, 2, 1, L=7, K=1, P=1, q=11),  # W = 6, M = 7, n = 10
     Case(3, 2, 1, L=20, K=2, P=1, q=11, spare=0),  # M = n = 10

@@ -281,7 +281,7 @@ def test_pieces_that_overlap(small: Path) -> None:
     for offset in places - {found["value"].offset}:
         small.write_bytes(content)
         with_offset(small, "value", offset)
-        with pytest.raises(Unknown, match="overlap|belong to nothing"):
+        with pytest.raises(Unknown, match=r"overlap|belong to nothing"):
             parsed(small)
 
 

@@ -105,17 +105,17 @@ def answer(g: Symbols, shift: Symbols, scale: Symbols, group: Integers, gamma: i
     _answer(g, shift, scale, group, gamma_m, *constants(q), total)
 
 
-def recover(moments: Symbols, weight: int, order: int, gamma: int, q: int) -> Entries:
-    """For each row of moments, the only vector of length `order` with at most `weight` non-zero entries.
+def recover(moments: Symbols, weight: int, order: int, gamma: int, q: int, places: int | None = None) -> Entries:
+    """For each row of moments, the only vector with at most `weight` non-zero entries, all within the first `places`.
 
     moments (rows, W1) with W1 = order, or W1 = 2 weight. A row that no such vector has is BadData, whatever
     the reason: what is found must give back all W1 moments, and two vectors that both do would differ
-    in at most W1 places, hence nowhere.
+    in at most W1 of the `order` places, hence nowhere. Time and memory go with `places`, which may be far fewer.
     """
     rows, count = moments.shape
     if count not in (order, 2 * weight) or count > order:
         raise ValueError(f"{count} moments do not determine {weight} of {order} places")
-    powers = np.empty(order, np.uint64)
+    powers = np.empty(order if count == order or places is None else places, np.uint64)
     _geometric(to_montgomery(np.array(1), q)[()], to_montgomery(np.array(gamma), q)[()], *constants(q), powers)
     most = min(weight, order)
     solve = _transform if count == order else _solve

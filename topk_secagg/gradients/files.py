@@ -30,7 +30,8 @@ def read_gradient(path: Path, entry: str = "", strip_prefix: str = "") -> Gradie
     if path.suffix not in READABLE:
         raise UsageError(f"{path}: no reader for {path.suffix!r} files", f"one of {', '.join(READABLE)}")
     if entry and path.suffix not in TORCH:
-        raise UsageError(f"{path}: {path.suffix} files have no entries", "only PyTorch checkpoints do", "no-entry")
+        hint = "only PyTorch checkpoints have entries"
+        raise UsageError(f"{path}: there is no entry in {path.suffix} files", hint, "no-entry")
     try:
         if path.exists() and not path.is_file():
             raise InputMissing(f"{path} is not a file", "check the path")

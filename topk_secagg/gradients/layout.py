@@ -122,7 +122,8 @@ class Layout:
 
     def unused(self, tensors: list[Tensor]) -> list[str]:
         """Names of tensors that the layout leaves out although they may be gradients: they are no buffers."""
-        names = [t.name for t in tensors if t.name in self.left_out and t.dtype in FLOATING]
+        left_out = set(self.left_out)
+        names = [t.name for t in tensors if t.name in left_out and t.dtype in FLOATING]
         return [name for name in names if not any(fnmatchcase(name, pattern) for pattern in NOT_GRADIENTS)]
 
     def unflatten(self, vector: npt.NDArray[np.float64], *, exact: bool = False) -> Gradient:

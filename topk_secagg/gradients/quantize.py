@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -74,6 +75,11 @@ def _never_zero(steps: Reals, chance: Reals) -> Reals:
     """As `_rounded` for |y| >= 1; for |y| < 1, 1 with probability (1 + y) / 2, else -1."""
     near = np.where(chance < (1 + steps) / 2, 1.0, -1.0)
     return np.where(np.abs(steps) < 1, near, _rounded(steps, chance))
+
+
+def largest_sum(p: Parameters, weights: Iterable[float]) -> float:
+    """The most steps that honest inputs with these weights add up to: rounding adds less than two to each."""
+    return math.fsum(weight * p.clip * p.scale + 2 for weight in weights)
 
 
 def dequantise(p: Parameters, value: Symbols) -> Reals:

@@ -155,7 +155,10 @@ class Moments(Construction):
 
         wrong = BadData("g does not hold the moments of one place in every row")
         count = self.width if self.width == self.order else 2
-        row, place, value = recover(found[:, :count], 1, self.order, self.gamma, self.p.field)
+        try:
+            row, place, value = recover(found[:, :count], 1, self.order, self.gamma, self.p.field)
+        except BadData as error:
+            raise wrong from error
         if not np.array_equal(row, np.arange(len(found))):
             raise wrong
         again, ones = np.zeros_like(found), np.ones_like(found)
@@ -266,7 +269,7 @@ class Moments(Construction):
         bucket = np.arange(low, min(low + y.shape[1] * shape.blocks, p.buckets))
         matrix = _decoding_matrix(points, tuple(users), (), p.field)
         sums = combine(matrix, y, bucket % self.beta_count, (bucket - low) // shape.blocks, p.field)
-        row, place, value = recover(sums, survivors * p.picks, self.order, self.gamma, p.field)
+        row, place, value = recover(sums, survivors * p.picks, self.order, self.gamma, p.field, self.places)
         index = place * p.buckets + bucket[row]
         if np.any(index >= p.length):
             raise BadData("the aggregate has values at places that are no coordinates")

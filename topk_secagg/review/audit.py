@@ -16,6 +16,7 @@ import numpy as np
 from ..algebra.field import to_signed
 from ..algebra.randomness import CipherRandomness, fresh_key
 from ..errors import BadData, InputMissing, SecAggError
+from ..gradients.quantize import largest_sum
 from ..protocol.constructions import construction
 from ..protocol.decoding import Decoded, decode
 from ..protocol.parameters import Parameters
@@ -330,7 +331,7 @@ def _within(found: Evidence, sums: dict[int, Decoded]) -> str:
     totals = [found.aggregate.total] if found.aggregate else [result.total for result in sums.values()]
     if not totals or found.survivors is None:
         raise InputMissing("no sum is available, or no sound survivors.json")
-    largest = found.largest(found.survivors.weights.values())
+    largest = largest_sum(found.p, found.survivors.weights.values())
     beyond = max(np.count_nonzero(np.abs(to_signed(t.value, found.p.field)) > largest) for t in totals)
     if beyond:
         raise BadData(f"{beyond} coordinates are larger than honest users can make them")

@@ -26,13 +26,15 @@ _LOCK_NAME = re.compile(r"\.(user-\d+\.)?lock")
 class _Folders:
     """The folders of a round, and the files that they may have."""
 
-    root: Path
-    private: tuple[Path, ...]
+    secrets: Path
+    shares: Path
     public: tuple[Path, ...]
     expected: set[Path]
+    sealed: bool
 
-    def is_private(self, path: Path) -> bool:
-        return any(path.is_relative_to(folder) for folder in self.private)
+    def is_secret(self, path: Path) -> bool:
+        """Whether only one user may see it; sealed shares may be seen by all."""
+        return path.is_relative_to(self.secrets) or (not self.sealed and path.is_relative_to(self.shares))
 
 
 def _folders(space: Workspace) -> _Folders:
@@ -44,57 +46,63 @@ def _folders(space: Workspace) -> _Folders:
     for n in users:
         expected |= {space.secret_path(n), space.ledger_path(n), space.residual_path(n)}
         expected |= {*(path(n) for path in public), *(space.share_path(m, n) for m in users)}
-    shares = space.share_path(1, 1).parent.parent
-    return _Folders(space.root, (space.private, shares), tuple(path(1).parent for path in public), expected)
+    return _Folders(
+        space.private,
+        space.share_path(1, 1).parent.parent,
+        tuple(path(1).parent for path in public),
+        expected,
+        space.session.recipients is not None,
+    )
 
 
 def audit_folders(found: Evidence) -> None:
     """Permissions of all files, and files that do not belong there."""
-    folders = _folders(found.space)
-    known = {*folders.private, *folders.public, *(path.parent for path in folders.expected)}
-    shares = folders.private[-1]  # in which every folder is closed
-    for path in _walk(folders):
-        private = folders.is_private(path)
+    root, folders = found.space.root, _folders(found.space)
+    known = {folders.shares, *(path.parent for path in folders.expected)}
+    for path in _walk(root, folders):
+        secret = folders.is_secret(path)
         if path.is_dir():
             if path in known:
-                found.check("permissions", path, _mode, path, private=private and path != shares)
+                closed = secret and path != folders.shares  # in which every folder is closed
+                found.check("permissions", path, _mode, path, secret=closed, sealed=folders.sealed)
             continue
         if _LOCK_NAME.fullmatch(path.name):
             continue
-        if private or path in folders.expected:
-            found.check("permissions", path, _mode, path, private=private)
+        if secret or path in folders.expected:
+            found.check("permissions", path, _mode, path, secret=secret)
         if path not in folders.expected:
             _unexpected(found, path)
-    for path in sorted(folders.root.iterdir()):
+    for path in sorted(root.iterdir()):
         if path.is_dir() and path not in known:
             found.add(_ONLY, path, NOT_CHECKABLE, "a folder that this round does not have; it was not opened")
     if not any(f.point == _ONLY for f in found.findings):
         found.add(_ONLY, ".", "pass")
 
 
-def _walk(folders: _Folders) -> Iterator[Path]:
+def _walk(root: Path, folders: _Folders) -> Iterator[Path]:
     """The round's own folders and their files, in order; links are followed, but not in circles."""
     seen = set()
-    for top in (folders.root, *folders.private, *folders.public):
+    for top in (root, folders.secrets, folders.shares, *folders.public):
         for where, below, names in os.walk(top, followlinks=True):
             status = Path(where).stat()
             if (status.st_dev, status.st_ino) in seen:
                 below[:] = []
                 continue
             seen.add((status.st_dev, status.st_ino))
-            below[:] = [] if top == folders.root else sorted(below)
+            below[:] = [] if top == root else sorted(below)
             yield Path(where)
             yield from (Path(where, name) for name in sorted(names))
 
 
-def _mode(path: Path, *, private: bool) -> str:
+def _mode(path: Path, *, secret: bool, sealed: bool = False) -> str:
+    """In a sealed round a folder may be open to all if nobody can replace another's file there (the sticky bit)."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except OSError as error:
         raise InputMissing(f"its mode cannot be read: {(error.strerror or '').lower()}") from None
-    if private and mode & 0o077:
+    if secret and mode & 0o077:
         raise BadData(f"mode {mode:04o}: others than its owner may use it, and it is a secret")
-    if mode & 0o002:
+    if mode & 0o002 and not (sealed and mode & stat.S_ISVTX):
         raise BadData(f"mode {mode:04o}: anybody may write to it")
     return f"mode {mode:04o}"
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from ..algebra.field import Integers, Symbols, to_signed
 from ..errors import BadData, InputMissing
+from ..gradients.quantize import largest_sum
 from ..protocol.constructions import construction
 from ..protocol.elimination import answer_blocks
 from ..protocol.messages import Secret, Sparse
@@ -113,7 +114,7 @@ class _Private:
             raise BadData("it belongs to another sharing than the secret")
         sparse = self.construction.unmask(stored.secret, x.masked)
         steps = np.abs(to_signed(sparse.value, self.p.field))
-        beyond = np.count_nonzero(steps > self.found.largest([x.weight]))
+        beyond = np.count_nonzero(steps > largest_sum(self.p, [x.weight]))
         if beyond:
             raise BadData(f"{beyond} of {steps.size} values are beyond the clip once the masks are taken off")
         if np.unique(sparse.index).size < sparse.index.size:

@@ -13,6 +13,7 @@ from ..algebra.field import to_signed
 from ..algebra.randomness import CipherRandomness, fresh_key
 from ..errors import SecAggError, TooFewSurvivors
 from ..gradients.files import check_writable, write_gradient
+from ..gradients.quantize import largest_sum
 from ..protocol.constructions import construction
 from ..protocol.decoding import decode as decode_answers
 from ..protocol.elimination import answer_shape
@@ -83,8 +84,7 @@ def decode(
             with whole_file(output) as stream:
                 write_gradient(stream, output.suffix, session.layout.unflatten(vector))
     largest = np.abs(to_signed(found.total.value, p.field))
-    # stochastic rounding moves a value by less than a step, or by less than two where it is never zero
-    bound = math.fsum(survivors.weights.values()) * p.clip * p.scale + 2 * len(survivors.digests)
+    bound = largest_sum(p, survivors.weights.values())
     return DecodeReport(
         space.aggregate_path,
         survivors.users,

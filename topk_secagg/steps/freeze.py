@@ -92,6 +92,10 @@ def _chosen(space: Workspace, only: Iterable[int] | None) -> tuple[dict[int, Mas
             left_out[n] = error.message.removeprefix(f"{space.masked_path(n)}: ")
     if len(files) >= need:
         kept = answerable(files, need)
+        if only is None and not kept:
+            raise TooFewSurvivors(
+                f"there are no {need} users that hold each other's shares", "fetch missing shares before masking"
+            )
         if only is not None and len(kept) < len(files):
             lost = _list(n for n in files if n not in kept)
             raise TooFewSurvivors(

@@ -154,6 +154,8 @@ def start_round(
     colluders: int,
     like: Path | None = None,
     length: int | None = None,
+    entry: str = "",
+    strip_prefix: str = "",
     max_weight: float = 1.0,
     recipients: Path | None = None,
     freezer: int = 1,
@@ -166,7 +168,7 @@ def start_round(
     The layout is that of the gradient file `like`, or one vector of `length`; `top_k` or `density` says how much of it
     each user sends. With `recipients`, a file of public keys, shares are sealed and files signed.
     """
-    layout = choose_layout(like, length)
+    layout = choose_layout(like, length, entry=entry, strip_prefix=strip_prefix)
     chosen = choose_parameters(
         layout.length, users=users, survivors=survivors, colluders=colluders, max_weight=max_weight, **options
     )

@@ -73,7 +73,8 @@ def forget(space: Workspace, user: int) -> ForgetReport:
             _check_done(space, user, ledger)
             ledger.record(forgotten=True)
         others = [m for m in space.users() if m != user]
-        needed = [m for m in others if space.ledger_path(m).exists() and not space.answer_path(m).exists()]
+        final = space.session.parameters.spare is None or space.aggregate_path.exists()  # else some may fall back
+        needed = [m for m in others if space.ledger_path(m).exists() and not (final and space.answer_path(m).exists())]
         paths = [space.secret_path(user), space.residual_path(user)]
         paths += [space.share_path(user, m) for m in space.users()]
         paths += [space.share_path(m, user) for m in others if m not in needed]
