@@ -61,14 +61,13 @@ def certified(case: Case) -> Outcome:
 def learn_something(lab: Lab, coalition: tuple[int, ...]) -> Witness | None:
     """What T+1 users find out: which of two inputs belongs to which of two honest users; or, if only one
     user is honest, what it selected before it dropped out with its X heard."""
-    a, *others = honest = view_of(lab, coalition).honest(lab)
     first, last = Input(lab.supports[0], (1,) * lab.c.entries), Input(lab.supports[-1], (2,) * lab.c.entries)
-    if others:
-        view = view_of(lab, coalition)
-        one = dict.fromkeys(honest, first) | {a: last}
-        other = dict.fromkeys(honest, first) | {others[0]: last}
-    else:
-        view, one, other = view_of(lab, coalition, u1=coalition), {a: first}, {a: last}
+    view = view_of(lab, coalition)
+    a, *others = honest = view.honest(lab)
+    one = dict.fromkeys(honest, first) | {a: last}
+    other = dict.fromkeys(honest, first) | {b: last for b in others[:1]}
+    if not others:
+        view = view_of(lab, coalition, u1=coalition)
     return compare(lab, view, one, other, Joint(lab, view).played(one, 3))
 
 

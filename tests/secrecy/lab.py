@@ -154,9 +154,7 @@ class Lab:
     and factors rho of its picks. The *unknowns* are uniform over the field: masks, if any, and noise.
     """
 
-    _REMEMBERED = (
-        "_trials", "shares", "masking", "_secret_of", "terms", "noise_basis", "places_by_x", "part_law",
-    )  # fmt: skip
+    _REMEMBERED = ("_trials", "shares", "masking", "_secret_of", "terms", "noise_basis", "places_by_x", "part_law")
 
     def __init__(self, p: Parameters, tamper: Tamper = lambda source: source, tries: int = 2) -> None:
         """Tamper: what is put between the tape and the package, to spoil it."""

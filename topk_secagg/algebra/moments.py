@@ -119,7 +119,7 @@ def recover(moments: Symbols, weight: int, order: int, gamma: int, q: int, place
     _geometric(to_montgomery(np.array(1), q)[()], to_montgomery(np.array(gamma), q)[()], *constants(q), powers)
     most = min(weight, order)
     solve = _transform if count == order else _solve
-    found, places, values = solve(np.ascontiguousarray(moments), most, powers, *constants(q))
+    found, place, value = solve(np.ascontiguousarray(moments), most, powers, *constants(q))
     bad = np.flatnonzero(found < 0)
     if bad.size:
         named = ", ".join(map(str, bad[:_ROWS_NAMED])) + (", ..." if bad.size > _ROWS_NAMED else "")
@@ -127,7 +127,7 @@ def recover(moments: Symbols, weight: int, order: int, gamma: int, q: int, place
         raise BadData(f"{what}: {bad.size} of {rows} rows ({named})")
     filled = np.arange(most) < found[:, None]
     row = np.repeat(np.arange(rows, dtype=np.int64), found)
-    return Entries(row, places[filled], values[filled].astype(np.uint32))
+    return Entries(row, place[filled], value[filled].astype(np.uint32))
 
 
 @kernel
