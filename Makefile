@@ -96,7 +96,7 @@ fuzz: $(DEV_READY) ## damage, crashes and random rounds by the thousand (about t
 lint: $(DEV_READY) ## ruff, and whether the generated documents are current
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/cog --check docs/cli.md README.md docs/walkthrough.md
+	$(BIN)/cog --check docs/cli.md README.md docs/walkthrough.md docs/file-format.md
 
 types: $(DEV_READY) ## mypy, strict
 	$(BIN)/mypy
@@ -104,7 +104,7 @@ types: $(DEV_READY) ## mypy, strict
 check: test lint types ## what has to pass before a commit
 
 docs: $(DEV_READY) ## write what is generated in the documents anew
-	$(BIN)/cog -r docs/cli.md README.md docs/walkthrough.md
+	$(BIN)/cog -r docs/cli.md README.md docs/walkthrough.md docs/file-format.md
 
 bench: $(DEV_READY) ## measure what the documents say was measured (benchmarks/large.py needs 25 GB of disk)
 	$(BIN)/python benchmarks/encode.py

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import PUBLIC_SEED, Console, answered
+from .console import PUBLIC_SEED, Console, answered, warn_foreign_secrets
 from .options import file_option, round_argument
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def command(console: Console, round_folder: Path, identity: tuple[Path, ...], re
     from topk_secagg.errors import BadData, CannotWrite
     from topk_secagg.review.audit import audit
     from topk_secagg.review.report import page, summary
-    from topk_secagg.storage.atomic import write_whole
+    from topk_secagg.storage.atomic import OWN, write_whole
     from topk_secagg.storage.workspace import Workspace
 
     if report and report.suffix != ".html":
@@ -49,7 +50,8 @@ def command(console: Console, round_folder: Path, identity: tuple[Path, ...], re
     with console.progress("auditing") as progress:
         findings = audit(space, identity, progress)
     if report:
-        write_whole(report, page(space, findings))
+        write_whole(report, page(space, findings), OWN)
+    _warn(console, space)
     failed = [f for f in findings if f.verdict == "fail"]
     if console.as_json:
         console.result("audit", _facts(space, findings, report))
@@ -82,6 +84,14 @@ def _facts(space: Workspace, findings: Sequence[Finding], report: Path | None) -
         "report": str(report) if report else None,
         "insecure": bool(session and session.insecure),
     }
+
+
+def _warn(console: Console, space: Workspace) -> None:
+    """Secrets that should not be here, if session.json is sound enough to tell."""
+    from topk_secagg.errors import BadData
+
+    with suppress(BadData):
+        warn_foreign_secrets(console, space.foreign_secrets())
 
 
 def _show(console: Console, findings: Sequence[Finding]) -> None:

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from topk_secagg.errors import SecAggError
 
 PROGRAM = "topk-secagg"
@@ -34,6 +36,7 @@ HINTS = {
     "names": "check the file, --only and --exclude",
     "no-entry": "leave out --entry; {hint}",
     "prefix": "{hint}: add --strip-prefix {value}",
+    "secrets": "{hint}: add --secrets DIR",
     "seed": "leave out --randomness os",
     "session-prefix": "{hint}: init with --strip-prefix {value}",
     "top-k": "give either --top-k K or --density SHARE",
@@ -184,6 +187,12 @@ def answered(command: Command) -> Command:
     ):
         with_console = option(with_console)
     return with_console  # type: ignore[return-value]
+
+
+def warn_foreign_secrets(console: Console, paths: Sequence[Path]) -> None:
+    """Secrets of other users in the folder of a round."""
+    for path in paths:
+        console.warn(f"{path} is the secret of another user, and must not leave that user's machine; tell that user")
 
 
 def size(count: float) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import PROGRAM, Console, answered, rates
+from .console import PROGRAM, Console, answered, rates, warn_foreign_secrets
 from .console import users as listed
 from .options import file_option, round_argument
 
@@ -113,4 +113,5 @@ def command(console: Console, round_folder: Path, output: Path | None, mean: boo
             error.hint = f"{error.hint}: {call} --user n --fallback"
         raise
     warn_decoded(console, report)
+    warn_foreign_secrets(console, space.foreign_secrets())
     console.result("decode", decoded_facts(space, report), *decoded_lines(space, report))

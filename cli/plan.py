@@ -159,7 +159,7 @@ def _plot(path: Path, found: Plan) -> None:
     """Bars for each choice: offline bytes, online bytes, and the energy kept where it is known."""
     from matplotlib.figure import Figure
 
-    from topk_secagg.storage.atomic import whole_file
+    from topk_secagg.storage.atomic import OWN, whole_file
 
     names = []
     for row in found.rows:
@@ -183,5 +183,5 @@ def _plot(path: Path, found: Plan) -> None:
         panel.grid(visible=True, axis="x", alpha=0.3)
         panel.invert_yaxis()
     figure.supxlabel("* what init chooses")
-    with whole_file(path) as stream:
+    with whole_file(path, OWN) as stream:
         figure.savefig(stream, format="png", dpi=110)

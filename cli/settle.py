@@ -62,8 +62,13 @@ def forget_command(console: Console, space: Workspace, user: int) -> None:
             "session": space.session.id,
             "user": user,
             "erased": [str(path) for path in report.erased],
+            "kept": [str(path) for path in report.kept],
             "needed_by": report.needed_by,
         },
         f"user {user} erased {len(report.erased)} files; its ledger stays",
+        *(
+            [f"{len(report.kept)} sealed shares belong to other accounts; only your identity opens them"]
+            * bool(report.kept)
+        ),
         *([f"its shares for user {listed(report.needed_by)}, who have not answered, stay"] if report.needed_by else []),
     )

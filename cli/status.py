@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import PROGRAM, Console, answered
+from .console import PROGRAM, Console, answered, warn_foreign_secrets
 from .console import users as listed
 from .options import space_argument
 
@@ -74,6 +74,7 @@ def _show(console: Console, space: Workspace, found: Status, user: int | None) -
             "ready": found.next.ready,
             "possible": found.next.possible,
             "waits_for": found.next.waits_for or None,
+            "missing": [str(path) for path in found.next.missing],
             "command": next_command(space, found, user) if found.next.step else None,
         },
         "send": [{"path": str(path), "to": whom} for path, whom in found.send],
@@ -81,8 +82,7 @@ def _show(console: Console, space: Workspace, found: Status, user: int | None) -
         "problems": found.problems,
         "insecure": bool(space.session.insecure),
     }
-    for path in found.foreign_secrets:
-        console.warn(f"{path} is the secret of another user and must not be here; delete it, and tell that user")
+    warn_foreign_secrets(console, found.foreign_secrets)
     for problem in found.problems:
         console.warn(problem)
     if console.as_json:

@@ -356,6 +356,7 @@ def start(
     recipients: Path | None = None,
     confirm: bool = False,
     access: Mapping[int, Access] = OPEN,
+    randomness: str = "cipher",
     **options: Any,
 ) -> Workspace:
     """A round in which every user has shared its secret."""
@@ -363,7 +364,7 @@ def start(
     p = Parameters.choose(length=layout.length, **chosen)
     space, _ = init(root, p, layout, recipients=recipients, confirm=confirm)
     for user in space.users():
-        offline(space, user, access=access.get(user, PLAIN))
+        offline(space, user, randomness=randomness, access=access.get(user, PLAIN))
     return space
 
 

@@ -64,7 +64,7 @@ class TestKeys:
 
     @pytest.mark.parametrize("step", ["offline", "mask", "eliminate"])
     def test_a_user_with_keys_does_not_take_part_in_a_round_without(
-        self, round_at: RoundAt, refuses: Refuses, stages: object, step: str
+        self, round_at: RoundAt, refuses: Refuses, step: str
     ) -> None:
         r, sealed = round_at(BEFORE[step]), round_at("init", "sealed", sealed=True)
         assert "not sealed" in refuses(77, *r.step(step), "--identity", sealed.identity(1)).err
@@ -153,7 +153,7 @@ class TestTheFreezer:
         must(*r.freeze())
         assert path.read_bytes() == before
 
-    def test_survivors_that_the_freezer_did_not_write_are_not_its_own(self, round_at: RoundAt, refuses: Refuses) -> None:
+    def test_survivors_that_the_freezer_did_not_write_are_refused(self, round_at: RoundAt, refuses: Refuses) -> None:
         r, twin = round_at("masked"), round_at("frozen", "twin")
         shutil.copy(twin.folder / "survivors.json", r.folder / "survivors.json")
         assert "did not write it" in refuses(77, *r.freeze()).err

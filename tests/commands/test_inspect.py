@@ -79,7 +79,9 @@ def test_values_of_secret_files_are_hidden_unless_asked_for(round_at: RoundAt, k
         assert shown["values"] == "secret"
         assert not {"low", "high"} & set(shown)
     text = must("inspect", path, "-v").out
-    values = [v for name, a in datasets(path).items() if name in ("mask", "f", "h", "g") for v in a.reshape(-1).tolist()]
+    values = [
+        v for name, a in datasets(path).items() if name in ("mask", "f", "h", "g") for v in a.reshape(-1).tolist()
+    ]
     assert len(values) >= 4
     assert [v for v in values if v >= 10**6 and str(v) in text] == []
     found = described(path, "--reveal")["datasets"]
@@ -134,9 +136,7 @@ def test_a_changed_value_is_shown_as_damage_with_exit_65(round_at: RoundAt, kind
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "session"])
-def test_a_file_of_another_session_or_away_from_its_round_is_told(
-    round_at: RoundAt, tmp_path: Path, kind: str
-) -> None:
+def test_a_file_of_another_session_or_away_from_its_round_is_told(round_at: RoundAt, tmp_path: Path, kind: str) -> None:
     r, other = round_at("decoded"), round_at("decoded", "other", name="other")
     shutil.copy(other.folder / KINDS[kind], r.folder / KINDS[kind])
     result = call("inspect", r.folder / KINDS[kind], "--json")

@@ -4,28 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import stat
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
-from rounds import (
-    EXAMPLE,
-    RECIPES,
-    STAGES,
-    Round,
-    Stages,
-    attributes,
-    call,
-    contents,
-    datasets,
-    document,
-    leftovers,
-    must,
-    words,
-)
+from rounds import EXAMPLE, RECIPES, STAGES, Stages, attributes, contents, datasets, document, leftovers, must, words
 
 from .conftest import Refuses, RoundAt, both
 

@@ -153,6 +153,6 @@ def test_run_falls_back_by_itself(new_round: RoundAt) -> None:
                 "--blocks 2 --construction moments", "--blocks 2 --spare 1", "--blocks 2 --picks 1", "--picks 0"],
 )  # fmt: skip
 def test_options_of_one_construction_do_not_go_with_the_other(refuses: Refuses, tmp_path: Path, options: str) -> None:
-    common = "--users 5 --survivors 3 --colluders 1 --top-k 10 --length 150".split()
+    common = ["--users", "5", "--survivors", "3", "--colluders", "1", "--top-k", "10", "--length", "150"]
     refuses(2, "init", tmp_path / "round", *common, *options.split())
     assert not (tmp_path / "round").exists()

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from rounds import Command, Result, process, attributes, must, rewrite
+from rounds import Command, Result, attributes, must, process, rewrite
 
 from .conftest import RoundAt, both
 

@@ -15,23 +15,34 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import h5py
-from fault_lab import FIELD, Recipe, Round, Violation, counted, judged, leftovers, scratch
+from fault_lab import Trial, TrialRound, Violation, counted, judged, leftovers, scratch
+from rounds import Command, datasets
+
+from topk_secagg.algebra.field import DEFAULT_FIELD
 
 FORMATS = (".npy", ".npz", ".pt", ".safetensors")
-FIELDS = (FIELD, FIELD, FIELD, 65521, 1000003, 257)
+FIELDS = (DEFAULT_FIELD, DEFAULT_FIELD, 65521, 1000003, 257)
 
 
 @dataclass
 class Model:
     """What a round remembers, in plain sets."""
 
-    recipe: Recipe
+    recipe: Trial
     started: bool = False
     shared: set[int] = field(default_factory=set)
     masked: dict[int, int] = field(default_factory=dict)  # user to number of the gradient
+    holds: dict[int, set[int]] = field(default_factory=dict)  # whose shares a user had when it masked
     frozen: tuple[int, ...] | None = None
-    answered: set[int] = field(default_factory=set)
+    confirmed: set[int] = field(default_factory=set)
+    answered: dict[int, int] = field(default_factory=dict)  # user to D
+    forgotten: set[int] = field(default_factory=set)
+
+    def _of(self, user: int) -> int:
+        """What every step of a user checks first."""
+        if not self.started:
+            return 66
+        return 0 if user in self.recipe.everybody else 2
 
     def init(self, *, other: bool = False) -> int:
         if self.started and other:
@@ -40,85 +51,135 @@ class Model:
         return 0
 
     def offline(self, user: int) -> int:
-        if not self.started:
-            return 66
-        if not 1 <= user <= self.recipe.users:
-            return 2
-        self.shared.add(user)
-        return 0
+        code = self._of(user) or (77 if user in self.forgotten else 0)
+        if not code:
+            self.shared.add(user)
+        return code
 
     def mask(self, user: int, gradient: int) -> int:
-        if not self.started:
-            return 66
-        if not 1 <= user <= self.recipe.users:
-            return 2
+        if code := self._of(user):
+            return code
         if user not in self.shared:
             return 66
-        if self.masked.get(user, gradient) != gradient:
+        if user in self.forgotten or self.masked.get(user, gradient) != gradient:
             return 77
         self.masked[user] = gradient
+        self.holds.setdefault(user, set(self.shared))
         return 0
 
+    def answerable(self, users: tuple[int, ...]) -> tuple[int, ...]:
+        """The users of whom at least U hold the shares of all; whoever is least held goes first."""
+        kept = set(users)
+        while len(kept) >= self.recipe.survivors:
+            if sum(kept <= self.holds[n] for n in kept) >= self.recipe.survivors:
+                return tuple(sorted(kept))
+            kept.remove(max(kept, key=lambda m: (sum(m not in self.holds[n] for n in kept), m)))
+        return ()
+
     def freeze(self, only: tuple[int, ...] | None) -> int:
-        if not self.started:
+        if not self.started or 1 not in self.shared:  # the freezer has no ledger
             return 66
+        if self.frozen is not None:
+            return 0 if only in (None, self.frozen) else 77
         chosen = tuple(sorted(self.masked if only is None else only))
         if any(user not in self.masked for user in chosen):
             return 66
-        if len(chosen) < self.recipe.survivors:
+        kept = self.answerable(chosen)
+        if not kept or (only is not None and kept != chosen):
             return 69
-        if self.frozen not in (None, chosen):
-            return 77
-        self.frozen = chosen
+        self.frozen = kept
         return 0
 
-    def eliminate(self, user: int) -> int:
-        if not self.started:
+    def confirm(self, user: int) -> int:
+        if code := self._of(user):
+            return code
+        if not self.recipe.confirm:
+            return 2
+        if self.frozen is None or user not in self.shared:
             return 66
-        if not 1 <= user <= self.recipe.users:
+        self.confirmed.add(user)
+        return 0
+
+    def blocks(self, *, fallback: bool) -> int:
+        """D."""
+        r = self.recipe
+        assert self.frozen is not None
+        least = r.survivors - r.colluders if r.blocks is None else r.blocks
+        return least if r.spare is None or fallback else max(least, len(self.frozen) - r.colluders - r.spare)
+
+    def eliminate(self, user: int, *, fallback: bool = False) -> int:
+        if code := self._of(user):
+            return code
+        if fallback and self.recipe.spare is None:
             return 2
         if self.frozen is None:
             return 66
         if user not in self.frozen:
             return 2
-        self.answered.add(user)
+        if user in self.forgotten:
+            return 77
+        if fallback and user not in self.answered:
+            return 2
+        if self.recipe.confirm and 2 * len(self.confirmed) <= self.recipe.users + self.recipe.colluders:
+            return 66
+        if not set(self.frozen) <= self.shared:
+            return 66
+        before = self.answered.get(user)
+        self.answered[user] = self.blocks(fallback=fallback or before == self.blocks(fallback=True))
         return 0
+
+    def answering(self) -> list[int]:
+        """Whose answers decode: those with the D of the session, or else those of the fallback."""
+        for fallback in (False, True):
+            D = self.blocks(fallback=fallback)
+            users = sorted(n for n, blocks in self.answered.items() if blocks == D)
+            if len(users) >= D + self.recipe.colluders:
+                return users
+        return []
 
     def decode(self) -> int:
         if not self.started or self.frozen is None:
             return 66
-        return 0 if len(self.answered) >= self.recipe.blocks + self.recipe.colluders else 69
+        return 0 if self.answering() else 69
+
+    def forget(self, user: int) -> int:
+        if code := self._of(user):
+            return code
+        if user not in self.shared:
+            return 66
+        dropped = self.frozen is not None and user not in self.frozen
+        if user not in self.forgotten and not dropped and user not in self.answered:
+            return 77
+        self.forgotten.add(user)
+        return 0
 
 
-def random_recipe(source: random.Random, number: int) -> Recipe:
+def random_recipe(source: random.Random, number: int) -> Trial:
     """Admissible parameters of a small round."""
     users = source.randint(2, 6)
     survivors = source.randint(2, users)
     colluders = source.randint(1, survivors - 1)
-    blocks = source.randint(1, survivors - colluders)
     length = source.randint(4, 40)
-    q = source.choice(FIELDS)
-    rotation = source.random() < 0.5
-    picks, top_k = 0, source.randint(1, max(1, length // 3))
-    if rotation:
-        picks = source.randint(1, 3)
-        top_k = source.randint(1, length)
-        while picks > 1 and -(-length // (-(-top_k // (picks * blocks)) * blocks)) < picks:
-            picks -= 1
-    return Recipe(
+    moments = source.random() < 0.6
+    top_k = source.randint(1, max(1, length // 3))
+    picks = source.choice([p for p in (1, 2, 3) if length // -(-top_k // p) >= p]) if moments else None
+    sealed = source.random() < 0.2
+    return Trial(
         f"drill-{number}",
         users=users,
         survivors=survivors,
         colluders=colluders,
-        blocks=blocks,
         top_k=top_k,
         length=length,
-        field=q,
-        construction="rotation" if rotation else "permutation",
+        field=source.choice(FIELDS),
+        construction="moments" if moments else "permutation",
+        blocks=None if moments else source.randint(1, survivors - colluders),
         picks=picks,
-        elimination=source.choice(("dense", "auto", "syndrome", "syndrome")),
+        spare=source.choice((None, 0, 1)) if moments else None,
         suffix=source.choice(FORMATS),
-        seed=source.randrange(10**6),
+        sealed=sealed,
+        confirm=sealed and 2 * survivors > users + colluders,
+        seed=None if sealed else source.randrange(10**6),
     )
 
 
@@ -128,13 +189,13 @@ class Drill:
     def __init__(self, folder: Path, seed: int, number: int, counts: Counter[str]) -> None:
         self.source = random.Random(f"{seed} {number}")
         self.recipe = random_recipe(self.source, number)
-        self.state = Round(self.recipe, folder / "round", folder / "inputs")
+        self.state = TrialRound(self.recipe, folder / "round", folder / "inputs")
         self.state.prepare()
         self.model = Model(self.recipe)
         self.counts = counts
         self.history: list[str] = []
 
-    def expect(self, code: int, *command: object) -> None:
+    def expect(self, code: int, command: Command) -> None:
         """Run a command, which must end as the model says."""
         self.history.append(" ".join(str(c) for c in command if not isinstance(c, Path)))
         result = judged(*command)
@@ -144,60 +205,83 @@ class Drill:
             raise Violation(f"leaves {found}")
         self.counts[f"{command[0]} {code}"] += 1
 
-    def mask(self, user: int, other: bool = False) -> None:
-        gradient = self.state.mask(user if 1 <= user <= self.recipe.users else 1)
+    def inside(self, user: int) -> int:
+        """A user of the round, whose keys and gradient stand for those of one that there is not."""
+        return min(max(user, 1), self.recipe.users)
+
+    def step(self, name: str, user: int, *more: object) -> Command:
+        """A step of a user, or of one that is not in the round."""
+        command = list(getattr(self.state, name)(self.inside(user), *more))
+        command[command.index("--user") + 1] = user
+        return tuple(command)
+
+    def mask(self, user: int, *, other: bool = False) -> None:
         which = user
         if other:
             which = user % self.recipe.users + 1
             if self.state.sent(which) == self.state.sent(user):
                 return
-        command = list(gradient)
-        command[3], command[5] = user, self.state.gradient(which if 1 <= which <= self.recipe.users else 1)
-        self.expect(self.model.mask(user, which), *command)
-        if other and self.model.masked.get(user) == which:  # it was the first: that is now the user's input
-            self.state.steps[user] = self.state.steps[which]
-            shutil.copyfile(self.state.gradient(which), self.state.gradient(user))
-            self.model.masked[user] = user
+        command = list(self.step("mask", user))
+        command[command.index("--gradient") + 1] = self.state.gradient(self.inside(which))
+        self.expect(self.model.mask(user, which), tuple(command))
 
     def stray(self) -> None:
         """A step out of order, a repeated one, or one with another input."""
-        user = self.source.randint(0, self.recipe.users + 1)
-        inside = min(max(user, 1), self.recipe.users)
-        kind = self.source.choice(["offline", "mask", "other", "freeze", "only", "eliminate", "decode", "init"])
-        if kind == "offline" and (self.model.started or inside == user):
-            self.expect(self.model.offline(user), "offline", self.state.folder, "--user", user)
+        model, user = self.model, self.source.randint(0, self.recipe.users + 1)
+        kind = self.source.choice(
+            [
+                "offline",
+                "mask",
+                "other",
+                "freeze",
+                "only",
+                "confirm",
+                "eliminate",
+                "fallback",
+                "decode",
+                "init",
+                "forget",
+            ]
+        )
+        if kind == "offline":
+            self.expect(model.offline(user), self.step("offline", user))
         elif kind == "mask":
             self.mask(user)
-        elif kind == "other" and inside in self.model.masked:
-            self.mask(inside, other=True)
-        elif kind == "freeze" and (self.model.frozen or not self.model.started or self._too_few()):
-            self.expect(self.model.freeze(None), *self.state.freeze())
-        elif kind == "only" and (self.model.frozen or self._too_few()):
+        elif kind == "other" and self.inside(user) in model.masked:
+            self.mask(self.inside(user), other=True)
+        elif kind == "freeze" and (model.frozen or not model.started or self._too_few()):
+            self.expect(model.freeze(None), self.state.freeze())
+        elif kind == "only" and (model.frozen or self._too_few()):
             count = self.source.randint(1, self.recipe.users)
-            only = tuple(sorted(self.source.sample(range(1, self.recipe.users + 1), count)))
-            self.expect(self.model.freeze(only), *self.state.freeze(), "--only", ",".join(map(str, only)))
+            only = tuple(sorted(self.source.sample(self.recipe.everybody, count)))
+            self.expect(model.freeze(only), self.state.freeze("--only", ",".join(map(str, only))))
+        elif kind == "confirm":
+            self.expect(model.confirm(user), self.step("confirm", user))
         elif kind == "eliminate":
-            self.expect(self.model.eliminate(user), "eliminate", self.state.folder, "--user", user)
+            self.expect(model.eliminate(user), self.step("eliminate", user))
+        elif kind == "fallback":
+            self.expect(model.eliminate(user, fallback=True), self.step("eliminate", user, "--fallback"))
         elif kind == "decode":
             self.decode()
-        elif kind == "init" and self.model.started:
+        elif kind == "init" and model.started:
             other = self.source.random() < 0.5
             changed = ("--clip", self.recipe.clip / 2) if other else ()
-            self.expect(self.model.init(other=other), *self.state.init(), *changed)
+            self.expect(model.init(other=other), self.state.init(*changed))
+        elif kind == "forget" and (model.answered or self.source.random() < 0.3):
+            self.expect(model.forget(user), ("forget", self.state.folder, "--user", user))
 
     def _too_few(self) -> bool:
         return len(self.model.masked) < self.recipe.survivors
 
     def decode(self) -> None:
         code = self.model.decode()
-        self.expect(code, *self.state.decode())
+        self.expect(code, self.state.decode())
         if code == 0:
             if self.state.check_aggregate():
                 raise Violation("somebody was corrected")
-            with h5py.File(self.state.folder / "aggregate.h5", "r") as file:
-                answering = file["answering"][...].tolist()
-            if answering != sorted(self.model.answered):
-                raise Violation(f"{answering} answering, and not {sorted(self.model.answered)}")
+            answering = datasets(self.state.folder / "aggregate.h5")["answering"].tolist()
+            if answering != self.model.answering():
+                raise Violation(f"{answering} answering, and not {self.model.answering()}")
 
     def some(self, users: range | tuple[int, ...], least: int) -> list[int]:
         """A random subset with at least so many, in random order."""
@@ -209,34 +293,41 @@ class Drill:
 
     def run(self) -> None:
         """The round, with strays between its steps; ends with an aggregate, or with too few users."""
-        r, everybody = self.recipe, range(1, self.recipe.users + 1)
+        r, model = self.recipe, self.model
         self.strays()
-        self.expect(self.model.init(), *self.state.init())
-        offline = self.some(everybody, r.survivors)
-        for user in offline:
+        self.expect(model.init(), self.state.init())
+        for user in self.some(r.everybody, r.survivors):
             self.strays()
-            self.expect(self.model.offline(user), *self.state.offline(user))
+            self.expect(model.offline(user), self.step("offline", user))
         least = r.survivors if self.source.random() < 0.9 else 1
-        for user in self.some(tuple(sorted(self.model.shared)), least):
+        for user in self.some(tuple(sorted(model.shared)), least):
             self.strays()
             self.mask(user)
         self.strays()
         only = None
-        if self.model.frozen is None and self.source.random() < 0.3:
-            only = tuple(sorted(self.some(tuple(self.model.masked), r.survivors)))
+        if model.frozen is None and self.source.random() < 0.3:
+            only = tuple(sorted(self.some(tuple(model.masked), r.survivors)))
         more = ["--only", ",".join(map(str, only))] if only else []
-        self.expect(self.model.freeze(only or None), *self.state.freeze(), *more)
-        if self.model.frozen is None:
+        self.expect(model.freeze(only or None), self.state.freeze(*more))
+        if model.frozen is None:
             self.counts["rounds with too few users"] += 1
             return
-        quorum = r.blocks + r.colluders
-        for user in self.some(self.model.frozen, quorum if self.source.random() < 0.9 else 0):
+        for user in self.some(r.everybody, r.users) if r.confirm else ():
             self.strays()
-            self.expect(self.model.eliminate(user), *self.state.eliminate(user))
+            self.expect(model.confirm(user), self.step("confirm", user))
+        few = r.survivors if r.spare is not None else 0
+        enough = model.blocks(fallback=False) + r.colluders if self.source.random() < (0.4 if few else 0.9) else few
+        for user in self.some(model.frozen, enough):
+            self.strays()
+            self.expect(model.eliminate(user), self.step("eliminate", user))
         self.strays()
         self.decode()
-        ended = len(self.model.answered) >= quorum
-        self.counts["rounds with the exact sum" if ended else "rounds with too few answers"] += 1
+        if not model.answering() and r.spare is not None:
+            for user in model.answered:
+                self.expect(model.eliminate(user, fallback=True), self.step("eliminate", user, "--fallback"))
+            self.decode()
+            self.counts["rounds with a fallback"] += 1
+        self.counts["rounds with the exact sum" if model.answering() else "rounds with too few answers"] += 1
 
 
 def run_rounds(folder: Path, numbers: range, seed: int, seconds: float = 1e9) -> tuple[Counter[str], list[str]]:
@@ -252,7 +343,7 @@ def run_rounds(folder: Path, numbers: range, seed: int, seconds: float = 1e9) ->
         drill = Drill(place, seed, number, counts)
         try:
             drill.run()
-        except Violation as violation:
+        except AssertionError as violation:
             violations.append(f"round {number}: {violation}; {drill.recipe}; {'; '.join(drill.history)}")
         counts["rounds"] += 1
         shutil.rmtree(place)

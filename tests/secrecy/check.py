@@ -65,7 +65,7 @@ def learn_something(lab: Lab, coalition: tuple[int, ...]) -> Witness | None:
     view = view_of(lab, coalition)
     a, *others = honest = view.honest(lab)
     one = dict.fromkeys(honest, first) | {a: last}
-    other = dict.fromkeys(honest, first) | {b: last for b in others[:1]}
+    other = dict.fromkeys(honest, first) | dict.fromkeys(others[:1], last)
     if not others:
         view = view_of(lab, coalition, u1=coalition)
     return compare(lab, view, one, other, Joint(lab, view).played(one, 3))

@@ -37,7 +37,7 @@ def _every_checksum_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def written(path: Path, shapes: Shapes, attributes: dict[str, str | int]) -> dict[str, Dataset]:
     """A file with these datasets, all zero; where they lie."""
     with path.open("w+b") as stream, new_file(stream) as file:
-        laid = lay_out(file, shapes)
+        laid = lay_out(file, shapes, dict.fromkeys(shapes, "what it holds"))
         put_attributes(file, attributes)
     with path.open("ab") as stream:  # datasets at the end exist only once they are written
         stream.truncate(max([path.stat().st_size, *(d.offset + d.size for d in laid.values())]))
@@ -57,7 +57,7 @@ def by_hdf5(path: Path) -> Structure:
             seen.attributes[name] = value.decode() if isinstance(value, bytes) else int(value)
         for name in file:
             d = file[name]
-            seen.datasets[name] = Dataset(d.dtype, d.shape, d.id.get_offset() or 0)
+            seen.datasets[name] = Dataset(d.dtype, d.shape, d.id.get_offset() or 0, d.attrs["description"].decode())
     return seen
 
 

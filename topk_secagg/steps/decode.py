@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from contextlib import ExitStack
+import os
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,16 +14,17 @@ from ..algebra.field import to_signed
 from ..algebra.randomness import CipherRandomness, fresh_key
 from ..errors import SecAggError, TooFewSurvivors
 from ..gradients.files import check_writable, write_gradient
-from ..gradients.quantize import largest_sum
+from ..gradients.quantize import dequantise, largest_sum
 from ..protocol.constructions import construction
 from ..protocol.decoding import decode as decode_answers
 from ..protocol.elimination import answer_shape
-from ..protocol.messages import AnswerShape
+from ..protocol.messages import AnswerShape, Sparse
 from ..protocol.parameters import Parameters
 from ..storage import aggregate as aggregate_file
 from ..storage import survivors as survivors_file
 from ..storage.answer import AnswerFile, opened_answer
-from ..storage.atomic import whole_file
+from ..storage.artifacts import opened
+from ..storage.atomic import OWN, whole_file
 from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
 from .offline import Progress
@@ -77,11 +79,12 @@ def decode(
             strict=strict,
             progress=progress,
         )
-        real = aggregate_file.write(space, survivors, found.total, shape.blocks, sorted(used), found.corrected)
+        if not _decoded_by_others(space, survivors, found.total):
+            aggregate_file.write(space, survivors, found.total, shape.blocks, sorted(used), found.corrected)
         if output is not None:
-            vector = np.zeros(p.length)
+            vector, real = np.zeros(p.length), dequantise(p, found.total.value)
             vector[found.total.index] = real / math.fsum(survivors.weights.values()) if mean else real
-            with whole_file(output) as stream:
+            with whole_file(output, OWN) as stream:
                 write_gradient(stream, output.suffix, session.layout.unflatten(vector))
     largest = np.abs(to_signed(found.total.value, p.field))
     bound = largest_sum(p, survivors.weights.values())
@@ -115,6 +118,16 @@ def _answers(
                 raise
             left_out[n] = error.message.removeprefix(f"{space.answer_path(n)}: ")
     return answers, left_out
+
+
+def _decoded_by_others(space: Workspace, survivors: Survivors, total: Sparse) -> bool:
+    """Whether another account has put this very sum into a folder that several share, where its file stays."""
+    with suppress(SecAggError), opened(space.aggregate_path, aggregate_file.KIND) as artifact:
+        if os.fstat(artifact.fd).st_uid != os.geteuid():
+            before = aggregate_file.parsed(space, artifact)
+            same = np.array_equal(before.total.index, total.index) and np.array_equal(before.total.value, total.value)
+            return same and before.digest == survivors.digest
+    return False
 
 
 def _decodable(p: Parameters, survivors: Survivors, answers: dict[int, AnswerFile]) -> tuple[AnswerShape, bool]:

@@ -194,4 +194,5 @@ def _start(root: Path, session: Session, *, distributed: bool) -> tuple[Workspac
             write_whole(space.session_path, replace(session, nonce=nonce.hex()).content())
         elif replace(space.session, id="", nonce="") != session:
             raise Refused(f"{space.session_path} exists, with other parameters", "choose another folder")
+        space.make_rooms()
     return space, new

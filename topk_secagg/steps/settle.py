@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -53,10 +54,11 @@ def settle(space: Workspace, user: int) -> SettleReport:
 
 @dataclass(frozen=True)
 class ForgetReport:
-    """The files that were erased, and the users here for whom this user's shares are still needed."""
+    """The files that were erased, those of other accounts, which were not, and who still needs this user's shares."""
 
     user: int
     erased: list[Path]
+    kept: list[Path]
     needed_by: list[int]
 
 
@@ -64,7 +66,8 @@ def forget(space: Workspace, user: int) -> ForgetReport:
     """Erase the secret of a user, the shares that it holds, and its plain copies of those that it made.
 
     That is after its answer, or when it dropped out. The ledger stays: what is spent stays spent. Shares for users
-    that run their steps in this very folder and have not answered yet are left to them.
+    that have not answered yet are left to them, if these run their steps in this very folder, as far as anyone can
+    see. In a folder of several accounts nobody can erase a sealed share that another account put there.
     """
     space.check_user(user)
     with space.step_of(user):
@@ -74,14 +77,24 @@ def forget(space: Workspace, user: int) -> ForgetReport:
             ledger.record(forgotten=True)
         others = [m for m in space.users() if m != user]
         final = space.session.parameters.spare is None or space.aggregate_path.exists()  # else some may fall back
-        needed = [m for m in others if space.ledger_path(m).exists() and not (final and space.answer_path(m).exists())]
+        sealed = space.session.recipients is not None  # then others may use this folder with secrets elsewhere
+        here = [m for m in others if sealed or space.runs_here(m)]
+        needed = [m for m in here if not (final and space.answer_path(m).exists())]
         paths = [space.secret_path(user), space.residual_path(user)]
         paths += [space.share_path(user, m) for m in space.users()]
         paths += [space.share_path(m, user) for m in others if m not in needed]
-        erased = [path for path in paths if path.exists()]
-        for path in erased:
-            path.unlink(missing_ok=True)
-    return ForgetReport(user, erased, needed)
+        erased, kept = [], []
+        for path in paths:
+            try:
+                path.unlink()
+                erased.append(path)
+            except FileNotFoundError:
+                pass
+            except PermissionError:
+                if path.stat().st_uid == os.geteuid():
+                    raise
+                kept.append(path)
+    return ForgetReport(user, erased, kept, needed)
 
 
 def _check_done(space: Workspace, user: int, ledger: Ledger) -> None:

@@ -19,6 +19,14 @@ _USERS = ("survivors", "answering", "corrected")
 KIND = Kind(
     "aggregate",
     ({"index": ("<u4",), "value": SYMBOL_TYPES, "real": ("<f8",), **dict.fromkeys(_USERS, ("<u4",))},),
+    {
+        "index": "coordinates at which the sum is not zero",
+        "value": "the sum there, in the field",
+        "real": "the sum there, as real numbers",
+        "survivors": "users in the sum, U1",
+        "answering": "users whose answers were used, U2",
+        "corrected": "users whose answers were wrong and left out",
+    },
     "decode the round first",
     ("survivors", "blocks"),
 )

@@ -22,6 +22,7 @@ from .workspace import Workspace
 KIND = Kind(
     "elimination",
     ({"y": SYMBOL_TYPES},),
+    {"y": "the answer Y: a row for each group of D blocks"},
     "it has not arrived, or its user has not answered",
     ("survivors", "blocks"),
     signed=True,
@@ -50,7 +51,7 @@ def write(
     attributes = s.header(user, survivors=survivors.digest, blocks=shape.blocks)
     digest = Digest(KIND, attributes)
     update = digest.dataset("y", np.dtype(dtype), size)
-    with whole_file(path) as stream, laid_out(stream, layout) as writer:
+    with whole_file(path) as stream, laid_out(stream, KIND, layout) as writer:
         for start, rows in blocks:
             stored = np.ascontiguousarray(rows, dtype=dtype)
             update(stored.data)

@@ -40,11 +40,13 @@ class Kind:
     """The schema of one kind of file.
 
     `layouts` are the sets of datasets that it may have, with the types of each; `undigested` ones have
-    checksums of their own. `missing` says what to do when there is no such file.
+    checksums of their own. `descriptions` explain the datasets to whoever opens the file with another program.
+    `missing` says what to do when there is no such file.
     """
 
     name: str
     layouts: tuple[Mapping[str, tuple[str, ...]], ...]
+    descriptions: Mapping[str, str]
     missing: str
     attributes: tuple[str, ...] = ()
     undigested: tuple[str, ...] = ()
@@ -110,7 +112,7 @@ class Content:
     def write(self, path: Path) -> None:
         """Write it, whole."""
         shapes = {name: (array.dtype.str, array.shape) for name, array in self.datasets.items()}
-        with whole_file(path, self.kind.mode) as stream, laid_out(stream, shapes) as writer:
+        with whole_file(path, self.kind.mode) as stream, laid_out(stream, self.kind, shapes) as writer:
             for name, array in self.datasets.items():
                 writer.put(name, 0, array)
             writer.finish(self.attributes)
@@ -148,10 +150,10 @@ class Writer:
 
 
 @contextmanager
-def laid_out(stream: IO[bytes], shapes: Shapes) -> Iterator[Writer]:
+def laid_out(stream: IO[bytes], kind: Kind, shapes: Shapes) -> Iterator[Writer]:
     """An HDF5 file in an open file, with a place for every dataset."""
     with new_file(stream) as file:
-        yield Writer(file, stream.fileno(), lay_out(file, shapes))
+        yield Writer(file, stream.fileno(), lay_out(file, shapes, kind.descriptions))
 
 
 @dataclass
@@ -291,6 +293,6 @@ def _schema(found: Structure, kinds: tuple[Kind, ...], path: Path) -> Kind:
     if not any(
         set(datasets) == set(layout) and all(d.dtype.str in layout[name] for name, d in datasets.items())
         for layout in schema.layouts
-    ):
+    ) or any(d.description != schema.descriptions[name] for name, d in datasets.items()):
         raise refuse("its datasets do not fit its kind")
     return schema

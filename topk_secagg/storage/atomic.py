@@ -9,7 +9,7 @@ import re
 import resource
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -18,8 +18,9 @@ import numpy.typing as npt
 
 from ..errors import BadData, Busy, CannotWrite, InputMissing, Refused
 
-PUBLIC = 0o644
+PUBLIC = 0o644  # whatever the umask is: others take part with these files
 PRIVATE = 0o600
+OWN = 0o666  # as the umask has it: what a user makes for itself
 _OTHER_FILES = 128  # that a process may have open besides those of a round
 
 
@@ -70,7 +71,8 @@ def make_folder(path: Path, *, private: bool = False) -> None:
 def check_own(status: os.stat_result, path: Path) -> None:
     """Refuse to put a secret where somebody else has put a folder or a file."""
     if status.st_uid != os.geteuid():
-        raise Refused(f"{path} belongs to somebody else", "a secret goes only where nobody else can write")
+        hint = "a secret goes only where nobody else can write: choose a folder of your own for it"
+        raise Refused(f"{path} belongs to somebody else", hint, "secrets")
 
 
 def allow_open_files(number: int) -> None:
@@ -101,13 +103,16 @@ def whole_file(path: Path, mode: int = PUBLIC) -> Iterator[IO[bytes]]:
     """
     with writing(path):
         for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
-            leftover.unlink(missing_ok=True)
+            with suppress(FileNotFoundError, PermissionError):  # another account's file does no harm
+                leftover.unlink()
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             fd = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, mode)
             with os.fdopen(fd, "w+b") as stream:
                 if mode == PRIVATE:
                     check_own(os.fstat(fd), temporary)
+                elif mode == PUBLIC:
+                    os.fchmod(fd, mode)
                 yield stream
                 stream.flush()
                 os.fsync(fd)
@@ -149,11 +154,13 @@ def lock(path: Path, mode: int = PUBLIC) -> Iterator[None]:
     """Hold the lock file `path`; a second process is told to try again."""
     with writing(path):
         try:
-            fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NONBLOCK, mode)
+            fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW, mode)
+            with suppress(PermissionError):
+                os.fchmod(fd, mode)
         except PermissionError:
             if mode == PRIVATE or not path.exists():
                 raise
-            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # somebody else's lock file
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # somebody else's lock file
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -36,9 +36,10 @@ _LARGEST_OVERHEAD = 64 << 10  # bytes of a file besides its datasets; honest one
 _NIL, _DATASPACE, _LINK_INFO, _DATATYPE, _FILL_VALUE, _LINK = 0, 1, 2, 3, 5, 6
 _LAYOUT, _GROUP_INFO, _ATTRIBUTE, _CONTINUATION, _ATTRIBUTE_INFO = 8, 10, 12, 16, 21
 _OF_ROOT = {_NIL, _LINK_INFO, _LINK, _GROUP_INFO, _ATTRIBUTE, _ATTRIBUTE_INFO}
-_OF_DATASET = {_NIL, _DATASPACE, _DATATYPE, _FILL_VALUE, _LAYOUT}
+_OF_DATASET = {_NIL, _DATASPACE, _DATATYPE, _FILL_VALUE, _LAYOUT, _ATTRIBUTE, _ATTRIBUTE_INFO}
 
 _SCALAR = b"\x02\0\0\0"
+_NO_HEAP = b"\0\0" + b"\xff" * 16  # links or attributes are in the header itself
 
 
 def _unsigned(size: int) -> bytes:
@@ -62,6 +63,7 @@ class Dataset:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     offset: int
+    description: str = ""
 
     @cached_property
     def size(self) -> int:
@@ -100,7 +102,7 @@ def parse(fd: int) -> Structure:
             if name in found.attributes:
                 raise Unknown(f"two attributes {name!r}")
             found.attributes[name] = value
-        elif kind in (_LINK_INFO, _ATTRIBUTE_INFO) and body != b"\0\0" + b"\xff" * 16:
+        elif kind in (_LINK_INFO, _ATTRIBUTE_INFO) and body != _NO_HEAP:
             raise Unknown("links or attributes outside of the root group's header")
         elif kind == _GROUP_INFO and body != b"\0\0":
             raise Unknown("another kind of group")
@@ -224,8 +226,11 @@ def _dataset(fd: int, address: int, name: str, spans: list[tuple[int, int]]) -> 
             raise Unknown(f"a dataset {name!r} that says something twice")
         if kind != _NIL:
             parts[kind] = body
-    if set(parts) != _OF_DATASET - {_NIL}:
+    if set(parts) | {_NIL, _ATTRIBUTE_INFO} != _OF_DATASET or parts.get(_ATTRIBUTE_INFO, _NO_HEAP) != _NO_HEAP:
         raise Unknown(f"something other than a dataset under {name!r}")
+    label, description = _attribute(parts[_ATTRIBUTE])
+    if label != "description" or not isinstance(description, str):
+        raise Unknown(f"a dataset {name!r} without a description")
     dtype = _NUMBERS.get(parts[_DATATYPE])
     if dtype is None:
         raise Unknown(f"a dataset {name!r} of another type")
@@ -233,7 +238,8 @@ def _dataset(fd: int, address: int, name: str, spans: list[tuple[int, int]]) -> 
     if layout[:2] not in (b"\x03\x01", b"\x04\x01") or len(layout) != 18:
         raise Unknown(f"a dataset {name!r} that is not contiguous")
     offset, stored = struct.unpack("<QQ", layout[2:])
-    dataset = Dataset(np.dtype(dtype), _shape(parts[_DATASPACE], name), 0 if offset == UNDEFINED else offset)
+    place = 0 if offset == UNDEFINED else offset
+    dataset = Dataset(np.dtype(dtype), _shape(parts[_DATASPACE], name), place, description)
     if dataset.size != stored:
         raise Unknown(f"a dataset {name!r} whose shape and size differ")
     return dataset

@@ -94,8 +94,8 @@ class _Target:
             self.error = self.error or error
 
 
-def lay_out(file: Any, shapes: Shapes) -> dict[str, Dataset]:
-    """Give every dataset its place in an open HDF5 file, without writing to it."""
+def lay_out(file: Any, shapes: Shapes, descriptions: Mapping[str, str]) -> dict[str, Dataset]:
+    """Give every dataset its place in an open HDF5 file, with a description for `h5ls -v`, without writing to it."""
     import h5py
 
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -107,7 +107,9 @@ def lay_out(file: Any, shapes: Shapes) -> dict[str, Dataset]:
     for name, (dtype, shape) in shapes.items():
         space = h5py.h5s.create_simple(shape)
         made = h5py.h5d.create(file.id, name.encode(), h5py.h5t.py_create(np.dtype(dtype)), space, plist)
-        datasets[name] = Dataset(np.dtype(dtype), shape, made.get_offset() or 0)
+        text = descriptions[name]
+        h5py.Dataset(made).attrs.create("description", np.bytes_(text))
+        datasets[name] = Dataset(np.dtype(dtype), shape, made.get_offset() or 0, text)
     return datasets
 
 

@@ -23,6 +23,11 @@ from .session import Session
 KIND = Kind(
     "masked",
     ({"index": ("|u1",), "value": ("|u1", *SYMBOL_TYPES), "holds": ("|u1",)},),
+    {
+        "index": "packed: Elias-Fano code of the permuted indices, or shifts at ceil(log2 n) bits each",
+        "value": "masked values, at ceil(log2 q) bits each",
+        "holds": "one bit per user, from user 1 on: whether its share had arrived",
+    },
     "it has not arrived, or its user has not masked",
     ("sharing", "weight"),
     signed=True,

@@ -26,7 +26,13 @@ from .documents import is_digest, read_bytes
 from .hdf5_writer import Shapes
 from .session import Session
 
-KIND = Kind("residual", ({"value": ("<f8",)},), "check the path", secret=True)
+KIND = Kind(
+    "residual",
+    ({"value": ("<f8",)},),
+    {"value": "what the user has not sent yet, for every coordinate of the gradient"},
+    "check the path",
+    secret=True,
+)
 Vector = npt.NDArray[Any]
 
 

@@ -18,6 +18,11 @@ from .workspace import Workspace
 KIND = Kind(
     "secret",
     ({"place": SYMBOL_TYPES, "mask": SYMBOL_TYPES, "key": ("|u1",)},),
+    {
+        "place": "permutation: pi(k) of every coordinate k; moments: the place s of every pick",
+        "mask": "permutation: r_k of every coordinate k; moments: the factor rho of every pick",
+        "key": "the key of the stream from which noise and rounding are drawn",
+    },
     "run offline for this user first",
     ("randomness", "sharing"),
     secret=True,

@@ -42,6 +42,12 @@ from .workspace import Workspace
 KIND = Kind(
     "share",
     ({"f": SYMBOL_TYPES, "h": SYMBOL_TYPES, "check": ("|u1",)}, {"g": SYMBOL_TYPES, "check": ("|u1",)}),
+    {
+        "f": "f_i(alpha): row i is a share of selector i, cut into D blocks",
+        "h": "h_i(alpha): row i is a share of selector i times its mask",
+        "g": "g_j(alpha): row i is a share of the moments of pick i, divided by its factor",
+        "check": "SHA-256 of every few rows of each table",
+    },
     "fetch it from the user that made it",
     ("sender", "sharing"),
     undigested=("f", "h", "g"),
@@ -204,7 +210,9 @@ def writing_shares(
             with writing(space.private):
                 streams = {m: files.enter_context(TemporaryFile(dir=space.private)) for m in paths}
         with ExitStack() as layouts:
-            writers = [layouts.enter_context(laid_out(stream, shapes(s.parameters))) for stream in streams.values()]
+            writers = [
+                layouts.enter_context(laid_out(stream, KIND, shapes(s.parameters))) for stream in streams.values()
+            ]
             writer = ShareWriter(s.parameters, writers)
             yield writer
             writer.finish(attributes, signer)

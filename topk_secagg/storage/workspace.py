@@ -12,6 +12,9 @@ from ..errors import UsageError
 from .atomic import PRIVATE, lock, make_folder
 from .session import Session, read_session
 
+_OTHERS = 0o077
+_MAY_WRITE = 0o022
+
 
 class Workspace:
     """The folder of a round, and where its secrets are. User numbers have at least two digits in file names.
@@ -94,19 +97,44 @@ class Workspace:
     def make_room(self, path: Path, *, private: bool = False) -> None:
         """Make the folder for a file of the round, or for a plain share, which is private.
 
-        Where several accounts may write to the folder of a sealed round, all of them can add files to the folders in
-        it, and nobody can replace a file of another (the sticky bit).
+        A folder in a sealed round is open to whom the round's folder is open to, whatever the umask. Where several
+        accounts may write there, nobody can replace a file of another (the sticky bit).
         """
         if self.session.recipients is None:
             make_folder(path.parent, private=private)
             return
-        shared = stat.S_IMODE(self.root.stat().st_mode) & 0o022
+        open_to = stat.S_IMODE(self.root.stat().st_mode) & _OTHERS
+        sticky = stat.S_ISVTX if open_to & _MAY_WRITE else 0
         for folder in reversed(path.relative_to(self.root).parents[:-1]):
             place = self.root / folder
             if not place.exists():
                 make_folder(place)
-                if shared:
-                    place.chmod(stat.S_IMODE(place.stat().st_mode) | shared | stat.S_ISVTX)
+                mode = stat.S_IMODE(place.stat().st_mode)
+                if mode | open_to | sticky != mode:
+                    place.chmod(mode | open_to | sticky)
+
+    def make_rooms(self) -> None:
+        """Make all folders of a sealed round that several accounts share, before two of them can do it at once."""
+        if self.session.recipients and self.root.stat().st_mode & _MAY_WRITE:
+            public = [self.masked_path(1), self.answer_path(1), *([self.confirmation_path(1)] * self.session.confirm)]
+            for path in (*(self.share_path(n, 1) for n in self.users()), *public):
+                self.make_room(path)
+
+    def runs_here(self, user: int) -> bool:
+        """Whether a user runs its steps with this folder of secrets: its ledger is there, and not out of reach."""
+        return _reachable(self.ledger_path(user))
+
+    def foreign_secrets(self, user: int | None = None) -> list[Path]:
+        """Secrets of other users in the round's folder, which should never have come here.
+
+        Where all users have left a secret or a ledger, one person runs the whole round; a single secret is that of
+        the user who asks.
+        """
+        folder = Workspace(self.root)
+        secrets = {n: folder.secret_path(n) for n in self.users() if _reachable(folder.secret_path(n))}
+        if all(n in secrets or folder.runs_here(n) for n in self.users()) or (user is None and len(secrets) < 2):
+            return []
+        return [path for n, path in secrets.items() if n != user]
 
     @contextmanager
     def step_of(self, user: int) -> Iterator[None]:
@@ -118,3 +146,12 @@ class Workspace:
     def step_of_all(self) -> AbstractContextManager[None]:
         """The lock under which a step runs that belongs to no user: init and decode."""
         return lock(self.root / ".lock")
+
+
+def _reachable(path: Path) -> bool:
+    """Whether a file is there for this account; one in a closed folder of another account is not."""
+    try:
+        path.lstat()
+    except OSError:
+        return False
+    return True
