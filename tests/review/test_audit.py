@@ -484,7 +484,7 @@ def test_wrong_shares_whose_holder_cannot_be_identified(finished, kind):
         forge_share(space, m, 4, one)
     wrong = [f for f in audit(space) if (f.point, f.verdict) == (SHARES, "fail")]
     assert [f.subject for f in wrong] == ["shares/user-*/from-03.h5", "shares/user-*/from-04.h5"]
-    assert re.search("exactly one 1|has these moments", wrong[0].why)
+    assert re.search("exactly one 1|moments of one place", wrong[0].why)
     assert "do not lie on one polynomial" in wrong[1].why
 
 

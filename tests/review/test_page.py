@@ -1,0 +1,212 @@
+"""The page of an audit: what it says, and how it looks in a browser on a phone and on a desk."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import json
+import re
+import shutil
+import subprocess
+from datetime import UTC, datetime, timedelta, timezone
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import rounds
+
+import topk_secagg
+from topk_secagg.gradients.layout import Layout
+from topk_secagg.protocol.constructions import construction
+from topk_secagg.review.audit import audit
+from topk_secagg.review.evidence import establishes
+from topk_secagg.review.report import page
+from topk_secagg.storage.workspace import Workspace
+
+L, K, N = 241, 60, 5  # a prime: the indices of `permutation` do not fall into equal bins by themselves
+WEIGHTS = {1: 1.0, 2: 0.25, 3: 2.0, 4: 1.0}
+WIDTHS = (390, 1280)
+LEAST_TEXT = 14  # pixels
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run")
+
+
+def play(folder, **options):
+    """A round with weights, in which user 5 drops out."""
+    space = rounds.start(folder / "round", Layout.flat(L), users=N, top_k=K, max_weight=2.0, **options)
+    source, access = np.random.default_rng(1), options.get("access", {})
+    for user, weight in WEIGHTS.items():
+        np.save(folder / f"{user}.npy", source.uniform(-0.9, 0.9, L))
+        how = {"access": access[user]} if access else {}
+        rounds.mask(space, user, folder / f"{user}.npy", weight=weight, **how)
+    rounds.finish(space, access=access)
+    return space
+
+
+@pytest.fixture(scope="module")
+def spaces(tmp_path_factory):
+    """A round that passes, one with public files only, and a sealed one with all that may be wrong and long."""
+    clean = play(tmp_path_factory.mktemp("clean"), construction="moments", picks=2)
+    public = play(tmp_path_factory.mktemp("public"), construction="permutation")
+    for name in ("secrets", "shares"):
+        shutil.rmtree(public.root / name)
+    folder = tmp_path_factory.mktemp("bad")
+    recipients, access = rounds.make_keys(folder, N)
+    sealed = {"construction": "moments", "recipients": recipients, "confirm": True, "access": access}
+    bad = play(folder, survivors=4, **sealed)
+    rounds.flip(bad.answer_path(2), bad.answer_path(2).stat().st_size - 9)
+    (bad.root / "masked" / ("a-name-without-an-end" * 9 + ".h5")).touch()
+    (bad.root / "masked" / "user-77.h5").touch()
+    return {name: Workspace(space.root) for name, space in (("clean", clean), ("public", public), ("bad", bad))}
+
+
+@pytest.fixture(scope="module")
+def reports(spaces, tmp_path_factory):
+    """The pages, as the command writes them."""
+    folder = tmp_path_factory.mktemp("reports")
+    for name, space in spaces.items():
+        code = rounds.call("audit", space.root, "--report", folder / f"{name}.html").code
+        assert code == (65 if name == "bad" else 0)
+    return {name: folder / f"{name}.html" for name in spaces}
+
+
+# --- what it says ----------------------------------------------------------------------------------
+
+
+def parsed(path):
+    return ElementTree.fromstring(path.read_text().removeprefix("<!DOCTYPE html>"))
+
+
+def text_of(path):
+    return " ".join(" ".join(parsed(path).find("body").itertext()).split())
+
+
+def test_it_names_the_date_the_program_the_session_and_the_survivors(spaces, reports):
+    space, text = spaces["clean"], text_of(reports["clean"])
+    made = re.search(rf"(\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d) UTC, by topk-secagg {topk_secagg.__version__} ", text)
+    assert abs(datetime.fromisoformat(f"{made[1]}+00:00") - datetime.now(UTC)) < timedelta(hours=1)
+    assert space.session.id in text
+    assert hashlib.sha256(space.survivors_path.read_bytes()).hexdigest() in text
+    assert "4 of 5 users are in the sum" in text
+    assert "user 1: 1 user 2: 0.25 user 3: 2 user 4: 1 Verdicts" in text
+    assert "The weights add up to 4.25." in text
+
+
+def test_its_date_is_utc_wherever_it_is_made(spaces):
+    at = datetime(2026, 1, 1, 1, 30, tzinfo=timezone(timedelta(hours=2)))
+    assert b"2025-12-31 23:30:00 UTC" in page(spaces["public"], [], at=at)
+
+
+def test_without_survivors_it_says_so(spaces, tmp_path):
+    shutil.copytree(spaces["public"].root, tmp_path / "round")
+    space = Workspace(tmp_path / "round")
+    space.survivors_path.unlink()
+    (tmp_path / "page.html").write_bytes(page(space, audit(space)))
+    assert "SHA-256 of survivors.json not available, or not sound" in text_of(tmp_path / "page.html")
+
+
+def test_every_point_says_in_a_sentence_what_it_establishes(spaces, reports):
+    for name, space in spaces.items():
+        text = text_of(reports[name])
+        for point in {finding.point for finding in audit(space)}:
+            assert re.fullmatch(r"[A-Zs].*\.", establishes(point)), point
+            assert establishes(point) in text
+
+
+def test_all_bins_of_a_histogram_cover_as_many_values(spaces, reports):
+    for name in ("clean", "public"):
+        p, figures = spaces[name].session.parameters, list(parsed(reports[name]).iter("figure"))
+        c = construction(p)
+        for figure, bound in zip(figures[:2], (p.field - c.never_zero, c.index_bound), strict=True):
+            titles = [rect.find("title").text.replace(",", "") for rect in figure.iter("rect")]
+            bins = [tuple(map(int, re.match(r"(\d+) to (\d+): (\d+)", title).groups())) for title in titles]
+            note = "".join(figure.find("figcaption").itertext()).replace(",", "")
+            count, said, covered = map(int, re.search(r"(\d+) entries in (\d+) bins.* covers (\d+) ", note).groups())
+            said_left = re.search(r"the last (\d+) are not drawn", note)
+            left = int(said_left[1]) if said_left else 0
+            assert said == len(bins) >= min(16, bound)
+            assert {high - low + 1 for low, high, _ in bins} == {covered}
+            assert covered * said + left == bound
+            assert count == c.entries * len(WEIGHTS)
+            assert 0 <= count - sum(found for _, _, found in bins) <= left * len(WEIGHTS)
+
+
+# --- how it looks ----------------------------------------------------------------------------------
+
+# Every report in a frame of a given width. Of what can be seen: the width of all, the smallest text (as it is
+# drawn, with the scale of its figure), what sticks out on either side, and texts of a figure that are cut off
+# or overlap.
+MEASURE = """
+const box = e => e.getBoundingClientRect(), name = e => e.tagName + ": " + e.textContent.slice(0, 40);
+function measure(frame) {
+  const page = frame.contentDocument, all = [];
+  page.querySelectorAll("details").forEach(e => e.open = true);
+  for (const e of page.body.querySelectorAll("*")) if (e.getClientRects().length) all.push(e);
+  const texts = all.filter(e => [...e.childNodes].some(c => c.nodeType == 3 && c.data.trim()));
+  const scale = e => e.getScreenCTM ? e.getScreenCTM().a : 1;
+  const size = e => parseFloat(frame.contentWindow.getComputedStyle(e).fontSize) * scale(e);
+  const bad = all.filter(e => box(e).left < -0.5 || box(e).right > frame.clientWidth + 0.5).map(name);
+  for (const figure of page.querySelectorAll("svg")) {
+    const drawn = [...figure.querySelectorAll("text")], edge = box(figure);
+    for (const [i, e] of drawn.entries()) {
+      const a = box(e);
+      if (a.left < edge.left - 1 || a.right > edge.right + 1 || a.bottom > edge.bottom + 1) bad.push("cut: " + name(e));
+      for (const other of drawn.slice(i + 1)) {
+        const b = box(other), wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+        if (wide > 0 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 3) bad.push("over: " + name(e));
+      }
+    }
+  }
+  return {width: page.documentElement.scrollWidth, smallest: Math.min(...texts.map(size)), bad: bad};
+}
+addEventListener("load", () => {
+  const found = [...document.querySelectorAll("iframe")].map(measure);
+  document.querySelector("pre").textContent = JSON.stringify(found);
+});
+"""
+BROKEN = """<!DOCTYPE html><body style="margin: 0"><p style="font-size: 13px">small</p>
+<svg viewBox="0 0 800 20" width="390" font-size="20"><text y="15">scaled</text><text y="15">over</text></svg>
+<div style="width: 2000px">wide</div></body>"""
+
+
+@pytest.fixture(scope="module")
+def looks(reports, tmp_path_factory):
+    """What a browser measures, by report and width; one run for all."""
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        pytest.skip("no Chromium is installed, and only a browser can tell how the page looks")
+    folder = tmp_path_factory.mktemp("browser")
+    (folder / "broken.html").write_text(BROKEN)
+    shown = {(name, width): path for name, path in reports.items() for width in WIDTHS}
+    shown["broken", 390] = folder / "broken.html"
+    frames = (
+        f'<iframe src="{p.as_uri()}" width="{w}" height="900" style="border: 0"></iframe>'
+        for (_, w), p in shown.items()
+    )
+    (folder / "all.html").write_text(f"<script>{MEASURE}</script><pre>nothing measured</pre>{''.join(frames)}")
+    own = ("--allow-file-access-from-files", "--hide-scrollbars", f"--user-data-dir={folder / 'profile'}")
+    command = [browser, *OPTIONS, *own, "--window-size=1400,1000", "--dump-dom", (folder / "all.html").as_uri()]
+    try:
+        out = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        out = ""
+    found = re.search("<pre>(.*?)</pre>", out, re.DOTALL)
+    if found is None:
+        pytest.skip(f"{browser} does not start here")
+    return dict(zip(shown, json.loads(html.unescape(found[1])), strict=True))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", ["clean", "public", "bad"])
+def test_it_fits_the_screen_and_can_be_read(looks, name, width):
+    look = looks[name, width]
+    assert look["bad"] == []
+    assert look["width"] == width
+    assert look["smallest"] >= LEAST_TEXT
+
+
+def test_a_page_that_does_not_fit_is_noticed(looks):
+    look = looks["broken", 390]
+    assert look["width"] == 2000
+    assert look["smallest"] == pytest.approx(20 * 390 / 800)
+    assert [text.split(":")[0] for text in look["bad"]] == ["DIV", "over"]
