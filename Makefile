@@ -7,7 +7,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 TOPK   := $(BIN)/topk-secagg
 
-.PHONY: help demo test test-torch secrecy vectors fuzz lint types check docs bench clean
+.PHONY: help demo test test-torch secrecy vectors fuzz lint types check docs pictures bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -75,12 +75,12 @@ $(DEMO)/sum.npz: $(ANSWERS)
 
 # --- for developers --------------------------------------------------------------------------
 
-test: $(DEV_READY) ## run all tests
-	$(BIN)/python -m pytest
+test: $(DEV_READY) ## run all tests, on all cores
+	$(BIN)/python -m pytest -n auto
 
 test-torch: $(DEV_READY) ## compare the readers with real PyTorch
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(BIN)/python -m pytest tests/gradients
+	$(BIN)/python -m pytest tests/gradients tests/experiments/test_cifar_curve.py
 
 secrecy: $(DEV_READY) ## compute that T users learn nothing but the sum, and that T + 1 do
 	$(BIN)/python tests/secrecy/check.py
@@ -105,6 +105,9 @@ check: test lint types ## what has to pass before a commit
 
 docs: $(DEV_READY) ## write what is generated in the documents anew
 	$(BIN)/cog -r docs/cli.md README.md docs/walkthrough.md docs/file-format.md
+
+pictures: $(DEV_READY) ## draw the pictures of the README anew (needs Chromium)
+	$(BIN)/python docs/pictures.py
 
 bench: $(DEV_READY) ## measure what the documents say was measured (benchmarks/large.py needs 25 GB of disk)
 	$(BIN)/python benchmarks/encode.py

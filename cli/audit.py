@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import PUBLIC_SEED, Console, answered, warn_foreign_secrets
+from .console import PROGRAM, PUBLIC_SEED, Console, answered, warn_foreign_secrets
 from .options import file_option, round_argument
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def command(console: Console, round_folder: Path, identity: tuple[Path, ...], re
     Example:
       topk-secagg audit round --report audit.html
     """
+    from topk_secagg import __version__
     from topk_secagg.errors import BadData, CannotWrite
     from topk_secagg.review.audit import audit
     from topk_secagg.review.report import page, summary
@@ -50,7 +51,7 @@ def command(console: Console, round_folder: Path, identity: tuple[Path, ...], re
     with console.progress("auditing") as progress:
         findings = audit(space, identity, progress)
     if report:
-        write_whole(report, page(space, findings), OWN)
+        write_whole(report, page(space, findings, program=f"{PROGRAM} {__version__}"), OWN)
     _warn(console, space)
     failed = [f for f in findings if f.verdict == "fail"]
     if console.as_json:

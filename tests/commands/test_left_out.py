@@ -169,9 +169,7 @@ JUNK = {
 @both
 class TestDecode:
     @pytest.mark.parametrize("what", JUNK)
-    def test_an_answer_that_is_none_counts_as_missing(
-        self, round_at: RoundAt, refuses: Refuses, tmp_path: Path, what: str
-    ) -> None:
+    def test_an_answer_that_is_none_counts_as_missing(self, round_at: RoundAt, refuses: Refuses, what: str) -> None:
         r = round_at("answered", answering=(1, 2, 3, 4))
         spoil, why = JUNK[what]
         spoil(r.folder / "elimination/user-03.h5")

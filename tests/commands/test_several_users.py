@@ -197,8 +197,8 @@ class TestWeights:
     @pytest.mark.parametrize(
         "content",
         [
-            "1,2\n2,4\n", "1,2\n2,4\n3,1\n4,1\n", "1,2\n2,4\n2,1\n3,1\n", "1\n2\n3\n", "", "1,2\n2,x\n3,1\n", "\x00\xff",
-            "1,2\n2,4\n3,0\n", "1,-1\n2,4\n3,1\n", "1,nan\n2,4\n3,1\n", "1,2\n2,inf\n3,1\n",
+            "1,2\n2,4\n", "1,2\n2,4\n3,1\n4,1\n", "1,2\n2,4\n2,1\n3,1\n", "1\n2\n3\n", "", "1,2\n2,x\n3,1\n",
+            "\x00\xff", "1,2\n2,4\n3,0\n", "1,-1\n2,4\n3,1\n", "1,nan\n2,4\n3,1\n", "1,2\n2,inf\n3,1\n",
         ],
     )  # fmt: skip
     def test_weights_that_are_none_are_refused_before_any_work(

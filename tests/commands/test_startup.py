@@ -55,7 +55,9 @@ def test_init_mask_freeze_and_inspect_load_neither_numba_nor_galois(round_at: Ro
 
 
 @both
-def test_offline_eliminate_and_decode_load_galois_only_where_an_answer_is_wrong(round_at: RoundAt) -> None:
+def test_offline_eliminate_and_decode_load_galois_only_where_an_answer_is_wrong(
+    round_at: RoundAt, construction: str
+) -> None:
     everybody = (1, 2, 3, 4, 5)
     new, r = round_at("init", "new"), round_at("answered", masking=everybody, answering=everybody)
     commands: list[Command] = [new.offline(1), r.eliminate(1), r.decode()]
@@ -64,6 +66,8 @@ def test_offline_eliminate_and_decode_load_galois_only_where_an_answer_is_wrong(
         assert result.code == 0, result
         assert "galois" not in names, command
         assert "numba" in names
+    if construction == "moments":  # the same code in both
+        return
     rewrite(r.folder / "elimination/user-02.h5", lambda _, found: found["y"].__setitem__((0, 0), 5))
     result, names = loaded(*r.decode())
     assert "WRONG ANSWERS from user 2" in result.out

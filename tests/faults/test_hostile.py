@@ -1,8 +1,9 @@
-"""HDF5 files made to do harm: refused before anything is read from them, and in little memory."""
+"""Files and links made to do harm: refused before anything is read from them or written through them."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,20 +12,35 @@ from unittest import mock
 import h5py
 import numpy as np
 import pytest
+from crashes import Step
 from damage import bounded_memory, guarded, reseal
-from fault_lab import RECIPES, Bench, forked, judged, scratch, waited
+from fault_lab import RECIPES, Bench, TrialRound, as_child, check_whole, forked, judged, leftovers, scratch, waited
+from rounds import Command, is_root
 
+from topk_secagg.steps.inspect import KINDS
+from topk_secagg.storage.artifacts import opened
 from topk_secagg.storage.hdf5_parser import lookup3
+from topk_secagg.storage.hdf5_writer import lay_out, new_file, put_attributes
 
 LIBVER = ("v110", "v110")
 LITTLE = 32 << 20
+HUGE = 1 << 41  # two terabytes
+NOBODY = 65534
+Benches = dict[str, Bench]
 Hostile = Callable[[h5py.File, str, Path], None]
 
 
 @pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
+def benches() -> Iterator[Benches]:
     with scratch() as folder:
-        yield Bench(RECIPES["permutation"], folder)
+        names = ("permutation", "moments", "spare", "residual", "sealed")
+        yield {name: Bench(RECIPES[name], folder / name) for name in names}
+
+
+def own_copy(path: Path) -> Path:
+    """The same file, but not that of other stages too."""
+    shutil.copy(path, path.with_suffix(".new"))
+    return path.with_suffix(".new").replace(path)
 
 
 def external_link(file: h5py.File, name: str, folder: Path) -> None:
@@ -208,32 +224,23 @@ HOSTILE = {
     }.items()
 }  # fmt: skip
 
-# a file of each kind, the dataset that is changed, the stage, and who reads it
-READERS = {
-    "masked": ("masked/user-02.h5", "value", "masked", "freeze"),
-    "share": ("shares/user-01/from-02.h5", "f", "frozen", "eliminate"),
-    "elimination": ("elimination/user-02.h5", "y", "answered", "decode"),
-    "secret": ("secrets/user-01.h5", "place", "offline", "mask"),
+# a file of each kind: its round, its path, the dataset that is changed, the stage, and a command that reads it
+READERS: dict[str, tuple[str, str, str, str, Callable[[TrialRound], Command]]] = {
+    "masked": ("moments", "masked/user-02.h5", "value", "masked", lambda r: r.freeze("--only", "1,2,3,4")),
+    "share": ("permutation", "shares/user-01/from-02.h5", "f", "frozen", lambda r: r.eliminate(1)),
+    "share of moments": ("moments", "shares/user-01/from-02.h5", "g", "frozen", lambda r: r.eliminate(1)),
+    "elimination": ("moments", "elimination/user-02.h5", "y", "answered", lambda r: r.decode("--strict")),
+    "secret": ("moments", "secrets/user-01.h5", "place", "offline", lambda r: r.mask(1)),
 }
 
 
-def _reader(bench: Bench, name: str) -> tuple[object, ...]:
-    state = bench.round
-    return {"freeze": state.freeze(), "eliminate": state.eliminate(1), "decode": state.decode(), "mask": state.mask(1)}[
-        name
-    ]
-
-
-def _check_refused(bench: Bench, kind: str, make: Callable[[Path], None]) -> None:
-    path, _, stage, reader = READERS[kind]
-    state = bench.at(stage)
-    target = state.folder / path
-    content = target.read_bytes()
-    target.unlink()
-    target.write_bytes(content)
+def _check_refused(benches: Benches, kind: str, make: Callable[[Path], None]) -> None:
+    name, path, _, stage, reader = READERS[kind]
+    state = benches[name].at(stage)
+    target = own_copy(state.folder / path)
     make(target)
     with bounded_memory(LITTLE) as grown:
-        for command in (_reader(bench, reader), ("inspect", target)):
+        for command in (reader(state), ("inspect", target)):
             result = judged(*command)
             assert result.code == 65, (command, result)
         assert not grown()
@@ -241,15 +248,15 @@ def _check_refused(bench: Bench, kind: str, make: Callable[[Path], None]) -> Non
 
 @pytest.mark.parametrize("what", HOSTILE)
 @pytest.mark.parametrize("kind", ["masked", "share"])
-def test_hostile_structure_is_refused(bench: Bench, tmp_path: Path, kind: str, what: str) -> None:
+def test_hostile_structure_is_refused(benches: Benches, tmp_path: Path, kind: str, what: str) -> None:
     def make(target: Path) -> None:
         with h5py.File(target, "r+", libver=LIBVER, locking=False) as file:
-            HOSTILE[what](file, READERS[kind][1], tmp_path)
+            HOSTILE[what](file, READERS[kind][2], tmp_path)
 
-    _check_refused(bench, kind, make)
+    _check_refused(benches, kind, make)
 
 
-def test_an_attribute_as_large_as_the_memory_is_not_loaded(bench: Bench) -> None:
+def test_an_attribute_as_large_as_the_memory_is_not_loaded(benches: Benches) -> None:
     def make(target: Path) -> None:
         def inside() -> None:  # a fork, so that the memory it takes is not counted
             with h5py.File(target, "r+", libver=LIBVER, locking=False) as file:
@@ -257,28 +264,28 @@ def test_an_attribute_as_large_as_the_memory_is_not_loaded(bench: Bench) -> None
 
         assert waited(forked(inside)) == 0
 
-    _check_refused(bench, "masked", make)
+    _check_refused(benches, "masked", make)
 
 
 @pytest.mark.parametrize("kind", READERS)
 @pytest.mark.parametrize("version", [0, 2, 2**64 - 1])
-def test_another_version_is_refused_even_with_a_digest_that_fits(bench: Bench, kind: str, version: int) -> None:
+def test_another_version_is_refused_even_with_a_digest_that_fits(benches: Benches, kind: str, version: int) -> None:
     def make(target: Path) -> None:
         with h5py.File(target, "r+", libver=LIBVER, locking=False) as file:
             file.attrs.modify("version", np.uint64(version))
             reseal(file)
 
-    _check_refused(bench, kind, make)
+    _check_refused(benches, kind, make)
 
 
 @pytest.mark.parametrize("kind", READERS)
 @pytest.mark.parametrize("offset", [0, 1 << 20, 2**63, 2**64 - 2])
-def test_datasets_that_lie_elsewhere_are_refused(bench: Bench, kind: str, offset: int) -> None:
+def test_datasets_that_lie_elsewhere_are_refused(benches: Benches, kind: str, offset: int) -> None:
     """The address in the metadata of HDF5 points out of the file, and the checksum fits."""
 
     def make(target: Path) -> None:
         with h5py.File(target, "r") as file:
-            old = struct.pack("<Q", file[READERS[kind][1]].id.get_offset())
+            old = struct.pack("<Q", file[READERS[kind][2]].id.get_offset())
         content = target.read_bytes()
         ((start, end),) = [(a, z) for a, z in guarded(content) if content[a : a + 4] == b"OHDR" and old in content[a:z]]
         data = bytearray(content)
@@ -287,10 +294,10 @@ def test_datasets_that_lie_elsewhere_are_refused(bench: Bench, kind: str, offset
         data[end : end + 4] = struct.pack("<I", lookup3(bytes(data[start:end])))
         target.write_bytes(data)
 
-    _check_refused(bench, kind, make)
+    _check_refused(benches, kind, make)
 
 
-def test_nothing_is_opened_besides_the_file(bench: Bench, tmp_path: Path) -> None:
+def test_nothing_is_opened_besides_the_file(benches: Benches, tmp_path: Path) -> None:
     """What a hostile file points to stays untouched: a pipe there would block whoever opens it."""
     for make in (external_link, virtual, stored_outside):
         folder = tmp_path / make.__name__
@@ -303,48 +310,219 @@ def test_nothing_is_opened_besides_the_file(bench: Bench, tmp_path: Path) -> Non
                 other.unlink()
                 os.mkfifo(other)
 
-        _check_refused(bench, "masked", change)
+        _check_refused(benches, "masked", change)
 
 
 @pytest.mark.parametrize("kind", READERS)
-def test_metadata_that_lies_never_reaches_hdf5(bench: Bench, kind: str) -> None:
+def test_metadata_that_lies_never_reaches_hdf5(benches: Benches, kind: str) -> None:
     """The library would go down over some of it, so it is not asked at all (storage/test_hdf5_parser.py)."""
-    path, _, stage, reader = READERS[kind]
-    state = bench.at(stage)
+    name, path, _, stage, reader = READERS[kind]
+    state = benches[name].at(stage)
     with (
         mock.patch.object(h5py.h5f, "open", side_effect=AssertionError),
         mock.patch.object(h5py, "File", side_effect=AssertionError),
     ):
         assert judged("inspect", state.folder / path).code == 0
-        if reader == "freeze":
-            assert judged(*_reader(bench, reader)).code == 0
+        if kind == "masked":
+            assert judged(*reader(state)).code == 0
 
 
-@pytest.fixture(scope="module")
-def sealed() -> Iterator[Bench]:
-    with scratch() as folder:
-        yield Bench(RECIPES["sealed"], folder)
+# --- whatever lies where a file should be -----------------------------------------------------------------------------
 
 
-def _a_pipe(path: Path) -> None:
-    os.mkfifo(path)
+def claimed(path: Path) -> None:
+    """A sparse file of two terabytes that is sound but for its size: so says its own metadata."""
+    with opened(path, *KINDS, verify=False) as artifact:
+        shapes = {name: (d.dtype.str, d.shape) for name, d in artifact.datasets.items()}
+        attributes = dict(artifact.attributes)
+    first = next(iter(shapes))
+    dtype, shape = shapes[first]
+    shapes[first] = (dtype, (HUGE // np.dtype(dtype).itemsize // int(np.prod(shape[1:])), *shape[1:]))
+    with path.open("w+b") as stream:
+        with new_file(stream) as file:
+            laid = lay_out(file, shapes, artifact.kind.descriptions)
+            put_attributes(file, attributes)
+        os.truncate(path, max(path.stat().st_size, *(d.offset + d.size for d in laid.values())))
 
 
-def _zeros(path: Path) -> None:
-    path.symlink_to("/dev/zero")
+def anew(path: Path, make: Callable[[Path], object]) -> None:
+    path.unlink()
+    make(path)
 
 
-def _one_long_line(path: Path) -> None:
-    path.write_bytes(b"age-encryption.org/v1\n-> X25519 ")
-    os.truncate(path, 1 << 28)
+THINGS: dict[str, Callable[[Path], object]] = {
+    "two terabytes more": lambda path: os.truncate(path, HUGE),
+    "two terabytes of nothing": lambda path: anew(path, lambda p: (p.touch(), os.truncate(p, HUGE))),
+    "two terabytes that it claims": claimed,
+    "a long line": lambda path: (path.write_bytes(b"age-encryption.org/v1\n-> X25519 "), os.truncate(path, 1 << 28)),
+    "a folder": lambda path: anew(path, Path.mkdir),
+    "a pipe": lambda path: anew(path, os.mkfifo),
+    "a link to a pipe": lambda path: anew(path, lambda p: (os.mkfifo(p.with_name("pipe")), p.symlink_to("pipe"))),
+    "a link to nowhere": lambda path: anew(path, lambda p: p.symlink_to("nowhere")),
+    "a link to itself": lambda path: anew(path, lambda p: p.symlink_to(p.name)),
+    "a link to zeros": lambda path: anew(path, lambda p: p.symlink_to("/dev/zero")),
+    "a link to a terminal": lambda path: anew(path, lambda p: p.symlink_to("/dev/tty")),
+}
+PLACES: list[tuple[str, str, str, Callable[[TrialRound], Command]]] = [
+    ("permutation", "init", "session.json", lambda r: r.offline(1)),
+    ("permutation", "offline", "secrets/user-01.h5", lambda r: r.offline(1)),
+    ("moments", "offline", "secrets/user-01.h5", lambda r: r.mask(1)),
+    ("moments", "offline", "secrets/user-01.ledger.json", lambda r: r.mask(1)),
+    ("moments", "offline", "secrets/.user-01.lock", lambda r: r.mask(1)),
+    ("moments", "offline", "shares/user-02/from-01.h5", lambda r: r.offline(1)),
+    ("moments", "offline", "shares/user-01/from-02.h5", lambda r: r.mask(1)),
+    ("moments", "offline", "../inputs/gradients/user-01.safetensors", lambda r: r.mask(1)),
+    ("permutation", "offline", "../inputs/gradients/user-01.npy", lambda r: r.mask(1)),
+    ("spare", "offline", "../inputs/gradients/user-01.npz", lambda r: r.mask(1)),
+    ("residual", "offline", "../inputs/gradients/user-01.pt", lambda r: r.mask(1)),
+    ("residual", "answered", "kept/residual-01.h5", lambda r: r.mask(1)),
+    ("residual", "masked", "kept/.residual-01.h5.waiting", lambda r: r.mask(1)),
+    ("residual", "frozen", "secrets/user-01.residual.h5", lambda r: r.eliminate(1)),
+    ("residual", "frozen", "survivors.json", lambda r: ("settle", r.folder, "--user", 1)),
+    ("moments", "masked", "masked/user-01.h5", lambda r: r.mask(1)),
+    ("moments", "masked", "masked/user-02.h5", lambda r: r.freeze()),
+    ("moments", "frozen", "survivors.json", lambda r: r.freeze()),
+    ("moments", "frozen", "survivors.json", lambda r: r.mask(1)),
+    ("moments", "frozen", "survivors.json", lambda r: r.eliminate(1)),
+    ("moments", "frozen", "masked/user-02.h5", lambda r: r.eliminate(1)),
+    ("moments", "frozen", "shares/user-01/from-02.h5", lambda r: r.eliminate(1)),
+    ("sealed", "confirmed", "shares/user-01/from-02.h5.age", lambda r: r.eliminate(1)),
+    ("sealed", "offline", "shares/user-02/from-01.h5.age", lambda r: r.offline(1)),
+    ("sealed", "confirmed", "confirmed/user-02.json", lambda r: r.confirm(1)),
+    ("sealed", "confirmed", "confirmed/user-02.json", lambda r: r.eliminate(1)),
+    ("sealed", "confirmed", "../inputs/user-01.identity", lambda r: r.eliminate(1)),
+    ("sealed", "confirmed", "../inputs/recipients", lambda r: r.eliminate(1, "--recipients", r.recipients)),
+    ("moments", "answered", "elimination/user-01.h5", lambda r: r.eliminate(1)),
+    ("spare", "answered", "elimination/user-01.h5", lambda r: r.eliminate(1, "--fallback")),
+    ("moments", "answered", "elimination/user-02.h5", lambda r: r.decode()),
+    ("moments", "answered", ".lock", lambda r: r.decode()),
+    ("moments", "decoded", "aggregate.h5", lambda r: r.decode()),
+    ("moments", "decoded", "survivors.json", lambda r: ("forget", r.folder, "--user", 1)),
+]
 
 
-@pytest.mark.parametrize("make", [_a_pipe, _zeros, _one_long_line])
-def test_what_is_no_sealed_share_is_refused_at_once(sealed: Bench, make: Callable[[Path], None]) -> None:
-    state = sealed.at("frozen")
-    target = state.folder / "shares" / "user-01" / "from-02.h5.age"
-    target.unlink()
-    make(target)
-    with bounded_memory(LITTLE) as grown:
-        assert judged(*state.eliminate(1)).code in (65, 66)
-        assert not grown()
+@pytest.mark.parametrize(("recipe", "stage", "name", "command"), PLACES, ids=[" ".join(p[:3]) for p in PLACES])
+def test_anything_anywhere(
+    benches: Benches, recipe: str, stage: str, name: str, command: Callable[[TrialRound], Command]
+) -> None:
+    """Whoever reads it is done at once, in little memory, and leaves nothing behind."""
+    for what, make in THINGS.items():
+        if what == "two terabytes that it claims" and not name.endswith(".h5"):
+            continue
+        state = benches[recipe].at(stage)
+        target = own_copy(state.folder / name)
+        content, mode = target.read_bytes(), target.stat().st_mode
+        make(target)
+        try:
+            with bounded_memory(LITTLE) as grown:
+                judged(*command(state))
+                judged("status", state.folder)
+                if target.suffix in (".h5", ".json"):
+                    judged("inspect", target)
+                assert not grown(), what
+            assert leftovers(state.folder) == []
+        finally:
+            if name.startswith("../"):
+                shutil.rmtree(target) if target.is_dir() else target.unlink()
+                target.with_name("pipe").unlink(missing_ok=True)
+                target.write_bytes(content)
+                target.chmod(mode)
+
+
+# --- links and folders of somebody else -------------------------------------------------------------------------------
+
+
+def planting(number: int, when: str, target: Path, marks: Path, uid: int | None) -> Callable[[], None]:
+    """A link to `target` in the place of the `number`-th temporary file, before it is made or just afterwards.
+
+    `marks` then says whether that could be done.
+    """
+
+    def plant(path: Path) -> None:
+        if uid is not None:
+            os.setuid(uid)
+        if when == "after":
+            path.unlink()
+        path.symlink_to(target)
+
+    def hook() -> None:
+        original, count = os.open, 0
+
+        def opening(path: str | Path, flags: int, mode: int = 0o777, **how: object) -> int:
+            nonlocal count
+            strikes = bool(flags & os.O_EXCL) and str(path).endswith(".tmp")
+            count += strikes
+            fd = None if strikes and count == number and when == "before" else original(path, flags, mode, **how)
+            if strikes and count == number:
+                marks.write_text("tried" if waited(forked(lambda: plant(Path(path)), silent=True)) else "struck")
+            return original(path, flags, mode, **how) if fd is None else fd
+
+        os.open = opening
+
+    return hook
+
+
+@pytest.mark.parametrize(
+    "uid", [None, pytest.param(NOBODY, marks=pytest.mark.skipif(not is_root(), reason="not root"))]
+)
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize(
+    ("recipe", "name"),
+    [("moments", "offline"), ("sealed", "offline"), ("residual", "mask"), ("moments", "freeze"), ("sealed", "confirm"),
+     ("residual", "eliminate"), ("residual", "settle"), ("moments", "decode"), ("residual", "forget")],
+)  # fmt: skip
+def test_nothing_is_written_through_a_planted_link(
+    benches: Benches, recipe: str, name: str, when: str, uid: int | None
+) -> None:
+    """By the same user, or by another one where that may write: no byte goes to its file, and the step says so."""
+    step = Step(benches[recipe], name)
+    struck = 0
+    for number in range(1, 20):
+        state = step.start()
+        target, marks = state.folder.with_name("theirs"), state.folder.with_name("marks")
+        if uid is not None:
+            for folder in (state.folder, *(p for p in state.folder.rglob("*") if p.is_dir())):
+                folder.chmod(0o777)
+        target.write_bytes(b"")
+        target.chmod(0o666)
+        marks.unlink(missing_ok=True)
+        result = as_child(*step.command, before=planting(number, when, target, marks, uid))
+        assert target.read_bytes() == b"", number
+        assert leftovers(state.folder) == []
+        if not marks.exists():  # there are no more temporary files
+            break
+        hit = marks.read_text() == "struck"
+        struck += hit
+        assert result.code == ((77 if when == "after" else 73) if hit else 0), (number, result)
+        check_whole(state.folder)
+        step.again(state)
+    assert number > 1
+    closed = recipe == "sealed" or name in ("offline", "forget")  # where nobody else can put a link
+    assert struck >= (uid is None or not closed)
+    step.finish(state)
+
+
+@pytest.mark.skipif(not is_root(), reason="only root can give folders away")
+@pytest.mark.parametrize(
+    ("recipe", "place", "mode"),
+    [
+        ("moments", "shares/user-02", 0o777),
+        ("moments", "shares/user-02", 0o700),
+        ("moments", "secrets", 0o777),
+        ("sealed", "secrets", 0o777),  # sealed shares may lie anywhere
+    ],
+)
+def test_no_secret_goes_into_the_folder_of_somebody_else(benches: Benches, recipe: str, place: str, mode: int) -> None:
+    state = benches[recipe].at("init")
+    folder = state.folder / place
+    folder.mkdir(parents=True)
+    os.chown(folder, NOBODY, NOBODY)
+    folder.chmod(mode)
+    result = judged(*state.offline(1))
+    assert result.code == 77, result
+    assert "belongs to somebody else" in result.err
+    assert list(folder.iterdir()) == []
+    assert not list(state.folder.rglob("from-*"))
+    os.chown(folder, os.geteuid(), -1)
+    assert judged(*state.offline(1)).code == 0
+    assert folder.stat().st_mode & 0o777 == 0o700

@@ -97,13 +97,16 @@ def test_all_users_in_parallel() -> None:
 
 
 def test_everything_at_once_again_and_again(bench: Bench) -> None:
-    """All commands of a round at the same time, until it is done: whoever comes too early is told so."""
+    """All commands of a round at the same time, until it is done: whoever comes too early is told so.
+
+    Only masking waits until all have shared: an X says for ever whose shares its user had.
+    """
     state = bench.at("init")
     commands = [c for c in state.left("init") if c[0] not in ("freeze", "forget")]
     commands.append(state.freeze("--only", "1,2,3,4"))
-    for _ in range(4):
-        codes = at_once(*commands)
-        assert set(codes) <= {0, 66, 69, 75}, dict(zip(map(str, commands), codes, strict=True))
+    for turn in range(4):
+        codes = at_once(*(c for c in commands if turn or c[0] != "mask"))
+        assert set(codes) <= {0, 66, 69, 75}, codes
         assert leftovers(state.folder) == []
         if not any(codes):
             break

@@ -23,6 +23,51 @@ _LONGEST = 400  # characters of a reason; a hostile file could have it quote a l
 
 Arguments = ParamSpec("Arguments")
 
+_FINDS_FAULTS = "which can find faults but proves no secrecy"
+_ESTABLISHES = {
+    "parameters admissible": "The numbers in session.json allow a round that is secret and that can be decoded.",
+    "points distinct": "No two evaluation points are equal, so that every share and every answer counts.",
+    "schema": "Each file has exactly the form that the file format prescribes.",
+    "no public seed": "The round was not drawn from a seed that everybody knows, with which anybody could unmask it.",
+    "permissions": "By their modes, no secret is open to other accounts, and no file can be changed by everybody.",
+    "only files of the round": "Nothing in the folders pretends to be a file of this round.",
+    "survivors of this round, from its freezer": "survivors.json is of this session, and names enough users and a "
+    "freezer who may fix them; if the round has keys, the freezer signed it.",
+    "digest": "No file was damaged by accident since it was written (against forgery there are signatures).",
+    "session and user": "Each file says that it is of this session and of the user in its name.",
+    "session, user and signature": "Each file is of this session, and the user in its name signed it.",
+    "X of the right size, indices and values allowed": "Each X has the size that it must have, and only entries that "
+    "an honest user can send.",
+    "one survivor set, one set of X": "Every X is the one that survivors.json names, and every Y answers this one "
+    "survivors.json; answers for two survivor sets could reveal gradients.",
+    "enough survivors hold all shares": "Enough survivors to decode the sum said that they hold all survivors' shares.",
+    "masked value uniform": f"The masked values look as random as masks make them, {_FINDS_FAULTS}.",
+    "shift uniform": f"The shifts, which hide the chosen coordinates, look random, {_FINDS_FAULTS}.",
+    "permuted index uniform": f"The permuted indices, which hide the chosen ones, look random, {_FINDS_FAULTS}.",
+    "ranges": "Every number in each file is within the limits that the round sets for it.",
+    "Y on one polynomial (Reed-Solomon)": "More users answered than are needed, and all answers agree.",
+    "confirmations of survivors.json": "So many users signed this survivors.json that no other one can have as many, "
+    "unless more than T users cheat.",
+    "aggregate recomputed": "The sum in aggregate.h5 is the one that the available answers decode to.",
+    "sums within the clip": "No coordinate of the sum is larger than honest users can make it.",
+    "rates against the theorem": "The size of what users sent, beside the paper's theorem: a matter of cost only.",
+    "ledgers": "What each user noted that it sent agrees with the files of the round.",
+    "masks and places fit X": "With its masks taken off, each X is an input that an honest user can have.",
+    "sealed shares open, signed and whole": "Each sealed share opens with its receiver's key, is whole, and is signed "
+    "by its sender.",
+    "shares interpolate to selectors": "The shares of each user fit together, and hold what an honest user shares.",
+    "Y recomputed": "Each answer is exactly what the X and the shares of its user give.",
+    "aggregate is the sum of the inputs": "The sum in aggregate.h5 is exactly the sum of what the survivors masked.",
+    "everything else": "Nothing else can be checked without a sound session.json.",
+}
+
+
+def establishes(point: str) -> str:
+    """What it means that a point passes, in a sentence; nothing for a point that is not known."""
+    if point.removesuffix(" in one X") != point:
+        return "The same for the X of each user by itself."
+    return _ESTABLISHES.get(point, "")
+
 
 @dataclass(frozen=True)
 class Finding:

@@ -6,8 +6,10 @@ The page needs nothing from elsewhere and no scripts; its figures are SVG. Only 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
 from html import escape
 
 from ..protocol.constructions import construction
@@ -15,14 +17,27 @@ from ..protocol.rates import theorem_r1, theorem_r2
 from ..storage import aggregate, masked, survivors
 from ..storage.answer import opened_answer
 from ..storage.artifacts import opened
+from ..storage.session import Session
 from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
-from .evidence import Finding, Verdict
+from .evidence import Finding, Verdict, establishes
 from .uniformity import LEAST_EXPECTED, Law, histogram, laws
 
 _LISTED = 12  # names in a line
 _FEW = 2  # passes of one point that are worth a line each
 _FIGURE_BINS = 32
+_LINE = 20  # pixels from one line of text in a figure to the next
+_LABELS = {
+    "users": "users (N)",
+    "survivors": "survivors needed (U)",
+    "colluders": "colluders tolerated (T)",
+    "blocks": "blocks (D)",
+    "top_k": "entries to send (K)",
+    "length": "coordinates (L)",
+    "field": "field size (q)",
+    "picks": "picks of a bucket (P)",
+    "buckets": "buckets (B)",
+}
 
 
 def condensed(findings: Sequence[Finding], *, everything: bool = False) -> list[tuple[str, Verdict, str, str]]:
@@ -52,27 +67,30 @@ def summary(findings: Sequence[Finding]) -> str:
     return f"{fail} FAILED, {rest}" if fail else f"nothing failed: {rest}"
 
 
-def page(space: Workspace, findings: Sequence[Finding]) -> bytes:
-    """The whole page."""
+def page(
+    space: Workspace, findings: Sequence[Finding], *, program: str = "topk-secagg", at: datetime | None = None
+) -> bytes:
+    """The whole page, made by `program` (a name and a version) at this time."""
+    here = (".", str(space.root))
+    findings = [replace(f, subject="the round's folder") if f.subject in here else f for f in findings]
     bad = any(f.verdict == "fail" for f in findings)
-    parts = [f'<p class="banner {"fail" if bad else "pass"}">{escape(summary(findings))}</p>']
-    session, figures = None, list[str]()
-    with suppress(Exception):  # the findings say what is wrong with it
+    parts = [f'<p class="banner {"fail" if bad else "pass"}">{escape(summary(findings))}</p>', _tag("p", _INTRODUCTION)]
+    made = f"{(at or datetime.now(UTC)).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, by {program}"
+    session, u1 = None, None
+    with suppress(Exception):  # the findings say what is wrong with them
         session = space.session
+        u1 = survivors.read(space)
+    if session and session.insecure:
+        parts.append('<p class="banner fail">INSECURE: drawn from a public seed, nothing in it is secret</p>')
+    no = "not available, or not sound"
+    names = {"session": session.id if session else no, "SHA-256 of survivors.json": u1.digest if u1 else no}
+    parts.append(_facts({"date": made, **names}, "long"))
     if session:
-        if session.insecure:
-            parts.append('<p class="banner fail">INSECURE: drawn from a public seed, nothing in it is secret</p>')
-        parts.append(f"<p>session <code>{session.id}</code></p>")
-        facts = {
-            **session.parameters.as_dict(),
-            "shares": "sealed" if session.recipients else "plain",
-            "freezer": "any user" if session.confirm else session.freezer,
-            "confirmations": session.confirmations,
-        }
-        parts.append(_tag("dl", "".join(_tag("div", _tag("dt", k) + _tag("dd", str(v))) for k, v in facts.items())))
-        figures = _figures(space)
+        parts += [_tag("h2", "Parameters"), _parameters(session)]
+        parts += [_tag("h2", "Survivors and their weights"), _weights(session, u1)]
     parts += [_tag("h2", "Verdicts"), _verdicts(findings)]
-    parts += [_tag("h2", "Figures"), f'<div class="figures">{"".join(figures)}</div>'] if figures else []
+    if session:
+        parts += [_tag("h2", "Figures"), _tag("div", "".join(_figures(space, u1)), "figures")]
     parts += [_tag("h2", "Everything that was checked"), _passes(findings)]
     name = escape(space.root.absolute().name)
     head = f'<meta charset="utf-8"/><meta name="viewport" content="width=device-width"/>{_POLICY}'
@@ -86,20 +104,52 @@ def _tag(name: str, content: str, kind: str = "") -> str:
     return f"<{name}{f' class={kind!r}' if kind else ''}>{content}</{name}>"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    top = "".join(_tag("th", escape(cell)) for cell in head)
-    body = "".join(_tag("tr", "".join(row)) for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+def _facts(facts: Mapping[str, object], kind: str = "") -> str:
+    texts = {k: f"{v:,}" if isinstance(v, int) else str(v) for k, v in facts.items()}
+    rows = (_tag("dt", escape(k)) + _tag("dd", escape(v)) for k, v in texts.items())
+    return _tag("dl", "".join(_tag("div", row) for row in rows), kind)
+
+
+def _parameters(session: Session) -> str:
+    facts = {
+        **session.parameters.as_dict(),
+        "shares": "sealed" if session.recipients else "plain",
+        "freezer": "any user" if session.confirm else f"user {session.freezer}",
+        "confirmations needed": session.confirmations,
+    }
+    # 0 is a choice for spare answers only; elsewhere it says that this round has no such thing
+    shown = {k: v for k, v in facts.items() if v or (k, v) == ("spare", 0)}
+    return _facts({_LABELS.get(k, k.replace("_", " ")): v for k, v in shown.items()})
+
+
+def _weights(session: Session, u1: Survivors | None) -> str:
+    if u1 is None:
+        return _tag("p", "There is no survivors.json yet, or it is not sound.")
+    users, total = session.parameters.users, math.fsum(u1.weights.values())
+    note = f"{len(u1.users)} of {users} users are in the sum, each gradient times its user's weight."
+    rows = (_tag("li", f"user {n}: <b>{str(u1.weights[n]).removesuffix('.0')}</b>") for n in u1.users)
+    return _tag("p", f"{note} The weights add up to {total:.15g}.") + _tag("ul", "".join(rows))
+
+
+def _row(verdict: str, *cells: str) -> str:
+    first = _tag("td", verdict, verdict.replace(" ", "-"))
+    return _tag("tr", first + "".join(_tag("td", escape(cell)) for cell in cells))
+
+
+def _table(head: Sequence[str], rows: Iterable[str], kind: str) -> str:
+    top = "".join(_tag("th", cell) for cell in head)
+    return _tag("table", f"<thead><tr>{top}</tr></thead><tbody>{''.join(rows)}</tbody>", kind)
 
 
 def _verdicts(findings: Sequence[Finding]) -> str:
     """What failed, then what could not be checked, then how much passed, point by point."""
-    rows = []
+    rows, told = [], set[str]()
     for verdict in ("fail", "not checkable", "pass"):
         for row in (row for row in condensed(findings) if row[1] == verdict):
-            cells = (_tag("td", escape(cell)) for cell in (row[0], *row[2:]))
-            rows.append([_tag("td", verdict, verdict.replace(" ", "-")), *cells])
-    return _table(("verdict", "point", "on", "why"), rows)
+            meaning = "" if row[0] in told else establishes(row[0])
+            told.add(row[0])
+            rows.append(_row(verdict, row[0], *row[2:], meaning))
+    return _table(("verdict", "check", "on", "result", "what a pass establishes"), rows, "points")
 
 
 def _passes(findings: Sequence[Finding]) -> str:
@@ -107,28 +157,18 @@ def _passes(findings: Sequence[Finding]) -> str:
     result = []
     for point in dict.fromkeys(f.point for f in findings):
         own = [f for f in findings if f.point == point]
-        rows = [
-            [
-                _tag("td", f.verdict, f.verdict.replace(" ", "-")),
-                _tag("td", escape(f.subject)),
-                _tag("td", escape(f.why)),
-            ]
-            for f in own
-        ]
+        rows = [_row(f.verdict, f.subject, f.why) for f in own]
         title = _tag("summary", f"{escape(point)} ({len(own)})")
-        result.append(_tag("details", title + _table(("verdict", "on", "why"), rows)))
+        result.append(_tag("details", title + _table(("verdict", "on", "result"), rows, "all")))
     return "".join(result)
 
 
-def _figures(space: Workspace) -> list[str]:
+def _figures(space: Workspace, u1: Survivors | None) -> list[str]:
     """Histograms of X, bytes of each phase, and who dropped out: from what is sound among the files."""
     x = {}
     for n in space.users():
         with suppress(Exception):  # the findings say what is wrong with a file
             x[n] = masked.read(space.session, space.masked_path(n), n).masked
-    u1 = None
-    with suppress(Exception):
-        u1 = survivors.read(space)
     answers = {n: size for n in space.present("elimination") if (size := _answer_bytes(space, n, u1))}
     figures = [_bars(law) for law in laws(space.session.parameters, list(x.values()))] if x else []
     return [*figures, _bytes(space, bool(x), answers), _grid(space, set(x), u1, set(answers))]
@@ -143,43 +183,44 @@ def _answer_bytes(space: Workspace, n: int, u1: Survivors | None) -> int:
     return 0
 
 
-def _figure(title: str, note: str, width: int, height: int, content: str) -> str:
+def _figure(title: str, note: str, height: float, content: Iterable[str]) -> str:
+    """A drawing as wide as there is room: x is in per cent, y in pixels, so that no text is ever scaled."""
     caption = f"<figcaption><b>{escape(title)}</b><br/>{escape(note)}</figcaption>"
-    box = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
-    drawn = f'<svg {box} role="img" aria-label="{escape(title)}">{content}</svg>'
-    return f'<figure>{caption}<div class="scroll">{drawn}</div></figure>'
+    drawn = f'<svg width="100%" height="{height}" role="img" aria-label="{escape(title)}">{"".join(content)}</svg>'
+    return _tag("figure", caption + _tag("div", drawn))
 
 
 def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+    return f'<text x="{x:.2f}%" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
 def _rect(x: float, y: float, width: float, height: float, kind: str, title: str) -> str:
-    shape = f'x="{x:.1f}" y="{y:.1f}" width="{max(width, 0):.1f}" height="{max(height, 0):.1f}"'
+    shape = f'x="{x:.2f}%" y="{y:.1f}" width="{max(width, 0):.2f}%" height="{max(height, 0):.1f}"'
     return f'<rect {shape} class="{kind}"><title>{escape(title)}</title></rect>'
 
 
 def _bars(law: Law) -> str:
-    """A histogram with the level that is expected."""
-    parts, bound = law.parts, law.bound
-    count = sum(part.size for part in parts)
-    bins = max(1, min(_FIGURE_BINS, bound, count // LEAST_EXPECTED))
-    observed, expected = histogram(parts, bound, bins)
-    width, height, left, bottom = 520, 220, 44, 24
-    top = max(*observed, *expected) * 1.05
-    step, unit = (width - left - 8) / bins, (height - bottom - 8) / top
+    """A histogram whose bins all cover as many values, with the level that is expected."""
+    count, height = sum(part.size for part in law.parts), 180
+    most = max(1, min(_FIGURE_BINS, law.bound, count // LEAST_EXPECTED))
+    bins = min(range(most, most // 2, -1), key=lambda b: law.bound % b)  # so that few values are left over
+    width, left = divmod(law.bound, bins)
+    observed, _ = histogram(law.parts, bins * width, bins)
+    expected = count * width / law.bound
+    step, unit = 100 / bins, height / (max(*observed, expected) * 1.05)
     drawn = []
-    for b, (o, e) in enumerate(zip(observed, expected, strict=True)):
-        x, base = left + b * step, height - bottom
-        drawn.append(_rect(x + 0.5, base - o * unit, step - 1, o * unit, "bar", f"{o}, expected {e:.1f}"))
-        y = base - e * unit
-        drawn.append(f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{x + step:.1f}" y2="{y:.1f}" class="level"/>')
-    drawn.append(f'<path d="M{left} 8V{height - bottom}H{width - 8}" class="axis"/>')
-    drawn += [_text(left - 6, height - bottom, "0", "end"), _text(left - 6, 18, f"{top:.0f}", "end")]
-    last = law.low + bound - 1
-    drawn += [_text(left, height - 8, f"{law.low}"), _text(width - 8, height - 8, f"{last:,}", "end")]
-    note = f"{count:,} in {bins} ranges from {law.low} to {last:,}; the line is what uniform ones would give"
-    return _figure(f"{law.name.capitalize()} in the X of {len(parts)} users", note, width, height, "".join(drawn))
+    for b, found in enumerate(observed):
+        low = law.low + b * width
+        title = f"{low:,} to {low + width - 1:,}: {found}, expected {expected:.1f}"
+        drawn.append(_rect(b * step, height - found * unit, step, found * unit, "bar", title))
+    for y, kind in ((height, "axis"), (height - expected * unit, "level")):
+        drawn.append(f'<line x1="0" y1="{y:.1f}" x2="100%" y2="{y:.1f}" class="{kind}"/>')
+    drawn.append(_text(0, height + _LINE, f"{law.low:,}"))
+    drawn.append(_text(100, height + _LINE, f"{law.low + bins * width - 1:,}", "end"))
+    note = f"{count:,} entries in {bins} bins, and every bin covers {width:,} possible value{'s' * (width > 1)}"
+    note += f" (the last {left:,} are not drawn)" if left else ""
+    note += f". Bars: {min(observed)} to {max(observed)} in a bin. Line: {expected:.1f}, expected of uniform entries."
+    return _figure(f"{law.name.capitalize()} in the X of {len(law.parts)} users", note, height + 28, drawn)
 
 
 def _bytes(space: Workspace, has_x: bool, answers: dict[int, int]) -> str:
@@ -187,23 +228,22 @@ def _bytes(space: Workspace, has_x: bool, answers: dict[int, int]) -> str:
     p = space.session.parameters
     c, sent = construction(p), [_share_bytes(space, n) for n in space.users()]
     theorem = (theorem_r1(p) * p.length * math.log2(p.field) / 8, theorem_r2(p) * p.length * p.symbol_bytes)
-    offline = f"offline: {' and '.join(c.share_names)} for all users"
     phases = [
-        (offline, max(sent), float(p.users * c.share_bytes), p.construction),
-        ("X", c.masked_bytes if has_x else 0, theorem[0], "Theorem 1"),
-        ("Y", max(answers.values(), default=0), theorem[1], "Theorem 1"),
+        ("shares for all users, before X", max(sent), float(p.users * c.share_bytes), f"{p.construction} needs"),
+        ("masked gradient, X", c.masked_bytes if has_x else 0, theorem[0], "Theorem 1"),
+        ("answer, Y", max(answers.values(), default=0), theorem[1], "Theorem 1"),
     ]
-    drawn, width = [], 520
-    for i, (name, measured, theory, whose) in enumerate(phases):
-        at, largest = 16 + i * 72, max(measured, theory)
-        drawn.append(_text(0, at, name))
-        for row, (value, kind, label) in enumerate(((measured, "bar", "measured"), (theory, "other", whose))):
-            long = value / largest * (width - 240)
-            text = f"{label}: {value:,.0f} B" if value else f"{label}: not available"
-            drawn.append(_rect(0, at + 8 + row * 22, long, 16, kind, text))
-            drawn.append(_text(long + 6, at + 20 + row * 22, text))
-    note = "largest among the users whose files are available; each pair of bars has its own scale"
-    return _figure("What a user sends in each phase", note, width, 220, "".join(drawn))
+    drawn, y = [], 0.0
+    for name, measured, theory, whose in phases:
+        drawn.append(_text(0, y + 15, name))
+        for value, kind, label in ((measured, "bar", "measured"), (theory, "other", whose)):
+            text = f"{label}: {value:,.0f} bytes" if value else f"{label}: not available"
+            drawn.append(_text(4, y + 15 + _LINE, text))
+            drawn.append(_rect(4, y + 20 + _LINE, 96 * value / max(measured, theory), 8, kind, text))
+            y += 32
+        y += 32
+    note = "The most that a user sent, as far as files are available. Each pair of bars has its own scale."
+    return _figure("What a user sends in each phase", note, y, drawn)
 
 
 def _share_bytes(space: Workspace, sender: int) -> int:
@@ -220,54 +260,59 @@ def _grid(space: Workspace, sent: set[int], u1: Survivors | None, answered: set[
     with suppress(Exception), opened(space.aggregate_path, aggregate.KIND) as artifact:
         total = aggregate.parsed(space, artifact)
         used, wrong = set(total.answering), set(total.corrected)
-    rows = [("sent X", sent), ("survivor, U1", set(u1.users) if u1 else set())]
+    columns = [("sent X", sent), ("frozen", set(u1.users) if u1 else set())]
     if space.session.confirm:
-        rows.append(("confirmed", set(survivors.confirmed_by(space, u1.digest if u1 else "", space.users()))))
-    rows += [("answered, Y", answered), ("in the decoding", used)]
-    cell, left, users = 26, 120, space.users()
-    drawn = [_text(left + (n - 0.5) * cell, 14, str(n), "middle") for n in users]
-    for r, (name, there) in enumerate(rows):
-        drawn.append(_text(0, 22 + (r + 0.65) * cell, name))
-        for n in users:
-            bad = r == len(rows) - 1 and n in wrong
+        columns.append(("signed", set(survivors.confirmed_by(space, u1.digest if u1 else "", space.users()))))
+    columns += [("sent Y", answered), ("used", used)]
+    step, drawn = 100 / (len(columns) + 1), [_text(0, 15, "user")]
+    drawn += [_text((c + 1.5) * step, 15, name, "middle") for c, (name, _) in enumerate(columns)]
+    for row, n in enumerate(space.users(), 1):
+        drawn.append(_text(0, row * 24 + 16, str(n)))
+        for c, (name, there) in enumerate(columns, 1):
+            bad = name == "used" and n in wrong
             kind, sign = ("wrong", "✗") if bad else ("yes", "✓") if n in there else ("no", "–")
-            x, y = left + (n - 1) * cell, 22 + r * cell
-            drawn.append(_rect(x + 1, y + 1, cell - 2, cell - 2, kind, f"user {n}: {name}: {sign}"))
-            drawn.append(_text(x + cell / 2, y + cell * 0.68, sign, "middle"))
-    note = "✓ sound file, or named there; – dropped out, or not available; ✗ answered wrongly and was left out"
-    width = max(520, left + len(users) * cell)
-    return _figure("Who dropped out", note, width, 30 + len(rows) * cell, "".join(drawn))
+            drawn.append(_rect(c * step, row * 24, step, 24, kind, f"user {n}, {name}: {sign}"))
+            drawn.append(_text((c + 0.5) * step, row * 24 + 17, sign, "middle"))
+    note = "✓ a sound file is there; – there is none: the user dropped out, or the file is not available. "
+    note += "Frozen: named in survivors.json. Used: its answer was decoded; ✗ it was wrong and was left out."
+    return _figure("Who dropped out", note, (len(space.users()) + 1) * 24 + 4, drawn)
 
 
 _POLICY = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\"/>"
+_INTRODUCTION = """The files of one round of secure aggregation were checked point by point. <b>pass</b>: the check was
+made, and it holds. <b>fail</b>: it was made, and it does not hold. <b>not checkable</b>: it needs files that are not
+available. X is the masked gradient that a user sends, and Y its answer once the survivors are fixed. This page shows
+public values only."""
 _STYLE = """
-:root { color-scheme: light dark; --fg: #1c2430; --dim: #5b6675; --bg: #fff; --line: #d5dbe3;
-  --panel: #f5f7fa; --pass: #176f3d; --fail: #b3261e; --open: #8a5a00; --bar: #3b6fb5; --other: #a9b8cc;
-  --level: #c2410c; }
-@media (prefers-color-scheme: dark) { :root { --fg: #e3e8ef; --dim: #9aa7b8; --bg: #14181e;
-  --line: #303945; --panel: #1c222b; --pass: #5cc98a; --fail: #ff8a80; --open: #f0b429; --bar: #6ea3ea;
-  --other: #56657a; --level: #fb923c; } }
-body { margin: 0; background: var(--bg); color: var(--fg); font: 15px/1.5 system-ui, sans-serif; }
-main { max-width: 1120px; margin: 0 auto; padding: 1.5rem; }
-h1 { font-size: 1.6rem; margin: 0 0 .8rem; } h2 { font-size: 1.15rem; margin: 2rem 0 .6rem; }
-code { font-size: .85rem; overflow-wrap: anywhere; }
+:root { color-scheme: light dark; --fg: #1c2430; --dim: #556070; --bg: #fff; --line: #d5dbe3; --panel: #f5f7fa;
+  --pass: #176f3d; --fail: #b3261e; --open: #8a5a00; --bar: #3b6fb5; --other: #a9b8cc; --level: #c2410c; }
+@media (prefers-color-scheme: dark) { :root { --fg: #e3e8ef; --dim: #9aa7b8; --bg: #14181e; --line: #303945;
+  --panel: #1c222b; --pass: #5cc98a; --fail: #ff8a80; --open: #f0b429; --bar: #6ea3ea; --other: #56657a;
+  --level: #fb923c; } }
+body { margin: 0; background: var(--bg); color: var(--fg); font: 16px/1.5 system-ui, sans-serif; }
+main { max-width: 1120px; margin: 0 auto; padding: 1.5rem 1rem; overflow-wrap: anywhere; }
+h1 { font-size: 1.6rem; margin: 0 0 .8rem; } h2 { font-size: 1.2rem; margin: 2rem 0 .6rem; }
 .banner { border-left: 5px solid; padding: .6rem .9rem; background: var(--panel); font-weight: 600; }
 .pass { color: var(--pass); } .fail { color: var(--fail); } .not-checkable { color: var(--open); }
-dl { display: flex; flex-wrap: wrap; gap: .4rem 1.6rem; margin: 0; }
-dt { color: var(--dim); font-size: .8rem; } dd { margin: 0; } .scroll { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; table-layout: fixed; font-size: .88rem; }
-th, td { text-align: left; padding: .35rem .8rem .35rem 0; border-bottom: 1px solid var(--line);
-  vertical-align: top; overflow-wrap: anywhere; }
-th { color: var(--dim); font-weight: 500; } th:first-child { width: 7rem; }
-th:last-child { width: 40%; } td:first-child { white-space: nowrap; font-weight: 600; }
+dl { display: grid; gap: .5rem 1.2rem; margin: 0; grid-template-columns: repeat(auto-fill, minmax(10rem, 1fr)); }
+dl.long { grid-template-columns: 1fr; } dt { color: var(--dim); font-size: .9rem; } dd { margin: 0; }
+ul { list-style: none; display: flex; flex-wrap: wrap; gap: .3rem 1.4rem; margin: 0; padding: 0; }
+table, tbody { display: block; font-size: .95rem; } thead { display: none; } td:empty { display: none; }
+tr { display: grid; grid-template-columns: auto 1fr; gap: .1rem .8rem; padding: .5rem 0;
+  border-bottom: 1px solid var(--line); }
+th, td { padding: 0; text-align: left; } th { color: var(--dim); font-weight: 400; }
+td:first-child, .points td:nth-child(2) { font-weight: 600; } td:nth-child(n + 3) { grid-column: 1 / -1; }
+.points td:nth-child(5) { color: var(--dim); } .points td:is(:nth-child(3), :nth-child(4)) { order: 1; }
+@media (min-width: 760px) { thead { display: block; } tr { grid-template-columns: 8rem 1fr 2fr; }
+  :is(th, td):nth-child(n + 3) { grid-column: 3; } .points :is(th, td):nth-child(3) { grid-area: 2 / 2; }
+  .points :is(th, td):nth-child(4) { grid-area: 2 / 3; } .points :is(th, td):nth-child(5) { grid-area: 1 / 3; } }
 details { border-bottom: 1px solid var(--line); padding: .35rem 0; } summary { cursor: pointer; }
-.figures { display: grid; gap: 1.2rem;
-  grid-template-columns: repeat(auto-fit, minmax(min(100%, 500px), 1fr)); }
-figure { margin: 0; padding: .9rem; background: var(--panel); border-radius: 6px; min-width: 0; }
-figcaption { font-size: .85rem; color: var(--dim); margin-bottom: .6rem; }
-figcaption b { color: var(--fg); } svg { font-size: 12px; } svg text { fill: var(--fg); }
-.bar { fill: var(--bar); } .other { fill: var(--other); }
-.level { stroke: var(--level); stroke-width: 2; } .axis { stroke: var(--dim); fill: none; }
-.yes { fill: var(--pass); fill-opacity: .25; } .no { fill: none; stroke: var(--line); }
+.figures { display: grid; gap: 1.2rem; grid-template-columns: repeat(auto-fit, minmax(min(100%, 460px), 1fr)); }
+figure { margin: 0; padding: .8rem; background: var(--panel); border-radius: 6px; min-width: 0; }
+figure div { overflow: auto; max-height: 34rem; } @media print { figure div { max-height: none; } }
+figcaption { font-size: .9rem; color: var(--dim); margin-bottom: .6rem; } figcaption b { color: var(--fg); }
+svg { display: block; font-size: 14px; fill: var(--fg); } rect { stroke: var(--panel); stroke-width: 1.5; }
+.bar { fill: var(--bar); } .other { fill: var(--other); } .level { stroke: var(--level); stroke-width: 2; }
+.axis { stroke: var(--dim); } .yes { fill: var(--pass); fill-opacity: .25; } .no { fill: var(--bg); }
 .wrong { fill: var(--fail); fill-opacity: .35; }
 """

@@ -181,11 +181,12 @@ class _Look:
             return Next("offline", user) if self.survivors is None else Next("", user)
         if self.survivors is None:
             if ledger.masked is None:
-                return self._shares(_Lack(), user, self.space.users()).before("mask", user, possible=True)
-            if user == s.freezer or s.confirm:
+                enough = len(own.holds or []) >= s.parameters.survivors  # else nobody could answer for U users
+                return self._shares(_Lack(), user, self.space.users()).before("mask", user, possible=enough)
+            if user == s.freezer:
                 return self._freeze(user)
             survivors = _Lack([f"survivors.json of user {s.freezer}"], [self.space.survivors_path])
-            return survivors.before("eliminate", user)
+            return survivors.before("confirm" if s.confirm else "eliminate", user)
         if s.confirm and ledger.confirmed is None:  # those that dropped out count too
             return Next("confirm", user)
         if not own.survivor:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..errors import BadData, InputMissing, SecAggError
 from ..protocol.constructions import construction
+from ..protocol.parameters import Parameters
 from ..protocol.rates import measured_r1, measured_r2, theorem_r1, theorem_r2
 from ..storage import aggregate, answer, documents, masked, residual, secret, share, survivors
 from ..storage.artifacts import Artifact, opened
@@ -109,6 +110,8 @@ def _describe_artifact(artifact: Artifact, session: Session | None, *, reveal: b
     for name, value in artifact.attributes.items():
         if name not in ("format", "kind"):
             d.facts[name] = bool(value) if name == "insecure" else value
+    if session is not None and sum(x.size for x in artifact.datasets.values()) > _largest(d.kind, session.parameters):
+        raise artifact.bad("it is larger than any such file of this session")
     matches = artifact.digest() == artifact.attributes["sha256"]
     d.facts["digest"] = "matches" if matches else "DOES NOT MATCH"
     if not matches:
@@ -130,6 +133,21 @@ def _describe_artifact(artifact: Artifact, session: Session | None, *, reveal: b
         _add_rates(d, artifact, session)
     d.intact = not d.problems
     return d
+
+
+def _largest(kind: str, p: Parameters) -> int:
+    """The most bytes that the datasets of a file take in a session."""
+    if kind == answer.KIND.name:
+        return answer.largest_bytes(p)
+    if kind == aggregate.KIND.name:
+        return p.length * (4 + 4 + 8) + p.users * 3 * 4
+    shapes = {
+        secret.KIND.name: secret.shapes(p),
+        share.KIND.name: share.shapes(p),
+        masked.KIND.name: masked.shapes(p),
+        residual.KIND.name: residual.shapes(p.length),
+    }[kind]
+    return sum(np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in shapes.values())
 
 
 def _values(artifact: Artifact, name: str) -> dict[str, Any]:

@@ -76,6 +76,7 @@ def parsed(space: Workspace, artifact: Artifact) -> Aggregate:
     for name, d in artifact.datasets.items():
         if len(d.shape) != 1 or d.shape[0] > (p.users if name in _USERS else p.length):
             raise artifact.bad(f"its {name} is too large")
+    artifact.verify()
     content = {name: artifact.read(name) for name in artifact.datasets}
     index, value, real = content["index"].astype(np.int64), content["value"], content["real"]
     if not index.size == value.size == real.size:

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..algebra.field import Symbols, stored_type
 from ..errors import BadData, InputMissing
+from ..protocol.constructions import construction
 from ..protocol.elimination import answer_shape
 from ..protocol.messages import AnswerBlock, AnswerShape
 from ..protocol.parameters import Parameters
@@ -105,8 +106,7 @@ def opened_answer(space: Workspace, user: int, survivors: Survivors) -> Iterator
             raise artifact.bad(f"it packs {artifact.attributes['blocks']} blocks, which this round does not")
         artifact.expect_shapes(shapes(p, shape))
         answer = AnswerFile(p, artifact)
-        if artifact.digest(answer.check) != artifact.attributes["sha256"]:
-            raise artifact.bad("its content does not match its digest: the file is damaged")
+        artifact.verify(answer.check)
         artifact.expect(s.header(user), s.recipient(user))
         yield answer
 
@@ -115,13 +115,14 @@ def answered_before(space: Workspace, user: int) -> str | None:
     """The digest of the survivors.json that this user's Y in the round answers."""
     s = space.session
     with suppress(InputMissing, BadData), opened(space.answer_path(user), KIND, verify=False) as artifact:
-        largest = max(
-            shape.groups * shape.width
-            for count in range(s.parameters.survivors, s.parameters.users + 1)
-            for shape in [answer_shape(s.parameters, count, fallback=True)]
-        )
-        fits = artifact.datasets["y"].size <= largest * s.parameters.symbol_bytes
-        if fits and artifact.digest() == artifact.attributes["sha256"]:
+        if artifact.datasets["y"].size <= largest_bytes(s.parameters):
+            artifact.verify()
             artifact.expect(s.header(user), s.recipient(user))
             return str(artifact.attributes["survivors"])
     return None
+
+
+def largest_bytes(p: Parameters) -> int:
+    """The most that Y takes, whoever survives."""
+    c = construction(p)
+    return max(c.answer_bytes(count, fallback=True) for count in range(p.survivors, p.users + 1))

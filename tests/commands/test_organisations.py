@@ -1,0 +1,150 @@
+"""Four organisations in four folders with keys of their own, each with the script that the documents recommend, and a
+store in the middle that has public files and sealed shares only."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from rounds import ROOT, SCRIPT, Recipe, Round, call, contents, must
+
+WORKFLOWS = ROOT / "workflows"
+FOUR = Recipe("organisations", users=4, survivors=3, sealed=True, confirm=True, masking=(1, 2, 3), answering=(1, 2, 3))
+COPY = """#!/bin/sh
+# push and pull with nothing but cp: for machines without rsync
+set -eu
+cd "$ROUND"
+if [ "$1" = push ]; then
+  while read -r name; do mkdir -p "$STORE/$(dirname "$name")"; cp "$name" "$STORE/$name.part"; mv "$STORE/$name.part" "$STORE/$name"; done
+else
+  cd "$STORE"; own=$(printf 'user-%02d' "$NUMBER")
+  for name in session.json survivors.json masked/*.h5 confirmed/*.json elimination/*.h5 "shares/$own"/*.age; do
+    case $name in */$own.*) continue ;; esac
+    if [ -e "$name" ]; then mkdir -p "$ROUND/$(dirname "$name")"; cp "$name" "$ROUND/$name.part"; mv "$ROUND/$name.part" "$ROUND/$name"; fi
+  done
+fi
+"""  # noqa: E501
+
+
+class Organisations:
+    """The machines of the organisations, and the store."""
+
+    def __init__(self, base: Path) -> None:
+        self.base, self.store = base, base / "store"
+        self.round = Round(FOUR, self.store, base / "inputs").prepare()
+        must(*self.round.init())
+        self.sync = WORKFLOWS / "sync-rsync.sh"
+        if shutil.which("rsync") is None:
+            self.sync = base / "sync.sh"
+            self.sync.write_text(COPY)
+            self.sync.chmod(0o755)
+
+    def machine(self, user: int) -> Round:
+        return self.round.elsewhere(self.base / f"machine-{user}" / "round")
+
+    def start(self, user: int, **settings: str) -> subprocess.Popen[str]:
+        """The script of an organisation, as a process of its own."""
+        here, r = self.machine(user), self.round
+        here.folder.mkdir(parents=True, exist_ok=True)
+        environment = os.environ | {
+            "PATH": f"{SCRIPT.parent}:{os.environ['PATH']}", "STORE": str(self.store), "PAUSE": "0.5",
+            "PATIENCE": "2", "LIMIT": "90", "RECIPIENTS": str(r.recipients), **settings,
+        }  # fmt: skip
+        sums = here.folder.with_name("sum.npy")
+        words = [here.folder, user, r.identity(user), r.gradient(user), self.sync, sums]
+        return subprocess.Popen(
+            [WORKFLOWS / "organisation.sh", *map(str, words)], env=environment, stderr=subprocess.PIPE, text=True
+        )
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Organisations, dict[int, str]]:
+    """A round of four: the third is late, and the others wait for it; the fourth never appears."""
+    four = Organisations(tmp_path_factory.mktemp("organisations"))
+    running = {user: four.start(user) for user in (1, 2)}
+    while not list(four.store.glob("shares/*/from-02.*")) or not list(four.store.glob("shares/*/from-01.*")):
+        assert all(process.poll() is None for process in running.values())
+        time.sleep(0.1)
+    running[3] = four.start(3)
+    said = {user: process.communicate(timeout=100)[1] for user, process in running.items()}
+    assert [process.returncode for process in running.values()] == [0, 0, 0], said
+    return four, said
+
+
+def test_everybody_gets_the_sum_without_the_dead_one(finished: tuple[Organisations, dict[int, str]]) -> None:
+    four, said = finished
+    for user in (1, 2, 3):
+        four.machine(user).check_sum(survivors=(1, 2, 3))
+        assert (four.machine(user).folder.with_name("sum.npy")).exists()
+    assert "mask waits for shares of user" in said[1]
+    assert "freeze waits for X of user" in said[1]
+
+
+def test_each_has_its_own_files_and_those_for_it_only(finished: tuple[Organisations, dict[int, str]]) -> None:
+    four, _ = finished
+    for user in (1, 2, 3):
+        names = set(contents(four.machine(user).folder))
+        own = f"user-{user:02}"
+        assert {name for name in names if name.startswith("secrets/")} == {f"secrets/{own}.ledger.json"}  # forgotten
+        assert {name for name in names if name.startswith(f"shares/{own}/")} == set()
+        made = {name for name in names if name.startswith("shares/")}
+        assert made <= {f"shares/user-{m:02}/from-{user:02}.h5.age" for m in (1, 2, 3, 4)}
+
+
+def test_the_store_has_public_files_and_sealed_shares_only_and_can_decode(
+    finished: tuple[Organisations, dict[int, str]], tmp_path: Path
+) -> None:
+    """The server of centralised learning: it stores, and decodes without the shares."""
+    four, _ = finished
+    names = set(contents(four.store))
+    users = (1, 2, 3)
+    public = {
+        *(f"{folder}/user-{n:02}.h5" for folder in ("masked", "elimination") for n in users),
+        *(f"confirmed/user-{n:02}.json" for n in users),
+    }
+    shares = {f"shares/user-{m:02}/from-{n:02}.h5.age" for m in (1, 2, 3, 4) for n in users if m != n}
+    assert names - {"aggregate.h5"} == {"session.json", "survivors.json", *public, *shares}
+    server = four.round.elsewhere(tmp_path / "server")
+    shutil.copytree(four.store, server.folder, ignore=shutil.ignore_patterns("shares", "aggregate.h5", ".*"))
+    assert must("status", server.folder, "--json").json["next"]["step"] == "decode"
+    assert must(*server.decode("--output", tmp_path / "sum.npy")).err == ""
+    server.check_sum(survivors=users)
+    own = four.machine(1).folder.with_name("sum.npy")
+    assert (tmp_path / "sum.npy").read_bytes() == own.read_bytes()
+    assert call("audit", server.folder).code == 0
+
+
+def test_who_comes_after_the_freeze_has_nothing_to_do(finished: tuple[Organisations, dict[int, str]]) -> None:
+    process = finished[0].start(4)
+    assert process.communicate(timeout=100)[1] == "organisation 4: nothing is left to do\n"
+    assert process.returncode == 0
+    assert not list(finished[0].machine(4).folder.glob("secrets/*"))
+
+
+def test_who_waits_in_vain_gives_up_and_names_what_is_missing(tmp_path: Path) -> None:
+    four = Organisations(tmp_path)
+    process = four.start(1, LIMIT="0")
+    said = process.communicate(timeout=100)[1]
+    assert process.returncode == 75, said
+    assert "gave up: mask still waits for shares of user 2, 3, 4 for user 1" in said
+
+
+def test_a_session_with_other_keys_is_refused(tmp_path: Path) -> None:
+    four = Organisations(tmp_path)
+    lines = four.round.recipients.read_text().splitlines()
+    other = must("keygen", "--user", 2, "--output", tmp_path / "other.identity").out
+    (tmp_path / "mine").write_text("\n".join([lines[0], other.strip(), *lines[2:]]) + "\n")
+    process = four.start(1, RECIPIENTS=str(tmp_path / "mine"))
+    said = process.communicate(timeout=100)[1]
+    assert process.returncode == 77, said
+    assert "other keys for user 2" in said
+
+
+def test_the_script_says_how_it_is_called() -> None:
+    end = subprocess.run([WORKFLOWS / "organisation.sh"], capture_output=True, text=True, check=False)
+    assert end.returncode == 2
+    assert "organisation.sh ROUND NUMBER IDENTITY GRADIENT SYNC OUTPUT" in end.stderr

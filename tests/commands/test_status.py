@@ -1,0 +1,296 @@
+"""`status` in every state of a round, for everybody and for one user; and steps whose input has not arrived."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rounds import Round, call, must
+
+from .conftest import CONFIRMING, Refuses, RoundAt
+
+ALL = [1, 2, 3, 4, 5]
+KINDS: dict[str, dict[str, Any]] = {"plain": {}, "sealed": {"sealed": True}, "confirm": CONFIRMING}
+
+
+def status(r: Round, *more: object) -> Any:
+    return must("status", r.folder, *more, "--json").json
+
+
+def following(r: Round, *more: object) -> tuple[str | None, str | None]:
+    """The next step, and what it waits for."""
+    found = status(r, *more)["next"]
+    assert found["ready"] == (found["waits_for"] is None)
+    return found["step"], found["waits_for"]
+
+
+def missing(r: Round, *more: object) -> list[str]:
+    """The files that the next step waits for, by their names in the round."""
+    return [str(Path(path).relative_to(r.folder)) for path in status(r, *more)["next"]["missing"]]
+
+
+def shares(users: list[int], senders: list[int], r: Round) -> list[str]:
+    end = "h5.age" if r.recipe.sealed else "h5"
+    return [f"shares/user-{n:02}/from-{m:02}.{end}" for n in users for m in senders]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+class TestEveryState:
+    """One person runs all users in one folder."""
+
+    @pytest.fixture
+    def at(self, round_at: RoundAt, kind: str) -> RoundAt:
+        return lambda stage: round_at(stage, stage, **KINDS[kind])
+
+    def test_nothing_yet(self, at: RoundAt) -> None:
+        r = at("init")
+        assert following(r) == ("offline", "shares of user 1, 2, 3, 4, 5")
+        assert following(r, "--user", 2) == ("offline", None)
+        assert status(r, "--user", 2)["send"] == []
+        assert [row["holds"] for row in status(r)["users"]] == [None] * 5
+
+    def test_some_have_shared(self, at: RoundAt) -> None:
+        r = at("init")
+        for user in (1, 2):
+            must(*r.offline(user))
+        assert following(r) == ("offline", "shares of user 3, 4, 5")
+        assert missing(r) == shares([1, 2], [3, 4, 5], r)
+        assert following(r, "--user", 2) == ("mask", "shares of user 3, 4, 5 for user 2")
+        assert missing(r, "--user", 2) == shares([2], [3, 4, 5], r)
+        found = status(r, "--user", 2)
+        assert found["next"]["possible"] is False  # two users could not answer for each other
+        assert [row["to"] for row in found["send"]] == [f"user {m} only" for m in (1, 3, 4, 5)]
+        assert [row["path"] for row in found["send"]] == [str(r.folder / name) for name in shares([1, 3, 4, 5], [2], r)]
+
+    def test_some_have_masked(self, at: RoundAt) -> None:
+        r = at("offline")
+        assert following(r) == ("freeze", "X of user 1, 2, 3, 4, 5")
+        assert following(r, "--user", 2) == ("mask", None)
+        must(*r.mask(2))
+        assert status(r)["next"]["possible"] is False
+        assert missing(r) == [f"masked/user-{n:02}.h5" for n in (1, 3, 4, 5)]
+        step = "confirm" if r.recipe.confirm else "eliminate"
+        assert following(r, "--user", 2) == (step, "survivors.json of user 1")
+        assert str(r.folder / "masked/user-02.h5") in [row["path"] for row in status(r, "--user", 2)["send"]]
+
+    def test_masked(self, at: RoundAt) -> None:
+        r = at("masked")
+        late = [n for n in ALL if n not in r.recipe.masking]
+        waits = f"X of user {late[0]}" if late else None
+        found = status(r)
+        assert [row["user"] for row in found["users"] if row["masked"] == "yes"] == list(r.recipe.masking)
+        assert (found["next"]["step"], found["next"]["waits_for"], found["next"]["possible"]) == ("freeze", waits, True)
+        assert following(r, "--user", 1) == ("freeze", waits)
+
+    def test_frozen(self, at: RoundAt) -> None:
+        r = at("frozen")
+        found = status(r)
+        assert found["survivors"] == list(r.recipe.masking)
+        waits = f"answers of user {', '.join(map(str, r.recipe.masking))}"
+        assert (found["next"]["step"], found["next"]["waits_for"]) == ("decode", waits)
+        assert following(r, "--user", 2) == ("eliminate", None)
+        assert str(r.folder / "survivors.json") in [row["path"] for row in status(r, "--user", 1)["send"]]
+        assert str(r.folder / "survivors.json") not in [row["path"] for row in status(r, "--user", 2)["send"]]
+        if 5 not in r.recipe.masking:
+            assert following(r, "--user", 5) == ("forget", None)
+            must("forget", r.folder, "--user", 5)
+            assert following(r, "--user", 5) == (None, None)
+
+    def test_answered(self, at: RoundAt) -> None:
+        r = at("answered")
+        silent = [n for n in r.recipe.masking if n not in r.recipe.answering]
+        assert following(r) == ("decode", None)
+        assert following(r, "--user", 1) == ("decode", None)
+        assert following(r, "--user", silent[0]) == ("eliminate", None)
+        (r.folder / "elimination/user-01.h5").unlink()
+        assert following(r) == ("decode", f"answers of user 1, {silent[0]}")
+        assert missing(r) == [f"elimination/user-{n:02}.h5" for n in (1, silent[0])]
+        assert following(r, "--user", 1) == ("eliminate", None)  # it can be made again
+
+    def test_decoded(self, at: RoundAt) -> None:
+        r = at("decoded")
+        assert following(r) == (None, None)
+        assert "nothing is left to do" in must("status", r.folder).out
+        assert following(r, "--user", 1) == ("forget", None)
+        must("forget", r.folder, "--user", 1)
+        assert following(r, "--user", 1) == (None, None)
+        assert status(r, "--user", 1)["send"] == []
+
+
+def test_who_has_to_confirm_and_who_has(round_at: RoundAt, refuses: Refuses) -> None:
+    r = round_at("masked", **{**CONFIRMING, "masking": (1, 2, 3, 4)})
+    must(*r.freeze("--user", 2, "--identity", r.identity(2)))
+    assert following(r) == ("confirm", "confirmations of user 1, 2, 3, 4, 5")
+    assert following(r, "--user", 5) == ("confirm", None)  # though it dropped out
+    assert str(r.folder / "survivors.json") in [row["path"] for row in status(r, "--user", 2)["send"]]
+    for user in (1, 5):
+        must(*r.confirm(user))
+    waits = ("eliminate", "confirmations of user 2, 3, 4")
+    assert following(r, "--user", 1) == waits
+    assert missing(r, "--user", 1) == [f"confirmed/user-{n:02}.json" for n in (2, 3, 4)]
+    assert "missing: 2, 3, 4" in refuses(66, *r.eliminate(1)).err
+    assert following(r, "--user", 5) == ("forget", None)
+    for user in (2, 3):
+        must(*r.confirm(user))
+    assert following(r, "--user", 1) == ("eliminate", None)
+    assert [row["confirmed"] for row in status(r)["users"]] == [True, True, True, False, True]
+    assert "confirmed" in must("status", r.folder).out
+
+
+def test_the_table_and_the_json_say_the_same(round_at: RoundAt) -> None:
+    r = round_at("answered")
+    lines = must("status", r.folder, "--user", 4).out.splitlines()
+    table = [line.split() for line in lines if line.split()[:1] in [[str(n)] for n in ALL]]
+    assert table[0] == ["1", "all", "5", "yes", "yes", "yes"]
+    assert table[4] == ["5", "all", "5", "dropped", "out"]
+    assert f"next: topk-secagg eliminate {r.folder} --user 4" in lines
+    assert status(r, "--user", 4)["next"]["command"] == f"topk-secagg eliminate {r.folder} --user 4"
+    assert not any(line.startswith("waiting for") for line in lines)
+
+
+class TestAFolderWithOnlyOnesOwnFiles:
+    """Every user has a machine of its own."""
+
+    @pytest.fixture(params=KINDS)
+    def r(self, request: pytest.FixtureRequest, round_at: RoundAt, tmp_path: Path) -> Round:
+        """User 2 alone; `there` is the round from which files come."""
+        self.there = round_at("answered", "there", **KINDS[request.param])
+        (tmp_path / "own").mkdir()
+        self.here = self.there.elsewhere(tmp_path / "own")
+        self.bring("session.json")
+        return self.here
+
+    def bring(self, *patterns: str) -> None:
+        """Files arrive."""
+        for pattern in patterns:
+            for source in self.there.folder.glob(pattern):
+                target = self.here.folder / source.relative_to(self.there.folder)
+                target.parent.mkdir(exist_ok=True, parents=True)
+                shutil.copy(source, target)
+
+    def test_what_is_missing_at_each_step(self, r: Round, refuses: Refuses) -> None:
+        assert following(r, "--user", 2) == ("offline", None)
+        self.bring("secrets/user-02.h5", "shares/user-02/from-0[23].*", "shares/*/from-02.*")
+        self.there_ledger(shared_only=True)
+        assert following(r, "--user", 2) == ("mask", "shares of user 1, 4, 5 for user 2")
+        assert status(r)["foreign_secrets"] == []
+        self.there_ledger()
+        self.bring("masked/user-02.h5")
+        assert following(r, "--user", 2)[1] == "survivors.json of user 1"
+        assert missing(r, "--user", 2) == ["survivors.json"]
+        assert "survivors.json" in refuses(66, *r.eliminate(2)).err
+        self.bring("survivors.json", "confirmed/*")
+        if r.recipe.confirm:
+            assert following(r, "--user", 2) == ("confirm", None)
+            must(*r.confirm(2))
+        inputs = [n for n in r.recipe.masking if n != 2]
+        others = [n for n in inputs if n != 3]
+        listed = [", ".join(map(str, users)) for users in (inputs, others)]
+        assert following(r, "--user", 2) == (
+            "eliminate",
+            f"X of user {listed[0]}, shares of user {listed[1]} for user 2",
+        )
+        assert missing(r, "--user", 2) == [*(f"masked/user-{n:02}.h5" for n in inputs), *shares([2], others, r)]
+        assert f"the X of users {listed[0]} have not arrived" in refuses(66, *r.eliminate(2)).err
+        self.bring("masked/*")
+        assert f"the shares of users {listed[1]} for user 2 have not arrived" in refuses(66, *r.eliminate(2)).err
+        self.bring("shares/user-02/*")
+        assert following(r, "--user", 2) == ("eliminate", None)
+        must(*r.eliminate(2))
+        silent = ", ".join(str(n) for n in r.recipe.masking if n != 2)
+        assert following(r, "--user", 2) == ("decode", f"answers of user {silent}")
+        assert f"missing: {silent}" in refuses(69, *r.decode()).err
+        self.bring("elimination/*")
+        assert following(r, "--user", 2) == ("decode", None)
+        must(*r.decode())
+        r.check_sum()
+
+    def there_ledger(self, *, shared_only: bool = False) -> None:
+        """The ledger of user 2 before or after it masked."""
+        from topk_secagg.storage.ledger import Ledger
+        from topk_secagg.storage.workspace import Workspace
+
+        space = Workspace(self.there.folder)
+        full = Ledger.read(space.ledger_path(2), space.session.id, 2)
+        path = self.here.folder / "secrets/user-02.ledger.json"
+        Ledger(
+            path, full.session, 2, full.insecure, full.shared, *([] if shared_only else [full.masked, full.holds])
+        ).write()
+
+    def test_a_store_of_public_files_alone(self, r: Round) -> None:
+        assert following(r) == ("offline", "shares of user 1, 2, 3, 4, 5")
+        self.bring("masked/user-01.h5")
+        expected = [n for n in ALL if n != 1]
+        assert following(r) == ("freeze", f"X of user {', '.join(map(str, expected))}")
+        self.bring("masked/*", "survivors.json", "confirmed/*")
+        assert following(r)[0] == "decode"
+        self.bring("elimination/*")
+        assert following(r) == ("decode", None)
+
+    def test_a_user_that_came_too_late_has_nothing_to_do(self, r: Round) -> None:
+        self.bring("survivors.json", "confirmed/*", "masked/*")
+        late = [n for n in ALL if n not in r.recipe.masking]
+        assert [following(r, "--user", n) for n in late] == [(None, None)] * len(late)
+
+
+def test_a_dead_user_does_not_hold_up_the_round(new_round: RoundAt) -> None:
+    r = new_round()
+    must(*r.init())
+    for user in (1, 2, 3, 4):
+        must(*r.offline(user))
+    assert following(r) == ("offline", "shares of user 5")
+    for user in (1, 2, 3):
+        must(*r.mask(user))
+    found = status(r)["next"]
+    assert (found["step"], found["waits_for"], found["possible"]) == ("freeze", "X of user 4, 5", True)
+    found = status(r, "--user", 4)["next"]
+    assert (found["step"], found["waits_for"], found["possible"]) == ("mask", "shares of user 5 for user 4", True)
+
+
+def test_problems_are_named(round_at: RoundAt) -> None:
+    r = round_at("answered")
+    (r.folder / "masked/user-02.h5").write_bytes(b"rubbish")
+    shutil.copy(r.folder / "elimination/user-01.h5", r.folder / "elimination/user-03.h5")
+    (r.folder / "secrets/user-04.ledger.json").write_text("{}")
+    found = status(r, "--user", 4)
+    assert "it is damaged" in found["users"][1]["masked"]
+    assert found["users"][2]["answered"] == "its user is 1, not 3"
+    assert "user-04.ledger.json" in found["problems"][0]
+    (r.folder / "survivors.json").write_text("{}")
+    said = must("status", r.folder)
+    assert "warning: " in said.err
+    assert "survivors.json" in said.err
+    assert following(r)[0] == "freeze"
+
+
+def test_there_is_no_status_without_a_session_or_of_nobody(round_at: RoundAt, refuses: Refuses, tmp_path: Path) -> None:
+    refuses(66, "status", tmp_path / "nowhere")
+    refuses(2, "status", round_at("init").folder, "--user", 6)
+
+
+class TestWaiting:
+    def test_the_time_is_up(self, round_at: RoundAt) -> None:
+        r = round_at("offline")
+        (r.folder / "shares/user-02/from-03.h5").unlink()
+        result = call("status", r.folder, "--user", 2, "--wait", 0, "--json")
+        assert result.code == 75
+        assert result.json["next"]["waits_for"] == "shares of user 3 for user 2"
+        assert "mask still waits for shares of user 3 for user 2" in result.err
+
+    def test_what_is_ready_is_not_waited_for(self, round_at: RoundAt) -> None:
+        assert call("status", round_at("offline").folder, "--user", 2, "--wait", 600).code == 0
+        assert call("status", round_at("decoded", "done").folder, "--wait", 600).code == 0
+
+    def test_it_goes_on_once_the_file_is_there(self, round_at: RoundAt) -> None:
+        r = round_at("offline")
+        path = r.folder / "shares/user-02/from-03.h5"
+        away = path.rename(path.with_name("away"))
+        timer = threading.Timer(0.2, os.rename, (away, path))
+        timer.start()
+        found = must("status", r.folder, "--user", 2, "--wait", 60, "--json").json
+        timer.join()
+        assert found["next"]["ready"] is True
