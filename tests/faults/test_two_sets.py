@@ -1,0 +1,178 @@
+"""A sample of the attacks of two_sets.py, what they find when a check is missing, and why there must not be two sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pytest
+from fault_lab import scratch
+from oracle import lagrange_matrix, lifted, recover, solved
+from two_sets import SETTINGS, run_attacks
+
+from topk_secagg.algebra.randomness import CipherRandomness
+from topk_secagg.protocol.constructions import construction
+from topk_secagg.protocol.masking import mask_input
+from topk_secagg.protocol.messages import Masked, Sparse
+from topk_secagg.protocol.offline import choose_points, draw_secret
+from topk_secagg.protocol.parameters import Parameters
+from topk_secagg.protocol.round import answer, deal
+from topk_secagg.storage.keys import Recipient
+from topk_secagg.storage.ledger import Ledger
+from topk_secagg.storage.session import Session
+
+ATTACKS = 8
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_never_are_two_sets_answered(name: str) -> None:
+    """By one user in any round, and by all honest users together where the round protects them from that."""
+    with scratch() as folder:
+        counts, violations = run_attacks(folder, SETTINGS[name], ATTACKS)
+    assert violations == []
+    assert counts["attacks"] == ATTACKS
+    assert counts["eliminate 0"] > 0
+    if SETTINGS[name].protected:
+        assert counts["1 sets answered"] > 0
+        assert counts["2 sets answered"] == 0
+    else:  # else these attacks would not tell anything about the others
+        assert counts["2 sets answered"] > 0
+
+
+BROKEN = {
+    "the ledger": ("plain, honest freezer", Ledger, "check_survivors", lambda *_: None),
+    "the signature": ("sealed, honest freezer", Recipient, "verify", lambda *_: True),
+    "the ledger of a confirmed round": ("confirmed, corrupt freezer", Ledger, "check_survivors", lambda *_: None),
+    "a majority": ("confirmed, corrupt freezer", Session, "confirmations", 2),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_the_attacks_succeed_without(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, where, attribute, broken = BROKEN[what]
+    monkeypatch.setattr(where, attribute, broken)
+    with scratch() as folder:
+        _, violations = run_attacks(folder, SETTINGS[name], ATTACKS)
+    assert violations
+
+
+# --- why: one answer to another set gives away an input ---------------------------------------------------------------
+
+SMALL = 1000  # the largest value that a user sends, in steps: far below q
+Rows = list[list[int]]
+
+
+class View:
+    """What colluders see of a round: everything public, and the shares that they hold themselves."""
+
+    def __init__(self, p: Parameters, seed: int = 1) -> None:
+        self.p, self.c, self.points = p, construction(p), choose_points(p)
+        source, rng, users = CipherRandomness(bytes([seed]) * 32), np.random.default_rng(seed), range(1, p.users + 1)
+        secrets = {n: draw_secret(p, source.child(f"user {n}")) for n in users}
+        dealt = {n: deal(p, self.points, secrets[n], source.child(f"user {n}")) for n in users}
+        self.held = {m: {n: dealt[n][m - 1] for n in users} for m in users}
+        self.inputs: dict[int, dict[int, int]] = {}
+        self.x: dict[int, Masked] = {}
+        for n in users:
+            index = self.c.select(rng.uniform(-1, 1, p.length)).astype(np.int64)
+            steps = rng.integers(1, SMALL, index.size) * rng.choice([-1, 1], index.size)
+            self.inputs[n] = dict(zip(index.tolist(), steps.tolist(), strict=True))
+            self.x[n] = mask_input(p, secrets[n], Sparse(index, (steps % p.field).astype(np.uint32)))
+
+    def alpha(self, *users: int) -> list[int]:
+        return [self.points.alpha[n - 1] for n in users]
+
+    def answer(self, user: int, survivors: list[int]) -> Rows:
+        """Y of a user for this set."""
+        return answer(self.p, self.points, user, {n: self.x[n] for n in survivors}, self.held[user]).y.tolist()
+
+    def foretold(self, user: int, survivors: list[int], answering: list[int]) -> Rows:
+        """The same from the answers of D + T others, which lie on one polynomial of degree D + T - 1."""
+        known, q = [self.answer(n, survivors) for n in answering], self.p.field
+        (weights,) = lagrange_matrix(self.alpha(*answering), self.alpha(user), q)
+        return [
+            [combined(weights, column, q) for column in zip(*rows, strict=True)] for rows in zip(*known, strict=True)
+        ]
+
+
+def combined(weights: Iterable[int], values: Iterable[int], q: int) -> int:
+    return sum(w * v for w, v in zip(weights, values, strict=True)) % q
+
+
+def told_apart(mixed: int, factors: list[int], q: int) -> Iterator[tuple[int, int]]:
+    """Which one of D blocks a sum of e_d w_d is from, and the value there: only in the right one it is small."""
+    for d, e in enumerate(factors):
+        w = lifted(mixed * pow(e, -1, q) % q, q)
+        if 0 < abs(w) <= SMALL:
+            yield d, w
+
+
+def leak_of_permutation(view: View, helper: int, colluders: list[int], victim: int, at_helper: Rows) -> dict[int, int]:
+    """The victim's polynomial at T + 1 points: weights that cancel its T noise vectors leave a sum of its D blocks."""
+    p, q, D = view.p, view.p.field, view.p.blocks
+    rows = lagrange_matrix(view.points.beta, view.alpha(helper, *colluders), q)  # by blocks, then noise
+    minus = [-v % q for v in rows[0][D : D + p.colluders]]
+    rest = solved([list(c) for c in zip(*(row[D : D + p.colluders] for row in rows[1:]), strict=True)], minus, q)
+    assert rest is not None
+    factors = [combined([1, *rest], (row[d] for row in rows), q) for d in range(D)]
+    own = [view.answer(n, [victim])[0] for n in colluders]  # from its public X, and their own shares
+    found = {}
+    for column, symbols in enumerate(zip(at_helper[0], *own, strict=True)):
+        for d, w in told_apart(combined([1, *rest], symbols, q), factors, q):
+            found[d * view.c.width + column] = w
+    return found
+
+
+def leak_of_moments(view: View, helper: int, colluders: list[int], victim: int, at_helper: Rows) -> dict[int, int]:
+    """Every pick's polynomial has degree T: with the colluders' T points, the helper's gives e_b times the moments at
+    beta_b, summed over the D buckets of a group."""
+    p, q, D, B = view.p, view.p.field, view.p.blocks, view.p.buckets
+    gamma, x = view.c.gamma, view.x[victim]
+    found = {}
+    for group, symbols in enumerate(at_helper):
+        buckets = range(group * D, min(group * D + D, B))
+        betas = [view.points.beta[b % view.c.beta_count] for b in buckets]
+        (basis,) = lagrange_matrix(betas, view.alpha(helper), q)
+        factors, moments = [], list(symbols)
+        for b, beta, l_b in zip(buckets, betas, basis, strict=True):
+            ((at_beta, *others),) = lagrange_matrix([beta, *view.alpha(*colluders)], view.alpha(helper), q)
+            factors.append(l_b * at_beta % q)
+            for n, weight in zip(colluders, others, strict=True):
+                for i in range(b * p.picks, b * p.picks + p.picks):
+                    (g,) = view.held[n][victim].read(np.array([i]))
+                    delta, value = int(x.index[i]), int(x.value[i])
+                    for j in range(len(moments)):
+                        known = value * pow(gamma, delta * j, q) * int(g[0, j])
+                        moments[j] = (moments[j] - l_b * weight * known) % q
+        mixed = recover(moments, view.c.order, len(moments) // 2, gamma, q)
+        assert mixed is not None
+        for place, v in enumerate(mixed):
+            for d, w in told_apart(v, factors, q):
+                found[place * B + buckets[d]] = w
+    return found
+
+
+LEAKS = {"permutation": leak_of_permutation, "moments": leak_of_moments}
+
+
+@pytest.mark.parametrize("name", LEAKS)
+@pytest.mark.parametrize(("users", "colluders"), [(4, [4]), (5, [2, 5])])
+def test_one_answer_to_another_set_gives_an_input_away(name: str, users: int, colluders: list[int]) -> None:
+    """D honest users answer A, one answers A without the victim, and T collude: they have all entries of the victim."""
+    T, everybody = len(colluders), list(range(1, users + 1))
+    picks = 2 if name == "moments" else None
+    p = Parameters.choose(users=users, survivors=2 + T, colluders=T, top_k=6, length=90, construction=name, picks=picks)
+    view = View(p)
+    helper, victim, *_ = honest = [n for n in everybody if n not in colluders]
+    answering = [*honest[1 : 1 + p.blocks], *colluders]
+    a, b = everybody, [n for n in everybody if n != victim]
+    expected = view.foretold(helper, a, answering)
+    assert expected == view.answer(helper, a)  # which it never gave
+
+    def leak(other: list[int]) -> dict[int, int]:
+        given = view.answer(helper, other)
+        at_helper = [[(v - u) % p.field for v, u in zip(*rows)] for rows in zip(expected, given, strict=True)]  # noqa: B905
+        return LEAKS[name](view, helper, colluders, victim, at_helper)
+
+    assert leak(b) == view.inputs[victim]
+    assert leak(a) != view.inputs[victim]  # an answer to the same set tells nothing new
