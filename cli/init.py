@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .console import Console, answered, size
-from .options import file_option, recipients_option, required, round_argument, round_options
+from .options import (
+    confirm_option,
+    file_option,
+    freezer_option,
+    recipients_option,
+    required,
+    round_argument,
+    round_options,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -83,10 +91,8 @@ def clip_lines(name: str, gradient: npt.NDArray[Any], p: Parameters) -> list[str
 @file_option("--from", "Take everything but the nonce from another round.", "OTHER_ROUND")
 @click.option("--distributed", is_flag=True, help="Every user has its own machine: disk space for one user is enough.")
 @recipients_option
-@click.option("--freezer", type=int, default=1, show_default=True, metavar="n", help="The user that freezes.")
-@click.option(
-    "--confirm", is_flag=True, help="More than (N+T)/2 users must confirm the survivors; any user may freeze."
-)
+@freezer_option
+@confirm_option
 @answered
 def command(console: Console, round_folder: Path, **options: Any) -> None:
     """Start a round: fix what all users agree on, and write ROUND/session.json.

@@ -58,6 +58,12 @@ secrets_option = file_option(
     "DIR",
     envvar="TOPK_SECAGG_SECRETS",
 )
+freezer_option = click.option(
+    "--freezer", type=int, default=1, show_default=True, metavar="n", help="The user that freezes."
+)
+confirm_option = click.option(
+    "--confirm", is_flag=True, help="More than (N+T)/2 users must confirm the survivors; any user may freeze."
+)
 recipients_option = file_option(
     "--recipients", "The users' public keys, a line each as `keygen` prints it: seals and signs the files."
 )
@@ -128,7 +134,7 @@ _ACCESS_OPTIONS = (
 
 
 def access_options(command: Command) -> Command:
-    """How a user takes part in a round; the command receives `access`, and `identities` for several users."""
+    """How a user takes part in a round; the command receives `access`."""
 
     def with_access(
         *args: Any, identity: Path | None, session: str | None, recipients: Path | None, insecure: bool, **kwargs: Any

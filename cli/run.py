@@ -13,7 +13,9 @@ from .init import start_round
 from .mask import clipped_lines, kept_lines, say_notes
 from .options import (
     UserSet,
+    confirm_option,
     file_option,
+    freezer_option,
     jobs_option,
     randomness_option,
     recipients_option,
@@ -45,6 +47,8 @@ from .options import (
 @randomness_option
 @jobs_option
 @recipients_option
+@freezer_option
+@confirm_option
 @file_option("--identities", "The users' identity files, as `keygen` names them, in a sealed round.", "DIR")
 @round_options
 @answered
