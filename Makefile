@@ -88,10 +88,11 @@ secrecy: $(DEV_READY) ## compute that T users learn nothing but the sum, and tha
 vectors: $(DEV_READY) ## make the test vectors for other implementations anew
 	$(BIN)/python fixtures/vectors/make.py
 
-fuzz: $(DEV_READY) ## damage, crashes and random rounds by the thousand (about ten minutes)
+fuzz: $(DEV_READY) ## damage, crashes, random rounds and attacks by the thousand (about twenty minutes)
 	$(BIN)/python tests/faults/damage.py --cases 20000 --seconds 900
 	$(BIN)/python tests/faults/crashes.py
 	$(BIN)/python tests/faults/drill.py --rounds 500 --seconds 900
+	$(BIN)/python tests/faults/two_sets.py
 
 lint: $(DEV_READY) ## ruff, and whether the generated documents are current
 	$(BIN)/ruff check .

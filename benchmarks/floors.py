@@ -43,7 +43,7 @@ def best(work: Callable[[], object], repeats: int = 5) -> float:
 
 
 def write_floor(folder: Path, files: int, size: int) -> float:
-    """Seconds to write and fsync so many new files of so many bytes in this folder."""
+    """Seconds to write and fsync this number of new files of this size in this folder."""
     folder.mkdir()
     block = os.urandom(_CHUNK)
     start = time.perf_counter()

@@ -28,7 +28,7 @@ def next_prime(n: int) -> int:
 
 
 def subsets(users: Sequence[int], least: int) -> Iterator[tuple[int, ...]]:
-    """All subsets with at least so many members."""
+    """All subsets with at least `least` members."""
     for size in range(least, len(users) + 1):
         yield from combinations(users, size)
 

@@ -1,4 +1,4 @@
-"""The wheel holds every package, and runs a round where nothing else of the project is at hand."""
+"""The wheel holds every package, and runs a round where nothing else of the project is available."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ class TestForget:
         r.check_sum()
 
     @pytest.mark.parametrize("user", [4, 5])
-    def test_whoever_dropped_out_can_forget_once_the_survivors_are_frozen(
+    def test_a_user_that_dropped_out_can_forget_once_the_survivors_are_frozen(
         self, round_at: RoundAt, refuses: Refuses, user: int
     ) -> None:
         """User 4 masked and was not frozen, user 5 never masked."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import errno
 import hashlib
+import mmap
 import os
 import signal
 import sys
@@ -33,7 +34,7 @@ from fault_lab import (
     as_child,
     call,
     check_whole,
-    counted,
+    concluded,
     fingerprint,
     forked,
     leftovers,
@@ -124,28 +125,15 @@ Hooks = Callable[[Callable[[int, str], None]], None]
 def number_of_points(step: Step, hooks: Hooks) -> int:
     """How many points there are: the command once without a strike."""
     step.start()
-    out, into = os.pipe()
-    last = 0
+    last = mmap.mmap(-1, 8)
 
-    def task() -> Result:
-        def count(k: int, _name: str) -> None:
-            nonlocal last
-            last = k
+    def count(k: int, _name: str) -> None:
+        last[:8] = k.to_bytes(8, "little")
 
-        hooks(count)
-        result = call(*step.command)
-        sys.setprofile(None)
-        with os.fdopen(into, "w") as stream:
-            stream.write(str(last))
-        return result
-
-    code = waited(forked(task))
-    os.close(into)
-    with os.fdopen(out) as stream:
-        text = stream.read()
+    code = as_child(*step.command, before=lambda: hooks(count)).code
     if code:
         raise Violation(f"{step.label} exits {code} when nothing strikes")
-    return int(text)
+    return int.from_bytes(last[:8], "little")
 
 
 def killed_at(step: Step, hooks: Hooks, k: int) -> bool:
@@ -165,16 +153,6 @@ def killed_at(step: Step, hooks: Hooks, k: int) -> bool:
         raise Violation(f"{step.label} exits {code} at point {k}")
     after(step, state, f"killed at point {k} ({hooks.__name__})")
     return code != 0
-
-
-def killed_after(step: Step, seconds: float) -> None:
-    """Kill the command after a time."""
-    state = step.start()
-    pid = forked(lambda: call(*step.command))
-    time.sleep(seconds)
-    os.kill(pid, signal.SIGKILL)
-    waited(pid)
-    after(step, state, f"killed after {seconds:.4f} s")
 
 
 def after(step: Step, state: TrialRound, what: str) -> None:
@@ -244,7 +222,6 @@ def all_points(step: Step, counts: Counter[str], violations: list[str]) -> None:
             counts[what] += task() is not False  # which says that the command ended before
         except AssertionError as violation:
             violations.append(str(violation))
-            print(f"VIOLATION {violation}", flush=True)
 
     operations = number_of_points(step, hooked)
     calls = number_of_points(step, profiled)
@@ -257,12 +234,6 @@ def all_points(step: Step, counts: Counter[str], violations: list[str]) -> None:
             attempt(lambda k=k, n=number: refused_at(step, k, n), f"{step.label}: {errno.errorcode[number]}")
     if (struck := sum(n for what, n in counts.items() if f"{step.label}: killed at" in what)) < AT_LEAST:
         violations.append(f"{step.label} was killed at {struck} points only")
-    step.start()
-    started = time.monotonic()
-    waited(forked(lambda: call(*step.command)))
-    took = time.monotonic() - started
-    for i in range(8):
-        attempt(lambda i=i: killed_after(step, took * (i + 0.5) / 8), f"{step.label}: killed after a time")
 
 
 def main() -> int:
@@ -279,9 +250,8 @@ def main() -> int:
             if not args.only or name in args.only:
                 all_points(Step(benches[recipe], name), counts, violations)
                 print(f"{recipe} {name}: {time.monotonic() - started:.0f} s", flush=True)
-    print(f"{sum(counts.values())} points in {time.monotonic() - started:.0f} s:\n{counted(counts)}")
-    print(f"{len(violations)} violations")
-    return bool(violations)
+    what = f"{sum(counts.values())} points in {time.monotonic() - started:.0f} s:"
+    return concluded(what, counts, violations)
 
 
 if __name__ == "__main__":

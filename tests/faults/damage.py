@@ -11,8 +11,8 @@ import contextlib
 import copy
 import functools
 import hashlib
+import itertools
 import json
-import mmap
 import os
 import random
 import resource
@@ -33,13 +33,14 @@ from fault_lab import (
     Bench,
     TrialRound,
     Violation,
-    counted,
+    concluded,
     fingerprint,
     forked,
     judged,
     leftovers,
     must,
     scratch,
+    waited,
 )
 from rounds import Command, attributes, document
 
@@ -48,7 +49,6 @@ from topk_secagg.storage.hdf5_parser import lookup3
 
 ROOM = 2 << 30  # of address space, beyond what is used before the first case
 GROWTH = 192 << 20  # that the resident memory may grow by
-SPECIAL = ("folder", "pipe", "dangling", "loop", "zeros", "gone", "sparse")
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ _BLIND = (
 
 def _kinds(recipe: str, stage: str, path: str) -> list[str]:
     """What can be done to this file."""
-    kinds = [*_BLIND, *_BLIND, *SPECIAL]
+    kinds = [*_BLIND, *_BLIND, "gone"]
     if path.startswith("../"):
         return kinds
     kinds += ["other user", "other session", "other session", "other kind", "other stage"]
@@ -202,10 +202,9 @@ def _kinds(recipe: str, stage: str, path: str) -> list[str]:
 def damage(lab: Lab, case: Case, target: Path, source: random.Random) -> None:
     """Damage the file; what is shared by hard links is replaced, never written into."""
     content = target.read_bytes()
-    if case.kind in SPECIAL:
-        _special(target, case.kind, source)
-        return
     target.unlink()
+    if case.kind == "gone":
+        return
     if case.kind in _BLIND:
         target.write_bytes(blind(content, case.kind, source))
     elif case.kind == "json":
@@ -240,27 +239,6 @@ def blind(content: bytes, kind: str, source: random.Random) -> bytes:
     elif kind == "double":
         data += bytes(data)
     return bytes(data)
-
-
-def _special(target: Path, kind: str, source: random.Random) -> None:
-    """Something else than a file, or no file at all."""
-    if kind == "sparse":
-        content = target.read_bytes()
-        target.unlink()
-        target.write_bytes(content)
-        os.truncate(target, source.choice((1 << 24, 1 << 30, 1 << 41)))
-        return
-    target.unlink()
-    if kind == "folder":
-        target.mkdir()
-    elif kind == "pipe":
-        os.mkfifo(target)
-    elif kind == "dangling":
-        target.symlink_to("nowhere")
-    elif kind == "loop":
-        target.symlink_to(target.name)
-    elif kind == "zeros":
-        target.symlink_to("/dev/zero")
 
 
 def _other(lab: Lab, case: Case, source: random.Random) -> Path:
@@ -392,7 +370,7 @@ KINDS_BYTES = tuple(kind.name.encode() for kind in KINDS)
 def _reshape(file: h5py.File, source: random.Random) -> None:
     """Another shape or type for one dataset."""
     name = source.choice(list(file))
-    old = file[name][...]
+    old, description = file[name][...], file[name].attrs["description"]
     new = source.choice(
         (old[:-1], np.concatenate([old, old]), old.reshape(1, *old.shape), old.reshape(-1), old.astype(">u4"),
          old.astype("<u8"), old.astype("<f4"), old[:0], np.zeros((0, 2**40), old.dtype))
@@ -403,6 +381,7 @@ def _reshape(file: h5py.File, source: random.Random) -> None:
     plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     kind, space = h5py.h5t.py_create(new.dtype), h5py.h5s.create_simple(new.shape)
     made = h5py.h5d.create(file.id, name.encode(), kind, space, plist)
+    h5py.Dataset(made).attrs.create("description", description)
     if new.size:
         made.write(h5py.h5s.ALL, h5py.h5s.ALL, np.ascontiguousarray(new))
 
@@ -476,7 +455,7 @@ def run_case(lab: Lab, number: int, seed: int) -> tuple[str, str]:
         try:
             ending = _ending(state, case)
             refused = ending.startswith(f"{case.reader[0]} exits")
-            if refused and case.kind in (*_BLIND, *SPECIAL) and source.random() < 0.05:
+            if refused and case.kind in (*_BLIND, "gone") and source.random() < 0.05:
                 _put_back(target, original, mode)
                 _restored(state, case)
         except AssertionError as violation:
@@ -488,11 +467,7 @@ def run_case(lab: Lab, number: int, seed: int) -> tuple[str, str]:
 
 
 def _put_back(path: Path, content: bytes, mode: int) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        if path.is_dir() and not path.is_symlink():
-            path.rmdir()
-        else:
-            path.unlink()
+    path.unlink(missing_ok=True)
     path.write_bytes(content)
     path.chmod(mode)
 
@@ -580,25 +555,17 @@ def run_cases(lab: Lab, numbers: Iterable[int], seed: int, report: Callable[[int
     lab.check_untouched()
 
 
-def worker(folder: Path, first: int, jobs: int, args: argparse.Namespace, at: mmap.mmap) -> None:
-    """Cases first, first + jobs, ...; a line for each in a file."""
+def worker(folder: Path, job: int, args: argparse.Namespace) -> None:
+    """Cases job, job + jobs, ...; a line for each in a file."""
     os.chdir(folder)
-    deadline = args.started + args.seconds
-
-    def numbers() -> Iterator[int]:
-        for number in range(first, args.cases, jobs):
-            if time.monotonic() > deadline:
-                return
-            at[:8] = struct.pack("<q", number)
-            yield number
-
-    lab = Lab(folder / f"lab-{first}", args.recipes)
-    with (folder / f"log-{first % jobs}").open("a", buffering=1) as log:
+    deadline = time.monotonic() + args.seconds
+    numbers = itertools.takewhile(lambda _: time.monotonic() < deadline, range(job, args.cases, args.jobs))
+    with (folder / f"log-{job}").open("w", buffering=1) as log:
 
         def report(number: int, ending: str, what: str) -> None:
             print(number, ending, what.replace("\n", " | "), sep="\t", file=log)
 
-        run_cases(lab, numbers(), args.seed, report)
+        run_cases(Lab(folder / f"lab-{job}", tuple(args.recipes)), numbers, args.seed, report)
 
 
 def main() -> int:
@@ -608,47 +575,27 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=900)
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1))
-    parser.add_argument("--recipes", nargs="*", default=tuple(RECIPES))
+    parser.add_argument("--recipes", nargs="*", default=list(RECIPES))
     parser.add_argument("--log", type=Path, help="keep a line for every case here")
     args = parser.parse_args()
-    args.started, args.recipes = time.monotonic(), tuple(args.recipes)
+    started = time.monotonic()
     violations: list[str] = []
-    endings: Counter[str] = Counter()
-    kinds: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     with scratch() as folder:
-        places = {job: mmap.mmap(-1, 8) for job in range(args.jobs)}
-
-        def start(job: int, first: int) -> int:
-            return forked(lambda: worker(folder, first, args.jobs, args, places[job]))
-
-        running = {start(job, job): job for job in range(args.jobs)}
-        while running:
-            pid, status = os.wait()
-            job = running.pop(pid)
-            code = os.waitstatus_to_exitcode(status)
-            if code:
-                (at,) = struct.unpack("<q", places[job][:8])
-                violations.append(f"case {at}: the process ended with {code}")
-                shutil.rmtree(folder / f"lab-{at}", ignore_errors=True)
-                running[start(job, at + args.jobs)] = job
+        running = [forked(lambda job=job: worker(folder, job, args)) for job in range(args.jobs)]
+        violations += [f"a process ended with {code}" for code in map(waited, running) if code]
         lines = [line for log in sorted(folder.glob("log-*")) for line in log.read_text().splitlines()]
     for line in lines:
         _, ending, what = line.split("\t", 2)
-        endings[ending] += 1
-        kinds[what.split(", ")[3] if ending != "VIOLATION" else "-"] += 1
+        counts[ending] += 1
         if ending == "VIOLATION":
             violations.append(what)
+        else:
+            counts[f"by {what.split(', ')[3]}"] += 1
     if args.log:
         args.log.write_text("\n".join(lines) + "\n")
-    seconds = time.monotonic() - args.started
-    print(f"{len(lines)} cases in {seconds:.0f} s, seed {args.seed}; how they ended:\n{counted(endings)}")
-    print(f"what was done:\n{counted(kinds)}")
-    for violation in violations:
-        print(f"VIOLATION {violation}")
-    print(f"{len(violations)} violations")
-    if len(lines) < args.cases:
-        print(f"FAILED: {args.cases} cases were asked for; give --seconds more")
-    return bool(violations) or len(lines) < args.cases
+    what = f"{len(lines)} cases in {time.monotonic() - started:.0f} s, seed {args.seed}:"
+    return concluded(what, counts, violations, args.cases - len(lines))
 
 
 if __name__ == "__main__":

@@ -15,12 +15,15 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fault_lab import Trial, TrialRound, Violation, counted, judged, leftovers, scratch
+from fault_lab import Trial, TrialRound, Violation, concluded, judged, leftovers, scratch
 from rounds import Command, datasets
 
 from topk_secagg.algebra.field import DEFAULT_FIELD
 
 FORMATS = (".npy", ".npz", ".pt", ".safetensors")
+STRAYS = (
+    "offline", "mask", "other", "freeze", "only", "confirm", "eliminate", "fallback", "decode", "init", "forget"
+)  # fmt: skip
 FIELDS = (DEFAULT_FIELD, DEFAULT_FIELD, 65521, 1000003, 257)
 
 
@@ -165,22 +168,12 @@ def random_recipe(source: random.Random, number: int) -> Trial:
     picks = source.choice([p for p in (1, 2, 3) if length // -(-top_k // p) >= p]) if moments else None
     sealed = source.random() < 0.2
     return Trial(
-        f"drill-{number}",
-        users=users,
-        survivors=survivors,
-        colluders=colluders,
-        top_k=top_k,
-        length=length,
-        field=source.choice(FIELDS),
-        construction="moments" if moments else "permutation",
+        f"drill-{number}", users=users, survivors=survivors, colluders=colluders, top_k=top_k, length=length,
+        picks=picks, field=source.choice(FIELDS), construction="moments" if moments else "permutation",
         blocks=None if moments else source.randint(1, survivors - colluders),
-        picks=picks,
-        spare=source.choice((None, 0, 1)) if moments else None,
-        suffix=source.choice(FORMATS),
-        sealed=sealed,
-        confirm=sealed and 2 * survivors > users + colluders,
-        seed=None if sealed else source.randrange(10**6),
-    )
+        spare=source.choice((None, 0, 1)) if moments else None, suffix=source.choice(FORMATS), sealed=sealed,
+        confirm=sealed and 2 * survivors > users + colluders, seed=None if sealed else source.randrange(10**6),
+    )  # fmt: skip
 
 
 class Drill:
@@ -228,21 +221,7 @@ class Drill:
     def stray(self) -> None:
         """A step out of order, a repeated one, or one with another input."""
         model, user = self.model, self.source.randint(0, self.recipe.users + 1)
-        kind = self.source.choice(
-            [
-                "offline",
-                "mask",
-                "other",
-                "freeze",
-                "only",
-                "confirm",
-                "eliminate",
-                "fallback",
-                "decode",
-                "init",
-                "forget",
-            ]
-        )
+        kind = self.source.choice(STRAYS)
         if kind == "offline":
             self.expect(model.offline(user), self.step("offline", user))
         elif kind == "mask":
@@ -284,7 +263,7 @@ class Drill:
                 raise Violation(f"{answering} answering, and not {self.model.answering()}")
 
     def some(self, users: range | tuple[int, ...], least: int) -> list[int]:
-        """A random subset with at least so many, in random order."""
+        """A random subset of at least the given size, in random order."""
         return self.source.sample(list(users), self.source.randint(min(least, len(users)), len(users)))
 
     def strays(self) -> None:
@@ -360,14 +339,8 @@ def main() -> int:
     started = time.monotonic()
     with scratch() as folder:
         counts, violations = run_rounds(folder, range(args.rounds), args.seed, args.seconds)
-    took = time.monotonic() - started
-    print(f"{counts['rounds']} rounds in {took:.0f} s, seed {args.seed}:\n{counted(counts)}")
-    for violation in violations:
-        print(f"VIOLATION {violation}")
-    print(f"{len(violations)} violations")
-    if counts["rounds"] < args.rounds:
-        print(f"FAILED: {args.rounds} rounds were asked for; give --seconds more")
-    return bool(violations) or counts["rounds"] < args.rounds
+    what = f"{counts['rounds']} rounds in {time.monotonic() - started:.0f} s, seed {args.seed}:"
+    return concluded(what, counts, violations, args.rounds - counts["rounds"])
 
 
 if __name__ == "__main__":

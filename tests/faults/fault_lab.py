@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
@@ -250,6 +250,12 @@ def linked_copy(source: Path, target: Path) -> Path:
     return target
 
 
+def own_copy(path: Path) -> Path:
+    """The same file, but no longer that of other stages too."""
+    shutil.copy(path, path.with_suffix(".new"))
+    return path.with_suffix(".new").replace(path)
+
+
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
     """A folder in memory where there is one, open to other users."""
@@ -311,6 +317,15 @@ def check_ledgers(folder: Path) -> None:
             check(ledger["forgotten"], f"what user {user} erased")
 
 
-def counted(counts: dict[str, int]) -> str:
-    """Counts, the most frequent first."""
-    return "\n".join(f"  {number:7}  {what}" for what, number in sorted(counts.items(), key=lambda x: (-x[1], x[0])))
+def concluded(what: str, counts: Mapping[str, int], violations: list[str], missing: int = 0) -> int:
+    """Say how a long run ended; the exit code."""
+    print(what)
+    for name, number in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        print(f"  {number:7}  {name}")
+    for violation in violations:
+        print(f"VIOLATION {violation}")
+    print(
+        f"{len(violations)} violations" + (f"; {missing} are MISSING: give --seconds more" if missing else ""),
+        flush=True,
+    )
+    return bool(violations or missing)

@@ -79,7 +79,7 @@ def started_on(disk: Path, step: Step) -> Iterator[TrialRound]:
         state.folder.unlink()
 
 
-@pytest.mark.parametrize("room", ["40k", "200k", "700k", "1400k", "2200k"])
+@pytest.mark.parametrize("room", ["40k", "700k", "1400k"])
 @pytest.mark.parametrize("construction", BIG)
 def test_a_full_disk(construction: str, room: str) -> None:
     """`offline` fails at another point for each size."""
@@ -136,7 +136,7 @@ def limited(limit: int) -> Callable[[], None]:
 @pytest.mark.parametrize(("recipe", "name"), WRITERS)
 def test_files_may_not_grow(benches: dict[str, Bench], recipe: str, name: str) -> None:
     step = Step(benches[recipe], name)
-    for limit in (0, 100, 900):
+    for limit in (0, 900):
         state = step.start()
         result = as_child(*step.command, before=limited(limit))
         assert result.code in (0, 73), (limit, result)
@@ -316,13 +316,3 @@ def test_an_output_that_cannot_be_written(benches: dict[str, Bench], tmp_path: P
     assert leftovers(tmp_path) == []
     must(*state.decode())
     state.check_aggregate()
-
-
-@pytest.mark.parametrize("construction", BIG)
-def test_a_big_round_has_the_size_that_the_tests_think(construction: str) -> None:
-    with scratch() as folder:
-        state = TrialRound(BIG[construction], folder / "round", folder / "inputs").prepare()
-        must(*state.init())
-        must(*state.offline(1))
-        size = sum(path.stat().st_size for path in (folder / "round").rglob("*.h5"))
-        assert 1_000_000 < size < 1_300_000

@@ -22,7 +22,7 @@ from topk_secagg.storage.keys import Recipient
 from topk_secagg.storage.ledger import Ledger
 from topk_secagg.storage.session import Session
 
-ATTACKS = 8
+ATTACKS = 6
 
 
 @pytest.mark.parametrize("name", SETTINGS)

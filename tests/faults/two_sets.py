@@ -22,7 +22,7 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
-from fault_lab import Trial, TrialRound, Violation, counted, judged, linked_copy, must, scratch
+from fault_lab import Trial, TrialRound, Violation, concluded, judged, linked_copy, must, scratch
 from rounds import attributes, document
 
 from topk_secagg.protocol.messages import Masked
@@ -301,12 +301,8 @@ def main() -> int:
         started = time.monotonic()
         with scratch() as folder:
             counts, violations = run_attacks(folder, setting, args.attacks)
-        print(f"{name}: {time.monotonic() - started:.0f} s\n{counted(counts)}", flush=True)
-        for violation in violations:
-            print(f"VIOLATION {violation}")
-        failed += len(violations)
-    print(f"{failed} violations")
-    return bool(failed)
+        failed |= concluded(f"{name}: {time.monotonic() - started:.0f} s", counts, violations)
+    return failed
 
 
 if __name__ == "__main__":

@@ -162,7 +162,7 @@ def test_messages_of_moments_are_those_of_the_oracle_bit_for_bit(
 
 @pytest.mark.parametrize("raw", [{"L": 50, "K": 9}, {"L": 50, "K": 9, "P": 2}], ids=str)
 @pytest.mark.parametrize("q", [97, 65521, DEFAULT_FIELD, LARGEST])
-def test_x_gives_the_input_back_to_whoever_knows_the_secret(q: int, raw: dict[str, int]) -> None:
+def test_the_secret_gives_back_the_input_behind_x(q: int, raw: dict[str, int]) -> None:
     p = round_of(3, 2, 1, q, **raw)
     for n, sparse in any_inputs(p, "unmask").items():
         secret = draw_secret(p, source(f"unmask {n}"))

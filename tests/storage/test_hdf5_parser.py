@@ -252,14 +252,6 @@ def test_nothing_can_be_hidden_behind_the_pieces(small: Path) -> None:
             parsed(small)
 
 
-def test_what_hdf5_deleted_leaves_a_trace(small: Path) -> None:
-    with h5py.File(small, "r+", libver=("v110", "v110"), locking=False) as file:
-        file["index"][...] = 7
-        del file["index"]
-    with pytest.raises(Unknown):
-        parsed(small)
-
-
 def with_offset(path: Path, name: str, offset: int) -> None:
     """Move a dataset, under a checksum that fits."""
     d = parsed(path).datasets[name]

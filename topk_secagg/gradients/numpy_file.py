@@ -16,7 +16,7 @@ import numpy.typing as npt
 from ..errors import BadData
 from .tensors import Tensor, damaged
 
-# What a compressed archive may unpack to: so many times its own size, and so much in any case.
+# What a compressed archive may unpack to: a multiple of its own size, and at least the floor.
 _BUDGET_FACTOR = 16
 _BUDGET_FLOOR = 64 << 20
 _END_RECORD = 22  # bytes of a zip file's last record, without its comment

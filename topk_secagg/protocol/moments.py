@@ -139,8 +139,8 @@ class Moments(Construction):
         matrix = _decoding_matrix(points, tuple(users[:quorum]), tuple(users[quorum:]), p.field)
         found = combine(matrix, g[:quorum], self._points_of(rows), np.arange(count), p.field)
         for i in range(quorum, len(users)):
-            foretold = np.full(count, self.beta_count + i - quorum)
-            if np.any(combine(matrix, g[:quorum], foretold, np.arange(count), p.field) != g[i]):
+            predicted = np.full(count, self.beta_count + i - quorum)
+            if np.any(combine(matrix, g[:quorum], predicted, np.arange(count), p.field) != g[i]):
                 raise BadData("the shares do not lie on one polynomial")
         place = self._places_of(found)
         if secret:

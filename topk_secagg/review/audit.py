@@ -297,7 +297,7 @@ def _decoded(found: Evidence, blocks: int) -> Decoded | None:
     for n in result.corrected:
         found.add(_AGREE, space.answer_path(n), FAIL, "it is not on the polynomial of the other answers")
     if len(users) == quorum:
-        found.add(_AGREE, "elimination", NOT_CHECKABLE, f"{quorum} answers, and so many always agree")
+        found.add(_AGREE, "elimination", NOT_CHECKABLE, f"there are only {quorum} answers, which always agree")
     elif not result.corrected:
         found.add(_AGREE, "elimination", "pass", f"{len(users)} answers agree, and {quorum} suffice")
     return result

@@ -61,7 +61,7 @@ def check_session(s: Session, access: Access) -> None:
         if not s.id.startswith(pin):
             raise Refused(
                 f"this is session {s.fingerprint}, not {pin[:_SHORTEST_PIN]}",
-                "ask whoever started the round which session.json is the right one",
+                "ask the user that started the round which session.json is the right one",
             )
     if access.recipients is not None:
         if s.recipients is None:

@@ -92,7 +92,7 @@ def _check(space: Workspace, ledger: Ledger, survivors: Survivors, *, fallback: 
             f"survivors.json names an X of user {user} that this user did not send",
             "somebody replaced X or survivors.json; do not answer",
         )
-    # whoever froze a set answers no other, unless users confirm and agreed on another one
+    # a user that froze a set answers no other, unless users confirm and agreed on another one
     frozen = () if space.session.confirm else ("frozen",)
     ledger.check_survivors(survivors.digest, *frozen, "confirmed", "answered")
     if answered_before(space, user) not in (None, survivors.digest):

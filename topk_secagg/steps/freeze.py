@@ -69,7 +69,7 @@ def _again(space: Workspace, user: int, ledger: Ledger, only: Iterable[int] | No
     if only is not None and sorted(set(only)) != before.users:
         raise Refused(
             f"the survivors of this round are fixed already: {_list(before.users)}",
-            "whoever came late drops out of this round; use survivors.json as it is",
+            "users that came late drop out of this round; use survivors.json as it is",
         )
     return FreezeReport(before.freezer, before.users, before.digest, written=False)
 

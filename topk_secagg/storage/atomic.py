@@ -76,7 +76,7 @@ def check_own(status: os.stat_result, path: Path) -> None:
 
 
 def allow_open_files(number: int) -> None:
-    """Let this process hold so many more files open, as far as it may."""
+    """Let this process hold `number` more files open, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = number + _OTHER_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -151,7 +151,7 @@ def pread_exactly(fd: int, size: int, offset: int) -> npt.NDArray[np.uint8]:
 
 @contextmanager
 def lock(path: Path, mode: int = PUBLIC) -> Iterator[None]:
-    """Hold the lock file `path`; a second process is told to try again."""
+    """Hold the lock file `path`; a second process gets Busy."""
     with writing(path):
         try:
             fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW, mode)

@@ -87,7 +87,7 @@ class Session:
 
 def read_session(path: Path) -> Session:
     """Read and check session.json: types, every constraint on the parameters, distinct points, the layout."""
-    content = documents.read_bytes(path, "start a round, or copy session.json from whoever did")
+    content = documents.read_bytes(path, "start a round, or copy session.json from the user that started it")
     body = documents.parse(path, content, "session", _KEYS)
     again = "fetch session.json again"
     try:
