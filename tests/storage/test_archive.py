@@ -40,8 +40,11 @@ def keys(tmp_path: Path) -> Path:
 
 @pytest.fixture(params=make.ROUNDS)
 def space(request: pytest.FixtureRequest, tmp_path: Path) -> Workspace:
-    shutil.copytree(ARCHIVE / request.param, tmp_path / request.param)
-    return Workspace(tmp_path / request.param)
+    root = tmp_path / request.param
+    shutil.copytree(ARCHIVE / request.param, root)
+    for path in [*root.glob("secrets/**"), *root.glob("shares/*/**"), *root.glob("s*/**/*")]:
+        path.chmod(0o700 if path.is_dir() else 0o600)  # which git does not keep
+    return Workspace(root)
 
 
 def bytes_of(folder: Path) -> dict[str, bytes]:
