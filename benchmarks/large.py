@@ -9,6 +9,7 @@ offline of 70 users, mask and eliminate of three.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import shutil
 import subprocess
@@ -28,7 +29,15 @@ _PIECE = 10**7
 
 
 def gradient(path: Path, length: int) -> Path:
-    """A heavy-tailed random gradient, made piece by piece."""
+    """A heavy-tailed random gradient, made by a process of its own: its memory must not count for the next ones."""
+    maker = multiprocessing.get_context("spawn").Process(target=make_gradient, args=(path, length))
+    maker.start()
+    maker.join()
+    return path
+
+
+def make_gradient(path: Path, length: int) -> None:
+    """Write the gradient piece by piece."""
     path.parent.mkdir(exist_ok=True)
     values = np.lib.format.open_memmap(path, "w+", np.float32, (length,))
     rng = np.random.default_rng(0)
@@ -36,7 +45,6 @@ def gradient(path: Path, length: int) -> Path:
         part = values[first : first + _PIECE]
         part[:] = np.clip(1e-3 * rng.standard_t(2, part.size), -1, 1)
     values.flush()
-    return path
 
 
 def told(name: str, measured: Measured, wanted: str = "") -> None:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from topk_secagg.steps.mask import MaskReport
     from topk_secagg.storage.workspace import Workspace
 
+_FEW = 10  # users that a warning lists
+
 
 @click.command("mask", short_help="Mask a user's gradient: X_n.")
 @space_argument
@@ -164,8 +166,10 @@ def warn_about(console: Console, space: Workspace, report: MaskReport) -> None:
     if report.late:
         console.warn(f"the survivors are fixed already: this X of user {report.user} comes too late")
     if report.missing:
+        few = len(report.missing) <= _FEW
+        whose = f"user {listed(report.missing)}" if few else f"{len(report.missing)} users"
         console.warn(
-            f"user {report.user} has not received the shares of user {listed(report.missing)}; its X says so, and "
+            f"user {report.user} has not received the shares of {whose}; its X says so, and "
             "freeze leaves out users whose shares too few hold"
         )
     if report.unsettled:
