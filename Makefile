@@ -97,7 +97,7 @@ fuzz: $(DEV_READY) ## damage, crashes, random rounds and attacks by the thousand
 lint: $(DEV_READY) ## ruff, and whether the generated documents are current
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/cog --check docs/cli.md README.md docs/walkthrough.md docs/file-format.md
+	$(BIN)/cog --check docs/cli.md README.md docs/walkthrough.md docs/file-format.md docs/training.md
 
 types: $(DEV_READY) ## mypy, strict
 	$(BIN)/mypy
@@ -105,7 +105,7 @@ types: $(DEV_READY) ## mypy, strict
 check: test lint types ## what has to pass before a commit
 
 docs: $(DEV_READY) ## write what is generated in the documents anew
-	$(BIN)/cog -r docs/cli.md README.md docs/walkthrough.md docs/file-format.md
+	$(BIN)/cog -r docs/cli.md README.md docs/walkthrough.md docs/file-format.md docs/training.md
 
 pictures: $(DEV_READY) ## draw the pictures of the README anew (needs Chromium)
 	$(BIN)/python docs/pictures.py

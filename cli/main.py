@@ -89,7 +89,12 @@ def main() -> NoReturn:
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)
     sys.unraisablehook = _unraisable
-    code = _run()
+    try:
+        code = _run()
+    except Stopped:  # while an error was being told
+        code = BUG
+    for number in (signal.SIGTERM, signal.SIGINT):  # nothing is left to be stopped
+        signal.signal(number, signal.SIG_IGN)
     if _signals:
         fail("interrupted" if _signals[0] == signal.SIGINT else "terminated")
         code = 128 + _signals[0]

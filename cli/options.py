@@ -185,7 +185,8 @@ def show_outcome(
         "failed": failed,
         "insecure": insecure,
     }
-    console.result(name, all_facts, *(line for report in outcome.reports.values() for line in lines(report)[:1]))
+    told = [lines(report) for report in outcome.reports.values()]
+    console.result(name, all_facts, *(first for first, *_ in told), *(told[0][1:2] if told else []))
     for user, error in failures.items():
         fail_with(error, f"user {user} (exit {error.exit_code}): ")
     if failures:

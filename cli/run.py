@@ -122,8 +122,6 @@ def command(
         max_weight=max(factors) if factors else max_weight,
         **options,
     )
-    for user, file in enumerate(files, start=1):
-        console.detail(f"user {user}: {file}")
     if not is_cached():
         console.say("compiling kernels for the first time; this takes a few seconds")
     with console.phases() as note:
@@ -159,7 +157,7 @@ def command(
     console.result(
         "run",
         facts,
-        f"users 1 to {users} are {files[0].name} to {files[-1].name}",
+        "users: " + ", ".join(f"{user} {file.name}" for user, file in enumerate(files, start=1)),
         *decoded_lines(space, report.decoded),
         *kept_lines(facts["kept_energy"], "every user keeps at least"),
         *clipped_lines(facts["clipped"], space.session.parameters.clip),

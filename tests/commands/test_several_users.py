@@ -112,7 +112,7 @@ class TestGradientsOfARun:
         (folder / ".hidden.npy").write_bytes(b"")
         (folder / "notes.txt").write_text("not a gradient")
         said = must("run", tmp_path / "round", "--gradients", folder, *words("--survivors 3 --colluders 1 --top-k 2"))
-        assert "users 1 to 3 are user_1.npy to user_10.npy" in said.out
+        assert "users: 1 user_1.npy, 2 user_2.npy, 3 user_10.npy" in said.out
         found = must("run", tmp_path / "round", "--gradients", folder, *SMALL, "--json").json
         assert found["gradients"] == {
             str(n): str(folder / name) for n, name in enumerate(("user_1.npy", "user_2.npy", "user_10.npy"), start=1)
