@@ -250,9 +250,3 @@ class TestResidualsOfARun:
         left = sum(datasets(path)["value"] for path in folder.iterdir())
         given = 2 * np.sum([np.load(r.gradient(n)) for n in range(1, 6)], axis=0)
         assert np.abs(sent + left - given).max() < 1e-6
-
-
-def test_the_map_of_users_to_files_is_shown_with_v(tmp_path: Path) -> None:
-    said = must("run", tmp_path / "round", "--gradients", EXAMPLE, *SMALL, "-v").err
-    for n in range(1, 6):
-        assert f"user {n}: {EXAMPLE}/user-{n:02}.npy" in said
