@@ -7,7 +7,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 TOPK   := $(BIN)/topk-secagg
 
-.PHONY: help demo test test-torch secrecy vectors fuzz lint types check docs pictures bench clean
+.PHONY: help demo test test-torch test-workflows secrecy vectors fuzz lint types check docs pictures bench clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -81,6 +81,10 @@ test: $(DEV_READY) ## run all tests, on all cores
 test-torch: $(DEV_READY) ## compare the readers with real PyTorch
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
 	$(BIN)/python -m pytest tests/gradients tests/experiments/test_cifar_curve.py
+
+test-workflows: $(DEV_READY) ## run the workflow with Snakemake on local cores
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[workflows]'
+	$(BIN)/python -m pytest tests/workflows
 
 secrecy: $(DEV_READY) ## compute that T users learn nothing but the sum, and that T + 1 do
 	$(BIN)/python tests/secrecy/check.py

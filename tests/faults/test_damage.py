@@ -49,6 +49,7 @@ ODD_VALUES = [
     ("permutation", "frozen", "survivors.json", ("signature",), 7),
     ("permutation", "frozen", "secrets/user-01.ledger.json", ("user",), [1]),
     ("permutation", "frozen", "secrets/user-01.ledger.json", ("holds",), 5),
+    ("permutation", "frozen", "secrets/user-01.ledger.json", ("residual",), 0),
     ("residual", "frozen", "secrets/user-01.ledger.json", ("residual", "path"), "x" * 5000),
     ("residual", "frozen", "secrets/user-01.ledger.json", ("residual", "path"), "\0"),
     ("sealed", "confirmed", "survivors.json", ("signature",), "f" * 128),

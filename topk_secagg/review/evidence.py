@@ -10,6 +10,7 @@ from typing import Literal, ParamSpec
 from ..errors import InputMissing, SecAggError
 from ..protocol.elimination import answer_shape
 from ..protocol.parameters import Parameters
+from ..steps.inspect import largest_bytes
 from ..storage.aggregate import Aggregate
 from ..storage.artifacts import Artifact, Attributes, Kind, opened
 from ..storage.masked import MaskedFile
@@ -147,6 +148,8 @@ class Evidence:
         try:
             with opened(path, kind, verify=False) as artifact:
                 self.add(points.pop(0), path, "pass", f"a {kind.name} file of version 1")
+                if sum(d.size for d in artifact.datasets.values()) > largest_bytes(kind.name, self.p):
+                    raise artifact.bad("it is larger than any such file of this session")
                 if artifact.digest() != artifact.attributes["sha256"]:
                     raise artifact.bad("its content does not match its digest: the file is damaged")
                 self.add(points.pop(0), path, "pass")

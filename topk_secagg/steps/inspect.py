@@ -110,7 +110,8 @@ def _describe_artifact(artifact: Artifact, session: Session | None, *, reveal: b
     for name, value in artifact.attributes.items():
         if name not in ("format", "kind"):
             d.facts[name] = bool(value) if name == "insecure" else value
-    if session is not None and sum(x.size for x in artifact.datasets.values()) > _largest(d.kind, session.parameters):
+    size = sum(dataset.size for dataset in artifact.datasets.values())
+    if session is not None and size > largest_bytes(d.kind, session.parameters):
         raise artifact.bad("it is larger than any such file of this session")
     matches = artifact.digest() == artifact.attributes["sha256"]
     d.facts["digest"] = "matches" if matches else "DOES NOT MATCH"
@@ -135,7 +136,7 @@ def _describe_artifact(artifact: Artifact, session: Session | None, *, reveal: b
     return d
 
 
-def _largest(kind: str, p: Parameters) -> int:
+def largest_bytes(kind: str, p: Parameters) -> int:
     """The most bytes that the datasets of a file take in a session."""
     if kind == answer.KIND.name:
         return answer.largest_bytes(p)

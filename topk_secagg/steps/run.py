@@ -97,7 +97,7 @@ def run(
     phase("check", masking, check_one)
     phase("offline", users, lambda n: offline(space, n, randomness=randomness, access=access(n)))
     masked = phase("mask", masking, mask_one)
-    survivors = freeze(space, access=access(space.session.freezer)).survivors
+    survivors = freeze(space, masking, access=access(space.session.freezer)).survivors
     if space.session.confirm:
         phase("confirm", users, lambda n: confirm(space, n, access=access(n)))
     answered = phase("eliminate", answering, lambda n: eliminate(space, n, access=access(n)))

@@ -86,7 +86,7 @@ def parse_ledger(path: Path, content: bytes) -> Ledger:
     body = documents.parse(path, content, "ledger", _KEYS)
     digests = [body["session"], *(body[key] for key in _DIGESTS if body[key] is not None)]
     try:
-        body["residual"] = body["residual"] and Residual.from_json(body["residual"])
+        body["residual"] = None if body["residual"] is None else Residual.from_json(body["residual"])
         body["holds"] = None if body["holds"] is None else tuple(body["holds"])
         sound = (
             all(map(documents.is_digest, digests))
