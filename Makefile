@@ -82,9 +82,10 @@ test-torch: $(DEV_READY) ## compare the readers with real PyTorch
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
 	$(BIN)/python -m pytest tests/gradients tests/experiments/test_cifar_curve.py
 
-test-workflows: $(DEV_READY) ## run the workflow with Snakemake on local cores
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[workflows]'
-	$(BIN)/python -m pytest tests/workflows
+test-workflows: ## run the workflow with Snakemake on local cores
+	$(PYTHON) -m venv $(VENV)-workflows
+	$(VENV)-workflows/bin/pip install --quiet --disable-pip-version-check --editable '.[workflows]' pytest hypothesis
+	$(VENV)-workflows/bin/python -m pytest tests/workflows
 
 secrecy: $(DEV_READY) ## compute that T users learn nothing but the sum, and that T + 1 do
 	$(BIN)/python tests/secrecy/check.py
@@ -122,4 +123,4 @@ bench: $(DEV_READY) ## measure what the documents say was measured (benchmarks/l
 	$(BIN)/python benchmarks/paper_size.py
 
 clean: ## remove the demo and the environment
-	rm -rf $(DEMO) $(VENV) build dist *.egg-info
+	rm -rf $(DEMO) $(VENV) $(VENV)-workflows build dist *.egg-info
