@@ -34,11 +34,6 @@ class Cost:
         """Bytes on this disk: for all users, or for what one of them sends and receives."""
         return 2 * self.user_bytes if distributed else self.all_bytes
 
-    @property
-    def online_bytes(self) -> int:
-        """What a user broadcasts in both phases."""
-        return self.masked_bytes + self.answer_bytes
-
 
 def cost(p: Parameters) -> Cost:
     """Bytes and memory of a round with these parameters, everybody surviving."""
