@@ -12,7 +12,7 @@ import numpy as np
 from floors import best
 
 from topk_secagg.algebra.field import DEFAULT_FIELD
-from topk_secagg.algebra.kernels import encode
+from topk_secagg.algebra.linear import encode
 from topk_secagg.algebra.lagrange import default_points, lagrange_matrix
 
 N, U, T, D, WIDTH, ROWS = 10, 5, 3, 2, 2048, 4

@@ -86,7 +86,6 @@ def command(
     Example:
       topk-secagg run round --gradients gradients/ --survivors 3 --colluders 1 --density 0.01
     """
-    from topk_secagg.algebra.cache import is_cached
     from topk_secagg.gradients.files import check_writable
     from topk_secagg.protocol.constructions import construction
     from topk_secagg.steps.gather import check_output, gradient_files, identity_files, read_weights
@@ -122,8 +121,6 @@ def command(
         max_weight=max(factors) if factors else max_weight,
         **options,
     )
-    if not is_cached():
-        console.say("compiling kernels for the first time; this takes a few seconds")
     with console.phases() as note:
         report = run(
             space,

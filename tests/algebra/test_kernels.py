@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topk_secagg.algebra.field import DEFAULT_FIELD, SMALL_FIELD
-from topk_secagg.algebra.kernels import combine, eliminate, encode, inner_products
-from topk_secagg.algebra.montgomery import constants, montgomery, plus, power_m, times, to_montgomery
+from topk_secagg.algebra.field import DEFAULT_FIELD, SMALL_FIELD, montgomery_constants, to_montgomery
+from topk_secagg.algebra.linear import combine, eliminate, encode, inner_products
+from topk_secagg.algebra.montgomery import montgomery, plus, power_m, times
 
 LARGEST = 2**32 - 5
 PRIMES = (5, 7, 97, SMALL_FIELD, 65537, 2**31 - 1, DEFAULT_FIELD, LARGEST)
@@ -52,7 +52,7 @@ def symbols(q: int) -> st.SearchStrategy[int]:
 @given(primes, st.data())
 def test_montgomery_products_sums_and_powers_are_those_of_the_field(q: int, data: st.DataObject) -> None:
     a, b, exponent = data.draw(symbols(q)), data.draw(symbols(q)), data.draw(st.integers(0, 2**32))
-    modulus, inverse = constants(q)
+    modulus, inverse = map(np.uint64, montgomery_constants(q))
     assert (int(modulus), int(inverse) * q % 2**32) == (q, 1)
     for kind in (np.uint32, np.uint64):
         form = to_montgomery(np.array([a, b], dtype=kind), q)
@@ -126,16 +126,18 @@ def test_encode_is_the_whole_matrix_product_of_blocks_and_noise(
     assert shares.tolist() == expected
 
 
-def test_encode_writes_into_part_of_a_buffer_and_nowhere_else() -> None:
+def test_a_kernel_refuses_arrays_that_it_cannot_write_to() -> None:
     values = Values(97, "mixed", 3)
     buffer = np.full((3, 6, 4), 1234, dtype=np.uint32)
     matrix, noise = values.array(3, 2, dtype=np.uint64), values.array(2, 1, 4)
     zeros, scale = np.zeros(2, dtype=np.int64), values.array(2)
-    encode(matrix, noise, zeros, zeros, scale, 97, buffer[:, :2])
-    whole = np.empty((3, 2, 4), dtype=np.uint32)
-    encode(matrix, noise, zeros, zeros, scale, 97, whole)
-    assert np.array_equal(buffer[:, :2], whole)
-    assert np.all(buffer[:, 2:] == 1234)
+    fixed = np.full((3, 2, 4), 1234, dtype=np.uint32)
+    fixed.flags.writeable = False
+    for shares in (buffer[:, :2], fixed):
+        with pytest.raises(ValueError, match="contiguous"):
+            encode(matrix, noise, zeros, zeros, scale, 97, shares)
+    assert np.all(buffer == 1234)
+    assert np.all(fixed == 1234)
 
 
 # Answers

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topk_secagg.algebra import moments
 from topk_secagg.algebra.field import DEFAULT_FIELD, SMALL_FIELD, divisors
 from topk_secagg.algebra.moments import Entries, answer, recover, share
 from topk_secagg.errors import BadData
@@ -70,10 +69,10 @@ def test_shares_are_the_moments_of_a_place_over_a_factor_and_noise(
     point = np.arange(count) % points
     matrix = symbols(data.draw, q, points, users, noises).astype(np.uint64)
     noise = symbols(data.draw, q, count, noises, W)
-    buffer = np.full((users, count + 2, W), 1234, np.uint32)
-    share(place, factor, point, matrix, noise, gamma, q, buffer[:, :count])
+    shares = np.empty((users, count, W), np.uint32)
+    share(place, factor, point, matrix, noise, gamma, q, shares)
     z = noise.tolist()
-    assert buffer[:, :count].tolist() == [
+    assert shares.tolist() == [
         [
             [
                 (pow(int(factor[i]), -1, q) * pow(gamma, int(place[i]) * j, q)
@@ -84,7 +83,6 @@ def test_shares_are_the_moments_of_a_place_over_a_factor_and_noise(
         ]
         for m in range(users)
     ]  # fmt: skip
-    assert np.all(buffer[:, count:] == 1234), "the rest of the buffer is left alone"
 
 
 @given(tables(), st.integers(1, 3), st.data())
@@ -218,7 +216,6 @@ def test_a_locator_longer_than_half_the_moments_is_refused(q: int) -> None:
         exact = oracle.moments_of(vector, 2 * t + 2, gamma, q)
         assert dense(recover(rows(exact), t + 1, n, gamma, q), 1, n) == [vector]
         late = [0] * (2 * t - 1) + [1]  # the shortest recurrence has 2 t terms
-        assert not moments._locator(np.array(late[::-1], np.uint64), *moments.constants(q)).size
         for given_ in (exact[: 2 * t], late):
             assert oracle.recover(given_, n, t, gamma, q) is None
             with pytest.raises(BadData):

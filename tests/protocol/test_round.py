@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_rounds import Round, any_input, any_inputs, dense, in_small_blocks, pairs, plain_sum, round_of, source
 
-from topk_secagg.algebra import moments
 from topk_secagg.algebra.field import DEFAULT_FIELD
 from topk_secagg.errors import BadData, TooFewSurvivors
 from topk_secagg.gradients.quantize import dequantise, quantise, rounding_source
 from topk_secagg.gradients.sparsify import select_top
+from topk_secagg.protocol import moments
 from topk_secagg.protocol.constructions import construction
 from topk_secagg.protocol.masking import check_masked, mask_input
 from topk_secagg.protocol.messages import Masked, Secret, Sparse

@@ -96,3 +96,18 @@ def to_signed(symbols: Symbols, q: int) -> npt.NDArray[np.int64]:
     """The centred lift: the representative in [-(q-1)/2, (q-1)/2]."""
     lifted = symbols.astype(np.int64)
     return np.where(lifted > (q - 1) // 2, lifted - q, lifted)
+
+
+# Montgomery form, for kernels: a R mod q with R = 2^32
+
+
+@lru_cache(maxsize=8)
+def montgomery_constants(q: int) -> tuple[int, int]:
+    """q and q^-1 mod R, for the odd modulus q."""
+    return q, pow(q, -1, 2**32)
+
+
+def to_montgomery(a: Integers, q: int) -> npt.NDArray[np.uint64]:
+    """a R mod q, entry by entry (a < q, so a R fits 64 bits)."""
+    result: npt.NDArray[np.uint64] = (a.astype(np.uint64) << np.uint64(32)) % np.uint64(q)
+    return result

@@ -1,21 +1,45 @@
-"""The bulk arithmetic, compiled with numba: one multiplication per step, exact for every prime q < 2^32.
+"""The bulk arithmetic, as numba compiles it: exact for every prime q < 2^32. Loaded only to compile; see `native`.
 
-Callers import this module inside functions: loading numba takes half a second, and steps without such arithmetic
-must not pay for it. The kernels release the GIL, so writing can go on beside them.
+A kernel is a plain function of contiguous arrays and 64-bit integers. It returns nothing and allocates nothing: its
+last arguments are the arrays it writes to, scratch space included. Symbols are 32-bit words, computed with in 64 bits;
+`_m` marks a factor in Montgomery form.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numba
 import numpy as np
 
-from .compiled import kernel
-from .field import Integers, Symbols
-from .montgomery import HALF, LOW, constants, plus, times, to_montgomery
+from .montgomery import HALF, LOW, ONE, Function, lift, montgomery, plus, power_m, times
+
+_LANES = 8  # consecutive powers that are computed side by side
+_OPTIONS = {"error_model": "numpy", "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
-@kernel
+def machine_code(name: str, types: tuple[str, ...]) -> tuple[str, bytes]:
+    """The symbol and the object file of a kernel: an argument is "int", or like "u4x2" for a type and dimensions."""
+    arguments = [
+        numba.types.uint64
+        if kind == "int"
+        else numba.types.Array(numba.from_dtype(np.dtype(kind[:2])), int(kind[3]), "C")
+        for kind in types
+    ]
+    signature = numba.types.void(*arguments)
+    result = numba.njit(signature, **_OPTIONS)(globals()[name]).get_compile_result(signature)
+    return result.fndesc.llvm_func_name, result.library._get_compiled_object()
+
+
+def _part(function: Function) -> Function:
+    """A function that kernels call, too long to be inlined."""
+    return numba.njit(**_OPTIONS)(function)  # type: ignore[no-any-return]
+
+
+# Lagrange interpolation of vectors
+
+
+@_part
 def _add_products(factors_m: Any, vectors: Any, q: Any, q_inverse: Any, out: Any) -> None:
     """out += sum_t factors[t] vectors[t]."""
     for t in range(len(factors_m)):
@@ -24,10 +48,10 @@ def _add_products(factors_m: Any, vectors: Any, q: Any, q_inverse: Any, out: Any
             out[j] = plus(times(factor_m, np.uint64(vector[j]), q, q_inverse), np.uint64(out[j]), q)
 
 
-@kernel
-def _encode(
+def encode(
     dense: Any, sparse: Any, noise: Any, slot: Any, place: Any, scale: Any, q: Any, q_inverse: Any, shares: Any
 ) -> None:
+    """See `linear.encode`."""
     for i in range(noise.shape[0]):
         for m in range(len(dense)):
             out, j = shares[m, i], place[i]
@@ -36,52 +60,23 @@ def _encode(
             out[j] = plus(times(sparse[m, slot[i]], np.uint64(scale[i]), q, q_inverse), np.uint64(out[j]), q)
 
 
-def encode(
-    encoding: Integers, noise: Symbols, slot: Integers, place: Integers, scale: Symbols, q: int, shares: Symbols
-) -> None:
-    """Evaluate one polynomial per row at every user's point (eq. polynomial:1 and :2).
-
-    encoding (N, D+T): the Lagrange matrix from the betas to the alphas; noise (rows, T, width);
-    row i is `scale[i]` at entry place[i] of block slot[i] and zero elsewhere; shares (N, rows, width).
-    The blocks are all but empty, so only the T noise blocks cost a product:
-    shares[m, i] = sum_t encoding[m, D+t] noise[i, t] + encoding[m, slot[i]] scale[i] e_place[i].
-    """
-    sparse, dense = np.split(to_montgomery(encoding, q), [encoding.shape[1] - noise.shape[1]], axis=1)
-    dense, sparse = np.ascontiguousarray(dense), np.ascontiguousarray(sparse)
-    _encode(dense, sparse, noise, slot, place, scale, *constants(q), shares)
-
-
-@kernel
-def _eliminate(f: Any, h: Any, x_m: Any, q: Any, q_inverse: Any, total: Any) -> None:
+def eliminate(f: Any, h: Any, x_m: Any, q: Any, q_inverse: Any, total: Any) -> None:
+    """See `linear.eliminate`."""
     for i in range(len(f)):
         for j in range(len(total)):
             term = plus(times(x_m[i], np.uint64(f[i, j]), q, q_inverse), q - np.uint64(h[i, j]), q)
             total[j] = plus(term, np.uint64(total[j]), q)
 
 
-def eliminate(f: Symbols, h: Symbols, x: Symbols, q: int, total: Symbols) -> None:
-    """Add the terms of eq. second:message to `total` (width,): sum_i x[i] f[i] - h[i], f and h (rows, width)."""
-    _eliminate(f, h, to_montgomery(x, q), *constants(q), total)
-
-
-@kernel
-def _combine(matrix_m: Any, y: Any, row: Any, group: Any, q: Any, q_inverse: Any, out: Any) -> None:
+def combine(matrix_m: Any, y: Any, row: Any, group: Any, q: Any, q_inverse: Any, out: Any) -> None:
+    """See `linear.combine`."""
     for b in range(len(out)):
+        out[b] = 0
         _add_products(matrix_m[row[b]], y[:, group[b]], q, q_inverse, out[b])
 
 
-def combine(matrix: Integers, y: Symbols, row: Integers, group: Integers, q: int) -> Symbols:
-    """Blocks from the answers of several users: block b is sum_u matrix[row[b], u] y[u, group[b]].
-
-    matrix (points, users), y (users, groups, width); the result is (blocks, width).
-    """
-    out = np.zeros((len(row), y.shape[2]), dtype=np.uint32)
-    _combine(to_montgomery(matrix, q), y, row, group, *constants(q), out)
-    return out
-
-
-@kernel
-def _inner(a: Any, b: Any, low: Any, high: Any) -> None:
+def inner(a: Any, b: Any, low: Any, high: Any) -> None:
+    """The sums of the low and of the high halves of the products of the rows of a with those of b."""
     for i in range(a.shape[0]):
         for c in range(b.shape[0]):
             small, large = np.uint64(0), np.uint64(0)
@@ -92,13 +87,196 @@ def _inner(a: Any, b: Any, low: Any, high: Any) -> None:
             low[i, c], high[i, c] = small, large
 
 
-def inner_products(a: Symbols, b: Symbols, q: int) -> Symbols:
-    """The inner products of the rows of a (n, w) with those of b (c, w) in F_q: (n, c); w < 2^32.
+# Moments
 
-    The low and the high halves of the products are summed separately, and reduced once at the end.
+
+@_part
+def _geometric(first: Any, ratio_m: Any, q: Any, q_inverse: Any, out: Any) -> None:
+    """out[j] = first ratio^j. Several lanes at once: each waits for its own last product only."""
+    count = len(out)
+    step_m = ratio_m
+    for j in range(min(_LANES, count)):
+        out[j] = first
+        first = times(ratio_m, first, q, q_inverse)
+        if j:
+            step_m = times(step_m, ratio_m, q, q_inverse)
+    for j in range(_LANES, count):
+        out[j] = times(step_m, np.uint64(out[j - _LANES]), q, q_inverse)
+
+
+def geometric(first: Any, ratio_m: Any, q: Any, q_inverse: Any, out: Any) -> None:
+    """The powers of a ratio, times a factor."""
+    _geometric(first, ratio_m, q, q_inverse, out)
+
+
+def share(
+    place: Any, factor: Any, point: Any, matrix_m: Any, noise: Any, gamma_m: Any, q: Any, q_inverse: Any,
+    shares: Any, secret: Any,
+) -> None:  # fmt: skip
+    """See `moments.share`."""
+    users, rows, width = shares.shape
+    for i in range(rows):
+        inverse_m = power_m(montgomery(np.uint64(factor[i]), q), q - np.uint64(2), q, q_inverse)
+        ratio_m = power_m(gamma_m, np.uint64(place[i]), q, q_inverse)
+        _geometric(times(inverse_m, ONE, q, q_inverse), ratio_m, q, q_inverse, secret)
+        for m in range(users):
+            out = shares[m, i]
+            for j in range(width):
+                out[j] = secret[j]
+            _add_products(matrix_m[point[i], m], noise[i], q, q_inverse, out)
+
+
+def answer(
+    g: Any, shift: Any, scale: Any, group: Any, gamma_m: Any, q: Any, q_inverse: Any, total: Any, factors_m: Any
+) -> None:
+    """See `moments.answer`."""
+    for i in range(len(g)):
+        ratio_m = power_m(gamma_m, np.uint64(shift[i]), q, q_inverse)
+        _geometric(montgomery(np.uint64(scale[i]), q), ratio_m, q, q_inverse, factors_m)
+        out = total[group[i]]
+        for j in range(len(out)):
+            out[j] = plus(times(factors_m[j], np.uint64(g[i, j]), q, q_inverse), np.uint64(out[j]), q)
+
+
+# Recovery of sparse vectors
+
+
+@_part
+def _dot(left: Any, right: Any, q: Any) -> Any:
+    """sum_i left_i * right_i mod q; the halves of the products are summed separately and cannot overflow."""
+    low = high = np.uint64(0)
+    for i in range(len(right)):
+        product = (left[i] & LOW) * (right[i] & LOW)
+        low += product & LOW
+        high += product >> HALF
+    high = (high + (low >> HALF)) % q
+    return ((high << HALF) | (low & LOW)) % q
+
+
+@_part
+def _copy(source: Any, target: Any) -> None:
+    """target = source; numba's own assignment of arrays would allocate."""
+    for i in range(len(target)):
+        target[i] = source[i]
+
+
+@_part
+def _evaluate(coefficients: Any, points_m: Any, q: Any, q_inverse: Any, out: Any) -> None:
+    """sum_k c_k * z^(n-1-k) at every point z, by Horner's rule: the highest of n coefficients is first."""
+    out[:] = 0
+    for coefficient in coefficients:
+        for i in range(len(points_m)):
+            out[i] = plus(times(out[i], points_m[i], q, q_inverse), coefficient, q)
+
+
+@_part
+def _locator(backwards: Any, q: Any, q_inverse: Any, now: Any, before: Any, saved: Any) -> Any:
+    """Berlekamp and Massey: the shortest C = (1, c_1, ..., c_w) with sum_k c_k S_(n-k) = 0 for all n >= w.
+
+    The sequence comes last term first. C is left in `now`; the result is w, or -1 for a w above half of the terms.
     """
-    low, high = (np.empty((a.shape[0], b.shape[0]), dtype=np.uint64) for _ in range(2))
-    _inner(a, b, low, high)
-    half = np.uint64(2**32 % q)
-    modulus = np.uint64(q)
-    return ((high % modulus * half + low % modulus) % modulus).astype(np.uint32)
+    count = len(backwards)
+    now[:] = 0
+    now[0] = ONE
+    _copy(now, before)
+    width, width_before, shift = 0, 0, 1
+    inverse_m = montgomery(ONE, q)
+    for n in range(count):
+        discrepancy = _dot(backwards[count - 1 - n :], now[: width + 1], q)
+        if discrepancy == 0:
+            shift += 1
+            continue
+        _copy(now, saved)
+        factor_m = times(montgomery(discrepancy, q), inverse_m, q, q_inverse)
+        shifted = now[shift : shift + width_before + 1]
+        for k in range(len(shifted)):
+            shifted[k] = lift(shifted[k] - times(factor_m, before[k], q, q_inverse), q)
+        shift += 1
+        if 2 * width <= n:
+            _copy(saved, before)
+            width_before, width, shift = width, n + 1 - width, 1
+            inverse_m = power_m(montgomery(discrepancy, q), q - np.uint64(2), q, q_inverse)
+        if 2 * width > count:
+            return -1
+    return width
+
+
+@_part
+def _reproduces(moments: Any, values: Any, points_m: Any, q: Any, q_inverse: Any, terms: Any) -> Any:
+    """Whether sum_k value_k * point_k^j is S_j for every j, and no value is zero."""
+    good = True
+    for k in range(len(values)):
+        good &= values[k] != 0
+        terms[k] = values[k]
+    for j in range(len(moments)):
+        total = np.uint64(0)
+        for k in range(len(values)):
+            total += terms[k]
+            terms[k] = times(points_m[k], terms[k], q, q_inverse)
+        good &= total % q == moments[j]
+    return good
+
+
+def solve(
+    moments: Any, powers_m: Any, q: Any, q_inverse: Any, weight: Any, places: Any, values: Any, scratch: Any
+) -> None:
+    """The sparse vector behind each row: its weight, or -1 where there is none; its places; its values.
+
+    With z^w C(1/z) = prod_k (z - gamma^k) = C~(z) over the places k, and O the polynomial part of
+    C~(z) * sum_j S_j z^(-j-1), the value at place i is O(gamma^i) / C~'(gamma^i) (Forney).
+    """
+    count, most = moments.shape[1], places.shape[1]
+    backwards, now, before, saved = scratch[0, :count], scratch[1], scratch[2], scratch[3]
+    for r in range(len(moments)):
+        for j in range(count):
+            backwards[j] = moments[r, count - 1 - j]
+        degree = _locator(backwards, q, q_inverse, now[: count + 1], before[: count + 1], saved[: count + 1])
+        weight[r] = -1
+        if degree < 0 or degree > most:
+            continue
+        found = scratch[4, : len(powers_m)]
+        _evaluate(now[: degree + 1], powers_m, q, q_inverse, found)
+        roots = 0
+        for i in range(len(found)):
+            if found[i] == 0 and roots < degree:
+                places[r, roots] = i
+                roots += 1
+        if roots < degree:
+            continue
+        numerator, derivative, points_m = before[:degree], saved[:degree], scratch[5, :degree]
+        for j in range(degree):
+            numerator[j] = _dot(backwards[count - 1 - j :], now[: j + 1], q)
+            derivative[j] = np.uint64(degree - j) * now[j] % q
+            points_m[j] = powers_m[places[r, j]]
+        above, below = values[r, :degree], scratch[4, :degree]
+        _evaluate(numerator, points_m, q, q_inverse, above)
+        _evaluate(derivative, points_m, q, q_inverse, below)
+        for k in range(degree):
+            inverse_m = power_m(montgomery(below[k], q), q - np.uint64(2), q, q_inverse)
+            above[k] = times(inverse_m, above[k], q, q_inverse)
+        if _reproduces(moments[r], above, points_m, q, q_inverse, below):
+            weight[r] = degree
+
+
+def transform(
+    moments: Any, powers_m: Any, q: Any, q_inverse: Any, weight: Any, places: Any, values: Any, scratch: Any
+) -> None:
+    """As `solve`, for as many moments as places: value_k = (1/n) sum_j S_j gamma^(-k j)."""
+    order, most = moments.shape[1], places.shape[1]
+    inverse_m = power_m(montgomery(np.uint64(order) % q, q), q - np.uint64(2), q, q_inverse)
+    backwards, points_m, found = scratch[0, :order], scratch[1, :order], scratch[2, :order]
+    for k in range(order):
+        points_m[k] = powers_m[(order - k) % order]  # gamma^-k = gamma^(n-k)
+    for r in range(len(moments)):
+        for j in range(order):
+            backwards[j] = moments[r, order - 1 - j]
+        _evaluate(backwards, points_m, q, q_inverse, found)
+        weight[r] = 0
+        for k in range(order):
+            if found[k] != 0:
+                if weight[r] == most:
+                    weight[r] = -1
+                    break
+                places[r, weight[r]] = k
+                values[r, weight[r]] = times(inverse_m, found[k], q, q_inverse)
+                weight[r] += 1

@@ -1,4 +1,4 @@
-"""Montgomery multiplication modulo q with R = 2^32, for use in compiled kernels.
+"""Montgomery multiplication modulo q with R = 2^32, for use in kernels. Loads numba.
 
 An `_m` at the end of a name marks a factor in Montgomery form, a R mod q. For a_m = a R mod q and b < q,
 p = a_m b;  m = (p mod R) q^-1 mod R;  a b = (p >> 32) - (m q >> 32)  (plus q when negative).
@@ -7,30 +7,22 @@ Symbols are held in 64-bit words, so that every product fits.
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
+import numba
 import numpy as np
-import numpy.typing as npt
 
-from .compiled import inlined
-from .field import Integers
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 HALF = np.uint64(32)
 LOW = np.uint64(0xFFFFFFFF)
 ONE = np.uint64(1)
 
 
-@lru_cache(maxsize=8)
-def constants(q: int) -> tuple[np.uint64, np.uint64]:
-    """q and q^-1 mod 2^32, for the odd modulus q."""
-    return np.uint64(q), np.uint64(pow(q, -1, 2**32))
-
-
-def to_montgomery(a: Integers, q: int) -> npt.NDArray[np.uint64]:
-    """a R mod q, entry by entry (a < q, so a R fits 64 bits)."""
-    result: npt.NDArray[np.uint64] = (a.astype(np.uint64) << HALF) % np.uint64(q)
-    return result
+def inlined(function: Function) -> Function:
+    """A function that kernels call."""
+    return cast(Function, numba.njit(inline="always", error_model="numpy")(function))
 
 
 @inlined

@@ -6,11 +6,13 @@ needs linear algebra over F_q, and with it galois.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
-from . import compiled  # noqa: F401 - before galois
 from .field import Symbols
 from .lagrange import lagrange_matrix
 
@@ -46,8 +48,7 @@ def _berlekamp_welch(alpha: Sequence[int], word: Symbols, dimension: int, most: 
     Find E (degree <= most) and Q (degree < dimension + most), not both zero, with Q(a_i) = y_i E(a_i) for
     all i: if at most `most` symbols are wrong, Q / E is the polynomial behind the others.
     """
-    import galois
-
+    galois = _galois()
     field = galois.GF(q, compile="python-calculate")
     points, values = field(list(alpha)), field(word.astype(object))
     powers = field.Ones((len(alpha), dimension + most))
@@ -64,3 +65,16 @@ def _berlekamp_welch(alpha: Sequence[int], word: Symbols, dimension: int, most: 
         return None
     behind = quotient // locator
     return set(np.flatnonzero(np.asarray(behind(points) != values)).tolist()) if behind.degree < dimension else None
+
+
+@lru_cache(maxsize=1)
+def _galois() -> Any:
+    """galois, which cannot be imported where numba has no folder for its cache. Nothing is compiled here."""
+    import numba
+
+    with tempfile.TemporaryDirectory() as folder:
+        before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, folder
+        import galois
+
+        numba.config.CACHE_DIR = before
+    return galois

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -164,3 +165,8 @@ def construction(p: Parameters) -> Construction:
     from .permutation import Permutation
 
     return {"permutation": Permutation, "moments": Moments}[p.construction](p)
+
+
+def front(buffer: Symbols, *shape: int) -> Symbols:
+    """An array of this shape at the beginning of a buffer."""
+    return buffer[: math.prod(shape)].reshape(shape)

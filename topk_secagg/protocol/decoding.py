@@ -9,7 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..algebra.field import Symbols, add
+from ..algebra.linear import inner_products
 from ..algebra.randomness import Randomness
+from ..algebra.reed_solomon import agree, wrong_positions
 from ..errors import BadData, TooFewSurvivors
 from .constructions import construction
 from .elimination import answer_shape
@@ -67,8 +69,6 @@ def _wrong_users(
     p: Parameters, points: Points, shape: AnswerShape, users: list[int], words: Symbols, *, strict: bool
 ) -> list[int]:
     """The users whose answers do not agree with the others'; BadData when they cannot be identified."""
-    from ..algebra.reed_solomon import agree, wrong_positions
-
     alpha = [points.alpha[n - 1] for n in users]
     if agree(alpha, words, shape.quorum, p.field):
         return []
@@ -108,8 +108,6 @@ class _Decoder:
     ) -> tuple[Sparse | BadData, Symbols]:
         """The aggregate from the first D+T users, or why there is none, and `columns` random combinations of the
         symbols of each user, (users, columns)."""
-        from ..algebra.kernels import inner_products
-
         words = np.zeros((len(users), columns), dtype=np.uint32)
         parts: list[Sparse] = []
         failure: BadData | None = None

@@ -16,9 +16,11 @@ import numpy.typing as npt
 
 from ..algebra.field import Integers, Symbols, divisors, multiply, smallest_generator
 from ..algebra.lagrange import lagrange_matrix
+from ..algebra.linear import combine
+from ..algebra.moments import answer, recover, share
 from ..algebra.randomness import Randomness
 from ..errors import BadData
-from .constructions import Construction
+from .constructions import Construction, front
 from .messages import AnswerBlock, AnswerShape, Masked, Points, Secret, ShareBlock, ShareRows, Sparse
 from .parameters import Parameters, require
 
@@ -105,8 +107,6 @@ class Moments(Construction):
 
         Two buffers take turns: a block is valid until the next but one is drawn.
         """
-        from ..algebra.moments import share
-
         p, step = self.p, self.block_rows
         matrix = np.array(
             [
@@ -115,12 +115,12 @@ class Moments(Construction):
             ],
             dtype=np.uint64,
         )
-        buffers = [np.empty((p.users, step, self.width), dtype=np.uint32) for _ in range(2)]
+        buffers = [np.empty(p.users * step * self.width, dtype=np.uint32) for _ in range(2)]
         z = np.empty((step, p.colluders, self.width), dtype=np.uint32)
         for turn, first in enumerate(range(0, self.rows, step)):
             rows = np.arange(first, min(first + step, self.rows))
             fresh = noise.child(f"noise {first}").integers(p.field, z[: rows.size])
-            g = buffers[turn % 2][:, : rows.size]
+            g = front(buffers[turn % 2], p.users, rows.size, self.width)
             place, mask = secret.place[rows], secret.mask[rows]
             share(place, mask, self._points_of(rows), matrix, fresh, self.gamma, p.field, g)
             yield ShareBlock(first, {"g": g})
@@ -129,8 +129,6 @@ class Moments(Construction):
         self, points: Points, users: Sequence[int], first: int, shares: Mapping[str, Symbols], secret: Secret | None
     ) -> Integers:
         """Rows of g determine rho^-1 v_s each, for some place s and factor rho; the places s."""
-        from ..algebra.kernels import combine
-
         p, g, quorum = self.p, shares["g"], self.share_quorum
         if len(users) < quorum:
             raise BadData(f"{len(users)} shares do not determine a selector")
@@ -151,8 +149,6 @@ class Moments(Construction):
 
     def _places_of(self, found: Symbols) -> Integers:
         """The place s of each row rho^-1 v_s, which two moments determine; the others must follow from them."""
-        from ..algebra.moments import answer, recover
-
         wrong = BadData("g does not hold the moments of one place in every row")
         count = self.width if self.width == self.order else 2
         try:
@@ -219,8 +215,6 @@ class Moments(Construction):
         shape: AnswerShape,
     ) -> Iterator[AnswerBlock]:
         """Y_n[group]_j = sum over b in the group of l_b(alpha_n) sum over m and picks of x gamma^(delta j) g_j."""
-        from ..algebra.moments import answer
-
         p, unit = self.p, self.p.picks * shape.blocks
         basis = self._basis(points, user, shape)
         step = max(1, _READ_CHECKS * self.check_rows // unit)
@@ -261,9 +255,6 @@ class Moments(Construction):
         self, points: Points, users: Sequence[int], survivors: int, shape: AnswerShape, first: int, y: Symbols
     ) -> Sparse:
         """Y(beta_b) are the moments of bucket b of the sum, which has at most |U1| P non-zero entries there."""
-        from ..algebra.kernels import combine
-        from ..algebra.moments import recover
-
         p = self.p
         low = first * shape.blocks
         bucket = np.arange(low, min(low + y.shape[1] * shape.blocks, p.buckets))

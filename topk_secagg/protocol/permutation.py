@@ -11,10 +11,11 @@ import numpy.typing as npt
 
 from ..algebra.field import Integers, Symbols, add, to_field
 from ..algebra.lagrange import lagrange_matrix
+from ..algebra.linear import combine, eliminate, encode
 from ..algebra.randomness import Randomness
 from ..errors import BadData
 from . import wire
-from .constructions import Construction
+from .constructions import Construction, front
 from .messages import AnswerBlock, AnswerShape, Masked, Points, Secret, ShareBlock, ShareRows, Sparse
 from .parameters import Parameters, require
 
@@ -80,19 +81,17 @@ class Permutation(Construction):
         same for mask_i times the selector with noise of its own (eq. polynomial:1 and polynomial:2).
         Two sets of buffers take turns: a block is valid until the next but one is drawn.
         """
-        from ..algebra.kernels import encode
-
         p, width, step = self.p, self.width, self.block_rows
         matrix = lagrange_matrix(points.beta[: p.blocks + p.colluders], points.alpha, p.field)
         slot, place, mask = self.selectors(secret)
         ones = np.ones(step, dtype=np.uint32)
-        buffers = [{name: np.empty((p.users, step, width), dtype=np.uint32) for name in "fh"} for _ in range(2)]
+        buffers = [{name: np.empty(p.users * step * width, dtype=np.uint32) for name in "fh"} for _ in range(2)]
         z = np.empty((step, p.colluders, width), dtype=np.uint32)
         for turn, first in enumerate(range(0, self.rows, step)):
             part = slice(first, min(first + step, self.rows))
             count = part.stop - first
             source = noise.child(f"noise {first}")
-            shares = {name: buffer[:, :count] for name, buffer in buffers[turn % 2].items()}
+            shares = {name: front(buffer, p.users, count, width) for name, buffer in buffers[turn % 2].items()}
             for name, scale in (("f", ones[:count]), ("h", mask[part])):
                 source.integers(p.field, z[:count])
                 encode(matrix, z[:count], slot[part], place[part], scale, p.field, shares[name])
@@ -122,8 +121,6 @@ class Permutation(Construction):
 
     def _blocks(self, points: Points, users: Sequence[int], shares: Symbols) -> Symbols:
         """The D blocks behind the shares of these users, (rows, D, width)."""
-        from ..algebra.kernels import combine
-
         p, quorum = self.p, self.share_quorum
         alpha = [points.alpha[m - 1] for m in users]
         if len(alpha) < quorum:
@@ -195,8 +192,6 @@ class Permutation(Construction):
 
         Only the rows that some X names are read.
         """
-        from ..algebra.kernels import eliminate
-
         total = np.zeros((1, shape.width), dtype=np.uint32)
         for m, x in masked.items():
             row = x.index.astype(np.int64)
@@ -218,8 +213,6 @@ class Permutation(Construction):
         y: Symbols,
     ) -> Sparse:
         """Y(beta_1)..Y(beta_D), one after the other: k = d * width + place."""
-        from ..algebra.kernels import combine
-
         p = self.p
         matrix = _decoding_matrix(points, tuple(users), p.blocks, p.field)
         blocks = combine(matrix, y, np.arange(p.blocks), np.zeros(p.blocks, dtype=np.int64), p.field)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..algebra.field import DEFAULT_FIELD, SMALL_FIELD
+from ..algebra.linear import encode
 from ..errors import UsageError
 from ..gradients.sparsify import kept_energy, select_top
 from ..protocol.constructions import construction
@@ -157,8 +158,6 @@ def _remarks(best: Row, peers: list[Row]) -> list[str]:
 
 def measure_speed(p: Parameters, folder: Path) -> Speed:
     """A quick measurement on this machine and disk: a fraction of a second each."""
-    from ..algebra.kernels import encode
-
     q, width, rows = p.field, 4096, 8
     matrix = np.ones((p.users, p.blocks + p.colluders), dtype=np.uint64)
     noise = np.ones((rows, p.colluders, width), dtype=np.uint32)

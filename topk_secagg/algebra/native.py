@@ -1,0 +1,140 @@
+"""Runs the kernels of `kernels.py`: compiled by numba once, kept as object files, and loaded without numba.
+
+numba can cache functions too, but then every process imports numba and, for each function that it loads, looks through
+all of numba's registries. Here a process maps a few kilobytes of machine code through LLVM; it imports numba
+only where an object file is missing. Kernels release the GIL.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+_SOURCES = ("kernels.py", "montgomery.py", "native.py")
+_lock = Lock()
+
+
+def run(name: str, *inputs: npt.NDArray[Any] | int, out: tuple[npt.NDArray[Any], ...]) -> None:
+    """Call a kernel with its inputs, arrays or integers below 2^64, and with the arrays it writes to."""
+    arrays = [value if isinstance(value, int) else np.ascontiguousarray(value) for value in inputs]
+    if not all(array.flags.c_contiguous and array.flags.writeable for array in out):
+        raise ValueError(f"{name} writes to whole, contiguous arrays only")
+    words: list[int] = []
+    for value in (*arrays, *out):
+        words += [value] if isinstance(value, int) else _words(value)
+    results = (ctypes.c_void_p * 2)()  # for the value and the error that numba's functions return: there are none
+    at = ctypes.addressof(results)
+    function = _loaded(name, tuple(_type(value) for value in (*arrays, *out)))
+    if function(at, at + ctypes.sizeof(ctypes.c_void_p), *words):
+        raise AssertionError(f"{name} failed")
+
+
+def _type(value: npt.NDArray[Any] | int) -> str:
+    """An integer, or an array by its type and number of dimensions."""
+    return "int" if isinstance(value, int) else f"{value.dtype.str[1:]}x{value.ndim}"
+
+
+def _words(array: npt.NDArray[Any]) -> list[int]:
+    """How numba's functions take an array: owner, parent (none), entries, bytes an entry, address, shape, strides."""
+    return [0, 0, array.size, array.itemsize, array.ctypes.data, *array.shape, *array.strides]
+
+
+@lru_cache(maxsize=64)
+def _loaded(name: str, types: tuple[str, ...]) -> Callable[..., int]:
+    """The kernel for these types of arguments, as a function of machine words."""
+    import llvmlite.binding as llvm
+
+    with _lock:
+        symbol, code = _kept(name, types) or _compiled(name, types)
+        engine = _engine()
+        engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+        engine.finalize_object()
+        count = 2 + sum(1 if kind == "int" else 5 + 2 * int(kind[-1]) for kind in types)
+        return ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_uint64] * count)(engine.get_function_address(symbol))
+
+
+@lru_cache(maxsize=1)
+def _engine() -> Any:
+    """LLVM's loader. It owns the code, so it lives as long as the process."""
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine()
+    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+
+
+# Object files
+
+
+def _kept(name: str, types: tuple[str, ...]) -> tuple[str, bytes] | None:
+    """The symbol and the code of a kernel from its file, if there is one that nobody else can have written."""
+    for folder in _folders():
+        with suppress(OSError), (folder / _file(name, types)).open("rb") as stream:
+            found = os.fstat(stream.fileno())
+            content = stream.read()
+            trusted = found.st_uid in (os.geteuid(), 0) and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+            digest, body = content[:32], content[32:]
+            if trusted and hashlib.sha256(body).digest() == digest:
+                symbol, code = body.split(b"\n", 1)
+                return symbol.decode(), code
+    return None
+
+
+def _compiled(name: str, types: tuple[str, ...]) -> tuple[str, bytes]:
+    """The symbol and the code of a kernel, made now; a later process finds it in the first folder that can be used."""
+    from .kernels import machine_code
+
+    symbol, code = machine_code(name, types)
+    body = symbol.encode() + b"\n" + code
+    for folder in _folders():
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            handle, draft = tempfile.mkstemp(dir=folder)
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(hashlib.sha256(body).digest() + body)
+            Path(draft).chmod(0o644)
+            Path(draft).replace(folder / _file(name, types))
+            break
+    return symbol, code
+
+
+def _folders() -> Iterator[Path]:
+    """Beside the source, or else in the user's cache."""
+    yield Path(__file__).parent / "__pycache__"
+    with suppress(RuntimeError):  # this user has no home
+        yield Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "topk-secagg"
+
+
+def _file(name: str, types: tuple[str, ...]) -> str:
+    """An object file is for a kernel, for types of arguments, and for everything the code depends on."""
+    key = hashlib.sha256(repr((_circumstances(), types)).encode()).hexdigest()
+    return f"{name}-{key[:32]}.o"
+
+
+@lru_cache(maxsize=1)
+def _circumstances() -> str:
+    """The kernels' source, the compiler, and the processor."""
+    import llvmlite
+    import llvmlite.binding as llvm
+
+    numba = find_spec("numba")
+    assert numba is not None
+    assert numba.origin is not None
+    files = [Path(numba.origin).with_name("_version.py"), *(Path(__file__).with_name(file) for file in _SOURCES)]
+    digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
+    processor = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+    return repr((digests, llvmlite.__version__, processor))
