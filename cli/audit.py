@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,7 +15,6 @@ from .options import file_option, round_argument
 
 if TYPE_CHECKING:
     from topk_secagg.review.evidence import Finding
-    from topk_secagg.storage.workspace import Workspace
 
 _VERDICTS = ("pass", "fail", "not checkable")
 
@@ -52,10 +51,21 @@ def command(console: Console, round_folder: Path, identity: tuple[Path, ...], re
         findings = audit(space, identity, progress)
     if report:
         write_whole(report, page(space, findings, program=f"{PROGRAM} {__version__}"), OWN)
-    _warn(console, space)
+    session = None
+    with suppress(BadData):  # session.json may be too damaged to say whose secrets should not be here
+        session = space.session
+        warn_foreign_secrets(console, space.foreign_secrets())
     failed = [f for f in findings if f.verdict == "fail"]
     if console.as_json:
-        console.result("audit", _facts(space, findings, report))
+        facts = {
+            "session": session and session.id,
+            "verdict": "fail" if failed else "pass",
+            "counts": {verdict: sum(f.verdict == verdict for f in findings) for verdict in _VERDICTS},
+            "findings": [asdict(f) for f in findings],
+            "report": report,
+            "insecure": bool(session and session.insecure),
+        }
+        console.result("audit", facts)
     else:
         if any(f.point == "no public seed" and f.verdict != "pass" for f in findings):
             console.warn(PUBLIC_SEED)
@@ -67,32 +77,6 @@ def command(console: Console, round_folder: Path, identity: tuple[Path, ...], re
             f"{round_folder} failed the audit: {failed[0].subject}: {failed[0].why}{more}",
             "do not rely on this round before that is explained",
         )
-
-
-def _facts(space: Workspace, findings: Sequence[Finding], report: Path | None) -> dict[str, Any]:
-    from topk_secagg.errors import BadData
-
-    counts = {verdict: sum(f.verdict == verdict for f in findings) for verdict in _VERDICTS}
-    try:
-        session = space.session
-    except BadData:
-        session = None
-    return {
-        "session": session and session.id,
-        "verdict": "fail" if counts["fail"] else "pass",
-        "counts": counts,
-        "findings": [asdict(f) for f in findings],
-        "report": str(report) if report else None,
-        "insecure": bool(session and session.insecure),
-    }
-
-
-def _warn(console: Console, space: Workspace) -> None:
-    """Secrets that should not be here, if session.json is sound enough to tell."""
-    from topk_secagg.errors import BadData
-
-    with suppress(BadData):
-        warn_foreign_secrets(console, space.foreign_secrets())
 
 
 def _show(console: Console, findings: Sequence[Finding]) -> None:

@@ -7,12 +7,14 @@ Only click is loaded here at first; rich comes when something is really drawn.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import reduce, wraps
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -43,7 +45,7 @@ HINTS = {
     "weight": "{hint}: init --max-weight",
 }
 
-Command = TypeVar("Command", bound=Callable[..., Any])
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Console:
         if facts.get("insecure"):
             self.warn(PUBLIC_SEED)
         if self.as_json:
-            _print(json.dumps({"schema": f"{PROGRAM}/{name}/1", **facts}, allow_nan=False))
+            _print(json.dumps({"schema": f"{PROGRAM}/{name}/1", **facts}, allow_nan=False, default=os.fspath))
             return
         for line in lines:
             self.line(line)
@@ -105,10 +107,14 @@ class Console:
         for line in drawn.get().rstrip().splitlines():
             _print(line.rstrip())
 
+    @property
+    def _draws(self) -> bool:
+        return not self.quiet and not self.as_json and bool(sys.stderr and sys.stderr.isatty())
+
     @contextmanager
     def progress(self, what: str) -> Iterator[Callable[[float], None]]:
         """A bar on standard error while something long runs; nothing when that is no terminal."""
-        if self.quiet or self.as_json or not (sys.stderr and sys.stderr.isatty()):
+        if not self._draws:
             yield lambda _: None
             return
         from rich.console import Console as Screen
@@ -121,7 +127,7 @@ class Console:
     @contextmanager
     def phases(self) -> Iterator[Callable[[str, int, int], None]]:
         """Bars for phases of several users; a line for each user with -v where there is no terminal."""
-        if self.quiet or self.as_json or not (sys.stderr and sys.stderr.isatty()):
+        if not self._draws:
             yield lambda phase, user, _: self.detail(f"user {user}: {phase}") if user else None
             return
         from rich.console import Console as Screen
@@ -172,21 +178,32 @@ def fail_with(error: SecAggError, before: str = "") -> None:
     fail(before + error.message, hint)
 
 
-def answered(command: Command) -> Command:
-    """Add --json, -q and -v to a command, which receives a `console`."""
+def together(*options: Decorator) -> Decorator:
+    """Several options, in this order."""
+    return lambda command: reduce(lambda done, option: option(done), reversed(options), command)
 
-    def with_console(*args: Any, json: bool, quiet: bool, verbose: bool, **kwargs: Any) -> Any:
-        return command(*args, console=Console(json, quiet, verbose), **kwargs)
 
-    with_console.__name__, with_console.__doc__ = command.__name__, command.__doc__
-    with_console.__click_params__ = list(getattr(command, "__click_params__", []))  # type: ignore[attr-defined]
-    for option in (
-        click.option("-v", "--verbose", is_flag=True, help="Print more details."),
-        click.option("-q", "--quiet", is_flag=True, help="Print only warnings and errors."),
-        click.option("--json", is_flag=True, help="Print one JSON object on standard output."),
-    ):
-        with_console = option(with_console)
-    return with_console  # type: ignore[return-value]
+def bundled(name: str, make: Callable[[dict[str, Any]], Any], *options: Decorator) -> Decorator:
+    """Options of a command, which receives as `name` what `make` takes out of their values."""
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(command)
+        def with_bundle(**given: Any) -> Any:
+            bundle = make(given)
+            return command(**{name: bundle}, **given)
+
+        return together(*options)(with_bundle)
+
+    return add
+
+
+answered = bundled(
+    "console",
+    lambda given: Console(given.pop("json"), given.pop("quiet"), given.pop("verbose")),
+    click.option("--json", is_flag=True, help="Print one JSON object on standard output."),
+    click.option("-q", "--quiet", is_flag=True, help="Print only warnings and errors."),
+    click.option("-v", "--verbose", is_flag=True, help="Print more details."),
+)
 
 
 def warn_foreign_secrets(console: Console, paths: Sequence[Path]) -> None:
@@ -202,14 +219,20 @@ def size(count: float) -> str:
     return amount(count)
 
 
-def users(numbers: Sequence[int]) -> str:
+def listed(numbers: Sequence[int]) -> str:
     """1, 2, 5."""
     return ", ".join(map(str, numbers)) or "none"
 
 
-def rates(payload: int, name: str, measured: float, theorem: float) -> str:
-    """A payload with its rate beside the theorem's."""
+def rate_line(payload: int, rates: Mapping[str, float]) -> str:
+    """A payload, and its rate beside the theorem's."""
+    (name, measured), (_, theorem) = rates.items()
     return f"payload {size(payload)}, {name} {measured:.6g} (theorem {theorem:.6g})"
+
+
+def picked(report: object, *names: str) -> dict[str, Any]:
+    """These fields of a report, as facts."""
+    return {name: getattr(report, name) for name in names}
 
 
 def plain(value: Any) -> str:

@@ -8,57 +8,42 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import PROGRAM, Console, answered, rates, warn_foreign_secrets
-from .console import users as listed
-from .options import file_option, round_argument
+from .console import PROGRAM, Console, answered, listed, picked, rate_line, warn_foreign_secrets
+from .options import flag_option, mean_option, output_option, round_argument
 
 if TYPE_CHECKING:
     from topk_secagg.steps.decode import DecodeReport
     from topk_secagg.storage.workspace import Workspace
 
-output_option = file_option("--output", "Write the sum as .pt, .safetensors, .npz or .npy too.")
-mean_option = click.option(
-    "--mean", is_flag=True, help="Divide what --output gets by the sum of the survivors' weights (1 each by default)."
-)
 
+def described(space: Workspace, report: DecodeReport) -> tuple[dict[str, Any], list[str]]:
+    """What is said about an aggregate, as facts and in lines."""
+    from topk_secagg.steps.costs import rates
 
-def decoded_facts(space: Workspace, report: DecodeReport) -> dict[str, Any]:
-    """What is said about an aggregate."""
-    from topk_secagg.protocol.rates import measured_r1, measured_r2, theorem_r1, theorem_r2
-
-    p = space.session.parameters
-    return {
+    p, spare = space.session.parameters, len(report.answering) - report.quorum
+    r1, r2 = rates(p, "R1", report.masked_payload), rates(p, "R2", report.answer_payload)
+    facts = {
         "session": space.session.id,
-        "path": str(report.path),
-        "survivors": report.survivors,
-        "answering": report.answering,
-        "corrected": report.corrected,
-        "left_out": {str(n): why for n, why in report.left_out.items()},
-        "nonzero": report.nonzero,
+        **picked(report, "path", "survivors", "answering", "corrected", "left_out", "nonzero", "blocks"),
         "beyond_clip": report.beyond,
-        "blocks": report.blocks,
         "masked_payload_bytes": report.masked_payload,
-        "R1": measured_r1(p, report.masked_payload),
-        "R1_theorem": theorem_r1(p),
+        **r1,
         "answer_payload_bytes": report.answer_payload,
-        "R2": measured_r2(p, report.answer_payload),
-        "R2_theorem": theorem_r2(p),
-        "checked_answers": len(report.answering) - report.quorum,
+        **r2,
+        "checked_answers": spare,
         "insecure": bool(space.session.insecure),
     }
-
-
-def decoded_lines(space: Workspace, report: DecodeReport) -> list[str]:
-    """The same for people."""
-    from topk_secagg.protocol.rates import measured_r1, measured_r2, theorem_r1, theorem_r2
-
-    p = space.session.parameters
-    return [
+    agreement = f"{spare} more answers than needed, and all agree"
+    if report.corrected:
+        agreement = f"WRONG ANSWERS from user {listed(report.corrected)}, left out; the sum is exact without them"
+    elif not spare:
+        agreement = "no more answers than needed: nothing could be checked"
+    return facts, [
         f"sum of users {listed(report.survivors)}, decoded from {listed(report.answering)}: {report.path}",
         f"{report.nonzero} of {p.length} coordinates are not zero",
-        f"X: {rates(report.masked_payload, 'R1', measured_r1(p, report.masked_payload), theorem_r1(p))}",
-        f"Y: {rates(report.answer_payload, 'R2', measured_r2(p, report.answer_payload), theorem_r2(p))}",
-        _agreement(report, len(report.answering) - report.quorum),
+        f"X: {rate_line(report.masked_payload, r1)}",
+        f"Y: {rate_line(report.answer_payload, r2)}",
+        agreement,
     ]
 
 
@@ -73,19 +58,11 @@ def warn_decoded(console: Console, report: DecodeReport) -> None:
         )
 
 
-def _agreement(report: DecodeReport, spare: int) -> str:
-    if report.corrected:
-        return f"WRONG ANSWERS from user {listed(report.corrected)}, left out; the sum is exact without them"
-    if spare:
-        return f"{spare} more answers than needed, and all agree"
-    return "no more answers than needed: nothing could be checked"
-
-
 @click.command("decode", short_help="Decode the aggregate.")
 @round_argument
 @output_option
 @mean_option
-@click.option("--strict", is_flag=True, help="Refuse if any answer is damaged or disagrees.")
+@flag_option("--strict", "Refuse if any answer is damaged or disagrees.")
 @answered
 def command(console: Console, round_folder: Path, output: Path | None, mean: bool, strict: bool) -> None:
     """Decode the sum of the survivors' inputs from the answers in elimination/.
@@ -114,4 +91,5 @@ def command(console: Console, round_folder: Path, output: Path | None, mean: boo
         raise
     warn_decoded(console, report)
     warn_foreign_secrets(console, space.foreign_secrets())
-    console.result("decode", decoded_facts(space, report), *decoded_lines(space, report))
+    facts, lines = described(space, report)
+    console.result("decode", facts, *lines)

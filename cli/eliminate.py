@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import Console, answered, rates
-from .console import users as listed
-from .options import access_options, chosen_users, jobs_option, show_outcome, space_argument, users_option
+from .console import Console, answered, listed, picked, rate_line
+from .options import access_options, chosen_users, flag_option, for_users, jobs_option, space_argument, users_option
 
 if TYPE_CHECKING:
     from topk_secagg.steps.access import Access
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 @click.command("eliminate", short_help="Answer for the survivors: Y_n.")
 @space_argument
 @users_option
-@click.option("--fallback", is_flag=True, help="Answer once more with D = U - T, when too few answers came (--spare).")
+@flag_option("--fallback", "Answer once more with D = U - T, when too few answers came (--spare).")
 @jobs_option
 @access_options
 @answered
@@ -36,43 +35,29 @@ def command(
     Example:
       topk-secagg eliminate round --user 3
     """
-    from topk_secagg.protocol.rates import measured_r2, theorem_r2
-    from topk_secagg.steps.each import for_each
+    from topk_secagg.steps.costs import rates
     from topk_secagg.steps.eliminate import eliminate
     from topk_secagg.storage import survivors
 
     users = chosen_users(space, survivors.read(space).users if user == "all" else user, access)
-    s = space.session
-    p = s.parameters
 
-    def facts(report: EliminateReport) -> dict[str, Any]:
-        return {
-            "session": s.id,
-            "user": report.user,
-            "path": str(report.path),
-            "survivors": report.survivors,
+    def describe(report: EliminateReport) -> tuple[dict[str, Any], list[str]]:
+        r2, short = rates(space.session.parameters, "R2", report.payload), report.survivors_digest[:16]
+        facts = {
+            "session": space.session.id,
+            **picked(report, "user", "path", "survivors", "blocks", "fallback"),
             "survivors_sha256": report.survivors_digest,
-            "blocks": report.blocks,
             "answers_needed": report.quorum,
-            "fallback": report.fallback,
             "payload_bytes": report.payload,
-            "R2": measured_r2(p, report.payload),
-            "R2_theorem": theorem_r2(p),
+            **r2,
         }
-
-    def lines(report: EliminateReport) -> list[str]:
-        return [
+        return facts, [
             f"user {report.user} answered for {listed(report.survivors)}: {report.path}",
-            f"session {s.fingerprint}, survivors.json {report.survivors_digest[:16]}: compare with the others",
-            rates(report.payload, "R2", measured_r2(p, report.payload), theorem_r2(p)),
+            f"session {space.session.fingerprint}, survivors.json {short}: compare with the others",
+            rate_line(report.payload, r2),
         ]
 
-    with console.progress(f"user {users[0]} eliminates") as bar, console.phases() as note:
-        progress = bar if len(users) == 1 else (lambda _: None)
-        outcome = for_each(
-            users,
-            lambda user: eliminate(space, user, fallback=fallback, access=access, progress=progress),
-            jobs,
-            lambda user: note("eliminate", user, len(users)) if len(users) > 1 else None,
-        )
-    show_outcome(console, "eliminate", users, outcome, facts, lines, bool(s.insecure))
+    def step(user: int, progress: Any) -> EliminateReport:
+        return eliminate(space, user, fallback=fallback, access=access, progress=progress)
+
+    for_users(console, "eliminate", space, users, jobs, step, describe)

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .console import Console, answered
-from .console import users as listed
-from .options import UserSet, access_options, space_argument, user_option
+from .console import Console, answered, listed, picked
+from .options import UserSet, access_options, space_argument, user_option, value_option
 
 if TYPE_CHECKING:
     from topk_secagg.steps.access import Access
@@ -17,8 +16,8 @@ if TYPE_CHECKING:
 
 @click.command("freeze", short_help="Fix the survivors: U1.")
 @space_argument
-@click.option("--only", type=UserSet(), metavar="1,2,3", help="Only these users, although more have masked.")
-@click.option("--user", type=int, metavar="n", help="Who freezes.  [default: the session's freezer]")
+@value_option("--only", "1,2,3", "Only these users, although more have masked.", UserSet())
+@value_option("--user", "n", "Who freezes.  [default: the session's freezer]")
 @access_options
 @answered
 def command(console: Console, space: Workspace, only: list[int] | None, user: int | None, access: Access) -> None:
@@ -41,13 +40,11 @@ def command(console: Console, space: Workspace, only: list[int] | None, user: in
         "freeze",
         {
             "session": space.session.id,
-            "path": str(space.survivors_path),
+            "path": space.survivors_path,
             "freezer": report.user,
-            "survivors": report.survivors,
+            **picked(report, "survivors", "left_out", "written"),
             "dropped": [n for n in space.users() if n not in report.survivors],
-            "left_out": {str(n): why for n, why in report.left_out.items()},
             "survivors_sha256": report.digest,
-            "written": report.written,
             "insecure": bool(space.session.insecure),
         },
         f"survivors {listed(report.survivors)}: {space.survivors_path}",
@@ -77,12 +74,8 @@ def confirm_command(console: Console, space: Workspace, user: int, access: Acces
         "confirm",
         {
             "session": space.session.id,
-            "user": user,
-            "path": str(report.path),
-            "survivors": report.survivors,
+            **picked(report, "user", "path", "survivors", "confirmed", "needed"),
             "survivors_sha256": report.digest,
-            "confirmed": report.confirmed,
-            "needed": report.needed,
             "insecure": bool(space.session.insecure),
         },
         f"user {user} confirmed survivors {listed(report.survivors)}: {report.path}",

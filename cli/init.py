@@ -7,92 +7,70 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import Console, answered, size
-from .options import (
-    confirm_option,
-    file_option,
-    freezer_option,
-    recipients_option,
-    required,
-    round_argument,
-    round_options,
-)
+from .console import Console, answered, picked, size
+from .options import file_option, flag_option, keys_options, round_argument, round_options
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from topk_secagg.gradients.layout import Layout
     from topk_secagg.protocol.parameters import Parameters
+    from topk_secagg.steps.init import Chosen
     from topk_secagg.storage.workspace import Workspace
 
 
-def start_round(
-    console: Console,
-    root: Path,
-    *,
-    like: Path | None,
-    length: int | None,
-    entry: str,
-    strip_prefix: str,
-    only: tuple[str, ...],
-    exclude: tuple[str, ...],
-    insecure_seed: int | None,
-    distributed: bool = False,
-    recipients: Path | None = None,
-    freezer: int = 1,
-    confirm: bool = False,
-    **options: Any,
-) -> tuple[Workspace, bool]:
-    """Choose parameters and layout, and write session.json if it is new; say what was chosen for what reason."""
-    from topk_secagg.gradients.files import read_gradient
-    from topk_secagg.steps.init import choose_layout, choose_parameters, init
+_NOT_CHOSEN = ("recipients", "freezer", "confirm", "insecure_seed", "distributed")  # that `plan` does not need
+_OF_LAYOUT = ("like", "length", "entry", "strip_prefix", "only", "exclude")
 
-    required(users=options["users"], survivors=options["survivors"], colluders=options["colluders"])
-    layout = choose_layout(like, length, entry=entry, strip_prefix=strip_prefix, only=only, exclude=exclude)
-    chosen = choose_parameters(layout.length, **options)
-    space, new = init(
-        root,
-        chosen.parameters,
-        layout,
-        recipients=recipients,
-        freezer=freezer,
-        confirm=confirm,
-        insecure_seed=insecure_seed,
-        distributed=distributed,
-    )
-    p = chosen.parameters
-    if chosen.reason and new:
-        console.say(f"construction {chosen.reason}")
+
+def chosen(**options: Any) -> tuple[Layout, Chosen, npt.NDArray[Any] | None]:
+    """The layout and the parameters that the options of `init` ask for, and the gradient that --like names."""
+    from topk_secagg.gradients.files import read_gradient
+    from topk_secagg.steps.init import choose_layout, choose_parameters
+
+    for name in ("users", "survivors", "colluders"):
+        if options[name] is None:
+            raise click.UsageError(f"Missing option '--{name}'.")
+    shape = {name: options.pop(name) for name in _OF_LAYOUT}
+    layout, like = choose_layout(**shape), shape["like"]
+    parameters = choose_parameters(layout.length, **options)
+    gradient = layout.flatten(read_gradient(like, shape["entry"], shape["strip_prefix"])) if like else None
+    return layout, parameters, gradient
+
+
+def start_round(console: Console, root: Path, **options: Any) -> tuple[Workspace, bool]:
+    """Choose parameters and layout, and write session.json if it is new; say what was chosen for what reason."""
+    from topk_secagg.steps.init import init
+
+    how = {name: options.pop(name) for name in _NOT_CHOSEN if name in options}
+    layout, (p, reason), gradient = chosen(**options)
+    space, new = init(root, p, layout, **how)
+    if reason and new:
+        console.say(f"construction {reason}")
     if p.survivors == p.colluders + 1:
         console.warn(
             "U = T + 1: when only U users remain, T of them can subtract their inputs and see that of the last"
         )
     for note in layout.notes:
         console.say(note)
-    if like is not None:
-        for line in clip_lines(like.name, layout.flatten(read_gradient(like, entry, strip_prefix)), p):
-            console.say(line)
+    if gradient is not None:
+        console.say(clip_line(options["like"].name, gradient, p))
     return space, new
 
 
-def clip_lines(name: str, gradient: npt.NDArray[Any], p: Parameters) -> list[str]:
+def clip_line(name: str, gradient: npt.NDArray[Any], p: Parameters) -> str:
     """How the clip fits a gradient, and what one step of the quantiser is."""
-    import numpy as np
-
-    largest = float(np.abs(gradient).max())
-    step = f"one step of the quantiser is {1 / p.scale:.3g}"
-    if largest > p.clip:
-        return [f"the largest value of {name} is {largest:.4g}, beyond the clip of {p.clip:g}; {step}"]
-    return [f"the largest value of {name} is {largest:.4g}, {largest / p.clip:.1%} of the clip; {step}"]
+    largest = float(abs(gradient).max())
+    fits = f"beyond the clip of {p.clip:g}" if largest > p.clip else f"{largest / p.clip:.1%} of the clip"
+    return f"the largest value of {name} is {largest:.4g}, {fits}; one step of the quantiser is {1 / p.scale:.3g}"
 
 
 @click.command("init", short_help="Start a round: write session.json.")
 @round_argument
 @round_options
 @file_option("--from", "Take everything but the nonce from another round.", "OTHER_ROUND")
-@click.option("--distributed", is_flag=True, help="Every user has its own machine: disk space for one user is enough.")
-@recipients_option
-@freezer_option
-@confirm_option
+@flag_option("--distributed", "Every user has its own machine: disk space for one user is enough.")
+@keys_options
 @answered
 def command(console: Console, round_folder: Path, **options: Any) -> None:
     """Start a round: fix what all users agree on, and write ROUND/session.json.
@@ -123,16 +101,13 @@ def command(console: Console, round_folder: Path, **options: Any) -> None:
         "init",
         {
             "session": session.id,
-            "path": str(space.session_path),
+            "path": space.session_path,
             "written": new,
             **p.as_dict(),
-            "entries": c.entries,
-            "left_out": list(session.layout.left_out),
-            "share_bytes": c.share_bytes,
-            "offline_bytes": c.offline_bytes,
+            **picked(c, "entries", "share_bytes", "offline_bytes"),
+            "left_out": session.layout.left_out,
             "sealed": session.recipients is not None,
-            "freezer": session.freezer,
-            "confirmations": session.confirmations,
+            **picked(session, "freezer", "confirmations"),
             "insecure": bool(session.insecure),
         },
         f"session {session.fingerprint}: {space.session_path}" + ("" if new else " exists already"),

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from .console import Console, answered, plain
+from .console import Console, answered, picked, plain
+from .options import PATH, flag_option
 
 if TYPE_CHECKING:
     from topk_secagg.steps.inspect import Description
 
 
+_SHOWN = ("path", "kind", "intact", "datasets", "problems")
+
+
 @click.command("inspect", short_help="Show what a file of a round holds.")
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path, readable=False))
-@click.option("--reveal", is_flag=True, help="Show the values in secret files too.")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=PATH)
+@flag_option("--reveal", "Show the values in secret files too.")
 @answered
 def command(console: Console, files: tuple[Path, ...], reveal: bool) -> None:
     """Show what files of a round hold: kind, session, user, shapes, ranges, and whether they are intact.
@@ -38,7 +42,7 @@ def command(console: Console, files: tuple[Path, ...], reveal: bool) -> None:
     if failure and not found:
         raise failure
     if console.as_json:
-        console.result("inspect", {"files": [_facts(d) for d in found]})
+        console.result("inspect", {"files": [d.facts | picked(d, *_SHOWN) for d in found]})
     else:
         for d in found:
             _show(console, d)
@@ -47,17 +51,6 @@ def command(console: Console, files: tuple[Path, ...], reveal: bool) -> None:
     damaged = [d for d in found if not d.intact]
     if damaged:
         raise BadData(f"{damaged[0].path}: {damaged[0].problems[0]}", "fetch or make the file again")
-
-
-def _facts(d: Description) -> dict[str, Any]:
-    return {
-        **d.facts,
-        "path": str(d.path),
-        "kind": d.kind,
-        "intact": d.intact,
-        "datasets": d.datasets,
-        "problems": d.problems,
-    }
 
 
 def _show(console: Console, d: Description) -> None:

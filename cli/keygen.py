@@ -30,13 +30,7 @@ def command(console: Console, user: int, output: Path | None) -> None:
         raise click.UsageError(f"there is no user {user}; users are numbered from 1")
     path = output or Path(f"user-{user:02}.identity")
     public = keygen(user, path)
-    facts = {
-        "user": user,
-        "path": str(path),
-        "age": public.age,
-        "ed25519": public.ed25519,
-        "fingerprint": public.fingerprint,
-    }
+    facts = {"path": path, **vars(public), "fingerprint": public.fingerprint}
     if console.as_json:
         console.result("keygen", facts)
     else:

@@ -46,24 +46,10 @@ def cli() -> None:
     """
 
 
-for command in (
-    init.command,
-    offline.command,
-    mask.command,
-    freeze.command,
-    freeze.confirm_command,
-    eliminate.command,
-    decode.command,
-    run.command,
-    settle.command,
-    settle.forget_command,
-    status.command,
-    inspect.command,
-    audit.command,
-    plan.command,
-    keygen.command,
-):
-    cli.add_command(command)
+for module in (init, offline, mask, freeze, eliminate, decode, run, settle, status, inspect, audit, plan, keygen):
+    for value in vars(module).values():
+        if isinstance(value, click.Command):
+            cli.add_command(value)
 
 
 class Stopped(BaseException):
@@ -113,7 +99,8 @@ def _run() -> int:
         return error.exit_code
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else PROGRAM
-        fail(_sentence(error.format_message()), f"see `{path} --help`")
+        message = error.format_message()
+        fail((message[:1].lower() + message[1:]).rstrip("."), f"see `{path} --help`")
         return error.exit_code
     except SecAggError as error:
         fail_with(error)
@@ -138,7 +125,3 @@ def _run() -> int:
         fail(f"a bug: {type(error).__name__}: {error}", "please report it, with what -v prints")
         return BUG
     return code
-
-
-def _sentence(message: str) -> str:
-    return (message[:1].lower() + message[1:]).rstrip(".")

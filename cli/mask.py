@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import Console, answered, rates
-from .console import users as listed
-from .options import (
-    access_options,
-    chosen_users,
-    entry_option,
-    file_option,
-    jobs_option,
-    prefix_option,
-    saturate_option,
-    select_option,
-    show_outcome,
-    space_argument,
-    users_option,
-)
+from . import options as o
+from .console import Console, answered, listed, picked, rate_line
 
 if TYPE_CHECKING:
     from topk_secagg.steps.access import Access
@@ -33,25 +20,24 @@ _FEW = 10  # users that a warning lists
 
 
 @click.command("mask", short_help="Mask a user's gradient: X_n.")
-@space_argument
-@users_option
-@file_option("--gradient", ".pt, .pth, .bin, .ckpt, .safetensors, .npz or .npy.")
-@file_option("--gradients", "A folder with one gradient for every user of the round.", "DIR")
-@entry_option
-@prefix_option
-@click.option(
+@o.space_argument
+@o.users_option
+@o.file_option("--gradient", ".pt, .pth, .bin, .ckpt, .safetensors, .npz or .npy.")
+@o.file_option("--gradients", "A folder with one gradient for every user of the round.", "DIR")
+@o.entry_option
+@o.prefix_option
+@o.value_option(
     "--weight",
-    type=float,
+    "W",
+    "Scale the gradient; the weight is public, and decode --mean divides by the sum.",
+    float,
     default=1.0,
-    show_default=True,
-    metavar="W",
-    help="Scale the gradient; the weight is public, and decode --mean divides by the sum.",
 )
-@file_option("--residual", "Error feedback: add what was not sent before; keep what is not sent now.", "FILE.h5")
-@select_option
-@saturate_option
-@jobs_option
-@access_options
+@o.file_option("--residual", "Error feedback: add what was not sent before; keep what is not sent now.", "FILE.h5")
+@o.select_option
+@o.saturate_option
+@o.jobs_option
+@o.access_options
 @answered
 def command(
     console: Console,
@@ -74,81 +60,54 @@ def command(
     Example:
       topk-secagg mask round --user 3 --gradient gradients/user-03.pt
     """
-    from topk_secagg.steps.each import for_each
+    from topk_secagg.steps.costs import rates
     from topk_secagg.steps.gather import gradient_files
     from topk_secagg.steps.mask import mask
 
     if (gradient is None) == (gradients is None):
         raise click.UsageError("give either --gradient FILE or --gradients DIR")
-    users = chosen_users(space, user, access)
+    users = o.chosen_users(space, user, access)
     if gradient is not None and len(users) > 1:
         raise click.UsageError("--gradient belongs to one user; give --gradients DIR for several")
-    files = {users[0]: gradient} if gradient else {}
     if gradients is not None:
         found = gradient_files([gradients])
         if len(found) != len(space.users()):
             raise click.UsageError(f"{len(found)} gradients in {gradients} for {len(space.users())} users")
-        files = {user: found[user - 1] for user in users}
         if residual is not None and len(users) > 1:
             raise click.UsageError("--residual belongs to one user; `run --residuals DIR` keeps one for each")
 
-    def step(user: int) -> MaskReport:
-        file = files[user]
-        assert file is not None
-        return mask(space, user, file, residual=residual, access=access, **options)
+    def step(user: int, _progress: object) -> MaskReport:
+        return mask(space, user, gradient or found[user - 1], residual=residual, access=access, **options)
 
-    with console.phases() as note:
-        outcome = for_each(users, step, jobs, lambda user: note("mask", user, len(users)) if len(users) > 1 else None)
-    say_notes(console, outcome.reports.values())
-    for report in outcome.reports.values():
-        warn_about(console, space, report)
-    show_outcome(
-        console,
-        "mask",
-        users,
-        outcome,
-        lambda report: _facts(space, report, options["weight"]),
-        lambda report: _lines(space, report),
-        bool(space.session.insecure),
-    )
+    def warn(reports: Collection[MaskReport]) -> None:
+        say_notes(console, reports)
+        for report in reports:
+            _warn_about(console, space, report)
 
+    def describe(report: MaskReport) -> tuple[dict[str, Any], list[str]]:
+        p, r1 = space.session.parameters, rates(space.session.parameters, "R1", report.payload)
+        facts = {
+            "session": space.session.id,
+            **picked(report, "user", "path", "entries", "clipped", "late", "kept_energy"),
+            "sha256": report.digest,
+            "weight": options["weight"],
+            "missing_shares": report.missing,
+            "unsettled_round": report.unsettled,
+            "payload_bytes": report.payload,
+            **r1,
+        }
+        return facts, [
+            f"user {report.user} masked {report.entries} of {p.length} coordinates: {report.path}",
+            f"session {space.session.fingerprint}",
+            rate_line(report.payload, r1),
+            *kept_lines(report.kept_energy),
+            *clipped_lines(report.clipped, p.clip),
+        ]
 
-def _facts(space: Workspace, report: MaskReport, weight: float) -> dict[str, Any]:
-    from topk_secagg.protocol.rates import measured_r1, theorem_r1
-
-    p = space.session.parameters
-    return {
-        "session": space.session.id,
-        "user": report.user,
-        "path": str(report.path),
-        "sha256": report.digest,
-        "entries": report.entries,
-        "weight": weight,
-        "clipped": report.clipped,
-        "late": report.late,
-        "missing_shares": report.missing,
-        "unsettled_round": report.unsettled,
-        "kept_energy": report.kept_energy,
-        "payload_bytes": report.payload,
-        "R1": measured_r1(p, report.payload),
-        "R1_theorem": theorem_r1(p),
-    }
+    o.for_users(console, "mask", space, users, jobs, step, describe, warn)
 
 
-def _lines(space: Workspace, report: MaskReport) -> list[str]:
-    from topk_secagg.protocol.rates import measured_r1, theorem_r1
-
-    p = space.session.parameters
-    return [
-        f"user {report.user} masked {report.entries} of {p.length} coordinates: {report.path}",
-        f"session {space.session.fingerprint}",
-        rates(report.payload, "R1", measured_r1(p, report.payload), theorem_r1(p)),
-        *kept_lines(report.kept_energy),
-        *clipped_lines(report.clipped, p.clip),
-    ]
-
-
-def say_notes(console: Console, reports: Iterable[MaskReport]) -> None:
+def say_notes(console: Console, reports: Collection[MaskReport]) -> None:
     """How the gradients were read, a line for all users with the same note."""
     told: dict[str, list[int]] = {}
     for report in reports:
@@ -158,7 +117,7 @@ def say_notes(console: Console, reports: Iterable[MaskReport]) -> None:
         console.say(f"user {listed(users)}: {note}")
 
 
-def warn_about(console: Console, space: Workspace, report: MaskReport) -> None:
+def _warn_about(console: Console, space: Workspace, report: MaskReport) -> None:
     """What a user should know beyond its X."""
     secret = space.secret_path(report.user)
     if not report.private_secret:

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import Console, answered, size
+from .console import Console, answered, picked, size
 from .options import (
     access_options,
     chosen_users,
+    for_users,
     jobs_option,
     randomness_option,
-    show_outcome,
     space_argument,
     users_option,
 )
@@ -42,38 +42,25 @@ def command(
     Example:
       topk-secagg offline round --user 3
     """
-    from topk_secagg.steps.each import for_each
     from topk_secagg.steps.offline import offline
 
-    users = chosen_users(space, user, access)
-    s = space.session
-
-    def facts(report: OfflineReport) -> dict[str, Any]:
-        return {
-            "session": s.id,
-            "user": report.user,
-            "secret": str(space.secret_path(report.user)),
-            "randomness": report.randomness,
+    def describe(report: OfflineReport) -> tuple[dict[str, Any], list[str]]:
+        user, secret = report.user, space.secret_path(report.user)
+        facts = {
+            "session": space.session.id,
+            "secret": secret,
+            **picked(report, "user", "randomness", "share_bytes"),
             "shares_written": report.written,
             "shares_kept": report.kept,
-            "share_bytes": report.share_bytes,
         }
-
-    def lines(report: OfflineReport) -> list[str]:
-        user = report.user
-        done = f"user {user} drew its secret: {space.secret_path(user)}"
-        return [
+        done = f"user {user} drew its secret: {secret}"
+        return facts, [
             done if report.written else f"user {user} has all its shares already; nothing was changed",
-            f"session {s.fingerprint}",
+            f"session {space.session.fingerprint}",
             f"send shares/user-MM/{space.share_path(user, user).name} to user MM only ({size(report.share_bytes)})",
         ]
 
-    with console.progress(f"user {users[0]} shares") as bar, console.phases() as note:
-        progress = bar if len(users) == 1 else (lambda _: None)
-        outcome = for_each(
-            users,
-            lambda user: offline(space, user, randomness=randomness, access=access, progress=progress),
-            jobs,
-            lambda user: note("offline", user, len(users)) if len(users) > 1 else None,
-        )
-    show_outcome(console, "offline", users, outcome, facts, lines, bool(s.insecure))
+    def step(user: int, progress: Any) -> OfflineReport:
+        return offline(space, user, randomness=randomness, access=access, progress=progress)
+
+    for_users(console, "offline", space, chosen_users(space, user, access), jobs, step, describe)

@@ -2,72 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from .console import Console, fail_with
+from .console import Console, Decorator, bundled, fail_with, together
 
 if TYPE_CHECKING:
     from topk_secagg.steps.access import Access
-    from topk_secagg.steps.each import Outcome
     from topk_secagg.storage.workspace import Workspace
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 Report = TypeVar("Report")
+PATH = click.Path(path_type=Path, readable=False)
 
 
-def file_option(name: str, help: str, metavar: str = "FILE", **others: Any) -> Callable[[Command], Command]:
+def file_option(name: str, help: str, metavar: str = "FILE", **others: Any) -> Decorator:
     """An option that takes a path."""
-    kind = click.Path(path_type=Path, readable=False)
-    return click.option(name, type=kind, metavar=metavar, help=help, **others)
+    return click.option(name, type=PATH, metavar=metavar, help=help, **others)
 
 
-round_argument = click.argument("round_folder", metavar="ROUND", type=click.Path(path_type=Path, readable=False))
-randomness_option = click.option(
+def value_option(name: str, metavar: str, help: str, kind: Any = int, **others: Any) -> Decorator:
+    """An option that takes a number, or a text where `kind` is str; a default is shown unless it is empty."""
+    shown = bool(others.get("default"))
+    return click.option(name, type=kind, metavar=metavar, help=help, show_default=shown, **others)
+
+
+def choice_option(name: str, help: str, *choices: str) -> Decorator:
+    """An option that takes one of these words; the first is the default."""
+    return click.option(name, type=click.Choice(choices), default=choices[0], show_default=True, help=help)
+
+
+def flag_option(name: str, help: str) -> Decorator:
+    """An option without a value."""
+    return click.option(name, is_flag=True, help=help)
+
+
+round_argument = click.argument("round_folder", metavar="ROUND", type=PATH)
+randomness_option = choice_option(
     "--randomness",
-    type=click.Choice(["cipher", "os"]),
-    default="cipher",
-    show_default=True,
-    help="AES-256-CTR keyed by the operating system, or every byte from the operating system.",
+    "AES-256-CTR keyed by the operating system, or every byte from the operating system.",
+    "cipher",
+    "os",
 )
-entry_option = click.option(
-    "--entry", default="", metavar="A.B", help="The entry of a PyTorch checkpoint that holds the tensors."
+select_option = choice_option("--select", "Send the largest magnitudes, or random coordinates.", "top", "random")
+entry_option = value_option(
+    "--entry", "A.B", "The entry of a PyTorch checkpoint that holds the tensors.", str, default=""
 )
-prefix_option = click.option(
-    "--strip-prefix", default="", metavar="PREFIX", help="Take this off tensor names that begin with it (module.)."
+prefix_option = value_option(
+    "--strip-prefix", "PREFIX", "Take this off tensor names that begin with it (module.).", str, default=""
 )
-select_option = click.option(
-    "--select",
-    type=click.Choice(["top", "random"]),
-    default="top",
-    show_default=True,
-    help="Send the largest magnitudes, or random coordinates.",
+saturate_option = flag_option("--saturate", "Clamp values beyond the clip, and count them, instead of refusing.")
+jobs_option = value_option("--jobs", "J", "Users to work on at a time.  [default: the cores]", click.IntRange(min=1))
+output_option = file_option("--output", "Write the sum as .pt, .safetensors, .npz or .npy too.")
+mean_option = flag_option(
+    "--mean", "Divide what --output gets by the sum of the survivors' weights (1 each by default)."
 )
-saturate_option = click.option(
-    "--saturate", is_flag=True, help="Clamp values beyond the clip, and count them, instead of refusing."
+keys_options = together(
+    file_option(
+        "--recipients", "The users' public keys, a line each as `keygen` prints it: seals and signs the files."
+    ),
+    value_option("--freezer", "n", "The user that freezes.", default=1),
+    flag_option("--confirm", "More than (N+T)/2 users must confirm the survivors; any user may freeze."),
 )
-jobs_option = click.option(
-    "--jobs", type=click.IntRange(min=1), metavar="J", help="Users to work on at a time.  [default: the cores]"
-)
-secrets_option = file_option(
-    "--secrets",
-    "Keep secrets and ledgers in DIR/SESSION/ instead of ROUND/secrets/.",
-    "DIR",
-    envvar="TOPK_SECAGG_SECRETS",
-)
-freezer_option = click.option(
-    "--freezer", type=int, default=1, show_default=True, metavar="n", help="The user that freezes."
-)
-confirm_option = click.option(
-    "--confirm", is_flag=True, help="More than (N+T)/2 users must confirm the survivors; any user may freeze."
-)
-recipients_option = file_option(
-    "--recipients", "The users' public keys, a line each as `keygen` prints it: seals and signs the files."
-)
-
+user_option = value_option("--user", "n", "The user's number, from 1.", required=True)
 
 _MOST_USERS = 1 << 20  # that a range may name
 
@@ -102,52 +101,42 @@ class UserSetOrAll(UserSet):
         return "all" if value == "all" else super().convert(value, param, ctx)
 
 
-def space_argument(command: Command) -> Command:
-    """ROUND and --secrets; the command receives `space`."""
-
-    def with_space(*args: Any, round_folder: Path, secrets: Path | None, **kwargs: Any) -> Any:
-        from topk_secagg.storage.workspace import Workspace
-
-        return command(*args, space=Workspace(round_folder, secrets), **kwargs)
-
-    with_space.__name__, with_space.__doc__ = command.__name__, command.__doc__
-    with_space.__click_params__ = list(getattr(command, "__click_params__", []))  # type: ignore[attr-defined]
-    return round_argument(secrets_option(with_space))  # type: ignore[return-value]
+users_option = value_option("--user", "n|1-4,7|all", "The users' numbers, from 1.", UserSetOrAll(), required=True)
 
 
-user_option = click.option("--user", type=int, required=True, metavar="n", help="The user's number, from 1.")
-users_option = click.option(
-    "--user", type=UserSetOrAll(), required=True, metavar="n|1-4,7|all", help="The users' numbers, from 1."
+def _workspace(given: dict[str, Any]) -> Workspace:
+    from topk_secagg.storage.workspace import Workspace
+
+    return Workspace(given.pop("round_folder"), given.pop("secrets"))
+
+
+def _access(given: dict[str, Any]) -> Access:
+    from topk_secagg.steps.access import Access
+
+    return Access(given.pop("identity"), given.pop("session"), given.pop("recipients"), given.pop("insecure"))
+
+
+space_argument = bundled(
+    "space",
+    _workspace,
+    round_argument,
+    file_option(
+        "--secrets",
+        "Keep secrets and ledgers in DIR/SESSION/ instead of ROUND/secrets/.",
+        "DIR",
+        envvar="TOPK_SECAGG_SECRETS",
+    ),
 )
-
-_ACCESS_OPTIONS = (
+access_options = bundled(
+    "access",
+    _access,
     file_option("--identity", "This user's keys, from `keygen`, in a sealed round."),
-    click.option(
-        "--session",
-        metavar="HEX",
-        envvar="TOPK_SECAGG_SESSION",
-        help="Refuse any other session; at least 16 of its digits.",
+    value_option(
+        "--session", "HEX", "Refuse any other session; at least 16 of its digits.", str, envvar="TOPK_SECAGG_SESSION"
     ),
     file_option("--recipients", "Refuse a session that has other keys than this file."),
-    click.option("--insecure", is_flag=True, help="Take part although the round is drawn from a public seed."),
+    flag_option("--insecure", "Take part although the round is drawn from a public seed."),
 )
-
-
-def access_options(command: Command) -> Command:
-    """How a user takes part in a round; the command receives `access`."""
-
-    def with_access(
-        *args: Any, identity: Path | None, session: str | None, recipients: Path | None, insecure: bool, **kwargs: Any
-    ) -> Any:
-        from topk_secagg.steps.access import Access
-
-        return command(*args, access=Access(identity, session, recipients, insecure), **kwargs)
-
-    with_access.__name__, with_access.__doc__ = command.__name__, command.__doc__
-    with_access.__click_params__ = list(getattr(command, "__click_params__", []))  # type: ignore[attr-defined]
-    for option in reversed(_ACCESS_OPTIONS):
-        with_access = option(with_access)
-    return with_access  # type: ignore[return-value]
 
 
 def chosen_users(space: Workspace, chosen: list[int] | str, access: Access) -> list[int]:
@@ -162,75 +151,69 @@ def chosen_users(space: Workspace, chosen: list[int] | str, access: Access) -> l
     return users
 
 
-def show_outcome(
+def for_users(
     console: Console,
     name: str,
+    space: Workspace,
     users: Sequence[int],
-    outcome: Outcome[Report],
-    facts: Callable[[Report], dict[str, Any]],
-    lines: Callable[[Report], Sequence[str]],
-    insecure: bool,
+    jobs: int | None,
+    step: Callable[[int, Callable[[float], None]], Report],
+    describe: Callable[[Report], tuple[dict[str, Any], Sequence[str]]],
+    warn: Callable[[Collection[Report]], None] = lambda _: None,
 ) -> None:
-    """The reports of one user, or of several; failures at the end, each with its exit code."""
-    failures = {user: outcome.failures[user] for user in users if user in outcome.failures}
+    """Run the step of each user, and show facts and lines of the reports; failures last, each with its exit code.
+
+    The step of a single user hears of a bar that it can move.
+    """
+    from topk_secagg.steps.each import for_each
+
     if len(users) == 1:
-        report = outcome.check()[users[0]]
-        console.result(name, {**facts(report), "insecure": insecure}, *lines(report))
+        with console.progress(f"user {users[0]}: {name}") as bar:
+            outcome = for_each(users, lambda user: step(user, bar))
+    else:
+        with console.phases() as note:
+            outcome = for_each(users, lambda n: step(n, lambda _: None), jobs, lambda n: note(name, n, len(users)))
+    warn(outcome.reports.values())
+    insecure = {"insecure": bool(space.session.insecure)}
+    if len(users) == 1:
+        facts, lines = describe(outcome.check()[users[0]])
+        console.result(name, facts | insecure, *lines)
         return
-    failed = [
-        {"user": user, "message": error.message, "exit_code": error.exit_code} for user, error in failures.items()
-    ]
-    all_facts = {
-        "users": [facts(report) for report in outcome.reports.values()],
-        "failed": failed,
-        "insecure": insecure,
-    }
-    told = [lines(report) for report in outcome.reports.values()]
-    console.result(name, all_facts, *(first for first, *_ in told), *(told[0][1:2] if told else []))
+    failures = {user: outcome.failures[user] for user in users if user in outcome.failures}
+    failed = [{"user": n, "message": error.message, "exit_code": error.exit_code} for n, error in failures.items()]
+    told = [describe(report) for report in outcome.reports.values()]
+    lines = [*(first for _, (first, *_) in told), *(told[0][1][1:2] if told else [])]
+    console.result(name, {"users": [facts for facts, _ in told], "failed": failed, **insecure}, *lines)
     for user, error in failures.items():
         fail_with(error, f"user {user} (exit {error.exit_code}): ")
     if failures:
         raise click.exceptions.Exit(next(iter(failures.values())).exit_code)
 
 
-_ROUND_OPTIONS = (
-    click.option("--users", type=int, metavar="N", help="Number of users."),
-    click.option("--survivors", type=int, metavar="U", help="Minimum number of users that must remain."),
-    click.option("--colluders", type=int, metavar="T", help="Number of colluding users to protect against."),
-    click.option("--top-k", type=int, metavar="K", help="Number of coordinates that each user sends."),
-    click.option("--density", type=float, metavar="SHARE", help="K as a share of L, such as 0.01."),
+round_options = together(
+    value_option("--users", "N", "Number of users."),
+    value_option("--survivors", "U", "Minimum number of users that must remain."),
+    value_option("--colluders", "T", "Number of colluding users to protect against."),
+    value_option("--top-k", "K", "Number of coordinates that each user sends."),
+    value_option("--density", "SHARE", "K as a share of L, such as 0.01.", float),
     file_option("--like", "A gradient of the model."),
     entry_option,
     prefix_option,
-    click.option("--only", multiple=True, metavar="PATTERN", help="Only tensors with such a name. Repeatable."),
-    click.option(
+    value_option("--only", "PATTERN", "Only tensors with such a name. Repeatable.", str, multiple=True),
+    value_option(
         "--exclude",
+        "PATTERN",
+        "No tensors with such a name. Repeatable.  [default: *running_mean, *running_var, *num_batches_tracked]",
+        str,
         multiple=True,
-        metavar="PATTERN",
-        help="No tensors with such a name. Repeatable.  [default: *running_mean, *running_var, *num_batches_tracked]",
     ),
-    click.option("--length", type=int, metavar="L", help="One flat vector of L coordinates."),
-    click.option(
-        "--clip",
-        type=float,
-        metavar="C",
-        default=1.0,
-        show_default=True,
-        help="The largest magnitude of a gradient's values.",
-    ),
-    click.option(
-        "--max-weight",
-        type=float,
-        metavar="W",
-        default=1.0,
-        show_default=True,
-        help="The largest weight that a user may give its gradient.",
-    ),
-    click.option(
+    value_option("--length", "L", "One flat vector of L coordinates."),
+    value_option("--clip", "C", "The largest magnitude of a gradient's values.", float, default=1.0),
+    value_option("--max-weight", "W", "The largest weight that a user may give its gradient.", float, default=1.0),
+    value_option(
         "--field",
-        type=int,
-        metavar="Q",
-        help="A prime below 2^32. 65521 halves every file, with values rounded to 1/3276 of the clip for ten "
+        "Q",
+        "A prime below 2^32. 65521 halves every file, with values rounded to 1/3276 of the clip for ten "
         "users.  [default: 4281076801]",
     ),
     click.option(
@@ -238,32 +221,8 @@ _ROUND_OPTIONS = (
         type=click.Choice(["permutation", "moments"]),
         help="The paper's, or ours with small files.  [default: permutation while its files stay below 1 GiB]",
     ),
-    click.option("--blocks", type=int, metavar="D", help="permutation: blocks per polynomial.  [default: U - T]"),
-    click.option("--picks", type=int, metavar="P", help="moments: picks per bucket.  [default: 4]"),
-    click.option(
-        "--spare",
-        type=int,
-        metavar="r",
-        help="moments: pack answers more tightly, so that at most r of them may be missing.",
-    ),
-    click.option(
-        "--insecure-seed",
-        type=int,
-        metavar="SEED",
-        help="Draw everything from a public seed: reproducible, and not secret at all.",
-    ),
+    value_option("--blocks", "D", "permutation: blocks per polynomial.  [default: U - T]"),
+    value_option("--picks", "P", "moments: picks per bucket.  [default: 4]"),
+    value_option("--spare", "r", "moments: pack answers more tightly, so that at most r of them may be missing."),
+    value_option("--insecure-seed", "SEED", "Draw everything from a public seed: reproducible, and not secret at all."),
 )
-
-
-def round_options(command: Command) -> Command:
-    """The options of `init` that choose parameters and layout."""
-    for option in reversed(_ROUND_OPTIONS):
-        command = option(command)
-    return command
-
-
-def required(**options: Any) -> None:
-    """Refuse a call in which one of these options is missing."""
-    for name, value in options.items():
-        if value is None:
-            raise click.UsageError(f"Missing option '--{name.replace('_', '-')}'.")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import PROGRAM, Console, answered, size
-from .init import clip_lines
-from .options import file_option, required, round_options
+from .console import PROGRAM, Console, answered, picked, size
+from .init import chosen, clip_line
+from .options import file_option, round_options
 
 if TYPE_CHECKING:
     from topk_secagg.protocol.parameters import Parameters
@@ -21,18 +21,7 @@ if TYPE_CHECKING:
 @round_options
 @file_option("--plot", "Draw the trade-off (needs matplotlib).", "FILE.png")
 @answered
-def command(
-    console: Console,
-    like: Path | None,
-    length: int | None,
-    entry: str,
-    strip_prefix: str,
-    only: tuple[str, ...],
-    exclude: tuple[str, ...],
-    insecure_seed: int | None,
-    plot: Path | None,
-    **options: Any,
-) -> None:
+def command(console: Console, insecure_seed: int | None, plot: Path | None, **options: Any) -> None:
     """Show what each construction would cost for the options of `init`, and which one `init` would choose.
 
     The table has both constructions, several numbers of picks, and two fields; the last rows are what the
@@ -43,27 +32,19 @@ def command(
     Example:
       topk-secagg plan --users 10 --survivors 5 --colluders 3 --density 0.01 --like gradient.pt
     """
-    from topk_secagg.gradients.files import read_gradient
     from topk_secagg.review import plan
-    from topk_secagg.steps.init import choose_layout, choose_parameters
 
-    required(users=options["users"], survivors=options["survivors"], colluders=options["colluders"])
     if plot:
         _check_plot()
-    layout = choose_layout(like, length, entry=entry, strip_prefix=strip_prefix, only=only, exclude=exclude)
-    chosen = choose_parameters(layout.length, **options)
-    p = chosen.parameters
-    gradient = layout.flatten(read_gradient(like, entry, strip_prefix)) if like else None
+    layout, (p, reason), gradient = chosen(**options)
     for note in layout.notes:
         console.say(note)
     found = plan.plan(p, gradient, plan.measure_speed(p, Path.cwd()))
-    shape = ["--like", str(like)] if like else ["--length", str(length)]
-    shape += ["--entry", entry] if entry else []
-    shape += ["--strip-prefix", strip_prefix] if strip_prefix else []
-    shape += [word for pattern in only for word in ("--only", pattern)]
-    shape += [word for pattern in exclude for word in ("--exclude", pattern)]
-    shape += [] if insecure_seed is None else ["--insecure-seed", str(insecure_seed)]
-    paste = f"{PROGRAM} init ROUND {shlex.join([*shape, *arguments(p)])}"
+    shape: list[tuple[str, Any]] = [(name, options[name]) for name in ("like", "length", "entry", "strip_prefix")]
+    shape += [(name, pattern) for name in ("only", "exclude") for pattern in options[name]]
+    words = [word for name, value in shape if value for word in (f"--{name.replace('_', '-')}", str(value))]
+    words += [] if insecure_seed is None else ["--insecure-seed", str(insecure_seed)]
+    paste = f"{PROGRAM} init ROUND {shlex.join([*words, *arguments(p)])}"
     if plot:
         _plot(plot, found)
     if console.as_json:
@@ -71,18 +52,19 @@ def command(
         console.result("plan", {"choices": rows, "remarks": found.remarks, "command": paste})
         return
     console.table(_COLUMNS, [_row(row, recommended=row is found.best) for row in found.rows])
-    if chosen.reason:
-        console.line(f"init chooses (*) {chosen.reason}")
+    if reason:
+        console.line(f"init chooses (*) {reason}")
     for line in (
         *found.remarks,
         "X and Y are what one user broadcasts when nobody drops out; step is the resolution, as a share of the clip",
         "LightSecAgg aggregates dense gradients; Theorem 1 has the paper's rates",
         "time is an estimate for `run` with all users on this machine, from a quick measurement in this folder",
-        *(["energy is what the selected entries keep of the global top-K's"] if like else []),
-        *(clip_lines(like.name, gradient, p) if like and gradient is not None else []),
-        f"to start: {paste}",
     ):
         console.line(line)
+    if gradient is not None:
+        console.line("energy is what the selected entries keep of the global top-K's")
+        console.line(clip_line(options["like"].name, gradient, p))
+    console.line(f"to start: {paste}")
 
 
 def arguments(p: Parameters) -> list[str]:
@@ -108,10 +90,7 @@ def _row(row: Row, *, recommended: bool) -> list[str]:
         row.name,
         str(p.picks or "") if p else "",
         str(p.field) if p else "",
-        size(row.pair_bytes),
-        size(row.all_bytes),
-        size(row.masked_bytes),
-        size(row.answer_bytes),
+        *map(size, (row.pair_bytes, row.all_bytes, row.masked_bytes, row.answer_bytes)),
         f"{row.step:.1e}" if row.step else "",
         size(row.memory) if row.memory else "",
         _duration(row.seconds) if row.seconds else "",
@@ -125,15 +104,9 @@ def _facts(row: Row, *, recommended: bool) -> dict[str, Any]:
         "construction": row.name,
         "picks": p.picks if p else None,
         "field": p.field if p else None,
-        "pair_bytes": row.pair_bytes,
-        "all_bytes": row.all_bytes,
-        "masked_bytes": row.masked_bytes,
-        "answer_bytes": row.answer_bytes,
-        "online_bytes": row.online_bytes,
-        "step": row.step,
+        **picked(row, "pair_bytes", "all_bytes", "masked_bytes", "answer_bytes", "online_bytes"),
+        **picked(row, "step", "seconds", "energy"),
         "memory_bytes": row.memory,
-        "seconds": row.seconds,
-        "energy": row.energy,
         "recommended": recommended,
     }
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .console import Console, answered
-from .console import users as listed
+from .console import Console, answered, listed
 from .options import space_argument, user_option
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ def command(console: Console, space: Workspace, user: int) -> None:
     report = settle(space, user)
     console.result(
         "settle",
-        {"session": space.session.id, "user": user, "path": str(report.path), "committed": report.committed},
+        {"session": space.session.id, **vars(report)},
         f"residual of user {user}: {report.path}" + ("" if report.committed else " was committed already"),
     )
 
@@ -56,19 +55,12 @@ def forget_command(console: Console, space: Workspace, user: int) -> None:
     from topk_secagg.steps.settle import forget
 
     report = forget(space, user)
+    kept = f"{len(report.kept)} sealed shares belong to other accounts; only your identity opens them"
+    needed = f"its shares for user {listed(report.needed_by)}, who have not answered, stay"
     console.result(
         "forget",
-        {
-            "session": space.session.id,
-            "user": user,
-            "erased": [str(path) for path in report.erased],
-            "kept": [str(path) for path in report.kept],
-            "needed_by": report.needed_by,
-        },
+        {"session": space.session.id, **vars(report)},
         f"user {user} erased {len(report.erased)} files; its ledger stays",
-        *(
-            [f"{len(report.kept)} sealed shares belong to other accounts; only your identity opens them"]
-            * bool(report.kept)
-        ),
-        *([f"its shares for user {listed(report.needed_by)}, who have not answered, stay"] if report.needed_by else []),
+        *([kept] if report.kept else []),
+        *([needed] if report.needed_by else []),
     )

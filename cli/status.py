@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import PROGRAM, Console, answered, warn_foreign_secrets
-from .console import users as listed
-from .options import space_argument
+from .console import PROGRAM, Console, answered, listed, picked, warn_foreign_secrets
+from .options import space_argument, value_option
 
 if TYPE_CHECKING:
     from topk_secagg.review.status import Status
@@ -21,10 +20,8 @@ _POLL = 0.5  # seconds
 
 @click.command("status", short_help="Who has done what, and what to do next.")
 @space_argument
-@click.option("--user", type=int, metavar="n", help="From the point of view of this user.")
-@click.option(
-    "--wait", type=click.FloatRange(min=0), metavar="SECONDS", help="Wait until the next step can be run, or exit 75."
-)
+@value_option("--user", "n", "From the point of view of this user.")
+@value_option("--wait", "SECONDS", "Wait until the next step can be run, or exit 75.", click.FloatRange(min=0))
 @answered
 def command(console: Console, space: Workspace, user: int | None, wait: float | None) -> None:
     """Show who has done what in a round, which files of whom are missing, and the next command.
@@ -69,17 +66,13 @@ def _show(console: Console, space: Workspace, found: Status, user: int | None) -
         "survivors": found.survivors.users if found.survivors else None,
         "survivors_sha256": found.survivors.digest if found.survivors else None,
         "next": {
+            **picked(found.next, "user", "ready", "possible", "missing"),
             "step": found.next.step or None,
-            "user": found.next.user,
-            "ready": found.next.ready,
-            "possible": found.next.possible,
             "waits_for": found.next.waits_for or None,
-            "missing": [str(path) for path in found.next.missing],
             "command": next_command(space, found, user) if found.next.step else None,
         },
-        "send": [{"path": str(path), "to": whom} for path, whom in found.send],
-        "foreign_secrets": [str(path) for path in found.foreign_secrets],
-        "problems": found.problems,
+        "send": [{"path": path, "to": whom} for path, whom in found.send],
+        **picked(found, "foreign_secrets", "problems"),
         "insecure": bool(space.session.insecure),
     }
     warn_foreign_secrets(console, found.foreign_secrets)

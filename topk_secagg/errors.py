@@ -50,7 +50,7 @@ class CannotWrite(SecAggError):
 
 
 class Busy(SecAggError):
-    """Another process is at this very step."""
+    """Another process is running this step."""
 
     exit_code = 75
 

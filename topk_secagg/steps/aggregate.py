@@ -83,14 +83,10 @@ def aggregate(
     weight = dict.fromkeys(users, 1.0) if weights is None else {n: float(w) for n, w in _by_user(weights).items()}
     if sorted(weight) != users or not all(w > 0 for w in weight.values()):
         raise UsageError("every user needs a positive weight", "give one for each user")
-    p = choose_parameters(
-        form.layout.length,
-        users=len(users),
-        survivors=survivors,
-        colluders=colluders,
-        max_weight=max(1.0, *weight.values()),
-        **options,
-    ).parameters
+    largest = max(1.0, *weight.values())
+    p, _ = choose_parameters(
+        form.layout.length, users=len(users), survivors=survivors, colluders=colluders, max_weight=largest, **options
+    )
     u1 = [n for n in users if n not in drop_masking]
     u2 = [n for n in u1 if n not in drop_elimination]
     randomness = CipherRandomness(fresh_key())
@@ -104,22 +100,12 @@ def aggregate(
         chosen = choose(p, source, flat, weight[n], select, saturate=saturate)
         inputs[n], clipped = chosen.sparse, clipped + chosen.clipped
         if residuals is not None:
-            left = flat.astype(np.float64)
-            left[chosen.sparse.index] -= chosen.sent / weight[n]
-            unsent[n] = form.unflatten(left, exact=True)
+            unsent[n] = form.unflatten(chosen.unsent(flat, weight[n]), exact=True)
     total = run_round(p, inputs, u1, u2, randomness)
     vector = np.zeros(p.length)
     vector[total.index] = dequantise(p, total.value) / (sum(weight[n] for n in u1) if mean else 1.0)
-    return Aggregated(
-        form.unflatten(vector),
-        _costs(p, len(u1), len(u2)),
-        unsent if residuals is not None else None,
-        u1,
-        u2,
-        p,
-        clipped,
-        inputs,
-    )
+    kept = unsent if residuals is not None else None
+    return Aggregated(form.unflatten(vector), _costs(p, len(u1), len(u2)), kept, u1, u2, p, clipped, inputs)
 
 
 def _costs(p: Parameters, survivors: int, answering: int) -> Costs:
@@ -158,16 +144,15 @@ class _Form:
 
 def _tensors(named: Mapping[str, Any]) -> list[Tensor]:
     """Arrays and torch tensors as what every reader hands over; torch itself is not imported."""
-    return [Tensor(str(name), *_array(value)) for name, value in named.items() if value is not None]
+    return [_tensor(str(name), value) for name, value in named.items() if value is not None]
 
 
-def _array(value: Any) -> tuple[str, npt.NDArray[Any]]:
-    if hasattr(value, "detach"):
-        value = value.detach().cpu()
-        kind = str(value.dtype).removeprefix("torch.")
-        return kind, (value.float() if kind == "bfloat16" else value).numpy()
-    array = np.asarray(value)
-    return array.dtype.name, array
+def _tensor(name: str, value: Any) -> Tensor:
+    if not hasattr(value, "detach"):
+        return Tensor(name, np.asarray(value).dtype.name, np.asarray(value))
+    value = value.detach().cpu()
+    kind = str(value.dtype).removeprefix("torch.")
+    return Tensor(name, kind, (value.float() if kind == "bfloat16" else value).numpy())
 
 
 def _like(example: Any, array: npt.NDArray[Any], *, exact: bool) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 from ..errors import CannotWrite, UsageError
 from ..protocol.constructions import construction
 from ..protocol.parameters import DEFAULT_PICKS, Parameters
+from ..protocol.rates import measured_r1, measured_r2, theorem_r1, theorem_r2
 from ..storage.share import file_bytes
 
 PAPER_LIMIT = 1 << 30  # the paper's construction runs by default while its files stay below this
@@ -22,30 +23,22 @@ _DECODE_BUFFER = 64 << 20
 class Cost:
     """Bytes of a round in which nobody drops out, and the memory that its largest step takes."""
 
-    parameters: Parameters
     pair_bytes: int
-    user_bytes: int
     all_bytes: int
     masked_bytes: int
     answer_bytes: int
     memory: int
 
-    def needed(self, *, distributed: bool = False) -> int:
-        """Bytes on this disk: for all users, or for what one of them sends and receives."""
-        return 2 * self.user_bytes if distributed else self.all_bytes
-
 
 def cost(p: Parameters) -> Cost:
-    """Bytes and memory of a round with these parameters, everybody surviving."""
+    """Bytes and memory of a round with these parameters, if all users survive."""
     c, pair = construction(p), file_bytes(p)
     x, y = c.masked_bytes, c.answer_bytes(p.users)
     own = 2 * p.symbol_bytes * c.rows + x + y + 4 * _FILE_OVERHEAD  # secret, ledger, X and Y
     total = _AGGREGATE_BYTES * min(p.length, p.users * c.entries) + 4 * _FILE_OVERHEAD
     block = p.users * c.block_rows * c.width * 4
     return Cost(
-        parameters=p,
         pair_bytes=pair,
-        user_bytes=p.users * pair,
         all_bytes=p.users * (p.users * pair + own) + total,
         masked_bytes=x,
         answer_bytes=y,
@@ -64,7 +57,7 @@ def preferred(paper: Parameters, moments: Parameters | None) -> tuple[Parameters
             "choose a smaller K, or another field",
         )
     small = cost(moments).all_bytes
-    return (moments, f"moments: its offline files take {amount(small)}, the paper's would take {amount(needed)}")
+    return moments, f"moments: its offline files take {amount(small)}, the paper's would take {amount(needed)}"
 
 
 def default_picks(top_k: int, length: int) -> int:
@@ -74,7 +67,8 @@ def default_picks(top_k: int, length: int) -> int:
 
 def check_disk(folder: Path, p: Parameters, *, distributed: bool) -> None:
     """Refuse to start a round whose offline files the disk cannot hold."""
-    free, needed = free_bytes(folder), cost(p).needed(distributed=distributed)
+    c, free = cost(p), free_bytes(folder)
+    needed = 2 * p.users * c.pair_bytes if distributed else c.all_bytes  # what one user sends and receives, or all
     if needed > free:
         whose = "this user's files" if distributed else "the offline files of all users"
         raise CannotWrite(
@@ -99,3 +93,9 @@ def amount(count: float) -> str:
             return f"{count:.3g} {unit}" if unit != "B" else f"{count:.0f} B"
         count /= 1000
     return f"{count:.3g} TB"
+
+
+def rates(p: Parameters, name: str, payload: int) -> dict[str, float]:
+    """R1 of an X, or R2 of a Y, with this payload, beside what the theorem says."""
+    measured, theorem = (measured_r1, theorem_r1) if name == "R1" else (measured_r2, theorem_r2)
+    return {name: measured(p, payload), f"{name}_theorem": theorem(p)}

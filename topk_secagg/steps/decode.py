@@ -79,28 +79,19 @@ def decode(
             strict=strict,
             progress=progress,
         )
-        if not _decoded_by_others(space, survivors, found.total):
-            aggregate_file.write(space, survivors, found.total, shape.blocks, sorted(used), found.corrected)
+        total = found.total
+        if not _decoded_by_others(space, survivors, total):
+            aggregate_file.write(space, survivors, total, shape.blocks, sorted(used), found.corrected)
         if output is not None:
-            vector, real = np.zeros(p.length), dequantise(p, found.total.value)
-            vector[found.total.index] = real / math.fsum(survivors.weights.values()) if mean else real
+            vector, real = np.zeros(p.length), dequantise(p, total.value)
+            vector[total.index] = real / math.fsum(survivors.weights.values()) if mean else real
             with whole_file(output, OWN) as stream:
                 write_gradient(stream, output.suffix, session.layout.unflatten(vector))
-    largest = np.abs(to_signed(found.total.value, p.field))
     bound = largest_sum(p, survivors.weights.values())
-    return DecodeReport(
-        space.aggregate_path,
-        survivors.users,
-        sorted(used),
-        found.corrected,
-        left_out,
-        found.total.index.size,
-        int(np.count_nonzero(largest > bound)),
-        shape.blocks,
-        shape.quorum,
-        construction(p).masked_bytes,
-        next(iter(used.values())).payload,
-    )
+    nonzero, beyond = total.index.size, int(np.count_nonzero(np.abs(to_signed(total.value, p.field)) > bound))
+    sent = construction(p).masked_bytes, next(iter(used.values())).payload
+    who = survivors.users, sorted(used), found.corrected, left_out
+    return DecodeReport(space.aggregate_path, *who, nonzero, beyond, shape.blocks, shape.quorum, *sent)
 
 
 def _answers(
@@ -121,7 +112,7 @@ def _answers(
 
 
 def _decoded_by_others(space: Workspace, survivors: Survivors, total: Sparse) -> bool:
-    """Whether another account has put this very sum into a folder that several share, where its file stays."""
+    """Whether another account has put the same sum into a folder that several share, where its file stays."""
     with suppress(SecAggError), opened(space.aggregate_path, aggregate_file.KIND, verify=False) as artifact:
         if os.fstat(artifact.fd).st_uid != os.geteuid():
             before = aggregate_file.parsed(space, artifact)
@@ -133,21 +124,18 @@ def _decoded_by_others(space: Workspace, survivors: Survivors, total: Sparse) ->
 def _decodable(p: Parameters, survivors: Survivors, answers: dict[int, AnswerFile]) -> tuple[AnswerShape, bool]:
     """The D for which there are enough answers: that of the session, or U - T once users have fallen back."""
     count = len(survivors.digests)
-    for fallback in (False, True):
-        shape = answer_shape(p, count, fallback=fallback)
-        if sum(answer.blocks == shape.blocks for answer in answers.values()) >= shape.quorum:
-            return shape, fallback
-    wanted, least = answer_shape(p, count), answer_shape(p, count, fallback=True)
-    have = sum(answer.blocks == wanted.blocks for answer in answers.values())
+    shapes = [answer_shape(p, count, fallback=fallback) for fallback in (False, True)]
+    there = [sum(answer.blocks == shape.blocks for answer in answers.values()) for shape in shapes]
+    for fallback, (shape, have) in enumerate(zip(shapes, there, strict=True)):
+        if have >= shape.quorum:
+            return shape, bool(fallback)
+    wanted, least = shapes
     silent = ", ".join(str(n) for n in survivors.users if n not in answers) or "none"
-    if wanted.blocks > least.blocks:
-        fallen = sum(answer.blocks == least.blocks for answer in answers.values())
-        raise TooFewSurvivors(
-            f"{have} sound answers, and {wanted.quorum} are needed (missing: {silent}); "
-            f"{fallen} fallback answers, of which {least.quorum} would do",
-            f"ask at least {least.quorum} users to answer again with D = U - T",
-            "fallback",
-        )
+    what = f"{there[0]} sound answers, and {wanted.quorum} are needed (missing: {silent})"
+    if wanted.blocks == least.blocks:
+        raise TooFewSurvivors(what, "wait for more users to answer")
     raise TooFewSurvivors(
-        f"{have} sound answers, and {wanted.quorum} are needed (missing: {silent})", "wait for more users to answer"
+        f"{what}; {there[1]} fallback answers, of which {least.quorum} would do",
+        f"ask at least {least.quorum} users to answer again with D = U - T",
+        "fallback",
     )

@@ -25,11 +25,6 @@ class Outcome(NamedTuple, Generic[Report]):
         return self.reports
 
 
-def default_jobs() -> int:
-    """As many as there are cores."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def for_each(
     users: Sequence[int],
     step: Callable[[int], Report],
@@ -38,24 +33,23 @@ def for_each(
 ) -> Outcome[Report]:
     """Run the step of every user, `jobs` at a time; a user that fails does not keep the others from finishing."""
     outcome: Outcome[Report] = Outcome({}, {})
-    if len(users) == 1:  # in this thread, where a signal ends it at once
-        (user,) = users
+
+    def finish(user: int, report: Callable[[], Report]) -> None:
         try:
-            outcome.reports[user] = step(user)
+            outcome.reports[user] = report()
         except SecAggError as error:
             outcome.failures[user] = error
         done(user)
+
+    if len(users) == 1:  # in this thread, where a signal ends it at once
+        finish(users[0], lambda: step(users[0]))
         return outcome
-    with ThreadPoolExecutor(max(1, jobs or default_jobs())) as pool:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    with ThreadPoolExecutor(max(1, jobs or cores or 1)) as pool:
         futures = {pool.submit(step, user): user for user in users}
         try:
             for future in as_completed(futures):
-                user = futures[future]
-                try:
-                    outcome.reports[user] = future.result()
-                except SecAggError as error:
-                    outcome.failures[user] = error
-                done(user)
+                finish(futures[future], future.result)
         except BaseException:  # a signal, or a bug: start nothing more
             pool.shutdown(cancel_futures=True)
             raise

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import BadData, InputMissing, Refused, UsageError
+from ..errors import BadData, Refused, UsageError
 from ..protocol.elimination import answer_blocks, answer_shape
 from ..protocol.messages import AnswerBlock, AnswerShape
 from ..storage import answer as answer_file
@@ -17,7 +17,7 @@ from ..storage.atomic import allow_open_files
 from ..storage.keys import Identity
 from ..storage.ledger import Ledger
 from ..storage.masked import MaskedFile
-from ..storage.share import opened_share
+from ..storage.share import ShareFile, opened_share
 from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
 from .access import PLAIN, Access, admitted
@@ -54,9 +54,8 @@ def eliminate(
         raise UsageError("every answer of this round packs U - T blocks already", "there is nothing to fall back to")
     survivors = survivors_file.read(space)
     if user not in survivors.digests:
-        raise UsageError(
-            f"user {user} is not among the survivors", "it dropped out of this round and has nothing to answer"
-        )
+        hint = "it dropped out of this round and has nothing to answer"
+        raise UsageError(f"user {user} is not among the survivors", hint)
     with space.step_of(user):
         ledger = Ledger.read(space.ledger_path(user), session.id, user)
         _check(space, ledger, survivors, fallback=fallback)
@@ -65,28 +64,22 @@ def eliminate(
         frozen = survivors_file.read_frozen(space, survivors)
         allow_open_files(2 * len(frozen))
         with ExitStack() as files:
-            blocks = _answer(space, user, frozen, opener, files, fallback=fallback)
+            shares = _opened_shares(space, user, frozen, opener, files)
+            masked = {m: x.masked for m, x in frozen.items()}
+            blocks = answer_blocks(p, session.points, user, masked, shares, fallback=fallback)
             # durable before a byte of Y is anywhere that others can see
             ledger = ledger.record(answered=survivors.digest, fallback=fallback)
             answer_file.write(space, user, survivors, shape, _noted(blocks, shape, progress), opener)
         commit_residual(space, user, ledger)
-    return EliminateReport(
-        user,
-        space.answer_path(user),
-        survivors.users,
-        survivors.digest,
-        shape.blocks,
-        shape.quorum,
-        fallback,
-        shape.groups * shape.width * p.symbol_bytes,
-    )
+    path, payload = space.answer_path(user), shape.groups * shape.width * p.symbol_bytes
+    u1, digest = survivors.users, survivors.digest
+    return EliminateReport(user, path, u1, digest, shape.blocks, shape.quorum, fallback, payload)
 
 
 def _check(space: Workspace, ledger: Ledger, survivors: Survivors, *, fallback: bool) -> None:
     """Refuse whatever could lead to answers for two survivor sets, or to an answer for a forged X."""
     user = ledger.user
-    if ledger.forgotten:
-        raise Refused(f"user {user} has erased its secret of this round", "its part in this round is over")
+    ledger.check_kept()
     if survivors.digests[user] != ledger.masked:
         raise BadData(
             f"survivors.json names an X of user {user} that this user did not send",
@@ -105,27 +98,13 @@ def _check(space: Workspace, ledger: Ledger, survivors: Survivors, *, fallback: 
     check_confirmed(space, survivors)
 
 
-def _answer(
-    space: Workspace,
-    user: int,
-    frozen: dict[int, MaskedFile],
-    opener: Identity | None,
-    files: ExitStack,
-    *,
-    fallback: bool,
-) -> Iterator[AnswerBlock]:
-    """Y_n from the shares of all survivors, which stay open in `files`."""
-    missing = [m for m in frozen if not space.share_path(user, m).exists()]
-    if missing:
-        raise InputMissing(
-            f"the shares of users {', '.join(map(str, missing))} for user {user} have not arrived "
-            f"in {space.share_path(user, 1).parent}",
-            "fetch them from these users",
-        )
-    shares = {m: files.enter_context(opened_share(space, user, m, x.sharing, opener)) for m, x in frozen.items()}
-    masked = {m: x.masked for m, x in frozen.items()}
-    s = space.session
-    return answer_blocks(s.parameters, s.points, user, masked, shares, fallback=fallback)
+def _opened_shares(
+    space: Workspace, user: int, frozen: dict[int, MaskedFile], opener: Identity | None, files: ExitStack
+) -> dict[int, ShareFile]:
+    """The shares of all survivors for this user, which stay open in `files`."""
+    paths = {m: space.share_path(user, m) for m in frozen}
+    survivors_file.check_arrived(f"the shares of users {{}} for user {user}", paths)
+    return {m: files.enter_context(opened_share(space, user, m, x.sharing, opener)) for m, x in frozen.items()}
 
 
 def _noted(blocks: Iterator[AnswerBlock], shape: AnswerShape, progress: Progress) -> Iterator[AnswerBlock]:

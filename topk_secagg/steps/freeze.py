@@ -92,18 +92,14 @@ def _chosen(space: Workspace, only: Iterable[int] | None) -> tuple[dict[int, Mas
             left_out[n] = error.message.removeprefix(f"{space.masked_path(n)}: ")
     if len(files) >= need:
         kept = answerable(files, need)
+        lost = [n for n in files if n not in kept]
         if only is None and not kept:
-            raise TooFewSurvivors(
-                f"there are no {need} users that hold each other's shares", "fetch missing shares before masking"
-            )
-        if only is not None and len(kept) < len(files):
-            lost = _list(n for n in files if n not in kept)
-            raise TooFewSurvivors(
-                f"fewer than {need} of these users hold the shares of user {lost}", "leave out that user"
-            )
-        for n in files:
-            if n not in kept:
-                left_out[n] = "too few users hold its share"
+            what = f"there are no {need} users that hold each other's shares"
+            raise TooFewSurvivors(what, "fetch missing shares before masking")
+        if only is not None and lost:
+            what = f"fewer than {need} of these users hold the shares of user {_list(lost)}"
+            raise TooFewSurvivors(what, "leave out that user")
+        left_out |= dict.fromkeys(lost, "too few users hold its share")
         files = {n: files[n] for n in kept}
     if len(files) < need:
         what = "have masked soundly" if only is None else "are named"
@@ -154,7 +150,7 @@ def confirm(space: Workspace, user: int, *, access: Access = PLAIN) -> ConfirmRe
 
 
 def check_confirmed(space: Workspace, survivors: Survivors) -> None:
-    """Refuse to answer before more than (N+T)/2 users have confirmed this very survivors.json."""
+    """Refuse to answer before more than (N+T)/2 users have confirmed this survivors.json."""
     need = space.session.confirmations
     if not need:
         return

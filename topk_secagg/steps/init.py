@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import NamedTuple, TypedDict, Unpack
 
 from ..algebra.field import DEFAULT_FIELD
 from ..algebra.randomness import seeded_key
@@ -37,8 +38,7 @@ class RoundOptions(TypedDict, total=False):
     clip: float
 
 
-@dataclass(frozen=True)
-class Chosen:
+class Chosen(NamedTuple):
     """Parameters, and which construction they have for what reason, if none was asked for."""
 
     parameters: Parameters
@@ -74,22 +74,15 @@ def choose_parameters(
             raise UsageError(f"a density of {density:g} is not between 0 and 1", "0.01 sends 1 % of the entries")
         top_k = max(1, round(density * length))
 
+    counts = partial(
+        Parameters.choose, users=users, survivors=survivors, colluders=colluders, top_k=top_k, length=length
+    )
+    field = DEFAULT_FIELD if field is None else field
+    common = partial(counts, field=field, blocks=blocks, spare=spare, clip=clip, max_weight=max_weight)
+
     def chosen(name: str) -> Parameters:
-        moments = name == "moments"
-        return Parameters.choose(
-            users=users,
-            survivors=survivors,
-            colluders=colluders,
-            top_k=top_k,
-            length=length,
-            blocks=blocks,
-            field=DEFAULT_FIELD if field is None else field,
-            construction=name,
-            picks=default_picks(top_k, length) if moments and picks is None and top_k > 0 else picks,
-            spare=spare,
-            clip=clip,
-            max_weight=max_weight,
-        )
+        default = default_picks(top_k, length) if name == "moments" and top_k > 0 else None
+        return common(construction=name, picks=default if picks is None else picks)
 
     if construction is None and (picks is not None or spare is not None):
         construction = "moments"
@@ -139,11 +132,9 @@ def init(
     distributed: bool = False,
 ) -> tuple[Workspace, bool]:
     """Write session.json into a new round, and say whether it is new: one that was started like this is left alone."""
-    keys = read_recipients(recipients, parameters.users) if recipients else None
-    points = choose_points(parameters)
-    return _start(
-        root, Session(parameters, points, layout, keys, freezer, confirm, insecure_seed), distributed=distributed
-    )
+    keys, points = read_recipients(recipients, parameters.users) if recipients else None, choose_points(parameters)
+    session = Session(parameters, points, layout, keys, freezer, confirm, insecure_seed)
+    return _start(root, session, distributed=distributed)
 
 
 def start_round(

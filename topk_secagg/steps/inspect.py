@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,12 @@ import numpy as np
 from ..errors import BadData, InputMissing, SecAggError
 from ..protocol.constructions import construction
 from ..protocol.parameters import Parameters
-from ..protocol.rates import measured_r1, measured_r2, theorem_r1, theorem_r2
 from ..storage import aggregate, answer, documents, masked, residual, secret, share, survivors
 from ..storage.artifacts import Artifact, opened
 from ..storage.ledger import parse_ledger
 from ..storage.session import Session, read_session
 from ..storage.share import ShareFile
+from .costs import rates
 
 KINDS = (secret.KIND, share.KIND, masked.KIND, answer.KIND, residual.KIND, aggregate.KIND)
 _SHOWN = 8
@@ -51,65 +52,51 @@ def inspect(path: Path, *, reveal: bool = False) -> Description:
 
 def _session_near(path: Path) -> Session | None:
     """The session of the round in whose folder the file lies, if it does."""
-    for folder in path.absolute().parents[:_LEVELS_UP]:
-        if (folder / "session.json").is_file():
-            try:
-                return read_session(folder / "session.json")
-            except SecAggError:
-                return None
+    beside = (folder / "session.json" for folder in path.absolute().parents[:_LEVELS_UP])
+    nearest = next((file for file in beside if file.is_file()), None)
+    with suppress(SecAggError):
+        return read_session(nearest) if nearest else None
     return None
 
 
 def _describe_document(path: Path, content: bytes, session: Session | None) -> Description:
     kind = documents.kind_of(path, content)
-    d = Description(path, kind, intact=True)
-    d.facts["version"] = documents.VERSION
+    d = Description(path, kind, intact=True, facts={"version": documents.VERSION})
     if kind == "session":
         _describe_session(d, read_session(path))
         return d
     if kind == "ledger":
         ledger = parse_ledger(path, content)
-        d.facts["insecure"] = bool(ledger.insecure)
-        for name in ("user", "session", "shared", "masked", "frozen", "confirmed", "answered", "fallback", "forgotten"):
-            d.facts[name] = getattr(ledger, name)
+        names = ("user", "session", "shared", "masked", "frozen", "confirmed", "answered", "fallback", "forgotten")
+        d.facts |= {"insecure": bool(ledger.insecure), **{name: getattr(ledger, name) for name in names}}
         d.facts["residual"] = ledger.residual.path if ledger.residual else None
     elif kind == "survivors":
         found, body = survivors.parse(path, content)
-        d.facts["session"], d.facts["insecure"] = body["session"], bool(body["insecure"])
-        d.facts["freezer"] = found.freezer
-        d.facts["survivors"] = found.users
+        d.facts |= {"session": body["session"], "insecure": bool(body["insecure"])}
+        d.facts |= {"freezer": found.freezer, "survivors": found.users}
         d.facts["weights"] = [found.weights[n] for n in found.users]
-        d.facts["signed"] = found.signature is not None
-        d.facts["sha256"] = found.digest
+        d.facts |= {"signed": found.signature is not None, "sha256": found.digest}
     else:
         body = survivors.parse_confirmation(path, content)
-        for name in ("user", "session", "survivors"):
-            d.facts[name] = body[name]
+        d.facts |= {name: body[name] for name in ("user", "session", "survivors")}
         d.facts["insecure"] = bool(body["insecure"])
     _check_session(d, d.facts["session"], session)
     return d
 
 
 def _describe_session(d: Description, s: Session) -> None:
-    d.facts["session"] = s.id
-    d.facts["insecure"] = bool(s.insecure)
-    d.facts.update(s.parameters.as_dict())
-    d.facts["summary"] = s.parameters.summary()
-    d.facts["alpha"], d.facts["beta"] = list(s.points.alpha), list(s.points.beta)
-    d.facts["tensors"] = len(s.layout.slots)
-    d.facts["freezer"], d.facts["confirmations"] = s.freezer, s.confirmations
-    d.facts["sealed"] = s.recipients is not None
-    for r in s.recipients or ():
-        d.facts[f"keys of user {r.user}"] = r.fingerprint
+    d.facts |= {"session": s.id, "insecure": bool(s.insecure), **s.parameters.as_dict()}
+    d.facts |= {"summary": s.parameters.summary(), "alpha": list(s.points.alpha), "beta": list(s.points.beta)}
+    d.facts |= {"tensors": len(s.layout.slots), "freezer": s.freezer, "confirmations": s.confirmations}
+    d.facts |= {"sealed": s.recipients is not None}
+    d.facts |= {f"keys of user {r.user}": r.fingerprint for r in s.recipients or ()}
     d.facts["offline_bytes"] = construction(s.parameters).offline_bytes
 
 
 def _describe_artifact(artifact: Artifact, session: Session | None, *, reveal: bool) -> Description:
-    d = Description(artifact.path, artifact.kind.name, intact=True)
-    d.facts["user"] = artifact.attributes["user"]
-    for name, value in artifact.attributes.items():
-        if name not in ("format", "kind"):
-            d.facts[name] = bool(value) if name == "insecure" else value
+    d = Description(artifact.path, artifact.kind.name, intact=True, facts={"user": artifact.attributes["user"]})
+    d.facts |= {name: value for name, value in artifact.attributes.items() if name not in ("format", "kind")}
+    d.facts["insecure"] = bool(d.facts["insecure"])
     size = sum(dataset.size for dataset in artifact.datasets.values())
     if session is not None and size > largest_bytes(d.kind, session.parameters):
         raise artifact.bad("it is larger than any such file of this session")
@@ -180,15 +167,13 @@ def _add_rates(d: Description, artifact: Artifact, session: Session) -> None:
     try:
         if d.kind == "masked":
             x = masked.read(session, artifact.path, artifact.attributes["user"])
-            d.facts["payload_bytes"] = c.masked_bytes
-            d.facts["R1"], d.facts["R1_theorem"] = measured_r1(p, c.masked_bytes), theorem_r1(p)
+            d.facts |= {"payload_bytes": c.masked_bytes, **rates(p, "R1", c.masked_bytes)}
             d.facts[c.index_name] = x.masked.index[:_SHOWN].tolist()
             d.facts["masked value"] = x.masked.value[:_SHOWN].tolist()
             d.facts["holds the shares of"] = sorted(x.holds)
         elif d.kind == "elimination":
             payload = artifact.datasets["y"].size
-            d.facts["payload_bytes"] = payload
-            d.facts["R2"], d.facts["R2_theorem"] = measured_r2(p, payload), theorem_r2(p)
+            d.facts |= {"payload_bytes": payload, **rates(p, "R2", payload)}
         elif d.kind == "share":
             artifact.expect_shapes(share.shapes(p))
             ShareFile(p, artifact).check_all()

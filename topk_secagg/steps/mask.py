@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from ..storage.residual import Residual
 from ..storage.secret import StoredSecret
 from ..storage.session import Session
 from ..storage.share import is_there
+from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
 from .access import PLAIN, Access, admitted
 
@@ -65,6 +67,12 @@ class Selected:
     clipped: int
     kept_energy: float
 
+    def unsent(self, flat: Vector, weight: float) -> npt.NDArray[np.float64]:
+        """The new residual: what is left of the vector once the weighted values are sent."""
+        left = flat.astype(np.float64)
+        left[self.sparse.index] -= self.sent / weight
+        return left
+
 
 def mask(
     space: Workspace,
@@ -92,19 +100,16 @@ def mask(
     flat, notes = read_flat(session, gradient, entry, strip_prefix)
     with space.step_of(user):
         ledger = Ledger.read(space.ledger_path(user), session.id, user)
-        if ledger.forgotten:
-            raise Refused(f"user {user} has erased its secret of this round", "its part in this round is over")
+        ledger.check_kept()
         stored = secret_file.read(space, user)
         if ledger.shared != stored.sharing:
-            raise InputMissing(
-                f"the shares of user {user} are not complete", "run offline again for this user; it goes on"
-            )
+            hint = "run offline again for this user; it goes on"
+            raise InputMissing(f"the shares of user {user} are not complete", hint)
         before, unsettled, digest_of_input = None, None, ""
         if residual is not None:
             if not residual.absolute().parent.is_dir():
-                raise CannotWrite(
-                    f"there is no folder for the residual {residual}", "make the folder and run this again"
-                )
+                hint = "make the folder and run this again"
+                raise CannotWrite(f"there is no folder for the residual {residual}", hint)
             digest_of_input = residual_file.input_digest(flat, weight, select)
             carried, before = residual_file.read(residual, user, p.length)
             if ledger.residual and (ledger.residual.committed or before == ledger.residual.after):
@@ -119,16 +124,17 @@ def mask(
             holds = tuple(m for m in space.users() if is_there(space, user, m))
         x = masked_file.content(session, user, stored.sharing, masked, weight, frozenset(holds), signer)
         ledger.check_masks(x.digest)
-        if _sent_before(space, user, stored.sharing) - {x.digest}:
+        survivors = None
+        with suppress(SecAggError):
+            survivors = survivors_file.read(space)
+        if _sent_before(space, user, stored.sharing, survivors) - {x.digest}:
             raise Refused(
                 f"user {user} has sent another X in this round, though its ledger does not know it",
                 "was the secrets folder restored from a backup? it must not be used; start a new round",
             )
         pending = None
         if residual is not None:
-            unsent = flat.astype(np.float64)
-            unsent[chosen.sparse.index] -= chosen.sent / weight
-            after = residual_file.stage(space.residual_path(user), session, user, unsent)
+            after = residual_file.stage(space.residual_path(user), session, user, chosen.unsent(flat, weight))
             pending = Residual(str(residual.absolute()), before, after, digest_of_input)
             residual_file.leave_note(residual, session.id, space.root.absolute())
         path = space.masked_path(user)
@@ -136,43 +142,30 @@ def mask(
         # durable before a byte of X is anywhere that others can see
         ledger.record(masked=x.digest, holds=holds, residual=pending or ledger.residual)
         x.write(path)
-    c = construction(p)
-    return MaskReport(
-        user,
-        path,
-        x.digest,
-        c.entries,
-        c.masked_bytes,
-        stored.private,
-        [m for m in space.users() if m not in holds],
-        chosen.clipped,
-        chosen.kept_energy,
-        _is_late(space, user),
-        unsettled,
-        notes,
+    late = survivors is not None and user not in survivors.digests
+    report = _report(space, user, stored, x.digest, holds)
+    return replace(
+        report, clipped=chosen.clipped, kept_energy=chosen.kept_energy, late=late, unsettled=unsettled, notes=notes
     )
 
 
-def _sent_before(space: Workspace, user: int, sharing: str) -> set[str]:
+def _report(space: Workspace, user: int, stored: StoredSecret, digest: str, holds: Collection[int]) -> MaskReport:
+    """What is known of an X even when it was made before."""
+    c, missing = construction(space.session.parameters), [m for m in space.users() if m not in holds]
+    return MaskReport(user, space.masked_path(user), digest, c.entries, c.masked_bytes, stored.private, missing)
+
+
+def _sent_before(space: Workspace, user: int, sharing: str, survivors: Survivors | None) -> set[str]:
     """Digests of X that this user sent with this sharing, as far as the round's public files show it.
 
     A ledger that does not know of them is older than they are: the secrets came back from a backup. In a sealed
     round, files that are not signed as they should be show nothing.
     """
-    found: set[str] = set()
+    found = {survivors.digests[user]} if survivors and user in survivors.digests else set()
     with suppress(SecAggError):
         x = masked_file.read(space.session, space.masked_path(user), user)
         found |= {x.digest} if x.sharing == sharing else set()
-    with suppress(SecAggError):
-        found |= {d for n, d in survivors_file.read(space).digests.items() if n == user}
     return found
-
-
-def _is_late(space: Workspace, user: int) -> bool:
-    """Whether the survivors are fixed already, without this user."""
-    with suppress(SecAggError):
-        return user not in survivors_file.read(space).digests
-    return False
 
 
 def read_flat(session: Session, gradient: Path, entry: str, strip_prefix: str) -> tuple[Vector, tuple[str, ...]]:
@@ -190,11 +183,9 @@ def choose(p: Parameters, source: Randomness, flat: Vector, weight: float, selec
     """Which coordinates are sent, and as what."""
     index = select_top(p, flat) if select == "top" else select_random(p, source.child("select"))
     values = flat[index].astype(np.float64)
-    rounding = rounding_source(source, index, values)
-    quantised = quantise(p, values, rounding, weight=weight, saturate=saturate)
-    return Selected(
-        Sparse(index, quantised.value), dequantise(p, quantised.value), quantised.clipped, kept_energy(p, flat, index)
-    )
+    sent = quantise(p, values, rounding_source(source, index, values), weight=weight, saturate=saturate)
+    real, energy = dequantise(p, sent.value), kept_energy(p, flat, index)
+    return Selected(Sparse(index, sent.value), real, sent.clipped, energy)
 
 
 def _done_already(
@@ -208,6 +199,4 @@ def _done_already(
     x = masked_file.read(space.session, path, user)
     if x.digest != ledger.masked:
         raise BadData(f"{path} is not the X that user {user} sent", "fetch it from somebody who has it")
-    c = construction(space.session.parameters)
-    missing = [m for m in space.users() if m not in x.holds]
-    return MaskReport(user, path, x.digest, c.entries, c.masked_bytes, stored.private, missing)
+    return _report(space, user, stored, x.digest, x.holds)

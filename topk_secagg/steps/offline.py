@@ -63,7 +63,10 @@ def offline(
                 f"user {user} has a secret already, and not every byte of it is from the operating system",
                 "keep it, or start a new round",
             )
-        missing = [m for m in space.users() if not _is_complete(space, m, user, stored.sharing, ledger)]
+        # a sealed share does not show of which sharing it is: it counts only when the ledger says that all of this
+        # sharing were written
+        unknown = space.session.recipients is not None and ledger.shared != stored.sharing
+        missing = [m for m in space.users() if unknown or not is_whole(space, m, user, stored.sharing)]
         if missing and stored.randomness == "os":
             if ledger.shared:
                 raise Refused(
@@ -75,8 +78,8 @@ def offline(
         if missing:
             _write_shares(space, user, stored, missing, progress, signer)
         ledger.record(shared=stored.sharing)
-    share_bytes = construction(p).share_bytes
-    return OfflineReport(user, stored.randomness, len(missing), p.users - len(missing), share_bytes)
+    written, share_bytes = len(missing), construction(p).share_bytes
+    return OfflineReport(user, stored.randomness, written, p.users - written, share_bytes)
 
 
 def _secret(space: Workspace, user: int, randomness: str) -> tuple[Ledger, StoredSecret]:
@@ -87,8 +90,7 @@ def _secret(space: Workspace, user: int, randomness: str) -> tuple[Ledger, Store
     if not path.exists():
         Ledger(path, session.id, user, session.insecure).write()
     ledger = Ledger.read(path, session.id, user)
-    if ledger.forgotten:
-        raise Refused(f"user {user} has erased its secret of this round", "its part in this round is over")
+    ledger.check_kept()
     if ledger.shared:
         raise Refused(
             f"the secret of user {user} is gone, and its shares were already made",
@@ -107,14 +109,6 @@ def _draw(space: Workspace, user: int, randomness: str) -> StoredSecret:
     stored = StoredSecret(draw_secret(space.session.parameters, source), key, randomness, name.tobytes().hex())
     secret_file.write(space, user, stored)
     return stored
-
-
-def _is_complete(space: Workspace, user: int, sender: int, sharing: str, ledger: Ledger) -> bool:
-    """Whether the share for `user` is there, whole, and of this very sharing. A sealed one does not show of
-    which sharing it is: it counts only when the ledger says that all of this sharing were written."""
-    if space.session.recipients and ledger.shared != sharing:
-        return False
-    return is_whole(space, user, sender, sharing)
 
 
 def _write_shares(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -75,19 +76,12 @@ def run(
         note(name, 0, len(who))
         return for_each(who, step, jobs, lambda user: note(name, user, len(who))).check()
 
+    mask_of = partial(mask, space, entry=entry, strip_prefix=strip_prefix, select=select, saturate=saturate)
+
     def mask_one(user: int) -> MaskReport:
-        return mask(
-            space,
-            user,
-            gradients[user - 1],
-            entry=entry,
-            strip_prefix=strip_prefix,
-            weight=weights[user - 1] if weights else 1.0,
-            residual=residuals / f"user-{user:02}.h5" if residuals else None,
-            select=select,
-            saturate=saturate,
-            access=access(user),
-        )
+        weight = weights[user - 1] if weights else 1.0
+        residual = residuals / f"user-{user:02}.h5" if residuals else None
+        return mask_of(user, gradients[user - 1], weight=weight, residual=residual, access=access(user))
 
     def check_one(user: int) -> None:
         flat, _ = read_flat(space.session, gradients[user - 1], entry, strip_prefix)
@@ -102,9 +96,8 @@ def run(
         phase("confirm", users, lambda n: confirm(space, n, access=access(n)))
     answered = phase("eliminate", answering, lambda n: eliminate(space, n, access=access(n)))
     if len(answering) < answer_shape(space.session.parameters, len(survivors)).quorum:
-        answered = phase(
-            "eliminate, fallback", answering, lambda n: eliminate(space, n, fallback=True, access=access(n))
-        )
+        again = partial(eliminate, space, fallback=True)
+        answered = phase("eliminate, fallback", answering, lambda n: again(n, access=access(n)))
     note("decode", 0, 1)
     decoded = decode(space, output, mean=mean)
     return RunReport(list(masked.values()), list(answered.values()), decoded)

@@ -66,8 +66,8 @@ def forget(space: Workspace, user: int) -> ForgetReport:
     """Erase the secret of a user, the shares that it holds, and its plain copies of those that it made.
 
     That is after its answer, or when it dropped out. The ledger stays: what is spent stays spent. Shares for users
-    that have not answered yet are left to them, if these run their steps in this very folder, as far as anyone can
-    see. In a folder of several accounts nobody can erase a sealed share that another account put there.
+    that have not answered yet stay, where these users seem to run their steps in this folder. In a folder of several
+    accounts nobody can erase a sealed share that another account put there.
     """
     space.check_user(user)
     with space.step_of(user):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,27 +45,17 @@ class Aggregate:
 
 
 def write(
-    space: Workspace,
-    survivors: Survivors,
-    total: Sparse,
-    blocks: int,
-    answering: Sequence[int],
-    corrected: Sequence[int],
-) -> npt.NDArray[np.float64]:
-    """Write aggregate.h5; the reals are returned."""
+    space: Workspace, survivors: Survivors, total: Sparse, blocks: int, answering: list[int], corrected: list[int]
+) -> None:
+    """Write aggregate.h5."""
     s = space.session
     real = dequantise(s.parameters, total.value)
-    datasets = {
-        "index": total.index.astype("<u4"),
-        "value": total.value.astype(stored_type(s.parameters.field)),
-        "real": real,
-        "survivors": np.array(survivors.users, dtype="<u4"),
-        "answering": np.array(answering, dtype="<u4"),
-        "corrected": np.array(corrected, dtype="<u4"),
-    }
+    value = total.value.astype(stored_type(s.parameters.field))
+    datasets = {"index": total.index.astype("<u4"), "value": value, "real": real}
+    users = zip(_USERS, (survivors.users, answering, corrected), strict=True)
+    datasets |= {name: np.array(listed, dtype="<u4") for name, listed in users}
     attributes = s.header(0, survivors=survivors.digest, blocks=blocks)
     compose(KIND, attributes, datasets).write(space.aggregate_path)
-    return real
 
 
 def parsed(space: Workspace, artifact: Artifact) -> Aggregate:

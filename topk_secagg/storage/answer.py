@@ -57,7 +57,7 @@ def write(
             stored = np.ascontiguousarray(rows, dtype=dtype)
             update(stored.data)
             writer.put("y", start, stored)
-        digest.sign(KIND, attributes, signer)
+        digest.sign(signer)
         writer.finish(attributes)
 
 
@@ -66,16 +66,8 @@ class AnswerFile:
 
     def __init__(self, p: Parameters, artifact: Artifact) -> None:
         self.artifact, self.field = artifact, p.field
-
-    @property
-    def blocks(self) -> int:
-        """D."""
-        return int(self.artifact.attributes["blocks"])
-
-    @property
-    def payload(self) -> int:
-        """Bytes of Y."""
-        return self.artifact.datasets["y"].size
+        self.blocks = int(artifact.attributes["blocks"])  # D
+        self.payload = artifact.datasets["y"].size  # bytes of Y
 
     def read(self, start: int, stop: int) -> Symbols:
         """Groups start..stop-1."""
@@ -123,6 +115,6 @@ def answered_before(space: Workspace, user: int) -> str | None:
 
 
 def largest_bytes(p: Parameters) -> int:
-    """The most that Y takes, whoever survives."""
+    """The most bytes that Y takes, for any number of survivors."""
     c = construction(p)
     return max(c.answer_bytes(count, fallback=True) for count in range(p.survivors, p.users + 1))

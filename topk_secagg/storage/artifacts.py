@@ -26,7 +26,6 @@ from .hdf5_parser import Dataset, Structure, Unknown, parse
 from .hdf5_writer import Shapes, lay_out, new_file, put_attributes
 from .keys import Identity, Recipient
 
-DIGEST_BYTES = 32
 _HASH_BYTES = 1 << 22
 _AGAIN = "fetch or make the file again"
 
@@ -40,7 +39,7 @@ class Kind:
     """The schema of one kind of file.
 
     `layouts` are the sets of datasets that it may have, with the types of each; `undigested` ones have
-    checksums of their own. `descriptions` explain the datasets to whoever opens the file with another program.
+    checksums of their own. `descriptions` explain the datasets to readers who open the file with another program.
     `missing` says what to do when there is no such file.
     """
 
@@ -54,11 +53,6 @@ class Kind:
     signed: bool = False  # in rounds with recipients
     small: bool = True  # read whole, once, where the session determines its size
 
-    @property
-    def mode(self) -> int:
-        """Who may read it."""
-        return PRIVATE if self.secret else PUBLIC
-
 
 SYMBOL_TYPES = ("<u2", "<u4")
 _COMMON = ("format", "insecure", "kind", "session", "sha256", "user", "version")
@@ -71,7 +65,7 @@ class Digest:
 
     def __init__(self, kind: Kind, attributes: Attributes) -> None:
         attributes.update(format=FORMAT, version=VERSION, kind=kind.name)
-        self._hash = hashlib.sha256()
+        self._kind, self._attributes, self._hash = kind, attributes, hashlib.sha256()
         for name in sorted(set(attributes) - set(_NOT_DIGESTED)):
             self._hash.update(f"attribute {name} {attributes[name]}\n".encode())
 
@@ -85,11 +79,11 @@ class Digest:
         array = np.ascontiguousarray(array)
         self.dataset(name, array.dtype, array.shape)(array.reshape(-1).view(np.uint8).data)
 
-    def sign(self, kind: Kind, attributes: Attributes, signer: Identity | None) -> None:
+    def sign(self, signer: Identity | None) -> None:
         """Put the digest, and its signature, among the attributes."""
-        attributes["sha256"] = digest = self._hash.hexdigest()
-        if signer and kind.signed:
-            attributes["signature"] = signer.sign(kind.name, digest)
+        self._attributes["sha256"] = digest = self._hash.hexdigest()
+        if signer and self._kind.signed:
+            self._attributes["signature"] = signer.sign(self._kind.name, digest)
 
     def hexdigest(self) -> str:
         """The digest."""
@@ -112,7 +106,8 @@ class Content:
     def write(self, path: Path) -> None:
         """Write it, whole."""
         shapes = {name: (array.dtype.str, array.shape) for name, array in self.datasets.items()}
-        with whole_file(path, self.kind.mode) as stream, laid_out(stream, self.kind, shapes) as writer:
+        mode = PRIVATE if self.kind.secret else PUBLIC
+        with whole_file(path, mode) as stream, laid_out(stream, self.kind, shapes) as writer:
             for name, array in self.datasets.items():
                 writer.put(name, 0, array)
             writer.finish(self.attributes)
@@ -125,7 +120,7 @@ def compose(
     digest = Digest(kind, attributes)
     for name in sorted(set(datasets) - set(kind.undigested)):
         digest.array(name, datasets[name])
-    digest.sign(kind, attributes, signer)
+    digest.sign(signer)
     return Content(kind, attributes, datasets)
 
 
@@ -169,7 +164,7 @@ class Artifact:
     held: dict[str, Array] | None = None
 
     def read(self, name: str) -> Array:
-        """A whole dataset; of a file that is held, the very bytes that the digest was checked on."""
+        """A whole dataset; of a file that is held, the same bytes that the digest was checked on."""
         d = self.datasets[name]
         if self.held is not None and name in self.held:
             return self.held[name]

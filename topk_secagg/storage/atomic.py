@@ -44,7 +44,7 @@ def reason(error: OSError) -> str:
 
 
 def open_regular(path: Path, hint: str) -> int:
-    """A descriptor to read an ordinary file from; pipes and devices do not keep anybody waiting."""
+    """A descriptor to read an ordinary file from; pipes and devices do not block."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:

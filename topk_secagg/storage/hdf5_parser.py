@@ -70,10 +70,6 @@ class Dataset:
         """Its bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
-    def header(self, name: str) -> bytes:
-        """What the digest says of it before its bytes."""
-        return f"dataset {name} {self.dtype.str} {','.join(map(str, self.shape))}\n".encode()
-
 
 @dataclass
 class Structure:

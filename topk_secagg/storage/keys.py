@@ -98,12 +98,10 @@ def read_identity(path: Path) -> Identity:
         raise Refused(
             f"{path} can be read by others (mode {mode:04o})", f"run: chmod 600 {path}, and consider making new keys"
         )
-    signing = [line.removeprefix(_SIGNING) for line in text.splitlines() if line.startswith(_SIGNING)]
-    age = [line for line in text.splitlines() if line.startswith("AGE-SECRET-KEY-1")]
-    identity = Identity(*age, *signing) if len(age) == len(signing) == 1 else None
-    try:
-        if identity is None:
-            raise ValueError("it does not have one key of each kind")
+    try:  # there is one key of each kind
+        (signing,) = (line.removeprefix(_SIGNING) for line in text.splitlines() if line.startswith(_SIGNING))
+        (age,) = (line for line in text.splitlines() if line.startswith("AGE-SECRET-KEY-1"))
+        identity = Identity(age, signing)
         identity.public(0)
     except Exception as error:  # pyrage.IdentityError is not among the built-in kinds
         raise BadData(f"{path} is not an identity file of `topk-secagg keygen`", "check the path") from error

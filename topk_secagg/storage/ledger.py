@@ -59,6 +59,11 @@ class Ledger:
             changed.write()
         return changed
 
+    def check_kept(self) -> None:
+        """Refuse to go on without the secret."""
+        if self.forgotten:
+            raise Refused(f"user {self.user} has erased its secret of this round", "its part in this round is over")
+
     def check_masks(self, digest: str) -> None:
         """Refuse a second X. Two X from the same masks reveal how their inputs differ."""
         if self.masked not in (None, digest):
@@ -82,7 +87,7 @@ _DIGESTS = ("shared", "masked", "frozen", "confirmed", "answered")
 
 
 def parse_ledger(path: Path, content: bytes) -> Ledger:
-    """A ledger from its bytes, whosever it is."""
+    """The ledger of any user, from its bytes."""
     body = documents.parse(path, content, "ledger", _KEYS)
     digests = [body["session"], *(body[key] for key in _DIGESTS if body[key] is not None)]
     try:

@@ -65,7 +65,7 @@ def content(
         "value": value.view(shapes(p)["value"][0]),
         "holds": np.packbits(bits, bitorder="little"),
     }
-    attributes = s.header(user, sharing=sharing, weight=weight_text(weight))
+    attributes = s.header(user, sharing=sharing, weight=repr(float(weight)))  # the shortest decimal that gives it back
     return compose(KIND, attributes, datasets, signer)
 
 
@@ -75,26 +75,15 @@ def read(s: Session, path: Path, user: int) -> MaskedFile:
     with opened(path, KIND, shapes=shapes(p)) as artifact:
         artifact.expect(s.header(user), s.recipient(user))
         try:
-            bits = wire.bits_below(p.field)
-            entries = construction(p).entries
-            value = wire.unpack(artifact.read("value").view(np.uint8), entries, bits)
-            masked = Masked(construction(p).unpack_index(artifact.read("index")), value)
+            c, bits = construction(p), wire.bits_below(p.field)
+            value = wire.unpack(artifact.read("value").view(np.uint8), c.entries, bits)
+            masked = Masked(c.unpack_index(artifact.read("index")), value)
             check_masked(p, masked)
             held = np.flatnonzero(wire.unpack(artifact.read("holds"), p.users, 1)) + 1
         except BadData as error:
             raise artifact.bad(error.message) from error
-        return MaskedFile(
-            masked,
-            artifact.attributes["sha256"],
-            artifact.attributes["sharing"],
-            _weight(artifact, p.max_weight),
-            frozenset(held.tolist()),
-        )
-
-
-def weight_text(weight: float) -> str:
-    """A weight as an attribute: the shortest decimal that gives it back."""
-    return repr(float(weight))
+        weight, a = _weight(artifact, p.max_weight), artifact.attributes
+        return MaskedFile(masked, a["sha256"], a["sharing"], weight, frozenset(held.tolist()))
 
 
 def sound_weight(weight: float, largest: float) -> bool:
@@ -109,6 +98,6 @@ def _weight(artifact: Artifact, largest: float) -> float:
         weight = float(text)
     except ValueError:
         weight = math.nan
-    if not (sound_weight(weight, largest) and weight_text(weight) == text):
+    if not (sound_weight(weight, largest) and repr(weight) == text):
         raise artifact.bad(f"its weight is {text!r}, which is not a positive number up to {largest:g}")
     return weight

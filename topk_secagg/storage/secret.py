@@ -83,10 +83,5 @@ def read(space: Workspace, user: int) -> StoredSecret:
         wrong = construction(s.parameters).check_secret(secret)
         if wrong:
             raise artifact.bad(wrong)
-        return StoredSecret(
-            secret,
-            artifact.read("key").tobytes(),
-            artifact.attributes["randomness"],
-            artifact.attributes["sharing"],
-            private=artifact.mode & 0o077 == 0,
-        )
+        key, a = artifact.read("key").tobytes(), artifact.attributes
+        return StoredSecret(secret, key, a["randomness"], a["sharing"], private=artifact.mode & 0o077 == 0)

@@ -18,6 +18,7 @@ from .keys import Recipient, check_recipients
 _KEYS = {"nonce", "insecure_seed", "parameters", "points", "layout", "left_out", "recipients", "freezer", "confirm"}
 _TYPES = {"construction": (str,), "clip": (float,), "max_weight": (float,), "spare": (int, type(None))}
 _FINGERPRINT = 16  # hexadecimal digits
+_AGAIN = "fetch session.json again"
 
 
 @dataclass(frozen=True)
@@ -89,15 +90,12 @@ def read_session(path: Path) -> Session:
     """Read and check session.json: types, every constraint on the parameters, distinct points, the layout."""
     content = documents.read_bytes(path, "start a round, or copy session.json from the user that started it")
     body = documents.parse(path, content, "session", _KEYS)
-    again = "fetch session.json again"
     try:
         return _session(documents.digest(content), body)
-    except (UsageError, BadData) as error:
-        raise BadData(f"{path}: {error.message}", again) from error
-    except ValueError as error:
-        raise BadData(f"{path}: {error}", again) from error
+    except (UsageError, BadData, ValueError) as error:  # whose text says what is wrong
+        raise BadData(f"{path}: {error}", _AGAIN) from error
     except (AttributeError, KeyError, TypeError, OverflowError) as error:
-        raise BadData(f"{path}: it is not what a session looks like", again) from error
+        raise BadData(f"{path}: it is not what a session looks like", _AGAIN) from error
 
 
 def _session(name: str, body: dict[str, Any]) -> Session:
@@ -123,17 +121,9 @@ def _session(name: str, body: dict[str, Any]) -> Session:
     layout = Layout.from_json(body["layout"], body["left_out"])
     if layout.length != parameters.length:
         raise ValueError(f"the layout has {layout.length} coordinates, not {parameters.length}")
-    session = Session(
-        parameters,
-        Points(tuple(alpha), tuple(beta)),
-        layout,
-        _recipients(body["recipients"], parameters.users),
-        body["freezer"],
-        body["confirm"],
-        seed,
-        nonce,
-        name,
-    )
+    recipients = _recipients(body["recipients"], parameters.users)
+    agreed = (parameters, Points(tuple(alpha), tuple(beta)), layout, recipients, body["freezer"], body["confirm"])
+    session = Session(*agreed, seed, nonce, name)
     session.check()
     return session
 

@@ -20,19 +20,7 @@ from ..algebra.field import Integers, Symbols, stored_type
 from ..errors import BadData, InputMissing
 from ..protocol.constructions import construction
 from ..protocol.parameters import Parameters
-from .artifacts import (
-    DIGEST_BYTES,
-    SYMBOL_TYPES,
-    Array,
-    Artifact,
-    Attributes,
-    Digest,
-    Kind,
-    Writer,
-    checked,
-    laid_out,
-    opened,
-)
+from .artifacts import SYMBOL_TYPES, Array, Artifact, Attributes, Digest, Kind, Writer, checked, laid_out, opened
 from .atomic import PRIVATE, allow_open_files, whole_file, writing
 from .hdf5_writer import Shapes
 from .keys import Identity
@@ -54,6 +42,7 @@ KIND = Kind(
     secret=True,
     signed=True,
 )
+_DIGEST_BYTES = 32
 _FILE_OVERHEAD = 1 << 14  # bytes that HDF5 may add to the datasets
 _ROWS_AT_ONCE = 64  # that `check_all` reads, where every row has its own checksum
 
@@ -62,7 +51,7 @@ def shapes(p: Parameters) -> Shapes:
     """Types and shapes of the datasets, in the order of the file: a checksum for every `check_rows` rows."""
     c = construction(p)
     table = (stored_type(p.field).str, (c.rows, c.width))
-    checks = (-(-c.rows // c.check_rows), len(c.share_names), DIGEST_BYTES)
+    checks = (-(-c.rows // c.check_rows), len(c.share_names), _DIGEST_BYTES)
     return {**dict.fromkeys(c.share_names, table), "check": ("|u1", checks)}
 
 
@@ -139,7 +128,7 @@ def opened_share(
 
 
 def is_whole(space: Workspace, user: int, sender: int, sharing: str) -> bool:
-    """Whether the share for `user` is there, whole, and of this very sharing; sealed ones show only their size."""
+    """Whether the share for `user` is there, whole, and of this sharing; sealed ones show only their size."""
     p = space.session.parameters
     if space.session.recipients:
         size = construction(p).share_bytes
@@ -183,7 +172,7 @@ class ShareWriter:
         for writer, check, own in zip(self.writers, self.check, attributes, strict=True):
             digest = Digest(KIND, own)
             digest.array("check", check)
-            digest.sign(KIND, own, signer)
+            digest.sign(signer)
             writer.put("check", 0, check)
             writer.finish(own)
 
@@ -210,9 +199,8 @@ def writing_shares(
             with writing(space.private):
                 streams = {m: files.enter_context(TemporaryFile(dir=space.private)) for m in paths}
         with ExitStack() as layouts:
-            writers = [
-                layouts.enter_context(laid_out(stream, KIND, shapes(s.parameters))) for stream in streams.values()
-            ]
+            layout = shapes(s.parameters)
+            writers = [layouts.enter_context(laid_out(stream, KIND, layout)) for stream in streams.values()]
             writer = ShareWriter(s.parameters, writers)
             yield writer
             writer.finish(attributes, signer)

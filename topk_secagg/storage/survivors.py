@@ -42,29 +42,27 @@ class Survivors:
         """U1."""
         return sorted(self.digests)
 
-    def body(self, s: Session, signature: str | None) -> dict[str, Any]:
+    def body(self, s: Session) -> dict[str, Any]:
         """What survivors.json says."""
         rows = [{"user": n, "sha256": self.digests[n], "weight": self.weights[n]} for n in self.users]
-        return {
-            "session": s.id,
-            "insecure": s.insecure,
-            "freezer": self.freezer,
-            "survivors": rows,
-            "signature": signature,
-        }
+        mark = {"session": s.id, "insecure": s.insecure}
+        return {**mark, "freezer": self.freezer, "survivors": rows, "signature": self.signature}
 
 
 def content(s: Session, files: dict[int, MaskedFile], freezer: int, signer: Identity | None) -> bytes:
     """survivors.json for these X."""
     digests, weights = {n: x.digest for n, x in files.items()}, {n: x.weight for n, x in files.items()}
-    survivors = Survivors(digests, weights, freezer)
-    signature = signer.sign("survivors", _unsigned(s, survivors)) if signer else None
-    return documents.dump("survivors", survivors.body(s, signature))
+    return _signed("survivors", Survivors(digests, weights, freezer).body(s), signer)
 
 
-def _unsigned(s: Session, survivors: Survivors) -> str:
-    """The digest of survivors.json without its signature: what is signed."""
-    return documents.digest(documents.dump("survivors", survivors.body(s, None)))
+def _signed(kind: str, body: dict[str, Any], signer: Identity | None) -> bytes:
+    """The bytes of a document with its signature."""
+    return documents.dump(kind, body | {"signature": signer and signer.sign(kind, _unsigned(kind, body))})
+
+
+def _unsigned(kind: str, body: dict[str, Any]) -> str:
+    """The digest of a document without its signature: what is signed."""
+    return documents.digest(documents.dump(kind, body | {"signature": None}))
 
 
 def parse(path: Path, data: bytes) -> tuple[Survivors, dict[str, Any]]:
@@ -102,7 +100,7 @@ def read(space: Workspace) -> Survivors:
     if (
         not {*found.digests, found.freezer} <= set(space.users())
         or not all(sound_weight(weight, p.max_weight) for weight in found.weights.values())
-        or documents.dump("survivors", found.body(s, found.signature)) != data
+        or documents.dump("survivors", found.body(s)) != data
     ):
         raise BadData(f"{path} names users or weights that are not in this round", _AGAIN)
     if found.freezer != s.freezer and not s.confirm:
@@ -110,7 +108,7 @@ def read(space: Workspace) -> Survivors:
     keys = s.recipient(found.freezer)
     if keys is None and found.signature is not None:
         raise BadData(f"{path} is signed, and this round has no keys", _AGAIN)
-    if keys and not keys.verify("survivors", _unsigned(s, found), found.signature or ""):
+    if keys and not keys.verify("survivors", _unsigned("survivors", body), found.signature or ""):
         raise BadData(f"{path}: user {found.freezer} did not sign it: the file is forged", _AGAIN)
     if len(found.digests) < p.survivors:
         raise TooFewSurvivors(
@@ -120,14 +118,19 @@ def read(space: Workspace) -> Survivors:
     return found
 
 
+def check_arrived(what: str, files: dict[int, Path]) -> None:
+    """Refuse to start while files of some users are missing; the message names them all."""
+    missing = [str(n) for n, path in files.items() if not path.exists()]
+    if missing:
+        folder = next(iter(files.values())).parent
+        raise InputMissing(
+            f"{what.format(', '.join(missing))} have not arrived in {folder}", "fetch them from these users"
+        )
+
+
 def read_frozen(space: Workspace, survivors: Survivors) -> dict[int, MaskedFile]:
     """Every X of U1, each the one that was frozen."""
-    missing = [n for n in survivors.users if not space.masked_path(n).exists()]
-    if missing:
-        raise InputMissing(
-            f"the X of users {', '.join(map(str, missing))} have not arrived in {space.masked_path(1).parent}",
-            "fetch them from these users",
-        )
+    check_arrived("the X of users {}", {n: space.masked_path(n) for n in survivors.users})
     result = {}
     for n in survivors.users:
         result[n] = read_masked(space.session, space.masked_path(n), n)
@@ -146,19 +149,13 @@ def confirm(space: Workspace, user: int, survivors: str, signer: Identity) -> Pa
     """Publish a user's signature of the digest of survivors.json."""
     path = space.confirmation_path(user)
     space.make_room(path)
-    signature = signer.sign("confirmation", _confirmed(space.session, user, survivors))
-    body = _confirmation(space.session, user, survivors, signature)
-    write_whole(path, documents.dump("confirmation", body))
+    write_whole(path, _signed("confirmation", _confirmation(space.session, user, survivors), signer))
     return path
 
 
-def _confirmation(s: Session, user: int, survivors: str, signature: str | None) -> dict[str, Any]:
-    return {"session": s.id, "insecure": s.insecure, "user": user, "survivors": survivors, "signature": signature}
-
-
-def _confirmed(s: Session, user: int, survivors: str) -> str:
+def _confirmation(s: Session, user: int, survivors: str) -> dict[str, Any]:
     """What a confirmation signs: session, user and survivors.json."""
-    return documents.digest(documents.dump("confirmation", _confirmation(s, user, survivors, None)))
+    return {"session": s.id, "insecure": s.insecure, "user": user, "survivors": survivors, "signature": None}
 
 
 def parse_confirmation(path: Path, data: bytes) -> dict[str, Any]:
@@ -167,17 +164,14 @@ def parse_confirmation(path: Path, data: bytes) -> dict[str, Any]:
 
 
 def confirmed_by(space: Workspace, survivors: str, users: Iterable[int]) -> list[int]:
-    """Those of `users` whose valid confirmation of this very survivors.json is there."""
+    """Those of `users` whose valid confirmation of this survivors.json is there."""
     result, s = [], space.session
     for n in users:
         path, keys = space.confirmation_path(n), s.recipient(n)
         with suppress(InputMissing, BadData):
             body = parse_confirmation(path, documents.read_bytes(path, "", _MOST_ELSE))
-            signature = str(body["signature"])
-            if (
-                keys
-                and body == _confirmation(s, n, survivors, signature)
-                and keys.verify("confirmation", _confirmed(s, n, survivors), signature)
-            ):
+            signature, expected = str(body["signature"]), _confirmation(s, n, survivors)
+            fits = body == expected | {"signature": signature}
+            if fits and keys and keys.verify("confirmation", _unsigned("confirmation", expected), signature):
                 result.append(n)
     return result

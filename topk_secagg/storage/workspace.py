@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -25,26 +26,14 @@ class Workspace:
 
     def __init__(self, root: Path, secrets: Path | None = None) -> None:
         self.root, self.secrets = root, secrets
+        self.session_path = root / "session.json"  # the parameters; these three files are public
+        self.survivors_path = root / "survivors.json"  # U1, with the digest of each X
+        self.aggregate_path = root / "aggregate.h5"  # the sum
 
     @cached_property
     def session(self) -> Session:
         """The session that all files of this round belong to."""
         return read_session(self.session_path)
-
-    @property
-    def session_path(self) -> Path:
-        """Public: the parameters."""
-        return self.root / "session.json"
-
-    @property
-    def survivors_path(self) -> Path:
-        """Public: U1, with the digest of each X."""
-        return self.root / "survivors.json"
-
-    @property
-    def aggregate_path(self) -> Path:
-        """Public: the sum."""
-        return self.root / "aggregate.h5"
 
     @property
     def private(self) -> Path:
@@ -121,8 +110,9 @@ class Workspace:
                 self.make_room(path)
 
     def runs_here(self, user: int) -> bool:
-        """Whether a user runs its steps with this folder of secrets: its ledger is there, and not out of reach."""
-        return _reachable(self.ledger_path(user))
+        """Whether a user runs its steps with this folder of secrets: its ledger is there, and not in a closed folder
+        of another account."""
+        return os.path.lexists(self.ledger_path(user))
 
     def foreign_secrets(self, user: int | None = None) -> list[Path]:
         """Secrets of other users in the round's folder, which should never have come here.
@@ -131,7 +121,7 @@ class Workspace:
         the user who asks.
         """
         folder = Workspace(self.root)
-        secrets = {n: folder.secret_path(n) for n in self.users() if _reachable(folder.secret_path(n))}
+        secrets = {n: folder.secret_path(n) for n in self.users() if os.path.lexists(folder.secret_path(n))}
         if all(n in secrets or folder.runs_here(n) for n in self.users()) or (user is None and len(secrets) < 2):
             return []
         return [path for n, path in secrets.items() if n != user]
@@ -146,12 +136,3 @@ class Workspace:
     def step_of_all(self) -> AbstractContextManager[None]:
         """The lock under which a step runs that belongs to no user: init and decode."""
         return lock(self.root / ".lock")
-
-
-def _reachable(path: Path) -> bool:
-    """Whether a file is there for this account; one in a closed folder of another account is not."""
-    try:
-        path.lstat()
-    except OSError:
-        return False
-    return True
