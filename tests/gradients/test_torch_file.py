@@ -1,7 +1,5 @@
 """Torch files are read as torch reads them, or refused; nothing in them is run, and memory stays bounded."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import io
@@ -75,12 +73,12 @@ def archive(path: Path, code: bytes, members: dict[str, bytes] | None = None) ->
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "gradient.pt"
 
 
 @pytest.fixture(scope="module")
-def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def scratch(tmp_path_factory):
     return tmp_path_factory.mktemp("torch") / "gradient.pt"
 
 
@@ -107,19 +105,19 @@ def refusal(path: Path, entry: str = "") -> BadData:
 
 
 @pytest.mark.parametrize("case", EXPECTED, ids=lambda case: f"{case['file']}-{case['entry']}")
-def test_files_of_torch_read_as_torch_reads_them(case: dict[str, Any]) -> None:
+def test_files_of_torch_read_as_torch_reads_them(case):
     found = read(FIXTURES / case["file"], case["entry"])
     assert_same(found, [t for t in case["tensors"] if "hex" in t])
     assert list(found.absent) == [t["name"] for t in case["tensors"] if "hex" not in t]
 
 
-def test_every_fixture_is_used() -> None:
+def test_every_fixture_is_used():
     names = {p.name for p in FIXTURES.iterdir() if p.suffix in (".pt", ".ckpt")}
     assert {name for name in names if not name.startswith("bad_")} == set(GOOD)
     assert {name for name in names if name.startswith("bad_")} == {f"bad_{name}.pt" for name in REFUSED}
 
 
-def test_reading_needs_no_torch() -> None:
+def test_reading_needs_no_torch():
     code = f"""
 import sys
 from pathlib import Path
@@ -130,32 +128,27 @@ assert "torch" not in sys.modules
     subprocess.run([sys.executable, "-c", code], check=True, cwd=FIXTURES.parents[1])
 
 
-def test_a_file_made_by_hand_is_read(path: Path) -> None:
+def test_a_file_made_by_hand_is_read(path):
     assert_same(
         read(archive(path, tensor((2, 2), (1, 2)) + b".")),
         [{"name": "", "dtype": "float32", "shape": [2, 2], "hex": np.float32([0, 2, 1, 3]).tobytes().hex()}],
     )
 
 
-def test_tensors_that_share_a_storage_share_memory() -> None:
-    tensors = {t.name: t.array for t in read(FIXTURES / "views.pt")}
-    assert np.shares_memory(tensors["base"], tensors["transposed"])
-
-
-def test_any_byte_but_zero_is_true(path: Path) -> None:
+def test_any_byte_but_zero_is_true(path):
     code = tensor((3,), where=storage("BoolStorage", length=3)) + b"."
     [t] = read(archive(path, code, {"data/0": b"\x00\x02\xff"}))
     assert t.array.view(np.uint8).tolist() == [0, 1, 1]
 
 
-def test_only_the_storages_of_the_entry_are_read(path: Path) -> None:
+def test_only_the_storages_of_the_entry_are_read_and_views_share_memory(path):
     broken = tensor(where=storage(key="missing"))
     archive(path, b"}(" + text("a") + tensor() + text("b") + broken + b"u.")
     assert [t.name for t in read(path, "a")] == [""]
     assert "'data/missing' is missing" in refusal(path).message
-
-
-def test_the_longest_key_of_an_entry_goes_first() -> None:
+    tensors = {t.name: t.array for t in read(FIXTURES / "views.pt")}
+    assert np.shares_memory(tensors["base"], tensors["transposed"])
+    # the longest key goes first
     assert [t.array.tolist() for t in read(FIXTURES / "checkpoint.pt", "model.best.weight")] == [[1, 1]]
     assert [t.name for t in read(FIXTURES / "checkpoint.pt", "model")] == ["weight", "bias"]
 
@@ -182,9 +175,7 @@ def test_the_longest_key_of_an_entry_goes_first() -> None:
         ("state_dict", "weight", "no entry 'weight'", "nothing but tensors"),
     ],
 )  # fmt: skip
-def test_an_entry_that_is_no_tensor_is_named_with_what_could_be_chosen(
-    file: str, entry: str, message: str, hint: str
-) -> None:
+def test_an_entry_without_tensors_is_named_with_the_possible_choices(file, entry, message, hint):
     error = refusal(FIXTURES / f"{file}.pt", entry)
     assert message in error.message
     assert hint in error.hint
@@ -226,9 +217,7 @@ def pickled(value: Any) -> bytes:
         ({"gradients": [tensor(), None], "epoch": 3}, "gradients"),
     ],
 )
-def test_the_obvious_entry_of_a_checkpoint_is_taken_and_a_note_says_so(
-    path: Path, content: dict[str, Any], entry: str
-) -> None:
+def test_the_obvious_entry_of_a_checkpoint_is_taken_and_a_note_says_so(path, content, entry):
     archive(path, pickled(content) + b".")
     found, named = read(path), read(path, entry)
     assert found.notes == (f"took the entry {entry!r} of the checkpoint",)
@@ -249,7 +238,7 @@ def test_the_obvious_entry_of_a_checkpoint_is_taken_and_a_note_says_so(
     ],
     ids=str,
 )
-def test_of_several_entries_none_is_guessed(path: Path, content: Any) -> None:
+def test_an_ambiguous_entry_is_not_guessed(path, content):
     error = refusal(archive(path, pickled(content) + b"."))
     assert "not a tensor" in error.message
     assert error.topic == "entry"
@@ -263,22 +252,23 @@ def test_of_several_entries_none_is_guessed(path: Path, content: Any) -> None:
         ([WEIGHTS], ["0.weight", "0.bias"]),
     ],
 )
-def test_of_a_file_that_is_all_tensors_nothing_is_left_out(path: Path, content: Any, names: list[str]) -> None:
+def test_of_a_file_that_is_all_tensors_nothing_is_left_out(path, content, names):
     found = read(archive(path, pickled(content) + b"."))
     assert [t.name for t in found] == names
     assert (found.notes, found.sequence) == ((), False)
 
 
-def test_what_is_none_is_no_tensor_but_has_a_name(path: Path) -> None:
+def test_what_is_none_is_not_a_tensor_but_has_a_name(path):
     found = read(archive(path, pickled({"a": tensor(), "b": None, "c": {"d": None}}) + b"."))
     assert [t.name for t in found] == ["a"]
     assert found.absent == ("b", "c.d")
-    twice = archive(path, pickled({"a.b": tensor(), "a": {"b": None}}) + b".")
-    assert "two of its tensors are called 'a.b'" in refusal(twice).message
+    for second in (None, tensor()):
+        twice = archive(path, pickled({"a.b": tensor(), "a": {"b": second}}) + b".")
+        assert "two of its tensors are called 'a.b'" in refusal(twice).message
 
 
 @pytest.mark.parametrize("content", [{"a": None}, [None, None], {"a": {"b": None}}])
-def test_a_file_in_which_all_is_none_is_refused(path: Path, content: Any) -> None:
+def test_a_file_in_which_all_is_none_is_refused(path, content):
     error = refusal(archive(path, pickled(content) + b"."))
     assert "all that it holds is None" in error.message
     assert "backward" in error.hint
@@ -297,20 +287,15 @@ def test_a_file_in_which_all_is_none_is_refused(path: Path, content: Any) -> Non
         ("nested.pt", "heads", False),
     ],
 )
-def test_a_list_of_tensors_is_told_from_a_mapping(file: str, entry: str, sequence: bool) -> None:
+def test_a_list_of_tensors_is_distinguished_from_a_mapping(file, entry, sequence):
     assert read(FIXTURES / file, entry).sequence is sequence
 
 
-def test_a_hint_lists_some_of_many_entries(path: Path) -> None:
+def test_a_hint_lists_some_of_many_entries(path):
     items = b"".join(text(f"w{i}") + tensor() for i in range(50))
     error = refusal(archive(path, b"}(" + items + text("step") + b"K\x07u."))
     assert "'step' is of the type int" in error.message
     assert error.hint.endswith("'w11', ... (50 in all)")
-
-
-def test_names_that_coincide_are_refused(path: Path) -> None:
-    code = b"}(" + text("a.b") + tensor() + text("a") + b"}" + text("b") + tensor() + b"su."
-    assert "two of its tensors are called 'a.b'" in refusal(archive(path, code)).message
 
 
 # Files that are not what is asked for.
@@ -336,7 +321,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_other_files_of_torch_are_refused_with_a_way_out(name: str) -> None:
+def test_other_files_of_torch_are_refused_with_a_hint_that_helps(name):
     error = refusal(FIXTURES / f"bad_{name}.pt")
     message, hint = REFUSED[name]
     assert message in error.message
@@ -353,12 +338,12 @@ def test_other_files_of_torch_are_refused_with_a_way_out(name: str) -> None:
         (b"PK\x05\x06" + bytes(18), "not a file of torch.save"),
     ],
 )
-def test_files_of_other_formats_are_refused(path: Path, content: bytes, message: str) -> None:
+def test_files_of_other_formats_are_refused(path, content, message):
     path.write_bytes(content)
     assert message in refusal(path).message
 
 
-def test_a_file_cut_short_anywhere_is_refused(path: Path) -> None:
+def test_a_file_cut_short_anywhere_is_refused(path):
     whole = (FIXTURES / "tensor.pt").read_bytes()
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
@@ -368,14 +353,7 @@ def test_a_file_cut_short_anywhere_is_refused(path: Path) -> None:
 # Zips that lie.
 
 
-def patched(path: Path, old: bytes, new: bytes) -> Path:
-    content = path.read_bytes()
-    assert old in content
-    path.write_bytes(content.replace(old, new))
-    return path
-
-
-def test_a_flipped_bit_in_a_storage_or_in_the_pickle_is_found(path: Path) -> None:
+def test_a_flipped_bit_in_a_storage_or_in_the_pickle_is_found(path):
     archive(path, tensor() + b".")
     whole = path.read_bytes()
     for piece in (np.arange(4, dtype="<f4").tobytes(), b"_rebuild_tensor_v2", b"little"):
@@ -384,30 +362,22 @@ def test_a_flipped_bit_in_a_storage_or_in_the_pickle_is_found(path: Path) -> Non
         assert "CRC does not match" in refusal(path).message
 
 
-def test_compressed_members_are_refused(path: Path) -> None:
+def test_compressed_members_are_refused(path):
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as target:
         target.writestr("archive/data.pkl", PROTO + tensor() + b".")
         target.writestr("archive/data/0", bytes(1 << 20))
     assert "is compressed" in refusal(path).message
 
 
-def test_a_member_that_claims_to_be_a_directory_is_refused(path: Path) -> None:
-    archive(path, tensor() + b".", {"data/1": bytes(16)})
-    directory = bytearray(path.read_bytes())
-    directory[directory.rindex(b"archive/data/0") - 8] |= 0x10
-    path.write_bytes(directory)
-    assert "'archive/data/0' is a directory" in refusal(path).message
-
-
 @pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_a_member_that_is_there_twice_is_refused(path: Path) -> None:
+def test_a_member_that_is_there_twice_is_refused(path):
     archive(path, tensor() + b".")
     with zipfile.ZipFile(path, "a") as target:
         target.writestr("archive/data/0", bytes(16))
     assert "'archive/data/0' is there twice" in refusal(path).message
 
 
-def test_members_at_the_same_place_are_refused(path: Path) -> None:
+def test_members_at_the_same_place_are_refused(path):
     archive(path, tensor() + b".", {"data/1": bytes(16)})
     content = path.read_bytes()
     with zipfile.ZipFile(path) as source:
@@ -420,46 +390,48 @@ def test_members_at_the_same_place_are_refused(path: Path) -> None:
     assert "cut short" in refusal(path).message
 
 
-def test_a_member_that_reaches_into_the_directory_is_refused(path: Path) -> None:
-    archive(path, tensor() + b".")
-    content = path.read_bytes()
-    sizes = content.rindex(b"archive/data/0") - 46 + 20
-    path.write_bytes(content[:sizes] + struct.pack("<LL", 1 << 30, 1 << 30) + content[sizes + 8 :])
-    assert "overlaps another one" in refusal(path).message
+def set_at(content, at, value):
+    return content[:at] + value + content[at + len(value) :]
+
+
+def in_entry(content, offset, value):
+    """Change the entry of data/0 in the directory, counted from its name."""
+    return set_at(content, content.rindex(b"archive/data/0") + offset, value)
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("change", "message"),
     [
-        (b"PK\x03\x04\x14\x00\x00\x00", b"PK\x03\x04\x14\x00\x01\x00", "encrypted"),
-        (b"PK\x01\x02\x14\x03\x14\x00\x00\x00", b"PK\x01\x02\x14\x03\x14\x00\x40\x00", "encrypted"),
-        (b"PK\x03\x04\x14\x00\x00\x00\x00\x00", b"PK\x03\x04\x14\x00\x00\x00\x08\x00", "two different headers"),
-        (b"PK\x03\x04\x14\x00", b"PK\x00\x00\x14\x00", "not a file of torch.save"),
-        (b"archive/data.pkl", b"archive/data.pk\0", "not one of torch.save"),
-        (b"archive/data.pkl", b"archive/code.pkl", "a zip, but not one of torch.save"),
-        (b"archive/data/0", b"another/data/0", "not one of torch.save's"),
-        (b"archive/data/0", b"archive/data/1", "'data/0' is missing"),
+        (lambda c: c.replace(b"PK\x03\x04\x14\0\0", b"PK\x03\x04\x14\0\1"), "encrypted"),
+        (lambda c: c.replace(b"PK\1\2\x14\3\x14\0\0\0", b"PK\1\2\x14\3\x14\0\x40\0"), "encrypted"),
+        (lambda c: c.replace(b"PK\3\4\x14\0\0\0\0\0", b"PK\3\4\x14\0\0\0\x08\0"), "two different headers"),
+        (lambda c: c.replace(b"PK\3\4\x14\0", b"PK\0\0\x14\0"), "not a file of torch.save"),
+        (lambda c: c.replace(b"archive/data.pkl", b"archive/data.pk\0"), "not one of torch.save"),
+        (lambda c: c.replace(b"archive/data.pkl", b"archive/code.pkl"), "a zip, but not one of torch.save"),
+        (lambda c: c.replace(b"archive/data/0", b"another/data/0"), "not one of torch.save's"),
+        (lambda c: c.replace(b"archive/data/0", b"archive/data/1"), "'data/0' is missing"),
+        (lambda c: c.replace(b"archive/data/0", b"archive/data/1", 1), "two different headers"),
+        (lambda c: b"PK\3\4" + bytes(60) + c, "in front of its zip"),
+        (lambda c: in_entry(c, -26, struct.pack("<LL", 1 << 30, 1 << 30)), "overlaps another one"),  # its sizes
+        (lambda c: in_entry(c, -8, b"\x10"), "'archive/data/0' is a directory"),
     ],
 )
-def test_zips_that_torch_does_not_write_are_refused(path: Path, old: bytes, new: bytes, message: str) -> None:
-    assert message in refusal(patched(archive(path, tensor() + b"."), old, new)).message
-
-
-def test_headers_that_differ_in_the_name_are_refused(path: Path) -> None:
+def test_zips_that_torch_does_not_write_are_refused(path, change, message):
     content = archive(path, tensor() + b".").read_bytes()
-    path.write_bytes(content.replace(b"archive/data/0", b"archive/data/1", 1))
-    assert "two different headers" in refusal(path).message
+    path.write_bytes(change(content))
+    assert path.read_bytes() != content
+    assert message in refusal(path).message
 
 
-def test_something_in_front_of_the_zip_is_refused(path: Path) -> None:
-    content = archive(path, tensor() + b".").read_bytes()
-    path.write_bytes(b"PK\x03\x04" + bytes(60) + content)
-    assert "in front of its zip" in refusal(path).message
-
-
-@pytest.mark.parametrize("order", [b"", b"middle", b"little\n", b"BIG"])
-def test_an_unknown_byte_order_is_refused(path: Path, order: bytes) -> None:
-    assert "byte order" in refusal(archive(path, tensor() + b".", {"byteorder": order})).message
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        *(("byteorder", order, "byte order") for order in (b"", b"middle", b"little\n", b"BIG")),
+        ("data/0", bytes(15), "part of a number"),
+    ],
+)
+def test_members_that_torch_does_not_write_are_refused(path, name, content, message):
+    assert message in refusal(archive(path, tensor() + b".", {name: content})).message
 
 
 # Tensors that lie.
@@ -507,12 +479,8 @@ def test_an_unknown_byte_order_is_refused(path: Path, order: bytes) -> None:
         (b"ctorch._utils\n_rebuild_parameter\n" * 4 + tensor() + b"\x85R" * 4, "of a kind unknown here"),
     ],
 )  # fmt: skip
-def test_tensors_that_cannot_be_are_refused(path: Path, code: bytes, message: str) -> None:
+def test_impossible_tensors_are_refused(path, code, message):
     assert message in refusal(archive(path, code + b".")).message
-
-
-def test_a_storage_with_part_of_a_number_is_refused(path: Path) -> None:
-    assert "part of a number" in refusal(archive(path, tensor() + b".", {"data/0": bytes(15)})).message
 
 
 # Pickles that lie.
@@ -593,16 +561,14 @@ def doubling(levels: int, width: int = 2, bottom: bytes = b"]") -> bytes:
         (doubling(5, width=500), "far more than the file holds"),
     ],
 )  # fmt: skip
-def test_pickles_that_torch_does_not_write_are_refused(
-    path: Path, code: bytes, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pickles_that_torch_does_not_write_are_refused(path, code, message, monkeypatch):
     monkeypatch.chdir(path.parent)
     error = refusal(archive(path, code))
     assert any(part in error.message for part in message.split("|")), error.message
     assert not (path.parent / "MARKER").exists()
 
 
-def test_a_module_that_the_file_names_is_not_imported(path: Path) -> None:
+def test_a_module_that_the_file_names_is_not_imported(path):
     assert "antigravity" not in sys.modules
     refusal(archive(path, b"cantigravity\nfly\n)R."))
     assert "antigravity" not in sys.modules
@@ -651,34 +617,30 @@ def allowed(path: Path) -> int:
 
 
 @pytest.mark.parametrize("name", GREEDY)
-def test_a_small_file_never_takes_much_memory(path: Path, name: str) -> None:
+def test_a_small_file_never_takes_much_memory(path, name):
     archive(path, GREEDY[name])
     assert peak(path) <= allowed(path)
 
 
-def test_many_members_do_not_take_much_memory(path: Path) -> None:
+def test_many_members_do_not_take_much_memory(path):
     with zipfile.ZipFile(path, "w") as target:
         for i in range(5000):
             target.writestr(zipfile.ZipInfo(f"a/{i}"), b"")
     assert peak(path) <= allowed(path)
 
 
-def test_without_the_budget_the_same_files_take_more(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_within_the_budget_tensors_are_read_and_without_it_memory_grows(path, monkeypatch):
+    [t] = read(archive(path, EXPANDED + b"."))
+    assert (t.array.shape, t.array.strides) == ((MANY,), (0,))
     archive(path, GREEDY["dicts"])
     limit = allowed(path)
     monkeypatch.setattr(torch_pickle, "BUDGET_FLOOR", 1 << 40)
     assert peak(path) > 2 * limit
 
 
-def test_an_absurdly_large_pickle_is_refused_unread(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_absurdly_large_pickle_is_refused_unread(path, monkeypatch):
     monkeypatch.setattr(torch_file, "_MAX_PICKLE", 100)
     assert "pickle is too large" in refusal(archive(path, tensor() + b".")).message
-
-
-def test_tensors_in_a_budget_are_read(path: Path) -> None:
-    [t] = read(archive(path, EXPANDED + b"."))
-    assert t.array.shape == (MANY,)
-    assert t.array.strides == (0,)
 
 
 # Damage at random: a file is read or refused, and no other error gets out.
@@ -694,7 +656,7 @@ def tolerant(path: Path) -> None:
     name=st.sampled_from(sorted(p.name for p in FIXTURES.iterdir() if p.suffix in (".pt", ".ckpt"))),
     edits=st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_size=1, max_size=8),
 )
-def test_damaged_files_are_read_or_refused(scratch: Path, name: str, edits: list[tuple[int, int]]) -> None:
+def test_damaged_files_are_read_or_refused(scratch, name, edits):
     content = bytearray((FIXTURES / name).read_bytes())
     for at, value in edits:
         content[at % len(content)] = value
@@ -707,9 +669,7 @@ def test_damaged_files_are_read_or_refused(scratch: Path, name: str, edits: list
     name=st.sampled_from(["views", "checkpoint", "parameters", "bad_sparse", "bad_quantised", "bad_negated"]),
     edits=st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_size=1, max_size=4),
 )
-def test_damaged_pickles_with_a_good_crc_are_read_or_refused(
-    scratch: Path, name: str, edits: list[tuple[int, int]]
-) -> None:
+def test_damaged_pickles_with_a_good_crc_are_read_or_refused(scratch, name, edits):
     with zipfile.ZipFile(FIXTURES / f"{name}.pt") as source:
         members = {n.partition("/")[2]: source.read(n) for n in source.namelist()}
     code = bytearray(members["data.pkl"][2:])
@@ -724,7 +684,7 @@ PIECES = [*OPCODES, tensor(), storage(), text("a"), b"K\x00", b"q\x00", b"h\x00"
 
 @settings(max_examples=300, deadline=None)
 @given(code=st.lists(st.sampled_from(PIECES), max_size=30))
-def test_any_program_is_read_or_refused(scratch: Path, code: list[bytes]) -> None:
+def test_any_program_is_read_or_refused(scratch, code):
     tolerant(archive(scratch, b"".join(code) + b"."))
 
 
@@ -766,13 +726,13 @@ def described(tensors: list[Tensor]) -> list[tuple[str, str, tuple[int, ...], by
 
 @settings(deadline=None)
 @given(tensors=tensor_lists())
-def test_what_is_written_is_read_again(scratch: Path, tensors: list[Tensor]) -> None:
+def test_what_is_written_is_read_again(scratch, tensors):
     scratch.write_bytes(written(tensors))
     assert described(read(scratch)) == described(tensors)
 
 
 @pytest.mark.parametrize("file", ["list.pt", "tuple.pt", "frozen_list.pt"])
-def test_a_list_is_written_as_a_list_with_none_in_its_places(path: Path, file: str) -> None:
+def test_a_list_is_written_as_a_list_with_none_in_its_places(path, file):
     found = read(FIXTURES / file)
     path.write_bytes(written(found))
     again = read(path)
@@ -782,7 +742,7 @@ def test_a_list_is_written_as_a_list_with_none_in_its_places(path: Path, file: s
     assert not read(path).sequence, "without the mark it is a mapping"
 
 
-def test_the_same_tensors_give_the_same_bytes_aligned(path: Path) -> None:
+def test_the_same_tensors_give_the_same_bytes_aligned():
     tensors = [Tensor(f"w{i}", dtype, values(dtype, (5, 3), i)) for i, dtype in enumerate(DTYPES)]
     content = written(tensors)
     assert content == written(tensors)
@@ -791,12 +751,12 @@ def test_the_same_tensors_give_the_same_bytes_aligned(path: Path) -> None:
             assert content.index(t.array.tobytes()) % 64 == 0, i
 
 
-def test_a_stream_that_cannot_seek_will_do(path: Path) -> None:
+def test_a_stream_that_cannot_seek_is_written(path):
     class Pipe(io.RawIOBase):
-        def writable(self) -> bool:
+        def writable(self):
             return True
 
-        def write(self, data: Any) -> int:
+        def write(self, data):
             content.extend(data)
             return len(data)
 
@@ -807,7 +767,7 @@ def test_a_stream_that_cannot_seek_will_do(path: Path) -> None:
     assert described(read(path)) == described(tensors)
 
 
-def test_a_large_endian_array_is_written_as_its_values(path: Path) -> None:
+def test_a_large_endian_array_is_written_as_its_values(path):
     path.write_bytes(written([Tensor("w", "float32", np.arange(3, dtype=">f4"))]))
     assert read(path)[0].array.tolist() == [0, 1, 2]
 
@@ -829,7 +789,7 @@ def test_a_large_endian_array_is_written_as_its_values(path: Path) -> None:
         (0xFFFFFFFF, 0xFFFF),
     ],
 )
-def test_bfloat16_is_rounded_to_nearest_even(path: Path, bits: int, rounded: int) -> None:
+def test_bfloat16_is_rounded_to_nearest_even(path, bits, rounded):
     path.write_bytes(written([Tensor("", "bfloat16", np.array([bits], np.uint32).view(np.float32))]))
     assert read(path)[0].array.view(np.uint32).tolist() == [rounded << 16]
 
@@ -838,11 +798,11 @@ def test_bfloat16_is_rounded_to_nearest_even(path: Path, bits: int, rounded: int
     ("tensors", "message"),
     [
         ([Tensor("w", "complex64", np.zeros(1, np.complex64))], "complex64"),
-        ([Tensor("w", "float32", np.zeros(1))], "said to be float32, but it is float64"),
+        ([Tensor("w", "float32", np.zeros(1))], "should be float32, but its array is float64"),
         ([Tensor("w", "bool", np.zeros(1, bool))] * 2, "same name"),
     ],
 )
-def test_what_torch_cannot_hold_is_not_written(tensors: list[Tensor], message: str) -> None:
+def test_what_torch_cannot_hold_is_not_written(tensors, message):
     with pytest.raises(UsageError, match=message):
         written(tensors)
 
@@ -851,7 +811,7 @@ def test_what_torch_cannot_hold_is_not_written(tensors: list[Tensor], message: s
 
 
 @pytest.fixture(scope="module")
-def torch() -> Any:
+def torch():
     return pytest.importorskip("torch")
 
 
@@ -863,7 +823,7 @@ def as_described(value: Any, name: str = "") -> tuple[str, str, tuple[int, ...],
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_any_view_of_any_type_is_as_torch_loads_it(torch: Any, scratch: Path, data: st.DataObject) -> None:
+def test_any_view_of_any_type_is_as_torch_loads_it(torch, scratch, data):
     tensors = {}
     base = torch.arange(60)
     for i in range(data.draw(st.integers(1, 3))):
@@ -882,7 +842,7 @@ def test_any_view_of_any_type_is_as_torch_loads_it(torch: Any, scratch: Path, da
 
 @settings(deadline=None)
 @given(tensors=tensor_lists())
-def test_torch_loads_what_is_written(torch: Any, scratch: Path, tensors: list[Tensor]) -> None:
+def test_torch_loads_what_is_written(torch, scratch, tensors):
     scratch.write_bytes(written(tensors))
     for options in ({}, {"mmap": True}):
         loaded = torch.load(scratch, weights_only=True, **options)
@@ -890,7 +850,7 @@ def test_torch_loads_what_is_written(torch: Any, scratch: Path, tensors: list[Te
         assert [as_described(value, name) for name, value in items] == described(tensors)
 
 
-def test_torch_loads_a_list_with_none_in_its_places(torch: Any, scratch: Path) -> None:
+def test_torch_loads_a_list_with_none_in_its_places(torch, scratch):
     scratch.write_bytes(written(read(FIXTURES / "frozen_list.pt")))
     loaded, wanted = (torch.load(path, weights_only=True) for path in (scratch, FIXTURES / "frozen_list.pt"))
     assert type(loaded) is list
@@ -898,7 +858,7 @@ def test_torch_loads_a_list_with_none_in_its_places(torch: Any, scratch: Path) -
     assert all(torch.equal(a, b) for a, b in zip(loaded, wanted, strict=True) if b is not None)
 
 
-def test_bfloat16_is_rounded_as_torch_rounds_it(torch: Any, scratch: Path) -> None:
+def test_bfloat16_is_rounded_as_torch_rounds_it(torch, scratch):
     upper = np.arange(2**16, dtype=np.uint32) << np.uint32(16)
     lower = np.array([0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF], np.uint32)
     array = (upper[:, None] | lower).view(np.float32)
@@ -907,7 +867,7 @@ def test_bfloat16_is_rounded_as_torch_rounds_it(torch: Any, scratch: Path) -> No
     assert torch.equal(torch.load(scratch, weights_only=True), torch.from_numpy(array).to(torch.bfloat16))
 
 
-def test_a_module_takes_what_is_written(torch: Any, scratch: Path) -> None:
+def test_a_module_takes_what_is_written(torch, scratch):
     scratch.write_bytes(written(read(FIXTURES / "checkpoint.pt", "model")))
     module = torch.nn.Linear(2, 1)
     module.load_state_dict(torch.load(scratch, weights_only=True))
@@ -915,7 +875,7 @@ def test_a_module_takes_what_is_written(torch: Any, scratch: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_the_fixtures_are_what_their_script_makes(torch: Any, tmp_path: Path) -> None:
+def test_the_fixtures_are_what_their_script_makes(torch, tmp_path):
     if not torch.__version__.startswith("2.13.0"):
         pytest.skip("another torch writes other bytes")
     spec = importlib.util.spec_from_file_location("make_torch_fixtures", FIXTURES / "make.py")

@@ -1,1 +1,1 @@
-"""Reals in and out: gradient files, layouts, selection and quantisation."""
+"""Gradient files, layouts, selection and quantisation."""

@@ -1,4 +1,4 @@
-"""Which reader and writer for which suffix."""
+"""Read and write gradient files by suffix."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ from . import numpy_file, safetensors_file, torch_file, torch_writer
 from .tensors import Gradient, Tensor, listed
 
 TORCH = (".pt", ".pth", ".bin", ".ckpt")
-READABLE = (*TORCH, ".safetensors", ".npz", ".npy")
-WRITABLE = (".pt", ".safetensors", ".npz", ".npy")
-
 _READERS = {".safetensors": safetensors_file.read, ".npz": numpy_file.read_npz, ".npy": numpy_file.read_npy}
 _WRITERS = {
     ".pt": torch_writer.write,
@@ -20,12 +17,13 @@ _WRITERS = {
     ".npz": numpy_file.write_npz,
     ".npy": numpy_file.write_npy,
 }
+READABLE, WRITABLE = (*TORCH, *_READERS), tuple(_WRITERS)
 
 
 def read_gradient(path: Path, entry: str = "", strip_prefix: str = "") -> Gradient:
-    """The tensors of a gradient file, in the file's order; `entry` picks a part of a PyTorch checkpoint.
+    """The tensors of a gradient file, in the file's order; `entry` selects a part of a PyTorch checkpoint.
 
-    Names that begin with `strip_prefix` lose it.
+    `strip_prefix` is removed from the names that start with it.
     """
     if path.suffix not in READABLE:
         raise UsageError(f"{path}: no reader for {path.suffix!r} files", f"one of {', '.join(READABLE)}")
@@ -42,22 +40,19 @@ def read_gradient(path: Path, entry: str = "", strip_prefix: str = "") -> Gradie
     except OSError as error:
         raise InputMissing(f"cannot read {path}: {(error.strerror or '').lower()}", "check the path") from None
     if strip_prefix and not found.sequence:
-        found = _stripped(path, found, strip_prefix)
+        tensors = [t._replace(name=t.name.removeprefix(strip_prefix)) for t in found]
+        absent = [name.removeprefix(strip_prefix) for name in found.absent]
+        if len({t.name for t in tensors} | set(absent)) < len(tensors) + len(absent):
+            what = f"{path}: two tensors have the same name without the prefix {strip_prefix!r}"
+            raise BadData(what, "strip less of it")
+        found = Gradient(tensors, absent, found.notes)
     if found.absent:
         found.notes += (f"left out, None: {listed(found.absent)}",)
     return found
 
 
-def _stripped(path: Path, gradient: Gradient, prefix: str) -> Gradient:
-    tensors = [t._replace(name=t.name.removeprefix(prefix)) for t in gradient]
-    absent = [name.removeprefix(prefix) for name in gradient.absent]
-    if len({t.name for t in tensors} | set(absent)) < len(tensors) + len(absent):
-        raise BadData(f"{path}: two tensors have the same name without the prefix {prefix!r}", "strip less of it")
-    return Gradient(tensors, absent, gradient.notes)
-
-
 def check_writable(path: Path) -> None:
-    """Refuse a suffix that nothing can write, or a folder that is not there, before any work is done."""
+    """Refuse a suffix without a writer, or a missing folder, before any work is done."""
     if path.suffix not in WRITABLE:
         raise UsageError(f"{path}: no writer for {path.suffix!r} files", f"one of {', '.join(WRITABLE)}")
     if not path.absolute().parent.is_dir():

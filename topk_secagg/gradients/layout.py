@@ -1,4 +1,4 @@
-"""Names and shapes of a gradient's tensors, and the one flat vector that they make up."""
+"""Names and shapes of a gradient's tensors, and the flat vector that they form."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Slot(NamedTuple):
 class Layout:
     """The tensors of a gradient in order; their entries in C order make up the flat vector.
 
-    `left_out` names what a gradient file may hold besides: buffers, and gradients that were None. In a `sequence`
-    (a list of tensors) the names of both together are the positions "0", "1", ... `notes` say what was left out.
+    `left_out` names what else a gradient file may hold: buffers, and gradients that were None. In a `sequence`
+    (a list of tensors) the names of slots and `left_out` are the positions "0", "1", ... `notes` are for the user.
     """
 
     slots: tuple[Slot, ...]
@@ -91,7 +91,7 @@ class Layout:
         return Layout(tuple(found), tuple(map(str, left_out)), sequence)
 
     def as_json(self) -> dict[str, list[Any]]:
-        """For session.json; names are positions, that is integers, in a sequence and there only."""
+        """For session.json; only in a sequence, names are integers (positions)."""
         name = int if self.sequence else str
         return {
             "layout": [{"name": name(s.name), "shape": list(s.shape), "dtype": s.dtype} for s in self.slots],
@@ -99,7 +99,7 @@ class Layout:
         }
 
     def flatten(self, tensors: list[Tensor]) -> npt.NDArray[Any]:
-        """The flat vector, (L,) float32 or float64; the first tensor that does not fit is named."""
+        """The flat vector, (L,) float32 or float64; refuse tensors that do not fit the layout."""
         found: dict[str, Tensor | None] = {t.name: t for t in tensors}
         if len(self.slots) == len(tensors) == 1 and "" in (tensors[0].name, self.slots[0].name):
             found = {self.slots[0].name: tensors[0]}  # one vector needs no name
@@ -121,7 +121,7 @@ class Layout:
         return flat
 
     def unused(self, tensors: list[Tensor]) -> list[str]:
-        """Names of tensors that the layout leaves out although they may be gradients: they are no buffers."""
+        """Names of tensors that the layout leaves out although they may be gradients and not buffers."""
         left_out = set(self.left_out)
         names = [t.name for t in tensors if t.name in left_out and t.dtype in FLOATING]
         return [name for name in names if not any(fnmatchcase(name, pattern) for pattern in NOT_GRADIENTS)]
@@ -165,7 +165,7 @@ class Layout:
         return t
 
     def _refuse_prefix(self, missing: Slot, found: dict[str, Tensor | None]) -> None:
-        """Refuse names that are the session's but for what they begin with, and say how to make them fit."""
+        """Refuse names that differ from the session's only by a prefix, with a hint how to fix it."""
         for name in found:
             tail = min(name, missing.name, key=len)
             while not (name.endswith(tail) and missing.name.endswith(tail)):

@@ -6,17 +6,15 @@ import math
 import os
 import struct
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import BadData
-from .tensors import Tensor, damaged
+from .tensors import Tensor, refusing
 
-# What a compressed archive may unpack to: a multiple of its own size, and at least the floor.
+# A compressed archive may unpack to this multiple of its size, and to at least the floor.
 _BUDGET_FACTOR = 16
 _BUDGET_FLOOR = 64 << 20
 _END_RECORD = 22  # bytes of a zip file's last record, without its comment
@@ -24,14 +22,26 @@ _END_RECORD = 22  # bytes of a zip file's last record, without its comment
 
 def read_npy(path: Path) -> list[Tensor]:
     """One unnamed array."""
-    with path.open("rb") as stream:
-        return _guarded(path, lambda: [_tensor("", _array(stream, os.fstat(stream.fileno()).st_size))])
+    with path.open("rb") as stream, refusing(path):
+        return [_tensor("", stream, os.fstat(stream.fileno()).st_size)]
 
 
 def read_npz(path: Path) -> list[Tensor]:
     """The arrays of an archive, in its order."""
-    with path.open("rb") as stream:
-        return _guarded(path, lambda: _members(stream))
+    tensors = []
+    with path.open("rb") as stream, refusing(path), zipfile.ZipFile(stream) as archive:
+        members = archive.infolist()
+        _check_count(stream, len(members))
+        if sum(info.file_size for info in members) > _BUDGET_FACTOR * stream.tell() + _BUDGET_FLOOR:
+            raise BadData("it would unpack to far more than the file holds", "save it with np.savez, uncompressed")
+        for info in members:
+            if not info.filename.endswith(".npy"):
+                raise ValueError(f"unexpected member {info.filename}")
+            with archive.open(info) as member:
+                tensors.append(_tensor(info.filename.removesuffix(".npy"), member, info.file_size))
+        if len({t.name for t in tensors}) < len(tensors):
+            raise ValueError("two arrays of one name")
+    return tensors
 
 
 def write_npy(stream: IO[bytes], tensors: list[Tensor]) -> None:
@@ -47,34 +57,8 @@ def write_npz(stream: IO[bytes], tensors: list[Tensor]) -> None:
                 np.lib.format.write_array(member, np.asarray(t.array, order="C"), allow_pickle=False)
 
 
-def _guarded(path: Path, read: Callable[[], list[Tensor]]) -> list[Tensor]:
-    try:
-        return read()
-    except BadData as error:
-        raise BadData(f"{path}: {error.message}", error.hint) from error
-    except Exception as error:  # numpy parses headers as Python: SyntaxError, TokenError, MemoryError ...
-        raise damaged(path) from error
-
-
-def _members(stream: IO[bytes]) -> list[Tensor]:
-    tensors = []
-    with zipfile.ZipFile(stream) as archive:
-        _check_count(stream, len(archive.infolist()))
-        unpacked = sum(info.file_size for info in archive.infolist())
-        if unpacked > _BUDGET_FACTOR * stream.tell() + _BUDGET_FLOOR:
-            raise BadData("it would unpack to far more than the file holds", "save it with np.savez, uncompressed")
-        for info in archive.infolist():
-            if not info.filename.endswith(".npy"):
-                raise ValueError(f"unexpected member {info.filename}")
-            with archive.open(info) as member:
-                tensors.append(_tensor(info.filename.removesuffix(".npy"), _array(member, info.file_size)))
-    if len({t.name for t in tensors}) < len(tensors):
-        raise ValueError("two arrays of one name")
-    return tensors
-
-
 def _check_count(stream: IO[bytes], found: int) -> None:
-    """Refuse an archive whose end record counts other than the members found: zipfile would lose some."""
+    """Refuse an archive whose end record has another count than the members found: zipfile would lose some."""
     stream.seek(0, os.SEEK_END)
     stream.seek(max(0, stream.tell() - _END_RECORD - 0xFFFF))
     tail = stream.read()
@@ -83,8 +67,8 @@ def _check_count(stream: IO[bytes], found: int) -> None:
         raise ValueError(f"{counted} members are counted, and {found} are there")
 
 
-def _array(stream: IO[bytes], size: int) -> npt.NDArray[Any]:
-    """Read one array whose header must promise no more than the `size` bytes that there are."""
+def _tensor(name: str, stream: IO[bytes], size: int) -> Tensor:
+    """Read one array, whose header must not promise more than the `size` bytes that there are."""
     version = np.lib.format.read_magic(stream)
     header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
     shape, fortran, dtype = header(stream)
@@ -102,8 +86,5 @@ def _array(stream: IO[bytes], size: int) -> npt.NDArray[Any]:
         done += got
     if stream.read(1):
         raise ValueError("bytes after the array")
-    return flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
-
-
-def _tensor(name: str, array: npt.NDArray[Any]) -> Tensor:
-    return Tensor(name, array.dtype.newbyteorder("=").name, array)
+    array = flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
+    return Tensor(name, dtype.newbyteorder("=").name, array)

@@ -47,22 +47,17 @@ def quantise(
 
 
 def check_clip(p: Parameters, values: Reals) -> None:
-    """Refuse values beyond the clip, and say which clip would do."""
+    """Refuse values beyond the clip, and suggest a larger clip."""
     clipped = int(np.count_nonzero(np.abs(values) > p.clip))
     if clipped:
         largest = float(np.abs(values).max())
+        step = 10.0 ** (math.floor(math.log10(largest)) - 1)
         raise BadData(
             f"{clipped} of {values.size} selected values are beyond the clip of {p.clip:g}: "
             f"the largest is {largest:.6g}",
-            f"clamp them, or start a round with a clip of {_round_up(largest):g}",
+            f"clamp them, or start a round with a clip of {math.ceil(largest / step) * step:g}",  # two digits
             "clip",
         )
-
-
-def _round_up(value: float) -> float:
-    """A little more than the value, with two digits."""
-    step = 10.0 ** (math.floor(math.log10(value)) - 1)
-    return math.ceil(value / step) * step
 
 
 def _rounded(steps: Reals, chance: Reals) -> Reals:
@@ -78,12 +73,12 @@ def _never_zero(steps: Reals, chance: Reals) -> Reals:
 
 
 def largest_sum(p: Parameters, weights: Iterable[float]) -> float:
-    """The most steps that honest inputs with these weights add up to: rounding adds less than two to each."""
+    """The largest sum, in steps, of honest inputs with these weights: rounding adds less than two to each."""
     return math.fsum(weight * p.clip * p.scale + 2 for weight in weights)
 
 
 def dequantise(p: Parameters, value: Symbols) -> Reals:
-    """The real that a field element of the aggregate stands for."""
+    """The real values of field elements of the aggregate."""
     return to_signed(value, p.field) / float(p.scale)
 
 

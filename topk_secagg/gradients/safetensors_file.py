@@ -1,8 +1,7 @@
-"""Gradients as .safetensors: read with the safetensors library, written as its few lines of format."""
+"""Gradients as .safetensors: the library reads them, and `write` needs only a few lines."""
 
 from __future__ import annotations
 
-import errno
 import json
 import struct
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import BadData
-from .tensors import Tensor, called, damaged, narrow, widen
+from .tensors import Tensor, called, refusing, stored, widen
 
 _DTYPES = {
     "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "I8": "int8", "I16": "int16",
@@ -22,59 +21,46 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
 def read(path: Path) -> list[Tensor]:
-    """The tensors of a file, in the order in which they lie in it."""
-    from safetensors import SafetensorError, safe_open
+    """The tensors of a file, in the order of their data."""
+    from safetensors import safe_open
 
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, "is a directory")
-    try:
-        with safe_open(path, framework="numpy") as file:
-            names = file.offset_keys()
-            dtypes = [_dtype(path, name, file.get_slice(name).get_dtype()) for name in names]
-            widened = _bfloat16_tensors(path) if "bfloat16" in dtypes else {}
-            return [
-                Tensor(name, dtype, widened[name] if dtype == "bfloat16" else file.get_tensor(name))
-                for name, dtype in zip(names, dtypes, strict=True)
-            ]
-    except (SafetensorError, ValueError) as error:
-        raise damaged(path) from error
+    with refusing(path), safe_open(path, framework="numpy") as file:
+        dtypes = {name: _dtype(name, file.get_slice(name).get_dtype()) for name in file.offset_keys()}
+        widened = _bfloat16_tensors(path) if "bfloat16" in dtypes.values() else {}
+        return [
+            Tensor(name, dtype, widened[name] if dtype == "bfloat16" else file.get_tensor(name))
+            for name, dtype in dtypes.items()
+        ]
 
 
 def write(stream: IO[bytes], tensors: list[Tensor]) -> None:
     """A length, a JSON header and the bytes of the tensors; the same tensors give the same bytes."""
     header: dict[str, Any] = {}
-    parts: list[npt.NDArray[Any]] = []
+    parts = [stored(t) for t in tensors]
     end = 0
-    for t in tensors:
-        part = np.ascontiguousarray(narrow(t.array) if t.dtype == "bfloat16" else t.array)
-        part = part.astype(part.dtype.newbyteorder("<"), copy=False)
+    for t, part in zip(tensors, parts, strict=True):
         start, end = end, end + part.nbytes
-        header[t.name or "gradient"] = {
-            "dtype": _NAMES[t.dtype],
-            "shape": list(t.array.shape),
-            "data_offsets": [start, end],
-        }
-        parts.append(part)
+        place = {"shape": list(t.array.shape), "data_offsets": [start, end]}
+        header[t.name or "gradient"] = {"dtype": _NAMES[t.dtype], **place}
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     stream.write(struct.pack("<Q", len(text)) + text)
     for part in parts:
-        stream.write(part.reshape(-1).view(np.uint8).data)
+        stream.write(part.data)
 
 
-def _dtype(path: Path, name: str, code: str) -> str:
+def _dtype(name: str, code: str) -> str:
     if code not in _DTYPES:
-        raise BadData(f"{path}: tensor {called(name)} has type {code}, which is not read", "save it as float32")
+        raise BadData(f"tensor {called(name)} has type {code}, which is not read", "save it as float32")
     return _DTYPES[code]
 
 
 def _bfloat16_tensors(path: Path) -> dict[str, npt.NDArray[np.float32]]:
-    """The bfloat16 tensors of a file, widened: numpy has no such type, so the library hands out no arrays."""
+    """The bfloat16 tensors of a file as float32: numpy has no bfloat16, so the library returns no arrays."""
     from safetensors import deserialize
 
-    found = deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
     return {
         name: widen(np.frombuffer(info["data"], dtype="<u2").reshape(info["shape"]))
-        for name, info in found
+        for name, info in deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
         if info["dtype"] == "BF16"
     }

@@ -1,4 +1,4 @@
-"""Which coordinates a user sends, and how much of the gradient they hold."""
+"""Select the coordinates that a user sends, and measure how much of the gradient they keep."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def select_top(p: Parameters, gradient: npt.NDArray[Any]) -> Index:
 
 
 def select_random(p: Parameters, source: Randomness) -> Index:
-    """As many coordinates, but picked at random: those of the largest of L random keys."""
+    """The same number of coordinates, selected at random: those with the largest of L random keys."""
     return select_top(p, uniform(source, p.length))
 
 
 def kept_energy(p: Parameters, gradient: npt.NDArray[Any], index: Index) -> float:
-    """The energy of the selected values as a share of that of as many of the largest magnitudes."""
+    """The energy of the selected values, divided by the energy of as many largest values."""
     values = gradient[index].astype(np.float64)
     best = gradient[top_k(gradient, construction(p).entries)].astype(np.float64)
     largest = np.abs(best).max()

@@ -1,8 +1,9 @@
-"""The one shape in which every reader hands over what a gradient file holds, and every writer takes it."""
+"""Tensors in memory: what every reader returns and every writer takes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +32,7 @@ class Gradient(list[Tensor]):
     """The tensors of a gradient file, in its order.
 
     `absent` names those that are None. In a `sequence` the names of both are the positions "0", "1", ... of a list.
-    `notes` are lines for whoever reads the file.
+    `notes` are lines to show to the user.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class Gradient(list[Tensor]):
 
     @staticmethod
     def of(tensors: list[Tensor]) -> Gradient:
-        """Tensors of which nothing else is known, or what they are already."""
+        """The same tensors as a Gradient."""
         return tensors if isinstance(tensors, Gradient) else Gradient(tensors)
 
 
@@ -65,7 +66,7 @@ def widen(stored: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
 def narrow(array: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
     """The nearest bfloat16 of each float32, ties to even: (x + 0x7fff + bit 16 of x) >> 16 for its bits x.
 
-    A NaN keeps the upper half of its bits, and stays a NaN if all it has is in the lower half.
+    A NaN keeps the upper half of its bits, and stays a NaN if that half alone would not be one.
     """
     bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
     nearest = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
@@ -74,6 +75,18 @@ def narrow(array: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
     return np.where(np.isnan(bits.view(np.float32)), quiet, nearest).astype(np.uint16)
 
 
-def damaged(path: Path) -> BadData:
-    """What a reader says of a file that is not what its name says."""
-    return BadData(f"{path} is damaged, or not a {path.suffix} file", "export the gradient again")
+def stored(tensor: Tensor) -> npt.NDArray[np.uint8]:
+    """The bytes of a tensor as files hold them: contiguous and little-endian."""
+    array = np.ascontiguousarray(narrow(tensor.array) if tensor.dtype == "bfloat16" else tensor.array)
+    return array.astype(array.dtype.newbyteorder("<"), copy=False).reshape(-1).view(np.uint8)
+
+
+@contextmanager
+def refusing(path: Path) -> Iterator[None]:
+    """Turn every error that a malformed file causes into one that names the file."""
+    try:
+        yield
+    except BadData as error:
+        raise BadData(f"{path}: {error.message}", error.hint) from error
+    except Exception as error:  # numpy parses headers as Python: SyntaxError, TokenError, MemoryError ...
+        raise BadData(f"{path} is damaged, or not a {path.suffix} file", "export the gradient again") from error

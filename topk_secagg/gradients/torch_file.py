@@ -1,7 +1,7 @@
 """Read the tensors of a file that `torch.save` wrote, without torch and without unpickling.
 
 Such a file is a zip of uncompressed members: `data/<key>` are the storages, plain arrays; `data.pkl` says
-which offset, size and stride of which storage makes which tensor; `byteorder` says how their numbers lie.
+which storage, offset, size and stride make up each tensor; `byteorder` is the byte order of the numbers.
 """
 
 from __future__ import annotations
@@ -24,17 +24,11 @@ from .tensors import Gradient, Tensor, widen
 from .torch_pickle import AGAIN, CHARACTER_COST, ONLY_TENSORS, STEP_COST, Budget, Call, Name, Storage, quoted, run
 
 DTYPES = {
-    "torch.HalfStorage": "float16",
-    "torch.BFloat16Storage": "bfloat16",
-    "torch.FloatStorage": "float32",
-    "torch.DoubleStorage": "float64",
-    "torch.CharStorage": "int8",
-    "torch.ShortStorage": "int16",
-    "torch.IntStorage": "int32",
-    "torch.LongStorage": "int64",
-    "torch.ByteStorage": "uint8",
+    "torch.HalfStorage": "float16", "torch.BFloat16Storage": "bfloat16", "torch.FloatStorage": "float32",
+    "torch.DoubleStorage": "float64", "torch.CharStorage": "int8", "torch.ShortStorage": "int16",
+    "torch.IntStorage": "int32", "torch.LongStorage": "int64", "torch.ByteStorage": "uint8",
     "torch.BoolStorage": "bool",
-}
+}  # fmt: skip
 
 _TENSOR_COST = 400  # bytes of a Tensor and its array without its values
 _MAX_PICKLE = 16 << 20  # bytes; a tensor takes some 150
@@ -75,9 +69,9 @@ def read(path: Path, entry: str = "") -> Gradient:
     """The tensors at `entry` of a torch file, in the file's order, without those that are None.
 
     A file that holds one tensor gives one Tensor with the name ""; a state_dict keeps its names; a list or
-    tuple gives "0", "1", ...; the names of nested containers are joined with ".". `entry` walks down from the
-    top by dict keys and list positions, separated with "."; of keys with dots the longest that fits is taken.
-    Without it, the one entry of a checkpoint that is obviously its model is taken.
+    tuple gives "0", "1", ...; the names of nested containers are joined with ".". `entry` is a path of dict keys
+    and list positions, separated with "."; if keys contain dots, the longest matching key is used. Without
+    `entry`, the entry of a checkpoint that is obviously its model is read.
     """
     try:
         with path.open("rb") as file:
@@ -115,21 +109,29 @@ def _read(file: io.BufferedReader, entry: str) -> Gradient:
         dtype, array = builder.tensor(leaf, f"its tensor {quoted(name)}" if name else "its tensor")
         found[name] = Tensor(name, dtype, array)
     tensors = [t for t in found.values() if t is not None]
-    if not tensors and found:
-        raise BadData("all that it holds is None", "save the gradients after loss.backward()")
-    if not tensors:
+    if not found:
         raise BadData("there is no tensor in it", *_choices_hint(content, budget))
+    if not tensors:
+        raise BadData("all that it holds is None", "save the gradients after loss.backward()")
     absent = [name for name, t in found.items() if t is None]
     return Gradient(tensors, absent, notes, sequence=type(value) is not dict and _is_flat(value, budget))
 
 
 class _Archive:
-    """The zip of a torch file: every member is stored as it is, at a place of its own."""
+    """The zip of a torch file: no member is compressed, and no two members overlap."""
 
     def __init__(self, file: io.BufferedReader) -> None:
         self.file = file
         self.size = file.seek(0, os.SEEK_END)
-        self._check_magic()
+        file.seek(0)
+        start = file.read(len(_OLD_MAGIC))
+        if start == _OLD_MAGIC:
+            hint = "save it with a newer torch: torch.save(torch.load(path, weights_only=True), path)"
+            raise BadData("it is in the old format of torch.save, which is not a zip", hint)
+        if start[:1] == b"\x80":
+            raise BadData("it is a plain pickle, not a file of torch.save", ONLY_TENSORS)
+        if start[:4] != _ZIP_MAGIC:
+            raise BadData("it is not a file of torch.save" if start else "it is empty", ONLY_TENSORS)
         with zipfile.ZipFile(file) as directory:
             infos = sorted(directory.infolist(), key=lambda info: info.header_offset)
         root = infos[0].filename.partition("/")[0] + "/"
@@ -142,40 +144,29 @@ class _Archive:
             if not info.filename.startswith(root) or info.filename != info.orig_filename:
                 self._refuse(info, "is not one of torch.save's")
             if info.external_attr & _DIRECTORY:
-                self._refuse(info, "is a directory")  # torch would take whatever is in memory for its content
+                self._refuse(info, "is a directory")  # torch would use uninitialised memory as its content
             if name in self.members:
                 self._refuse(info, "is there twice")
             if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
                 self._refuse(info, "is compressed")
-            if info.header_offset < free or (start := self._start(info)) + info.file_size > directory.start_dir:
+            if info.header_offset < free or (begin := self._start(info)) + info.file_size > directory.start_dir:
                 self._refuse(info, "overlaps another one")
-            free = start + info.file_size
-            self.members[name] = (start, info.file_size, info.CRC)
+            free = begin + info.file_size
+            self.members[name] = (begin, info.file_size, info.CRC)
         if infos[0].header_offset != 0:
             raise BadData("something lies in front of its zip", AGAIN)
         if "data.pkl" not in self.members:
             raise BadData("it is a zip, but not one of torch.save", ONLY_TENSORS)
-
-    def _check_magic(self) -> None:
-        self.file.seek(0)
-        start = self.file.read(len(_OLD_MAGIC))
-        if start == _OLD_MAGIC:
-            hint = "save it with a newer torch: torch.save(torch.load(path, weights_only=True), path)"
-            raise BadData("it is in the old format of torch.save, which is not a zip", hint)
-        if start[:1] == b"\x80":
-            raise BadData("it is a plain pickle, not a file of torch.save", ONLY_TENSORS)
-        if start[:4] != _ZIP_MAGIC:
-            raise BadData("it is not a file of torch.save" if start else "it is empty", ONLY_TENSORS)
 
     @staticmethod
     def _refuse(info: zipfile.ZipInfo, why: str) -> NoReturn:
         raise BadData(f"its zip member {quoted(info.filename)} {why}", _NO_ZIP_TOOL)
 
     def _start(self, info: zipfile.ZipInfo) -> int:
-        """Where the member's bytes begin; its own header must say the same as the directory."""
+        """The offset of the member's bytes; its local header must agree with the directory."""
         self.file.seek(min(info.header_offset, self.size))
-        header = _LOCAL_HEADER.unpack(self.file.read(_LOCAL_HEADER.size))
-        magic, flags, method, name_length, extra_length = header
+        local = self.file.read(_LOCAL_HEADER.size)
+        magic, flags, method, name_length, extra_length = _LOCAL_HEADER.unpack(local)
         name = info.filename.encode("utf-8" if flags & _UTF8_NAME else "cp437")
         if (magic, method, self.file.read(name_length)) != (_ZIP_MAGIC, zipfile.ZIP_STORED, name):
             self._refuse(info, "has two different headers")
@@ -256,13 +247,12 @@ class _Builder:
             raise BadData(f"{where} is complex", "save torch.view_as_real(tensor)")
         if storage.kind not in DTYPES:
             raise BadData(f"{where} is in a {quoted(storage.kind)}", _CONVERT)
-        dtype = DTYPES[storage.kind]
         if storage.key not in self.storages:
-            self.storages[storage.key] = storage.kind, self._load(storage.key, dtype)
+            self.storages[storage.key] = storage.kind, self._load(storage.key, DTYPES[storage.kind])
         kind, values = self.storages[storage.key]
         if kind != storage.kind or len(values) != storage.length:
             raise BadData(f"{where} is in a storage of another size or type than it says", AGAIN)
-        return dtype, values
+        return DTYPES[kind], values
 
     def _load(self, key: str, dtype: str) -> Array:
         """The numbers in the member data/`key`; bfloat16 is widened to float32."""
@@ -288,7 +278,7 @@ def _kind(value: Any) -> str:
 
 
 def _items(value: Any) -> Iterable[tuple[str, Any]] | None:
-    """The keys or positions of a container, as text, with what is there; None if it is not a container."""
+    """The keys or positions of a container as text, with their values; None if it is not a container."""
     if type(value) is dict:
         return value.items()
     if type(value) in (list, tuple):
@@ -297,7 +287,7 @@ def _items(value: Any) -> Iterable[tuple[str, Any]] | None:
 
 
 def _leaves(value: Any, budget: Budget, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """All that is not a container in `value`, with its name: the keys on the way there, joined with "."."""
+    """Everything in `value` that is not a container, with its path of keys joined with "."."""
     budget.spend(STEP_COST + CHARACTER_COST * len(name))
     items = _items(value)
     if items is None:
@@ -310,7 +300,7 @@ def _leaves(value: Any, budget: Budget, name: str = "", depth: int = 0) -> Itera
 
 
 def _pick(content: Any, entry: str, budget: Budget) -> Any:
-    """What `entry` names: of each container take the longest key that the rest of `entry` begins with."""
+    """The value at `entry`: in each container, follow the longest key that the rest of `entry` starts with."""
     value, rest = content, entry
     while rest:
         items = dict(_items(value) or ())
@@ -323,8 +313,10 @@ def _pick(content: Any, entry: str, budget: Budget) -> Any:
 
 
 def _obvious(content: Any, budget: Budget) -> str:
-    """The key of the one entry that is a flat container of tensors, or has a usual name; else, or if what is beside
-    it is nothing but tensors too, ""."""
+    """The key of the only flat container of tensors, or of the only one with a usual name.
+
+    "" if there is no such entry, or if everything beside it is tensors too.
+    """
     items: dict[str, Any] = content if type(content) is dict else {}
     flat = [key for key, value in items.items() if _is_flat(value, budget)]
     found = [key for key in flat if key in _MODELS] or flat
@@ -334,7 +326,7 @@ def _obvious(content: Any, budget: Budget) -> str:
 
 
 def _is_flat(value: Any, budget: Budget) -> bool:
-    """Whether a container has tensors in it, and nothing else but None."""
+    """Whether a container has tensors, and no other values except None."""
     kinds = set()
     for _, item in _items(value) or ():
         budget.spend(STEP_COST)
@@ -343,7 +335,7 @@ def _is_flat(value: Any, budget: Budget) -> bool:
 
 
 def _choices_hint(content: Any, budget: Budget) -> tuple[str, str]:
-    """A hint that says what could be chosen, and its topic."""
+    """A hint with the possible entries, and its topic."""
     choices = _choices(content, budget)
     if choices == [""]:
         return "the file holds nothing but tensors", "no-entry"
@@ -354,7 +346,7 @@ def _choices_hint(content: Any, budget: Budget) -> tuple[str, str]:
 
 
 def _choices(value: Any, budget: Budget, name: str = "", depth: int = 0) -> list[str]:
-    """The largest entries with nothing but tensors in them; [name] means that `value` itself is one."""
+    """The largest entries that contain only tensors; [name] means that `value` itself is one."""
     budget.spend(STEP_COST + CHARACTER_COST * len(name))
     if _is_tensor(value):
         return [name]

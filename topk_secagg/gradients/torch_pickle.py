@@ -1,9 +1,9 @@
 """The program in a torch file's data.pkl, run without importing or calling anything.
 
-`data.pkl` is a program for a stack machine. pickle.Unpickler would run it, but even with no imports allowed
-it allocates what the file asks for (a put at memo slot 2^31 takes 32 GiB) and hashes tuples of any depth. The
-few opcodes that torch.save emits are run here instead: nothing is imported, a call is written down and not
-made, and every step is charged to a budget in proportion to the file's size.
+`data.pkl` is a program for a stack machine. pickle.Unpickler would run it, but even without imports it allocates
+what the file asks for (a put at memo slot 2^31 takes 32 GiB) and hashes tuples of any depth. This module runs only
+the few opcodes that torch.save emits. It imports nothing, records calls instead of making them, and charges every
+step to a budget that is proportional to the size of the file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import BadData
 
-# What a file unpacks to may take BUDGET_FACTOR bytes for each of its own, and BUDGET_FLOOR bytes in any case.
+# The content may take BUDGET_FACTOR bytes of memory for each byte of the file, plus BUDGET_FLOOR bytes.
 BUDGET_FACTOR = 16
 BUDGET_FLOOR = 4 << 20
 STEP_COST = 80  # bytes that an opcode or a visit can leave behind: an empty dict and the slot it lies in
@@ -23,10 +23,12 @@ CHARACTER_COST = 4  # bytes
 _MAX_QUOTED = 80  # characters of a name in a message
 
 _PROTOCOL = 2  # of pickle
-_WIDTH = {b"h": 1, b"j": 4, b"q": 1, b"r": 4, b"K": 1, b"M": 2, b"\x85": 1, b"\x86": 2, b"\x87": 3}
+_NUMBER_BYTES = {b"h": 1, b"j": 4, b"q": 1, b"r": 4, b"K": 1, b"M": 2}  # of the number after an opcode
+_POPS = {b"\x85": 1, b"\x86": 2, b"\x87": 3, b"a": 1, b"s": 2, b"R": 2, b"b": 1, b"Q": 1, b".": 1}
+_POP_TO_MARK = (b"t", b"e", b"u")
 _CONSTANT = {b"N": None, b"\x88": True, b"\x89": False, b")": ()}
 
-# Names that may stand in a file: some of those that torch.load(weights_only=True) accepts.
+# Names that a file may contain: some of those that torch.load(weights_only=True) accepts.
 _KNOWN_NAMES = re.compile(
     r"collections\.(OrderedDict|Counter)|_codecs\.encode|(__builtin__|builtins)\.(set|bytearray|complex)"
     r"|torch\.(Tensor|Size|device|nn\.parameter\.Parameter|serialization\._get_layout"
@@ -40,14 +42,14 @@ AGAIN = "save or copy the file again"
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A global that the pickle names; it stays a name."""
+    """A global that the pickle names; it is never imported."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call that the pickle asks for; it stays a request."""
+    """A call that the pickle asks for; it is never made."""
 
     function: str
     arguments: tuple[Any, ...]
@@ -55,7 +57,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """What the pickle says of a storage: `length` numbers of the type `kind` are in the member data/`key`."""
+    """A storage in the pickle: `length` numbers of the type `kind` are in the member data/`key`."""
 
     kind: str
     key: str
@@ -64,7 +66,7 @@ class Storage:
 
 
 class Budget:
-    """How many bytes of memory a file of `size` bytes may still ask for."""
+    """How many more bytes of memory a file of `size` bytes may use."""
 
     def __init__(self, size: int) -> None:
         self.left = BUDGET_FACTOR * size + BUDGET_FLOOR
@@ -99,81 +101,74 @@ def run(code: bytes, budget: Budget) -> Any:
         start, at = at, code.index(b"\n", at) + 1
         return code[start : at - 1].decode()
 
-    def pop(count: int) -> list[Any]:
-        if len(stack) < count:
-            raise BadData("its pickle takes more from the stack than is there", AGAIN)
-        items = stack[-count:]
-        del stack[-count:]
-        return items
-
-    def pop_to_mark() -> list[Any]:
+    def pop(opcode: bytes) -> list[Any]:
         nonlocal stack
-        items, stack = stack, below.pop()
+        if opcode in _POP_TO_MARK:
+            items, stack = stack, below.pop()
+            return items
+        rest = len(stack) - _POPS.get(opcode, 0)
+        if rest < 0:
+            raise BadData("its pickle takes more from the stack than is there", AGAIN)
+        items = stack[rest:]
+        del stack[rest:]
         return items
 
     while True:
         budget.spend(STEP_COST)
-        match take(1):
-            case b"h" | b"j" as opcode:  # BINGET, LONG_BINGET
-                stack.append(memo[number(_WIDTH[opcode])])
-            case b"q" | b"r" as opcode:  # BINPUT, LONG_BINPUT
-                memo[number(_WIDTH[opcode])] = stack[-1]
-            case b"K" | b"M" as opcode:  # BININT1, BININT2
-                stack.append(number(_WIDTH[opcode]))
-            case b"J":  # BININT
-                stack.append(int.from_bytes(take(4), "little", signed=True))
-            case b"\x8a":  # LONG1
-                stack.append(int.from_bytes(take(number(1)), "little", signed=True))
+        opcode = take(1)
+        items = pop(opcode)
+        match opcode:
+            case b"h" | b"j":  # BINGET, LONG_BINGET
+                stack.append(memo[number(_NUMBER_BYTES[opcode])])
+            case b"q" | b"r":  # BINPUT, LONG_BINPUT
+                memo[number(_NUMBER_BYTES[opcode])] = stack[-1]
+            case b"K" | b"M":  # BININT1, BININT2
+                stack.append(number(_NUMBER_BYTES[opcode]))
+            case b"J" | b"\x8a":  # BININT, LONG1
+                stack.append(int.from_bytes(take(4 if opcode == b"J" else number(1)), "little", signed=True))
             case b"G":  # BINFLOAT
                 stack.append(struct.unpack(">d", take(8))[0])
             case b"X":  # BINUNICODE
                 stack.append(take(number(4)).decode())
-            case b"N" | b"\x88" | b"\x89" | b")" as opcode:  # NONE, NEWTRUE, NEWFALSE, EMPTY_TUPLE
+            case b"N" | b"\x88" | b"\x89" | b")":  # NONE, NEWTRUE, NEWFALSE, EMPTY_TUPLE
                 stack.append(_CONSTANT[opcode])
             case b"(":  # MARK
                 below.append(stack)
                 stack = []
-            case b"\x85" | b"\x86" | b"\x87" as opcode:  # TUPLE1, TUPLE2, TUPLE3
-                stack.append(tuple(pop(_WIDTH[opcode])))
-            case b"t":  # TUPLE
-                items = pop_to_mark()
+            case b"\x85" | b"\x86" | b"\x87" | b"t":  # TUPLE1, TUPLE2, TUPLE3, TUPLE
                 stack.append(tuple(items))
             case b"]":  # EMPTY_LIST
                 stack.append([])
-            case b"a" | b"e" as opcode:  # APPEND, APPENDS
-                items = pop(1) if opcode == b"a" else pop_to_mark()
-                _extend(stack[-1], items)
+            case b"a" | b"e":  # APPEND, APPENDS
+                if type(stack[-1]) is not list:
+                    raise BadData("its pickle appends to something that is not a list", AGAIN)
+                stack[-1].extend(items)
             case b"}":  # EMPTY_DICT
                 stack.append({})
-            case b"s" | b"u" as opcode:  # SETITEM, SETITEMS
-                items = pop(2) if opcode == b"s" else pop_to_mark()
+            case b"s" | b"u":  # SETITEM, SETITEMS
                 _update(stack[-1], items)
             case b"c":  # GLOBAL
-                stack.append(_known(f"{line()}.{line()}"))
+                name = f"{line()}.{line()}"
+                if not _KNOWN_NAMES.fullmatch(name):
+                    raise BadData(f"it holds a pickled {quoted(name)}, not only tensors", ONLY_TENSORS)
+                stack.append(Name(name))
             case b"R":  # REDUCE
-                stack.append(_recorded(*pop(2)))
+                stack.append(_recorded(*items))
             case b"b":  # BUILD: a state_dict's _metadata, which says nothing about its tensors
-                pop(1)
                 _update(stack[-1], [])
             case b"Q":  # BINPERSID
-                stack.append(_reference(*pop(1)))
+                stack.append(_reference(*items))
             case b"\x80":  # PROTO
                 if number(1) != _PROTOCOL:
                     raise BadData("its pickle is not of protocol 2", "leave out pickle_protocol= in torch.save")
             case b".":  # STOP
-                return pop(1)[0]
-            case opcode:
+                return items[0]
+            case _:
                 raise BadData(f"its pickle holds the opcode {opcode!r}, which no tensor needs", ONLY_TENSORS)
 
 
-def _extend(target: Any, items: list[Any]) -> None:
-    if type(target) is not list:
-        raise BadData("its pickle appends to something that is not a list", AGAIN)
-    target.extend(items)
-
-
 def _update(target: Any, items: list[Any]) -> None:
-    """Set target[str(k)] = v for items k, v, k, v, ...: text is quick to hash, whoever chose it."""
+    """Set target[str(k)] = v for items k, v, k, v, ...: hashing text is always fast."""
     if type(target) is not dict:
         raise BadData("its pickle sets something in what is not a dict", AGAIN)
     for key, value in zip(items[::2], items[1::2], strict=True):
@@ -182,12 +177,6 @@ def _update(target: Any, items: list[Any]) -> None:
         if str(key) in target:
             raise BadData(f"a dict in it has the key {quoted(str(key))} twice", ONLY_TENSORS)
         target[str(key)] = value
-
-
-def _known(name: str) -> Name:
-    if not _KNOWN_NAMES.fullmatch(name):
-        raise BadData(f"it holds a pickled {quoted(name)}, not only tensors", ONLY_TENSORS)
-    return Name(name)
 
 
 def _recorded(function: Any, arguments: Any) -> Any:
@@ -207,5 +196,5 @@ def _reference(target: Any) -> Storage:
 
 
 def quoted(name: str) -> str:
-    """A name from the file in a message, cut short if need be."""
+    """A name from the file for a message, shortened if it is long."""
     return repr(name if len(name) <= _MAX_QUOTED else name[:_MAX_QUOTED] + "...")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import struct
 import zipfile
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import UsageError
-from .tensors import Gradient, Tensor, narrow
+from .tensors import Gradient, Tensor, stored
 from .torch_file import DTYPES
 
 _ALIGNMENT = 64  # where torch starts a storage, so that the file can be memory-mapped
@@ -31,7 +30,7 @@ def write(stream: IO[bytes], tensors: list[Tensor]) -> None:
         _add(archive, "data.pkl", _pickle(Gradient.of(tensors)))
         _add(archive, "byteorder", b"little")
         for key, tensor in enumerate(tensors):
-            _add(archive, f"data/{key}", _stored(tensor).reshape(-1).view(np.uint8).data)
+            _add(archive, f"data/{key}", stored(tensor).data)
         # No .format_version: with it torch may compute where its own writer would have put the storages.
         _add(archive, "version", b"3\n")
 
@@ -43,14 +42,7 @@ def _check(tensors: list[Tensor]) -> None:
         if t.dtype not in _STORAGES:
             raise UsageError(f"no torch file holds the type {t.dtype}", f"one of {', '.join(_STORAGES)}")
         if t.array.dtype.name != ("float32" if t.dtype == "bfloat16" else t.dtype):
-            raise UsageError(f"the tensor {t.name!r} is said to be {t.dtype}, but it is {t.array.dtype}")
-
-
-def _stored(tensor: Tensor) -> npt.NDArray[Any]:
-    """The values as they lie in the file: contiguous, little-endian."""
-    if tensor.dtype == "bfloat16":
-        return np.ascontiguousarray(narrow(tensor.array), "<u2")
-    return np.ascontiguousarray(tensor.array, np.dtype(tensor.dtype).newbyteorder("<"))
+            raise UsageError(f"the tensor {t.name!r} should be {t.dtype}, but its array is {t.array.dtype}")
 
 
 def _pickle(tensors: Gradient) -> bytes:
@@ -68,21 +60,11 @@ def _call(key: int, tensor: Tensor) -> bytes:
     """_rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks), a contiguous tensor."""
     size = tensor.array.shape
     stride = [int(np.prod(size[axis + 1 :], dtype=np.int64)) for axis in range(len(size))]
-    storage = _tuple(
-        _text("storage"),
-        f"ctorch\n{_STORAGES[tensor.dtype]}\n".encode(),
-        _text(str(key)),
-        _text("cpu"),
-        _int(tensor.array.size),
-    )
-    arguments = _tuple(
-        storage + b"Q",
-        _int(0),
-        _tuple(*map(_int, size)),
-        _tuple(*map(_int, stride)),
-        b"\x89",  # False
-        _ORDERED_DICT,
-    )
+    kind = f"ctorch\n{_STORAGES[tensor.dtype]}\n".encode()
+    storage = _tuple(_text("storage"), kind, _text(str(key)), _text("cpu"), _int(tensor.array.size)) + b"Q"
+    false = b"\x89"
+    shape = (_tuple(*map(_int, size)), _tuple(*map(_int, stride)))
+    arguments = _tuple(storage, _int(0), *shape, false, _ORDERED_DICT)
     return b"ctorch._utils\n_rebuild_tensor_v2\n" + arguments + b"R"
 
 

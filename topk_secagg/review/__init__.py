@@ -1,1 +1,1 @@
-"""Looking at rounds from outside: what one would cost, and whether one was run properly."""
+"""Reports about rounds: what one would cost, how far it is, and whether it was run properly."""

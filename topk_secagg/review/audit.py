@@ -1,6 +1,6 @@
-"""`audit`: whether a round, finished or running, was run properly, as far as the available files show.
+"""`audit`: check from the available files whether a round was run properly.
 
-This half needs public files only; audit_shares.py goes on where secrets and shares are available.
+This module needs only public files; audit_shares.py checks secrets and shares where they are available.
 """
 
 from __future__ import annotations
@@ -29,13 +29,12 @@ from ..storage.keys import Identity, read_identity
 from ..storage.workspace import Workspace
 from .audit_folders import audit_folders
 from .audit_shares import audit_private
-from .evidence import FAIL, NOT_CHECKABLE, Evidence, Finding, available
+from .evidence import Evidence, Finding, available
 from .uniformity import FEWEST_BINS, LEAST_EXPECTED, laws, uniformity
 
 _ONE_SET = "one survivor set, one set of X"
 _AGREE = "Y on one polynomial (Reed-Solomon)"
 _CONFIRMED = "confirmations of survivors.json"
-_RATES = "rates against the theorem"
 
 
 def audit(
@@ -44,25 +43,25 @@ def audit(
     """All findings on a round. Damaged files become findings; only a missing session.json raises."""
     found = Evidence(space)
     if not _session(found):
-        found.add("everything else", ".", NOT_CHECKABLE, "session.json is not sound")
+        found.add("everything else", ".", "not checkable", "session.json is not sound")
         return found.findings
     openers = _openers(found, identities)
     allow_open_files(2 * found.p.users)
     audit_folders(found)
-    _survivors(found)
-    _masked(found)
+    read_survivors(found)
+    read_masked(found)
     _uniform(found)
-    _answers(found)
-    _confirmations(found)
-    _decoding(found)
-    found.check(_RATES, "X", _first_rate, found)
-    found.check(_RATES, "Y", _second_rate, found)
+    read_answers(found)
+    read_confirmations(found)
+    read_aggregate(found)
+    _sum(found, _decoded(found))
+    _rates(found)
     audit_private(found, openers, progress)
     return found.findings
 
 
 def _openers(found: Evidence, identities: Sequence[Path]) -> dict[int, Identity]:
-    """Whose keys the identity files hold."""
+    """The identities by user."""
     recipients = found.space.session.recipients or ()
     openers = {}
     for path in identities if recipients else ():
@@ -75,7 +74,7 @@ def _openers(found: Evidence, identities: Sequence[Path]) -> dict[int, Identity]
 
 
 def _session(found: Evidence) -> bool:
-    """Whether session.json is sound; its parameters and points are judged by themselves where they can be."""
+    """Whether session.json is sound; where possible, its parameters and points get separate verdicts."""
     path = found.space.session_path
     body: Any = None
     try:
@@ -84,44 +83,39 @@ def _session(found: Evidence) -> bool:
         raise
     except (SecAggError, ValueError, RecursionError):
         pass  # `read_session` will say what is wrong
-
-    def points() -> str:
-        chosen = [*body["points"]["alpha"], *body["points"]["beta"]]
-        if len(set(chosen)) < len(chosen):
-            raise BadData(f"{len(set(chosen))} points where {len(chosen)} should be")
-        return f"{len(chosen)} points"
-
     if isinstance(body, dict):
-        found.check("parameters admissible", path, lambda: Parameters(**dict(body["parameters"])).summary())
-        found.check("points distinct", path, points)
-    if not found.check("schema", path, lambda: f"session {found.space.session.fingerprint}"):
-        return False
-    session = found.space.session
-    seeded = (NOT_CHECKABLE, "drawn from a public seed: nothing in it is secret")
-    found.add("no public seed", path, *(seeded if session.insecure else ("pass", "")))
-    return True
+        with found.check("parameters admissible", path) as check:
+            check.why = Parameters(**dict(body["parameters"])).summary()
+        with found.check("points distinct", path) as check:
+            points = [*body["points"]["alpha"], *body["points"]["beta"]]
+            check.why = f"{len(points)} points"
+            if len(set(points)) < len(points):
+                raise BadData(f"{len(set(points))} points where {len(points)} should be")
+    with found.check("schema", path) as check:
+        check.why = f"session {found.space.session.fingerprint}"
+    if check.passed and found.space.session.insecure:
+        why = "drawn from a public seed: nothing in it is secret"
+        found.add("no public seed", path, "not checkable", why)
+    elif check.passed:
+        found.add("no public seed", path, "pass")
+    return check.passed
 
 
-def _survivors(found: Evidence) -> None:
-    """survivors.json by itself, and that the right user wrote it."""
-    space = found.space
-    path = space.survivors_path
-
-    def read() -> str:
-        u1 = found.survivors = survivors.read(space)
-        signed = "signed" if u1.signature else "not signed, as there are no keys"
-        return f"{len(u1.digests)} survivors, frozen by user {u1.freezer}, {signed}"
-
-    def parse() -> None:
+def read_survivors(found: Evidence) -> None:
+    """Check survivors.json, and that the right user wrote it."""
+    path = found.space.survivors_path
+    with found.check("schema", path) as schema:
         survivors.parse(path, documents.read_bytes(path, "the round is not frozen yet"))
+    if schema.passed:
+        with found.check("survivors of this round, from its freezer", path) as check:
+            u1 = found.survivors = survivors.read(found.space)
+            signed = "signed" if u1.signature else "not signed, as there are no keys"
+            check.why = f"{len(u1.digests)} survivors, frozen by user {u1.freezer}, {signed}"
 
-    if found.check("schema", path, parse):
-        found.check("survivors of this round, from its freezer", path, read)
 
-
-def _masked(found: Evidence) -> None:
-    """Every X by itself, whether it is the one that was frozen, and whether enough survivors can answer."""
-    session, last = found.space.session, "X of the right size, indices and values allowed"
+def read_masked(found: Evidence) -> None:
+    """Check every X, whether it is the one that was frozen, and whether enough survivors can answer."""
+    session, u1, last = found.space.session, found.survivors, "X of the right size, indices and values allowed"
 
     def read(artifact: Artifact) -> str:
         n = artifact.attributes["user"]
@@ -130,43 +124,31 @@ def _masked(found: Evidence) -> None:
 
     for n in found.space.users():
         path = found.space.masked_path(n)
-        frozen = found.survivors is not None and n in found.survivors.digests
-        if available(path):
-            found.examine(path, masked.KIND, session.header(n), read, last)
-        elif frozen or found.survivors is None:
-            found.add(last, path, NOT_CHECKABLE, "it is not available")
-        if frozen:
-            found.check(_ONE_SET, path, _as_frozen, found, n)
-    if found.survivors:
-        found.check("enough survivors hold all shares", found.space.survivors_path, _holding, found)
-
-
-def _as_frozen(found: Evidence, n: int) -> str:
-    """X_n is the one in survivors.json, with the weight that is named there."""
-    assert found.survivors is not None
-    if n not in found.masked:
-        raise InputMissing("survivors.json names it, and no sound file is available")
-    if found.masked[n].digest != found.survivors.digests[n]:
-        raise BadData("it is not the file that was frozen: survivors.json names another digest")
-    found.frozen[n] = found.masked[n]
-    if found.masked[n].weight != found.survivors.weights[n]:
-        raise BadData("its weight is not the one in survivors.json")
-    return "as frozen"
-
-
-def _holding(found: Evidence) -> str:
-    """At least U survivors said in their X that they held the shares of all survivors."""
-    assert found.survivors is not None
-    users, need = found.survivors.users, found.p.survivors
-    if sorted(found.frozen) != users:
-        raise InputMissing("not every frozen X is available")
-    if answerable(found.frozen, need) != users:
-        raise BadData(f"fewer than {need} survivors held the shares of all survivors when they masked")
-    return f"at least {need}"
+        found.examine(path, masked.KIND, session.header(n), read, last)
+        if not available(path) and (u1 is None or n in u1.digests):
+            found.add(last, path, "not checkable", "it is not available")
+        if u1 and n in u1.digests:
+            with found.check(_ONE_SET, path) as check:
+                if n not in found.masked:
+                    raise InputMissing("survivors.json names it, and no sound file is available")
+                if found.masked[n].digest != u1.digests[n]:
+                    raise BadData("it is not the file that was frozen: survivors.json names another digest")
+                found.frozen[n] = found.masked[n]
+                if found.masked[n].weight != u1.weights[n]:
+                    raise BadData("its weight is not the one in survivors.json")
+                check.why = "as frozen"
+    if u1:
+        with found.check("enough survivors hold all shares", found.space.survivors_path) as check:
+            need = found.p.survivors
+            if sorted(found.frozen) != u1.users:
+                raise InputMissing("not every frozen X is available")
+            if answerable(found.frozen, need) != u1.users:
+                raise BadData(f"fewer than {need} survivors held the shares of all survivors when they masked")
+            check.why = f"at least {need}"
 
 
 def _uniform(found: Evidence) -> None:
-    """Masked values, and shifts or permuted indices: of all X, and of each that is long enough."""
+    """Check that masked values, and shifts or permuted indices, look uniform: in all X, and in each long one."""
     x = {n: file.masked for n, file in sorted(found.masked.items())}
     subjects: list[tuple[Path | str, list[int]]] = [("masked", list(x))]
     if construction(found.p).entries >= FEWEST_BINS * LEAST_EXPECTED:
@@ -174,11 +156,12 @@ def _uniform(found: Evidence) -> None:
     for subject, users in subjects:
         whose = " in one X" if isinstance(subject, Path) else ""
         for law in laws(found.p, [x[n] for n in users]):
-            found.check(f"{law.name} uniform{whose}", subject, uniformity, law.parts, law.bound, distinct=law.distinct)
+            with found.check(f"{law.name} uniform{whose}", subject) as check:
+                check.why = uniformity(law.parts, law.bound, distinct=law.distinct)
 
 
-def _answers(found: Evidence) -> None:
-    """Every Y by itself, and that all are for one survivors.json."""
+def read_answers(found: Evidence) -> None:
+    """Check every Y, and that all are for one survivors.json."""
     space, u1 = found.space, found.survivors
 
     def read(artifact: Artifact) -> str:
@@ -193,167 +176,132 @@ def _answers(found: Evidence) -> None:
 
     for n in space.present("elimination"):
         found.examine(space.answer_path(n), answer.KIND, space.session.header(n), read)
-    for n in found.answered:
-        found.check(_ONE_SET, space.answer_path(n), _for_one_set, found, n)
+    for n, digest in found.answered.items():
+        with found.check(_ONE_SET, space.answer_path(n)) as check:
+            absent = "all Y name one survivors.json, which is not available or not sound"
+            check.why = "for survivors.json" if u1 else absent
+            if u1 is None and len(set(found.answered.values())) > 1:
+                raise BadData("the Y name several survivor sets")
+            if u1 and digest != u1.digest:
+                raise BadData("it answers another survivor set, or other X, than survivors.json has")
+            if u1 and n not in u1.digests:
+                raise BadData(f"user {n} is not among the survivors, and had nothing to answer")
 
 
-def _for_one_set(found: Evidence, n: int) -> str:
-    if found.survivors is None:
-        if len(set(found.answered.values())) > 1:
-            raise BadData("the Y name several survivor sets")
-        return "all Y name one survivors.json, which is not available or not sound"
-    if found.answered[n] != found.survivors.digest:
-        raise BadData("it answers another survivor set, or other X, than survivors.json has")
-    if n not in found.survivors.digests:
-        raise BadData(f"user {n} is not among the survivors, and had nothing to answer")
-    return "for survivors.json"
+def read_confirmations(found: Evidence) -> None:
+    """Check every confirmation, and that there are enough for the answers that exist."""
+    space, need = found.space, found.space.session.confirmations
+    for n in space.users() if space.session.confirm else ():
+        path = space.confirmation_path(n)
+        if available(path):
+            with found.check(_CONFIRMED, path) as check:
+                named = str(survivors.parse_confirmation(path, documents.read_bytes(path, ""))["survivors"])
+                if not survivors.confirmed_by(space, named, [n]):
+                    raise BadData(f"user {n} did not sign it in this session: the file is forged")
+                found.confirmed[n] = named
+                if found.survivors and named != found.survivors.digest:
+                    raise BadData("it confirms another survivors.json")
+                check.why = "signed"
+    if space.session.confirm and found.answered:
+        with found.check(_CONFIRMED, "elimination") as check:
+            confirmed = list(found.confirmed.values())
+            for digest in sorted(set(found.answered.values())):
+                if (there := confirmed.count(digest)) < need:
+                    raise InputMissing(f"{there} valid confirmations are available, and an answer needs {need}")
+            check.why = f"at least {need} for every answer"
 
 
-def _confirmations(found: Evidence) -> None:
-    """Every confirmation by itself, and that there are enough for the answers that exist."""
-    space = found.space
-    if not space.session.confirm:
-        return
-    for n in space.users():
-        if available(space.confirmation_path(n)):
-            found.check(_CONFIRMED, space.confirmation_path(n), _confirmation, found, n)
-    if found.answered:
-        found.check(_CONFIRMED, "elimination", _enough, found)
+def read_aggregate(found: Evidence) -> None:
+    """Check aggregate.h5, and that it is for survivors.json."""
+
+    def read(artifact: Artifact) -> str:
+        total, u1 = aggregate.parsed(found.space, artifact), found.survivors
+        if u1 and (total.digest != u1.digest or total.survivors != u1.users):
+            raise artifact.bad("it is for another survivor set than survivors.json")
+        if u1 and total.blocks not in found.fallbacks():
+            raise artifact.bad(f"answers of this round do not pack {total.blocks} blocks")
+        found.aggregate = total
+        return f"{total.total.index.size} coordinates"
+
+    found.examine(found.space.aggregate_path, aggregate.KIND, found.space.session.header(0), read)
 
 
-def _confirmation(found: Evidence, n: int) -> str:
-    """User n signed the digest of survivors.json, and of no other."""
-    path = found.space.confirmation_path(n)
-    named = str(survivors.parse_confirmation(path, documents.read_bytes(path, ""))["survivors"])
-    if not survivors.confirmed_by(found.space, named, [n]):
-        raise BadData(f"user {n} did not sign it in this session: the file is forged")
-    found.confirmed[n] = named
-    if found.survivors and named != found.survivors.digest:
-        raise BadData("it confirms another survivors.json")
-    return "signed"
-
-
-def _enough(found: Evidence) -> str:
-    need = found.space.session.confirmations
-    for digest in sorted(set(found.answered.values())):
-        there = sum(named == digest for named in found.confirmed.values())
-        if there < need:
-            raise InputMissing(f"{there} valid confirmations are available, and an answer needs {need}")
-    return f"at least {need} for every answer"
-
-
-def _decoding(found: Evidence) -> None:
-    """Y as Reed-Solomon codewords, the aggregate decoded once more, and how large it is."""
-    path = found.space.aggregate_path
-    if available(path):
-        header = found.space.session.header(0)
-        found.examine(path, aggregate.KIND, header, lambda artifact: _read_sum(found, artifact))
-    decoded = {blocks: _decoded(found, blocks) for blocks in _decodable(found)}
-    sums = {blocks: result for blocks, result in decoded.items() if result}
-    found.check("aggregate recomputed", path, _same_sum, found, sums)
-    found.check("sums within the clip", path, _within, found, sums)
-
-
-def _read_sum(found: Evidence, artifact: Artifact) -> str:
-    total, u1 = aggregate.parsed(found.space, artifact), found.survivors
-    if u1 and (total.digest != u1.digest or total.survivors != u1.users):
-        raise artifact.bad("it is for another survivor set than survivors.json")
-    if u1 and total.blocks not in found.fallbacks():
-        raise artifact.bad(f"answers of this round do not pack {total.blocks} blocks")
-    found.aggregate = total
-    return f"{total.total.index.size} coordinates"
-
-
-def _decodable(found: Evidence) -> list[int]:
-    """Every D with which enough users answered."""
-    given, colluders = list(found.answers.values()), found.p.colluders
-    enough = [d for d in found.fallbacks() if given.count(d) >= d + colluders]
-    if not enough:
-        needed = " or ".join(f"more than {d + colluders} with D = {d}" for d in found.fallbacks())
+def _decoded(found: Evidence) -> dict[int, Decoded]:
+    """Decode the answers with each D; name the users whose answers do not agree with the others."""
+    space, u1, given = found.space, found.survivors, list(found.answers.values())
+    quorums = {blocks: blocks + found.p.colluders for blocks in found.fallbacks()}
+    if u1 is None or not any(given.count(blocks) >= quorum for blocks, quorum in quorums.items()):
+        needed = " or ".join(f"more than {quorum} with D = {blocks}" for blocks, quorum in quorums.items())
         why = f"{len(given)} sound answers are available; needed: {needed or 'a sound survivors.json'}"
-        found.add(_AGREE, "elimination", NOT_CHECKABLE, why)
-    return enough
+        found.add(_AGREE, "elimination", "not checkable", why)
+        return {}
+    sums = {}
+    for blocks, fallback in found.fallbacks().items():
+        users, quorum = [n for n, d in found.answers.items() if d == blocks], quorums[blocks]
+        if len(users) < quorum:
+            continue
+        try:
+            with ExitStack() as files:
+                rows = {n: files.enter_context(answer.opened_answer(space, n, u1)) for n in users}
+                points, source = space.session.points, CipherRandomness(fresh_key())
+                sums[blocks] = decode(found.p, points, len(u1.digests), rows, source, fallback=fallback)
+        except Exception as error:
+            found.blame(_AGREE, "elimination", error)
+            continue
+        for n in sums[blocks].corrected:
+            found.add(_AGREE, space.answer_path(n), "fail", "it is not on the polynomial of the other answers")
+        if len(users) == quorum:
+            why = f"there are only {quorum} answers, which always agree"
+            found.add(_AGREE, "elimination", "not checkable", why)
+        elif not sums[blocks].corrected:
+            found.add(_AGREE, "elimination", "pass", f"{len(users)} answers agree, and {quorum} suffice")
+    return sums
 
 
-def _decoded(found: Evidence, blocks: int) -> Decoded | None:
-    """The sum behind the answers with this D, if there is one, and whose answers were left out."""
-    space, u1, quorum = found.space, found.survivors, blocks + found.p.colluders
-    assert u1 is not None
-    users = [n for n, d in found.answers.items() if d == blocks]
-    try:
-        with ExitStack() as files:
-            rows = {n: files.enter_context(answer.opened_answer(space, n, u1)) for n in users}
-            result = decode(
-                found.p,
-                space.session.points,
-                len(u1.digests),
-                rows,
-                CipherRandomness(fresh_key()),
-                fallback=found.fallbacks()[blocks],
-            )
-    except Exception as error:
-        found.blame(_AGREE, "elimination", error)
-        return None
-    for n in result.corrected:
-        found.add(_AGREE, space.answer_path(n), FAIL, "it is not on the polynomial of the other answers")
-    if len(users) == quorum:
-        found.add(_AGREE, "elimination", NOT_CHECKABLE, f"there are only {quorum} answers, which always agree")
-    elif not result.corrected:
-        found.add(_AGREE, "elimination", "pass", f"{len(users)} answers agree, and {quorum} suffice")
-    return result
-
-
-def _same_sum(found: Evidence, sums: dict[int, Decoded]) -> str:
-    stored = found.aggregate
-    if stored is None:
-        raise InputMissing("no sound aggregate is available")
-    if not sums:
-        raise InputMissing("the available answers do not decode to a sum")
-    for result in sums.values():
-        if not (
-            np.array_equal(stored.total.index, result.total.index)
-            and np.array_equal(stored.total.value, result.total.value)
-        ):
+def _sum(found: Evidence, sums: dict[int, Decoded]) -> None:
+    """Check that the aggregate is the decoded sum, and no larger than the clip allows."""
+    stored, path = found.aggregate, found.space.aggregate_path
+    with found.check("aggregate recomputed", path) as check:
+        if stored is None:
+            raise InputMissing("no sound aggregate is available")
+        if not sums:
+            raise InputMissing("the available answers do not decode to a sum")
+        index, value = stored.total.index, stored.total.value
+        totals = [result.total for result in sums.values()]
+        if not all(np.array_equal(index, t.index) and np.array_equal(value, t.value) for t in totals):
             raise BadData("it is not the sum that the answers decode to")
-    known = [n for n in stored.answering if found.answers.get(n) == stored.blocks and stored.blocks in sums]
-    wrong = sums[stored.blocks].corrected if known else []
-    if [n for n in stored.corrected if n in known] != [n for n in wrong if n in known]:
-        raise BadData("the users that it says answered wrongly are not those that did")
-    absent = [n for n in stored.corrected if n not in known]
-    if absent:
-        named = ", ".join(map(str, absent))
-        raise InputMissing(f"it says that users {named} answered wrongly, whose Y are not available")
-    return f"{stored.total.index.size} coordinates, the same from {len(found.answers)} answers"
+        known = [n for n in stored.answering if found.answers.get(n) == stored.blocks and stored.blocks in sums]
+        wrong = sums[stored.blocks].corrected if known else []
+        if [n for n in stored.corrected if n in known] != [n for n in wrong if n in known]:
+            raise BadData("the users that it says answered wrongly are not those that did")
+        if absent := [str(n) for n in stored.corrected if n not in known]:
+            raise InputMissing(f"it says that users {', '.join(absent)} answered wrongly, whose Y are not available")
+        check.why = f"{index.size} coordinates, the same from {len(found.answers)} answers"
+    with found.check("sums within the clip", path) as check:
+        totals = [stored.total] if stored else [result.total for result in sums.values()]
+        if not totals or found.survivors is None:
+            raise InputMissing("no sum is available, or no sound survivors.json")
+        largest = largest_sum(found.p, found.survivors.weights.values())
+        beyond = max(np.count_nonzero(np.abs(to_signed(t.value, found.p.field)) > largest) for t in totals)
+        if beyond:
+            raise BadData(f"{beyond} coordinates are larger than honest users can make them")
+        check.why = f"at most {largest / found.p.scale:.6g}"
 
 
-def _within(found: Evidence, sums: dict[int, Decoded]) -> str:
-    """No sum is larger than the clip allows as many honest users as there are survivors."""
-    totals = [found.aggregate.total] if found.aggregate else [result.total for result in sums.values()]
-    if not totals or found.survivors is None:
-        raise InputMissing("no sum is available, or no sound survivors.json")
-    largest = largest_sum(found.p, found.survivors.weights.values())
-    beyond = max(np.count_nonzero(np.abs(to_signed(t.value, found.p.field)) > largest) for t in totals)
-    if beyond:
-        raise BadData(f"{beyond} coordinates are larger than honest users can make them")
-    return f"at most {largest / found.p.scale:.6g}"
-
-
-def _first_rate(found: Evidence) -> str:
-    if not found.masked:
-        raise InputMissing("no sound X is available")
-    payload = construction(found.p).masked_bytes
-    return _against(payload, "R1", measured_r1(found.p, payload), theorem_r1(found.p))
-
-
-def _second_rate(found: Evidence) -> str:
-    u1 = found.survivors
-    if not found.answers or u1 is None:
-        raise InputMissing("no sound Y is available")
-    fallback = found.fallbacks()[min(found.answers.values())]
-    payload = construction(found.p).answer_bytes(len(u1.digests), fallback=fallback)
-    return _against(payload, "R2", measured_r2(found.p, payload), theorem_r2(found.p))
+def _rates(found: Evidence) -> None:
+    """Compare the bytes of X and Y with the rates of the theorem."""
+    point, p, c = "rates against the theorem", found.p, construction(found.p)
+    with found.check(point, "X") as check:
+        if not found.masked:
+            raise InputMissing("no sound X is available")
+        check.why = _against(c.masked_bytes, "R1", measured_r1(p, c.masked_bytes), theorem_r1(p))
+    with found.check(point, "Y") as check:
+        if not found.answers or found.survivors is None:
+            raise InputMissing("no sound Y is available")
+        fallback = found.fallbacks()[min(found.answers.values())]
+        payload = c.answer_bytes(len(found.survivors.digests), fallback=fallback)
+        check.why = _against(payload, "R2", measured_r2(p, payload), theorem_r2(p))
 
 
 def _against(payload: int, name: str, measured: float, theorem: float) -> str:
-    times = measured / theorem
-    return f"{payload} bytes, {name} {measured:.6g}: {times:.3g} times Theorem 1 ({theorem:.6g})"
+    return f"{payload} bytes, {name} {measured:.6g}: {measured / theorem:.3g} times Theorem 1 ({theorem:.6g})"

@@ -1,6 +1,6 @@
-"""The half of `audit` that looks into secrets, ledgers and shares, where they are available.
+"""The part of `audit` that checks secrets, ledgers and shares, where they are available.
 
-Shares are read a block of rows at a time. Nothing that is found here says what a secret value is.
+Shares are read a block of rows at a time. No finding contains a secret value.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tempfile import gettempdir
 
 import numpy as np
 
-from ..algebra.field import Integers, Symbols, to_signed
+from ..algebra.field import Symbols, to_signed
 from ..errors import BadData, InputMissing
 from ..gradients.quantize import largest_sum
 from ..protocol.constructions import construction
@@ -20,33 +20,35 @@ from ..protocol.elimination import answer_blocks
 from ..protocol.messages import Secret, Sparse
 from ..storage import residual, secret, share
 from ..storage.answer import opened_answer
-from ..storage.artifacts import Artifact, Kind
 from ..storage.keys import Identity
 from ..storage.ledger import Ledger
 from ..storage.secret import StoredSecret
 from ..storage.share import ShareFile, opened_share
-from .evidence import FAIL, NOT_CHECKABLE, Evidence, available
+from .evidence import Evidence, available
 
 
 def audit_private(found: Evidence, openers: dict[int, Identity], progress: Callable[[float], None]) -> None:
-    """Users' own files: the secret, ledger and shares of one user at a time, then the answers."""
-    private, steps = _Private(found, openers), 2 * found.p.users
-    for n in found.space.users():
+    """Check the secret, ledger and shares of one user at a time, then the answers."""
+    private, space, steps = _Private(found, openers), found.space, 2 * found.p.users
+    for n in space.users():
         stored = private.secret(n)
         private.ledger(n, stored)
         if n in found.masked:
-            found.check("masks and places fit X", found.space.masked_path(n), private.fit, n, stored)
+            with found.check("masks and places fit X", space.masked_path(n)) as check:
+                check.why = private.fit(n, stored)
         private.shares(n, stored)
         progress(n / steps)
-    for n in found.space.users():
+    for n in space.users():
         if n in found.answers:
-            found.check("Y recomputed", found.space.answer_path(n), private.recomputed, n)
+            with found.check("Y recomputed", space.answer_path(n)) as check:
+                check.why = private.recomputed(n)
         progress(0.5 + n / steps)
-    found.check("aggregate is the sum of the inputs", found.space.aggregate_path, private.summed)
+    with found.check("aggregate is the sum of the inputs", space.aggregate_path) as check:
+        check.why = private.summed()
 
 
 class _Private:
-    """The checks, and the shares that they found sound."""
+    """The checks, and the sound shares and unmasked inputs."""
 
     def __init__(self, found: Evidence, openers: dict[int, Identity]) -> None:
         self.found, self.space, self.p = found, found.space, found.p
@@ -55,27 +57,27 @@ class _Private:
         self.inputs: dict[int, Sparse] = {}
 
     def secret(self, n: int) -> StoredSecret | None:
-        """The secret of a user, if it is available and sound; a residual that waits is looked at too."""
-        space, length, kept = self.space, self.p.length, list[StoredSecret]()
-        readers: list[tuple[Path, Kind, Callable[[Artifact], object]]] = [
-            (space.secret_path(n), secret.KIND, lambda _: kept.append(secret.read(space, n))),
-            (space.residual_path(n), residual.KIND, lambda a: residual.read(a.path, n, length)),
-        ]
-        for path, kind, read in readers:
-            if available(path):
-                self.found.examine(path, kind, space.session.header(n), read)
+        """The secret of a user, if it is available and sound; also check its staged residual."""
+        space, kept = self.space, list[StoredSecret]()
+        header, waiting = space.session.header(n), space.residual_path(n)
+        self.found.examine(space.secret_path(n), secret.KIND, header, lambda _: kept.append(secret.read(space, n)))
+        self.found.examine(waiting, residual.KIND, header, lambda _: residual.read(waiting, n, self.p.length))
         return kept[0] if kept else None
 
     def ledger(self, n: int, stored: StoredSecret | None) -> None:
-        """What the ledger says was done is what the files show, and the other way round."""
-        path, kept, session = self.space.ledger_path(n), [], self.space.session
+        """Check that the ledger and the files agree."""
+        path, found = self.space.ledger_path(n), self.found
         if not available(path):
-            self.found.add("ledgers", path, NOT_CHECKABLE, "it is not available")
+            found.add("ledgers", path, "not checkable", "it is not available")
             return
-        if self.found.check("schema", path, lambda: kept.append(Ledger.read(path, session.id, n))):
-            self.found.check("ledgers", path, lambda: self._contradiction(kept[0], stored))
+        with found.check("schema", path) as schema:
+            ledger = Ledger.read(path, self.space.session.id, n)
+        if schema.passed:
+            with found.check("ledgers", path) as check:
+                check.why = self._agreement(ledger, stored)
 
-    def _contradiction(self, ledger: Ledger, stored: StoredSecret | None) -> str:
+    def _agreement(self, ledger: Ledger, stored: StoredSecret | None) -> str:
+        """What the ledger records, if no file contradicts it."""
         n, found = ledger.user, self.found
         u1, x = found.survivors, found.masked.get(n)
         if ledger.insecure != self.space.session.insecure:
@@ -106,7 +108,7 @@ class _Private:
         return ", ".join(word for word in words if getattr(ledger, word)) or "nothing spent"
 
     def fit(self, n: int, stored: StoredSecret | None) -> str:
-        """Without masks and places, X is what an honest user could have had as input."""
+        """Check that X, once unmasked, is a possible input of an honest user."""
         x = self.found.masked[n]
         if stored is None:
             raise InputMissing("no sound secret of its user is available")
@@ -125,76 +127,61 @@ class _Private:
         return f"{steps.size} distinct coordinates, all values within the clip"
 
     def shares(self, n: int, stored: StoredSecret | None) -> None:
-        """All shares of one sender: each by itself, and together."""
+        """Check each share of one sender, and whether they fit together."""
         x = self.found.masked.get(n)
         sharing = stored.sharing if stored else x.sharing if x else None
         with ExitStack() as files:
             shares: dict[int, ShareFile] = {}
             for m in self.space.users():
-                found = self._opened(files, m, n, sharing) if available(self.space.share_path(m, n)) else None
-                if found:
-                    shares[m] = found
-                    sharing = str(found.artifact.attributes["sharing"])
+                opened = self._opened(files, m, n, sharing)
+                if opened:
+                    shares[m] = opened
+                    sharing = str(opened.artifact.attributes["sharing"])
             self.sound |= {(m, n) for m in shares}
             self._interpolate(n, shares, stored.secret if stored else None)
 
     def _interpolate(self, n: int, shares: dict[int, ShareFile], known: Secret | None) -> None:
-        """The shares of one sender determine, row by row, what an honest user shares."""
-        point = "shares interpolate to selectors"
-        subject = self.space.share_path(0, n)
-        subject = subject.parent.with_name("user-*") / subject.name
-        try:
-            self._check_rows(shares, known)
-        except _Wrong as wrong:
-            for place in [self.space.share_path(m, n) for m in wrong.users] or [subject]:
-                self.found.add(point, place, FAIL, wrong.message)
-        except Exception as error:
-            self.found.blame(point, subject, error)
-        else:
+        """Check row by row that the shares of one sender determine what an honest user shares."""
+        c, users, points = self.construction, sorted(shares), self.space.session.points
+        one = self.space.share_path(0, n)
+        with self.found.check("shares interpolate to selectors", one.parent.with_name("user-*") / one.name) as check:
+            if len(users) < c.share_quorum:
+                raise InputMissing(f"{len(users)} sound shares are available, and {c.share_quorum} are needed")
+            places = np.empty(c.rows, dtype=np.int64)
+            for first in range(0, c.rows, c.block_rows):
+                rows = np.arange(first, min(first + c.block_rows, c.rows))
+                tables = zip(*(shares[m].read(rows) for m in users), strict=True)
+                # the same rows of all shares by name, (users, rows, width) each
+                block = {name: np.stack(parts) for name, parts in zip(c.share_names, tables, strict=True)}
+                try:
+                    places[rows] = c.check_shares(points, users, first, block, known)
+                except BadData as error:
+                    blamed = [m for m in users if self._good_without(m, users, block, first, known)]
+                    if len(blamed) == 1:
+                        check.subject = self.space.share_path(blamed[0], n)
+                    where = f"rows from {first} on, users {', '.join(map(str, users))}"
+                    raise BadData(f"{where}: {error.message}") from error
+            # sigma_n is a permutation if pi_n is; in moments any places are allowed
+            wrong = c.check_secret(Secret(places.astype(np.uint32), np.ones(c.rows, dtype=np.uint32)))
+            if wrong:
+                raise BadData(wrong)
             of = "of the available secret" if known else "of some secret"
-            count = f"{self.construction.rows} selectors {of}, {len(shares)} shares"
-            self.found.add(point, subject, "pass", count)
-
-    def _check_rows(self, shares: dict[int, ShareFile], known: Secret | None) -> None:
-        c, users = self.construction, sorted(shares)
-        if len(users) < c.share_quorum:
-            raise InputMissing(f"{len(users)} sound shares are available, and {c.share_quorum} are needed")
-        places = np.empty(c.rows, dtype=np.int64)
-        for first in range(0, c.rows, c.block_rows):
-            rows = np.arange(first, min(first + c.block_rows, c.rows))
-            block = self._block(shares, rows)
-            try:
-                places[rows] = self._places(users, block, first, known)
-            except BadData as error:
-                blamed = [m for m in users if self._good_without(m, users, block, first, known)]
-                where = f"rows from {first} on, users {', '.join(map(str, users))}: {error.message}"
-                raise _Wrong(where, blamed if len(blamed) == 1 else []) from error
-        # sigma_n is a permutation if pi_n is; in moments any places are allowed
-        wrong = c.check_secret(Secret(places.astype(np.uint32), np.ones(c.rows, dtype=np.uint32)))
-        if wrong:
-            raise BadData(wrong)
-
-    def _block(self, shares: dict[int, ShareFile], rows: Integers) -> dict[str, Symbols]:
-        """The same rows of all shares by name, (users, rows, width) each."""
-        tables = zip(*(shares[m].read(rows) for m in sorted(shares)), strict=True)
-        return {name: np.stack(parts) for name, parts in zip(self.construction.share_names, tables, strict=True)}
-
-    def _places(self, users: list[int], block: dict[str, Symbols], first: int, known: Secret | None) -> Integers:
-        return self.construction.check_shares(self.space.session.points, users, first, block, known)
+            check.why = f"{c.rows} selectors {of}, {len(shares)} shares"
 
     def _good_without(
         self, m: int, users: list[int], block: dict[str, Symbols], first: int, known: Secret | None
     ) -> bool:
-        """Whether leaving out one receiver's share leaves nothing wrong."""
+        """Whether the other shares are consistent without the share of receiver m."""
         left = {name: np.delete(shares, users.index(m), axis=0) for name, shares in block.items()}
+        others = [other for other in users if other != m]
         try:
-            self._places([other for other in users if other != m], left, first, known)
+            self.construction.check_shares(self.space.session.points, others, first, left, known)
         except BadData:
             return False
         return True
 
     def _opened(self, files: ExitStack, m: int, n: int, sharing: str | None) -> ShareFile | None:
-        """A share with every row checked, left open in `files`."""
+        """A share with every row checked, left open in `files`; None if it is not available or not sound."""
         session, path, kept = self.space.session, self.space.share_path(m, n), list[ShareFile]()
 
         def read(_: object = None) -> None:
@@ -202,11 +189,12 @@ class _Private:
             opened.check_all()
             kept.append(opened)
 
-        if session.recipients:
-            self.found.check("sealed shares open, signed and whole", path, read)
-        else:
+        if session.recipients is None:
             expected = session.header(m, sender=n) | ({"sharing": sharing} if sharing else {})
             self.found.examine(path, share.KIND, expected, read)
+        elif available(path):
+            with self.found.check("sealed shares open, signed and whole", path):
+                read()
         return kept[0] if kept else None
 
     def _share(self, m: int, n: int, sharing: str | None) -> AbstractContextManager[ShareFile]:
@@ -214,7 +202,7 @@ class _Private:
         return opened_share(self.space, m, n, sharing, self.openers.get(m), Path(gettempdir()))
 
     def recomputed(self, n: int) -> str:
-        """Y_n once more, from the frozen X and the shares that user n holds."""
+        """Recompute Y_n from the frozen X and the shares that user n holds."""
         found = self.found
         assert found.survivors is not None
         users = found.survivors.users
@@ -227,20 +215,14 @@ class _Private:
         with ExitStack() as files:
             shares = {m: files.enter_context(self._share(n, m, frozen[m].sharing)) for m in users}
             y = files.enter_context(opened_answer(self.space, n, found.survivors))
-            for start, part in answer_blocks(
-                self.p,
-                self.space.session.points,
-                n,
-                {m: frozen[m].masked for m in users},
-                shares,
-                fallback=found.fallbacks()[blocks],
-            ):
+            x, points = {m: frozen[m].masked for m in users}, self.space.session.points
+            for start, part in answer_blocks(self.p, points, n, x, shares, fallback=found.fallbacks()[blocks]):
                 if not np.array_equal(part, y.read(start, start + len(part))):
                     raise BadData("it is not what the X and the shares of its user give")
         return f"from the shares of {len(users)} survivors, D = {blocks}"
 
     def summed(self) -> str:
-        """The aggregate is the plain sum of what the survivors masked."""
+        """Check that the aggregate is the plain sum of what the survivors masked."""
         found = self.found
         if found.survivors is None or found.aggregate is None:
             raise InputMissing("no sound aggregate or survivors.json is available")
@@ -252,17 +234,7 @@ class _Private:
         total = np.zeros(coordinate.size, dtype=np.int64)
         np.add.at(total, inverse, to_signed(np.concatenate([x.value for x in inputs]), self.p.field))
         stored = found.aggregate.total
-        if not (
-            np.array_equal(stored.index, coordinate[total != 0])
-            and np.array_equal(to_signed(stored.value, self.p.field), total[total != 0])
-        ):
+        index, value = coordinate[total != 0], total[total != 0]
+        if not (np.array_equal(stored.index, index) and np.array_equal(to_signed(stored.value, self.p.field), value)):
             raise BadData("it is not the sum of what the survivors masked")
         return f"the plain sum of {len(users)} inputs"
-
-
-class _Wrong(BadData):
-    """Shares that do not fit, and the receivers whose files are to blame, if they can be identified."""
-
-    def __init__(self, message: str, users: list[int]) -> None:
-        super().__init__(message)
-        self.users = users

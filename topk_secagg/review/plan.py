@@ -1,4 +1,4 @@
-"""`plan`: what a round would cost with each construction, beside the paper's theorem and dense LightSecAgg."""
+"""`plan`: what a round would cost with each construction, compared with the paper's theorem and LightSecAgg."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +34,9 @@ _START_UP = 1.0  # seconds
 
 @dataclass(frozen=True)
 class Row:
-    """One way to run the round, or a peer: offline bytes of a pair and in all, and what a user broadcasts.
+    """One way to run the round, or a peer: offline bytes per pair and in all, and what a user broadcasts.
 
-    `step` is what one step of the quantiser stands for, as a share of the clip.
+    `step` is one step of the quantiser as a fraction of the clip.
     """
 
     name: str
@@ -65,7 +67,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Speed:
-    """Seconds a byte on this machine: encoding a share symbol, hashing it, writing it."""
+    """Seconds per byte on this machine to encode, hash and write shares."""
 
     encode: float
     hash: float
@@ -74,62 +76,34 @@ class Speed:
 
 def plan(chosen: Parameters, gradient: npt.NDArray[Any] | None = None, speed: Speed | None = None) -> Plan:
     """Compare the constructions for the users, K and L of `chosen`, with several P and both fields."""
-    variants = [chosen, *_variants(chosen)]
-    rows = [_row(p, gradient, speed) for p in dict.fromkeys(variants)]
-    rows.sort(key=lambda row: _order(row.parameters))
-    best = next(row for row in rows if row.parameters == chosen)
+    variants = sorted(dict.fromkeys([chosen, *_variants(chosen)]), key=lambda p: (p.picks > 0, -p.field, p.picks))
+    rows = [_row(p, gradient, speed) for p in variants]
+    best = rows[variants.index(chosen)]
     peers = [_theorem(chosen), _dense(chosen)]
     return Plan([*rows, *peers], best, _remarks(best, peers))
-
-
-def _order(p: Parameters | None) -> tuple[bool, int, int]:
-    return (p is None or p.picks > 0, -p.field if p else 0, p.picks if p else 0)
 
 
 def _variants(base: Parameters) -> list[Parameters]:
     """The paper's construction, and `moments` with a few numbers of picks, in the default field and a small one."""
     found = []
-    for field in dict.fromkeys((base.field, DEFAULT_FIELD, SMALL_FIELD)):
-        for picks in (None, *PICKS):
-            try:
-                found.append(
-                    Parameters.choose(
-                        users=base.users,
-                        survivors=base.survivors,
-                        colluders=base.colluders,
-                        top_k=base.top_k,
-                        length=base.length,
-                        field=field,
-                        construction="moments" if picks else "permutation",
-                        picks=picks,
-                        spare=base.spare if picks else None,
-                        clip=base.clip,
-                        max_weight=base.max_weight,
-                    )
-                )
-            except UsageError:
-                continue  # it does not fit a bucket or the field
+    names = ("users", "survivors", "colluders", "top_k", "length", "clip", "max_weight")
+    same = {name: getattr(base, name) for name in names}
+    for field, picks in product({base.field, DEFAULT_FIELD, SMALL_FIELD}, (None, *PICKS)):
+        own: dict[str, Any] = {"construction": "moments", "picks": picks, "spare": base.spare} if picks else {}
+        with suppress(UsageError):  # it does not fit a bucket or the field
+            found.append(Parameters.choose(**same, field=field, **own))
     return found
 
 
 def _row(p: Parameters, gradient: npt.NDArray[Any] | None, speed: Speed | None) -> Row:
-    c = cost(p)
-    return Row(
-        p.construction,
-        p,
-        c.pair_bytes,
-        c.all_bytes,
-        c.masked_bytes,
-        c.answer_bytes,
-        1 / (p.scale * p.clip),
-        c.memory,
-        seconds(p, speed) if speed else None,
-        kept_energy(p, gradient, select_top(p, gradient)) if gradient is not None else None,
-    )
+    c, step, time = cost(p), 1 / (p.scale * p.clip), seconds(p, speed) if speed else None
+    energy = kept_energy(p, gradient, select_top(p, gradient)) if gradient is not None else None
+    sizes = (c.pair_bytes, c.all_bytes, c.masked_bytes, c.answer_bytes)
+    return Row(p.construction, p, *sizes, step, c.memory, time, energy)
 
 
 def _theorem(p: Parameters) -> Row:
-    """What the paper's scheme needs at its rates: 2 L L/(U-T) symbols a pair, (R1 + R2) L online."""
+    """The paper's scheme at its rates: 2 L L/(U-T) symbols per pair offline, (R1 + R2) L online."""
     symbol = math.log2(p.field) / 8
     pair = round(2 * p.length * p.length * theorem_r2(p) * symbol)
     x, y = (round(rate(p) * p.length * symbol) for rate in (theorem_r1, theorem_r2))
@@ -137,7 +111,7 @@ def _theorem(p: Parameters) -> Row:
 
 
 def _dense(p: Parameters) -> Row:
-    """LightSecAgg sends whole gradients: L/(U-T) symbols a pair offline, L and L/(U-T) online."""
+    """LightSecAgg sends whole gradients: L/(U-T) symbols per pair offline, L and L/(U-T) online."""
     symbol = p.symbol_bytes
     part = round(p.length * theorem_r2(p) * symbol)
     return Row(DENSE, None, part, p.users**2 * part, p.length * symbol, part)
@@ -145,59 +119,52 @@ def _dense(p: Parameters) -> Row:
 
 def _remarks(best: Row, peers: list[Row]) -> list[str]:
     """Where a peer needs less than the construction that would run."""
-    remarks = []
-    for peer in peers:
+    return [
+        f"{peer.name} needs less {what}: {amount(theirs)} instead of {amount(mine)}"
+        for peer in peers
         for what, mine, theirs in (
             ("offline", best.all_bytes, peer.all_bytes),
             ("online", best.online_bytes, peer.online_bytes),
-        ):
-            if theirs < mine:
-                remarks.append(f"{peer.name} needs less {what}: {amount(theirs)} instead of {amount(mine)}")
-    return remarks
+        )
+        if theirs < mine
+    ]
 
 
 def measure_speed(p: Parameters, folder: Path) -> Speed:
-    """A quick measurement on this machine and disk: a fraction of a second each."""
+    """Measure this machine and disk; each measurement takes a fraction of a second."""
     q, width, rows = p.field, 4096, 8
     matrix = np.ones((p.users, p.blocks + p.colluders), dtype=np.uint64)
     noise = np.ones((rows, p.colluders, width), dtype=np.uint32)
     zeros, ones = np.zeros(rows, dtype=np.int64), np.ones(rows, dtype=np.uint32)
-    shares = np.empty((p.users, rows, width), dtype=np.uint32)
+    shares, block = np.empty((p.users, rows, width), dtype=np.uint32), bytes(1 << 20)
 
     def work() -> None:
         encode(matrix, noise, zeros, zeros, ones, q, shares)
+
+    def write() -> None:
+        with tempfile.TemporaryFile(dir=folder) as stream:
+            for _ in range(_PROBE_BYTES // len(block)):
+                stream.write(block)
+            stream.flush()
+            os.fsync(stream.fileno())
 
     work()
     return Speed(
         encode=_seconds(work) / shares.nbytes,
         hash=_seconds(lambda: hashlib.sha256(shares.data).digest()) / shares.nbytes,
-        write=_write_seconds(folder) / _PROBE_BYTES,
+        write=_seconds(write, times=1) / _PROBE_BYTES,
     )
 
 
 def seconds(p: Parameters, speed: Speed) -> float:
-    """About how long `run` takes: start, encode, hash and write all shares, then read and hash those that are used."""
+    """Estimate the time of `run`: start, encode, hash and write all shares, then read and hash the used ones."""
     c = construction(p)
     used = c.offline_bytes * c.entries / c.rows
     return _START_UP + c.offline_bytes * (speed.encode + speed.hash + speed.write) + used * (speed.hash + speed.encode)
 
 
-def _seconds(work: Callable[[], object]) -> float:
+def _seconds(work: Callable[[], object], times: int = 3) -> float:
     start = time.perf_counter()
-    for _ in range(3):
+    for _ in range(times):
         work()
-    return (time.perf_counter() - start) / 3
-
-
-def _write_seconds(folder: Path) -> float:
-    there = folder.absolute()
-    while not there.exists():
-        there = there.parent
-    block = bytes(1 << 20)
-    start = time.perf_counter()
-    with tempfile.TemporaryFile(dir=there) as stream:
-        for _ in range(_PROBE_BYTES // len(block)):
-            stream.write(block)
-        stream.flush()
-        os.fsync(stream.fileno())
-    return time.perf_counter() - start
+    return (time.perf_counter() - start) / times

@@ -1,12 +1,12 @@
 """The findings of an audit as one page of HTML.
 
-The page needs nothing from elsewhere and no scripts; its figures are SVG. Only public values are shown.
+The page loads no other files and no scripts; its figures are SVG. It shows only public values.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -14,13 +14,11 @@ from html import escape
 
 from ..protocol.constructions import construction
 from ..protocol.rates import theorem_r1, theorem_r2
-from ..storage import aggregate, masked, survivors
-from ..storage.answer import opened_answer
-from ..storage.artifacts import opened
 from ..storage.session import Session
 from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
-from .evidence import Finding, Verdict, establishes
+from .audit import read_aggregate, read_answers, read_confirmations, read_masked, read_survivors
+from .evidence import Evidence, Finding, Verdict, establishes
 from .uniformity import LEAST_EXPECTED, Law, histogram, laws
 
 _LISTED = 12  # names in a line
@@ -41,8 +39,10 @@ _LABELS = {
 
 
 def condensed(findings: Sequence[Finding], *, everything: bool = False) -> list[tuple[str, Verdict, str, str]]:
-    """Point, verdict, on what, and why; by point as first met. Findings that say the same become one, and
-    the passes of a point, unless they are few or `everything` is wanted, only a count."""
+    """Rows of point, verdict, subjects and reason, grouped by point. Findings with the same reason share a row.
+
+    Unless `everything` is set, many passes of one point become a count.
+    """
     result: list[tuple[str, Verdict, str, str]] = []
     for point in dict.fromkeys(f.point for f in findings):
         own = [f for f in findings if f.point == point]
@@ -70,16 +70,18 @@ def summary(findings: Sequence[Finding]) -> str:
 def page(
     space: Workspace, findings: Sequence[Finding], *, program: str = "topk-secagg", at: datetime | None = None
 ) -> bytes:
-    """The whole page, made by `program` (a name and a version) at this time."""
+    """The whole page. `program` is a name and a version."""
     here = (".", str(space.root))
     findings = [replace(f, subject="the round's folder") if f.subject in here else f for f in findings]
     bad = any(f.verdict == "fail" for f in findings)
     parts = [f'<p class="banner {"fail" if bad else "pass"}">{escape(summary(findings))}</p>', _tag("p", _INTRODUCTION)]
     made = f"{(at or datetime.now(UTC)).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, by {program}"
-    session, u1 = None, None
-    with suppress(Exception):  # the findings say what is wrong with them
+    found, session = Evidence(space), None
+    with suppress(Exception):  # the findings say what is wrong with the files
         session = space.session
-        u1 = survivors.read(space)
+        for read in (read_survivors, read_masked, read_answers, read_confirmations, read_aggregate):
+            read(found)
+    u1 = found.survivors
     if session and session.insecure:
         parts.append('<p class="banner fail">INSECURE: drawn from a public seed, nothing in it is secret</p>')
     no = "not available, or not sound"
@@ -90,7 +92,7 @@ def page(
         parts += [_tag("h2", "Survivors and their weights"), _weights(session, u1)]
     parts += [_tag("h2", "Verdicts"), _verdicts(findings)]
     if session:
-        parts += [_tag("h2", "Figures"), _tag("div", "".join(_figures(space, u1)), "figures")]
+        parts += [_tag("h2", "Figures"), _tag("div", _figures(found), "figures")]
     parts += [_tag("h2", "Everything that was checked"), _passes(findings)]
     name = escape(space.root.absolute().name)
     head = f'<meta charset="utf-8"/><meta name="viewport" content="width=device-width"/>{_POLICY}'
@@ -100,7 +102,7 @@ def page(
 
 
 def _tag(name: str, content: str, kind: str = "") -> str:
-    """An element around content that is escaped already, or plain text of ours."""
+    """An element around content that is already escaped."""
     return f"<{name}{f' class={kind!r}' if kind else ''}>{content}</{name}>"
 
 
@@ -142,7 +144,7 @@ def _table(head: Sequence[str], rows: Iterable[str], kind: str) -> str:
 
 
 def _verdicts(findings: Sequence[Finding]) -> str:
-    """What failed, then what could not be checked, then how much passed, point by point."""
+    """Failed checks first, then those that were not checkable, then the passes."""
     rows, told = [], set[str]()
     for verdict in ("fail", "not checkable", "pass"):
         for row in (row for row in condensed(findings) if row[1] == verdict):
@@ -153,7 +155,7 @@ def _verdicts(findings: Sequence[Finding]) -> str:
 
 
 def _passes(findings: Sequence[Finding]) -> str:
-    """All findings, folded away by point."""
+    """All findings, one folded section per point."""
     result = []
     for point in dict.fromkeys(f.point for f in findings):
         own = [f for f in findings if f.point == point]
@@ -163,28 +165,15 @@ def _passes(findings: Sequence[Finding]) -> str:
     return "".join(result)
 
 
-def _figures(space: Workspace, u1: Survivors | None) -> list[str]:
-    """Histograms of X, bytes of each phase, and who dropped out: from what is sound among the files."""
-    x = {}
-    for n in space.users():
-        with suppress(Exception):  # the findings say what is wrong with a file
-            x[n] = masked.read(space.session, space.masked_path(n), n).masked
-    answers = {n: size for n in space.present("elimination") if (size := _answer_bytes(space, n, u1))}
-    figures = [_bars(law) for law in laws(space.session.parameters, list(x.values()))] if x else []
-    return [*figures, _bytes(space, bool(x), answers), _grid(space, set(x), u1, set(answers))]
-
-
-def _answer_bytes(space: Workspace, n: int, u1: Survivors | None) -> int:
-    """The payload of a sound Y."""
-    with suppress(Exception):
-        if u1:
-            with opened_answer(space, n, u1) as answer:
-                return answer.payload
-    return 0
+def _figures(found: Evidence) -> str:
+    """Histograms of X, bytes of each phase, and who dropped out, from the sound files."""
+    x = [file.masked for file in found.masked.values()]
+    histograms = [_bars(law) for law in laws(found.p, x)] if x else []
+    return "".join([*histograms, _bytes(found), _grid(found)])
 
 
 def _figure(title: str, note: str, height: float, content: Iterable[str]) -> str:
-    """A drawing as wide as there is room: x is in per cent, y in pixels, so that no text is ever scaled."""
+    """A drawing of full width: x is in per cent and y in pixels, so that text is never scaled."""
     caption = f"<figcaption><b>{escape(title)}</b><br/>{escape(note)}</figcaption>"
     drawn = f'<svg width="100%" height="{height}" role="img" aria-label="{escape(title)}">{"".join(content)}</svg>'
     return _tag("figure", caption + _tag("div", drawn))
@@ -200,7 +189,7 @@ def _rect(x: float, y: float, width: float, height: float, kind: str, title: str
 
 
 def _bars(law: Law) -> str:
-    """A histogram whose bins all cover as many values, with the level that is expected."""
+    """A histogram with bins of equal width, and a line at the expected level."""
     count, height = sum(part.size for part in law.parts), 180
     most = max(1, min(_FIGURE_BINS, law.bound, count // LEAST_EXPECTED))
     bins = min(range(most, most // 2, -1), key=lambda b: law.bound % b)  # so that few values are left over
@@ -223,15 +212,20 @@ def _bars(law: Law) -> str:
     return _figure(f"{law.name.capitalize()} in the X of {len(law.parts)} users", note, height + 28, drawn)
 
 
-def _bytes(space: Workspace, has_x: bool, answers: dict[int, int]) -> str:
-    """What a user sends in each phase, measured and by theory; every pair of bars has a scale of its own."""
-    p = space.session.parameters
-    c, sent = construction(p), [_share_bytes(space, n) for n in space.users()]
+def _bytes(found: Evidence) -> str:
+    """What a user sends in each phase, measured and in theory; every pair of bars has its own scale."""
+    space, p, c = found.space, found.p, construction(found.p)
+    sent = 0
+    for n in space.users():
+        with suppress(OSError):  # if not all share files of a user are there
+            sent = max(sent, sum(space.share_path(m, n).stat().st_size for m in space.users()))
+    x, count = c.masked_bytes if found.masked else 0, len(found.survivors.digests) if found.survivors else 0
+    answers = [c.answer_bytes(count, fallback=found.fallbacks()[blocks]) for blocks in set(found.answers.values())]
     theorem = (theorem_r1(p) * p.length * math.log2(p.field) / 8, theorem_r2(p) * p.length * p.symbol_bytes)
     phases = [
-        ("shares for all users, before X", max(sent), float(p.users * c.share_bytes), f"{p.construction} needs"),
-        ("masked gradient, X", c.masked_bytes if has_x else 0, theorem[0], "Theorem 1"),
-        ("answer, Y", max(answers.values(), default=0), theorem[1], "Theorem 1"),
+        ("shares for all users, before X", sent, float(p.users * c.share_bytes), f"{p.construction} needs"),
+        ("masked gradient, X", x, theorem[0], "Theorem 1"),
+        ("answer, Y", max(answers, default=0), theorem[1], "Theorem 1"),
     ]
     drawn, y = [], 0.0
     for name, measured, theory, whose in phases:
@@ -246,36 +240,25 @@ def _bytes(space: Workspace, has_x: bool, answers: dict[int, int]) -> str:
     return _figure("What a user sends in each phase", note, y, drawn)
 
 
-def _share_bytes(space: Workspace, sender: int) -> int:
-    """The size of all share files of one user, if all are there."""
-    try:
-        return sum(space.share_path(m, sender).stat().st_size for m in space.users())
-    except OSError:
-        return 0
-
-
-def _grid(space: Workspace, sent: set[int], u1: Survivors | None, answered: set[int]) -> str:
+def _grid(found: Evidence) -> str:
     """Users by phases: who was there, who dropped out, and whose answer was wrong."""
-    used, wrong = set[int](), set[int]()
-    with suppress(Exception), opened(space.aggregate_path, aggregate.KIND, verify=False) as artifact:
-        total = aggregate.parsed(space, artifact)
-        used, wrong = set(total.answering), set(total.corrected)
-    columns = [("sent X", sent), ("frozen", set(u1.users) if u1 else set())]
-    if space.session.confirm:
-        columns.append(("signed", set(survivors.confirmed_by(space, u1.digest if u1 else "", space.users()))))
-    columns += [("sent Y", answered), ("used", used)]
+    users, u1, total = found.space.users(), found.survivors, found.aggregate
+    columns: list[tuple[str, Collection[int]]] = [("sent X", found.masked), ("frozen", u1.users if u1 else ())]
+    if found.space.session.confirm:
+        columns.append(("signed", [n for n, digest in found.confirmed.items() if u1 and digest == u1.digest]))
+    columns += [("sent Y", found.answers), ("used", total.answering if total else ())]
     step, drawn = 100 / (len(columns) + 1), [_text(0, 15, "user")]
     drawn += [_text((c + 1.5) * step, 15, name, "middle") for c, (name, _) in enumerate(columns)]
-    for row, n in enumerate(space.users(), 1):
+    for row, n in enumerate(users, 1):
         drawn.append(_text(0, row * 24 + 16, str(n)))
         for c, (name, there) in enumerate(columns, 1):
-            bad = name == "used" and n in wrong
+            bad = name == "used" and total and n in total.corrected
             kind, sign = ("wrong", "✗") if bad else ("yes", "✓") if n in there else ("no", "–")
             drawn.append(_rect(c * step, row * 24, step, 24, kind, f"user {n}, {name}: {sign}"))
             drawn.append(_text((c + 0.5) * step, row * 24 + 17, sign, "middle"))
     note = "✓ a sound file is there; – there is none: the user dropped out, or the file is not available. "
     note += "Frozen: named in survivors.json. Used: its answer was decoded; ✗ it was wrong and was left out."
-    return _figure("Who dropped out", note, (len(space.users()) + 1) * 24 + 4, drawn)
+    return _figure("Who dropped out", note, (len(users) + 1) * 24 + 4, drawn)
 
 
 _POLICY = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\"/>"

@@ -1,4 +1,4 @@
-"""Whether what should be uniform looks it: Pearson's chi-square, with a stated rate of false alarms."""
+"""Test whether values look uniform: Pearson's chi-square, with a stated rate of false alarms."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FEWEST_BINS, _MOST_BINS = 16, 64
 
 
 class Law(NamedTuple):
-    """Values that are uniform below `bound`, one array for each X, once `low` was taken off."""
+    """Values that should be uniform below `bound` after subtracting `low`, one array for each X."""
 
     name: str
     parts: list[Symbols]
@@ -34,7 +34,7 @@ class Law(NamedTuple):
 
 
 def laws(p: Parameters, masked: Sequence[Masked]) -> tuple[Law, Law]:
-    """What is uniform in X: values on all of F_q, or on F_q* where they are never zero; and indices."""
+    """What should be uniform in X: values in F_q, or in F_q* if they are never zero; and indices."""
     c = construction(p)
     low = int(c.never_zero)
     values = [x.value - np.uint32(low) for x in masked]
