@@ -1,9 +1,8 @@
-"""What all tests share: Hypothesis that repeats itself, a disk that nobody waits for, and `import oracle` and
+"""What all tests share: reproducible Hypothesis, no waiting for the disk, and `import oracle` and
 `import rounds` from any folder."""
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -24,7 +23,7 @@ settings.load_profile("repeatable")
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _no_waiting_for_the_disk() -> Iterator[None]:
+def _no_waiting_for_the_disk():
     """A test does not have to survive a power cut; the order of syncs is tested on its own."""
     with mock.patch.object(os, "fsync", return_value=None):
         yield

@@ -3,8 +3,6 @@
 Users are numbered from 1 and arrays from 0, as in the package. Vectors are lists of integers in [0, q).
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +10,8 @@ from fractions import Fraction
 from itertools import combinations
 
 Vector = list[int]
+Ints = Sequence[int]
+Row = tuple[list[Vector], int]  # the blocks of a row of P_n, and its mask
 Pairs = list[tuple[int, int]]  # a sparse vector, or an X: (index, value), in order
 
 
@@ -27,7 +27,7 @@ def next_prime(n: int) -> int:
     return n
 
 
-def subsets(users: Sequence[int], least: int) -> Iterator[tuple[int, ...]]:
+def subsets(users: Ints, least: int) -> Iterator[tuple[int, ...]]:
     """All subsets with at least `least` members."""
     for size in range(least, len(users) + 1):
         yield from combinations(users, size)
@@ -81,7 +81,7 @@ def plain_sum(inputs: Sequence[Pairs], length: int, q: int) -> Vector:
 # Polynomials and linear systems
 
 
-def interpolated(nodes: Sequence[int], values: Sequence[int], x: int, q: int) -> int:
+def interpolated(nodes: Ints, values: Ints, x: int, q: int) -> int:
     """The value at x of the polynomial of degree < len(nodes) through (node, value)."""
     total = 0
     for i, node in enumerate(nodes):
@@ -93,18 +93,18 @@ def interpolated(nodes: Sequence[int], values: Sequence[int], x: int, q: int) ->
     return total % q
 
 
-def interpolated_vectors(nodes: Sequence[int], vectors: Sequence[Vector], x: int, q: int) -> Vector:
+def interpolated_vectors(nodes: Ints, vectors: Sequence[Vector], x: int, q: int) -> Vector:
     """The same, entry by entry."""
     return [interpolated(nodes, column, x, q) for column in zip(*vectors, strict=True)]
 
 
-def lagrange_matrix(nodes: Sequence[int], points: Sequence[int], q: int) -> list[Vector]:
+def lagrange_matrix(nodes: Ints, points: Ints, q: int) -> list[Vector]:
     """Column i holds the values at the points of the polynomial that is 1 at node i and 0 at the others."""
     unit = [[int(i == j) for j in range(len(nodes))] for i in range(len(nodes))]
     return [[interpolated(nodes, row, x, q) for row in unit] for x in points]
 
 
-def reduced(matrix: Sequence[Sequence[int]], q: int) -> tuple[list[Vector], Vector]:
+def reduced(matrix: Sequence[Ints], q: int) -> tuple[list[Vector], Vector]:
     """The reduced row echelon form, and the columns of its pivots."""
     rows = [[v % q for v in row] for row in matrix]
     pivots: Vector = []
@@ -123,7 +123,7 @@ def reduced(matrix: Sequence[Sequence[int]], q: int) -> tuple[list[Vector], Vect
     return rows, pivots
 
 
-def solved(matrix: Sequence[Vector], right: Sequence[int], q: int) -> Vector | None:
+def solved(matrix: Sequence[Vector], right: Ints, q: int) -> Vector | None:
     """The one x with matrix * x = right; None if there is none, or more than one."""
     rows, pivots = reduced([[*row, v] for row, v in zip(matrix, right, strict=True)], q)
     unknowns = len(matrix[0])
@@ -139,7 +139,7 @@ def cut(vector: Vector, blocks: int, width: int) -> list[Vector]:
     return [padded[d * width : (d + 1) * width] for d in range(blocks)]
 
 
-def permutation_rows(pi: Sequence[int], r: Sequence[int], blocks: int) -> list[tuple[list[Vector], int]]:
+def permutation_rows(pi: Ints, r: Ints, blocks: int) -> list[Row]:
     """For each i: the blocks of p_{n,i}, row i of the matrix P_n, and r_{n, sigma_n(i)}."""
     length = len(pi)
     rows = []
@@ -151,12 +151,7 @@ def permutation_rows(pi: Sequence[int], r: Sequence[int], blocks: int) -> list[t
 
 
 def shares(
-    rows: list[tuple[list[Vector], int]],
-    z: list[list[Vector]],
-    z_tilde: list[list[Vector]],
-    alpha: Sequence[int],
-    beta: Sequence[int],
-    q: int,
+    rows: list[Row], z: list[list[Vector]], z_tilde: list[list[Vector]], alpha: Ints, beta: Ints, q: int
 ) -> list[list[tuple[Vector, Vector]]]:
     """[m][i]: f_i(alpha_m) and h_i(alpha_m), with z[i] and z_tilde[i] the T noise vectors of each."""
     nodes = beta[: len(rows[0][0]) + len(z[0])]
@@ -175,7 +170,7 @@ def shares(
 # `permutation`: masked-input phase
 
 
-def mask_permutation(pi: Sequence[int], r: Sequence[int], sparse: Pairs, q: int) -> Pairs:
+def mask_permutation(pi: Ints, r: Ints, sparse: Pairs, q: int) -> Pairs:
     """X_n = {(pi_n(k), w_k + r_k)}, by permuted index."""
     return sorted((pi[k], (w + r[k]) % q) for k, w in sparse)
 
@@ -199,9 +194,7 @@ def answer_permutation(masked: Mapping[int, Pairs], held: Mapping[int, ShareRows
 # `permutation`: decoding
 
 
-def decode(
-    answers: Mapping[int, list[Vector]], alpha: Sequence[int], beta: Sequence[int], blocks: int, q: int
-) -> list[list[Vector]]:
+def decode(answers: Mapping[int, list[Vector]], alpha: Ints, beta: Ints, blocks: int, q: int) -> list[list[Vector]]:
     """[g][d]: the value at beta_d of the polynomial through all the answers for group g."""
     nodes = [alpha[n - 1] for n in answers]
     groups = len(next(iter(answers.values())))
@@ -254,29 +247,16 @@ def moment_count(users: int, picks: int, n: int) -> int:
     return min(2 * users * picks, n)
 
 
-def point_of_bucket(b: int, beta: Sequence[int], users: int, colluders: int) -> int:
-    """beta_(1 + b mod (N-T)), of the points beta_1, beta_2, ..."""
-    return beta[b % (users - colluders)]
-
-
-def bucket_points(buckets: int, beta: Sequence[int], users: int, colluders: int) -> Vector:
-    """The points of the buckets 0..B-1."""
-    return [point_of_bucket(b, beta, users, colluders) for b in range(buckets)]
+def bucket_points(buckets: int, beta: Ints, users: int, colluders: int) -> Vector:
+    """The points of the buckets b = 0..B-1: beta_(1 + b mod (N-T)), of the points beta_1, beta_2, ..."""
+    return [beta[b % (users - colluders)] for b in range(buckets)]
 
 
 # `moments`: the phases. points[b] is the point of bucket b; row i = b P + pick; z[row][t][j] is the noise.
 
 
 def moments_shares(
-    s: Sequence[int],
-    rho: Sequence[int],
-    z: Sequence[Sequence[Vector]],
-    alpha: Sequence[int],
-    points: Sequence[int],
-    picks: int,
-    gamma: int,
-    W: int,
-    q: int,
+    s: Ints, rho: Ints, z: Sequence[Sequence[Vector]], alpha: Ints, points: Ints, picks: int, gamma: int, W: int, q: int
 ) -> list[list[Vector]]:
     """[m][i][j]: g_j(alpha_m) = rho^-1 gamma^(s j) + (alpha_m - beta_b) * sum_t z_(t,j) alpha_m^t."""
     return [
@@ -295,22 +275,15 @@ def moments_shares(
     ]
 
 
-def mask_moments(s: Sequence[int], rho: Sequence[int], sparse: Pairs, buckets: int, n: int, q: int) -> Pairs:
+def mask_moments(s: Ints, rho: Ints, sparse: Pairs, buckets: int, n: int, q: int) -> Pairs:
     """((k // B - s) mod n, w rho) pick by pick."""
     return [((k // buckets - s[i]) % n, w * rho[i] % q) for i, (k, w) in enumerate(sparse)]
 
 
 def answer_moments(
-    masked: Mapping[int, Pairs],
-    held: Mapping[int, list[Vector]],
-    alpha_n: int,
-    points: Sequence[int],
-    D: int,
-    picks: int,
-    W1: int,
-    gamma: int,
-    q: int,
-) -> list[Vector]:
+    masked: Mapping[int, Pairs], held: Mapping[int, list[Vector]], alpha_n: int, points: Ints, D: int,
+    picks: int, W1: int, gamma: int, q: int,
+) -> list[Vector]:  # fmt: skip
     """[group][j]: the sum over its buckets b of l_b(alpha_n) * sum of x gamma^(delta j) g_j(alpha_n)."""
     y = []
     for first in range(0, len(points), D):
@@ -326,9 +299,7 @@ def answer_moments(
     return y
 
 
-def decode_moments(
-    answers: Mapping[int, list[Vector]], alpha: Sequence[int], points: Sequence[int], D: int, q: int
-) -> list[Vector]:
+def decode_moments(answers: Mapping[int, list[Vector]], alpha: Ints, points: Ints, D: int, q: int) -> list[Vector]:
     """[b][j]: the value at beta_b of the polynomial through all the answers for the group of bucket b."""
     nodes = [alpha[n - 1] for n in answers]
     return [
@@ -336,7 +307,7 @@ def decode_moments(
     ]
 
 
-def moments_of(vector: Sequence[int], W: int, gamma: int, q: int) -> Vector:
+def moments_of(vector: Ints, W: int, gamma: int, q: int) -> Vector:
     """S_j = sum_k v_k gamma^(k j), j < W."""
     return [sum(v * pow(gamma, k * j, q) for k, v in enumerate(vector)) % q for j in range(W)]
 
@@ -374,19 +345,9 @@ def joined_moments(buckets: Sequence[Vector], length: int) -> Vector:
 
 
 def moments_round(
-    inputs: Mapping[int, Pairs],
-    U1: Sequence[int],
-    U2: Sequence[int],
-    D: int,
-    *,
-    N: int,
-    T: int,
-    L: int,
-    K: int,
-    P: int,
-    q: int,
-    rng: random.Random,
-) -> Vector:
+    inputs: Mapping[int, Pairs], U1: Ints, U2: Ints, D: int,
+    *, N: int, T: int, L: int, K: int, P: int, q: int, rng: random.Random,
+) -> Vector:  # fmt: skip
     """A whole round: the sum of the inputs of U1, decoded from the answers of U2, |U2| >= D + T."""
     B = bucket_count(K, P)
     n = order_of_places(place_count(L, B), q)

@@ -8,6 +8,7 @@ predicted with the oracle.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import io
 import json
 import os
@@ -17,6 +18,8 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -119,6 +122,64 @@ def process(command: Sequence[object], **how: Any) -> subprocess.CompletedProces
     return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, **how)  # type: ignore[call-overload]
 
 
+def forked(task: Callable[[], object], *, silent: bool = False) -> int:
+    """Run a task in a fork of this process, which has loaded everything already; the process id.
+
+    The fork exits with the code of the command that the task ran, with 0, or with 99 for an exception.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside numpy's idle threads
+        pid = os.fork()
+    if pid:
+        return pid
+    code = 99
+    try:
+        faulthandler.disable()
+        sink = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(sink, 1)
+        if silent:
+            os.dup2(sink, 2)
+        result = task()
+        threading._shutdown()  # as at the end of Python: threads finish their work
+        code = result.code if isinstance(result, Result) else 0
+    except BaseException as error:
+        with contextlib.suppress(BaseException):
+            os.write(2, f"{type(error).__name__}: {error}\n".encode())
+    finally:
+        os._exit(code)
+
+
+def waited(pid: int) -> int:
+    """The exit code of a fork; minus the signal's number if one killed it."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def in_child(*args: object, before: Callable[[], object] = lambda: None) -> Result:
+    """A command in a fork, after `before` has set limits, accounts or hooks that cannot be undone."""
+    out, into = os.pipe()
+
+    def task() -> None:
+        write, close = os.write, os.close  # even if `before` replaces them
+        before()
+        result = call(*args)
+        write(into, json.dumps([result.code, result.out, result.err]).encode())
+        close(into)
+
+    code = waited(forked(task))
+    os.close(into)
+    with os.fdopen(out) as stream:
+        text = stream.read()
+    assert text, f"{' '.join(map(str, args))}: the process ends with {code}"
+    return Result(*json.loads(text))
+
+
+def become(account: int) -> None:
+    """Continue as another account; only root can, and there is no way back."""
+    os.setgroups([])
+    os.setgid(account)
+    os.setuid(account)
+
+
 def assert_one_error(result: Result) -> None:
     """One line that says what is wrong and a hint, no traceback, nothing on standard output."""
     assert result.code in DOCUMENTED - {0}, result
@@ -155,6 +216,7 @@ class Recipe:
     suffix: str = ".npy"
     sealed: bool = False
     confirm: bool = False
+    homes: bool = False  # every user has its secrets in a folder of its own
     seed: int | None = None  # draw the round from this public seed: the same bytes in every run
 
     @property
@@ -199,6 +261,10 @@ class Round:
     def elsewhere(self, folder: Path) -> Round:
         """The same round in a copy of its folder."""
         return replace(self, folder=folder)
+
+    def home(self, user: int) -> Path:
+        """Where the secrets of a user are, if they are not in the round's folder."""
+        return self.folder.with_name(f"home-{user}")
 
     def gradient(self, user: int) -> Path:
         return self.inputs / f"gradients/user-{user:02}{self.recipe.suffix}"
@@ -267,7 +333,8 @@ class Round:
 
     def _access(self, user: int) -> list[object]:
         keys = ["--identity", self.identity(user)] * self.recipe.sealed
-        return [*keys, *["--insecure"] * (self.recipe.seed is not None)]
+        homes = ["--secrets", self.home(user)] * self.recipe.homes
+        return [*keys, *homes, *["--insecure"] * (self.recipe.seed is not None)]
 
     def commands(self) -> dict[str, list[Command]]:
         """The commands of the round, stage by stage."""
@@ -414,7 +481,7 @@ def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
 
 
 def leftovers(folder: Path) -> list[Path]:
-    """Temporary files, and whatever else is hidden but no lock, and no note about a residual that waits."""
+    """Temporary and other hidden files, except locks and notes about a residual that waits."""
     return [path for path in folder.rglob(".*") if not _is_lock(path) and path.suffix != ".waiting"]
 
 
@@ -452,6 +519,17 @@ def edit(path: Path, change: Callable[[Any], object]) -> None:
     content = document(path)
     change(content)
     path.write_bytes((json.dumps(content, indent=2, ensure_ascii=True) + "\n").encode())
+
+
+def put(path: Path, value: object, *place: Any) -> None:
+    """Put a value into a JSON document of a round: put(path, 5, "survivors", 0, "user")."""
+
+    def change(content: Any) -> None:
+        for key in place[:-1]:
+            content = content[key]
+        content[place[-1]] = value
+
+    edit(path, change)
 
 
 def flip(path: Path, position: int, bit: int = 0) -> None:

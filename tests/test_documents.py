@@ -1,7 +1,5 @@
 """The documents: their examples run, and their links lead somewhere."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -11,7 +9,7 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("experiments/*.md")])
 
 
-def test_the_examples_of_the_python_api_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_the_python_api_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "api.md").read_text(), re.DOTALL)
     assert len(blocks) > 5
@@ -19,7 +17,7 @@ def test_the_examples_of_the_python_api_run(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
-def test_links_lead_to_files_that_exist(path: Path) -> None:
+def test_links_lead_to_files_that_exist(path):
     for target in re.findall(r"\]\(([^)#\s]+)", path.read_text()):
         if not target.startswith(("http://", "https://", "mailto:")):
             assert (path.parent / target).exists(), target

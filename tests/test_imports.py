@@ -1,7 +1,5 @@
 """Six packages, each importing only those before it; knowledge of a construction in its own module."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator
@@ -28,28 +26,28 @@ def imported(path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_a_module_imports_only_from_earlier_packages(path: Path) -> None:
+def test_a_module_imports_only_from_earlier_packages(path):
     allowed = {*ORDER[: ORDER.index(path.parent.name)], "errors"}
     assert set(imported(path)) <= allowed
 
 
-def test_only_the_commands_print() -> None:
+def test_only_the_commands_print():
     printing = re.compile(r"\bprint\(|\bclick\b|\brich\b|sys\.std")
     assert [path.name for path in MODULES if printing.search(path.read_text())] == []
 
 
-def test_no_module_but_a_construction_asks_which_one_it_is() -> None:
+def test_no_module_but_a_construction_asks_which_one_it_is():
     asking = re.compile(r"\.buckets\b|\.construction ?[!=]=")
     found = [path for path in MODULES if asking.search(path.read_text())]
     assert {path.relative_to(ROOT).as_posix() for path in found} <= set(PICKING)
 
 
-def test_the_library_names_no_command_line_options() -> None:
+def test_the_library_names_no_command_line_options():
     option, style = re.compile(r"(?<![\w-])--[a-z]"), re.compile(r'_STYLE = """.*?"""', re.DOTALL)
     texts = {path.relative_to(ROOT).as_posix(): style.sub("", path.read_text()) for path in MODULES}
     assert [name for name, text in texts.items() if option.search(text)] == []
 
 
-def test_every_name_of_the_api_can_be_loaded_and_is_documented() -> None:
+def test_every_name_of_the_api_can_be_loaded_and_is_documented():
     for name in topk_secagg.__all__:
         assert getattr(topk_secagg, name).__doc__

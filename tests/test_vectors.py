@@ -1,7 +1,5 @@
 """The vectors for other implementations: what the package makes today, and what plain integers make of them."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -26,14 +24,14 @@ def pairs(message: dict[str, Any]) -> oracle.Pairs:
     return list(zip(index if isinstance(index, list) else integers(index), integers(message["value"]), strict=True))
 
 
-def test_the_package_makes_the_same_vectors_again() -> None:
+def test_the_package_makes_the_same_vectors_again():
     assert len(GOOD) == 5
     assert len(BAD) >= 12
     subprocess.run([sys.executable, FOLDER / "make.py", "--check"], check=True)
 
 
 @pytest.mark.parametrize("path", GOOD, ids=lambda path: path.stem)
-def test_plain_integers_agree_with_every_step_of_a_vector(path: Path) -> None:
+def test_plain_integers_agree_with_every_step_of_a_vector(path):
     vector = json.loads(path.read_text())
     p, q = vector["parameters"], vector["parameters"]["field"]
     alpha, beta = vector["points"]["alpha"], vector["points"]["beta"]
@@ -73,5 +71,5 @@ def test_plain_integers_agree_with_every_step_of_a_vector(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", BAD, ids=lambda path: path.stem)
-def test_a_bad_vector_says_why_it_is_refused(path: Path) -> None:
+def test_a_bad_vector_says_why_it_is_refused(path):
     assert json.loads(path.read_text())["reason"]

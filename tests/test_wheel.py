@@ -1,18 +1,15 @@
 """The wheel holds every package, and runs a round where nothing else of the project is available."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
 import sys
 import zipfile
 from importlib import metadata
-from pathlib import Path
 
 import pytest
+from rounds import ROOT, process
 
-ROOT = Path(__file__).parents[1]
 SOURCES = {"topk_secagg": "topk_secagg", "cli": "topk_secagg_cli"}
 NEEDED = 77  # the setuptools that pyproject.toml asks for
 
@@ -38,7 +35,7 @@ def expected_files() -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wheel(tmp_path_factory):
     """A wheel built from a copy of the sources, so that no build folder is left in the project."""
     base = tmp_path_factory.mktemp("wheel")
     source = base / "source"
@@ -62,72 +59,33 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(base.glob("*.whl"))
 
 
-@pytest.fixture(scope="module")
-def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("unpacked")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder)
-    return folder
-
-
-def test_every_module_of_the_source_tree_is_in_the_wheel(wheel: Path) -> None:
+def test_the_wheel_holds_exactly_the_modules_of_the_source_tree_the_command_and_the_licence(wheel):
     """A forgotten subpackage imports in an editable install and is missing from the wheel."""
     with zipfile.ZipFile(wheel) as archive:
-        names = set(archive.namelist())
-    assert expected_files() - names == set()
-
-
-def test_nothing_else_of_the_project_is_in_the_wheel(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        names = {name for name in archive.namelist() if ".dist-info/" not in name}
-    assert names == expected_files()
-
-
-def test_the_wheel_names_the_command_and_the_licence(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        info = {
-            name.split("/", 1)[1]: archive.read(name).decode() for name in archive.namelist() if "dist-info" in name
-        }
+        files = {name: archive.read(name).decode() for name in archive.namelist()}
+    assert {name for name in files if ".dist-info/" not in name} == expected_files()
+    info = {name.split("/", 1)[1]: text for name, text in files.items() if ".dist-info/" in name}
     assert "topk-secagg = topk_secagg_cli.__main__:main" in info["entry_points.txt"]
     assert "License-Expression: MIT" in info["METADATA"]
     assert any("LICENSE" in name for name in info)
 
 
-def test_every_module_of_the_wheel_can_be_imported(unpacked: Path, tmp_path: Path) -> None:
+def test_the_wheel_alone_can_be_imported_and_runs_a_round(wheel, tmp_path):
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "unpacked")
     modules = sorted(
         name.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
         for name in expected_files()
         if name.endswith(".py") and not name.endswith("plot.py")
     )
-    code = f"import importlib\nfor name in {modules!r}:\n    importlib.import_module(name)"
-    end = subprocess.run(
-        [sys.executable, "-P", "-c", code],
-        cwd=tmp_path,
-        env=alone(unpacked),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert end.returncode == 0, end.stderr
-
-
-def alone(unpacked: Path) -> dict[str, str]:
-    """An environment in which the unpacked wheel comes before the editable install."""
-    return {**os.environ, "PYTHONPATH": str(unpacked), "PYTHONDONTWRITEBYTECODE": "1"}
-
-
-def test_a_round_runs_from_the_wheel_alone(unpacked: Path, tmp_path: Path) -> None:
+    load = f"import importlib\nfor name in {modules!r}:\n    importlib.import_module(name)"
     options = ["--survivors", "3", "--colluders", "1", "--top-k", "2", "--drop-masking", "5"]
     gradients = shutil.copytree(ROOT / "fixtures" / "example", tmp_path / "gradients")
     command = ["run", tmp_path / "round", "--gradients", gradients, *options, "--output", tmp_path / "sum.npy"]
-    end = subprocess.run(
-        [sys.executable, "-P", "-c", ROUND, unpacked, *command],
-        cwd=tmp_path,
-        env=alone(unpacked),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert end.returncode == 0, end.stderr
+    # the unpacked wheel comes before the editable install
+    alone = {**os.environ, "PYTHONPATH": str(tmp_path / "unpacked"), "PYTHONDONTWRITEBYTECODE": "1"}
+    for code in (["-c", load], ["-c", ROUND, tmp_path / "unpacked", *command]):
+        end = process([sys.executable, "-P", *code], cwd=tmp_path, env=alone)
+        assert end.returncode == 0, end.stderr
     assert "sum of users 1, 2, 3, 4" in end.stdout
     assert (tmp_path / "sum.npy").exists()

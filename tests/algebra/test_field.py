@@ -1,7 +1,5 @@
 """Small arithmetic over F_q, held against Python's integers."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -29,11 +27,11 @@ PRIMES = (5, 7, 97, SMALL_FIELD, 65537, 2**31 - 1, DEFAULT_FIELD, LARGEST)
 primes = st.sampled_from(PRIMES) | st.integers(5, LARGEST).map(oracle.next_prime)
 
 
-def test_primes_below_twenty_thousand_by_trial_division() -> None:
+def test_primes_below_twenty_thousand_by_trial_division():
     assert [n for n in range(-3, 20_000) if is_prime(n)] == [n for n in range(-3, 20_000) if oracle.is_prime(n)]
 
 
-def test_primes_around_the_upper_end_by_trial_division() -> None:
+def test_primes_around_the_upper_end_by_trial_division():
     around = range(2**32 - 60, 2**32 + 20)
     found = [n for n in around if is_prime(n)]
     assert found == [n for n in around if oracle.is_prime(n)]
@@ -52,11 +50,11 @@ def test_primes_around_the_upper_end_by_trial_division() -> None:
         49, 3721, 65521**2, 65519 * 65521, 61 * 70409299, 2 * 2147483647, 2**32 - 1,
     ],
 )  # fmt: skip
-def test_composites_that_fool_weaker_tests_are_not_primes(n: int) -> None:
+def test_composites_that_fool_weaker_tests_are_not_primes(n):
     assert not is_prime(n)
 
 
-def test_the_fields_of_practice_are_primes_with_many_divisors_below_them() -> None:
+def test_the_fields_of_practice_are_primes_with_many_divisors_below_them():
     assert oracle.is_prime(DEFAULT_FIELD)
     assert prime_factors(DEFAULT_FIELD - 1) == ((2, 6), (3, 5), (5, 2), (7, 1), (11, 2), (13, 1))
     assert len(divisors(DEFAULT_FIELD - 1)) == 1512
@@ -65,30 +63,30 @@ def test_the_fields_of_practice_are_primes_with_many_divisors_below_them() -> No
 
 
 @given(st.integers(1, 5000) | st.integers(1, 2**32) | primes)
-def test_prime_factors_are_increasing_primes_that_multiply_to_the_number(n: int) -> None:
+def test_prime_factors_are_increasing_primes_that_multiply_to_the_number(n):
     factors = prime_factors(n)
     assert math.prod(prime**exponent for prime, exponent in factors) == n
     assert [prime for prime, _ in factors] == sorted({prime for prime, _ in factors})
     assert all(oracle.is_prime(prime) and exponent >= 1 for prime, exponent in factors)
 
 
-def test_divisors_are_all_of_them_in_order() -> None:
+def test_divisors_are_all_of_them_in_order():
     for n in range(1, 1000):
         assert divisors(n) == tuple(d for d in range(1, n + 1) if n % d == 0)
 
 
-def test_the_generator_is_the_smallest_one() -> None:
+def test_the_generator_is_the_smallest_one():
     for q in [n for n in range(5, 600) if oracle.is_prime(n)] + list(PRIMES):
         assert smallest_generator(q) == oracle.smallest_generator(q)
 
 
 @pytest.mark.parametrize(("q", "stored"), [(5, "<u2"), (SMALL_FIELD, "<u2"), (65537, "<u4"), (DEFAULT_FIELD, "<u4")])
-def test_symbols_below_two_to_the_sixteen_are_stored_in_two_bytes(q: int, stored: str) -> None:
+def test_symbols_below_two_to_the_sixteen_are_stored_in_two_bytes(q, stored):
     assert stored_type(q) == np.dtype(stored)
 
 
 @given(primes, st.data())
-def test_add_and_multiply_are_those_of_the_integers_modulo_q(q: int, data: st.DataObject) -> None:
+def test_add_and_multiply_are_those_of_the_integers_modulo_q(q, data):
     symbols = st.lists(st.sampled_from([0, 1, q - 1]) | st.integers(0, q - 1), min_size=6, max_size=6)
     a, b = data.draw(symbols), data.draw(symbols)
     both = np.array(a, dtype=np.uint32), np.array(b, dtype=np.uint32)
@@ -99,7 +97,7 @@ def test_add_and_multiply_are_those_of_the_integers_modulo_q(q: int, data: st.Da
 
 
 @given(primes, st.data())
-def test_signed_integers_come_back_from_the_field(q: int, data: st.DataObject) -> None:
+def test_signed_integers_come_back_from_the_field(q, data):
     half = (q - 1) // 2
     signed = data.draw(st.lists(st.sampled_from([-half, -1, 0, half]) | st.integers(-half, half), max_size=8))
     symbols = to_field(np.array(signed, dtype=np.int64), q)

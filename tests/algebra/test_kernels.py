@@ -1,7 +1,5 @@
 """The compiled kernels are exact for every q: held against Python's integers, at the extremes too."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np
@@ -50,7 +48,7 @@ def symbols(q: int) -> st.SearchStrategy[int]:
 
 
 @given(primes, st.data())
-def test_montgomery_products_sums_and_powers_are_those_of_the_field(q: int, data: st.DataObject) -> None:
+def test_montgomery_products_sums_and_powers_are_those_of_the_field(q, data):
     a, b, exponent = data.draw(symbols(q)), data.draw(symbols(q)), data.draw(st.integers(0, 2**32))
     modulus, inverse = map(np.uint64, montgomery_constants(q))
     assert (int(modulus), int(inverse) * q % 2**32) == (q, 1)
@@ -83,18 +81,18 @@ def check_combine(values: Values, points: int, users: int, groups: int, width: i
 
 @given(primes, kinds, small, small, small, small, st.integers(0, 6), st.integers(0, 999))
 def test_combine_is_a_row_of_the_matrix_times_a_group_of_the_answers(
-    q: int, kind: str, points: int, users: int, groups: int, width: int, blocks: int, seed: int
-) -> None:
+    q, kind, points, users, groups, width, blocks, seed
+):
     check_combine(Values(q, kind, seed), points, users, groups, width, blocks)
 
 
 @pytest.mark.parametrize("q", PRIMES)
-def test_a_long_sum_of_the_largest_products_does_not_overflow(q: int) -> None:
+def test_a_long_sum_of_the_largest_products_does_not_overflow(q):
     check_combine(Values(q, "largest", 0), 1, 3000, 1, 1, 1)
 
 
 @pytest.mark.parametrize("q", [5, 7, 97])
-def test_every_pair_of_symbols_is_multiplied_exactly(q: int) -> None:
+def test_every_pair_of_symbols_is_multiplied_exactly(q):
     matrix, y = np.arange(q, dtype=np.uint64).reshape(q, 1), np.arange(q, dtype=np.uint32).reshape(1, 1, q)
     product = combine(matrix, y, np.arange(q), np.zeros(q, dtype=np.int64), q)
     assert product.tolist() == [[a * b % q for b in range(q)] for a in range(q)]
@@ -104,9 +102,7 @@ def test_every_pair_of_symbols_is_multiplied_exactly(q: int) -> None:
 
 
 @given(primes, kinds, small, small, small, small, small, st.integers(0, 999))
-def test_encode_is_the_whole_matrix_product_of_blocks_and_noise(
-    q: int, kind: str, users: int, blocks: int, noises: int, rows: int, width: int, seed: int
-) -> None:
+def test_encode_is_the_whole_matrix_product_of_blocks_and_noise(q, kind, users, blocks, noises, rows, width, seed):
     values = Values(q, kind, seed)
     matrix = values.array(users, blocks + noises, dtype=np.uint64)
     noise = values.array(rows, noises, width)
@@ -126,7 +122,7 @@ def test_encode_is_the_whole_matrix_product_of_blocks_and_noise(
     assert shares.tolist() == expected
 
 
-def test_a_kernel_refuses_arrays_that_it_cannot_write_to() -> None:
+def test_a_kernel_refuses_arrays_that_it_cannot_write_to():
     values = Values(97, "mixed", 3)
     buffer = np.full((3, 6, 4), 1234, dtype=np.uint32)
     matrix, noise = values.array(3, 2, dtype=np.uint64), values.array(2, 1, 4)
@@ -144,7 +140,7 @@ def test_a_kernel_refuses_arrays_that_it_cannot_write_to() -> None:
 
 
 @given(primes, kinds, st.integers(0, 6), small, st.integers(0, 999))
-def test_eliminate_adds_x_f_minus_h(q: int, kind: str, rows: int, width: int, seed: int) -> None:
+def test_eliminate_adds_x_f_minus_h(q, kind, rows, width, seed):
     values = Values(q, kind, seed)
     f, h, x, total = (values.array(rows, width), values.array(rows, width), values.array(rows), values.array(width))
     expected = [
@@ -155,7 +151,7 @@ def test_eliminate_adds_x_f_minus_h(q: int, kind: str, rows: int, width: int, se
 
 
 @pytest.mark.parametrize("q", PRIMES)
-def test_eliminate_subtracts_the_largest_mask_from_nothing(q: int) -> None:
+def test_eliminate_subtracts_the_largest_mask_from_nothing(q):
     total, zero = np.zeros(1, dtype=np.uint32), np.zeros((1, 1), dtype=np.uint32)
     eliminate(zero, np.full((1, 1), q - 1, dtype=np.uint32), np.full(1, q - 1, dtype=np.uint32), q, total)
     assert total.tolist() == [1]
@@ -175,10 +171,10 @@ def check_inner_products(values: Values, rows: int, columns: int, width: int) ->
 
 @pytest.mark.parametrize("kind", ["mixed", "largest"])
 @pytest.mark.parametrize("q", PRIMES)
-def test_inner_products_of_long_rows_do_not_overflow(q: int, kind: str) -> None:
+def test_inner_products_of_long_rows_do_not_overflow(q, kind):
     check_inner_products(Values(q, kind, 6), 3, 2, 2000)
 
 
 @given(primes, kinds, small, small, small, st.integers(0, 999))
-def test_inner_products_of_any_shape(q: int, kind: str, rows: int, columns: int, width: int, seed: int) -> None:
+def test_inner_products_of_any_shape(q, kind, rows, columns, width, seed):
     check_inner_products(Values(q, kind, seed), rows, columns, width)

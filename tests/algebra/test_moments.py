@@ -1,7 +1,5 @@
 """Moments of sparse vectors, held against plain Python: shared, summed, and turned back into the vector."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np
@@ -61,9 +59,7 @@ def tables(draw: st.DrawFn) -> tuple[int, int, int, int, int, np.ndarray]:
 
 
 @given(tables(), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.data())
-def test_shares_are_the_moments_of_a_place_over_a_factor_and_noise(
-    table: tuple[int, int, int, int, int, np.ndarray], users: int, noises: int, points: int, data: st.DataObject
-) -> None:
+def test_shares_are_the_moments_of_a_place_over_a_factor_and_noise(table, users, noises, points, data):
     q, _, gamma, W, count, place = table
     factor = np.maximum(symbols(data.draw, q, count), 1)
     point = np.arange(count) % points
@@ -86,9 +82,7 @@ def test_shares_are_the_moments_of_a_place_over_a_factor_and_noise(
 
 
 @given(tables(), st.integers(1, 3), st.data())
-def test_answers_add_rows_that_are_moved_and_scaled_to_their_groups(
-    table: tuple[int, int, int, int, int, np.ndarray], groups: int, data: st.DataObject
-) -> None:
+def test_answers_add_rows_that_are_moved_and_scaled_to_their_groups(table, groups, data):
     q, _, gamma, W, count, shift = table
     W1 = data.draw(st.integers(1, W))
     g, scale = symbols(data.draw, q, count, W), symbols(data.draw, q, count)
@@ -128,7 +122,7 @@ def sparse_case(draw: st.DrawFn) -> tuple[int, int, int, int, list[Vector]]:
 
 @settings(max_examples=150)
 @given(sparse_case())
-def test_recover_finds_every_sparse_vector(case: tuple[int, int, int, int, list[Vector]]) -> None:
+def test_recover_finds_every_sparse_vector(case):
     q, n, t, W1, vectors = case
     gamma = of_order(n, q)
     given_ = np.array([oracle.moments_of(v, W1, gamma, q) for v in vectors], np.uint32).reshape(-1, W1)
@@ -147,7 +141,7 @@ def test_recover_finds_every_sparse_vector(case: tuple[int, int, int, int, list[
         (LARGEST, 22, 5), (2**31 - 1, 126, 63), (257, 256, 20),
     ],
 )  # fmt: skip
-def test_every_weight_from_zero_to_t_is_recovered_at_the_sizes_of_a_round(q: int, n: int, t: int) -> None:
+def test_every_weight_from_zero_to_t_is_recovered_at_the_sizes_of_a_round(q, n, t):
     rng, gamma, W1 = np.random.default_rng(n * t), of_order(n, q), min(2 * t, n)
     weights = range(min(t, n) + 1)
     vectors = np.zeros((len(weights), n), np.uint32)
@@ -160,7 +154,7 @@ def test_every_weight_from_zero_to_t_is_recovered_at_the_sizes_of_a_round(q: int
 
 
 @pytest.mark.parametrize("q", [97, DEFAULT_FIELD])
-def test_values_that_cancel_in_the_first_moments_are_found(q: int) -> None:
+def test_values_that_cancel_in_the_first_moments_are_found(q):
     n = 12
     gamma = of_order(n, q)
     powers = [pow(gamma, k, q) for k in range(3)]
@@ -175,7 +169,7 @@ def test_values_that_cancel_in_the_first_moments_are_found(q: int) -> None:
     ("q", "n", "t"),
     [(5, 4, 1), (5, 4, 2), (5, 2, 1), (5, 1, 1), (7, 6, 1), (7, 6, 2), (7, 3, 1), (7, 3, 2), (13, 12, 1)],
 )
-def test_each_tuple_of_moments_gives_its_only_sparse_vector_or_is_bad(q: int, n: int, t: int) -> None:
+def test_each_tuple_of_moments_gives_its_only_sparse_vector_or_is_bad(q, n, t):
     gamma, W1 = of_order(n, q), min(2 * t, n)
     refused = 0
     for given_ in product(range(q), repeat=W1):
@@ -191,9 +185,7 @@ def test_each_tuple_of_moments_gives_its_only_sparse_vector_or_is_bad(q: int, n:
 
 @settings(max_examples=150)
 @given(sparse_case(), st.data())
-def test_a_changed_moment_is_bad_or_has_a_sparse_vector_of_its_own(
-    case: tuple[int, int, int, int, list[Vector]], data: st.DataObject
-) -> None:
+def test_a_changed_moment_is_bad_or_has_a_sparse_vector_of_its_own(case, data):
     q, n, t, W1, vectors = case
     gamma = of_order(n, q)
     given_ = oracle.moments_of((vectors or [[0] * n])[0], W1, gamma, q)
@@ -208,7 +200,7 @@ def test_a_changed_moment_is_bad_or_has_a_sparse_vector_of_its_own(
 
 
 @pytest.mark.parametrize("q", [97, SMALL_FIELD, DEFAULT_FIELD, LARGEST])
-def test_a_locator_longer_than_half_the_moments_is_refused(q: int) -> None:
+def test_a_locator_longer_than_half_the_moments_is_refused(q):
     n = next(n for n in divisors(q - 1) if n > 10)
     gamma = of_order(n, q)
     for t in range(1, 5):
@@ -222,13 +214,13 @@ def test_a_locator_longer_than_half_the_moments_is_refused(q: int) -> None:
                 recover(rows(given_), t, n, gamma, q)
 
 
-def test_a_symbol_that_is_not_reduced_is_bad() -> None:
+def test_a_symbol_that_is_not_reduced_is_bad():
     assert recover(rows([1, 1]), 1, 48, of_order(48, 97), 97).value.tolist() == [1]
     with pytest.raises(BadData):
         recover(rows([1 + 97, 1]), 1, 48, of_order(48, 97), 97)
 
 
-def test_the_bad_rows_are_named_and_nothing_is_returned() -> None:
+def test_the_bad_rows_are_named_and_nothing_is_returned():
     given_, gamma = np.zeros((9, 4), np.uint32), of_order(10, DEFAULT_FIELD)
     given_[[2, 5], 3] = 1
     with pytest.raises(BadData, match=r"^no vector with at most 2 .* moments: 2 of 9 rows \(2, 5\)$"):
@@ -239,6 +231,6 @@ def test_the_bad_rows_are_named_and_nothing_is_returned() -> None:
 
 
 @pytest.mark.parametrize(("count", "t", "n"), [(3, 2, 8), (5, 2, 8), (16, 8, 8), (0, 1, 8), (10, 5, 8)])
-def test_moments_that_determine_nothing_are_no_question(count: int, t: int, n: int) -> None:
+def test_moments_that_determine_nothing_are_refused(count, t, n):
     with pytest.raises(ValueError, match="do not determine"):
         recover(np.zeros((1, count), np.uint32), t, n, of_order(n, 97), 97)

@@ -1,7 +1,5 @@
 """Uniform values from bytes: exact rejection sampling, uniform permutations, replayable streams."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import os
@@ -56,11 +54,8 @@ def drawn(source: Randomness, bound: int, count: int) -> list[int]:
     return source.integers(bound, np.empty(count, dtype=np.uint32)).tolist()
 
 
-# Integers below a bound
-
-
 @pytest.mark.parametrize("bound", [3, 5, 7, 97, 101, 65537, 2**31 - 1, 3 * 2**30, 4294967279, DEFAULT_FIELD])
-def test_words_from_the_last_multiple_of_the_bound_on_are_drawn_again(bound: int) -> None:
+def test_words_from_the_last_multiple_of_the_bound_on_are_drawn_again(bound):
     limit = 2**32 // bound * bound
     source = Words([limit, limit - 1, 0, 2**32 - 1, limit - bound, *[limit, 2**32 - 1], *[limit, 1], 2, 77])
     assert drawn(source, bound, 5) == [2, bound - 1, 0, 1, 0]
@@ -68,7 +63,7 @@ def test_words_from_the_last_multiple_of_the_bound_on_are_drawn_again(bound: int
 
 
 @pytest.mark.parametrize("bound", [1, 2, 4, 2**16, 2**31, 2**32])
-def test_a_bound_that_divides_the_range_rejects_nothing(bound: int) -> None:
+def test_a_bound_that_divides_the_range_rejects_nothing(bound):
     words = [0, 1, 2**31 - 1, 2**31, 2**32 - 1]
     source = Words(words)
     assert drawn(source, bound, 5) == [word % bound for word in words]
@@ -76,7 +71,7 @@ def test_a_bound_that_divides_the_range_rejects_nothing(bound: int) -> None:
 
 
 @given(st.integers(1, 2**32), st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=20))
-def test_accepted_words_are_reduced_and_every_residue_has_as_many_of_them(bound: int, words: list[int]) -> None:
+def test_accepted_words_are_reduced_and_every_residue_has_as_many_of_them(bound, words):
     limit = 2**32 // bound * bound
     accepted = [word for word in words if word < limit]
     first, again = words, [0] * 20
@@ -86,30 +81,27 @@ def test_accepted_words_are_reduced_and_every_residue_has_as_many_of_them(bound:
     assert limit % bound == 0
 
 
-def test_an_array_of_any_shape_is_filled_in_order() -> None:
+def test_an_array_of_any_shape_is_filled_in_order():
     out = np.zeros((2, 3, 2), dtype=np.uint32)
     assert Words(list(range(12))).integers(97, out) is out
     assert out.reshape(-1).tolist() == list(range(12))
 
 
 @pytest.mark.parametrize("bound", [5, 97, 2**31 - 1, DEFAULT_FIELD])
-def test_modulo_bias_is_found_exactly(bound: int) -> None:
+def test_modulo_bias_is_found_exactly(bound):
     """The words that a biased source keeps do not make whole rounds through the residues."""
     limit = 2**32 // bound * bound
     surplus = 2**32 - limit
     assert surplus % bound != 0
     kept = Words([2**32 - 1])
     biased = np.empty(1, dtype=np.uint32)
-    ModuloBiased.integers(kept, bound, biased)  # type: ignore[arg-type]
+    ModuloBiased.integers(kept, bound, biased)
     assert biased.tolist() == [(2**32 - 1) % bound], "the sabotaged source keeps the surplus word"
     assert drawn(Words([2**32 - 1, 3]), bound, 1) == [3], "the sound one draws again"
 
 
-# Permutations
-
-
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
-def test_every_order_of_the_keys_gives_a_permutation_of_its_own(n: int) -> None:
+def test_every_order_of_the_keys_gives_a_permutation_of_its_own(n):
     """All orders of distinct keys are equally likely, so the permutations are as well."""
     keys = [0, 7, 2**32, 2**63, 2**64 - 1][:n]
     found = Counter(tuple(Words(list(order), 8).permutation(n).tolist()) for order in permutations(keys))
@@ -118,20 +110,20 @@ def test_every_order_of_the_keys_gives_a_permutation_of_its_own(n: int) -> None:
 
 
 @pytest.mark.parametrize("tied", [[5, 5, 1], [1, 5, 5], [5, 1, 5], [2**64 - 1] * 3, [0, 0, 0]])
-def test_equal_keys_are_all_drawn_again(tied: list[int]) -> None:
+def test_equal_keys_are_all_drawn_again(tied):
     source = Words([*tied, *tied[::-1], 30, 10, 20], 8)
     assert source.permutation(3).tolist() == [1, 2, 0]
     assert not source.bytes
 
 
-def test_keys_that_differ_in_the_last_bit_are_not_equal() -> None:
+def test_keys_that_differ_in_the_last_bit_are_not_equal():
     assert Words([2**63 + 1, 2**63, 2**63 + 2], 8).permutation(3).tolist() == [1, 0, 2]
 
 
-def test_with_redrawing_all_small_keys_give_each_permutation_as_often() -> None:
+def test_with_redrawing_all_small_keys_give_each_permutation_as_often():
     """All 27 triples of keys below 3; a triple with ties is drawn again and does not count."""
-    counts: Counter[tuple[int, ...]] = Counter()
-    biased: Counter[tuple[int, ...]] = Counter()
+    counts = Counter()
+    biased = Counter()
     marker = [9, 8, 7]
     for keys in product(range(3), repeat=3):
         source = Words([*keys, *marker], 8)
@@ -144,15 +136,12 @@ def test_with_redrawing_all_small_keys_give_each_permutation_as_often() -> None:
     assert len(set(biased.values())) > 1, "keeping ties would not be uniform"
 
 
-def test_a_long_permutation_has_every_element_once() -> None:
+def test_a_long_permutation_has_every_element_once():
     order = CipherRandomness(KEY).permutation(50_000)
     assert order.dtype == np.uint32
     assert np.array_equal(np.sort(order), np.arange(50_000))
     fixed = np.count_nonzero(order == np.arange(50_000))
     assert fixed < 12, "one fixed point is expected"
-
-
-# The cipher stream
 
 
 def stream(source: Randomness, *sizes: int) -> bytes:
@@ -162,37 +151,37 @@ def stream(source: Randomness, *sizes: int) -> bytes:
     return b"".join(part.tobytes() for part in parts)
 
 
-def test_the_key_stream_of_the_zero_key_is_the_published_one() -> None:
+def test_the_key_stream_of_the_zero_key_is_the_published_one():
     """AES-256 of the blocks 0, 1 and 2 under the zero key: H, E(Y0) and C of NIST's GCM test cases 13, 14."""
     published = "dc95c078a2408989ad48a21492842087530f8afbc74536b9a963b4f1c4cb738bcea7403d4d606b6e074ec5d3baf39d18"
     assert stream(CipherRandomness(bytes(32)), 48).hex() == published
 
 
 @pytest.mark.parametrize("key", [KEY, bytes(32), b"\xff" * 32, hashlib.sha256(b"some key").digest()])
-def test_the_stream_is_the_cipher_of_the_counters(key: bytes) -> None:
+def test_the_stream_is_the_cipher_of_the_counters(key):
     block_cipher = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
     blocks = b"".join(block_cipher.update(i.to_bytes(16, "big")) for i in range(300))
     assert stream(CipherRandomness(key), len(blocks)) == blocks
 
 
 @given(st.lists(st.integers(0, 70), max_size=12))
-def test_the_stream_does_not_depend_on_how_it_is_read(sizes: list[int]) -> None:
+def test_the_stream_does_not_depend_on_how_it_is_read(sizes):
     whole = stream(CipherRandomness(KEY), sum(sizes))
     assert stream(CipherRandomness(KEY), *sizes) == whole
 
 
-def test_what_was_in_the_array_before_does_not_show() -> None:
+def test_what_was_in_the_array_before_does_not_show():
     out = np.full(100, 0xAB, dtype=np.uint8)
     CipherRandomness(KEY).fill(out)
     assert out.tobytes() == stream(CipherRandomness(KEY), 100)
 
 
-def test_a_child_has_the_key_that_hmac_derives() -> None:
+def test_a_child_has_the_key_that_hmac_derives():
     derived = hmac.new(KEY, b"noise 40", hashlib.sha256).digest()
     assert stream(CipherRandomness(KEY).child("noise 40"), 64) == stream(CipherRandomness(derived), 64)
 
 
-def test_children_are_reproducible_independent_and_leave_the_parent_alone() -> None:
+def test_children_are_reproducible_independent_and_leave_the_parent_alone():
     parent, untouched = CipherRandomness(KEY), CipherRandomness(KEY)
     labels = ["place", "mask", "noise 0", "noise 1", "noise 10", ""]
     streams = {}
@@ -200,7 +189,7 @@ def test_children_are_reproducible_independent_and_leave_the_parent_alone() -> N
         child = parent.child(label)
         streams[label] = stream(child, 64)
         stream(parent, 5)
-        assert stream(parent.child(label), 64) == streams[label], "the place in the parent's stream is no matter"
+        assert stream(parent.child(label), 64) == streams[label], "the position in the parent's stream does not matter"
         assert stream(child.child(label), 64) != streams[label]
     everything = [stream(CipherRandomness(KEY), 64), *streams.values()]
     blocks = [part[i : i + 16] for part in everything for i in range(0, 64, 16)]
@@ -210,12 +199,12 @@ def test_children_are_reproducible_independent_and_leave_the_parent_alone() -> N
 
 
 @pytest.mark.parametrize("size", [0, 16, 31, 33])
-def test_a_key_of_another_length_is_refused(size: int) -> None:
+def test_a_key_of_another_length_is_refused(size):
     with pytest.raises(ValueError, match="32 bytes"):
         CipherRandomness(bytes(size))
 
 
-def test_keys() -> None:
+def test_keys():
     assert len(fresh_key()) == KEY_BYTES
     assert fresh_key() != fresh_key()
     assert seeded_key(1, "user 1") == seeded_key(1, "user 1")
@@ -224,14 +213,11 @@ def test_keys() -> None:
     assert {len(key) for key in keys} == {KEY_BYTES}
 
 
-# The operating system
-
-
 @pytest.mark.parametrize("size", [0, 1, 5, 2**20 - 1, 2**20, 2**20 + 1, 3 * 2**20 + 7])
-def test_every_byte_comes_from_the_operating_system_once(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_byte_comes_from_the_operating_system_once(size, monkeypatch):
     given_out = []
 
-    def urandom(count: int) -> bytes:
+    def urandom(count):
         part = hashlib.shake_128(len(given_out).to_bytes(4, "big")).digest(count)
         given_out.append(part)
         return part
@@ -243,6 +229,6 @@ def test_every_byte_comes_from_the_operating_system_once(size: int, monkeypatch:
     assert len(out) == size
 
 
-def test_children_of_the_system_source_do_not_repeat() -> None:
+def test_children_of_the_system_source_do_not_repeat():
     source = SystemRandomness()
     assert stream(source.child("mask"), 32) != stream(source.child("mask"), 32)

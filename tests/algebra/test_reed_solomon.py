@@ -1,7 +1,5 @@
 """Wrong answers are found, named and survived, up to the limit of the code and not beyond."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -30,7 +28,7 @@ def cases(draw):
 
 
 @given(cases())
-def test_codewords_agree_and_nobody_is_wrong(case):
+def test_codewords_agree_and_no_position_is_wrong(case):
     q, _, dimension, rng, alpha, columns = case
     words = codewords(rng, alpha, dimension, columns, q)
     assert agree(alpha, words, dimension, q)
@@ -82,7 +80,7 @@ def test_users_that_are_wrong_in_different_columns_count_together(q):
         assert wrong_positions(alpha, words, 4, q) == named
 
 
-def test_a_hundred_users_are_no_trouble():
+def test_fifteen_wrong_of_a_hundred_users_are_named():
     rng = np.random.default_rng(6)
     q, alpha = 2**32 - 5, list(range(70, 170))
     words = codewords(rng, alpha, 70, 2, q)

@@ -1,28 +1,21 @@
 """Rounds at every stage, played once and copied, and what a refusal must be like."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
-from rounds import RECIPES, Recipe, Result, Round, Stages, assert_one_error, call, contents, leftovers
+from rounds import RECIPES, Round, Stages, assert_one_error, call, contents, leftovers
 
-RoundAt = Callable[..., Round]
-Refuses = Callable[..., Result]
 # more than (5+1)/2 users confirm
 CONFIRMING = {"sealed": True, "confirm": True, "survivors": 4, "masking": (1, 2, 3, 4, 5), "answering": (1, 2, 3, 4)}
 both = pytest.mark.parametrize("construction", ["permutation", "moments"])
 
 
 @pytest.fixture(scope="session")
-def stages(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Recipe], Stages]:
+def stages(tmp_path_factory):
     """The stages of a round with this recipe; another name gives another session."""
-    made: dict[Recipe, Stages] = {}
+    made = {}
 
-    def get(recipe: Recipe) -> Stages:
+    def get(recipe):
         if recipe not in made:
             made[recipe] = Stages(recipe, tmp_path_factory.mktemp(recipe.name))
         return made[recipe]
@@ -31,26 +24,26 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Recipe], Stage
 
 
 @pytest.fixture
-def construction() -> str:
+def construction():
     """The paper's, unless a test is for both."""
     return "permutation"
 
 
 @pytest.fixture
-def round_at(stages: Callable[[Recipe], Stages], construction: str, tmp_path: Path) -> RoundAt:
+def round_at(stages, construction, tmp_path):
     """round_at("masked"): a copy of a round up to that stage. Changes to the recipe come by name."""
 
-    def at(stage: str, folder: str = "round", **changes: Any) -> Round:
+    def at(stage, folder="round", **changes):
         return stages(replace(RECIPES[construction], **changes)).copy(stage, tmp_path / folder)
 
     return at
 
 
 @pytest.fixture
-def new_round(construction: str, tmp_path: Path) -> RoundAt:
+def new_round(construction, tmp_path):
     """new_round(spare=1): a round that is not even started."""
 
-    def make(folder: str = "round", **changes: Any) -> Round:
+    def make(folder="round", **changes):
         recipe = replace(RECIPES[construction], **changes)
         return Round(recipe, tmp_path / folder, tmp_path / f"{folder}-inputs").prepare()
 
@@ -58,10 +51,10 @@ def new_round(construction: str, tmp_path: Path) -> RoundAt:
 
 
 @pytest.fixture
-def refuses(tmp_path: Path) -> Refuses:
+def refuses(tmp_path):
     """refuses(65, "decode", folder): that exit code, one clear error, and nothing changed anywhere."""
 
-    def check(code: int, *args: object) -> Result:
+    def check(code, *args):
         before = contents(tmp_path)
         result = call(*args)
         assert result.code == code, result

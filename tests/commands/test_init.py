@@ -1,13 +1,9 @@
 """What `init` warns about, and a session that asks for more than a machine has."""
 
-from __future__ import annotations
-
 import resource
 import subprocess
 import sys
-from pathlib import Path
 
-import pytest
 from rounds import must
 
 from topk_secagg.steps import costs
@@ -15,15 +11,13 @@ from topk_secagg.steps import costs
 _LIMIT = 3 << 30  # bytes of address space
 
 
-def test_one_honest_user_that_may_stand_alone_is_warned_about(tmp_path: Path) -> None:
+def test_init_warns_if_one_honest_user_may_be_alone(tmp_path):
     options = ["--users", "4", "--colluders", "1", "--top-k", "2", "--length", "6", "--survivors"]
     assert "U = T + 1" in must("init", tmp_path / "a", *options, "2").err
     assert "U = T + 1" not in must("init", tmp_path / "b", *options, "3").err
 
 
-def test_a_session_that_asks_for_more_memory_than_there_is_is_an_error_and_not_a_bug(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_that_asks_for_more_memory_than_there_is_is_an_error_and_not_a_bug(tmp_path, monkeypatch):
     monkeypatch.setattr(costs, "free_bytes", lambda _: 1 << 80)
     options = ["--users", "3", "--survivors", "2", "--colluders", "1", "--top-k", "2", "--length", str(10**9)]
     must("init", tmp_path / "round", *options, "--construction", "permutation")

@@ -1,7 +1,5 @@
 """What `freeze` and `decode` leave out, and say so: files that are damaged, stale, foreign or impossible."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable
@@ -9,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rounds import Round, attributes, datasets, document, edit, flip, must, placed, rewrite
+from rounds import attributes, datasets, document, edit, flip, must, placed, rewrite
 
 from topk_secagg.protocol import wire
 
-from .conftest import Refuses, RoundAt, both
+from .conftest import both
 
 ALL = (1, 2, 3, 4, 5)
 ORDER = 30  # n of the round with moments: 5 buckets of 30 places
@@ -49,9 +47,7 @@ IMPOSSIBLE = {
 
 
 @pytest.mark.parametrize(("construction", "what"), IMPOSSIBLE)
-def test_an_x_that_no_user_can_send_is_neither_frozen_nor_answered(
-    round_at: RoundAt, refuses: Refuses, construction: str, what: str
-) -> None:
+def test_an_impossible_x_is_neither_frozen_nor_answered(round_at, refuses, construction, what):
     r = round_at("masked")
     path = r.folder / "masked/user-02.h5"
     IMPOSSIBLE[construction, what](path)
@@ -67,23 +63,16 @@ def test_an_x_that_no_user_can_send_is_neither_frozen_nor_answered(
 
 @both
 class TestFreeze:
-    def spoiled(self, round_at: RoundAt) -> dict[str, Callable[[Path], object]]:
+    def spoiled(self, round_at) -> dict[str, Callable[[Path], object]]:
         other = round_at("masked", "other", name="other").folder
-
-        def from_another_session(path: Path) -> None:
-            shutil.copy(other / "masked" / path.name, path)
-
-        def of_another_user(path: Path) -> None:
-            shutil.copy(path.with_name("user-01.h5"), path)
-
         return {
             "it is damaged, or not a file": lambda path: path.write_bytes(b"rubbish"),
             "does not match its digest": lambda path: flip(path, placed(path)["value"][0]),
-            "it belongs to another session": from_another_session,
-            "its user is 1, not 4": of_another_user,
+            "it belongs to another session": lambda path: shutil.copy(other / "masked" / path.name, path),
+            "its user is 1, not 4": lambda path: shutil.copy(path.with_name("user-01.h5"), path),
         }
 
-    def test_spoiled_x_are_left_out_and_named(self, round_at: RoundAt, refuses: Refuses) -> None:
+    def test_spoiled_x_are_left_out_and_named(self, round_at, refuses):
         r = round_at("masked")
         path = r.folder / "masked/user-04.h5"
         whole = path.read_bytes()
@@ -103,16 +92,16 @@ class TestFreeze:
             must(*copy.decode())
             copy.check_sum(survivors=(1, 2, 3))
 
-    def test_too_few_sound_x_freeze_nothing(self, round_at: RoundAt, refuses: Refuses) -> None:
+    def test_with_too_few_valid_x_nothing_is_frozen(self, round_at, refuses):
         r = round_at("masked")
         for n in (1, 2):
             (r.folder / f"masked/user-{n:02}.h5").write_bytes(b"")
         assert "2 users have masked soundly, and 3 must survive" in refuses(69, *r.freeze()).err
         refuses(69, *r.freeze("--only", "3,4"))
         assert "user-05" in refuses(66, *r.freeze("--only", "3-5")).err
-        refuses(69, *round_at("offline", "nobody").freeze())
+        refuses(69, *round_at("offline", "shared").freeze())
 
-    def test_a_user_whose_share_too_few_hold_is_left_out(self, round_at: RoundAt, refuses: Refuses) -> None:
+    def test_a_user_whose_share_too_few_hold_is_left_out(self, round_at, refuses):
         r = round_at("offline", masking=ALL, answering=(1, 2, 3, 5))
         kept = {n: r.folder / f"shares/user-{n:02}/from-04.h5" for n in (1, 2, 3)}
         contents = {n: path.read_bytes() for n, path in kept.items()}
@@ -130,7 +119,7 @@ class TestFreeze:
         assert (said["survivors"], said["left_out"]) == ([1, 2, 3, 5], {"4": "too few users hold its share"})
         r.play(after="frozen").check_sum(survivors=(1, 2, 3, 5))
 
-    def test_a_user_is_kept_while_enough_hold_its_share(self, round_at: RoundAt) -> None:
+    def test_a_user_is_kept_while_enough_hold_its_share(self, round_at):
         r = round_at("offline", masking=ALL, answering=(2, 3, 4))
         for n in (1, 5):
             (r.folder / f"shares/user-{n:02}/from-04.h5").unlink()
@@ -140,51 +129,52 @@ class TestFreeze:
         r.play(after="frozen").check_sum()
 
 
-def a_sparse_file(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:64])
-    os.truncate(path, 2 << 40)
+def attribute(**values: object) -> Callable[[Path], None]:
+    """Change attributes of a file, whose digest then fits."""
+    return lambda path: rewrite(path, lambda found, _: found.update(values))
 
 
-def for_other_survivors(path: Path) -> None:
-    rewrite(path, lambda found, _: found.update(survivors="0" * 64))
+def instead(make: Callable[[Path], object]) -> Callable[[Path], object]:
+    """Put something else in the place of a file."""
+    return lambda path: (path.unlink(), make(path))
 
 
-def with_other_blocks(path: Path) -> None:
-    rewrite(path, lambda found, _: found.update(blocks=1))
-
-
-JUNK = {
+JUNK: dict[str, tuple[Callable[[Path], object], str]] = {
     "rubbish": (lambda path: path.write_bytes(b"rubbish"), "it is damaged"),
     "empty": (lambda path: path.write_bytes(b""), "it is damaged"),
+    "half": (lambda path: path.write_bytes(path.read_bytes()[:700]), "it is damaged"),
     "a bit": (lambda path: flip(path, placed(path)["y"][0]), "does not match its digest"),
     "a symbol": (change("y", -1, Q), "not below the field's size"),
-    "another set": (for_other_survivors, "another survivor set"),
-    "another D": (with_other_blocks, "packs 1 blocks"),
+    "another set": (attribute(survivors="0" * 64), "another survivor set"),
+    "another D": (attribute(blocks=1), "packs 1 blocks"),
     "another user's": (lambda path: shutil.copy(path.with_name("user-01.h5"), path), "its user is 1, not 3"),
-    "two terabytes": (a_sparse_file, "it is damaged"),
-    "a folder": (lambda path: (path.unlink(), path.mkdir()), "is not a file"),
+    "an X": (lambda path: shutil.copy(path.parents[1] / "masked" / path.name, path), "it is of kind 'masked'"),
+    "two terabytes": (lambda path: os.truncate(path, 2 << 40), "it is damaged"),
+    "a folder": (instead(Path.mkdir), "is not a file"),
+    "a pipe": (instead(os.mkfifo), "is not a file"),
+    "endless zeros": (instead(lambda path: path.symlink_to("/dev/zero")), "is not a file"),
 }
 
 
 @both
 class TestDecode:
     @pytest.mark.parametrize("what", JUNK)
-    def test_an_answer_that_is_none_counts_as_missing(self, round_at: RoundAt, refuses: Refuses, what: str) -> None:
+    def test_an_unusable_answer_counts_as_missing(self, round_at, refuses, what):
         r = round_at("answered", answering=(1, 2, 3, 4))
         spoil, why = JUNK[what]
         spoil(r.folder / "elimination/user-03.h5")
-        sparse = what == "two terabytes"  # too large for a look at all files before and after
-        if not sparse:
+        readable = what != "two terabytes"  # all files are compared before and after
+        if readable:
             assert why in refuses(65, *r.decode("--strict")).err
         said = must(*r.decode("--json"))
         assert why in said.json["left_out"]["3"]
         assert f"the answer of user 3 is left out: {said.json['left_out']['3']}" in said.err
         r.check_sum(answering=(1, 2, 4))
         (r.folder / "elimination/user-01.h5").unlink()
-        if not sparse:
+        if readable:
             assert "2 sound answers, and 3 are needed (missing: 1, 3)" in refuses(69, *r.decode()).err
 
-    def test_wrong_answers_are_corrected_and_named_or_refused(self, round_at: RoundAt, refuses: Refuses) -> None:
+    def test_wrong_answers_are_corrected_and_named_or_refused(self, round_at, refuses):
         """The files are sound; with two answers to spare one wrong one is found."""
         r = round_at("answered", masking=ALL, answering=ALL)
         change("y", 0, 5)(r.folder / "elimination/user-02.h5")
@@ -196,28 +186,23 @@ class TestDecode:
         (r.folder / "elimination/user-05.h5").unlink()
         assert "cannot identify which" in refuses(65, *r.decode()).err
 
-    def test_a_sum_that_clipped_gradients_cannot_make_is_flagged(self, round_at: RoundAt, construction: str) -> None:
+    def test_a_sum_that_clipped_gradients_cannot_make_is_flagged(self, round_at, construction):
         r = round_at("masked", masking=(1, 2, 3))
         cheat = (Q - 1) // 2 - 10**7
         rho = int(datasets(r.folder / "secrets/user-02.h5")["mask"][0]) if construction == "moments" else 1
         value = int(datasets(r.folder / "masked/user-02.h5")["value"][0])
         change("value", 0, (value + cheat * rho) % Q)(r.folder / "masked/user-02.h5")
         must(*r.freeze())
-        answer(r, 1, 3)
+        must("eliminate", r.folder, "--user", "1,3")
         edit(r.folder / "secrets/user-02.ledger.json", lambda content: content.update(
             masked=attributes(r.folder / "masked/user-02.h5")["sha256"]))  # fmt: skip
-        answer(r, 2)
+        must(*r.eliminate(2))
         said = must(*r.decode("--json"))
         assert said.json["beyond_clip"] == 1
         assert "1 coordinates are larger than the survivors' clipped gradients can make them" in said.err
 
 
-def answer(r: Round, *users: int) -> None:
-    for n in users:
-        must(*r.eliminate(n))
-
-
-def test_an_answer_that_its_user_did_not_sign_counts_as_missing(round_at: RoundAt, refuses: Refuses) -> None:
+def test_an_answer_that_its_user_did_not_sign_counts_as_missing(round_at, refuses):
     r = round_at("answered", sealed=True, answering=(1, 2, 3, 4))
     change("y", 0, 5)(r.folder / "elimination/user-03.h5")
     assert "did not sign" in refuses(65, *r.decode("--strict")).err
@@ -225,7 +210,7 @@ def test_an_answer_that_its_user_did_not_sign_counts_as_missing(round_at: RoundA
     r.check_sum(answering=(1, 2, 4))
 
 
-def test_nothing_was_wrong_in_an_honest_round(round_at: RoundAt) -> None:
+def test_an_honest_round_has_no_warnings(round_at):
     """The twin of the tests above."""
     said = must(*round_at("answered").decode("--json"))
     assert (said.json["left_out"], said.json["beyond_clip"], said.json["corrected"], said.err) == ({}, 0, [], "")

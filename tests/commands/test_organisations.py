@@ -1,8 +1,6 @@
 """Four organisations in four folders with keys of their own, each with the script that the documents recommend, and a
 store in the middle that has public files and sealed shares only."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -62,7 +60,7 @@ class Organisations:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Organisations, dict[int, str]]:
+def finished(tmp_path_factory):
     """A round of four: the third is late, and the others wait for it; the fourth never appears."""
     four = Organisations(tmp_path_factory.mktemp("organisations"))
     running = {user: four.start(user) for user in (1, 2)}
@@ -75,7 +73,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Organisations, d
     return four, said
 
 
-def test_everybody_gets_the_sum_without_the_dead_one(finished: tuple[Organisations, dict[int, str]]) -> None:
+def test_all_get_the_sum_without_the_absent_one(finished):
     four, said = finished
     for user in (1, 2, 3):
         four.machine(user).check_sum(survivors=(1, 2, 3))
@@ -84,7 +82,7 @@ def test_everybody_gets_the_sum_without_the_dead_one(finished: tuple[Organisatio
     assert "freeze waits for X of user" in said[1]
 
 
-def test_each_has_its_own_files_and_those_for_it_only(finished: tuple[Organisations, dict[int, str]]) -> None:
+def test_each_has_its_own_files_and_those_for_it_only(finished):
     four, _ = finished
     for user in (1, 2, 3):
         names = set(contents(four.machine(user).folder))
@@ -95,9 +93,7 @@ def test_each_has_its_own_files_and_those_for_it_only(finished: tuple[Organisati
         assert made <= {f"shares/user-{m:02}/from-{user:02}.h5.age" for m in (1, 2, 3, 4)}
 
 
-def test_the_store_has_public_files_and_sealed_shares_only_and_can_decode(
-    finished: tuple[Organisations, dict[int, str]], tmp_path: Path
-) -> None:
+def test_the_store_has_public_files_and_sealed_shares_only_and_can_decode(finished, tmp_path):
     """The server of centralised learning: it stores, and decodes without the shares."""
     four, _ = finished
     names = set(contents(four.store))
@@ -118,14 +114,14 @@ def test_the_store_has_public_files_and_sealed_shares_only_and_can_decode(
     assert call("audit", server.folder).code == 0
 
 
-def test_who_comes_after_the_freeze_has_nothing_to_do(finished: tuple[Organisations, dict[int, str]]) -> None:
+def test_an_organisation_after_the_freeze_has_nothing_to_do(finished):
     process = finished[0].start(4)
     assert process.communicate(timeout=100)[1] == "organisation 4: nothing is left to do\n"
     assert process.returncode == 0
     assert not list(finished[0].machine(4).folder.glob("secrets/*"))
 
 
-def test_who_waits_in_vain_gives_up_and_names_what_is_missing(tmp_path: Path) -> None:
+def test_after_its_time_limit_it_gives_up_and_names_what_is_missing(tmp_path):
     four = Organisations(tmp_path)
     process = four.start(1, LIMIT="0")
     said = process.communicate(timeout=100)[1]
@@ -133,7 +129,7 @@ def test_who_waits_in_vain_gives_up_and_names_what_is_missing(tmp_path: Path) ->
     assert "gave up: mask still waits for shares of user 2, 3, 4 for user 1" in said
 
 
-def test_a_session_with_other_keys_is_refused(tmp_path: Path) -> None:
+def test_a_session_with_other_keys_is_refused(tmp_path):
     four = Organisations(tmp_path)
     lines = four.round.recipients.read_text().splitlines()
     other = must("keygen", "--user", 2, "--output", tmp_path / "other.identity").out
@@ -144,7 +140,7 @@ def test_a_session_with_other_keys_is_refused(tmp_path: Path) -> None:
     assert "other keys for user 2" in said
 
 
-def test_the_script_says_how_it_is_called() -> None:
+def test_the_script_says_how_it_is_called():
     end = subprocess.run([WORKFLOWS / "organisation.sh"], capture_output=True, text=True, check=False)
     assert end.returncode == 2
     assert "organisation.sh ROUND NUMBER IDENTITY GRADIENT SYNC OUTPUT" in end.stderr

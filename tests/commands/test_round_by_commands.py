@@ -1,7 +1,5 @@
 """A round by single commands, in order, and by `run`: what each leaves on disk, and that the sum is exact."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import stat
@@ -10,9 +8,9 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from rounds import EXAMPLE, RECIPES, STAGES, Stages, attributes, contents, datasets, document, leftovers, must, words
+from rounds import EXAMPLE, RECIPES, STAGES, attributes, contents, datasets, document, leftovers, must, words
 
-from .conftest import Refuses, RoundAt, both
+from .conftest import both
 
 COMMON = {"format", "kind", "version", "session", "user", "insecure", "sha256"}
 OWN = {
@@ -30,27 +28,26 @@ EVERYBODY, MASKING, ANSWERING = range(1, 6), range(1, 5), range(1, 4)
 
 
 @pytest.fixture
-def played(stages: object, construction: str) -> Stages:
-    return stages(RECIPES[construction])  # type: ignore[operator, no-any-return]
+def played(stages, construction):
+    return stages(RECIPES[construction])
 
 
 @pytest.fixture
-def done(played: Stages) -> Path:
+def done(played):
     """The folder of a finished round, not to be written to."""
     return played.folder / "decoded"
 
 
 def files(folder: Path, kind: str) -> dict[tuple[int, int], Path]:
     """The files of a kind by user (and sender)."""
-    if kind == "secret":
-        return {(n, 0): folder / f"secrets/user-{n:02}.h5" for n in EVERYBODY}
     if kind == "share":
         return {(n, m): folder / f"shares/user-{n:02}/from-{m:02}.h5" for n in EVERYBODY for m in EVERYBODY}
-    if kind == "masked":
-        return {(n, 0): folder / f"masked/user-{n:02}.h5" for n in MASKING}
-    if kind == "elimination":
-        return {(n, 0): folder / f"elimination/user-{n:02}.h5" for n in ANSWERING}
-    return {(0, 0): folder / "aggregate.h5"}
+    if kind == "aggregate":
+        return {(0, 0): folder / "aggregate.h5"}
+    place, users = {
+        "secret": ("secrets", EVERYBODY), "masked": ("masked", MASKING), "elimination": ("elimination", ANSWERING)
+    }[kind]  # fmt: skip
+    return {(n, 0): folder / f"{place}/user-{n:02}.h5" for n in users}
 
 
 def expected_names() -> dict[str, set[str]]:
@@ -68,8 +65,8 @@ def expected_names() -> dict[str, set[str]]:
 
 @both
 class TestFiles:
-    def test_each_step_adds_exactly_its_files_and_changes_no_earlier_one_but_the_ledger(self, played: Stages) -> None:
-        there: set[str] = set()
+    def test_each_step_adds_exactly_its_files_and_changes_no_earlier_one_but_the_ledger(self, played):
+        there = set()
         for stage in STAGES:
             there |= expected_names()[stage]
             assert set(contents(played.folder / stage)) == there, stage
@@ -79,15 +76,13 @@ class TestFiles:
             for name, before in contents(played.folder / earlier).items():
                 assert name.endswith("ledger.json") or after[name] == before, name
 
-    def test_secrets_ledgers_and_shares_are_for_their_owner_alone(self, done: Path) -> None:
+    def test_only_the_owner_can_read_secrets_ledgers_and_shares(self, done):
         for name, (_, mode) in contents(done).items():
             assert mode == (0o600 if name.startswith(("secrets/", "shares/")) else 0o644), name
         for folder in (done / "secrets", *done.glob("shares/user-*")):
             assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
-    def test_session_json_has_the_documented_keys_and_its_digest_names_the_session(
-        self, done: Path, construction: str
-    ) -> None:
+    def test_session_json_has_the_documented_keys_and_its_digest_names_the_session(self, done, construction):
         session, r = document(done / "session.json"), RECIPES[construction]
         assert list(session)[:3] == ["format", "kind", "version"]
         assert (session["format"], session["kind"], session["version"]) == ("topk-secagg", "session", 1)
@@ -106,7 +101,7 @@ class TestFiles:
             assert attributes(path)["session"] == name
 
     @pytest.mark.parametrize("kind", OWN)
-    def test_each_file_says_whose_it_is_and_has_the_documented_digest(self, done: Path, kind: str) -> None:
+    def test_each_file_names_its_user_and_has_the_documented_digest(self, done, kind):
         for (user, sender), path in files(done, kind).items():
             found = attributes(path)
             assert set(found) == COMMON | OWN[kind]
@@ -121,7 +116,7 @@ class TestFiles:
                     digest.update(f"dataset {name} {array.dtype.str} {shape}\n".encode() + array.tobytes())
             assert digest.hexdigest() == found["sha256"]
 
-    def test_survivors_answers_and_ledgers_name_what_they_stand_for(self, done: Path) -> None:
+    def test_survivors_answers_and_ledgers_name_the_digests_they_refer_to(self, done):
         rows = document(done / "survivors.json")["survivors"]
         assert [row["user"] for row in rows] == list(MASKING)
         masked = {n: attributes(path)["sha256"] for (n, _), path in files(done, "masked").items()}
@@ -138,9 +133,7 @@ class TestFiles:
             assert (ledger["fallback"], ledger["forgotten"]) == (False, False)
 
     @pytest.mark.parametrize("stage", STAGES[1:])
-    def test_repeating_a_step_at_once_or_at_the_end_of_the_round_changes_nothing(
-        self, round_at: RoundAt, stage: str
-    ) -> None:
+    def test_repeating_a_step_at_once_or_at_the_end_of_the_round_changes_nothing(self, round_at, stage):
         for now in {stage, "decoded"}:
             r = round_at(now, now)
             before = contents(r.folder)
@@ -152,7 +145,7 @@ class TestFiles:
         "lost",
         ["masked/user-01.h5", "elimination/user-02.h5", "aggregate.h5", "shares/user-02/from-01.h5", "survivors.json"],
     )
-    def test_a_lost_file_is_made_again_with_the_same_bytes(self, round_at: RoundAt, lost: str) -> None:
+    def test_a_lost_file_is_made_again_with_the_same_bytes(self, round_at, lost):
         r = round_at("decoded")
         before = contents(r.folder)
         (r.folder / lost).unlink()
@@ -165,9 +158,9 @@ class TestTheSum:
     @pytest.mark.parametrize(
         "changes", [{}, {"field": 65521}, {"field": 12289, "survivors": 4, "colluders": 2}], ids=str
     )
-    def test_run_gives_the_plain_sum_bit_by_bit(self, new_round: RoundAt, tmp_path: Path, changes: object) -> None:
+    def test_run_gives_the_plain_sum_bit_by_bit(self, new_round, tmp_path, changes):
         """The single commands do too: every round that these tests copy was checked when it was made."""
-        r = new_round(answering=(1, 2, 3, 4), **changes)  # type: ignore[arg-type]
+        r = new_round(answering=(1, 2, 3, 4), **changes)
         result = must(*r.run("--output", tmp_path / "sum.npy"))
         assert "sum of users 1, 2, 3, 4, decoded from 1, 2, 3, 4" in result.out
         r.check_sum(answering=r.recipe.answering)
@@ -176,14 +169,14 @@ class TestTheSum:
         reals[found["index"]] = found["real"]
         assert np.array_equal(np.load(tmp_path / "sum.npy"), reals)
 
-    def test_run_writes_the_same_files_as_the_single_commands(self, round_at: RoundAt, new_round: RoundAt) -> None:
+    def test_run_writes_the_same_files_as_the_single_commands(self, round_at, new_round):
         r = new_round("run", seed=7)
         must(*r.run())
         assert contents(r.folder) == contents(round_at("decoded", seed=7).folder)
 
     def test_run_again_changes_nothing_and_another_run_is_refused_before_it_spends_anything(
-        self, new_round: RoundAt, refuses: Refuses, tmp_path: Path
-    ) -> None:
+        self, new_round, refuses, tmp_path
+    ):
         r = new_round()
         must(*r.run("--select", "random"))
         before = contents(r.folder)
@@ -200,7 +193,7 @@ class TestTheSum:
         ):
             refuses(code, *r.run("--select", "random", *more))
 
-    def test_with_two_bytes_a_symbol_every_file_is_about_half(self, new_round: RoundAt) -> None:
+    def test_with_two_bytes_a_symbol_every_file_is_about_half(self, new_round):
         """Payloads, since the structure of HDF5 takes the same in both; indices need no more bits than places."""
         kept, half = {}, {}
         for sizes, changes in ((kept, {}), (half, {"field": 65521})):
@@ -212,13 +205,13 @@ class TestTheSum:
             sizes["aggregate"] = datasets(r.folder / "aggregate.h5")["value"].itemsize
         assert {name: half[name] / kept[name] for name in kept} == pytest.approx(dict.fromkeys(kept, 0.5), rel=0.25)
 
-    def test_decoding_again_with_one_more_answer_gives_the_same_sum(self, round_at: RoundAt) -> None:
+    def test_decoding_again_with_one_more_answer_gives_the_same_sum(self, round_at):
         r = round_at("decoded")
         must(*r.eliminate(4))
         assert must(*r.decode("--json")).json["checked_answers"] == 1
         r.check_sum(answering=(1, 2, 3, 4))
 
-    def test_freezing_fewer_than_masked_sums_only_those(self, round_at: RoundAt) -> None:
+    def test_freezing_fewer_than_masked_sums_only_those(self, round_at):
         r = round_at("masked")
         must(*r.freeze("--only", "1,2,4"))
         for n in (1, 2, 4):
@@ -226,21 +219,21 @@ class TestTheSum:
         must(*r.decode())
         r.check_sum(survivors=(1, 2, 4), answering=(1, 2, 4))
 
-    def test_output_is_the_sum_and_mean_divides_it(self, round_at: RoundAt, tmp_path: Path) -> None:
+    def test_output_is_the_sum_and_mean_divides_it(self, round_at, tmp_path):
         r = round_at("answered")
         total = np.array([v - r.recipe.field * (v > r.recipe.field // 2) for v in r.total(MASKING)])
         for option, divisor in (((), 1), (("--mean",), len(MASKING))):
             must(*r.decode("--output", tmp_path / "out.npy", *option))
             assert np.array_equal(np.load(tmp_path / "out.npy"), total / 2**r.recipe.bits / divisor)
 
-    def test_rounds_are_exact_with_all_randomness_from_the_system(self, new_round: RoundAt) -> None:
+    def test_rounds_are_exact_with_all_randomness_from_the_system(self, new_round):
         r = new_round()
         must(*r.run("--randomness", "os"))
         r.check_sum()
         assert attributes(r.folder / "secrets/user-01.h5")["randomness"] == "os"
 
 
-def test_the_worked_example_of_the_paper(tmp_path: Path) -> None:
+def test_the_worked_example_of_the_paper(tmp_path):
     options = words("--survivors 3 --colluders 1 --top-k 2 --drop-masking 5 --drop-elimination 4")
     must("run", tmp_path / "round", "--gradients", EXAMPLE, *options, "--output", tmp_path / "sum.npy")
     assert np.allclose(np.load(tmp_path / "sum.npy"), [-0.875, 1.25, 0.75, -0.25], atol=1e-6)
@@ -248,20 +241,18 @@ def test_the_worked_example_of_the_paper(tmp_path: Path) -> None:
 
 class TestInsecureSeed:
     @both
-    def test_the_same_seed_gives_byte_identical_rounds_and_another_one_others(
-        self, round_at: RoundAt, new_round: RoundAt
-    ) -> None:
+    def test_the_same_seed_gives_byte_identical_rounds_and_another_one_others(self, round_at, new_round):
         before = contents(round_at("masked", seed=7).folder)
         assert contents(new_round("again", seed=7).play(upto="masked").folder) == before
         other = contents(new_round("other", seed=8).play(upto="masked").folder)
         assert [name for name in other if before[name] == other[name]] == []
 
-    def test_without_a_seed_no_two_files_of_two_rounds_agree(self, round_at: RoundAt) -> None:
+    def test_without_a_seed_no_two_files_of_two_rounds_agree(self, round_at):
         one, two = contents(round_at("decoded").folder), contents(round_at("decoded", "other", name="other").folder)
         assert set(one) == set(two)
         assert [name for name in one if one[name] == two[name]] == []
 
-    def test_every_file_is_marked_and_inspect_shows_it(self, round_at: RoundAt) -> None:
+    def test_every_file_is_marked_and_inspect_shows_it(self, round_at):
         for seed, folder in ((7, "seeded"), (None, "secure")):
             r = round_at("decoded", folder, seed=seed)
             names = list(contents(r.folder))
@@ -271,7 +262,7 @@ class TestInsecureSeed:
             shown = must("inspect", *(r.folder / name for name in names)).out
             assert shown.count(", INSECURE: drawn from a public seed") == (len(names) if seed else 0)
 
-    def test_everybody_in_such_a_round_is_warned_even_when_quiet(self, new_round: RoundAt) -> None:
+    def test_every_command_warns_about_it_even_when_quiet(self, new_round):
         r = new_round(seed=7)
         commands = [command for stage in r.commands().values() for command in stage]
         for command in (
@@ -284,15 +275,13 @@ class TestInsecureSeed:
             assert result.err.count("drawn from a public seed: anyone can unmask it") == 1, command
 
     @pytest.mark.parametrize("step", ["offline", "mask", "eliminate"])
-    def test_users_take_part_only_if_they_say_that_they_know(
-        self, round_at: RoundAt, refuses: Refuses, step: str
-    ) -> None:
+    def test_users_take_part_only_with_the_option_insecure(self, round_at, refuses, step):
         r = round_at({"offline": "init", "mask": "offline", "eliminate": "frozen"}[step], seed=7)
         command = [word for word in r.step(step) if word != "--insecure"]
         assert "--insecure" in refuses(77, *command).err
         must(*command, "--insecure")
 
-    def test_a_file_with_the_mark_removed_is_left_out(self, round_at: RoundAt, refuses: Refuses) -> None:
+    def test_a_file_with_the_mark_removed_is_left_out(self, round_at, refuses):
         r = round_at("masked", seed=7)
         with h5py.File(r.folder / "masked/user-01.h5", "r+") as file:
             file.attrs["insecure"] = np.uint64(0)
@@ -300,7 +289,7 @@ class TestInsecureSeed:
         assert list(must(*r.freeze("--json")).json["left_out"]) == ["1"]
 
 
-def test_users_are_in_order_of_their_numbers_beyond_a_hundred(tmp_path: Path) -> None:
+def test_users_are_in_order_of_their_numbers_beyond_a_hundred(tmp_path):
     """user-100 comes after user-11, though its file name does not."""
     folder = tmp_path / "round"
     np.save(tmp_path / "two.npy", np.array([0.5, 0.25]))
@@ -315,7 +304,7 @@ def test_users_are_in_order_of_their_numbers_beyond_a_hundred(tmp_path: Path) ->
     assert datasets(folder / "aggregate.h5")["answering"].tolist() == [9, 11, 100]
 
 
-def test_writing_an_output_removes_no_file_of_another_name(round_at: RoundAt, tmp_path: Path) -> None:
+def test_writing_an_output_removes_no_file_of_another_name(round_at, tmp_path):
     """Left-overs of the same name are removed; a star in that name is a star."""
     r = round_at("answered")
     theirs = [tmp_path / ".sum.npy.1.tmp", tmp_path / ".s1.npy.1.tmp", tmp_path / "sum.npy"]
@@ -327,7 +316,7 @@ def test_writing_an_output_removes_no_file_of_another_name(round_at: RoundAt, tm
     assert [path for path in theirs if not path.exists()] == []
 
 
-def test_an_x_after_the_freeze_is_told_that_it_is_late(round_at: RoundAt) -> None:
+def test_a_warning_says_that_an_x_after_the_freeze_is_too_late(round_at):
     r = round_at("frozen")
     assert "comes too late" in must(*r.mask(5)).err
     assert "comes too late" not in must(*r.mask(1)).err

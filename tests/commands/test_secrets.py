@@ -1,13 +1,8 @@
 """What must never be printed, stored in public, or used twice; with twins that break the guard on purpose."""
 
-from __future__ import annotations
-
 import base64
 import os
 import shutil
-import sys
-import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +11,7 @@ import numpy as np
 import pytest
 from rounds import RECIPES, Round, attributes, call, contents, datasets, document, edit, leftovers, must, python
 
-from .conftest import Refuses, RoundAt, both
+from .conftest import both
 
 PUBLIC = ("session.json", "survivors.json", "aggregate.h5", "masked/", "elimination/")
 Q = 4281076801
@@ -33,14 +28,14 @@ def doubled(r: Round, user: int, folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module", params=["permutation", "moments"])
-def transcript(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def transcript(request, tmp_path_factory):
     """A round with -v, again with --json, all its files inspected: the folder, and what was said."""
     base, recipe = tmp_path_factory.mktemp("transcript"), RECIPES[request.param]
     recipe = replace(recipe, length=64, top_k=8) if request.param == "permutation" else recipe
     r = Round(recipe, base / "round", base / "inputs").prepare()
     said = []
 
-    def say(*args: object) -> None:
+    def say(*args):
         result = must(*args)
         said.append(result.out + result.err)
 
@@ -70,7 +65,7 @@ class TestNothingSecretIsShown:
         assert len(numbers) > 100
         return {number for number in numbers if number > 10**7}
 
-    def test_no_mask_share_place_or_key_is_printed(self, transcript: tuple[Path, str]) -> None:
+    def test_no_mask_share_place_or_key_is_printed(self, transcript):
         folder, said = transcript
         printed = {int(word) for word in "".join(c if c.isdigit() else " " for c in said).split()}
         assert printed & self.secret_numbers(folder) == set()
@@ -82,7 +77,7 @@ class TestNothingSecretIsShown:
             for text in (key.hex(), base64.b64encode(key).decode(), str(key), str(list(key))[1:-1]):
                 assert text[:16] not in said
 
-    def test_no_secret_is_in_a_public_file(self, transcript: tuple[Path, str]) -> None:
+    def test_no_secret_is_in_a_public_file(self, transcript):
         folder, _ = transcript
         public = [file for name, (file, _) in contents(folder).items() if name.startswith(PUBLIC)]
         assert len(public) == 3 + 4 + 3
@@ -92,11 +87,11 @@ class TestNothingSecretIsShown:
             key = found["key"].tobytes()
             for text in (key, key.hex().encode(), base64.b64encode(key)):
                 assert text[:8] not in everything
-            for name, run in (("place", 8), ("mask", 2)):  # so many that chance does not make them
+            for name, run in (("place", 8), ("mask", 2)):  # too many for a coincidence
                 for start in range(0, found[name].size - run + 1, run):
                     assert found[name][start : start + run].tobytes() not in everything
 
-    def test_the_search_would_find_a_leak(self, transcript: tuple[Path, str]) -> None:
+    def test_the_search_finds_a_leak_that_is_there(self, transcript):
         """The twin: the same search over what --reveal prints, and over the secret files."""
         folder, _ = transcript
         shown = must("inspect", folder / "secrets/user-01.h5", "--reveal", "--json").out
@@ -124,20 +119,19 @@ def die_instead_of_renaming(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
         monkeypatch.setattr(os, function, fatal)
 
 
+SENT = [  # at which stage, by which step, in which file, and the entry of the ledger
+    ("offline", "mask", "masked/user-01.h5", "masked"),
+    ("masked", "freeze", "survivors.json", "frozen"),
+    ("frozen", "eliminate", "elimination/user-01.h5", "answered"),
+]
+
+
 class TestTheLedgerComesFirst:
     @both
-    @pytest.mark.parametrize(
-        ("stage", "step", "file", "line"),
-        [
-            ("offline", "mask", "masked/user-01.h5", "masked"),
-            ("masked", "freeze", "survivors.json", "frozen"),
-            ("frozen", "eliminate", "elimination/user-01.h5", "answered"),
-        ],
-    )
+    @pytest.mark.parametrize(("stage", "step", "file", "line"), SENT)
     def test_what_is_sent_is_in_the_ledger_before_it_appears(
-        self, round_at: RoundAt, refuses: Refuses, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-        stage: str, step: str, file: str, line: str,
-    ) -> None:  # fmt: skip
+        self, round_at, refuses, monkeypatch, tmp_path, stage, step, file, line
+    ):
         r = round_at(stage)
         with monkeypatch.context() as patch:
             die_instead_of_renaming(patch, file)
@@ -158,22 +152,19 @@ class TestTheLedgerComesFirst:
         must(*r.step(step))
         assert ledger(r)[line] == recorded
 
-    @pytest.mark.parametrize(
-        ("stage", "step", "public"),
-        [("offline", "mask", "masked"), ("masked", "freeze", ""), ("frozen", "eliminate", "elimination")],
-    )
+    @pytest.mark.parametrize(("stage", "step", "file", "_line"), SENT)
     def test_the_ledger_is_on_the_disk_before_the_file_gets_its_name(
-        self, round_at: RoundAt, monkeypatch: pytest.MonkeyPatch, stage: str, step: str, public: str
-    ) -> None:
+        self, round_at, monkeypatch, stage, step, file, _line
+    ):
         """Synced: the ledger, then its folder, and only then is the public file renamed."""
         r = round_at(stage)
-        name, parent = ("user-01.h5", public) if public else ("survivors.json", r.folder.name)
-        events: list[tuple[str, str]] = []
+        name, parent = Path(file).name, (r.folder / file).parent.name
+        events = []
         real = os.replace
 
-        def replace(source: object, target: object) -> None:
+        def replace(source, target):
             events.append(("rename", "/".join(Path(str(target)).parts[-2:])))
-            real(source, target)  # type: ignore[arg-type]
+            real(source, target)
 
         monkeypatch.setattr(
             os, "fsync", lambda fd: events.append(("sync", Path(f"/proc/self/fd/{fd}").readlink().name))
@@ -188,9 +179,7 @@ class TestTheLedgerComesFirst:
         assert ("sync", parent) in events[at_public:]
 
     @both
-    def test_the_secret_is_on_the_disk_before_any_share_and_all_shares_before_x(
-        self, round_at: RoundAt, refuses: Refuses, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_the_secret_is_on_the_disk_before_any_share_and_all_shares_before_x(self, round_at, refuses, monkeypatch):
         r = round_at("init")
         with monkeypatch.context() as patch:
             die_instead_of_renaming(patch, "secrets/user-01.h5")
@@ -209,65 +198,6 @@ class TestTheLedgerComesFirst:
         assert {attributes(path)["sharing"] for path in r.folder.glob("shares/*/from-01.h5")} == {sharing}
 
 
-class TestEveryMomentToDie:
-    """A child process is killed at every creating, renaming and removing of a file, one after the other."""
-
-    @staticmethod
-    def counts(event: str, details: tuple[object, ...], folder: Path) -> bool:
-        """Whether an event is a moment at which something below the folder changes."""
-        if event == "open":
-            writes = isinstance(details[2], int) and details[2] & (os.O_WRONLY | os.O_RDWR)
-            return bool(writes) and str(folder) in str(details[0])
-        return event in ("os.rename", "os.remove", "os.mkdir") and str(folder) in str(details[0])
-
-    def killed_at(self, moment: int, r: Round, step: str) -> bool:
-        """Fork, run the command, and end without clean-up at the given event below the folder."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # forking beside idle threads is fine here
-            child = os.fork()
-        if child:
-            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
-        left = moment
-
-        def watch(event: str, details: tuple[object, ...]) -> None:
-            nonlocal left
-            if self.counts(event, details, r.folder):
-                if not left:
-                    os._exit(42)
-                left -= 1
-
-        sys.addaudithook(watch)
-        os._exit(call(*r.step(step), "-q").code)
-
-    def moments(self, r: Round, step: str) -> Iterator[int]:
-        """Every moment at which the command can be killed, each in a fresh copy of the round."""
-        source = r.folder.rename(r.folder.with_name("source"))
-        for moment in range(1000):
-            shutil.rmtree(r.folder, ignore_errors=True)
-            shutil.copytree(source, r.folder)
-            if not self.killed_at(moment, r, step):
-                assert moment >= 4, "the events were not noticed"
-                return
-            yield moment
-
-    @pytest.mark.parametrize(
-        ("stage", "step", "files", "line"),
-        [
-            ("offline", "mask", "masked/*", "masked"),
-            ("masked", "freeze", "*survivors*", "frozen"),
-            ("frozen", "eliminate", "elimination/*", "answered"),
-        ],
-    )
-    def test_whatever_is_in_a_public_folder_is_always_in_the_ledger(
-        self, round_at: RoundAt, stage: str, step: str, files: str, line: str
-    ) -> None:
-        """Even under a temporary name: whoever copies masked/ would have two X of the same masks."""
-        r = round_at(stage)
-        for moment in self.moments(r, step):
-            for path in [path for path in r.folder.glob(files) if path.stat().st_size]:
-                assert ledger(r)[line] is not None, (moment, path)
-
-
 # Prints every file that is opened for writing below a folder
 WATCH = """
 import os, sys
@@ -281,7 +211,7 @@ main()
 """
 
 
-def test_what_is_refused_never_reaches_a_public_folder(round_at: RoundAt, tmp_path: Path) -> None:
+def test_what_is_refused_never_reaches_a_public_folder(round_at, tmp_path):
     """Not even for a moment, under a temporary name: killed at that moment, it would stay there."""
     r = round_at("answered")
     mask = r.mask(1, "-q", gradient=doubled(r, 1, tmp_path))
@@ -292,7 +222,7 @@ def test_what_is_refused_never_reaches_a_public_folder(round_at: RoundAt, tmp_pa
 
 
 class TestMasksAreUsedOnce:
-    def test_rounding_is_the_same_when_masked_again(self, new_round: RoundAt, tmp_path: Path) -> None:
+    def test_rounding_is_the_same_when_masked_again(self, new_round, tmp_path):
         """1/3 is no multiple of a step, so its rounding is drawn; twice the same."""
         r = new_round().play(upto="offline")
         np.save(tmp_path / "g.npy", np.full(4, 1 / 3))
@@ -304,8 +234,8 @@ class TestMasksAreUsedOnce:
 
     @both
     def test_without_the_ledger_two_x_reveal_the_difference_or_the_ratio(
-        self, round_at: RoundAt, refuses: Refuses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+        self, round_at, refuses, tmp_path, monkeypatch
+    ):
         """The twin: the check is what protects. A user that masks its gradient and twice its gradient."""
         from topk_secagg.storage.ledger import Ledger
 
@@ -323,7 +253,7 @@ class TestMasksAreUsedOnce:
         else:
             assert set(x[1] * [pow(int(v), -1, Q) for v in x[0]] % Q) == {2}
 
-    def test_in_two_rounds_the_difference_of_two_x_reveals_nothing(self, round_at: RoundAt) -> None:
+    def test_in_two_rounds_the_difference_of_two_x_reveals_nothing(self, round_at):
         """The other twin: the same gradient in two rounds."""
         x = [
             datasets(round_at("masked", name, name=name).folder / "masked/user-01.h5")["value"].astype(np.int64)
@@ -332,9 +262,7 @@ class TestMasksAreUsedOnce:
         assert 0 not in (x[1] - x[0]) % Q
 
     @both
-    def test_without_the_ledger_two_answers_reveal_one_users_input(
-        self, round_at: RoundAt, refuses: Refuses, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_without_the_ledger_two_answers_reveal_one_users_input(self, round_at, refuses, monkeypatch):
         """The twin of 77 in eliminate: sums over U1 and over U1 without user 4 differ by what user 4 sent."""
         from topk_secagg.storage.ledger import Ledger
 
@@ -351,12 +279,12 @@ class TestMasksAreUsedOnce:
 
 
 class TestTheSecretAndItsShares:
-    def test_a_secret_lost_after_sharing_is_not_drawn_anew(self, round_at: RoundAt, refuses: Refuses) -> None:
+    def test_a_secret_lost_after_sharing_is_not_drawn_again(self, round_at, refuses):
         r = round_at("offline")
         (r.folder / "secrets/user-01.h5").unlink()
         assert "new round" in refuses(77, *r.offline(1)).err
 
-    def test_a_secret_lost_before_sharing_is_drawn_anew(self, round_at: RoundAt) -> None:
+    def test_a_secret_lost_before_sharing_is_drawn_again(self, round_at):
         r = round_at("offline")
         (r.folder / "secrets/user-01.h5").unlink()
         edit(r.folder / "secrets/user-01.ledger.json", lambda content: content.update(shared=None))
@@ -365,7 +293,7 @@ class TestTheSecretAndItsShares:
         assert {attributes(path)["sharing"] for path in r.folder.glob("shares/*/from-01.h5")} == {sharing}
 
     @both
-    def test_lost_and_damaged_shares_come_back_the_same(self, round_at: RoundAt) -> None:
+    def test_lost_and_damaged_shares_come_back_the_same(self, round_at):
         r = round_at("masked")
         before = contents(r.folder)
         (r.folder / "shares/user-01/from-02.h5").unlink()
@@ -374,9 +302,7 @@ class TestTheSecretAndItsShares:
         assert must(*r.offline(2, "--json")).json["shares_written"] == 2
         assert contents(r.folder) == before
 
-    def test_another_secret_of_the_same_user_is_not_shared_once_one_is(
-        self, round_at: RoundAt, refuses: Refuses
-    ) -> None:
+    def test_another_secret_of_the_same_user_is_not_shared_once_one_is(self, round_at, refuses):
         """A secret from elsewhere (an old backup) must not overwrite the shares that others hold."""
         r, other = round_at("masked"), round_at("masked", "elsewhere")
         for name in ("user-01.h5", "user-01.ledger.json"):
@@ -390,7 +316,7 @@ class TestRandomnessOfTheSystem:
     OS = ("--randomness", "os")
 
     @pytest.fixture
-    def interrupted(self, round_at: RoundAt, monkeypatch: pytest.MonkeyPatch) -> Round:
+    def interrupted(self, round_at, monkeypatch):
         """The offline step of user 1 ended when some shares had their names."""
         r = round_at("init")
         with monkeypatch.context() as patch:
@@ -400,16 +326,14 @@ class TestRandomnessOfTheSystem:
         assert attributes(r.folder / "secrets/user-01.h5")["randomness"] == "os"
         return r
 
-    def test_an_interrupted_run_draws_a_new_secret_from_the_system_whatever_the_next_call_says(
-        self, interrupted: Round
-    ) -> None:
+    def test_after_an_interruption_a_new_secret_comes_from_the_system_again(self, interrupted):
         before = attributes(interrupted.folder / "secrets/user-01.h5")["sharing"]
         assert must(*interrupted.offline(1, "--json")).json["randomness"] == "os"
         after = attributes(interrupted.folder / "secrets/user-01.h5")["sharing"]
         assert after != before
         assert {attributes(path)["sharing"] for path in interrupted.folder.glob("shares/*/from-01.h5")} == {after}
 
-    def test_shares_of_two_runs_do_not_mix(self, interrupted: Round, refuses: Refuses, tmp_path: Path) -> None:
+    def test_shares_of_two_runs_do_not_mix(self, interrupted, refuses, tmp_path):
         """User 1 already sent a share of the first run; all the rest is of the second run."""
         written = sorted(interrupted.folder.glob("shares/*/from-01.h5"))[0]
         shutil.copy(written, tmp_path / "old.h5")
@@ -418,9 +342,7 @@ class TestRandomnessOfTheSystem:
         receiver = int(written.parent.name.removeprefix("user-"))
         assert "sharing" in refuses(65, *interrupted.eliminate(receiver)).err
 
-    def test_a_finished_run_changes_nothing_and_cannot_make_a_lost_share_again(
-        self, round_at: RoundAt, refuses: Refuses
-    ) -> None:
+    def test_a_finished_run_changes_nothing_and_cannot_make_a_lost_share_again(self, round_at, refuses):
         r = round_at("init")
         must(*r.offline(1, *self.OS))
         before = contents(r.folder)
@@ -434,23 +356,21 @@ class TestRandomnessOfTheSystem:
 
 
 class TestWhoMayRead:
-    def test_a_secret_that_others_may_read_is_complained_about(self, round_at: RoundAt) -> None:
+    def test_a_secret_that_others_may_read_causes_a_warning(self, round_at):
         r = round_at("offline")
         (r.folder / "secrets/user-01.h5").chmod(0o644)
         assert "chmod 600" in must(*r.mask(1, "-q")).err
         assert "others may read" in must("inspect", r.folder / "secrets/user-01.h5").out
 
     @both
-    def test_a_generous_umask_opens_no_secret_not_even_under_a_temporary_name(
-        self, new_round: RoundAt, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_with_umask_0_no_secret_is_open_even_under_a_temporary_name(self, new_round, monkeypatch):
         r = new_round()
-        seen: dict[Path, int] = {}
+        seen = {}
         real = os.replace
 
-        def look(source: object, target: object) -> None:
+        def look(source, target):
             seen[Path(str(target))] = Path(str(source)).stat().st_mode & 0o777
-            real(source, target)  # type: ignore[arg-type]
+            real(source, target)
 
         monkeypatch.setattr(os, "replace", look)
         old = os.umask(0)
@@ -463,39 +383,3 @@ class TestWhoMayRead:
             assert mode == seen[r.folder / name] == (0o600 if private else 0o644), name
         for path in (r.folder / "secrets", *r.folder.glob("shares/user-*")):
             assert path.stat().st_mode & 0o077 == 0, path
-
-
-class TestSecretsElsewhere:
-    """--secrets DIR: secrets and ledgers in DIR/SESSION/."""
-
-    @both
-    def test_nothing_secret_of_a_user_is_in_the_rounds_folder(
-        self, new_round: RoundAt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        r = new_round()
-        must(*r.init())
-        monkeypatch.setenv("TOPK_SECAGG_SECRETS", str(tmp_path / "mine"))
-        r.play(after="init").check_sum()
-        assert not (r.folder / "secrets").exists()
-        session = attributes(r.folder / "aggregate.h5")["session"]
-        expected = {f"user-{n:02}.{end}" for n in range(1, 6) for end in ("h5", "ledger.json")}
-        assert set(contents(tmp_path / "mine" / session)) == expected
-        assert (tmp_path / "mine" / session).stat().st_mode & 0o077 == 0
-        must("forget", r.folder, "--user", 1)
-        assert not (tmp_path / "mine" / session / "user-01.h5").exists()
-
-    def test_a_copy_of_the_round_brings_no_fresh_ledger_along(
-        self, round_at: RoundAt, refuses: Refuses, tmp_path: Path
-    ) -> None:
-        """The twin: where secrets are in the folder, a copy of it would mask a second gradient."""
-        r = round_at("init")
-        mine = ("--secrets", tmp_path / "mine")
-        for n in (1, 2, 3):
-            must(*r.offline(n, *mine))
-        copy = r.elsewhere(shutil.copytree(r.folder, tmp_path / "copy"))
-        must(*r.mask(1, *mine))
-        refuses(77, *copy.mask(1, *mine, gradient=doubled(r, 1, tmp_path)))
-        refuses(66, *copy.mask(1))
-        inside, copied = round_at("offline", "inside"), round_at("offline", "copied")
-        must(*inside.mask(1))
-        must(*copied.mask(1, gradient=doubled(r, 1, tmp_path)))

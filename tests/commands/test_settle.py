@@ -1,7 +1,5 @@
 """`settle` and `forget`: a residual is committed once, and what is erased stays spent."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,11 +8,11 @@ import numpy as np
 import pytest
 from rounds import Round, call, contents, datasets, document, must
 
-from .conftest import Refuses, RoundAt, both
+from .conftest import both
 
 
 @pytest.fixture
-def kept(round_at: RoundAt, tmp_path: Path) -> Round:
+def kept(round_at, tmp_path):
     """A frozen round of users 1 to 4 in which users 1, 2 and 4 keep residuals; user 4 came too late."""
     r = round_at("offline")
     for n in (1, 2, 3):
@@ -29,7 +27,7 @@ class TestSettle:
         return ("settle", r.folder, "--user", user)
 
     @both
-    def test_a_survivor_that_misses_elimination_keeps_what_it_did_not_send(self, kept: Round, tmp_path: Path) -> None:
+    def test_settle_commits_the_residual_of_a_survivor_that_did_not_answer(self, kept, tmp_path):
         staged = kept.folder / "secrets/user-01.residual.h5"
         expected = staged.read_bytes()
         assert not (tmp_path / "r1.h5").exists()
@@ -48,13 +46,13 @@ class TestSettle:
         after = contents(tmp_path)
         assert all(after[name] == before[name] for name in before if "ledger" not in name)
 
-    def test_eliminate_does_the_same(self, kept: Round, tmp_path: Path) -> None:
+    def test_eliminate_commits_the_residual_too(self, kept, tmp_path):
         expected = (kept.folder / "secrets/user-02.residual.h5").read_bytes()
         must(*kept.eliminate(2))
         assert (tmp_path / "r2.h5").read_bytes() == expected
         assert must(*self.settle(kept, 2), "--json").json["committed"] is False
 
-    def test_what_there_is_nothing_to_settle_for(self, kept: Round, round_at: RoundAt, refuses: Refuses) -> None:
+    def test_nothing_to_settle(self, kept, round_at, refuses):
         assert "no residual" in refuses(2, *self.settle(kept, 3)).err
         assert "not in the sum" in refuses(77, *self.settle(kept, 4)).err
         refuses(2, *self.settle(kept, 9))
@@ -62,21 +60,17 @@ class TestSettle:
         refuses(66, *self.settle(kept, 1))
         refuses(66, *self.settle(round_at("init", "new"), 1))
 
-    def test_a_residual_that_somebody_changed_is_not_overwritten(
-        self, kept: Round, tmp_path: Path, refuses: Refuses
-    ) -> None:
+    def test_a_residual_that_was_changed_is_not_overwritten(self, kept, tmp_path, refuses):
         shutil.copy(kept.folder / "secrets/user-01.residual.h5", tmp_path / "mine.h5")
         staged = kept.folder / "secrets/user-02.residual.h5"
-        shutil.copy(staged, tmp_path / "r1.h5")  # somebody else's
+        shutil.copy(staged, tmp_path / "r1.h5")  # that of another user
         refuses(65, *self.settle(kept, 1))
         (tmp_path / "r1.h5").write_bytes(b"")
         refuses(65, *self.settle(kept, 1))
         (tmp_path / "r1.h5").unlink()
         must(*self.settle(kept, 1))
 
-    def test_the_next_round_says_that_a_residual_was_never_settled(
-        self, kept: Round, new_round: RoundAt, tmp_path: Path
-    ) -> None:
+    def test_the_next_round_says_that_a_residual_was_never_settled(self, kept, new_round, tmp_path):
         later = new_round("later").play(upto="offline")
         masked = later.mask(1, "--residual", tmp_path / "r1.h5", "--saturate")
         said = must(*masked, "--json")
@@ -84,10 +78,8 @@ class TestSettle:
         assert f"topk-secagg settle {kept.folder} --user 1" in said.err
         again = new_round("again").play(upto="offline")
         must(*self.settle(kept, 2))
-        assert (
-            must(*again.mask(2, "--residual", tmp_path / "r2.h5", "--saturate", "--json")).json["unsettled_round"]
-            is None
-        )
+        said = must(*again.mask(2, "--residual", tmp_path / "r2.h5", "--saturate", "--json"))
+        assert said.json["unsettled_round"] is None
 
 
 class TestForget:
@@ -101,9 +93,7 @@ class TestForget:
 
     @both
     @pytest.mark.parametrize("sealed", [False, True])
-    def test_after_its_answer_a_user_erases_secret_and_shares_but_not_its_ledger(
-        self, round_at: RoundAt, refuses: Refuses, sealed: bool
-    ) -> None:
+    def test_after_its_answer_a_user_erases_secret_and_shares_but_not_its_ledger(self, round_at, refuses, sealed):
         r = round_at("answered", sealed=sealed)
         before = contents(r.folder)
         said = must(*self.forget(r, 1), "--json").json
@@ -122,9 +112,7 @@ class TestForget:
         r.check_sum()
 
     @pytest.mark.parametrize("user", [4, 5])
-    def test_a_user_that_dropped_out_can_forget_once_the_survivors_are_frozen(
-        self, round_at: RoundAt, refuses: Refuses, user: int
-    ) -> None:
+    def test_a_user_that_dropped_out_can_forget_once_the_survivors_are_frozen(self, round_at, refuses, user):
         """User 4 masked and was not frozen, user 5 never masked."""
         r = round_at("masked")
         refuses(77, *self.forget(r, user))
@@ -132,7 +120,7 @@ class TestForget:
         must(*self.forget(r, user))
         assert self.held(user, contents(r.folder)) == []
 
-    def test_nobody_forgets_what_is_still_needed(self, kept: Round, refuses: Refuses, tmp_path: Path) -> None:
+    def test_what_is_still_needed_is_not_erased(self, kept, refuses, tmp_path):
         for n in (1, 2, 3):
             assert "has not answered yet" in refuses(77, *self.forget(kept, n)).err
         must("settle", kept.folder, "--user", 1)
@@ -144,9 +132,7 @@ class TestForget:
         assert self.held(4, contents(kept.folder)) == []
         refuses(2, *self.forget(kept, 9))
 
-    def test_a_residual_that_could_not_be_committed_is_not_erased(
-        self, kept: Round, refuses: Refuses, tmp_path: Path
-    ) -> None:
+    def test_a_residual_that_could_not_be_committed_is_not_erased(self, kept, refuses, tmp_path):
         (tmp_path / "r1.h5").mkdir()  # in the way
         assert call(*kept.eliminate(1)).code == 65
         assert (kept.folder / "elimination/user-01.h5").exists()

@@ -1,15 +1,13 @@
-"""One call for several users, and `run` for all of them: the same files, whatever the number at a time."""
-
-from __future__ import annotations
+"""One call for several users, and `run` for all of them: the same files for any number of jobs."""
 
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from rounds import EXAMPLE, Round, attributes, call, contents, datasets, document, must, words
+from rounds import EXAMPLE, attributes, call, contents, datasets, document, must, words
 
-from .conftest import Refuses, RoundAt, both
+from .conftest import both
 
 SMALL = words("--survivors 3 --colluders 1 --top-k 2")
 
@@ -17,9 +15,7 @@ SMALL = words("--survivors 3 --colluders 1 --top-k 2")
 @both
 class TestSeveralUsers:
     @pytest.mark.parametrize("jobs", [1, 3])
-    def test_one_call_writes_the_same_files_as_one_a_user(
-        self, round_at: RoundAt, new_round: RoundAt, jobs: int
-    ) -> None:
+    def test_one_call_writes_the_same_files_as_one_a_user(self, round_at, new_round, jobs):
         expected = contents(round_at("decoded", seed=7, answering=(1, 2, 3, 4)).folder)
         r = new_round("together", seed=7, masking=(1, 2, 3, 4))
         must(*r.init())
@@ -34,15 +30,13 @@ class TestSeveralUsers:
         must(*r.decode())
         assert contents(r.folder) == expected
 
-    def test_json_lists_every_user(self, round_at: RoundAt) -> None:
+    def test_json_lists_every_user(self, round_at):
         r = round_at("init")
         found = must("offline", r.folder, "--user", "2-4", "--json").json
         assert (found["schema"], [user["user"] for user in found["users"]]) == ("topk-secagg/offline/1", [2, 3, 4])
         assert (found["failed"], found["insecure"]) == ([], False)
 
-    def test_users_that_fail_are_named_at_the_end_and_the_others_are_done(
-        self, round_at: RoundAt, tmp_path: Path
-    ) -> None:
+    def test_users_that_fail_are_named_at_the_end_and_the_others_are_done(self, round_at, tmp_path):
         r = round_at("offline")
         shutil.copytree(r.inputs / "gradients", tmp_path / "gradients")
         (r.folder / "secrets/user-02.h5").unlink()
@@ -62,22 +56,17 @@ class TestSeveralUsers:
         assert [path.name for path in sorted(r.folder.glob("masked/*"))] == [f"user-{n:02}.h5" for n in (1, 3, 5)]
 
 
-class TestUsersThatCannotBe:
+class TestInvalidUsers:
     @pytest.mark.parametrize("step", ["offline", "mask", "eliminate"])
     @pytest.mark.parametrize(
         "users", ["9", "6", "0", "-1", "1.5", "one", "1-", "-", "1-9", "3-1", "", ",", "9" * 20, "1-" + "9" * 20, "1;2"]
     )
-    def test_users_that_do_not_exist(self, refuses: Refuses, round_at: RoundAt, step: str, users: str) -> None:
+    def test_users_that_do_not_exist(self, refuses, round_at, step, users):
         r = round_at("frozen")
         more = ("--gradients", r.inputs / "gradients") if step == "mask" else ()
         refuses(2, step, r.folder, "--user", users, *more)
 
-    @pytest.mark.parametrize("option", ["--drop-masking", "--drop-elimination"])
-    @pytest.mark.parametrize("users", ["9", "0", "all", "1-99999999999", "x"])
-    def test_drop_outs_that_do_not_exist(self, refuses: Refuses, tmp_path: Path, option: str, users: str) -> None:
-        refuses(2, "run", tmp_path / "round", "--gradients", EXAMPLE, *SMALL, option, users)
-
-    def test_what_belongs_to_one_user_is_not_given_to_several(self, round_at: RoundAt, refuses: Refuses) -> None:
+    def test_what_belongs_to_one_user_is_not_given_to_several(self, round_at, refuses):
         r = round_at("offline")
         gradients = ("--gradients", r.inputs / "gradients")
         refuses(2, "mask", r.folder, "--user", "1,2", "--gradient", r.gradient(1))
@@ -86,9 +75,7 @@ class TestUsersThatCannotBe:
         refuses(2, "mask", r.folder, "--user", 1)
         refuses(2, "offline", r.folder, "--user", "all", "--jobs", 0)
 
-    def test_a_folder_without_a_gradient_for_every_user(
-        self, round_at: RoundAt, refuses: Refuses, tmp_path: Path
-    ) -> None:
+    def test_a_folder_without_a_gradient_for_every_user(self, round_at, refuses, tmp_path):
         r = round_at("offline")
         (tmp_path / "few").mkdir()
         for n in (1, 2, 3):
@@ -106,7 +93,7 @@ def save(folder: Path, names: list[str], values: list[float] | None = None) -> P
 
 
 class TestGradientsOfARun:
-    def test_files_of_a_folder_go_in_natural_order_of_their_names(self, tmp_path: Path) -> None:
+    def test_files_of_a_folder_go_in_natural_order_of_their_names(self, tmp_path):
         names = ["user_10.npy", "user_2.npy", "user_1.npy"]
         folder = save(tmp_path / "gradients", names)
         (folder / ".hidden.npy").write_bytes(b"")
@@ -118,23 +105,23 @@ class TestGradientsOfARun:
             str(n): str(folder / name) for n, name in enumerate(("user_1.npy", "user_2.npy", "user_10.npy"), start=1)
         }
 
-    def test_files_that_are_listed_go_in_their_order(self, tmp_path: Path) -> None:
+    def test_files_that_are_listed_go_in_their_order(self, tmp_path):
         listed = [EXAMPLE / f"user-{n:02}.npy" for n in (3, 1, 5, 2, 4)]
         found = must("run", tmp_path / "round", "--gradients", *listed, *SMALL, "--json").json
         assert list(found["gradients"].values()) == list(map(str, listed))
 
-    def test_a_stray_file_among_the_gradients_is_refused_by_name(self, refuses: Refuses, tmp_path: Path) -> None:
+    def test_a_stray_file_among_the_gradients_is_refused_by_name(self, refuses, tmp_path):
         folder = save(tmp_path / "gradients", ["user_1.npy", "user_2.npy", "user_3.npy", "sum.npy", "old_2.npz.npy"])
         said = refuses(65, "run", tmp_path / "round", "--gradients", folder, *SMALL).err
         assert "user_#.npy" in said
         assert "old_2.npz.npy, sum.npy" in said
 
-    def test_the_sum_is_not_written_among_the_gradients(self, refuses: Refuses, tmp_path: Path) -> None:
+    def test_the_sum_is_not_written_among_the_gradients(self, refuses, tmp_path):
         folder = save(tmp_path / "gradients", ["user_1.npy", "user_2.npy", "user_3.npy"])
         refuses(2, "run", tmp_path / "round", "--gradients", folder, *SMALL, "--output", folder / "sum.npy")
         assert not (tmp_path / "round").exists()
 
-    def test_all_gradients_are_checked_before_anything_is_shared(self, refuses: Refuses, tmp_path: Path) -> None:
+    def test_all_gradients_are_checked_before_anything_is_shared(self, refuses, tmp_path):
         folder = save(tmp_path / "gradients", ["1.npy", "2.npy", "3.npy"], [0.5, 0.25, 3.7])
         must("init", tmp_path / "round", "--users", 3, "--length", 4, *SMALL)
         said = refuses(65, "run", tmp_path / "round", "--gradients", folder, "--length", 4, *SMALL).err
@@ -144,18 +131,24 @@ class TestGradientsOfARun:
         must("run", tmp_path / "round", "--gradients", folder, "--length", 4, *SMALL, "--saturate")
 
     @pytest.mark.parametrize(
-        "bad", ["--output sum.txt", "--users 4", "--top-k 9", "--mean", "--insecure-seed 7 --randomness os"]
-    )
-    def test_run_refuses_before_any_work(self, refuses: Refuses, tmp_path: Path, bad: str) -> None:
+        "bad",
+        [
+            "--output sum.txt", "--users 4", "--top-k 9", "--mean", "--insecure-seed 7 --randomness os",
+            *(f"--drop-{phase} {users}" for phase in ("masking", "elimination") for users in
+              ("9", "0", "all", "1-99999999999", "x")),
+        ],
+    )  # fmt: skip
+    def test_run_refuses_before_any_work(self, refuses, tmp_path, bad):
         refuses(2, "run", tmp_path / "round", "--gradients", EXAMPLE, *SMALL, *words(bad))
         assert not (tmp_path / "round").exists()
 
-    def test_nothing_to_run_with(self, refuses: Refuses, tmp_path: Path) -> None:
+    def test_missing_gradients_and_weights(self, refuses, tmp_path):
         (tmp_path / "empty").mkdir()
         for where in ("empty", "nowhere", "nowhere.npy"):
             refuses(66, "run", tmp_path / "round", "--gradients", tmp_path / where, *SMALL)
+        refuses(66, "run", tmp_path / "round", "--gradients", EXAMPLE, *SMALL, "--weights", tmp_path / "w.csv")
 
-    def test_run_says_what_was_clamped_and_how_much_is_kept(self, tmp_path: Path) -> None:
+    def test_run_says_what_was_clamped_and_how_much_is_kept(self, tmp_path):
         options = words("--survivors 3 --colluders 1 --top-k 2 --picks 1 --clip 0.05 --saturate")
         said = must("run", tmp_path / "round", "--gradients", EXAMPLE, *options).out
         assert "values were clamped to the clip of 0.05" in said
@@ -164,7 +157,7 @@ class TestGradientsOfARun:
 
 class TestWeights:
     @pytest.fixture
-    def gradients(self, tmp_path: Path) -> Path:
+    def gradients(self, tmp_path):
         return save(tmp_path / "gradients", ["a_1.npy", "a_2.npy", "a_3.npy"], [0.5, -0.25, 0.75])
 
     @pytest.mark.parametrize(
@@ -176,17 +169,12 @@ class TestWeights:
             ("w.json", '{"1": 2, "a_2": 4, "a_3.npy": 10}'),
         ],
     )
-    def test_a_weighted_mean(self, gradients: Path, tmp_path: Path, name: str, content: str) -> None:
+    def test_a_weighted_mean(self, gradients, tmp_path, name, content):
         (tmp_path / name).write_text(content)
         output = tmp_path / "mean.npy"
-        call_run = (
-            "run",
-            tmp_path / "round",
-            "--gradients",
-            gradients,
-            *words("--survivors 3 --colluders 1 --top-k 4"),
-        )
-        must(*call_run, "--weights", tmp_path / name, "--output", output, "--mean")
+        options = words("--survivors 3 --colluders 1 --top-k 4 --mean")
+        more = ("--weights", tmp_path / name, "--output", output)
+        must("run", tmp_path / "round", "--gradients", gradients, *options, *more)
         session = document(tmp_path / "round/session.json")["parameters"]
         assert session["max_weight"] == 10
         wanted = (2 * 0.5 - 4 * 0.25 + 10 * 0.75) / 16
@@ -201,18 +189,11 @@ class TestWeights:
             "\x00\xff", "1,2\n2,4\n3,0\n", "1,-1\n2,4\n3,1\n", "1,nan\n2,4\n3,1\n", "1,2\n2,inf\n3,1\n",
         ],
     )  # fmt: skip
-    def test_weights_that_are_none_are_refused_before_any_work(
-        self, gradients: Path, tmp_path: Path, refuses: Refuses, content: str
-    ) -> None:
+    def test_invalid_weights_are_refused_before_any_work(self, gradients, tmp_path, refuses, content):
         (tmp_path / "w.csv").write_text(content)
         refuses(65, "run", tmp_path / "round", "--gradients", gradients, *SMALL, "--weights", tmp_path / "w.csv")
 
-    def test_weights_that_are_not_there(self, gradients: Path, tmp_path: Path, refuses: Refuses) -> None:
-        refuses(66, "run", tmp_path / "round", "--gradients", gradients, *SMALL, "--weights", tmp_path / "w.csv")
-
-    def test_a_weight_beyond_the_sessions_largest_is_refused(
-        self, new_round: RoundAt, refuses: Refuses, tmp_path: Path
-    ) -> None:
+    def test_a_weight_beyond_the_sessions_largest_is_refused(self, new_round, refuses, tmp_path):
         r = new_round()
         must(*r.init("--max-weight", "2.5"))
         assert document(r.folder / "session.json")["parameters"]["max_weight"] == 2.5
@@ -235,12 +216,12 @@ class TestWeights:
 
 class TestResidualsOfARun:
     @both
-    def test_what_was_not_sent_is_kept_for_the_next_run(self, new_round: RoundAt, tmp_path: Path) -> None:
-        """Nobody drops out: after two runs, what was sent and what is left are twice the gradients."""
+    def test_what_was_not_sent_is_kept_for_the_next_run(self, new_round, tmp_path):
+        """Without drop-outs: after two runs, what was sent and what is left are twice the gradients."""
         folder, sent = tmp_path / "residuals", None
         for number in (1, 2):
             everybody = (1, 2, 3, 4, 5)
-            r: Round = new_round(f"round-{number}", masking=everybody, answering=everybody)
+            r = new_round(f"round-{number}", masking=everybody, answering=everybody)
             must(*r.run("--residuals", folder, "--saturate"))
             found = datasets(r.folder / "aggregate.h5")
             total = np.zeros(r.recipe.length)

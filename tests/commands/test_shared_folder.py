@@ -1,50 +1,39 @@
 """A folder that several share: where secrets are, what a copy of it gives away, and two accounts in one round."""
 
-from __future__ import annotations
-
-import json
 import os
 import shutil
 import stat
 import tempfile
-import warnings
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from rounds import RECIPES, Recipe, Result, Round, attributes, call, contents, datasets, flip, is_root, must
+from rounds import (
+    RECIPES,
+    Recipe,
+    Result,
+    Round,
+    attributes,
+    become,
+    call,
+    contents,
+    datasets,
+    flip,
+    forked,
+    in_child,
+    is_root,
+    must,
+    waited,
+)
 
 from topk_secagg.storage.keys import read_identity
 from topk_secagg.storage.workspace import Workspace
 
-from .conftest import CONFIRMING, Refuses, RoundAt
+from .conftest import CONFIRMING
 
-SHARED = replace(RECIPES["permutation"], name="shared", sealed=True, colluders=2, survivors=4, **{
-    name: value for name, value in CONFIRMING.items() if name not in ("sealed", "survivors")
-})  # fmt: skip
-
-
-def step(r: Round, name: str, user: int, secrets: Path, *more: object) -> tuple[object, ...]:
-    """A step of a user that keeps its secrets elsewhere."""
-    return (*r.step(name, user), "--secrets", secrets, *more)
-
-
-def play(r: Round, secrets: Callable[[int], Path], run: Callable[..., Result]) -> Round:
-    """The whole round; `run` gets the number of the user whose step it is, and the command."""
-    run(0, *r.init())
-    for user in r.recipe.everybody:
-        run(user, *step(r, "offline", user, secrets(user)))
-    for user in r.recipe.masking:
-        run(user, *step(r, "mask", user, secrets(user)))
-    run(1, *step(r, "freeze", 1, secrets(1)))
-    for user in r.recipe.everybody if r.recipe.confirm else ():
-        run(user, *step(r, "confirm", user, secrets(user)))
-    for user in r.recipe.answering:
-        run(user, *step(r, "eliminate", user, secrets(user)))
-    run(1, *r.decode())
-    return r
+SHARED = replace(RECIPES["permutation"], name="shared", homes=True, **{**CONFIRMING, "colluders": 2})
 
 
 def private_names(user: int, folder: Path) -> list[Path]:
@@ -52,17 +41,16 @@ def private_names(user: int, folder: Path) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Round:
-    """A finished sealed round of which every user has its secrets in a folder of its own."""
+def shared(tmp_path_factory):
+    """A finished sealed round in which every user has its secrets in a folder of its own."""
     base = tmp_path_factory.mktemp("shared")
-    r = Round(SHARED, base / "round", base / "inputs").prepare()
-    return play(r, lambda user: base / f"home-{user}", lambda _, *command: must(*command))
+    return Round(SHARED, base / "round", base / "inputs").prepare().play()
 
 
 class TestSecretsElsewhere:
     def test_secret_ledger_and_staged_residual_are_in_a_folder_named_by_the_session(
-        self, new_round: RoundAt, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+        self, new_round, tmp_path, monkeypatch
+    ):
         r, home = new_round(), tmp_path / "home"
         must(*r.init())
         monkeypatch.setenv("TOPK_SECAGG_SECRETS", str(home))
@@ -78,6 +66,8 @@ class TestSecretsElsewhere:
         assert stat.S_IMODE((home / session).stat().st_mode) == 0o700
         assert not (r.folder / "secrets").exists()
         r.play(after="masked").check_sum(survivors=r.recipe.everybody)
+        must("forget", r.folder, "--user", 1)
+        assert not (home / session / "user-01.h5").exists()
 
     @staticmethod
     def opened_by(r: Round, users: tuple[int, ...]) -> list[str]:
@@ -98,13 +88,13 @@ class TestSecretsElsewhere:
                 found.append(name)
         return sorted(found)
 
-    def test_with_the_keys_of_t_users_only_their_own_shares_open(self, shared: Round) -> None:
+    def test_with_the_keys_of_t_users_only_their_own_shares_open(self, shared):
         assert len(contents(shared.folder)) == 3 + 25 + 5 + 5 + 4
         assert self.opened_by(shared, (2, 4)) == [
             f"shares/user-{user:02}/from-{sender:02}.h5.age" for user in (2, 4) for sender in shared.recipe.everybody
         ]
 
-    def test_no_key_and_no_mask_is_in_any_file_of_the_folder(self, shared: Round) -> None:
+    def test_no_key_and_no_mask_is_in_any_file_of_the_folder(self, shared):
         everything = b"".join(content for content, _ in contents(shared.folder).values())
         secrets = list(shared.folder.parent.glob("home-*/*/user-*.h5"))
         assert len(secrets) == 5
@@ -117,28 +107,24 @@ class TestSecretsElsewhere:
             assert identity.age.encode() not in everything
             assert identity.ed25519.encode() not in everything
 
-    def test_the_search_finds_secrets_that_are_there(self, round_at: RoundAt) -> None:
+    def test_the_search_finds_secrets_that_are_there(self, round_at):
         """The twin: a sealed round with its secrets in the folder, and a plain one."""
         assert "secrets/user-03.h5" in self.opened_by(round_at("decoded", sealed=True), (2, 4))
         assert "shares/user-03/from-05.h5" in self.opened_by(round_at("decoded", "plain"), (2, 4))
 
     @pytest.mark.parametrize("sealed", [False, True])
-    def test_a_copy_of_the_folder_brings_no_fresh_ledger_along(
-        self, new_round: RoundAt, refuses: Refuses, tmp_path: Path, sealed: bool
-    ) -> None:
-        r, home = new_round(sealed=sealed), tmp_path / "home"
-        must(*r.init())
-        for user in r.recipe.everybody:
-            must(*step(r, "offline", user, home))
+    def test_a_copy_of_the_folder_has_no_fresh_ledger(self, new_round, refuses, tmp_path, sealed):
+        r = new_round(sealed=sealed, homes=True).play(upto="offline")
         copy = r.elsewhere(shutil.copytree(r.folder, tmp_path / "copy"))
         np.save(tmp_path / "other.npy", 2 * np.load(r.gradient(1)))
-        must(*step(r, "mask", 1, home))
-        other = copy.mask(1, "--secrets", home, gradient=tmp_path / "other.npy")
-        assert "another" in refuses(77, *other).err
-        must(*step(copy, "mask", 1, home))  # the same gradient gives the same X
+        must(*r.mask(1))
+        assert "another" in refuses(77, *copy.mask(1, gradient=tmp_path / "other.npy")).err
+        must(*copy.mask(1))  # the same gradient gives the same X
         assert contents(copy.folder / "masked") == contents(r.folder / "masked")
+        plain = replace(copy, recipe=replace(copy.recipe, homes=False))
+        refuses(66, *plain.mask(1))
 
-    def test_with_the_secrets_in_the_folder_a_copy_does(self, round_at: RoundAt, tmp_path: Path) -> None:
+    def test_with_secrets_in_the_folder_a_copy_masks_a_second_gradient(self, round_at, tmp_path):
         """The twin: why secrets belong elsewhere."""
         r, copy = round_at("offline"), round_at("offline", "copy")
         np.save(tmp_path / "other.npy", 2 * np.load(r.gradient(1)))
@@ -152,7 +138,7 @@ class TestForeignSecrets:
     def commands(self, r: Round) -> list[tuple[object, ...]]:
         return [("status", r.folder), r.decode(), ("audit", r.folder)]
 
-    def test_secrets_of_others_are_named_by_status_decode_and_audit(self, round_at: RoundAt) -> None:
+    def test_secrets_of_others_are_named_by_status_decode_and_audit(self, round_at):
         r = round_at("answered")
         for user in (1, 4, 5):
             for path in private_names(user, r.folder / "secrets"):
@@ -165,7 +151,7 @@ class TestForeignSecrets:
         assert own.json["foreign_secrets"] == [str(r.folder / "secrets/user-03.h5")]
         assert own.err.count(self.WARNING) == 1
 
-    def test_one_person_with_all_users_and_one_user_alone_are_not_warned(self, round_at: RoundAt) -> None:
+    def test_one_person_with_all_users_and_one_user_alone_are_not_warned(self, round_at):
         everybody, forgotten, alone = (round_at("answered", name) for name in ("everybody", "forgotten", "alone"))
         must("forget", forgotten.folder, "--user", 1)
         assert not (forgotten.folder / "secrets/user-01.h5").exists()
@@ -177,7 +163,7 @@ class TestForeignSecrets:
                 assert self.WARNING not in must(*command).err
             assert self.WARNING not in must("status", r.folder, "--user", 1).err
 
-    def test_a_session_that_is_not_sound_is_still_audited(self, round_at: RoundAt) -> None:
+    def test_a_session_that_is_not_sound_is_still_audited(self, round_at):
         r = round_at("answered")
         (r.folder / "session.json").write_text("{}")
         assert call("audit", r.folder).code == 65
@@ -195,52 +181,39 @@ def modes(folder: Path) -> dict[str, int]:
     }
 
 
+@pytest.fixture
+def closed():
+    """With a umask of 077."""
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("closed")
 @pytest.mark.parametrize("mode", [0o755, 0o1777])
-def test_what_is_public_can_be_read_by_all_whatever_the_umask(new_round: RoundAt, tmp_path: Path, mode: int) -> None:
-    r = new_round(**{name: getattr(SHARED, name) for name in ("sealed", "confirm", *CONFIRMING)})
+def test_public_files_of_a_sealed_round_can_be_read_by_all_with_any_umask(new_round, tmp_path, mode):
+    r = new_round(homes=True, **CONFIRMING)
     r.folder.mkdir()
     r.folder.chmod(mode)
-    before = os.umask(0o077)
-    try:
-        play(r, lambda user: tmp_path / f"home-{user}", lambda _, *command: must(*command))
-        must(*r.decode("--output", tmp_path / "sum.npy"))
-    finally:
-        os.umask(before)
+    r.play()
+    must(*r.decode("--output", tmp_path / "sum.npy"))
     for name, found in modes(r.folder).items():
         assert found == (mode if (r.folder / name).is_dir() else 0o644), name
     assert stat.S_IMODE((r.folder / ".lock").stat().st_mode) == 0o644
     assert stat.S_IMODE((tmp_path / "sum.npy").stat().st_mode) == 0o600  # this one is the user's own
     for user in r.recipe.everybody:
-        assert {found for name, found in modes(tmp_path / f"home-{user}").items() if name != "."} == {0o700, 0o600}
+        assert {found for name, found in modes(r.home(user)).items() if name != "."} == {0o700, 0o600}
 
 
-def test_in_a_plain_round_the_folders_are_as_the_umask_has_them(new_round: RoundAt) -> None:
-    before = os.umask(0o077)
-    try:
-        r = new_round().play()
-    finally:
-        os.umask(before)
+@pytest.mark.usefixtures("closed")
+def test_folders_of_a_plain_round_follow_the_umask(new_round):
+    r = new_round().play()
     assert {mode for name, mode in modes(r.folder).items() if (r.folder / name).is_dir()} == {0o700}
 
 
 def as_account(uid: int, *args: object) -> Result:
-    """A command as another account, in a child of this process, which has loaded everything already."""
-    reading, writing = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # forking beside idle threads is fine here
-        child = os.fork()
-    if not child:
-        os.setgroups([])
-        os.setgid(uid)
-        os.setuid(uid)
-        result = call(*args)
-        os.write(writing, json.dumps([result.code, result.out, result.err]).encode())
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as stream:
-        said = stream.read()
-    os.waitpid(child, 0)
-    return Result(*json.loads(said))
+    """A command as another account."""
+    return in_child(*args, before=lambda: become(uid))
 
 
 def account(user: int) -> int:
@@ -249,7 +222,7 @@ def account(user: int) -> int:
 
 
 @pytest.fixture
-def open_folder() -> Iterator[Path]:
+def open_folder():
     """A folder that every account can get to: those of pytest are closed."""
     folder = Path(tempfile.mkdtemp(prefix="topk-secagg-accounts-"))
     folder.chmod(0o755)
@@ -262,20 +235,16 @@ class TestTwoAccounts:
     """Users 1, 3 and 5 have one account, users 2 and 4 another; ROUND is a folder for all, with the sticky bit."""
 
     @pytest.fixture
-    def r(self, open_folder: Path, shared: Round) -> Round:
-        assert (shared.folder / "aggregate.h5").exists()  # whatever a round needs is loaded now
+    def r(self, open_folder, shared):
+        assert (shared.folder / "aggregate.h5").exists()  # everything that a round needs is loaded now
         r = Round(SHARED, open_folder / "round", open_folder / "inputs").prepare()
         r.folder.mkdir()
         r.folder.chmod(0o1777)
         for user in r.recipe.everybody:
             os.chown(r.identity(user), account(user), account(user))
-            self.home(r, user).mkdir(mode=0o700)
-            os.chown(self.home(r, user), account(user), account(user))
+            r.home(user).mkdir(mode=0o700)
+            os.chown(r.home(user), account(user), account(user))
         return r
-
-    @staticmethod
-    def home(r: Round, user: int) -> Path:
-        return r.folder.with_name(f"home-{user}")
 
     def own(self, user: int, *command: object) -> Result:
         """A step of a user, by its account; it must succeed."""
@@ -283,46 +252,52 @@ class TestTwoAccounts:
         assert result.code == 0, (command, result)
         return result
 
-    def play(self, r: Round) -> Round:
-        return play(r, lambda user: self.home(r, user), self.own)
+    def play(self, r: Round, upto: str = "decoded") -> Round:
+        for stage, commands in r.commands().items():
+            for command in commands:
+                user = command[command.index("--user") + 1] if "--user" in command else int(stage != "init")
+                self.own(user, *command)
+            if stage == upto:
+                break
+        return r
 
-    def test_they_run_a_round_in_one_folder(self, r: Round) -> None:
+    def status(self, r: Round, user: int, *more: object) -> Any:
+        return self.own(user, "status", r.folder, "--user", user, *more, "--json").json
+
+    def test_they_run_a_round_in_one_folder(self, r):
         self.play(r).check_sum()
         owners = {path.stat().st_uid for path in (r.folder / "masked").iterdir()}
         assert owners == {1001, 1002}
         assert not (r.folder / "secrets").exists()
         for user in (1, 2):
-            said = self.own(user, "status", r.folder, "--user", user, "--secrets", self.home(r, user), "--json").json
+            said = self.status(r, user, "--secrets", r.home(user))
             assert said["next"]["step"] == "forget"
             assert [row["answered"] for row in said["users"]] == ["yes"] * 4 + [""]
             assert as_account(account(user), "audit", r.folder, "-q").code == 0
 
-    def test_who_decodes_later_finds_the_same_sum_and_leaves_it(self, r: Round) -> None:
+    def test_decoding_again_finds_the_same_sum_and_another_sum_stays_and_is_reported(self, r):
         self.play(r)
         before = contents(r.folder)
-        output = self.home(r, 2) / "sum.npy"
+        output = r.home(2) / "sum.npy"
         self.own(2, *r.decode("--output", output))
         assert np.load(output).any()
         assert contents(r.folder) == before
-
-    def test_another_sum_of_another_account_stays_and_is_noticed(self, r: Round) -> None:
-        self.play(r)
         flip(r.folder / "aggregate.h5", 2000)
         said = as_account(account(2), *r.decode())
-        assert said.code == 73
-        assert "aggregate.h5" in said.err
+        assert (said.code, "aggregate.h5" in said.err) == (73, True)
 
-    def test_forgetting_leaves_to_others_what_they_need_and_what_is_theirs(self, r: Round) -> None:
+    def test_forgetting_leaves_others_what_they_need_and_what_is_theirs(self, r):
         self.play(r)
-        said = self.own(1, "forget", r.folder, "--user", 1, "--secrets", self.home(r, 1), "--json").json
+        forget = ("forget", r.folder, "--user", 1, "--secrets", r.home(1), "--json")
+        said = self.own(1, *forget).json
         assert said["needed_by"] == [5]
         assert said["kept"] == [str(r.folder / f"shares/user-01/from-{n:02}.h5.age") for n in (2, 4)]
-        assert not list(self.home(r, 1).glob("*/user-01.h5"))
+        assert not list(r.home(1).glob("*/user-01.h5"))
         assert (r.folder / "shares/user-05/from-01.h5.age").exists()
-        self.own(5, *step(r, "eliminate", 5, self.home(r, 5)))
-        self.own(1, "forget", r.folder, "--user", 1, "--secrets", self.home(r, 1))
+        self.own(5, *r.eliminate(5))
+        self.own(1, *forget)
 
-    def test_nobody_can_replace_or_remove_a_file_of_another(self, r: Round) -> None:
+    def test_no_account_can_replace_or_remove_a_file_of_another(self, r):
         """What an account can do to the folder by itself, without the program."""
         self.play(r)
         before = contents(r.folder)
@@ -336,62 +311,57 @@ class TestTwoAccounts:
     @staticmethod
     def changed_by(uid: int, targets: list[Path]) -> bool:
         """Whether an account can overwrite, replace or remove one of these files."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            child = os.fork()
-        if child:
-            return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
-        os.setgroups([])
-        os.setgid(uid)
-        os.setuid(uid)
-        for path in targets:
-            planted = path.with_name(f"planted-{uid}")
-            for attempt in (
-                lambda path=path: path.write_bytes(b""),
-                lambda path=path, planted=planted: (planted.write_bytes(b""), planted.replace(path)),
-                lambda path=path: path.unlink(),
-            ):
-                try:
-                    attempt()
-                    os._exit(1)
-                except OSError:
-                    planted.unlink(missing_ok=True)
-        os._exit(0)
 
-    def test_a_file_that_was_put_there_first_is_noticed(self, r: Round) -> None:
+        def attempt() -> Result:
+            become(uid)
+            for path in targets:
+                planted = path.with_name(f"planted-{uid}")
+                for change in (
+                    lambda path=path: path.write_bytes(b""),
+                    lambda path=path, planted=planted: (planted.write_bytes(b""), planted.replace(path)),
+                    lambda path=path: path.unlink(),
+                ):
+                    try:
+                        change()
+                    except OSError:
+                        planted.unlink(missing_ok=True)
+                    else:
+                        return Result(1, "", "")
+            return Result(0, "", "")
+
+        return waited(forked(attempt)) == 1
+
+    def test_a_file_in_the_place_of_an_x_is_reported(self, r):
         """The account of user 2 writes an X of user 1 before user 1 does, signed with the wrong key."""
-        self.own(0, *r.init())
-        for user in r.recipe.everybody:
-            self.own(user, *step(r, "offline", user, self.home(r, user)))
-        self.own(2, *step(r, "mask", 2, self.home(r, 2)))
+        self.play(r, "offline")
+        self.own(2, *r.mask(2))
         shutil.copy(r.folder / "masked/user-02.h5", r.folder / "masked/user-01.h5")
         os.chown(r.folder / "masked/user-01.h5", account(2), account(2))
-        said = as_account(account(1), *step(r, "mask", 1, self.home(r, 1)))
+        said = as_account(account(1), *r.mask(1))
         assert (said.code, "masked/user-01.h5" in said.err) == (73, True)
-        found = self.own(1, "status", r.folder, "--user", 1, "--secrets", self.home(r, 1), "--json").json
-        assert found["users"][0]["masked"] == "its user is 2, not 1"
+        assert self.status(r, 1, "--secrets", r.home(1))["users"][0]["masked"] == "its user is 2, not 1"
 
-    def test_leftovers_and_secrets_of_another_account_are_in_nobodys_way(self, r: Round) -> None:
+    def test_temporary_files_and_secrets_of_another_account_do_not_matter(self, r):
         self.own(0, *r.init())
-        self.own(1, *r.offline(1))  # without --secrets: they are in the folder, closed to others
+        inside = replace(r, recipe=replace(SHARED, homes=False))
+        self.own(1, *inside.offline(1))  # without --secrets: they are in the folder, closed to others
         assert stat.S_IMODE((r.folder / "secrets").stat().st_mode) == 0o700
-        said = as_account(account(2), *r.offline(2))
-        assert said.code == 77
-        assert "add --secrets DIR" in said.err
+        said = as_account(account(2), *inside.offline(2))
+        assert (said.code, "add --secrets DIR" in said.err) == (77, True)
         (r.folder / "shares/user-03/.from-02.h5.age.1.tmp").touch()
-        self.own(2, *step(r, "offline", 2, self.home(r, 2)))
-        for more in ((), ("--secrets", self.home(r, 2))):
-            found = self.own(2, "status", r.folder, "--user", 2, *more, "--json").json
+        self.own(2, *r.offline(2))
+        for more in ((), ("--secrets", r.home(2))):
+            found = self.status(r, 2, *more)
             assert found["foreign_secrets"] == []
         assert found["users"][1]["holds"] == [1, 2]
 
-    def test_a_plain_round_in_the_folder_of_another_account_is_refused(self, r: Round) -> None:
-        plain = Round(Recipe("plain"), r.folder.with_name("plain"), r.inputs)
+    def test_a_plain_round_in_the_folder_of_another_account_is_refused(self, r):
+        plain = Round(Recipe("plain", homes=True), r.folder.with_name("plain"), r.inputs)
         plain.folder.mkdir()
         plain.folder.chmod(0o1777)
         os.chown(plain.folder, account(1), account(1))
         self.own(1, *plain.init())
-        self.own(1, *step(plain, "offline", 1, self.home(r, 1)))
-        said = as_account(account(2), *step(plain, "offline", 2, self.home(r, 2)))
+        self.own(1, *plain.offline(1))
+        said = as_account(account(2), *plain.offline(2))
         assert said.code == 77
         assert "belongs to another account, and this round is not sealed" in said.err

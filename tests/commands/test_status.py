@@ -1,6 +1,4 @@
-"""`status` in every state of a round, for everybody and for one user; and steps whose input has not arrived."""
-
-from __future__ import annotations
+"""`status` in every state of a round, for all users and for one; and steps whose input has not arrived."""
 
 import os
 import shutil
@@ -9,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rounds import Round, call, must
+from rounds import Round, call, edit, must
 
-from .conftest import CONFIRMING, Refuses, RoundAt
+from .conftest import CONFIRMING
 
 ALL = [1, 2, 3, 4, 5]
+LEDGER = "secrets/user-02.ledger.json"
 KINDS: dict[str, dict[str, Any]] = {"plain": {}, "sealed": {"sealed": True}, "confirm": CONFIRMING}
 
 
@@ -43,17 +42,17 @@ class TestEveryState:
     """One person runs all users in one folder."""
 
     @pytest.fixture
-    def at(self, round_at: RoundAt, kind: str) -> RoundAt:
+    def at(self, round_at, kind):
         return lambda stage: round_at(stage, stage, **KINDS[kind])
 
-    def test_nothing_yet(self, at: RoundAt) -> None:
+    def test_nothing_yet(self, at):
         r = at("init")
         assert following(r) == ("offline", "shares of user 1, 2, 3, 4, 5")
         assert following(r, "--user", 2) == ("offline", None)
         assert status(r, "--user", 2)["send"] == []
         assert [row["holds"] for row in status(r)["users"]] == [None] * 5
 
-    def test_some_have_shared(self, at: RoundAt) -> None:
+    def test_some_have_shared(self, at):
         r = at("init")
         for user in (1, 2):
             must(*r.offline(user))
@@ -66,7 +65,7 @@ class TestEveryState:
         assert [row["to"] for row in found["send"]] == [f"user {m} only" for m in (1, 3, 4, 5)]
         assert [row["path"] for row in found["send"]] == [str(r.folder / name) for name in shares([1, 3, 4, 5], [2], r)]
 
-    def test_some_have_masked(self, at: RoundAt) -> None:
+    def test_some_have_masked(self, at):
         r = at("offline")
         assert following(r) == ("freeze", "X of user 1, 2, 3, 4, 5")
         assert following(r, "--user", 2) == ("mask", None)
@@ -77,7 +76,7 @@ class TestEveryState:
         assert following(r, "--user", 2) == (step, "survivors.json of user 1")
         assert str(r.folder / "masked/user-02.h5") in [row["path"] for row in status(r, "--user", 2)["send"]]
 
-    def test_masked(self, at: RoundAt) -> None:
+    def test_masked(self, at):
         r = at("masked")
         late = [n for n in ALL if n not in r.recipe.masking]
         waits = f"X of user {late[0]}" if late else None
@@ -86,7 +85,7 @@ class TestEveryState:
         assert (found["next"]["step"], found["next"]["waits_for"], found["next"]["possible"]) == ("freeze", waits, True)
         assert following(r, "--user", 1) == ("freeze", waits)
 
-    def test_frozen(self, at: RoundAt) -> None:
+    def test_frozen(self, at):
         r = at("frozen")
         found = status(r)
         assert found["survivors"] == list(r.recipe.masking)
@@ -100,7 +99,7 @@ class TestEveryState:
             must("forget", r.folder, "--user", 5)
             assert following(r, "--user", 5) == (None, None)
 
-    def test_answered(self, at: RoundAt) -> None:
+    def test_answered(self, at):
         r = at("answered")
         silent = [n for n in r.recipe.masking if n not in r.recipe.answering]
         assert following(r) == ("decode", None)
@@ -111,7 +110,7 @@ class TestEveryState:
         assert missing(r) == [f"elimination/user-{n:02}.h5" for n in (1, silent[0])]
         assert following(r, "--user", 1) == ("eliminate", None)  # it can be made again
 
-    def test_decoded(self, at: RoundAt) -> None:
+    def test_decoded(self, at):
         r = at("decoded")
         assert following(r) == (None, None)
         assert "nothing is left to do" in must("status", r.folder).out
@@ -121,7 +120,7 @@ class TestEveryState:
         assert status(r, "--user", 1)["send"] == []
 
 
-def test_who_has_to_confirm_and_who_has(round_at: RoundAt, refuses: Refuses) -> None:
+def test_missing_and_given_confirmations(round_at, refuses):
     r = round_at("masked", **{**CONFIRMING, "masking": (1, 2, 3, 4)})
     must(*r.freeze("--user", 2, "--identity", r.identity(2)))
     assert following(r) == ("confirm", "confirmations of user 1, 2, 3, 4, 5")
@@ -141,7 +140,7 @@ def test_who_has_to_confirm_and_who_has(round_at: RoundAt, refuses: Refuses) -> 
     assert "confirmed" in must("status", r.folder).out
 
 
-def test_the_table_and_the_json_say_the_same(round_at: RoundAt) -> None:
+def test_the_table_and_the_json_agree(round_at):
     r = round_at("answered")
     lines = must("status", r.folder, "--user", 4).out.splitlines()
     table = [line.split() for line in lines if line.split()[:1] in [[str(n)] for n in ALL]]
@@ -152,13 +151,14 @@ def test_the_table_and_the_json_say_the_same(round_at: RoundAt) -> None:
     assert not any(line.startswith("waiting for") for line in lines)
 
 
-class TestAFolderWithOnlyOnesOwnFiles:
+class TestAFolderOfOneUser:
     """Every user has a machine of its own."""
 
     @pytest.fixture(params=KINDS)
-    def r(self, request: pytest.FixtureRequest, round_at: RoundAt, tmp_path: Path) -> Round:
+    def r(self, request, round_at, tmp_path):
         """User 2 alone; `there` is the round from which files come."""
         self.there = round_at("answered", "there", **KINDS[request.param])
+        self.shared = (round_at("offline", "before", **KINDS[request.param]).folder / LEDGER).read_bytes()
         (tmp_path / "own").mkdir()
         self.here = self.there.elsewhere(tmp_path / "own")
         self.bring("session.json")
@@ -172,14 +172,14 @@ class TestAFolderWithOnlyOnesOwnFiles:
                 target.parent.mkdir(exist_ok=True, parents=True)
                 shutil.copy(source, target)
 
-    def test_what_is_missing_at_each_step(self, r: Round, refuses: Refuses) -> None:
+    def test_what_is_missing_at_each_step(self, r, refuses):
         assert following(r, "--user", 2) == ("offline", None)
         self.bring("secrets/user-02.h5", "shares/user-02/from-0[23].*", "shares/*/from-02.*")
-        self.there_ledger(shared_only=True)
+        (r.folder / LEDGER).write_bytes(self.shared)
         assert following(r, "--user", 2) == ("mask", "shares of user 1, 4, 5 for user 2")
         assert status(r)["foreign_secrets"] == []
-        self.there_ledger()
-        self.bring("masked/user-02.h5")
+        self.bring("masked/user-02.h5", LEDGER)
+        edit(r.folder / LEDGER, lambda ledger: ledger.update(answered=None, confirmed=None))
         assert following(r, "--user", 2)[1] == "survivors.json of user 1"
         assert missing(r, "--user", 2) == ["survivors.json"]
         assert "survivors.json" in refuses(66, *r.eliminate(2)).err
@@ -209,19 +209,7 @@ class TestAFolderWithOnlyOnesOwnFiles:
         must(*r.decode())
         r.check_sum()
 
-    def there_ledger(self, *, shared_only: bool = False) -> None:
-        """The ledger of user 2 before or after it masked."""
-        from topk_secagg.storage.ledger import Ledger
-        from topk_secagg.storage.workspace import Workspace
-
-        space = Workspace(self.there.folder)
-        full = Ledger.read(space.ledger_path(2), space.session.id, 2)
-        path = self.here.folder / "secrets/user-02.ledger.json"
-        Ledger(
-            path, full.session, 2, full.insecure, full.shared, *([] if shared_only else [full.masked, full.holds])
-        ).write()
-
-    def test_a_store_of_public_files_alone(self, r: Round) -> None:
+    def test_a_store_of_public_files_alone(self, r):
         assert following(r) == ("offline", "shares of user 1, 2, 3, 4, 5")
         self.bring("masked/user-01.h5")
         expected = [n for n in ALL if n != 1]
@@ -231,13 +219,13 @@ class TestAFolderWithOnlyOnesOwnFiles:
         self.bring("elimination/*")
         assert following(r) == ("decode", None)
 
-    def test_a_user_that_came_too_late_has_nothing_to_do(self, r: Round) -> None:
+    def test_a_user_that_came_too_late_has_nothing_to_do(self, r):
         self.bring("survivors.json", "confirmed/*", "masked/*")
         late = [n for n in ALL if n not in r.recipe.masking]
         assert [following(r, "--user", n) for n in late] == [(None, None)] * len(late)
 
 
-def test_a_dead_user_does_not_hold_up_the_round(new_round: RoundAt) -> None:
+def test_an_absent_user_does_not_stop_the_round(new_round):
     r = new_round()
     must(*r.init())
     for user in (1, 2, 3, 4):
@@ -251,7 +239,7 @@ def test_a_dead_user_does_not_hold_up_the_round(new_round: RoundAt) -> None:
     assert (found["step"], found["waits_for"], found["possible"]) == ("mask", "shares of user 5 for user 4", True)
 
 
-def test_problems_are_named(round_at: RoundAt) -> None:
+def test_problems_are_named(round_at):
     r = round_at("answered")
     (r.folder / "masked/user-02.h5").write_bytes(b"rubbish")
     shutil.copy(r.folder / "elimination/user-01.h5", r.folder / "elimination/user-03.h5")
@@ -267,13 +255,13 @@ def test_problems_are_named(round_at: RoundAt) -> None:
     assert following(r)[0] == "freeze"
 
 
-def test_there_is_no_status_without_a_session_or_of_nobody(round_at: RoundAt, refuses: Refuses, tmp_path: Path) -> None:
+def test_status_needs_a_session_and_a_user_of_the_round(round_at, refuses, tmp_path):
     refuses(66, "status", tmp_path / "nowhere")
     refuses(2, "status", round_at("init").folder, "--user", 6)
 
 
 class TestWaiting:
-    def test_the_time_is_up(self, round_at: RoundAt) -> None:
+    def test_the_time_is_up(self, round_at):
         r = round_at("offline")
         (r.folder / "shares/user-02/from-03.h5").unlink()
         result = call("status", r.folder, "--user", 2, "--wait", 0, "--json")
@@ -281,11 +269,11 @@ class TestWaiting:
         assert result.json["next"]["waits_for"] == "shares of user 3 for user 2"
         assert "mask still waits for shares of user 3 for user 2" in result.err
 
-    def test_what_is_ready_is_not_waited_for(self, round_at: RoundAt) -> None:
+    def test_a_step_that_is_ready_does_not_wait(self, round_at):
         assert call("status", round_at("offline").folder, "--user", 2, "--wait", 600).code == 0
         assert call("status", round_at("decoded", "done").folder, "--wait", 600).code == 0
 
-    def test_it_goes_on_once_the_file_is_there(self, round_at: RoundAt) -> None:
+    def test_waiting_ends_when_the_file_arrives(self, round_at):
         r = round_at("offline")
         path = r.folder / "shares/user-02/from-03.h5"
         away = path.rename(path.with_name("away"))

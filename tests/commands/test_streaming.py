@@ -1,7 +1,5 @@
 """Shares are larger than memory: they are written and read in parts, and every part that is read is checked."""
 
-from __future__ import annotations
-
 import os
 import tracemalloc
 from dataclasses import replace
@@ -14,7 +12,7 @@ from rounds import Recipe, Round, attributes, call, contents, datasets, flip, le
 from topk_secagg.protocol import constructions, moments
 from topk_secagg.storage import documents
 
-from .conftest import RoundAt, both
+from .conftest import both
 
 LENGTH, TOP, WIDTH = 256, 6, 128
 NAMED = {"length": LENGTH, "top_k": TOP, "users": 3, "masking": (1, 2, 3)}
@@ -22,7 +20,7 @@ USERS = (1, 2, 3)
 
 
 @pytest.fixture
-def frozen(round_at: RoundAt) -> Round:
+def frozen(round_at):
     """A round of three users over 256 coordinates with the paper's construction, before the answers."""
     return round_at("frozen", **NAMED)
 
@@ -41,7 +39,7 @@ def row_bytes(path: Path, name: str, row: int) -> tuple[int, int]:
     return start + row * (size // LENGTH), size // LENGTH
 
 
-def test_rows_that_no_x_names_are_never_looked_at(frozen: Round) -> None:
+def test_rows_that_no_x_names_are_never_looked_at(frozen):
     """All of them are overwritten with rubbish, and the sum is exact still."""
     spoiled = 0
     for sender in USERS:
@@ -61,13 +59,13 @@ def test_rows_that_no_x_names_are_never_looked_at(frozen: Round) -> None:
 
 @pytest.mark.parametrize("name", ["f", "h"])
 @pytest.mark.parametrize("which", [0, TOP - 1])
-def test_one_bit_in_a_row_that_x_names_is_noticed(frozen: Round, name: str, which: int) -> None:
+def test_one_bit_in_a_row_that_x_names_is_noticed(frozen, name, which):
     path = frozen.folder / "shares/user-01/from-02.h5"
     start, size = row_bytes(path, name, rows_named_by(frozen, 2)[which])
     check_noticed(frozen, path, (start, start + size // 2, start + size - 1))
 
 
-def test_one_bit_in_any_row_is_noticed_where_all_are_read(round_at: RoundAt) -> None:
+def test_one_bit_in_any_row_is_noticed_where_all_are_read(round_at):
     r = round_at("frozen", construction="moments", picks=2, top_k=10, length=150)
     path = r.folder / "shares/user-01/from-02.h5"
     start, size = placed(path)["g"]
@@ -76,7 +74,7 @@ def test_one_bit_in_any_row_is_noticed_where_all_are_read(round_at: RoundAt) -> 
 
 def check_noticed(r: Round, path: Path, positions: object) -> None:
     before = contents(r.folder)
-    for at in positions:  # type: ignore[attr-defined]
+    for at in positions:
         flip(path, at, bit=3)
         result = call(*r.eliminate(1))
         flip(path, at, bit=3)
@@ -88,7 +86,7 @@ def check_noticed(r: Round, path: Path, positions: object) -> None:
     assert leftovers(r.folder) == []
 
 
-def test_two_rows_exchanged_with_their_checksums_are_noticed(frozen: Round) -> None:
+def test_two_rows_exchanged_with_their_checksums_are_noticed(frozen):
     """The digest of the file covers the table of checksums."""
     path = frozen.folder / "shares/user-01/from-02.h5"
     one, two = rows_named_by(frozen, 2)[:2]
@@ -105,21 +103,21 @@ def test_two_rows_exchanged_with_their_checksums_are_noticed(frozen: Round) -> N
     assert call(*frozen.eliminate(1)).code == 65
 
 
-def test_only_the_named_rows_and_the_checksums_are_read(frozen: Round, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_named_rows_and_the_checksums_are_read(frozen, monkeypatch):
     """Bytes read with pread from the share files, against what the rows take."""
-    read: dict[str, int] = {}
+    read = {}
     real_v, real = os.preadv, os.pread
 
-    def note(fd: int, count: int) -> None:
+    def note(fd, count):
         name = Path(f"/proc/self/fd/{fd}").readlink().name
         read[name] = read.get(name, 0) + count
 
-    def preadv(fd: int, buffers: object, *more: int) -> int:
-        got = real_v(fd, buffers, *more)  # type: ignore[arg-type]
+    def preadv(fd, buffers, *more):
+        got = real_v(fd, buffers, *more)
         note(fd, got)
         return got
 
-    def pread(fd: int, *more: int) -> bytes:
+    def pread(fd, *more):
         got = real(fd, *more)
         note(fd, len(got))
         return got
@@ -134,7 +132,7 @@ def test_only_the_named_rows_and_the_checksums_are_read(frozen: Round, monkeypat
         assert read[f"from-{sender:02}.h5"] < 2 * LENGTH * WIDTH * 4 / 4
 
 
-def test_inspect_checks_all_rows_of_a_share(frozen: Round) -> None:
+def test_inspect_checks_all_rows_of_a_share(frozen):
     path = frozen.folder / "shares/user-01/from-02.h5"
     must("inspect", path)
     unnamed = next(row for row in range(LENGTH) if row not in rows_named_by(frozen, 2))
@@ -143,15 +141,13 @@ def test_inspect_checks_all_rows_of_a_share(frozen: Round) -> None:
 
 
 @both
-def test_memory_does_not_grow_with_the_shares(
-    tmp_path: Path, construction: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_does_not_grow_with_the_shares(tmp_path, construction, monkeypatch):
     """With small buffers, a round of four times the size needs hardly more, though its shares are far larger."""
     monkeypatch.setattr(constructions, "BLOCK_SYMBOLS", 1 << 14)
     monkeypatch.setattr(moments, "_CHECK_BYTES", 1 << 12)
     monkeypatch.setattr(moments, "_READ_CHECKS", 4)
     monkeypatch.setattr(documents.read_bytes, "__defaults__", (1 << 16,))  # which it makes room for at once
-    peaks: list[dict[str, int]] = []
+    peaks = []
     shared = []
     for times in (1, 1, 4):  # the first loads what is needed
         if construction == "permutation":
@@ -176,7 +172,7 @@ def test_memory_does_not_grow_with_the_shares(
         assert peaks[2][stage] - peaks[1][stage] < (shared[2] - shared[1]) / 8, (peaks, shared)
 
 
-def test_y_is_the_same_whatever_the_size_of_the_parts(round_at: RoundAt, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_y_does_not_depend_on_the_size_of_the_parts(round_at, monkeypatch):
     r = round_at("answered", construction="moments", picks=2, top_k=10, length=150)
     path = r.folder / "elimination/user-01.h5"
     before = datasets(path)["y"]

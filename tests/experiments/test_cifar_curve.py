@@ -1,7 +1,5 @@
 """A curve of experiments/cifar10 in miniature: interrupted, resumed, and drawn. Needs PyTorch."""
 
-from __future__ import annotations
-
 import csv
 import sys
 from pathlib import Path

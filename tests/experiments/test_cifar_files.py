@@ -1,7 +1,5 @@
 """The three forms in which experiments/cifar.py finds CIFAR-10."""
 
-from __future__ import annotations
-
 import io
 import json
 import pickle

@@ -1,7 +1,5 @@
 """The example of experiments/digits: three ways to drive the same federated training, by commands and files only."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
@@ -16,7 +14,7 @@ DIGITS = Path(__file__).parents[2] / "experiments" / "digits"
 ROUNDS = 5
 
 
-def test_all_three_ways_train_a_model_and_agree(tmp_path: Path) -> None:
+def test_all_three_ways_train_a_model_and_agree(tmp_path):
     ways = {
         "python": [sys.executable, DIGITS / "loop.py", tmp_path / "python", str(ROUNDS)],
         "shell": ["sh", DIGITS / "loop.sh", tmp_path / "shell", str(ROUNDS)],

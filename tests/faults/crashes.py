@@ -6,8 +6,6 @@ again must complete, no temporary file may be left, and the round must end in th
 `python tests/faults/crashes.py` goes through all points; a sample is in test_crashes.py.
 """
 
-from __future__ import annotations
-
 import argparse
 import errno
 import hashlib
@@ -28,20 +26,16 @@ from fault_lab import (
     RECIPES,
     STAGES,
     Bench,
-    Result,
     TrialRound,
     Violation,
     as_child,
-    call,
     check_whole,
     concluded,
     fingerprint,
-    forked,
-    leftovers,
     must,
     scratch,
-    waited,
 )
+from rounds import Result, call, forked, leftovers, waited
 
 AT_LEAST = 30  # points a command
 TOUCHING = (
@@ -66,6 +60,13 @@ class Step:
     def start(self) -> TrialRound:
         """The round just before the command."""
         return self.bench.at(self.stage)
+
+    def recovers(self, state: TrialRound) -> None:
+        """Nothing is left half written, the same command completes, and the round ends in the exact aggregate."""
+        assert leftovers(state.folder) == []
+        check_whole(state.folder)
+        self.again(state)
+        self.finish(state)
 
     def again(self, state: TrialRound) -> None:
         """The command once more completes what was begun, and cleans up."""
@@ -208,7 +209,7 @@ def seeded(name: str, folder: Path) -> Bench:
 
 
 def spread(points: int, number: int) -> list[int]:
-    """So many of the points 1..points, evenly."""
+    """`number` of the points 1..points, evenly spread."""
     if points <= number:
         return list(range(1, points + 1))
     return sorted({1 + i * (points - 1) // (number - 1) for i in range(number)})

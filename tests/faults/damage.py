@@ -4,8 +4,6 @@ Every case must end in the exact aggregate or in a documented exit code with one
 little memory.  `python tests/faults/damage.py --cases 20000` runs many; a sample is in test_damage.py.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import copy
@@ -28,21 +26,8 @@ from typing import Any
 
 import h5py
 import numpy as np
-from fault_lab import (
-    RECIPES,
-    Bench,
-    TrialRound,
-    Violation,
-    concluded,
-    fingerprint,
-    forked,
-    judged,
-    leftovers,
-    must,
-    scratch,
-    waited,
-)
-from rounds import Command, attributes, document
+from fault_lab import RECIPES, Bench, TrialRound, Violation, concluded, fingerprint, judged, must, scratch
+from rounds import Command, attributes, document, forked, leftovers, waited
 
 from topk_secagg.steps.inspect import KINDS
 from topk_secagg.storage.hdf5_parser import lookup3
@@ -244,19 +229,19 @@ def blind(content: bytes, kind: str, source: random.Random) -> bytes:
 def _other(lab: Lab, case: Case, source: random.Random) -> Path:
     """A sound file from another place."""
     bench = lab.benches[case.recipe]
-    here = bench.kept(case.stage) / case.path
+    here = (bench.store / case.stage) / case.path
     suffix = "".join(here.suffixes[-2:]) if here.name.endswith(".age") else here.suffix
     if case.kind == "other session":
         there = lab.twins[case.recipe] / ("answered" if case.stage == "one-left" else case.stage) / case.path
         return there if there.exists() else here
     if case.kind == "other stage":
-        found = [bench.kept(stage) / case.path for stage in ("offline", "masked", "answered", "decoded")]
+        found = [(bench.store / stage) / case.path for stage in ("offline", "masked", "answered", "decoded")]
     elif case.kind == "other user":
         found = list(here.parent.glob(f"*{suffix}"))
         if here.parent.parent.name == "shares":
             found += here.parent.parent.glob(f"*/*{suffix}")
     else:
-        found = list(bench.kept(case.stage).rglob(f"*{suffix}"))
+        found = list((bench.store / case.stage).rglob(f"*{suffix}"))
     found = sorted(p for p in found if p.is_file() and not p.name.startswith("."))
     return source.choice(found) if found else here
 
@@ -409,7 +394,7 @@ def _plain(value: Any) -> Any:
 
 
 def with_sound_checksum(content: bytes, source: random.Random) -> bytes:
-    """Damage in the metadata of HDF5 that its checksums do not show: they are computed anew."""
+    """Damage in the metadata of HDF5 that its checksums do not show: they are computed again."""
     blocks = guarded(content)
     if not blocks:
         return blind(content, "flip", source)
@@ -542,7 +527,7 @@ def bounded_memory(growth: int = GROWTH) -> Iterator[Callable[[], int]]:
 
 
 def run_cases(lab: Lab, numbers: Iterable[int], seed: int, report: Callable[[int, str, str], None]) -> None:
-    """Run cases; `report` is told number, kind of ending, and the case or violation."""
+    """Run cases; `report` gets the number, the kind of ending, and the case or violation."""
     with bounded_memory() as check:
         for number in numbers:
             try:

@@ -4,8 +4,6 @@ Parameters, formats, constructions and drop-outs are random, and so is the order
 early, some twice, some with another input. `python tests/faults/drill.py --rounds 500` runs many.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import shutil
@@ -15,8 +13,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fault_lab import Trial, TrialRound, Violation, concluded, judged, leftovers, scratch
-from rounds import Command, datasets
+from fault_lab import Trial, TrialRound, Violation, concluded, judged, scratch
+from rounds import Command, datasets, leftovers
 
 from topk_secagg.algebra.field import DEFAULT_FIELD
 
@@ -71,7 +69,7 @@ class Model:
         return 0
 
     def answerable(self, users: tuple[int, ...]) -> tuple[int, ...]:
-        """The users of whom at least U hold the shares of all; whoever is least held goes first."""
+        """The users of whom at least U hold the shares of all; the least held user is removed first."""
         kept = set(users)
         while len(kept) >= self.recipe.survivors:
             if sum(kept <= self.holds[n] for n in kept) >= self.recipe.survivors:
@@ -257,7 +255,7 @@ class Drill:
         self.expect(code, self.state.decode())
         if code == 0:
             if self.state.check_aggregate():
-                raise Violation("somebody was corrected")
+                raise Violation("a user was corrected")
             answering = datasets(self.state.folder / "aggregate.h5")["answering"].tolist()
             if answering != self.model.answering():
                 raise Violation(f"{answering} answering, and not {self.model.answering()}")

@@ -1,19 +1,13 @@
-"""What the fault tests share on top of rounds.py: commands that must end well whatever they are given, in this
+"""What the fault tests share on top of rounds.py: commands that must end well with any input, in this
 process or in a fork of it; rounds that can be brought back to any stage; and judges of what is left behind.
 """
 
-from __future__ import annotations
-
 import contextlib
-import faulthandler
-import json
 import os
 import shutil
 import signal
 import sys
 import tempfile
-import threading
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,8 +15,19 @@ from typing import NoReturn
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from rounds import Command, Recipe, Result, Round, assert_one_error, attributes, call, contents, datasets, document
-from rounds import leftovers as hidden
+from rounds import (
+    Command,
+    Recipe,
+    Result,
+    Round,
+    assert_one_error,
+    attributes,
+    call,
+    contents,
+    datasets,
+    document,
+    in_child,
+)  # fmt: skip
 
 from topk_secagg.steps.inspect import inspect
 from topk_secagg.storage.documents import digest
@@ -46,7 +51,7 @@ class Hang(BaseException):
 
 
 def judged(*args: object) -> Result:
-    """A command that must end in a documented way, whatever it is given, and soon."""
+    """A command that must end soon and in a documented way with any input."""
 
     def late(*_: object) -> NoReturn:
         raise Hang
@@ -82,56 +87,9 @@ def must(*args: object) -> Result:
     return result
 
 
-def forked(task: Callable[[], object], *, silent: bool = False) -> int:
-    """Run a task in a fork of this process, which has everything loaded already; the process id.
-
-    The fork ends with the exit code of the command, with 0, or with 99 for an exception.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside numpy's idle threads
-        pid = os.fork()
-    if pid:
-        return pid
-    code = 99
-    try:
-        faulthandler.disable()
-        sink = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(sink, 1)
-        if silent:
-            os.dup2(sink, 2)
-        result = task()
-        threading._shutdown()  # as at the end of Python: threads end what they are at
-        code = result.code if isinstance(result, Result) else 0
-    except BaseException as error:
-        with contextlib.suppress(BaseException):
-            os.write(2, f"{type(error).__name__}: {error}\n".encode())
-    finally:
-        os._exit(code)
-
-
-def waited(pid: int) -> int:
-    """The exit code of a fork; minus the signal's number if one killed it."""
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
 def as_child(*command: object, before: Callable[[], object] = lambda: None) -> Result:
-    """A command in a fork, for limits, identities and hooks that cannot be taken back."""
-    out, into = os.pipe()
-
-    def task() -> None:
-        write, close = os.write, os.close  # whatever `before` makes of them
-        before()
-        result = call(*command)
-        write(into, json.dumps([result.code, result.out, result.err]).encode())
-        close(into)
-
-    code = waited(forked(task))
-    os.close(into)
-    with os.fdopen(out) as stream:
-        text = stream.read()
-    if code or not text:
-        raise Violation(f"{' '.join(map(str, command))}: the process ends with {code}")
-    result = Result(*json.loads(text))
+    """A command in a fork, which must end in a documented way."""
+    result = in_child(*command, before=before)
     check_ending(command, result)
     return result
 
@@ -239,9 +197,8 @@ class Bench:
         self.round.prepare_folder()
         return self.round
 
-    def kept(self, name: str) -> Path:
-        """The folder of what was kept; nobody writes there."""
-        return self.store / name
+
+Benches = dict[str, Bench]
 
 
 def linked_copy(source: Path, target: Path) -> Path:
@@ -272,11 +229,6 @@ def scratch() -> Iterator[Path]:
 # --- what is left behind ----------------------------------------------------------------------------------------------
 
 
-def leftovers(folder: Path) -> list[Path]:
-    """Temporary files; a note that a residual waits is none."""
-    return [path for path in hidden(folder) if not path.name.endswith(".waiting")]
-
-
 def fingerprint(folder: Path) -> dict[str, bytes]:
     """The bytes of every file but locks, notes and temporary ones."""
     return {name: content for name, (content, _) in contents(folder).items() if not Path(name).name.startswith(".")}
@@ -295,7 +247,7 @@ def check_whole(folder: Path) -> None:
 
 
 def check_ledgers(folder: Path) -> None:
-    """Whatever a user has sent, even under a temporary name, its ledger has recorded before."""
+    """Everything that a user has sent, even under a temporary name, is in its ledger."""
     ledgers = {int(p.name[5:7]): document(p) for p in (folder / "secrets").glob("user-*.ledger.json")}
     frozen = digest((folder / "survivors.json").read_bytes()) if (folder / "survivors.json").exists() else None
 

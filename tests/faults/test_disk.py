@@ -1,7 +1,5 @@
 """A full disk, folders that cannot be written, folders that go: exit 73, nothing lost, the round goes on."""
 
-from __future__ import annotations
-
 import os
 import resource
 import shutil
@@ -13,35 +11,17 @@ from pathlib import Path
 
 import pytest
 from crashes import STEPS, Step, hooked
-from fault_lab import (
-    RECIPES,
-    Bench,
-    Trial,
-    TrialRound,
-    as_child,
-    check_whole,
-    judged,
-    leftovers,
-    linked_copy,
-    must,
-    scratch,
-)
-from rounds import Result, assert_one_error, is_root, shell
+from fault_lab import RECIPES, Bench, Trial, TrialRound, as_child, check_whole, judged, linked_copy, must, scratch
+from rounds import Result, assert_one_error, is_root, leftovers, shell
 
-NOBODY = 65534
+ANOTHER = 65534
 COMMANDS = ("offline", "mask", "freeze", "eliminate", "decode")
 WRITERS = [step for step in STEPS if step[1] not in ("init", "run")]
 BIG = {  # about 1.1 MB of shares a user
     "permutation": Trial("big", users=3, top_k=3, length=300, masking=(1, 2, 3)),
     "moments": Trial("big", users=3, top_k=3600, length=20000, construction="moments", picks=4, masking=(1, 2, 3)),
 }
-as_root = pytest.mark.skipif(not is_root(), reason="only root can become somebody else")
-
-
-@pytest.fixture(scope="module")
-def benches() -> Iterator[dict[str, Bench]]:
-    with scratch() as folder:
-        yield {name: Bench(RECIPES[name], folder / name) for name in {recipe for recipe, _ in STEPS}}
+as_root = pytest.mark.skipif(not is_root(), reason="only root can become another account")
 
 
 @contextmanager
@@ -81,7 +61,7 @@ def started_on(disk: Path, step: Step) -> Iterator[TrialRound]:
 
 @pytest.mark.parametrize("room", ["40k", "700k", "1400k"])
 @pytest.mark.parametrize("construction", BIG)
-def test_a_full_disk(construction: str, room: str) -> None:
+def test_a_full_disk(construction, room):
     """`offline` fails at another point for each size."""
     with small_disk("32m") as disk, scratch() as folder:
         state = TrialRound(BIG[construction], disk / "round", folder / "inputs").prepare()
@@ -102,7 +82,7 @@ def test_a_full_disk(construction: str, room: str) -> None:
 
 
 @pytest.mark.parametrize(("recipe", "name"), WRITERS)
-def test_no_room_at_all(benches: dict[str, Bench], recipe: str, name: str) -> None:
+def test_no_room_at_all(benches, recipe, name):
     step = Step(benches[recipe], name)
     with small_disk("16m") as disk, started_on(disk, step) as state:
         for folder in ("masked", "confirmed", "elimination"):
@@ -110,11 +90,8 @@ def test_no_room_at_all(benches: dict[str, Bench], recipe: str, name: str) -> No
         fill(disk / "ballast")
         result = judged(*step.command)
         assert result.code == 73, result
-        assert leftovers(disk / "round") == []
-        check_whole(disk / "round")
         (disk / "ballast").unlink()
-        step.again(state)
-        step.finish(state)
+        step.recovers(state)
 
 
 def fill(path: Path) -> None:
@@ -134,22 +111,19 @@ def limited(limit: int) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize(("recipe", "name"), WRITERS)
-def test_files_may_not_grow(benches: dict[str, Bench], recipe: str, name: str) -> None:
+def test_files_may_not_grow(benches, recipe, name):
     step = Step(benches[recipe], name)
     for limit in (0, 900):
         state = step.start()
         result = as_child(*step.command, before=limited(limit))
         assert result.code in (0, 73), (limit, result)
         assert limit or result.code == 73
-        assert leftovers(state.folder) == []
-        check_whole(state.folder)
-        step.again(state)
-    step.finish(state)
+        step.recovers(state)
 
 
 @pytest.mark.parametrize(("recipe", "name"), [("moments", "offline"), ("sealed", "offline"), ("spare", "fallback")])
-def test_a_process_that_could_not_write_ends_in_peace(benches: dict[str, Bench], recipe: str, name: str) -> None:
-    """HDF5 is told of the full disk when it is done, and has nothing left to do when Python has ended."""
+def test_a_process_that_could_not_write_ends_cleanly(benches, recipe, name):
+    """HDF5 notices the full disk when a file is closed, and does nothing more when Python exits."""
     step = Step(benches[recipe], name)
     for limit in (0, 900):
         state = step.start()
@@ -157,11 +131,10 @@ def test_a_process_that_could_not_write_ends_in_peace(benches: dict[str, Bench],
         result = Result(end.returncode, end.stdout, end.stderr)
         assert_one_error(result)
         assert result.code == 73, result
-        assert leftovers(state.folder) == []
-        step.again(state)
+        step.recovers(state)
 
 
-def test_no_room_to_open_a_sealed_share() -> None:
+def test_no_room_to_open_a_sealed_share():
     with scratch() as folder:
         recipe = replace(RECIPES["sealed"], length=4000, top_k=400)
         step = Step(Bench(recipe, folder), "eliminate")
@@ -169,53 +142,48 @@ def test_no_room_to_open_a_sealed_share() -> None:
             state = step.start()
             result = as_child(*step.command, before=limited(limit))
             assert result.code == 73, result
-            assert leftovers(state.folder) == []
-            step.again(state)
-            step.finish(state)
+            step.recovers(state)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_disk_that_became_read_only(benches: dict[str, Bench], name: str) -> None:
+def test_a_disk_that_became_read_only(benches, name):
     step = Step(benches["permutation"], name)
     with small_disk("16m") as disk, started_on(disk, step) as state:
         remount(disk, "ro")
         result = judged(*step.command)
         remount(disk, "rw")
         assert result.code == 73, result
-        step.again(state)
-        step.finish(state)
+        step.recovers(state)
 
 
 @as_root
 @pytest.mark.parametrize("name", COMMANDS)
-def test_folders_of_somebody_else(benches: dict[str, Bench], name: str) -> None:
+def test_folders_of_another_account(benches, name):
     """All can be read, and nothing written; a secret would not even be tried there."""
     step = Step(benches["permutation"], name)
     state = step.start()
     for path in (state.folder, *state.folder.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
-    result = as_child(*step.command, before=lambda: os.setuid(NOBODY))
+    result = as_child(*step.command, before=lambda: os.setuid(ANOTHER))
     assert result.code == (73 if name == "decode" else 77), result
-    assert leftovers(state.folder) == []
-    step.again(state)
-    step.finish(state)
+    step.recovers(state)
 
 
 @as_root
 @pytest.mark.parametrize("kind", ["a file", "a pipe"])
-def test_the_lock_of_somebody_else(benches: dict[str, Bench], kind: str) -> None:
-    """Whoever may write to the folder can decode, though another user's process made the lock."""
+def test_the_lock_of_another_account(benches, kind):
+    """An account that may write to the folder can decode, even if another one made the lock."""
     state = benches["permutation"].at("answered")
     for path in (state.folder, *state.folder.rglob("*")):
         path.chmod(0o777 if path.is_dir() else 0o644)
     if kind == "a pipe":
         (state.folder / ".lock").unlink()
         os.mkfifo(state.folder / ".lock", 0o644)
-    assert as_child(*state.decode(), before=lambda: os.setuid(NOBODY)).code == 0
+    assert as_child(*state.decode(), before=lambda: os.setuid(ANOTHER)).code == 0
 
 
-def test_more_users_than_files_may_be_open() -> None:
-    def few() -> None:
+def test_more_users_than_files_may_be_open():
+    def few():
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
     with scratch() as folder:
@@ -229,7 +197,7 @@ def test_more_users_than_files_may_be_open() -> None:
     ("name", "path"),
     [("mask", "secrets/user-01.h5"), ("eliminate", "shares/user-01/from-02.h5"), ("decode", "survivors.json")],
 )
-def test_files_that_may_not_be_read(benches: dict[str, Bench], name: str, path: str) -> None:
+def test_files_that_may_not_be_read(benches, name, path):
     bench = benches["permutation"]
     step = Step(bench, name)
     state = step.start()
@@ -237,15 +205,15 @@ def test_files_that_may_not_be_read(benches: dict[str, Bench], name: str, path: 
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(state.folder, copy)
     for one in (copy, *copy.rglob("*")):
-        os.chown(one, NOBODY, NOBODY)
+        os.chown(one, ANOTHER, ANOTHER)
         one.chmod(0o700 if one.is_dir() else 0o600)
     (copy / path).chmod(0)
     command = [copy if part == state.folder else part for part in step.command]
-    result = as_child(*command, before=lambda: os.setuid(NOBODY))
+    result = as_child(*command, before=lambda: os.setuid(ANOTHER))
     assert result.code == 66, result
     assert leftovers(copy) == []
     (copy / path).chmod(0o600)
-    assert as_child(*command, before=lambda: os.setuid(NOBODY)).code == 0
+    assert as_child(*command, before=lambda: os.setuid(ANOTHER)).code == 0
     shutil.rmtree(copy)
 
 
@@ -264,7 +232,7 @@ def test_files_that_may_not_be_read(benches: dict[str, Bench], name: str, path: 
         ("decode", "", {66}),
     ],
 )
-def test_a_folder_that_went(benches: dict[str, Bench], name: str, gone: str, code: set[int]) -> None:
+def test_a_missing_folder(benches, name, gone, code):
     bench = benches["permutation"]
     step = Step(bench, name)
     state = step.start()
@@ -280,7 +248,7 @@ def test_a_folder_that_went(benches: dict[str, Bench], name: str, gone: str, cod
 
 
 @pytest.mark.parametrize("name", ["offline", "mask", "eliminate", "decode"])
-def test_a_folder_that_goes_while_a_command_runs(benches: dict[str, Bench], name: str) -> None:
+def test_a_folder_that_is_moved_while_a_command_runs(benches, name):
     """The folder of the round is moved away at the first temporary file."""
     bench = benches["permutation"]
     step = Step(bench, name)
@@ -288,10 +256,10 @@ def test_a_folder_that_goes_while_a_command_runs(benches: dict[str, Bench], name
     away = state.folder.with_name("moved")
     before = linked_copy(state.folder, state.folder.with_name("before"))
 
-    def hook() -> None:
+    def hook():
         rename = os.rename
 
-        def strike(_at: int, _name: str) -> None:
+        def strike(_at, _name):
             if not away.exists() and leftovers(state.folder):
                 rename(state.folder, away)
 
@@ -304,15 +272,3 @@ def test_a_folder_that_goes_while_a_command_runs(benches: dict[str, Bench], name
     step.again(state)
     step.finish(state)
     shutil.rmtree(before)
-
-
-@pytest.mark.parametrize("output", ["nowhere/sum.npy", "file/sum.npy", "folder.npy", "/dev/full/sum.npy"])
-def test_an_output_that_cannot_be_written(benches: dict[str, Bench], tmp_path: Path, output: str) -> None:
-    (tmp_path / "file").write_text("")
-    (tmp_path / "folder.npy").mkdir()
-    state = benches["permutation"].at("answered")
-    result = judged(*state.decode(), "--output", tmp_path / output)
-    assert result.code == 73, result
-    assert leftovers(tmp_path) == []
-    must(*state.decode())
-    state.check_aggregate()

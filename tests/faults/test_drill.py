@@ -1,12 +1,10 @@
 """A sample of the drill."""
 
-from __future__ import annotations
-
 from drill import run_rounds
 from fault_lab import scratch
 
 
-def test_random_rounds_go_as_the_model_says() -> None:
+def test_random_rounds_go_as_the_model_says():
     with scratch() as folder:
         counts, violations = run_rounds(folder, range(12), seed=7)
     assert violations == []

@@ -1,11 +1,9 @@
 """Files and links made to do harm: refused before anything is read from them or written through them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
@@ -14,20 +12,8 @@ import numpy as np
 import pytest
 from crashes import Step
 from damage import bounded_memory, guarded, reseal
-from fault_lab import (
-    RECIPES,
-    Bench,
-    TrialRound,
-    as_child,
-    check_whole,
-    forked,
-    judged,
-    leftovers,
-    own_copy,
-    scratch,
-    waited,
-)
-from rounds import Command, is_root
+from fault_lab import Benches, TrialRound, as_child, check_whole, judged, own_copy
+from rounds import Command, forked, is_root, leftovers, waited
 
 from topk_secagg.steps.inspect import KINDS
 from topk_secagg.storage.artifacts import opened
@@ -37,15 +23,7 @@ from topk_secagg.storage.hdf5_writer import lay_out, new_file, put_attributes
 LIBVER = ("v110", "v110")
 LITTLE = 32 << 20
 HUGE = 1 << 41  # two terabytes
-NOBODY = 65534
-Benches = dict[str, Bench]
-
-
-@pytest.fixture(scope="module")
-def benches() -> Iterator[Benches]:
-    with scratch() as folder:
-        names = ("permutation", "moments", "spare", "residual", "sealed")
-        yield {name: Bench(RECIPES[name], folder / name) for name in names}
+ANOTHER = 65534
 
 
 def other_file(folder: Path, name: str, array: np.ndarray) -> str:
@@ -157,14 +135,14 @@ def _check_refused(benches: Benches, kind: str, make: Callable[[Path], None]) ->
 
 @pytest.mark.parametrize("what", [*REPLACED, *ADDED])
 @pytest.mark.parametrize("kind", ["masked", "share"])
-def test_hostile_structure_is_refused(benches: Benches, tmp_path: Path, kind: str, what: str) -> None:
+def test_hostile_structure_is_refused(benches, tmp_path, kind, what):
     _check_refused(benches, kind, lambda target: make_hostile(target, READERS[kind][2], what, tmp_path))
 
 
 @pytest.mark.parametrize("kind", READERS)
 @pytest.mark.parametrize("version", [0, 2, 2**64 - 1])
-def test_another_version_is_refused_even_with_a_digest_that_fits(benches: Benches, kind: str, version: int) -> None:
-    def make(target: Path) -> None:
+def test_another_version_is_refused_even_with_a_digest_that_fits(benches, kind, version):
+    def make(target):
         with h5py.File(target, "r+", libver=LIBVER, locking=False) as file:
             file.attrs.modify("version", np.uint64(version))
             reseal(file)
@@ -174,10 +152,10 @@ def test_another_version_is_refused_even_with_a_digest_that_fits(benches: Benche
 
 @pytest.mark.parametrize("kind", READERS)
 @pytest.mark.parametrize("offset", [0, 1 << 20, 2**63, 2**64 - 2])
-def test_datasets_that_lie_elsewhere_are_refused(benches: Benches, kind: str, offset: int) -> None:
+def test_datasets_outside_of_the_file_are_refused(benches, kind, offset):
     """The address in the metadata of HDF5 points out of the file, and the checksum fits."""
 
-    def make(target: Path) -> None:
+    def make(target):
         with h5py.File(target, "r") as file:
             old = struct.pack("<Q", file[READERS[kind][2]].id.get_offset())
         content = target.read_bytes()
@@ -191,11 +169,11 @@ def test_datasets_that_lie_elsewhere_are_refused(benches: Benches, kind: str, of
     _check_refused(benches, kind, make)
 
 
-def test_nothing_is_opened_besides_the_file(benches: Benches, tmp_path: Path) -> None:
-    """What a hostile file points to stays untouched: a pipe there would block whoever opens it."""
+def test_nothing_is_opened_besides_the_file(benches, tmp_path):
+    """What a hostile file points to stays untouched: a pipe there would block a reader."""
     for what in ("an external link", "a virtual one", "one stored outside"):
 
-        def make(target: Path, what: str = what) -> None:
+        def make(target, what=what):
             make_hostile(target, "value", what, tmp_path)
             for other in list(tmp_path.iterdir()):
                 other.unlink()
@@ -207,7 +185,7 @@ def test_nothing_is_opened_besides_the_file(benches: Benches, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kind", READERS)
-def test_metadata_that_lies_never_reaches_hdf5(benches: Benches, kind: str) -> None:
+def test_hdf5_is_never_asked_to_open_a_file(benches, kind):
     """The library would go down over some of it, so it is not asked at all (storage/test_hdf5_parser.py)."""
     name, path, _, stage, reader = READERS[kind]
     state = benches[name].at(stage)
@@ -220,7 +198,7 @@ def test_metadata_that_lies_never_reaches_hdf5(benches: Benches, kind: str) -> N
             assert judged(*reader(state)).code == 0
 
 
-# --- whatever lies where a file should be -----------------------------------------------------------------------------
+# --- anything in the place of a file ----------------------------------------------------------------------------------
 
 
 def claimed(path: Path) -> None:
@@ -238,23 +216,23 @@ def claimed(path: Path) -> None:
         os.truncate(path, max(path.stat().st_size, *(d.offset + d.size for d in laid.values())))
 
 
-def anew(path: Path, make: Callable[[Path], object]) -> None:
+def instead(path: Path, make: Callable[[Path], object]) -> None:
     path.unlink()
     make(path)
 
 
 THINGS: dict[str, Callable[[Path], object]] = {
     "two terabytes more": lambda path: os.truncate(path, HUGE),
-    "two terabytes of nothing": lambda path: anew(path, lambda p: (p.touch(), os.truncate(p, HUGE))),
+    "two terabytes of nothing": lambda path: instead(path, lambda p: (p.touch(), os.truncate(p, HUGE))),
     "two terabytes that it claims": claimed,
     "a long line": lambda path: (path.write_bytes(b"age-encryption.org/v1\n-> X25519 "), os.truncate(path, 1 << 28)),
-    "a folder": lambda path: anew(path, Path.mkdir),
-    "a pipe": lambda path: anew(path, os.mkfifo),
-    "a link to a pipe": lambda path: anew(path, lambda p: (os.mkfifo(p.with_name("pipe")), p.symlink_to("pipe"))),
-    "a link to nowhere": lambda path: anew(path, lambda p: p.symlink_to("nowhere")),
-    "a link to itself": lambda path: anew(path, lambda p: p.symlink_to(p.name)),
-    "a link to zeros": lambda path: anew(path, lambda p: p.symlink_to("/dev/zero")),
-    "a link to a terminal": lambda path: anew(path, lambda p: p.symlink_to("/dev/tty")),
+    "a folder": lambda path: instead(path, Path.mkdir),
+    "a pipe": lambda path: instead(path, os.mkfifo),
+    "a link to a pipe": lambda path: instead(path, lambda p: (os.mkfifo(p.with_name("pipe")), p.symlink_to("pipe"))),
+    "a link to nowhere": lambda path: instead(path, lambda p: p.symlink_to("nowhere")),
+    "a link to itself": lambda path: instead(path, lambda p: p.symlink_to(p.name)),
+    "a link to zeros": lambda path: instead(path, lambda p: p.symlink_to("/dev/zero")),
+    "a link to a terminal": lambda path: instead(path, lambda p: p.symlink_to("/dev/tty")),
 }
 PLACES: list[tuple[str, str, str, Callable[[TrialRound], Command]]] = [
     ("permutation", "init", "session.json", lambda r: r.offline(1)),
@@ -295,10 +273,8 @@ PLACES: list[tuple[str, str, str, Callable[[TrialRound], Command]]] = [
 
 
 @pytest.mark.parametrize(("recipe", "stage", "name", "command"), PLACES, ids=[" ".join(p[:3]) for p in PLACES])
-def test_anything_anywhere(
-    benches: Benches, recipe: str, stage: str, name: str, command: Callable[[TrialRound], Command]
-) -> None:
-    """Whoever reads it is done at once, in little memory, and leaves nothing behind."""
+def test_anything_in_the_place_of_a_file(benches, recipe, stage, name, command):
+    """A command that reads it ends at once, in little memory, and leaves nothing behind."""
     for what, make in THINGS.items():
         if what == "two terabytes that it claims" and not name.endswith(".h5"):
             continue
@@ -322,7 +298,7 @@ def test_anything_anywhere(
                 target.chmod(mode)
 
 
-# --- links and folders of somebody else -------------------------------------------------------------------------------
+# --- links and folders of other accounts ------------------------------------------------------------------------------
 
 
 def planting(number: int, when: str, target: Path, marks: Path, uid: int | None) -> Callable[[], None]:
@@ -356,7 +332,7 @@ def planting(number: int, when: str, target: Path, marks: Path, uid: int | None)
 
 
 @pytest.mark.parametrize(
-    "uid", [None, pytest.param(NOBODY, marks=pytest.mark.skipif(not is_root(), reason="not root"))]
+    "uid", [None, pytest.param(ANOTHER, marks=pytest.mark.skipif(not is_root(), reason="not root"))]
 )
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(
@@ -364,9 +340,7 @@ def planting(number: int, when: str, target: Path, marks: Path, uid: int | None)
     [("moments", "offline"), ("sealed", "offline"), ("residual", "mask"), ("moments", "freeze"), ("sealed", "confirm"),
      ("residual", "eliminate"), ("residual", "settle"), ("moments", "decode"), ("residual", "forget")],
 )  # fmt: skip
-def test_nothing_is_written_through_a_planted_link(
-    benches: Benches, recipe: str, name: str, when: str, uid: int | None
-) -> None:
+def test_nothing_is_written_through_a_planted_link(benches, recipe, name, when, uid):
     """By the same user, or by another one where that may write: no byte goes to its file, and the step says so."""
     step = Step(benches[recipe], name)
     struck = 0
@@ -390,7 +364,7 @@ def test_nothing_is_written_through_a_planted_link(
         check_whole(state.folder)
         step.again(state)
     assert number > 1
-    closed = recipe == "sealed" or name in ("offline", "forget")  # where nobody else can put a link
+    closed = recipe == "sealed" or name in ("offline", "forget")  # where other accounts cannot put a link
     assert struck >= (uid is None or not closed)
     step.finish(state)
 
@@ -405,11 +379,11 @@ def test_nothing_is_written_through_a_planted_link(
         ("sealed", "secrets", 0o777),  # sealed shares may lie anywhere
     ],
 )
-def test_no_secret_goes_into_the_folder_of_somebody_else(benches: Benches, recipe: str, place: str, mode: int) -> None:
+def test_no_secret_goes_into_the_folder_of_another_account(benches, recipe, place, mode):
     state = benches[recipe].at("init")
     folder = state.folder / place
     folder.mkdir(parents=True)
-    os.chown(folder, NOBODY, NOBODY)
+    os.chown(folder, ANOTHER, ANOTHER)
     folder.chmod(mode)
     result = judged(*state.offline(1))
     assert result.code == 77, result

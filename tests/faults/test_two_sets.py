@@ -1,7 +1,5 @@
 """A sample of the attacks of two_sets.py, what they find where a check is missing, and why one set is the rule."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
@@ -26,7 +24,7 @@ ATTACKS = 6
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_never_are_two_sets_answered(name: str) -> None:
+def test_two_survivor_sets_are_never_answered(name):
     """By one user in any round, and by all honest users together where the round protects them from that."""
     with scratch() as folder:
         counts, violations = run_attacks(folder, SETTINGS[name], ATTACKS)
@@ -49,7 +47,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_the_attacks_succeed_without(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_attacks_succeed_without(what, monkeypatch):
     name, where, attribute, broken = BROKEN[what]
     monkeypatch.setattr(where, attribute, broken)
     with scratch() as folder:
@@ -165,7 +163,7 @@ LEAKS = {"permutation": leak_of_permutation, "moments": leak_of_moments}
 
 @pytest.mark.parametrize("name", LEAKS)
 @pytest.mark.parametrize(("users", "colluders"), [(4, [4]), (5, [2, 5])])
-def test_one_answer_to_another_set_gives_an_input_away(name: str, users: int, colluders: list[int]) -> None:
+def test_one_answer_to_another_set_reveals_an_input(name, users, colluders):
     """D honest users answer A, one answers A without the victim, and T collude: they have all entries of the victim."""
     T, everybody = len(colluders), list(range(1, users + 1))
     picks = 2 if name == "moments" else None
@@ -183,7 +181,7 @@ def test_one_answer_to_another_set_gives_an_input_away(name: str, users: int, co
     expected = view.foretold(helper, a, answering)
     assert expected == view.answer(helper, a)  # which it never gave
 
-    def leak(other: list[int]) -> dict[int, int]:
+    def leak(other):
         given = view.answer(helper, other)
         at_helper = [[(v - u) % p.field for v, u in zip(*rows)] for rows in zip(expected, given, strict=True)]  # noqa: B905
         return LEAKS[name](view, helper, colluders, victim, at_helper, support)

@@ -2,12 +2,10 @@
 
 Answers to two sets reveal an input (test_two_sets.py shows how). Honest users run the commands only, each with its
 secrets and ledger in a folder of its own. The colluders hold their own keys and secrets and show to every user at every
-step whatever public files they like: survivors.json that they wrote, signed, copied or had frozen, for these X or
+step any public files: survivors.json that they wrote, signed, copied or had frozen, for these X or
 those, with confirmations old, new and forged. `python tests/faults/two_sets.py` goes through all of it; a sample is in
 test_two_sets.py.
 """
-
-from __future__ import annotations
 
 import argparse
 import json
@@ -134,7 +132,7 @@ class Scene:
 
 @dataclass
 class Attempt:
-    """One attack: the view of the public files that the colluders give to whoever is at work, and what came of it."""
+    """One attack: the public files that the colluders show to each honest user, and the outcome."""
 
     scene: Scene
     folder: Path
@@ -155,7 +153,7 @@ class Attempt:
         return result.code
 
     def show(self, content: bytes | None, chosen: Set) -> None:
-        """survivors.json and the X that go with it, and nobody's answers."""
+        """survivors.json and the X that go with it, and no answers."""
         path = self.view / "survivors.json"
         path.unlink(missing_ok=True)
         if content is not None:
@@ -204,7 +202,7 @@ class Attempt:
                 body = json.loads(next(iter(old.values()))) | {"survivors": about}  # signed for another set
                 path.write_bytes((json.dumps(body, indent=2) + "\n").encode())
             else:
-                survivors.confirm(space, n, about, next(iter(self.scene.keys.values())))  # signed by somebody else
+                survivors.confirm(space, n, about, next(iter(self.scene.keys.values())))  # signed by another user
 
     def answer(self, user: int, content: bytes, *more: object) -> None:
         """Have a user answer what it is shown. What leaves it must name just that, and nothing else before or after."""
@@ -292,7 +290,7 @@ def main() -> int:
     """Run all attacks."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="*", help="settings, such as 'sealed, honest freezer'")
-    parser.add_argument("--attacks", type=int, help="so many for each setting, at random")
+    parser.add_argument("--attacks", type=int, help="how many for each setting, chosen at random")
     args = parser.parse_args()
     failed = 0
     for name, setting in SETTINGS.items():

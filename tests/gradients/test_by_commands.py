@@ -1,7 +1,5 @@
 """Models as they are, through the commands: what is said about them, and errors that name the option that helps."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -40,7 +38,7 @@ def refused(code: int, *args: object) -> str:
     return result.err
 
 
-def test_a_checkpoint_is_read_and_a_line_says_what_of_it(tmp_path: Path) -> None:
+def test_a_checkpoint_is_read_and_a_line_says_what_of_it(tmp_path):
     folder = copies(tmp_path / "in", "lightning.ckpt")
     line = "took the entry 'state_dict' of the checkpoint"
     for command in ("init", "plan"):
@@ -54,7 +52,7 @@ def test_a_checkpoint_is_read_and_a_line_says_what_of_it(tmp_path: Path) -> None
     assert [t.name for t in read_gradient(tmp_path / "sum.pt")] == ["net.weight", "net.bias"]
 
 
-def test_what_is_none_is_left_out_and_a_line_says_so(tmp_path: Path) -> None:
+def test_what_is_none_is_left_out_and_a_line_says_so(tmp_path):
     folder, line = copies(tmp_path / "in", "frozen.pt"), "left out, None: 0.weight, 0.bias, 1.bias"
     said = must("run", tmp_path / "round", "--gradients", folder, *ROUND, "--output", tmp_path / "sum.pt").err
     assert line in said.splitlines()
@@ -64,7 +62,7 @@ def test_what_is_none_is_left_out_and_a_line_says_so(tmp_path: Path) -> None:
     assert session["left_out"] == ["0.weight", "0.bias", "1.bias"]
 
 
-def test_what_one_user_has_beside_the_round_is_left_out_with_a_line(tmp_path: Path) -> None:
+def test_what_one_user_has_beside_the_round_is_left_out_with_a_line(tmp_path):
     must("init", tmp_path / "round", *FOUR, "--like", TORCH / "frozen.pt")
     must("offline", tmp_path / "round", "--user", "all")
     parameters = save(tmp_path / "all.pt", [t for t in read_gradient(TORCH / "state_dict.pt") if "_" not in t.name])
@@ -72,7 +70,7 @@ def test_what_one_user_has_beside_the_round_is_left_out_with_a_line(tmp_path: Pa
     assert "user 2: left out, not in this round: 0.weight, 0.bias, 1.bias" in said.splitlines()
 
 
-def test_a_tensor_of_the_round_that_is_none_in_one_file_is_an_error(tmp_path: Path) -> None:
+def test_a_tensor_of_the_round_that_is_none_in_one_file_is_an_error(tmp_path):
     folder = copies(tmp_path / "in", "state_dict.pt", "frozen.pt")
     error = refused(65, "run", tmp_path / "round", "--gradients", folder, *ROUND)
     assert f"{folder / 'user-2.pt'}: tensor '0.weight' of the session's layout is None" in error
@@ -80,7 +78,7 @@ def test_a_tensor_of_the_round_that_is_none_in_one_file_is_an_error(tmp_path: Pa
 
 
 @pytest.mark.parametrize("file", ["list.pt", "frozen_list.pt"])
-def test_the_sum_of_lists_is_a_list(tmp_path: Path, file: str) -> None:
+def test_the_sum_of_lists_is_a_list(tmp_path, file):
     folder = copies(tmp_path / "in", file)
     options = words("--survivors 3 --colluders 1 --density 1 --clip 8")
     must("run", tmp_path / "round", "--gradients", folder, *options, "--output", tmp_path / "sum.pt")
@@ -94,7 +92,7 @@ def test_the_sum_of_lists_is_a_list(tmp_path: Path, file: str) -> None:
     assert again["written"]
 
 
-def test_names_with_another_prefix_are_shown_with_the_option_that_maps_them(tmp_path: Path) -> None:
+def test_names_with_another_prefix_are_shown_with_the_option_that_maps_them(tmp_path):
     folder, round_folder = copies(tmp_path / "in", "state_dict.pt", "prefixed.pt"), tmp_path / "round"
     error = refused(65, "run", round_folder, "--gradients", folder, *ROUND)
     assert "it has 'module.0.weight' where the session has '0.weight'" in error
@@ -104,7 +102,7 @@ def test_names_with_another_prefix_are_shown_with_the_option_that_maps_them(tmp_
     assert "0.weight" in {t.name for t in read_gradient(tmp_path / "sum.pt")}
 
 
-def test_a_round_with_a_prefix_is_started_anew_without(tmp_path: Path) -> None:
+def test_a_round_with_a_prefix_is_restarted_without_it(tmp_path):
     must("init", tmp_path / "a", *FOUR, "--like", TORCH / "prefixed.pt")
     must("init", tmp_path / "b", *FOUR, "--like", TORCH / "prefixed.pt", "--strip-prefix", "module.")
     for name in "ab":
@@ -116,12 +114,12 @@ def test_a_round_with_a_prefix_is_started_anew_without(tmp_path: Path) -> None:
     must("mask", tmp_path / "b", "--user", 2, "--gradient", TORCH / "prefixed.pt", "--strip-prefix", "module.")
 
 
-def test_plan_gives_the_prefix_on_to_init(tmp_path: Path) -> None:
+def test_plan_passes_the_prefix_on_to_init():
     planned = must("plan", *FOUR, "--like", TORCH / "prefixed.pt", "--strip-prefix", "module.", "--json").json
     assert "--strip-prefix module." in planned["command"]
 
 
-def test_a_prefix_is_quoted_for_the_shell(tmp_path: Path) -> None:
+def test_a_prefix_is_quoted_for_the_shell(tmp_path):
     tensors = read_gradient(TORCH / "state_dict.pt")
     odd = save(tmp_path / "odd.pt", [t._replace(name=f"a b {{hint}}.{t.name}") for t in tensors])
     must("init", tmp_path / "round", *FOUR, "--like", TORCH / "state_dict.pt")
@@ -140,9 +138,7 @@ def test_a_prefix_is_quoted_for_the_shell(tmp_path: Path) -> None:
         (2, "--length 3 --strip-prefix module.", "--strip-prefix, --only and --exclude go with --like"),
     ],
 )
-def test_hints_name_the_options(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, options: str, hint: str
-) -> None:
+def test_hints_name_the_options(tmp_path, monkeypatch, code, options, hint):
     monkeypatch.chdir(TORCH)
     assert hint in refused(code, "init", tmp_path / "round", *FOUR, *words(options))
     assert not (tmp_path / "round").exists()

@@ -1,13 +1,11 @@
 """.npy and .npz files: read exactly, and refused with one clear error when they are anything else."""
 
-from __future__ import annotations
-
 import io
 import os
 import tracemalloc
 import warnings
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +15,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from topk_secagg.errors import BadData, InputMissing, SecAggError, UsageError
-from topk_secagg.gradients.files import READABLE, WRITABLE, check_writable, read_gradient, write_gradient
+from topk_secagg.gradients.files import READABLE, check_writable, read_gradient, write_gradient
 from topk_secagg.gradients.tensors import Tensor, listed
 
 MATRIX = np.arange(6, dtype=np.float32).reshape(2, 3) / 4
-DTYPES = ["float16", "float32", "float64", "int8", "int32", "int64", "uint8", "uint64", "bool"]
 
 
 def npy(array: object, **options: bool) -> bytes:
@@ -36,6 +33,9 @@ def npz(members: dict[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
         for name, content in members.items():
             archive.writestr(zipfile.ZipInfo(name), content, method)
     return stream.getvalue()
+
+
+HEADER = "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }"
 
 
 def headed(header: str, data: bytes = bytes(64)) -> bytes:
@@ -66,55 +66,32 @@ def refused(folder: Path, suffix: str, content: bytes) -> None:
 # What can be read
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_an_npy_file_is_one_unnamed_tensor(tmp_path: Path, dtype: str) -> None:
-    array = np.array([[0, 1, 1], [1, 0, 1]], dtype=dtype)
+BITS = np.array([[0, 1, 1], [1, 0, 1]])
+ARRAYS = [
+    *map(BITS.astype, ("float16", "float32", "float64", "int8", "int32", "int64", "uint8", "uint64", "bool")),
+    *(MATRIX.T, np.asfortranarray(MATRIX), MATRIX[:, ::2], MATRIX.astype(">f4")),
+    *map(np.ones, ((), (0,), (3, 0), (1, 1, 1))),
+    np.array([np.nan, np.inf, -np.inf, -0.0]),
+]
+
+
+@pytest.mark.parametrize("array", ARRAYS, ids=lambda a: f"{a.dtype} {a.shape} {a.strides}")
+def test_an_npy_file_is_one_unnamed_tensor_in_any_order_of_memory_and_bytes(tmp_path, array):
     (tensor,) = read(tmp_path, ".npy", npy(array))
-    assert (tensor.name, tensor.dtype) == ("", dtype)
-    assert tensor.array.dtype == dtype
-    assert np.array_equal(tensor.array, array)
-
-
-@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_an_npz_file_is_its_tensors_in_the_order_of_the_file(tmp_path: Path, method: int) -> None:
-    arrays = {"z.weight": MATRIX, "a": np.float64(3.5), "m/n": np.zeros(500, dtype=np.float16)}
-    tensors = read(tmp_path, ".npz", npz({f"{name}.npy": npy(a) for name, a in arrays.items()}, method))
-    assert [t.name for t in tensors] == list(arrays)
-    assert [t.dtype for t in tensors] == ["float32", "float64", "float16"]
-    for tensor, array in zip(tensors, arrays.values(), strict=True):
-        assert np.array_equal(tensor.array, array)
-        assert tensor.array.shape == array.shape
+    assert (tensor.name, tensor.dtype) == ("", array.dtype.name)
+    assert tensor.array.shape == array.shape
+    assert tensor.array.astype(tensor.dtype).tobytes() == array.astype(tensor.dtype).tobytes()
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_what_numpy_saves_is_read(tmp_path: Path, save: object) -> None:
-    path = tmp_path / "gradient.npz"
-    save(path, first=MATRIX, second=MATRIX[0])  # type: ignore[operator]
-    assert [(t.name, t.array.tolist()) for t in read_gradient(path)] == [
-        ("first", MATRIX.tolist()),
-        ("second", MATRIX[0].tolist()),
-    ]
-
-
-@pytest.mark.parametrize("array", [MATRIX.T, np.asfortranarray(MATRIX), MATRIX[:, ::2], MATRIX.astype(">f4")])
-def test_the_order_in_memory_and_of_bytes_does_not_matter(tmp_path: Path, array: np.ndarray) -> None:
-    (tensor,) = read(tmp_path, ".npy", npy(array))
-    assert tensor.dtype == "float32"
-    assert tensor.array.shape == array.shape
-    assert tensor.array.tolist() == array.tolist()
-
-
-@pytest.mark.parametrize("shape", [(), (0,), (3, 0), (1, 1, 1)])
-def test_scalars_and_empty_arrays_are_read(tmp_path: Path, shape: tuple[int, ...]) -> None:
-    for suffix, content in [(".npy", npy(np.ones(shape))), (".npz", npz({"a.npy": npy(np.ones(shape))}))]:
-        (tensor,) = read(tmp_path, suffix, content)
-        assert tensor.array.shape == shape
-
-
-def test_values_that_are_not_finite_are_read_as_they_are(tmp_path: Path) -> None:
-    array = np.array([np.nan, np.inf, -np.inf, -0.0])
-    (tensor,) = read(tmp_path, ".npy", npy(array))
-    assert tensor.array.tobytes() == array.tobytes()
+def test_an_npz_file_is_its_tensors_in_the_order_of_the_file(tmp_path, save):
+    arrays = {"z.weight": MATRIX, "a": np.float64(3.5), "m/n": np.zeros(500, dtype=np.float16)}
+    save(tmp_path / "gradient.npz", **arrays)
+    tensors = read_gradient(tmp_path / "gradient.npz")
+    assert [(t.name, t.dtype) for t in tensors] == [("z.weight", "float32"), ("a", "float64"), ("m/n", "float16")]
+    for tensor, array in zip(tensors, arrays.values(), strict=True):
+        assert np.array_equal(tensor.array, array)
+        assert tensor.array.shape == array.shape
 
 
 # Writing and reading again
@@ -123,7 +100,9 @@ def test_values_that_are_not_finite_are_read_as_they_are(tmp_path: Path) -> None
 named = st.lists(
     st.tuples(
         st.text("abc._0/", min_size=1, max_size=6),
-        hnp.arrays(st.sampled_from(["float16", "float32", "float64"]), hnp.array_shapes(min_dims=0, max_side=3)),
+        hnp.arrays(
+            st.sampled_from(["float16", "float32", "float64"]), hnp.array_shapes(min_dims=0, min_side=0, max_side=3)
+        ),
     ),
     min_size=1,
     max_size=4,
@@ -132,9 +111,7 @@ named = st.lists(
 
 
 @given(named)
-def test_an_npz_file_gives_back_what_was_written(
-    tmp_path_factory: pytest.TempPathFactory, items: list[tuple[str, np.ndarray]]
-) -> None:
+def test_an_npz_file_gives_back_what_was_written(tmp_path_factory, items):
     tensors = [Tensor(name, array.dtype.name, array) for name, array in items]
     stream, again = io.BytesIO(), io.BytesIO()
     write_gradient(stream, ".npz", tensors)
@@ -147,7 +124,7 @@ def test_an_npz_file_gives_back_what_was_written(
         assert before.array.tobytes() == after.array.tobytes()
 
 
-def test_an_npy_file_is_all_tensors_one_after_the_other(tmp_path: Path) -> None:
+def test_an_npy_file_is_all_tensors_one_after_the_other(tmp_path):
     tensors = [
         Tensor("a", "float32", MATRIX),
         Tensor("b", "float32", np.float32([[7]])),
@@ -159,7 +136,7 @@ def test_an_npy_file_is_all_tensors_one_after_the_other(tmp_path: Path) -> None:
     assert tensor.array.tolist() == [*MATRIX.reshape(-1), 7, *MATRIX.reshape(-1)]
 
 
-def test_what_was_written_is_read_by_numpy(tmp_path: Path) -> None:
+def test_what_was_written_is_read_by_numpy(tmp_path):
     path = tmp_path / "aggregate.npz"
     with path.open("wb") as stream:
         write_gradient(stream, ".npz", [Tensor("w", "float32", MATRIX), Tensor("", "float32", MATRIX[0])])
@@ -172,22 +149,15 @@ def test_what_was_written_is_read_by_numpy(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["gradient.txt", "gradient", "gradient.NPY", "gradient.h5", "npy"])
-def test_an_unknown_suffix_is_refused_before_anything_is_read(tmp_path: Path, name: str) -> None:
+def test_an_unknown_suffix_is_refused_before_anything_is_read(tmp_path, name):
     for attempt in (read_gradient, check_writable):
         with pytest.raises(UsageError, match=r"no (reader|writer) for") as caught:
             attempt(tmp_path / name)
         assert ".npy" in caught.value.hint
 
 
-def test_the_suffixes_of_numpy_are_known(tmp_path: Path) -> None:
-    for suffix in (".npy", ".npz"):
-        assert suffix in READABLE
-        assert suffix in WRITABLE
-        check_writable(tmp_path / f"x{suffix}")
-
-
 @pytest.mark.parametrize("suffix", READABLE)
-def test_a_file_that_is_not_there_is_missing_input(tmp_path: Path, suffix: str) -> None:
+def test_a_file_that_is_not_there_is_missing_input(tmp_path, suffix):
     with pytest.raises(InputMissing, match="is not there") as caught:
         read_gradient(tmp_path / f"gradient{suffix}")
     assert caught.value.exit_code == 66
@@ -195,7 +165,7 @@ def test_a_file_that_is_not_there_is_missing_input(tmp_path: Path, suffix: str) 
 
 @pytest.mark.parametrize("suffix", READABLE)
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
-def test_what_is_no_file_is_not_a_gradient(tmp_path: Path, suffix: str, make: Callable[[Path], object]) -> None:
+def test_a_folder_or_a_pipe_is_not_a_gradient(tmp_path, suffix, make):
     make(tmp_path / f"gradient{suffix}")
     with pytest.raises(InputMissing, match="is not a file"):
         read_gradient(tmp_path / f"gradient{suffix}")
@@ -203,7 +173,7 @@ def test_what_is_no_file_is_not_a_gradient(tmp_path: Path, suffix: str, make: Ca
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 @pytest.mark.parametrize("suffix", READABLE)
-def test_a_forbidden_file_cannot_be_read(tmp_path: Path, suffix: str) -> None:
+def test_a_forbidden_file_cannot_be_read(tmp_path, suffix):
     path = tmp_path / f"gradient{suffix}"
     path.touch(mode=0)
     with pytest.raises(InputMissing, match="permission denied"):
@@ -216,13 +186,13 @@ TORCH = Path(__file__).parents[2] / "fixtures" / "torch"
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors"])
-def test_an_entry_is_for_checkpoints_of_torch(tmp_path: Path, suffix: str) -> None:
+def test_an_entry_is_for_checkpoints_of_torch(tmp_path, suffix):
     with pytest.raises(UsageError, match=f"no entry in {suffix} files") as caught:
         read_gradient(tmp_path / f"gradient{suffix}", "model")
     assert caught.value.topic == "no-entry"
 
 
-def test_a_prefix_is_taken_off_the_names_that_have_it() -> None:
+def test_a_prefix_is_taken_off_the_names_that_have_it():
     plain = read_gradient(TORCH / "state_dict.pt")
     found = read_gradient(TORCH / "prefixed.pt", strip_prefix="module.")
     assert [t.name for t in found] == [t.name for t in plain]
@@ -231,7 +201,7 @@ def test_a_prefix_is_taken_off_the_names_that_have_it() -> None:
     assert [t.name for t in again] == [t.name for t in plain]
 
 
-def test_a_prefix_goes_with_an_entry_and_with_what_is_none_but_not_with_a_list() -> None:
+def test_a_prefix_goes_with_an_entry_and_with_what_is_none_but_not_with_a_list():
     found = read_gradient(TORCH / "lightning.ckpt", strip_prefix="net.")
     assert [t.name for t in found] == ["weight", "bias"]
     assert found.notes == ("took the entry 'state_dict' of the checkpoint",)
@@ -240,14 +210,14 @@ def test_a_prefix_goes_with_an_entry_and_with_what_is_none_but_not_with_a_list()
     assert [t.name for t in read_gradient(TORCH / "list.pt", strip_prefix="1")] == ["0", "1", "2", "3", "4", "5"]
 
 
-def test_names_that_coincide_without_a_prefix_are_refused(tmp_path: Path) -> None:
+def test_names_that_coincide_without_a_prefix_are_refused(tmp_path):
     path = tmp_path / "gradient.npz"
     np.savez(path, **{"weight": MATRIX, "module.weight": MATRIX})
     with pytest.raises(BadData, match=r"same name without the prefix 'module\.'"):
         read_gradient(path, strip_prefix="module.")
 
 
-def test_a_note_says_what_is_none() -> None:
+def test_a_note_says_what_is_none():
     assert read_gradient(TORCH / "frozen.pt").notes == ("left out, None: 0.weight, 0.bias, 1.bias",)
     assert read_gradient(TORCH / "state_dict.pt").notes == ()
     assert listed(["a", "b", "c", "d", "e", "f"]) == "a, b, c, d and 2 more"
@@ -266,7 +236,7 @@ class Bomb:
 OBJECTS = np.array([Bomb(), 1.0], dtype=object)
 
 
-def test_pickled_objects_are_refused_and_not_loaded(tmp_path: Path) -> None:
+def test_pickled_objects_are_refused_and_not_loaded(tmp_path):
     pickled = npy(OBJECTS, allow_pickle=True)
     with pytest.raises(pytest.fail.Exception):
         np.load(io.BytesIO(pickled), allow_pickle=True)
@@ -286,29 +256,30 @@ def test_pickled_objects_are_refused_and_not_loaded(tmp_path: Path) -> None:
     ],
     ids=lambda array: str(array.dtype),
 )
-def test_types_that_no_gradient_has_are_refused(tmp_path: Path, array: np.ndarray) -> None:
+def test_types_that_no_gradient_has_are_refused(tmp_path, array):
     with pytest.raises(BadData, match="holds an array of type") as caught:
         read(tmp_path, ".npy", npy(array))
     assert "astype" in caught.value.hint
     refused(tmp_path, ".npz", npz({"a.npy": npy(array)}))
 
 
-@pytest.mark.parametrize("content", [b"", b"\x00", b"hello world", b"\x93NUMPY", b"PK\x03\x04", bytes(1000)])
-@pytest.mark.parametrize("suffix", [".npy", ".npz"])
-def test_files_of_another_kind_are_refused(tmp_path: Path, suffix: str, content: bytes) -> None:
+OTHER_FILES = (b"", b"\x00", b"hello world", b"\x93NUMPY", b"PK\x03\x04", bytes(1000))
+OTHERS = [
+    *((suffix, content) for suffix in (".npy", ".npz") for content in OTHER_FILES),
+    (".npz", npy(MATRIX)),  # each format under the name of the other
+    (".npy", npz({"a.npy": npy(MATRIX)})),
+    (".npz", npz({"a.npy": npy(MATRIX), "readme.txt": b"hello"})),
+    (".npz", npz({"a.npy": b"hello"})),
+    (".npz", npz({"a.npy": npy(MATRIX) + b"\x00"})),
+    (".npz", npz({"a.npy": npy(MATRIX)[:-1]})),
+    (".npy", npy(MATRIX) + b"\x00"),
+    (".npy", npy(MATRIX) + npy(MATRIX)),
+]
+
+
+@pytest.mark.parametrize(("suffix", "content"), OTHERS)
+def test_files_of_another_kind_or_with_anything_else_in_them_are_refused(tmp_path, suffix, content):
     refused(tmp_path, suffix, content)
-
-
-def test_each_format_is_refused_under_the_name_of_the_other(tmp_path: Path) -> None:
-    refused(tmp_path, ".npz", npy(MATRIX))
-    refused(tmp_path, ".npy", npz({"a.npy": npy(MATRIX)}))
-
-
-def test_an_archive_with_anything_but_arrays_is_refused(tmp_path: Path) -> None:
-    refused(tmp_path, ".npz", npz({"a.npy": npy(MATRIX), "readme.txt": b"hello"}))
-    refused(tmp_path, ".npz", npz({"a.npy": b"hello"}))
-    refused(tmp_path, ".npz", npz({"a.npy": npy(MATRIX) + b"\x00"}))
-    refused(tmp_path, ".npz", npz({"a.npy": npy(MATRIX)[:-1]}))
 
 
 @pytest.mark.parametrize(
@@ -329,21 +300,17 @@ def test_an_archive_with_anything_but_arrays_is_refused(tmp_path: Path) -> None:
         described(descr="'<f3'"),
         described(descr="'(2,3)<f4'"),
         described(descr="None"),
-        headed("{'descr': '<f4', 'shape': (3,), }"),
-        headed("[]"),
-        headed("{}"),
-        headed("__import__('os')"),
-        headed("\x00" * 20),
-        headed("(" * 3000 + ")" * 3000),
+        *map(headed, ("{'descr': '<f4', 'shape': (3,), }", "[]", "{}", "__import__('os')", "\x00" * 20)),
+        *map(headed, ("(" * 3000 + ")" * 3000, HEADER[:-5], "(((", "'''", "{")),
         b"\x93NUMPY\x09\x00" + described()[8:],
     ],
 )
-def test_headers_that_lie_are_refused(tmp_path: Path, content: bytes) -> None:
+def test_wrong_and_truncated_headers_are_refused(tmp_path, content):
     refused(tmp_path, ".npy", content)
     refused(tmp_path, ".npz", npz({"a.npy": content}))
 
 
-def test_a_header_that_promises_too_much_takes_no_memory(tmp_path: Path) -> None:
+def test_a_header_with_an_absurd_shape_takes_no_memory(tmp_path):
     content = described(shape="(50000000,)")
     tracemalloc.start()
     try:
@@ -355,18 +322,9 @@ def test_a_header_that_promises_too_much_takes_no_memory(tmp_path: Path) -> None
     assert peak < 10_000_000
 
 
-@pytest.mark.parametrize("header", ["{'descr': '<f4', 'fortran_order': False, 'shape': (3,", "(((", "'''", "{"])
-def test_headers_that_break_off_are_refused(tmp_path: Path, header: str) -> None:
-    refused(tmp_path, ".npy", headed(header))
-    refused(tmp_path, ".npz", npz({"a.npy": headed(header)}))
-
-
-def test_a_header_as_good_as_those_above_is_read(tmp_path: Path) -> None:
+def test_a_header_as_good_as_those_above_is_read(tmp_path):
     (tensor,) = read(tmp_path, ".npy", headed(HEADER, bytes(12)))
     assert tensor.array.tolist() == [0, 0, 0]
-
-
-HEADER = "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }"
 
 
 # Damage
@@ -388,7 +346,7 @@ SMALL = {"a.npy": npy(MATRIX), "bias.npy": npy(MATRIX[0])}
 LONG = {"a.npy": npy(np.arange(900, dtype=np.float32) % 7), "bias.npy": npy(MATRIX[0])}
 
 
-def test_a_file_that_is_cut_short_is_refused_wherever_it_is_cut(tmp_path: Path) -> None:
+def test_a_file_that_is_cut_short_is_refused_wherever_it_is_cut(tmp_path):
     for content in cut(npy(MATRIX)):
         refused(tmp_path, ".npy", content)
     for content in cut(npz(SMALL, zipfile.ZIP_DEFLATED)):
@@ -403,7 +361,7 @@ def accepted(folder: Path, suffix: str, content: bytes) -> list[Tensor] | None:
         return None
 
 
-def test_a_flipped_bit_in_an_npy_file_is_refused_or_read_without_a_crash(tmp_path: Path) -> None:
+def test_a_flipped_bit_in_an_npy_file_is_refused_or_read_without_a_crash(tmp_path):
     crashes = []
     for content in flipped(npy(MATRIX)):
         try:
@@ -414,10 +372,10 @@ def test_a_flipped_bit_in_an_npy_file_is_refused_or_read_without_a_crash(tmp_pat
 
 
 @pytest.mark.parametrize("content", [npz(SMALL), npz(LONG, zipfile.ZIP_DEFLATED)], ids=["stored", "deflated"])
-def test_a_flipped_bit_in_an_npz_file_never_changes_a_tensor(tmp_path: Path, content: bytes) -> None:
+def test_a_flipped_bit_in_an_npz_file_never_changes_a_tensor(tmp_path, content):
     """A flip in the archive's directory may hide a tensor; the layout then misses it by name."""
 
-    def seen(tensors: list[Tensor]) -> list[tuple[str, str, bytes]]:
+    def seen(tensors):
         return [(t.name, t.dtype, t.array.tobytes()) for t in tensors]
 
     whole = seen(read(tmp_path, ".npz", content))
@@ -433,7 +391,7 @@ def test_a_flipped_bit_in_an_npz_file_never_changes_a_tensor(tmp_path: Path, con
     assert not changed
 
 
-def test_two_arrays_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_two_arrays_of_one_name_are_refused(tmp_path):
     stream = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -443,12 +401,7 @@ def test_two_arrays_of_one_name_are_refused(tmp_path: Path) -> None:
     refused(tmp_path, ".npz", stream.getvalue())
 
 
-def test_bytes_after_the_array_are_refused(tmp_path: Path) -> None:
-    refused(tmp_path, ".npy", npy(MATRIX) + b"\x00")
-    refused(tmp_path, ".npy", npy(MATRIX) + npy(MATRIX))
-
-
-def test_a_zip_bomb_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
+def test_a_zip_bomb_is_refused_before_it_is_unpacked(tmp_path):
     path = tmp_path / "gradient.npz"
     np.savez_compressed(path, a=np.zeros(100_000_000, dtype=np.float32))
     assert path.stat().st_size < 1_000_000

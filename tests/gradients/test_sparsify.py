@@ -1,7 +1,5 @@
 """Which coordinates are sent: the largest magnitudes, ties to the lower index."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -17,37 +15,28 @@ from topk_secagg.protocol.moments import bucket_top
 from topk_secagg.protocol.parameters import Parameters
 from topk_secagg.protocol.permutation import top_k
 
-numbers = st.integers(-3, 3).map(float) | st.floats(-1e300, 1e300) | st.just(-0.0)
-gradients = st.lists(numbers, min_size=1, max_size=40)
+numbers = st.integers(-3, 3).map(float) | st.floats(-(2.0**99), 2.0**99, width=32) | st.sampled_from([-0.0, 1 + 2**-23])
+gradients = st.lists(numbers, min_size=1, max_size=40)  # ties are frequent
+dtypes = st.sampled_from([np.float32, np.float64])
 
 
-@given(gradients, st.data())
-def test_top_k_is_the_oracles(gradient: list[float], data: st.DataObject) -> None:
+@given(gradients, dtypes, st.data())
+def test_top_k_is_the_oracles(gradient, dtype, data):
     k = data.draw(st.sampled_from([1, len(gradient)]) | st.integers(1, len(gradient)))
-    assert top_k(np.array(gradient), k).tolist() == oracle.top_k(gradient, k)
+    assert top_k(np.array(gradient, dtype), k).tolist() == oracle.top_k(gradient, k)
 
 
-@given(gradients, st.data())
-def test_the_top_of_each_bucket_is_the_oracles(gradient: list[float], data: st.DataObject) -> None:
+@given(gradients, dtypes, st.data())
+def test_the_top_of_each_bucket_is_the_oracles(gradient, dtype, data):
     buckets = data.draw(st.integers(1, len(gradient)))
     picks = data.draw(st.integers(1, len(gradient) // buckets))
-    chosen = bucket_top(np.array(gradient), buckets, picks)
+    chosen = bucket_top(np.array(gradient, dtype), buckets, picks)
     assert chosen.dtype == np.int64
     assert chosen.tolist() == oracle.bucket_top(gradient, buckets, picks)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_ties_go_to_the_lower_index(dtype: type) -> None:
-    gradient = np.array([1, -2, 2, -1, 2, 1, -2], dtype=dtype)
-    assert top_k(gradient, 1).tolist() == [1]
-    assert top_k(gradient, 3).tolist() == [1, 2, 4]
-    assert top_k(gradient, 5).tolist() == [0, 1, 2, 4, 6]
-    assert bucket_top(gradient, 2, 1).tolist() == [2, 1]
-    assert bucket_top(gradient, 2, 2).tolist() == [2, 4, 1, 3]
-
-
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_the_top_of_a_gradient_of_a_million_is_that_of_a_sort(dtype: type) -> None:
+def test_the_top_of_a_gradient_of_a_million_is_that_of_a_sort(dtype):
     rng = np.random.default_rng(3)
     gradient = (rng.normal(size=2**20 + 1000) * 10.0 ** rng.integers(-6, 3, 2**20 + 1000)).astype(dtype)
     gradient[rng.choice(gradient.size, 3000)] = gradient.max()  # ties, on both sides of a million
@@ -56,31 +45,7 @@ def test_the_top_of_a_gradient_of_a_million_is_that_of_a_sort(dtype: type) -> No
         assert np.array_equal(top_k(gradient, k), np.sort(order[:k]))
 
 
-def test_zeros_of_either_sign_tie() -> None:
-    gradient = np.array([-0.0, 0.0, -0.0, 0.0])
-    assert top_k(gradient, 2).tolist() == [0, 1]
-    assert bucket_top(gradient, 2, 1).tolist() == [0, 1]
-
-
-def test_magnitudes_that_differ_in_the_last_bit_are_told_apart() -> None:
-    one, more = np.float32(1), np.nextafter(np.float32(1), np.float32(2))
-    gradient = np.array([one, -more, one, more], dtype=np.float32)
-    assert top_k(gradient, 1).tolist() == [1]
-    assert top_k(gradient, 2).tolist() == [1, 3]
-
-
-def test_ties_go_to_the_lower_index_when_something_larger_comes_last() -> None:
-    assert bucket_top(np.array([5.0, 5.0, 7.0]), 1, 2).tolist() == [0, 2]
-    assert bucket_top(np.array([1.0, 2.0, 2.0, 1.0, 2.0, 3.0]), 1, 3).tolist() == [1, 2, 5]
-
-
-def test_a_bucket_of_zeros_still_has_its_picks() -> None:
-    gradient = np.zeros(9)
-    gradient[4] = -1
-    assert bucket_top(gradient, 3, 2).tolist() == [0, 3, 1, 4, 2, 5]
-
-
-def test_selecting_leaves_the_gradient_as_it_was() -> None:
+def test_selecting_leaves_the_gradient_as_it_was():
     gradient = np.array([3.0, -1.0, 2.0, 0.5])
     kept = gradient.copy()
     top_k(gradient, 2)
@@ -88,7 +53,7 @@ def test_selecting_leaves_the_gradient_as_it_was() -> None:
     assert np.array_equal(gradient, kept)
 
 
-def test_select_follows_the_construction() -> None:
+def test_select_follows_the_construction():
     gradient = np.array([9.0, 8.0, 7.0, 6.0, 1.0, 5.0, 4.0, 3.0])
     raw = {"users": 3, "survivors": 3, "colluders": 1, "top_k": 4, "length": 8}
     assert select_top(Parameters.choose(**raw), gradient).tolist() == [0, 1, 2, 3]
@@ -103,7 +68,7 @@ def random_selections(p: Parameters, count: int) -> np.ndarray:
     return np.array([select_random(p, source) for _ in range(count)])
 
 
-def test_random_selection_takes_every_coordinate_as_often() -> None:
+def test_random_selection_takes_every_coordinate_as_often():
     p = Parameters.choose(users=3, survivors=2, colluders=1, top_k=3, length=10)
     chosen = random_selections(p, 2000)
     assert np.all(np.diff(chosen, axis=1) > 0), "three different coordinates, increasing"
@@ -112,7 +77,7 @@ def test_random_selection_takes_every_coordinate_as_often() -> None:
     assert np.abs(counts - 600).max() < 5 * deviation
 
 
-def test_random_selection_has_its_picks_in_every_bucket() -> None:
+def test_random_selection_has_its_picks_in_every_bucket():
     p = Parameters.choose(users=3, survivors=3, colluders=1, top_k=8, length=19, construction="moments", picks=2)
     chosen = random_selections(p, 500)
     assert p.length % p.buckets, "one bucket has a place less"
@@ -120,7 +85,7 @@ def test_random_selection_has_its_picks_in_every_bucket() -> None:
     assert set(np.unique(chosen)) == set(range(19))
 
 
-def test_kept_energy_is_the_share_of_as_many_of_the_largest_magnitudes() -> None:
+def test_kept_energy_is_the_share_of_as_many_of_the_largest_magnitudes():
     raw = {"users": 3, "survivors": 2, "colluders": 1, "top_k": 2, "length": 4}
     p, gradient = Parameters.choose(**raw), np.array([3.0, -4.0, 0.0, 1.0], dtype=np.float32)
     assert kept_energy(p, gradient, np.array([0, 1])) == 1.0

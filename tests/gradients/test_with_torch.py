@@ -1,7 +1,5 @@
 """The whole way with real PyTorch: gradients saved by torch go in, and torch loads the aggregate."""
 
-from __future__ import annotations
-
 import re
 import runpy
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Wrong answers in a round: corrected and named within the limit, refused beyond it, never believed."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np
@@ -57,12 +55,12 @@ class Decoding:
 
 
 @pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS)
-def eight(request: pytest.FixtureRequest) -> Decoding:
+def eight(request):
     return Decoding(*request.param)
 
 
 @pytest.mark.parametrize("how", ["one symbol", "all symbols", "a common lie"])
-def test_wrong_users_up_to_half_the_surplus_are_corrected_and_named(eight: Decoding, how: str) -> None:
+def test_wrong_users_up_to_half_the_surplus_are_corrected_and_named(eight, how):
     assert eight.decode(eight.answers) == (eight.plain, [])
     for count in range(1, eight.most + 1):
         for wrong in combinations(EVERYBODY, count):
@@ -70,19 +68,19 @@ def test_wrong_users_up_to_half_the_surplus_are_corrected_and_named(eight: Decod
 
 
 @pytest.mark.parametrize("how", ["one symbol", "all symbols"])
-def test_beyond_the_limit_the_result_is_refused(eight: Decoding, how: str) -> None:
+def test_beyond_the_limit_the_result_is_refused(eight, how):
     for wrong in list(combinations(EVERYBODY, eight.most + 1))[::3]:
         with pytest.raises(BadData, match=f"at least {eight.most + 1} answers are wrong"):
             eight.decode(eight.spoiled(wrong, how))
 
 
-def test_strict_refuses_at_the_first_inconsistency(eight: Decoding) -> None:
+def test_strict_refuses_at_the_first_inconsistency(eight):
     assert eight.decode(eight.answers, strict=True) == (eight.plain, [])
     with pytest.raises(BadData, match="strict decoding"):
         eight.decode(eight.spoiled((3,), "one symbol"), strict=True)
 
 
-def test_one_answer_beyond_the_quorum_detects_but_cannot_name(eight: Decoding) -> None:
+def test_one_answer_beyond_the_quorum_detects_but_cannot_name(eight):
     some = range(1, eight.quorum + 2)
     assert eight.decode({n: eight.answers[n] for n in some}) == (eight.plain, [])
     for wrong in some:
@@ -91,20 +89,20 @@ def test_one_answer_beyond_the_quorum_detects_but_cannot_name(eight: Decoding) -
             eight.decode({n: spoiled[n] for n in some})
 
 
-def test_with_no_answer_to_spare_a_spoiled_one_still_shows_when_the_sum_is_not_sparse(eight: Decoding) -> None:
+def test_without_spare_answers_a_wrong_one_shows_because_the_sum_is_not_sparse(eight):
     for wrong in range(1, eight.quorum + 1):
         spoiled = eight.spoiled((wrong,), "all symbols")
         with pytest.raises(BadData, match="an answer or a share is wrong"):
             eight.decode({n: spoiled[n] for n in range(1, eight.quorum + 1)})
 
 
-def test_fewer_answers_than_determine_the_polynomial_are_refused(eight: Decoding) -> None:
+def test_fewer_answers_than_determine_the_polynomial_are_refused(eight):
     few = {n: eight.answers[n] for n in range(1, eight.quorum)}
     with pytest.raises(TooFewSurvivors, match=f"{eight.quorum - 1} answers, and {eight.quorum} are needed"):
         eight.decode(few)
 
 
-def test_the_check_is_what_notices(eight: Decoding, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_check_a_wrong_answer_changes_the_sum(eight, monkeypatch):
     """The twin: with the check taken out, a wrong answer goes through as a wrong sum or a late failure."""
     monkeypatch.setattr(decoding, "_wrong_users", lambda *_, **__: [])
     try:
@@ -119,7 +117,7 @@ def test_the_check_is_what_notices(eight: Decoding, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("raw", [{"K": 4}, {"K": 4, "P": 1}, {"K": 4, "P": 1, "spare": 0}], ids=str)
-def test_a_dealer_that_shares_no_selectors_is_noticed_though_nobody_can_be_named(raw: dict[str, int]) -> None:
+def test_shares_that_are_no_selectors_are_noticed_without_naming_a_user(raw):
     whole = Round.of(round_of(5, 3, 1, L=200, **raw), "dealer")
     for m in range(1, 6):  # the same for every user: another constant term of the polynomial
         garbage = np.random.default_rng(1)
@@ -132,7 +130,7 @@ def test_a_dealer_that_shares_no_selectors_is_noticed_though_nobody_can_be_named
 
 @pytest.mark.parametrize("beyond", [13, 14], ids=["the last place of a short bucket", "a place that no bucket has"])
 @pytest.mark.parametrize("P", [1, 4], ids=["solved", "transformed"])
-def test_a_sum_with_a_value_at_no_coordinate_is_refused(P: int, beyond: int) -> None:
+def test_a_sum_with_a_value_at_no_coordinate_is_refused(P, beyond):
     p = round_of(3, 2, 1, q=97, L=2 * 13 + 1, K=2 * P, P=P)
     assert (p.buckets, construction(p).places, construction(p).order) == (2, 14, 16)
     inputs = any_inputs(p, "beyond")
@@ -142,7 +140,7 @@ def test_a_sum_with_a_value_at_no_coordinate_is_refused(P: int, beyond: int) -> 
         whole.decode(3, whole.answers((1, 2, 3)))
 
 
-def test_a_sum_with_a_value_in_the_padding_is_refused() -> None:
+def test_a_sum_with_a_value_in_the_padding_is_refused():
     whole = Round.of(round_of(4, 3, 1, q=97, L=7, K=2), "padding")
     answers = whole.answers(range(1, 5))
     basis = oracle.lagrange_matrix(whole.points.beta[:3], whole.points.alpha, 97)

@@ -1,7 +1,5 @@
 """Every constraint of the scheme is refused in one place, with a message, a hint and exit code 2."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from fractions import Fraction
@@ -74,7 +72,7 @@ def moments(**raw: Any) -> Moments:
     ],
     ids=str,
 )
-def test_what_no_round_can_be_is_refused(change: dict[str, Any], match: str) -> None:
+def test_inadmissible_parameters_are_refused(change, match):
     for good in (GOOD, MOMENTS):
         Parameters.choose(**good)
         refused(match, **{**good, **change})
@@ -99,7 +97,7 @@ def test_what_no_round_can_be_is_refused(change: dict[str, Any], match: str) -> 
     ],
     ids=str,
 )
-def test_what_a_construction_cannot_be_is_refused(good: dict[str, Any], change: dict[str, Any], match: str) -> None:
+def test_inadmissible_parameters_of_a_construction_are_refused(good, change, match):
     refused(match, **{**good, **change})
 
 
@@ -110,20 +108,20 @@ RECORDED = {
 
 
 @pytest.mark.parametrize(("name", "change"), [(n, c) for n in RECORDED for c in RECORDED[n]], ids=str)
-def test_recorded_parameters_must_fit_each_other(name: str, change: dict[str, Any]) -> None:
+def test_recorded_parameters_must_fit_each_other(name, change):
     p = Parameters.choose(**{**(MOMENTS if name == "moments" else GOOD), "top_k": 4})
     with pytest.raises(UsageError):
         replace(p, **change)
 
 
 @pytest.mark.parametrize("name", ["users", "survivors", "colluders", "top_k", "length", "field", "picks"])
-def test_numbers_beyond_any_float_are_refused(name: str) -> None:
+def test_numbers_beyond_any_float_are_refused(name):
     for raw in (GOOD, MOMENTS):
         refused(".", **{**raw, name: 10**400})
 
 
 @pytest.mark.parametrize("good", [GOOD, MOMENTS], ids=["permutation", "moments"])
-def test_the_field_is_any_prime_with_room_for_the_points_and_the_values(good: dict[str, Any]) -> None:
+def test_the_field_is_any_prime_with_room_for_the_points_and_the_values(good):
     for q in range(9, 600):
         raw = {**good, "field": q, "clip": 0.25}
         if oracle.is_prime(q):
@@ -134,16 +132,14 @@ def test_the_field_is_any_prime_with_room_for_the_points_and_the_values(good: di
 
 @pytest.mark.parametrize("raw", [{}, {"construction": "moments", "picks": 1}], ids=str)
 @pytest.mark.parametrize(("N", "U", "q"), [(4, 3, 7), (5, 2, 7), (9, 4, 13), (9, 8, 17), (9, 2, 13), (10, 2, 17)])
-def test_a_field_without_room_for_one_step_of_every_user_is_refused(
-    N: int, U: int, q: int, raw: dict[str, Any]
-) -> None:
+def test_a_field_without_room_for_one_step_of_every_user_is_refused(N, U, q, raw):
     """q > 2 N is needed: below, N values of one step wrap. So the 2 N - T points of moments always fit."""
     assert N + U <= q <= 2 * N
     for clip in (0.1, 0.5):
         refused("has no room", users=N, survivors=U, colluders=1, top_k=1, length=4, field=q, clip=clip, **raw)
 
 
-def test_all_constraints_hold_at_their_bounds() -> None:
+def test_all_constraints_hold_at_their_bounds():
     raw = {"users": 2, "survivors": 2, "colluders": 1, "top_k": 1, "length": 1, "field": 5, "clip": 1.0}
     p, m = Parameters.choose(**raw), moments(**raw, construction="moments", picks=1)
     assert (p.blocks, p.scale, construction(p).width, construction(p).rows) == (1, 1, 1, 1)
@@ -153,10 +149,7 @@ def test_all_constraints_hold_at_their_bounds() -> None:
     assert Parameters.choose(**{**GOOD, "length": 2**32 - 1}).length == 2**32 - 1
 
 
-# Defaults and derived sizes
-
-
-def test_defaults() -> None:
+def test_default_parameters():
     p = Parameters.choose(**GOOD)
     assert (p.blocks, p.field, p.construction) == (4 - 2, 4281076801, "permutation")
     assert (p.picks, p.buckets, p.spare, p.clip, p.max_weight) == (0, 0, None, 1.0, 1.0)
@@ -164,7 +157,7 @@ def test_defaults() -> None:
     assert (m.picks, m.buckets, m.blocks, m.spare, m.field) == (4, 8, 2, None, 4281076801)
 
 
-def test_sizes_of_a_permutation_round() -> None:
+def test_sizes_of_a_permutation_round():
     p = Parameters.choose(users=10, survivors=8, colluders=3, top_k=7, length=101)
     c = construction(p)
     assert (c.width, c.rows, c.entries, c.beta_count, c.index_bound, c.check_rows) == (21, 101, 7, 8, 101, 1)
@@ -174,7 +167,7 @@ def test_sizes_of_a_permutation_round() -> None:
     assert c.offline_bytes == 100 * c.share_bytes
 
 
-def test_sizes_of_a_moments_round() -> None:
+def test_sizes_of_a_moments_round():
     raw = {"users": 10, "survivors": 5, "colluders": 3, "top_k": 21, "length": 2101, "construction": "moments"}
     c = moments(**raw, picks=2)
     assert (c.p.buckets, c.places, c.order, c.width, c.rows, c.beta_count) == (11, 191, 192, 40, 22, 7)
@@ -202,9 +195,7 @@ def test_sizes_of_a_moments_round() -> None:
 
 
 @given(st.integers(1, 500), st.integers(1, 16), st.data())
-def test_buckets_are_as_few_as_hold_k_and_order_and_gamma_are_those_of_the_oracle(
-    L: int, P: int, data: st.DataObject
-) -> None:
+def test_buckets_are_as_few_as_hold_k_and_order_and_gamma_are_those_of_the_oracle(L, P, data):
     K = data.draw(st.integers(1, L))
     q = data.draw(st.sampled_from([11, 97, 509, 65521, DEFAULT_FIELD, LARGEST]) | fields)
     B = next(b for b in range(1, L + 1) if b * P >= K)
@@ -222,7 +213,7 @@ def test_buckets_are_as_few_as_hold_k_and_order_and_gamma_are_those_of_the_oracl
         assert c.width == oracle.moment_count(3, P, n)
 
 
-def test_the_costs_of_the_papers_own_experiment() -> None:
+def test_the_costs_of_the_papers_own_experiment():
     resnet = {"users": 10, "survivors": 5, "colluders": 3, "length": 272_474, "top_k": 2725}
     assert construction(Parameters.choose(**resnet)).share_bytes == pytest.approx(297e9, rel=0.01)
     for P, pair, online in ((1, 218_000, 90_000), (2, 436_160, 90_000), (4, 872_960, 90_000), (8, 1_745_920, 91_000)):
@@ -236,7 +227,7 @@ def test_the_costs_of_the_papers_own_experiment() -> None:
 
 
 @given(st.integers(1, 10**6), st.integers(1, 8), st.integers(2, 40))
-def test_blocks_of_rows_are_bounded_and_hold_whole_checks(L: int, D: int, extra: int) -> None:
+def test_blocks_of_rows_are_bounded_and_hold_whole_checks(L, D, extra):
     raw = {"users": D + extra, "survivors": D + 1, "colluders": 1, "top_k": max(1, L // 100), "length": L}
     rounds = [Parameters.choose(**raw)]
     rounds += [Parameters.choose(**raw, construction="moments", picks=P) for P in (1, 4) if L >= 100 * P]
@@ -246,14 +237,14 @@ def test_blocks_of_rows_are_bounded_and_hold_whole_checks(L: int, D: int, extra:
         assert c.block_rows == c.check_rows or c.block_rows * c.p.users * c.width <= 2**20
 
 
-def test_what_a_session_records_makes_the_same_parameters() -> None:
+def test_what_a_session_records_makes_the_same_parameters():
     for raw in (GOOD, MOMENTS, {**MOMENTS, "spare": 1}):
         p = Parameters.choose(**raw)
         assert tuple(p.as_dict()) == PARAMETER_NAMES
         assert Parameters(**p.as_dict()) == p
 
 
-def test_a_line_names_the_parameters_by_the_letters_of_the_paper() -> None:
+def test_a_line_names_the_parameters_by_the_letters_of_the_paper():
     assert Parameters.choose(**GOOD).summary() == "N 5, U 4, T 2, K 3, L 20, q 4281076801, permutation, D 2"
     assert moments(**MOMENTS, spare=1).p.summary() == (
         "N 5, U 4, T 2, K 3, L 20, q 4281076801, moments, P 2, B 2, n 10, spare 1"
@@ -276,31 +267,31 @@ def test_a_line_names_the_parameters_by_the_letters_of_the_paper() -> None:
         (2**31 - 1, 2, 2.0**-30, 2**29 * (2**30 - 1)),
     ],
 )
-def test_steps_per_unit(q: int, N: int, clip: float, scale: int) -> None:
+def test_steps_per_unit(q, N, clip, scale):
     assert quantisation_scale(q, N, clip) == scale == math.floor(Fraction((q - 1) // 2) / (N * Fraction(clip)))
 
 
-def test_weights_take_room_as_the_clip_does() -> None:
+def test_weights_take_room_as_the_clip_does():
     heavy, wide = Parameters.choose(**GOOD, clip=0.5, max_weight=6.0), Parameters.choose(**GOOD, clip=3.0)
     assert heavy.scale == wide.scale == quantisation_scale(DEFAULT_FIELD, 5, 0.5, 6.0)
 
 
 @given(fields, st.integers(2, 1000), clips)
-def test_the_scale_is_the_formula_up_to_the_rounding_of_floats(q: int, N: int, clip: float) -> None:
+def test_the_scale_is_the_formula_up_to_the_rounding_of_floats(q, N, clip):
     scale = quantisation_scale(q, N, clip)
     exact = Fraction((q - 1) // 2) / (N * Fraction(clip))
     assert abs(scale - math.floor(exact)) <= 1 + exact * Fraction(2) ** -51
 
 
 @given(fields, st.integers(2, 1000), clips)
-def test_n_of_the_largest_values_never_wrap(q: int, N: int, clip: float) -> None:
+def test_n_of_the_largest_values_never_wrap(q, N, clip):
     assume(q > 2 * N and quantisation_scale(q, N, clip) >= 1)
     p = Parameters.choose(users=N, survivors=2, colluders=1, top_k=1, length=1, field=q, clip=clip)
     assert p.users * p.largest <= (q - 1) // 2 < p.users * (p.largest + 1)
 
 
 @given(fields, st.integers(2, 1000), st.floats(1e-9, 1e4))
-def test_a_clip_that_leaves_not_one_step_is_refused(q: int, N: int, factor: float) -> None:
+def test_a_clip_that_leaves_not_one_step_is_refused(q, N, factor):
     assume(q > 2 * N)
     clip = (q - 1) // 2 / N * (1 + factor)
     refused("has no room", users=N, survivors=2, colluders=1, top_k=1, length=1, field=q, clip=clip)

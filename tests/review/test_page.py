@@ -1,7 +1,5 @@
 """The page of an audit: what it says, and how it looks in a browser on a phone and on a desk."""
 
-from __future__ import annotations
-
 import hashlib
 import html
 import json

@@ -68,10 +68,8 @@ uniform is the contract of `Randomness`, and tested there. A label asked for twi
 with the cipher.
 
 A user that deals or masks is not told who it is, so one table serves for all; what differs is the points alpha_n,
-and the table has them all. A user that answers is told, and has tables of its own.
+and the table has them all. A user that answers knows it, and has tables of its own.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping

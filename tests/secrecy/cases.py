@@ -1,7 +1,5 @@
 """The parameters that are checked, and inputs that have the same sum."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from itertools import combinations, product
@@ -40,18 +38,10 @@ class Case:
     def parameters(self) -> Parameters:
         """With the smallest field that has room for N values, if none is given."""
         return Parameters.choose(
-            users=self.N,
-            survivors=self.U,
-            colluders=self.T,
-            blocks=self.D,
-            top_k=self.K,
-            length=self.L,
-            field=self.q or (7 if self.N == 3 else 11),
-            construction=self.construction,
-            picks=self.P,
-            spare=self.spare,
-            clip=0.25,
-        )
+            users=self.N, survivors=self.U, colluders=self.T, blocks=self.D, top_k=self.K, length=self.L,
+            field=self.q or (7 if self.N == 3 else 11), construction=self.construction, picks=self.P,
+            spare=self.spare, clip=0.25,
+        )  # fmt: skip
 
     def __str__(self) -> str:
         return self.parameters().summary()

@@ -1,7 +1,5 @@
 """Ways to spoil the scheme: between the source of randomness and the package, or in the package itself."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -90,7 +88,7 @@ def draw_below(bound: Callable[[Moments], int]) -> Callable[[Moments, Randomness
 
 
 def reduced_modulo(times_n: int) -> Callable[[Moments, Secret, Sparse], Masked]:
-    """Moments.mask that refuses no zeros, with delta = k - s + n reduced modulo so many times n."""
+    """Moments.mask that refuses no zeros, with delta = k - s + n reduced modulo a multiple of n."""
 
     def mask(self: Moments, secret: Secret, sparse: Sparse) -> Masked:
         delta = sparse.index // self.p.buckets - secret.place.astype(np.int64) + self.order
@@ -136,7 +134,7 @@ class Sabotage:
     patches: Patches = nullcontext
     setting: Patches = nullcontext
     values: tuple[int, int] = (1, 2)
-    fewer: str = "nobody"
+    fewer: str = "none"
 
 
 PERMUTATION, MOMENTS = ("permutation",), ("moments",)
@@ -165,7 +163,7 @@ SABOTAGES = [
 ]
 # The same without sabotage, one for each setting
 TWINS = [Sabotage("nothing spoilt", BOTH), Sabotage("nothing spoilt, noise in many blocks", BOTH, setting=many_blocks)]
-# What gives nothing away; see test_the_order_of_x_gives_nothing_away
+# What gives nothing away; see test_the_order_of_x_reveals_nothing
 HARMLESS = [
     Sabotage("X in order of k", PERMUTATION, patches=in_order(lambda given, _: given.index)),
     Sabotage("X in order of magnitude", PERMUTATION, patches=in_order(lambda given, _: -given.value.astype(np.int64))),
@@ -190,7 +188,7 @@ def try_sabotage(sabotage: Sabotage, construction: str, T: int, broadcasts: int 
         lab = spoilt_lab(sabotage, construction, T)
         *coalition, a, b = lab.users
         view, fewer = view_of(lab, coalition), lab.users[:-1]
-        if sabotage.fewer != "nobody":
+        if sabotage.fewer != "none":
             more = Answered(fewer, fewer if sabotage.fewer == "all" else (a,))
             view = View(view.coalition, (*view.answered, more))
         supports = [(0, 1), (1, 2)] if construction == "permutation" else [(0, 1), (2, 5)]

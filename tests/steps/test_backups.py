@@ -1,7 +1,5 @@
 """A secrets/ folder that comes back from a backup is noticed wherever the round still shows what was sent."""
 
-from __future__ import annotations
-
 import shutil
 
 import numpy as np

@@ -1,9 +1,7 @@
-"""Sealed shares: nobody else can open them, nobody else can make them, and no plaintext is left anywhere.
+"""Sealed shares: only their receiver can open them, only their sender can make them, and no plaintext is left.
 
-Which identity a step takes, and whose keys, is in tests/commands/test_access.py.
+Which identity a step takes, and whose keys, is in tests/commands/test_access.py; interruptions are in tests/faults.
 """
-
-from __future__ import annotations
 
 import shutil
 import subprocess
@@ -84,28 +82,6 @@ def test_no_plaintext_share_has_a_name_on_the_senders_disk_at_any_time(tmp_path,
     secrets.add(row_bytes(space, keys[1]))
     assert len(secrets) == USERS**2 + 1
     assert not any(secret in content for secret in secrets for content in set(seen))
-
-
-def test_an_interrupted_offline_leaves_nothing_half_sealed_and_goes_on(tmp_path, keys, monkeypatch):
-    calls, seal = [], share_file.seal
-
-    def interrupted(*args):
-        calls.append(1)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        seal(*args)
-
-    space = sealed(tmp_path, keys)
-    for n in space.users():
-        space.share_path(n, 1).unlink()
-    with monkeypatch.context() as patch:
-        patch.setattr(share_file, "seal", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            offline(space, 1, access=keys[1][1])
-    assert list(space.root.rglob("*.tmp")) == []
-    assert offline(space, 1, access=keys[1][1]).written == 2
-    masked(space, tmp_path, keys)
-    finish(space, access=keys[1])
 
 
 def test_a_failing_disk_is_one_clear_error(tmp_path, keys, monkeypatch):
@@ -210,7 +186,7 @@ def test_a_new_secret_gets_new_sealed_shares(tmp_path, keys):
 
 
 @pytest.mark.parametrize("content", [b"", b"age-encryption.org/v1\n-> X25519 a\n---", bytes(100_000)])
-def test_what_is_no_sealed_share_is_written_again(tmp_path, keys, content):
+def test_an_invalid_sealed_share_is_written_again(tmp_path, keys, content):
     space, access = sealed(tmp_path, keys), keys[1]
     space.share_path(3, 1).write_bytes(content)
     assert offline(space, 1, access=access[1]).written == 1

@@ -1,6 +1,4 @@
-"""Files of version 1 open and decode for ever."""
-
-from __future__ import annotations
+"""Files of version 1 stay readable and decode to the same sum."""
 
 import importlib.util
 import json
@@ -28,7 +26,7 @@ spec.loader.exec_module(make)
 
 
 @pytest.fixture
-def keys(tmp_path: Path) -> Path:
+def keys(tmp_path):
     """The keys of the sealed round, as private as they must be."""
     folder = tmp_path / "keys"
     folder.mkdir()
@@ -39,7 +37,7 @@ def keys(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(params=make.ROUNDS)
-def space(request: pytest.FixtureRequest, tmp_path: Path) -> Workspace:
+def space(request, tmp_path):
     root = tmp_path / request.param
     shutil.copytree(ARCHIVE / request.param, root)
     for path in [*root.glob("secrets/**"), *root.glob("shares/*/**"), *root.glob("s*/**/*")]:
@@ -51,12 +49,12 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
     return {name: content for name, (content, _) in contents(folder).items()}
 
 
-def test_all_rounds_are_there_and_they_are_small() -> None:
+def test_all_rounds_are_there_and_they_are_small():
     assert {path.name for path in ARCHIVE.iterdir() if path.is_dir()} == set(make.ROUNDS)
     assert sum(path.stat().st_size for path in ARCHIVE.rglob("*") if path.is_file()) < 250_000
 
 
-def test_every_file_is_intact(space: Workspace) -> None:
+def test_every_file_is_intact(space):
     files = [p for p in space.root.rglob("*") if p.suffix in (".h5", ".json") and p.name != "expected.json"]
     kinds = {inspect(path).kind for path in files if inspect(path).intact}
     assert all(inspect(path).intact for path in files)
@@ -66,11 +64,11 @@ def test_every_file_is_intact(space: Workspace) -> None:
     assert sealed or len(list(space.root.rglob("from-*.h5"))) == 16
 
 
-def test_every_value_is_as_recorded(space: Workspace) -> None:
+def test_every_value_is_as_recorded(space):
     assert make.values(space) == json.loads((space.root / "expected.json").read_text())
 
 
-def test_every_share_opens(space: Workspace, keys: Path) -> None:
+def test_every_share_opens(space, keys):
     for user in space.users():
         identity = own_identity(space.session, user, make.access(space, keys, user).identity)
         for sender in space.users():
@@ -78,13 +76,13 @@ def test_every_share_opens(space: Workspace, keys: Path) -> None:
                 share.check_all()
 
 
-def test_steps_that_are_repeated_change_nothing(space: Workspace, keys: Path) -> None:
+def test_steps_that_are_repeated_change_nothing(space, keys):
     before = bytes_of(space.root)
     make.play(space, keys, make.ROUNDS[space.root.name])
     assert bytes_of(space.root) == before
 
 
-def test_a_round_made_anew_has_the_same_bytes(space: Workspace, keys: Path, tmp_path: Path) -> None:
+def test_the_same_round_made_again_has_the_same_bytes(space, keys, tmp_path):
     """Of a sealed one all but the shares, which age encrypts differently every time."""
     made = make.ROUNDS[space.root.name]
     again = make.start(tmp_path / "again", keys, made)
@@ -95,7 +93,7 @@ def test_a_round_made_anew_has_the_same_bytes(space: Workspace, keys: Path, tmp_
     assert [name for name in after if after[name] != before[name] and not name.endswith(".age")] == []
 
 
-def test_a_late_answer_agrees(space: Workspace, keys: Path) -> None:
+def test_a_late_answer_agrees(space, keys):
     made = make.ROUNDS[space.root.name]
     late = [user for user in made.masking if user not in (made.fallback or made.answering)]
     for user in late:
@@ -108,12 +106,12 @@ def test_a_late_answer_agrees(space: Workspace, keys: Path) -> None:
     assert (after["index"], after["value"]) == (before["index"], before["value"])
 
 
-def test_what_is_spent_stays_spent(space: Workspace, keys: Path) -> None:
+def test_after_forget_a_user_cannot_answer(space, keys):
     forget(space, 1)
     with pytest.raises(Refused, match="erased its secret"):
         eliminate(space, 1, access=make.access(space, keys, 1))
 
 
-def test_the_audit_finds_no_fault(space: Workspace, keys: Path) -> None:
+def test_the_audit_finds_no_fault(space, keys):
     identities = sorted(keys.glob("*.identity")) if space.session.recipients else []
     assert [finding for finding in audit(space, identities) if finding.verdict == "fail"] == []

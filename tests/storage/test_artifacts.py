@@ -1,13 +1,10 @@
 """What is checked of a file, and when: its shape before anything is read, every bit of it, its bytes once."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,12 +20,12 @@ ARCHIVE = ROOT / "fixtures" / "archive" / "v1"
 
 
 @pytest.fixture
-def name() -> str:
+def name():
     return "moments"
 
 
 @pytest.fixture
-def space(name: str, tmp_path: Path) -> Workspace:
+def space(name, tmp_path):
     """A finished round."""
     shutil.copytree(ARCHIVE / name, tmp_path / "round")
     return Workspace(tmp_path / "round")
@@ -68,7 +65,7 @@ READERS: dict[str, Callable[[Workspace], object]] = {
 
 
 @pytest.mark.parametrize("file", READERS)
-def test_every_bit_of_a_file_counts(space: Workspace, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_bit_of_a_file_counts(space, file, monkeypatch):
     """With any one bit turned it is refused: by the schema, the digest, a row's checksum or a gap."""
     monkeypatch.setattr(hdf5_parser, "lookup3", lru_cache(64)(hdf5_parser.lookup3))  # only for speed
     read, path = READERS[file], space.root / file
@@ -87,11 +84,11 @@ def test_every_bit_of_a_file_counts(space: Workspace, file: str, monkeypatch: py
     read(space)
 
 
-def test_what_is_used_is_what_was_checked(space: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_used_is_what_was_checked(space, monkeypatch):
     """An X that is changed in place after its digest was checked could unmask its owner."""
     path, before, digest = space.masked_path(1), read_masked(space).masked.value.tolist(), Artifact.digest
 
-    def then_changed(artifact: Artifact, *look: object) -> str:
+    def then_changed(artifact, *look):
         result = digest(artifact, *look)
         with path.open("r+b") as file:
             file.seek(artifact.datasets["value"].offset)
@@ -109,7 +106,7 @@ def test_what_is_used_is_what_was_checked(space: Workspace, monkeypatch: pytest.
         read_masked(space)
 
 
-def test_a_file_of_another_size_is_refused_before_it_is_read(space: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_of_another_size_is_refused_before_it_is_read(space, monkeypatch):
     rewrite(space.masked_path(1), lambda _, datasets: datasets.update(index=np.zeros(1 << 20, dtype="|u1")))
     monkeypatch.setattr(Artifact, "digest", lambda *_: pytest.fail("its content was read"))
     with pytest.raises(BadData, match="index has shape"):
@@ -118,10 +115,10 @@ def test_a_file_of_another_size_is_refused_before_it_is_read(space: Workspace, m
 
 @pytest.mark.parametrize("name", ["moments-spare"])
 @pytest.mark.parametrize("file", ["secrets/user-01.h5", "masked/user-01.h5", "elimination/user-01.h5"])
-def test_symbols_of_another_width_are_refused(space: Workspace, file: str) -> None:
+def test_symbols_of_another_width_are_refused(space, file):
     """In a field below 2^16 a symbol has two bytes, and in no file more."""
 
-    def widen(_: object, datasets: dict[str, np.ndarray]) -> None:
+    def widen(_, datasets):
         datasets.update({name: d.astype("<u4") for name, d in datasets.items() if d.dtype == np.dtype("<u2")})
 
     READERS[file](space)

@@ -1,7 +1,5 @@
 """The round as a workflow, on the cores of this machine: who fails or hangs drops out, and the round goes on."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -22,7 +20,7 @@ exec {SCRIPT} "$@"
 """
 
 
-def test_every_profile_names_its_executor_or_cores() -> None:
+def test_every_profile_names_its_executor_or_cores():
     found = {path.parent.name: path.read_text() for path in WORKFLOWS.glob("profiles/*/config.yaml")}
     assert set(found) == {"local", "slurm", "kubernetes"}
     assert "cores: all" in found["local"]
@@ -32,7 +30,7 @@ def test_every_profile_names_its_executor_or_cores() -> None:
 @pytest.mark.skipif(SNAKEMAKE is None, reason="snakemake is not installed: pip install '.[workflows]'")
 class TestWorkflow:
     @pytest.fixture
-    def r(self, tmp_path: Path) -> Round:
+    def r(self, tmp_path):
         r = Round(Recipe("workflow", masking=(1, 2, 5), answering=(1, 2, 5)), tmp_path / "round", tmp_path).prepare()
         np.save(r.gradient(3), np.full(4, np.nan))
         (tmp_path / "program").write_text(HANGS)
@@ -53,7 +51,7 @@ class TestWorkflow:
             cwd=r.inputs, env=os.environ | {"PATH": PATH}, capture_output=True, text=True, timeout=300, check=False,
         )  # fmt: skip
 
-    def test_a_failing_and_a_hanging_user_drop_out(self, r: Round) -> None:
+    def test_a_failing_and_a_hanging_user_drop_out(self, r):
         end = self.run(r, "survivors=3")
         assert end.returncode == 0, end.stderr
         r.check_sum(survivors=(1, 2, 5), answering=(1, 2, 5))
@@ -66,7 +64,7 @@ class TestWorkflow:
         assert again.returncode == 0
         assert "Nothing to be done" in again.stderr
 
-    def test_too_few_are_too_few(self, r: Round) -> None:
+    def test_too_few_users_end_the_workflow(self, r):
         for n in (2, 4):
             np.save(r.gradient(n), np.full(4, np.inf))
         (r.inputs / "program").write_text(f'#!/bin/sh\nexec {SCRIPT} "$@"\n')

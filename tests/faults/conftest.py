@@ -1,0 +1,16 @@
+"""Rounds after every stage for all fault tests, made when they are first asked for."""
+
+import pytest
+from crashes import seeded
+from fault_lab import Bench, scratch
+
+
+@pytest.fixture(scope="session")
+def benches():
+    with scratch() as folder:
+
+        class Benches(dict[str, Bench]):
+            def __missing__(self, name):
+                return self.setdefault(name, seeded(name, folder / name))
+
+        yield Benches()
