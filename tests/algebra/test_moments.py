@@ -138,7 +138,7 @@ def test_recover_finds_every_sparse_vector(case):
     [
         (DEFAULT_FIELD, 400, 40), (DEFAULT_FIELD, 400, 199), (DEFAULT_FIELD, 100, 100),
         (SMALL_FIELD, 420, 60), (SMALL_FIELD, 1, 3), (409, 408, 30),
-        (LARGEST, 22, 5), (2**31 - 1, 126, 63), (257, 256, 20),
+        (LARGEST, 38, 5), (2**31 - 1, 126, 63), (257, 256, 20),
     ],
 )  # fmt: skip
 def test_every_weight_from_zero_to_t_is_recovered_at_the_sizes_of_a_round(q, n, t):

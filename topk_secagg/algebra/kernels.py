@@ -14,7 +14,6 @@ import numpy as np
 
 from .montgomery import HALF, LOW, ONE, Function, lift, montgomery, plus, power_m, times
 
-_LANES = 8  # consecutive powers that are computed side by side
 _OPTIONS = {"error_model": "numpy", "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
@@ -91,17 +90,48 @@ def inner(a: Any, b: Any, low: Any, high: Any) -> None:
 
 
 @_part
+def _scale(factor_m: Any, vector: Any, q: Any, q_inverse: Any, out: Any) -> None:
+    """out = factor vector."""
+    for j in range(len(out)):
+        out[j] = times(factor_m, vector[j], q, q_inverse)
+
+
+@_part
+def _add_product(factors_m: Any, vector: Any, q: Any, q_inverse: Any, out: Any) -> None:
+    """out += factors * vector, entry by entry."""
+    for j in range(len(out)):
+        out[j] = plus(times(factors_m[j], np.uint64(vector[j]), q, q_inverse), np.uint64(out[j]), q)
+
+
+@_part
 def _geometric(first: Any, ratio_m: Any, q: Any, q_inverse: Any, out: Any) -> None:
-    """out[j] = first ratio^j. Several lanes at once: each waits for its own last product only."""
-    count = len(out)
-    step_m = ratio_m
-    for j in range(min(_LANES, count)):
-        out[j] = first
-        first = times(ratio_m, first, q, q_inverse)
-        if j:
-            step_m = times(step_m, ratio_m, q, q_inverse)
-    for j in range(_LANES, count):
-        out[j] = times(step_m, np.uint64(out[j - _LANES]), q, q_inverse)
+    """out[j] = first ratio^j, twice as many with each step."""
+    out[0] = first
+    filled = 1
+    while filled < len(out):
+        _scale(ratio_m, out, q, q_inverse, out[filled : 2 * filled])
+        ratio_m = times(ratio_m, ratio_m, q, q_inverse)
+        filled *= 2
+
+
+@_part
+def _power_m(exponent: Any, low_m: Any, high_m: Any, q: Any, q_inverse: Any) -> Any:
+    """gamma^exponent from two tables: low_m[e] = gamma^e, and high_m[e] = gamma^(e len(low))."""
+    digit = np.uint64(len(low_m))
+    return times(low_m[exponent % digit], high_m[exponent // digit], q, q_inverse)
+
+
+@_part
+def _invert(values: Any, q: Any, q_inverse: Any, inverses_m: Any) -> None:
+    """The inverses of symbols that are not zero, by one power: of the product of all (Montgomery's trick)."""
+    product_m = montgomery(ONE, q)
+    for i in range(len(values)):
+        inverses_m[i] = product_m
+        product_m = times(product_m, montgomery(np.uint64(values[i]), q), q, q_inverse)
+    product_m = power_m(product_m, q - np.uint64(2), q, q_inverse)
+    for i in range(len(values) - 1, -1, -1):
+        inverses_m[i] = times(inverses_m[i], product_m, q, q_inverse)
+        product_m = times(product_m, montgomery(np.uint64(values[i]), q), q, q_inverse)
 
 
 def geometric(first: Any, ratio_m: Any, q: Any, q_inverse: Any, out: Any) -> None:
@@ -109,16 +139,20 @@ def geometric(first: Any, ratio_m: Any, q: Any, q_inverse: Any, out: Any) -> Non
     _geometric(first, ratio_m, q, q_inverse, out)
 
 
+def invert(values: Any, q: Any, q_inverse: Any, inverses_m: Any) -> None:
+    """The inverses of symbols that are not zero."""
+    _invert(values, q, q_inverse, inverses_m)
+
+
 def share(
-    place: Any, factor: Any, point: Any, matrix_m: Any, noise: Any, gamma_m: Any, q: Any, q_inverse: Any,
+    place: Any, inverse_m: Any, point: Any, matrix_m: Any, noise: Any, low_m: Any, high_m: Any, q: Any, q_inverse: Any,
     shares: Any, secret: Any,
 ) -> None:  # fmt: skip
     """See `moments.share`."""
     users, rows, width = shares.shape
     for i in range(rows):
-        inverse_m = power_m(montgomery(np.uint64(factor[i]), q), q - np.uint64(2), q, q_inverse)
-        ratio_m = power_m(gamma_m, np.uint64(place[i]), q, q_inverse)
-        _geometric(times(inverse_m, ONE, q, q_inverse), ratio_m, q, q_inverse, secret)
+        ratio_m = _power_m(np.uint64(place[i]), low_m, high_m, q, q_inverse)
+        _geometric(times(inverse_m[i], ONE, q, q_inverse), ratio_m, q, q_inverse, secret)
         for m in range(users):
             out = shares[m, i]
             for j in range(width):
@@ -127,15 +161,14 @@ def share(
 
 
 def answer(
-    g: Any, shift: Any, scale: Any, group: Any, gamma_m: Any, q: Any, q_inverse: Any, total: Any, factors_m: Any
-) -> None:
+    g: Any, shift: Any, scale: Any, group: Any, low_m: Any, high_m: Any, q: Any, q_inverse: Any,
+    total: Any, factors_m: Any,
+) -> None:  # fmt: skip
     """See `moments.answer`."""
     for i in range(len(g)):
-        ratio_m = power_m(gamma_m, np.uint64(shift[i]), q, q_inverse)
+        ratio_m = _power_m(np.uint64(shift[i]), low_m, high_m, q, q_inverse)
         _geometric(montgomery(np.uint64(scale[i]), q), ratio_m, q, q_inverse, factors_m)
-        out = total[group[i]]
-        for j in range(len(out)):
-            out[j] = plus(times(factors_m[j], np.uint64(g[i, j]), q, q_inverse), np.uint64(out[j]), q)
+        _add_product(factors_m, g[i], q, q_inverse, total[group[i]])
 
 
 # Recovery of sparse vectors
@@ -154,13 +187,6 @@ def _dot(left: Any, right: Any, q: Any) -> Any:
 
 
 @_part
-def _copy(source: Any, target: Any) -> None:
-    """target = source; numba's own assignment of arrays would allocate."""
-    for i in range(len(target)):
-        target[i] = source[i]
-
-
-@_part
 def _evaluate(coefficients: Any, points_m: Any, q: Any, q_inverse: Any, out: Any) -> None:
     """sum_k c_k * z^(n-1-k) at every point z, by Horner's rule: the highest of n coefficients is first."""
     out[:] = 0
@@ -170,32 +196,57 @@ def _evaluate(coefficients: Any, points_m: Any, q: Any, q_inverse: Any, out: Any
 
 
 @_part
+def _evaluate_all(coefficients: Any, points_m: Any, squares_m: Any, q: Any, q_inverse: Any, out: Any, odd: Any) -> None:
+    """`_evaluate` at all powers of gamma; with squares, the second half of the points are the negatives of the first.
+
+    Even and odd powers apart: A(z^2) + z B(z^2) and A(z^2) - z B(z^2) cost little more than one of them.
+    """
+    half = len(squares_m)
+    if half == 0:
+        _evaluate(coefficients, points_m, q, q_inverse, out)
+        return
+    last = len(coefficients) - 1
+    _evaluate(coefficients[last % 2 :: 2], squares_m, q, q_inverse, out[:half])
+    _evaluate(coefficients[1 - last % 2 :: 2], squares_m, q, q_inverse, odd[:half])
+    for i in range(half):
+        even, turned = out[i], times(points_m[i], odd[i], q, q_inverse)
+        out[i] = plus(even, turned, q)
+        out[half + i] = lift(even - turned, q)
+
+
+@_part
 def _locator(backwards: Any, q: Any, q_inverse: Any, now: Any, before: Any, saved: Any) -> Any:
-    """Berlekamp and Massey: the shortest C = (1, c_1, ..., c_w) with sum_k c_k S_(n-k) = 0 for all n >= w.
+    """Berlekamp and Massey: the shortest C = (c_0, ..., c_w) with sum_k c_k S_(n-k) = 0 for all n >= w; c_0 is not 0.
 
     The sequence comes last term first. C is left in `now`; the result is w, or -1 for a w above half of the terms.
+    Without inversions: C <- d' C - d x^shift B, where d and d' are the discrepancies of C and of the earlier B.
     """
     count = len(backwards)
     now[:] = 0
-    now[0] = ONE
-    _copy(now, before)
+    before[:] = 0
+    now[0] = before[0] = ONE
     width, width_before, shift = 0, 0, 1
-    inverse_m = montgomery(ONE, q)
+    divisor_m = montgomery(ONE, q)
     for n in range(count):
         discrepancy = _dot(backwards[count - 1 - n :], now[: width + 1], q)
         if discrepancy == 0:
             shift += 1
             continue
-        _copy(now, saved)
-        factor_m = times(montgomery(discrepancy, q), inverse_m, q, q_inverse)
+        factor_m = montgomery(discrepancy, q)
+        longer = 2 * width <= n
+        if longer:
+            for k in range(width + 1):
+                saved[k] = now[k]
+        for k in range(width + 1):
+            now[k] = times(divisor_m, now[k], q, q_inverse)
         shifted = now[shift : shift + width_before + 1]
         for k in range(len(shifted)):
             shifted[k] = lift(shifted[k] - times(factor_m, before[k], q, q_inverse), q)
         shift += 1
-        if 2 * width <= n:
-            _copy(saved, before)
-            width_before, width, shift = width, n + 1 - width, 1
-            inverse_m = power_m(montgomery(discrepancy, q), q - np.uint64(2), q, q_inverse)
+        if longer:
+            for k in range(width + 1):
+                before[k] = saved[k]
+            width_before, width, shift, divisor_m = width, n + 1 - width, 1, factor_m
         if 2 * width > count:
             return -1
     return width
@@ -218,8 +269,9 @@ def _reproduces(moments: Any, values: Any, points_m: Any, q: Any, q_inverse: Any
 
 
 def solve(
-    moments: Any, powers_m: Any, q: Any, q_inverse: Any, weight: Any, places: Any, values: Any, scratch: Any
-) -> None:
+    moments: Any, powers_m: Any, squares_m: Any, q: Any, q_inverse: Any,
+    weight: Any, places: Any, values: Any, scratch: Any,
+) -> None:  # fmt: skip
     """The sparse vector behind each row: its weight, or -1 where there is none; its places; its values.
 
     With z^w C(1/z) = prod_k (z - gamma^k) = C~(z) over the places k, and O the polynomial part of
@@ -235,7 +287,7 @@ def solve(
         if degree < 0 or degree > most:
             continue
         found = scratch[4, : len(powers_m)]
-        _evaluate(now[: degree + 1], powers_m, q, q_inverse, found)
+        _evaluate_all(now[: degree + 1], powers_m, squares_m, q, q_inverse, found, scratch[5])
         roots = 0
         for i in range(len(found)):
             if found[i] == 0 and roots < degree:
@@ -251,9 +303,9 @@ def solve(
         above, below = values[r, :degree], scratch[4, :degree]
         _evaluate(numerator, points_m, q, q_inverse, above)
         _evaluate(derivative, points_m, q, q_inverse, below)
+        _invert(below, q, q_inverse, numerator)
         for k in range(degree):
-            inverse_m = power_m(montgomery(below[k], q), q - np.uint64(2), q, q_inverse)
-            above[k] = times(inverse_m, above[k], q, q_inverse)
+            above[k] = times(numerator[k], above[k], q, q_inverse)
         if _reproduces(moments[r], above, points_m, q, q_inverse, below):
             weight[r] = degree
 

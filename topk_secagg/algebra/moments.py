@@ -6,6 +6,7 @@ a vector w of length n are sum_p w_p v_p; moving a place by delta multiplies ent
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from ..errors import BadData
 from .field import Integers, Symbols, montgomery_constants, to_montgomery
 from .native import run
+from .parallel import in_parts
 
 Places = NDArray[np.int64]
 _ROWS_NAMED = 5
@@ -42,17 +44,10 @@ def share(
     shares[m, i, j] = factor_i^-1 gamma^(place_i j) + sum_t matrix[point_i, m, t] noise[i, t, j],
     with matrix (points, N, T) and noise (rows, T, W).
     """
-    constants = (gamma_m(gamma, q), *montgomery_constants(q))
-    run(
-        "share",
-        place,
-        factor,
-        point,
-        to_montgomery(matrix, q),
-        noise,
-        *constants,
-        out=(shares, _words(shares.shape[2])),
-    )
+    inverse_m = _words(factor.size)
+    run("invert", factor, *montgomery_constants(q), out=(inverse_m,))
+    tables, out = _power_tables(gamma, int(place.max(initial=0)), q), (shares, _words(shares.shape[2]))
+    run("share", place, inverse_m, point, to_montgomery(matrix, q), noise, *tables, *montgomery_constants(q), out=out)
 
 
 def answer(g: Symbols, shift: Symbols, scale: Symbols, group: Integers, gamma: int, q: int, total: Symbols) -> None:
@@ -60,8 +55,8 @@ def answer(g: Symbols, shift: Symbols, scale: Symbols, group: Integers, gamma: i
 
     total[group_i, j] += scale_i gamma^(shift_i j) g[i, j].
     """
-    constants = (gamma_m(gamma, q), *montgomery_constants(q))
-    run("answer", g, shift, scale, group, *constants, out=(total, _words(total.shape[1])))
+    tables, out = _power_tables(gamma, int(shift.max(initial=0)), q), (total, _words(total.shape[1]))
+    run("answer", g, shift, scale, group, *tables, *montgomery_constants(q), out=out)
 
 
 def recover(moments: Symbols, weight: int, order: int, gamma: int, q: int, places: int | None = None) -> Entries:
@@ -74,13 +69,19 @@ def recover(moments: Symbols, weight: int, order: int, gamma: int, q: int, place
     rows, count = moments.shape
     if count not in (order, 2 * weight) or count > order:
         raise ValueError(f"{count} moments do not determine {weight} of {order} places")
-    powers = _words(order if count == order or places is None else places)
-    run("geometric", gamma_m(1, q), gamma_m(gamma, q), *montgomery_constants(q), out=(powers,))
+    powers_m = _powers(gamma, order if count == order or places is None else places, q)
     most = min(weight, order)
-    found, place, value = np.empty(rows, np.int64), np.zeros((rows, most), np.int64), np.zeros((rows, most), np.uint64)
-    scratch = _words(6, max(powers.size, count + 1))
-    kernel = "transform" if count == order else "solve"
-    run(kernel, moments, powers, *montgomery_constants(q), out=(found, place, value, scratch))
+    found, place, value = np.empty(rows, np.int64), np.empty((rows, most), np.int64), np.empty((rows, most), np.uint64)
+    tables: tuple[NDArray[np.uint64], ...] = (powers_m,)
+    if count < order:  # where all n places count and n is even, the second half of the powers are negatives
+        paired = powers_m.size == order and order % 2 == 0
+        tables = powers_m, _powers(gamma * gamma % q, order // 2 if paired else 0, q)
+
+    def work(part: slice) -> None:
+        out = found[part], place[part], value[part], _words(6, max(powers_m.size, count + 1))
+        run("solve" if count < order else "transform", moments[part], *tables, *montgomery_constants(q), out=out)
+
+    in_parts(work, rows)
     bad = np.flatnonzero(found < 0)
     if bad.size:
         named = ", ".join(map(str, bad[:_ROWS_NAMED])) + (", ..." if bad.size > _ROWS_NAMED else "")
@@ -91,9 +92,24 @@ def recover(moments: Symbols, weight: int, order: int, gamma: int, q: int, place
     return Entries(row, place[filled], value[filled].astype(np.uint32))
 
 
-def gamma_m(gamma: int, q: int) -> int:
-    """A factor in Montgomery form."""
-    return (gamma << 32) % q
+def _powers(ratio: int, count: int, q: int) -> NDArray[np.uint64]:
+    """ratio^0, ratio^1, ... in Montgomery form."""
+    powers_m = _words(count)
+    if not count:
+        return powers_m
+    run("geometric", (1 << 32) % q, (ratio << 32) % q, *montgomery_constants(q), out=(powers_m,))
+    return powers_m
+
+
+@lru_cache(maxsize=8)
+def _tables_of(gamma: int, bits: int, q: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    low = 1 << -(-bits // 2)
+    return _powers(gamma, low, q), _powers(pow(gamma, low, q), 1 << bits // 2, q)
+
+
+def _power_tables(gamma: int, largest: int, q: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Two small tables whose products are all powers of gamma up to the largest: gamma^(i + j len(low))."""
+    return _tables_of(gamma, largest.bit_length(), q)
 
 
 def _words(*shape: int) -> NDArray[np.uint64]:

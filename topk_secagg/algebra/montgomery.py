@@ -27,8 +27,8 @@ def inlined(function: Function) -> Function:
 
 @inlined
 def lift(difference: Any, q: Any) -> Any:
-    """A difference in (-q, q), wrapped to 64 bits, as its residue: its high half is a mask of its sign."""
-    return difference + (q & (difference >> HALF))
+    """A difference in (-q, q), wrapped to 64 bits, as its residue: a negative one is the larger before q is added."""
+    return min(difference, difference + q)
 
 
 @inlined

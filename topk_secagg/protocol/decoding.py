@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from ..algebra.field import Symbols, add
 from ..algebra.linear import inner_products
+from ..algebra.parallel import ahead
 from ..algebra.randomness import Randomness
 from ..algebra.reed_solomon import agree, wrong_positions
 from ..errors import BadData, TooFewSurvivors
@@ -125,15 +127,15 @@ class _Decoder:
 
     def _read(self, users: Sequence[int]) -> Iterator[tuple[int, Symbols]]:
         """The first of a few groups, and these groups of each user, (users, groups, width)."""
-        groups, width = self.shape.groups, self.shape.width
-        step = max(1, _BUFFER_SYMBOLS // (len(users) * width))
-        for first in range(0, groups, step):
-            last = min(first + step, groups)
-            y = np.empty((len(users), last - first, width), dtype=np.uint32)
-            for part, n in zip(y, users, strict=True):
-                part[:] = self.answers[n].read(first, last)
+        groups = self.shape.groups
+        step = max(1, _BUFFER_SYMBOLS // (len(users) * self.shape.width))
+
+        def read(first: int) -> tuple[int, Symbols]:
+            return first, np.stack([self.answers[n].read(first, min(first + step, groups)) for n in users])
+
+        for first, y in ahead(partial(read, first) for first in range(0, groups, step)):
             yield first, y
-            self.progress(last / groups)
+            self.progress((first + y.shape[1]) / groups)
 
     def _decoded(self, users: Sequence[int], first: int, y: Symbols) -> Sparse:
         """The aggregate in the groups from `first` on."""
@@ -144,6 +146,7 @@ class _Decoder:
 
 
 def _joined(parts: list[Sparse]) -> Sparse:
-    index = np.concatenate([part.index for part in parts])
-    order = np.argsort(index)
-    return Sparse(index[order], np.concatenate([part.value for part in parts])[order])
+    """All parts in order of the coordinates, which are below 2^32 and distinct: sorted with their values as one word."""
+    words = np.concatenate([part.index.astype(np.uint64) << np.uint64(32) | part.value for part in parts])
+    words.sort()
+    return Sparse((words >> np.uint64(32)).astype(np.int64), words.astype(np.uint32))

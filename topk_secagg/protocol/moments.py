@@ -8,7 +8,7 @@ docs/scheme.md for why that suffices and why it is secret.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from ..algebra.field import Integers, Symbols, divisors, multiply, smallest_gene
 from ..algebra.lagrange import lagrange_matrix
 from ..algebra.linear import combine
 from ..algebra.moments import answer, recover, share
+from ..algebra.parallel import ahead
 from ..algebra.randomness import Randomness
 from ..errors import BadData
 from .constructions import Construction, front
@@ -26,6 +27,7 @@ from .parameters import Parameters, require
 
 _CHECK_BYTES = 1 << 16  # of a share under one checksum
 _READ_CHECKS = 16  # checksums' worth of rows that are read at a time
+_CELLS = 1 << 17  # entries of a gradient that are compared at a time
 
 
 class Moments(Construction):
@@ -218,13 +220,16 @@ class Moments(Construction):
         p, unit = self.p, self.p.picks * shape.blocks
         basis = self._basis(points, user, shape)
         step = max(1, _READ_CHECKS * self.check_rows // unit)
-        for first in range(0, shape.groups, step):
-            last = min(first + step, shape.groups)
-            rows = np.arange(first * unit, min(last * unit, self.rows))
+        parts = [
+            (first, np.arange(first * unit, min((first + step) * unit, self.rows)))
+            for first in range(0, shape.groups, step)
+        ]
+        read = ahead(partial(shares[m].read, rows) for _, rows in parts for m in masked)
+        for first, rows in parts:
             scale, group = basis[rows // p.picks], rows // unit - first
-            total = np.zeros((last - first, shape.width), dtype=np.uint32)
-            for m, x in masked.items():
-                (g,) = shares[m].read(rows)
+            total = np.zeros((group[-1] + 1, shape.width), dtype=np.uint32)
+            for x in masked.values():
+                (g,) = next(read)
                 factor = multiply(x.value[rows], scale, p.field)
                 answer(g, x.index[rows], factor, group, self.gamma, p.field, total)
             yield AnswerBlock(first, total)
@@ -277,19 +282,20 @@ def _decoding_matrix(points: Points, users: tuple[int, ...], others: tuple[int, 
 def bucket_top(gradient: npt.NDArray[Any], buckets: int, picks: int) -> npt.NDArray[Any]:
     """The `picks` largest magnitudes among the coordinates k with k mod B = b, for b = 0..B-1: (B P,).
 
-    Goes through the places once, and sorts into the best so far only what beats the last of them: ties go
-    to the lower coordinate.
+    A few buckets at a time are copied side by side, and their largest is taken out `picks` times; ties go to the lower
+    coordinate.
     """
-    best = np.full((picks, buckets), -1, dtype=gradient.dtype)
-    places = np.zeros((picks, buckets), dtype=np.int64)
-    for place in range(-(-gradient.size // buckets)):
-        row = np.abs(gradient[place * buckets : (place + 1) * buckets])
-        columns = np.flatnonzero(row > best[-1, : row.size])
-        carried, at = row[columns], np.full(columns.size, place)
-        better = np.zeros(columns.size, dtype=bool)
+    whole, rest = divmod(gradient.size, buckets)
+    table, last = gradient[: whole * buckets].reshape(whole, buckets), gradient[whole * buckets :]
+    places = np.empty((buckets, picks), dtype=np.int64)
+    step = max(64, _CELLS // max(1, whole))
+    for first in range(0, buckets, step):
+        part = slice(first, min(first + step, buckets))
+        cells = np.full((part.stop - first, whole + (rest > 0)), -1, dtype=gradient.dtype)
+        np.abs(table[:, part].T, out=cells[:, :whole])
+        if rest:
+            cells[: last[part].size, -1] = np.abs(last[part])
         for j in range(picks):
-            here, there = best[j, columns], places[j, columns]
-            better |= carried > here  # from where the newcomer goes in, all move down by one
-            best[j, columns], carried = np.where(better, carried, here), np.where(better, here, carried)
-            places[j, columns], at = np.where(better, at, there), np.where(better, there, at)
-    return (np.sort(places, axis=0) * buckets + np.arange(buckets)).T.reshape(-1)
+            places[part, j] = cells.argmax(axis=1)
+            cells[np.arange(len(cells)), places[part, j]] = -1
+    return (np.sort(places, axis=1) * buckets + np.arange(buckets)[:, None]).reshape(-1)

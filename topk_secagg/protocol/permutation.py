@@ -19,7 +19,8 @@ from .constructions import Construction, front
 from .messages import AnswerBlock, AnswerShape, Masked, Points, Secret, ShareBlock, ShareRows, Sparse
 from .parameters import Parameters, require
 
-_PART = 1 << 20  # coordinates of a gradient that are looked at together
+_PART = 1 << 18  # coordinates of a gradient that are looked at together
+_SAMPLE, _MARGIN = 1 << 14, 64
 
 
 class Permutation(Construction):
@@ -234,14 +235,14 @@ def _decoding_matrix(points: Points, users: tuple[int, ...], blocks: int, q: int
 def top_k(gradient: npt.NDArray[Any], k: int) -> npt.NDArray[Any]:
     """The k coordinates of largest magnitude, increasing; ties go to the lower one (eq. TopK:expression).
 
-    The bits of a magnitude grow with it: a histogram of their upper half tells below which value no candidate lies,
-    so that only the few candidates are compared, in bounded memory.
+    A sample suggests a magnitude that somewhat more than k reach. Only those that do are compared with each other;
+    if they are fewer than k, all of the gradient is.
     """
-    lowest = _lowest_candidate(gradient, k)
-    parts = []
-    for first, upper in _upper_bits(gradient):
-        parts.append(np.flatnonzero(upper >= lowest) + first)
-    candidates = np.concatenate(parts)
+    sample = np.sort(np.abs(gradient[:: max(1, gradient.size // _SAMPLE)]))[::-1]
+    wanted = 2 * k * sample.size // gradient.size + _MARGIN
+    candidates = _reaching(gradient, sample[wanted]) if wanted < sample.size else np.arange(gradient.size)
+    if candidates.size < k:
+        candidates = np.arange(gradient.size)
     magnitude = np.abs(gradient[candidates])
     threshold = np.partition(magnitude, magnitude.size - k)[magnitude.size - k]
     above = candidates[magnitude > threshold]
@@ -249,17 +250,7 @@ def top_k(gradient: npt.NDArray[Any], k: int) -> npt.NDArray[Any]:
     return np.sort(np.concatenate([above, level]))
 
 
-def _upper_bits(gradient: npt.NDArray[Any]) -> Iterator[tuple[int, npt.NDArray[np.uint16]]]:
-    """The upper 16 bits of every magnitude, a part of the gradient at a time, with the place of its first."""
-    halves = gradient.dtype.itemsize // 2
-    for first in range(0, gradient.size, _PART):
-        part = np.abs(gradient[first : first + _PART])
-        yield first, part.astype(part.dtype.newbyteorder("<"), copy=False).view("<u2")[halves - 1 :: halves]
-
-
-def _lowest_candidate(gradient: npt.NDArray[Any], k: int) -> int:
-    """The largest upper half such that at least k magnitudes have it, or more."""
-    counts = np.zeros(1 << 16, dtype=np.int64)
-    for _, upper in _upper_bits(gradient):
-        counts += np.bincount(upper, minlength=counts.size)
-    return int(np.flatnonzero(np.cumsum(counts[::-1])[::-1] >= k)[-1])
+def _reaching(gradient: npt.NDArray[Any], least: Any) -> npt.NDArray[Any]:
+    """The coordinates with at least this magnitude, found a part of the gradient at a time."""
+    starts = range(0, gradient.size, _PART)
+    return np.concatenate([np.flatnonzero(np.abs(gradient[at : at + _PART]) >= least) + at for at in starts])

@@ -26,6 +26,8 @@ def packed_bytes(count: int, bits: int) -> int:
 
 def pack(values: Symbols, bits: int) -> Bytes:
     """The low `bits` bits of each value, one after the other."""
+    if bits == 32:
+        return values.astype("<u4").view(np.uint8)
     spread = np.unpackbits(values.astype("<u4").view(np.uint8).reshape(-1, 4), axis=1, count=bits, bitorder="little")
     return np.packbits(spread.reshape(-1), bitorder="little")
 
@@ -34,6 +36,8 @@ def unpack(packed: Bytes, count: int, bits: int) -> Symbols:
     """The inverse of `pack`; padding must be zero."""
     if packed.size != packed_bytes(count, bits):
         raise BadData(f"{packed.size} bytes cannot hold {count} integers of {bits} bits")
+    if bits == 32:
+        return np.frombuffer(packed.tobytes(), dtype="<u4")
     flat = np.unpackbits(packed, bitorder="little")
     if np.any(flat[count * bits :]):
         raise BadData("padding bits are set")

@@ -1,0 +1,126 @@
+"""What a small round costs, in counts that are the same on every machine: a change here is a change of costs.
+
+Seconds are measured in benchmarks/. If a count changes for a good reason, change it here, and say why in the commit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from topk_secagg.algebra import linear, moments, native
+from topk_secagg.algebra.randomness import CipherRandomness, seeded_key
+from topk_secagg.protocol.constructions import construction
+from topk_secagg.protocol.messages import Sparse
+from topk_secagg.protocol.parameters import Parameters
+from topk_secagg.protocol.round import run_round
+
+SIZES = {"users": 10, "survivors": 5, "colluders": 3, "length": 10_000, "top_k": 100}
+ROUNDS = {
+    "moments": Parameters.choose(**SIZES, construction="moments", picks=2),
+    "permutation": Parameters.choose(**SIZES | {"length": 500, "top_k": 5}, construction="permutation"),
+}
+
+
+class Counted:
+    """Calls of kernels with what they multiply, and random words."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.products: Counter[str] = Counter()
+        self.kernels: set[tuple[str, tuple[str, ...]]] = set()
+        self.words = 0
+        for module in (linear, moments):
+            monkeypatch.setattr(module, "run", self.run)
+        fill = CipherRandomness.fill
+
+        def counting(source: CipherRandomness, out: np.ndarray) -> None:
+            self.words += out.size // 4
+            fill(source, out)
+
+        monkeypatch.setattr(CipherRandomness, "fill", counting)
+
+    def run(self, name: str, *inputs: Any, out: tuple[np.ndarray, ...]) -> None:
+        shapes = [np.shape(value) for value in (*inputs, *out)]
+        self.products[name] += {
+            "share": lambda: math.prod(shapes[-2]) * shapes[4][1],  # T for every symbol of every share
+            "encode": lambda: math.prod(shapes[-1]) * shapes[2][1],
+            "answer": lambda: 2 * shapes[0][0] * shapes[-2][1],  # a power and a product for every moment
+            "eliminate": lambda: math.prod(shapes[0]),
+            "combine": lambda: math.prod(shapes[-1]) * shapes[0][1],  # one for every answer that is used
+            "inner": lambda: math.prod(shapes[0]) * shapes[1][0],
+        }.get(name, lambda: 0)()
+        self.kernels.add((name, tuple(native._type(value) for value in (*inputs, *out))))
+        native.run(name, *inputs, out=out)
+
+
+def whole_round(p: Parameters) -> None:
+    """All ten users mask, and all answer."""
+    inputs = {}
+    for n in range(1, p.users + 1):
+        gradient = np.random.default_rng(n).standard_normal(p.length)
+        index = construction(p).select(gradient)
+        inputs[n] = Sparse(index, np.full(index.size, n, np.uint32))
+    everyone = range(1, p.users + 1)
+    run_round(p, inputs, everyone, everyone, CipherRandomness(seeded_key(0, "steady")))
+
+
+@pytest.mark.parametrize(
+    ("name", "products", "words"),
+    [
+        (
+            "moments",
+            {
+                "share": 10 * 10 * 100 * 40 * 3,  # N senders, N receivers, B P picks, W moments, T
+                "answer": 10 * 10 * 100 * 40 * 2,
+                "combine": 50 * 40 * 5,  # B buckets, W moments, D + T answers
+                "inner": 10 * 25 * 40 * 2,  # two random combinations of all answers
+            },
+            10 * (100 * 2 + 100 * 40 * 3) + 25 * 40 * 2,  # places, factors and noise; coefficients
+        ),
+        (
+            "permutation",
+            {
+                "encode": 10 * 10 * 500 * 250 * 3 * 2,  # N senders, N receivers, L rows, L/D symbols, T, f and h
+                "eliminate": 10 * 10 * 5 * 250,
+                "combine": 2 * 250 * 5,
+                "inner": 10 * 250 * 2,
+            },
+            10 * (500 * 2 + 500 + 500 * 250 * 3 * 2) + 250 * 2,
+        ),
+    ],
+)
+def test_products_and_random_words_of_a_round(
+    name: str, products: dict[str, int], words: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = Counted(monkeypatch)
+    whole_round(ROUNDS[name])
+    assert {kernel: count for kernel, count in counted.products.items() if count} == products
+    assert words <= counted.words <= 1.01 * words, "a third of a per cent is rejected, being beyond q"
+
+
+@pytest.mark.parametrize(
+    ("name", "bytes_"), [("moments", (16_000, 500, 4_000)), ("permutation", (1_000_000, 26, 1_000))]
+)
+def test_bytes_of_each_phase(name: str, bytes_: tuple[int, int, int]) -> None:
+    c = construction(ROUNDS[name])
+    assert (c.share_bytes, c.masked_bytes, c.answer_bytes(10)) == bytes_
+
+
+def test_offline_bytes_and_answers_do_not_grow_with_the_gradient_at_fixed_k() -> None:
+    sizes = set()
+    for length in (2**14, 2**20, 2**26):
+        c = construction(Parameters.choose(**SIZES | {"length": length, "top_k": 512}, construction="moments", picks=2))
+        sizes.add((c.share_bytes, c.answer_bytes(10), c.block_rows))
+    assert len(sizes) == 1
+
+
+def test_no_kernel_is_compiled_for_a_second_kind_of_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = Counted(monkeypatch)
+    for p in ROUNDS.values():
+        whole_round(p)
+    names = [name for name, _ in counted.kernels]
+    assert sorted(names) == sorted(set(names))
