@@ -7,7 +7,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 TOPK   := $(BIN)/topk-secagg
 
-.PHONY: help demo test test-torch test-workflows secrecy vectors fuzz lint types check docs pictures bench clean
+.PHONY: help demo test test-torch test-workflows secrecy vectors fuzz lint types check docs pictures bench bench-quick clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -73,6 +73,8 @@ $(DEMO)/sum.npz: $(ANSWERS)
 
 .PRECIOUS: $(DEMO)/shares/user-$(LAST)/from-%.h5 $(DEMO)/masked/user-%.h5 $(DEMO)/elimination/user-%.h5
 
+GENERATED := README.md $(addprefix docs/,cli.md walkthrough.md file-format.md training.md benchmarks.md)
+
 # --- for developers --------------------------------------------------------------------------
 
 test: $(DEV_READY) ## run all tests, on all cores
@@ -102,7 +104,7 @@ fuzz: $(DEV_READY) ## damage, crashes, random rounds and attacks by the thousand
 lint: $(DEV_READY) ## ruff, and whether the generated documents are current
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/cog --check docs/cli.md README.md docs/walkthrough.md docs/file-format.md docs/training.md
+	$(BIN)/cog --check $(GENERATED)
 
 types: $(DEV_READY) ## mypy, strict
 	$(BIN)/mypy
@@ -110,17 +112,17 @@ types: $(DEV_READY) ## mypy, strict
 check: test lint types ## what has to pass before a commit
 
 docs: $(DEV_READY) ## write what is generated in the documents anew
-	$(BIN)/cog -r docs/cli.md README.md docs/walkthrough.md docs/file-format.md docs/training.md
+	$(BIN)/cog -r $(GENERATED)
 
 pictures: $(DEV_READY) ## draw the pictures of the README anew (needs Chromium)
 	$(BIN)/python docs/pictures.py
 
-bench: $(DEV_READY) ## measure what the documents say was measured (benchmarks/large.py needs 25 GB of disk)
-	$(BIN)/python benchmarks/encode.py
-	$(BIN)/python benchmarks/offline.py
-	$(BIN)/python benchmarks/mask.py
-	$(BIN)/python benchmarks/decode.py
-	$(BIN)/python benchmarks/paper_size.py
+bench: $(DEV_READY) ## measure everything against floors and peers (about five minutes) and write docs/benchmarks
+	$(BIN)/python benchmarks/bench.py --output docs/benchmarks
+	$(BIN)/cog -r docs/benchmarks.md
+
+bench-quick: $(DEV_READY) ## the same with smaller sizes and fewer repeats, printed only (about a minute)
+	$(BIN)/python benchmarks/bench.py --quick
 
 clean: ## remove the demo and the environment
-	rm -rf $(DEMO) $(VENV) $(VENV)-workflows build dist *.egg-info
+	rm -rf $(DEMO) $(VENV) $(VENV)-workflows $(VENV)-peers build dist *.egg-info

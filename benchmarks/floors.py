@@ -1,75 +1,82 @@
-"""What the disk itself takes: the floors that the benchmarks compare with, and how processes are measured."""
+"""Each step of one user against its floor: the same bytes written, read, hashed or compared.
+
+N = 10, U = 5, T = 3, K = 1 %, P = 2. What counts is the work beyond start-up: the time of the same command on a round
+of a thousand coordinates is subtracted.
+"""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from statistics import median
 
-PROGRAM = Path(sys.executable).parent / "topk-secagg"
-_CHUNK = 16 << 20
+import numpy as np
+from measuring import Figure, command, gradients, read_and_hash, seconds, write_and_hash
 
-
-class Measured(NamedTuple):
-    """One process: wall-clock seconds and the largest resident memory in MB."""
-
-    seconds: float
-    memory: float
+USERS = 10
+OPTIONS = "--users 10 --survivors 5 --colluders 3 --density 0.01 --construction moments --picks 2"
 
 
-def command(*arguments: object) -> Measured:
-    """Run topk-secagg and measure it."""
-    start = time.perf_counter()
-    child = subprocess.Popen([str(PROGRAM), *map(str, arguments), "--quiet"])
-    _, status, usage = os.wait4(child.pid, 0)
-    if status:
-        raise SystemExit(f"topk-secagg {' '.join(map(str, arguments))} failed")
-    return Measured(time.perf_counter() - start, usage.ru_maxrss / 1000)
+def argpartition(path: Path) -> float:
+    """Seconds to load a gradient and find the threshold of its largest entries."""
+
+    def work() -> None:
+        magnitude = np.abs(np.load(path))
+        np.argpartition(magnitude, -(magnitude.size // 100))
+
+    return seconds(work)
 
 
-def best(work: Callable[[], object], repeats: int = 5) -> float:
-    """The shortest of a few runs, in seconds."""
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return min(times)
+def figures(folder: Path, length: int, repeats: int) -> list[Figure]:
+    """Ours and the floor take turns, user by user."""
+    roots, sources = {}, {}
+    for name, size in (("start", 1000), ("round", length)):
+        roots[name] = folder / name
+        sources[name] = gradients(folder / f"{name}-gradients", size, USERS)
+        command("init", roots[name], *OPTIONS.split(" "), "--length", size)
+    root = roots["round"]
+
+    def of_step(step: str, floor: Callable[[int], float], *options: Callable[[str, int], list[object]]) -> Figure:
+        def work(name: str, user: int) -> float:
+            given = [part for option in options for part in option(name, user)]
+            return command(step, roots[name], *given).seconds
+
+        users = range(1, USERS + 1)
+        start = median(work("start", user) for user in users)
+        ours, theirs = [], []
+        for user in users:  # all take the step, but only a few are compared
+            taken = work("round", user) - start
+            if user <= repeats:
+                ours.append(taken)
+                theirs.append(floor(user))
+        what, most = WANTED[step]
+        return Figure("floors", f"{step}, {length:,} coordinates", ours, what, theirs, most=most)
+
+    def user(_: str, n: int) -> list[object]:
+        return ["--user", n]
+
+    def gradient(name: str, n: int) -> list[object]:
+        return ["--gradient", sources[name] / f"user-{n:02}.npy"]
+
+    def shares(n: int) -> list[Path]:
+        return sorted((root / f"shares/user-{n:02}").iterdir())
+
+    def of_decode(_: int) -> float:
+        return read_and_hash(sorted((root / "elimination").iterdir()))
+
+    found = [
+        of_step("offline", lambda n: write_and_hash(folder / "floor", USERS, shares(n)[0].stat().st_size), user),
+        of_step("mask", lambda n: argpartition(sources["round"] / f"user-{n:02}.npy"), user, gradient),
+    ]
+    for name in roots:
+        command("freeze", roots[name])
+    found.append(of_step("eliminate", lambda n: read_and_hash(shares(n)), user))
+    return [*found, of_step("decode", of_decode)]
 
 
-def write_floor(folder: Path, files: int, size: int) -> float:
-    """Seconds to write and fsync this number of new files of this size in this folder."""
-    folder.mkdir()
-    block = os.urandom(_CHUNK)
-    start = time.perf_counter()
-    for n in range(files):
-        with (folder / str(n)).open("wb", buffering=0) as stream:
-            left = size
-            while left:
-                left -= stream.write(block[: min(left, _CHUNK)])
-            os.fsync(stream.fileno())
-    return time.perf_counter() - start
-
-
-def read_floor(folder: Path) -> float:
-    """Seconds to read every file of the folder."""
-    buffer = bytearray(_CHUNK)
-    start = time.perf_counter()
-    for path in sorted(folder.iterdir()):
-        with path.open("rb", buffering=0) as stream:
-            while stream.readinto(buffer):
-                pass
-    return time.perf_counter() - start
-
-
-def scratch() -> Path:
-    """An empty folder on the disk where the benchmarks are run."""
-    folder = Path("benchmark-scratch")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    return folder
+WANTED = {
+    "offline": ("writing, hashing and fsyncing the same bytes", 1.5),
+    "mask": ("loading the gradient and one argpartition", 1.5),
+    "eliminate": ("reading and hashing the shares", 2.5),
+    "decode": ("reading and hashing the answers", 3.0),
+}

@@ -11,13 +11,12 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
-from floors import PROGRAM, Measured, command, scratch
+from measuring import PROGRAM, Measured, command, scratch
 
 from topk_secagg.protocol.constructions import construction
 from topk_secagg.storage.workspace import Workspace
@@ -52,9 +51,8 @@ def told(name: str, measured: Measured, wanted: str = "") -> None:
     print(f"{name}: {measured.seconds:.1f} s, {measured.memory:.0f} MB{wanted}")
 
 
-def resnet50() -> None:
+def resnet50(folder: Path) -> None:
     """A whole round at ResNet-50's size, a process for every phase of all users."""
-    folder = scratch()
     first = gradient(folder / "gradients" / "user-01.npy", LARGE)
     for n in range(2, 11):
         os.link(first, first.with_name(f"user-{n:02}.npy"))
@@ -70,12 +68,10 @@ def resnet50() -> None:
     told("decode", command("decode", root))
     size = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
     print(f"disk: {size / 1e9:.2f} GB, predicted by plan {predicted / 1e9:.2f} GB")
-    shutil.rmtree(folder)
 
 
-def billion() -> None:
+def billion(folder: Path) -> None:
     """10^9 coordinates: every user shares and masks, one by one; five answer."""
-    folder = scratch()
     root, users = folder / "round", range(1, 11)
     source = gradient(folder / "gradient.npy", BILLION)
     command("init", root, "--users", 10, "--density", 0.0001, *TEN, "--length", BILLION)
@@ -90,12 +86,10 @@ def billion() -> None:
         answer = command("eliminate", root, "--user", user)
     told("eliminate of one user", answer)
     told("decode", command("decode", root))
-    shutil.rmtree(folder)
 
 
-def hundred() -> None:
+def hundred(folder: Path) -> None:
     """Three users' phases in a round of a hundred, of whom seventy mask."""
-    folder = scratch()
     root = folder / "round"
     source = gradient(folder / "gradient.npy", SMALL)
     command("init", root, *HUNDRED, "--length", SMALL, "--construction", "moments", "--distributed")
@@ -114,7 +108,6 @@ def hundred() -> None:
     for user in (1, 2, 3):
         answer = command("eliminate", root, "--user", user)
     told("eliminate of one user", answer)
-    shutil.rmtree(folder)
 
 
 def frozen(root: Path) -> None:
@@ -128,4 +121,5 @@ def frozen(root: Path) -> None:
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or ["resnet50", "billion", "hundred"]:
-        {"resnet50": resnet50, "billion": billion, "hundred": hundred}[name]()
+        with scratch() as where:
+            {"resnet50": resnet50, "billion": billion, "hundred": hundred}[name](where)

@@ -1,7 +1,7 @@
 """The paper's experiment for real: N=10, U=5, T=3 at ResNet-20's 272,474 parameters, with `moments`.
 
 Usage: paper_size.py [FOLDER], a folder of ten gradients (experiments/export.py makes real ones); without it,
-heavy-tailed random ones. Runs `topk-secagg run` in turns with writing and then reading as many bytes in the same
+heavy-tailed random ones. Runs `topk-secagg run` in turns with writing and hashing as many bytes in the same
 folder, measures the files and what a user broadcasts, and compares with the paper's rates and dense LightSecAgg.
 """
 
@@ -15,22 +15,11 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-from floors import PROGRAM, Measured, command, read_floor, scratch, write_floor
+from measuring import PROGRAM, Measured, command, gradients, scratch, write_and_hash
 
 LENGTH, USERS, SURVIVORS, COLLUDERS = 272_474, 10, 5, 3
 TURNS = 3
 SECONDS_ALLOWED = 4.0  # beyond three times the floor
-
-
-def gradients(folder: Path) -> Path:
-    """Ten heavy-tailed random gradients."""
-    folder.mkdir()
-    rng = np.random.default_rng(0)
-    for n in range(1, USERS + 1):
-        values = np.clip(1e-3 * rng.standard_t(2, LENGTH), -1, 1).astype(np.float32)
-        np.save(folder / f"user-{n:02}.npy", values)
-    return folder
 
 
 class Outcome(NamedTuple):
@@ -55,16 +44,15 @@ def whole_round(folder: Path, source: Path, *options: object) -> Outcome:
     return Outcome(run, shares, offline, facts["masked_payload_bytes"] + facts["answer_payload_bytes"])
 
 
-def main() -> None:
+def main(folder: Path) -> None:
     """Print every figure with what is wanted of it."""
-    folder = scratch()
-    source = Path(sys.argv[1]) if len(sys.argv) > 1 else gradients(folder / "gradients")
+    source = Path(sys.argv[1]) if len(sys.argv) > 1 else gradients(folder / "gradients", LENGTH, USERS)
     seven, one_percent = ["--drop-masking", "8-10"], ["--density", 0.01]
     ratios, memory = [], 0.0
     for _ in range(TURNS + 1):
         found = whole_round(folder, source, *one_percent, "--picks", 4, *seven)
-        floor = write_floor(folder / "floor", len(found.shares), found.shares[0]) + read_floor(folder / "floor")
-        shutil.rmtree(folder / "floor")
+        files = sum(found.shares) // found.shares[0]
+        floor = write_and_hash(folder / "floor", files, found.shares[0])
         print(f"run {found.run.seconds:.2f} s, floor {floor:.2f} s")
         ratios.append(found.run.seconds / (3 * floor + SECONDS_ALLOWED))
         memory = max(memory, found.run.memory)
@@ -83,7 +71,7 @@ def main() -> None:
     print(f"online, ten survivors, field 65521: {small.online / 1e3:.1f} kB a user")
     print(f"online, ten survivors, density 0.1 %: {sparse.online / 1e3:.1f} kB a user (at most 14 wanted)")
     share = statistics.median(ratios[1:])
-    allowed = f"three times writing and reading the files plus {SECONDS_ALLOWED:.0f} s"
+    allowed = f"three times writing and hashing the files plus {SECONDS_ALLOWED:.0f} s"
     print(f"time: {share:.2f} of {allowed} (at most 1 wanted)")
     print(f"memory: {memory:.0f} MB (at most 350 wanted)")
     plan = [PROGRAM, "plan", "--json", "--users", USERS, "--survivors", SURVIVORS, "--colluders", COLLUDERS]
@@ -92,8 +80,8 @@ def main() -> None:
     for row in facts["choices"][-2:]:
         offline, online = row["all_bytes"] / 1e6, row["online_bytes"] / 1e3
         print(f"{row['construction']}: {offline:,.1f} MB offline in all, {online:.0f} kB online")
-    shutil.rmtree(folder)
 
 
 if __name__ == "__main__":
-    main()
+    with scratch() as where:
+        main(where)

@@ -1,0 +1,106 @@
+"""Everything that is measured, in one run: start-up, kernels, floors, peers and growth.
+
+Usage: bench.py [--quick] [--only PART]... [--output FOLDER]. Prints a table, and writes results.json and plots to the
+folder. Every figure is a ratio to a floor or a peer that was measured in turns with it, with the spread over repeats.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import floors
+import growth
+import kernels
+import peers
+import startup
+from measuring import Figure, machine, scratch
+
+PARTS = ("start-up", "kernels", "floors", "peers", "growth")
+HEADER = ["", "figure", "ours", "against", "theirs", "ratio (least..most)", "wanted", ""]
+
+
+def measure(parts: list[str], *, quick: bool) -> dict[str, Any]:
+    """All results; JSON can hold them."""
+    repeats = 2 if quick else 5
+    results: dict[str, Any] = {"machine": machine(), "quick": quick, "figures": []}
+    for part in parts:
+        with scratch() as folder:
+            figures: list[Figure] = []
+            if part == "start-up":
+                figures = startup.figures(folder, repeats)
+            elif part == "kernels":
+                figures = kernels.figures(repeats)
+            elif part == "floors":
+                figures = floors.figures(folder, 2_560_000 if quick else 25_600_000, repeats)
+            elif part == "peers":
+                found = peers.measure(peers.LENGTHS[:2] if quick else peers.LENGTHS, repeats)
+                results["peers"], figures = found, peers.figures(found)
+            else:
+                results["growth"] = growth.measure(folder, quick=quick)
+            results["figures"] += [asdict(figure) | {"ratio": figure.ratio, "met": figure.met} for figure in figures]
+    return results
+
+
+def rows(results: dict[str, Any]) -> list[list[str]]:
+    """The table of ratios."""
+    table = [HEADER]
+    for f in results["figures"]:
+        low, high, amount = min(f["ratios"]), max(f["ratios"]), AMOUNTS[f["unit"]]
+        spread = f"{f['ratio']:.3g}" if low == high else f"{f['ratio']:.3g} ({low:.3g}..{high:.3g})"
+        wanted = "" if f["most"] is None else f"at most {f['most']:.3g}"
+        verdict = {None: "", True: "met", False: "not met"}[f["met"]]
+        remark = f"{verdict}: {f['remark']}" if f["remark"] and (f["ratio"] > 1 or f["met"] is False) else verdict
+        table.append(
+            [f["part"], f["name"], amount(f["ours"]), f["against"], amount(f["theirs"]), spread, wanted, remark]
+        )
+    return table
+
+
+AMOUNTS = {
+    "s": lambda values: f"{1000 * median(values):.3g} ms",
+    "bytes": lambda values: f"{median(values) / 1000:,.1f} kB",
+}
+
+
+def text(table: list[list[str]]) -> str:
+    """Columns, aligned."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in table]
+    return "\n".join(lines)
+
+
+def markdown(table: list[list[str]]) -> str:
+    """The same for a document."""
+    head, *lines = (f"| {' | '.join(line)} |" for line in table)
+    return "\n".join([head, "|--" * len(table[0]) + "|", *lines])
+
+
+def main() -> None:
+    """Measure, print, write, draw."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="smaller sizes and fewer repeats: about a minute")
+    parser.add_argument("--only", action="append", choices=PARTS, help="measure this part; can be repeated")
+    parser.add_argument("--output", type=Path, help="folder for results.json and the plots")
+    options = parser.parse_args()
+    results = measure(options.only or list(PARTS), quick=options.quick)
+    print(", ".join(f"{key} {value}" for key, value in results["machine"].items()))
+    if results["figures"]:
+        print(text(rows(results)))
+    if "growth" in results:
+        print(text(growth.rows(results["growth"])))
+    if options.output:
+        options.output.mkdir(parents=True, exist_ok=True)
+        (options.output / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+        if "growth" in results:
+            growth.draw(results["growth"], options.output / "growth.svg")
+        if results.get("peers"):
+            peers.draw(results["peers"], options.output / "peers.svg")
+
+
+if __name__ == "__main__":
+    main()

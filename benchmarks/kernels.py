@@ -1,0 +1,54 @@
+"""The kernels, one thread each, against a copy of the bytes that they write or read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+from measuring import Figure, seconds
+
+from topk_secagg.algebra.field import DEFAULT_FIELD, smallest_generator
+from topk_secagg.algebra.linear import combine
+from topk_secagg.algebra.moments import answer, recover, share
+
+Q, N, T, P, D, ORDER = DEFAULT_FIELD, 10, 3, 2, 5, 200
+ROWS, WIDTH = 2000, 2 * N * P
+CALLS = 20
+
+
+def figures(repeats: int) -> list[Figure]:
+    """At the sizes of the paper's experiment: 2,000 picks, 40 moments each."""
+    rng, gamma = np.random.default_rng(0), pow(smallest_generator(Q), (Q - 1) // ORDER, Q)
+
+    def symbols(*shape: int, low: int = 0, high: int = Q) -> np.ndarray:
+        return rng.integers(low, high, size=shape, dtype=np.uint32)
+
+    place, factor, point = symbols(ROWS, high=ORDER), symbols(ROWS, low=1), np.arange(ROWS) % (N - T)
+    matrix, noise, shares = symbols(N - T, N, T).astype(np.uint64), symbols(ROWS, T, WIDTH), symbols(N, ROWS, WIDTH)
+    group, total = np.arange(ROWS) // (P * D), np.zeros((ROWS // (P * D), WIDTH), np.uint32)
+    y, decoding = symbols(D + T, ROWS // D, WIDTH), symbols(N - T, D + T).astype(np.uint64)
+    bucket = np.arange(ROWS)
+    sums = np.zeros((ROWS, WIDTH), np.uint32)  # of N P random entries in every bucket
+    entries = np.concatenate([rng.choice(ORDER, N * P, replace=False) for _ in range(ROWS)]).astype(np.uint32)
+    ones = np.ones((ROWS * N * P, WIDTH), np.uint32)
+    answer(ones, entries, symbols(ROWS * N * P, low=1), np.arange(ROWS).repeat(N * P), gamma, Q, sums)
+
+    works = {
+        "share (offline)": (shares, lambda: share(place, factor, point, matrix, noise, gamma, Q, shares)),
+        "answer (eliminate)": (shares[0], lambda: answer(shares[0], place, factor, group, gamma, Q, total)),
+        "combine (decode)": (sums, lambda: combine(decoding, y, bucket % (N - T), bucket // D, Q)),
+        "recover (decode)": (sums, lambda: recover(sums, N * P, ORDER, gamma, Q)),
+    }
+    found = []
+    for name, (array, work) in works.items():
+        copy = partial(np.copyto, np.empty_like(array), array)
+        work()
+        ours, theirs = zip(*((shortest(work), shortest(copy)) for _ in range(repeats)), strict=True)
+        found.append(Figure("kernels", name, list(ours), f"a copy of {array.nbytes / 1e3:,.0f} kB", list(theirs)))
+    return found
+
+
+def shortest(work: Callable[[], object]) -> float:
+    """Of a few calls."""
+    return min(seconds(work) for _ in range(CALLS))

@@ -1,0 +1,379 @@
+"""One system of `peers.py` in a process of its own: the phases of a round, each run and timed when asked for.
+
+Usage: peer_workers.py ours|lightsecagg|flower [FILE]. A line of JSON on stdin, {"length": L, "seed": s}, starts a
+round, and {"phase": name} runs one phase of it once. A line on stdout answers each with the phase's seconds; `decode`
+also gives the bytes that a user sends. The result is compared with the plain sum every time, off the clock.
+
+What is on the clock is arithmetic in memory: nothing is serialised, sent or stored. N = 10 users share, the first 7
+mask, and the first 5 of those answer. This file runs in the peers' environment too: at the top it imports only numpy.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import pickle
+import sys
+import time
+import types
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+N, U, T = 10, 5, 3
+USERS, MASKING, ANSWERING = range(1, N + 1), range(1, 8), range(1, U + 1)
+DENSITY, PICKS = 0.01, 2
+Gradients = dict[int, npt.NDArray[np.float32]]
+
+
+def clocked(task: Callable[[], Any]) -> tuple[Any, float]:
+    """The result of a task, and its seconds."""
+    start = time.perf_counter()
+    result = task()
+    return result, time.perf_counter() - start
+
+
+def each(task: Callable[[int], Any], users: range) -> tuple[dict[int, Any], float]:
+    """The results of all users, and the mean seconds of one."""
+    done = {n: clocked(lambda n=n: task(n)) for n in users}  # type: ignore[misc]
+    return {n: result for n, (result, _) in done.items()}, sum(s for _, s in done.values()) / len(users)
+
+
+class Ours:
+    """`moments` with P = 2 at a density of 1 %, as `topk_secagg.aggregate` and `protocol/round.py` call it."""
+
+    version = "this checkout"
+
+    def __init__(self, _file: str) -> None:
+        from topk_secagg.algebra import randomness
+
+        self.source = randomness.CipherRandomness(randomness.fresh_key())
+
+    def start(self, gradients: Gradients, length: int) -> None:
+        """The parameters of a round."""
+        from topk_secagg.protocol.offline import choose_points
+        from topk_secagg.steps.init import choose_parameters
+
+        self.gradients = gradients
+        self.p = choose_parameters(
+            length, users=N, survivors=U, colluders=T, density=DENSITY, construction="moments", picks=PICKS
+        ).parameters
+        self.points = choose_points(self.p)
+        self.shares: dict[int, Any] = {}
+
+    def offline(self) -> float:
+        """Draw every user's secret and its shares for all."""
+        from topk_secagg.protocol.offline import draw_secret
+        from topk_secagg.protocol.round import deal
+
+        def one(n: int) -> Any:
+            source = self.source.child(f"user {n}")
+            secret = draw_secret(self.p, source)
+            return secret, deal(self.p, self.points, secret, source)
+
+        dealt, seconds = each(one, USERS)
+        self.secrets = {n: secret for n, (secret, _) in dealt.items()}
+        self.shares = {m: {n: dealt[n][1][m - 1] for n in MASKING} for m in ANSWERING}
+        return seconds * N
+
+    def mask(self) -> float:
+        """Select, quantise and mask. (`aggregate` also reports the energy that the selection keeps; not here.)"""
+        from topk_secagg.gradients.quantize import quantise, rounding_source
+        from topk_secagg.gradients.sparsify import select_top
+        from topk_secagg.protocol.masking import mask_input
+        from topk_secagg.protocol.messages import Sparse
+
+        def one(n: int) -> Any:
+            gradient = self.gradients[n]
+            index = select_top(self.p, gradient)
+            values = gradient[index].astype(np.float64)
+            source = rounding_source(self.source.child(f"rounding of user {n}"), index, values)
+            sparse = Sparse(index, quantise(self.p, values, source).value)
+            return sparse, mask_input(self.p, self.secrets[n], sparse)
+
+        masked, seconds = each(one, MASKING)
+        self.sent = {n: sparse for n, (sparse, _) in masked.items()}
+        self.masked = {n: x for n, (_, x) in masked.items()}
+        return seconds
+
+    def answer(self) -> float:
+        """Y from the X of all and the shares of all."""
+        from topk_secagg.protocol.round import answer
+
+        self.answers, seconds = each(lambda n: answer(self.p, self.points, n, self.masked, self.shares[n]), ANSWERING)
+        return seconds
+
+    def decode(self) -> float:
+        """Places and values from the answers, as a dense vector of reals."""
+        from topk_secagg.gradients.quantize import dequantise
+        from topk_secagg.protocol.decoding import decode
+
+        def work() -> npt.NDArray[np.float64]:
+            total = decode(self.p, self.points, len(MASKING), self.answers, self.source.child("decode")).total
+            vector = np.zeros(self.p.length)
+            vector[total.index] = dequantise(self.p, total.value)
+            return vector
+
+        vector, seconds = clocked(work)
+        plain = np.zeros(self.p.length)
+        for sparse in self.sent.values():
+            np.add.at(plain, sparse.index, np.rint(dequantise(self.p, sparse.value) * self.p.scale))
+        assert np.array_equal(np.rint(vector * self.p.scale), plain), "not the sum of what was sent"
+        return seconds
+
+    def sizes(self) -> dict[str, dict[str, int]]:
+        """Symbols of 4 bytes, and packed indices: payloads, without headers."""
+        from topk_secagg.protocol.constructions import construction
+
+        c = construction(self.p)
+        online = c.masked_bytes + c.answer_bytes(len(MASKING))
+        return {"packed": {"offline": c.share_bytes * (N - 1), "online": online}}
+
+
+class Unlisted(np.ndarray[Any, Any]):
+    """An array that stays one when it is asked for a list."""
+
+    def tolist(self) -> Any:
+        """Itself."""
+        return self
+
+
+class LightSecAgg:
+    """FedML's functions, in the order of its client manager and its aggregator.
+
+    FedML sets no prime itself; 2^15 - 19 and 10 bits are those of its example configuration (whose active value, 1997,
+    is too small for a sum of 7). Its managers take U = N and T = N / 2; the functions take any.
+    """
+
+    version, prime, bits = "fedml 0.9.6", 2**15 - 19, 10
+
+    def __init__(self, file: str) -> None:
+        sys.modules["torch"] = types.ModuleType("torch")  # imported there, and needed only to make tensors
+        spec = importlib.util.spec_from_file_location("lightsecagg", file)
+        assert spec
+        assert spec.loader
+        self.fedml = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(self.fedml)
+
+    def start(self, gradients: Gradients, length: int) -> None:
+        """The padded length, as its `__offline` computes it."""
+        self.gradients, self.length = gradients, length
+        self.padded = int(np.ceil(float(length) / (U - T))) * (U - T)
+        self.encoded: dict[int, Any] = {}
+
+    def offline(self) -> float:
+        """Draw every user's mask and encode it for all."""
+
+        def one(_: int) -> Any:
+            mask = np.random.randint(self.prime, size=(self.padded, 1))
+            return mask, self.fedml.mask_encoding(self.padded, N, U, T, self.prime, mask)
+
+        total, self.masks, self.encoded = 0.0, {}, {}
+        for n in USERS:  # one at a time, and only what is used later is kept: a user's shares take 40 L bytes
+            (mask, shares), seconds = clocked(lambda n=n: one(n))  # type: ignore[misc]
+            total += seconds
+            self.masks[n], self.encoded[n] = mask, shares[: len(ANSWERING)].copy()
+        self.listed = len(pickle.dumps(shares[0].tolist(), -1))
+        return total
+
+    def mask(self) -> float:
+        """Quantise and mask all entries."""
+
+        def one(n: int) -> Any:
+            finite = self.fedml.transform_tensor_to_finite({"": self.gradients[n]}, self.prime, self.bits)
+            return self.fedml.model_masking(finite, [self.length], self.masks[n], self.prime)
+
+        self.masked, seconds = each(one, MASKING)
+        return seconds
+
+    def answer(self) -> float:
+        """Add up the encoded masks; the function ends with a list for the message, which is not made here."""
+
+        def one(n: int) -> Any:
+            held = {m - 1: self.encoded[m][n - 1] for m in MASKING}
+            return self.fedml.compute_aggregate_encoded_mask(held, self.prime, [m - 1 for m in MASKING])
+
+        listless = types.SimpleNamespace(zeros=lambda shape: np.zeros(shape).view(Unlisted), shape=np.shape, mod=np.mod)
+        vars(self.fedml)["np"] = listless
+        answers, seconds = each(one, ANSWERING)
+        vars(self.fedml)["np"] = np
+        self.answers = {n: y.view(np.ndarray) for n, y in answers.items()}
+        self.answered = len(pickle.dumps(self.answers[1].tolist(), -1))
+        return seconds
+
+    def decode(self) -> float:
+        """Decode the sum of the masks, take it off the sum of the masked models, and go back to reals."""
+        width = self.padded // (U - T)
+
+        def work() -> Any:
+            buffer = np.zeros((U, width), dtype="int64")
+            for i, n in enumerate(ANSWERING):
+                buffer[i, :] = self.answers[n]
+            points = (np.array(range(N)) + 1)[[n - 1 for n in ANSWERING]]
+            targets = np.array(range(U)) + (N + 1)
+            mask = self.fedml.LCC_decoding_with_points(buffer, points, targets, self.prime)
+            mask = np.reshape(mask, (U * width, 1))[: self.padded]
+            total = self.masked[1][""]
+            for n in MASKING[1:]:
+                total += self.masked[n][""]
+            total -= np.reshape(mask[: self.length, :], total.shape)
+            return self.fedml.my_q_inv(np.mod(total, self.prime), self.bits, self.prime)
+
+        vector, seconds = clocked(work)
+        compare(vector, self.gradients, 2.0**-self.bits)
+        return seconds
+
+    def sizes(self) -> dict[str, dict[str, int]]:
+        """2 bytes hold 15 bits; FedML sends int64 arrays and pickled lists; 4 bytes are a symbol of ours."""
+        shares, online = (N - 1) * self.padded // (U - T), self.length + self.padded // (U - T)
+        sent = {"offline": (N - 1) * self.listed, "online": 8 * self.length + self.answered}
+        return {
+            "packed": {"offline": 2 * shares, "online": 2 * online},
+            "as sent": sent,
+            "at 4 bytes": {"offline": 4 * shares, "online": 4 * online},
+        }
+
+
+class Flower:
+    """SecAgg+ with all pairs (num_shares = N) and reconstruction_threshold = U; everything else has its default.
+
+    The steps of a user are those of `secaggplus_mod`, without turning arrays into bytes; those of the server follow
+    `secaggplus_workflow`, which removes the masks of pairs of dropped-out users as well, though they cancel.
+    """
+
+    def __init__(self, _file: str) -> None:
+        from flwr.common.secure_aggregation import ndarrays_arithmetic, quantization, secaggplus_utils
+        from flwr.common.secure_aggregation.crypto import shamir, symmetric_encryption
+        from flwr.server.workflow import SecAggPlusWorkflow
+
+        self.version = f"flwr {importlib.metadata.version('flwr')}"
+        self.mod: Any = importlib.import_module("flwr.client.mod.secure_aggregation.secaggplus_mod")
+        self.arithmetic, self.quantization = ndarrays_arithmetic, quantization
+        self.utils, self.shamir, self.encryption = secaggplus_utils, shamir, symmetric_encryption
+        self.workflow = SecAggPlusWorkflow(N, U)
+        self.as_bytes = self.mod.ndarray_to_bytes
+        vars(shamir)["os"] = types.SimpleNamespace(cpu_count=lambda: 1)  # one thread, like the others
+        vars(self.mod).update(dict.fromkeys(("ndarray_to_bytes", "parameters_to_ndarrays"), lambda values: values))
+
+    def start(self, gradients: Gradients, length: int) -> None:
+        """Nothing depends on the length before the vectors."""
+        self.gradients, self.length = gradients, length
+
+    def offline(self) -> float:
+        """Key pairs, and the encrypted shares of two secrets for every other user."""
+        key, flow = self.mod.Key, self.workflow
+        setup = {
+            key.SAMPLE_NUMBER: N, key.SHARE_NUMBER: N, key.THRESHOLD: U, key.CLIPPING_RANGE: flow.clipping_range,
+            key.TARGET_RANGE: flow.quantization_range, key.MOD_RANGE: flow.modulus_range,
+            key.MAX_WEIGHT: flow.max_weight,
+        }  # fmt: skip
+        self.states = {n: self.mod.SecAggPlusState(nid=n) for n in USERS}
+        keys, first = each(lambda n: list(self.mod._setup(self.states[n], setup).values()), USERS)
+        self.keys = keys
+        named = {str(n): pair for n, pair in keys.items()}
+        self.sealed, second = each(lambda n: self.mod._share_keys(self.states[n], named), USERS)
+        return (first + second) * N
+
+    def mask(self) -> float:
+        """Open the shares, quantise, and add the own mask and nine masks of pairs."""
+        key, sealed = self.mod.Key, {}
+        for n in MASKING:
+            by = {m: dict(zip(*self.sealed[m].values(), strict=True)) for m in USERS if m != n}
+            sealed[n] = {key.CIPHERTEXT_LIST: [by[m][n] for m in by], key.SOURCE_LIST: list(by)}
+        weight = self.workflow.max_weight  # the same for all
+        task = self.mod._collect_masked_vectors
+        masked, seconds = each(lambda n: task(self.states[n], sealed[n], weight, [self.gradients[n]]), MASKING)
+        self.masked = {n: x[key.MASKED_PARAMETERS] for n, x in masked.items()}
+        return seconds
+
+    def answer(self) -> float:
+        """The shares of seven seeds and three keys."""
+        key = self.mod.Key
+        request = {key.ACTIVE_NODE_ID_LIST: list(MASKING), key.DEAD_NODE_ID_LIST: list(range(len(MASKING) + 1, N + 1))}
+        self.answers, seconds = each(lambda n: self.mod._unmask(self.states[n], request), ANSWERING)
+        return seconds
+
+    def decode(self) -> float:
+        """Sum the vectors, rebuild seeds and keys, take off every mask, and go back to reals."""
+        key, flow, arithmetic = self.mod.Key, self.workflow, self.arithmetic
+        add, subtract = arithmetic.parameters_addition, arithmetic.parameters_subtraction
+
+        def work() -> Any:
+            total = self.masked[1]
+            for n in MASKING[1:]:
+                total = add(total, self.masked[n])
+            total = arithmetic.parameters_mod(total, flow.modulus_range)
+            shapes = arithmetic.get_parameters_shape(total)
+            shares: dict[int, list[bytes]] = {n: [] for n in USERS}
+            for reply in self.answers.values():
+                for n, share in zip(reply[key.NODE_ID_LIST], reply[key.SHARE_LIST], strict=True):
+                    shares[n].append(share)
+            for n, held in shares.items():
+                secret = self.shamir.combine_shares(held)
+                if n in MASKING:
+                    total = subtract(total, self.utils.pseudo_rand_gen(secret, flow.modulus_range, shapes))
+                    continue
+                for m in (m for m in USERS if m != n):
+                    private, public = (
+                        self.mod.bytes_to_private_key(secret),
+                        self.mod.bytes_to_public_key(self.keys[m][0]),
+                    )
+                    seed = self.encryption.generate_shared_key(private, public)
+                    pair = self.utils.pseudo_rand_gen(seed, flow.modulus_range, shapes)
+                    total = (add if n > m else subtract)(total, pair)
+            ratio, total = arithmetic.factor_extract(arithmetic.parameters_mod(total, flow.modulus_range))
+            (vector,) = self.quantization.dequantize(total, flow.clipping_range, flow.quantization_range)
+            vector += -(len(MASKING) - 1) * flow.clipping_range
+            vector *= flow.quantization_range / ratio
+            return vector
+
+        vector, seconds = clocked(work)  # the mean
+        compare(vector * len(MASKING), self.gradients, 2 * 2 * flow.clipping_range / flow.quantization_range)
+        return seconds
+
+    def sizes(self) -> dict[str, dict[str, int]]:
+        """4 bytes hold a symbol below 2^32; Flower sends int64 arrays. Keys, ciphertexts and shares as they are."""
+        key = self.mod.Key
+        offline = sum(map(len, self.keys[1])) + sum(map(len, self.sealed[1][key.CIPHERTEXT_LIST]))
+        shares = sum(map(len, self.answers[1][key.SHARE_LIST]))
+        sent = sum(len(self.as_bytes(part)) for part in self.masked[1])
+        return {
+            "packed": {"offline": offline, "online": 4 * (self.length + 1) + shares},
+            "as sent": {"offline": offline, "online": sent + shares},
+        }
+
+
+def compare(vector: npt.NDArray[Any], gradients: Gradients, step: float) -> None:
+    """The plain sum, but for `step` from every user."""
+    plain = sum(gradients[n].astype(np.float64) for n in MASKING)
+    error = float(np.abs(vector - plain).max())
+    assert error <= len(MASKING) * step, f"off by {error}"
+
+
+def gradients(length: int, seed: int) -> Gradients:
+    """Heavy-tailed, like gradients, and within the clip of every system."""
+    rng = np.random.default_rng(seed)
+    return {n: np.clip(0.01 * rng.standard_t(2, length), -1, 1).astype(np.float32) for n in MASKING}
+
+
+def main() -> None:
+    """Answer requests until stdin ends."""
+    system: Any = {"ours": Ours, "lightsecagg": LightSecAgg, "flower": Flower}[sys.argv[1]]("".join(sys.argv[2:]))
+    answers, sys.stdout = sys.stdout, sys.stderr  # whatever a peer prints is no answer
+    for line in sys.stdin:
+        request = json.loads(line)
+        if phase := request.get("phase"):
+            reply = {"seconds": getattr(system, phase)()}
+            if phase == "decode":
+                reply["bytes"] = system.sizes()
+        else:
+            system.start(gradients(request["length"], request["seed"]), request["length"])
+            reply = {"version": system.version}
+        print(json.dumps(reply), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
