@@ -15,7 +15,7 @@ import numpy as np
 from measuring import command, gradients, subplots
 
 PHASES = ("offline", "mask", "eliminate", "decode")
-LEAST = 0.05  # seconds of all users: below, the spread of the start-up decides
+LEAST = 0.15  # seconds of all users: below, the spread of the start-up decides
 KINDS = ("seconds", "memory", "bytes")
 Point = dict[str, Any]
 

@@ -8,7 +8,6 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -57,17 +56,25 @@ class Figure:
         return None if self.most is None else self.ratio <= self.most
 
 
+# measures a command in a process whose own memory is small: what is forked counts the memory of its parent as its own
+_LAUNCHER = """
+import os, sys, time
+start = time.perf_counter()
+quiet = os.open(os.devnull, os.O_WRONLY)
+pid = os.posix_spawnp(sys.argv[1], sys.argv[1:], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, quiet, 1)])
+_, status, usage = os.wait4(pid, 0)
+print(status, time.perf_counter() - start, usage.ru_maxrss / 1000)
+"""
+
+
 def process(*command: object) -> Measured:
-    """Run a command and measure it. The memory is its own: a small shell forks it, not this process."""
-    start = time.perf_counter()
-    quoted = ["/bin/sh", "-c", '"$@" >/dev/null; exit $?', "sh", *map(str, command)]
-    with tempfile.TemporaryFile() as errors:
-        child = subprocess.Popen(quoted, stderr=errors)
-        _, status, usage = os.wait4(child.pid, 0)
-        if status:
-            errors.seek(0)
-            raise SystemExit(f"{' '.join(map(str, command))} failed:\n{errors.read().decode()}")
-    return Measured(time.perf_counter() - start, usage.ru_maxrss / 1000)
+    """Run a command and measure it."""
+    launched = [sys.executable, "-S", "-c", _LAUNCHER, *map(str, command)]
+    done = subprocess.run(launched, check=True, capture_output=True, text=True)
+    status, taken, memory = map(float, done.stdout.split())
+    if status:
+        raise SystemExit(f"{' '.join(map(str, command))} failed:\n{done.stderr}")
+    return Measured(taken, memory)
 
 
 def command(*arguments: object) -> Measured:

@@ -49,7 +49,7 @@ def _type(value: npt.NDArray[Any] | int) -> str:
 
 def _words(array: npt.NDArray[Any]) -> list[int]:
     """How numba's functions take an array: owner, parent (none), entries, bytes an entry, address, shape, strides."""
-    return [0, 0, array.size, array.itemsize, array.ctypes.data, *array.shape, *array.strides]
+    return [0, 0, array.size, array.itemsize, array.__array_interface__["data"][0], *array.shape, *array.strides]
 
 
 @lru_cache(maxsize=64)

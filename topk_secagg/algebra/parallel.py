@@ -27,8 +27,11 @@ def in_parts(work: Callable[[slice], None], rows: int) -> None:
         list(threads.map(work, map(slice, cuts, cuts[1:])))
 
 
-def ahead(calls: Iterable[Callable[[], Result]]) -> Iterator[Result]:
-    """The results in order; while one is used, the next call is already running."""
+def ahead(calls: Iterable[Callable[[], Result]], *, pays: bool = True) -> Iterator[Result]:
+    """The results in order; while one is used, the next call is already running, if that pays."""
+    if not pays:
+        yield from (call() for call in calls)
+        return
     with ThreadPoolExecutor(1) as thread:
         running = None
         for call in calls:

@@ -146,7 +146,7 @@ class _Decoder:
 
 
 def _joined(parts: list[Sparse]) -> Sparse:
-    """All parts in order of the coordinates, which are below 2^32 and distinct: sorted with their values as one word."""
+    """All parts in order of the coordinates, which are distinct and below 2^32: each is sorted with its value."""
     words = np.concatenate([part.index.astype(np.uint64) << np.uint64(32) | part.value for part in parts])
     words.sort()
     return Sparse((words >> np.uint64(32)).astype(np.int64), words.astype(np.uint32))

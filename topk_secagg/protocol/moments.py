@@ -224,7 +224,8 @@ class Moments(Construction):
             (first, np.arange(first * unit, min((first + step) * unit, self.rows)))
             for first in range(0, shape.groups, step)
         ]
-        read = ahead(partial(shares[m].read, rows) for _, rows in parts for m in masked)
+        reads = (partial(shares[m].read, rows) for _, rows in parts for m in masked)
+        read = ahead(reads, pays=self.rows * self.width > _CELLS)
         for first, rows in parts:
             scale, group = basis[rows // p.picks], rows // unit - first
             total = np.zeros((group[-1] + 1, shape.width), dtype=np.uint32)
@@ -240,8 +241,7 @@ class Moments(Construction):
         alpha = points.alpha[user - 1]
 
         def group(start: int, size: int) -> list[int]:
-            nodes = [points.beta[(start + i) % count] for i in range(size)]
-            return [int(v) for v in lagrange_matrix(nodes, [alpha], p.field)[0]]
+            return _group_basis(tuple(points.beta[(start + i) % count] for i in range(size)), alpha, p.field)
 
         full, rest = divmod(p.buckets, D)
         starts = [first * D % count for first in range(min(full, count))]
@@ -270,6 +270,12 @@ class Moments(Construction):
         if np.any(index >= p.length):
             raise BadData("the aggregate has values at places that are no coordinates")
         return Sparse(index, value)
+
+
+@lru_cache(maxsize=256)
+def _group_basis(nodes: tuple[int, ...], alpha: int, q: int) -> list[int]:
+    """The Lagrange polynomials of these nodes at alpha."""
+    return [int(v) for v in lagrange_matrix(nodes, [alpha], q)[0]]
 
 
 @lru_cache(maxsize=4)

@@ -77,10 +77,10 @@ class ShareFile:
     def read(self, rows: Integers) -> tuple[Symbols, ...]:
         """Increasing `rows` of every dataset; neighbours are read at once."""
         runs = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
-        return tuple(
-            np.concatenate([self._run(at, name, int(run[0]), int(run[-1]) + 1) for run in runs])
-            for at, name in enumerate(self.names)
-        )
+        found = [
+            [self._run(at, name, int(run[0]), int(run[-1]) + 1) for run in runs] for at, name in enumerate(self.names)
+        ]
+        return tuple(parts[0] if len(parts) == 1 else np.concatenate(parts) for parts in found)
 
     def check_all(self) -> None:
         """Read every row and check it."""
