@@ -56,7 +56,7 @@ def sweeps(*, quick: bool) -> dict[str, tuple[str, list[tuple[int, int, int, int
         "L at K = 512": ("length", [(length, 10, 2, 512) for length in lengths]),
         "L at K = L/256": ("length", [(length, 10, 2, length // 256) for length in lengths]),
         "N at L = 2^18, K = L/256": ("users", [(2**18, n, 2, 1024) for n in users]),
-        "P at L = 2^18, K = L/256": ("picks", [(2**18, 10, p, 1024) for p in picks]),
+        "P at L = 2^20, K = L/64": ("picks", [(2**20, 10, p, 2**14) for p in picks]),
     }
 
 
@@ -120,6 +120,8 @@ def draw(results: dict[str, Any], path: Path) -> None:
                 panel.set_title(f"growth with {name}")
             if column == 0:
                 panel.set_ylabel({"seconds": "seconds a user", "memory": "MB of memory", "bytes": "bytes a user"}[kind])
+            if row == len(KINDS) - 1:
+                panel.set_xlabel({"length": "L", "users": "N", "picks": "P"}[sweep["variable"]])
             panel.grid(visible=True, linewidth=0.3)
     axes[0][0].legend()
     figure.savefig(path, metadata={"Date": None})

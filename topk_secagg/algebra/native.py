@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 _SOURCES = ("kernels.py", "montgomery.py", "native.py")
 _lock = Lock()
+_functions: dict[tuple[str, tuple[str, ...]], Callable[..., int]] = {}
 
 
 def run(name: str, *inputs: npt.NDArray[Any] | int, out: tuple[npt.NDArray[Any], ...]) -> None:
@@ -52,18 +53,23 @@ def _words(array: npt.NDArray[Any]) -> list[int]:
     return [0, 0, array.size, array.itemsize, array.__array_interface__["data"][0], *array.shape, *array.strides]
 
 
-@lru_cache(maxsize=64)
 def _loaded(name: str, types: tuple[str, ...]) -> Callable[..., int]:
-    """The kernel for these types of arguments, as a function of machine words."""
+    """The kernel for these types of arguments, as a function of machine words; loaded once."""
+    with _lock:
+        if (name, types) not in _functions:
+            _functions[name, types] = _load(name, types)
+        return _functions[name, types]
+
+
+def _load(name: str, types: tuple[str, ...]) -> Callable[..., int]:
     import llvmlite.binding as llvm
 
-    with _lock:
-        symbol, code = _kept(name, types) or _compiled(name, types)
-        engine = _engine()
-        engine.add_object_file(llvm.ObjectFileRef.from_data(code))
-        engine.finalize_object()
-        count = 2 + sum(1 if kind == "int" else 5 + 2 * int(kind[-1]) for kind in types)
-        return ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_uint64] * count)(engine.get_function_address(symbol))
+    symbol, code = _kept(name, types) or _compiled(name, types)
+    engine = _engine()
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    count = 2 + sum(1 if kind == "int" else 5 + 2 * int(kind[-1]) for kind in types)
+    return ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_uint64] * count)(engine.get_function_address(symbol))
 
 
 @lru_cache(maxsize=1)
@@ -103,11 +109,12 @@ def _compiled(name: str, types: tuple[str, ...]) -> tuple[str, bytes]:
     for folder in _folders():
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
-            handle, draft = tempfile.mkstemp(dir=folder)
-            with os.fdopen(handle, "wb") as stream:
-                stream.write(hashlib.sha256(body).digest() + body)
-            Path(draft).chmod(0o644)
-            Path(draft).replace(folder / _file(name, types))
+            with tempfile.NamedTemporaryFile(dir=folder) as draft:
+                draft.write(hashlib.sha256(body).digest() + body)
+                draft.flush()
+                os.fchmod(draft.fileno(), 0o644)
+                (folder / _file(name, types)).unlink(missing_ok=True)  # it was damaged, or could not be trusted
+                os.link(draft.name, folder / _file(name, types))
             break
     return symbol, code
 
@@ -136,5 +143,7 @@ def _circumstances() -> str:
     assert numba.origin is not None
     files = [Path(numba.origin).with_name("_version.py"), *(Path(__file__).with_name(file) for file in _SOURCES)]
     digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
-    processor = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
-    return repr((digests, llvmlite.__version__, processor))
+    features = ""
+    with suppress(RuntimeError):  # LLVM does not know them on every system; numba compiles without them there
+        features = llvm.get_host_cpu_features().flatten()
+    return repr((digests, llvmlite.__version__, llvm.get_host_cpu_name(), features))
