@@ -142,21 +142,40 @@ def finish(figure: plt.Figure, panels: list[Axes], path: Path) -> None:
     print(path.name, file=sys.stderr)
 
 
-def table(curves: list[Curve]) -> None:
-    """What came out, as Markdown."""
-    print(
-        "| images | drop-outs | method | rounds | test accuracy | online, MB | offline, MB | protocol's share of time |"
+def table(curves: list[Curve]) -> str:
+    """What came out, as Markdown; the accuracy after the last round, and its range over the last hundred."""
+    columns = (
+        "images",
+        "drop-outs",
+        "method",
+        "rounds",
+        "test accuracy",
+        "online, MB",
+        "offline, MB",
+        "protocol's share",
     )
-    print("|--|--:|--|--:|--:|--:|--:|--:|")
+    lines = [f"| {' | '.join(columns)} |", "|--|--:|--|--:|--:|--:|--:|--:|"]
     for curve in curves:
         last = curve.rows[-1]
         drop, scale, accuracy = (float(last[name]) for name in ("drop", "scale", "accuracy"))
         name = METHODS[curve.key][0] + (f", scaled by {scale:g}" if scale != 1 else "")
         online, offline = (int(last[f"{what}_bytes"]) / 1e6 for what in ("online", "offline"))
-        print(
-            f"| {last['size']} × {last['size']} | {drop:.0%} | {name} | {last['round']} of {last['rounds']} "
-            f"| {accuracy:.1%} | {online:,.0f} | {offline:,.0f} | {curve.share():.0%} |"
+        late = sorted(curve.column("accuracy")[-10:])
+        lines.append(
+            f"| {last['size']} × {last['size']} | {drop:.0%} | {name} | {last['round']} "
+            f"| {accuracy:.1%} ({late[0]:.1%}..{late[-1]:.1%}) | {online:,.0f} | {offline:,.0f} | {curve.share():.0%} |"
         )
+    return "\n".join(lines)
+
+
+def read(folder: Path, *, unfinished: bool = False) -> list[Curve]:
+    """The curves of a folder, in the order of the table."""
+    files = sorted(path for path in folder.glob("*.csv") if not path.name.endswith(".scales.csv"))
+    found = [Curve(list(csv.DictReader(path.read_text().splitlines()))) for path in files]
+    curves = [curve for curve in found if unfinished or curve.finished]
+    return sorted(
+        curves, key=lambda c: (c.text("size"), float(c.text("drop")), list(METHODS).index(c.key), c.text("seed"))
+    )
 
 
 def main() -> None:
@@ -168,10 +187,7 @@ def main() -> None:
     args = parser.parse_args()
 
     plt.rcParams |= {"svg.hashsalt": "cifar10", "svg.fonttype": "none", "font.size": 9, "axes.titlesize": 9}
-    files = sorted(path for path in args.results.glob("*.csv") if not path.name.endswith(".scales.csv"))
-    found = [Curve(list(csv.DictReader(path.read_text().splitlines()))) for path in files]
-    curves = [curve for curve in found if args.all or curve.finished]
-    curves.sort(key=lambda curve: (curve.text("size"), float(curve.text("drop")), list(METHODS).index(curve.key)))
+    curves = read(args.results, unfinished=args.all)
     for size in dict.fromkeys(curve.text("size") for curve in curves):
         mine = [curve for curve in curves if curve.text("size") == size]
         drops = sorted({float(curve.text("drop")) for curve in mine})
@@ -179,7 +195,7 @@ def main() -> None:
         for drop in drops:
             same = [curve for curve in mine if float(curve.text("drop")) == drop]
             accuracy_by_bytes(same, args.figures / f"bytes-{size}x{size}-drop{100 * drop:02.0f}.svg")
-    table(curves)
+    print(table(curves))
 
 
 if __name__ == "__main__":
