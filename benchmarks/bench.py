@@ -88,6 +88,11 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="folder for results.json and the plots")
     options = parser.parse_args()
     results = measure(options.only or list(PARTS), quick=options.quick)
+    kept = options.output / "results.json" if options.output else None
+    if options.only and kept and kept.exists():  # other parts stay as they were measured
+        before = json.loads(kept.read_text())
+        others = [f for f in before["figures"] if f["part"] not in options.only]
+        results = before | results | {"figures": others + results["figures"]}
     print(", ".join(f"{key} {value}" for key, value in results["machine"].items()))
     if results["figures"]:
         print(text(rows(results)))

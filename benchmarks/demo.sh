@@ -8,12 +8,12 @@ mkdir -p "$folder"
 for name in then now; do
   git clone --quiet "$here" "$folder/$name"
   [ $name = now ] || git -C "$folder/$name" checkout --quiet "$commit"
-  make -s -C "$folder/$name" demo >/dev/null
+  make -s -C "$folder/$name" demo >/dev/null 2>&1
 done
 seconds() { # of one `make demo` in a checkout
   rm -rf "$folder/$1/demo"
   start=$(date +%s%N)
-  make -s -C "$folder/$1" demo >/dev/null
+  make -s -C "$folder/$1" demo >/dev/null 2>&1
   echo $((($(date +%s%N) - start) / 1000000))
 }
 for turn in $(seq "$turns"); do

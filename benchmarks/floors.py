@@ -49,8 +49,8 @@ def figures(folder: Path, length: int, repeats: int) -> list[Figure]:
             if user <= repeats:
                 ours.append(taken)
                 theirs.append(floor(user))
-        what, most = WANTED[step]
-        return Figure("floors", f"{step}, {length:,} coordinates", ours, what, theirs, most=most)
+        what, most, why = WANTED[step]
+        return Figure("floors", f"{step}, {length:,} coordinates", ours, what, theirs, most=most, remark=why)
 
     def user(_: str, n: int) -> list[object]:
         return ["--user", n]
@@ -75,8 +75,8 @@ def figures(folder: Path, length: int, repeats: int) -> list[Figure]:
 
 
 WANTED = {
-    "offline": ("writing, hashing and fsyncing the same bytes", 1.5),
-    "mask": ("loading the gradient and one argpartition", 1.5),
-    "eliminate": ("reading and hashing the shares", 2.5),
-    "decode": ("reading and hashing the answers", 3.0),
+    "offline": ("writing, hashing and fsyncing the same bytes", 1.5, "the noise has to be drawn and multiplied"),
+    "mask": ("loading the gradient and one argpartition", 1.5, ""),
+    "eliminate": ("reading and hashing the shares", 2.5, "every symbol is multiplied twice"),
+    "decode": ("reading and hashing the answers", 3.0, "it finds N K places and values, and writes them"),
 }
