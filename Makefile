@@ -73,7 +73,7 @@ $(DEMO)/sum.npz: $(ANSWERS)
 
 .PRECIOUS: $(DEMO)/shares/user-$(LAST)/from-%.h5 $(DEMO)/masked/user-%.h5 $(DEMO)/elimination/user-%.h5
 
-GENERATED := README.md $(addprefix docs/,cli.md walkthrough.md file-format.md training.md benchmarks.md)
+GENERATED := README.md experiments/README.md $(addprefix docs/,cli.md walkthrough.md file-format.md training.md benchmarks.md)
 
 # --- for developers --------------------------------------------------------------------------
 

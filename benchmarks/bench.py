@@ -62,7 +62,7 @@ def rows(results: dict[str, Any]) -> list[list[str]]:
 
 
 AMOUNTS = {
-    "s": lambda values: f"{1000 * median(values):.3g} ms",
+    "s": lambda values: f"{median(values):.2f} s" if median(values) >= 1 else f"{1000 * median(values):.3g} ms",
     "bytes": lambda values: f"{median(values) / 1000:,.1f} kB",
 }
 

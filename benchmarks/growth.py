@@ -61,7 +61,7 @@ def sweeps(*, quick: bool) -> dict[str, tuple[str, list[tuple[int, int, int, int
 
 
 def measure(folder: Path, *, quick: bool) -> dict[str, Any]:
-    """All points, and for each phase the exponent of each sweep."""
+    """All points."""
     tiny = [point(folder, 1000, 10, 2, 10, {}) for _ in range(3)]
     start = {
         phase: min(p[phase]["seconds"] * (1 if phase == "decode" else p["survivors"]) for p in tiny) for phase in PHASES
@@ -69,15 +69,15 @@ def measure(folder: Path, *, quick: bool) -> dict[str, Any]:
     results: dict[str, Any] = {}
     for name, (variable, sizes) in sweeps(quick=quick).items():
         points = [point(folder, *size, start) for size in sizes]
-        fitted = {phase: {kind: exponent(points, variable, phase, kind) for kind in KINDS} for phase in PHASES}
-        results[name] = {"variable": variable, "points": points, "exponents": fitted}
+        results[name] = {"variable": variable, "points": points}
     return results
 
 
 def exponent(points: list[Point], variable: str, phase: str, kind: str) -> float | None:
-    """e of c x^e by least squares on logarithms; of the seconds, only those that can be told from start-up count."""
-    used = [p for p in points if kind != "seconds" or p[phase]["seen"]]
-    if len(used) < 3:
+    """e of c x^e by least squares on logarithms, over the three largest points; seconds only if they can be told from
+    start-up in all three."""
+    used = points[-3:]
+    if kind == "seconds" and not all(p[phase]["seen"] for p in used):
         return None
     x, y = (
         [math.log(value) for value in values]
@@ -92,7 +92,8 @@ def rows(results: dict[str, Any]) -> list[list[str]]:
     for name, sweep in results.items():
         for phase in PHASES:
             first, last = (sweep["points"][i][phase] for i in (0, -1))
-            fitted = {kind: "-" if e is None else f"{e:.2f}" for kind, e in sweep["exponents"][phase].items()}
+            exponents = {kind: exponent(sweep["points"], sweep["variable"], phase, kind) for kind in KINDS}
+            fitted = {kind: "-" if e is None else f"{e:.2f}" for kind, e in exponents.items()}
             shown = {
                 kind: f"{first[kind]:{form}} .. {last[kind]:{form}}"
                 for kind, form in zip(KINDS, (".3f", ".0f", ",.0f"), strict=True)
