@@ -54,7 +54,8 @@ def rows(results: dict[str, Any]) -> list[list[str]]:
         spread = f"{f['ratio']:.3g}" if low == high else f"{f['ratio']:.3g} ({low:.3g}..{high:.3g})"
         wanted = "" if f["most"] is None else f"at most {f['most']:.3g}"
         verdict = {None: "", True: "met", False: "not met"}[f["met"]]
-        remark = f"{verdict}: {f['remark']}" if f["remark"] and (f["ratio"] > 1 or f["met"] is False) else verdict
+        reason = f["remark"] if f["ratio"] > 1 or f["met"] is False else ""
+        remark = ": ".join(filter(None, (verdict, reason)))
         table.append(
             [f["part"], f["name"], amount(f["ours"]), f["against"], amount(f["theirs"]), spread, wanted, remark]
         )
