@@ -38,12 +38,18 @@ def test_help_of_every_command_shows_an_example():
 
 
 @both
-def test_init_mask_freeze_and_inspect_load_neither_numba_nor_galois(round_at, new_round):
+def test_init_mask_freeze_status_and_inspect_load_neither_numba_nor_galois(round_at, new_round):
     r = round_at("offline", answering=(1, 2, 3, 4))
     for n in (2, 3):
         must(*r.mask(n))
     files = [r.folder / name for name in ("session.json", "masked/user-02.h5", "shares/user-01/from-02.h5")]
-    for command in (new_round("new").init(), r.mask(1), r.freeze(), ("inspect", *files, "--json")):
+    for command in (
+        new_round("new").init(),
+        r.mask(1),
+        r.freeze(),
+        ("status", r.folder, "--json"),
+        ("inspect", *files, "--json"),
+    ):
         result, names = loaded(*command)
         assert result.code == 0, result
         assert names & COMPILED == set(), command
