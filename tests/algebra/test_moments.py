@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topk_secagg.algebra.field import DEFAULT_FIELD, SMALL_FIELD, divisors
+from topk_secagg.algebra.field import DEFAULT_FIELD, LANES, SMALL_FIELD, divisors
 from topk_secagg.algebra.moments import Entries, answer, recover, share
 from topk_secagg.errors import BadData
 
@@ -212,6 +212,24 @@ def test_a_locator_longer_than_half_the_moments_is_refused(q):
             assert oracle.recover(given_, n, t, gamma, q) is None
             with pytest.raises(BadData):
                 recover(rows(given_), t, n, gamma, q)
+
+
+@pytest.mark.parametrize("q", [97, DEFAULT_FIELD, LARGEST])
+def test_a_row_does_not_depend_on_those_beside_it(q):
+    """More rows than are recovered side by side, sparse and arbitrary ones mixed: each is as the oracle finds it alone."""
+    n, t = {97: 48, DEFAULT_FIELD: 40, LARGEST: 38}[q], 3
+    rng, gamma = np.random.default_rng(q), of_order(n, q)
+    given_ = rng.integers(q, size=(2 * LANES + 7, 2 * t)).astype(np.uint32)
+    for row in rng.choice(len(given_), LANES, replace=False):
+        vector = np.zeros(n, np.int64)
+        vector[rng.choice(n, row % (t + 1), replace=False)] = rng.integers(1, q, row % (t + 1))
+        given_[row] = oracle.moments_of(vector.tolist(), 2 * t, gamma, q)
+    alone = [oracle.recover(row, n, t, gamma, q) for row in given_.tolist()]
+    bad = [i for i, vector in enumerate(alone) if vector is None]
+    with pytest.raises(BadData, match=rf"{len(bad)} of {len(given_)} rows \({', '.join(map(str, bad[:5]))}"):
+        recover(given_, t, n, gamma, q)
+    good = [i for i, vector in enumerate(alone) if vector is not None]
+    assert dense(recover(given_[good], t, n, gamma, q), len(good), n) == [alone[i] for i in good]
 
 
 def test_a_symbol_that_is_not_reduced_is_bad():

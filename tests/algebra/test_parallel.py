@@ -6,48 +6,30 @@ import threading
 
 import pytest
 
-from topk_secagg.algebra import parallel
-from topk_secagg.algebra.parallel import ahead, in_parts
-
-
-@pytest.mark.parametrize("rows", [0, 1, 255, 512, 1000, 5001])
-@pytest.mark.parametrize("cores", [1, 2, 3])
-def test_every_row_is_done_once(rows: int, cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "_cores", lambda: cores)
-    done: list[int] = []
-    in_parts(lambda part: done.extend(range(part.start, part.stop)), rows)
-    assert sorted(done) == list(range(rows))
-
-
-def test_an_error_in_a_part_reaches_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "_cores", lambda: 2)
-
-    def work(part: slice) -> None:
-        if part.start:
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        in_parts(work, 1000)
+from topk_secagg.algebra.parallel import ahead
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 7])
-def test_results_come_in_order(count: int) -> None:
-    assert list(ahead((lambda i=i: i * i) for i in range(count))) == [i * i for i in range(count)]
+@pytest.mark.parametrize("threads", [0, 1, 2, 3])
+def test_results_come_in_order(count: int, threads: int) -> None:
+    assert list(ahead(((lambda i=i: i * i) for i in range(count)), threads)) == [i * i for i in range(count)]
 
 
-def test_the_next_call_runs_while_a_result_is_used() -> None:
-    started = threading.Event()
-    calls = [lambda: 1, started.set, lambda: 3]
-    results = ahead(calls)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_next_calls_run_while_a_result_is_used(threads: int) -> None:
+    started = [threading.Event() for _ in range(3)]
+    results = ahead([lambda: 1, *(event.set for event in started)], threads)
     assert next(results) == 1
-    assert started.wait(10)
+    assert all(event.wait(10) for event in started[:threads])
+    assert not started[threads].is_set()
 
 
-def test_an_error_comes_in_its_turn() -> None:
+@pytest.mark.parametrize("threads", [0, 1, 2])
+def test_an_error_comes_in_its_turn(threads: int) -> None:
     def fail() -> int:
         raise OSError
 
-    results = ahead([lambda: 1, fail, lambda: 3])
+    results = ahead([lambda: 1, fail, lambda: 3], threads)
     assert next(results) == 1
     with pytest.raises(OSError):  # noqa: PT011 - any
         next(results)

@@ -98,7 +98,9 @@ def to_signed(symbols: Symbols, q: int) -> npt.NDArray[np.int64]:
     return np.where(lifted > (q - 1) // 2, lifted - q, lifted)
 
 
-# Montgomery form, for kernels: a R mod q with R = 2^32
+# For kernels: Montgomery form, a R mod q with R = 2^32
+
+LANES = 64  # sparse vectors that are recovered side by side
 
 
 @lru_cache(maxsize=8)

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import BadData
-from .field import Integers, Symbols, montgomery_constants, to_montgomery
+from .field import LANES, Integers, Symbols, montgomery_constants, to_montgomery
 from .native import run
-from .parallel import in_parts
 
 Places = NDArray[np.int64]
 _ROWS_NAMED = 5
@@ -69,19 +68,21 @@ def recover(moments: Symbols, weight: int, order: int, gamma: int, q: int, place
     rows, count = moments.shape
     if count not in (order, 2 * weight) or count > order:
         raise ValueError(f"{count} moments do not determine {weight} of {order} places")
-    powers_m = _powers(gamma, order if count == order or places is None else places, q)
-    most = min(weight, order)
-    found, place, value = np.empty(rows, np.int64), np.empty((rows, most), np.int64), np.empty((rows, most), np.uint64)
-    tables: tuple[NDArray[np.uint64], ...] = (powers_m,)
-    if count < order:  # where all n places count and n is even, the second half of the powers are negatives
+    if moments.max(initial=0) >= q:
+        raise BadData("a moment is not below the field's size")
+    powers_m, most = _powers(gamma, order if count == order or places is None else places, q), min(weight, order)
+    found, place, value = (
+        np.empty(rows, np.int64),
+        np.empty((rows, most + 1), np.int64),
+        np.empty((rows, most), np.uint64),
+    )
+    constants, out = montgomery_constants(q), (found, place, value, _words(3, max(powers_m.size, most + 1)))
+    if count == order:
+        run("transform", moments, powers_m, *constants, out=out)
+    else:  # where all n places count and n is even, the second half of the powers are negatives
         paired = powers_m.size == order and order % 2 == 0
-        tables = powers_m, _powers(gamma * gamma % q, order // 2 if paired else 0, q)
-
-    def work(part: slice) -> None:
-        out = found[part], place[part], value[part], _words(6, max(powers_m.size, count + 1))
-        run("solve" if count < order else "transform", moments[part], *tables, *montgomery_constants(q), out=out)
-
-    in_parts(work, rows)
+        squares_m, columns = _powers(gamma * gamma % q, order // 2 if paired else 0, q), _words(9, count + 4, LANES)
+        run("solve", moments, powers_m, squares_m, *constants, out=(*out[:3], columns, out[3]))
     bad = np.flatnonzero(found < 0)
     if bad.size:
         named = ", ".join(map(str, bad[:_ROWS_NAMED])) + (", ..." if bad.size > _ROWS_NAMED else "")
@@ -89,7 +90,7 @@ def recover(moments: Symbols, weight: int, order: int, gamma: int, q: int, place
         raise BadData(f"{what}: {bad.size} of {rows} rows ({named})")
     filled = np.arange(most) < found[:, None]
     row = np.repeat(np.arange(rows, dtype=np.int64), found)
-    return Entries(row, place[filled], value[filled].astype(np.uint32))
+    return Entries(row, place[:, :most][filled], value[filled].astype(np.uint32))
 
 
 def _powers(ratio: int, count: int, q: int) -> NDArray[np.uint64]:

@@ -18,11 +18,17 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 HALF = np.uint64(32)
 LOW = np.uint64(0xFFFFFFFF)
 ONE = np.uint64(1)
+OPTIONS = {"error_model": "numpy", "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 def inlined(function: Function) -> Function:
     """A function that kernels call."""
     return cast(Function, numba.njit(inline="always", error_model="numpy")(function))
+
+
+def part(function: Function) -> Function:
+    """A function that kernels call, too long to be inlined."""
+    return cast(Function, numba.njit(**OPTIONS)(function))
 
 
 @inlined

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-_SOURCES = ("kernels.py", "montgomery.py", "native.py")
+_SOURCES = ("kernels.py", "montgomery.py", "native.py", "recovery.py")
 _lock = Lock()
 _functions: dict[tuple[str, tuple[str, ...]], Callable[..., int]] = {}
 

@@ -157,6 +157,10 @@ class Construction(ABC):
     ) -> Sparse:
         """The aggregate in groups first, first+1, ... from exactly D+T answers, y (users, groups, width)."""
 
+    @abstractmethod
+    def joined(self, parts: Sequence[Sparse]) -> Sparse:
+        """The results of `decoded` for all groups, which come in their order, by increasing coordinate."""
+
 
 @lru_cache(maxsize=64)
 def construction(p: Parameters) -> Construction:

@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
 from ..algebra.field import Symbols, add
 from ..algebra.linear import inner_products
-from ..algebra.parallel import ahead
+from ..algebra.parallel import ahead, cores
 from ..algebra.randomness import Randomness
 from ..algebra.reed_solomon import agree, wrong_positions
 from ..errors import BadData, TooFewSurvivors
@@ -20,7 +21,9 @@ from .elimination import answer_shape
 from .messages import AnswerRows, AnswerShape, Points, Sparse
 from .parameters import Parameters
 
-_BUFFER_SYMBOLS = 1 << 21
+Result = TypeVar("Result")
+_BUFFER_SYMBOLS = 1 << 21  # that a thread holds
+_LEAST_SYMBOLS = 1 << 16  # for which a second thread pays
 _CHECK_BITS = 63  # a wrong answer goes unnoticed, or unnamed, with probability 2^-63
 _AGAIN = "ask the users to answer again from intact files"
 
@@ -103,39 +106,48 @@ class _Decoder:
     def total(self, users: Sequence[int]) -> Sparse:
         """The aggregate from the first D+T of these users, who are trusted."""
         chosen = users[: self.shape.quorum]
-        return _joined([self._decoded(chosen, first, y) for first, y in self._read(chosen)])
+        parts = self._each(chosen, lambda first, y: self._decoded(chosen, first, y))
+        return construction(self.p).joined(list(parts))
 
     def total_and_words(
         self, users: list[int], columns: int, randomness: Randomness
     ) -> tuple[Sparse | BadData, Symbols]:
         """The aggregate from the first D+T users, or why there is none, and `columns` random combinations of the
         symbols of each user, (users, columns)."""
-        words = np.zeros((len(users), columns), dtype=np.uint32)
-        parts: list[Sparse] = []
-        failure: BadData | None = None
-        chosen = users[: self.shape.quorum]
-        for first, y in self._read(users):
+        chosen, q = users[: self.shape.quorum], self.p.field
+
+        def work(first: int, y: Symbols) -> tuple[Sparse | BadData, Symbols]:
             flat = y.reshape(len(users), -1)
-            coefficients = randomness.integers(self.p.field, np.empty((columns, flat.shape[1]), dtype=np.uint32))
-            words = add(words, inner_products(flat, coefficients, self.p.field), self.p.field)
-            if failure is None:
-                try:
-                    parts.append(self._decoded(chosen, first, y[: len(chosen)]))
-                except BadData as error:
-                    failure = error
-        return failure or _joined(parts), words
+            source = randomness.child(f"combinations {first}")
+            coefficients = source.integers(q, np.empty((columns, flat.shape[1]), dtype=np.uint32))
+            words = inner_products(flat, coefficients, q)
+            try:
+                return self._decoded(chosen, first, y[: len(chosen)]), words
+            except BadData as error:
+                return error, words
 
-    def _read(self, users: Sequence[int]) -> Iterator[tuple[int, Symbols]]:
-        """The first of a few groups, and these groups of each user, (users, groups, width)."""
-        groups = self.shape.groups
-        step = max(1, _BUFFER_SYMBOLS // (len(users) * self.shape.width))
+        words, parts, failures = np.zeros((len(users), columns), np.uint32), list[Sparse](), list[BadData]()
+        for part, more in self._each(users, work):
+            words = add(words, more, q)
+            if isinstance(part, BadData):
+                failures.append(part)
+            else:
+                parts.append(part)
+        return failures[0] if failures else construction(self.p).joined(parts), words
 
-        def read(first: int) -> tuple[int, Symbols]:
-            return first, np.stack([self.answers[n].read(first, min(first + step, groups)) for n in users])
+    def _each(self, users: Sequence[int], work: Callable[[int, Symbols], Result]) -> Iterator[Result]:
+        """The results of `work` on the first of a few groups and these groups of each user, (users, groups, width)."""
+        groups, width = self.shape.groups, self.shape.width
+        step = max(1, min(_BUFFER_SYMBOLS // (len(users) * width), -(-groups // cores())))
 
-        for first, y in ahead(partial(read, first) for first in range(0, groups, step)):
-            yield first, y
-            self.progress((first + y.shape[1]) / groups)
+        def read_and_work(first: int) -> Result:
+            return work(first, np.stack([self.answers[n].read(first, min(first + step, groups)) for n in users]))
+
+        starts = range(0, groups, step)
+        threads = cores() if len(users) * groups * width > _LEAST_SYMBOLS else 0
+        for first, result in zip(starts, ahead((partial(read_and_work, at) for at in starts), threads), strict=True):
+            yield result
+            self.progress(min(1.0, (first + step) / groups))
 
     def _decoded(self, users: Sequence[int], first: int, y: Symbols) -> Sparse:
         """The aggregate in the groups from `first` on."""
@@ -143,10 +155,3 @@ class _Decoder:
             return construction(self.p).decoded(self.points, users, self.survivors, self.shape, first, y)
         except BadData as error:
             raise BadData(f"{error.message}: an answer or a share is wrong", _AGAIN) from error
-
-
-def _joined(parts: list[Sparse]) -> Sparse:
-    """All parts in order of the coordinates, which are distinct and below 2^32: each is sorted with its value."""
-    words = np.concatenate([part.index.astype(np.uint64) << np.uint64(32) | part.value for part in parts])
-    words.sort()
-    return Sparse((words >> np.uint64(32)).astype(np.int64), words.astype(np.uint32))

@@ -225,7 +225,7 @@ class Moments(Construction):
             for first in range(0, shape.groups, step)
         ]
         reads = (partial(shares[m].read, rows) for _, rows in parts for m in masked)
-        read = ahead(reads, pays=self.rows * self.width > _CELLS)
+        read = ahead(reads, int(self.rows * self.width > _CELLS))
         for first, rows in parts:
             scale, group = basis[rows // p.picks], rows // unit - first
             total = np.zeros((group[-1] + 1, shape.width), dtype=np.uint32)
@@ -270,6 +270,13 @@ class Moments(Construction):
         if np.any(index >= p.length):
             raise BadData("the aggregate has values at places that are no coordinates")
         return Sparse(index, value)
+
+    def joined(self, parts: Sequence[Sparse]) -> Sparse:
+        """All entries by place k // B; those of a place come bucket by bucket, which numpy's radix sort keeps."""
+        index, value = (np.concatenate([getattr(part, name) for part in parts]) for name in ("index", "value"))
+        narrow = np.uint16 if self.places < 1 << 16 else np.uint32
+        order = np.argsort((index // self.p.buckets).astype(narrow), kind="stable")
+        return Sparse(index[order], value[order])
 
 
 @lru_cache(maxsize=256)

@@ -225,6 +225,11 @@ class Permutation(Construction):
             raise BadData("the aggregate has values beyond the gradient's end")
         return Sparse(index.astype(np.int64), flat[index])
 
+    def joined(self, parts: Sequence[Sparse]) -> Sparse:
+        """There is one group."""
+        (total,) = parts
+        return total
+
 
 @lru_cache(maxsize=4)
 def _decoding_matrix(points: Points, users: tuple[int, ...], blocks: int, q: int) -> npt.NDArray[np.uint64]:

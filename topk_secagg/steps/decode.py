@@ -6,11 +6,13 @@ import math
 import os
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from ..algebra.field import to_signed
+from ..algebra.parallel import ahead, cores
 from ..algebra.randomness import CipherRandomness, fresh_key
 from ..errors import SecAggError, TooFewSurvivors
 from ..gradients.files import check_writable, write_gradient
@@ -98,17 +100,21 @@ def _answers(
     space: Workspace, survivors: Survivors, files: ExitStack, *, strict: bool
 ) -> tuple[dict[int, AnswerFile], dict[int, str]]:
     """The sound answers of U1, left open in `files`, and why the others were left out."""
-    answers, left_out = {}, {}
-    for n in space.present("elimination"):
-        if n not in survivors.digests:
-            continue
+
+    def attempt(user: int) -> AnswerFile | SecAggError:
         try:
-            answers[n] = files.enter_context(opened_answer(space, n, survivors))
+            return files.enter_context(opened_answer(space, user, survivors))
         except SecAggError as error:
-            if strict:
-                raise
-            left_out[n] = error.message.removeprefix(f"{space.answer_path(n)}: ")
-    return answers, left_out
+            return error
+
+    users = [n for n in space.present("elimination") if n in survivors.digests]
+    found = dict(zip(users, ahead((partial(attempt, n) for n in users), cores()), strict=True))
+    left_out = {n: error for n, error in found.items() if isinstance(error, SecAggError)}
+    if strict:
+        for error in left_out.values():
+            raise error
+    answers = {n: answer for n, answer in found.items() if not isinstance(answer, SecAggError)}
+    return answers, {n: error.message.removeprefix(f"{space.answer_path(n)}: ") for n, error in left_out.items()}
 
 
 def _decoded_by_others(space: Workspace, survivors: Survivors, total: Sparse) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Generic, NamedTuple, TypeVar
 
+from ..algebra.parallel import cores
 from ..errors import SecAggError
 
 Report = TypeVar("Report")
@@ -44,8 +44,7 @@ def for_each(
     if len(users) == 1:  # in this thread, where a signal ends it at once
         finish(users[0], lambda: step(users[0]))
         return outcome
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    with ThreadPoolExecutor(max(1, jobs or cores or 1)) as pool:
+    with ThreadPoolExecutor(jobs or cores()) as pool:
         futures = {pool.submit(step, user): user for user in users}
         try:
             for future in as_completed(futures):
