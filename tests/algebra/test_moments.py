@@ -216,7 +216,7 @@ def test_a_locator_longer_than_half_the_moments_is_refused(q):
 
 @pytest.mark.parametrize("q", [97, DEFAULT_FIELD, LARGEST])
 def test_a_row_does_not_depend_on_those_beside_it(q):
-    """More rows than are recovered side by side, sparse and arbitrary ones mixed: each is as the oracle finds it alone."""
+    """More rows than are recovered side by side, sparse and arbitrary ones: each is as the oracle finds it alone."""
     n, t = {97: 48, DEFAULT_FIELD: 40, LARGEST: 38}[q], 3
     rng, gamma = np.random.default_rng(q), of_order(n, q)
     given_ = rng.integers(q, size=(2 * LANES + 7, 2 * t)).astype(np.uint32)
