@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar
 
+import numpy as np
 import numpy.typing as npt
 
 from ..algebra.field import Integers, Symbols
@@ -174,3 +175,8 @@ def construction(p: Parameters) -> Construction:
 def front(buffer: Symbols, *shape: int) -> Symbols:
     """An array of this shape at the beginning of a buffer."""
     return buffer[: math.prod(shape)].reshape(shape)
+
+
+def stacked(parts: Sequence[Symbols]) -> Symbols:
+    """Arrays one behind the other; a single one as it is."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)

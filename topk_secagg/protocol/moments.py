@@ -21,12 +21,13 @@ from ..algebra.moments import answer, recover, share
 from ..algebra.parallel import ahead
 from ..algebra.randomness import Randomness
 from ..errors import BadData
-from .constructions import Construction, front
+from .constructions import Construction, front, stacked
 from .messages import AnswerBlock, AnswerShape, Masked, Points, Secret, ShareBlock, ShareRows, Sparse
 from .parameters import Parameters, require
 
 _CHECK_BYTES = 1 << 16  # of a share under one checksum
 _READ_CHECKS = 16  # checksums' worth of rows that are read at a time
+_TOGETHER = 1 << 17  # symbols of several users' shares that are worth a copy, to save calls
 _CELLS = 1 << 17  # entries of a gradient that are compared at a time
 
 
@@ -217,7 +218,7 @@ class Moments(Construction):
         shape: AnswerShape,
     ) -> Iterator[AnswerBlock]:
         """Y_n[group]_j = sum over b in the group of l_b(alpha_n) sum over m and picks of x gamma^(delta j) g_j."""
-        p, unit = self.p, self.p.picks * shape.blocks
+        p, unit, inputs = self.p, self.p.picks * shape.blocks, list(masked.values())
         basis = self._basis(points, user, shape)
         step = max(1, _READ_CHECKS * self.check_rows // unit)
         parts = [
@@ -229,10 +230,13 @@ class Moments(Construction):
         for first, rows in parts:
             scale, group = basis[rows // p.picks], rows // unit - first
             total = np.zeros((group[-1] + 1, shape.width), dtype=np.uint32)
-            for x in masked.values():
-                (g,) = next(read)
-                factor = multiply(x.value[rows], scale, p.field)
-                answer(g, x.index[rows], factor, group, self.gamma, p.field, total)
+            together = max(1, _TOGETHER // (rows.size * self.width))
+            for at in range(0, len(inputs), together):
+                some = inputs[at : at + together]
+                g = stacked([next(read)[0] for _ in some])
+                value, shift = stacked([x.value[rows] for x in some]), stacked([x.index[rows] for x in some])
+                factor = multiply(value, np.tile(scale, len(some)), p.field)
+                answer(g, shift, factor, np.tile(group, len(some)), self.gamma, p.field, total)
             yield AnswerBlock(first, total)
 
     def _basis(self, points: Points, user: int, shape: AnswerShape) -> Symbols:
