@@ -25,7 +25,8 @@ def machine_code(name: str, types: tuple[str, ...]) -> tuple[str, bytes]:
         for kind in types
     ]
     signature = numba.types.void(*arguments)
-    result = numba.njit(signature, **OPTIONS)(globals()[name]).get_compile_result(signature)
+    function = getattr(globals()[name], "py_func", globals()[name])  # a kernel may be a part of others
+    result = numba.njit(signature, **OPTIONS)(function).get_compile_result(signature)
     return result.fndesc.llvm_func_name, result.library._get_compiled_object()
 
 
@@ -98,7 +99,7 @@ def _add_product(factors_m: Any, vector: Any, q: Any, q_inverse: Any, out: Any) 
 
 
 @part
-def _geometric(first: Any, ratio_m: Any, q: Any, q_inverse: Any, out: Any) -> None:
+def geometric(first: Any, ratio_m: Any, q: Any, q_inverse: Any, out: Any) -> None:
     """out[j] = first ratio^j, twice as many with each step."""
     out[0] = first
     filled = 1
@@ -115,8 +116,7 @@ def _power_m(exponent: Any, low_m: Any, high_m: Any, q: Any, q_inverse: Any) -> 
     return times(low_m[exponent % digit], high_m[exponent // digit], q, q_inverse)
 
 
-@part
-def _invert(values: Any, q: Any, q_inverse: Any, inverses_m: Any) -> None:
+def invert(values: Any, q: Any, q_inverse: Any, inverses_m: Any) -> None:
     """The inverses of symbols that are not zero, by one power: of the product of all (Montgomery's trick)."""
     product_m = montgomery(ONE, q)
     for i in range(len(values)):
@@ -128,16 +128,6 @@ def _invert(values: Any, q: Any, q_inverse: Any, inverses_m: Any) -> None:
         product_m = times(product_m, montgomery(np.uint64(values[i]), q), q, q_inverse)
 
 
-def geometric(first: Any, ratio_m: Any, q: Any, q_inverse: Any, out: Any) -> None:
-    """The powers of a ratio, times a factor."""
-    _geometric(first, ratio_m, q, q_inverse, out)
-
-
-def invert(values: Any, q: Any, q_inverse: Any, inverses_m: Any) -> None:
-    """The inverses of symbols that are not zero."""
-    _invert(values, q, q_inverse, inverses_m)
-
-
 def share(
     place: Any, inverse_m: Any, point: Any, matrix_m: Any, noise: Any, low_m: Any, high_m: Any, q: Any, q_inverse: Any,
     shares: Any, secret: Any,
@@ -146,7 +136,7 @@ def share(
     users, rows, width = shares.shape
     for i in range(rows):
         ratio_m = _power_m(np.uint64(place[i]), low_m, high_m, q, q_inverse)
-        _geometric(times(inverse_m[i], ONE, q, q_inverse), ratio_m, q, q_inverse, secret)
+        geometric(times(inverse_m[i], ONE, q, q_inverse), ratio_m, q, q_inverse, secret)
         for m in range(users):
             out = shares[m, i]
             for j in range(width):
@@ -161,5 +151,5 @@ def answer(
     """See `moments.answer`."""
     for i in range(len(g)):
         ratio_m = _power_m(np.uint64(shift[i]), low_m, high_m, q, q_inverse)
-        _geometric(montgomery(np.uint64(scale[i]), q), ratio_m, q, q_inverse, factors_m)
+        geometric(montgomery(np.uint64(scale[i]), q), ratio_m, q, q_inverse, factors_m)
         _add_product(factors_m, g[i], q, q_inverse, total[group[i]])
