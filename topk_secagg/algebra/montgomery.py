@@ -18,6 +18,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 HALF = np.uint64(32)
 LOW = np.uint64(0xFFFFFFFF)
 ONE = np.uint64(1)
+numba.config.DISABLE_JIT = 0  # whatever the environment says: there is no other way to run a kernel
 OPTIONS = {"error_model": "numpy", "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 

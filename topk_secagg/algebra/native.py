@@ -9,21 +9,25 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import logging
 import os
 import stat
-import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 _SOURCES = ("kernels.py", "montgomery.py", "native.py", "recovery.py")
+_DIGEST_BYTES = 32
+_DRAFT, _OLD = ".draft-", 3600  # a name, and seconds
+_log = logging.getLogger(__name__)
 _lock = Lock()
 _functions: dict[tuple[str, tuple[str, ...]], Callable[..., int]] = {}
 
@@ -33,6 +37,8 @@ def run(name: str, *inputs: npt.NDArray[Any] | int, out: tuple[npt.NDArray[Any],
     arrays = [value if isinstance(value, int) else np.ascontiguousarray(value) for value in inputs]
     if not all(array.flags.c_contiguous and array.flags.writeable for array in out):
         raise ValueError(f"{name} writes to whole, contiguous arrays only")
+    if not all(isinstance(value, int) or value.dtype.isnative for value in (*arrays, *out)):
+        raise ValueError(f"{name} takes numbers in this machine's byte order only")
     words: list[int] = []
     for value in (*arrays, *out):
         words += [value] if isinstance(value, int) else _words(value)
@@ -86,16 +92,73 @@ def _engine() -> Any:
 # Object files
 
 
+class _Folder(NamedTuple):
+    """A place for object files, and the accounts that may have written them."""
+
+    path: Path
+    owners: tuple[int, ...]
+
+    def open(self) -> int:
+        """A descriptor of the folder, if nobody but its owners can change what is in it; OSError otherwise."""
+        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        if not self.trusts(os.fstat(fd)):
+            os.close(fd)
+            raise PermissionError(f"others can write to {self.path}")
+        return fd
+
+    def trusts(self, found: os.stat_result) -> bool:
+        """Whether only the owners can have written this file or folder."""
+        return found.st_uid in self.owners and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+    def read(self, name: str) -> bytes:
+        """A file that one of the owners has put here."""
+        folder = self.open()
+        try:
+            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        finally:
+            os.close(folder)
+        with os.fdopen(fd, "rb") as stream:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode) or not self.trusts(found):
+                raise PermissionError(f"others can have written {name}")
+            return stream.read()
+
+    def write(self, name: str, content: bytes) -> None:
+        """Put a file here, whole, in the place of what is there; old drafts of killed processes are removed."""
+        self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
+        folder = self.open()
+        try:
+            with os.scandir(folder) as others:
+                for other in others:
+                    if other.name.startswith(_DRAFT) and other.stat().st_mtime < time.time() - _OLD:
+                        os.unlink(other.name, dir_fd=folder)
+            draft = f"{_DRAFT}{os.getpid()}"
+            fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
+            with os.fdopen(fd, "wb") as stream:
+                stream.write(content)
+                os.fchmod(fd, 0o644)
+            os.replace(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+        finally:
+            os.close(folder)
+
+
+def _folders() -> Iterator[_Folder]:
+    """Beside the source, where the administrator may have compiled, or else in the user's own cache."""
+    yield _Folder(Path(__file__).parent / "__pycache__", (os.geteuid(), 0))
+    with suppress(RuntimeError):  # this user has no home
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+        if cache.is_absolute():
+            yield _Folder(cache / "topk-secagg", (os.geteuid(),))
+
+
 def _kept(name: str, types: tuple[str, ...]) -> tuple[str, bytes] | None:
     """The symbol and the code of a kernel from its file, if there is one that nobody else can have written."""
+    file = _file(name, types)
     for folder in _folders():
-        with suppress(OSError), (folder / _file(name, types)).open("rb") as stream:
-            found = os.fstat(stream.fileno())
-            content = stream.read()
-            trusted = found.st_uid in (os.geteuid(), 0) and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-            digest, body = content[:32], content[32:]
-            if trusted and hashlib.sha256(body).digest() == digest:
-                symbol, code = body.split(b"\n", 1)
+        with suppress(OSError):
+            content = folder.read(file)
+            symbol, newline, code = content[_DIGEST_BYTES:].partition(b"\n")
+            if newline and content == _sealed(file, symbol, code):
                 return symbol.decode(), code
     return None
 
@@ -104,26 +167,20 @@ def _compiled(name: str, types: tuple[str, ...]) -> tuple[str, bytes]:
     """The symbol and the code of a kernel, made now; a later process finds it in the first folder that can be used."""
     from .kernels import machine_code
 
+    _log.info("compiling kernels for the first time; this takes a few seconds")
     symbol, code = machine_code(name, types)
-    body = symbol.encode() + b"\n" + code
+    file = _file(name, types)
     for folder in _folders():
         with suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=folder) as draft:
-                draft.write(hashlib.sha256(body).digest() + body)
-                draft.flush()
-                os.fchmod(draft.fileno(), 0o644)
-                (folder / _file(name, types)).unlink(missing_ok=True)  # it was damaged, or could not be trusted
-                os.link(draft.name, folder / _file(name, types))
+            folder.write(file, _sealed(file, symbol.encode(), code))
             break
     return symbol, code
 
 
-def _folders() -> Iterator[Path]:
-    """Beside the source, or else in the user's cache."""
-    yield Path(__file__).parent / "__pycache__"
-    with suppress(RuntimeError):  # this user has no home
-        yield Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "topk-secagg"
+def _sealed(file: str, symbol: bytes, code: bytes) -> bytes:
+    """The content of an object file: it is for one name only."""
+    body = symbol + b"\n" + code
+    return hashlib.sha256(file.encode() + b"\n" + body).digest() + body
 
 
 def _file(name: str, types: tuple[str, ...]) -> str:
@@ -134,7 +191,7 @@ def _file(name: str, types: tuple[str, ...]) -> str:
 
 @lru_cache(maxsize=1)
 def _circumstances() -> str:
-    """The kernels' source, the compiler, and the processor."""
+    """The kernels' source, the compiler and its settings, and the processor."""
     import llvmlite
     import llvmlite.binding as llvm
 
@@ -146,4 +203,5 @@ def _circumstances() -> str:
     features = ""
     with suppress(RuntimeError):  # LLVM does not know them on every system; numba compiles without them there
         features = llvm.get_host_cpu_features().flatten()
-    return repr((digests, llvmlite.__version__, llvm.get_host_cpu_name(), features))
+    settings = sorted(item for item in os.environ.items() if item[0].startswith("NUMBA_"))
+    return repr((digests, llvmlite.__version__, settings, llvm.get_host_cpu_name(), features))
