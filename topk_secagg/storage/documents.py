@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from ..errors import BadData
 from .atomic import open_regular
@@ -15,6 +18,7 @@ FORMAT = "topk-secagg"
 VERSION = 1
 KINDS = ("session", "survivors", "confirmation", "ledger")
 LARGEST = 16 << 20
+_AGAIN = "fetch or make the file again"
 _LONGEST_QUOTE = 40
 
 
@@ -34,7 +38,7 @@ def read_bytes(path: Path, hint: str, largest: int = LARGEST) -> bytes:
     with os.fdopen(open_regular(path, hint), "rb") as stream:
         content = stream.read(largest + 1)
     if len(content) > largest:
-        raise BadData(f"{path} is too large to be what its name says", "fetch or make the file again")
+        raise BadData(f"{path} is too large to be what its name says", _AGAIN)
     return content
 
 
@@ -49,9 +53,8 @@ def kind_of(path: Path, content: bytes) -> str:
     return str(kind)
 
 
-def parse(path: Path, content: bytes, kind: str, keys: set[str]) -> dict[str, Any]:
-    """The body of a document of the given kind with exactly the given keys."""
-    hint = "fetch or make the file again"
+def parse(path: Path, content: bytes, kind: str, types: Mapping[str, Any], hint: str = _AGAIN) -> dict[str, Any]:
+    """The body of a document of the given kind: with exactly these keys, and values of these types (see `misfit`)."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         body = dict(pairs)
@@ -70,9 +73,31 @@ def parse(path: Path, content: bytes, kind: str, keys: set[str]) -> dict[str, An
     if document.get("kind") != kind:
         raise BadData(f"{path} is of kind {quoted(document.get('kind'))}, not {kind!r}", hint)
     body = {key: value for key, value in document.items() if key not in ("format", "kind", "version")}
-    if set(body) != keys:
+    if set(body) != set(types):
         raise BadData(f"{path} does not have the keys of a {kind}", hint)
+    for key, wanted in types.items():
+        if wrong := misfit(body[key], wanted, key):
+            raise BadData(f"{path}: its {wrong} is not what a {kind} has there", hint)
     return body
+
+
+def misfit(value: Any, wanted: Any, name: str) -> str:
+    """The name of the first part of a JSON value that is not of the wanted type, or nothing.
+
+    A dataclass is an object with exactly its fields, and a tuple a list; Annotated adds a test.
+    """
+    origin, parts = get_origin(wanted), get_args(wanted)
+    if origin in (Union, UnionType):
+        return min((misfit(value, part, name) for part in parts), key=len)
+    if origin is Annotated:
+        return misfit(value, parts[0], name) or ("" if parts[1](value) else name)
+    if origin is tuple and type(value) is list:
+        return next(filter(None, (misfit(item, parts[0], name) for item in value)), "")
+    if is_dataclass(wanted) and type(value) is dict:
+        types = get_type_hints(wanted, include_extras=True)
+        wrong = (misfit(value[key], types[key], f"{name}.{key}") for key in types if key in value)
+        return next(filter(None, wrong), "" if set(value) == set(types) else name)
+    return "" if type(value) is wanted else name
 
 
 def quoted(value: object) -> str:
@@ -88,3 +113,7 @@ def _refuse(constant: str) -> None:
 def is_digest(value: object) -> bool:
     """Whether a value is a SHA-256 in lower-case hexadecimal."""
     return isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")
+
+
+Sha256 = Annotated[str, is_digest]
+Mark = Annotated[int, (0, 1).__contains__]  # 1 in a round from a public seed, else 0

@@ -5,13 +5,14 @@ A line is durable before the file that it covers appears; material that is spent
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from ..errors import BadData, Refused
 from . import documents
 from .atomic import PRIVATE, write_whole
+from .documents import Mark, Sha256
 from .residual import Residual
 
 
@@ -23,15 +24,15 @@ class Ledger:
     """
 
     path: Path
-    session: str
+    session: Sha256
     user: int
-    insecure: int
-    shared: str | None = None
-    masked: str | None = None
+    insecure: Mark
+    shared: Sha256 | None = None
+    masked: Sha256 | None = None
     holds: tuple[int, ...] | None = None
-    frozen: str | None = None
-    confirmed: str | None = None
-    answered: str | None = None
+    frozen: Sha256 | None = None
+    confirmed: Sha256 | None = None
+    answered: Sha256 | None = None
     fallback: bool = False
     forgotten: bool = False
     residual: Residual | None = None
@@ -47,7 +48,7 @@ class Ledger:
 
     def write(self) -> None:
         """Make the ledger durable."""
-        body: dict[str, Any] = {key: getattr(self, key) for key in sorted(_KEYS)}
+        body: dict[str, Any] = {key: getattr(self, key) for key in sorted(_TYPES)}
         body["residual"] = self.residual and asdict(self.residual)
         body["holds"] = self.holds and list(self.holds)
         write_whole(self.path, documents.dump("ledger", body), PRIVATE)
@@ -82,26 +83,12 @@ class Ledger:
                 )
 
 
-_KEYS = {field.name for field in fields(Ledger)} - {"path"}
-_DIGESTS = ("shared", "masked", "frozen", "confirmed", "answered")
+_TYPES = {key: kind for key, kind in get_type_hints(Ledger, include_extras=True).items() if key != "path"}
 
 
 def parse_ledger(path: Path, content: bytes) -> Ledger:
     """The ledger of any user, from its bytes."""
-    body = documents.parse(path, content, "ledger", _KEYS)
-    digests = [body["session"], *(body[key] for key in _DIGESTS if body[key] is not None)]
-    try:
-        body["residual"] = None if body["residual"] is None else Residual.from_json(body["residual"])
-        body["holds"] = None if body["holds"] is None else tuple(body["holds"])
-        sound = (
-            all(map(documents.is_digest, digests))
-            and type(body["user"]) is int
-            and body["insecure"] in (0, 1)
-            and type(body["fallback"]) is type(body["forgotten"]) is bool
-            and all(type(m) is int for m in body["holds"] or ())
-        )
-    except (TypeError, ValueError):
-        sound = False
-    if not sound:
-        raise BadData(f"{path} is not what a ledger looks like", "take part in a new round")
+    body = documents.parse(path, content, "ledger", _TYPES, "take part in a new round")
+    body["residual"] = body["residual"] and Residual(**body["residual"])
+    body["holds"] = None if body["holds"] is None else tuple(body["holds"])
     return Ledger(path, **body)

@@ -14,7 +14,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ import numpy.typing as npt
 from ..errors import BadData, CannotWrite, InputMissing, Refused, SecAggError
 from .artifacts import Artifact, Kind, compose, opened
 from .atomic import PRIVATE, write_whole
-from .documents import is_digest, read_bytes
+from .documents import Sha256, read_bytes
 from .hdf5_writer import Shapes
 from .session import Session
 
@@ -45,25 +45,11 @@ class Residual:
     it is `committed` the user's file is never touched again by this round.
     """
 
-    path: str
-    before: str | None
-    after: str
-    input: str
+    path: Annotated[str, lambda path: "\0" not in path]
+    before: Sha256 | None
+    after: Sha256
+    input: Sha256
     committed: bool = False
-
-    @staticmethod
-    def from_json(raw: dict[str, Any]) -> Residual:
-        """The inverse of `dataclasses.asdict`; TypeError or ValueError for anything else."""
-        residual = Residual(**raw)
-        digests = [residual.after, residual.input, residual.before or residual.after]
-        if (
-            type(residual.committed) is not bool
-            or type(residual.path) is not str
-            or "\0" in residual.path
-            or not all(map(is_digest, digests))
-        ):
-            raise ValueError("a path and three digests are expected")
-        return residual
 
 
 def shapes(length: int) -> Shapes:

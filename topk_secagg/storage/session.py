@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from ..errors import BadData, UsageError
 from ..gradients.layout import Layout
 from ..protocol.constructions import construction
 from ..protocol.messages import Points
-from ..protocol.parameters import PARAMETER_NAMES, Parameters
+from ..protocol.parameters import Parameters
 from . import documents
 from .artifacts import Attribute, Attributes
 from .keys import Recipient, check_recipients
 
-_KEYS = {"nonce", "insecure_seed", "parameters", "points", "layout", "left_out", "recipients", "freezer", "confirm"}
-_TYPES = {"construction": (str,), "clip": (float,), "max_weight": (float,), "spare": (int, type(None))}
 _FINGERPRINT = 16  # hexadecimal digits
 _AGAIN = "fetch session.json again"
 
@@ -86,10 +84,14 @@ class Session:
             )
 
 
+_TYPES = get_type_hints(Session) | {"layout": list, "left_out": list}
+del _TYPES["id"]  # which is the digest
+
+
 def read_session(path: Path) -> Session:
     """Read and check session.json: types, every constraint on the parameters, distinct points, the layout."""
     content = documents.read_bytes(path, "start a round, or copy session.json from the user that started it")
-    body = documents.parse(path, content, "session", _KEYS)
+    body = documents.parse(path, content, "session", _TYPES, _AGAIN)
     try:
         return _session(documents.digest(content), body)
     except (UsageError, BadData, ValueError) as error:  # whose text says what is wrong
@@ -99,42 +101,23 @@ def read_session(path: Path) -> Session:
 
 
 def _session(name: str, body: dict[str, Any]) -> Session:
-    raw = body["parameters"]
-    if not isinstance(raw, dict) or set(raw) != set(PARAMETER_NAMES):
-        raise ValueError("the parameters do not have the right keys")
-    for key, value in raw.items():
-        wanted = _TYPES.get(key, (int,))
-        if type(value) not in wanted:
-            raise ValueError(f"parameter {key} is not of type {wanted[0].__name__}")
-    parameters = Parameters(**raw)
-    alpha, beta = body["points"]["alpha"], body["points"]["beta"]
+    parameters = Parameters(**body["parameters"])
+    alpha, beta = tuple(body["points"]["alpha"]), tuple(body["points"]["beta"])
     points = [*alpha, *beta]
     if len(alpha) != parameters.users or len(beta) != construction(parameters).beta_count:
         raise ValueError("there are too few or too many points")
-    if any(type(x) is not int or not 0 <= x < parameters.field for x in points) or len(set(points)) < len(points):
+    if any(not 0 <= x < parameters.field for x in points) or len(set(points)) < len(points):
         raise ValueError("the points are not distinct elements of the field")
-    seed, nonce = body["insecure_seed"], body["nonce"]
-    if not (seed is None or type(seed) is int) or type(nonce) is not str:
-        raise ValueError("the nonce or the seed is not what it should be")
-    if type(body["freezer"]) is not int or type(body["confirm"]) is not bool:
-        raise ValueError("the freezer is not a user, or it is not clear whether users confirm")
     layout = Layout.from_json(body["layout"], body["left_out"])
     if layout.length != parameters.length:
         raise ValueError(f"the layout has {layout.length} coordinates, not {parameters.length}")
-    recipients = _recipients(body["recipients"], parameters.users)
-    agreed = (parameters, Points(tuple(alpha), tuple(beta)), layout, recipients, body["freezer"], body["confirm"])
-    session = Session(*agreed, seed, nonce, name)
+    recipients = None
+    if body["recipients"] is not None:
+        recipients = tuple(Recipient(**r) for r in body["recipients"])
+        if [r.user for r in recipients] != list(range(1, parameters.users + 1)):
+            raise ValueError("there are not the keys of users 1 to N")
+        check_recipients(recipients)
+    agreed = (parameters, Points(alpha, beta), layout, recipients, body["freezer"], body["confirm"])
+    session = Session(*agreed, body["insecure_seed"], body["nonce"], name)
     session.check()
     return session
-
-
-def _recipients(raw: Any, users: int) -> tuple[Recipient, ...] | None:
-    if raw is None:
-        return None
-    recipients = tuple(Recipient(**r) for r in raw)
-    if any(type(r.age) is not str or type(r.ed25519) is not str for r in recipients):
-        raise ValueError("a key is not text")
-    if [r.user for r in recipients] != list(range(1, users + 1)):
-        raise ValueError("there are not the keys of users 1 to N")
-    check_recipients(recipients)
-    return recipients

@@ -14,17 +14,30 @@ from typing import Any
 from ..errors import BadData, InputMissing, TooFewSurvivors
 from . import documents
 from .atomic import write_whole
+from .documents import Mark, Sha256
 from .keys import Identity
 from .masked import MaskedFile, sound_weight
 from .masked import read as read_masked
 from .session import Session
 from .workspace import Workspace
 
-_KEYS = {"session", "insecure", "freezer", "survivors", "signature"}
-_CONFIRMATION_KEYS = {"session", "insecure", "user", "survivors", "signature"}
 _MOST_PER_USER = 256  # bytes
 _MOST_ELSE = 2048
 _AGAIN = "fetch it again from the user that froze the round"
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One X in survivors.json."""
+
+    user: int
+    sha256: Sha256
+    weight: float
+
+
+_MARK = {"session": Sha256, "insecure": Mark}
+_TYPES = _MARK | {"freezer": int, "survivors": tuple[_Row, ...], "signature": str | None}
+_CONFIRMATION_TYPES = _MARK | {"user": int, "survivors": Sha256, "signature": str}
 
 
 @dataclass(frozen=True)
@@ -67,25 +80,12 @@ def _unsigned(kind: str, body: dict[str, Any]) -> str:
 
 def parse(path: Path, data: bytes) -> tuple[Survivors, dict[str, Any]]:
     """survivors.json of any session: users with a digest and a positive weight, each once."""
-    body = documents.parse(path, data, "survivors", _KEYS)
-    rows, signature = body["survivors"], body["signature"]
-    sound = isinstance(rows, list) and all(
-        isinstance(row, dict)
-        and set(row) == {"user", "sha256", "weight"}
-        and type(row["user"]) is int
-        and documents.is_digest(row["sha256"])
-        and type(row["weight"]) is float
-        for row in rows
-    )
-    if (
-        not sound
-        or len({row["user"] for row in rows}) < len(rows)
-        or type(body["freezer"]) is not int
-        or type(signature) not in (str, type(None))
-    ):
-        raise BadData(f"{path} does not name users with their digests and weights", _AGAIN)
+    body = documents.parse(path, data, "survivors", _TYPES, _AGAIN)
+    rows = body["survivors"]
+    if len({row["user"] for row in rows}) < len(rows):
+        raise BadData(f"{path} names a user twice", _AGAIN)
     digests, weights = {r["user"]: r["sha256"] for r in rows}, {r["user"]: r["weight"] for r in rows}
-    return Survivors(digests, weights, body["freezer"], signature, documents.digest(data)), body
+    return Survivors(digests, weights, body["freezer"], body["signature"], documents.digest(data)), body
 
 
 def read(space: Workspace) -> Survivors:
@@ -160,7 +160,7 @@ def _confirmation(s: Session, user: int, survivors: str) -> dict[str, Any]:
 
 def parse_confirmation(path: Path, data: bytes) -> dict[str, Any]:
     """A confirmation of any session."""
-    return documents.parse(path, data, "confirmation", _CONFIRMATION_KEYS)
+    return documents.parse(path, data, "confirmation", _CONFIRMATION_TYPES)
 
 
 def confirmed_by(space: Workspace, survivors: str, users: Iterable[int]) -> list[int]:
@@ -170,7 +170,7 @@ def confirmed_by(space: Workspace, survivors: str, users: Iterable[int]) -> list
         path, keys = space.confirmation_path(n), s.recipient(n)
         with suppress(InputMissing, BadData):
             body = parse_confirmation(path, documents.read_bytes(path, "", _MOST_ELSE))
-            signature, expected = str(body["signature"]), _confirmation(s, n, survivors)
+            signature, expected = body["signature"], _confirmation(s, n, survivors)
             fits = body == expected | {"signature": signature}
             if fits and keys and keys.verify("confirmation", _unsigned("confirmation", expected), signature):
                 result.append(n)
