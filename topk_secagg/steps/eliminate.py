@@ -14,10 +14,8 @@ from ..storage import answer as answer_file
 from ..storage import survivors as survivors_file
 from ..storage.answer import answered_before
 from ..storage.atomic import allow_open_files
-from ..storage.keys import Identity
 from ..storage.ledger import Ledger
-from ..storage.masked import MaskedFile
-from ..storage.share import ShareFile, opened_share
+from ..storage.share import opened_share
 from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
 from .access import PLAIN, Access, admitted
@@ -62,9 +60,13 @@ def eliminate(
         fallback = fallback or ledger.fallback  # once it has answered so, repeating the step changes nothing
         shape = answer_shape(p, len(survivors.digests), fallback=fallback)
         frozen = survivors_file.read_frozen(space, survivors)
+        held = {m: space.share_path(user, m) for m in frozen}
+        survivors_file.check_arrived(f"the shares of users {{}} for user {user}", held)
         allow_open_files(2 * len(frozen))
         with ExitStack() as files:
-            shares = _opened_shares(space, user, frozen, opener, files)
+            shares = {
+                m: files.enter_context(opened_share(space, user, m, x.sharing, opener)) for m, x in frozen.items()
+            }
             masked = {m: x.masked for m, x in frozen.items()}
             blocks = answer_blocks(p, session.points, user, masked, shares, fallback=fallback)
             # durable before a byte of Y is anywhere that others can see
@@ -96,15 +98,6 @@ def _check(space: Workspace, ledger: Ledger, survivors: Survivors, *, fallback: 
     if fallback and ledger.answered is None:
         raise UsageError(f"user {user} has not answered yet", "answer first; the fallback is for a second time")
     check_confirmed(space, survivors)
-
-
-def _opened_shares(
-    space: Workspace, user: int, frozen: dict[int, MaskedFile], opener: Identity | None, files: ExitStack
-) -> dict[int, ShareFile]:
-    """The shares of all survivors for this user, which stay open in `files`."""
-    paths = {m: space.share_path(user, m) for m in frozen}
-    survivors_file.check_arrived(f"the shares of users {{}} for user {user}", paths)
-    return {m: files.enter_context(opened_share(space, user, m, x.sharing, opener)) for m, x in frozen.items()}
 
 
 def _noted(blocks: Iterator[AnswerBlock], shape: AnswerShape, progress: Progress) -> Iterator[AnswerBlock]:
