@@ -6,13 +6,12 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import CannotWrite, UsageError
+from ..errors import CannotWrite
 from ..protocol.constructions import construction
 from ..protocol.parameters import DEFAULT_PICKS, Parameters
 from ..protocol.rates import measured_r1, measured_r2, theorem_r1, theorem_r2
 from ..storage.share import file_bytes
 
-PAPER_LIMIT = 1 << 30  # the paper's construction runs by default while its files stay below this
 _LIBRARIES = 190 << 20  # what Python with numba and HDF5 takes before any work
 _FILE_OVERHEAD = 4096  # of an HDF5 file, rounded up to what a disk gives it
 _AGGREGATE_BYTES = 16  # index, symbol and real of one coordinate
@@ -44,20 +43,6 @@ def cost(p: Parameters) -> Cost:
         answer_bytes=y,
         memory=_LIBRARIES + max(5 * block, 16 * p.length, min(p.users * y, _DECODE_BUFFER)),
     )
-
-
-def preferred(paper: Parameters, moments: Parameters | None) -> tuple[Parameters, str]:
-    """The construction that runs when none is asked for, and why in one line."""
-    needed = cost(paper).all_bytes
-    if needed < PAPER_LIMIT:
-        return paper, f"permutation, the paper's construction: its offline files take {amount(needed)}"
-    if moments is None:
-        raise UsageError(
-            f"the paper's construction needs {amount(needed)} of offline files, and moments does not fit here",
-            "choose a smaller K, or another field",
-        )
-    small = cost(moments).all_bytes
-    return moments, f"moments: its offline files take {amount(small)}, the paper's would take {amount(needed)}"
 
 
 def default_picks(top_k: int, length: int) -> int:

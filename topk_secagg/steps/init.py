@@ -20,9 +20,10 @@ from ..storage.atomic import make_folder, write_whole
 from ..storage.keys import read_recipients
 from ..storage.session import Session
 from ..storage.workspace import Workspace
-from .costs import check_disk, default_picks, preferred
+from .costs import amount, check_disk, cost, default_picks
 
 _NONCE_BYTES = 16
+_PAPER_LIMIT = 1 << 30  # the paper's construction runs by default while its files stay below this
 
 
 class RoundOptions(TypedDict, total=False):
@@ -91,11 +92,18 @@ def choose_parameters(
     if construction is not None:
         return Chosen(chosen(construction))
     paper = chosen("permutation")
+    needed = cost(paper).all_bytes
+    if needed < _PAPER_LIMIT:
+        return Chosen(paper, f"permutation, the paper's construction: its offline files take {amount(needed)}")
     try:
         moments = chosen("moments")
-    except UsageError:
-        moments = None
-    return Chosen(*preferred(paper, moments))
+    except UsageError as error:
+        raise UsageError(
+            f"the paper's construction needs {amount(needed)} of offline files, and moments does not fit here",
+            "choose a smaller K, or another field",
+        ) from error
+    small = amount(cost(moments).all_bytes)
+    return Chosen(moments, f"moments: its offline files take {small}, the paper's would take {amount(needed)}")
 
 
 def choose_layout(
