@@ -19,7 +19,7 @@ _DIGITS = re.compile(r"\d+")
 def natural(path: Path) -> tuple[list[tuple[int, str]], str]:
     """A key that sorts user_2 before user_10."""
     parts = re.split(r"(\d+)", path.name)
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in parts], str(path)
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts], str(path)
 
 
 def gradient_files(paths: Sequence[Path]) -> list[Path]:
@@ -66,7 +66,7 @@ def read_weights(path: Path, files: Sequence[Path]) -> list[float]:
         named = [(str(key).strip(), float(value)) for key, value in pairs]
     except FileNotFoundError:
         raise InputMissing(f"{path} does not exist", "check the path of the weights") from None
-    except (OSError, ValueError, IndexError, AttributeError, TypeError) as error:
+    except (OSError, ValueError, IndexError, AttributeError, TypeError, RecursionError, csv.Error) as error:
         raise BadData(f"{path} is not a table of users and weights", "a line each, such as: 3,120") from error
     names = {str(n): n for n in range(1, len(files) + 1)}
     for n, file in enumerate(files, start=1):
@@ -106,5 +106,5 @@ def identity_files(folder: Path, users: int) -> list[Path]:
 def check_output(output: Path, gradients: Sequence[Path]) -> None:
     """Refuse to write the sum among the gradients, where the next round would take it for one."""
     for path in gradients:
-        if path.is_dir() and output.absolute().parent == path.absolute():
+        if path.is_dir() and output.resolve().parent == path.resolve():
             raise UsageError(f"{output} would lie among the gradients", "write the sum to another folder")
