@@ -1,4 +1,4 @@
-"""What a round costs, and which construction runs when none is asked for."""
+"""What a round costs in bytes and memory, and P when none is asked for."""
 
 from __future__ import annotations
 

@@ -32,20 +32,23 @@ class Description:
 
     path: Path
     kind: str
-    intact: bool
     facts: dict[str, Any] = field(default_factory=dict)
     datasets: dict[str, dict[str, Any]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+
+    @property
+    def intact(self) -> bool:
+        """Whether nothing is wrong with it."""
+        return not self.problems
 
 
 def inspect(path: Path, *, reveal: bool = False) -> Description:
     """Describe a file of a round; `reveal` shows the values of secret files too."""
     if path.suffix == ".age":
         raise BadData(f"{path} is sealed", "decrypt it with age to look inside")
-    content = documents.read_bytes(path, "check the path") if path.suffix == ".json" else b""
     session = _session_near(path)
     if path.suffix == ".json":
-        return _describe_document(path, content, session)
+        return _describe_document(path, session)
     with opened(path, *KINDS, verify=False) as artifact:
         return _describe_artifact(artifact, session, reveal=reveal)
 
@@ -59,9 +62,10 @@ def _session_near(path: Path) -> Session | None:
     return None
 
 
-def _describe_document(path: Path, content: bytes, session: Session | None) -> Description:
+def _describe_document(path: Path, session: Session | None) -> Description:
+    content = documents.read_bytes(path, "check the path")
     kind = documents.kind_of(path, content)
-    d = Description(path, kind, intact=True, facts={"version": documents.VERSION})
+    d = Description(path, kind, facts={"version": documents.VERSION})
     if kind == "session":
         _describe_session(d, read_session(path))
         return d
@@ -94,7 +98,7 @@ def _describe_session(d: Description, s: Session) -> None:
 
 
 def _describe_artifact(artifact: Artifact, session: Session | None, *, reveal: bool) -> Description:
-    d = Description(artifact.path, artifact.kind.name, intact=True, facts={"user": artifact.attributes["user"]})
+    d = Description(artifact.path, artifact.kind.name, facts={"user": artifact.attributes["user"]})
     d.facts |= {name: value for name, value in artifact.attributes.items() if name not in ("format", "kind")}
     d.facts["insecure"] = bool(d.facts["insecure"])
     size = sum(dataset.size for dataset in artifact.datasets.values())
@@ -119,7 +123,6 @@ def _describe_artifact(artifact: Artifact, session: Session | None, *, reveal: b
         d.datasets[name] = shown
     if session is not None and not d.problems:
         _add_rates(d, artifact, session)
-    d.intact = not d.problems
     return d
 
 
@@ -157,7 +160,6 @@ def _check_session(d: Description, found: object, session: Session | None) -> No
         d.facts["session_checked"] = False
     elif found != session.id:
         d.problems.append("it belongs to another session than session.json beside it")
-        d.intact = False
 
 
 def _add_rates(d: Description, artifact: Artifact, session: Session) -> None:
