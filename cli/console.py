@@ -14,14 +14,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce, wraps
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from topk_secagg.errors import SecAggError
+import topk_secagg as ts
 
 PROGRAM = "topk-secagg"
 PUBLIC_SEED = "this round is drawn from a public seed: anyone can unmask it, use it for tests only"
@@ -70,25 +68,35 @@ class Console:
         """A line that even -q shows."""
         click.echo(printable(f"{PROGRAM}: warning: {message}"), err=True)
 
+    def notes(self, notes: Mapping[int, Sequence[str]]) -> None:
+        """Lines about the users' gradients, one for all users with the same note."""
+        told: dict[str, list[int]] = {}
+        for user, own in notes.items():
+            for note in own:
+                told.setdefault(note, []).append(user)
+        for note, users in told.items():
+            self.say(f"user {listed(users)}: {note}")
+
     def line(self, text: str = "") -> None:
-        """A line of the result, on standard output."""
-        if not self.quiet:
+        """A line of the result, on standard output; with --json, only `result` prints there."""
+        if not self.quiet and not self.as_json:
             _print(printable(text))
 
-    def result(self, name: str, facts: Mapping[str, Any], *lines: str) -> None:
-        """The outcome of a command: one JSON object, or the same in a few lines. Everybody who takes part in a
-        round of a public seed is warned."""
+    def result(self, name: str, facts: Mapping[str, Any], *lines: str, space: ts.Workspace | None = None) -> None:
+        """The outcome of a command: one JSON object, or the same in a few lines. The facts name the session of
+        `space`. Everybody who takes part in a round of a public seed is warned."""
+        if space:
+            facts = {"session": space.session.id, **facts, "insecure": bool(space.session.insecure)}
         if facts.get("insecure"):
             self.warn(PUBLIC_SEED)
         if self.as_json:
             _print(json.dumps({"schema": f"{PROGRAM}/{name}/1", **facts}, allow_nan=False, default=os.fspath))
-            return
         for line in lines:
             self.line(line)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """A table on standard output; without column names, a list of facts."""
-        if self.quiet:
+        if self.quiet or self.as_json:
             return
         from rich import box
         from rich.console import Console as Screen
@@ -171,7 +179,7 @@ def fail(message: str, hint: str = "") -> None:
         click.echo(printable(f"hint: {hint}"), err=True)
 
 
-def fail_with(error: SecAggError, before: str = "") -> None:
+def fail_with(error: ts.SecAggError, before: str = "") -> None:
     """An error of the library, with a hint that names the options that help."""
     topic, _, value = error.topic.partition(" ")
     hint = HINTS.get(topic, "{hint}").format(hint=error.hint, value=shlex.quote(value))
@@ -224,10 +232,13 @@ def listed(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers)) or "none"
 
 
-def rate_line(payload: int, rates: Mapping[str, float]) -> str:
-    """A payload, and its rate beside the theorem's."""
-    (name, measured), (_, theorem) = rates.items()
-    return f"payload {size(payload)}, {name} {measured:.6g} (theorem {theorem:.6g})"
+def rated(p: ts.Parameters, name: str, payload: int) -> tuple[dict[str, float], str]:
+    """R1 of an X or R2 of a Y beside the theorem's, as facts and in a line."""
+    from topk_secagg.steps.costs import rates
+
+    facts = rates(p, name, payload)
+    measured, theorem = facts.values()
+    return facts, f"payload {size(payload)}, {name} {measured:.6g} (theorem {theorem:.6g})"
 
 
 def picked(report: object, *names: str) -> dict[str, Any]:

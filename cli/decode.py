@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .console import PROGRAM, Console, answered, listed, picked, rate_line, warn_foreign_secrets
+import topk_secagg as ts
+from topk_secagg.errors import TooFewSurvivors
+
+from .console import PROGRAM, Console, answered, listed, picked, rated, warn_foreign_secrets
 from .options import flag_option, mean_option, output_option, round_argument
 
 if TYPE_CHECKING:
     from topk_secagg.steps.decode import DecodeReport
-    from topk_secagg.storage.workspace import Workspace
 
 
-def described(space: Workspace, report: DecodeReport) -> tuple[dict[str, Any], list[str]]:
+def described(space: ts.Workspace, report: DecodeReport) -> tuple[dict[str, Any], list[str]]:
     """What is said about an aggregate, as facts and in lines."""
-    from topk_secagg.steps.costs import rates
-
     p, spare = space.session.parameters, len(report.answering) - report.quorum
-    r1, r2 = rates(p, "R1", report.masked_payload), rates(p, "R2", report.answer_payload)
+    r1, x = rated(p, "R1", report.masked_payload)
+    r2, y = rated(p, "R2", report.answer_payload)
     facts = {
-        "session": space.session.id,
         **picked(report, "path", "survivors", "answering", "corrected", "left_out", "nonzero", "blocks"),
         "beyond_clip": report.beyond,
         "masked_payload_bytes": report.masked_payload,
@@ -31,7 +31,6 @@ def described(space: Workspace, report: DecodeReport) -> tuple[dict[str, Any], l
         "answer_payload_bytes": report.answer_payload,
         **r2,
         "checked_answers": spare,
-        "insecure": bool(space.session.insecure),
     }
     agreement = f"{spare} more answers than needed, and all agree"
     if report.corrected:
@@ -41,8 +40,8 @@ def described(space: Workspace, report: DecodeReport) -> tuple[dict[str, Any], l
     return facts, [
         f"sum of users {listed(report.survivors)}, decoded from {listed(report.answering)}: {report.path}",
         f"{report.nonzero} of {p.length} coordinates are not zero",
-        f"X: {rate_line(report.masked_payload, r1)}",
-        f"Y: {rate_line(report.answer_payload, r2)}",
+        f"X: {x}",
+        f"Y: {y}",
         agreement,
     ]
 
@@ -74,16 +73,12 @@ def command(console: Console, round_folder: Path, output: Path | None, mean: boo
     Example:
       topk-secagg decode round --output sum.pt
     """
-    from topk_secagg.errors import TooFewSurvivors
-    from topk_secagg.steps.decode import decode
-    from topk_secagg.storage.workspace import Workspace
-
     if mean and output is None:
         raise click.UsageError("--mean is about what --output gets; give --output FILE")
-    space = Workspace(round_folder)
+    space = ts.Workspace(round_folder)
     try:
         with console.progress("decoding") as progress:
-            report = decode(space, output, mean=mean, strict=strict, progress=progress)
+            report = ts.decode(space, output, mean=mean, strict=strict, progress=progress)
     except TooFewSurvivors as error:
         if error.topic == "fallback":
             call = shlex.join([PROGRAM, "eliminate", str(round_folder)])
@@ -92,4 +87,4 @@ def command(console: Console, round_folder: Path, output: Path | None, mean: boo
     warn_decoded(console, report)
     warn_foreign_secrets(console, space.foreign_secrets())
     facts, lines = described(space, report)
-    console.result("decode", facts, *lines)
+    console.result("decode", facts, *lines, space=space)

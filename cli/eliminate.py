@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from .console import Console, answered, listed, picked, rate_line
-from .options import access_options, chosen_users, flag_option, for_users, jobs_option, space_argument, users_option
+import topk_secagg as ts
 
-if TYPE_CHECKING:
-    from topk_secagg.steps.access import Access
-    from topk_secagg.steps.eliminate import EliminateReport
-    from topk_secagg.storage.workspace import Workspace
+from . import options as o
+from .console import Console, answered, listed, picked, rated
 
 
 @click.command("eliminate", short_help="Answer for the survivors: Y_n.")
-@space_argument
-@users_option
-@flag_option("--fallback", "Answer once more with D = U - T, when too few answers came (--spare).")
-@jobs_option
-@access_options
+@o.space_argument
+@o.users_option
+@o.flag_option("--fallback", "Answer once more with D = U - T, when too few answers came (--spare).")
+@o.jobs_option
+@o.access_options
 @answered
 def command(
-    console: Console, space: Workspace, user: list[int] | str, fallback: bool, jobs: int | None, access: Access
+    console: Console, space: ts.Workspace, user: list[int] | str, fallback: bool, jobs: int | None, access: ts.Access
 ) -> None:
     """Mask-elimination phase of a user: Y_n for the frozen survivors.
 
@@ -35,29 +32,26 @@ def command(
     Example:
       topk-secagg eliminate round --user 3
     """
-    from topk_secagg.steps.costs import rates
-    from topk_secagg.steps.eliminate import eliminate
     from topk_secagg.storage import survivors
 
-    users = chosen_users(space, survivors.read(space).users if user == "all" else user, access)
+    users = o.chosen_users(space, survivors.read(space).users if user == "all" else user, access)
 
-    def describe(report: EliminateReport) -> tuple[dict[str, Any], list[str]]:
-        r2, short = rates(space.session.parameters, "R2", report.payload), report.survivors_digest[:16]
+    def step(user: int, progress: Any) -> o.Told:
+        report = ts.eliminate(space, user, fallback=fallback, access=access, progress=progress)
+        r2, payload = rated(space.session.parameters, "R2", report.payload)
         facts = {
-            "session": space.session.id,
             **picked(report, "user", "path", "survivors", "blocks", "fallback"),
             "survivors_sha256": report.survivors_digest,
             "answers_needed": report.quorum,
             "payload_bytes": report.payload,
             **r2,
         }
-        return facts, [
-            f"user {report.user} answered for {listed(report.survivors)}: {report.path}",
-            f"session {space.session.fingerprint}, survivors.json {short}: compare with the others",
-            rate_line(report.payload, r2),
+        digests = f"session {space.session.fingerprint}, survivors.json {report.survivors_digest[:16]}"
+        lines = [
+            f"user {user} answered for {listed(report.survivors)}: {report.path}",
+            f"{digests}: compare with the others",
+            payload,
         ]
+        return o.Told(facts, lines)
 
-    def step(user: int, progress: Any) -> EliminateReport:
-        return eliminate(space, user, fallback=fallback, access=access, progress=progress)
-
-    for_users(console, "eliminate", space, users, jobs, step, describe)
+    o.for_users(console, "eliminate", space, users, jobs, step)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
+
+import topk_secagg as ts
 
 from .console import Console, answered, listed, picked
 from .options import UserSet, access_options, space_argument, user_option, value_option
-
-if TYPE_CHECKING:
-    from topk_secagg.steps.access import Access
-    from topk_secagg.storage.workspace import Workspace
 
 
 @click.command("freeze", short_help="Fix the survivors: U1.")
@@ -20,7 +16,7 @@ if TYPE_CHECKING:
 @value_option("--user", "n", "Who freezes.  [default: the session's freezer]")
 @access_options
 @answered
-def command(console: Console, space: Workspace, only: list[int] | None, user: int | None, access: Access) -> None:
+def command(console: Console, space: ts.Workspace, only: list[int] | None, user: int | None, access: ts.Access) -> None:
     """Fix the survivors U1 of the masked-input phase in survivors.json.
 
     This is the step of the session's freezer; in rounds with --confirm, of any user. It takes every user
@@ -31,24 +27,21 @@ def command(console: Console, space: Workspace, only: list[int] | None, user: in
     Example:
       topk-secagg freeze round --only 1,2,3,4
     """
-    from topk_secagg.steps.freeze import freeze
-
-    report = freeze(space, only, user=user, access=access)
+    report = ts.freeze(space, only, user=user, access=access)
     for n, why in report.left_out.items():
         console.warn(f"user {n} is left out: {why}")
     console.result(
         "freeze",
         {
-            "session": space.session.id,
             "path": space.survivors_path,
             "freezer": report.user,
             **picked(report, "survivors", "left_out", "written"),
             "dropped": [n for n in space.users() if n not in report.survivors],
             "survivors_sha256": report.digest,
-            "insecure": bool(space.session.insecure),
         },
         f"survivors {listed(report.survivors)}: {space.survivors_path}",
         f"digest {report.digest[:16]}: everybody must answer this one",
+        space=space,
     )
 
 
@@ -57,7 +50,7 @@ def command(console: Console, space: Workspace, only: list[int] | None, user: in
 @user_option
 @access_options
 @answered
-def confirm_command(console: Console, space: Workspace, user: int, access: Access) -> None:
+def confirm_command(console: Console, space: ts.Workspace, user: int, access: ts.Access) -> None:
     """Sign survivors.json, in a round that was started with --confirm.
 
     Users answer only once more than (N+T)/2 users have confirmed the same survivors.json. A user confirms
@@ -67,18 +60,12 @@ def confirm_command(console: Console, space: Workspace, user: int, access: Acces
     Example:
       topk-secagg confirm round --user 3 --identity user-03.identity
     """
-    from topk_secagg.steps.freeze import confirm
-
-    report = confirm(space, user, access=access)
+    report = ts.confirm(space, user, access=access)
     console.result(
         "confirm",
-        {
-            "session": space.session.id,
-            **picked(report, "user", "path", "survivors", "confirmed", "needed"),
-            "survivors_sha256": report.digest,
-            "insecure": bool(space.session.insecure),
-        },
+        picked(report, "user", "path", "survivors", "confirmed", "needed") | {"survivors_sha256": report.digest},
         f"user {user} confirmed survivors {listed(report.survivors)}: {report.path}",
         f"session {space.session.fingerprint}, digest {report.digest[:16]}",
         f"confirmations of {listed(report.confirmed)} are here; {report.needed} are needed",
+        space=space,
     )

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+import topk_secagg as ts
+
 from .console import Console, answered, picked, size
 from .options import file_option, flag_option, keys_options, round_argument, round_options
 
@@ -14,10 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from topk_secagg.gradients.layout import Layout
-    from topk_secagg.protocol.parameters import Parameters
     from topk_secagg.steps.init import Chosen
-    from topk_secagg.storage.workspace import Workspace
-
 
 _NOT_CHOSEN = ("recipients", "freezer", "confirm", "insecure_seed", "distributed")  # that `plan` does not need
 _OF_LAYOUT = ("like", "length", "entry", "strip_prefix", "only", "exclude")
@@ -38,7 +37,7 @@ def chosen(**options: Any) -> tuple[Layout, Chosen, npt.NDArray[Any] | None]:
     return layout, parameters, gradient
 
 
-def start_round(console: Console, root: Path, **options: Any) -> tuple[Workspace, bool]:
+def start_round(console: Console, root: Path, **options: Any) -> tuple[ts.Workspace, bool]:
     """Choose parameters and layout, and write session.json if it is new; say what was chosen for what reason."""
     from topk_secagg.steps.init import init
 
@@ -58,7 +57,7 @@ def start_round(console: Console, root: Path, **options: Any) -> tuple[Workspace
     return space, new
 
 
-def clip_line(name: str, gradient: npt.NDArray[Any], p: Parameters) -> str:
+def clip_line(name: str, gradient: npt.NDArray[Any], p: ts.Parameters) -> str:
     """How the clip fits a gradient, and what one step of the quantiser is."""
     largest = float(abs(gradient).max())
     fits = f"beyond the clip of {p.clip:g}" if largest > p.clip else f"{largest / p.clip:.1%} of the clip"
@@ -95,12 +94,10 @@ def command(console: Console, round_folder: Path, **options: Any) -> None:
     else:
         space, new = start_round(console, round_folder, **options)
     session = space.session
-    p = session.parameters
-    c = construction(p)
+    p, c = session.parameters, construction(session.parameters)
     console.result(
         "init",
         {
-            "session": session.id,
             "path": space.session_path,
             "written": new,
             **p.as_dict(),
@@ -108,9 +105,9 @@ def command(console: Console, round_folder: Path, **options: Any) -> None:
             "left_out": session.layout.left_out,
             "sealed": session.recipients is not None,
             **picked(session, "freezer", "confirmations"),
-            "insecure": bool(session.insecure),
         },
         f"session {session.fingerprint}: {space.session_path}" + ("" if new else " exists already"),
         p.summary(),
         f"offline files: {size(c.share_bytes)} a pair of users, {size(c.offline_bytes)} in all",
+        space=space,
     )

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+import topk_secagg as ts
+from topk_secagg.errors import BadData
+
 from .console import Console, answered, picked, plain
 from .options import PATH, flag_option
 
 if TYPE_CHECKING:
     from topk_secagg.steps.inspect import Description
-
 
 _SHOWN = ("path", "kind", "intact", "datasets", "problems")
 
@@ -30,22 +32,17 @@ def command(console: Console, files: tuple[Path, ...], reveal: bool) -> None:
     Example:
       topk-secagg inspect round/session.json round/masked/user-03.h5
     """
-    from topk_secagg.errors import BadData, SecAggError
-    from topk_secagg.steps.inspect import inspect
-
     found, failure = [], None
     for path in files:
         try:
-            found.append(inspect(path, reveal=reveal))
-        except SecAggError as error:
+            found.append(ts.inspect(path, reveal=reveal))
+        except ts.SecAggError as error:
             failure = failure or error
     if failure and not found:
         raise failure
-    if console.as_json:
-        console.result("inspect", {"files": [d.facts | picked(d, *_SHOWN) for d in found]})
-    else:
-        for d in found:
-            _show(console, d)
+    console.result("inspect", {"files": [d.facts | picked(d, *_SHOWN) for d in found]})
+    for d in found:
+        _show(console, d)
     if failure:
         raise failure
     damaged = [d for d in found if not d.intact]

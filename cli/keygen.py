@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+import topk_secagg as ts
+
 from .console import Console, answered
 from .options import file_option, user_option
 
@@ -24,12 +26,10 @@ def command(console: Console, user: int, output: Path | None) -> None:
     Example:
       topk-secagg keygen --user 3 >> recipients.txt
     """
-    from topk_secagg.steps.keygen import keygen
-
     if user < 1:
         raise click.UsageError(f"there is no user {user}; users are numbered from 1")
     path = output or Path(f"user-{user:02}.identity")
-    public = keygen(user, path)
+    public = ts.keygen(user, path)
     facts = {"path": path, **vars(public), "fingerprint": public.fingerprint}
     if console.as_json:
         console.result("keygen", facts)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+import topk_secagg as ts
+
 from . import options as o
-from .console import Console, answered, listed, picked, rate_line
+from .console import Console, answered, listed, picked, rated
 
 if TYPE_CHECKING:
-    from topk_secagg.steps.access import Access
     from topk_secagg.steps.mask import MaskReport
-    from topk_secagg.storage.workspace import Workspace
 
 _FEW = 10  # users that a warning lists
 
@@ -41,13 +41,13 @@ _FEW = 10  # users that a warning lists
 @answered
 def command(
     console: Console,
-    space: Workspace,
+    space: ts.Workspace,
     user: list[int] | str,
     gradient: Path | None,
     gradients: Path | None,
     residual: Path | None,
     jobs: int | None,
-    access: Access,
+    access: ts.Access,
     **options: Any,
 ) -> None:
     """Masked-input phase of a user: X_n from its gradient.
@@ -60,9 +60,7 @@ def command(
     Example:
       topk-secagg mask round --user 3 --gradient gradients/user-03.pt
     """
-    from topk_secagg.steps.costs import rates
     from topk_secagg.steps.gather import gradient_files
-    from topk_secagg.steps.mask import mask
 
     if (gradient is None) == (gradients is None):
         raise click.UsageError("give either --gradient FILE or --gradients DIR")
@@ -76,18 +74,11 @@ def command(
         if residual is not None and len(users) > 1:
             raise click.UsageError("--residual belongs to one user; `run --residuals DIR` keeps one for each")
 
-    def step(user: int, _progress: object) -> MaskReport:
-        return mask(space, user, gradient or found[user - 1], residual=residual, access=access, **options)
-
-    def warn(reports: Collection[MaskReport]) -> None:
-        say_notes(console, reports)
-        for report in reports:
-            _warn_about(console, space, report)
-
-    def describe(report: MaskReport) -> tuple[dict[str, Any], list[str]]:
-        p, r1 = space.session.parameters, rates(space.session.parameters, "R1", report.payload)
+    def step(user: int, _progress: object) -> o.Told:
+        report = ts.mask(space, user, gradient or found[user - 1], residual=residual, access=access, **options)
+        p = space.session.parameters
+        r1, payload = rated(p, "R1", report.payload)
         facts = {
-            "session": space.session.id,
             **picked(report, "user", "path", "entries", "clipped", "late", "kept_energy"),
             "sha256": report.digest,
             "weight": options["weight"],
@@ -96,45 +87,37 @@ def command(
             "payload_bytes": report.payload,
             **r1,
         }
-        return facts, [
-            f"user {report.user} masked {report.entries} of {p.length} coordinates: {report.path}",
+        lines = [
+            f"user {user} masked {report.entries} of {p.length} coordinates: {report.path}",
             f"session {space.session.fingerprint}",
-            rate_line(report.payload, r1),
+            payload,
             *kept_lines(report.kept_energy),
             *clipped_lines(report.clipped, p.clip),
         ]
+        return o.Told(facts, lines, report.notes, list(_warnings(space, report)))
 
-    o.for_users(console, "mask", space, users, jobs, step, describe, warn)
-
-
-def say_notes(console: Console, reports: Collection[MaskReport]) -> None:
-    """How the gradients were read, a line for all users with the same note."""
-    told: dict[str, list[int]] = {}
-    for report in reports:
-        for note in report.notes:
-            told.setdefault(note, []).append(report.user)
-    for note, users in told.items():
-        console.say(f"user {listed(users)}: {note}")
+    o.for_users(console, "mask", space, users, jobs, step)
 
 
-def _warn_about(console: Console, space: Workspace, report: MaskReport) -> None:
+def _warnings(space: ts.Workspace, report: MaskReport) -> Iterator[str]:
     """What a user should know beyond its X."""
-    secret = space.secret_path(report.user)
+    user, secret = report.user, space.secret_path(report.user)
     if not report.private_secret:
-        console.warn(f"{secret} can be read by others; run: chmod 600 {secret}")
+        yield f"{secret} can be read by others; run: chmod 600 {secret}"
     if report.late:
-        console.warn(f"the survivors are fixed already: this X of user {report.user} comes too late")
+        yield f"the survivors are fixed already: this X of user {user} comes too late"
     if report.missing:
         few = len(report.missing) <= _FEW
         whose = f"user {listed(report.missing)}" if few else f"{len(report.missing)} users"
-        console.warn(
-            f"user {report.user} has not received the shares of {whose}; its X says so, and "
+        yield (
+            f"user {user} has not received the shares of {whose}; its X says so, and "
             "freeze leaves out users whose shares too few hold"
         )
     if report.unsettled:
-        console.warn(
-            f"the residual of the round in {report.unsettled} was never settled; if user {report.user} was in its "
-            f"sum, run `topk-secagg settle {report.unsettled} --user {report.user}` first"
+        again = f"topk-secagg settle {report.unsettled} --user {user}"
+        yield (
+            f"the residual of the round in {report.unsettled} was never settled; "
+            f"if user {user} was in its sum, run `{again}` first"
         )
 
 

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from .console import Console, answered, picked, size
-from .options import (
-    access_options,
-    chosen_users,
-    for_users,
-    jobs_option,
-    randomness_option,
-    space_argument,
-    users_option,
-)
+import topk_secagg as ts
 
-if TYPE_CHECKING:
-    from topk_secagg.steps.access import Access
-    from topk_secagg.steps.offline import OfflineReport
-    from topk_secagg.storage.workspace import Workspace
+from . import options as o
+from .console import Console, answered, picked, size
 
 
 @click.command("offline", short_help="Draw a user's secret and share it.")
-@space_argument
-@users_option
-@randomness_option
-@jobs_option
-@access_options
+@o.space_argument
+@o.users_option
+@o.randomness_option
+@o.jobs_option
+@o.access_options
 @answered
 def command(
-    console: Console, space: Workspace, user: list[int] | str, randomness: str, jobs: int | None, access: Access
+    console: Console, space: ts.Workspace, user: list[int] | str, randomness: str, jobs: int | None, access: ts.Access
 ) -> None:
     """Offline phase of a user: draw its secret, and share it with every user.
 
@@ -42,25 +31,21 @@ def command(
     Example:
       topk-secagg offline round --user 3
     """
-    from topk_secagg.steps.offline import offline
 
-    def describe(report: OfflineReport) -> tuple[dict[str, Any], list[str]]:
-        user, secret = report.user, space.secret_path(report.user)
+    def step(user: int, progress: Any) -> o.Told:
+        report = ts.offline(space, user, randomness=randomness, access=access, progress=progress)
         facts = {
-            "session": space.session.id,
-            "secret": secret,
+            "secret": space.secret_path(user),
             **picked(report, "user", "randomness", "share_bytes"),
             "shares_written": report.written,
             "shares_kept": report.kept,
         }
-        done = f"user {user} drew its secret: {secret}"
-        return facts, [
+        done = f"user {user} drew its secret: {space.secret_path(user)}"
+        lines = [
             done if report.written else f"user {user} has all its shares already; nothing was changed",
             f"session {space.session.fingerprint}",
             f"send shares/user-MM/{space.share_path(user, user).name} to user MM only ({size(report.share_bytes)})",
         ]
+        return o.Told(facts, lines)
 
-    def step(user: int, progress: Any) -> OfflineReport:
-        return offline(space, user, randomness=randomness, access=access, progress=progress)
-
-    for_users(console, "offline", space, chosen_users(space, user, access), jobs, step, describe)
+    o.for_users(console, "offline", space, o.chosen_users(space, user, access), jobs, step)

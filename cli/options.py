@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, NamedTuple
 
 import click
 
+import topk_secagg as ts
+
 from .console import Console, Decorator, bundled, fail_with, together
 
-if TYPE_CHECKING:
-    from topk_secagg.steps.access import Access
-    from topk_secagg.storage.workspace import Workspace
-
-Report = TypeVar("Report")
 PATH = click.Path(path_type=Path, readable=False)
 
 
@@ -72,14 +69,19 @@ _MOST_USERS = 1 << 20  # that a range may name
 
 
 class UserSet(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.5 only
-    """User numbers and ranges separated by commas."""
+    """User numbers and ranges separated by commas, or one of the `words`."""
 
     name = "users"
 
+    def __init__(self, *words: str) -> None:
+        self.words = words
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int] | str:
-        """1-4,7 as a list."""
+        """1-4,7 as a list; a word as it is."""
         if isinstance(value, list):
             return value
+        if value in self.words:
+            return str(value)
         try:
             found: list[int] = []
             for part in filter(None, map(str.strip, str(value).split(","))):
@@ -93,32 +95,10 @@ class UserSet(click.ParamType):  # type: ignore[type-arg]  # generic since click
         return list(dict.fromkeys(found))
 
 
-class UserSetOrAll(UserSet):
-    """The same, or all."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int] | str:
-        """1-4,7 as a list; `all` as it is."""
-        return "all" if value == "all" else super().convert(value, param, ctx)
-
-
-users_option = value_option("--user", "n|1-4,7|all", "The users' numbers, from 1.", UserSetOrAll(), required=True)
-
-
-def _workspace(given: dict[str, Any]) -> Workspace:
-    from topk_secagg.storage.workspace import Workspace
-
-    return Workspace(given.pop("round_folder"), given.pop("secrets"))
-
-
-def _access(given: dict[str, Any]) -> Access:
-    from topk_secagg.steps.access import Access
-
-    return Access(given.pop("identity"), given.pop("session"), given.pop("recipients"), given.pop("insecure"))
-
-
+users_option = value_option("--user", "n|1-4,7|all", "The users' numbers, from 1.", UserSet("all"), required=True)
 space_argument = bundled(
     "space",
-    _workspace,
+    lambda given: ts.Workspace(given.pop("round_folder"), given.pop("secrets")),
     round_argument,
     file_option(
         "--secrets",
@@ -129,7 +109,7 @@ space_argument = bundled(
 )
 access_options = bundled(
     "access",
-    _access,
+    lambda given: ts.Access(*map(given.pop, ("identity", "session", "recipients", "insecure"))),
     file_option("--identity", "This user's keys, from `keygen`, in a sealed round."),
     value_option(
         "--session", "HEX", "Refuse any other session; at least 16 of its digits.", str, envvar="TOPK_SECAGG_SESSION"
@@ -139,7 +119,7 @@ access_options = bundled(
 )
 
 
-def chosen_users(space: Workspace, chosen: list[int] | str, access: Access) -> list[int]:
+def chosen_users(space: ts.Workspace, chosen: list[int] | str, access: ts.Access) -> list[int]:
     """The users that --user names."""
     users = list(space.users()) if isinstance(chosen, str) else chosen
     for user in users:
@@ -151,17 +131,24 @@ def chosen_users(space: Workspace, chosen: list[int] | str, access: Access) -> l
     return users
 
 
+class Told(NamedTuple):
+    """What there is to say about the step of one user: facts, the same in lines, and what else it should know."""
+
+    facts: dict[str, Any]
+    lines: list[str]
+    notes: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+
+
 def for_users(
     console: Console,
     name: str,
-    space: Workspace,
+    space: ts.Workspace,
     users: Sequence[int],
     jobs: int | None,
-    step: Callable[[int, Callable[[float], None]], Report],
-    describe: Callable[[Report], tuple[dict[str, Any], Sequence[str]]],
-    warn: Callable[[Collection[Report]], None] = lambda _: None,
+    step: Callable[[int, Callable[[float], None]], Told],
 ) -> None:
-    """Run the step of each user, and show facts and lines of the reports; failures last, each with its exit code.
+    """Run the step of each user, and show what there is to say; failures last, each with its exit code.
 
     The step of a single user hears of a bar that it can move.
     """
@@ -173,17 +160,19 @@ def for_users(
     else:
         with console.phases() as note:
             outcome = for_each(users, lambda n: step(n, lambda _: None), jobs, lambda n: note(name, n, len(users)))
-    warn(outcome.reports.values())
-    insecure = {"insecure": bool(space.session.insecure)}
+    told = list(outcome.reports.values())
+    console.notes({user: report.notes for user, report in outcome.reports.items()})
+    for warning in (warning for report in told for warning in report.warnings):
+        console.warn(warning)
     if len(users) == 1:
-        facts, lines = describe(outcome.check()[users[0]])
-        console.result(name, facts | insecure, *lines)
+        only = outcome.check()[users[0]]
+        console.result(name, only.facts, *only.lines, space=space)
         return
     failures = {user: outcome.failures[user] for user in users if user in outcome.failures}
     failed = [{"user": n, "message": error.message, "exit_code": error.exit_code} for n, error in failures.items()]
-    told = [describe(report) for report in outcome.reports.values()]
-    lines = [*(first for _, (first, *_) in told), *(told[0][1][1:2] if told else [])]
-    console.result(name, {"users": [facts for facts, _ in told], "failed": failed, **insecure}, *lines)
+    lines = [*(report.lines[0] for report in told), *(told[0].lines[1:2] if told else [])]
+    facts = [{"session": space.session.id, **report.facts} for report in told]
+    console.result(name, {"users": facts, "failed": failed}, *lines, space=space)
     for user, error in failures.items():
         fail_with(error, f"user {user} (exit {error.exit_code}): ")
     if failures:

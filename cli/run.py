@@ -7,11 +7,13 @@ from typing import Any
 
 import click
 
+import topk_secagg as ts
+
 from . import options as o
 from .console import Console, answered, picked, size
 from .decode import described, warn_decoded
 from .init import start_round
-from .mask import clipped_lines, kept_lines, say_notes
+from .mask import clipped_lines, kept_lines
 
 _OF_RUN = ("drop_masking", "drop_elimination", "residuals", "output", "mean", "select", "saturate", "jobs")
 
@@ -63,7 +65,6 @@ def command(
     from topk_secagg.gradients.files import check_writable
     from topk_secagg.protocol.constructions import construction
     from topk_secagg.steps.gather import check_output, gradient_files, identity_files, read_weights
-    from topk_secagg.steps.run import run
 
     given, how = [*gradients, *more], {name: options.pop(name) for name in _OF_RUN}
     if how["output"] is not None:
@@ -89,7 +90,7 @@ def command(
     space, _ = start_round(console, round_folder, **options)
     with console.phases() as note:
         how |= {"weights": factors, "identities": keys, "randomness": randomness, "note": note}
-        report = run(space, files, entry=options["entry"], strip_prefix=options["strip_prefix"], **how)
+        report = ts.run(space, files, entry=options["entry"], strip_prefix=options["strip_prefix"], **how)
     p, c = space.session.parameters, construction(space.session.parameters)
     facts, lines = described(space, report.decoded)
     by_user = dict(enumerate(files, start=1))
@@ -98,7 +99,7 @@ def command(
     facts |= {"gradients": by_user, "clipped": clipped, "kept_energy": kept}
     facts |= picked(c, "share_bytes", "offline_bytes")
     online = report.decoded.masked_payload + report.decoded.answer_payload
-    say_notes(console, report.masked)
+    console.notes({user.user: user.notes for user in report.masked})
     warn_decoded(console, report.decoded)
     console.result(
         "run",
@@ -109,4 +110,5 @@ def command(
         *clipped_lines(clipped, p.clip),
         f"a user sends {size(c.share_bytes * (users - 1))} offline and {size(online)} online; "
         f"a plain gradient has {size(4 * p.length)}",
+        space=space,
     )

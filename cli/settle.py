@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
+
+import topk_secagg as ts
 
 from .console import Console, answered, listed
 from .options import space_argument, user_option
-
-if TYPE_CHECKING:
-    from topk_secagg.storage.workspace import Workspace
 
 
 @click.command("settle", short_help="Commit the residual of a survivor.")
 @space_argument
 @user_option
 @answered
-def command(console: Console, space: Workspace, user: int) -> None:
+def command(console: Console, space: ts.Workspace, user: int) -> None:
     """Commit the residual of a survivor that missed the elimination phase.
 
     Its X is in the sum, so that its new residual holds, whether it answers or not. `eliminate` does the
@@ -27,21 +24,16 @@ def command(console: Console, space: Workspace, user: int) -> None:
     Example:
       topk-secagg settle round --user 3
     """
-    from topk_secagg.steps.settle import settle
-
-    report = settle(space, user)
-    console.result(
-        "settle",
-        {"session": space.session.id, **vars(report)},
-        f"residual of user {user}: {report.path}" + ("" if report.committed else " was committed already"),
-    )
+    report = ts.settle(space, user)
+    done = f"residual of user {user}: {report.path}" + ("" if report.committed else " was committed already")
+    console.result("settle", vars(report), done, space=space)
 
 
 @click.command("forget", short_help="Erase a user's secret and shares.")
 @space_argument
 @user_option
 @answered
-def forget_command(console: Console, space: Workspace, user: int) -> None:
+def forget_command(console: Console, space: ts.Workspace, user: int) -> None:
     """Erase a user's secret, the shares that it holds, and its copies of those that it made.
 
     Do it once they have done their work: after its answer, or when it dropped out. With X, the secret
@@ -52,15 +44,10 @@ def forget_command(console: Console, space: Workspace, user: int) -> None:
     Example:
       topk-secagg forget round --user 3
     """
-    from topk_secagg.steps.settle import forget
-
-    report = forget(space, user)
-    kept = f"{len(report.kept)} sealed shares belong to other accounts; only your identity opens them"
-    needed = f"its shares for user {listed(report.needed_by)}, who have not answered, stay"
-    console.result(
-        "forget",
-        {"session": space.session.id, **vars(report)},
-        f"user {user} erased {len(report.erased)} files; its ledger stays",
-        *([kept] if report.kept else []),
-        *([needed] if report.needed_by else []),
-    )
+    report = ts.forget(space, user)
+    lines = [f"user {user} erased {len(report.erased)} files; its ledger stays"]
+    if report.kept:
+        lines.append(f"{len(report.kept)} sealed shares belong to other accounts; only your identity opens them")
+    if report.needed_by:
+        lines.append(f"its shares for user {listed(report.needed_by)}, who have not answered, stay")
+    console.result("forget", vars(report), *lines, space=space)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import shlex
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
+
+import topk_secagg as ts
+from topk_secagg.errors import Busy
 
 from .console import PROGRAM, Console, answered, listed, picked, warn_foreign_secrets
 from .options import space_argument, value_option
 
 if TYPE_CHECKING:
     from topk_secagg.review.status import Status
-    from topk_secagg.storage.workspace import Workspace
 
 _POLL = 0.5  # seconds
 
@@ -23,7 +25,7 @@ _POLL = 0.5  # seconds
 @value_option("--user", "n", "From the point of view of this user.")
 @value_option("--wait", "SECONDS", "Wait until the next step can be run, or exit 75.", click.FloatRange(min=0))
 @answered
-def command(console: Console, space: Workspace, user: int | None, wait: float | None) -> None:
+def command(console: Console, space: ts.Workspace, user: int | None, wait: float | None) -> None:
     """Show who has done what in a round, which files of whom are missing, and the next command.
 
     With --user, also what this user should send to whom. --wait returns when the next step can be run
@@ -33,12 +35,9 @@ def command(console: Console, space: Workspace, user: int | None, wait: float | 
     Example:
       topk-secagg status round --user 3 --wait 600
     """
-    from topk_secagg.errors import Busy
-    from topk_secagg.review.status import status
-
     end = time.monotonic() + (wait or 0)
     while True:
-        found = status(space, user)
+        found = ts.status(space, user)
         if wait is None or found.next.ready or time.monotonic() >= end:
             break
         time.sleep(min(_POLL, max(0.0, end - time.monotonic())))
@@ -47,21 +46,17 @@ def command(console: Console, space: Workspace, user: int | None, wait: float | 
         raise Busy(f"{found.next.step} still waits for {found.next.waits_for}", "run this again later")
 
 
-def next_command(space: Workspace, found: Status, user: int | None) -> str:
-    """The command to run next, to be pasted."""
+def _next_command(space: ts.Workspace, found: Status, user: int | None) -> str:
+    """The command to run next, to be pasted; "" if there is none."""
     step, who = found.next.step, found.next.user or user
-    call = shlex.join([PROGRAM, step, str(space.root)])
-    if step == "mask":
-        return f"{call} --user {who or 'n'} --gradient FILE"
-    if step in ("offline", "confirm", "eliminate", "forget"):
-        return f"{call} --user {who or 'n'}"
-    return call
+    by = "" if step in ("freeze", "decode") else f" --user {who or 'n'}"
+    call = shlex.join([PROGRAM, step, str(space.root)]) + by
+    return f"{call} --gradient FILE" if step == "mask" else call if step else ""
 
 
-def _show(console: Console, space: Workspace, found: Status, user: int | None) -> None:
-    N = len(found.users)
-    facts: dict[str, Any] = {
-        "session": space.session.id,
+def _show(console: Console, space: ts.Workspace, found: Status, user: int | None) -> None:
+    N, following = len(found.users), _next_command(space, found, user)
+    facts = {
         "users": [vars(u) for u in found.users],
         "survivors": found.survivors.users if found.survivors else None,
         "survivors_sha256": found.survivors.digest if found.survivors else None,
@@ -69,18 +64,15 @@ def _show(console: Console, space: Workspace, found: Status, user: int | None) -
             **picked(found.next, "user", "ready", "possible", "missing"),
             "step": found.next.step or None,
             "waits_for": found.next.waits_for or None,
-            "command": next_command(space, found, user) if found.next.step else None,
+            "command": following or None,
         },
         "send": [{"path": path, "to": whom} for path, whom in found.send],
         **picked(found, "foreign_secrets", "problems"),
-        "insecure": bool(space.session.insecure),
     }
     warn_foreign_secrets(console, found.foreign_secrets)
     for problem in found.problems:
         console.warn(problem)
-    if console.as_json:
-        console.result("status", facts)
-        return
+    console.result("status", facts, space=space)
     console.line(f"session {space.session.fingerprint}, {space.session.parameters.summary()}")
     rows = []
     for u in found.users:
@@ -93,10 +85,7 @@ def _show(console: Console, space: Workspace, found: Status, user: int | None) -
     console.table(columns, rows)
     for path, whom in found.send:
         console.line(f"send {path} to {whom}")
-    if not found.next.step:
-        console.line("nothing is left to do")
-        return
-    console.line(f"next: {next_command(space, found, user)}")
+    console.line(f"next: {following}" if following else "nothing is left to do")
     if found.next.waits_for:
         now = "; it can be run without them" if found.next.possible and found.next.step != "offline" else ""
         console.line(f"waiting for {found.next.waits_for}{now}")
