@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+import topk_secagg as ts
+from topk_secagg.errors import UsageError
 
 from .console import PROGRAM, Console, answered, picked, size
 from .init import chosen, clip_line
 from .options import file_option, round_options
 
 if TYPE_CHECKING:
-    from topk_secagg.protocol.parameters import Parameters
     from topk_secagg.review.plan import Plan, Row
 
 
@@ -34,8 +38,8 @@ def command(console: Console, insecure_seed: int | None, plot: Path | None, **op
     """
     from topk_secagg.review import plan
 
-    if plot:
-        _check_plot()
+    if plot and find_spec("matplotlib") is None:
+        raise UsageError("drawing needs matplotlib", "pip install 'topk-secagg[plot]'")
     layout, (p, reason), gradient = chosen(**options)
     for note in layout.notes:
         console.say(note)
@@ -44,14 +48,15 @@ def command(console: Console, insecure_seed: int | None, plot: Path | None, **op
     shape += [(name, pattern) for name in ("only", "exclude") for pattern in options[name]]
     words = [word for name, value in shape if value for word in (f"--{name.replace('_', '-')}", str(value))]
     words += [] if insecure_seed is None else ["--insecure-seed", str(insecure_seed)]
-    paste = f"{PROGRAM} init ROUND {shlex.join([*words, *arguments(p)])}"
+    paste = f"{PROGRAM} init ROUND {shlex.join([*words, *_arguments(p)])}"
     if plot:
         _plot(plot, found)
-    if console.as_json:
-        rows = [_facts(row, recommended=row is found.best) for row in found.rows]
-        console.result("plan", {"choices": rows, "remarks": found.remarks, "command": paste})
-        return
-    console.table(_COLUMNS, [_row(row, recommended=row is found.best) for row in found.rows])
+    rows = [_facts(row, recommended=row is found.best) for row in found.rows]
+    console.result("plan", {"choices": rows, "remarks": found.remarks, "command": paste})
+    console.table(
+        list(_COLUMNS),
+        [["" if row[name] is None else show(row[name]) for name, show in _COLUMNS.values()] for row in rows],
+    )
     if reason:
         console.line(f"init chooses (*) {reason}")
     for line in (
@@ -67,7 +72,7 @@ def command(console: Console, insecure_seed: int | None, plot: Path | None, **op
     console.line(f"to start: {paste}")
 
 
-def arguments(p: Parameters) -> list[str]:
+def _arguments(p: ts.Parameters) -> list[str]:
     """The options of `init` that choose exactly these parameters, apart from --like or --length."""
     from topk_secagg.algebra.field import DEFAULT_FIELD
     from topk_secagg.protocol.constructions import construction
@@ -78,24 +83,6 @@ def arguments(p: Parameters) -> list[str]:
         given["field"] = p.field
     given |= {name: repr(v) for name, v in (("clip", p.clip), ("max-weight", p.max_weight)) if v != 1}
     return [word for name, value in given.items() for word in (f"--{name}", str(value))]
-
-
-_COLUMNS = ("", "construction", "P", "field", "a pair", "in all", "X", "Y", "step", "memory", "time", "energy")
-
-
-def _row(row: Row, *, recommended: bool) -> list[str]:
-    p = row.parameters
-    return [
-        "*" if recommended else "",
-        row.name,
-        str(p.picks or "") if p else "",
-        str(p.field) if p else "",
-        *map(size, (row.pair_bytes, row.all_bytes, row.masked_bytes, row.answer_bytes)),
-        f"{row.step:.1e}" if row.step else "",
-        size(row.memory) if row.memory else "",
-        _duration(row.seconds) if row.seconds else "",
-        f"{row.energy:.4f}" if row.energy is not None else "",
-    ]
 
 
 def _facts(row: Row, *, recommended: bool) -> dict[str, Any]:
@@ -118,14 +105,21 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.2g} s"
 
 
-def _check_plot() -> None:
-    """Notice a missing matplotlib before any work."""
-    from importlib.util import find_spec
-
-    from topk_secagg.errors import UsageError
-
-    if find_spec("matplotlib") is None:
-        raise UsageError("drawing needs matplotlib", "pip install 'topk-secagg[plot]'")
+# what the columns of the table show: a fact, and in which form
+_COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "": ("recommended", lambda recommended: "*" if recommended else ""),
+    "construction": ("construction", str),
+    "P": ("picks", lambda picks: str(picks or "")),
+    "field": ("field", str),
+    "a pair": ("pair_bytes", size),
+    "in all": ("all_bytes", size),
+    "X": ("masked_bytes", size),
+    "Y": ("answer_bytes", size),
+    "step": ("step", "{:.1e}".format),
+    "memory": ("memory_bytes", size),
+    "time": ("seconds", _duration),
+    "energy": ("energy", "{:.4f}".format),
+}
 
 
 def _plot(path: Path, found: Plan) -> None:
