@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -33,6 +32,7 @@ def command(console: Console, round_folder: Path, identity: tuple[Path, ...], re
     Example:
       topk-secagg audit round --report audit.html
     """
+    from topk_secagg.review.audit import gather
     from topk_secagg.review.report import condensed, page, summary
     from topk_secagg.storage.atomic import OWN, write_whole
 
@@ -42,12 +42,11 @@ def command(console: Console, round_folder: Path, identity: tuple[Path, ...], re
         raise CannotWrite(f"cannot write {report}: its folder is not there", "make the folder first")
     space = ts.Workspace(round_folder)
     with console.progress("auditing") as progress:
-        findings = ts.audit(space, identity, progress)
+        found = gather(space, identity, progress)
+    findings, session = found.findings, found.session
     if report:
-        write_whole(report, page(space, findings, program=f"{PROGRAM} {ts.__version__}"), OWN)
-    session = None
-    with suppress(BadData):  # session.json may be too damaged to say whose secrets should not be here
-        session = space.session
+        write_whole(report, page(found, program=f"{PROGRAM} {ts.__version__}"), OWN)
+    if session:  # else it is too damaged to say whose secrets should not be here
         warn_foreign_secrets(console, space.foreign_secrets())
     failed = [f for f in findings if f.verdict == "fail"]
     facts = {

@@ -23,7 +23,7 @@ from topk_secagg.protocol.messages import Masked, Secret
 from topk_secagg.protocol.moments import Moments
 from topk_secagg.protocol.parameters import Parameters
 from topk_secagg.protocol.permutation import Permutation
-from topk_secagg.review.audit import audit
+from topk_secagg.review.audit import audit, gather
 from topk_secagg.review.report import page
 from topk_secagg.review.uniformity import chi_square_tail, laws, uniformity
 from topk_secagg.steps import freeze as freeze_step
@@ -189,7 +189,7 @@ def test_a_running_round_and_users_that_drop_out_are_no_fail(tmp_path, gradients
     p = Parameters.choose(**OPTIONS, **ROUNDS["moments"], length=L)
     insecure, _ = init(tmp_path / "insecure", p, Layout.flat(L), insecure_seed=3)
     assert ("no public seed", "session.json") in of(audit(insecure), "not checkable")
-    assert b"INSECURE" in page(insecure, audit(insecure))
+    assert b"INSECURE" in page(gather(insecure))
     space, _ = init(tmp_path / "round", p, Layout.flat(L))
     assert fails(space) == []
     rates = {("rates against the theorem", "X"), ("rates against the theorem", "Y")}
@@ -697,10 +697,10 @@ def test_temporary_files_and_foreign_files_are_no_fail_but_files_of_the_round_un
 def test_a_damaged_session_is_a_fail(finished, content):
     space = finished(public=True)
     space.session_path.write_text(content)
-    findings = audit(Workspace(space.root))
-    assert ("schema", "session.json") in of(findings, "fail")
-    assert ("everything else", ".") in of(findings, "not checkable")
-    page(Workspace(space.root), findings)
+    found = gather(Workspace(space.root))
+    assert ("schema", "session.json") in of(found.findings, "fail")
+    assert ("everything else", ".") in of(found.findings, "not checkable")
+    page(found)
 
 
 @pytest.mark.parametrize(

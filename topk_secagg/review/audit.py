@@ -6,7 +6,7 @@ This module needs only public files; audit_shares.py checks secrets and shares w
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,9 @@ from ..gradients.quantize import largest_sum
 from ..protocol.constructions import construction
 from ..protocol.decoding import Decoded, decode
 from ..protocol.parameters import Parameters
-from ..protocol.rates import measured_r1, measured_r2, theorem_r1, theorem_r2
+from ..steps.costs import rates
 from ..steps.freeze import answerable
+from ..steps.offline import Progress
 from ..storage import aggregate, answer, documents, masked, survivors
 from ..storage.artifacts import Artifact
 from ..storage.atomic import allow_open_files
@@ -37,27 +38,31 @@ _AGREE = "Y on one polynomial (Reed-Solomon)"
 _CONFIRMED = "confirmations of survivors.json"
 
 
-def audit(
-    space: Workspace, identities: Sequence[Path] = (), progress: Callable[[float], None] = lambda _: None
-) -> list[Finding]:
+def audit(space: Workspace, identities: Sequence[Path] = (), progress: Progress = lambda _: None) -> list[Finding]:
     """All findings on a round. Damaged files become findings; only a missing session.json raises."""
+    return gather(space, identities, progress).findings
+
+
+def gather(space: Workspace, identities: Sequence[Path] = (), progress: Progress = lambda _: None) -> Evidence:
+    """All findings on a round, and the sound data behind them."""
     found = Evidence(space)
-    if not _session(found):
+    _session(found)
+    if found.session is None:
         found.add("everything else", ".", "not checkable", "session.json is not sound")
-        return found.findings
+        return found
     openers = _openers(found, identities)
     allow_open_files(2 * found.p.users)
     audit_folders(found)
-    read_survivors(found)
-    read_masked(found)
+    _survivors(found)
+    _masked(found)
     _uniform(found)
-    read_answers(found)
-    read_confirmations(found)
-    read_aggregate(found)
+    _answers(found)
+    _confirmations(found)
+    _aggregate(found)
     _sum(found, _decoded(found))
     _rates(found)
     audit_private(found, openers, progress)
-    return found.findings
+    return found
 
 
 def _openers(found: Evidence, identities: Sequence[Path]) -> dict[int, Identity]:
@@ -73,8 +78,8 @@ def _openers(found: Evidence, identities: Sequence[Path]) -> dict[int, Identity]
     return openers
 
 
-def _session(found: Evidence) -> bool:
-    """Whether session.json is sound; where possible, its parameters and points get separate verdicts."""
+def _session(found: Evidence) -> None:
+    """Check session.json; where possible, its parameters and points get separate verdicts."""
     path = found.space.session_path
     body: Any = None
     try:
@@ -92,16 +97,15 @@ def _session(found: Evidence) -> bool:
             if len(set(points)) < len(points):
                 raise BadData(f"{len(set(points))} points where {len(points)} should be")
     with found.check("schema", path) as check:
-        check.why = f"session {found.space.session.fingerprint}"
-    if check.passed and found.space.session.insecure:
-        why = "drawn from a public seed: nothing in it is secret"
-        found.add("no public seed", path, "not checkable", why)
-    elif check.passed:
-        found.add("no public seed", path, "pass")
-    return check.passed
+        found.session = found.space.session
+        check.why = f"session {found.session.fingerprint}"
+    if found.session:
+        with found.check("no public seed", path):
+            if found.session.insecure:
+                raise InputMissing("drawn from a public seed: nothing in it is secret")
 
 
-def read_survivors(found: Evidence) -> None:
+def _survivors(found: Evidence) -> None:
     """Check survivors.json, and that the right user wrote it."""
     path = found.space.survivors_path
     with found.check("schema", path) as schema:
@@ -113,7 +117,7 @@ def read_survivors(found: Evidence) -> None:
             check.why = f"{len(u1.digests)} survivors, frozen by user {u1.freezer}, {signed}"
 
 
-def read_masked(found: Evidence) -> None:
+def _masked(found: Evidence) -> None:
     """Check every X, whether it is the one that was frozen, and whether enough survivors can answer."""
     session, u1, last = found.space.session, found.survivors, "X of the right size, indices and values allowed"
 
@@ -160,7 +164,7 @@ def _uniform(found: Evidence) -> None:
                 check.why = uniformity(law.parts, law.bound, distinct=law.distinct)
 
 
-def read_answers(found: Evidence) -> None:
+def _answers(found: Evidence) -> None:
     """Check every Y, and that all are for one survivors.json."""
     space, u1 = found.space, found.survivors
 
@@ -188,7 +192,7 @@ def read_answers(found: Evidence) -> None:
                 raise BadData(f"user {n} is not among the survivors, and had nothing to answer")
 
 
-def read_confirmations(found: Evidence) -> None:
+def _confirmations(found: Evidence) -> None:
     """Check every confirmation, and that there are enough for the answers that exist."""
     space, need = found.space, found.space.session.confirmations
     for n in space.users() if space.session.confirm else ():
@@ -211,7 +215,7 @@ def read_confirmations(found: Evidence) -> None:
             check.why = f"at least {need} for every answer"
 
 
-def read_aggregate(found: Evidence) -> None:
+def _aggregate(found: Evidence) -> None:
     """Check aggregate.h5, and that it is for survivors.json."""
 
     def read(artifact: Artifact) -> str:
@@ -294,14 +298,14 @@ def _rates(found: Evidence) -> None:
     with found.check(point, "X") as check:
         if not found.masked:
             raise InputMissing("no sound X is available")
-        check.why = _against(c.masked_bytes, "R1", measured_r1(p, c.masked_bytes), theorem_r1(p))
+        check.why = _against(p, "R1", c.masked_bytes)
     with found.check(point, "Y") as check:
         if not found.answers or found.survivors is None:
             raise InputMissing("no sound Y is available")
         fallback = found.fallbacks()[min(found.answers.values())]
-        payload = c.answer_bytes(len(found.survivors.digests), fallback=fallback)
-        check.why = _against(payload, "R2", measured_r2(p, payload), theorem_r2(p))
+        check.why = _against(p, "R2", c.answer_bytes(len(found.survivors.digests), fallback=fallback))
 
 
-def _against(payload: int, name: str, measured: float, theorem: float) -> str:
+def _against(p: Parameters, name: str, payload: int) -> str:
+    measured, theorem = rates(p, name, payload).values()
     return f"{payload} bytes, {name} {measured:.6g}: {measured / theorem:.3g} times Theorem 1 ({theorem:.6g})"

@@ -15,6 +15,7 @@ from ..steps.inspect import largest_bytes
 from ..storage.aggregate import Aggregate
 from ..storage.artifacts import Artifact, Attributes, Kind, opened
 from ..storage.masked import MaskedFile
+from ..storage.session import Session
 from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
 
@@ -93,6 +94,7 @@ class Evidence:
 
     def __init__(self, space: Workspace) -> None:
         self.space = space
+        self.session: Session | None = None
         self.findings: list[Finding] = []
         self.masked: dict[int, MaskedFile] = {}
         self.frozen: dict[int, MaskedFile] = {}

@@ -16,8 +16,6 @@ from ..protocol.constructions import construction
 from ..protocol.rates import theorem_r1, theorem_r2
 from ..storage.session import Session
 from ..storage.survivors import Survivors
-from ..storage.workspace import Workspace
-from .audit import read_aggregate, read_answers, read_confirmations, read_masked, read_survivors
 from .evidence import Evidence, Finding, Verdict, establishes
 from .uniformity import LEAST_EXPECTED, Law, histogram, laws
 
@@ -67,21 +65,14 @@ def summary(findings: Sequence[Finding]) -> str:
     return f"{fail} FAILED, {rest}" if fail else f"nothing failed: {rest}"
 
 
-def page(
-    space: Workspace, findings: Sequence[Finding], *, program: str = "topk-secagg", at: datetime | None = None
-) -> bytes:
+def page(found: Evidence, *, program: str = "topk-secagg", at: datetime | None = None) -> bytes:
     """The whole page. `program` is a name and a version."""
-    here = (".", str(space.root))
-    findings = [replace(f, subject="the round's folder") if f.subject in here else f for f in findings]
+    root, session, u1 = found.space.root, found.session, found.survivors
+    here = (".", str(root))
+    findings = [replace(f, subject="the round's folder") if f.subject in here else f for f in found.findings]
     bad = any(f.verdict == "fail" for f in findings)
     parts = [f'<p class="banner {"fail" if bad else "pass"}">{escape(summary(findings))}</p>', _tag("p", _INTRODUCTION)]
     made = f"{(at or datetime.now(UTC)).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, by {program}"
-    found, session = Evidence(space), None
-    with suppress(Exception):  # the findings say what is wrong with the files
-        session = space.session
-        for read in (read_survivors, read_masked, read_answers, read_confirmations, read_aggregate):
-            read(found)
-    u1 = found.survivors
     if session and session.insecure:
         parts.append('<p class="banner fail">INSECURE: drawn from a public seed, nothing in it is secret</p>')
     no = "not available, or not sound"
@@ -94,7 +85,7 @@ def page(
     if session:
         parts += [_tag("h2", "Figures"), _tag("div", _figures(found), "figures")]
     parts += [_tag("h2", "Everything that was checked"), _passes(findings)]
-    name = escape(space.root.absolute().name)
+    name = escape(root.absolute().name)
     head = f'<meta charset="utf-8"/><meta name="viewport" content="width=device-width"/>{_POLICY}'
     head += f"<title>Audit of {name}</title><style>{_STYLE}</style>"
     body = f"<main><h1>Audit of {name}</h1>{''.join(parts)}</main>"
