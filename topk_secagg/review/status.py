@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from ..errors import InputMissing, SecAggError
 from ..protocol.elimination import answer_shape
@@ -17,6 +16,8 @@ from ..storage.ledger import Ledger
 from ..storage.share import is_there
 from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
+
+_Lack = dict[str, list[Path]]  # missing files that a step needs, by what they are
 
 
 @dataclass
@@ -130,24 +131,16 @@ def _noting(found: UserStatus, what: str) -> Iterator[None]:
         setattr(found, what, error.message.partition(": ")[2] or error.message)
 
 
-class _Lack(NamedTuple):
-    """Missing files that a step needs; `words` is empty if there are none."""
-
-    words: str
-    files: list[Path]
-
-
 def _lack(what: str, users: Iterable[int], path: Callable[[int], Path], after: str = "") -> _Lack:
     """The missing files of these users."""
     files = {n: path(n) for n in users}
-    return _Lack(f"{what} of user {', '.join(map(str, files))}{after}" if files else "", list(files.values()))
+    return {f"{what} of user {', '.join(map(str, files))}{after}": list(files.values())} if files else {}
 
 
-def _waiting(step: str, user: int | None, *lacks: _Lack, possible: bool = False) -> Next:
+def _waiting(step: str, user: int | None, lack: _Lack, *, possible: bool = False) -> Next:
     """The step that waits for these files."""
-    words = ", ".join(lack.words for lack in lacks if lack.words)
-    files = tuple(path for lack in lacks for path in lack.files)
-    return Next(step, user, words, files, possible=possible or not words)
+    files = tuple(path for paths in lack.values() for path in paths)
+    return Next(step, user, ", ".join(lack), files, possible=possible or not lack)
 
 
 @dataclass(frozen=True)
@@ -162,12 +155,11 @@ class _Look:
         """The first step that some user has not done."""
         if self.survivors is None:
             lack = self._all_shares()
-            if lack.words and not self._enough_masked():
+            if lack and not self._enough_masked():
                 return _waiting("offline", None, lack, possible=True)
             return self._freeze(self.space.session.freezer)
-        if self._confirmations().words:
-            return _waiting("confirm", None, self._confirmations(), possible=True)
-        return self._decode()
+        lack = self._confirmations()
+        return _waiting("confirm", None, lack, possible=True) if lack else self._decode()
 
     def next_of_user(self, user: int, ledger: Ledger | None) -> Next:
         """The next step of one user, as far as its own ledger shows what it has done."""
@@ -180,7 +172,7 @@ class _Look:
                 return _waiting("mask", user, self._shares(user, self.space.users()), possible=enough)
             if user == s.freezer:
                 return self._freeze(user)
-            frozen = _Lack(f"survivors.json of user {s.freezer}", [self.space.survivors_path])
+            frozen = {f"survivors.json of user {s.freezer}": [self.space.survivors_path]}
             return _waiting("confirm" if s.confirm else "eliminate", user, frozen)
         if s.confirm and ledger.confirmed is None:  # those that dropped out count too
             return Next("confirm", user)
@@ -200,7 +192,7 @@ class _Look:
         lacking = {u.user: set(self.space.users()) - set(u.holds) for u in self.users if u.holds is not None}
         senders = sorted(set().union(*lacking.values())) if lacking else self.space.users()
         files = [self.space.share_path(n, m) for n, missing in lacking.items() for m in sorted(missing)]
-        return _Lack(f"shares of user {', '.join(map(str, senders))}" if senders else "", files)
+        return {f"shares of user {', '.join(map(str, senders))}": files} if senders else {}
 
     def _inputs(self, users: Iterable[int]) -> _Lack:
         return _lack("X", (n for n in users if self.users[n - 1].masked != "yes"), self.space.masked_path)
@@ -220,7 +212,7 @@ class _Look:
     def _eliminate(self, user: int) -> Next:
         assert self.survivors is not None
         users = self.survivors.users
-        return _waiting("eliminate", user, self._inputs(users), self._shares(user, users), self._confirmations())
+        return _waiting("eliminate", user, self._inputs(users) | self._shares(user, users) | self._confirmations())
 
     def _decode(self) -> Next:
         if self.space.aggregate_path.exists():
@@ -233,7 +225,7 @@ class _Look:
                 return Next("decode")
         silent = (n for n in self.survivors.users if self.users[n - 1].answered != "yes")
         lack = _lack("answers", silent, self.space.answer_path)
-        return _waiting("decode", None, lack) if lack.words else Next("decode", waits_for="enough answers of one kind")
+        return _waiting("decode", None, lack) if lack else Next("decode", waits_for="enough answers of one kind")
 
 
 def _send(space: Workspace, user: int, survivors: Survivors | None) -> list[tuple[Path, str]]:
