@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import time
-from typing import TYPE_CHECKING
 
 import click
 
@@ -13,9 +12,6 @@ from topk_secagg.errors import Busy
 
 from .console import PROGRAM, Console, answered, listed, picked, warn_foreign_secrets
 from .options import space_argument, value_option
-
-if TYPE_CHECKING:
-    from topk_secagg.review.status import Status
 
 _POLL = 0.5  # seconds
 
@@ -41,21 +37,7 @@ def command(console: Console, space: ts.Workspace, user: int | None, wait: float
         if wait is None or found.next.ready or time.monotonic() >= end:
             break
         time.sleep(min(_POLL, max(0.0, end - time.monotonic())))
-    _show(console, space, found, user)
-    if wait is not None and not found.next.ready:
-        raise Busy(f"{found.next.step} still waits for {found.next.waits_for}", "run this again later")
-
-
-def _next_command(space: ts.Workspace, found: Status, user: int | None) -> str:
-    """The command to run next, to be pasted; "" if there is none."""
-    step, who = found.next.step, found.next.user or user
-    by = "" if step in ("freeze", "decode") else f" --user {who or 'n'}"
-    call = shlex.join([PROGRAM, step, str(space.root)]) + by
-    return f"{call} --gradient FILE" if step == "mask" else call if step else ""
-
-
-def _show(console: Console, space: ts.Workspace, found: Status, user: int | None) -> None:
-    N, following = len(found.users), _next_command(space, found, user)
+    N, following = len(found.users), _command(space, found.next.step, found.next.user or user)
     facts = {
         "users": [vars(u) for u in found.users],
         "survivors": found.survivors.users if found.survivors else None,
@@ -89,3 +71,12 @@ def _show(console: Console, space: ts.Workspace, found: Status, user: int | None
     if found.next.waits_for:
         now = "; it can be run without them" if found.next.possible and found.next.step != "offline" else ""
         console.line(f"waiting for {found.next.waits_for}{now}")
+    if wait is not None and not found.next.ready:
+        raise Busy(f"{found.next.step} still waits for {found.next.waits_for}", "run this again later")
+
+
+def _command(space: ts.Workspace, step: str, user: int | None) -> str:
+    """The command for a step, to be pasted; "" if there is none."""
+    by = "" if step in ("freeze", "decode") else f" --user {user or 'n'}"
+    call = shlex.join([PROGRAM, step, str(space.root)]) + by
+    return f"{call} --gradient FILE" if step == "mask" else call if step else ""
