@@ -72,19 +72,11 @@ def _tensor(name: str, stream: IO[bytes], size: int) -> Tensor:
     version = np.lib.format.read_magic(stream)
     header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
     shape, fortran, dtype = header(stream)
-    count = math.prod(shape)
+    expected = math.prod(shape) * dtype.itemsize
     if dtype.kind not in "fiub" or dtype.itemsize > 8:
         raise BadData(f"it holds an array of type {str(dtype)[:40]}", "save array.astype(np.float32)")
-    if count * dtype.itemsize > size:
-        raise ValueError(f"{size} bytes are no {dtype} of shape {shape}")
-    flat = np.empty(count, dtype=dtype)
-    view, done = flat.view(np.uint8).data, 0
-    while done < len(view):
-        got = stream.readinto(view[done:])  # type: ignore[attr-defined]
-        if not got:
-            raise EOFError("the array ends too early")
-        done += got
-    if stream.read(1):
-        raise ValueError("bytes after the array")
-    array = flat.reshape(shape[::-1]).T if fortran else flat.reshape(shape)
+    content = stream.read(expected + 1) if 0 <= expected <= size else b""
+    if len(content) != expected:
+        raise ValueError(f"it does not hold exactly a {dtype} of shape {shape}")
+    array = np.ndarray(shape, dtype, content, order="F" if fortran else "C")
     return Tensor(name, dtype.newbyteorder("=").name, array)
