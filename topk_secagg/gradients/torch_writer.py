@@ -8,7 +8,6 @@ from typing import IO
 
 import numpy as np
 
-from ..errors import UsageError
 from .tensors import Gradient, Tensor, stored
 from .torch_file import DTYPES
 
@@ -25,7 +24,6 @@ def write(stream: IO[bytes], tensors: list[Tensor]) -> None:
 
     The same tensors give the same bytes. A bfloat16 tensor is rounded from its float32 array, ties to even.
     """
-    _check(tensors)
     with zipfile.ZipFile(stream, "w") as archive:
         _add(archive, "data.pkl", _pickle(Gradient.of(tensors)))
         _add(archive, "byteorder", b"little")
@@ -33,16 +31,6 @@ def write(stream: IO[bytes], tensors: list[Tensor]) -> None:
             _add(archive, f"data/{key}", stored(tensor).data)
         # No .format_version: with it torch may compute where its own writer would have put the storages.
         _add(archive, "version", b"3\n")
-
-
-def _check(tensors: list[Tensor]) -> None:
-    if len({t.name for t in tensors}) < len(tensors):
-        raise UsageError("two tensors have the same name", "a state_dict needs a name for each")
-    for t in tensors:
-        if t.dtype not in _STORAGES:
-            raise UsageError(f"no torch file holds the type {t.dtype}", f"one of {', '.join(_STORAGES)}")
-        if t.array.dtype.name != ("float32" if t.dtype == "bfloat16" else t.dtype):
-            raise UsageError(f"the tensor {t.name!r} should be {t.dtype}, but its array is {t.array.dtype}")
 
 
 def _pickle(tensors: Gradient) -> bytes:
