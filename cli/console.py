@@ -59,11 +59,6 @@ class Console:
         if not self.quiet:
             click.echo(printable(message), err=True)
 
-    def detail(self, message: str) -> None:
-        """A line that only -v shows."""
-        if self.verbose:
-            click.echo(printable(message), err=True)
-
     def warn(self, message: str) -> None:
         """A line that even -q shows."""
         click.echo(printable(f"{PROGRAM}: warning: {message}"), err=True)
@@ -136,7 +131,7 @@ class Console:
     def phases(self) -> Iterator[Callable[[str, int, int], None]]:
         """Bars for phases of several users; a line for each user with -v where there is no terminal."""
         if not self._draws:
-            yield lambda phase, user, _: self.detail(f"user {user}: {phase}") if user else None
+            yield lambda phase, user, _: self.say(f"user {user}: {phase}") if user and self.verbose else None
             return
         from rich.console import Console as Screen
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn

@@ -18,8 +18,15 @@ if TYPE_CHECKING:
     from topk_secagg.steps.decode import DecodeReport
 
 
-def described(space: ts.Workspace, report: DecodeReport) -> tuple[dict[str, Any], list[str]]:
-    """What is said about an aggregate, as facts and in lines."""
+def described(console: Console, space: ts.Workspace, report: DecodeReport) -> tuple[dict[str, Any], list[str]]:
+    """Warn of what deserves attention in an aggregate; what else is said about it, as facts and in lines."""
+    for n, why in report.left_out.items():
+        console.warn(f"the answer of user {n} is left out: {why}")
+    if report.beyond:
+        console.warn(
+            f"{report.beyond} coordinates are larger than the survivors' clipped gradients can make them: "
+            "a user cheated, or a share is wrong"
+        )
     p, spare = space.session.parameters, len(report.answering) - report.quorum
     r1, x = rated(p, "R1", report.masked_payload)
     r2, y = rated(p, "R2", report.answer_payload)
@@ -44,17 +51,6 @@ def described(space: ts.Workspace, report: DecodeReport) -> tuple[dict[str, Any]
         f"Y: {y}",
         agreement,
     ]
-
-
-def warn_decoded(console: Console, report: DecodeReport) -> None:
-    """What deserves attention beyond the sum."""
-    for n, why in report.left_out.items():
-        console.warn(f"the answer of user {n} is left out: {why}")
-    if report.beyond:
-        console.warn(
-            f"{report.beyond} coordinates are larger than the survivors' clipped gradients can make them: "
-            "a user cheated, or a share is wrong"
-        )
 
 
 @click.command("decode", short_help="Decode the aggregate.")
@@ -84,7 +80,6 @@ def command(console: Console, round_folder: Path, output: Path | None, mean: boo
             call = shlex.join([PROGRAM, "eliminate", str(round_folder)])
             error.hint = f"{error.hint}: {call} --user n --fallback"
         raise
-    warn_decoded(console, report)
+    facts, lines = described(console, space, report)
     warn_foreign_secrets(console, space.foreign_secrets())
-    facts, lines = described(space, report)
     console.result("decode", facts, *lines, space=space)

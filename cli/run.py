@@ -11,7 +11,7 @@ import topk_secagg as ts
 
 from . import options as o
 from .console import Console, answered, picked, size
-from .decode import described, warn_decoded
+from .decode import described
 from .init import start_round
 from .mask import clipped_lines, kept_lines
 
@@ -92,15 +92,14 @@ def command(
         how |= {"weights": factors, "identities": keys, "randomness": randomness, "note": note}
         report = ts.run(space, files, entry=options["entry"], strip_prefix=options["strip_prefix"], **how)
     p, c = space.session.parameters, construction(space.session.parameters)
-    facts, lines = described(space, report.decoded)
+    console.notes({user.user: user.notes for user in report.masked})
+    facts, lines = described(console, space, report.decoded)
     by_user = dict(enumerate(files, start=1))
     kept = min((user.kept_energy for user in report.masked if user.kept_energy is not None), default=None)
     clipped = sum(user.clipped for user in report.masked)
     facts |= {"gradients": by_user, "clipped": clipped, "kept_energy": kept}
     facts |= picked(c, "share_bytes", "offline_bytes")
     online = report.decoded.masked_payload + report.decoded.answer_payload
-    console.notes({user.user: user.notes for user in report.masked})
-    warn_decoded(console, report.decoded)
     console.result(
         "run",
         facts,
