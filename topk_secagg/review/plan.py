@@ -96,10 +96,9 @@ def _variants(base: Parameters) -> list[Parameters]:
 
 
 def _row(p: Parameters, gradient: npt.NDArray[Any] | None, speed: Speed | None) -> Row:
-    c, step, time = cost(p), 1 / (p.scale * p.clip), seconds(p, speed) if speed else None
+    step, time = 1 / (p.scale * p.clip), seconds(p, speed) if speed else None
     energy = kept_energy(p, gradient, select_top(p, gradient)) if gradient is not None else None
-    sizes = (c.pair_bytes, c.all_bytes, c.masked_bytes, c.answer_bytes)
-    return Row(p.construction, p, *sizes, step, c.memory, time, energy)
+    return Row(p.construction, p, **vars(cost(p)), step=step, seconds=time, energy=energy)
 
 
 def _theorem(p: Parameters) -> Row:
