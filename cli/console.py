@@ -30,6 +30,7 @@ HINTS = {
     "clip": "{hint}: mask with --saturate, or init with --clip",
     "disk": "compare the constructions with `topk-secagg plan`",
     "entry": "choose one with --entry; {hint}",
+    "fallback": "{hint}: topk-secagg eliminate {value} --user n --fallback",
     "identity": "add --identity FILE (see `topk-secagg keygen`)",
     "insecure": "{hint}: add --insecure",
     "like": "give either --like FILE or --length L; --entry, --strip-prefix, --only and --exclude go with --like",

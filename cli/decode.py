@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 import topk_secagg as ts
-from topk_secagg.errors import TooFewSurvivors
 
-from .console import PROGRAM, Console, answered, listed, picked, rated, warn_foreign_secrets
+from .console import Console, answered, listed, picked, rated, warn_foreign_secrets
 from .options import flag_option, mean_option, output_option, round_argument
 
 if TYPE_CHECKING:
@@ -72,14 +70,8 @@ def command(console: Console, round_folder: Path, output: Path | None, mean: boo
     if mean and output is None:
         raise click.UsageError("--mean is about what --output gets; give --output FILE")
     space = ts.Workspace(round_folder)
-    try:
-        with console.progress("decoding") as progress:
-            report = ts.decode(space, output, mean=mean, strict=strict, progress=progress)
-    except TooFewSurvivors as error:
-        if error.topic == "fallback":
-            call = shlex.join([PROGRAM, "eliminate", str(round_folder)])
-            error.hint = f"{error.hint}: {call} --user n --fallback"
-        raise
+    with console.progress("decoding") as progress:
+        report = ts.decode(space, output, mean=mean, strict=strict, progress=progress)
     facts, lines = described(console, space, report)
     warn_foreign_secrets(console, space.foreign_secrets())
     console.result("decode", facts, *lines, space=space)

@@ -21,7 +21,6 @@ from ..protocol.constructions import construction
 from ..protocol.decoding import decode as decode_answers
 from ..protocol.elimination import answer_shape
 from ..protocol.messages import AnswerShape, Sparse
-from ..protocol.parameters import Parameters
 from ..storage import aggregate as aggregate_file
 from ..storage import survivors as survivors_file
 from ..storage.answer import AnswerFile, opened_answer
@@ -69,7 +68,7 @@ def decode(
     with space.step_of_all(), ExitStack() as files:
         survivors = survivors_file.read(space)
         answers, left_out = _answers(space, survivors, files, strict=strict)
-        shape, fallback = _decodable(p, survivors, answers)
+        shape, fallback = _decodable(space, survivors, answers)
         used = {n: answer for n, answer in answers.items() if answer.blocks == shape.blocks}
         found = decode_answers(
             p,
@@ -127,9 +126,9 @@ def _decoded_by_others(space: Workspace, survivors: Survivors, total: Sparse) ->
     return False
 
 
-def _decodable(p: Parameters, survivors: Survivors, answers: dict[int, AnswerFile]) -> tuple[AnswerShape, bool]:
+def _decodable(space: Workspace, survivors: Survivors, answers: dict[int, AnswerFile]) -> tuple[AnswerShape, bool]:
     """The D for which there are enough answers: that of the session, or U - T once users have fallen back."""
-    count = len(survivors.digests)
+    p, count = space.session.parameters, len(survivors.digests)
     shapes = [answer_shape(p, count, fallback=fallback) for fallback in (False, True)]
     there = [sum(answer.blocks == shape.blocks for answer in answers.values()) for shape in shapes]
     for fallback, (shape, have) in enumerate(zip(shapes, there, strict=True)):
@@ -143,5 +142,5 @@ def _decodable(p: Parameters, survivors: Survivors, answers: dict[int, AnswerFil
     raise TooFewSurvivors(
         f"{what}; {there[1]} fallback answers, of which {least.quorum} would do",
         f"ask at least {least.quorum} users to answer again with D = U - T",
-        "fallback",
+        f"fallback {space.root}",
     )
