@@ -83,7 +83,10 @@ def page(found: Evidence, *, program: str = "topk-secagg", at: datetime | None =
         parts += [_tag("h2", "Survivors and their weights"), _weights(session, u1)]
     parts += [_tag("h2", "Verdicts"), _verdicts(findings)]
     if session:
-        parts += [_tag("h2", "Figures"), _tag("div", _figures(found), "figures")]
+        x = [file.masked for file in found.masked.values()]
+        histograms = [_bars(law) for law in laws(found.p, x)] if x else []
+        figures = "".join([*histograms, _bytes(found), _grid(found)])
+        parts += [_tag("h2", "Figures"), _tag("div", figures, "figures")]
     parts += [_tag("h2", "Everything that was checked"), _passes(findings)]
     name = escape(root.absolute().name)
     head = f'<meta charset="utf-8"/><meta name="viewport" content="width=device-width"/>{_POLICY}'
@@ -154,13 +157,6 @@ def _passes(findings: Sequence[Finding]) -> str:
         title = _tag("summary", f"{escape(point)} ({len(own)})")
         result.append(_tag("details", title + _table(("verdict", "on", "result"), rows, "all")))
     return "".join(result)
-
-
-def _figures(found: Evidence) -> str:
-    """Histograms of X, bytes of each phase, and who dropped out, from the sound files."""
-    x = [file.masked for file in found.masked.values()]
-    histograms = [_bars(law) for law in laws(found.p, x)] if x else []
-    return "".join([*histograms, _bytes(found), _grid(found)])
 
 
 def _figure(title: str, note: str, height: float, content: Iterable[str]) -> str:
