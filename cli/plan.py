@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shlex
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,7 @@ def command(console: Console, insecure_seed: int | None, plot: Path | None, **op
     """
     from topk_secagg.review import plan
 
-    if plot and find_spec("matplotlib") is None:
+    if plot and importlib.util.find_spec("matplotlib") is None:
         raise UsageError("drawing needs matplotlib", "pip install 'topk-secagg[plot]'")
     layout, (p, reason), gradient = chosen(**options)
     for note in layout.notes:
