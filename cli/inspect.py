@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
@@ -12,9 +12,6 @@ from topk_secagg.errors import BadData
 
 from .console import Console, answered, picked, plain
 from .options import PATH, flag_option
-
-if TYPE_CHECKING:
-    from topk_secagg.steps.inspect import Description
 
 _SHOWN = ("path", "kind", "intact", "datasets", "problems")
 
@@ -42,7 +39,15 @@ def command(console: Console, files: tuple[Path, ...], reveal: bool) -> None:
         raise failure
     console.result("inspect", {"files": [d.facts | picked(d, *_SHOWN) for d in found]})
     for d in found:
-        _show(console, d)
+        state = "intact" if d.intact else "NOT INTACT"
+        insecure = ", INSECURE: drawn from a public seed" if d.facts.get("insecure") else ""
+        console.line(f"{d.path}: {d.kind}, {state}{insecure}")
+        facts = [(key.replace("_", " "), plain(value)) for key, value in d.facts.items() if key != "insecure"]
+        console.table((), facts + [("problem", problem) for problem in d.problems])
+        if d.datasets:
+            rows = [_row(name, info) for name, info in d.datasets.items()]
+            console.table(("dataset", "type and shape", "range", "first values"), rows)
+        console.line()
     if failure:
         raise failure
     damaged = [d for d in found if not d.intact]
@@ -50,21 +55,7 @@ def command(console: Console, files: tuple[Path, ...], reveal: bool) -> None:
         raise BadData(f"{damaged[0].path}: {damaged[0].problems[0]}", "fetch or make the file again")
 
 
-def _show(console: Console, d: Description) -> None:
-    state = "intact" if d.intact else "NOT INTACT"
-    insecure = ", INSECURE: drawn from a public seed" if d.facts.get("insecure") else ""
-    console.line(f"{d.path}: {d.kind}, {state}{insecure}")
-    facts = [(key.replace("_", " "), plain(value)) for key, value in d.facts.items() if key != "insecure"]
-    console.table((), facts + [("problem", problem) for problem in d.problems])
-    if d.datasets:
-        rows = [
-            (
-                name,
-                f"{info['type']} {'x'.join(map(str, info['shape']))}",
-                plain([info["low"], info["high"]]).replace(", ", " to ") if "low" in info else "",
-                plain(info.get("values", "")),
-            )
-            for name, info in d.datasets.items()
-        ]
-        console.table(("dataset", "type and shape", "range", "first values"), rows)
-    console.line()
+def _row(name: str, info: dict[str, Any]) -> tuple[str, ...]:
+    shape = f"{info['type']} {'x'.join(map(str, info['shape']))}"
+    extent = f"{plain(info['low'])} to {plain(info['high'])}" if "low" in info else ""
+    return name, shape, extent, plain(info.get("values", ""))
