@@ -80,7 +80,16 @@ def plan(chosen: Parameters, gradient: npt.NDArray[Any] | None = None, speed: Sp
     rows = [_row(p, gradient, speed) for p in variants]
     best = rows[variants.index(chosen)]
     peers = [_theorem(chosen), _dense(chosen)]
-    return Plan([*rows, *peers], best, _remarks(best, peers))
+    remarks = [
+        f"{peer.name} needs less {what}: {amount(theirs)} instead of {amount(mine)}"
+        for peer in peers
+        for what, mine, theirs in (
+            ("offline", best.all_bytes, peer.all_bytes),
+            ("online", best.online_bytes, peer.online_bytes),
+        )
+        if theirs < mine
+    ]
+    return Plan([*rows, *peers], best, remarks)
 
 
 def _variants(base: Parameters) -> list[Parameters]:
@@ -114,19 +123,6 @@ def _dense(p: Parameters) -> Row:
     symbol = p.symbol_bytes
     part = round(p.length * theorem_r2(p) * symbol)
     return Row(DENSE, None, part, p.users**2 * part, p.length * symbol, part)
-
-
-def _remarks(best: Row, peers: list[Row]) -> list[str]:
-    """Where a peer needs less than the construction that would run."""
-    return [
-        f"{peer.name} needs less {what}: {amount(theirs)} instead of {amount(mine)}"
-        for peer in peers
-        for what, mine, theirs in (
-            ("offline", best.all_bytes, peer.all_bytes),
-            ("online", best.online_bytes, peer.online_bytes),
-        )
-        if theirs < mine
-    ]
 
 
 def measure_speed(p: Parameters, folder: Path) -> Speed:
