@@ -26,7 +26,8 @@ _PROTOCOL = 2  # of pickle
 _NUMBER_BYTES = {b"h": 1, b"j": 4, b"q": 1, b"r": 4, b"K": 1, b"M": 2}  # of the number after an opcode
 _POPS = {b"\x85": 1, b"\x86": 2, b"\x87": 3, b"a": 1, b"s": 2, b"R": 2, b"b": 1, b"Q": 1, b".": 1}
 _POP_TO_MARK = (b"t", b"e", b"u")
-_CONSTANT = {b"N": None, b"\x88": True, b"\x89": False, b")": ()}
+_CONSTANT = {b"N": None, b"\x88": True, b"\x89": False}
+_EMPTY = {b")": tuple, b"]": list, b"}": dict}
 
 # Names that a file may contain: some of those that torch.load(weights_only=True) accepts.
 _KNOWN_NAMES = re.compile(
@@ -130,21 +131,19 @@ def run(code: bytes, budget: Budget) -> Any:
                 stack.append(struct.unpack(">d", take(8))[0])
             case b"X":  # BINUNICODE
                 stack.append(take(number(4)).decode())
-            case b"N" | b"\x88" | b"\x89" | b")":  # NONE, NEWTRUE, NEWFALSE, EMPTY_TUPLE
+            case b"N" | b"\x88" | b"\x89":  # NONE, NEWTRUE, NEWFALSE
                 stack.append(_CONSTANT[opcode])
+            case b")" | b"]" | b"}":  # EMPTY_TUPLE, EMPTY_LIST, EMPTY_DICT
+                stack.append(_EMPTY[opcode]())
             case b"(":  # MARK
                 below.append(stack)
                 stack = []
             case b"\x85" | b"\x86" | b"\x87" | b"t":  # TUPLE1, TUPLE2, TUPLE3, TUPLE
                 stack.append(tuple(items))
-            case b"]":  # EMPTY_LIST
-                stack.append([])
             case b"a" | b"e":  # APPEND, APPENDS
                 if type(stack[-1]) is not list:
                     raise BadData("its pickle appends to something that is not a list", AGAIN)
                 stack[-1].extend(items)
-            case b"}":  # EMPTY_DICT
-                stack.append({})
             case b"s" | b"u":  # SETITEM, SETITEMS
                 _update(stack[-1], items)
             case b"c":  # GLOBAL
