@@ -77,7 +77,7 @@ def main() -> NoReturn:
     sys.unraisablehook = _unraisable
     try:
         code = _run()
-    except Stopped:  # while an error was being told
+    except Stopped:  # by a signal, which decides the code below
         code = BUG
     for number in (signal.SIGTERM, signal.SIGINT):  # nothing is left to be stopped
         signal.signal(number, signal.SIG_IGN)
@@ -89,11 +89,11 @@ def main() -> NoReturn:
 
 def _run() -> int:
     """The exit code of the call."""
-    code = 0
     try:
-        code = cli.main(prog_name=PROGRAM, standalone_mode=False) or 0  # that of click's Exit
+        code = cli.main(prog_name=PROGRAM, standalone_mode=False)  # that of click's Exit, or None
         if sys.stdout:
             sys.stdout.flush()
+        return code or 0
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else "", err=True)
         return error.exit_code
@@ -108,8 +108,6 @@ def _run() -> int:
     except MemoryError:
         fail("not enough memory", "the session or a file asks for more than this machine has")
         return BadData.exit_code
-    except Stopped:
-        pass
     except (OutputGone, BrokenPipeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
@@ -124,4 +122,3 @@ def _run() -> int:
             raise
         fail(f"a bug: {type(error).__name__}: {error}", "please report it, with what -v prints")
         return BUG
-    return code
