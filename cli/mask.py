@@ -91,8 +91,7 @@ def command(
             f"user {user} masked {report.entries} of {p.length} coordinates: {report.path}",
             f"session {space.session.fingerprint}",
             payload,
-            *kept_lines(report.kept_energy),
-            *clipped_lines(report.clipped, p.clip),
+            *selection_lines(p, report.kept_energy, report.clipped),
         ]
         return o.Told(facts, lines, report.notes, list(_warnings(space, report)))
 
@@ -121,11 +120,10 @@ def _warnings(space: ts.Workspace, report: MaskReport) -> Iterator[str]:
         )
 
 
-def kept_lines(energy: float | None, whose: str = "it keeps") -> list[str]:
-    """How close the selection comes to the global top-K, where it is not that. Only the user itself sees it."""
-    return [] if energy is None or energy == 1 else [f"{whose} {energy:.4f} of the energy of the global top-K"]
-
-
-def clipped_lines(clipped: int, clip: float) -> list[str]:
-    """How much --saturate has changed."""
-    return [f"{clipped} values were clamped to the clip of {clip:g}"] if clipped else []
+def selection_lines(p: ts.Parameters, energy: float | None, clipped: int, whose: str = "it keeps") -> Iterator[str]:
+    """How close the selection comes to the global top-K, where it is not that, and how much --saturate has changed.
+    Only the user itself sees it."""
+    if energy not in (None, 1):
+        yield f"{whose} {energy:.4f} of the energy of the global top-K"
+    if clipped:
+        yield f"{clipped} values were clamped to the clip of {p.clip:g}"

@@ -13,7 +13,7 @@ from . import options as o
 from .console import Console, answered, picked, size
 from .decode import described
 from .init import start_round
-from .mask import clipped_lines, kept_lines
+from .mask import selection_lines
 
 _OF_RUN = ("drop_masking", "drop_elimination", "residuals", "output", "mean", "select", "saturate", "jobs")
 
@@ -105,8 +105,7 @@ def command(
         facts,
         "users: " + ", ".join(f"{user} {file.name}" for user, file in by_user.items()),
         *lines,
-        *kept_lines(kept, "every user keeps at least"),
-        *clipped_lines(clipped, p.clip),
+        *selection_lines(p, kept, clipped, "every user keeps at least"),
         f"a user sends {size(c.share_bytes * (users - 1))} offline and {size(online)} online; "
         f"a plain gradient has {size(4 * p.length)}",
         space=space,
