@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import shlex
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,11 +45,7 @@ def command(console: Console, insecure_seed: int | None, plot: Path | None, **op
     for note in layout.notes:
         console.say(note)
     found = plan.plan(p, gradient, plan.measure_speed(p, Path.cwd()))
-    shape: list[tuple[str, Any]] = [(name, options[name]) for name in ("like", "length", "entry", "strip_prefix")]
-    shape += [(name, pattern) for name in ("only", "exclude") for pattern in options[name]]
-    words = [word for name, value in shape if value for word in (f"--{name.replace('_', '-')}", str(value))]
-    words += [] if insecure_seed is None else ["--insecure-seed", str(insecure_seed)]
-    paste = f"{PROGRAM} init ROUND {shlex.join([*words, *_arguments(p)])}"
+    paste = _init_call(p, **options, insecure_seed=insecure_seed)
     if plot:
         _plot(plot, found)
     rows = [_facts(row, recommended=row is found.best) for row in found.rows]
@@ -72,17 +69,19 @@ def command(console: Console, insecure_seed: int | None, plot: Path | None, **op
     console.line(f"to start: {paste}")
 
 
-def _arguments(p: ts.Parameters) -> list[str]:
-    """The options of `init` that choose exactly these parameters, apart from --like or --length."""
+def _init_call(p: ts.Parameters, **options: Any) -> str:
+    """The call of `init` that chooses exactly these parameters, and the layout and seed of the options."""
     from topk_secagg.algebra.field import DEFAULT_FIELD
     from topk_secagg.protocol.constructions import construction
 
-    given: dict[str, Any] = {"users": p.users, "survivors": p.survivors, "colluders": p.colluders, "top-k": p.top_k}
-    given |= {"construction": p.construction, **construction(p).choices()}
-    if p.field != DEFAULT_FIELD:
-        given["field"] = p.field
-    given |= {name: repr(v) for name, v in (("clip", p.clip), ("max-weight", p.max_weight)) if v != 1}
-    return [word for name, value in given.items() for word in (f"--{name}", str(value))]
+    given = [(name, options[name]) for name in ("like", "length", "entry", "strip_prefix", "insecure_seed")]
+    given += [(name, pattern) for name in ("only", "exclude") for pattern in options[name]]
+    numbers = picked(p, "users", "survivors", "colluders", "top_k", "construction") | construction(p).choices()
+    defaults = {"field": DEFAULT_FIELD, "clip": 1, "max_weight": 1}
+    numbers |= {name: value for name, value in picked(p, *defaults).items() if value != defaults[name]}
+    given += numbers.items()
+    words = [(f"--{name.replace('_', '-')}", str(value)) for name, value in given if value not in (None, "")]
+    return shlex.join([PROGRAM, "init", "ROUND", *chain(*words)])
 
 
 def _facts(row: Row, *, recommended: bool) -> dict[str, Any]:
