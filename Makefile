@@ -7,7 +7,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 TOPK   := $(BIN)/topk-secagg
 
-.PHONY: help demo test test-torch test-workflows secrecy vectors fuzz lint types check docs pictures bench bench-quick clean
+.PHONY: help demo test test-torch test-workflows secrecy vectors fuzz lint cog-check types check docs pictures bench bench-quick clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -21,7 +21,7 @@ DEV_READY := $(VENV)/.ready-dev
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo 'Python 3.11 or newer is needed: make PYTHON=python3.12 ...' >&2; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo 'Python has no venv: install it (Debian: python3-venv)' >&2; exit 1; }
 
 $(RUN_READY): pyproject.toml | $(VENV)/bin/python
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
@@ -104,6 +104,9 @@ fuzz: $(DEV_READY) ## damage, crashes, random rounds and attacks by the thousand
 lint: $(DEV_READY) ## ruff, and whether the generated documents are current
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	@$(MAKE) --no-print-directory cog-check
+
+cog-check: $(DEV_READY)
 	$(BIN)/cog --check $(GENERATED)
 
 types: $(DEV_READY) ## mypy, strict

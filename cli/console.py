@@ -112,13 +112,14 @@ class Console:
             _print(line.rstrip())
 
     @property
-    def _draws(self) -> bool:
+    def draws(self) -> bool:
+        """Whether somebody watches."""
         return not self.quiet and not self.as_json and bool(sys.stderr and sys.stderr.isatty())
 
     @contextmanager
     def progress(self, what: str) -> Iterator[Callable[[float], None]]:
         """A bar on standard error while something long runs; nothing when that is no terminal."""
-        if not self._draws:
+        if not self.draws:
             yield lambda _: None
             return
         from rich.console import Console as Screen
@@ -131,7 +132,7 @@ class Console:
     @contextmanager
     def phases(self) -> Iterator[Callable[[str, int, int], None]]:
         """Bars for phases of several users; a line for each user with -v where there is no terminal."""
-        if not self._draws:
+        if not self.draws:
             yield lambda phase, user, _: self.say(f"user {user}: {phase}") if user and self.verbose else None
             return
         from rich.console import Console as Screen
@@ -201,9 +202,28 @@ def bundled(name: str, make: Callable[[dict[str, Any]], Any], *options: Decorato
     return add
 
 
+def _console(given: dict[str, Any]) -> Console:
+    """How this call is answered. On a terminal, what the library logs is said too, once."""
+    import logging
+
+    console, told = Console(given.pop("json"), given.pop("quiet"), given.pop("verbose")), set[str]()
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            message = record.getMessage()
+            if console.draws and message not in told:
+                console.say(message)
+                told.add(message)
+
+    log = logging.getLogger("topk_secagg")
+    log.setLevel(logging.INFO)
+    log.handlers[:] = [Handler()]
+    return console
+
+
 answered = bundled(
     "console",
-    lambda given: Console(given.pop("json"), given.pop("quiet"), given.pop("verbose")),
+    _console,
     click.option("--json", is_flag=True, help="Print one JSON object on standard output."),
     click.option("-q", "--quiet", is_flag=True, help="Print only warnings and errors."),
     click.option("-v", "--verbose", is_flag=True, help="Print more details."),

@@ -86,7 +86,7 @@ while :; do
   mapfile -t found < <(look "$wait" || true)
   step=${found[0]} ready=${found[1]} could=$possible possible=${found[2]} waits_for=${found[3]}
   if [ "$step" = nothing ]; then break; fi
-  if [ "${found[*]:4}" != "$sent" ]; then # on a new start everything is sent once more, which changes nothing
+  if [ -n "${found[*]:4}" ] && [ "${found[*]:4}" != "$sent" ]; then # on a new start everything is sent once more, which changes nothing
     printf '%s\n' "${found[@]:4}" | "$sync" push
     sent=${found[*]:4}
   fi

@@ -76,7 +76,7 @@ def recover(moments: Symbols, weight: int, order: int, gamma: int, q: int, place
         np.empty((rows, most + 1), np.int64),
         np.empty((rows, most), np.uint64),
     )
-    constants, out = montgomery_constants(q), (found, place, value, _words(3, max(powers_m.size, most + 1)))
+    constants, out = montgomery_constants(q), (found, place, value, _words(2, max(powers_m.size, most + 1)))
     if count == order:
         run("transform", moments, powers_m, *constants, out=out)
     else:  # where all n places count and n is even, the second half of the powers are negatives

@@ -156,10 +156,8 @@ def _roots(
     """
     if width >= len(now):
         return -1
-    coefficients, found = scratch[0, : width + 1], scratch[1, : len(powers_m)]
-    for k in range(width + 1):
-        coefficients[k] = now[k, v]
-    _evaluate_all(coefficients, powers_m, squares_m, q, q_inverse, found, scratch[2])
+    found = scratch[0, : len(powers_m)]
+    _evaluate_all(now[: width + 1, v], powers_m, squares_m, q, q_inverse, found, scratch[1])
     roots = 0
     for i in range(len(found)):
         places[roots] = i

@@ -77,6 +77,11 @@ def largest_sum(p: Parameters, weights: Iterable[float]) -> float:
     return math.fsum(weight * p.clip * p.scale + 2 for weight in weights)
 
 
+def beyond_clip(p: Parameters, value: Symbols, weights: Iterable[float]) -> int:
+    """How many of these sums are larger than honest inputs with these weights can make them."""
+    return int(np.count_nonzero(np.abs(to_signed(value, p.field)) > largest_sum(p, weights)))
+
+
 def dequantise(p: Parameters, value: Symbols) -> Reals:
     """The real values of field elements of the aggregate."""
     return to_signed(value, p.field) / float(p.scale)

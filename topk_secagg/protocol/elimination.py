@@ -14,6 +14,12 @@ def answer_shape(p: Parameters, survivors: int, *, fallback: bool = False) -> An
     return construction(p).answer_shape(survivors, fallback=fallback)
 
 
+def answer_shapes(p: Parameters, survivors: int) -> dict[int, tuple[AnswerShape, bool]]:
+    """The shapes that an answer can have, by D, and whether it is the fallback: the session's own D first."""
+    shapes = {answer_shape(p, survivors, fallback=fallback): fallback for fallback in (True, False)}
+    return {shape.blocks: (shape, fallback) for shape, fallback in reversed(shapes.items())}
+
+
 def answer_blocks(
     p: Parameters,
     points: Points,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..algebra.field import DEFAULT_FIELD, is_prime, stored_type
@@ -138,9 +138,6 @@ class Parameters:
     def as_dict(self) -> dict[str, Any]:
         """The keys and values that session.json records."""
         return asdict(self)
-
-
-PARAMETER_NAMES = tuple(field.name for field in fields(Parameters))
 
 
 def quantisation_scale(field: int, users: int, clip: float, max_weight: float = 1.0) -> int:

@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ..algebra.field import to_signed
 from ..algebra.randomness import CipherRandomness, fresh_key
 from ..errors import BadData, InputMissing, SecAggError
-from ..gradients.quantize import largest_sum
+from ..gradients.quantize import beyond_clip, largest_sum
 from ..protocol.constructions import construction
 from ..protocol.decoding import Decoded, decode
 from ..protocol.parameters import Parameters
@@ -286,7 +285,7 @@ def _sum(found: Evidence, sums: dict[int, Decoded]) -> None:
         if not totals or found.survivors is None:
             raise InputMissing("no sum is available, or no sound survivors.json")
         largest = largest_sum(found.p, found.survivors.weights.values())
-        beyond = max(np.count_nonzero(np.abs(to_signed(t.value, found.p.field)) > largest) for t in totals)
+        beyond = max(beyond_clip(found.p, t.value, found.survivors.weights.values()) for t in totals)
         if beyond:
             raise BadData(f"{beyond} coordinates are larger than honest users can make them")
         check.why = f"at most {largest / found.p.scale:.6g}"

@@ -14,7 +14,7 @@ import numpy as np
 
 from ..algebra.field import Symbols, to_signed
 from ..errors import BadData, InputMissing
-from ..gradients.quantize import largest_sum
+from ..gradients.quantize import beyond_clip
 from ..protocol.constructions import construction
 from ..protocol.elimination import answer_blocks
 from ..protocol.messages import Secret, Sparse
@@ -115,16 +115,15 @@ class _Private:
         if x.sharing != stored.sharing:
             raise BadData("it belongs to another sharing than the secret")
         sparse = self.construction.unmask(stored.secret, x.masked)
-        steps = np.abs(to_signed(sparse.value, self.p.field))
-        beyond = np.count_nonzero(steps > largest_sum(self.p, [x.weight]))
+        count, beyond = sparse.value.size, beyond_clip(self.p, sparse.value, [x.weight])
         if beyond:
-            raise BadData(f"{beyond} of {steps.size} values are beyond the clip once the masks are taken off")
+            raise BadData(f"{beyond} of {count} values are beyond the clip once the masks are taken off")
         if np.unique(sparse.index).size < sparse.index.size:
             raise BadData("a coordinate appears twice once the places are known")
         if np.any(sparse.index >= self.p.length):
             raise BadData("a place is no coordinate of the gradient")
         self.inputs[n] = sparse
-        return f"{steps.size} distinct coordinates, all values within the clip"
+        return f"{count} distinct coordinates, all values within the clip"
 
     def shares(self, n: int, stored: StoredSecret | None) -> None:
         """Check each share of one sender, and whether they fit together."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..errors import InputMissing, SecAggError
-from ..protocol.elimination import answer_shape
+from ..protocol.elimination import answer_shapes
 from ..protocol.parameters import Parameters
 from ..steps.inspect import largest_bytes
 from ..storage.aggregate import Aggregate
@@ -112,7 +112,7 @@ class Evidence:
     def fallbacks(self) -> dict[int, bool]:
         """Each possible D of an answer to these survivors, and whether it is the fallback."""
         count = len(self.survivors.digests) if self.survivors else 0
-        return {answer_shape(self.p, count, fallback=f).blocks: f for f in (True, False) if count}
+        return {blocks: fallback for blocks, (_, fallback) in answer_shapes(self.p, count).items()} if count else {}
 
     def add(self, point: str, subject: Path | str, verdict: Verdict, why: str = "") -> None:
         """Add a finding, with paths relative to the round and without control characters."""
@@ -137,7 +137,8 @@ class Evidence:
         """Add a failed check; if its input is missing, it is not checkable instead."""
         # the text of an unexpected error could hold anything, also a secret
         why = str(error) if isinstance(error, SecAggError) else f"unreadable ({type(error).__name__})"
-        self.add(point, subject, "not checkable" if isinstance(error, InputMissing) else "fail", why)
+        missing = isinstance(error, InputMissing | MemoryError)  # what is too large for this machine may be sound
+        self.add(point, subject, "not checkable" if missing else "fail", why)
 
     def examine(
         self, path: Path, kind: Kind, expected: Attributes, content: Callable[[Artifact], object], last: str = "ranges"

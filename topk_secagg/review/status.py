@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..errors import InputMissing, SecAggError
-from ..protocol.elimination import answer_shape
+from ..protocol.elimination import answer_shapes
 from ..storage import masked as masked_file
 from ..storage import survivors as survivors_file
 from ..storage.answer import opened_answer
@@ -219,8 +219,7 @@ class _Look:
             return Next("")
         assert self.survivors is not None
         p, count = self.space.session.parameters, len(self.survivors.digests)
-        for fallback in (False, True):
-            shape = answer_shape(p, count, fallback=fallback)
+        for shape, _ in answer_shapes(p, count).values():
             if sum(u.answered == "yes" and u.blocks == shape.blocks for u in self.users) >= shape.quorum:
                 return Next("decode")
         silent = (n for n in self.survivors.users if self.users[n - 1].answered != "yes")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Unpack
@@ -21,7 +22,7 @@ from ..protocol.parameters import Parameters
 from ..protocol.rates import measured_r1, measured_r2
 from ..protocol.round import run_round
 from .init import RoundOptions, choose_parameters
-from .mask import choose
+from .mask import choose, with_residual
 
 Gradient = Any  # an array, or a mapping of names to arrays or torch tensors
 
@@ -87,6 +88,9 @@ def aggregate(
     p, _ = choose_parameters(
         form.layout.length, users=len(users), survivors=survivors, colluders=colluders, max_weight=largest, **options
     )
+    unknown = {*drop_masking, *drop_elimination} - set(users)
+    if unknown:
+        raise UsageError(f"there is no user {min(unknown)} to drop out", f"users are 1 to {len(users)}")
     u1 = [n for n in users if n not in drop_masking]
     u2 = [n for n in u1 if n not in drop_elimination]
     randomness = CipherRandomness(fresh_key())
@@ -95,7 +99,7 @@ def aggregate(
     for n in u1:
         flat = form.flatten(given[n], n)
         if unsent.get(n) is not None:
-            flat = flat + form.flatten(unsent[n], n)
+            flat = with_residual(flat, form.flatten(unsent[n], n))
         source = randomness.child(f"rounding of user {n}")
         chosen = choose(p, source, flat, weight[n], select, saturate=saturate)
         inputs[n], clipped = chosen.sparse, clipped + chosen.clipped
@@ -103,7 +107,7 @@ def aggregate(
             unsent[n] = form.unflatten(chosen.unsent(flat, weight[n]), exact=True)
     total = run_round(p, inputs, u1, u2, randomness)
     vector = np.zeros(p.length)
-    vector[total.index] = dequantise(p, total.value) / (sum(weight[n] for n in u1) if mean else 1.0)
+    vector[total.index] = dequantise(p, total.value) / (math.fsum(weight[n] for n in u1) if mean else 1.0)
     kept = unsent if residuals is not None else None
     return Aggregated(form.unflatten(vector), _costs(p, len(u1), len(u2)), kept, u1, u2, p, clipped, inputs)
 

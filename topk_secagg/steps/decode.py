@@ -11,15 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
-from ..algebra.field import to_signed
 from ..algebra.parallel import ahead, cores
 from ..algebra.randomness import CipherRandomness, fresh_key
 from ..errors import SecAggError, TooFewSurvivors
 from ..gradients.files import check_writable, write_gradient
-from ..gradients.quantize import dequantise, largest_sum
+from ..gradients.quantize import beyond_clip, dequantise
 from ..protocol.constructions import construction
 from ..protocol.decoding import decode as decode_answers
-from ..protocol.elimination import answer_shape
+from ..protocol.elimination import answer_shapes
 from ..protocol.messages import AnswerShape, Sparse
 from ..storage import aggregate as aggregate_file
 from ..storage import survivors as survivors_file
@@ -88,8 +87,7 @@ def decode(
             vector[total.index] = real / math.fsum(survivors.weights.values()) if mean else real
             with whole_file(output, OWN) as stream:
                 write_gradient(stream, output.suffix, session.layout.unflatten(vector))
-    bound = largest_sum(p, survivors.weights.values())
-    nonzero, beyond = total.index.size, int(np.count_nonzero(np.abs(to_signed(total.value, p.field)) > bound))
+    nonzero, beyond = total.index.size, beyond_clip(p, total.value, survivors.weights.values())
     sent = construction(p).masked_bytes, next(iter(used.values())).payload
     who = survivors.users, sorted(used), found.corrected, left_out
     return DecodeReport(space.aggregate_path, *who, nonzero, beyond, shape.blocks, shape.quorum, *sent)
@@ -129,18 +127,18 @@ def _decoded_by_others(space: Workspace, survivors: Survivors, total: Sparse) ->
 def _decodable(space: Workspace, survivors: Survivors, answers: dict[int, AnswerFile]) -> tuple[AnswerShape, bool]:
     """The D for which there are enough answers: that of the session, or U - T once users have fallen back."""
     p, count = space.session.parameters, len(survivors.digests)
-    shapes = [answer_shape(p, count, fallback=fallback) for fallback in (False, True)]
-    there = [sum(answer.blocks == shape.blocks for answer in answers.values()) for shape in shapes]
-    for fallback, (shape, have) in enumerate(zip(shapes, there, strict=True)):
-        if have >= shape.quorum:
-            return shape, bool(fallback)
-    wanted, least = shapes
+    shapes, given = answer_shapes(p, count), [answer.blocks for answer in answers.values()]
+    for shape, fallback in shapes.values():
+        if given.count(shape.blocks) >= shape.quorum:
+            return shape, fallback
+    wanted, *others = (shape for shape, _ in shapes.values())
     silent = ", ".join(str(n) for n in survivors.users if n not in answers) or "none"
-    what = f"{there[0]} sound answers, and {wanted.quorum} are needed (missing: {silent})"
-    if wanted.blocks == least.blocks:
+    what = f"{given.count(wanted.blocks)} sound answers, and {wanted.quorum} are needed (missing: {silent})"
+    if not others:
         raise TooFewSurvivors(what, "wait for more users to answer")
+    (least,) = others
     raise TooFewSurvivors(
-        f"{what}; {there[1]} fallback answers, of which {least.quorum} would do",
+        f"{what}; {given.count(least.blocks)} fallback answers, of which {least.quorum} would do",
         f"ask at least {least.quorum} users to answer again with D = U - T",
         f"fallback {space.root}",
     )

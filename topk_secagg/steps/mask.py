@@ -35,6 +35,7 @@ from ..storage.workspace import Workspace
 from .access import PLAIN, Access, admitted
 
 Vector = npt.NDArray[Any]
+SELECTIONS = ("top", "random")
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def mask(
                 return _done_already(space, user, ledger, stored, digest_of_input)
             unsettled = residual_file.waiting_round(residual, session.id)
             if carried is not None:
-                flat = flat + carried
+                flat = with_residual(flat, carried)
         chosen = choose(p, stored.rounding(), flat, weight, select, saturate=saturate)
         masked = mask_input(p, stored.secret, chosen.sparse)
         holds = ledger.holds
@@ -124,10 +125,7 @@ def mask(
             holds = tuple(m for m in space.users() if is_there(space, user, m))
         x = masked_file.content(session, user, stored.sharing, masked, weight, frozenset(holds), signer)
         ledger.check_masks(x.digest)
-        survivors = None
-        with suppress(SecAggError):
-            survivors = survivors_file.read(space)
-        if _sent_before(space, user, stored.sharing, survivors) - {x.digest}:
+        if _sent_before(space, user, stored.sharing) - {x.digest}:
             raise Refused(
                 f"user {user} has sent another X in this round, though its ledger does not know it",
                 "was the secrets folder restored from a backup? it must not be used; start a new round",
@@ -142,6 +140,7 @@ def mask(
         # durable before a byte of X is anywhere that others can see
         ledger.record(masked=x.digest, holds=holds, residual=pending or ledger.residual)
         x.write(path)
+    survivors = _survivors(space)  # only now: the round may have been frozen meanwhile
     late = survivors is not None and user not in survivors.digests
     report = _report(space, user, stored, x.digest, holds)
     return replace(
@@ -155,12 +154,20 @@ def _report(space: Workspace, user: int, stored: StoredSecret, digest: str, hold
     return MaskReport(user, space.masked_path(user), digest, c.entries, c.masked_bytes, stored.private, missing)
 
 
-def _sent_before(space: Workspace, user: int, sharing: str, survivors: Survivors | None) -> set[str]:
+def _survivors(space: Workspace) -> Survivors | None:
+    """survivors.json, if there is one that is sound."""
+    with suppress(SecAggError):
+        return survivors_file.read(space)
+    return None
+
+
+def _sent_before(space: Workspace, user: int, sharing: str) -> set[str]:
     """Digests of X that this user sent with this sharing, as far as the round's public files show it.
 
     A ledger that does not know of them is older than they are: the secrets came back from a backup. In a sealed
     round, files that are not signed as they should be show nothing.
     """
+    survivors = _survivors(space)
     found = {survivors.digests[user]} if survivors and user in survivors.digests else set()
     with suppress(SecAggError):
         x = masked_file.read(space.session, space.masked_path(user), user)
@@ -179,8 +186,21 @@ def read_flat(session: Session, gradient: Path, entry: str, strip_prefix: str) -
         raise BadData(f"{gradient}: {error.message}", error.hint, error.topic) from error
 
 
+def with_residual(flat: Vector, carried: Vector) -> Vector:
+    """The gradient and what was not sent before; two finite values can add up to one that is not."""
+    with np.errstate(over="ignore"):
+        total: Vector = flat + carried
+    if not np.isfinite(total).all():
+        raise BadData(
+            "gradient and residual add up to values that are not finite", "remove the residual to start from zero"
+        )
+    return total
+
+
 def choose(p: Parameters, source: Randomness, flat: Vector, weight: float, select: str, *, saturate: bool) -> Selected:
     """Which coordinates are sent, and as what."""
+    if select not in SELECTIONS:
+        raise UsageError(f"unknown selection {select!r}", f"one of {', '.join(SELECTIONS)}")
     index = select_top(p, flat) if select == "top" else select_random(p, source.child("select"))
     values = flat[index].astype(np.float64)
     sent = quantise(p, values, rounding_source(source, index, values), weight=weight, saturate=saturate)

@@ -21,6 +21,7 @@ from ..storage.workspace import Workspace
 from .access import PLAIN, Access, admitted
 
 Progress = Callable[[float], None]
+SOURCES = ("cipher", "os")
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ def offline(
     """
     signer = admitted(space, user, access)
     p = space.session.parameters
+    if randomness not in SOURCES:
+        raise UsageError(f"unknown source of randomness {randomness!r}", f"one of {', '.join(SOURCES)}")
     if randomness == "os" and space.session.insecure:
         raise UsageError("this round is drawn from a public seed, not from the operating system", topic="seed")
     with space.step_of(user):

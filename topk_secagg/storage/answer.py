@@ -10,7 +10,7 @@ import numpy as np
 from ..algebra.field import Symbols, stored_type
 from ..errors import BadData, InputMissing
 from ..protocol.constructions import construction
-from ..protocol.elimination import answer_shape
+from ..protocol.elimination import answer_shapes
 from ..protocol.messages import AnswerBlock, AnswerShape
 from ..protocol.parameters import Parameters
 from .artifacts import SYMBOL_TYPES, Array, Artifact, Digest, Kind, laid_out, opened
@@ -86,17 +86,17 @@ def opened_answer(space: Workspace, user: int, survivors: Survivors) -> Iterator
     """Open Y_n and check that it was made for this survivor set and these X, with one of the D that are possible."""
     s = space.session
     p, count = s.parameters, len(survivors.digests)
-    possible = {shape.blocks: shape for shape in (answer_shape(p, count, fallback=f) for f in (False, True))}
+    possible = answer_shapes(p, count)
     with opened(space.answer_path(user), KIND, verify=False) as artifact:
-        shape = possible.get(artifact.attributes["blocks"])
+        blocks = artifact.attributes["blocks"]
         if artifact.attributes["survivors"] != survivors.digest:
             raise artifact.bad(
                 "it answers another survivor set, or other masked inputs",
                 "all answers must be for one survivors.json; ask the user which one was answered",
             )
-        if shape is None:
-            raise artifact.bad(f"it packs {artifact.attributes['blocks']} blocks, which this round does not")
-        artifact.expect_shapes(shapes(p, shape))
+        if blocks not in possible:
+            raise artifact.bad(f"it packs {blocks} blocks, which this round does not")
+        artifact.expect_shapes(shapes(p, possible[blocks][0]))
         answer = AnswerFile(p, artifact)
         artifact.verify(answer.check)
         artifact.expect(s.header(user), s.recipient(user))

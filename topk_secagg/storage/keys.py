@@ -7,6 +7,7 @@ A recipients file has a line for each user, as `keygen` prints it: NUMBER age1..
 from __future__ import annotations
 
 import hashlib
+import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,11 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from ..errors import BadData, Refused
+from .atomic import open_regular
 from .documents import read_bytes
 
 _SIGNING = "# ed25519 secret: "
+_LARGEST_IDENTITY = 1 << 16  # bytes
 
 
 @dataclass(frozen=True)
@@ -92,8 +95,9 @@ def _statement(kind: str, digest: str) -> bytes:
 
 def read_identity(path: Path) -> Identity:
     """The identity in a file of `keygen`, which nobody else may read."""
-    text = read_bytes(path, "make keys first, or check the path").decode("ascii", "replace")
-    mode = stat.S_IMODE(path.stat().st_mode)
+    with os.fdopen(open_regular(path, "make keys first, or check the path"), "rb") as stream:
+        mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
+        text = stream.read(_LARGEST_IDENTITY).decode("ascii", "replace")
     if mode & 0o077:
         raise Refused(
             f"{path} can be read by others (mode {mode:04o})", f"run: chmod 600 {path}, and consider making new keys"

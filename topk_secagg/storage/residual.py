@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +22,7 @@ import numpy.typing as npt
 
 from ..errors import BadData, CannotWrite, InputMissing, Refused, SecAggError
 from .artifacts import Artifact, Kind, compose, opened
-from .atomic import PRIVATE, write_whole
+from .atomic import PRIVATE, pread_exactly, write_whole
 from .documents import Sha256, read_bytes
 from .hdf5_writer import Shapes
 from .session import Session
@@ -90,9 +91,10 @@ def commit(staged: Path, residual: Residual, user: int, length: int) -> None:
             if artifact.attributes["sha256"] != residual.after:
                 raise artifact.bad("it is not the residual that the ledger names")
             _vector(artifact)
+            content = pread_exactly(artifact.fd, os.fstat(artifact.fd).st_size, 0)
         if not path.parent.is_dir():
             raise CannotWrite(f"cannot write {path}: its folder is gone", "make the folder and run this again")
-        write_whole(path, staged.read_bytes(), PRIVATE)
+        write_whole(path, content.tobytes(), PRIVATE)
     note_path(path).unlink(missing_ok=True)
 
 
@@ -111,7 +113,7 @@ def waiting_round(path: Path, session: str) -> str | None:
     try:
         note = json.loads(read_bytes(note_path(path), ""))
         return str(note["round"]) if note["session"] != session else None
-    except (SecAggError, ValueError, KeyError, TypeError):
+    except (SecAggError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
