@@ -150,13 +150,6 @@ def test_eliminate_adds_x_f_minus_h(q, kind, rows, width, seed):
     assert total.tolist() == expected
 
 
-@pytest.mark.parametrize("q", PRIMES)
-def test_eliminate_subtracts_the_largest_mask_from_nothing(q):
-    total, zero = np.zeros(1, dtype=np.uint32), np.zeros((1, 1), dtype=np.uint32)
-    eliminate(zero, np.full((1, 1), q - 1, dtype=np.uint32), np.full(1, q - 1, dtype=np.uint32), q, total)
-    assert total.tolist() == [1]
-
-
 # Random combinations
 
 

@@ -28,20 +28,6 @@ def test_the_matrix_is_the_oracles(q, data):
     assert matrix.tolist() == oracle.lagrange_matrix(nodes, points, q)
 
 
-@given(primes, st.data())
-def test_it_carries_the_values_of_any_polynomial_of_low_degree(q, data):
-    nodes, points = data.draw(elements(q, 1, 6)), data.draw(elements(q, 1, 6))
-    coefficients = data.draw(st.lists(st.integers(0, q - 1), min_size=len(nodes), max_size=len(nodes)))
-
-    def polynomial(x):
-        return sum(c * x**k for k, c in enumerate(coefficients)) % q
-
-    matrix = lagrange_matrix(nodes, points, q).tolist()
-    values = [polynomial(x) for x in nodes]
-    carried = [sum(c * v for c, v in zip(row, values, strict=True)) % q for row in matrix]
-    assert carried == [polynomial(x) for x in points]
-
-
 @pytest.mark.parametrize(("users", "count"), [(2, 1), (2, 2), (6, 5), (10, 7), (300, 200)])
 def test_default_points_are_the_smallest_elements_betas_first(users, count):
     alpha, beta = default_points(users, count)

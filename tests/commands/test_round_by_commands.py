@@ -226,12 +226,6 @@ class TestTheSum:
             must(*r.decode("--output", tmp_path / "out.npy", *option))
             assert np.array_equal(np.load(tmp_path / "out.npy"), total / 2**r.recipe.bits / divisor)
 
-    def test_rounds_are_exact_with_all_randomness_from_the_system(self, new_round):
-        r = new_round()
-        must(*r.run("--randomness", "os"))
-        r.check_sum()
-        assert attributes(r.folder / "secrets/user-01.h5")["randomness"] == "os"
-
 
 def test_the_worked_example_of_the_paper(tmp_path):
     options = words("--survivors 3 --colluders 1 --top-k 2 --drop-masking 5 --drop-elimination 4")

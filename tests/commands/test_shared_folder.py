@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from rounds import (
     RECIPES,
-    Recipe,
     Result,
     Round,
     attributes,
@@ -354,14 +353,3 @@ class TestTwoAccounts:
             found = self.status(r, 2, *more)
             assert found["foreign_secrets"] == []
         assert found["users"][1]["holds"] == [1, 2]
-
-    def test_a_plain_round_in_the_folder_of_another_account_is_refused(self, r):
-        plain = Round(Recipe("plain", homes=True), r.folder.with_name("plain"), r.inputs)
-        plain.folder.mkdir()
-        plain.folder.chmod(0o1777)
-        os.chown(plain.folder, account(1), account(1))
-        self.own(1, *plain.init())
-        self.own(1, *plain.offline(1))
-        said = as_account(account(2), *plain.offline(2))
-        assert said.code == 77
-        assert "belongs to another account, and this round is not sealed" in said.err

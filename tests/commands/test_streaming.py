@@ -132,14 +132,6 @@ def test_only_the_named_rows_and_the_checksums_are_read(frozen, monkeypatch):
         assert read[f"from-{sender:02}.h5"] < 2 * LENGTH * WIDTH * 4 / 4
 
 
-def test_inspect_checks_all_rows_of_a_share(frozen):
-    path = frozen.folder / "shares/user-01/from-02.h5"
-    must("inspect", path)
-    unnamed = next(row for row in range(LENGTH) if row not in rows_named_by(frozen, 2))
-    flip(path, row_bytes(path, "f", unnamed)[0])
-    assert call("inspect", path).code == 65
-
-
 @both
 def test_memory_does_not_grow_with_the_shares(tmp_path, construction, monkeypatch):
     """With small buffers, a round of four times the size needs hardly more, though its shares are far larger."""
