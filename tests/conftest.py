@@ -1,8 +1,9 @@
-"""What all tests share: reproducible Hypothesis, no waiting for the disk, and `import oracle` and
-`import rounds` from any folder."""
+"""What all tests share: reproducible Hypothesis, no waiting for the disk, `import oracle` and `import rounds` from any
+folder, rounds at every stage, which are played once and copied, and what a refusal must be like."""
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -10,6 +11,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
+from rounds import RECIPES, Round, Stages, assert_one_error, call, contents, leftovers
+
 os.umask(0o022)
 
 settings.register_profile(
@@ -24,6 +27,62 @@ settings.load_profile("repeatable")
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_waiting_for_the_disk():
-    """A test does not have to survive a power cut; the order of syncs is tested on its own."""
+    """A test does not have to survive a power cut; another test checks the order of syncs."""
     with mock.patch.object(os, "fsync", return_value=None):
         yield
+
+
+@pytest.fixture(scope="session")
+def stages(tmp_path_factory):
+    """The stages of a round with this recipe; another name gives another session."""
+    made = {}
+
+    def get(recipe):
+        if recipe not in made:
+            made[recipe] = Stages(recipe, tmp_path_factory.mktemp(recipe.name), "decoded")
+        return made[recipe]
+
+    return get
+
+
+@pytest.fixture
+def construction():
+    """The paper's, unless a test is for both."""
+    return "permutation"
+
+
+@pytest.fixture
+def round_at(stages, construction, tmp_path):
+    """round_at("masked"): a copy of a round up to that stage. Changes to the recipe come by name."""
+
+    def at(stage, folder="round", **changes):
+        return stages(replace(RECIPES[construction], **changes)).copy(stage, tmp_path / folder)
+
+    return at
+
+
+@pytest.fixture
+def new_round(construction, tmp_path):
+    """new_round(spare=1): a round that is not started yet."""
+
+    def make(folder="round", **changes):
+        recipe = replace(RECIPES[construction], **changes)
+        return Round(recipe, tmp_path / folder, tmp_path / f"{folder}-inputs").prepare()
+
+    return make
+
+
+@pytest.fixture
+def refuses(tmp_path):
+    """refuses(65, "decode", folder): that exit code, one clear error, and nothing changed anywhere."""
+
+    def check(code, *args):
+        before = contents(tmp_path)
+        result = call(*args)
+        assert result.code == code, result
+        assert_one_error(result)
+        assert leftovers(tmp_path) == []
+        assert contents(tmp_path) == before
+        return result
+
+    return check

@@ -1,5 +1,5 @@
-"""Rounds for tests: commands in this process or in one of their own, rounds whose sum is known, the same through
-the functions of the steps, and what is left on disk.
+"""Rounds for tests: commands in this process or in a new one, rounds whose sum is known, and what is
+left on disk.
 
 Gradients are multiples of one step of the quantiser, so that quantising them is exact and every sum can be
 predicted with the oracle.
@@ -20,42 +20,38 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from unittest import mock
 
 import h5py
 import numpy as np
+import pytest
 from oracle import bucket_count, bucket_top, lifted, plain_sum, top_k
 
 from topk_secagg.algebra.field import DEFAULT_FIELD
 from topk_secagg.gradients.files import write_gradient
-from topk_secagg.gradients.layout import Layout
 from topk_secagg.gradients.tensors import Tensor
-from topk_secagg.protocol.parameters import Parameters
-from topk_secagg.steps.access import PLAIN, Access
-from topk_secagg.steps.decode import decode
-from topk_secagg.steps.eliminate import eliminate
-from topk_secagg.steps.freeze import confirm as confirm_step
-from topk_secagg.steps.freeze import freeze
-from topk_secagg.steps.init import init
 from topk_secagg.steps.inspect import KINDS
-from topk_secagg.steps.keygen import keygen
-from topk_secagg.steps.mask import mask
-from topk_secagg.steps.offline import offline
-from topk_secagg.storage import aggregate as aggregate_file
 from topk_secagg.storage.artifacts import compose, opened
+from topk_secagg.storage.hdf5_writer import lay_out, new_file, put_attributes
 from topk_secagg.storage.keys import Identity
-from topk_secagg.storage.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = ROOT / "fixtures" / "example"  # the worked example of the paper: five users, four coordinates
 SCRIPT = Path(sys.executable).with_name("topk-secagg")
 DOCUMENTED = {0, 2, 65, 66, 69, 73, 75, 77, 130, 143}
-STAGES = ("init", "offline", "masked", "frozen", "answered", "decoded")
+TERABYTES = 1 << 41  # two of them
+PATIENCE = 100  # seconds that a command of a small round may take
+STAGES = (
+    "init", "offline", "masked", "frozen", "confirmed", "answered", "fallen-back", "decoded", "settled", "forgotten"
+)  # fmt: skip
 Command = tuple[object, ...]
+# more than (5+1)/2 users confirm
+CONFIRMING = {"sealed": True, "confirm": True, "survivors": 4, "masking": (1, 2, 3, 4, 5), "answering": (1, 2, 3, 4)}
+both = pytest.mark.parametrize("construction", ["permutation", "moments"])
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
@@ -101,20 +97,58 @@ def call(*args: object) -> Result:
     raise AssertionError("main() came back")
 
 
+class Violation(AssertionError):
+    """The program did what it must never do."""
+
+
+class Hang(BaseException):
+    """A command took longer than it may."""
+
+
+def judged(*args: object) -> Result:
+    """A command that must end soon and in a documented way with any input."""
+
+    def late(*_: object) -> NoReturn:
+        raise Hang
+
+    handler = signal.signal(signal.SIGALRM, late)
+    signal.alarm(PATIENCE)
+    try:
+        result = call(*args)
+    except Hang:
+        raise Violation(f"{args[0]}: hangs") from None
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, handler)
+    check_ending(args, result)
+    return result
+
+
+def check_ending(args: Command, result: Result) -> None:
+    """A documented exit code; an error is one line and a hint, and never a traceback."""
+    try:
+        assert "Traceback" not in result.err
+        if result.code:  # `inspect` shows what it could read before it fails
+            assert_one_error(replace(result, out="") if args[0] == "inspect" else result)
+    except AssertionError as error:
+        raise Violation(f"{' '.join(map(str, args))}: {result}") from error
+
+
 def must(*args: object) -> Result:
     """A command that has to succeed."""
-    result = call(*args)
-    assert result.code == 0, (args, result)
+    result = judged(*args)
+    if result.code:
+        raise Violation(f"{' '.join(map(str, args))} should succeed: {result}")
     return result
 
 
 def shell(*args: object, **how: Any) -> subprocess.CompletedProcess[str]:
-    """The installed command, in a process of its own."""
+    """The installed command, in a new process."""
     return process([SCRIPT, *map(str, args)], **how)
 
 
 def python(code: str, *args: object, **how: Any) -> subprocess.CompletedProcess[str]:
-    """A few lines of Python in a process of their own."""
+    """A few lines of Python in a new process."""
     return process([sys.executable, "-c", code, *map(str, args)], **how)
 
 
@@ -155,7 +189,10 @@ def waited(pid: int) -> int:
 
 
 def in_child(*args: object, before: Callable[[], object] = lambda: None) -> Result:
-    """A command in a fork, after `before` has set limits, accounts or hooks that cannot be undone."""
+    """A command in a fork, after `before` has set limits, accounts or hooks that cannot be undone.
+
+    It must end in a documented way.
+    """
     out, into = os.pipe()
 
     def task() -> None:
@@ -170,7 +207,9 @@ def in_child(*args: object, before: Callable[[], object] = lambda: None) -> Resu
     with os.fdopen(out) as stream:
         text = stream.read()
     assert text, f"{' '.join(map(str, args))}: the process ends with {code}"
-    return Result(*json.loads(text))
+    result = Result(*json.loads(text))
+    check_ending(args, result)
+    return result
 
 
 def become(account: int) -> None:
@@ -216,7 +255,9 @@ class Recipe:
     suffix: str = ".npy"
     sealed: bool = False
     confirm: bool = False
-    homes: bool = False  # every user has its secrets in a folder of its own
+    fallback: tuple[int, ...] = ()  # who answers a second time
+    residual: bool = False  # whether users keep residuals
+    homes: bool = False  # every user has its own folder for its secrets
     seed: int | None = None  # draw the round from this public seed: the same bytes in every run
 
     @property
@@ -276,6 +317,10 @@ class Round:
     def recipients(self) -> Path:
         return self.inputs / "recipients"
 
+    def residual(self, user: int) -> Path:
+        """In the round's folder, so that it is copied with it."""
+        return self.folder / "kept" / f"residual-{user:02}.h5"
+
     def prepare(self) -> Round:
         """Write the gradients, and the keys of a sealed round."""
         r = self.recipe
@@ -285,12 +330,17 @@ class Round:
         for user in r.everybody:
             self.steps[user] = [source.choice((-1, 1)) * source.randint(1, largest) for _ in range(r.length)]
             values = np.array(self.steps[user], dtype=np.float64) / 2**r.bits
-            with self.gradient(user).open("wb") as stream:
-                write_gradient(stream, r.suffix, [Tensor("", "float64", values)])
+            write_tensors(self.gradient(user), [Tensor("", "float64", values)])
         if r.sealed:
             lines = [must("keygen", "--user", n, "--output", self.identity(n)).out for n in r.everybody]
             self.recipients.write_text("".join(lines))
+        self.prepare_folder()
         return self
+
+    def prepare_folder(self) -> None:
+        """The folder of the residuals, which no command makes."""
+        if self.recipe.residual:
+            (self.folder / "kept").mkdir(parents=True, exist_ok=True)
 
     # the commands
 
@@ -302,8 +352,8 @@ class Round:
         return ("offline", self.folder, "--user", user, *self._access(user), *more)
 
     def mask(self, user: int, *more: object, gradient: Path | None = None) -> Command:
-        file = gradient or self.gradient(user)
-        return ("mask", self.folder, "--user", user, "--gradient", file, *self._access(user), *more)
+        file, kept = gradient or self.gradient(user), ["--residual", self.residual(user)] * self.recipe.residual
+        return ("mask", self.folder, "--user", user, "--gradient", file, *self._access(user), *kept, *more)
 
     def freeze(self, *more: object) -> Command:
         return ("freeze", self.folder, *self._access(1), *more)
@@ -338,22 +388,31 @@ class Round:
 
     def commands(self) -> dict[str, list[Command]]:
         """The commands of the round, stage by stage."""
-        r = self.recipe
+        r, folder = self.recipe, self.folder
+        silent = [n for n in r.masking if n not in r.answering]
+        enough = range(1, (r.users + r.colluders) // 2 + 2)  # confirmations
         return {
             "init": [self.init()],
             "offline": [self.offline(n) for n in r.everybody],
             "masked": [self.mask(n) for n in r.masking],
-            "frozen": [self.freeze(), *(self.confirm(n) for n in r.everybody if r.confirm)],
+            "frozen": [self.freeze()],
+            "confirmed": [self.confirm(n) for n in enough if r.confirm],
             "answered": [self.eliminate(n) for n in r.answering],
+            "fallen-back": [self.eliminate(n, "--fallback") for n in r.fallback],
             "decoded": [self.decode()],
+            "settled": [("settle", folder, "--user", n) for n in silent if r.residual],
+            "forgotten": [("forget", folder, "--user", n) for n in r.everybody if n not in silent],
         }
 
-    def play(self, after: str | None = None, upto: str = "decoded") -> Round:
-        """Run the stages after one (all by default) up to another."""
-        first = STAGES.index(after) + 1 if after else 0
-        for stage in STAGES[first : STAGES.index(upto) + 1]:
-            for command in self.commands()[stage]:
-                must(*command)
+    def left(self, after: str = "", upto: str = STAGES[-1]) -> list[Command]:
+        """The commands after one stage (all by default) up to another."""
+        stages, commands = ("", *STAGES), self.commands()
+        return [c for stage in stages[stages.index(after) + 1 : stages.index(upto) + 1] for c in commands[stage]]
+
+    def play(self, after: str = "", upto: str = "decoded") -> Round:
+        """Run the commands after one stage up to another."""
+        for command in self.left(after, upto):
+            must(*command)
         return self
 
     # the sum
@@ -384,84 +443,52 @@ class Round:
         assert found["value"].tolist() == [v for v in total if v]
         assert found["real"].tolist() == [lifted(v, r.field) / 2**r.bits for v in total if v]
 
+    def reals(self) -> np.ndarray:
+        """The sum in aggregate.h5 as a dense vector of reals."""
+        found, total = datasets(self.folder / "aggregate.h5"), np.zeros(self.recipe.length)
+        total[found["index"]] = found["real"]
+        return total
+
+    def check_aggregate(self) -> list[int]:
+        """aggregate.h5 holds exactly the plain sum of the frozen survivors; who was corrected."""
+        self.check_sum([row["user"] for row in document(self.folder / "survivors.json")["survivors"]])
+        return datasets(self.folder / "aggregate.h5")["corrected"].tolist()
+
 
 class Stages:
-    """A round after every stage, played once, to be copied."""
+    """A round after every stage, played once, to be copied or brought back."""
 
-    def __init__(self, recipe: Recipe, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, recipe: Recipe, folder: Path, upto: str = STAGES[-1]) -> None:
+        self.recipe, self.folder = recipe, folder
         self.round = Round(recipe, folder / "round", folder / "inputs").prepare()
-        for before, stage in zip((None, *STAGES), STAGES, strict=False):
+        for before, stage in zip(("", *STAGES), STAGES[: STAGES.index(upto) + 1], strict=False):
             self.round.play(before, stage)
-            shutil.copytree(self.round.folder, folder / stage)
-        self.round.check_sum()
+            self.keep(stage)
+        self.round.check_aggregate()
+
+    def keep(self, name: str) -> None:
+        """Keep the round as it is now under a name."""
+        linked_copy(self.round.folder, self.folder / name)
 
     def copy(self, stage: str, folder: Path) -> Round:
-        """The round as it was after a stage."""
+        """The round as it was after a stage, in another folder."""
         shutil.copytree(self.folder / stage, folder)
         return self.round.elsewhere(folder)
 
-
-# --- the same through the steps ---------------------------------------------------------------------------------------
-
-USERS = 4
-OPEN: Mapping[int, Access] = {}  # how the users of a plain round take part
-
-
-def make_keys(folder: Path, users: int = USERS) -> tuple[Path, dict[int, Access]]:
-    """The file of everybody's public keys, and each user's access with its own."""
-    paths = {n: folder / f"{n}.identity" for n in range(1, users + 1)}
-    lines = [keygen(n, path).line() for n, path in paths.items()]
-    (folder / "recipients").write_text("\n".join(lines) + "\n")
-    return folder / "recipients", {n: Access(identity=path) for n, path in paths.items()}
+    def at(self, name: str) -> Round:
+        """The round as it was when it was kept under that name ("": not even started), in its own folder, which a
+        ledger with a residual remembers."""
+        shutil.rmtree(self.round.folder, ignore_errors=True)
+        if name:
+            linked_copy(self.folder / name, self.round.folder)
+        self.round.prepare_folder()
+        return self.round
 
 
-def start(
-    root: Path,
-    layout: Layout,
-    *,
-    recipients: Path | None = None,
-    confirm: bool = False,
-    access: Mapping[int, Access] = OPEN,
-    randomness: str = "cipher",
-    **options: Any,
-) -> Workspace:
-    """A round in which every user has shared its secret."""
-    chosen = {"users": USERS, "survivors": 3, "colluders": 1, "top_k": 3, **options}
-    p = Parameters.choose(length=layout.length, **chosen)
-    space, _ = init(root, p, layout, recipients=recipients, confirm=confirm)
-    for user in space.users():
-        offline(space, user, randomness=randomness, access=access.get(user, PLAIN))
-    return space
-
-
-def mask_all(space: Workspace, gradients: Sequence[Path], access: Mapping[int, Access] = OPEN, **options: Any) -> None:
-    for user in space.users():
-        mask(space, user, gradients[user - 1], access=access.get(user, PLAIN), **options)
-
-
-def finish(
-    space: Workspace, output: Path | None = None, *, mean: bool = False, access: Mapping[int, Access] = OPEN
-) -> np.ndarray:
-    """Freeze, confirm where users do, eliminate and decode; the sum as a dense vector of reals."""
-    survivors = freeze(space, access=access.get(space.session.freezer, PLAIN)).survivors
-    for user in space.users() if space.session.confirm else ():
-        confirm_step(space, user, access=access[user])
-    for user in survivors:
-        eliminate(space, user, access=access.get(user, PLAIN))
-    decode(space, output, mean=mean)
-    total = np.zeros(space.session.parameters.length)
-    with opened(space.aggregate_path, aggregate_file.KIND) as artifact:
-        total[artifact.read("index")] = artifact.read("real")
-    return total
-
-
-def rewrite(path: Path, change: Callable[[Any, Any], object], signer: Identity | None = None) -> None:
-    """Change attributes and datasets of a file, and give it a valid digest; a signature only from `signer`."""
-    with opened(path, *KINDS, verify=False) as artifact:
-        attributes, datasets = dict(artifact.attributes), {name: artifact.read(name) for name in artifact.datasets}
-    change(attributes, datasets)
-    compose(artifact.kind, attributes, datasets, signer).write(path)
+def linked_copy(source: Path, target: Path) -> Path:
+    """A copy of a folder by hard links: the program never writes into a file that has a name."""
+    shutil.copytree(source, target, copy_function=os.link, symlinks=True)
+    return target
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -537,6 +564,36 @@ def flip(path: Path, position: int, bit: int = 0) -> None:
     content = bytearray(path.read_bytes())
     content[position] ^= 1 << bit
     path.write_bytes(content)
+
+
+def write_tensors(path: Path, tensors: Iterable[Tensor]) -> Path:
+    """A gradient file."""
+    with path.open("wb") as stream:
+        write_gradient(stream, path.suffix, list(tensors))
+    return path
+
+
+def rewrite(path: Path, change: Callable[[Any, Any], object], signer: Identity | None = None) -> None:
+    """Change attributes and datasets of a file, and give it a valid digest; a signature only from `signer`."""
+    with opened(path, *KINDS, verify=False) as artifact:
+        attributes, datasets = dict(artifact.attributes), {name: artifact.read(name) for name in artifact.datasets}
+    change(attributes, datasets)
+    compose(artifact.kind, attributes, datasets, signer).write(path)
+
+
+def claim_terabytes(path: Path) -> None:
+    """Make it a sparse file of two terabytes that is sound but for its size: so says its own metadata."""
+    with opened(path, *KINDS, verify=False) as artifact:
+        shapes = {name: (d.dtype.str, d.shape) for name, d in artifact.datasets.items()}
+        found = dict(artifact.attributes)
+    first = next(iter(shapes))
+    dtype, shape = shapes[first]
+    shapes[first] = (dtype, (TERABYTES // np.dtype(dtype).itemsize // int(np.prod(shape[1:])), *shape[1:]))
+    with path.open("w+b") as stream:
+        with new_file(stream) as file:
+            laid = lay_out(file, shapes, artifact.kind.descriptions)
+            put_attributes(file, found)
+        os.truncate(path, max(path.stat().st_size, *(d.offset + d.size for d in laid.values())))
 
 
 def is_root() -> bool:

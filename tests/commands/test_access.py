@@ -4,11 +4,9 @@ import os
 import shutil
 
 import pytest
-from rounds import Round, attributes, call, contents, document, edit, is_root, must
+from rounds import CONFIRMING, Round, attributes, both, call, contents, document, edit, is_root, must
 
-from .conftest import CONFIRMING, both
-
-BEFORE = {"offline": "init", "mask": "offline", "freeze": "masked", "confirm": "frozen", "eliminate": "frozen"}
+BEFORE = {"offline": "init", "mask": "offline", "freeze": "masked", "confirm": "frozen", "eliminate": "confirmed"}
 
 
 class TestSession:
@@ -31,7 +29,7 @@ class TestSession:
     def test_every_step_prints_the_session_that_a_user_can_compare(self, new_round):
         r = new_round()
         pin = must(*r.init("--json")).json["session"][:16]
-        for command in (r.init(), *(c for stage in r.commands().values() for c in stage if c[0] in BEFORE)):
+        for command in (r.init(), *(c for c in r.left() if c[0] in BEFORE)):
             if command[0] != "freeze":
                 assert f"session {pin}" in must(*command).out, command
             else:
@@ -86,12 +84,26 @@ class TestKeys:
     def test_recipients_that_are_not_one_line_for_each_user_start_no_round(self, new_round, refuses):
         r = new_round(sealed=True)
         lines = r.recipients.read_text().splitlines()
-        for content in ("", "what is this\n", "\n".join(lines[:4]), "\n".join([*lines, lines[0]]), "1 age1x ed25519:0"):
-            r.recipients.write_text(content)
-            refuses(65, *r.init())
+        head, key = lines[0].split("ed25519:")
+        for content, match in (
+            ([], "exactly one line for each"),
+            (lines[:4], "exactly one line for each"),
+            (["what is this"], "a line is not"),
+            (["1 age1xyz ed25519:00", *lines[1:]], "not valid"),
+            ([*lines, lines[0]], "two lines"),
+            ([f"1 {lines[1][2:]}", *lines[1:]], "same key"),
+            ([f"{head}ed25519:{key.upper()}", *lines[1:]], "not valid"),  # a key has one spelling
+            ([f"{head}ed25519:{key[:2]} {key[2:]}", *lines[1:]], "a line is not"),
+            (["9" * 5000 + lines[0][1:], *lines[1:]], "a line is not"),
+        ):
+            r.recipients.write_text("\n".join(content))
+            assert match in refuses(65, *r.init()).err
         r.recipients.unlink()
         refuses(66, *r.init())
         assert not r.folder.exists()
+        r.recipients.write_text("\n# a comment\n".join(reversed(lines)))
+        must(*r.init())
+        assert [row["user"] for row in document(r.folder / "session.json")["recipients"]] == [1, 2, 3, 4, 5]
 
     def test_keys_are_private_and_never_overwritten(self, tmp_path, refuses):
         path = tmp_path / "user-01.identity"
@@ -159,8 +171,6 @@ class TestTheFreezer:
         r = round_at("masked", **CONFIRMING)
         assert must(*self.frozen_by(r, 4, "--json")).json["freezer"] == 4
         assert must(*r.freeze("--json")).json["freezer"] == 4  # it is there already
-        for n in range(1, 6):
-            must(*r.confirm(n))
         r.play(after="frozen").check_sum()
 
 

@@ -6,9 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rounds import attributes, call, contents, datasets, edit, flip, must, placed, rewrite
-
-from .conftest import CONFIRMING, both
+from rounds import CONFIRMING, attributes, both, call, contents, datasets, edit, flip, must, placed, rewrite
 
 KINDS = {
     "session": "session.json",

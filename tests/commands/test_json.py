@@ -8,9 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rounds import SCRIPT, Round, call, must, process, shell
-
-from .conftest import CONFIRMING, both
+from rounds import CONFIRMING, SCRIPT, Round, both, call, must, process, shell
 
 # For each command: the stage that it needs, and how it is called there
 CALLS: dict[str, tuple[str, Callable[[Round], tuple[object, ...]]]] = {

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rounds import attributes, datasets, document, edit, flip, must, placed, rewrite
+from rounds import attributes, both, datasets, document, edit, flip, must, placed, rewrite
 
 from topk_secagg.protocol import wire
-
-from .conftest import both
 
 ALL = (1, 2, 3, 4, 5)
 ORDER = 30  # n of the round with moments: 5 buckets of 30 places

@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rounds import RECIPES, Round, attributes, call, contents, datasets, document, edit, leftovers, must, python
-
-from .conftest import both
+from rounds import RECIPES, Round, attributes, both, call, contents, datasets, document, edit, leftovers, must, python
 
 PUBLIC = ("session.json", "survivors.json", "aggregate.h5", "masked/", "elimination/")
 Q = 4281076801
@@ -39,10 +37,9 @@ def transcript(request, tmp_path_factory):
         result = must(*args)
         said.append(result.out + result.err)
 
-    for commands in r.commands().values():
-        for command in commands:
-            say(*command, "-v")
-            say(*command, "--json", "-v")
+    for command in r.left(upto="decoded"):
+        say(*command, "-v")
+        say(*command, "--json", "-v")
     for flag in ("-v", "--json"):
         say("inspect", *(r.folder / name for name in contents(r.folder)), flag)
         say("status", r.folder, "--user", 1, flag)

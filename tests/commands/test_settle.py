@@ -6,9 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rounds import Round, call, contents, datasets, document, must
-
-from .conftest import both
+from rounds import Round, both, call, contents, datasets, document, must
 
 
 @pytest.fixture

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rounds import EXAMPLE, attributes, call, contents, datasets, document, must, words
-
-from .conftest import both
+from rounds import EXAMPLE, attributes, both, call, contents, datasets, document, must, words
 
 SMALL = words("--survivors 3 --colluders 1 --top-k 2")
 

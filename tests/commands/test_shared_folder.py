@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from rounds import (
+    CONFIRMING,
     RECIPES,
     Result,
     Round,
@@ -29,8 +30,6 @@ from rounds import (
 
 from topk_secagg.storage.keys import read_identity
 from topk_secagg.storage.workspace import Workspace
-
-from .conftest import CONFIRMING
 
 SHARED = replace(RECIPES["permutation"], name="shared", homes=True, **{**CONFIRMING, "colluders": 2})
 
@@ -88,7 +87,7 @@ class TestSecretsElsewhere:
         return sorted(found)
 
     def test_with_the_keys_of_t_users_only_their_own_shares_open(self, shared):
-        assert len(contents(shared.folder)) == 3 + 25 + 5 + 5 + 4
+        assert len(contents(shared.folder)) == 3 + 25 + 5 + 4 + 4
         assert self.opened_by(shared, (2, 4)) == [
             f"shares/user-{user:02}/from-{sender:02}.h5.age" for user in (2, 4) for sender in shared.recipe.everybody
         ]

@@ -3,9 +3,7 @@
 import sys
 
 import pytest
-from rounds import Result, attributes, must, process, python, rewrite
-
-from .conftest import both
+from rounds import Result, attributes, both, must, process, python, rewrite
 
 HEAVY = {"numpy", "galois", "h5py", "rich", "numba", "cryptography", "pyrage", "safetensors", "matplotlib"}
 COMPILED = {"numba", "galois", "rich"}

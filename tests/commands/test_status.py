@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rounds import Round, call, edit, must
-
-from .conftest import CONFIRMING
+from rounds import CONFIRMING, Round, call, edit, must
 
 ALL = [1, 2, 3, 4, 5]
 LEDGER = "secrets/user-02.ledger.json"
@@ -86,7 +84,7 @@ class TestEveryState:
         assert following(r, "--user", 1) == ("freeze", waits)
 
     def test_frozen(self, at):
-        r = at("frozen")
+        r = at("confirmed")
         found = status(r)
         assert found["survivors"] == list(r.recipe.masking)
         waits = f"answers of user {', '.join(map(str, r.recipe.masking))}"
@@ -104,6 +102,9 @@ class TestEveryState:
         silent = [n for n in r.recipe.masking if n not in r.recipe.answering]
         assert following(r) == ("decode", None)
         assert following(r, "--user", 1) == ("decode", None)
+        if r.recipe.confirm:
+            assert following(r, "--user", silent[0]) == ("confirm", None)
+            must(*r.confirm(silent[0]))
         assert following(r, "--user", silent[0]) == ("eliminate", None)
         (r.folder / "elimination/user-01.h5").unlink()
         assert following(r) == ("decode", f"answers of user 1, {silent[0]}")

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rounds import Recipe, Round, attributes, call, contents, datasets, flip, leftovers, must, placed
+from rounds import Recipe, Round, attributes, both, call, contents, datasets, flip, leftovers, must, placed
 
 from topk_secagg.protocol import constructions, moments
 from topk_secagg.storage import documents
-
-from .conftest import both
 
 LENGTH, TOP, WIDTH = 256, 6, 128
 NAMED = {"length": LENGTH, "top_k": TOP, "users": 3, "masking": (1, 2, 3)}

@@ -2,14 +2,15 @@
 
 import pytest
 from crashes import seeded
-from fault_lab import Bench, scratch
+from fault_lab import scratch
+from rounds import Stages
 
 
 @pytest.fixture(scope="session")
 def benches():
     with scratch() as folder:
 
-        class Benches(dict[str, Bench]):
+        class Benches(dict[str, Stages]):
             def __missing__(self, name):
                 return self.setdefault(name, seeded(name, folder / name))
 

@@ -21,21 +21,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fault_lab import (
-    COMMANDS,
-    RECIPES,
-    STAGES,
-    Bench,
-    TrialRound,
-    Violation,
-    as_child,
-    check_whole,
-    concluded,
-    fingerprint,
-    must,
-    scratch,
-)
-from rounds import Result, call, forked, leftovers, waited
+from fault_lab import COMMANDS, RECIPES, check_whole, concluded, fingerprint, scratch
+from rounds import STAGES, Result, Round, Stages, Violation, call, forked, in_child, leftovers, must, waited
 
 AT_LEAST = 30  # points a command
 TOUCHING = (
@@ -47,7 +34,7 @@ WRITING = ("write", "pwrite", "fsync", "ftruncate", "replace", "rename", "mkdir"
 class Step:
     """A command, the stage that it starts from, and the commands that end the round after it."""
 
-    def __init__(self, bench: Bench, name: str) -> None:
+    def __init__(self, bench: Stages, name: str) -> None:
         self.bench, self.name = bench, name
         if name == "run":
             self.stage, self.command, self.rest = "", bench.round.run(), []
@@ -57,25 +44,25 @@ class Step:
         self.label = f"{bench.recipe.name} {name}"
         self.good: set[bytes] = set()
 
-    def start(self) -> TrialRound:
+    def start(self) -> Round:
         """The round just before the command."""
         return self.bench.at(self.stage)
 
-    def recovers(self, state: TrialRound) -> None:
+    def recovers(self, state: Round) -> None:
         """Nothing is left half written, the same command completes, and the round ends in the exact aggregate."""
         assert leftovers(state.folder) == []
         check_whole(state.folder)
         self.again(state)
         self.finish(state)
 
-    def again(self, state: TrialRound) -> None:
+    def again(self, state: Round) -> None:
         """The command once more completes what was begun, and cleans up."""
         state.prepare_folder()
         must(*self.command)
         if found := leftovers(state.folder):
             raise Violation(f"{self.label} again leaves {found}")
 
-    def finish(self, state: TrialRound) -> None:
+    def finish(self, state: Round) -> None:
         """The round ends in the exact aggregate; it need not be run for files that did so before."""
         now = hashlib.sha256(repr(fingerprint(state.folder)).encode()).digest()
         if now in self.good:
@@ -131,7 +118,7 @@ def number_of_points(step: Step, hooks: Hooks) -> int:
     def count(k: int, _name: str) -> None:
         last[:8] = k.to_bytes(8, "little")
 
-    code = as_child(*step.command, before=lambda: hooks(count)).code
+    code = in_child(*step.command, before=lambda: hooks(count)).code
     if code:
         raise Violation(f"{step.label} exits {code} when nothing strikes")
     return int.from_bytes(last[:8], "little")
@@ -156,7 +143,7 @@ def killed_at(step: Step, hooks: Hooks, k: int) -> bool:
     return code != 0
 
 
-def after(step: Step, state: TrialRound, what: str) -> None:
+def after(step: Step, state: Round, what: str) -> None:
     """Nothing is half written, and the round goes on."""
     try:
         if state.folder.exists():
@@ -181,7 +168,7 @@ def refused_at(step: Step, k: int, number: int) -> int:
 
         hooked(fail)
 
-    result = as_child(*step.command, before=hooks)
+    result = in_child(*step.command, before=hooks)
     struck = str(struck_file.readlink()) if struck_file.is_symlink() else "nothing"
     what = f"{errno.errorcode[number]} at point {k} ({struck})"
     if struck in WRITING and result.code not in (0, 73):
@@ -203,9 +190,9 @@ STEPS = (
 )
 
 
-def seeded(name: str, folder: Path) -> Bench:
+def seeded(name: str, folder: Path) -> Stages:
     """A round from a public seed: a command that is run again must give the very same files."""
-    return Bench(replace(RECIPES[name], seed=None if RECIPES[name].sealed else 3), folder)
+    return Stages(replace(RECIPES[name], seed=None if RECIPES[name].sealed else 3), folder)
 
 
 def spread(points: int, number: int) -> list[int]:

@@ -26,8 +26,8 @@ from typing import Any
 
 import h5py
 import numpy as np
-from fault_lab import RECIPES, Bench, TrialRound, Violation, concluded, fingerprint, judged, must, scratch
-from rounds import Command, attributes, document, forked, leftovers, waited
+from fault_lab import RECIPES, concluded, fingerprint, scratch
+from rounds import Command, Round, Stages, Violation, attributes, document, forked, judged, leftovers, must, waited
 
 from topk_secagg.steps.inspect import KINDS
 from topk_secagg.storage.hdf5_parser import lookup3
@@ -55,20 +55,20 @@ class Lab:
 
     def __init__(self, folder: Path, recipes: tuple[str, ...]) -> None:
         seeded = {name: replace(RECIPES[name], seed=None if RECIPES[name].sealed else 1) for name in recipes}
-        self.benches = {name: Bench(recipe, folder / name) for name, recipe in seeded.items()}
+        self.benches = {name: Stages(recipe, folder / name) for name, recipe in seeded.items()}
         for bench in self.benches.values():
             keep_one_left(bench)
         self.twins = {
-            name: Bench(replace(recipe, seed=recipe.seed and 2), folder / f"{name}-twin").store
+            name: Stages(replace(recipe, seed=recipe.seed and 2), folder / f"{name}-twin").folder
             for name, recipe in seeded.items()
         }
         self.untouched = {name: self._prints(bench) for name, bench in self.benches.items()}
 
     @staticmethod
-    def _prints(bench: Bench) -> dict[str, dict[str, bytes]]:
+    def _prints(bench: Stages) -> dict[str, dict[str, bytes]]:
         return {
             stage.name: fingerprint(stage)
-            for stage in sorted(bench.store.iterdir())
+            for stage in sorted(bench.folder.iterdir())
             if stage.is_dir() and stage.name != "round"
         }
 
@@ -79,7 +79,7 @@ class Lab:
                 raise Violation(f"{name}: a command wrote into an existing file instead of replacing it")
 
 
-def keep_one_left(bench: Bench) -> None:
+def keep_one_left(bench: Stages) -> None:
     """Keep the stage in which only the last user has not answered yet."""
     state = bench.at("confirmed")
     for user in bench.recipe.answering[:-1]:
@@ -102,7 +102,7 @@ def choose(lab: Lab, source: random.Random) -> Case:
     return Case(name, stage, path, reader, source.choice(_kinds(name, stage, path)))
 
 
-def _target(state: TrialRound, stage: str, source: random.Random) -> tuple[str, Command]:
+def _target(state: Round, stage: str, source: random.Random) -> tuple[str, Command]:
     """A file that is there at this stage, and a command that reads it."""
     r = state.recipe
     n, last = source.choice(r.masking), r.answering[-1]
@@ -229,19 +229,19 @@ def blind(content: bytes, kind: str, source: random.Random) -> bytes:
 def _other(lab: Lab, case: Case, source: random.Random) -> Path:
     """A sound file from another place."""
     bench = lab.benches[case.recipe]
-    here = (bench.store / case.stage) / case.path
+    here = (bench.folder / case.stage) / case.path
     suffix = "".join(here.suffixes[-2:]) if here.name.endswith(".age") else here.suffix
     if case.kind == "other session":
         there = lab.twins[case.recipe] / ("answered" if case.stage == "one-left" else case.stage) / case.path
         return there if there.exists() else here
     if case.kind == "other stage":
-        found = [(bench.store / stage) / case.path for stage in ("offline", "masked", "answered", "decoded")]
+        found = [(bench.folder / stage) / case.path for stage in ("offline", "masked", "answered", "decoded")]
     elif case.kind == "other user":
         found = list(here.parent.glob(f"*{suffix}"))
         if here.parent.parent.name == "shares":
             found += here.parent.parent.glob(f"*/*{suffix}")
     else:
-        found = list((bench.store / case.stage).rglob(f"*{suffix}"))
+        found = list((bench.folder / case.stage).rglob(f"*{suffix}"))
     found = sorted(p for p in found if p.is_file() and not p.name.startswith("."))
     return source.choice(found) if found else here
 
@@ -457,14 +457,14 @@ def _put_back(path: Path, content: bytes, mode: int) -> None:
     path.chmod(mode)
 
 
-def _left(state: TrialRound, stage: str) -> list[Command]:
+def _left(state: Round, stage: str) -> list[Command]:
     """The commands from this stage to the end of the round."""
     if stage == "one-left":
         return [state.eliminate(state.recipe.answering[-1]), *state.left("answered")]
     return state.left(stage)
 
 
-def _ending(state: TrialRound, case: Case) -> str:
+def _ending(state: Round, case: Case) -> str:
     """Run what reads the file, then the rest; the exit code that ended it, or that all was exact."""
     left = [c for c in _left(state, case.stage) if c != case.reader]
     if case.stage == "decoded":
@@ -489,14 +489,14 @@ def _ending(state: TrialRound, case: Case) -> str:
     return "exact, corrected" if corrected else "exact"
 
 
-def _as_the_session_says(state: TrialRound) -> TrialRound:
+def _as_the_session_says(state: Round) -> Round:
     """The round with the parameters in session.json, in case the damage is a legitimate other choice."""
     p = document(state.folder / "session.json")["parameters"]
     names = ("survivors", "colluders", "blocks", "top_k", "picks", "construction", "spare")
     return replace(state, recipe=replace(state.recipe, **{name: p[name] for name in names}))
 
 
-def _restored(state: TrialRound, case: Case) -> None:
+def _restored(state: Round, case: Case) -> None:
     """With the file back as it was, the round goes on to the exact aggregate: nothing was lost."""
     for command in _left(state, case.stage):
         must(*command)

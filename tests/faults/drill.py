@@ -13,8 +13,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fault_lab import Trial, TrialRound, Violation, concluded, judged, scratch
-from rounds import Command, datasets, leftovers
+from fault_lab import concluded, scratch
+from rounds import Command, Recipe, Round, Violation, datasets, judged, leftovers
 
 from topk_secagg.algebra.field import DEFAULT_FIELD
 
@@ -29,7 +29,7 @@ FIELDS = (DEFAULT_FIELD, DEFAULT_FIELD, 65521, 1000003, 257)
 class Model:
     """What a round remembers, in plain sets."""
 
-    recipe: Trial
+    recipe: Recipe
     started: bool = False
     shared: set[int] = field(default_factory=set)
     masked: dict[int, int] = field(default_factory=dict)  # user to number of the gradient
@@ -155,7 +155,7 @@ class Model:
         return 0
 
 
-def random_recipe(source: random.Random, number: int) -> Trial:
+def random_recipe(source: random.Random, number: int) -> Recipe:
     """Admissible parameters of a small round."""
     users = source.randint(2, 6)
     survivors = source.randint(2, users)
@@ -165,7 +165,7 @@ def random_recipe(source: random.Random, number: int) -> Trial:
     top_k = source.randint(1, max(1, length // 3))
     picks = source.choice([p for p in (1, 2, 3) if length // -(-top_k // p) >= p]) if moments else None
     sealed = source.random() < 0.2
-    return Trial(
+    return Recipe(
         f"drill-{number}", users=users, survivors=survivors, colluders=colluders, top_k=top_k, length=length,
         picks=picks, field=source.choice(FIELDS), construction="moments" if moments else "permutation",
         blocks=None if moments else source.randint(1, survivors - colluders),
@@ -180,7 +180,7 @@ class Drill:
     def __init__(self, folder: Path, seed: int, number: int, counts: Counter[str]) -> None:
         self.source = random.Random(f"{seed} {number}")
         self.recipe = random_recipe(self.source, number)
-        self.state = TrialRound(self.recipe, folder / "round", folder / "inputs")
+        self.state = Round(self.recipe, folder / "round", folder / "inputs")
         self.state.prepare()
         self.model = Model(self.recipe)
         self.counts = counts

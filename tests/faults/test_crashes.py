@@ -6,8 +6,7 @@ import signal
 
 import pytest
 from crashes import STEPS, Step, hooked, killed_at, number_of_points, profiled, refused_at
-from fault_lab import as_child
-from rounds import python
+from rounds import in_child, python
 
 
 @pytest.mark.parametrize(("recipe", "name"), STEPS)
@@ -38,7 +37,7 @@ def test_a_signal_leaves_no_partial_file_and_the_step_can_be_repeated(benches, r
         if k == at:
             os.kill(os.getpid(), number)
 
-    result = as_child(*step.command, before=lambda: hooked(strike))
+    result = in_child(*step.command, before=lambda: hooked(strike))
     assert result.code == 128 + number
     assert {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}[number] in result.err
     step.recovers(state)

@@ -11,15 +11,28 @@ from pathlib import Path
 
 import pytest
 from crashes import STEPS, Step, hooked
-from fault_lab import RECIPES, Bench, Trial, TrialRound, as_child, check_whole, judged, linked_copy, must, scratch
-from rounds import Result, assert_one_error, is_root, leftovers, shell
+from fault_lab import RECIPES, check_whole, scratch
+from rounds import (
+    Recipe,
+    Result,
+    Round,
+    Stages,
+    assert_one_error,
+    in_child,
+    is_root,
+    judged,
+    leftovers,
+    linked_copy,
+    must,
+    shell,
+)
 
 ANOTHER = 65534
 COMMANDS = ("offline", "mask", "freeze", "eliminate", "decode")
 WRITERS = [step for step in STEPS if step[1] not in ("init", "run")]
 BIG = {  # about 1.1 MB of shares a user
-    "permutation": Trial("big", users=3, top_k=3, length=300, masking=(1, 2, 3)),
-    "moments": Trial("big", users=3, top_k=3600, length=20000, construction="moments", picks=4, masking=(1, 2, 3)),
+    "permutation": Recipe("big", users=3, top_k=3, length=300, masking=(1, 2, 3)),
+    "moments": Recipe("big", users=3, top_k=3600, length=20000, construction="moments", picks=4, masking=(1, 2, 3)),
 }
 as_root = pytest.mark.skipif(not is_root(), reason="only root can become another account")
 
@@ -47,7 +60,7 @@ def remount(place: Path, option: str) -> None:
 
 
 @contextmanager
-def started_on(disk: Path, step: Step) -> Iterator[TrialRound]:
+def started_on(disk: Path, step: Step) -> Iterator[Round]:
     """The round just before the step, on that disk."""
     state = step.start()
     shutil.copytree(state.folder, disk / "round")
@@ -64,7 +77,7 @@ def started_on(disk: Path, step: Step) -> Iterator[TrialRound]:
 def test_a_full_disk(construction, room):
     """`offline` fails at another point for each size."""
     with small_disk("32m") as disk, scratch() as folder:
-        state = TrialRound(BIG[construction], disk / "round", folder / "inputs").prepare()
+        state = Round(BIG[construction], disk / "round", folder / "inputs").prepare()
         must(*state.init())  # which looks whether there is room
         remount(disk, f"size={room}")
         full = 0
@@ -115,7 +128,7 @@ def test_files_may_not_grow(benches, recipe, name):
     step = Step(benches[recipe], name)
     for limit in (0, 900):
         state = step.start()
-        result = as_child(*step.command, before=limited(limit))
+        result = in_child(*step.command, before=limited(limit))
         assert result.code in (0, 73), (limit, result)
         assert limit or result.code == 73
         step.recovers(state)
@@ -137,10 +150,10 @@ def test_a_process_that_could_not_write_ends_cleanly(benches, recipe, name):
 def test_no_room_to_open_a_sealed_share():
     with scratch() as folder:
         recipe = replace(RECIPES["sealed"], length=4000, top_k=400)
-        step = Step(Bench(recipe, folder), "eliminate")
+        step = Step(Stages(recipe, folder), "eliminate")
         for limit in (2500, 6000):
             state = step.start()
-            result = as_child(*step.command, before=limited(limit))
+            result = in_child(*step.command, before=limited(limit))
             assert result.code == 73, result
             step.recovers(state)
 
@@ -164,7 +177,7 @@ def test_folders_of_another_account(benches, name):
     state = step.start()
     for path in (state.folder, *state.folder.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
-    result = as_child(*step.command, before=lambda: os.setuid(ANOTHER))
+    result = in_child(*step.command, before=lambda: os.setuid(ANOTHER))
     assert result.code == (73 if name == "decode" else 77), result
     step.recovers(state)
 
@@ -179,7 +192,7 @@ def test_the_lock_of_another_account(benches, kind):
     if kind == "a pipe":
         (state.folder / ".lock").unlink()
         os.mkfifo(state.folder / ".lock", 0o644)
-    assert as_child(*state.decode(), before=lambda: os.setuid(ANOTHER)).code == 0
+    assert in_child(*state.decode(), before=lambda: os.setuid(ANOTHER)).code == 0
 
 
 def test_more_users_than_files_may_be_open():
@@ -187,9 +200,9 @@ def test_more_users_than_files_may_be_open():
         resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 
     with scratch() as folder:
-        state = TrialRound(replace(RECIPES["permutation"], users=60), folder / "round", folder / "inputs").prepare()
+        state = Round(replace(RECIPES["permutation"], users=60), folder / "round", folder / "inputs").prepare()
         must(*state.init())
-        assert as_child(*state.offline(1), before=few).code == 0
+        assert in_child(*state.offline(1), before=few).code == 0
 
 
 @as_root
@@ -209,11 +222,11 @@ def test_files_that_may_not_be_read(benches, name, path):
         one.chmod(0o700 if one.is_dir() else 0o600)
     (copy / path).chmod(0)
     command = [copy if part == state.folder else part for part in step.command]
-    result = as_child(*command, before=lambda: os.setuid(ANOTHER))
+    result = in_child(*command, before=lambda: os.setuid(ANOTHER))
     assert result.code == 66, result
     assert leftovers(copy) == []
     (copy / path).chmod(0o600)
-    assert as_child(*command, before=lambda: os.setuid(ANOTHER)).code == 0
+    assert in_child(*command, before=lambda: os.setuid(ANOTHER)).code == 0
     shutil.rmtree(copy)
 
 
@@ -265,7 +278,7 @@ def test_a_folder_that_is_moved_while_a_command_runs(benches, name):
 
         hooked(strike)
 
-    result = as_child(*step.command, before=hook)
+    result = in_child(*step.command, before=hook)
     assert result.code in (66, 73), result
     shutil.rmtree(state.folder, ignore_errors=True)
     away.rename(state.folder)

@@ -12,17 +12,13 @@ import numpy as np
 import pytest
 from crashes import Step
 from damage import bounded_memory, guarded, reseal
-from fault_lab import Benches, TrialRound, as_child, check_whole, judged, own_copy
-from rounds import Command, forked, is_root, leftovers, waited
+from fault_lab import Benches, check_whole, own_copy
+from rounds import TERABYTES, Command, Round, claim_terabytes, forked, in_child, is_root, judged, leftovers, waited
 
-from topk_secagg.steps.inspect import KINDS
-from topk_secagg.storage.artifacts import opened
 from topk_secagg.storage.hdf5_parser import lookup3
-from topk_secagg.storage.hdf5_writer import lay_out, new_file, put_attributes
 
 LIBVER = ("v110", "v110")
 LITTLE = 32 << 20
-HUGE = 1 << 41  # two terabytes
 ANOTHER = 65534
 
 
@@ -112,7 +108,7 @@ def make_hostile(path: Path, name: str, what: str, folder: Path) -> None:
 
 
 # a file of each kind: its round, its path, the dataset that is changed, the stage, and a command that reads it
-READERS: dict[str, tuple[str, str, str, str, Callable[[TrialRound], Command]]] = {
+READERS: dict[str, tuple[str, str, str, str, Callable[[Round], Command]]] = {
     "masked": ("moments", "masked/user-02.h5", "value", "masked", lambda r: r.freeze("--only", "1,2,3,4")),
     "share": ("permutation", "shares/user-01/from-02.h5", "f", "frozen", lambda r: r.eliminate(1)),
     "share of moments": ("moments", "shares/user-01/from-02.h5", "g", "frozen", lambda r: r.eliminate(1)),
@@ -201,30 +197,15 @@ def test_hdf5_is_never_asked_to_open_a_file(benches, kind):
 # --- anything in the place of a file ----------------------------------------------------------------------------------
 
 
-def claimed(path: Path) -> None:
-    """A sparse file of two terabytes that is sound but for its size: so says its own metadata."""
-    with opened(path, *KINDS, verify=False) as artifact:
-        shapes = {name: (d.dtype.str, d.shape) for name, d in artifact.datasets.items()}
-        attributes = dict(artifact.attributes)
-    first = next(iter(shapes))
-    dtype, shape = shapes[first]
-    shapes[first] = (dtype, (HUGE // np.dtype(dtype).itemsize // int(np.prod(shape[1:])), *shape[1:]))
-    with path.open("w+b") as stream:
-        with new_file(stream) as file:
-            laid = lay_out(file, shapes, artifact.kind.descriptions)
-            put_attributes(file, attributes)
-        os.truncate(path, max(path.stat().st_size, *(d.offset + d.size for d in laid.values())))
-
-
 def instead(path: Path, make: Callable[[Path], object]) -> None:
     path.unlink()
     make(path)
 
 
 THINGS: dict[str, Callable[[Path], object]] = {
-    "two terabytes more": lambda path: os.truncate(path, HUGE),
-    "two terabytes of nothing": lambda path: instead(path, lambda p: (p.touch(), os.truncate(p, HUGE))),
-    "two terabytes that it claims": claimed,
+    "two terabytes more": lambda path: os.truncate(path, TERABYTES),
+    "two terabytes of nothing": lambda path: instead(path, lambda p: (p.touch(), os.truncate(p, TERABYTES))),
+    "two terabytes that it claims": claim_terabytes,
     "a long line": lambda path: (path.write_bytes(b"age-encryption.org/v1\n-> X25519 "), os.truncate(path, 1 << 28)),
     "a folder": lambda path: instead(path, Path.mkdir),
     "a pipe": lambda path: instead(path, os.mkfifo),
@@ -234,7 +215,7 @@ THINGS: dict[str, Callable[[Path], object]] = {
     "a link to zeros": lambda path: instead(path, lambda p: p.symlink_to("/dev/zero")),
     "a link to a terminal": lambda path: instead(path, lambda p: p.symlink_to("/dev/tty")),
 }
-PLACES: list[tuple[str, str, str, Callable[[TrialRound], Command]]] = [
+PLACES: list[tuple[str, str, str, Callable[[Round], Command]]] = [
     ("permutation", "init", "session.json", lambda r: r.offline(1)),
     ("permutation", "offline", "secrets/user-01.h5", lambda r: r.offline(1)),
     ("moments", "offline", "secrets/user-01.h5", lambda r: r.mask(1)),
@@ -353,7 +334,7 @@ def test_nothing_is_written_through_a_planted_link(benches, recipe, name, when, 
         target.write_bytes(b"")
         target.chmod(0o666)
         marks.unlink(missing_ok=True)
-        result = as_child(*step.command, before=planting(number, when, target, marks, uid))
+        result = in_child(*step.command, before=planting(number, when, target, marks, uid))
         assert target.read_bytes() == b"", number
         assert leftovers(state.folder) == []
         if not marks.exists():  # there are no more temporary files

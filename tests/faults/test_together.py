@@ -4,8 +4,8 @@ import os
 
 import pytest
 from crashes import Step
-from fault_lab import Trial, TrialRound, check_whole, fingerprint, must, scratch
-from rounds import Command, call, forked, leftovers, waited
+from fault_lab import check_whole, fingerprint, scratch
+from rounds import Command, Recipe, Round, call, forked, leftovers, must, waited
 
 STEPS = (
     *(("permutation", name) for name in ("init", "offline", "mask", "freeze", "eliminate", "decode", "run")),
@@ -15,7 +15,7 @@ STEPS = (
 )
 ALL = tuple(range(1, 9))
 SIZES = {"users": 8, "survivors": 6, "colluders": 2, "top_k": 8, "length": 60, "picks": 2}
-MANY = Trial("many", construction="moments", masking=ALL, answering=ALL, **SIZES)
+MANY = Recipe("many", construction="moments", masking=ALL, answering=ALL, **SIZES)
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_two_survivor_sets_at_once(bench):
 
 def test_all_users_in_parallel():
     with scratch() as folder:
-        state = TrialRound(MANY, folder / "round", folder / "inputs").prepare()
+        state = Round(MANY, folder / "round", folder / "inputs").prepare()
         must(*state.init())
         commands = state.commands()
         for stage in ("offline", "masked", "frozen", "answered", "decoded"):

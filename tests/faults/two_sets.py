@@ -20,8 +20,8 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
-from fault_lab import Trial, TrialRound, Violation, concluded, judged, linked_copy, must, scratch
-from rounds import attributes, document
+from fault_lab import concluded, scratch
+from rounds import Recipe, Round, Violation, attributes, document, judged, linked_copy, must
 
 from topk_secagg.protocol.messages import Masked
 from topk_secagg.storage import masked, survivors
@@ -35,7 +35,7 @@ class Setting:
     """Who colludes, and what kind of round it is."""
 
     name: str
-    trial: Trial
+    trial: Recipe
     colluders: tuple[int, ...]
     freezer: int = 1
 
@@ -49,8 +49,8 @@ class Setting:
         return self.trial.confirm or (self.trial.sealed and self.freezer not in self.colluders)
 
 
-_MOMENTS = Trial("moments", construction="moments", picks=1, length=9, spare=0, masking=(1, 2, 3, 4))
-_PAPER = Trial("permutation", length=4, masking=(1, 2, 3, 4))
+_MOMENTS = Recipe("moments", users=4, construction="moments", picks=1, length=9, spare=0, masking=(1, 2, 3, 4))
+_PAPER = Recipe("permutation", users=4, length=4, masking=(1, 2, 3, 4))
 _FIVE = replace(_PAPER, users=5, survivors=4, colluders=2, masking=(1, 2, 3, 4, 5))
 SETTINGS = {
     setting.name: setting
@@ -80,7 +80,7 @@ class Scene:
 
     def __init__(self, setting: Setting, folder: Path) -> None:
         self.setting, self.folder = setting, folder
-        self.round = TrialRound(setting.trial, folder / "public", folder / "inputs").prepare()
+        self.round = Round(setting.trial, folder / "public", folder / "inputs").prepare()
         self.vault = folder / "vault"
         everybody = setting.trial.everybody
         must(*self.round.init("--freezer", setting.freezer))

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rounds import assert_one_error, call, must, words
+from rounds import assert_one_error, call, must, words, write_tensors
 
-from topk_secagg.gradients.files import read_gradient, write_gradient
-from topk_secagg.gradients.tensors import Tensor
+from topk_secagg.gradients.files import read_gradient
 
 TORCH = Path(__file__).parents[2] / "fixtures" / "torch"
 ROUND = words("--survivors 3 --colluders 1 --density 0.5 --clip 8")
@@ -22,12 +21,6 @@ def copies(folder: Path, *names: str) -> Path:
         source = TORCH / names[min(n, len(names) - 1)]
         (folder / f"user-{n + 1}{source.suffix}").write_bytes(source.read_bytes())
     return folder
-
-
-def save(path: Path, tensors: list[Tensor]) -> Path:
-    with path.open("wb") as stream:
-        write_gradient(stream, path.suffix, tensors)
-    return path
 
 
 def refused(code: int, *args: object) -> str:
@@ -65,7 +58,9 @@ def test_what_is_none_is_left_out_and_a_line_says_so(tmp_path):
 def test_what_one_user_has_beside_the_round_is_left_out_with_a_line(tmp_path):
     must("init", tmp_path / "round", *FOUR, "--like", TORCH / "frozen.pt")
     must("offline", tmp_path / "round", "--user", "all")
-    parameters = save(tmp_path / "all.pt", [t for t in read_gradient(TORCH / "state_dict.pt") if "_" not in t.name])
+    parameters = write_tensors(
+        tmp_path / "all.pt", [t for t in read_gradient(TORCH / "state_dict.pt") if "_" not in t.name]
+    )
     said = must("mask", tmp_path / "round", "--user", 2, "--gradient", parameters).err
     assert "user 2: left out, not in this round: 0.weight, 0.bias, 1.bias" in said.splitlines()
 
@@ -121,7 +116,7 @@ def test_plan_passes_the_prefix_on_to_init():
 
 def test_a_prefix_is_quoted_for_the_shell(tmp_path):
     tensors = read_gradient(TORCH / "state_dict.pt")
-    odd = save(tmp_path / "odd.pt", [t._replace(name=f"a b {{hint}}.{t.name}") for t in tensors])
+    odd = write_tensors(tmp_path / "odd.pt", [t._replace(name=f"a b {{hint}}.{t.name}") for t in tensors])
     must("init", tmp_path / "round", *FOUR, "--like", TORCH / "state_dict.pt")
     must("offline", tmp_path / "round", "--user", 1)
     error = refused(65, "mask", tmp_path / "round", "--user", 1, "--gradient", odd)

@@ -9,12 +9,11 @@ import subprocess
 from datetime import UTC, datetime, timedelta, timezone
 from xml.etree import ElementTree
 
-import numpy as np
 import pytest
 import rounds
+from rounds import Recipe, Round, must
 
 import topk_secagg
-from topk_secagg.gradients.layout import Layout
 from topk_secagg.protocol.constructions import construction
 from topk_secagg.review.audit import audit, gather
 from topk_secagg.review.evidence import establishes
@@ -31,31 +30,27 @@ OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-
 
 def play(folder, **options):
     """A round with weights, in which user 5 drops out."""
-    space = rounds.start(folder / "round", Layout.flat(L), users=N, top_k=K, max_weight=2.0, **options)
-    source, access = np.random.default_rng(1), options.get("access", {})
+    shape = {"length": L, "top_k": K, "picks": 4, "masking": tuple(WEIGHTS), "answering": tuple(WEIGHTS), **options}
+    r = Round(Recipe("page", **shape), folder / "round", folder).prepare()
+    must(*r.init("--max-weight", 2))
+    r.play(after="init", upto="offline")
     for user, weight in WEIGHTS.items():
-        np.save(folder / f"{user}.npy", source.uniform(-0.9, 0.9, L))
-        how = {"access": access[user]} if access else {}
-        rounds.mask(space, user, folder / f"{user}.npy", weight=weight, **how)
-    rounds.finish(space, access=access)
-    return space
+        must(*r.mask(user, "--weight", weight))
+    return Workspace(r.play(after="masked").folder)
 
 
 @pytest.fixture(scope="module")
 def spaces(tmp_path_factory):
     """A round that passes, one with public files only, and a sealed one with all that may be wrong and long."""
     clean = play(tmp_path_factory.mktemp("clean"), construction="moments", picks=2)
-    public = play(tmp_path_factory.mktemp("public"), construction="permutation")
+    public = play(tmp_path_factory.mktemp("public"), picks=None)
     for name in ("secrets", "shares"):
         shutil.rmtree(public.root / name)
-    folder = tmp_path_factory.mktemp("bad")
-    recipients, access = rounds.make_keys(folder, N)
-    sealed = {"construction": "moments", "recipients": recipients, "confirm": True, "access": access}
-    bad = play(folder, survivors=4, **sealed)
+    bad = play(tmp_path_factory.mktemp("bad"), survivors=4, construction="moments", sealed=True, confirm=True)
     rounds.flip(bad.answer_path(2), bad.answer_path(2).stat().st_size - 9)
     (bad.root / "masked" / ("a-name-without-an-end" * 9 + ".h5")).touch()
     (bad.root / "masked" / "user-77.h5").touch()
-    return {name: Workspace(space.root) for name, space in (("clean", clean), ("public", public), ("bad", bad))}
+    return {"clean": clean, "public": public, "bad": bad}
 
 
 @pytest.fixture(scope="module")

@@ -2,89 +2,66 @@
 
 import shutil
 
-import numpy as np
 import pytest
-from rounds import USERS, mask_all, start
+from rounds import both, must
 
-from topk_secagg.errors import Refused
-from topk_secagg.gradients.layout import Layout
 from topk_secagg.steps import mask as mask_step
-from topk_secagg.steps.eliminate import eliminate
-from topk_secagg.steps.freeze import freeze
-from topk_secagg.steps.mask import mask
 from topk_secagg.storage.ledger import Ledger
 from topk_secagg.storage.masked import read as read_masked
-
-L = 12
-
-
-@pytest.fixture
-def files(tmp_path):
-    for n in range(1, USERS + 2):
-        np.save(tmp_path / f"{n}.npy", np.random.default_rng(n).uniform(-1, 1, L))
-    return [tmp_path / f"{n}.npy" for n in range(1, USERS + 2)]
+from topk_secagg.storage.workspace import Workspace
 
 
-def restore(space, backup):
-    shutil.rmtree(space.root / "secrets")
-    shutil.copytree(backup, space.root / "secrets")
+def restored(r, backup):
+    """The round with the secrets/ of an earlier stage."""
+    shutil.rmtree(r.folder / "secrets")
+    shutil.copytree(backup.folder / "secrets", r.folder / "secrets")
+    return r
 
 
-@pytest.fixture(params=["permutation", "moments"])
-def restored(request, tmp_path, files):
-    """A frozen round whose secrets/ are those from before masking."""
-    space = start(tmp_path / "round", Layout.flat(L), construction=request.param)
-    shutil.copytree(space.root / "secrets", tmp_path / "backup")
-    mask_all(space, files)
-    freeze(space)
-    restore(space, tmp_path / "backup")
-    return space
+@both
+def test_another_gradient_is_refused_while_x_or_survivors_json_shows_the_first(round_at, refuses):
+    r = restored(round_at("frozen"), round_at("offline", "backup"))
+    for gone in ("masked/user-01.h5", "survivors.json"):
+        kept = (r.folder / gone).read_bytes()
+        (r.folder / gone).unlink()
+        assert "does not know" in refuses(77, *r.mask(1, gradient=r.gradient(5))).err
+        (r.folder / gone).write_bytes(kept)
 
 
-def test_another_gradient_is_refused_while_x_or_survivors_json_shows_the_first(restored, files):
-    for gone in (restored.masked_path(1), restored.survivors_path):
-        kept = gone.read_bytes()
-        gone.unlink()
-        with pytest.raises(Refused, match="does not know"):
-            mask(restored, 1, files[4])
-        gone.write_bytes(kept)
-
-
-def test_the_same_gradient_gives_the_same_x_and_the_round_goes_on(restored, files):
-    before = restored.masked_path(2).read_bytes()
-    mask(restored, 2, files[1])
-    assert restored.masked_path(2).read_bytes() == before
-    eliminate(restored, 2)
+@both
+def test_the_same_gradient_gives_the_same_x_and_the_round_goes_on(round_at):
+    r = restored(round_at("frozen"), round_at("offline", "backup"))
+    before = (r.folder / "masked/user-02.h5").read_bytes()
+    must(*r.mask(2))
+    assert (r.folder / "masked/user-02.h5").read_bytes() == before
+    must(*r.eliminate(2))
 
 
 @pytest.mark.parametrize("answered", [True, False])
-def test_another_survivor_set_is_refused_while_y_or_the_frozen_set_is_there(tmp_path, files, answered):
-    space = start(tmp_path / "round", Layout.flat(L))
-    mask_all(space, files)
-    shutil.copytree(space.root / "secrets", tmp_path / "backup")
-    freeze(space)
+def test_another_survivor_set_is_refused_while_y_or_the_frozen_set_is_there(round_at, refuses, answered):
+    r = round_at("frozen")
     if answered:
-        eliminate(space, 2)
-    restore(space, tmp_path / "backup")
+        must(*r.eliminate(2))
+    restored(r, round_at("masked", "backup"))
     if not answered:  # the freezer's ledger is older than the survivors.json that it finds
-        with pytest.raises(Refused, match="did not write it"):
-            freeze(space, [1, 2, 3])
+        assert "did not write it" in refuses(77, *r.freeze("--only", "1-3")).err
         return
-    space.survivors_path.unlink()
-    freeze(space, [1, 2, 3])
-    with pytest.raises(Refused, match="another survivor set"):
-        eliminate(space, 2)
+    (r.folder / "survivors.json").unlink()
+    must(*r.freeze("--only", "1-3"))
+    assert "another survivor set" in refuses(77, *r.eliminate(2)).err
 
 
-@pytest.mark.parametrize("restored", ["permutation"], indirect=True)
-def test_without_the_check_two_x_would_reveal_how_many_places_they_share(restored, files, monkeypatch):
+def test_without_the_check_two_x_would_reveal_how_many_places_they_share(round_at, monkeypatch):
     """The twin: this is what the backup could have given away."""
-    p = restored.session.parameters
-    first = read_masked(restored.session, restored.masked_path(1), 1).masked
+    sizes = {"length": 12, "top_k": 6}
+    r = restored(round_at("frozen", **sizes), round_at("offline", "backup", **sizes))
+    space = Workspace(r.folder)
+
+    def places():
+        return set(read_masked(space.session, space.masked_path(1), 1).masked.index.tolist())
+
+    first = places()
     monkeypatch.setattr(mask_step, "_sent_before", lambda *_: set())
     monkeypatch.setattr(Ledger, "check_masks", lambda *_: None)
-    mask(restored, 1, files[4])
-    second = read_masked(restored.session, restored.masked_path(1), 1).masked
-    common = set(first.index.tolist()) & set(second.index.tolist())
-    tops = [set(np.argsort(-np.abs(np.load(path)))[: p.top_k].tolist()) for path in (files[0], files[4])]
-    assert len(common) == len(tops[0] & tops[1])
+    must(*r.mask(1, gradient=r.gradient(5)))
+    assert len(first & places()) == len(dict(r.sent(1)).keys() & dict(r.sent(5)).keys()) > 0

@@ -1,36 +1,55 @@
-"""Error feedback: what was not sent is kept, exactly once, even after crashes and repeated steps."""
+"""Error feedback: what was not sent is kept, exactly once, even after crashes and repeated steps.
+
+What `settle` and `forget` do with a residual is in tests/commands/test_settle.py.
+"""
 
 import shutil
 
 import numpy as np
 import pytest
-from rounds import USERS, finish, start
+from rounds import call, must
 
-from topk_secagg.errors import Refused
-from topk_secagg.gradients.layout import Layout
 from topk_secagg.steps import eliminate as eliminate_step
-from topk_secagg.steps.eliminate import eliminate
-from topk_secagg.steps.freeze import freeze
-from topk_secagg.steps.mask import mask
 from topk_secagg.storage import residual as residual_file
+from topk_secagg.storage.workspace import Workspace
 
-L, K = 12, 3
+L, K, USERS = 12, 3, 4
+ALL = (1, 2, 3, 4)
+SIZES = {"users": USERS, "length": L, "top_k": K, "masking": ALL, "answering": ALL}
 
 
 @pytest.fixture
 def gradients(tmp_path):
     def make(seed):
         values = np.random.default_rng(seed).uniform(-1, 1, (USERS, L))
-        for n in range(USERS):
-            np.save(tmp_path / f"g{n + 1}.npy", values[n])
+        for n in ALL:
+            np.save(tmp_path / f"g{n}.npy", values[n - 1])
         return values
 
     return make
 
 
-def mask_all(space, folder, **options):
-    for user in space.users():
-        mask(space, user, folder / f"g{user}.npy", residual=folder / f"r{user}.h5", **options)
+@pytest.fixture
+def shared(new_round):
+    """shared("round"): a round in which all users have shared their secrets."""
+
+    def make(folder="round", **options):
+        r = new_round(folder, **SIZES, **options)
+        must(*r.init("--max-weight", 3))
+        return r.play(after="init", upto="offline")
+
+    return make
+
+
+@pytest.fixture
+def mask(tmp_path):
+    """mask(r, 1): the command with which a user masks its gradient, or another one, and keeps a residual."""
+
+    def command(r, user, *more, gradient=None):
+        how = ("--residual", tmp_path / f"r{user}.h5", *more)
+        return r.mask(user, *how, gradient=tmp_path / f"g{gradient or user}.npy")
+
+    return command
 
 
 def kept(path):
@@ -39,122 +58,113 @@ def kept(path):
 
 
 @pytest.mark.parametrize(("construction", "weight"), [("permutation", 1.0), ("moments", 3.0)])
-def test_over_twelve_rounds_sent_plus_residual_is_the_sum_of_the_gradients(tmp_path, gradients, construction, weight):
+def test_over_twelve_rounds_sent_plus_residual_is_the_sum_of_the_gradients(
+    tmp_path, gradients, shared, mask, construction, weight
+):
     sent, given = np.zeros(L), np.zeros((USERS, L))
     dropped = {5: 2, 11: 1}
     for number in range(12):
         values = gradients(number)
-        options = {"construction": construction, "clip": 60.0, "max_weight": weight}
-        space = start(tmp_path / f"round-{number}", Layout.flat(L), top_k=K, **options)
-        mask_all(space, tmp_path, weight=weight)
-        survivors = [u for u in space.users() if u != dropped.get(number)]
-        freeze(space, survivors)
-        sent += finish(space) / weight
+        r = shared(f"round-{number}", **({"picks": 4} if construction == "moments" else {}))
+        for user in ALL:
+            must(*mask(r, user, "--weight", weight))
+        survivors = [n for n in ALL if n != dropped.get(number)]
+        must(*r.freeze("--only", ",".join(map(str, survivors))))
         for user in survivors:
+            must(*r.eliminate(user))
             given[user - 1] += values[user - 1]
-        shutil.rmtree(space.root)
-    residual = sum(kept(tmp_path / f"r{user}.h5") for user in range(1, USERS + 1))
+        must(*r.decode())
+        sent += r.reals() / weight
+        shutil.rmtree(r.folder)
+    residual = sum(kept(tmp_path / f"r{user}.h5") for user in ALL)
     assert np.abs(sent + residual - given.sum(axis=0)).max() < 1e-9
     assert np.abs(residual).max() > 0.1
 
 
-def test_steps_can_be_repeated_before_and_after_the_commit(tmp_path, gradients):
+def test_without_the_commit_the_sum_would_be_wrong(tmp_path, gradients, shared, mask, monkeypatch):
+    """The twin of the twelve rounds: leave the commit out, and the invariant breaks."""
+    monkeypatch.setattr(eliminate_step, "commit_residual", lambda *_: None)
+    twelve_rounds = test_over_twelve_rounds_sent_plus_residual_is_the_sum_of_the_gradients
+    with pytest.raises(AssertionError, match="1e-09"):
+        twelve_rounds(tmp_path, gradients, shared, mask, "permutation", 1.0)
+
+
+@pytest.fixture
+def frozen(gradients, shared, mask):
+    """A frozen round in which all users keep residuals, and mask twice with the same result."""
     gradients(2)
-    space = start(tmp_path / "round", Layout.flat(L), top_k=K)
-    for user in space.users():
-        first = mask(space, user, tmp_path / f"g{user}.npy", residual=tmp_path / f"r{user}.h5")
-        again = mask(space, user, tmp_path / f"g{user}.npy", residual=tmp_path / f"r{user}.h5")
-        assert first.digest == again.digest
-    freeze(space)
-    eliminate(space, 1)
+    r = shared()
+    for user in (*ALL, *ALL):
+        must(*mask(r, user))
+    must(*r.freeze())
+    return r
+
+
+def test_steps_can_be_repeated_before_and_after_the_commit(frozen, mask, refuses, tmp_path):
+    must(*frozen.eliminate(1))
     committed = (tmp_path / "r1.h5").read_bytes()
-    eliminate(space, 1)
-    assert mask(space, 1, tmp_path / "g1.npy", residual=tmp_path / "r1.h5").digest
-    assert (tmp_path / "r1.h5").read_bytes() == committed
-    for gradient, options in (("g2", {}), ("g1", {"weight": 0.5}), ("g1", {"select": "random"})):
-        with pytest.raises(Refused):
-            mask(space, 1, tmp_path / f"{gradient}.npy", residual=tmp_path / "r1.h5", **options)
+    for command in (frozen.eliminate(1), mask(frozen, 1)):
+        must(*command)
+        assert (tmp_path / "r1.h5").read_bytes() == committed
+    for gradient, more in ((2, ()), (1, ("--weight", 0.5)), (1, ("--select", "random"))):
+        refuses(77, *mask(frozen, 1, *more, gradient=gradient))
 
 
-def test_an_old_round_never_touches_the_residual_again(tmp_path, gradients):
-    gradients(2)
-    space = start(tmp_path / "round", Layout.flat(L), top_k=K)
-    residual = tmp_path / "r1.h5"
-    mask(space, 1, tmp_path / "g1.npy", residual=residual)
-    for user in (2, 3, 4):
-        mask(space, user, tmp_path / f"g{user}.npy")
-    finish(space)
+def test_an_old_round_never_touches_the_residual_again(frozen, shared, mask, tmp_path):
+    frozen.play(after="frozen")
+    space, residual = Workspace(frozen.folder), tmp_path / "r1.h5"
     assert not space.residual_path(1).exists()
-    later = start(tmp_path / "later", Layout.flat(L), top_k=K, clip=8.0)
-    mask(later, 1, tmp_path / "g2.npy", residual=residual)
-    for user in (2, 3, 4):
-        mask(later, user, tmp_path / f"g{user}.npy")
-    finish(later)
+    later = shared("later")
+    for user in ALL:
+        must(*mask(later, user, gradient=user % USERS + 1))
+    later.play(after="masked")
     newest = residual.read_bytes()
     residual_file.stage(space.residual_path(1), space.session, 1, np.ones(L))  # as a crash could leave it
-    eliminate(space, 1)
-    mask(space, 1, tmp_path / "g1.npy", residual=residual)
+    must(*frozen.eliminate(1))
+    must(*mask(frozen, 1))
     assert residual.read_bytes() == newest
     assert not space.residual_path(1).exists()
     residual.unlink()
-    eliminate(space, 1)
+    must(*frozen.eliminate(1))
     assert not residual.exists()
 
 
-def test_a_crash_before_the_commit_leaves_the_old_residual_and_the_next_run_commits(tmp_path, gradients, monkeypatch):
-    gradients(3)
-    space = start(tmp_path / "round", Layout.flat(L), top_k=K)
-    mask_all(space, tmp_path)
-    freeze(space)
-
+def test_a_crash_before_the_commit_leaves_the_old_residual_and_the_next_run_commits(frozen, tmp_path, monkeypatch):
     def crash(*_):
-        raise KeyboardInterrupt
+        raise RecursionError
 
-    with monkeypatch.context() as patch:
-        patch.setattr(eliminate_step, "commit_residual", crash)
-        with pytest.raises(KeyboardInterrupt):
-            eliminate(space, 1)
-    assert not (tmp_path / "r1.h5").exists()
-    with monkeypatch.context() as patch:
-        patch.setattr(residual_file, "write_whole", crash)
-        with pytest.raises(KeyboardInterrupt):
-            eliminate(space, 1)
-    assert not (tmp_path / "r1.h5").exists()
-    eliminate(space, 1)
+    for where, name in ((eliminate_step, "commit_residual"), (residual_file, "write_whole")):
+        with monkeypatch.context() as patch:
+            patch.setattr(where, name, crash)
+            assert call(*frozen.eliminate(1)).code == 1
+        assert not (tmp_path / "r1.h5").exists()
+    must(*frozen.eliminate(1))
     assert np.abs(kept(tmp_path / "r1.h5")).max() > 0
 
 
-def test_a_residual_that_was_changed_is_not_overwritten(tmp_path, gradients):
-    gradients(4)
-    space = start(tmp_path / "round", Layout.flat(L), top_k=K)
-    mask_all(space, tmp_path)
-    finish(space)
-    later = start(tmp_path / "later", Layout.flat(L), top_k=K, clip=8.0)
+def test_a_residual_that_was_changed_is_not_overwritten(frozen, gradients, shared, mask, tmp_path):
+    frozen.play(after="frozen")
     gradients(5)
-    mask_all(later, tmp_path)
-    freeze(later)
-    residual_file.stage(tmp_path / "r1.h5", later.session, 1, np.ones(L))
+    later = shared("later")
+    for user in ALL:
+        must(*mask(later, user))
+    must(*later.freeze())
+    residual_file.stage(tmp_path / "r1.h5", Workspace(later.folder).session, 1, np.ones(L))
     before = (tmp_path / "r1.h5").read_bytes()
-    with pytest.raises(Refused, match="not the residual that was added"):
-        eliminate(later, 1)
+    result = call(*later.eliminate(1))
+    assert (result.code, "not the residual that was added" in result.err) == (77, True)
     assert (tmp_path / "r1.h5").read_bytes() == before
 
 
-def test_what_is_clipped_away_stays_in_the_residual(tmp_path):
+def test_what_is_clipped_away_stays_in_the_residual(new_round, tmp_path):
     values = np.zeros(L)
     values[3] = 5.0
     np.save(tmp_path / "g.npy", values)
-    space = start(tmp_path / "round", Layout.flat(L), top_k=K, clip=1.0)
-    for user in space.users():
-        report = mask(space, user, tmp_path / "g.npy", residual=tmp_path / f"r{user}.h5", saturate=True)
-        assert report.clipped == 1
-    finish(space)
-    step = 1 / space.session.parameters.scale
-    assert abs(kept(tmp_path / "r1.h5")[3] - 4.0) <= step
-
-
-def test_without_the_commit_the_sum_would_be_wrong(tmp_path, gradients, monkeypatch):
-    """The twin of the twelve rounds: leave the commit out, and the invariant breaks."""
-    monkeypatch.setattr(eliminate_step, "commit_residual", lambda *_: None)
-    with pytest.raises(AssertionError):
-        test_over_twelve_rounds_sent_plus_residual_is_the_sum_of_the_gradients(tmp_path, gradients, "permutation", 1.0)
+    r = new_round(**SIZES)
+    must(*r.init("--clip", 1))
+    r.play(after="init", upto="offline")
+    for user in ALL:
+        how = ("--residual", tmp_path / f"r{user}.h5", "--saturate", "--json")
+        assert must(*r.mask(user, *how, gradient=tmp_path / "g.npy")).json["clipped"] == 1
+    r.play(after="masked")
+    assert abs(kept(tmp_path / "r1.h5")[3] - 4.0) <= 1 / Workspace(r.folder).session.parameters.scale
