@@ -4,7 +4,6 @@ Users are numbered from 1 and arrays from 0, as in the package. Vectors are list
 """
 
 import math
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import combinations
@@ -335,40 +334,3 @@ def recover(moments: Vector, n: int, t: int, gamma: int, q: int) -> Vector | Non
         return None
     found = dict(zip(places, values, strict=True))
     return [found.get(k, 0) for k in range(n)]
-
-
-def joined_moments(buckets: Sequence[Vector], length: int) -> Vector:
-    """Place p of bucket b is coordinate p B + b; places that are no coordinate are zero."""
-    whole = [bucket[p] for p in range(len(buckets[0])) for bucket in buckets]
-    assert not any(whole[length:]), "places that are no coordinate are zero"
-    return whole[:length]
-
-
-def moments_round(
-    inputs: Mapping[int, Pairs], U1: Ints, U2: Ints, D: int,
-    *, N: int, T: int, L: int, K: int, P: int, q: int, rng: random.Random,
-) -> Vector:  # fmt: skip
-    """A whole round: the sum of the inputs of U1, decoded from the answers of U2, |U2| >= D + T."""
-    B = bucket_count(K, P)
-    n = order_of_places(place_count(L, B), q)
-    gamma, W, W1 = element_of_order(n, q), moment_count(N, P, n), moment_count(len(U1), P, n)
-    drawn = rng.sample(range(q), 2 * N - T)
-    alpha, points = drawn[:N], bucket_points(B, drawn[N:], N, T)
-    shared, masked = {}, {}
-    for m in U1:
-        s = [rng.randrange(n) for _ in range(B * P)]
-        rho = [rng.randrange(1, q) for _ in range(B * P)]
-        z = [[[rng.randrange(q) for _ in range(W)] for _ in range(T)] for _ in range(B * P)]
-        shared[m] = moments_shares(s, rho, z, alpha, points, P, gamma, W, q)
-        masked[m] = mask_moments(s, rho, inputs[m], B, n, q)
-    answers = {
-        u: answer_moments(masked, {m: shared[m][u - 1] for m in U1}, alpha[u - 1], points, D, P, W1, gamma, q)
-        for u in U2
-    }
-    decoded = decode_moments(answers, alpha, points, D, q)
-    sums = []
-    for moments in decoded:
-        recovered = recover(moments, n, len(U1) * P, gamma, q)
-        assert recovered is not None, "the moments are those of a sum"
-        sums.append(recovered)
-    return joined_moments(sums, L)

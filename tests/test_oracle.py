@@ -1,7 +1,5 @@
-"""The oracle itself: its numbers are right, and `moments` decodes exactly."""
+"""The oracle itself: its numbers are right. Whole rounds are held against it in tests/protocol/test_round.py."""
 
-import random
-from collections import Counter
 from fractions import Fraction
 from itertools import combinations, product
 
@@ -53,58 +51,3 @@ def test_recover_finds_the_sparse_vector_if_and_only_if_there_is_one(n, t, W1):
             assert known.setdefault(moments, vector) == vector, "no other sparse vector has these moments"
     for moments in product(range(q), repeat=W1):
         assert oracle.recover(list(moments), n, t, gamma, q) == known.get(moments)
-
-
-def random_inputs(rng: random.Random, N: int, L: int, B: int, P: int, q: int) -> dict[int, oracle.Pairs]:
-    """Picks of non-zero values; sometimes all users send the same places, and pairs of them cancel."""
-    alike, cancel = rng.random() < 0.5, rng.random() < 0.3
-    gradients = [[rng.random() for _ in range(L)] for _ in range(N)]
-    inputs: dict[int, oracle.Pairs] = {}
-    for m in range(1, N + 1):
-        chosen = oracle.bucket_top(gradients[0 if alike or cancel else m - 1], B, P)
-        if cancel and m % 2 == 0:
-            inputs[m] = [(k, -w % q) for k, w in inputs[m - 1]]
-        else:
-            inputs[m] = [(k, rng.randrange(1, q)) for k in chosen]
-    return inputs
-
-
-def test_a_round_of_moments_gives_the_plain_sum_for_every_d():
-    rng = random.Random("rounds of moments")
-    seen = Counter()
-    for number in range(500):
-        q = PRIMES[number % len(PRIMES)]
-        N = rng.randint(2, min(5, (q + 1) // 2))
-        T = rng.randint(max(1, 2 * N - q), N - 1)
-        P, B = rng.choice((1, 1, 2, 3)), rng.randint(1, 6)
-        M = rng.randint(P, min(q - 1, rng.choice((6, 16, 40))))
-        L = rng.randint(max((M - 1) * B + 1, P * B), M * B)
-        K = rng.randint((B - 1) * P + 1, B * P)
-        n = oracle.order_of_places(M, q)
-        inputs = random_inputs(rng, N, L, B, P, q)
-        everyone = range(1, N + 1)
-        for D in range(1, N - T + 1):
-            U1 = sorted(rng.sample(everyone, rng.randint(D + T, N)))
-            U2 = rng.sample(U1, rng.randint(D + T, len(U1)))
-            plain = oracle.plain_sum([inputs[m] for m in U1], L, q)
-            assert oracle.moments_round(inputs, U1, U2, D, N=N, T=T, L=L, K=K, P=P, q=q, rng=rng) == plain
-            seen["W1 = n" if oracle.moment_count(len(U1), P, n) == n else "W1 < n"] += 1
-            seen["n = M" if n == M else "n > M"] += 1
-            seen["last group not full"] += B % D > 0
-            seen["fewer buckets than D"] += B < D
-            seen["L not divisible by B"] += L % B > 0
-            seen["dropped out"] += len(U1) < N
-            seen["more answers than needed"] += len(U2) > D + T
-            seen["sum of nothing but zeros"] += not any(plain)
-    assert len(seen) == 10
-    assert min(seen.values()) >= 20, seen
-
-
-@pytest.mark.parametrize("q", [65521, 4281076801])
-def test_a_round_of_moments_gives_the_plain_sum_in_the_fields_of_practice(q):
-    rng = random.Random(q)
-    N, T, L, K, P = 6, 2, 500, 10, 4
-    inputs = random_inputs(rng, N, L, oracle.bucket_count(K, P), P, q)
-    U1 = [1, 2, 4, 5, 6]
-    summed = oracle.moments_round(inputs, U1, U1[1:], 2, N=N, T=T, L=L, K=K, P=P, q=q, rng=rng)
-    assert summed == oracle.plain_sum([inputs[m] for m in U1], L, q)

@@ -7,6 +7,7 @@ import fcntl
 import io
 import itertools
 import os
+import resource
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -35,6 +36,9 @@ from rounds import (
     shell,
     words,
 )
+
+from topk_secagg.gradients.files import READABLE
+from topk_secagg.steps import costs
 
 RESIDUAL = {"path": "r.h5", "before": None, "after": "0" * 64, "input": "0" * 64, "committed": False}
 SMALL = "--users 5 --survivors 3 --colluders 1 --top-k 2 --length 4"
@@ -70,14 +74,20 @@ class TestMissingInput66:
             ("frozen", "masked/user-01.h5", "eliminate"),
             ("frozen", "shares/user-01/from-03.h5", "eliminate"),
             ("frozen", "shares/user-01/from-01.h5", "eliminate"),
+            *(("frozen", folder, "eliminate") for folder in ("masked", "shares", "secrets")),
+            ("offline", "secrets", "mask"),
         ],
     )
-    def test_a_file_of_the_round_is_missing(self, refuses, round_at, stage, lost, step):
+    def test_a_file_or_folder_of_the_round_is_missing(self, refuses, round_at, stage, lost, step):
         r = round_at(stage)
         if lost:
-            (r.folder / lost).unlink()
+            (r.folder / lost).rename(r.folder.with_name("away"))
         said = refuses(66, *r.step(step)).err
-        if lost.startswith(("masked", "shares")):
+        if lost and "." not in lost:  # once the folder is back, the round goes on
+            shutil.rmtree(r.folder / lost, ignore_errors=True)
+            r.folder.with_name("away").rename(r.folder / lost)
+            must(*r.step(step))
+        elif lost.startswith(("masked", "shares")):
             assert f"users {int(lost[-5:-3])}" in said
             assert str((r.folder / lost).parent) in said
         else:
@@ -87,6 +97,11 @@ class TestMissingInput66:
         r = round_at("offline")
         (tmp_path / "folder.npy").mkdir()
         (tmp_path / "file").touch()
+        for suffix in READABLE:
+            os.mkfifo(tmp_path / f"pipe{suffix}")
+            assert "is not a file" in refuses(66, *r.mask(1, gradient=tmp_path / f"pipe{suffix}")).err
+            (tmp_path / f"pipe{suffix}").unlink()
+            assert "is not there" in refuses(66, *r.mask(1, gradient=tmp_path / f"gone{suffix}")).err
         for name in ("gone.npy", "no/folder.npz", "gone.pt", "folder.npy", "file/g.npy"):
             assert name in refuses(66, *r.mask(1, gradient=tmp_path / name)).err
         refuses(66, "init", tmp_path / "round-2", *words(SMALL)[:-2], "--like", tmp_path / "gone.npy")
@@ -327,6 +342,15 @@ class TestTooFewSurvivors69:
             assert_one_error(result)
             assert [path.name for path in (tmp_path / name).iterdir() if path.name != ".lock"] == ["session.json"]
 
+    def test_folders_without_files_are_as_if_nobody_had_sent_any(self, refuses, round_at):
+        for stage, folder, step in (("masked", "masked", "freeze"), ("answered", "elimination", "decode")):
+            r = round_at(stage, stage)
+            away = (r.folder / folder).rename(r.folder.with_name("away"))
+            refuses(69, *r.step(step))
+            shutil.rmtree(r.folder / folder, ignore_errors=True)
+            away.rename(r.folder / folder)
+            must(*r.step(step))
+
 
 class TestRefused77:
     @both
@@ -433,6 +457,24 @@ def held(path: Path) -> Iterator[None]:
         yield
 
 
+def test_init_warns_if_one_honest_user_may_be_alone(tmp_path):
+    options = words("--users 4 --colluders 1 --top-k 2 --length 6 --survivors")
+    assert "U = T + 1" in must("init", tmp_path / "a", *options, 2).err
+    assert "U = T + 1" not in must("init", tmp_path / "b", *options, 3).err
+
+
+def test_a_session_that_asks_for_more_memory_than_there_is_is_an_error_and_not_a_bug(tmp_path, monkeypatch):
+    limit = (3 << 30, 3 << 30)  # bytes of address space
+    monkeypatch.setattr(costs, "free_bytes", lambda _: 1 << 80)
+    options = words("--users 3 --survivors 2 --colluders 1 --top-k 2 --length 1000000000 --construction permutation")
+    must("init", tmp_path / "round", *options)
+    offline = ("offline", tmp_path / "round", "--user", 1)
+    end = shell(*offline, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limit))
+    assert end.returncode == 65, end.stderr
+    assert end.stderr.startswith("topk-secagg: not enough memory\nhint: ")
+    assert not list((tmp_path / "round").rglob("*.tmp"))
+
+
 class TestBusy75:
     @pytest.mark.parametrize("step", ["offline", "mask", "freeze", "eliminate"])
     def test_a_step_of_the_same_user_is_running(self, refuses, round_at, step):
@@ -505,10 +547,6 @@ class TestUsage2:
     def test_an_output_of_an_unknown_type_is_refused_before_any_work(self, refuses, round_at, name):
         r = round_at("answered")
         refuses(2, *r.decode("--output", r.folder.parent / name))
-
-    def test_a_gradient_of_an_unknown_type(self, refuses, round_at, tmp_path):
-        (tmp_path / "g.csv").write_text("1,2,3,4\n")
-        refuses(2, *round_at("offline").mask(1, gradient=tmp_path / "g.csv"))
 
     def test_nonsense_in_the_environment(self, refuses, round_at, monkeypatch):
         monkeypatch.setenv("TOPK_SECAGG_OFFLINE_USER", "one")

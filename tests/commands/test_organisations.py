@@ -121,23 +121,22 @@ def test_an_organisation_after_the_freeze_has_nothing_to_do(finished):
     assert not list(finished[0].machine(4).folder.glob("secrets/*"))
 
 
-def test_after_its_time_limit_it_gives_up_and_names_what_is_missing(tmp_path):
-    four = Organisations(tmp_path)
-    process = four.start(1, LIMIT="0")
-    said = process.communicate(timeout=100)[1]
-    assert process.returncode == 75, said
-    assert "gave up: mask still waits for shares of user 2, 3, 4 for user 1" in said
-
-
-def test_a_session_with_other_keys_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (75, "gave up: mask still waits for shares of user 2, 3, 4 for user 1"),  # after its time limit
+        (77, "other keys for user 2"),  # than it knows
+    ],
+)
+def test_it_ends_with_the_code_and_the_reason_of_the_command(tmp_path, code, said):
     four = Organisations(tmp_path)
     lines = four.round.recipients.read_text().splitlines()
     other = must("keygen", "--user", 2, "--output", tmp_path / "other.identity").out
     (tmp_path / "mine").write_text("\n".join([lines[0], other.strip(), *lines[2:]]) + "\n")
-    process = four.start(1, RECIPIENTS=str(tmp_path / "mine"))
-    said = process.communicate(timeout=100)[1]
-    assert process.returncode == 77, said
-    assert "other keys for user 2" in said
+    settings = {"LIMIT": "0"} if code == 75 else {"RECIPIENTS": str(tmp_path / "mine")}
+    process = four.start(1, **settings)
+    printed = process.communicate(timeout=100)[1]
+    assert (process.returncode, said in printed) == (code, True), printed
 
 
 def test_the_script_says_how_it_is_called():

@@ -46,16 +46,6 @@ def test_an_answer_packs_as_many_blocks_as_survivors_allow(new_round, masking, s
     assert attributes(r.folder / "aggregate.h5")["blocks"] == blocks
 
 
-def test_spare_answers_make_y_smaller(round_at):
-    sizes = [
-        must(*round_at("frozen", str(spare), spare=spare, masking=ALL, answering=ALL).eliminate(1, "--json")).json[
-            "payload_bytes"
-        ]
-        for spare in (None, 2, 1, 0)
-    ]
-    assert sizes == [3 * 20 * 4, 3 * 20 * 4, 2 * 20 * 4, 2 * 20 * 4]  # five buckets in groups of 2, 2, 3 and 4
-
-
 def test_with_too_few_answers_the_error_names_the_command_that_helps(short, refuses):
     renamed = short.elsewhere(short.folder.rename(short.folder.with_name("a round")))
     said = refuses(69, *renamed.decode()).err

@@ -132,19 +132,13 @@ def test_files_may_not_grow(benches, recipe, name):
         assert result.code in (0, 73), (limit, result)
         assert limit or result.code == 73
         step.recovers(state)
-
-
-@pytest.mark.parametrize(("recipe", "name"), [("moments", "offline"), ("sealed", "offline"), ("spare", "fallback")])
-def test_a_process_that_could_not_write_ends_cleanly(benches, recipe, name):
-    """HDF5 notices the full disk when a file is closed, and does nothing more when Python exits."""
-    step = Step(benches[recipe], name)
-    for limit in (0, 900):
-        state = step.start()
-        end = shell(*step.command, preexec_fn=limited(limit))
-        result = Result(end.returncode, end.stdout, end.stderr)
-        assert_one_error(result)
-        assert result.code == 73, result
-        step.recovers(state)
+        if (recipe, name) in (("moments", "offline"), ("sealed", "offline"), ("spare", "fallback")):
+            # in a new process: HDF5 notices the full disk when a file is closed, and does nothing more at the end
+            state = step.start()
+            end = shell(*step.command, preexec_fn=limited(limit))
+            assert end.returncode == 73, end
+            assert_one_error(Result(end.returncode, end.stdout, end.stderr))
+            step.recovers(state)
 
 
 def test_no_room_to_open_a_sealed_share():
@@ -228,36 +222,6 @@ def test_files_that_may_not_be_read(benches, name, path):
     (copy / path).chmod(0o600)
     assert in_child(*command, before=lambda: os.setuid(ANOTHER)).code == 0
     shutil.rmtree(copy)
-
-
-@pytest.mark.parametrize(
-    ("name", "gone", "code"),
-    [
-        ("offline", "", {66}),
-        ("mask", "secrets", {66}),
-        ("mask", "", {66}),
-        ("freeze", "masked", {69}),
-        ("freeze", "", {66}),
-        ("eliminate", "masked", {66}),
-        ("eliminate", "shares", {66}),
-        ("eliminate", "secrets", {66}),
-        ("decode", "elimination", {69}),
-        ("decode", "", {66}),
-    ],
-)
-def test_a_missing_folder(benches, name, gone, code):
-    bench = benches["permutation"]
-    step = Step(bench, name)
-    state = step.start()
-    away = state.folder.with_name("away")
-    (state.folder / gone).rename(away)
-    result = judged(*step.command)
-    assert result.code in code, result
-    if (state.folder / gone).exists():
-        shutil.rmtree(state.folder / gone)
-    away.rename(state.folder / gone)
-    step.again(state)
-    step.finish(state)
 
 
 @pytest.mark.parametrize("name", ["offline", "mask", "eliminate", "decode"])

@@ -156,21 +156,6 @@ def test_an_unknown_suffix_is_refused_before_anything_is_read(tmp_path, name):
         assert ".npy" in caught.value.hint
 
 
-@pytest.mark.parametrize("suffix", READABLE)
-def test_a_file_that_is_not_there_is_missing_input(tmp_path, suffix):
-    with pytest.raises(InputMissing, match="is not there") as caught:
-        read_gradient(tmp_path / f"gradient{suffix}")
-    assert caught.value.exit_code == 66
-
-
-@pytest.mark.parametrize("suffix", READABLE)
-@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
-def test_a_folder_or_a_pipe_is_not_a_gradient(tmp_path, suffix, make):
-    make(tmp_path / f"gradient{suffix}")
-    with pytest.raises(InputMissing, match="is not a file"):
-        read_gradient(tmp_path / f"gradient{suffix}")
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 @pytest.mark.parametrize("suffix", READABLE)
 def test_a_forbidden_file_cannot_be_read(tmp_path, suffix):

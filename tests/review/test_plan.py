@@ -48,16 +48,6 @@ def test_a_round_takes_the_bytes_that_were_predicted(tmp_path, options):
     assert predicted.answer_bytes == report.answered[0].payload
 
 
-def test_init_chooses_the_papers_construction_below_1_gib_and_moments_above():
-    small = choose_parameters(1000, **PAPER)
-    large = choose_parameters(272_474, **PAPER)
-    assert small.parameters.construction == "permutation"
-    assert cost(small.parameters).all_bytes < 1 << 30
-    assert "the paper's construction" in small.reason
-    assert (large.parameters.construction, large.parameters.picks) == ("moments", 4)
-    assert "29.7 TB" in large.reason
-
-
 def test_where_four_picks_do_not_fit_a_bucket_fewer_are_chosen():
     assert [default_picks(top_k, 99) for top_k in (1, 40, 98, 99)] == [4, 4, 3, 3]
     assert default_picks(7, 7) == 1
