@@ -1,4 +1,4 @@
-"""The scheme a second time, in plain Python integers: slow, naive, and without a line of the package.
+"""The scheme a second time, in plain Python integers: slow, naive, and without any code of the package.
 
 Users are numbered from 1 and arrays from 0, as in the package. Vectors are lists of integers in [0, q).
 """

@@ -582,7 +582,7 @@ def rewrite(path: Path, change: Callable[[Any, Any], object], signer: Identity |
 
 
 def claim_terabytes(path: Path) -> None:
-    """Make it a sparse file of two terabytes that is sound but for its size: so says its own metadata."""
+    """Make it a sparse file of two terabytes whose metadata claims that size, and that is sound otherwise."""
     with opened(path, *KINDS, verify=False) as artifact:
         shapes = {name: (d.dtype.str, d.shape) for name, d in artifact.datasets.items()}
         found = dict(artifact.attributes)

@@ -99,7 +99,7 @@ def test_products_and_random_words_of_a_round(
     counted = Counted(monkeypatch)
     whole_round(ROUNDS[name])
     assert {kernel: count for kernel, count in counted.products.items() if count} == products
-    assert words <= counted.words <= 1.01 * words, "a third of a per cent is rejected, being beyond q"
+    assert words <= counted.words <= 1.01 * words, "a third of a per cent is rejected: it is not below q"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Small arithmetic over F_q, held against Python's integers."""
+"""Small arithmetic over F_q, compared with Python's integers."""
 
 import math
 

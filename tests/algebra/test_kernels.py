@@ -1,4 +1,4 @@
-"""The compiled kernels are exact for every q: held against Python's integers, at the extremes too."""
+"""The compiled kernels are exact for every q: compared with Python's integers, also at the extremes."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Lagrange matrices, held against the naive interpolation of the oracle."""
+"""Lagrange matrices, compared with the naive interpolation of the oracle."""
 
 import numpy as np
 import oracle

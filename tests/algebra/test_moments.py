@@ -1,4 +1,4 @@
-"""Moments of sparse vectors, held against plain Python: shared, summed, and turned back into the vector."""
+"""Moments of sparse vectors, compared with plain Python: shared, summed, and turned back into the vector."""
 
 from itertools import product
 
@@ -185,7 +185,7 @@ def test_each_tuple_of_moments_gives_its_only_sparse_vector_or_is_bad(q, n, t):
 
 @settings(max_examples=150)
 @given(sparse_case(), st.data())
-def test_a_changed_moment_is_bad_or_has_a_sparse_vector_of_its_own(case, data):
+def test_a_changed_moment_is_bad_or_belongs_to_another_sparse_vector(case, data):
     q, n, t, W1, vectors = case
     gamma = of_order(n, q)
     given_ = oracle.moments_of((vectors or [[0] * n])[0], W1, gamma, q)

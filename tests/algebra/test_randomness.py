@@ -71,7 +71,7 @@ def test_a_bound_that_divides_the_range_rejects_nothing(bound):
 
 
 @given(st.integers(1, 2**32), st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=20))
-def test_accepted_words_are_reduced_and_every_residue_has_as_many_of_them(bound, words):
+def test_accepted_words_are_reduced_and_all_residues_are_equally_likely(bound, words):
     limit = 2**32 // bound * bound
     accepted = [word for word in words if word < limit]
     first, again = words, [0] * 20
@@ -101,7 +101,7 @@ def test_modulo_bias_is_found_exactly(bound):
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
-def test_every_order_of_the_keys_gives_a_permutation_of_its_own(n):
+def test_every_order_of_the_keys_gives_a_different_permutation(n):
     """All orders of distinct keys are equally likely, so the permutations are as well."""
     keys = [0, 7, 2**32, 2**63, 2**64 - 1][:n]
     found = Counter(tuple(Words(list(order), 8).permutation(n).tolist()) for order in permutations(keys))
@@ -120,7 +120,7 @@ def test_keys_that_differ_in_the_last_bit_are_not_equal():
     assert Words([2**63 + 1, 2**63, 2**63 + 2], 8).permutation(3).tolist() == [1, 0, 2]
 
 
-def test_with_redrawing_all_small_keys_give_each_permutation_as_often():
+def test_with_redrawing_all_small_keys_give_each_permutation_equally_often():
     """All 27 triples of keys below 3; a triple with ties is drawn again and does not count."""
     counts = Counter()
     biased = Counter()

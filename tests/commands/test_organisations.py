@@ -1,4 +1,4 @@
-"""Four organisations in four folders with keys of their own, each with the script that the documents recommend, and a
+"""Four organisations in four folders, each with its own keys and with the script that the documents recommend, and a
 store in the middle that has public files and sealed shares only."""
 
 import os
@@ -45,7 +45,7 @@ class Organisations:
         return self.round.elsewhere(self.base / f"machine-{user}" / "round")
 
     def start(self, user: int, **settings: str) -> subprocess.Popen[str]:
-        """The script of an organisation, as a process of its own."""
+        """The script of an organisation, as a new process."""
         here, r = self.machine(user), self.round
         here.folder.mkdir(parents=True, exist_ok=True)
         environment = os.environ | {

@@ -40,7 +40,7 @@ def private_names(user: int, folder: Path) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
-    """A finished sealed round in which every user has its secrets in a folder of its own."""
+    """A finished sealed round in which every user has its own folder for its secrets."""
     base = tmp_path_factory.mktemp("shared")
     return Round(SHARED, base / "round", base / "inputs").prepare().play()
 

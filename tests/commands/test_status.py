@@ -153,7 +153,7 @@ def test_the_table_and_the_json_agree(round_at):
 
 
 class TestAFolderOfOneUser:
-    """Every user has a machine of its own."""
+    """Every user has its own machine."""
 
     @pytest.fixture(params=KINDS)
     def r(self, request, round_at, tmp_path):

@@ -1,4 +1,4 @@
-"""Several processes at once: nothing is spoilt, and the loser gets 75 or the same result."""
+"""Several processes at once: nothing is damaged, and the loser gets 75 or the same result."""
 
 import os
 

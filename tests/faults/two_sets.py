@@ -1,7 +1,7 @@
 """Colluders who try to have two survivor sets answered, by every pair of sets and every way to split the honest users.
 
 Answers to two sets reveal an input (test_two_sets.py shows how). Honest users run the commands only, each with its
-secrets and ledger in a folder of its own. The colluders hold their own keys and secrets and show to every user at every
+secrets and ledger in its own folder. The colluders hold their own keys and secrets and show to every user at every
 step any public files: survivors.json that they wrote, signed, copied or had frozen, for these X or
 those, with confirmations old, new and forged. `python tests/faults/two_sets.py` goes through all of it; a sample is in
 test_two_sets.py.

@@ -39,7 +39,7 @@ HEADER = "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }"
 
 
 def headed(header: str, data: bytes = bytes(64)) -> bytes:
-    """A .npy file with a header of one's own making."""
+    """A .npy file with any header."""
     text = header.encode()
     text += b" " * (-(len(text) + 11) % 64) + b"\n"
     return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + data

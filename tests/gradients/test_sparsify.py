@@ -68,7 +68,7 @@ def random_selections(p: Parameters, count: int) -> np.ndarray:
     return np.array([select_random(p, source) for _ in range(count)])
 
 
-def test_random_selection_takes_every_coordinate_as_often():
+def test_random_selection_takes_every_coordinate_equally_often():
     p = Parameters.choose(users=3, survivors=2, colluders=1, top_k=3, length=10)
     chosen = random_selections(p, 2000)
     assert np.all(np.diff(chosen, axis=1) > 0), "three different coordinates, increasing"

@@ -125,11 +125,11 @@ def test_a_secret_is_a_permutation_with_a_mask_for_every_coordinate(q):
 def test_a_secret_is_a_place_and_a_factor_that_is_not_zero_for_every_pick(q):
     p, recorder = round_of(3, 2, 1, q, L=50, K=20, P=2), Recorder(source("secret"))
     secret = draw_secret(p, recorder)
-    assert set(recorder.log) == {"mask", "place"}, "streams of their own"
+    assert set(recorder.log) == {"mask", "place"}, "separate streams"
     ((n, places),), ((bound, factors),) = recorder.log["place"], recorder.log["mask"]
     assert (n, bound) == (oracle.order_of_places(5, q), q - 1)
     assert secret.place.tolist() == places.tolist()
-    assert secret.mask.tolist() == [v + 1 for v in factors.tolist()], "each of 1, ..., q - 1 as often"
+    assert secret.mask.tolist() == [v + 1 for v in factors.tolist()], "each of 1, ..., q - 1 equally often"
     assert len(secret.place) == len(secret.mask) == 20
 
 
@@ -152,7 +152,7 @@ BLOCKED = [{"L": 20, "K": 3}, {"L": 110, "K": 30, "P": 2}]
 
 
 @pytest.mark.parametrize("sizes", BLOCKED, ids=str)
-def test_every_table_of_every_block_has_noise_of_its_own(sizes, monkeypatch):
+def test_every_table_of_every_block_has_its_own_noise(sizes, monkeypatch):
     p = round_of(4, 3, 2, **sizes)
     in_small_blocks(monkeypatch, p)
     c, recorder = construction(p), Recorder(source("own noise"))
@@ -191,7 +191,7 @@ def test_blocks_cover_every_row_once_and_stay_valid_while_the_next_is_drawn(size
 
 
 class Audited:
-    """Honest shares of one sender, to be spoilt."""
+    """Honest shares of one sender, to be changed."""
 
     def __init__(self, **sizes: int):
         self.p = p = round_of(5, 4, 2, 4281076801, **sizes)
@@ -207,7 +207,7 @@ class Audited:
         return self.c.check_shares(self.points, users, first, some, secret).tolist()
 
     def add(self, name: str, row: int, by: dict[int, int], block: int = 0) -> Audited:
-        """Share something else: add so much to entries of what a row is at the point of the block."""
+        """Share something else: add these values to entries of a row at the point of the block."""
         other = copy.deepcopy(self)
         p, table = other.p, other.shares[name]
         nodes = self.points.beta[: p.blocks + p.colluders]

@@ -226,7 +226,7 @@ def cases(draw: st.DrawFn, construction_: str) -> Case:
 
 
 def prepared(p: Parameters, values: np.ndarray, name: str) -> Sparse:
-    """Select and quantise as `mask` does, each step held against the oracle."""
+    """Select and quantise as `mask` does, and compare each step with the oracle."""
     index, listed = select_top(p, values), values.tolist()
     picked = oracle.bucket_top(listed, p.buckets, p.picks) if p.buckets else oracle.top_k(listed, p.top_k)
     assert index.tolist() == picked

@@ -106,7 +106,7 @@ def test_every_point_says_in_a_sentence_what_it_establishes(spaces, reports):
             assert establishes(point) in text
 
 
-def test_all_bins_of_a_histogram_cover_as_many_values(spaces, reports):
+def test_all_bins_of_a_histogram_cover_equally_many_values(spaces, reports):
     for name in ("clean", "public"):
         p, figures = spaces[name].session.parameters, list(parsed(reports[name]).iter("figure"))
         c = construction(p)

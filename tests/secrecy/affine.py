@@ -55,7 +55,7 @@ and compared as tables.
 Pick by pick (`certify_picks`, for `moments`). Here all s, rho, coordinates and values, and so all X, are gone
 through. If entry i of X, row i of the shares and what it adds to Y depend on nothing that belongs to another pick,
 then a part is a sum of independent parts, one for each pick, as the view is one of users; and it is enough to have
-the claim for every pick. For the smallest parameters, the picks of a user are gone through together as well: every
+the claim for every pick. For the smallest parameters, the picks of a user are also checked together: every
 joint place with every joint input.
 
 What is measured. Nothing is computed from the formulas of the scheme: draw_secret, deal (so share_blocks),
@@ -67,8 +67,8 @@ orders of the keys that make a permutation. That streams with different labels a
 uniform is the contract of `Randomness`, and tested there. A label asked for twice gives the same values twice, as
 with the cipher.
 
-A user that deals or masks is not told who it is, so one table serves for all; what differs is the points alpha_n,
-and the table has them all. A user that answers knows it, and has tables of its own.
+A user that deals or masks does not know who it is, so one table serves for all; what differs is the points alpha_n,
+and the table has them all. A user that answers knows it, and has its own tables.
 """
 
 import math

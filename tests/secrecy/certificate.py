@@ -12,7 +12,7 @@ from fq import AffineSpace, Array, Basis, times
 from lab import Broadcast, Input, Lab, PartView, Place, Support, Values, with_offset
 
 Coalition = tuple[int, ...]
-Unit = tuple[int, ...]  # entries of X, or picks, that are gone through together
+Unit = tuple[int, ...]  # entries of X, or picks, that are checked together
 
 
 class NotCertified(AssertionError):

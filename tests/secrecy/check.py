@@ -1,4 +1,4 @@
-"""The exact secrecy check as a command: what was gone through, and what came of it.
+"""The exact secrecy check as a command: what it checked, and with which result.
 
 python tests/secrecy/check.py            the cases of the tests, with all supports, and more: some minutes
 python tests/secrecy/check.py --full     every L from 2 to 6 and K from 1 to 3, and larger n: much longer
@@ -31,7 +31,7 @@ MANY_PLACES = {"permutation": 24, "moments": 10_000}
 
 
 class Outcome(NamedTuple):
-    """Of one case: what was gone through, and why it failed if it did. Places and inputs are those of a user; in
+    """Of one case: what was checked, and why it failed if it did. Places and inputs are those of a user; in
     `moments` those of a pick, unless all are taken together; in `permutation`, inputs are supports."""
 
     coalitions: int

@@ -146,7 +146,7 @@ SABOTAGES = [
     Sabotage("a noise vector of f for two rows", PERMUTATION, stream("noise", (1, 0), first_row)),
     Sabotage("a noise vector of h for two rows", PERMUTATION, stream("noise", (1, 0), first_row, turn=2)),
     Sabotage("a mask used for two picks", PERMUTATION, stream("mask", 1, first_pick)),
-    Sabotage("an order of X that the input decides upon", PERMUTATION, patches=in_order(up_or_down)),
+    Sabotage("an order of X that the input decides", PERMUTATION, patches=in_order(up_or_down)),
     Sabotage("no noise", MOMENTS, stream("noise", ...)),
     Sabotage("one of the T noise vectors left out", MOMENTS, stream("noise", np.s_[:, -1])),
     Sabotage("a noise vector for two picks", MOMENTS, stream("noise", (1, 0), first_row)),

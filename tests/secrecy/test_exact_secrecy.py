@@ -205,7 +205,7 @@ def test_a_zero_is_never_an_input_of_moments(T):
 def test_the_order_of_x_reveals_nothing(sabotage, construction, T):
     """X in order of k, or of magnitude, is not sabotage, and no exact check can find that it is.
 
-    Let k_1..k_K be the selected coordinates in an order that the input alone decides upon. X is then the list
+    Let k_1..k_K be the selected coordinates in an order that the input alone decides. X is then the list
     of (pi(k_j), w_j + r_j). pi is uniform, so that (pi(k_1)..pi(k_K)) is a uniform list of distinct indices,
     for any k_j; the shares of T users are independent of pi; and Y is a function of those shares, of
     the set of the entries of X, and of the sum. So the list is independent of the input, given the rest of

@@ -21,7 +21,7 @@ SEALED = {"sealed": True, "length": 60, "top_k": 6}
 
 
 def row_bytes(r: Round, user: int = 1, sender: int = 2) -> bytes:
-    """Some bytes of a share in the clear."""
+    """Some bytes of a share that is not sealed."""
     identity = read_identity(r.identity(user))
     with share_file.opened_share(Workspace(r.folder), user, sender, identity=identity) as share:
         return share.artifact.read_rows(share.names[0], 0, 1).tobytes()

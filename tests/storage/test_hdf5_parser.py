@@ -1,4 +1,4 @@
-"""Our reader of HDF5 sees what HDF5 sees in our files, and is not led astray by any other."""
+"""Our reader of HDF5 sees what HDF5 sees in our files, and no other file misleads it."""
 
 import os
 import random
