@@ -367,6 +367,12 @@ class Round:
     def decode(self, *more: object) -> Command:
         return ("decode", self.folder, *more)
 
+    def settle(self, user: int) -> Command:
+        return ("settle", self.folder, "--user", user)
+
+    def forget(self, user: int) -> Command:
+        return ("forget", self.folder, "--user", user)
+
     def step(self, name: str, user: int = 1) -> Command:
         """The step of a user by its name."""
         own = {"offline": self.offline, "mask": self.mask, "eliminate": self.eliminate, "confirm": self.confirm}
@@ -388,7 +394,7 @@ class Round:
 
     def commands(self) -> dict[str, list[Command]]:
         """The commands of the round, stage by stage."""
-        r, folder = self.recipe, self.folder
+        r = self.recipe
         silent = [n for n in r.masking if n not in r.answering]
         enough = range(1, (r.users + r.colluders) // 2 + 2)  # confirmations
         return {
@@ -400,8 +406,8 @@ class Round:
             "answered": [self.eliminate(n) for n in r.answering],
             "fallen-back": [self.eliminate(n, "--fallback") for n in r.fallback],
             "decoded": [self.decode()],
-            "settled": [("settle", folder, "--user", n) for n in silent if r.residual],
-            "forgotten": [("forget", folder, "--user", n) for n in r.everybody if n not in silent],
+            "settled": [self.settle(n) for n in silent if r.residual],
+            "forgotten": [self.forget(n) for n in r.everybody if n not in silent],
         }
 
     def left(self, after: str = "", upto: str = STAGES[-1]) -> list[Command]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rounds import Round, both, call, contents, datasets, document, must
+from rounds import both, call, contents, datasets, document, must
 
 
 @pytest.fixture
@@ -21,15 +21,12 @@ def kept(round_at, tmp_path):
 
 
 class TestSettle:
-    def settle(self, r: Round, user: int) -> tuple[object, ...]:
-        return ("settle", r.folder, "--user", user)
-
     @both
     def test_settle_commits_the_residual_of_a_survivor_that_did_not_answer(self, kept, tmp_path):
         staged = kept.folder / "secrets/user-01.residual.h5"
         expected = staged.read_bytes()
         assert not (tmp_path / "r1.h5").exists()
-        assert must(*self.settle(kept, 1), "--json").json["committed"] is True
+        assert must(*kept.settle(1), "--json").json["committed"] is True
         assert (tmp_path / "r1.h5").read_bytes() == expected
         assert (tmp_path / "r1.h5").stat().st_mode & 0o777 == 0o600
         assert not staged.exists()
@@ -38,35 +35,29 @@ class TestSettle:
         plain = np.load(kept.gradient(1))
         assert [k for k in range(len(plain)) if left[k] != plain[k]] == sorted(sent)
         before = contents(tmp_path)
-        said = must(*self.settle(kept, 1))
+        said = must(*kept.settle(1))
         assert "was committed already" in said.out
         must(*kept.eliminate(1))  # which does not commit it again
         after = contents(tmp_path)
         assert all(after[name] == before[name] for name in before if "ledger" not in name)
 
-    def test_eliminate_commits_the_residual_too(self, kept, tmp_path):
-        expected = (kept.folder / "secrets/user-02.residual.h5").read_bytes()
-        must(*kept.eliminate(2))
-        assert (tmp_path / "r2.h5").read_bytes() == expected
-        assert must(*self.settle(kept, 2), "--json").json["committed"] is False
-
     def test_nothing_to_settle(self, kept, round_at, refuses):
-        assert "no residual" in refuses(2, *self.settle(kept, 3)).err
-        assert "not in the sum" in refuses(77, *self.settle(kept, 4)).err
-        refuses(2, *self.settle(kept, 9))
+        assert "no residual" in refuses(2, *kept.settle(3)).err
+        assert "not in the sum" in refuses(77, *kept.settle(4)).err
+        refuses(2, *kept.settle(9))
         (kept.folder / "survivors.json").unlink()
-        refuses(66, *self.settle(kept, 1))
-        refuses(66, *self.settle(round_at("init", "new"), 1))
+        refuses(66, *kept.settle(1))
+        refuses(66, *round_at("init", "new").settle(1))
 
     def test_a_residual_that_was_changed_is_not_overwritten(self, kept, tmp_path, refuses):
         shutil.copy(kept.folder / "secrets/user-01.residual.h5", tmp_path / "mine.h5")
         staged = kept.folder / "secrets/user-02.residual.h5"
         shutil.copy(staged, tmp_path / "r1.h5")  # that of another user
-        refuses(65, *self.settle(kept, 1))
+        refuses(65, *kept.settle(1))
         (tmp_path / "r1.h5").write_bytes(b"")
-        refuses(65, *self.settle(kept, 1))
+        refuses(65, *kept.settle(1))
         (tmp_path / "r1.h5").unlink()
-        must(*self.settle(kept, 1))
+        must(*kept.settle(1))
 
     def test_the_next_round_says_that_a_residual_was_never_settled(self, kept, new_round, tmp_path):
         later = new_round("later").play(upto="offline")
@@ -75,15 +66,12 @@ class TestSettle:
         assert said.json["unsettled_round"] == str(kept.folder)
         assert f"topk-secagg settle {kept.folder} --user 1" in said.err
         again = new_round("again").play(upto="offline")
-        must(*self.settle(kept, 2))
+        must(*kept.settle(2))
         said = must(*again.mask(2, "--residual", tmp_path / "r2.h5", "--saturate", "--json"))
         assert said.json["unsettled_round"] is None
 
 
 class TestForget:
-    def forget(self, r: Round, user: int) -> tuple[object, ...]:
-        return ("forget", r.folder, "--user", user)
-
     def held(self, user: int, files: Iterable[str]) -> list[str]:
         """Those of the files that are secrets of this user, and shares that it holds."""
         own = (f"secrets/user-{user:02}.h5", f"secrets/user-{user:02}.residual.h5", f"shares/user-{user:02}/")
@@ -94,7 +82,7 @@ class TestForget:
     def test_after_its_answer_a_user_erases_secret_and_shares_but_not_its_ledger(self, round_at, refuses, sealed):
         r = round_at("answered", sealed=sealed)
         before = contents(r.folder)
-        said = must(*self.forget(r, 1), "--json").json
+        said = must(*r.forget(1), "--json").json
         assert said["needed_by"] == [4, 5]  # whose steps run in this folder, and who have not answered
         end = ".h5.age" if sealed else ".h5"
         copies = {f"shares/user-{n:02}/from-01{end}" for n in (2, 3)}
@@ -105,7 +93,7 @@ class TestForget:
         assert set(before) - set(contents(r.folder)) == gone
         for command in (r.offline(1), r.mask(1), r.mask(1, gradient=r.gradient(2)), r.eliminate(1)):
             assert "erased its secret" in refuses(77, *command).err
-        assert must(*self.forget(r, 1), "--json").json["erased"] == []
+        assert must(*r.forget(1), "--json").json["erased"] == []
         must(*r.decode())
         r.check_sum()
 
@@ -113,28 +101,28 @@ class TestForget:
     def test_a_user_that_dropped_out_can_forget_once_the_survivors_are_frozen(self, round_at, refuses, user):
         """User 4 masked and was not frozen, user 5 never masked."""
         r = round_at("masked")
-        refuses(77, *self.forget(r, user))
+        refuses(77, *r.forget(user))
         must(*r.freeze("--only", "1-3"))
-        must(*self.forget(r, user))
+        must(*r.forget(user))
         assert self.held(user, contents(r.folder)) == []
 
     def test_what_is_still_needed_is_not_erased(self, kept, refuses, tmp_path):
         for n in (1, 2, 3):
-            assert "has not answered yet" in refuses(77, *self.forget(kept, n)).err
-        must("settle", kept.folder, "--user", 1)
-        refuses(77, *self.forget(kept, 1))
+            assert "has not answered yet" in refuses(77, *kept.forget(n)).err
+        must(*kept.settle(1))
+        refuses(77, *kept.forget(1))
         must(*kept.eliminate(1))
-        must(*self.forget(kept, 1))
-        must(*self.forget(kept, 4))  # the X of which came too late
+        must(*kept.forget(1))
+        must(*kept.forget(4))  # the X of which came too late
         assert not (tmp_path / "r4.h5").exists()
         assert self.held(4, contents(kept.folder)) == []
-        refuses(2, *self.forget(kept, 9))
+        refuses(2, *kept.forget(9))
 
     def test_a_residual_that_could_not_be_committed_is_not_erased(self, kept, refuses, tmp_path):
         (tmp_path / "r1.h5").mkdir()  # in the way
         assert call(*kept.eliminate(1)).code == 65
         assert (kept.folder / "elimination/user-01.h5").exists()
-        assert "settle it first" in refuses(77, *self.forget(kept, 1)).err
+        assert "settle it first" in refuses(77, *kept.forget(1)).err
         (tmp_path / "r1.h5").rmdir()
-        must("settle", kept.folder, "--user", 1)
-        must(*self.forget(kept, 1))
+        must(*kept.settle(1))
+        must(*kept.forget(1))

@@ -64,7 +64,7 @@ class TestSecretsElsewhere:
         assert stat.S_IMODE((home / session).stat().st_mode) == 0o700
         assert not (r.folder / "secrets").exists()
         r.play(after="masked").check_sum(survivors=r.recipe.everybody)
-        must("forget", r.folder, "--user", 1)
+        must(*r.forget(1))
         assert not (home / session / "user-01.h5").exists()
 
     @staticmethod
@@ -151,7 +151,7 @@ class TestForeignSecrets:
 
     def test_one_person_with_all_users_and_one_user_alone_are_not_warned(self, round_at):
         everybody, forgotten, alone = (round_at("answered", name) for name in ("everybody", "forgotten", "alone"))
-        must("forget", forgotten.folder, "--user", 1)
+        must(*forgotten.forget(1))
         assert not (forgotten.folder / "secrets/user-01.h5").exists()
         for user in (2, 3, 4, 5):
             for path in private_names(user, alone.folder / "secrets"):
@@ -286,7 +286,7 @@ class TestTwoAccounts:
 
     def test_forgetting_leaves_others_what_they_need_and_what_is_theirs(self, r):
         self.play(r)
-        forget = ("forget", r.folder, "--user", 1, "--secrets", r.home(1), "--json")
+        forget = (*r.forget(1), "--secrets", r.home(1), "--json")
         said = self.own(1, *forget).json
         assert said["needed_by"] == [5]
         assert said["kept"] == [str(r.folder / f"shares/user-01/from-{n:02}.h5.age") for n in (2, 4)]

@@ -4,7 +4,7 @@ import itertools
 import shlex
 
 import pytest
-from rounds import Round, attributes, contents, document, edit, must
+from rounds import Round, attributes, both, contents, document, edit, must
 
 ALL = (1, 2, 3, 4, 5)
 
@@ -100,7 +100,7 @@ def test_a_fallback_is_for_the_second_time_and_for_the_same_survivors(short, ref
 
 def test_after_forget_a_user_cannot_fall_back_but_the_others_can(short, refuses):
     must(*short.eliminate(3))
-    assert must("forget", short.folder, "--user", 1, "--json").json["needed_by"] == [2, 3, 4, 5]
+    assert must(*short.forget(1), "--json").json["needed_by"] == [2, 3, 4, 5]
     assert "erased its secret" in refuses(77, *short.eliminate(1, "--fallback")).err
     (short.folder / "elimination/user-01.h5").unlink()  # lost
     fall_back(short, 2, 3, 4)
@@ -108,11 +108,9 @@ def test_after_forget_a_user_cannot_fall_back_but_the_others_can(short, refuses)
     short.check_sum(answering=(2, 3, 4))
 
 
-@pytest.mark.parametrize("kind", ["permutation", "moments"])
-def test_without_spare_answers_there_is_nothing_to_fall_back_to(stages, refuses, tmp_path, kind):
-    from rounds import RECIPES
-
-    r = stages(RECIPES[kind]).copy("answered", tmp_path / "round")
+@both
+def test_without_spare_answers_there_is_nothing_to_fall_back_to(round_at, refuses):
+    r = round_at("answered")
     refuses(2, *r.eliminate(1, "--fallback"))
     (r.folder / "elimination/user-01.h5").unlink()
     said = refuses(69, *r.decode()).err

@@ -43,15 +43,12 @@ class TestEveryState:
     def at(self, round_at, kind):
         return lambda stage: round_at(stage, stage, **KINDS[kind])
 
-    def test_nothing_yet(self, at):
+    def test_nothing_yet_and_some_have_shared(self, at):
         r = at("init")
         assert following(r) == ("offline", "shares of user 1, 2, 3, 4, 5")
         assert following(r, "--user", 2) == ("offline", None)
         assert status(r, "--user", 2)["send"] == []
         assert [row["holds"] for row in status(r)["users"]] == [None] * 5
-
-    def test_some_have_shared(self, at):
-        r = at("init")
         for user in (1, 2):
             must(*r.offline(user))
         assert following(r) == ("offline", "shares of user 3, 4, 5")
@@ -94,7 +91,7 @@ class TestEveryState:
         assert str(r.folder / "survivors.json") not in [row["path"] for row in status(r, "--user", 2)["send"]]
         if 5 not in r.recipe.masking:
             assert following(r, "--user", 5) == ("forget", None)
-            must("forget", r.folder, "--user", 5)
+            must(*r.forget(5))
             assert following(r, "--user", 5) == (None, None)
 
     def test_answered(self, at):
@@ -116,7 +113,7 @@ class TestEveryState:
         assert following(r) == (None, None)
         assert "nothing is left to do" in must("status", r.folder).out
         assert following(r, "--user", 1) == ("forget", None)
-        must("forget", r.folder, "--user", 1)
+        must(*r.forget(1))
         assert following(r, "--user", 1) == (None, None)
         assert status(r, "--user", 1)["send"] == []
 
@@ -261,25 +258,17 @@ def test_status_needs_a_session_and_a_user_of_the_round(round_at, refuses, tmp_p
     refuses(2, "status", round_at("init").folder, "--user", 6)
 
 
-class TestWaiting:
-    def test_the_time_is_up(self, round_at):
-        r = round_at("offline")
-        (r.folder / "shares/user-02/from-03.h5").unlink()
-        result = call("status", r.folder, "--user", 2, "--wait", 0, "--json")
-        assert result.code == 75
-        assert result.json["next"]["waits_for"] == "shares of user 3 for user 2"
-        assert "mask still waits for shares of user 3 for user 2" in result.err
-
-    def test_a_step_that_is_ready_does_not_wait(self, round_at):
-        assert call("status", round_at("offline").folder, "--user", 2, "--wait", 600).code == 0
-        assert call("status", round_at("decoded", "done").folder, "--wait", 600).code == 0
-
-    def test_waiting_ends_when_the_file_arrives(self, round_at):
-        r = round_at("offline")
-        path = r.folder / "shares/user-02/from-03.h5"
-        away = path.rename(path.with_name("away"))
-        timer = threading.Timer(0.2, os.rename, (away, path))
-        timer.start()
-        found = must("status", r.folder, "--user", 2, "--wait", 60, "--json").json
-        timer.join()
-        assert found["next"]["ready"] is True
+def test_status_waits_until_the_file_arrives_or_the_time_is_up_and_not_if_the_step_is_ready(round_at):
+    r = round_at("offline")
+    path = r.folder / "shares/user-02/from-03.h5"
+    away = path.rename(path.with_name("away"))
+    wait = ("status", r.folder, "--user", 2, "--json", "--wait")
+    result = call(*wait, 0)
+    assert (result.code, result.json["next"]["waits_for"]) == (75, "shares of user 3 for user 2")
+    assert "mask still waits for shares of user 3 for user 2" in result.err
+    timer = threading.Timer(0.2, os.rename, (away, path))
+    timer.start()
+    assert must(*wait, 60).json["next"]["ready"] is True
+    timer.join()
+    must(*wait, 600)
+    must("status", round_at("decoded", "done").folder, "--wait", 600)

@@ -245,7 +245,7 @@ class Drill:
             changed = ("--clip", self.recipe.clip / 2) if other else ()
             self.expect(model.init(other=other), self.state.init(*changed))
         elif kind == "forget" and (model.answered or self.source.random() < 0.3):
-            self.expect(model.forget(user), ("forget", self.state.folder, "--user", user))
+            self.expect(model.forget(user), self.state.forget(user))
 
     def _too_few(self) -> bool:
         return len(self.model.masked) < self.recipe.survivors

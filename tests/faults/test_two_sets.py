@@ -6,16 +6,13 @@ import numpy as np
 import pytest
 from fault_lab import scratch
 from oracle import lagrange_matrix, lifted, recover, solved
+from small_rounds import Round, round_of
 from two_sets import SETTINGS, run_attacks
 
-from topk_secagg.algebra.randomness import CipherRandomness
 from topk_secagg.protocol.constructions import construction
-from topk_secagg.protocol.decoding import decode
-from topk_secagg.protocol.masking import mask_input
-from topk_secagg.protocol.messages import Masked, Sparse
-from topk_secagg.protocol.offline import choose_points, draw_secret
+from topk_secagg.protocol.messages import Sparse
 from topk_secagg.protocol.parameters import Parameters
-from topk_secagg.protocol.round import InMemoryAnswer, answer, deal
+from topk_secagg.protocol.round import InMemoryAnswer, answer
 from topk_secagg.storage.keys import Recipient
 from topk_secagg.storage.ledger import Ledger
 from topk_secagg.storage.session import Session
@@ -65,19 +62,17 @@ class View:
     """What colluders see of a round: everything public, and the shares that they hold themselves."""
 
     def __init__(self, p: Parameters, seed: int) -> None:
-        self.p, self.c, self.points = p, construction(p), choose_points(p)
-        self.source = source = CipherRandomness(bytes([seed]) * 32)
         rng, users = np.random.default_rng(seed), range(1, p.users + 1)
-        secrets = {n: draw_secret(p, source.child(f"user {n}")) for n in users}
-        dealt = {n: deal(p, self.points, secrets[n], source.child(f"user {n}")) for n in users}
-        self.held = {m: {n: dealt[n][m - 1] for n in users} for m in users}
+        self.p, self.c = p, construction(p)
         self.inputs: dict[int, dict[int, int]] = {}
-        self.x: dict[int, Masked] = {}
+        sparse = {}
         for n in users:
             index = self.c.select(rng.uniform(-1, 1, p.length)).astype(np.int64)
             steps = rng.integers(1, SMALL, index.size) * rng.choice([-1, 1], index.size)
             self.inputs[n] = dict(zip(index.tolist(), steps.tolist(), strict=True))
-            self.x[n] = mask_input(p, secrets[n], Sparse(index, (steps % p.field).astype(np.uint32)))
+            sparse[n] = Sparse(index, (steps % p.field).astype(np.uint32))
+        self.round = Round.of(p, f"leak {seed}", sparse)
+        self.points, self.held, self.x = self.round.points, self.round.shares, self.round.masked(users)
 
     def alpha(self, *users: int) -> list[int]:
         return [self.points.alpha[n - 1] for n in users]
@@ -166,18 +161,13 @@ LEAKS = {"permutation": leak_of_permutation, "moments": leak_of_moments}
 def test_one_answer_to_another_set_reveals_an_input(name, users, colluders):
     """D honest users answer A, one answers A without the victim, and T collude: they have all entries of the victim."""
     T, everybody = len(colluders), list(range(1, users + 1))
-    picks = 2 if name == "moments" else None
-    p = Parameters.choose(
-        users=users, survivors=2 + T, colluders=T, top_k=4, length=120, construction=name, picks=picks
-    )
+    p = round_of(users, 2 + T, T, L=120, K=4, P=2 if name == "moments" else None)
     view = View(p, seed=2)
     helper, victim, *_ = honest = [n for n in everybody if n not in colluders]
     answering = [*honest[1 : 1 + p.blocks], *colluders]
     a, b = everybody, [n for n in everybody if n != victim]
-    total = decode(
-        p, view.points, users, {n: InMemoryAnswer(np.array(view.answer(n, a))) for n in answering}, view.source
-    )
-    support = set(total.total.index.tolist())
+    total, _ = view.round.decode(users, {n: InMemoryAnswer(np.array(view.answer(n, a))) for n in answering})
+    support = {k for k, v in enumerate(total) if v}
     expected = view.foretold(helper, a, answering)
     assert expected == view.answer(helper, a)  # which it never gave
 

@@ -27,12 +27,6 @@ def model() -> list[Tensor]:
     ]
 
 
-def test_the_flat_vector_is_the_tensors_in_order_in_c_order():
-    layout = Layout.like(model())
-    assert layout.length == 9
-    assert layout.flatten(model()).tolist() == list(range(1, 10))
-
-
 def test_the_order_in_memory_does_not_matter():
     transposed = np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3))
     for others in ([], [tensor("b", [6.0])]):
@@ -62,13 +56,6 @@ def test_tensors_come_back_from_the_flat_vector(arrays):
         assert np.array_equal(after.array, before.array)
 
 
-def test_bfloat16_stays_bfloat16_by_name_and_float32_in_numpy():
-    tensors = [tensor("a", [1.5, 2.5], "bfloat16")]
-    layout = Layout.like(tensors)
-    (back,) = layout.unflatten(np.array([1.5, 2.5]))
-    assert (back.dtype, back.array.dtype) == ("bfloat16", np.float32)
-
-
 @pytest.mark.parametrize(
     ("dtypes", "flat"),
     [
@@ -93,6 +80,11 @@ def without(name: str) -> list[Tensor]:
     return [t for t in model() if t.name != name]
 
 
+def other(name: str, values: object, dtype: str = "float32") -> list[Tensor]:
+    """The model with another tensor under this name."""
+    return [*without(name), tensor(name, values, dtype)]
+
+
 @pytest.mark.parametrize(
     ("tensors", "match"),
     [
@@ -100,23 +92,15 @@ def without(name: str) -> list[Tensor]:
         ([*without("conv.bias"), tensor("conv.biases", [7, 8])], "tensor 'conv.bias' .* is missing"),
         (without("conv.weight")[:1], "tensor 'conv.weight' .* is missing"),
         ([], "tensor 'conv.weight' .* is missing"),
-        (
-            [*without("conv.bias"), tensor("conv.bias", [7, 8, 9])],
-            r"tensor 'conv.bias' has shape \(3,\), the session \(2,\)",
-        ),
-        (
-            [*without("conv.weight"), tensor("conv.weight", [1, 2, 3, 4, 5, 6])],
-            r"'conv.weight' has shape \(6,\), the session \(2, 3\)",
-        ),
-        ([*without("scale"), tensor("scale", [9])], r"'scale' has shape \(1,\), the session \(\)"),
-        (
-            [*without("conv.bias"), tensor("conv.bias", [7, 8], "float64")],
-            "'conv.bias' has type float64, the session float32",
-        ),
-        ([*without("conv.bias"), tensor("conv.bias", [7, 8], "int32")], "'conv.bias' has type int32"),
+        (other("conv.bias", [7, 8, 9]), r"tensor 'conv.bias' has shape \(3,\), the session \(2,\)"),
+        (other("conv.weight", [1, 2, 3, 4, 5, 6]), r"'conv.weight' has shape \(6,\), the session \(2, 3\)"),
+        (other("scale", [9]), r"'scale' has shape \(1,\), the session \(\)"),
+        (other("conv.bias", [7, 8], "float64"), "'conv.bias' has type float64, the session float32"),
+        (other("conv.bias", [7, 8], "int32"), "'conv.bias' has type int32"),
         ([*model(), tensor("more", [1])], "tensor 'more' is not in the session's layout"),
         ([*model(), tensor("", [1])], r"tensor \(unnamed\) is not in the session's layout"),
         ([*without("conv.bias")[:2], tensor("conv.bias", [7]), tensor("empty", [1])], "tensor 'conv.bias' has"),
+        (Gradient(without("conv.bias"), ["conv.bias"]), r"^tensor 'conv.bias' of the session's layout is None$"),
     ],
 )
 def test_the_first_mismatching_tensor_is_named(tensors, match):
@@ -124,12 +108,6 @@ def test_the_first_mismatching_tensor_is_named(tensors, match):
         Layout.like(model()).flatten(tensors)
     assert caught.value.exit_code == 65
     assert caught.value.hint
-
-
-def test_a_tensor_that_is_none_in_one_file_is_named():
-    with pytest.raises(BadData, match=r"^tensor 'conv.bias' of the session's layout is None$") as caught:
-        Layout.like(model()).flatten(Gradient(without("conv.bias"), ["conv.bias"]))
-    assert "zeros" in caught.value.hint
 
 
 def test_what_is_none_is_left_out_of_a_session_and_optional_in_other_files():
@@ -254,12 +232,6 @@ def test_only_and_exclude_choose_by_shell_patterns():
 def test_a_session_needs_at_least_one_gradient(tensors):
     with pytest.raises(UsageError, match="nothing is left"):
         Layout.like(tensors)
-
-
-def test_the_layout_of_one_vector():
-    layout = Layout.flat(7)
-    assert layout.slots == (Slot("", (7,), "float64"),)
-    assert layout.length == 7
 
 
 def test_what_a_session_records_makes_the_same_layout():

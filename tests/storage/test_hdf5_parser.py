@@ -257,9 +257,10 @@ def with_offset(path: Path, name: str, offset: int) -> None:
 
 
 def test_pieces_that_overlap(small):
-    """A dataset that lies in another, in a header, or beyond the end."""
+    """A dataset that lies in another, in a header, or outside of the file, under a checksum that fits."""
     content, found = small.read_bytes(), parsed(small).datasets
     places = {start for start, _ in accounted(small)} | {found["value"].offset + 1, len(content) - 1, len(content)}
+    places |= {1 << 20, 2**63, 2**64 - 2}  # far outside
     for offset in places - {found["value"].offset}:
         small.write_bytes(content)
         with_offset(small, "value", offset)
