@@ -129,7 +129,8 @@ assert "torch" not in sys.modules
 
 
 def test_a_file_made_by_hand_is_read_and_any_byte_but_zero_is_true(path):
-    assert read(archive(path, tensor((2, 2), (1, 2)) + b"."))[0].array.tolist() == [[0, 2], [1, 3]]
+    [t] = read(archive(path, tensor((2, 2), (1, 2)) + b"."))
+    assert (t.name, t.dtype, t.array.tolist()) == ("", "float32", [[0, 2], [1, 3]])
     code = tensor((3,), where=storage("BoolStorage", length=3)) + b"."
     [t] = read(archive(path, code, {"data/0": b"\x00\x02\xff"}))
     assert t.array.view(np.uint8).tolist() == [0, 1, 1]
