@@ -1,4 +1,4 @@
-# make demo   a whole round over the gradients in fixtures/, every user's step a process of its own
+# make demo   a whole round over the gradients in fixtures/, one process for each user and step
 # make test   all tests
 # Both set up everything they need in .venv/ first. `make help` lists the rest.
 
@@ -92,7 +92,7 @@ test-workflows: ## run the workflow with Snakemake on local cores
 secrecy: $(DEV_READY) ## compute that T users learn nothing but the sum, and that T + 1 do
 	$(BIN)/python tests/secrecy/check.py
 
-vectors: $(DEV_READY) ## make the test vectors for other implementations anew
+vectors: $(DEV_READY) ## regenerate the test vectors for other implementations
 	$(BIN)/python fixtures/vectors/make.py
 
 fuzz: $(DEV_READY) ## damage, crashes, random rounds and attacks by the thousand (about twenty minutes)
@@ -114,10 +114,10 @@ types: $(DEV_READY) ## mypy, strict
 
 check: test lint types ## what has to pass before a commit
 
-docs: $(DEV_READY) ## write what is generated in the documents anew
+docs: $(DEV_READY) ## regenerate the generated parts of the documents
 	$(BIN)/cog -r $(GENERATED)
 
-pictures: $(DEV_READY) ## draw the pictures of the README anew (needs Chromium)
+pictures: $(DEV_READY) ## redraw the pictures of the README (needs Chromium)
 	$(BIN)/python docs/pictures.py
 
 bench: $(DEV_READY) ## measure everything against floors and peers (about five minutes) and write docs/benchmarks

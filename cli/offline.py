@@ -25,7 +25,7 @@ def command(
     """Offline phase of a user: draw its secret, and share it with every user.
 
     Writes secrets/user-NN.h5, which never leaves this machine, and shares/user-MM/from-NN.h5, which you
-    send to user MM only. An interrupted run goes on with the same shares.
+    send to user MM only. An interrupted run continues with the same shares.
 
     \b
     Example:

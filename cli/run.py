@@ -55,8 +55,8 @@ def command(
     """A whole round on one machine: every step of every user, through the same files.
 
     For studies and offline batches. N is the number of gradients unless --users says so, and the layout
-    is that of the first gradient unless --like or --length says so. If it was interrupted, the same call
-    goes on from there.
+    is that of the first gradient unless --like or --length says so. The same call
+    resumes an interrupted round.
 
     \b
     Example:

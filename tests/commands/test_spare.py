@@ -54,7 +54,7 @@ def test_with_too_few_answers_the_error_names_the_command_that_helps(short, refu
     command = shlex.split(said.splitlines()[1].split(": ", 2)[2])
     assert command == ["topk-secagg", "eliminate", str(renamed.folder), "--user", "n", "--fallback"]
     must(*command[1:4], "1,2", *command[5:])
-    assert "2 fallback answers, of which 3 would do" in refuses(69, *renamed.decode()).err
+    assert "2 fallback answers, of which 3 would suffice" in refuses(69, *renamed.decode()).err
     must(*command[1:4], "4", *command[5:])
     must(*renamed.decode())
     renamed.check_sum(answering=(1, 2, 4))

@@ -71,18 +71,15 @@ def recover(moments: Symbols, weight: int, order: int, gamma: int, q: int, place
     if moments.max(initial=0) >= q:
         raise BadData("a moment is not below the field's size")
     powers_m, most = _powers(gamma, order if count == order or places is None else places, q), min(weight, order)
-    found, place, value = (
-        np.empty(rows, np.int64),
-        np.empty((rows, most + 1), np.int64),
-        np.empty((rows, most), np.uint64),
-    )
-    constants, out = montgomery_constants(q), (found, place, value, _words(2, max(powers_m.size, most + 1)))
+    found, value = np.empty(rows, np.int64), np.empty((rows, most), np.uint64)
+    place = np.empty((rows, most + 1), np.int64)
+    constants, out = montgomery_constants(q), (found, place, value)
     if count == order:
-        run("transform", moments, powers_m, *constants, out=out)
+        run("transform", moments, powers_m, *constants, out=(*out, _words(3, order)))
     else:  # where all n places count and n is even, the second half of the powers are negatives
-        paired = powers_m.size == order and order % 2 == 0
-        squares_m, columns = _powers(gamma * gamma % q, order // 2 if paired else 0, q), _words(9, count + 4, LANES)
-        run("solve", moments, powers_m, squares_m, *constants, out=(*out[:3], columns, out[3]))
+        squares_m = _powers(gamma * gamma % q, order // 2 if powers_m.size == order and order % 2 == 0 else 0, q)
+        scratch = _words(9, count + 4, LANES), _words(2, powers_m.size)
+        run("solve", moments, powers_m, squares_m, *constants, out=(*out, *scratch))
     bad = np.flatnonzero(found < 0)
     if bad.size:
         named = ", ".join(map(str, bad[:_ROWS_NAMED])) + (", ..." if bad.size > _ROWS_NAMED else "")

@@ -138,7 +138,7 @@ def _decodable(space: Workspace, survivors: Survivors, answers: dict[int, Answer
         raise TooFewSurvivors(what, "wait for more users to answer")
     (least,) = others
     raise TooFewSurvivors(
-        f"{what}; {given.count(least.blocks)} fallback answers, of which {least.quorum} would do",
+        f"{what}; {given.count(least.blocks)} fallback answers, of which {least.quorum} would suffice",
         f"ask at least {least.quorum} users to answer again with D = U - T",
         f"fallback {space.root}",
     )

@@ -104,7 +104,7 @@ def mask(
         ledger.check_kept()
         stored = secret_file.read(space, user)
         if ledger.shared != stored.sharing:
-            hint = "run offline again for this user; it goes on"
+            hint = "run offline again for this user; it continues where it stopped"
             raise InputMissing(f"the shares of user {user} are not complete", hint)
         before, unsettled, digest_of_input = None, None, ""
         if residual is not None:

@@ -45,7 +45,7 @@ def offline(
 ) -> OfflineReport:
     """Draw Z_n and write secrets/user-n.h5 and shares/user-m/from-n.h5 for every m.
 
-    An interrupted run goes on with the same shares, since their noise comes from a key in the secret
+    An interrupted run continues with the same shares, since their noise comes from a key in the secret
     file; noise from the system cannot be drawn again, so there a new secret is drawn instead.
     """
     signer = admitted(space, user, access)
