@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..algebra.field import Symbols, to_field, to_signed
+from ..algebra.field import Symbols, to_field
 from ..algebra.randomness import Randomness
 from ..errors import BadData
 from ..protocol.constructions import construction
@@ -79,12 +79,20 @@ def largest_sum(p: Parameters, weights: Iterable[float]) -> float:
 
 def beyond_clip(p: Parameters, value: Symbols, weights: Iterable[float]) -> int:
     """How many of these sums are larger than honest inputs with these weights can make them."""
-    return int(np.count_nonzero(np.abs(to_signed(value, p.field)) > largest_sum(p, weights)))
+    most = math.floor(largest_sum(p, weights))
+    if most >= p.field // 2:  # the field has no room for anything larger
+        return 0
+    return int(np.count_nonzero((value > np.uint32(most)) & (value < np.uint32(p.field - most))))
 
 
 def dequantise(p: Parameters, value: Symbols) -> Reals:
     """The real values of field elements of the aggregate."""
-    return to_signed(value, p.field) / float(p.scale)
+    real = value.astype(np.float64)
+    np.subtract(
+        real, float(p.field), out=real, where=value > np.uint32((p.field - 1) // 2)
+    )  # in place: it may be large
+    real /= float(p.scale)
+    return real
 
 
 def rounding_source(source: Randomness, index: npt.NDArray[np.int64], values: Reals) -> Randomness:

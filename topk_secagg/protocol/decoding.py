@@ -22,7 +22,7 @@ from .messages import AnswerRows, AnswerShape, Points, Sparse
 from .parameters import Parameters
 
 Result = TypeVar("Result")
-_BUFFER_SYMBOLS = 1 << 21  # that a thread holds
+_BUFFER_SYMBOLS = 1 << 19  # that a thread holds
 _LEAST_SYMBOLS = 1 << 16  # for which a second thread pays
 _CHECK_BITS = 63  # a wrong answer goes unnoticed, or unnamed, with probability 2^-63
 _AGAIN = "ask the users to answer again from intact files"

@@ -277,9 +277,12 @@ class Moments(Construction):
 
     def joined(self, parts: Sequence[Sparse]) -> Sparse:
         """All entries by place k // B; those of a place come bucket by bucket, which numpy's radix sort keeps."""
-        index, value = (np.concatenate([getattr(part, name) for part in parts]) for name in ("index", "value"))
+        index = np.concatenate([part.index for part in parts])
+        value = np.concatenate([part.value for part in parts])
         narrow = np.uint16 if self.places < 1 << 16 else np.uint32
-        order = np.argsort((index // self.p.buckets).astype(narrow), kind="stable")
+        order = np.argsort(
+            np.concatenate([(part.index // self.p.buckets).astype(narrow) for part in parts]), kind="stable"
+        )
         return Sparse(index[order], value[order])
 
 

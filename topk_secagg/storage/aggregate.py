@@ -50,7 +50,7 @@ def write(
     """Write aggregate.h5."""
     s = space.session
     real = dequantise(s.parameters, total.value)
-    value = total.value.astype(stored_type(s.parameters.field))
+    value = total.value.astype(stored_type(s.parameters.field), copy=False)
     datasets = {"index": total.index.astype("<u4"), "value": value, "real": real}
     users = zip(_USERS, (survivors.users, answering, corrected), strict=True)
     datasets |= {name: np.array(listed, dtype="<u4") for name, listed in users}
