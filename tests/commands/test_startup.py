@@ -83,7 +83,7 @@ def test_a_machine_that_cannot_store_compiled_kernels_can_still_run_a_round(roun
     code = """
 import pathlib, sys
 from topk_secagg.algebra import native
-native._folders = lambda: iter([pathlib.Path("/proc/nowhere")])
+native._folders = lambda: iter([native._Folder(pathlib.Path("/proc/nowhere"), ())])
 from topk_secagg_cli.main import main
 main()
 """

@@ -1,5 +1,6 @@
 """Every constraint of the scheme is refused in one place, with a message, a hint and exit code 2."""
 
+import dataclasses
 import math
 from dataclasses import replace
 from fractions import Fraction
@@ -240,7 +241,7 @@ def test_blocks_of_rows_are_bounded_and_hold_whole_checks(L, D, extra):
 def test_what_a_session_records_makes_the_same_parameters():
     for raw in (GOOD, MOMENTS, {**MOMENTS, "spare": 1}):
         p = Parameters.choose(**raw)
-        assert tuple(p.as_dict()) == tuple(field.name for field in fields(Parameters))
+        assert tuple(p.as_dict()) == tuple(field.name for field in dataclasses.fields(Parameters))
         assert Parameters(**p.as_dict()) == p
 
 
