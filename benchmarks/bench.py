@@ -93,7 +93,8 @@ def main() -> None:
     if options.only and kept and kept.exists():  # other parts stay as they were measured
         before = json.loads(kept.read_text())
         others = [f for f in before["figures"] if f["part"] not in options.only]
-        results = before | results | {"figures": others + results["figures"]}
+        figures = sorted(others + results["figures"], key=lambda f: PARTS.index(f["part"]))
+        results = before | results | {"figures": figures}
     print(", ".join(f"{key} {value}" for key, value in results["machine"].items()))
     if results["figures"]:
         print(text(rows(results)))
