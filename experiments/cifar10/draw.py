@@ -148,13 +148,14 @@ def table(curves: list[Curve]) -> str:
         "images",
         "drop-outs",
         "method",
+        "seed",
         "rounds",
         "test accuracy",
         "online, MB",
         "offline, MB",
         "protocol's share",
     )
-    lines = [f"| {' | '.join(columns)} |", "|--|--:|--|--:|--:|--:|--:|--:|"]
+    lines = [f"| {' | '.join(columns)} |", "|--|--:|--|--:|--:|--:|--:|--:|--:|"]
     for curve in curves:
         last = curve.rows[-1]
         drop, scale, accuracy = (float(last[name]) for name in ("drop", "scale", "accuracy"))
@@ -162,7 +163,7 @@ def table(curves: list[Curve]) -> str:
         online, offline = (int(last[f"{what}_bytes"]) / 1e6 for what in ("online", "offline"))
         late = sorted(curve.column("accuracy")[-10:])
         lines.append(
-            f"| {last['size']} × {last['size']} | {drop:.0%} | {name} | {last['round']} "
+            f"| {last['size']} × {last['size']} | {drop:.0%} | {name} | {last['seed']} | {last['round']} "
             f"| {accuracy:.1%} ({late[0]:.1%}..{late[-1]:.1%}) | {online:,.0f} | {offline:,.0f} | {curve.share():.0%} |"
         )
     return "\n".join(lines)
