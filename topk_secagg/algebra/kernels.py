@@ -1,8 +1,9 @@
 """The bulk arithmetic, as numba compiles it: exact for every prime q < 2^32. Loaded only to compile; see `native`.
 
 A kernel is a plain function of contiguous arrays and 64-bit integers. It returns nothing and allocates nothing: its
-last arguments are the arrays it writes to, scratch space included. Symbols are 32-bit words, computed with in 64 bits;
-`_m` marks a factor in Montgomery form.
+last arguments are the arrays it writes to, scratch space included. The arrays of a call never overlap, in calls of
+parts neither: the compiler relies on it. Symbols are 32-bit words, computed with in 64 bits; `_m` marks a factor in
+Montgomery form.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from .montgomery import HALF, LOW, ONE, OPTIONS, montgomery, part, plus, power_m, times
+from .montgomery import HALF, LOW, ONE, OPTIONS, ZERO, montgomery, part, plus, power_m, reduced, times
 from .recovery import solve, transform  # noqa: F401 - kernels too
 
 
@@ -62,11 +63,28 @@ def eliminate(f: Any, h: Any, x_m: Any, q: Any, q_inverse: Any, total: Any) -> N
             total[j] = plus(term, np.uint64(total[j]), q)
 
 
-def combine(matrix_m: Any, y: Any, row: Any, group: Any, q: Any, q_inverse: Any, out: Any) -> None:
+@part
+def _add_halves(a: Any, x: Any, b: Any, y: Any, low: Any, high: Any) -> None:
+    """low and high += the halves of a x and of b y: sums of products that are reduced once, at the end."""
+    for j in range(len(low)):
+        first, second = (a & LOW) * np.uint64(x[j]), (b & LOW) * np.uint64(y[j])
+        low[j] += (first & LOW) + (second & LOW)
+        high[j] += (first >> HALF) + (second >> HALF)
+
+
+def combine(matrix: Any, y: Any, row: Any, group: Any, q: Any, q_inverse: Any, out: Any, low: Any, high: Any) -> None:
     """See `linear.combine`."""
+    last = len(y) - 1
     for b in range(len(out)):
-        out[b] = 0
-        _add_products(matrix_m[row[b]], y[:, group[b]], q, q_inverse, out[b])
+        factors, g, sums = matrix[row[b]], group[b], out[b]
+        low[:] = 0
+        high[:] = 0
+        for u in range(0, last, 2):
+            _add_halves(factors[u], y[u, g], factors[u + 1], y[u + 1, g], low, high)
+        if last % 2 == 0:
+            _add_halves(factors[last], y[last, g], ZERO, y[last, g], low, high)
+        for j in range(len(sums)):
+            sums[j] = reduced(low[j], high[j], q, q_inverse)
 
 
 def inner(a: Any, b: Any, low: Any, high: Any) -> None:

@@ -32,8 +32,9 @@ def combine(matrix: Integers, y: Symbols, row: Integers, group: Integers, q: int
 
     matrix (points, users), y (users, groups, width); the result is (blocks, width).
     """
-    blocks = np.empty((len(row), y.shape[2]), dtype=np.uint32)
-    run("combine", to_montgomery(matrix, q), y, row, group, *montgomery_constants(q), out=(blocks,))
+    blocks, halves = np.empty((len(row), y.shape[2]), dtype=np.uint32), np.empty((2, y.shape[2]), dtype=np.uint64)
+    twice = to_montgomery(to_montgomery(matrix, q), q)  # the kernel divides by R^2
+    run("combine", twice, y, row, group, *montgomery_constants(q), out=(blocks, *halves))
     return blocks
 
 

@@ -16,15 +16,14 @@ from ..errors import BadData
 from .field import LANES, Integers, Symbols, montgomery_constants, to_montgomery
 from .native import run
 
-Places = NDArray[np.int64]
 _ROWS_NAMED = 5
 
 
 class Entries(NamedTuple):
     """The non-zero entries of several vectors: vector `row` has `value` at `place`; in this order."""
 
-    row: Places
-    place: Places
+    row: Integers
+    place: Symbols
     value: Symbols
 
 
@@ -70,24 +69,25 @@ def recover(moments: Symbols, weight: int, order: int, gamma: int, q: int, place
         raise ValueError(f"{count} moments do not determine {weight} of {order} places")
     if moments.max(initial=0) >= q:
         raise BadData("a moment is not below the field's size")
-    powers_m, most = _powers(gamma, order if count == order or places is None else places, q), min(weight, order)
-    found, value = np.empty(rows, np.int64), np.empty((rows, most), np.uint64)
-    place = np.empty((rows, most + 1), np.int64)
+    most = min(weight, order)
+    found, place, value = np.empty(rows, np.int64), *np.empty((2, rows * most + 1), np.uint32)
     constants, out = montgomery_constants(q), (found, place, value)
     if count == order:
-        run("transform", moments, powers_m, *constants, out=(*out, _words(3, order)))
-    else:  # where all n places count and n is even, the second half of the powers are negatives
-        squares_m = _powers(gamma * gamma % q, order // 2 if powers_m.size == order and order % 2 == 0 else 0, q)
-        scratch = _words(9, count + 4, LANES), _words(2, powers_m.size)
-        run("solve", moments, powers_m, squares_m, *constants, out=(*out, *scratch))
+        run("transform", moments, _powers(gamma, order, q), most, *constants, out=(*out, _words(3, order)))
+    else:
+        searched = order if places is None else places
+        quarter = order // 4 if order % 4 == 0 and order <= 2 * searched else 0  # see recovery._evaluate_all
+        powers_m = _powers(gamma, order if quarter else searched, q)
+        turns_m = powers_m[np.arange(1, 5)[:, None] * np.arange(quarter)]
+        scratch = _words(9, count + 4, LANES), _words(5, powers_m.size)
+        run("solve", moments, powers_m, turns_m, searched, *constants, out=(*out, *scratch))
     bad = np.flatnonzero(found < 0)
     if bad.size:
         named = ", ".join(map(str, bad[:_ROWS_NAMED])) + (", ..." if bad.size > _ROWS_NAMED else "")
         what = f"no vector with at most {weight} non-zero entries has these moments"
         raise BadData(f"{what}: {bad.size} of {rows} rows ({named})")
-    filled = np.arange(most) < found[:, None]
-    row = np.repeat(np.arange(rows, dtype=np.int64), found)
-    return Entries(row, place[:, :most][filled], value[filled].astype(np.uint32))
+    entries = int(found.sum())
+    return Entries(np.repeat(np.arange(rows), found), place[:entries], value[:entries])
 
 
 def _powers(ratio: int, count: int, q: int) -> NDArray[np.uint64]:

@@ -8,18 +8,37 @@ Symbols are held in 64-bit words, so that every product fits.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
+from numba.core.compiler import Compiler
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 HALF = np.uint64(32)
 LOW = np.uint64(0xFFFFFFFF)
-ONE = np.uint64(1)
+ZERO, ONE = np.uint64(0), np.uint64(1)
 numba.config.DISABLE_JIT = 0  # whatever the environment says: there is no other way to run a kernel
-OPTIONS = {"error_model": "numpy", "_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+
+class _Apart(Compiler):  # type: ignore[misc] # numba has no types
+    """numba's compiler, told that the arrays of a call do not overlap: else each loop checks that again."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        with suppress(AttributeError):  # a numba without this flag is as right, and a little slower
+            self.state.flags.noalias = True
+
+
+OPTIONS = {
+    "error_model": "numpy",
+    "_nrt": False,
+    "no_cpython_wrapper": True,
+    "no_cfunc_wrapper": True,
+    "pipeline_class": _Apart,
+}
 
 
 def inlined(function: Function) -> Function:
@@ -50,6 +69,15 @@ def times(a_m: Any, b: Any, q: Any, q_inverse: Any) -> Any:
 def plus(a: Any, b: Any, q: Any) -> Any:
     """a + b mod q for a, b < q."""
     return lift(a + b - q, q)
+
+
+@inlined
+def reduced(low: Any, high: Any, q: Any, q_inverse: Any) -> Any:
+    """(low + high R) R^-2 mod q, for sums of the low and of the high halves of products."""
+    m = ((low & LOW) * (q_inverse & LOW)) & LOW
+    rest = high + (low >> HALF) + q - ((m * (q & LOW)) >> HALF)
+    m = ((rest & LOW) * (q_inverse & LOW)) & LOW
+    return lift((rest >> HALF) - ((m * (q & LOW)) >> HALF), q)
 
 
 @inlined

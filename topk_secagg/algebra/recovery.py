@@ -11,17 +11,14 @@ from typing import Any
 import numpy as np
 
 from .field import LANES
-from .montgomery import HALF, LOW, ONE, lift, montgomery, part, plus, power_m, times
+from .montgomery import HALF, LOW, ONE, ZERO, lift, montgomery, part, plus, power_m, reduced, times
 
-ZERO, ALL = np.uint64(0), np.uint64(2**64 - 1)
+ALL = np.uint64(2**64 - 1)
 
 
 @part
 def _discrepancies(now: Any, moments: Any, n: Any, q: Any, q_inverse: Any, low: Any, out: Any) -> None:
-    """out = R^-2 sum_k now_k S_(n-k) mod q.
-
-    The halves of the products are summed separately and cannot overflow; then the sum is divided by R twice.
-    """
+    """out = R^-2 sum_k now_k S_(n-k) mod q; the halves of the products are summed separately and cannot overflow."""
     low[:] = 0
     out[:] = 0
     for k in range(min(n + 1, len(now))):
@@ -31,10 +28,7 @@ def _discrepancies(now: Any, moments: Any, n: Any, q: Any, q_inverse: Any, low: 
             low[v] += product & LOW
             out[v] += product >> HALF
     for v in range(LANES):
-        m = ((low[v] & LOW) * (q_inverse & LOW)) & LOW
-        rest = out[v] + (low[v] >> HALF) + q - ((m * (q & LOW)) >> HALF)
-        m = ((rest & LOW) * (q_inverse & LOW)) & LOW
-        out[v] = lift((rest >> HALF) - ((m * (q & LOW)) >> HALF), q)
+        out[v] = reduced(low[v], out[v], q, q_inverse)
 
 
 @part
@@ -89,22 +83,27 @@ def _evaluate(coefficients: Any, points_m: Any, q: Any, q_inverse: Any, out: Any
 
 
 @part
-def _evaluate_all(coefficients: Any, points_m: Any, squares_m: Any, q: Any, q_inverse: Any, out: Any, odd: Any) -> None:
-    """`_evaluate` at all powers of gamma; with squares, the second half of the points are the negatives of the first.
+def _evaluate_all(coefficients: Any, points_m: Any, turns_m: Any, q: Any, q_inverse: Any, out: Any, parts: Any) -> None:
+    """`_evaluate` at all powers of gamma; with turns, n = 4 h and turns[a - 1, i] = gamma^(a i) for i < h.
 
-    Even and odd powers apart: A(z^2) + z B(z^2) and A(z^2) - z B(z^2) cost little more than one of them.
+    C(z) = A_0(z^4) + z A_1(z^4) + z^2 A_2(z^4) + z^3 A_3(z^4), and gamma^i, gamma^(i + h), gamma^(i + 2 h), gamma^(i + 3 h)
+    have the same fourth power: four values cost little more than one.
     """
-    half = len(squares_m)
-    if half == 0:
+    h, last = turns_m.shape[1], len(coefficients) - 1
+    if h == 0:
         _evaluate(coefficients, points_m, q, q_inverse, out)
         return
-    last = len(coefficients) - 1
-    _evaluate(coefficients[last % 2 :: 2], squares_m, q, q_inverse, out[:half])
-    _evaluate(coefficients[1 - last % 2 :: 2], squares_m, q, q_inverse, odd[:half])
-    for i in range(half):
-        even, turned = out[i], times(points_m[i], odd[i], q, q_inverse)
-        out[i] = plus(even, turned, q)
-        out[half + i] = lift(even - turned, q)
+    for a in range(4):
+        _evaluate(coefficients[(last - a) % 4 :: 4], turns_m[3], q, q_inverse, parts[a])
+    first, second, third, fourth, i_m = out[:h], out[h : 2 * h], out[2 * h : 3 * h], out[3 * h :], points_m[h]
+    for k in range(h):
+        one = times(turns_m[0, k], parts[1, k], q, q_inverse)
+        two = times(turns_m[1, k], parts[2, k], q, q_inverse)
+        three = times(turns_m[2, k], parts[3, k], q, q_inverse)
+        even, odd = plus(parts[0, k], two, q), plus(one, three, q)
+        first[k], third[k] = plus(even, odd, q), lift(even - odd, q)
+        even, odd = lift(parts[0, k] - two, q), times(i_m, lift(one - three, q), q, q_inverse)
+        second[k], fourth[k] = plus(even, odd, q), lift(even - odd, q)
 
 
 @part
@@ -119,10 +118,24 @@ def _evaluate_columns(coefficients: Any, points_m: Any, q: Any, q_inverse: Any, 
 
 
 @part
-def _multiply(a_m: Any, b: Any, q: Any, q_inverse: Any, out: Any) -> None:
+def _product(a_m: Any, b: Any, q: Any, q_inverse: Any, out: Any) -> None:
     """out = a b."""
     for v in range(LANES):
         out[v] = times(a_m[v], b[v], q, q_inverse)
+
+
+@part
+def _multiply(a_m: Any, b: Any, q: Any, q_inverse: Any) -> None:
+    """b <- a b."""
+    for v in range(LANES):
+        b[v] = times(a_m[v], b[v], q, q_inverse)
+
+
+@part
+def _square(a_m: Any, q: Any, q_inverse: Any) -> None:
+    """a <- a^2."""
+    for v in range(LANES):
+        a_m[v] = times(a_m[v], a_m[v], q, q_inverse)
 
 
 @part
@@ -130,59 +143,61 @@ def _divide(above: Any, below_m: Any, q: Any, q_inverse: Any, product_m: Any, po
     """above <- above / below, by one power for all rows: that of their product (Montgomery's trick)."""
     product_m[0] = montgomery(ONE, q)
     for k in range(len(above)):
-        _multiply(product_m[k], below_m[k], q, q_inverse, product_m[k + 1])
+        _product(product_m[k], below_m[k], q, q_inverse, product_m[k + 1])
     inverse_m = product_m[len(above)]
     for v in range(LANES):
-        power_m[v], inverse_m[v] = inverse_m[v], product_m[0, v]
+        power_m[v], inverse_m[v] = inverse_m[v], montgomery(ONE, q)
     exponent = q - np.uint64(2)
     while exponent:
         if exponent & ONE:
-            _multiply(inverse_m, power_m, q, q_inverse, inverse_m)
-        _multiply(power_m, power_m, q, q_inverse, power_m)
+            _multiply(power_m, inverse_m, q, q_inverse)
+        _square(power_m, q, q_inverse)
         exponent >>= ONE
     for k in range(len(above) - 1, -1, -1):
-        _multiply(product_m[k], above[k], q, q_inverse, above[k])
-        _multiply(inverse_m, above[k], q, q_inverse, above[k])
-        _multiply(inverse_m, below_m[k], q, q_inverse, inverse_m)
+        _multiply(product_m[k], above[k], q, q_inverse)
+        _multiply(inverse_m, above[k], q, q_inverse)
+        _multiply(below_m[k], inverse_m, q, q_inverse)
 
 
 @part
 def _roots(
-    now: Any, width: Any, v: Any, powers_m: Any, squares_m: Any, q: Any, q_inverse: Any, places: Any, scratch: Any
-) -> Any:
-    """The degree w of C in column v, if it fits and w powers of gamma are its roots, or else -1; which these are.
+    now: Any, width: Any, v: Any, powers_m: Any, turns_m: Any, searched: Any, q: Any, q_inverse: Any,
+    places: Any, scratch: Any,
+) -> Any:  # fmt: skip
+    """The degree w of C in column v, if it fits and w of the powers searched are its roots, or else -1; which these are.
 
     `places` has room for one more: it is written before it is known whether it counts.
     """
     if width >= len(now):
         return -1
-    found = scratch[0, : len(powers_m)]
-    _evaluate_all(now[: width + 1, v], powers_m, squares_m, q, q_inverse, found, scratch[1])
+    found = scratch[0]
+    _evaluate_all(now[: width + 1, v], powers_m, turns_m, q, q_inverse, found, scratch[1:])
     roots = 0
-    for i in range(len(found)):
+    for i in range(np.int64(searched)):
         places[roots] = i
         roots += found[i] == 0
     return width if roots == width else -1
 
 
 def solve(
-    moments: Any, powers_m: Any, squares_m: Any, q: Any, q_inverse: Any,
+    moments: Any, powers_m: Any, turns_m: Any, searched: Any, q: Any, q_inverse: Any,
     weight: Any, places: Any, values: Any, columns: Any, scratch: Any,
 ) -> None:  # fmt: skip
-    """The sparse vector behind each row: its weight, or -1 where there is none; its places; its values.
+    """The sparse vector behind each row: its weight, or -1 where there is none; its places and values, row by row.
 
     With z^w C(1/z) = prod_k (z - gamma^k) = C~(z) over the places k, and O the polynomial part of
     C~(z) * sum_j S_j z^(-j-1), the value at place i is O(gamma^i) / C~'(gamma^i) (Forney). In columns both are
     multiplied by z^(most - w), which cancels. C generates all the moments and has w distinct roots: so they are the
     moments of the vector with these values. None of these is zero, since then a shorter C would do.
     """
-    count, most = moments.shape[1], values.shape[1]
+    count, most = moments.shape[1], moments.shape[1] // 2
     sequence, now, before = columns[0, :count], columns[1, : most + 1], columns[2, : most + 2]
     points_m, numerator, derivative = columns[3, :most], columns[4, :most], columns[5, :most]
     state = columns[8, :5]
     width = state[0]
+    end = 0
     for first in range(0, len(moments), LANES):
-        rows = min(LANES, len(moments) - first)
+        rows, start = min(LANES, len(moments) - first), end
         sequence[:] = 0
         for v in range(rows):
             for j in range(count):
@@ -191,15 +206,18 @@ def solve(
         points_m[:] = montgomery(ONE, q)
         longest = 0
         for v in range(rows):
-            r = first + v
-            weight[r] = _roots(now, np.int64(width[v]), v, powers_m, squares_m, q, q_inverse, places[r], scratch)
-            longest = max(longest, weight[r])
-            for k in range(weight[r]):
-                points_m[k, v] = powers_m[places[r, k]]
+            found = _roots(
+                now, np.int64(width[v]), v, powers_m, turns_m, searched, q, q_inverse, places[end:], scratch
+            )
+            weight[first + v] = found
+            longest = max(longest, found)
+            for k in range(found):
+                points_m[k, v] = powers_m[places[end + k]]
+            end += max(0, found)
         for j in range(most):
             _discrepancies(now, sequence, j, q, q_inverse, state[4], numerator[j])
-            state[1] = np.uint64(most - j) % q
-            _multiply(state[1], now[j], q, q_inverse, derivative[j])
+            derivative[j] = np.uint64(most - j) % q
+            _multiply(now[j], derivative[j], q, q_inverse)
         above, below_m = columns[6, :longest], columns[7, :longest]
         _evaluate_columns(numerator, points_m, q, q_inverse, above)
         _evaluate_columns(derivative, points_m, q, q_inverse, below_m)
@@ -209,14 +227,15 @@ def solve(
         _divide(above, below_m, q, q_inverse, before, state[2])
         for v in range(rows):
             for k in range(weight[first + v]):
-                values[first + v, k] = above[k, v]
+                values[start] = above[k, v]
+                start += 1
 
 
 def transform(
-    moments: Any, powers_m: Any, q: Any, q_inverse: Any, weight: Any, places: Any, values: Any, scratch: Any
+    moments: Any, powers_m: Any, most: Any, q: Any, q_inverse: Any, weight: Any, places: Any, values: Any, scratch: Any
 ) -> None:
     """As `solve`, for as many moments as places: value_k = (1/n) sum_j S_j gamma^(-k j)."""
-    order, most = moments.shape[1], values.shape[1]
+    order, end = moments.shape[1], 0
     inverse_m = power_m(montgomery(np.uint64(order) % q, q), q - np.uint64(2), q, q_inverse)
     backwards, points_m, found = scratch[0, :order], scratch[1, :order], scratch[2, :order]
     for k in range(order):
@@ -227,10 +246,11 @@ def transform(
         _evaluate(backwards, points_m, q, q_inverse, found)
         weight[r] = 0
         for k in range(order):
+            weight[r] += found[k] != 0
+        if weight[r] > np.int64(most):
+            weight[r] = -1
+            continue
+        for k in range(order):
             if found[k] != 0:
-                if weight[r] == most:
-                    weight[r] = -1
-                    break
-                places[r, weight[r]] = k
-                values[r, weight[r]] = times(inverse_m, found[k], q, q_inverse)
-                weight[r] += 1
+                places[end], values[end] = k, times(inverse_m, found[k], q, q_inverse)
+                end += 1
