@@ -35,7 +35,7 @@ from topk_secagg.algebra.field import DEFAULT_FIELD
 from topk_secagg.gradients.files import write_gradient
 from topk_secagg.gradients.tensors import Tensor
 from topk_secagg.steps.inspect import KINDS
-from topk_secagg.storage.artifacts import compose, opened
+from topk_secagg.storage.artifacts import Content, opened
 from topk_secagg.storage.hdf5_writer import lay_out, new_file, put_attributes
 from topk_secagg.storage.keys import Identity
 
@@ -584,7 +584,7 @@ def rewrite(path: Path, change: Callable[[Any, Any], object], signer: Identity |
     with opened(path, *KINDS, verify=False) as artifact:
         attributes, datasets = dict(artifact.attributes), {name: artifact.read(name) for name in artifact.datasets}
     change(attributes, datasets)
-    compose(artifact.kind, attributes, datasets, signer).write(path)
+    Content(artifact.kind, attributes, datasets, signer).write(path)
 
 
 def claim_terabytes(path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topk_secagg.algebra.field import DEFAULT_FIELD, LANES, SMALL_FIELD, divisors
-from topk_secagg.algebra.moments import Entries, answer, recover, share
+from topk_secagg.algebra.moments import Entries, answer, arranged, recover, share
 from topk_secagg.errors import BadData
 
 LARGEST = 2**32 - 5
@@ -252,3 +252,28 @@ def test_the_bad_rows_are_named_and_nothing_is_returned():
 def test_moments_that_determine_nothing_are_refused(count, t, n):
     with pytest.raises(ValueError, match="do not determine"):
         recover(np.zeros((1, count), np.uint32), t, n, of_order(n, 97), 97)
+
+
+@pytest.mark.parametrize("n", [11, 12, 20, 22])  # where 4 divides n, powers that are no places are tried too
+def test_a_place_beyond_those_there_are_is_refused(n):
+    gamma, q = of_order(n, DEFAULT_FIELD), DEFAULT_FIELD
+    for last in range(n):
+        given_ = rows(oracle.moments_of([5] + [0] * (last - 1) + [7] * (last > 0) + [0] * (n - 1 - last), 4, gamma, q))
+        for places in (n // 2 + 1, n - 1, n):
+            if last < places:
+                assert recover(given_, 2, n, gamma, q, places).place.tolist() == sorted({0, last})
+            else:
+                with pytest.raises(BadData):
+                    recover(given_, 2, n, gamma, q, places)
+
+
+# Putting results in order
+
+
+@given(st.integers(1, 9), st.lists(st.integers(0, 30), max_size=6), st.integers(0, 999))
+def test_entries_are_arranged_by_place_and_else_stay_in_order(places, sizes, seed):
+    rng = np.random.default_rng(seed)
+    parts = [[rng.integers(bound, size=size, dtype=np.uint32) for bound in (places, 99, 99)] for size in sizes]
+    everything = sorted((entry for part in parts for entry in zip(*part, strict=True)), key=lambda entry: entry[0])
+    index, value = arranged([tuple(part) for part in parts], places)
+    assert list(zip(index, value, strict=True)) == [(i, v) for _, i, v in everything]

@@ -102,6 +102,14 @@ def inner(a: Any, b: Any, low: Any, high: Any) -> None:
 # Moments
 
 
+def arrange(place: Any, index: Any, value: Any, ends: Any, indices: Any, values: Any) -> None:
+    """Put entries behind those of their place that are there; ends[p] is where the next one of place p goes."""
+    for i in range(len(place)):
+        at = ends[place[i]]
+        indices[at], values[at] = index[i], value[i]
+        ends[place[i]] = at + 1
+
+
 @part
 def _scale(factor_m: Any, vector: Any, q: Any, q_inverse: Any, out: Any) -> None:
     """out = factor vector."""

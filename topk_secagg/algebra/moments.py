@@ -6,7 +6,8 @@ a vector w of length n are sum_p w_p v_p; moving a place by delta multiplies ent
 
 from __future__ import annotations
 
-from functools import lru_cache
+from collections.abc import Sequence
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -15,8 +16,10 @@ from numpy.typing import NDArray
 from ..errors import BadData
 from .field import LANES, Integers, Symbols, montgomery_constants, to_montgomery
 from .native import run
+from .parallel import cores, together
 
 _ROWS_NAMED = 5
+_WORTH_THREADS = 1 << 16  # entries
 
 
 class Entries(NamedTuple):
@@ -88,6 +91,23 @@ def recover(moments: Symbols, weight: int, order: int, gamma: int, q: int, place
         raise BadData(f"{what}: {bad.size} of {rows} rows ({named})")
     entries = int(found.sum())
     return Entries(np.repeat(np.arange(rows), found), place[:entries], value[:entries])
+
+
+def arranged(parts: Sequence[tuple[Symbols, Symbols, Symbols]], places: int) -> tuple[Symbols, Symbols]:
+    """Indices and values of all entries (place, index, value) by place; those of a place stay in their order.
+
+    A counting sort: each part knows where its entries of a place go, so that parts can be arranged at the same time.
+    """
+    counts = np.array([np.bincount(place, minlength=places) for place, _, _ in parts])
+    before = np.cumsum(counts.T).reshape(counts.T.shape).T - counts  # place by place, and part by part within one
+    index, value = np.empty((2, int(counts.sum())), np.uint32)
+
+    def arrange(part: tuple[Symbols, Symbols, Symbols], ends: Integers) -> None:
+        run("arrange", *part, out=(ends, index, value))
+
+    calls = (partial(arrange, part, ends) for part, ends in zip(parts, np.ascontiguousarray(before), strict=True))
+    together(calls, cores() if index.size > _WORTH_THREADS else 0)
+    return index, value
 
 
 def _powers(ratio: int, count: int, q: int) -> NDArray[np.uint64]:

@@ -29,3 +29,8 @@ def ahead(calls: Iterable[Callable[[], Result]], threads: int = 1) -> Iterator[R
                 yield running.popleft().result()
         while running:
             yield running.popleft().result()
+
+
+def together(calls: Iterable[Callable[[], object]], threads: int) -> None:
+    """Make all calls, up to `threads` at a time."""
+    deque(ahead(calls, threads), maxlen=0)

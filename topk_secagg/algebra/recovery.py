@@ -86,8 +86,8 @@ def _evaluate(coefficients: Any, points_m: Any, q: Any, q_inverse: Any, out: Any
 def _evaluate_all(coefficients: Any, points_m: Any, turns_m: Any, q: Any, q_inverse: Any, out: Any, parts: Any) -> None:
     """`_evaluate` at all powers of gamma; with turns, n = 4 h and turns[a - 1, i] = gamma^(a i) for i < h.
 
-    C(z) = A_0(z^4) + z A_1(z^4) + z^2 A_2(z^4) + z^3 A_3(z^4), and gamma^i, gamma^(i + h), gamma^(i + 2 h), gamma^(i + 3 h)
-    have the same fourth power: four values cost little more than one.
+    C(z) = A_0(z^4) + z A_1(z^4) + z^2 A_2(z^4) + z^3 A_3(z^4), and gamma^i times 1, gamma^h, gamma^(2 h) or gamma^(3 h)
+    has the same fourth power: four values cost little more than one.
     """
     h, last = turns_m.shape[1], len(coefficients) - 1
     if h == 0:
@@ -164,7 +164,7 @@ def _roots(
     now: Any, width: Any, v: Any, powers_m: Any, turns_m: Any, searched: Any, q: Any, q_inverse: Any,
     places: Any, scratch: Any,
 ) -> Any:  # fmt: skip
-    """The degree w of C in column v, if it fits and w of the powers searched are its roots, or else -1; which these are.
+    """The degree w of C in column v, if it fits and w of the powers searched are its roots, or else -1; their places.
 
     `places` has room for one more: it is written before it is known whether it counts.
     """
@@ -206,9 +206,7 @@ def solve(
         points_m[:] = montgomery(ONE, q)
         longest = 0
         for v in range(rows):
-            found = _roots(
-                now, np.int64(width[v]), v, powers_m, turns_m, searched, q, q_inverse, places[end:], scratch
-            )
+            found = _roots(now, np.int64(width[v]), v, powers_m, turns_m, searched, q, q_inverse, places[end:], scratch)
             weight[first + v] = found
             longest = max(longest, found)
             for k in range(found):

@@ -6,9 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from ..algebra.field import Integers, Symbols
 
 
@@ -48,7 +45,7 @@ class ShareBlock(NamedTuple):
 class Sparse:
     """A sparse input or output: coordinates and their values in the field, (K,) each."""
 
-    index: npt.NDArray[np.int64]
+    index: Integers
     value: Symbols
 
 

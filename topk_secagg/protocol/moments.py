@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ..algebra.field import Integers, Symbols, divisors, multiply, smallest_generator
 from ..algebra.lagrange import lagrange_matrix
 from ..algebra.linear import combine
-from ..algebra.moments import answer, recover, share
+from ..algebra.moments import answer, arranged, recover, share
 from ..algebra.parallel import ahead
 from ..algebra.randomness import Randomness
 from ..errors import BadData
@@ -270,20 +270,16 @@ class Moments(Construction):
         matrix = _decoding_matrix(points, tuple(users), (), p.field)
         sums = combine(matrix, y, bucket % self.beta_count, (bucket - low) // shape.blocks, p.field)
         row, place, value = recover(sums, survivors * p.picks, self.order, self.gamma, p.field, self.places)
-        index = place * p.buckets + bucket[row]
+        index = place * np.int64(p.buckets)
+        index += row + low
         if np.any(index >= p.length):
             raise BadData("the aggregate has values at places that are no coordinates")
-        return Sparse(index, value)
+        return Sparse(index.astype(np.uint32), value)
 
     def joined(self, parts: Sequence[Sparse]) -> Sparse:
-        """All entries by place k // B; those of a place come bucket by bucket, which numpy's radix sort keeps."""
-        index = np.concatenate([part.index for part in parts])
-        value = np.concatenate([part.value for part in parts])
-        narrow = np.uint16 if self.places < 1 << 16 else np.uint32
-        order = np.argsort(
-            np.concatenate([(part.index // self.p.buckets).astype(narrow) for part in parts]), kind="stable"
-        )
-        return Sparse(index[order], value[order])
+        """All entries by place k // B; those of a place come bucket by bucket."""
+        B = np.uint32(self.p.buckets)
+        return Sparse(*arranged([(part.index // B, part.index, part.value) for part in parts], self.places))
 
 
 @lru_cache(maxsize=256)

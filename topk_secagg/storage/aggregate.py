@@ -10,7 +10,7 @@ import numpy.typing as npt
 from ..algebra.field import stored_type
 from ..gradients.quantize import dequantise
 from ..protocol.messages import Sparse
-from .artifacts import SYMBOL_TYPES, Artifact, Kind, compose
+from .artifacts import SYMBOL_TYPES, Artifact, Content, Kind
 from .survivors import Survivors
 from .workspace import Workspace
 
@@ -54,8 +54,7 @@ def write(
     datasets = {"index": total.index.astype("<u4"), "value": value, "real": real}
     users = zip(_USERS, (survivors.users, answering, corrected), strict=True)
     datasets |= {name: np.array(listed, dtype="<u4") for name, listed in users}
-    attributes = s.header(0, survivors=survivors.digest, blocks=blocks)
-    compose(KIND, attributes, datasets).write(space.aggregate_path)
+    Content(KIND, s.header(0, survivors=survivors.digest, blocks=blocks), datasets).write(space.aggregate_path)
 
 
 def parsed(space: Workspace, artifact: Artifact) -> Aggregate:

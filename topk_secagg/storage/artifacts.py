@@ -13,12 +13,14 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from ..algebra.parallel import together
 from ..errors import BadData
 from .atomic import PRIVATE, PUBLIC, open_regular, pread_exactly, pwrite_all, whole_file
 from .documents import FORMAT, VERSION
@@ -92,36 +94,34 @@ class Digest:
 
 @dataclass(frozen=True)
 class Content:
-    """An artifact in memory: its attributes, digest and signature included, and its datasets."""
+    """An artifact in memory. `attributes` needs those of the session and of the kind; digest and signature follow."""
 
     kind: Kind
     attributes: Attributes
     datasets: Mapping[str, Array]
+    signer: Identity | None = None
 
-    @property
+    @cached_property
     def digest(self) -> str:
-        """Its SHA-256."""
-        return str(self.attributes["sha256"])
+        """Its SHA-256, which is put among the attributes with its signature."""
+        digest = Digest(self.kind, self.attributes)
+        for name in sorted(set(self.datasets) - set(self.kind.undigested)):
+            digest.array(name, self.datasets[name])
+        digest.sign(self.signer)
+        return digest.hexdigest()
 
     def write(self, path: Path) -> None:
-        """Write it, whole."""
+        """Write it, whole, and hash it meanwhile."""
         shapes = {name: (array.dtype.str, array.shape) for name, array in self.datasets.items()}
-        mode = PRIVATE if self.kind.secret else PUBLIC
+        mode, size = PRIVATE if self.kind.secret else PUBLIC, sum(array.nbytes for array in self.datasets.values())
         with whole_file(path, mode) as stream, laid_out(stream, self.kind, shapes) as writer:
-            for name, array in self.datasets.items():
-                writer.put(name, 0, array)
+
+            def put() -> None:
+                for name, array in self.datasets.items():
+                    writer.put(name, 0, array)
+
+            together((put, lambda: self.digest), 2 if size > _HASH_BYTES else 0)
             writer.finish(self.attributes)
-
-
-def compose(
-    kind: Kind, attributes: Attributes, datasets: Mapping[str, Array], signer: Identity | None = None
-) -> Content:
-    """An artifact with its digest and signature. `attributes` needs those of the session and of the kind."""
-    digest = Digest(kind, attributes)
-    for name in sorted(set(datasets) - set(kind.undigested)):
-        digest.array(name, datasets[name])
-    digest.sign(signer)
-    return Content(kind, attributes, datasets)
 
 
 @dataclass

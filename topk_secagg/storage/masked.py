@@ -15,7 +15,7 @@ from ..protocol.constructions import construction
 from ..protocol.masking import check_masked
 from ..protocol.messages import Masked
 from ..protocol.parameters import Parameters
-from .artifacts import SYMBOL_TYPES, Artifact, Content, Kind, compose, opened
+from .artifacts import SYMBOL_TYPES, Artifact, Content, Kind, opened
 from .hdf5_writer import Shapes
 from .keys import Identity
 from .session import Session
@@ -66,7 +66,7 @@ def content(
         "holds": np.packbits(bits, bitorder="little"),
     }
     attributes = s.header(user, sharing=sharing, weight=repr(float(weight)))  # the shortest decimal that gives it back
-    return compose(KIND, attributes, datasets, signer)
+    return Content(KIND, attributes, datasets, signer)
 
 
 def read(s: Session, path: Path, user: int) -> MaskedFile:

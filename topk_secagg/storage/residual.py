@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import BadData, CannotWrite, InputMissing, Refused, SecAggError
-from .artifacts import Artifact, Kind, compose, opened
+from .artifacts import Artifact, Content, Kind, opened
 from .atomic import PRIVATE, pread_exactly, write_whole
 from .documents import Sha256, read_bytes
 from .hdf5_writer import Shapes
@@ -72,7 +72,7 @@ def read(path: Path, user: int, length: int) -> tuple[Vector | None, str | None]
 
 def stage(path: Path, session: Session, user: int, value: Vector) -> str:
     """Write the new residual beside the secret; the digest is returned."""
-    content = compose(KIND, session.header(user), {"value": value.astype("<f8", copy=False)})
+    content = Content(KIND, session.header(user), {"value": value.astype("<f8", copy=False)})
     content.write(path)
     return content.digest
 

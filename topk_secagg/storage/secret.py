@@ -11,7 +11,7 @@ from ..algebra.randomness import KEY_BYTES, CipherRandomness, Randomness, System
 from ..protocol.constructions import construction
 from ..protocol.messages import Secret
 from ..protocol.parameters import Parameters
-from .artifacts import SYMBOL_TYPES, Kind, compose, opened
+from .artifacts import SYMBOL_TYPES, Content, Kind, opened
 from .hdf5_writer import Shapes
 from .workspace import Workspace
 
@@ -71,7 +71,7 @@ def write(space: Workspace, user: int, stored: StoredSecret) -> None:
         "key": np.frombuffer(stored.key, dtype=np.uint8),
     }
     attributes = s.header(user, randomness=stored.randomness, sharing=stored.sharing)
-    compose(KIND, attributes, datasets).write(space.secret_path(user))
+    Content(KIND, attributes, datasets).write(space.secret_path(user))
 
 
 def read(space: Workspace, user: int) -> StoredSecret:
