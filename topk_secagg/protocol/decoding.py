@@ -140,12 +140,13 @@ class _Decoder:
         groups, width = self.shape.groups, self.shape.width
         step = max(1, min(_BUFFER_SYMBOLS // (len(users) * width), -(-groups // cores())))
 
-        def read_and_work(first: int) -> Result:
-            return work(first, np.stack([self.answers[n].read(first, min(first + step, groups)) for n in users]))
+        def read(first: int) -> Symbols:
+            return np.stack([self.answers[n].read(first, min(first + step, groups)) for n in users])
 
         starts = range(0, groups, step)
         threads = cores() if len(users) * groups * width > _LEAST_SYMBOLS else 0
-        for first, result in zip(starts, ahead((partial(read_and_work, at) for at in starts), threads), strict=True):
+        calls = (partial(work, first, read(first)) for first in starts)  # what is read is hashed too, so in order
+        for first, result in zip(starts, ahead(calls, threads), strict=True):
             yield result
             self.progress(min(1.0, (first + step) / groups))
 

@@ -13,10 +13,11 @@ import numpy as np
 
 from ..algebra.parallel import ahead, cores
 from ..algebra.randomness import CipherRandomness, fresh_key
-from ..errors import SecAggError, TooFewSurvivors
+from ..errors import BadData, SecAggError, TooFewSurvivors
 from ..gradients.files import check_writable, write_gradient
 from ..gradients.quantize import beyond_clip, dequantise
 from ..protocol.constructions import construction
+from ..protocol.decoding import Decoded
 from ..protocol.decoding import decode as decode_answers
 from ..protocol.elimination import answer_shapes
 from ..protocol.messages import AnswerShape, Sparse
@@ -64,21 +65,12 @@ def decode(
     p = session.parameters
     if output is not None:
         check_writable(output)
-    with space.step_of_all(), ExitStack() as files:
+    with space.step_of_all():
         survivors = survivors_file.read(space)
-        answers, left_out = _answers(space, survivors, files, strict=strict)
-        shape, fallback = _decodable(space, survivors, answers)
-        used = {n: answer for n, answer in answers.items() if answer.blocks == shape.blocks}
-        found = decode_answers(
-            p,
-            session.points,
-            len(survivors.digests),
-            used,
-            CipherRandomness(fresh_key()),
-            fallback=fallback,
-            strict=strict,
-            progress=progress,
-        )
+        try:
+            used, left_out, shape, found = _found(space, survivors, verify=False, strict=strict, progress=progress)
+        except (BadData, TooFewSurvivors):  # is a file damaged? it is left out
+            used, left_out, shape, found = _found(space, survivors, verify=True, strict=strict, progress=progress)
         total = found.total
         if not _decoded_by_others(space, survivors, total):
             aggregate_file.write(space, survivors, total, shape.blocks, sorted(used), found.corrected)
@@ -93,19 +85,46 @@ def decode(
     return DecodeReport(space.aggregate_path, *who, nonzero, beyond, shape.blocks, shape.quorum, *sent)
 
 
+def _found(
+    space: Workspace, survivors: Survivors, *, verify: bool, strict: bool, progress: Progress
+) -> tuple[dict[int, AnswerFile], dict[int, str], AnswerShape, Decoded]:
+    """The answers that were used, why others were left out, and what was decoded.
+
+    Answers are checked before, or else while they are read for decoding: then a damaged one is BadData.
+    """
+    session = space.session
+    with ExitStack() as files:
+        answers, left_out = _answers(space, survivors, files, verify=verify, strict=strict)
+        shape, fallback = _decodable(space, survivors, answers)
+        used = {n: answer for n, answer in answers.items() if answer.blocks == shape.blocks}
+        found = decode_answers(
+            session.parameters,
+            session.points,
+            len(survivors.digests),
+            used,
+            CipherRandomness(fresh_key()),
+            fallback=fallback,
+            strict=strict,
+            progress=progress,
+        )
+        if not verify and not all(answer.intact() for answer in answers.values()):
+            raise BadData("an answer is damaged")
+    return used, left_out, shape, found
+
+
 def _answers(
-    space: Workspace, survivors: Survivors, files: ExitStack, *, strict: bool
+    space: Workspace, survivors: Survivors, files: ExitStack, *, verify: bool, strict: bool
 ) -> tuple[dict[int, AnswerFile], dict[int, str]]:
     """The sound answers of U1, left open in `files`, and why the others were left out."""
 
     def attempt(user: int) -> AnswerFile | SecAggError:
         try:
-            return files.enter_context(opened_answer(space, user, survivors))
+            return files.enter_context(opened_answer(space, user, survivors, verify=verify))
         except SecAggError as error:
             return error
 
     users = [n for n in space.present("elimination") if n in survivors.digests]
-    found = dict(zip(users, ahead((partial(attempt, n) for n in users), cores()), strict=True))
+    found = dict(zip(users, ahead((partial(attempt, n) for n in users), cores() if verify else 0), strict=True))
     left_out = {n: error for n, error in found.items() if isinstance(error, SecAggError)}
     if strict:
         for error in left_out.values():
