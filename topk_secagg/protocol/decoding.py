@@ -16,7 +16,7 @@ from ..algebra.parallel import ahead, cores
 from ..algebra.randomness import Randomness
 from ..algebra.reed_solomon import agree, wrong_positions
 from ..errors import BadData, TooFewSurvivors
-from .constructions import construction
+from .constructions import construction, front
 from .elimination import answer_shape
 from .messages import AnswerRows, AnswerShape, Points, Sparse
 from .parameters import Parameters
@@ -140,12 +140,17 @@ class _Decoder:
         groups, width = self.shape.groups, self.shape.width
         step = max(1, min(_BUFFER_SYMBOLS // (len(users) * width), -(-groups // cores())))
 
-        def read(first: int) -> Symbols:
-            return np.stack([self.answers[n].read(first, min(first + step, groups)) for n in users])
+        threads = cores() if len(users) * groups * width > _LEAST_SYMBOLS else 0
+        buffers = np.empty((threads + 1, len(users) * step * width), dtype=np.uint32)  # that are in use at a time
+
+        def read(turn: int, first: int) -> Symbols:
+            y = front(buffers[turn % len(buffers)], len(users), min(step, groups - first), width)
+            for n, rows in zip(users, y, strict=True):
+                self.answers[n].read(first, rows)
+            return y
 
         starts = range(0, groups, step)
-        threads = cores() if len(users) * groups * width > _LEAST_SYMBOLS else 0
-        calls = (partial(work, first, read(first)) for first in starts)  # what is read is hashed too, so in order
+        calls = (partial(work, first, read(turn, first)) for turn, first in enumerate(starts))  # in order: it is hashed
         for first, result in zip(starts, ahead(calls, threads), strict=True):
             yield result
             self.progress(min(1.0, (first + step) / groups))

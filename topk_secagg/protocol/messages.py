@@ -84,5 +84,5 @@ class ShareRows(Protocol):
 class AnswerRows(Protocol):
     """The answer Y_n of one user, read group by group."""
 
-    def read(self, start: int, stop: int) -> Symbols:
-        """Groups start..stop-1, (stop - start, width)."""
+    def read(self, start: int, out: Symbols) -> Symbols:
+        """Fill `out` (groups, width) with groups start, start+1, ..."""

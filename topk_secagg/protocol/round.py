@@ -37,9 +37,10 @@ class InMemoryAnswer:
 
     y: Symbols
 
-    def read(self, start: int, stop: int) -> Symbols:
-        """The given groups."""
-        return self.y[start:stop]
+    def read(self, start: int, out: Symbols) -> Symbols:
+        """Fill `out` with groups start, start+1, ..."""
+        out[:] = self.y[start : start + len(out)]
+        return out
 
 
 def run_round(

@@ -14,7 +14,7 @@ from ..protocol.elimination import answer_shapes
 from ..protocol.messages import AnswerBlock, AnswerShape
 from ..protocol.parameters import Parameters
 from .artifacts import SYMBOL_TYPES, Array, Artifact, Digest, Kind, laid_out, opened
-from .atomic import whole_file
+from .atomic import pread_into, whole_file
 from .hdf5_writer import Shapes
 from .keys import Identity
 from .survivors import Survivors
@@ -72,14 +72,16 @@ class AnswerFile:
         self._digest, self._groups = Digest(KIND, artifact.attributes), 0
         self._update = self._digest.dataset("y", self._y.dtype, self._y.shape)
 
-    def read(self, start: int, stop: int) -> Symbols:
-        """Groups start..stop-1; they are hashed when they are read in order for the first time."""
-        y = self.artifact.read_rows("y", start, stop)
+    def read(self, start: int, out: Symbols) -> Symbols:
+        """Fill `out` with groups start, start+1, ...; what is read in order for the first time is hashed."""
+        y = out if self._y.dtype == out.dtype else np.empty(out.shape, self._y.dtype)
+        pread_into(self.artifact.fd, y, self._y.offset + start * y[0].nbytes)
         if start == self._groups:
             self._update(y.data)
-            self._groups = stop
+            self._groups += len(y)
         self.check(y)
-        return y.astype(np.uint32, copy=False)
+        out[:] = y
+        return out
 
     def intact(self) -> bool:
         """Whether all has been read in order, and is what the digest says."""

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -140,13 +140,18 @@ def pwrite_all(fd: int, data: memoryview, offset: int) -> None:
 def pread_exactly(fd: int, size: int, offset: int) -> npt.NDArray[np.uint8]:
     """Exactly `size` bytes from `offset`, writable: the kernels are compiled for such arrays only."""
     data = np.empty(size, dtype=np.uint8)
-    done = 0
-    while done < size:
+    pread_into(fd, data, offset)
+    return data
+
+
+def pread_into(fd: int, out: npt.NDArray[Any], offset: int) -> None:
+    """Fill a contiguous array from `offset` on."""
+    data, done = out.reshape(-1).view(np.uint8), 0
+    while done < data.size:
         got = os.preadv(fd, [data[done:].data], offset + done)
         if not got:
             raise BadData("a file became shorter while it was read", "let no other program write to the round")
         done += got
-    return data
 
 
 @contextmanager
