@@ -36,7 +36,7 @@ from topk_secagg.gradients.files import write_gradient
 from topk_secagg.gradients.tensors import Tensor
 from topk_secagg.steps.inspect import KINDS
 from topk_secagg.storage.artifacts import Content, opened
-from topk_secagg.storage.hdf5_writer import lay_out, new_file, put_attributes
+from topk_secagg.storage.hdf5_writer import new_file
 from topk_secagg.storage.keys import Identity
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -596,10 +596,9 @@ def claim_terabytes(path: Path) -> None:
     dtype, shape = shapes[first]
     shapes[first] = (dtype, (TERABYTES // np.dtype(dtype).itemsize // int(np.prod(shape[1:])), *shape[1:]))
     with path.open("w+b") as stream:
-        with new_file(stream) as file:
-            laid = lay_out(file, shapes, artifact.kind.descriptions)
-            put_attributes(file, found)
-        os.truncate(path, max(path.stat().st_size, *(d.offset + d.size for d in laid.values())))
+        with new_file(stream, shapes, artifact.kind.descriptions) as writer:
+            writer.finish(found)
+        os.truncate(path, max(path.stat().st_size, *(d.offset + d.size for d in writer.datasets.values())))
 
 
 def is_root() -> bool:

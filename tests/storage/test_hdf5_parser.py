@@ -17,7 +17,7 @@ from rounds import ROOT
 
 from topk_secagg.storage import hdf5_parser
 from topk_secagg.storage.hdf5_parser import Dataset, Structure, Unknown, lookup3, parse
-from topk_secagg.storage.hdf5_writer import Shapes, lay_out, new_file, put_attributes
+from topk_secagg.storage.hdf5_writer import Shapes, new_file
 
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1, max_size=20)
 SHAPES = st.lists(st.integers(0, 40), min_size=1, max_size=3).map(tuple)
@@ -34,9 +34,9 @@ def _every_checksum_once(monkeypatch):
 
 def written(path: Path, shapes: Shapes, attributes: dict[str, str | int]) -> dict[str, Dataset]:
     """A file with these datasets, all zero; where they lie."""
-    with path.open("w+b") as stream, new_file(stream) as file:
-        laid = lay_out(file, shapes, dict.fromkeys(shapes, "what it holds"))
-        put_attributes(file, attributes)
+    with path.open("w+b") as stream, new_file(stream, shapes, dict.fromkeys(shapes, "what it holds")) as writer:
+        writer.finish(attributes)
+        laid = writer.datasets
     with path.open("ab") as stream:  # datasets at the end exist only once they are written
         stream.truncate(max([path.stat().st_size, *(d.offset + d.size for d in laid.values())]))
     return laid

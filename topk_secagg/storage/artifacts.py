@@ -11,7 +11,7 @@ import math
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,10 +22,10 @@ import numpy.typing as npt
 
 from ..algebra.parallel import together
 from ..errors import BadData
-from .atomic import PRIVATE, PUBLIC, open_regular, pread_exactly, pwrite_all, whole_file
+from .atomic import PRIVATE, PUBLIC, open_regular, pread_exactly, whole_file
 from .documents import FORMAT, VERSION
 from .hdf5_parser import Dataset, Structure, Unknown, parse
-from .hdf5_writer import Shapes, lay_out, new_file, put_attributes
+from .hdf5_writer import Shapes, Writer, new_file
 from .keys import Identity, Recipient
 
 _HASH_BYTES = 1 << 22
@@ -124,31 +124,9 @@ class Content:
             writer.finish(self.attributes)
 
 
-@dataclass
-class Writer:
-    """A file in the making: `put` writes rows of a dataset, in any order; `finish` adds the attributes."""
-
-    file: Any
-    fd: int
-    datasets: dict[str, Dataset]
-
-    def put(self, name: str, first_row: int, rows: Array) -> None:
-        """Write rows from `first_row` on."""
-        d = self.datasets[name]
-        row_bytes = d.size // d.shape[0] if d.shape[0] else 0
-        data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
-        pwrite_all(self.fd, data, d.offset + first_row * row_bytes)
-
-    def finish(self, attributes: Attributes) -> None:
-        """Write the attributes."""
-        put_attributes(self.file, attributes)
-
-
-@contextmanager
-def laid_out(stream: IO[bytes], kind: Kind, shapes: Shapes) -> Iterator[Writer]:
+def laid_out(stream: IO[bytes], kind: Kind, shapes: Shapes) -> AbstractContextManager[Writer]:
     """An HDF5 file in an open file, with a place for every dataset."""
-    with new_file(stream) as file:
-        yield Writer(file, stream.fileno(), lay_out(file, shapes, kind.descriptions))
+    return new_file(stream, shapes, kind.descriptions)
 
 
 @dataclass

@@ -19,10 +19,9 @@ from typing import Any
 
 import numpy as np
 
-SIGNATURE = b"\x89HDF\r\n\x1a\n"
-UNDEFINED = 2**64 - 1
-_SUPERBLOCK = struct.Struct("<8s4B4QI")  # version, two sizes, flags; base, extension, end, root; checksum
-_MESSAGE = struct.Struct("<BHB")
+_UNDEFINED = 2**64 - 1
+_SUPERBLOCK = struct.Struct("<8s4B4Q")  # version, two sizes, flags; base, extension, end, root; a checksum follows
+_MESSAGE = struct.Struct("<BHB")  # type, size of the body, flags
 _MOST_CHUNKS = 8
 _MOST_MESSAGES = 64
 _MOST_DATASETS = 8
@@ -32,24 +31,20 @@ _LARGEST_RANK = 8
 _LONGEST_TEXT = 128
 _LARGEST_OVERHEAD = 64 << 10  # bytes of a file besides its datasets; honest ones have about 2,000
 
-# message types
+# types of messages
 _NIL, _DATASPACE, _LINK_INFO, _DATATYPE, _FILL_VALUE, _LINK = 0, 1, 2, 3, 5, 6
 _LAYOUT, _GROUP_INFO, _ATTRIBUTE, _CONTINUATION, _ATTRIBUTE_INFO = 8, 10, 12, 16, 21
-_OF_ROOT = {_NIL, _LINK_INFO, _LINK, _GROUP_INFO, _ATTRIBUTE, _ATTRIBUTE_INFO}
-_OF_DATASET = {_NIL, _DATASPACE, _DATATYPE, _FILL_VALUE, _LAYOUT, _ATTRIBUTE, _ATTRIBUTE_INFO}
-
-_SCALAR = b"\x02\0\0\0"
+# those that a header may have, with the body where there is only one
+_Allowed = dict[int, bytes | None]
 _NO_HEAP = b"\0\0" + b"\xff" * 16  # links or attributes are in the header itself
+_EITHER: _Allowed = {_NIL: None, _ATTRIBUTE: None, _ATTRIBUTE_INFO: _NO_HEAP}
+_OF_ROOT: _Allowed = _EITHER | {_LINK: None, _LINK_INFO: _NO_HEAP, _GROUP_INFO: b"\0\0"}
+_OF_DATASET: _Allowed = _EITHER | dict.fromkeys((_DATASPACE, _DATATYPE, _FILL_VALUE, _LAYOUT))
 
-
-def _unsigned(size: int) -> bytes:
-    return struct.pack("<B3xIHH", 0x10, size, 0, 8 * size)
-
-
-_NUMBERS = {_unsigned(1): "|u1", _unsigned(2): "<u2", _unsigned(4): "<u4", _unsigned(8): "<u8"} | {
-    b"\x11\x20\x3f\0" + struct.pack("<IHHBBBBI", 8, 0, 64, 52, 11, 0, 52, 1023): "<f8"
-}
-_TEXT = b"\x13\x01\0\0"  # fixed length, filled with zeros, ASCII; the length follows
+_INTEGERS = {struct.pack("<B3xIHH", 0x10, size, 0, 8 * size): np.dtype(f"<u{size}") for size in (1, 2, 4, 8)}
+_FLOAT = b"\x11\x20\x3f\0" + struct.pack("<IHHBBBBI", 8, 0, 64, 52, 11, 0, 52, 1023)
+_NUMBERS = _INTEGERS | {_FLOAT: np.dtype("<f8")}
+_SCALAR = b"\x02\0\0\0"
 
 
 class Unknown(ValueError):
@@ -82,11 +77,13 @@ class Structure:
 def parse(fd: int) -> Structure:
     """The structure of an open file; raises Unknown for any but the one layout."""
     size = os.fstat(fd).st_size
-    found = Structure()
+    *start, root = _SUPERBLOCK.unpack(_checked(fd, 0, _SUPERBLOCK.size))
+    if start != [b"\x89HDF\r\n\x1a\n", 3, 8, 8, 0, 0, _UNDEFINED, size]:
+        raise Unknown("no HDF5 file, or another superblock or size than it should have")
+    found, kinds = Structure(), set()
     links: dict[str, int] = {}
-    kinds = set()
-    spans = [(0, _SUPERBLOCK.size)]  # start and end of every piece that is accounted for
-    for kind, body in _messages(fd, _root(fd, size), _OF_ROOT, spans):
+    spans = [(0, _SUPERBLOCK.size + 4)]  # start and end of every piece that is accounted for
+    for kind, body in _messages(fd, root, _OF_ROOT, spans):
         kinds.add(kind)
         if kind == _LINK:
             name, address = _link(body)
@@ -98,14 +95,9 @@ def parse(fd: int) -> Structure:
             if name in found.attributes:
                 raise Unknown(f"two attributes {name!r}")
             found.attributes[name] = value
-        elif kind in (_LINK_INFO, _ATTRIBUTE_INFO) and body != _NO_HEAP:
-            raise Unknown("links or attributes outside of the root group's header")
-        elif kind == _GROUP_INFO and body != b"\0\0":
-            raise Unknown("another kind of group")
     if _LINK_INFO not in kinds:
         raise Unknown("something other than a group at its root")
-    for name, address in links.items():
-        found.datasets[name] = _dataset(fd, address, name, spans)
+    found.datasets = {name: _dataset(fd, address, name, spans) for name, address in links.items()}
     if size - sum(d.size for d in found.datasets.values()) > _LARGEST_OVERHEAD:
         raise Unknown("more than its datasets")
     spans += [(d.offset, d.offset + d.size) for d in found.datasets.values() if d.size]
@@ -123,34 +115,13 @@ def _refuse_gaps(fd: int, size: int, spans: list[tuple[int, int]]) -> None:
         raise Unknown("bytes that belong to nothing")
 
 
-def _root(fd: int, size: int) -> int:
-    """The address of the root group's header, from the superblock."""
-    block = _read(fd, 0, _SUPERBLOCK.size)
-    signature, version, offsets, lengths, flags, base, extension, end, root, checksum = _SUPERBLOCK.unpack(block)
-    if signature != SIGNATURE:
-        raise Unknown("no HDF5 file at all")
-    if (version, offsets, lengths, flags, base, extension) != (3, 8, 8, 0, 0, UNDEFINED):
-        raise Unknown("another superblock")
-    if checksum != lookup3(block[:-4]):
-        raise Unknown("a checksum that does not fit")
-    if end != size:
-        raise Unknown(f"{size} bytes, not {end}")
-    return int(root)
-
-
-def _messages(fd: int, address: int, allowed: set[int], spans: list[tuple[int, int]]) -> Iterator[tuple[int, bytes]]:
+def _messages(fd: int, address: int, allowed: _Allowed, spans: list[tuple[int, int]]) -> Iterator[tuple[int, bytes]]:
     """The messages of an object header (version 2): type and body. Its pieces are added to `spans`."""
-    start = _read(fd, address, 6)
-    signature, version, flags = start[:4], start[4], start[5]
-    if (signature, version) != (b"OHDR", 2) or flags & ~0x13:  # neither times nor an order of creation
+    signature, flags, most, fewest = struct.unpack("<5sBHH", _read(fd, address, 10))
+    counts = flags & 0x10  # how many attributes the header may hold
+    if signature != b"OHDR\2" or flags & ~0x13 or (counts and fewest > most):  # neither times nor order of creation
         raise Unknown("another object header")
-    width = 1 << (flags & 3)
-    begin = 6
-    if flags & 0x10:  # how many attributes the header may hold
-        most, fewest = struct.unpack("<HH", _read(fd, address + begin, 4))
-        if fewest > most:
-            raise Unknown("another object header")
-        begin += 4
+    begin, width = 10 if counts else 6, 1 << (flags & 3)
     length = int.from_bytes(_read(fd, address + begin, width), "little")
     chunks = [(address, begin + width, length)]
     read = messages = 0
@@ -158,13 +129,11 @@ def _messages(fd: int, address: int, allowed: set[int], spans: list[tuple[int, i
         read += length
         if number == _MOST_CHUNKS or read > _LARGEST_HEADER:
             raise Unknown("a header without end")
-        chunk = _read(fd, at, skip + length + 4)
-        spans.append((at, at + len(chunk)))
+        chunk = _checked(fd, at, skip + length)
+        spans.append((at, at + len(chunk) + 4))
         if number and chunk[:4] != b"OCHK":
             raise Unknown("another continuation of a header")
-        if int.from_bytes(chunk[-4:], "little") != lookup3(chunk[:-4]):
-            raise Unknown("a checksum that does not fit")
-        body, gaps = chunk[skip:-4], False
+        body, gaps = chunk[skip:], False
         while len(body) >= _MESSAGE.size:
             kind, size, how = _MESSAGE.unpack_from(body)
             message, body = body[4 : 4 + size], body[4 + size :]
@@ -177,93 +146,73 @@ def _messages(fd: int, address: int, allowed: set[int], spans: list[tuple[int, i
                 if long < 8:
                     raise Unknown("another continuation of a header")
                 chunks.append((offset, 4, long - 8))
-            elif kind in allowed and not (kind == _NIL and any(message)):
-                yield kind, message
-            else:
+                continue
+            if kind not in allowed or allowed[kind] not in (None, message) or (kind == _NIL and any(message)):
                 raise Unknown(f"a message of type {kind}")
+            yield kind, message
         if body and (gaps or any(body)):
             raise Unknown("a gap that should not be there")
 
 
 def _link(body: bytes) -> tuple[str, int]:
     """Name and address of a hard link."""
-    version, flags, length = _start(body, 3)
-    if (version, flags, len(body)) != (1, 0, 3 + length + 8):
+    name, address = body[3:-8], int.from_bytes(body[-8:], "little")
+    if list(body[:3]) != [1, 0, len(body) - 11]:
         raise Unknown("a link that is not a plain one")
-    return _name(body[3:-8]), int.from_bytes(body[-8:], "little")
+    return _text(name), address
 
 
 def _attribute(body: bytes) -> tuple[str, str | int]:
     """Name and value of an attribute: fixed-length text, or a 64-bit unsigned integer."""
-    if len(body) < 9:
-        raise Unknown("a short attribute")
-    version, flags, name_size, type_size, space_size, charset = struct.unpack_from("<BBHHHB", body)
-    parts = []
-    rest = body[9:]
-    for size in (name_size, type_size, space_size):
-        parts.append(rest[:size])
-        rest = rest[size:]
-    label, dtype, space = parts
-    if (version, flags, space) != (3, 0, _SCALAR) or charset > 1 or label[-1:] != b"\0":
+    label, _, rest = body[9:].partition(b"\0")
+    name = _text(label)
+    size = 8 if rest[:1] == b"\x13" else 12  # of the type: text, or a number
+    dtype, space, value = rest[:size], rest[size : size + 4], rest[size + 4 :]
+    start = struct.pack("<BBHHH", 3, 0, len(label) + 1, size, 4)
+    if body[:9] not in (start + b"\0", start + b"\1") or space != _SCALAR:
         raise Unknown("an attribute that is not a plain one")
-    name = _name(label[:-1])
-    if _NUMBERS.get(dtype) == "<u8" and len(rest) == 8:
-        return name, int.from_bytes(rest, "little")
-    if dtype == _TEXT + struct.pack("<I", len(rest)) and 0 < len(rest) <= _LONGEST_TEXT:
-        return name, _name(rest.rstrip(b"\0"))
+    if _NUMBERS.get(dtype) == "<u8" and len(value) == 8:
+        return name, int.from_bytes(value, "little")
+    if dtype == struct.pack("<4BI", 0x13, 1, 0, 0, len(value)) and 0 < len(value) <= _LONGEST_TEXT:  # ASCII
+        return name, _text(value.rstrip(b"\0"))
     raise Unknown(f"an attribute {name!r} that is neither text nor an integer")
 
 
 def _dataset(fd: int, address: int, name: str, spans: list[tuple[int, int]]) -> Dataset:
     """A contiguous dataset of one of the known types."""
-    parts: dict[int, bytes] = {}
-    for kind, body in _messages(fd, address, _OF_DATASET, spans):
-        if kind in parts:
-            raise Unknown(f"a dataset {name!r} that says something twice")
-        if kind != _NIL:
-            parts[kind] = body
-    if set(parts) | {_NIL, _ATTRIBUTE_INFO} != _OF_DATASET or parts.get(_ATTRIBUTE_INFO, _NO_HEAP) != _NO_HEAP:
-        raise Unknown(f"something other than a dataset under {name!r}")
+    messages = [m for m in _messages(fd, address, _OF_DATASET, spans) if m[0] != _NIL]
+    parts = dict(messages)
+    if len(parts) < len(messages) or parts.keys() | {_NIL, _ATTRIBUTE_INFO} != _OF_DATASET.keys():
+        raise Unknown(f"something other than a dataset under {name!r}, or one that says something twice")
     label, description = _attribute(parts[_ATTRIBUTE])
     if label != "description" or not isinstance(description, str):
         raise Unknown(f"a dataset {name!r} without a description")
-    dtype = _NUMBERS.get(parts[_DATATYPE])
-    if dtype is None:
-        raise Unknown(f"a dataset {name!r} of another type")
-    layout = parts[_LAYOUT]
-    if layout[:2] not in (b"\x03\x01", b"\x04\x01") or len(layout) != 18:
-        raise Unknown(f"a dataset {name!r} that is not contiguous")
+    dtype, layout = _NUMBERS.get(parts[_DATATYPE]), parts[_LAYOUT]
+    if dtype is None or layout[:2] not in (b"\x03\x01", b"\x04\x01") or len(layout) != 18:
+        raise Unknown(f"a dataset {name!r} of another type, or one that is not contiguous")
     offset, stored = struct.unpack("<QQ", layout[2:])
-    place = 0 if offset == UNDEFINED else offset
-    dataset = Dataset(np.dtype(dtype), _shape(parts[_DATASPACE], name), place, description)
+    place = 0 if offset == _UNDEFINED else offset
+    dataset = Dataset(dtype, _shape(parts[_DATASPACE], name), place, description)
     if dataset.size != stored:
         raise Unknown(f"a dataset {name!r} whose shape and size differ")
     return dataset
 
 
 def _shape(body: bytes, name: str) -> tuple[int, ...]:
-    """The shape in a simple dataspace that cannot grow."""
-    version, rank, flags, kind = _start(body, 4)
-    sizes = body[4:]
-    if flags == 1:
-        sizes, limits = sizes[: 8 * rank], sizes[8 * rank :]
-        if limits != sizes:
-            raise Unknown(f"a dataset {name!r} that can grow")
-    if (version, kind) != (2, 1) or flags > 1 or not 0 < rank <= _LARGEST_RANK or len(sizes) != 8 * rank:
+    """The shape in a simple dataspace that cannot grow: without limits, or with those that it has reached."""
+    limited = body[2:3] == b"\1"
+    rank = (len(body) - 4) // (16 if limited else 8)
+    if not 0 < rank <= _LARGEST_RANK:
         raise Unknown(f"a dataset {name!r} without a shape")
-    shape: tuple[int, ...] = struct.unpack(f"<{rank}Q", sizes)
+    shape: tuple[int, ...] = struct.unpack_from(f"<{rank}Q", body, 4)
+    if body != struct.pack("<4B", 2, rank, limited, 1) + struct.pack(f"<{rank}Q", *shape) * (1 + limited):
+        raise Unknown(f"a dataset {name!r} without a shape, or one that can grow")
     if math.prod(size or 1 for size in shape) > _MOST_ELEMENTS:
         raise Unknown(f"a dataset {name!r} of an absurd shape")
     return shape
 
 
-def _start(body: bytes, size: int) -> bytes:
-    if len(body) < size:
-        raise Unknown("a short message")
-    return body[:size]
-
-
-def _name(data: bytes) -> str:
+def _text(data: bytes) -> str:
     """Printable ASCII."""
     text = data.decode("latin-1")
     if not (text.isascii() and text.isprintable()):
@@ -276,6 +225,14 @@ def _read(fd: int, offset: int, size: int) -> bytes:
     if len(data) != size:
         raise Unknown("metadata beyond its end")
     return data
+
+
+def _checked(fd: int, offset: int, size: int) -> bytes:
+    """A piece of metadata, without the checksum that follows it."""
+    data = _read(fd, offset, size + 4)
+    if int.from_bytes(data[-4:], "little") != lookup3(data[:-4]):
+        raise Unknown("a checksum that does not fit")
+    return data[:-4]
 
 
 def lookup3(data: bytes) -> int:

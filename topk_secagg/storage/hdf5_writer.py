@@ -8,9 +8,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import IO, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from .atomic import pwrite_all
 from .hdf5_parser import Dataset
@@ -20,18 +22,36 @@ _MOST_ATTRIBUTES = 64  # in the header of the root group; HDF5 would put more th
 Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
 
 
+@dataclass
+class Writer:
+    """A file in the making: `put` writes rows of a dataset, in any order; `finish` adds the attributes."""
+
+    fd: int
+    file: Any
+    datasets: dict[str, Dataset]
+
+    def put(self, name: str, first_row: int, rows: npt.NDArray[Any]) -> None:
+        """Write rows from `first_row` on."""
+        d = self.datasets[name]
+        row_bytes = d.size // d.shape[0] if d.shape[0] else 0
+        data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
+        pwrite_all(self.fd, data, d.offset + first_row * row_bytes)
+
+    def finish(self, attributes: Mapping[str, str | int]) -> None:
+        """Write the attributes: fixed-length text, or 64-bit unsigned integers."""
+        for name, value in sorted(attributes.items()):
+            self.file.attrs.create(name, np.bytes_(value) if isinstance(value, str) else np.uint64(value))
+
+
 @contextmanager
-def new_file(stream: IO[bytes]) -> Iterator[Any]:
-    """A new HDF5 file in an open file; a full disk becomes the OSError that it is.
+def new_file(stream: IO[bytes], shapes: Shapes, descriptions: Mapping[str, str]) -> Iterator[Writer]:
+    """A new HDF5 file in an open file, with a place for every dataset; a full disk becomes the OSError that it is.
 
     HDF5 never opens a file by name: what a name refers to can change between two calls.
     """
     target = _Target(stream.fileno())
-    file = _created(target)
-    try:
-        yield file
-    finally:
-        file.close()
+    with _created(target) as file:
+        yield Writer(target.fd, file, {n: _lay_out(file, n, *shapes[n], descriptions[n]) for n in shapes})
     if target.error:
         raise target.error
 
@@ -94,8 +114,8 @@ class _Target:
             self.error = self.error or error
 
 
-def lay_out(file: Any, shapes: Shapes, descriptions: Mapping[str, str]) -> dict[str, Dataset]:
-    """Give every dataset its place in an open HDF5 file, with a description for `h5ls -v`, without writing to it."""
+def _lay_out(file: Any, name: str, dtype: str, shape: tuple[int, ...], description: str) -> Dataset:
+    """Give a dataset its place in an open HDF5 file, with a description for `h5ls -v`, without writing to it."""
     import h5py
 
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -103,17 +123,7 @@ def lay_out(file: Any, shapes: Shapes, descriptions: Mapping[str, str]) -> dict[
     plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     plist.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     plist.set_obj_track_times(False)
-    datasets = {}
-    for name, (dtype, shape) in shapes.items():
-        space = h5py.h5s.create_simple(shape)
-        made = h5py.h5d.create(file.id, name.encode(), h5py.h5t.py_create(np.dtype(dtype)), space, plist)
-        text = descriptions[name]
-        h5py.Dataset(made).attrs.create("description", np.bytes_(text))
-        datasets[name] = Dataset(np.dtype(dtype), shape, made.get_offset() or 0, text)
-    return datasets
-
-
-def put_attributes(file: Any, attributes: Mapping[str, str | int]) -> None:
-    """Write the attributes: fixed-length text, or 64-bit unsigned integers."""
-    for name, value in sorted(attributes.items()):
-        file.attrs.create(name, np.bytes_(value) if isinstance(value, str) else np.uint64(value))
+    kind, space = h5py.h5t.py_create(np.dtype(dtype)), h5py.h5s.create_simple(shape)
+    made = h5py.h5d.create(file.id, name.encode(), kind, space, plist)
+    h5py.Dataset(made).attrs.create("description", np.bytes_(description))
+    return Dataset(np.dtype(dtype), shape, made.get_offset() or 0, description)

@@ -20,9 +20,9 @@ from ..algebra.field import Integers, Symbols, stored_type
 from ..errors import BadData, InputMissing
 from ..protocol.constructions import construction
 from ..protocol.parameters import Parameters
-from .artifacts import SYMBOL_TYPES, Array, Artifact, Attributes, Digest, Kind, Writer, checked, laid_out, opened
+from .artifacts import SYMBOL_TYPES, Array, Artifact, Attributes, Digest, Kind, checked, laid_out, opened
 from .atomic import PRIVATE, allow_open_files, whole_file, writing
-from .hdf5_writer import Shapes
+from .hdf5_writer import Shapes, Writer
 from .keys import Identity
 from .sealing import looks_sealed, seal, unsealed
 from .workspace import Workspace
