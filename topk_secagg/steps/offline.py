@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
+from ..algebra.parallel import ahead
 from ..algebra.randomness import KEY_BYTES, CipherRandomness, Randomness, SystemRandomness, fresh_key, seeded_key
 from ..errors import Refused, UsageError
 from ..protocol.constructions import construction
@@ -16,7 +17,7 @@ from ..storage import secret as secret_file
 from ..storage.keys import Identity
 from ..storage.ledger import Ledger
 from ..storage.secret import StoredSecret
-from ..storage.share import is_whole, writing_shares
+from ..storage.share import is_there, writing_shares
 from ..storage.workspace import Workspace
 from .access import PLAIN, Access, admitted
 
@@ -69,7 +70,7 @@ def offline(
         # a sealed share does not show of which sharing it is: it counts only when the ledger says that all of this
         # sharing were written
         unknown = space.session.recipients is not None and ledger.shared != stored.sharing
-        missing = [m for m in space.users() if unknown or not is_whole(space, m, user, stored.sharing)]
+        missing = [m for m in space.users() if unknown or not is_there(space, m, user, stored.sharing)]
         if missing and stored.randomness == "os":
             if ledger.shared:
                 raise Refused(
@@ -118,21 +119,15 @@ def _write_shares(
     space: Workspace, user: int, stored: StoredSecret, missing: list[int], progress: Progress, signer: Identity | None
 ) -> None:
     """Encode and write block by block: the next block is computed while others hash and write this one."""
-    session = space.session
-    rows = construction(session.parameters).rows
+    session, c = space.session, construction(space.session.parameters)
     chosen = [m - 1 for m in missing] if len(missing) < session.parameters.users else slice(None)
-    with writing_shares(space, user, missing, stored.sharing, signer) as writer, ThreadPoolExecutor(2) as threads:
-        pending: list[Future[None]] = []
-        for block in share_blocks(session.parameters, session.points, stored.secret, stored.noise()):
-            _wait(pending)
-            pending = [
-                threads.submit(writer.put, name, block.start, shares[chosen]) for name, shares in block.shares.items()
-            ]
-            progress(block.stop / rows)
-        _wait(pending)
+    with writing_shares(space, user, missing, stored.sharing, signer) as writer:
 
+        def writes() -> Iterator[Callable[[], None]]:
+            for block in share_blocks(session.parameters, session.points, stored.secret, stored.noise()):
+                for name, shares in block.shares.items():
+                    yield partial(writer.put, name, block.start, shares[chosen])
+                progress(block.stop / c.rows)
 
-def _wait(pending: list[Future[None]]) -> None:
-    """Wait for writes, and pass on what went wrong in them."""
-    for future in pending:
-        future.result()
+        for _ in ahead(writes(), len(c.share_names)):
+            pass

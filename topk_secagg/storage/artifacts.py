@@ -24,7 +24,7 @@ from ..algebra.parallel import together
 from ..errors import BadData
 from .atomic import PRIVATE, PUBLIC, open_regular, pread_exactly, whole_file
 from .documents import FORMAT, VERSION
-from .hdf5_parser import Dataset, Structure, Unknown, parse
+from .hdf5_parser import Dataset, Unknown, parse
 from .hdf5_writer import Shapes, Writer, new_file
 from .keys import Identity, Recipient
 
@@ -181,6 +181,29 @@ class Artifact:
         if self.digest(look) != self.attributes["sha256"]:
             raise self.bad("its content does not match its digest: the file is damaged")
 
+    def fit(self, kinds: tuple[Kind, ...]) -> None:
+        """Refuse a file that does not fit the schema of one of these kinds exactly."""
+        attributes, datasets = self.attributes, self.datasets
+        if attributes.get("format") != FORMAT:
+            raise self.bad("it is not a topk-secagg file")
+        if attributes.get("version") != VERSION:
+            raise self.bad(f"it has format version {attributes.get('version')}, and this program reads {VERSION}")
+        name = attributes.get("kind")
+        fitting = [kind for kind in kinds if kind.name == name]
+        if not fitting:
+            raise self.bad(f"it is of kind {name!r}" + (f", not {kinds[0].name!r}" if len(kinds) == 1 else ""))
+        self.kind = kind = fitting[0]
+        optional = {"signature"} if kind.signed else set()
+        if set(attributes) - optional != {*_COMMON, *kind.attributes} or any(
+            isinstance(value, str) != (name in _TEXT) for name, value in attributes.items()
+        ):
+            raise self.bad("its attributes do not fit its kind")
+        if not any(
+            set(datasets) == set(layout) and all(d.dtype.str in layout[name] for name, d in datasets.items())
+            for layout in kind.layouts
+        ) or any(d.description != kind.descriptions[name] for name, d in datasets.items()):
+            raise self.bad("its datasets do not fit its kind")
+
     def expect_shapes(self, shapes: Shapes) -> None:
         """Refuse datasets of other types or shapes than the session asks for."""
         if set(shapes) != set(self.datasets):
@@ -231,46 +254,17 @@ def opened(path: Path, *kinds: Kind, shapes: Shapes | None = None, verify: bool 
 def checked(fd: int, path: Path, *kinds: Kind, shapes: Shapes | None = None, verify: bool = True) -> Artifact:
     """The artifact in an open file, which messages call `path`."""
     try:
-        structure = parse(fd)
+        found = parse(fd)
     except Unknown as unknown:
         what = f"{path}: it is damaged, or not a file of a round: {unknown}"
         raise BadData(what, _AGAIN) from unknown
-    schema = _schema(structure, kinds, path)
     mode = stat.S_IMODE(os.fstat(fd).st_mode)
-    artifact = Artifact(path, schema, dict(structure.attributes), structure.datasets, fd, mode)
+    artifact = Artifact(path, kinds[0], dict(found.attributes), found.datasets, fd, mode)
+    artifact.fit(kinds)
     if shapes:
         artifact.expect_shapes(shapes)
-        if schema.small:
+        if artifact.kind.small:
             artifact.held = {}
     if verify:
         artifact.verify()
     return artifact
-
-
-def _schema(found: Structure, kinds: tuple[Kind, ...], path: Path) -> Kind:
-    """The schema that a file fits exactly."""
-
-    def refuse(what: str) -> BadData:
-        return BadData(f"{path}: {what}", _AGAIN)
-
-    attributes, datasets = found.attributes, found.datasets
-    if attributes.get("format") != FORMAT:
-        raise refuse("it is not a topk-secagg file")
-    if attributes.get("version") != VERSION:
-        version = attributes.get("version")
-        raise refuse(f"it has format version {version}, and this program reads {VERSION}")
-    name = attributes.get("kind")
-    schema = next((kind for kind in kinds if kind.name == name), None)
-    if schema is None:
-        raise refuse(f"it is of kind {name!r}" + (f", not {kinds[0].name!r}" if len(kinds) == 1 else ""))
-    optional = {"signature"} if schema.signed else set()
-    if set(attributes) - optional != {*_COMMON, *schema.attributes} or any(
-        isinstance(value, str) != (name in _TEXT) for name, value in attributes.items()
-    ):
-        raise refuse("its attributes do not fit its kind")
-    if not any(
-        set(datasets) == set(layout) and all(d.dtype.str in layout[name] for name, d in datasets.items())
-        for layout in schema.layouts
-    ) or any(d.description != schema.descriptions[name] for name, d in datasets.items()):
-        raise refuse("its datasets do not fit its kind")
-    return schema

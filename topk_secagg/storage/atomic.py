@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import glob
 import os
-import re
 import resource
 import stat
 from collections.abc import Iterator
@@ -36,11 +35,8 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def reason(error: OSError) -> str:
-    """Why the operating system refused, in a few words; HDF5 buries them in a long text."""
-    if error.strerror and error.errno:
-        return error.strerror.lower()
-    buried = re.search(r"error message = '([^']+)'", str(error))
-    return buried[1].lower() if buried else "the disk does not take it"
+    """Why the operating system refused, in a few words; HDF5 and age do not always know."""
+    return error.strerror.lower() if error.strerror and error.errno else "the disk does not take it"
 
 
 def open_regular(path: Path, hint: str) -> int:

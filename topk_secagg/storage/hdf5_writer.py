@@ -82,30 +82,25 @@ class _Target:
         self.error: BaseException | None = None
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go to an offset from the start, or from the end."""
         self.at = offset + (os.fstat(self.fd).st_size if whence == os.SEEK_END else 0)
         return self.at
 
     def tell(self) -> int:
-        """Where it is."""
         return self.at
 
     def readinto(self, buffer: memoryview) -> int:
-        """Fill the buffer."""
         self._try(lambda: os.preadv(self.fd, [buffer], self.at))
         return len(buffer)
 
     def write(self, data: memoryview) -> int:
-        """Write all."""
         self._try(lambda: pwrite_all(self.fd, data, self.at))
         return len(data)
 
     def truncate(self, size: int) -> None:
-        """Set the file's size."""
         self._try(lambda: os.ftruncate(self.fd, size))
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        pass  # nothing is held back
 
     def _try(self, operation: Callable[[], object]) -> None:
         try:

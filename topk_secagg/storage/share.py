@@ -23,8 +23,7 @@ from ..protocol.parameters import Parameters
 from .artifacts import SYMBOL_TYPES, Array, Artifact, Attributes, Digest, Kind, checked, laid_out, opened
 from .atomic import PRIVATE, allow_open_files, whole_file, writing
 from .hdf5_writer import Shapes, Writer
-from .keys import Identity
-from .sealing import looks_sealed, seal, unsealed
+from .keys import Identity, looks_sealed, seal, unsealed
 from .workspace import Workspace
 
 KIND = Kind(
@@ -127,23 +126,17 @@ def opened_share(
         yield ShareFile(p, artifact.expect(expected, s.recipient(sender)))
 
 
-def is_whole(space: Workspace, user: int, sender: int, sharing: str) -> bool:
-    """Whether the share for `user` is there, whole, and of this sharing; sealed ones show only their size."""
+def is_there(space: Workspace, user: int, sender: int, sharing: str | None = None) -> bool:
+    """Whether a share has arrived that looks like the right one; if it must be of one sharing, every row is checked.
+
+    A sealed one shows only its size.
+    """
     p = space.session.parameters
     if space.session.recipients:
-        size = construction(p).share_bytes
-        return looks_sealed(space.share_path(user, sender), size, _sealed_bytes(p))
+        return looks_sealed(space.share_path(user, sender), construction(p).share_bytes, _sealed_bytes(p))
     with suppress(InputMissing, BadData), opened_share(space, user, sender, sharing) as share:
-        share.check_all()
-        return True
-    return False
-
-
-def is_there(space: Workspace, user: int, sender: int) -> bool:
-    """Whether a share has arrived that looks like the right one; its rows are not read."""
-    if space.session.recipients:
-        return is_whole(space, user, sender, "")
-    with suppress(InputMissing, BadData), opened_share(space, user, sender):
+        if sharing:
+            share.check_all()
         return True
     return False
 
