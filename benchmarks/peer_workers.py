@@ -58,9 +58,9 @@ class Ours:
         from topk_secagg.steps.init import choose_parameters
 
         self.gradients = gradients
-        self.p = choose_parameters(
+        self.p, _ = choose_parameters(
             length, users=N, survivors=U, colluders=T, density=DENSITY, construction="moments", picks=PICKS
-        ).parameters
+        )
         self.points = choose_points(self.p)
         self.shares: dict[int, Any] = {}
 

@@ -16,13 +16,12 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from topk_secagg.gradients.layout import Layout
-    from topk_secagg.steps.init import Chosen
 
 _NOT_CHOSEN = ("recipients", "freezer", "confirm", "insecure_seed", "distributed")  # that `plan` does not need
 _OF_LAYOUT = ("like", "length", "entry", "strip_prefix", "only", "exclude")
 
 
-def chosen(**options: Any) -> tuple[Layout, Chosen, npt.NDArray[Any] | None]:
+def chosen(**options: Any) -> tuple[Layout, tuple[ts.Parameters, str], npt.NDArray[Any] | None]:
     """The layout and the parameters that the options of `init` ask for, and the gradient that --like names."""
     from topk_secagg.gradients.files import read_gradient
     from topk_secagg.steps.init import choose_layout, choose_parameters

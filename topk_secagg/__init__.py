@@ -28,14 +28,13 @@ if TYPE_CHECKING:
     from .review.audit import audit
     from .review.plan import plan
     from .review.status import status
-    from .steps.access import Access
+    from .steps.access import Access, keygen
     from .steps.aggregate import Aggregated, aggregate
     from .steps.decode import decode
     from .steps.eliminate import eliminate
     from .steps.freeze import confirm, freeze
     from .steps.init import start_round as init
     from .steps.inspect import inspect
-    from .steps.keygen import keygen
     from .steps.mask import mask
     from .steps.offline import offline
     from .steps.run import run
@@ -58,6 +57,7 @@ _HOMES = {
     "audit": "review.audit",
     "confirm": "steps.freeze",
     "forget": "steps.settle",
+    "keygen": "steps.access",
     "plan": "review.plan",
     "run_round": "protocol.round",
     "status": "review.status",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class SecAggError(Exception):
     """An error with one line that says what is wrong and a hint that says what to do.
@@ -59,3 +62,12 @@ class Refused(SecAggError):
     """Doing it would give a secret away: spent material, a second survivor set."""
 
     exit_code = 77
+
+
+@contextmanager
+def about(subject: object) -> Iterator[None]:
+    """Let errors say what they are about."""
+    try:
+        yield
+    except SecAggError as error:
+        raise type(error)(f"{subject}: {error.message}", error.hint, error.topic) from error

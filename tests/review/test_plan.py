@@ -56,7 +56,7 @@ def test_where_four_picks_do_not_fit_a_bucket_fewer_are_chosen():
 
 
 def test_every_column_has_the_theorem_and_dense_lightsecagg_beside_it():
-    p = choose_parameters(272_474, **PAPER).parameters
+    p = choose_parameters(272_474, **PAPER)[0]
     found = plan(p)
     rows = {row.name: row for row in found.rows}
     assert {(row.parameters.picks, row.parameters.field) for row in found.rows if row.parameters} == {
@@ -70,16 +70,16 @@ def test_every_column_has_the_theorem_and_dense_lightsecagg_beside_it():
 
 
 def test_a_scheme_that_needs_less_is_named():
-    four = plan(choose_parameters(272_474, **PAPER, picks=4).parameters)
+    four = plan(choose_parameters(272_474, **PAPER, picks=4)[0])
     assert [remark for remark in four.remarks if "LightSecAgg needs less offline" in remark]
-    two = plan(choose_parameters(272_474, **PAPER, picks=2).parameters)
+    two = plan(choose_parameters(272_474, **PAPER, picks=2)[0])
     assert two.remarks == []
 
 
 def test_more_picks_keep_more_energy():
     crowded = np.zeros(100_000)
     crowded[::1000] = np.linspace(1, 2, 100)  # all in few buckets for every B near 1000 / P
-    found = plan(choose_parameters(100_000, **PAPER).parameters, crowded)
+    found = plan(choose_parameters(100_000, **PAPER)[0], crowded)
     energy = {row.parameters.picks: row.energy for row in found.rows if row.parameters}
     assert energy[0] == 1.0
     assert energy[1] < energy[2] < energy[8]
@@ -121,7 +121,7 @@ def test_plot_draws_a_picture_and_notices_a_missing_matplotlib_first(tmp_path, m
 
 
 def test_a_round_that_the_disk_cannot_hold_is_refused(tmp_path, monkeypatch):
-    p = choose_parameters(272_474, **PAPER).parameters
+    p = choose_parameters(272_474, **PAPER)[0]
     monkeypatch.setattr(costs, "free_bytes", lambda _: 20_000_000)
     check_disk(tmp_path, p, distributed=True)  # what one user sends and receives fits
     with pytest.raises(CannotWrite, match=r"need 89.* MB, and the disk has 20 MB free"):

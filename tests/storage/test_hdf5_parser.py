@@ -7,6 +7,7 @@ import tracemalloc
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import h5py
 import numpy as np
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from rounds import ROOT
 
 from topk_secagg.storage import hdf5_parser
-from topk_secagg.storage.hdf5_parser import Dataset, Structure, Unknown, lookup3, parse
+from topk_secagg.storage.hdf5_parser import Dataset, Unknown, lookup3, parse
 from topk_secagg.storage.hdf5_writer import Shapes, new_file
 
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1, max_size=20)
@@ -42,14 +43,21 @@ def written(path: Path, shapes: Shapes, attributes: dict[str, str | int]) -> dic
     return laid
 
 
+class Structure(NamedTuple):
+    """What a file consists of."""
+
+    attributes: dict[str, str | int]
+    datasets: dict[str, Dataset]
+
+
 def parsed(path: Path) -> Structure:
     with path.open("rb") as file:
-        return parse(file.fileno())
+        return Structure(*parse(file.fileno()))
 
 
 def by_hdf5(path: Path) -> Structure:
     """The same by the library, as far as it is asked."""
-    seen = Structure()
+    seen = Structure({}, {})
     with h5py.File(path, "r") as file:
         for name, value in file.attrs.items():
             seen.attributes[name] = value.decode() if isinstance(value, bytes) else int(value)

@@ -1,4 +1,7 @@
-"""What a user checks before it takes part in a round: which session this is, whose keys it has, its own keys."""
+"""What a user checks before it takes part in a round: which session this is, whose keys it has, its own keys.
+
+`keygen` makes these.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import BadData, Refused, UsageError
-from ..storage.keys import Identity, read_identity, read_recipients
+from ..errors import BadData, CannotWrite, Refused, UsageError
+from ..storage.atomic import PRIVATE, write_whole
+from ..storage.keys import Identity, Recipient, read_identity, read_recipients
 from ..storage.session import Session
 from ..storage.workspace import Workspace
 
@@ -30,6 +34,15 @@ class Access:
 
 
 PLAIN = Access()
+
+
+def keygen(user: int, path: Path) -> Recipient:
+    """Write a new identity file, readable by its owner alone; the public keys are returned."""
+    if path.exists():
+        raise CannotWrite(f"{path} exists", "keys are not overwritten; choose another name")
+    identity = Identity.generate()
+    write_whole(path, identity.content(user), PRIVATE)
+    return identity.public(user)
 
 
 def admitted(space: Workspace, user: int, access: Access) -> Identity | None:

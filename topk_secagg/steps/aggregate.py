@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..algebra.randomness import CipherRandomness, fresh_key
-from ..errors import SecAggError, UsageError
+from ..errors import UsageError, about
 from ..gradients.layout import Layout
 from ..gradients.quantize import dequantise
 from ..gradients.tensors import Tensor
@@ -58,8 +58,6 @@ class Aggregated:
 def aggregate(
     gradients: Sequence[Gradient] | Mapping[int, Gradient],
     *,
-    survivors: int,
-    colluders: int,
     drop_masking: Collection[int] = (),
     drop_elimination: Collection[int] = (),
     weights: Mapping[int, float] | Sequence[float] | None = None,
@@ -85,9 +83,7 @@ def aggregate(
     if sorted(weight) != users or not all(w > 0 for w in weight.values()):
         raise UsageError("every user needs a positive weight", "give one for each user")
     largest = max(1.0, *weight.values())
-    p, _ = choose_parameters(
-        form.layout.length, users=len(users), survivors=survivors, colluders=colluders, max_weight=largest, **options
-    )
+    p, _ = choose_parameters(form.layout.length, users=len(users), max_weight=largest, **options)
     unknown = {*drop_masking, *drop_elimination} - set(users)
     if unknown:
         raise UsageError(f"there is no user {min(unknown)} to drop out", f"users are 1 to {len(users)}")
@@ -134,10 +130,8 @@ class _Form:
 
     def flatten(self, gradient: Gradient, user: int) -> npt.NDArray[Any]:
         """A gradient as one flat vector."""
-        try:
+        with about(f"the gradient of user {user}"):
             return self.layout.flatten(_tensors(dict(gradient) if self.named else {"": gradient}))
-        except SecAggError as error:
-            raise type(error)(f"the gradient of user {user}: {error.message}", error.hint) from error
 
     def unflatten(self, vector: npt.NDArray[np.float64], *, exact: bool = False) -> Gradient:
         """The inverse, in the types of the example, or in float64."""

@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypedDict, Unpack
+from typing import Any, Required, TypedDict, Unpack
 
-from ..algebra.field import DEFAULT_FIELD
 from ..algebra.randomness import seeded_key
 from ..errors import Refused, UsageError
 from ..gradients.files import read_gradient
@@ -27,8 +25,10 @@ _PAPER_LIMIT = 1 << 30  # the paper's construction runs by default while its fil
 
 
 class RoundOptions(TypedDict, total=False):
-    """The parameters of a round that have defaults; see `choose_parameters`."""
+    """The parameters of a round, as `Parameters.choose` takes them, or `density` instead of K; None is the default."""
 
+    survivors: Required[int]
+    colluders: Required[int]
     top_k: int | None
     density: float | None
     field: int | None
@@ -39,62 +39,39 @@ class RoundOptions(TypedDict, total=False):
     clip: float
 
 
-class Chosen(NamedTuple):
-    """Parameters, and which construction they have for what reason, if none was asked for."""
-
-    parameters: Parameters
-    reason: str = ""
-
-
 def choose_parameters(
-    length: int,
-    *,
-    users: int,
-    survivors: int,
-    colluders: int,
-    top_k: int | None = None,
-    density: float | None = None,
-    field: int | None = None,
-    blocks: int | None = None,
-    construction: str | None = None,
-    picks: int | None = None,
-    spare: int | None = None,
-    clip: float = 1.0,
-    max_weight: float = 1.0,
-) -> Chosen:
-    """Fill in what was not asked for: K from the density, the field, the construction, and P.
+    length: int, *, users: int, max_weight: float = 1.0, **options: Unpack[RoundOptions]
+) -> tuple[Parameters, str]:
+    """Fill in what was not asked for: K from the density, the field, the construction (with the reason for it), and P.
 
     Without a construction, blocks ask for `permutation`, picks or spare answers for `moments`; else the paper's
     runs while its offline files stay below 1 GiB.
     """
-    if (top_k is None) == (density is None):
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    given |= {"length": length, "users": users, "max_weight": max_weight}
+    if ("top_k" in given) == ("density" in given):
         raise UsageError("either K or a density is needed", topic="top-k")
-    if top_k is None:
-        assert density is not None
+    if "density" in given:
+        density = given.pop("density")
         if not 0 < density <= 1:
             raise UsageError(f"a density of {density:g} is not between 0 and 1", "0.01 sends 1 % of the entries")
-        top_k = max(1, round(density * length))
-
-    counts = partial(
-        Parameters.choose, users=users, survivors=survivors, colluders=colluders, top_k=top_k, length=length
-    )
-    field = DEFAULT_FIELD if field is None else field
-    common = partial(counts, field=field, blocks=blocks, spare=spare, clip=clip, max_weight=max_weight)
+        given["top_k"] = max(1, round(density * length))
+    top_k, construction = given["top_k"], given.pop("construction", None)
 
     def chosen(name: str) -> Parameters:
-        default = default_picks(top_k, length) if name == "moments" and top_k > 0 else None
-        return common(construction=name, picks=default if picks is None else picks)
+        default = {"picks": default_picks(top_k, length)} if name == "moments" and top_k > 0 else {}
+        return Parameters.choose(construction=name, **default | given)
 
-    if construction is None and (picks is not None or spare is not None):
+    if construction is None and ("picks" in given or "spare" in given):
         construction = "moments"
-    elif construction is None and blocks is not None:
+    elif construction is None and "blocks" in given:
         construction = "permutation"
     if construction is not None:
-        return Chosen(chosen(construction))
+        return chosen(construction), ""
     paper = chosen("permutation")
     needed = cost(paper).all_bytes
     if needed < _PAPER_LIMIT:
-        return Chosen(paper, f"permutation, the paper's construction: its offline files take {amount(needed)}")
+        return paper, f"permutation, the paper's construction: its offline files take {amount(needed)}"
     try:
         moments = chosen("moments")
     except UsageError as error:
@@ -103,7 +80,7 @@ def choose_parameters(
             "choose a smaller K, or another field",
         ) from error
     small = amount(cost(moments).all_bytes)
-    return Chosen(moments, f"moments: its offline files take {small}, the paper's would take {amount(needed)}")
+    return moments, f"moments: its offline files take {small}, the paper's would take {amount(needed)}"
 
 
 def choose_layout(
@@ -149,8 +126,6 @@ def start_round(
     root: Path,
     *,
     users: int,
-    survivors: int,
-    colluders: int,
     like: Path | None = None,
     length: int | None = None,
     entry: str = "",
@@ -168,10 +143,8 @@ def start_round(
     each user sends. With `recipients`, a file of public keys, shares are sealed and files signed.
     """
     layout = choose_layout(like, length, entry=entry, strip_prefix=strip_prefix)
-    chosen = choose_parameters(
-        layout.length, users=users, survivors=survivors, colluders=colluders, max_weight=max_weight, **options
-    )
-    return init(root, chosen.parameters, layout, recipients=recipients, freezer=freezer, confirm=confirm)[0]
+    parameters, _ = choose_parameters(layout.length, users=users, max_weight=max_weight, **options)
+    return init(root, parameters, layout, recipients=recipients, freezer=freezer, confirm=confirm)[0]
 
 
 def init_like(root: Path, other: Path) -> tuple[Workspace, bool]:

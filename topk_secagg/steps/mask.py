@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..algebra.randomness import Randomness
-from ..errors import BadData, CannotWrite, InputMissing, Refused, SecAggError, UsageError
+from ..errors import BadData, CannotWrite, InputMissing, Refused, SecAggError, UsageError, about
 from ..gradients.files import read_gradient
 from ..gradients.quantize import dequantise, quantise, rounding_source
 from ..gradients.sparsify import kept_energy, select_random, select_top
@@ -180,10 +180,8 @@ def read_flat(session: Session, gradient: Path, entry: str, strip_prefix: str) -
     tensors = read_gradient(gradient, entry, strip_prefix)
     unused = session.layout.unused(tensors)
     notes = (*tensors.notes, *([f"left out, not in this round: {listed(unused)}"] if unused else []))
-    try:
+    with about(gradient):
         return session.layout.flatten(tensors), notes
-    except BadData as error:
-        raise BadData(f"{gradient}: {error.message}", error.hint, error.topic) from error
 
 
 def with_residual(flat: Vector, carried: Vector) -> Vector:

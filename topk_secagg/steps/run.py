@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import BadData, Refused, TooFewSurvivors, UsageError
+from ..errors import Refused, TooFewSurvivors, UsageError, about
 from ..gradients.quantize import check_clip
 from ..gradients.sparsify import select_top
 from ..protocol.elimination import answer_shape
@@ -21,7 +21,7 @@ from .decode import DecodeReport, decode
 from .each import Report, for_each
 from .eliminate import EliminateReport, eliminate
 from .freeze import confirm, freeze
-from .mask import MaskReport, Vector, mask, read_flat
+from .mask import MaskReport, mask, read_flat
 from .offline import offline
 
 
@@ -84,9 +84,11 @@ def run(
         return mask_of(user, gradients[user - 1], weight=weight, residual=residual, access=access(user))
 
     def check_one(user: int) -> None:
-        flat, _ = read_flat(space.session, gradients[user - 1], entry, strip_prefix)
-        if select == "top" and not saturate and not residuals:
-            _check_top(space, gradients[user - 1], flat)
+        path, p = gradients[user - 1], space.session.parameters
+        flat, _ = read_flat(space.session, path, entry, strip_prefix)
+        if select == "top" and not saturate and not residuals:  # as `mask` would refuse it
+            with about(path):
+                check_clip(p, flat[select_top(p, flat)].astype(np.float64))
 
     phase("check", masking, check_one)
     phase("offline", users, lambda n: offline(space, n, randomness=randomness, access=access(n)))
@@ -101,15 +103,6 @@ def run(
     note("decode", 0, 1)
     decoded = decode(space, output, mean=mean)
     return RunReport(list(masked.values()), list(answered.values()), decoded)
-
-
-def _check_top(space: Workspace, gradient: Path, flat: Vector) -> None:
-    """Refuse a gradient that `mask` would refuse for values beyond the clip."""
-    p = space.session.parameters
-    try:
-        check_clip(p, flat[select_top(p, flat)].astype(np.float64))
-    except BadData as error:
-        raise BadData(f"{gradient}: {error.message}", error.hint, error.topic) from error
 
 
 def _check_drops(space: Workspace, masking: list[int], answering: list[int]) -> None:

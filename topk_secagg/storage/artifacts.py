@@ -254,12 +254,12 @@ def opened(path: Path, *kinds: Kind, shapes: Shapes | None = None, verify: bool 
 def checked(fd: int, path: Path, *kinds: Kind, shapes: Shapes | None = None, verify: bool = True) -> Artifact:
     """The artifact in an open file, which messages call `path`."""
     try:
-        found = parse(fd)
+        attributes, datasets = parse(fd)
     except Unknown as unknown:
         what = f"{path}: it is damaged, or not a file of a round: {unknown}"
         raise BadData(what, _AGAIN) from unknown
     mode = stat.S_IMODE(os.fstat(fd).st_mode)
-    artifact = Artifact(path, kinds[0], dict(found.attributes), found.datasets, fd, mode)
+    artifact = Artifact(path, kinds[0], attributes, datasets, fd, mode)
     artifact.fit(kinds)
     if shapes:
         artifact.expect_shapes(shapes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import is_dataclass
 from pathlib import Path
@@ -19,7 +20,6 @@ VERSION = 1
 KINDS = ("session", "survivors", "confirmation", "ledger")
 LARGEST = 16 << 20
 _AGAIN = "fetch or make the file again"
-_LONGEST_QUOTE = 40
 
 
 def dump(kind: str, body: dict[str, Any]) -> bytes:
@@ -69,9 +69,9 @@ def parse(path: Path, content: bytes, kind: str, types: Mapping[str, Any], hint:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise BadData(f"{path} is not a topk-secagg file", hint)
     if type(document.get("version")) is not int or document["version"] != VERSION:
-        raise BadData(f"{path} has format version {quoted(document.get('version'))}, not {VERSION}", hint)
+        raise BadData(f"{path} has format version {document.get('version')!r:.40}, not {VERSION}", hint)
     if document.get("kind") != kind:
-        raise BadData(f"{path} is of kind {quoted(document.get('kind'))}, not {kind!r}", hint)
+        raise BadData(f"{path} is of kind {document.get('kind')!r:.40}, not {kind!r}", hint)
     body = {key: value for key, value in document.items() if key not in ("format", "kind", "version")}
     if set(body) != set(types):
         raise BadData(f"{path} does not have the keys of a {kind}", hint)
@@ -100,20 +100,9 @@ def misfit(value: Any, wanted: Any, name: str) -> str:
     return "" if type(value) is wanted else name
 
 
-def quoted(value: object) -> str:
-    """Something from a file in a message, cut short if need be."""
-    text = repr(value)
-    return text if len(text) <= _LONGEST_QUOTE else text[:_LONGEST_QUOTE] + "..."
-
-
 def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no JSON")
 
 
-def is_digest(value: object) -> bool:
-    """Whether a value is a SHA-256 in lower-case hexadecimal."""
-    return isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")
-
-
-Sha256 = Annotated[str, is_digest]
+Sha256 = Annotated[str, re.compile(r"[0-9a-f]{64}").fullmatch]
 Mark = Annotated[int, (0, 1).__contains__]  # 1 in a round from a public seed, else 0

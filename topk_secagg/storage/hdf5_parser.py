@@ -12,7 +12,7 @@ import math
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -66,22 +66,15 @@ class Dataset:
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-@dataclass
-class Structure:
-    """The attributes and datasets of a file."""
-
-    attributes: dict[str, str | int] = field(default_factory=dict)
-    datasets: dict[str, Dataset] = field(default_factory=dict)
-
-
-def parse(fd: int) -> Structure:
-    """The structure of an open file; raises Unknown for any but the one layout."""
+def parse(fd: int) -> tuple[dict[str, str | int], dict[str, Dataset]]:
+    """The attributes and datasets of an open file; raises Unknown for any but the one layout."""
     size = os.fstat(fd).st_size
     *start, root = _SUPERBLOCK.unpack(_checked(fd, 0, _SUPERBLOCK.size))
     if start != [b"\x89HDF\r\n\x1a\n", 3, 8, 8, 0, 0, _UNDEFINED, size]:
         raise Unknown("no HDF5 file, or another superblock or size than it should have")
-    found, kinds = Structure(), set()
+    attributes: dict[str, str | int] = {}
     links: dict[str, int] = {}
+    kinds = set()
     spans = [(0, _SUPERBLOCK.size + 4)]  # start and end of every piece that is accounted for
     for kind, body in _messages(fd, root, _OF_ROOT, spans):
         kinds.add(kind)
@@ -92,17 +85,17 @@ def parse(fd: int) -> Structure:
             links[name] = address
         elif kind == _ATTRIBUTE:
             name, value = _attribute(body)
-            if name in found.attributes:
+            if name in attributes:
                 raise Unknown(f"two attributes {name!r}")
-            found.attributes[name] = value
+            attributes[name] = value
     if _LINK_INFO not in kinds:
         raise Unknown("something other than a group at its root")
-    found.datasets = {name: _dataset(fd, address, name, spans) for name, address in links.items()}
-    if size - sum(d.size for d in found.datasets.values()) > _LARGEST_OVERHEAD:
+    datasets = {name: _dataset(fd, address, name, spans) for name, address in links.items()}
+    if size - sum(d.size for d in datasets.values()) > _LARGEST_OVERHEAD:
         raise Unknown("more than its datasets")
-    spans += [(d.offset, d.offset + d.size) for d in found.datasets.values() if d.size]
+    spans += [(d.offset, d.offset + d.size) for d in datasets.values() if d.size]
     _refuse_gaps(fd, size, spans)
-    return found
+    return attributes, datasets
 
 
 def _refuse_gaps(fd: int, size: int, spans: list[tuple[int, int]]) -> None:
