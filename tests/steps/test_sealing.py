@@ -96,9 +96,9 @@ def test_a_share_that_a_third_user_forged_and_signed_itself_is_refused(round_at,
     space = Workspace(r.folder)
     c = construction_of(space.session.parameters)
     sharing = read_masked(space.session, space.masked_path(2), 2).sharing
-    with share_file.writing_shares(space, 2, [1], sharing, read_identity(r.identity(3))) as writer:
+    with share_file.writing_shares(space, 2, [1], sharing, read_identity(r.identity(3))) as put:
         for name in c.share_names:
-            writer.put(name, 0, np.zeros((1, c.rows, c.width), dtype=np.uint32))
+            put(name, 0, np.zeros((1, c.rows, c.width), dtype=np.uint32))
     assert "user 2 did not sign it: the file is forged" in refuses(65, *r.eliminate(1)).err
     # the twin: without the check of the signature the forgery would be believed
     monkeypatch.setattr(Recipient, "verify", lambda *_: True)

@@ -36,13 +36,8 @@ def cost(p: Parameters) -> Cost:
     own = 2 * p.symbol_bytes * c.rows + x + y + 4 * _FILE_OVERHEAD  # secret, ledger, X and Y
     total = _AGGREGATE_BYTES * min(p.length, p.users * c.entries) + 4 * _FILE_OVERHEAD
     block = p.users * c.block_rows * c.width * 4
-    return Cost(
-        pair_bytes=pair,
-        all_bytes=p.users * (p.users * pair + own) + total,
-        masked_bytes=x,
-        answer_bytes=y,
-        memory=_LIBRARIES + max(5 * block, 16 * p.length, min(p.users * y, _DECODE_BUFFER)),
-    )
+    memory = _LIBRARIES + max(5 * block, 16 * p.length, min(p.users * y, _DECODE_BUFFER))
+    return Cost(pair, p.users * (p.users * pair + own) + total, x, y, memory)
 
 
 def default_picks(top_k: int, length: int) -> int:

@@ -121,12 +121,12 @@ def _write_shares(
     """Encode and write block by block: the next block is computed while others hash and write this one."""
     session, c = space.session, construction(space.session.parameters)
     chosen = [m - 1 for m in missing] if len(missing) < session.parameters.users else slice(None)
-    with writing_shares(space, user, missing, stored.sharing, signer) as writer:
+    with writing_shares(space, user, missing, stored.sharing, signer) as put:
 
         def writes() -> Iterator[Callable[[], None]]:
             for block in share_blocks(session.parameters, session.points, stored.secret, stored.noise()):
                 for name, shares in block.shares.items():
-                    yield partial(writer.put, name, block.start, shares[chosen])
+                    yield partial(put, name, block.start, shares[chosen])
                 progress(block.stop / c.rows)
 
         for _ in ahead(writes(), len(c.share_names)):

@@ -48,9 +48,7 @@ class Ledger:
 
     def write(self) -> None:
         """Make the ledger durable."""
-        body: dict[str, Any] = {key: getattr(self, key) for key in sorted(_TYPES)}
-        body["residual"] = self.residual and asdict(self.residual)
-        body["holds"] = self.holds and list(self.holds)
+        body = {key: value for key, value in sorted(asdict(self).items()) if key != "path"}
         write_whole(self.path, documents.dump("ledger", body), PRIVATE)
 
     def record(self, **changes: Any) -> Ledger:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -20,9 +20,9 @@ from ..algebra.field import Integers, Symbols, stored_type
 from ..errors import BadData, InputMissing
 from ..protocol.constructions import construction
 from ..protocol.parameters import Parameters
-from .artifacts import SYMBOL_TYPES, Array, Artifact, Attributes, Digest, Kind, checked, laid_out, opened
+from .artifacts import SYMBOL_TYPES, Array, Artifact, Digest, Kind, checked, laid_out, opened
 from .atomic import PRIVATE, allow_open_files, whole_file, writing
-from .hdf5_writer import Shapes, Writer
+from .hdf5_writer import Shapes
 from .keys import Identity, looks_sealed, seal, unsealed
 from .workspace import Workspace
 
@@ -141,48 +141,21 @@ def is_there(space: Workspace, user: int, sender: int, sharing: str | None = Non
     return False
 
 
-class ShareWriter:
-    """The share files of one sender, written side by side."""
-
-    def __init__(self, p: Parameters, writers: list[Writer]) -> None:
-        c = construction(p)
-        self.type, self.unit, self.names = stored_type(p.field), c.check_rows, c.share_names
-        self.writers = writers
-        self.check = np.zeros((len(writers), *shapes(p)["check"][1]), dtype=np.uint8)
-
-    def put(self, name: str, start: int, shares: Symbols) -> None:
-        """Put rows of a dataset, (files, rows, width), into every file and remember their checksums."""
-        column = self.names.index(name)
-        for writer, rows, check in zip(self.writers, shares, self.check, strict=True):
-            stored: Array = np.ascontiguousarray(rows, dtype=self.type)
-            writer.put(name, start, stored)
-            for first in range(0, len(stored), self.unit):
-                digest = hashlib.sha256(stored[first : first + self.unit].data).digest()
-                check[(start + first) // self.unit, column] = np.frombuffer(digest, dtype=np.uint8)
-
-    def finish(self, attributes: list[Attributes], signer: Identity | None) -> None:
-        """Write the tables of checksums, and the attributes with digest and signature."""
-        for writer, check, own in zip(self.writers, self.check, attributes, strict=True):
-            digest = Digest(KIND, own)
-            digest.array("check", check)
-            digest.sign(signer)
-            writer.put("check", 0, check)
-            writer.finish(own)
-
-
 @contextmanager
 def writing_shares(
     space: Workspace, sender: int, receivers: list[int], sharing: str, signer: Identity | None
-) -> Iterator[ShareWriter]:
+) -> Iterator[Callable[[str, int, Symbols], None]]:
     """Write the shares for these users; none appears under its name before all are complete.
 
+    The result puts rows of a dataset, (files, rows, width), into every file and remembers their checksums.
     Sealed ones are first written into nameless files in the folder of the secret that they come from.
     """
     s = space.session
+    c, layout = construction(s.parameters), shapes(s.parameters)
     paths = {m: space.share_path(m, sender) for m in receivers}
     for path in paths.values():
         space.make_room(path, private=True)
-    attributes = [s.header(m, sender=sender, sharing=sharing) for m in receivers]
+    checks = np.zeros((len(paths), *layout["check"][1]), dtype=np.uint8)
     allow_open_files(2 * len(paths))
     with ExitStack() as files:
         streams: Mapping[int, IO[bytes]]
@@ -192,11 +165,25 @@ def writing_shares(
             with writing(space.private):
                 streams = {m: files.enter_context(TemporaryFile(dir=space.private)) for m in paths}
         with ExitStack() as layouts:
-            layout = shapes(s.parameters)
             writers = [layouts.enter_context(laid_out(stream, KIND, layout)) for stream in streams.values()]
-            writer = ShareWriter(s.parameters, writers)
-            yield writer
-            writer.finish(attributes, signer)
+
+            def put(name: str, start: int, shares: Symbols) -> None:
+                column = c.share_names.index(name)
+                for writer, rows, check in zip(writers, shares, checks, strict=True):
+                    stored: Array = np.ascontiguousarray(rows, dtype=layout[name][0])
+                    writer.put(name, start, stored)
+                    for first in range(0, len(stored), c.check_rows):
+                        digest = hashlib.sha256(stored[first : first + c.check_rows].data).digest()
+                        check[(start + first) // c.check_rows, column] = np.frombuffer(digest, dtype=np.uint8)
+
+            yield put
+            for m, writer, check in zip(streams, writers, checks, strict=True):
+                attributes = s.header(m, sender=sender, sharing=sharing)
+                digest = Digest(KIND, attributes)
+                digest.array("check", check)
+                digest.sign(signer)
+                writer.put("check", 0, check)
+                writer.finish(attributes)
         for m, stream in streams.items() if s.recipients else ():
             recipient = s.recipient(m)
             assert recipient is not None
