@@ -5,6 +5,7 @@ All attributes stand in one block behind the datasets, since the digest among th
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -49,9 +50,9 @@ def new_file(stream: IO[bytes], shapes: Shapes, descriptions: Mapping[str, str])
 
     HDF5 never opens a file by name: what a name refers to can change between two calls.
     """
-    target = _Target(stream.fileno())
+    target = _Target(stream.fileno(), "r+", closefd=False)
     with _created(target) as file:
-        yield Writer(target.fd, file, {n: _lay_out(file, n, *shapes[n], descriptions[n]) for n in shapes})
+        yield Writer(target.fileno(), file, {n: _lay_out(file, n, *shapes[n], descriptions[n]) for n in shapes})
     if target.error:
         raise target.error
 
@@ -71,40 +72,29 @@ def _created(target: _Target) -> Any:
     return h5py.File(h5py.h5f.create(repr(target).encode(), h5py.h5f.ACC_TRUNC, creation, access))
 
 
-class _Target:
+class _Target(io.FileIO):
     """An open file as HDF5 wants it, which never fails: the first error is kept for when HDF5 is done.
 
     HDF5 goes on after an error, and would call other methods while the exception is pending.
     """
 
-    def __init__(self, fd: int) -> None:
-        self.fd, self.at = fd, 0
-        self.error: BaseException | None = None
+    error: BaseException | None = None
 
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        self.at = offset + (os.fstat(self.fd).st_size if whence == os.SEEK_END else 0)
-        return self.at
-
-    def tell(self) -> int:
-        return self.at
-
-    def readinto(self, buffer: memoryview) -> int:
-        self._try(lambda: os.preadv(self.fd, [buffer], self.at))
+    def readinto(self, buffer: Any) -> int:
+        self._try(os.preadv, self.fileno(), [buffer], self.tell())
         return len(buffer)
 
-    def write(self, data: memoryview) -> int:
-        self._try(lambda: pwrite_all(self.fd, data, self.at))
+    def write(self, data: Any) -> int:
+        self._try(pwrite_all, self.fileno(), data, self.tell())
         return len(data)
 
-    def truncate(self, size: int) -> None:
-        self._try(lambda: os.ftruncate(self.fd, size))
+    def truncate(self, size: int | None = None) -> int:
+        self._try(os.ftruncate, self.fileno(), size)
+        return size or 0
 
-    def flush(self) -> None:
-        pass  # nothing is held back
-
-    def _try(self, operation: Callable[[], object]) -> None:
+    def _try(self, operation: Callable[..., object], *arguments: object) -> None:
         try:
-            operation()
+            operation(*arguments)
         except BaseException as error:  # a signal too
             self.error = self.error or error
 
