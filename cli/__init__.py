@@ -1,1 +1,1 @@
-"""The command line: one file per command, and `console`, the only place that prints."""
+"""The command line: one function for each command, and `console`, the only place that prints."""

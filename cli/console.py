@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import reduce, wraps
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +44,15 @@ HINTS = {
     "weight": "{hint}: init --max-weight",
 }
 
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+# what is under way, the user that has finished it (0 for none yet), of how many; or how much of it is done
+Note = Callable[..., None]
 
 
 @dataclass(frozen=True)
 class Console:
-    """How this call wants to be answered."""
+    """How this call of a command wants to be answered."""
 
+    command: str
     as_json: bool
     quiet: bool
     verbose: bool
@@ -73,12 +75,12 @@ class Console:
         for note, users in told.items():
             self.say(f"user {listed(users)}: {note}")
 
-    def line(self, text: str = "") -> None:
-        """A line of the result, on standard output; with --json, only `result` prints there."""
-        if not self.quiet and not self.as_json:
+    def line(self, *texts: str) -> None:
+        """Lines of the result, on standard output; with --json, only `result` prints there."""
+        for text in texts if not self.quiet and not self.as_json else ():
             _print(printable(text))
 
-    def result(self, name: str, facts: Mapping[str, Any], *lines: str, space: ts.Workspace | None = None) -> None:
+    def result(self, facts: Mapping[str, Any], *lines: str, space: ts.Workspace | None = None) -> None:
         """The outcome of a command: one JSON object, or the same in a few lines. The facts name the session of
         `space`. Everybody who takes part in a round of a public seed is warned."""
         if space:
@@ -86,9 +88,8 @@ class Console:
         if facts.get("insecure"):
             self.warn(PUBLIC_SEED)
         if self.as_json:
-            _print(json.dumps({"schema": f"{PROGRAM}/{name}/1", **facts}, allow_nan=False, default=os.fspath))
-        for line in lines:
-            self.line(line)
+            _print(json.dumps({"schema": f"{PROGRAM}/{self.command}/1", **facts}, allow_nan=False, default=os.fspath))
+        self.line(*lines)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """A table on standard output; without column names, a list of facts."""
@@ -117,40 +118,23 @@ class Console:
         return not self.quiet and not self.as_json and bool(sys.stderr and sys.stderr.isatty())
 
     @contextmanager
-    def progress(self, what: str) -> Iterator[Callable[[float], None]]:
-        """A bar on standard error while something long runs; nothing when that is no terminal."""
+    def progress(self) -> Iterator[Note]:
+        """Bars on a terminal while something long runs; elsewhere, with -v, a line for each user that has finished."""
         if not self.draws:
-            yield lambda _: None
+            yield lambda what, user, *_: self.say(f"user {user}: {what}") if user and self.verbose else None
             return
         from rich.console import Console as Screen
-        from rich.progress import Progress
+        from rich.progress import Progress, TaskID
 
-        with Progress(console=Screen(stderr=True), transient=True) as bar:
-            task = bar.add_task(what, total=1.0)
-            yield lambda done: bar.update(task, completed=done)
+        tasks: dict[str, TaskID] = {}
+        with Progress(console=Screen(stderr=True), transient=True) as bars:
 
-    @contextmanager
-    def phases(self) -> Iterator[Callable[[str, int, int], None]]:
-        """Bars for phases of several users; a line for each user with -v where there is no terminal."""
-        if not self.draws:
-            yield lambda phase, user, _: self.say(f"user {user}: {phase}") if user and self.verbose else None
-            return
-        from rich.console import Console as Screen
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        columns = (TextColumn("{task.description:<20}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=Screen(stderr=True)) as bar:
-            tasks: dict[str, Any] = {}
-
-            def note(phase: str, user: int, count: int) -> None:
-                if phase not in tasks:
-                    tasks[phase] = bar.add_task(phase, total=count)
-                if user:
-                    bar.advance(tasks[phase])
+            def note(what: str, user: int, count: int, done: float | None = None) -> None:
+                if what not in tasks:
+                    tasks[what] = bars.add_task(what, total=count)
+                bars.update(tasks[what], advance=bool(user), completed=done)
 
             yield note
-            for task in tasks.values():
-                bar.update(task, completed=next(t.total for t in bar.tasks if t.id == task))
 
 
 class OutputGone(Exception):
@@ -183,51 +167,19 @@ def fail_with(error: ts.SecAggError, before: str = "") -> None:
     fail(before + error.message, hint)
 
 
-def together(*options: Decorator) -> Decorator:
-    """Several options, in this order."""
-    return lambda command: reduce(lambda done, option: option(done), reversed(options), command)
-
-
-def bundled(name: str, make: Callable[[dict[str, Any]], Any], *options: Decorator) -> Decorator:
-    """Options of a command, which receives as `name` what `make` takes out of their values."""
-
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(command)
-        def with_bundle(**given: Any) -> Any:
-            bundle = make(given)
-            return command(**{name: bundle}, **given)
-
-        return together(*options)(with_bundle)
-
-    return add
-
-
-def _console(given: dict[str, Any]) -> Console:
-    """How this call is answered. On a terminal, what the library logs is said too, once."""
+def hear_library(console: Console) -> None:
+    """On a terminal, say what the library logs: each message once."""
     import logging
 
-    console, told = Console(given.pop("json"), given.pop("quiet"), given.pop("verbose")), set[str]()
+    say = cache(console.say)
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            message = record.getMessage()
-            if console.draws and message not in told:
-                console.say(message)
-                told.add(message)
+            say(record.getMessage())
 
     log = logging.getLogger("topk_secagg")
     log.setLevel(logging.INFO)
-    log.handlers[:] = [Handler()]
-    return console
-
-
-answered = bundled(
-    "console",
-    _console,
-    click.option("--json", is_flag=True, help="Print one JSON object on standard output."),
-    click.option("-q", "--quiet", is_flag=True, help="Print only warnings and errors."),
-    click.option("-v", "--verbose", is_flag=True, help="Print more details."),
-)
+    log.handlers[:] = [Handler()] if console.draws else []
 
 
 def warn_foreign_secrets(console: Console, paths: Sequence[Path]) -> None:

@@ -13,8 +13,10 @@ import click
 from topk_secagg import __version__
 from topk_secagg.errors import BadData, CannotWrite, SecAggError
 
-from . import audit, decode, eliminate, freeze, init, inspect, keygen, mask, offline, plan, run, settle, status
 from .console import PROGRAM, OutputGone, fail, fail_with
+from .phases import confirm, decode, eliminate, forget, freeze, keygen, mask, offline, settle
+from .review import audit, inspect, status
+from .rounds import init, plan, run
 
 BROKEN_PIPE = 141
 BUG = 1
@@ -46,10 +48,10 @@ def cli() -> None:
     """
 
 
-for module in (init, offline, mask, freeze, eliminate, decode, run, settle, status, inspect, audit, plan, keygen):
-    for value in vars(module).values():
-        if isinstance(value, click.Command):
-            cli.add_command(value)
+for command in (
+    init, offline, mask, freeze, confirm, eliminate, decode, run, settle, forget, status, inspect, audit, plan, keygen
+):  # fmt: skip
+    cli.add_command(command)
 
 
 class Stopped(BaseException):

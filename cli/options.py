@@ -1,8 +1,10 @@
-"""Options and arguments that several commands share."""
+"""What a command is, and the options that several commands share."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from functools import partial, update_wrapper, wraps
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,9 +12,10 @@ import click
 
 import topk_secagg as ts
 
-from .console import Console, Decorator, bundled, fail_with, together
+from .console import Console, fail_with, hear_library
 
 PATH = click.Path(path_type=Path, readable=False)
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def file_option(name: str, help: str, metavar: str = "FILE", **others: Any) -> Decorator:
@@ -36,7 +39,83 @@ def flag_option(name: str, help: str) -> Decorator:
     return click.option(name, is_flag=True, help=help)
 
 
+answer_options = (
+    flag_option("--json", "Print one JSON object on standard output."),
+    click.option("-q", "--quiet", is_flag=True, help="Print only warnings and errors."),
+    click.option("-v", "--verbose", is_flag=True, help="Print more details."),
+)
+
+
+def command(about: str, *options: Decorator) -> Callable[[Callable[..., None]], click.Command]:
+    """A command with the name and the docstring of its function, and these options.
+
+    The function receives the console that --json, -q and -v ask for, and a Workspace and an Access instead of the
+    options that they are made of.
+    """
+
+    def of(function: Callable[..., None]) -> click.Command:
+        @wraps(function)
+        def call(**given: Any) -> None:
+            console = Console(function.__name__, *map(given.pop, ("json", "quiet", "verbose")))
+            hear_library(console)
+            if "round_folder" in given:
+                given["space"] = ts.Workspace(given.pop("round_folder"), given.pop("secrets", None))
+            if "session" in given:
+                given["access"] = ts.Access(*map(given.pop, ("identity", "session", "recipients", "insecure")))
+            function(console, **given)
+
+        for option in reversed((*options, *answer_options)):
+            option(call)
+        return click.command(function.__name__, short_help=about)(call)
+
+    return of
+
+
+class UserSet(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.5 only
+    """User numbers and ranges separated by commas, or one of the `words`."""
+
+    name = "users"
+
+    def __init__(self, *words: str) -> None:
+        self.words = words
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int] | str:
+        """1-4,7 as a list; a word as it is."""
+        if not isinstance(value, str) or value in self.words:
+            return value  # type: ignore[no-any-return]  # a list, converted already
+        found: dict[int, None] = {}  # in order, each once
+        for part in filter(None, map(str.strip, value.split(","))):
+            match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part)
+            users = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
+            if not 1 <= len(users) <= _MOST_USERS:
+                self.fail(f"{value!r} is not a list of users such as 1-4,7", param, ctx)
+            found |= dict.fromkeys(users)
+        return list(found)
+
+
+_MOST_USERS = 1 << 20  # that a range may name
+_OF_ONE_USER = ("identity", "gradient", "residual")
 round_argument = click.argument("round_folder", metavar="ROUND", type=PATH)
+space_options = (
+    round_argument,
+    file_option(
+        "--secrets",
+        "Keep secrets and ledgers in DIR/SESSION/ instead of ROUND/secrets/.",
+        "DIR",
+        envvar="TOPK_SECAGG_SECRETS",
+    ),
+)
+user_option = value_option("--user", "n", "The user's number, from 1.", required=True)
+users_option = value_option("--user", "n|1-4,7|all", "The users' numbers, from 1.", UserSet("all"), required=True)
+jobs_option = value_option("--jobs", "J", "Users to work on at a time.  [default: the cores]", click.IntRange(min=1))
+access_options = (
+    file_option("--identity", "This user's keys, from `keygen`, in a sealed round."),
+    value_option(
+        "--session", "HEX", "Refuse any other session; at least 16 of its digits.", str, envvar="TOPK_SECAGG_SESSION"
+    ),
+    file_option("--recipients", "Refuse a session that has other keys than this file."),
+    flag_option("--insecure", "Take part although the round is drawn from a public seed."),
+)
 randomness_option = choice_option(
     "--randomness",
     "AES-256-CTR keyed by the operating system, or every byte from the operating system.",
@@ -51,135 +130,18 @@ prefix_option = value_option(
     "--strip-prefix", "PREFIX", "Take this off tensor names that begin with it (module.).", str, default=""
 )
 saturate_option = flag_option("--saturate", "Clamp values beyond the clip, and count them, instead of refusing.")
-jobs_option = value_option("--jobs", "J", "Users to work on at a time.  [default: the cores]", click.IntRange(min=1))
-output_option = file_option("--output", "Write the sum as .pt, .safetensors, .npz or .npy too.")
-mean_option = flag_option(
-    "--mean", "Divide what --output gets by the sum of the survivors' weights (1 each by default)."
+output_options = (
+    file_option("--output", "Write the sum as .pt, .safetensors, .npz or .npy too."),
+    flag_option("--mean", "Divide what --output gets by the sum of the survivors' weights (1 each by default)."),
 )
-keys_options = together(
+keys_options = (
     file_option(
         "--recipients", "The users' public keys, a line each as `keygen` prints it: seals and signs the files."
     ),
     value_option("--freezer", "n", "The user that freezes.", default=1),
     flag_option("--confirm", "More than (N+T)/2 users must confirm the survivors; any user may freeze."),
 )
-user_option = value_option("--user", "n", "The user's number, from 1.", required=True)
-
-_MOST_USERS = 1 << 20  # that a range may name
-
-
-class UserSet(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.5 only
-    """User numbers and ranges separated by commas, or one of the `words`."""
-
-    name = "users"
-
-    def __init__(self, *words: str) -> None:
-        self.words = words
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int] | str:
-        """1-4,7 as a list; a word as it is."""
-        if isinstance(value, list):
-            return value
-        if value in self.words:
-            return str(value)
-        try:
-            found: list[int] = []
-            for part in filter(None, map(str.strip, str(value).split(","))):
-                first, dash, last = part.partition("-") if part[0] != "-" else (part, "", "")
-                users = range(int(first), int(last if dash else first) + 1)
-                if not 1 <= users.stop - users.start <= _MOST_USERS:
-                    raise ValueError("nobody, or too many")
-                found += users
-        except ValueError:
-            self.fail(f"{value!r} is not a list of users such as 1-4,7", param, ctx)
-        return list(dict.fromkeys(found))
-
-
-users_option = value_option("--user", "n|1-4,7|all", "The users' numbers, from 1.", UserSet("all"), required=True)
-space_argument = bundled(
-    "space",
-    lambda given: ts.Workspace(given.pop("round_folder"), given.pop("secrets")),
-    round_argument,
-    file_option(
-        "--secrets",
-        "Keep secrets and ledgers in DIR/SESSION/ instead of ROUND/secrets/.",
-        "DIR",
-        envvar="TOPK_SECAGG_SECRETS",
-    ),
-)
-access_options = bundled(
-    "access",
-    lambda given: ts.Access(*map(given.pop, ("identity", "session", "recipients", "insecure"))),
-    file_option("--identity", "This user's keys, from `keygen`, in a sealed round."),
-    value_option(
-        "--session", "HEX", "Refuse any other session; at least 16 of its digits.", str, envvar="TOPK_SECAGG_SESSION"
-    ),
-    file_option("--recipients", "Refuse a session that has other keys than this file."),
-    flag_option("--insecure", "Take part although the round is drawn from a public seed."),
-)
-
-
-def chosen_users(space: ts.Workspace, chosen: list[int] | str, access: ts.Access) -> list[int]:
-    """The users that --user names."""
-    users = list(space.users()) if isinstance(chosen, str) else chosen
-    for user in users:
-        space.check_user(user)
-    if len(users) > 1 and access.identity is not None:
-        raise click.UsageError("--identity belongs to one user; run the step for each user with its own")
-    if not users:
-        raise click.UsageError("--user names nobody")
-    return users
-
-
-class Told(NamedTuple):
-    """What there is to say about the step of one user: facts, the same in lines, and what else it should know."""
-
-    facts: dict[str, Any]
-    lines: list[str]
-    notes: Sequence[str] = ()
-    warnings: Sequence[str] = ()
-
-
-def for_users(
-    console: Console,
-    name: str,
-    space: ts.Workspace,
-    users: Sequence[int],
-    jobs: int | None,
-    step: Callable[[int, Callable[[float], None]], Told],
-) -> None:
-    """Run the step of each user, and show what there is to say; failures last, each with its exit code.
-
-    The step of a single user hears of a bar that it can move.
-    """
-    from topk_secagg.steps.each import for_each
-
-    if len(users) == 1:
-        with console.progress(f"user {users[0]}: {name}") as bar:
-            outcome = for_each(users, lambda user: step(user, bar))
-    else:
-        with console.phases() as note:
-            outcome = for_each(users, lambda n: step(n, lambda _: None), jobs, lambda n: note(name, n, len(users)))
-    told = list(outcome.reports.values())
-    console.notes({user: report.notes for user, report in outcome.reports.items()})
-    for warning in (warning for report in told for warning in report.warnings):
-        console.warn(warning)
-    if len(users) == 1:
-        only = outcome.check()[users[0]]
-        console.result(name, only.facts, *only.lines, space=space)
-        return
-    failures = {user: outcome.failures[user] for user in users if user in outcome.failures}
-    failed = [{"user": n, "message": error.message, "exit_code": error.exit_code} for n, error in failures.items()]
-    lines = [*(report.lines[0] for report in told), *(told[0].lines[1:2] if told else [])]
-    facts = [{"session": space.session.id, **report.facts} for report in told]
-    console.result(name, {"users": facts, "failed": failed}, *lines, space=space)
-    for user, error in failures.items():
-        fail_with(error, f"user {user} (exit {error.exit_code}): ")
-    if failures:
-        raise click.exceptions.Exit(next(iter(failures.values())).exit_code)
-
-
-round_options = together(
+round_options = (
     value_option("--users", "N", "Number of users."),
     value_option("--survivors", "U", "Minimum number of users that must remain."),
     value_option("--colluders", "T", "Number of colluding users to protect against."),
@@ -215,3 +177,71 @@ round_options = together(
     value_option("--spare", "r", "moments: pack answers more tightly, so that at most r of them may be missing."),
     value_option("--insecure-seed", "SEED", "Draw everything from a public seed: reproducible, and not secret at all."),
 )
+
+
+class Told(NamedTuple):
+    """What there is to say about the step of one user: facts, the same in lines, and what else it should know."""
+
+    facts: dict[str, Any]
+    lines: list[str]
+    notes: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+
+
+def step(
+    about: str, *options: Decorator, everybody: Callable[[ts.Workspace], Sequence[int]] = lambda space: space.users()
+) -> Callable[[Callable[..., Told]], click.Command]:
+    """A command that is a step of one user, or of several in one process; the function does it for one."""
+
+    def of(function: Callable[..., Told]) -> click.Command:
+        for_users = update_wrapper(partial(_for_users, function, everybody), function)
+        return command(about, *space_options, users_option, *options, jobs_option, *access_options)(for_users)
+
+    return of
+
+
+def _for_users(
+    function: Callable[..., Told],
+    everybody: Callable[[ts.Workspace], Sequence[int]],
+    console: Console,
+    space: ts.Workspace,
+    user: list[int] | str,
+    jobs: int | None,
+    access: ts.Access,
+    **given: Any,
+) -> None:
+    """Run the step of each user, and show what there is to say; failures last, each with its exit code."""
+    from topk_secagg.steps.each import for_each
+
+    users = everybody(space) if isinstance(user, str) else user
+    for n in users:
+        space.check_user(n)
+    if not users:
+        raise click.UsageError("--user names nobody")
+    for name, value in {"identity": access.identity, **given}.items():
+        if len(users) > 1 and name in _OF_ONE_USER and value is not None:
+            raise click.UsageError(f"--{name} belongs to one user; run the step for each user with its own")
+    with console.progress() as note:
+        alone = (lambda done: note(console.command, 0, 1, done)) if len(users) == 1 else lambda _: None
+        outcome = for_each(
+            users,
+            lambda n: function(space, n, access, progress=alone, **given),
+            jobs,
+            lambda n: note(console.command, n, len(users)),
+        )
+    told, failures = list(outcome.reports.values()), dict(sorted(outcome.failures.items()))
+    console.notes({user: report.notes for user, report in outcome.reports.items()})
+    for warning in (warning for report in told for warning in report.warnings):
+        console.warn(warning)
+    if len(users) == 1:
+        outcome.check()
+        console.result(told[0].facts, *told[0].lines, space=space)
+        return
+    failed = [{"user": n, "message": error.message, "exit_code": error.exit_code} for n, error in failures.items()]
+    lines = [*(report.lines[0] for report in told), *(told[0].lines[1:2] if told else [])]
+    facts = [{"session": space.session.id, **report.facts} for report in told]
+    console.result({"users": facts, "failed": failed}, *lines, space=space)
+    for n, error in failures.items():
+        fail_with(error, f"user {n} (exit {error.exit_code}): ")
+    if failures:
+        raise click.exceptions.Exit(next(iter(failures.values())).exit_code)

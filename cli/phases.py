@@ -1,0 +1,367 @@
+"""The phases of a round: what each user does, and decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import topk_secagg as ts
+
+from . import options as o
+from .console import Console, listed, picked, rated, size, warn_foreign_secrets
+
+if TYPE_CHECKING:
+    from topk_secagg.steps.decode import DecodeReport
+    from topk_secagg.steps.mask import MaskReport
+
+_FEW = 10  # users that a warning lists
+Progress = Callable[[float], None]
+
+
+@o.command(
+    "Make a user's keys for sealed shares.",
+    o.user_option,
+    o.file_option("--output", "[default: user-NN.identity in this folder]"),
+)
+def keygen(console: Console, user: int, output: Path | None) -> None:
+    """Make the keys of one user: an age identity to open shares, and an Ed25519 key to sign them.
+
+    Writes the identity file (mode 0600, also good for `age -d -i`), and prints the public line. All users'
+    lines together are the file for `init --recipients`.
+
+    \b
+    Example:
+      topk-secagg keygen --user 3 >> recipients.txt
+    """
+    if user < 1:
+        raise click.UsageError(f"there is no user {user}; users are numbered from 1")
+    path = output or Path(f"user-{user:02}.identity")
+    public = ts.keygen(user, path)
+    if not console.as_json:
+        click.echo(public.line())  # even with -q: it is what the call is for
+    console.result({"path": path, **vars(public), "fingerprint": public.fingerprint})
+    console.say(f"secret keys of user {user}: {path}; fingerprint of the public keys: {public.fingerprint}")
+
+
+@o.step("Draw a user's secret and share it.", o.randomness_option)
+def offline(space: ts.Workspace, user: int, access: ts.Access, progress: Progress, randomness: str) -> o.Told:
+    """Offline phase of a user: draw its secret, and share it with every user.
+
+    Writes secrets/user-NN.h5, which never leaves this machine, and shares/user-MM/from-NN.h5, which you
+    send to user MM only. An interrupted run continues with the same shares.
+
+    \b
+    Example:
+      topk-secagg offline round --user 3
+    """
+    report = ts.offline(space, user, randomness=randomness, access=access, progress=progress)
+    facts = {
+        "secret": space.secret_path(user),
+        **picked(report, "user", "randomness", "share_bytes"),
+        "shares_written": report.written,
+        "shares_kept": report.kept,
+    }
+    done = f"user {user} drew its secret: {space.secret_path(user)}"
+    lines = [
+        done if report.written else f"user {user} has all its shares already; nothing was changed",
+        f"session {space.session.fingerprint}",
+        f"send shares/user-MM/{space.share_path(user, user).name} to user MM only ({size(report.share_bytes)})",
+    ]
+    return o.Told(facts, lines)
+
+
+def _files(_context: click.Context, _option: click.Parameter, folder: Path | None) -> list[Path] | None:
+    """The gradients in the folder that --gradients names."""
+    from topk_secagg.steps.gather import gradient_files
+
+    return None if folder is None else gradient_files([folder])
+
+
+@o.step(
+    "Mask a user's gradient: X_n.",
+    o.file_option("--gradient", ".pt, .pth, .bin, .ckpt, .safetensors, .npz or .npy."),
+    o.file_option("--gradients", "A folder with one gradient for every user of the round.", "DIR", callback=_files),
+    o.entry_option,
+    o.prefix_option,
+    o.value_option(
+        "--weight",
+        "W",
+        "Scale the gradient; the weight is public, and decode --mean divides by the sum.",
+        float,
+        default=1.0,
+    ),
+    o.file_option("--residual", "Error feedback: add what was not sent before; keep what is not sent now.", "FILE.h5"),
+    o.select_option,
+    o.saturate_option,
+)
+def mask(
+    space: ts.Workspace,
+    user: int,
+    access: ts.Access,
+    progress: Progress,  # noqa: ARG001 - it has none
+    gradient: Path | None,
+    gradients: list[Path] | None,
+    **options: Any,
+) -> o.Told:
+    """Masked-input phase of a user: X_n from its gradient.
+
+    Keeps the coordinates of largest magnitude (moments: the largest of every bucket), quantises and masks
+    them, and writes the public file masked/user-NN.h5. A user masks one gradient per round; its ledger
+    refuses a second one.
+
+    \b
+    Example:
+      topk-secagg mask round --user 3 --gradient gradients/user-03.pt
+    """
+    if gradients and len(gradients) != len(space.users()):
+        raise click.UsageError(f"{len(gradients)} gradients in {gradients[0].parent} for {len(space.users())} users")
+    own = gradients[user - 1] if gradients else gradient
+    if own is None or (gradient and gradients):
+        raise click.UsageError("give either --gradient FILE or --gradients DIR")
+    report = ts.mask(space, user, own, access=access, **options)
+    p = space.session.parameters
+    r1, payload = rated(p, "R1", report.payload)
+    facts = {
+        **picked(report, "user", "path", "entries", "clipped", "late", "kept_energy"),
+        "sha256": report.digest,
+        "weight": options["weight"],
+        "missing_shares": report.missing,
+        "unsettled_round": report.unsettled,
+        "payload_bytes": report.payload,
+        **r1,
+    }
+    lines = [
+        f"user {user} masked {report.entries} of {p.length} coordinates: {report.path}",
+        f"session {space.session.fingerprint}",
+        payload,
+        *selection_lines(p, report.kept_energy, report.clipped),
+    ]
+    return o.Told(facts, lines, report.notes, list(_warnings(space, report)))
+
+
+def _warnings(space: ts.Workspace, report: MaskReport) -> Iterator[str]:
+    """What a user should know beyond its X."""
+    user, secret = report.user, space.secret_path(report.user)
+    if not report.private_secret:
+        yield f"{secret} can be read by others; run: chmod 600 {secret}"
+    if report.late:
+        yield f"the survivors are fixed already: this X of user {user} comes too late"
+    if report.missing:
+        few = len(report.missing) <= _FEW
+        whose = f"user {listed(report.missing)}" if few else f"{len(report.missing)} users"
+        yield (
+            f"user {user} has not received the shares of {whose}; its X says so, and "
+            "freeze leaves out users whose shares too few hold"
+        )
+    if report.unsettled:
+        again = f"topk-secagg settle {report.unsettled} --user {user}"
+        yield (
+            f"the residual of the round in {report.unsettled} was never settled; "
+            f"if user {user} was in its sum, run `{again}` first"
+        )
+
+
+def selection_lines(p: ts.Parameters, energy: float | None, clipped: int, whose: str = "it keeps") -> Iterator[str]:
+    """How close the selection comes to the global top-K, where it is not that, and how much --saturate has changed.
+    Only the user itself sees it."""
+    if energy not in (None, 1):
+        yield f"{whose} {energy:.4f} of the energy of the global top-K"
+    if clipped:
+        yield f"{clipped} values were clamped to the clip of {p.clip:g}"
+
+
+@o.command(
+    "Fix the survivors: U1.",
+    *o.space_options,
+    o.value_option("--only", "1,2,3", "Only these users, although more have masked.", o.UserSet()),
+    o.value_option("--user", "n", "Who freezes.  [default: the session's freezer]"),
+    *o.access_options,
+)
+def freeze(console: Console, space: ts.Workspace, only: list[int] | None, user: int | None, access: ts.Access) -> None:
+    """Fix the survivors U1 of the masked-input phase in survivors.json.
+
+    This is the step of the session's freezer; in rounds with --confirm, of any user. It takes every user
+    whose X is sound, unless too few users hold its share. All users must answer the same survivors.json,
+    because answers for two sets would reveal what one user sent: once it exists it never changes.
+
+    \b
+    Example:
+      topk-secagg freeze round --only 1,2,3,4
+    """
+    report = ts.freeze(space, only, user=user, access=access)
+    for n, why in report.left_out.items():
+        console.warn(f"user {n} is left out: {why}")
+    console.result(
+        {
+            "path": space.survivors_path,
+            "freezer": report.user,
+            **picked(report, "survivors", "left_out", "written"),
+            "dropped": [n for n in space.users() if n not in report.survivors],
+            "survivors_sha256": report.digest,
+        },
+        f"survivors {listed(report.survivors)}: {space.survivors_path}",
+        f"digest {report.digest[:16]}: everybody must answer this one",
+        space=space,
+    )
+
+
+@o.command("Confirm the survivors, in rounds with --confirm.", *o.space_options, o.user_option, *o.access_options)
+def confirm(console: Console, space: ts.Workspace, user: int, access: ts.Access) -> None:
+    """Sign survivors.json, in a round that was started with --confirm.
+
+    Users answer only once more than (N+T)/2 users have confirmed the same survivors.json. A user confirms
+    one per round. Writes the public file confirmed/user-NN.json.
+
+    \b
+    Example:
+      topk-secagg confirm round --user 3 --identity user-03.identity
+    """
+    report = ts.confirm(space, user, access=access)
+    console.result(
+        picked(report, "user", "path", "survivors", "confirmed", "needed") | {"survivors_sha256": report.digest},
+        f"user {user} confirmed survivors {listed(report.survivors)}: {report.path}",
+        f"session {space.session.fingerprint}, digest {report.digest[:16]}",
+        f"confirmations of {listed(report.confirmed)} are here; {report.needed} are needed",
+        space=space,
+    )
+
+
+def _survivors(space: ts.Workspace) -> list[int]:
+    """Those that answer."""
+    from topk_secagg.storage import survivors
+
+    return survivors.read(space).users
+
+
+@o.step(
+    "Answer for the survivors: Y_n.",
+    o.flag_option("--fallback", "Answer once more with D = U - T, when too few answers came (--spare)."),
+    everybody=_survivors,
+)
+def eliminate(space: ts.Workspace, user: int, access: ts.Access, progress: Progress, fallback: bool) -> o.Told:
+    """Mask-elimination phase of a user: Y_n for the frozen survivors.
+
+    Reads survivors.json, the X of every survivor and the shares that this user holds of them, and writes
+    the public file elimination/user-NN.h5. A user answers one survivor set per round. `--user all` means
+    all survivors.
+
+    \b
+    Example:
+      topk-secagg eliminate round --user 3
+    """
+    report = ts.eliminate(space, user, fallback=fallback, access=access, progress=progress)
+    r2, payload = rated(space.session.parameters, "R2", report.payload)
+    facts = {
+        **picked(report, "user", "path", "survivors", "blocks", "fallback"),
+        "survivors_sha256": report.survivors_digest,
+        "answers_needed": report.quorum,
+        "payload_bytes": report.payload,
+        **r2,
+    }
+    digests = f"session {space.session.fingerprint}, survivors.json {report.survivors_digest[:16]}"
+    lines = [
+        f"user {user} answered for {listed(report.survivors)}: {report.path}",
+        f"{digests}: compare with the others",
+        payload,
+    ]
+    return o.Told(facts, lines)
+
+
+def described(console: Console, space: ts.Workspace, report: DecodeReport) -> tuple[dict[str, Any], list[str]]:
+    """Warn of what deserves attention in an aggregate; what else is said about it, as facts and in lines."""
+    for n, why in report.left_out.items():
+        console.warn(f"the answer of user {n} is left out: {why}")
+    if report.beyond:
+        console.warn(
+            f"{report.beyond} coordinates are larger than the survivors' clipped gradients can make them: "
+            "a user cheated, or a share is wrong"
+        )
+    p, spare = space.session.parameters, len(report.answering) - report.quorum
+    r1, x = rated(p, "R1", report.masked_payload)
+    r2, y = rated(p, "R2", report.answer_payload)
+    facts = {
+        **picked(report, "path", "survivors", "answering", "corrected", "left_out", "nonzero", "blocks"),
+        "beyond_clip": report.beyond,
+        "masked_payload_bytes": report.masked_payload,
+        **r1,
+        "answer_payload_bytes": report.answer_payload,
+        **r2,
+        "checked_answers": spare,
+    }
+    agreement = f"{spare} more answers than needed, and all agree"
+    if report.corrected:
+        agreement = f"WRONG ANSWERS from user {listed(report.corrected)}, left out; the sum is exact without them"
+    elif not spare:
+        agreement = "no more answers than needed: nothing could be checked"
+    return facts, [
+        f"sum of users {listed(report.survivors)}, decoded from {listed(report.answering)}: {report.path}",
+        f"{report.nonzero} of {p.length} coordinates are not zero",
+        f"X: {x}",
+        f"Y: {y}",
+        agreement,
+    ]
+
+
+@o.command(
+    "Decode the aggregate.",
+    o.round_argument,
+    *o.output_options,
+    o.flag_option("--strict", "Refuse if any answer is damaged or disagrees."),
+)
+def decode(console: Console, space: ts.Workspace, output: Path | None, mean: bool, strict: bool) -> None:
+    """Decode the sum of the survivors' inputs from the answers in elimination/.
+
+    Writes aggregate.h5: the sum, sparse, in the field and as reals. --output writes it in the shape of
+    the gradient as well. An answer that cannot be read counts as missing.
+
+    \b
+    Example:
+      topk-secagg decode round --output sum.pt
+    """
+    if mean and output is None:
+        raise click.UsageError("--mean is about what --output gets; give --output FILE")
+    with console.progress() as note:
+        report = ts.decode(space, output, mean=mean, strict=strict, progress=lambda done: note("decoding", 0, 1, done))
+    facts, lines = described(console, space, report)
+    warn_foreign_secrets(console, space.foreign_secrets())
+    console.result(facts, *lines, space=space)
+
+
+@o.command("Commit the residual of a survivor.", *o.space_options, o.user_option)
+def settle(console: Console, space: ts.Workspace, user: int) -> None:
+    """Commit the residual of a survivor that missed the elimination phase.
+
+    Its X is in the sum, so that its new residual holds, whether it answers or not. `eliminate` does the
+    same.
+
+    \b
+    Example:
+      topk-secagg settle round --user 3
+    """
+    report = ts.settle(space, user)
+    done = f"residual of user {user}: {report.path}" + ("" if report.committed else " was committed already")
+    console.result(vars(report), done, space=space)
+
+
+@o.command("Erase a user's secret and shares.", *o.space_options, o.user_option)
+def forget(console: Console, space: ts.Workspace, user: int) -> None:
+    """Erase a user's secret, the shares that it holds, and its copies of those that it made.
+
+    Do it once they have done their work: after its answer, or when it dropped out. With X, the secret
+    reveals the input for ever. The ledger stays, so that nothing can be used twice. See docs/security.md
+    for what deleting means on an SSD.
+
+    \b
+    Example:
+      topk-secagg forget round --user 3
+    """
+    report = ts.forget(space, user)
+    lines = [f"user {user} erased {len(report.erased)} files; its ledger stays"]
+    if report.kept:
+        lines.append(f"{len(report.kept)} sealed shares belong to other accounts; only your identity opens them")
+    if report.needed_by:
+        lines.append(f"its shares for user {listed(report.needed_by)}, who have not answered, stay")
+    console.result(vars(report), *lines, space=space)

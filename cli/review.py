@@ -1,0 +1,190 @@
+"""Looking at a round: its status, its files, and whether everything in it is right."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+import topk_secagg as ts
+from topk_secagg.errors import BadData, Busy, CannotWrite
+
+from . import options as o
+from .console import PROGRAM, Console, listed, picked, plain, warn_foreign_secrets
+
+_POLL = 0.5  # seconds
+_SHOWN = ("path", "kind", "intact", "datasets", "problems")
+_VERDICTS = ("pass", "fail", "not checkable")
+
+
+@o.command(
+    "Who has done what, and what to do next.",
+    *o.space_options,
+    o.value_option("--user", "n", "From the point of view of this user."),
+    o.value_option("--wait", "SECONDS", "Wait until the next step can be run, or exit 75.", click.FloatRange(min=0)),
+)
+def status(console: Console, space: ts.Workspace, user: int | None, wait: float | None) -> None:
+    """Show who has done what in a round, which files of whom are missing, and the next command.
+
+    With --user, also what this user should send to whom. --wait returns when the next step can be run
+    (exit 0), or when the time is up (exit 75).
+
+    \b
+    Example:
+      topk-secagg status round --user 3 --wait 600
+    """
+    end = time.monotonic() + (wait or 0)
+    while True:
+        found = ts.status(space, user)
+        if wait is None or found.next.ready or time.monotonic() >= end:
+            break
+        time.sleep(min(_POLL, max(0.0, end - time.monotonic())))
+    N, following = len(found.users), _command(space, found.next.step, found.next.user or user)
+    facts = {
+        "users": [vars(u) for u in found.users],
+        "survivors": found.survivors.users if found.survivors else None,
+        "survivors_sha256": found.survivors.digest if found.survivors else None,
+        "next": {
+            **picked(found.next, "user", "ready", "possible", "missing"),
+            "step": found.next.step or None,
+            "waits_for": found.next.waits_for or None,
+            "command": following or None,
+        },
+        "send": [{"path": path, "to": whom} for path, whom in found.send],
+        **picked(found, "foreign_secrets", "problems"),
+    }
+    warn_foreign_secrets(console, found.foreign_secrets)
+    for problem in found.problems:
+        console.warn(problem)
+    console.result(facts, space=space)
+    console.line(f"session {space.session.fingerprint}, {space.session.parameters.summary()}")
+    rows = []
+    for u in found.users:
+        lacking = [m for m in space.users() if m not in (u.holds or [])]
+        shares = f"all {N}" if not lacking else f"lacks {listed(lacking)}" if u.holds is not None else ""
+        survivor = "" if u.survivor is None else "yes" if u.survivor else "dropped out"
+        confirmed = ["yes" if u.confirmed else ""] if space.session.confirm else []
+        rows.append([str(u.user), shares, u.masked, survivor, *confirmed, u.answered])
+    columns = ["user", "shares received", "X", "survivor", *(["confirmed"] if space.session.confirm else []), "Y"]
+    console.table(columns, rows)
+    sent = (f"send {path} to {whom}" for path, whom in found.send)
+    console.line(*sent, f"next: {following}" if following else "nothing is left to do")
+    if found.next.waits_for:
+        now = "; it can be run without them" if found.next.possible and found.next.step != "offline" else ""
+        console.line(f"waiting for {found.next.waits_for}{now}")
+    if wait is not None and not found.next.ready:
+        raise Busy(f"{found.next.step} still waits for {found.next.waits_for}", "run this again later")
+
+
+def _command(space: ts.Workspace, step: str, user: int | None) -> str:
+    """The command for a step, to be pasted; "" if there is none."""
+    by = "" if step in ("freeze", "decode") else f" --user {user or 'n'}"
+    call = shlex.join([PROGRAM, step, str(space.root)]) + by
+    return f"{call} --gradient FILE" if step == "mask" else call if step else ""
+
+
+@o.command(
+    "Show what a file of a round holds.",
+    click.argument("files", metavar="FILE...", nargs=-1, required=True, type=o.PATH),
+    o.flag_option("--reveal", "Show the values in secret files too."),
+)
+def inspect(console: Console, files: tuple[Path, ...], reveal: bool) -> None:
+    """Show what files of a round hold: kind, session, user, shapes, ranges, and whether they are intact.
+
+    The values in secrets/ and shares/ are shown only with --reveal.
+
+    \b
+    Example:
+      topk-secagg inspect round/session.json round/masked/user-03.h5
+    """
+    found, failure = [], None
+    for path in files:
+        try:
+            found.append(ts.inspect(path, reveal=reveal))
+        except ts.SecAggError as error:
+            failure = failure or error
+    if failure and not found:
+        raise failure
+    console.result({"files": [d.facts | picked(d, *_SHOWN) for d in found]})
+    for d in found:
+        state = "intact" if d.intact else "NOT INTACT"
+        insecure = ", INSECURE: drawn from a public seed" if d.facts.get("insecure") else ""
+        console.line(f"{d.path}: {d.kind}, {state}{insecure}")
+        facts = [(key.replace("_", " "), plain(value)) for key, value in d.facts.items() if key != "insecure"]
+        console.table((), facts + [("problem", problem) for problem in d.problems])
+        if d.datasets:
+            rows = [_row(name, info) for name, info in d.datasets.items()]
+            console.table(("dataset", "type and shape", "range", "first values"), rows)
+        console.line("")
+    if failure:
+        raise failure
+    damaged = [d for d in found if not d.intact]
+    if damaged:
+        raise BadData(f"{damaged[0].path}: {damaged[0].problems[0]}", "fetch or make the file again")
+
+
+def _row(name: str, info: dict[str, Any]) -> tuple[str, ...]:
+    shape = f"{info['type']} {'x'.join(map(str, info['shape']))}"
+    extent = f"{plain(info['low'])} to {plain(info['high'])}" if "low" in info else ""
+    return name, shape, extent, plain(info.get("values", ""))
+
+
+@o.command(
+    "Check a round, point by point.",
+    o.round_argument,
+    o.file_option("--identity", "A user's keys, to open the sealed shares for that user. Repeatable.", multiple=True),
+    o.file_option("--report", "Write the findings as a page too.", "FILE.html"),
+)
+def audit(console: Console, space: ts.Workspace, identity: tuple[Path, ...], report: Path | None) -> None:
+    """Check a round point by point: pass, fail, or not checkable and why. Exits with 65 if anything fails.
+
+    Public files are enough for much of it. Where secrets and shares are available too, it also checks that
+    the shares interpolate to selectors, that masks and places fit X, and that Y can be recomputed. It
+    changes nothing in the round, and shows no secret value.
+
+    \b
+    Example:
+      topk-secagg audit round --report audit.html
+    """
+    from topk_secagg.review.audit import gather
+    from topk_secagg.review.report import condensed, page, summary
+    from topk_secagg.storage.atomic import OWN, write_whole
+
+    if report and report.suffix != ".html":
+        raise click.UsageError(f"the report is a page of HTML, and {report} does not end in .html")
+    if report and not report.absolute().parent.is_dir():
+        raise CannotWrite(f"cannot write {report}: its folder is not there", "make the folder first")
+    with console.progress() as note:
+        found = gather(space, identity, lambda done: note("auditing", 0, 1, done))
+    findings, session = found.findings, found.session
+    if report:
+        write_whole(report, page(found, program=f"{PROGRAM} {ts.__version__}"), OWN)
+    if session:  # else it is too damaged to say whose secrets should not be here
+        warn_foreign_secrets(console, space.foreign_secrets())
+    failed = [f for f in findings if f.verdict == "fail"]
+    facts = {
+        "session": session and session.id,
+        "verdict": "fail" if failed else "pass",
+        "counts": {verdict: sum(f.verdict == verdict for f in findings) for verdict in _VERDICTS},
+        "findings": [asdict(f) for f in findings],
+        "report": report,
+        "insecure": bool(session and session.insecure),
+    }
+    console.result(facts)
+    rows, before = [], ""
+    for point, verdict, about, why in condensed(findings, everything=console.verbose):
+        text = f"{about}: {why}" if why else about
+        rows.append(("" if point == before else point, verdict.replace("fail", "FAIL"), text))
+        before = point
+    console.table(("point", "verdict", "on what, and why"), rows)
+    console.line(summary(findings) + (f"; report: {report}" if report else ""))
+    if failed:
+        more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
+        raise BadData(
+            f"{space.root} failed the audit: {failed[0].subject}: {failed[0].why}{more}",
+            "do not rely on this round before that is explained",
+        )

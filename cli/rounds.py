@@ -1,0 +1,331 @@
+"""A whole round: start it, run it on one machine, or see what it would cost."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import topk_secagg as ts
+from topk_secagg.errors import UsageError
+
+from . import options as o
+from .console import PROGRAM, Console, picked, size
+from .phases import described, selection_lines
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from topk_secagg.gradients.layout import Layout
+    from topk_secagg.review.plan import Row
+
+_NOT_CHOSEN = ("recipients", "freezer", "confirm", "insecure_seed", "distributed")  # that `plan` does not need
+_OF_LAYOUT = ("like", "length", "entry", "strip_prefix", "only", "exclude")
+_OF_RUN = ("drop_masking", "drop_elimination", "residuals", "output", "mean", "select", "saturate", "jobs")
+
+
+def chosen(console: Console, **options: Any) -> tuple[Layout, tuple[ts.Parameters, str], npt.NDArray[Any] | None]:
+    """The layout and the parameters that the options of `init` ask for, and the gradient that --like names.
+
+    What is left out of that gradient is said, how the clip fits it, and what one step of the quantiser is.
+    """
+    from topk_secagg.gradients.files import read_gradient
+    from topk_secagg.steps.init import choose_layout, choose_parameters
+
+    for name in ("users", "survivors", "colluders"):
+        if options[name] is None:
+            raise click.UsageError(f"Missing option '--{name}'.")
+    shape = {name: options.pop(name) for name in _OF_LAYOUT}
+    layout, like = choose_layout(**shape), shape["like"]
+    parameters = choose_parameters(layout.length, **options)
+    for note in layout.notes:
+        console.say(note)
+    if like is None:
+        return layout, parameters, None
+    p, _ = parameters
+    gradient = layout.flatten(read_gradient(like, shape["entry"], shape["strip_prefix"]))
+    largest = float(abs(gradient).max())
+    fits = f"beyond the clip of {p.clip:g}" if largest > p.clip else f"{largest / p.clip:.1%} of the clip"
+    console.say(
+        f"the largest value of {like.name} is {largest:.4g}, {fits}; one step of the quantiser is {1 / p.scale:.3g}"
+    )
+    return layout, parameters, gradient
+
+
+def start_round(console: Console, root: Path, **options: Any) -> tuple[ts.Workspace, bool]:
+    """Choose parameters and layout, and write session.json if it is new; say what was chosen for what reason."""
+    from topk_secagg.steps.init import init
+
+    how = {name: options.pop(name) for name in _NOT_CHOSEN if name in options}
+    layout, (p, reason), _ = chosen(console, **options)
+    space, new = init(root, p, layout, **how)
+    if reason and new:
+        console.say(f"construction {reason}")
+    if p.survivors == p.colluders + 1:
+        console.warn(
+            "U = T + 1: when only U users remain, T of them can subtract their inputs and see that of the last"
+        )
+    return space, new
+
+
+@o.command(
+    "Start a round: write session.json.",
+    o.round_argument,
+    *o.round_options,
+    o.file_option("--from", "Take everything but the nonce from another round.", "OTHER_ROUND"),
+    o.flag_option("--distributed", "Every user has its own machine: disk space for one user is enough."),
+    *o.keys_options,
+)
+def init(console: Console, space: ts.Workspace, **options: Any) -> None:
+    """Start a round: fix what all users agree on, and write ROUND/session.json.
+
+    Everybody works with the same session.json; its SHA-256 names the session. A round that was started
+    with the same options is left as it is.
+
+    \b
+    Example:
+      topk-secagg init round --users 5 --survivors 3 --colluders 1 --top-k 2 --length 4
+    """
+    from topk_secagg.protocol.constructions import construction
+    from topk_secagg.steps.init import init_like
+
+    other = options.pop("from")
+    if other is not None:
+        given = click.get_current_context()
+        for name, value in options.items():
+            if given.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE and value != ():
+                raise click.UsageError("--from takes everything from the other round; leave out other options")
+        space, new = init_like(space.root, other)
+    else:
+        space, new = start_round(console, space.root, **options)
+    session = space.session
+    p, c = session.parameters, construction(session.parameters)
+    console.result(
+        {
+            "path": space.session_path,
+            "written": new,
+            **p.as_dict(),
+            **picked(c, "entries", "share_bytes", "offline_bytes"),
+            "left_out": session.layout.left_out,
+            "sealed": session.recipients is not None,
+            **picked(session, "freezer", "confirmations"),
+        },
+        f"session {session.fingerprint}: {space.session_path}" + ("" if new else " exists already"),
+        p.summary(),
+        f"offline files: {size(c.share_bytes)} a pair of users, {size(c.offline_bytes)} in all",
+        space=space,
+    )
+
+
+@o.command(
+    "All steps of all users on one machine.",
+    o.round_argument,
+    click.argument("more", nargs=-1, metavar="", type=o.PATH),
+    o.file_option(
+        "--gradients",
+        "A folder, whose files are sorted naturally by name, or one file per user, in order.",
+        "DIR_OR_FILES...",
+        multiple=True,
+        required=True,
+    ),
+    o.value_option("--drop-masking", "5", "Users that never mask.", o.UserSet(), default=""),
+    o.value_option("--drop-elimination", "4", "Users that never answer.", o.UserSet(), default=""),
+    o.file_option("--weights", "CSV or JSON: user or file name, weight."),
+    o.file_option("--residuals", "Error feedback: a folder with one residual file per user.", "DIR"),
+    *o.output_options,
+    o.select_option,
+    o.saturate_option,
+    o.randomness_option,
+    o.jobs_option,
+    *o.keys_options,
+    o.file_option("--identities", "The users' identity files, as `keygen` names them, in a sealed round.", "DIR"),
+    *o.round_options,
+)
+def run(
+    console: Console,
+    space: ts.Workspace,
+    more: tuple[Path, ...],
+    gradients: tuple[Path, ...],
+    weights: Path | None,
+    identities: Path | None,
+    randomness: str,
+    **options: Any,
+) -> None:
+    """A whole round on one machine: every step of every user, through the same files.
+
+    For studies and offline batches. N is the number of gradients unless --users says so, and the layout
+    is that of the first gradient unless --like or --length says so. The same call
+    resumes an interrupted round.
+
+    \b
+    Example:
+      topk-secagg run round --gradients gradients/ --survivors 3 --colluders 1 --density 0.01
+    """
+    from topk_secagg.gradients.files import check_writable
+    from topk_secagg.protocol.constructions import construction
+    from topk_secagg.steps.gather import check_output, gradient_files, identity_files, read_weights
+
+    given, how = [*gradients, *more], {name: options.pop(name) for name in _OF_RUN}
+    if how["output"] is not None:
+        check_writable(how["output"])
+        check_output(how["output"], given)
+    elif how["mean"]:
+        raise click.UsageError("--mean is about what --output gets; give --output FILE")
+    if randomness == "os" and options["insecure_seed"] is not None:
+        raise click.UsageError("--randomness os and --insecure-seed contradict each other")
+    files = gradient_files(given)
+    if options["like"] is None and options["length"] is None:
+        options["like"] = files[0]
+    if options["users"] not in (None, len(files)):
+        raise click.UsageError(f"{len(files)} gradients for {options['users']} users; one file per user is needed")
+    users = options["users"] = len(files)
+    for user in (*how["drop_masking"], *how["drop_elimination"]):
+        if not 1 <= user <= users:
+            raise click.UsageError(f"there is no user {user} to drop out; users are 1 to {users}")
+    factors = read_weights(weights, files) if weights else None
+    if factors:
+        options["max_weight"] = max(factors)
+    keys = identity_files(identities, users) if identities else None
+    space, _ = start_round(console, space.root, **options)
+    with console.progress() as note:
+        how |= {"weights": factors, "identities": keys, "randomness": randomness, "note": note}
+        report = ts.run(space, files, entry=options["entry"], strip_prefix=options["strip_prefix"], **how)
+    p, c = space.session.parameters, construction(space.session.parameters)
+    console.notes({user.user: user.notes for user in report.masked})
+    facts, lines = described(console, space, report.decoded)
+    by_user = dict(enumerate(files, start=1))
+    kept = min((user.kept_energy for user in report.masked if user.kept_energy is not None), default=None)
+    clipped = sum(user.clipped for user in report.masked)
+    facts |= {"gradients": by_user, "clipped": clipped, "kept_energy": kept}
+    facts |= picked(c, "share_bytes", "offline_bytes")
+    online = report.decoded.masked_payload + report.decoded.answer_payload
+    console.result(
+        facts,
+        "users: " + ", ".join(f"{user} {file.name}" for user, file in by_user.items()),
+        *lines,
+        *selection_lines(p, kept, clipped, "every user keeps at least"),
+        f"a user sends {size(c.share_bytes * (users - 1))} offline and {size(online)} online; "
+        f"a plain gradient has {size(4 * p.length)}",
+        space=space,
+    )
+
+
+@o.command(
+    "What a round would cost, before it is run.",
+    *o.round_options,
+    o.file_option("--plot", "Draw the trade-off (needs matplotlib).", "FILE.png"),
+)
+def plan(console: Console, insecure_seed: int | None, plot: Path | None, **options: Any) -> None:
+    """Show what each construction would cost for the options of `init`, and which one `init` would choose.
+
+    The table has both constructions, several numbers of picks, and two fields; the last rows are what the
+    paper's theorem and dense LightSecAgg need. With --like, also how much of the energy of the K largest
+    entries of that gradient each choice keeps.
+
+    \b
+    Example:
+      topk-secagg plan --users 10 --survivors 5 --colluders 3 --density 0.01 --like gradient.pt
+    """
+    from topk_secagg.review.plan import measure_speed
+
+    if plot and importlib.util.find_spec("matplotlib") is None:
+        raise UsageError("drawing needs matplotlib", "pip install 'topk-secagg[plot]'")
+    _, (p, reason), gradient = chosen(console, **options)
+    found = ts.plan(p, gradient, measure_speed(p, Path.cwd()))
+    paste = _init_call(p, **options, insecure_seed=insecure_seed)
+    rows = [_facts(row, recommended=row is found.best) for row in found.rows]
+    if plot:
+        _plot(plot, rows)
+    console.result({"choices": rows, "remarks": found.remarks, "command": paste})
+    console.table(
+        list(_COLUMNS),
+        [["" if row[name] is None else show(row[name]) for name, show in _COLUMNS.values()] for row in rows],
+    )
+    console.line(
+        *([f"init chooses (*) {reason}"] if reason else []),
+        *found.remarks,
+        "X and Y are what one user broadcasts when nobody drops out; step is the resolution, as a share of the clip",
+        "energy is what the selected entries of --like keep of the global top-K's",
+        "LightSecAgg aggregates dense gradients; Theorem 1 has the paper's rates",
+        "time is an estimate for `run` with all users on this machine, from a quick measurement in this folder",
+        f"to start: {paste}",
+    )
+
+
+def _init_call(p: ts.Parameters, **options: Any) -> str:
+    """The call of `init` that chooses exactly these parameters, and the layout and seed of the options."""
+    from topk_secagg.algebra.field import DEFAULT_FIELD
+    from topk_secagg.protocol.constructions import construction
+
+    given = [(name, options[name]) for name in ("like", "length", "entry", "strip_prefix", "insecure_seed")]
+    given += [(name, pattern) for name in ("only", "exclude") for pattern in options[name]]
+    numbers = picked(p, "users", "survivors", "colluders", "top_k", "construction") | construction(p).choices()
+    defaults = {"field": DEFAULT_FIELD, "clip": 1, "max_weight": 1}
+    numbers |= {name: value for name, value in picked(p, *defaults).items() if value != defaults[name]}
+    given += numbers.items()
+    words = [(f"--{name.replace('_', '-')}", str(value)) for name, value in given if value not in (None, "")]
+    return shlex.join([PROGRAM, "init", "ROUND", *chain(*words)])
+
+
+def _facts(row: Row, *, recommended: bool) -> dict[str, Any]:
+    p = row.parameters
+    return {
+        "construction": row.name,
+        "picks": p.picks if p else None,
+        "field": p.field if p else None,
+        **picked(row, "pair_bytes", "all_bytes", "masked_bytes", "answer_bytes", "online_bytes"),
+        **picked(row, "step", "seconds", "energy"),
+        "memory_bytes": row.memory,
+        "recommended": recommended,
+    }
+
+
+def _duration(seconds: float) -> str:
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds:.2g} s"
+
+
+# what the columns of the table show: a fact, and in which form
+_COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "": ("recommended", lambda recommended: "*" if recommended else ""),
+    "construction": ("construction", str),
+    "P": ("picks", lambda picks: str(picks or "")),
+    "field": ("field", str),
+    "a pair": ("pair_bytes", size),
+    "in all": ("all_bytes", size),
+    "X": ("masked_bytes", size),
+    "Y": ("answer_bytes", size),
+    "step": ("step", "{:.1e}".format),
+    "memory": ("memory_bytes", size),
+    "time": ("seconds", _duration),
+    "energy": ("energy", "{:.4f}".format),
+}
+
+
+def _plot(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Bars for each choice: offline bytes, online bytes, and the energy kept where it is known."""
+    from matplotlib.figure import Figure
+
+    from topk_secagg.storage.atomic import OWN, whole_file
+
+    facts = ("construction", "picks", "field")
+    names = [", ".join(str(row[fact]) for fact in facts if row[fact]) + " *" * row["recommended"] for row in rows]
+    panels = [("all_bytes", "offline files of all users, bytes"), ("online_bytes", "what a user broadcasts, bytes")]
+    if any(row["energy"] for row in rows):
+        panels.append(("energy", "share of the top-K energy that is kept"))
+    figure = Figure(figsize=(7 * len(panels), 5), layout="constrained")
+    for panel, (fact, title) in zip(figure.subplots(1, len(panels), sharey=True), panels, strict=True):
+        panel.barh(names, [row[fact] or 0 for row in rows])
+        panel.set(xscale="linear" if fact == "energy" else "log", title=title)
+        panel.grid(visible=True, axis="x", alpha=0.3)
+    figure.axes[0].invert_yaxis()
+    figure.supxlabel("* what init chooses")
+    with whole_file(path, OWN) as stream:
+        figure.savefig(stream, format="png", dpi=110)
