@@ -55,11 +55,6 @@ class Parameters:
     ) -> Parameters:
         """Fill in D = U - T, the buckets and the scale, and check everything."""
         require(
-            construction == "moments" or (picks is None and spare is None),
-            f"picks and spare answers belong to the construction moments, not to {construction}",
-            "leave them out, or choose the construction moments",
-        )
-        require(
             construction == "permutation" or blocks is None,
             "blocks belong to the construction permutation: moments chooses D when it answers",
             "leave them out, or choose the construction permutation",
@@ -86,36 +81,26 @@ class Parameters:
     def __post_init__(self) -> None:
         from .constructions import construction
 
-        N, U, T, D, q = self.users, self.survivors, self.colluders, self.blocks, self.field
+        N, U, T, D = self.users, self.survivors, self.colluders, self.blocks
+        K, L, q = self.top_k, self.length, self.field
         require(T >= 1, f"{T} colluders: at least one must be tolerated", "keep T >= 1")
         require(T < U, f"{T} colluders among {U} survivors leave nobody to hide among", "keep T < U")
         require(U <= N, f"{U} survivors of {N} users", "keep U <= N")
         require(D >= 1 and D + T <= U, f"D = {D} blocks do not fit U = {U} and T = {T}", "keep 1 <= D <= U - T")
         require(5 <= q < 2**32 and is_prime(q), f"the field size {q} is not a prime below 2^32", "choose a prime")
         require(q >= N + U, f"a field of {q} elements has no {N} + {U} distinct points", "keep q >= N + U")
-        require(1 <= self.length < 2**32, f"{self.length} coordinates", "keep 1 <= L < 2^32")
-        require(
-            1 <= self.top_k <= self.length,
-            f"cannot select {self.top_k} of {self.length} coordinates",
-            "keep 1 <= K <= L",
-        )
+        require(1 <= L < 2**32, f"{L} coordinates", "keep 1 <= L < 2^32")
+        require(1 <= K <= L, f"cannot select {K} of {L} coordinates", "keep 1 <= K <= L")
         for name, value in (("clip", self.clip), ("largest weight", self.max_weight)):
-            require(
-                math.isfinite(value) and 0 < value <= 2.0**53,
-                f"the {name} is {value:g}",
-                "choose a positive number up to 2^53",
-            )
+            require(0 < value <= 2.0**53, f"the {name} is {value:g}", "choose a positive number up to 2^53")
         fitting = quantisation_scale(q, N, self.clip, self.max_weight)
         require(
             self.scale == fitting >= 1 and self.largest >= 1,
             f"a field of {q} elements has no room for {N} values up to {self.clip * self.max_weight:g}",
             "choose another clip, a smaller largest weight, or a larger field",
         )
-        require(
-            self.construction in CONSTRUCTIONS,
-            f"unknown construction {self.construction!r}",
-            f"one of {', '.join(CONSTRUCTIONS)}",
-        )
+        known = self.construction in CONSTRUCTIONS
+        require(known, f"unknown construction {self.construction!r}", f"one of {', '.join(CONSTRUCTIONS)}")
         construction(self)  # checks what only it needs
 
     @property
@@ -142,12 +127,9 @@ class Parameters:
 
 def quantisation_scale(field: int, users: int, clip: float, max_weight: float = 1.0) -> int:
     """Steps per unit: floor((q-1)/2 / (N clip max_weight)), so that N weighted values never wrap."""
-    bound = clip * max_weight
-    if not (math.isfinite(bound) and bound > 0) or users < 1:
-        return 0
     try:
-        return math.floor((field - 1) // 2 / (users * bound))
-    except (OverflowError, ZeroDivisionError):  # numbers that no field or round has
+        return math.floor((field - 1) // 2 / (users * (clip * max_weight)))
+    except (OverflowError, ValueError, ZeroDivisionError):  # numbers that no field or round has
         return 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -37,8 +36,8 @@ class Permutation(Construction):
         p = parameters
         require(
             p.picks == 0 and p.buckets == 0 and p.spare is None,
-            "picks, buckets and spare answers belong to the construction moments",
-            "leave them out",
+            "picks and spare answers belong to the construction moments, not to permutation",
+            "leave them out, or choose the construction moments",
         )
         self.rows = self.index_bound = p.length  # one selector per coordinate
         self.width = -(-p.length // p.blocks)
@@ -71,8 +70,7 @@ class Permutation(Construction):
 
     def selectors(self, secret: Secret) -> tuple[Integers, Integers, Symbols]:
         """Row i is e_{sigma_n(i)}: entry `place` of block `slot`; h scales it by r_{n,sigma_n(i)} (eq. partition)."""
-        sigma = np.empty(self.rows, dtype=np.int64)
-        sigma[secret.place] = np.arange(self.rows)
+        sigma = np.argsort(secret.place)
         return sigma // self.width, sigma % self.width, secret.mask[sigma]
 
     def share_blocks(self, points: Points, secret: Secret, noise: Randomness) -> Iterator[ShareBlock]:
@@ -149,9 +147,7 @@ class Permutation(Construction):
 
     def unmask(self, secret: Secret, masked: Masked) -> Sparse:
         """k = sigma_n(i) and w = x - r_k."""
-        sigma = np.empty(self.rows, dtype=np.int64)
-        sigma[secret.place] = np.arange(self.rows)
-        index = sigma[masked.index]
+        index = np.argsort(secret.place)[masked.index]
         minus = to_field(-secret.mask[index].astype(np.int64), self.p.field)
         return Sparse(index, add(masked.value, minus, self.p.field))
 
@@ -178,8 +174,7 @@ class Permutation(Construction):
 
     def answer_shape(self, survivors: int, *, fallback: bool = False) -> AnswerShape:  # noqa: ARG002
         """One polynomial; D was fixed offline."""
-        p = self.p
-        return AnswerShape(p.blocks, p.blocks + p.colluders, 1, self.width)
+        return AnswerShape(self.p.blocks, self.share_quorum, 1, self.width)
 
     def answer_blocks(
         self,
@@ -215,9 +210,8 @@ class Permutation(Construction):
     ) -> Sparse:
         """Y(beta_1)..Y(beta_D), one after the other: k = d * width + place."""
         p = self.p
-        matrix = _decoding_matrix(points, tuple(users), p.blocks, p.field)
-        blocks = combine(matrix, y, np.arange(p.blocks), np.zeros(p.blocks, dtype=np.int64), p.field)
-        flat = blocks.reshape(-1)
+        matrix = lagrange_matrix([points.alpha[n - 1] for n in users], points.beta[: p.blocks], p.field)
+        flat = combine(matrix, y, np.arange(p.blocks), np.zeros(p.blocks, dtype=np.int64), p.field).reshape(-1)
         index = np.flatnonzero(flat)
         if index.size > survivors * p.top_k:
             raise BadData("the aggregate is not sparse")
@@ -229,12 +223,6 @@ class Permutation(Construction):
         """There is one group."""
         (total,) = parts
         return total
-
-
-@lru_cache(maxsize=4)
-def _decoding_matrix(points: Points, users: tuple[int, ...], blocks: int, q: int) -> npt.NDArray[np.uint64]:
-    """From D+T answers at their alphas to the D blocks at beta_1..beta_D: (D, D+T)."""
-    return lagrange_matrix([points.alpha[n - 1] for n in users], points.beta[:blocks], q)
 
 
 def top_k(gradient: npt.NDArray[Any], k: int) -> npt.NDArray[Any]:
