@@ -57,14 +57,20 @@ class Console:
     quiet: bool
     verbose: bool
 
-    def say(self, message: str) -> None:
-        """A line about what was done, on standard error."""
-        if not self.quiet:
+    def say(self, *messages: str) -> None:
+        """Lines about what was done, on standard error."""
+        for message in messages if not self.quiet else ():
             click.echo(printable(message), err=True)
 
-    def warn(self, message: str) -> None:
-        """A line that even -q shows."""
-        click.echo(printable(f"{PROGRAM}: warning: {message}"), err=True)
+    def warn(self, *messages: str) -> None:
+        """Lines that even -q shows."""
+        for message in messages:
+            click.echo(printable(f"{PROGRAM}: warning: {message}"), err=True)
+
+    def warn_foreign_secrets(self, paths: Sequence[Path]) -> None:
+        """Secrets of other users in the folder of a round."""
+        advice = "is the secret of another user, and must not leave that user's machine; tell that user"
+        self.warn(*(f"{path} {advice}" for path in paths))
 
     def notes(self, notes: Mapping[int, Sequence[str]]) -> None:
         """Lines about the users' gradients, one for all users with the same note."""
@@ -72,13 +78,12 @@ class Console:
         for user, own in notes.items():
             for note in own:
                 told.setdefault(note, []).append(user)
-        for note, users in told.items():
-            self.say(f"user {listed(users)}: {note}")
+        self.say(*(f"user {listed(users)}: {note}" for note, users in told.items()))
 
     def line(self, *texts: str) -> None:
         """Lines of the result, on standard output; with --json, only `result` prints there."""
         for text in texts if not self.quiet and not self.as_json else ():
-            _print(printable(text))
+            click.echo(printable(text))
 
     def result(self, facts: Mapping[str, Any], *lines: str, space: ts.Workspace | None = None) -> None:
         """The outcome of a command: one JSON object, or the same in a few lines. The facts name the session of
@@ -88,7 +93,9 @@ class Console:
         if facts.get("insecure"):
             self.warn(PUBLIC_SEED)
         if self.as_json:
-            _print(json.dumps({"schema": f"{PROGRAM}/{self.command}/1", **facts}, allow_nan=False, default=os.fspath))
+            click.echo(
+                json.dumps({"schema": f"{PROGRAM}/{self.command}/1", **facts}, allow_nan=False, default=os.fspath)
+            )
         self.line(*lines)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -110,7 +117,7 @@ class Console:
         with screen.capture() as drawn:
             screen.print(table)
         for line in drawn.get().rstrip().splitlines():
-            _print(line.rstrip())
+            click.echo(line.rstrip())
 
     @property
     def draws(self) -> bool:
@@ -135,17 +142,6 @@ class Console:
                 bars.update(tasks[what], advance=bool(user), completed=done)
 
             yield note
-
-
-class OutputGone(Exception):
-    """Nobody reads standard output any more."""
-
-
-def _print(text: str) -> None:
-    try:
-        click.echo(text)
-    except BrokenPipeError:
-        raise OutputGone from None
 
 
 def printable(text: str) -> str:
@@ -182,12 +178,6 @@ def hear_library(console: Console) -> None:
     log.handlers[:] = [Handler()] if console.draws else []
 
 
-def warn_foreign_secrets(console: Console, paths: Sequence[Path]) -> None:
-    """Secrets of other users in the folder of a round."""
-    for path in paths:
-        console.warn(f"{path} is the secret of another user, and must not leave that user's machine; tell that user")
-
-
 def size(count: float) -> str:
     """Bytes for people."""
     from topk_secagg.steps.costs import amount
@@ -209,9 +199,9 @@ def rated(p: ts.Parameters, name: str, payload: int) -> tuple[dict[str, float], 
     return facts, f"payload {size(payload)}, {name} {measured:.6g} (theorem {theorem:.6g})"
 
 
-def picked(report: object, *names: str) -> dict[str, Any]:
-    """These fields of a report, as facts."""
-    return {name: getattr(report, name) for name in names}
+def picked(report: object, *names: str, **others: str) -> dict[str, Any]:
+    """These fields of a report, as facts, and `others` under another name."""
+    return {fact: getattr(report, name) for fact, name in (*zip(names, names, strict=True), *others.items())}
 
 
 def plain(value: Any) -> str:

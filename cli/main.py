@@ -13,7 +13,7 @@ import click
 from topk_secagg import __version__
 from topk_secagg.errors import BadData, CannotWrite, SecAggError
 
-from .console import PROGRAM, OutputGone, fail, fail_with
+from .console import PROGRAM, fail, fail_with
 from .phases import confirm, decode, eliminate, forget, freeze, keygen, mask, offline, settle
 from .review import audit, inspect, status
 from .rounds import init, plan, run
@@ -110,7 +110,9 @@ def _run() -> int:
     except MemoryError:
         fail("not enough memory", "the session or a file asks for more than this machine has")
         return BadData.exit_code
-    except (OutputGone, BrokenPipeError):
+    except SystemExit as end:  # click's: after a completion, or because nobody reads the output any more
+        return BROKEN_PIPE if end.code else 0
+    except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except OSError as error:

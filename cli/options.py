@@ -18,29 +18,29 @@ PATH = click.Path(path_type=Path, readable=False)
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def file_option(name: str, help: str, metavar: str = "FILE", **others: Any) -> Decorator:
+def file(name: str, help: str, metavar: str = "FILE", **others: Any) -> Decorator:
     """An option that takes a path."""
     return click.option(name, type=PATH, metavar=metavar, help=help, **others)
 
 
-def value_option(name: str, metavar: str, help: str, kind: Any = int, **others: Any) -> Decorator:
+def value(name: str, metavar: str, help: str, kind: Any = int, **others: Any) -> Decorator:
     """An option that takes a number, or a text where `kind` is str; a default is shown unless it is empty."""
     shown = bool(others.get("default"))
     return click.option(name, type=kind, metavar=metavar, help=help, show_default=shown, **others)
 
 
-def choice_option(name: str, help: str, *choices: str) -> Decorator:
+def choice(name: str, help: str, *choices: str) -> Decorator:
     """An option that takes one of these words; the first is the default."""
     return click.option(name, type=click.Choice(choices), default=choices[0], show_default=True, help=help)
 
 
-def flag_option(name: str, help: str) -> Decorator:
+def flag(name: str, help: str) -> Decorator:
     """An option without a value."""
     return click.option(name, is_flag=True, help=help)
 
 
 answer_options = (
-    flag_option("--json", "Print one JSON object on standard output."),
+    flag("--json", "Print one JSON object on standard output."),
     click.option("-q", "--quiet", is_flag=True, help="Print only warnings and errors."),
     click.option("-v", "--verbose", is_flag=True, help="Print more details."),
 )
@@ -98,70 +98,66 @@ _OF_ONE_USER = ("identity", "gradient", "residual")
 round_argument = click.argument("round_folder", metavar="ROUND", type=PATH)
 space_options = (
     round_argument,
-    file_option(
+    file(
         "--secrets",
         "Keep secrets and ledgers in DIR/SESSION/ instead of ROUND/secrets/.",
         "DIR",
         envvar="TOPK_SECAGG_SECRETS",
     ),
 )
-user_option = value_option("--user", "n", "The user's number, from 1.", required=True)
-users_option = value_option("--user", "n|1-4,7|all", "The users' numbers, from 1.", UserSet("all"), required=True)
-jobs_option = value_option("--jobs", "J", "Users to work on at a time.  [default: the cores]", click.IntRange(min=1))
+user_option = value("--user", "n", "The user's number, from 1.", required=True)
+users_option = value("--user", "n|1-4,7|all", "The users' numbers, from 1.", UserSet("all"), required=True)
+jobs_option = value("--jobs", "J", "Users to work on at a time.  [default: the cores]", click.IntRange(min=1))
 access_options = (
-    file_option("--identity", "This user's keys, from `keygen`, in a sealed round."),
-    value_option(
+    file("--identity", "This user's keys, from `keygen`, in a sealed round."),
+    value(
         "--session", "HEX", "Refuse any other session; at least 16 of its digits.", str, envvar="TOPK_SECAGG_SESSION"
     ),
-    file_option("--recipients", "Refuse a session that has other keys than this file."),
-    flag_option("--insecure", "Take part although the round is drawn from a public seed."),
+    file("--recipients", "Refuse a session that has other keys than this file."),
+    flag("--insecure", "Take part although the round is drawn from a public seed."),
 )
-randomness_option = choice_option(
+randomness_option = choice(
     "--randomness",
     "AES-256-CTR keyed by the operating system, or every byte from the operating system.",
     "cipher",
     "os",
 )
-select_option = choice_option("--select", "Send the largest magnitudes, or random coordinates.", "top", "random")
-entry_option = value_option(
-    "--entry", "A.B", "The entry of a PyTorch checkpoint that holds the tensors.", str, default=""
-)
-prefix_option = value_option(
+select_option = choice("--select", "Send the largest magnitudes, or random coordinates.", "top", "random")
+entry_option = value("--entry", "A.B", "The entry of a PyTorch checkpoint that holds the tensors.", str, default="")
+prefix_option = value(
     "--strip-prefix", "PREFIX", "Take this off tensor names that begin with it (module.).", str, default=""
 )
-saturate_option = flag_option("--saturate", "Clamp values beyond the clip, and count them, instead of refusing.")
+saturate_option = flag("--saturate", "Clamp values beyond the clip, and count them, instead of refusing.")
 output_options = (
-    file_option("--output", "Write the sum as .pt, .safetensors, .npz or .npy too."),
-    flag_option("--mean", "Divide what --output gets by the sum of the survivors' weights (1 each by default)."),
+    file("--output", "Write the sum as .pt, .safetensors, .npz or .npy too."),
+    flag("--mean", "Divide what --output gets by the sum of the survivors' weights (1 each by default)."),
 )
 keys_options = (
-    file_option(
-        "--recipients", "The users' public keys, a line each as `keygen` prints it: seals and signs the files."
-    ),
-    value_option("--freezer", "n", "The user that freezes.", default=1),
-    flag_option("--confirm", "More than (N+T)/2 users must confirm the survivors; any user may freeze."),
+    file("--recipients", "The users' public keys, a line each as `keygen` prints it: seals and signs the files."),
+    value("--freezer", "n", "The user that freezes.", default=1),
+    flag("--confirm", "More than (N+T)/2 users must confirm the survivors; any user may freeze."),
 )
 round_options = (
-    value_option("--users", "N", "Number of users."),
-    value_option("--survivors", "U", "Minimum number of users that must remain."),
-    value_option("--colluders", "T", "Number of colluding users to protect against."),
-    value_option("--top-k", "K", "Number of coordinates that each user sends."),
-    value_option("--density", "SHARE", "K as a share of L, such as 0.01.", float),
-    file_option("--like", "A gradient of the model."),
+    value("--users", "N", "Number of users."),
+    value("--survivors", "U", "Minimum number of users that must remain."),
+    value("--colluders", "T", "Number of colluding users to protect against."),
+    value("--top-k", "K", "Number of coordinates that each user sends."),
+    value("--density", "SHARE", "K as a share of L, such as 0.01.", float),
+    file("--like", "A gradient of the model."),
     entry_option,
     prefix_option,
-    value_option("--only", "PATTERN", "Only tensors with such a name. Repeatable.", str, multiple=True),
-    value_option(
+    value("--only", "PATTERN", "Only tensors with such a name. Repeatable.", str, multiple=True),
+    value(
         "--exclude",
         "PATTERN",
         "No tensors with such a name. Repeatable.  [default: *running_mean, *running_var, *num_batches_tracked]",
         str,
         multiple=True,
     ),
-    value_option("--length", "L", "One flat vector of L coordinates."),
-    value_option("--clip", "C", "The largest magnitude of a gradient's values.", float, default=1.0),
-    value_option("--max-weight", "W", "The largest weight that a user may give its gradient.", float, default=1.0),
-    value_option(
+    value("--length", "L", "One flat vector of L coordinates."),
+    value("--clip", "C", "The largest magnitude of a gradient's values.", float, default=1.0),
+    value("--max-weight", "W", "The largest weight that a user may give its gradient.", float, default=1.0),
+    value(
         "--field",
         "Q",
         "A prime below 2^32. 65521 halves every file, with values rounded to 1/3276 of the clip for ten "
@@ -172,10 +168,10 @@ round_options = (
         type=click.Choice(["permutation", "moments"]),
         help="The paper's, or ours with small files.  [default: permutation while its files stay below 1 GiB]",
     ),
-    value_option("--blocks", "D", "permutation: blocks per polynomial.  [default: U - T]"),
-    value_option("--picks", "P", "moments: picks per bucket.  [default: 4]"),
-    value_option("--spare", "r", "moments: pack answers more tightly, so that at most r of them may be missing."),
-    value_option("--insecure-seed", "SEED", "Draw everything from a public seed: reproducible, and not secret at all."),
+    value("--blocks", "D", "permutation: blocks per polynomial.  [default: U - T]"),
+    value("--picks", "P", "moments: picks per bucket.  [default: 4]"),
+    value("--spare", "r", "moments: pack answers more tightly, so that at most r of them may be missing."),
+    value("--insecure-seed", "SEED", "Draw everything from a public seed: reproducible, and not secret at all."),
 )
 
 
@@ -188,51 +184,38 @@ class Told(NamedTuple):
     warnings: Sequence[str] = ()
 
 
-def step(
-    about: str, *options: Decorator, everybody: Callable[[ts.Workspace], Sequence[int]] = lambda space: space.users()
-) -> Callable[[Callable[..., Told]], click.Command]:
+def step(about: str, *options: Decorator) -> Callable[[Callable[..., Told]], click.Command]:
     """A command that is a step of one user, or of several in one process; the function does it for one."""
 
     def of(function: Callable[..., Told]) -> click.Command:
-        for_users = update_wrapper(partial(_for_users, function, everybody), function)
+        for_users = update_wrapper(partial(_for_users, function), function)
         return command(about, *space_options, users_option, *options, jobs_option, *access_options)(for_users)
 
     return of
 
 
-def _for_users(
-    function: Callable[..., Told],
-    everybody: Callable[[ts.Workspace], Sequence[int]],
-    console: Console,
-    space: ts.Workspace,
-    user: list[int] | str,
-    jobs: int | None,
-    access: ts.Access,
-    **given: Any,
-) -> None:
+def _for_users(function: Callable[..., Told], console: Console, space: ts.Workspace, **given: Any) -> None:
     """Run the step of each user, and show what there is to say; failures last, each with its exit code."""
     from topk_secagg.steps.each import for_each
+    from topk_secagg.storage import survivors
 
-    users = everybody(space) if isinstance(user, str) else user
+    users, jobs = given.pop("user"), given.pop("jobs")
+    if users == "all":  # only survivors have something to answer
+        users = survivors.read(space).users if console.command == "eliminate" else list(space.users())
     for n in users:
         space.check_user(n)
     if not users:
         raise click.UsageError("--user names nobody")
-    for name, value in {"identity": access.identity, **given}.items():
+    for name, value in {**given, "identity": given["access"].identity}.items():
         if len(users) > 1 and name in _OF_ONE_USER and value is not None:
             raise click.UsageError(f"--{name} belongs to one user; run the step for each user with its own")
     with console.progress() as note:
         alone = (lambda done: note(console.command, 0, 1, done)) if len(users) == 1 else lambda _: None
-        outcome = for_each(
-            users,
-            lambda n: function(space, n, access, progress=alone, **given),
-            jobs,
-            lambda n: note(console.command, n, len(users)),
-        )
+        work = partial(function, space, progress=alone, **given)
+        outcome = for_each(users, work, jobs, lambda n: note(console.command, n, len(users)))
     told, failures = list(outcome.reports.values()), dict(sorted(outcome.failures.items()))
     console.notes({user: report.notes for user, report in outcome.reports.items()})
-    for warning in (warning for report in told for warning in report.warnings):
-        console.warn(warning)
+    console.warn(*(warning for report in told for warning in report.warnings))
     if len(users) == 1:
         outcome.check()
         console.result(told[0].facts, *told[0].lines, space=space)

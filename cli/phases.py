@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,20 +11,19 @@ import click
 import topk_secagg as ts
 
 from . import options as o
-from .console import Console, listed, picked, rated, size, warn_foreign_secrets
+from .console import Console, listed, picked, rated, size
 
 if TYPE_CHECKING:
     from topk_secagg.steps.decode import DecodeReport
     from topk_secagg.steps.mask import MaskReport
 
 _FEW = 10  # users that a warning lists
-Progress = Callable[[float], None]
 
 
 @o.command(
     "Make a user's keys for sealed shares.",
     o.user_option,
-    o.file_option("--output", "[default: user-NN.identity in this folder]"),
+    o.file("--output", "[default: user-NN.identity in this folder]"),
 )
 def keygen(console: Console, user: int, output: Path | None) -> None:
     """Make the keys of one user: an age identity to open shares, and an Ed25519 key to sign them.
@@ -47,7 +46,7 @@ def keygen(console: Console, user: int, output: Path | None) -> None:
 
 
 @o.step("Draw a user's secret and share it.", o.randomness_option)
-def offline(space: ts.Workspace, user: int, access: ts.Access, progress: Progress, randomness: str) -> o.Told:
+def offline(space: ts.Workspace, user: int, **how: Any) -> o.Told:
     """Offline phase of a user: draw its secret, and share it with every user.
 
     Writes secrets/user-NN.h5, which never leaves this machine, and shares/user-MM/from-NN.h5, which you
@@ -57,20 +56,15 @@ def offline(space: ts.Workspace, user: int, access: ts.Access, progress: Progres
     Example:
       topk-secagg offline round --user 3
     """
-    report = ts.offline(space, user, randomness=randomness, access=access, progress=progress)
-    facts = {
-        "secret": space.secret_path(user),
-        **picked(report, "user", "randomness", "share_bytes"),
-        "shares_written": report.written,
-        "shares_kept": report.kept,
-    }
-    done = f"user {user} drew its secret: {space.secret_path(user)}"
+    report, secret = ts.offline(space, user, **how), space.secret_path(user)
+    done = f"user {user} drew its secret: {secret}"
     lines = [
         done if report.written else f"user {user} has all its shares already; nothing was changed",
         f"session {space.session.fingerprint}",
         f"send shares/user-MM/{space.share_path(user, user).name} to user MM only ({size(report.share_bytes)})",
     ]
-    return o.Told(facts, lines)
+    facts = picked(report, "user", "randomness", "share_bytes", shares_written="written", shares_kept="kept")
+    return o.Told({"secret": secret, **facts}, lines)
 
 
 def _files(_context: click.Context, _option: click.Parameter, folder: Path | None) -> list[Path] | None:
@@ -82,30 +76,22 @@ def _files(_context: click.Context, _option: click.Parameter, folder: Path | Non
 
 @o.step(
     "Mask a user's gradient: X_n.",
-    o.file_option("--gradient", ".pt, .pth, .bin, .ckpt, .safetensors, .npz or .npy."),
-    o.file_option("--gradients", "A folder with one gradient for every user of the round.", "DIR", callback=_files),
+    o.file("--gradient", ".pt, .pth, .bin, .ckpt, .safetensors, .npz or .npy."),
+    o.file("--gradients", "A folder with one gradient for every user of the round.", "DIR", callback=_files),
     o.entry_option,
     o.prefix_option,
-    o.value_option(
+    o.value(
         "--weight",
         "W",
         "Scale the gradient; the weight is public, and decode --mean divides by the sum.",
         float,
         default=1.0,
     ),
-    o.file_option("--residual", "Error feedback: add what was not sent before; keep what is not sent now.", "FILE.h5"),
+    o.file("--residual", "Error feedback: add what was not sent before; keep what is not sent now.", "FILE.h5"),
     o.select_option,
     o.saturate_option,
 )
-def mask(
-    space: ts.Workspace,
-    user: int,
-    access: ts.Access,
-    progress: Progress,  # noqa: ARG001 - it has none
-    gradient: Path | None,
-    gradients: list[Path] | None,
-    **options: Any,
-) -> o.Told:
+def mask(space: ts.Workspace, user: int, gradient: Path | None, gradients: list[Path] | None, **how: Any) -> o.Told:
     """Masked-input phase of a user: X_n from its gradient.
 
     Keeps the coordinates of largest magnitude (moments: the largest of every bucket), quantises and masks
@@ -121,16 +107,13 @@ def mask(
     own = gradients[user - 1] if gradients else gradient
     if own is None or (gradient and gradients):
         raise click.UsageError("give either --gradient FILE or --gradients DIR")
-    report = ts.mask(space, user, own, access=access, **options)
-    p = space.session.parameters
+    del how["progress"]  # there is none to speak of
+    report, p = ts.mask(space, user, own, **how), space.session.parameters
     r1, payload = rated(p, "R1", report.payload)
     facts = {
-        **picked(report, "user", "path", "entries", "clipped", "late", "kept_energy"),
-        "sha256": report.digest,
-        "weight": options["weight"],
-        "missing_shares": report.missing,
-        "unsettled_round": report.unsettled,
-        "payload_bytes": report.payload,
+        **picked(report, "user", "path", "entries", "clipped", "late", "kept_energy", sha256="digest"),
+        **picked(report, missing_shares="missing", unsettled_round="unsettled", payload_bytes="payload"),
+        "weight": how["weight"],
         **r1,
     }
     lines = [
@@ -158,10 +141,7 @@ def _warnings(space: ts.Workspace, report: MaskReport) -> Iterator[str]:
         )
     if report.unsettled:
         again = f"topk-secagg settle {report.unsettled} --user {user}"
-        yield (
-            f"the residual of the round in {report.unsettled} was never settled; "
-            f"if user {user} was in its sum, run `{again}` first"
-        )
+        yield f"the residual of a round was never settled; if user {user} was in its sum, run `{again}` first"
 
 
 def selection_lines(p: ts.Parameters, energy: float | None, clipped: int, whose: str = "it keeps") -> Iterator[str]:
@@ -176,8 +156,8 @@ def selection_lines(p: ts.Parameters, energy: float | None, clipped: int, whose:
 @o.command(
     "Fix the survivors: U1.",
     *o.space_options,
-    o.value_option("--only", "1,2,3", "Only these users, although more have masked.", o.UserSet()),
-    o.value_option("--user", "n", "Who freezes.  [default: the session's freezer]"),
+    o.value("--only", "1,2,3", "Only these users, although more have masked.", o.UserSet()),
+    o.value("--user", "n", "Who freezes.  [default: the session's freezer]"),
     *o.access_options,
 )
 def freeze(console: Console, space: ts.Workspace, only: list[int] | None, user: int | None, access: ts.Access) -> None:
@@ -192,15 +172,12 @@ def freeze(console: Console, space: ts.Workspace, only: list[int] | None, user: 
       topk-secagg freeze round --only 1,2,3,4
     """
     report = ts.freeze(space, only, user=user, access=access)
-    for n, why in report.left_out.items():
-        console.warn(f"user {n} is left out: {why}")
+    console.warn(*(f"user {n} is left out: {why}" for n, why in report.left_out.items()))
     console.result(
         {
             "path": space.survivors_path,
-            "freezer": report.user,
-            **picked(report, "survivors", "left_out", "written"),
+            **picked(report, "survivors", "left_out", "written", freezer="user", survivors_sha256="digest"),
             "dropped": [n for n in space.users() if n not in report.survivors],
-            "survivors_sha256": report.digest,
         },
         f"survivors {listed(report.survivors)}: {space.survivors_path}",
         f"digest {report.digest[:16]}: everybody must answer this one",
@@ -221,7 +198,7 @@ def confirm(console: Console, space: ts.Workspace, user: int, access: ts.Access)
     """
     report = ts.confirm(space, user, access=access)
     console.result(
-        picked(report, "user", "path", "survivors", "confirmed", "needed") | {"survivors_sha256": report.digest},
+        picked(report, "user", "path", "survivors", "confirmed", "needed", survivors_sha256="digest"),
         f"user {user} confirmed survivors {listed(report.survivors)}: {report.path}",
         f"session {space.session.fingerprint}, digest {report.digest[:16]}",
         f"confirmations of {listed(report.confirmed)} are here; {report.needed} are needed",
@@ -229,19 +206,11 @@ def confirm(console: Console, space: ts.Workspace, user: int, access: ts.Access)
     )
 
 
-def _survivors(space: ts.Workspace) -> list[int]:
-    """Those that answer."""
-    from topk_secagg.storage import survivors
-
-    return survivors.read(space).users
-
-
 @o.step(
     "Answer for the survivors: Y_n.",
-    o.flag_option("--fallback", "Answer once more with D = U - T, when too few answers came (--spare)."),
-    everybody=_survivors,
+    o.flag("--fallback", "Answer once more with D = U - T, when too few answers came (--spare)."),
 )
-def eliminate(space: ts.Workspace, user: int, access: ts.Access, progress: Progress, fallback: bool) -> o.Told:
+def eliminate(space: ts.Workspace, user: int, **how: Any) -> o.Told:
     """Mask-elimination phase of a user: Y_n for the frozen survivors.
 
     Reads survivors.json, the X of every survivor and the shares that this user holds of them, and writes
@@ -252,13 +221,11 @@ def eliminate(space: ts.Workspace, user: int, access: ts.Access, progress: Progr
     Example:
       topk-secagg eliminate round --user 3
     """
-    report = ts.eliminate(space, user, fallback=fallback, access=access, progress=progress)
+    report = ts.eliminate(space, user, **how)
     r2, payload = rated(space.session.parameters, "R2", report.payload)
     facts = {
         **picked(report, "user", "path", "survivors", "blocks", "fallback"),
-        "survivors_sha256": report.survivors_digest,
-        "answers_needed": report.quorum,
-        "payload_bytes": report.payload,
+        **picked(report, survivors_sha256="survivors_digest", answers_needed="quorum", payload_bytes="payload"),
         **r2,
     }
     digests = f"session {space.session.fingerprint}, survivors.json {report.survivors_digest[:16]}"
@@ -272,8 +239,7 @@ def eliminate(space: ts.Workspace, user: int, access: ts.Access, progress: Progr
 
 def described(console: Console, space: ts.Workspace, report: DecodeReport) -> tuple[dict[str, Any], list[str]]:
     """Warn of what deserves attention in an aggregate; what else is said about it, as facts and in lines."""
-    for n, why in report.left_out.items():
-        console.warn(f"the answer of user {n} is left out: {why}")
+    console.warn(*(f"the answer of user {n} is left out: {why}" for n, why in report.left_out.items()))
     if report.beyond:
         console.warn(
             f"{report.beyond} coordinates are larger than the survivors' clipped gradients can make them: "
@@ -284,10 +250,9 @@ def described(console: Console, space: ts.Workspace, report: DecodeReport) -> tu
     r2, y = rated(p, "R2", report.answer_payload)
     facts = {
         **picked(report, "path", "survivors", "answering", "corrected", "left_out", "nonzero", "blocks"),
-        "beyond_clip": report.beyond,
-        "masked_payload_bytes": report.masked_payload,
+        **picked(report, beyond_clip="beyond", masked_payload_bytes="masked_payload"),
+        **picked(report, answer_payload_bytes="answer_payload"),
         **r1,
-        "answer_payload_bytes": report.answer_payload,
         **r2,
         "checked_answers": spare,
     }
@@ -309,7 +274,7 @@ def described(console: Console, space: ts.Workspace, report: DecodeReport) -> tu
     "Decode the aggregate.",
     o.round_argument,
     *o.output_options,
-    o.flag_option("--strict", "Refuse if any answer is damaged or disagrees."),
+    o.flag("--strict", "Refuse if any answer is damaged or disagrees."),
 )
 def decode(console: Console, space: ts.Workspace, output: Path | None, mean: bool, strict: bool) -> None:
     """Decode the sum of the survivors' inputs from the answers in elimination/.
@@ -326,7 +291,7 @@ def decode(console: Console, space: ts.Workspace, output: Path | None, mean: boo
     with console.progress() as note:
         report = ts.decode(space, output, mean=mean, strict=strict, progress=lambda done: note("decoding", 0, 1, done))
     facts, lines = described(console, space, report)
-    warn_foreign_secrets(console, space.foreign_secrets())
+    console.warn_foreign_secrets(space.foreign_secrets())
     console.result(facts, *lines, space=space)
 
 

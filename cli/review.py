@@ -14,7 +14,7 @@ import topk_secagg as ts
 from topk_secagg.errors import BadData, Busy, CannotWrite
 
 from . import options as o
-from .console import PROGRAM, Console, listed, picked, plain, warn_foreign_secrets
+from .console import PROGRAM, Console, listed, picked, plain
 
 _POLL = 0.5  # seconds
 _SHOWN = ("path", "kind", "intact", "datasets", "problems")
@@ -24,8 +24,8 @@ _VERDICTS = ("pass", "fail", "not checkable")
 @o.command(
     "Who has done what, and what to do next.",
     *o.space_options,
-    o.value_option("--user", "n", "From the point of view of this user."),
-    o.value_option("--wait", "SECONDS", "Wait until the next step can be run, or exit 75.", click.FloatRange(min=0)),
+    o.value("--user", "n", "From the point of view of this user."),
+    o.value("--wait", "SECONDS", "Wait until the next step can be run, or exit 75.", click.FloatRange(min=0)),
 )
 def status(console: Console, space: ts.Workspace, user: int | None, wait: float | None) -> None:
     """Show who has done what in a round, which files of whom are missing, and the next command.
@@ -57,9 +57,8 @@ def status(console: Console, space: ts.Workspace, user: int | None, wait: float 
         "send": [{"path": path, "to": whom} for path, whom in found.send],
         **picked(found, "foreign_secrets", "problems"),
     }
-    warn_foreign_secrets(console, found.foreign_secrets)
-    for problem in found.problems:
-        console.warn(problem)
+    console.warn_foreign_secrets(found.foreign_secrets)
+    console.warn(*found.problems)
     console.result(facts, space=space)
     console.line(f"session {space.session.fingerprint}, {space.session.parameters.summary()}")
     rows = []
@@ -90,7 +89,7 @@ def _command(space: ts.Workspace, step: str, user: int | None) -> str:
 @o.command(
     "Show what a file of a round holds.",
     click.argument("files", metavar="FILE...", nargs=-1, required=True, type=o.PATH),
-    o.flag_option("--reveal", "Show the values in secret files too."),
+    o.flag("--reveal", "Show the values in secret files too."),
 )
 def inspect(console: Console, files: tuple[Path, ...], reveal: bool) -> None:
     """Show what files of a round hold: kind, session, user, shapes, ranges, and whether they are intact.
@@ -107,9 +106,8 @@ def inspect(console: Console, files: tuple[Path, ...], reveal: bool) -> None:
             found.append(ts.inspect(path, reveal=reveal))
         except ts.SecAggError as error:
             failure = failure or error
-    if failure and not found:
-        raise failure
-    console.result({"files": [d.facts | picked(d, *_SHOWN) for d in found]})
+    if found:
+        console.result({"files": [d.facts | picked(d, *_SHOWN) for d in found]})
     for d in found:
         state = "intact" if d.intact else "NOT INTACT"
         insecure = ", INSECURE: drawn from a public seed" if d.facts.get("insecure") else ""
@@ -136,8 +134,8 @@ def _row(name: str, info: dict[str, Any]) -> tuple[str, ...]:
 @o.command(
     "Check a round, point by point.",
     o.round_argument,
-    o.file_option("--identity", "A user's keys, to open the sealed shares for that user. Repeatable.", multiple=True),
-    o.file_option("--report", "Write the findings as a page too.", "FILE.html"),
+    o.file("--identity", "A user's keys, to open the sealed shares for that user. Repeatable.", multiple=True),
+    o.file("--report", "Write the findings as a page too.", "FILE.html"),
 )
 def audit(console: Console, space: ts.Workspace, identity: tuple[Path, ...], report: Path | None) -> None:
     """Check a round point by point: pass, fail, or not checkable and why. Exits with 65 if anything fails.
@@ -164,7 +162,7 @@ def audit(console: Console, space: ts.Workspace, identity: tuple[Path, ...], rep
     if report:
         write_whole(report, page(found, program=f"{PROGRAM} {ts.__version__}"), OWN)
     if session:  # else it is too damaged to say whose secrets should not be here
-        warn_foreign_secrets(console, space.foreign_secrets())
+        console.warn_foreign_secrets(space.foreign_secrets())
     failed = [f for f in findings if f.verdict == "fail"]
     facts = {
         "session": session and session.id,

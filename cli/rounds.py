@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import shlex
 from collections.abc import Callable
+from inspect import signature
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,9 +25,11 @@ if TYPE_CHECKING:
     from topk_secagg.gradients.layout import Layout
     from topk_secagg.review.plan import Row
 
-_NOT_CHOSEN = ("recipients", "freezer", "confirm", "insecure_seed", "distributed")  # that `plan` does not need
-_OF_LAYOUT = ("like", "length", "entry", "strip_prefix", "only", "exclude")
-_OF_RUN = ("drop_masking", "drop_elimination", "residuals", "output", "mean", "select", "saturate", "jobs")
+
+def taken(function: Callable[..., Any], options: dict[str, Any]) -> dict[str, Any]:
+    """Those of the options that a function has arguments for."""
+    names = signature(function).parameters
+    return {name: value for name, value in options.items() if name in names}
 
 
 def chosen(console: Console, **options: Any) -> tuple[Layout, tuple[ts.Parameters, str], npt.NDArray[Any] | None]:
@@ -40,15 +43,13 @@ def chosen(console: Console, **options: Any) -> tuple[Layout, tuple[ts.Parameter
     for name in ("users", "survivors", "colluders"):
         if options[name] is None:
             raise click.UsageError(f"Missing option '--{name}'.")
-    shape = {name: options.pop(name) for name in _OF_LAYOUT}
-    layout, like = choose_layout(**shape), shape["like"]
-    parameters = choose_parameters(layout.length, **options)
-    for note in layout.notes:
-        console.say(note)
+    layout, like = choose_layout(**taken(choose_layout, options)), options["like"]
+    parameters = choose_parameters(**taken(choose_parameters, options | {"length": layout.length}))
+    console.say(*layout.notes)
     if like is None:
         return layout, parameters, None
     p, _ = parameters
-    gradient = layout.flatten(read_gradient(like, shape["entry"], shape["strip_prefix"]))
+    gradient = layout.flatten(read_gradient(like, options["entry"], options["strip_prefix"]))
     largest = float(abs(gradient).max())
     fits = f"beyond the clip of {p.clip:g}" if largest > p.clip else f"{largest / p.clip:.1%} of the clip"
     console.say(
@@ -61,15 +62,12 @@ def start_round(console: Console, root: Path, **options: Any) -> tuple[ts.Worksp
     """Choose parameters and layout, and write session.json if it is new; say what was chosen for what reason."""
     from topk_secagg.steps.init import init
 
-    how = {name: options.pop(name) for name in _NOT_CHOSEN if name in options}
     layout, (p, reason), _ = chosen(console, **options)
-    space, new = init(root, p, layout, **how)
+    space, new = init(root, p, layout, **taken(init, options))
     if reason and new:
         console.say(f"construction {reason}")
     if p.survivors == p.colluders + 1:
-        console.warn(
-            "U = T + 1: when only U users remain, T of them can subtract their inputs and see that of the last"
-        )
+        console.warn("U = T + 1: when only U users remain, T of them can subtract their inputs and see the last one")
     return space, new
 
 
@@ -77,8 +75,8 @@ def start_round(console: Console, root: Path, **options: Any) -> tuple[ts.Worksp
     "Start a round: write session.json.",
     o.round_argument,
     *o.round_options,
-    o.file_option("--from", "Take everything but the nonce from another round.", "OTHER_ROUND"),
-    o.flag_option("--distributed", "Every user has its own machine: disk space for one user is enough."),
+    o.file("--from", "Take everything but the nonce from another round.", "OTHER_ROUND"),
+    o.flag("--distributed", "Every user has its own machine: disk space for one user is enough."),
     *o.keys_options,
 )
 def init(console: Console, space: ts.Workspace, **options: Any) -> None:
@@ -126,35 +124,28 @@ def init(console: Console, space: ts.Workspace, **options: Any) -> None:
     "All steps of all users on one machine.",
     o.round_argument,
     click.argument("more", nargs=-1, metavar="", type=o.PATH),
-    o.file_option(
+    o.file(
         "--gradients",
         "A folder, whose files are sorted naturally by name, or one file per user, in order.",
         "DIR_OR_FILES...",
         multiple=True,
         required=True,
     ),
-    o.value_option("--drop-masking", "5", "Users that never mask.", o.UserSet(), default=""),
-    o.value_option("--drop-elimination", "4", "Users that never answer.", o.UserSet(), default=""),
-    o.file_option("--weights", "CSV or JSON: user or file name, weight."),
-    o.file_option("--residuals", "Error feedback: a folder with one residual file per user.", "DIR"),
+    o.value("--drop-masking", "5", "Users that never mask.", o.UserSet(), default=""),
+    o.value("--drop-elimination", "4", "Users that never answer.", o.UserSet(), default=""),
+    o.file("--weights", "CSV or JSON: user or file name, weight."),
+    o.file("--residuals", "Error feedback: a folder with one residual file per user.", "DIR"),
     *o.output_options,
     o.select_option,
     o.saturate_option,
     o.randomness_option,
     o.jobs_option,
     *o.keys_options,
-    o.file_option("--identities", "The users' identity files, as `keygen` names them, in a sealed round.", "DIR"),
+    o.file("--identities", "The users' identity files, as `keygen` names them, in a sealed round.", "DIR"),
     *o.round_options,
 )
 def run(
-    console: Console,
-    space: ts.Workspace,
-    more: tuple[Path, ...],
-    gradients: tuple[Path, ...],
-    weights: Path | None,
-    identities: Path | None,
-    randomness: str,
-    **options: Any,
+    console: Console, space: ts.Workspace, more: tuple[Path, ...], gradients: tuple[Path, ...], **options: Any
 ) -> None:
     """A whole round on one machine: every step of every user, through the same files.
 
@@ -170,13 +161,13 @@ def run(
     from topk_secagg.protocol.constructions import construction
     from topk_secagg.steps.gather import check_output, gradient_files, identity_files, read_weights
 
-    given, how = [*gradients, *more], {name: options.pop(name) for name in _OF_RUN}
-    if how["output"] is not None:
-        check_writable(how["output"])
-        check_output(how["output"], given)
-    elif how["mean"]:
+    given = [*gradients, *more]
+    if options["output"] is not None:
+        check_writable(options["output"])
+        check_output(options["output"], given)
+    elif options["mean"]:
         raise click.UsageError("--mean is about what --output gets; give --output FILE")
-    if randomness == "os" and options["insecure_seed"] is not None:
+    if options["randomness"] == "os" and options["insecure_seed"] is not None:
         raise click.UsageError("--randomness os and --insecure-seed contradict each other")
     files = gradient_files(given)
     if options["like"] is None and options["length"] is None:
@@ -184,17 +175,17 @@ def run(
     if options["users"] not in (None, len(files)):
         raise click.UsageError(f"{len(files)} gradients for {options['users']} users; one file per user is needed")
     users = options["users"] = len(files)
-    for user in (*how["drop_masking"], *how["drop_elimination"]):
+    for user in (*options["drop_masking"], *options["drop_elimination"]):
         if not 1 <= user <= users:
             raise click.UsageError(f"there is no user {user} to drop out; users are 1 to {users}")
-    factors = read_weights(weights, files) if weights else None
-    if factors:
-        options["max_weight"] = max(factors)
-    keys = identity_files(identities, users) if identities else None
+    if options["weights"]:
+        options["weights"] = read_weights(options["weights"], files)
+        options["max_weight"] = max(options["weights"])
+    if options["identities"]:
+        options["identities"] = identity_files(options["identities"], users)
     space, _ = start_round(console, space.root, **options)
     with console.progress() as note:
-        how |= {"weights": factors, "identities": keys, "randomness": randomness, "note": note}
-        report = ts.run(space, files, entry=options["entry"], strip_prefix=options["strip_prefix"], **how)
+        report = ts.run(space, files, **taken(ts.run, options), note=note)
     p, c = space.session.parameters, construction(space.session.parameters)
     console.notes({user.user: user.notes for user in report.masked})
     facts, lines = described(console, space, report.decoded)
@@ -218,9 +209,9 @@ def run(
 @o.command(
     "What a round would cost, before it is run.",
     *o.round_options,
-    o.file_option("--plot", "Draw the trade-off (needs matplotlib).", "FILE.png"),
+    o.file("--plot", "Draw the trade-off (needs matplotlib).", "FILE.png"),
 )
-def plan(console: Console, insecure_seed: int | None, plot: Path | None, **options: Any) -> None:
+def plan(console: Console, plot: Path | None, **options: Any) -> None:
     """Show what each construction would cost for the options of `init`, and which one `init` would choose.
 
     The table has both constructions, several numbers of picks, and two fields; the last rows are what the
@@ -237,7 +228,7 @@ def plan(console: Console, insecure_seed: int | None, plot: Path | None, **optio
         raise UsageError("drawing needs matplotlib", "pip install 'topk-secagg[plot]'")
     _, (p, reason), gradient = chosen(console, **options)
     found = ts.plan(p, gradient, measure_speed(p, Path.cwd()))
-    paste = _init_call(p, **options, insecure_seed=insecure_seed)
+    paste = _init_call(p, **options)
     rows = [_facts(row, recommended=row is found.best) for row in found.rows]
     if plot:
         _plot(plot, rows)
@@ -279,8 +270,7 @@ def _facts(row: Row, *, recommended: bool) -> dict[str, Any]:
         "picks": p.picks if p else None,
         "field": p.field if p else None,
         **picked(row, "pair_bytes", "all_bytes", "masked_bytes", "answer_bytes", "online_bytes"),
-        **picked(row, "step", "seconds", "energy"),
-        "memory_bytes": row.memory,
+        **picked(row, "step", "seconds", "energy", memory_bytes="memory"),
         "recommended": recommended,
     }
 

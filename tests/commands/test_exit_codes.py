@@ -575,7 +575,7 @@ class TestWhichConstruction:
     def test_run_says_it_too(self, tmp_path):
         options = words("--survivors 3 --colluders 1 --top-k 2")
         said = must("run", tmp_path / "round", "--gradients", EXAMPLE, *options).err
-        assert said.startswith("construction permutation, the paper's construction: ")
+        assert said.splitlines()[1].startswith("construction permutation, the paper's construction: ")
 
     def test_where_neither_fits_nothing_is_started(self, refuses, tmp_path):
         options = words("--users 5 --survivors 3 --colluders 1 --top-k 1 --length 70000 --field 65521")

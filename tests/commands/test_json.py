@@ -167,3 +167,31 @@ def test_every_option_has_the_variable_that_its_name_promises():
             if option.param_type_name == "option":
                 longest = max(option.opts, key=len)
                 assert longest == "--" + str(option.name).replace("_", "-"), (name, option.opts)
+
+
+def test_every_option_of_init_and_run_reaches_a_function_of_the_library():
+    """They are handed on by their names: one that no function takes would be dropped without a word."""
+    import inspect
+
+    from topk_secagg_cli.main import cli
+
+    import topk_secagg as ts
+    from topk_secagg.steps import init as start
+
+    steps = (start.choose_layout, start.choose_parameters, start.init)
+    arguments = {name for step in steps for name in inspect.signature(step).parameters}
+    of_the_call = {"json", "quiet", "verbose", "round_folder"}
+    assert {str(o.name) for o in cli.commands["init"].params} - of_the_call - arguments == {"from"}
+    arguments |= set(inspect.signature(ts.run).parameters)
+    assert {str(o.name) for o in cli.commands["run"].params} - of_the_call - arguments == {"more"}
+
+
+@pytest.mark.parametrize("how", [("--json",), ()])
+def test_a_command_whose_output_nobody_reads_ends_as_one_in_a_pipe_does(round_at, how):
+    r = round_at("init")
+    ours, theirs = os.pipe()
+    os.close(ours)
+    for args in (("--help",), ("status", r.folder, *how), ("inspect", r.folder / "session.json", *how)):
+        end = subprocess.run([SCRIPT, *map(str, args)], stdout=theirs, stderr=subprocess.PIPE, check=False)
+        assert (end.returncode, end.stderr) == (141, b""), args
+    os.close(theirs)
