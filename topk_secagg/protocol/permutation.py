@@ -221,8 +221,7 @@ class Permutation(Construction):
 
     def joined(self, parts: Sequence[Sparse]) -> Sparse:
         """There is one group."""
-        (total,) = parts
-        return total
+        return parts[0]
 
 
 def top_k(gradient: npt.NDArray[Any], k: int) -> npt.NDArray[Any]:
