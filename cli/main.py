@@ -48,9 +48,9 @@ def cli() -> None:
     """
 
 
-for command in (
-    init, offline, mask, freeze, confirm, eliminate, decode, run, settle, forget, status, inspect, audit, plan, keygen
-):  # fmt: skip
+A_ROUND = (init, offline, mask, freeze, confirm, eliminate, decode, run)
+AROUND_IT = (settle, forget, status, inspect, audit, plan, keygen)
+for command in (*A_ROUND, *AROUND_IT):
     cli.add_command(command)
 
 
