@@ -56,7 +56,7 @@ def read(folder: Path, suffix: str, content: bytes) -> list[Tensor]:
 
 
 def refused(folder: Path, suffix: str, content: bytes) -> None:
-    message = f"gradient{suffix}( is damaged, or not a {suffix} file|: it holds an array of type)"
+    message = f"gradient{suffix}(: it is damaged, or not what its name says|: it holds an array of type)"
     with pytest.raises(BadData, match=message) as caught:
         read(folder, suffix, content)
     assert caught.value.exit_code == 65

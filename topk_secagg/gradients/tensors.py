@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,11 +81,11 @@ def stored(tensor: Tensor) -> npt.NDArray[np.uint8]:
 
 
 @contextmanager
-def refusing(path: Path) -> Iterator[None]:
-    """Turn every error that a malformed file causes into one that names the file."""
+def refusing(what: object) -> Iterator[None]:
+    """Turn every error that a malformed file causes into one that names the file, or the part of it."""
     try:
         yield
     except BadData as error:
-        raise BadData(f"{path}: {error.message}", error.hint) from error
+        raise BadData(f"{what}: {error.message}", error.hint, error.topic) from error
     except Exception as error:  # numpy parses headers as Python: SyntaxError, TokenError, MemoryError ...
-        raise BadData(f"{path} is damaged, or not a {path.suffix} file", "export the gradient again") from error
+        raise BadData(f"{what}: it is damaged, or not what its name says", "export the gradient again") from error

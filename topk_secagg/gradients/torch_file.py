@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import BadData
-from .tensors import Gradient, Tensor, widen
-from .torch_pickle import AGAIN, CHARACTER_COST, ONLY_TENSORS, STEP_COST, Budget, Call, Name, Storage, quoted, run
+from .tensors import Gradient, Tensor, refusing, widen
+from .torch_pickle import AGAIN, CHARACTER_COST, ONLY_TENSORS, Budget, Call, Name, Storage, quoted, run
 
 DTYPES = {
     "torch.HalfStorage": "float16", "torch.BFloat16Storage": "bfloat16", "torch.FloatStorage": "float32",
@@ -31,6 +31,7 @@ DTYPES = {
 }  # fmt: skip
 
 _TENSOR_COST = 400  # bytes of a Tensor and its array without its values
+_LEAF_COST, _KEY_COST = 240, 16  # bytes of a leaf, and of each key that leads there
 _MAX_PICKLE = 16 << 20  # bytes; a tensor takes some 150
 _MAX_DEPTH = 32  # of containers in containers
 _MAX_WRAPPED = 2  # a tensor with attributes in a Parameter
@@ -50,12 +51,12 @@ _OF_NEW_TYPE = "torch._utils._rebuild_tensor_v3"
 _PARAMETER = ("torch._utils._rebuild_parameter", "torch._utils._rebuild_parameter_with_state")
 _WITH_ATTRIBUTES = "torch._tensor._rebuild_from_type_v2"
 _PLAIN_CLASSES = ("torch.Tensor", "torch.nn.parameter.Parameter")
-_NO_VALUES = ("is a meta tensor and has no values", "save a tensor of the cpu")
+_NO_VALUES = ("it is a meta tensor and has no values", "save a tensor of the cpu")
 _REFUSED = {
-    "torch._utils._rebuild_sparse_tensor": ("is sparse", "save tensor.to_dense()"),
-    "torch._utils._rebuild_sparse_csr_tensor": ("is sparse", "save tensor.to_dense()"),
-    "torch._utils._rebuild_qtensor": ("is quantised", "save tensor.dequantize()"),
-    "torch._utils._rebuild_nested_tensor": ("is a nested tensor", "save list(tensor.unbind())"),
+    "torch._utils._rebuild_sparse_tensor": ("it is sparse", "save tensor.to_dense()"),
+    "torch._utils._rebuild_sparse_csr_tensor": ("it is sparse", "save tensor.to_dense()"),
+    "torch._utils._rebuild_qtensor": ("it is quantised", "save tensor.dequantize()"),
+    "torch._utils._rebuild_nested_tensor": ("it is a nested tensor", "save list(tensor.unbind())"),
     "torch._utils._rebuild_meta_tensor_no_storage": _NO_VALUES,
 }
 
@@ -63,66 +64,57 @@ _NO_ZIP_TOOL = "save the file with torch.save, not with a zip tool"
 _CONVERT = "save tensor.to(torch.float32)"
 
 Array = npt.NDArray[Any]
+_Keys = tuple[str | int, ...]  # the keys of dicts and the positions in lists that lead to a value
+_Leaves = list[tuple[_Keys, Any]]
 
 
 def read(path: Path, entry: str = "") -> Gradient:
     """The tensors at `entry` of a torch file, in the file's order, without those that are None.
 
     A file that holds one tensor gives one Tensor with the name ""; a state_dict keeps its names; a list or
-    tuple gives "0", "1", ...; the names of nested containers are joined with ".". `entry` is a path of dict keys
-    and list positions, separated with "."; if keys contain dots, the longest matching key is used. Without
-    `entry`, the entry of a checkpoint that is obviously its model is read.
+    tuple gives "0", "1", ...; the names of nested containers are joined with ".". `entry` is such a name, of a
+    container or a tensor; if several have it because keys contain dots, the one with the longest keys is taken.
+    Without `entry`, the entry of a checkpoint that is obviously its model is read.
     """
-    try:
-        with path.open("rb") as file:
-            return _read(file, entry)
-    except BadData as error:
-        raise BadData(f"{path}: {error.message}", error.hint, error.topic) from error
-    except (NotImplementedError, struct.error, zipfile.BadZipFile) as error:
-        raise BadData(f"{path}: it is damaged or cut short: its zip cannot be read", AGAIN) from error
-    except (ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError) as error:
-        raise BadData(f"{path}: it is damaged", AGAIN) from error
-
-
-def _read(file: io.BufferedReader, entry: str) -> Gradient:
-    archive = _Archive(file)
-    budget = Budget(archive.size)
-    if archive.members["data.pkl"][1] > _MAX_PICKLE:
-        raise BadData("its pickle is too large to describe only tensors", ONLY_TENSORS)
-    content = run(archive.member("data.pkl").tobytes(), budget)
-    notes = []
-    if not entry and (entry := _obvious(content, budget)):
-        notes = [f"took the entry {quoted(entry)} of the checkpoint"]
-    value = _pick(content, entry, budget)
-    builder = _Builder(archive, budget)
-    found: dict[str, Tensor | None] = {}
-    for name, leaf in _leaves(value, budget):
-        if name in found:
-            raise BadData(f"two of its tensors are called {quoted(name)}", ONLY_TENSORS)
-        if leaf is None and name:
+    with path.open("rb") as file, refusing(path):
+        archive = _Archive(file)
+        if archive.members["data.pkl"][1] > _MAX_PICKLE:
+            raise BadData("its pickle is too large to describe only tensors", ONLY_TENSORS)
+        content = run(archive.member("data.pkl").tobytes(), archive.budget)
+        leaves = list(_leaves(content, archive.budget))
+        start = _start(leaves, entry) if entry else _obvious(leaves)
+        notes = [f"took the entry {quoted(_name(start))} of the checkpoint"] if start and not entry else []
+        chosen = [(keys[len(start) :], leaf) for keys, leaf in leaves if keys[: len(start)] == start]
+        found: dict[str, Tensor | None] = {}
+        for keys, leaf in chosen:
+            name = _name(keys)
+            archive.budget.spend(CHARACTER_COST * len(name))
+            if name in found:
+                raise BadData(f"two of its tensors are called {quoted(name)}", ONLY_TENSORS)
+            if not _is_tensor(leaf) and (leaf is not None or not name):
+                where = f"its entry {quoted(_name((*start, *keys)))}" if start or keys else "its content"
+                raise BadData(f"{where} is {_kind(leaf)}, not a tensor", *_choices_hint(leaves))
             found[name] = None
-            continue
-        if not _is_tensor(leaf):
-            full = ".".join(part for part in (entry, name) if part)
-            where = f"its entry {quoted(full)}" if full else "its content"
-            raise BadData(f"{where} is {_kind(leaf)}, not a tensor", *_choices_hint(content, budget))
-        dtype, array = builder.tensor(leaf, f"its tensor {quoted(name)}" if name else "its tensor")
-        found[name] = Tensor(name, dtype, array)
-    tensors = [t for t in found.values() if t is not None]
-    if not found:
-        raise BadData("there is no tensor in it", *_choices_hint(content, budget))
-    if not tensors:
-        raise BadData("all that it holds is None", "save the gradients after loss.backward()")
-    absent = [name for name, t in found.items() if t is None]
-    return Gradient(tensors, absent, notes, sequence=type(value) is not dict and _is_flat(value, budget))
+            if leaf is not None:
+                with refusing(f"its tensor {quoted(name)}" if name else "its tensor"):
+                    found[name] = Tensor(name, *archive.array(leaf))
+        if not found:
+            raise BadData("there is no tensor in it", *_choices_hint(leaves))
+        tensors = [t for t in found.values() if t is not None]
+        if not tensors:
+            raise BadData("all that it holds is None", "save the gradients after loss.backward()")
+        absent = [name for name, t in found.items() if t is None]
+        return Gradient(tensors, absent, notes, sequence=all(len(k) == 1 and type(k[0]) is int for k, _ in chosen))
 
 
 class _Archive:
-    """The zip of a torch file: no member is compressed, and no two members overlap."""
+    """The zip of a torch file: no member is compressed, and no two overlap."""
 
     def __init__(self, file: io.BufferedReader) -> None:
         self.file = file
         self.size = file.seek(0, os.SEEK_END)
+        self.budget = Budget(self.size)
+        self.storages: dict[str, tuple[str, Array]] = {}  # key -> kind, values
         file.seek(0)
         start = file.read(len(_OLD_MAGIC))
         if start == _OLD_MAGIC:
@@ -157,6 +149,10 @@ class _Archive:
             raise BadData("something lies in front of its zip", AGAIN)
         if "data.pkl" not in self.members:
             raise BadData("it is a zip, but not one of torch.save", ONLY_TENSORS)
+        order = self.member("byteorder").tobytes() if "byteorder" in self.members else b"little"
+        if order not in (b"little", b"big"):
+            raise BadData("its byte order is neither little nor big", AGAIN)
+        self.order: Literal["<", ">"] = "<" if order == b"little" else ">"
 
     @staticmethod
     def _refuse(info: zipfile.ZipInfo, why: str) -> NoReturn:
@@ -186,82 +182,66 @@ class _Archive:
             raise BadData(f"its zip member {quoted(name)} is damaged: the CRC does not match", hint)
         return content
 
-
-class _Builder:
-    """Makes arrays from the recorded calls; a storage that tensors share is read once."""
-
-    def __init__(self, archive: _Archive, budget: Budget) -> None:
-        self.archive = archive
-        self.budget = budget
-        self.storages: dict[str, tuple[str, Array]] = {}  # key -> kind, values
-        order = bytes(archive.member("byteorder")) if "byteorder" in archive.members else b"little"
-        if order not in (b"little", b"big"):
-            raise BadData("its byte order is neither little nor big", AGAIN)
-        self.order: Literal["<", ">"] = "<" if order == b"little" else ">"
-
-    def tensor(self, call: Any, where: str, wrapped: int = 0) -> tuple[str, Array]:
-        """The type's name and the values of a tensor; `where` names it in errors."""
+    def array(self, call: Any, wrapped: int = 0) -> tuple[str, Array]:
+        """The type's name and the values of a tensor."""
         match call:
             case Call(name, (inner, *_)) if name in _PARAMETER and wrapped < _MAX_WRAPPED:
-                return self.tensor(inner, where, wrapped + 1)
+                return self.array(inner, wrapped + 1)
             case Call(name, (Name(inner), Name(kind), tuple(arguments), _)) if (
                 name == _WITH_ATTRIBUTES and kind in _PLAIN_CLASSES and wrapped < _MAX_WRAPPED
             ):
-                return self.tensor(Call(inner, arguments), where, wrapped + 1)
+                return self.array(Call(inner, arguments), wrapped + 1)
             case Call(name, (Storage() as storage, offset, tuple(size), tuple(stride), *rest)) if len(
                 rest
             ) in _STRIDED.get(name, ()):
-                dtype, values = self._storage(storage, where)
+                values = self._storage(storage)
                 if len(rest) > 2 and rest[2]:  # the flags conj and neg: torch applies them when it computes
-                    hint = "save tensor.resolve_conj().resolve_neg()"
-                    raise BadData(f"{where} is negated or conjugated lazily", hint)
-                return dtype, self._view(values, offset, size, stride, where)
+                    raise BadData("it is negated or conjugated lazily", "save tensor.resolve_conj().resolve_neg()")
+                return DTYPES[storage.kind], self._view(values, offset, size, stride)
             case Call(name, (_, _, _, _, _, _, Name(dtype), *_)) if name == _OF_NEW_TYPE:
-                raise BadData(f"{where} is of the type {dtype.removeprefix('torch.')}", _CONVERT)
+                raise BadData(f"it is of the type {dtype.removeprefix('torch.')}", _CONVERT)
             case Call(name, _) if name in _REFUSED:
-                what, hint = _REFUSED[name]
-                raise BadData(f"{where} {what}", hint)
-        raise BadData(f"{where} is of a kind unknown here", "save a plain tensor: tensor.detach().clone()")
+                raise BadData(*_REFUSED[name])
+        raise BadData("it is of a kind unknown here", "save a plain tensor: tensor.detach().clone()")
 
-    def _view(self, values: Array, offset: Any, size: tuple[Any, ...], stride: tuple[Any, ...], where: str) -> Array:
+    def _view(self, values: Array, offset: Any, size: tuple[Any, ...], stride: tuple[Any, ...]) -> Array:
         """x[i, j, ...] = values[offset + i stride_0 + j stride_1 + ...] for i < size_0, j < size_1, ..."""
         numbers = (offset, *size, *stride)
         if len(size) != len(stride) or len(size) > _MAX_DIMENSIONS or any(type(n) is not int for n in numbers):
-            raise BadData(f"{where} has a size, stride or offset that no tensor has", AGAIN)
+            raise BadData("it has a size, stride or offset that no tensor has", AGAIN)
         if min(numbers) < 0:
-            raise BadData(f"{where} has a negative size, stride or offset", AGAIN)
+            raise BadData("it has a negative size, stride or offset", AGAIN)
         count = math.prod(size)
         self.budget.spend(_TENSOR_COST + count * values.itemsize)
         if count == 0:
             return np.empty(size, values.dtype)
         if offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True)) >= len(values):
-            raise BadData(f"{where} reaches beyond its storage", AGAIN)
+            raise BadData("it reaches beyond its storage", AGAIN)
         steps = [step * values.itemsize for step in stride]
         return np.ndarray(size, values.dtype, values.data, offset * values.itemsize, steps)
 
-    def _storage(self, storage: Storage, where: str) -> tuple[str, Array]:
-        """The type's name and the values of a storage, flat."""
+    def _storage(self, storage: Storage) -> Array:
+        """The values of a storage, flat; bfloat16 is widened to float32."""
         if storage.device == "meta":
-            raise BadData(f"{where} {_NO_VALUES[0]}", _NO_VALUES[1])
+            raise BadData(*_NO_VALUES)
         if storage.kind.startswith("torch.Complex"):
-            raise BadData(f"{where} is complex", "save torch.view_as_real(tensor)")
+            raise BadData("it is complex", "save torch.view_as_real(tensor)")
         if storage.kind not in DTYPES:
-            raise BadData(f"{where} is in a {quoted(storage.kind)}", _CONVERT)
+            raise BadData(f"it is in a {quoted(storage.kind)}", _CONVERT)
         if storage.key not in self.storages:
-            self.storages[storage.key] = storage.kind, self._load(storage.key, DTYPES[storage.kind])
+            raw, dtype = self.member(f"data/{storage.key}"), DTYPES[storage.kind]
+            self.storages[storage.key] = storage.kind, self._numbers(raw, dtype)
         kind, values = self.storages[storage.key]
         if kind != storage.kind or len(values) != storage.length:
-            raise BadData(f"{where} is in a storage of another size or type than it says", AGAIN)
-        return DTYPES[kind], values
+            raise BadData("it is in a storage of another size or type than it says", AGAIN)
+        return values
 
-    def _load(self, key: str, dtype: str) -> Array:
-        """The numbers in the member data/`key`; bfloat16 is widened to float32."""
-        raw = self.archive.member(f"data/{key}")
+    def _numbers(self, raw: npt.NDArray[np.uint8], dtype: str) -> Array:
         if dtype == "bool":
             return raw.astype(np.bool_)  # as in torch, anything but 0 is True
         stored = np.dtype("uint16" if dtype == "bfloat16" else dtype)
         if len(raw) % stored.itemsize:
-            raise BadData(f"its storage {quoted(key)} holds a part of a number", AGAIN)
+            raise BadData("it is in a storage that ends with a part of a number", AGAIN)
         values: Array = raw.view(stored.newbyteorder(self.order)).astype(stored, copy=False)
         return widen(values) if dtype == "bfloat16" else values
 
@@ -277,84 +257,61 @@ def _kind(value: Any) -> str:
     return "None" if value is None else f"of the type {type(value).__name__.strip('_').lower()}"
 
 
-def _items(value: Any) -> Iterable[tuple[str, Any]] | None:
-    """The keys or positions of a container as text, with their values; None if it is not a container."""
-    if type(value) is dict:
-        return value.items()
-    if type(value) in (list, tuple):
-        return ((str(position), item) for position, item in enumerate(value))
-    return None
+def _name(keys: _Keys) -> str:
+    return ".".join(map(str, keys))
 
 
-def _leaves(value: Any, budget: Budget, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """Everything in `value` that is not a container, with its path of keys joined with "."."""
-    budget.spend(STEP_COST + CHARACTER_COST * len(name))
-    items = _items(value)
-    if items is None:
-        yield name, value
+def _leaves(value: Any, budget: Budget, keys: _Keys = ()) -> Iterator[tuple[_Keys, Any]]:
+    """Everything in `value` that is not a container, with the keys (text) and positions (numbers) that lead there."""
+    budget.spend(_LEAF_COST + _KEY_COST * len(keys))
+    if type(value) not in (dict, list, tuple):
+        yield keys, value
         return
-    if depth == _MAX_DEPTH:
+    if len(keys) == _MAX_DEPTH:
         raise BadData(f"its containers are nested over {_MAX_DEPTH} deep, or in themselves", ONLY_TENSORS)
-    for key, item in items:
-        yield from _leaves(item, budget, f"{name}.{key}" if name else key, depth + 1)
+    for key, item in value.items() if type(value) is dict else enumerate(value):
+        yield from _leaves(item, budget, (*keys, key))
 
 
-def _pick(content: Any, entry: str, budget: Budget) -> Any:
-    """The value at `entry`: in each container, follow the longest key that the rest of `entry` starts with."""
-    value, rest = content, entry
-    while rest:
-        items = dict(_items(value) or ())
-        ends = [len(rest), *(end for end in range(len(rest) - 1, 0, -1) if rest[end] == ".")]
-        key = next((rest[:end] for end in ends if rest[:end] in items), None)
-        if key is None:
-            raise BadData(f"there is no entry {quoted(entry)} in it", *_choices_hint(content, budget))
-        value, rest = items[key], rest[len(key) + 1 :]
-    return value
+def _only_tensors(leaves: Iterable[Any]) -> bool:
+    """Whether there are tensors, and no other values except None."""
+    return {True} == {_is_tensor(leaf) for leaf in leaves if leaf is not None}
 
 
-def _obvious(content: Any, budget: Budget) -> str:
-    """The key of the only flat container of tensors, or of the only one with a usual name.
+def _start(leaves: _Leaves, entry: str) -> _Keys:
+    """The path that `entry` names; of several the one with the longest keys, which are the fewest."""
+    found = [keys[:n] for keys, _ in leaves for n in range(1, len(keys) + 1) if _name(keys[:n]) == entry]
+    if not found:
+        raise BadData(f"there is no entry {quoted(entry)} in it", *_choices_hint(leaves))
+    return min(found, key=len)
 
-    "" if there is no such entry, or if everything beside it is tensors too.
+
+def _obvious(leaves: _Leaves) -> _Keys:
+    """The only flat container of tensors in a dict, or the only one with a usual name.
+
+    () if there is no such entry, or if everything beside it is tensors too.
     """
-    items: dict[str, Any] = content if type(content) is dict else {}
-    flat = [key for key, value in items.items() if _is_flat(value, budget)]
+    below: dict[str, _Leaves] = {}
+    for keys, leaf in leaves:
+        if keys and type(keys[0]) is str:
+            below.setdefault(keys[0], []).append((keys, leaf))
+    flat = [key for key, own in below.items() if _only_tensors(x for _, x in own) and all(len(k) == 2 for k, _ in own)]
     found = [key for key in flat if key in _MODELS] or flat
-    if len(found) != 1 or _choices({key: items[key] for key in items if key not in found}, budget) == [""]:
-        return ""
-    return found[0]
+    if len(found) != 1 or _only_tensors(leaf for keys, leaf in leaves if keys[0] != found[0]):
+        return ()
+    return (found[0],)
 
 
-def _is_flat(value: Any, budget: Budget) -> bool:
-    """Whether a container has tensors, and no other values except None."""
-    kinds = set()
-    for _, item in _items(value) or ():
-        budget.spend(STEP_COST)
-        kinds.add(None if item is None else _is_tensor(item))
-    return True in kinds and False not in kinds
-
-
-def _choices_hint(content: Any, budget: Budget) -> tuple[str, str]:
-    """A hint with the possible entries, and its topic."""
-    choices = _choices(content, budget)
-    if choices == [""]:
+def _choices_hint(leaves: _Leaves) -> tuple[str, str]:
+    """A hint with the largest entries that contain only tensors, and its topic."""
+    other = [keys for keys, leaf in leaves if leaf is not None and not _is_tensor(leaf)]
+    mixed = {keys[:n] for keys in other for n in range(len(keys) + 1)}
+    tensors = (keys for keys, leaf in leaves if _is_tensor(leaf))
+    choices = list(dict.fromkeys(next(k[:n] for n in range(len(k) + 1) if k[:n] not in mixed) for k in tensors))
+    if choices == [()]:
         return "the file holds nothing but tensors", "no-entry"
     if not choices:
         return ONLY_TENSORS, ""
     more = f", ... ({len(choices)} in all)" if len(choices) > _MAX_LISTED else ""
-    return f"entries with tensors are {', '.join(map(quoted, choices[:_MAX_LISTED]))}{more}", "entry"
-
-
-def _choices(value: Any, budget: Budget, name: str = "", depth: int = 0) -> list[str]:
-    """The largest entries that contain only tensors; [name] means that `value` itself is one."""
-    budget.spend(STEP_COST + CHARACTER_COST * len(name))
-    if _is_tensor(value):
-        return [name]
-    found: list[str] = []
-    whole = True
-    for key, item in (_items(value) if depth < _MAX_DEPTH else None) or ():
-        path = f"{name}.{key}" if name else key
-        below = _choices(item, budget, path, depth + 1)
-        whole = whole and (item is None or below == [path])
-        found += below
-    return [name] if whole and found else found
+    names = ", ".join(quoted(_name(keys)) for keys in choices[:_MAX_LISTED])
+    return f"entries with tensors are {names}{more}", "entry"

@@ -2,14 +2,15 @@
 
 `data.pkl` is a program for a stack machine. pickle.Unpickler would run it, but even without imports it allocates
 what the file asks for (a put at memo slot 2^31 takes 32 GiB) and hashes tuples of any depth. This module runs only
-the few opcodes that torch.save emits. It imports nothing, records calls instead of making them, and charges every
-step to a budget that is proportional to the size of the file.
+the few opcodes that torch.save emits, which `pickletools` decodes. It imports nothing, records calls instead of
+making them, and charges every step to a budget that is proportional to the size of the file.
 """
 
 from __future__ import annotations
 
+import pickletools
 import re
-import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,12 +23,13 @@ STEP_COST = 80  # bytes that an opcode or a visit can leave behind: an empty dic
 CHARACTER_COST = 4  # bytes
 _MAX_QUOTED = 80  # characters of a name in a message
 
-_PROTOCOL = 2  # of pickle
-_NUMBER_BYTES = {b"h": 1, b"j": 4, b"q": 1, b"r": 4, b"K": 1, b"M": 2}  # of the number after an opcode
-_POPS = {b"\x85": 1, b"\x86": 2, b"\x87": 3, b"a": 1, b"s": 2, b"R": 2, b"b": 1, b"Q": 1, b".": 1}
-_POP_TO_MARK = (b"t", b"e", b"u")
-_CONSTANT = {b"N": None, b"\x88": True, b"\x89": False}
-_EMPTY = {b")": tuple, b"]": list, b"}": dict}
+# How many items an opcode takes from the stack; those of the second table take all down to the last mark.
+_TAKES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "APPEND": 1, "SETITEM": 2, "REDUCE": 2, "BUILD": 1, "BINPERSID": 1}
+_TAKE_TO_MARK = ("TUPLE", "APPENDS", "SETITEMS")
+_NEW: dict[str, Callable[[], Any]] = {
+    "NONE": lambda: None, "NEWTRUE": lambda: True, "NEWFALSE": lambda: False,
+    "EMPTY_TUPLE": tuple, "EMPTY_LIST": list, "EMPTY_DICT": dict,
+}  # fmt: skip
 
 # Names that a file may contain: some of those that torch.load(weights_only=True) accepts.
 _KNOWN_NAMES = re.compile(
@@ -85,85 +87,53 @@ def run(code: bytes, budget: Budget) -> Any:
     stack: list[Any] = []
     below: list[list[Any]] = []  # the stacks under each mark
     memo: dict[int, Any] = {}
-    at = 0
-
-    def take(count: int) -> bytes:
-        nonlocal at
-        at += count
-        if at > len(code):
-            raise BadData("its pickle is cut short", AGAIN)
-        return code[at - count : at]
-
-    def number(count: int) -> int:
-        return int.from_bytes(take(count), "little")
-
-    def line() -> str:
-        nonlocal at
-        start, at = at, code.index(b"\n", at) + 1
-        return code[start : at - 1].decode()
-
-    def pop(opcode: bytes) -> list[Any]:
-        nonlocal stack
-        if opcode in _POP_TO_MARK:
-            items, stack = stack, below.pop()
-            return items
-        rest = len(stack) - _POPS.get(opcode, 0)
-        if rest < 0:
-            raise BadData("its pickle takes more from the stack than is there", AGAIN)
-        items = stack[rest:]
-        del stack[rest:]
-        return items
-
-    while True:
+    argument: Any
+    for opcode, argument, _ in pickletools.genops(code):
         budget.spend(STEP_COST)
-        opcode = take(1)
-        items = pop(opcode)
-        match opcode:
-            case b"h" | b"j":  # BINGET, LONG_BINGET
-                stack.append(memo[number(_NUMBER_BYTES[opcode])])
-            case b"q" | b"r":  # BINPUT, LONG_BINPUT
-                memo[number(_NUMBER_BYTES[opcode])] = stack[-1]
-            case b"K" | b"M":  # BININT1, BININT2
-                stack.append(number(_NUMBER_BYTES[opcode]))
-            case b"J" | b"\x8a":  # BININT, LONG1
-                stack.append(int.from_bytes(take(4 if opcode == b"J" else number(1)), "little", signed=True))
-            case b"G":  # BINFLOAT
-                stack.append(struct.unpack(">d", take(8))[0])
-            case b"X":  # BINUNICODE
-                stack.append(take(number(4)).decode())
-            case b"N" | b"\x88" | b"\x89":  # NONE, NEWTRUE, NEWFALSE
-                stack.append(_CONSTANT[opcode])
-            case b")" | b"]" | b"}":  # EMPTY_TUPLE, EMPTY_LIST, EMPTY_DICT
-                stack.append(_EMPTY[opcode]())
-            case b"(":  # MARK
+        items = [stack.pop() for _ in range(_TAKES.get(opcode.name, 0))][::-1]
+        if opcode.name in _TAKE_TO_MARK:
+            items, stack = stack, below.pop()
+        match opcode.name:
+            case "BINGET" | "LONG_BINGET":
+                stack.append(memo[argument])
+            case "BINPUT" | "LONG_BINPUT":
+                memo[argument] = stack[-1]
+            case "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINFLOAT":
+                stack.append(argument)
+            case "BINUNICODE":
+                stack.append(argument.encode().decode())  # pickletools lets surrogates through, and this does not
+            case name if name in _NEW:
+                stack.append(_NEW[name]())
+            case "MARK":
                 below.append(stack)
                 stack = []
-            case b"\x85" | b"\x86" | b"\x87" | b"t":  # TUPLE1, TUPLE2, TUPLE3, TUPLE
+            case "TUPLE1" | "TUPLE2" | "TUPLE3" | "TUPLE":
                 stack.append(tuple(items))
-            case b"a" | b"e":  # APPEND, APPENDS
+            case "APPEND" | "APPENDS":
                 if type(stack[-1]) is not list:
                     raise BadData("its pickle appends to something that is not a list", AGAIN)
                 stack[-1].extend(items)
-            case b"s" | b"u":  # SETITEM, SETITEMS
+            case "SETITEM" | "SETITEMS":
                 _update(stack[-1], items)
-            case b"c":  # GLOBAL
-                name = f"{line()}.{line()}"
+            case "GLOBAL":
+                name = argument.replace(" ", ".", 1)
                 if not _KNOWN_NAMES.fullmatch(name):
                     raise BadData(f"it holds a pickled {quoted(name)}, not only tensors", ONLY_TENSORS)
                 stack.append(Name(name))
-            case b"R":  # REDUCE
+            case "REDUCE":
                 stack.append(_recorded(*items))
-            case b"b":  # BUILD: a state_dict's _metadata, which says nothing about its tensors
+            case "BUILD":  # a state_dict's _metadata, which says nothing about its tensors
                 _update(stack[-1], [])
-            case b"Q":  # BINPERSID
+            case "BINPERSID":
                 stack.append(_reference(*items))
-            case b"\x80":  # PROTO
-                if number(1) != _PROTOCOL:
+            case "PROTO":
+                if argument != 2:
                     raise BadData("its pickle is not of protocol 2", "leave out pickle_protocol= in torch.save")
-            case b".":  # STOP
-                return items[0]
+            case "STOP":
+                break
             case _:
-                raise BadData(f"its pickle holds the opcode {opcode!r}, which no tensor needs", ONLY_TENSORS)
+                raise BadData(f"its pickle holds the opcode {opcode.name}, which no tensor needs", ONLY_TENSORS)
+    return stack.pop()
 
 
 def _update(target: Any, items: list[Any]) -> None:
