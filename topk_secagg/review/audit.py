@@ -231,18 +231,16 @@ def _aggregate(found: Evidence) -> None:
 
 def _decoded(found: Evidence) -> dict[int, Decoded]:
     """Decode the answers with each D; name the users whose answers do not agree with the others."""
-    space, u1, given = found.space, found.survivors, list(found.answers.values())
-    quorums = {blocks: blocks + found.p.colluders for blocks in found.fallbacks()}
-    if u1 is None or not any(given.count(blocks) >= quorum for blocks, quorum in quorums.items()):
-        needed = " or ".join(f"more than {quorum} with D = {blocks}" for blocks, quorum in quorums.items())
-        why = f"{len(given)} sound answers are available; needed: {needed or 'a sound survivors.json'}"
+    space, u1, T, sums = found.space, found.survivors, found.p.colluders, dict[int, Decoded]()
+    given = {blocks: [n for n, d in found.answers.items() if d == blocks] for blocks in found.fallbacks()}
+    enough = {blocks: users for blocks, users in given.items() if len(users) >= blocks + T}
+    if u1 is None or not enough:
+        needed = " or ".join(f"more than {blocks + T} with D = {blocks}" for blocks in given)
+        why = f"{len(found.answers)} sound answers are available; needed: {needed or 'a sound survivors.json'}"
         found.add(_AGREE, "elimination", "not checkable", why)
         return {}
-    sums = {}
-    for blocks, fallback in found.fallbacks().items():
-        users, quorum = [n for n, d in found.answers.items() if d == blocks], quorums[blocks]
-        if len(users) < quorum:
-            continue
+    for blocks, users in enough.items():
+        quorum, fallback = blocks + T, found.fallbacks()[blocks]
         try:
             with ExitStack() as files:
                 rows = {n: files.enter_context(answer.opened_answer(space, n, u1)) for n in users}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import InputMissing, SecAggError
@@ -62,9 +62,9 @@ class Status:
     users: list[UserStatus]
     survivors: Survivors | None
     next: Next
-    send: list[tuple[Path, str]] = field(default_factory=list)
-    foreign_secrets: list[Path] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
+    send: list[tuple[Path, str]]
+    foreign_secrets: list[Path]
+    problems: list[str]
 
 
 def status(space: Workspace, user: int | None = None) -> Status:
@@ -79,14 +79,9 @@ def status(space: Workspace, user: int | None = None) -> Status:
         ledger = Ledger.read(space.ledger_path(user), space.session.id, user) if user else None
     users = [_user(space, n, survivors, own=n == user) for n in space.users()]
     look = _Look(space, users, survivors)
-    return Status(
-        users,
-        survivors,
-        look.next_of_user(user, ledger) if user else look.next_of_round(),
-        _send(space, user, survivors) if user else [],
-        space.foreign_secrets(user),
-        problems,
-    )
+    following = look.next_of_user(user, ledger) if user else look.next_of_round()
+    send = _send(space, user, survivors) if user else []
+    return Status(users, survivors, following, send, space.foreign_secrets(user), problems)
 
 
 @contextmanager
@@ -159,7 +154,7 @@ class _Look:
                 return _waiting("offline", None, lack, possible=True)
             return self._freeze(self.space.session.freezer)
         lack = self._confirmations()
-        return _waiting("confirm", None, lack, possible=True) if lack else self._decode()
+        return _waiting("confirm", None, lack, possible=True) if lack else self._decode(self.survivors)
 
     def next_of_user(self, user: int, ledger: Ledger | None) -> Next:
         """The next step of one user, as far as its own ledger shows what it has done."""
@@ -179,8 +174,9 @@ class _Look:
         if not own.survivor:
             return Next("" if ledger.forgotten else "forget", user)
         if not ledger.forgotten and (ledger.answered is None or own.answered != "yes"):
-            return self._eliminate(user)
-        following = self._decode()
+            users = self.survivors.users
+            return _waiting("eliminate", user, self._inputs(users) | self._shares(user, users) | self._confirmations())
+        following = self._decode(self.survivors)
         return following if following.step or ledger.forgotten else Next("forget", user)
 
     def _shares(self, user: int, senders: Iterable[int]) -> _Lack:
@@ -209,20 +205,13 @@ class _Look:
     def _freeze(self, user: int) -> Next:
         return _waiting("freeze", user, self._inputs(self.space.users()), possible=self._enough_masked())
 
-    def _eliminate(self, user: int) -> Next:
-        assert self.survivors is not None
-        users = self.survivors.users
-        return _waiting("eliminate", user, self._inputs(users) | self._shares(user, users) | self._confirmations())
-
-    def _decode(self) -> Next:
+    def _decode(self, survivors: Survivors) -> Next:
         if self.space.aggregate_path.exists():
             return Next("")
-        assert self.survivors is not None
-        p, count = self.space.session.parameters, len(self.survivors.digests)
-        for shape, _ in answer_shapes(p, count).values():
+        for shape, _ in answer_shapes(self.space.session.parameters, len(survivors.digests)).values():
             if sum(u.answered == "yes" and u.blocks == shape.blocks for u in self.users) >= shape.quorum:
                 return Next("decode")
-        silent = (n for n in self.survivors.users if self.users[n - 1].answered != "yes")
+        silent = (n for n in survivors.users if self.users[n - 1].answered != "yes")
         lack = _lack("answers", silent, self.space.answer_path)
         return _waiting("decode", None, lack) if lack else Next("decode", waits_for="enough answers of one kind")
 
