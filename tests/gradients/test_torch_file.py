@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 from topk_secagg.errors import BadData
 from topk_secagg.gradients import torch_file, torch_pickle
 from topk_secagg.gradients.tensors import Gradient, Tensor
-from topk_secagg.gradients.torch_file import read
-from topk_secagg.gradients.torch_writer import write
+from topk_secagg.gradients.torch_file import read, write
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "torch"
 EXPECTED = json.loads((FIXTURES / "expected.json").read_text())

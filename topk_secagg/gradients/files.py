@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import IO
 
 from ..errors import BadData, CannotWrite, InputMissing, UsageError
-from . import numpy_file, safetensors_file, torch_file, torch_writer
+from . import numpy_file, safetensors_file, torch_file
 from .tensors import Gradient, Tensor, listed
 
 TORCH = (".pt", ".pth", ".bin", ".ckpt")
 _READERS = {".safetensors": safetensors_file.read, ".npz": numpy_file.read_npz, ".npy": numpy_file.read_npy}
 _WRITERS = {
-    ".pt": torch_writer.write,
+    ".pt": torch_file.write,
     ".safetensors": safetensors_file.write,
     ".npz": numpy_file.write_npz,
     ".npy": numpy_file.write_npy,

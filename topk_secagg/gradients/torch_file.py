@@ -1,4 +1,4 @@
-"""Read the tensors of a file that `torch.save` wrote, without torch and without unpickling.
+"""Gradients as files of `torch.save`, read and written without torch and without unpickling.
 
 Such a file is a zip of uncompressed members: `data/<key>` are the storages, plain arrays; `data.pkl` says
 which storage, offset, size and stride make up each tensor; `byteorder` is the byte order of the numbers.
@@ -14,13 +14,13 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import IO, Any, Literal, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import BadData
-from .tensors import Gradient, Tensor, refusing, widen
+from .tensors import Gradient, Tensor, refusing, stored, widen
 from .torch_pickle import AGAIN, CHARACTER_COST, ONLY_TENSORS, Budget, Call, Name, Storage, quoted, run
 
 DTYPES = {
@@ -63,6 +63,14 @@ _REFUSED = {
 _NO_ZIP_TOOL = "save the file with torch.save, not with a zip tool"
 _CONVERT = "save tensor.to(torch.float32)"
 
+# What `write` needs.
+_ALIGNMENT = 64  # where torch starts a storage, so that the file can be memory-mapped
+_HEADER_BYTES, _ZIP64_BYTES = 30, 20  # of a zip member, and what a large one has in addition
+_PADDING = struct.Struct("<2sH")  # the extra field's tag and length
+_ROOT = "archive"
+_STORAGES = {dtype: kind.removeprefix("torch.") for kind, dtype in DTYPES.items()}
+_ORDERED_DICT = b"ccollections\nOrderedDict\n)R"
+
 Array = npt.NDArray[Any]
 _Keys = tuple[str | int, ...]  # the keys of dicts and the positions in lists that lead to a value
 _Leaves = list[tuple[_Keys, Any]]
@@ -82,7 +90,7 @@ def read(path: Path, entry: str = "") -> Gradient:
             raise BadData("its pickle is too large to describe only tensors", ONLY_TENSORS)
         content = run(archive.member("data.pkl").tobytes(), archive.budget)
         leaves = list(_leaves(content, archive.budget))
-        start = _start(leaves, entry) if entry else _obvious(leaves)
+        start = _named(leaves, entry) if entry else _obvious(leaves)
         notes = [f"took the entry {quoted(_name(start))} of the checkpoint"] if start and not entry else []
         chosen = [(keys[len(start) :], leaf) for keys, leaf in leaves if keys[: len(start)] == start]
         found: dict[str, Tensor | None] = {}
@@ -239,10 +247,10 @@ class _Archive:
     def _numbers(self, raw: npt.NDArray[np.uint8], dtype: str) -> Array:
         if dtype == "bool":
             return raw.astype(np.bool_)  # as in torch, anything but 0 is True
-        stored = np.dtype("uint16" if dtype == "bfloat16" else dtype)
-        if len(raw) % stored.itemsize:
+        kind = np.dtype("uint16" if dtype == "bfloat16" else dtype)
+        if len(raw) % kind.itemsize:
             raise BadData("it is in a storage that ends with a part of a number", AGAIN)
-        values: Array = raw.view(stored.newbyteorder(self.order)).astype(stored, copy=False)
+        values: Array = raw.view(kind.newbyteorder(self.order)).astype(kind, copy=False)
         return widen(values) if dtype == "bfloat16" else values
 
 
@@ -278,7 +286,7 @@ def _only_tensors(leaves: Iterable[Any]) -> bool:
     return {True} == {_is_tensor(leaf) for leaf in leaves if leaf is not None}
 
 
-def _start(leaves: _Leaves, entry: str) -> _Keys:
+def _named(leaves: _Leaves, entry: str) -> _Keys:
     """The path that `entry` names; of several the one with the longest keys, which are the fewest."""
     found = [keys[:n] for keys, _ in leaves for n in range(1, len(keys) + 1) if _name(keys[:n]) == entry]
     if not found:
@@ -315,3 +323,64 @@ def _choices_hint(leaves: _Leaves) -> tuple[str, str]:
     more = f", ... ({len(choices)} in all)" if len(choices) > _MAX_LISTED else ""
     names = ", ".join(quoted(_name(keys)) for keys in choices[:_MAX_LISTED])
     return f"entries with tensors are {names}{more}", "entry"
+
+
+def write(stream: IO[bytes], tensors: list[Tensor]) -> None:
+    """Write a state_dict of the tensors, a list if they are a sequence, or a single tensor if its name is empty.
+
+    The same tensors give the same bytes. A bfloat16 tensor is rounded from its float32 array, ties to even.
+    """
+    with zipfile.ZipFile(stream, "w") as archive:
+        _add(archive, "data.pkl", _pickle(Gradient.of(tensors)))
+        _add(archive, "byteorder", b"little")
+        for key, tensor in enumerate(tensors):
+            _add(archive, f"data/{key}", stored(tensor).data)
+        # No .format_version: with it torch may compute where its own writer would have put the storages.
+        _add(archive, "version", b"3\n")
+
+
+def _pickle(tensors: Gradient) -> bytes:
+    if tensors.sequence:
+        calls = {t.name: _call(key, t) for key, t in enumerate(tensors)}
+        places = map(str, range(len(tensors) + len(tensors.absent)))
+        return b"\x80\x02](" + b"".join(calls.get(place, b"N") for place in places) + b"e."
+    if [t.name for t in tensors] == [""]:
+        return b"\x80\x02" + _call(0, tensors[0]) + b"."
+    items = [_text(t.name) + _call(key, t) for key, t in enumerate(tensors)]
+    return b"\x80\x02" + _ORDERED_DICT + b"(" + b"".join(items) + b"u."
+
+
+def _call(key: int, tensor: Tensor) -> bytes:
+    """_rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks), a contiguous tensor."""
+    size = tensor.array.shape
+    stride = [math.prod(size[axis + 1 :]) for axis in range(len(size))]
+    kind = f"ctorch\n{_STORAGES[tensor.dtype]}\n".encode()
+    storage = _tuple(_text("storage"), kind, _text(str(key)), _text("cpu"), _int(tensor.array.size)) + b"Q"
+    false, size_and_stride = b"\x89", (_tuple(*map(_int, size)), _tuple(*map(_int, stride)))
+    arguments = _tuple(storage, _int(0), *size_and_stride, false, _ORDERED_DICT)
+    return b"ctorch._utils\n_rebuild_tensor_v2\n" + arguments + b"R"
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    return b"X" + struct.pack("<I", len(encoded)) + encoded
+
+
+def _int(number: int) -> bytes:
+    return b"\x8a\x08" + struct.pack("<q", number)
+
+
+def _tuple(*items: bytes) -> bytes:
+    return b"(" + b"".join(items) + b"t"
+
+
+def _add(archive: zipfile.ZipFile, name: str, content: bytes | memoryview) -> None:
+    """Add a member whose bytes begin at a multiple of 64, with the padding field that torch uses."""
+    info = zipfile.ZipInfo(f"{_ROOT}/{name}")
+    info.create_system = 0  # the same bytes on every system
+    large = len(content) > zipfile.ZIP64_LIMIT
+    header = _HEADER_BYTES + len(info.filename) + _PADDING.size + (_ZIP64_BYTES if large else 0)
+    padding = -(archive.start_dir + header) % _ALIGNMENT
+    info.extra = _PADDING.pack(b"FB", padding) + b"Z" * padding
+    with archive.open(info, "w", force_zip64=large) as member:
+        member.write(content)
