@@ -196,12 +196,11 @@ class Layout:
 
 
 def _slot(item: Any) -> Slot:
-    if not isinstance(item, dict) or set(item) != {"name", "shape", "dtype"}:
-        raise ValueError("a tensor of the layout does not have name, shape and dtype")
-    shape = item["shape"]
-    if item["dtype"] not in FLOATING or type(shape) is not list or any(type(n) is not int or n < 0 for n in shape):
-        raise ValueError(f"tensor {item['name']!r} of the layout has a wrong shape or dtype")
-    return Slot(str(item["name"]), tuple(shape), item["dtype"])
+    match item:
+        case {"name": name, "shape": list(shape), "dtype": dtype} if len(item) == 3 and dtype in FLOATING:
+            if all(type(n) is int and n >= 0 for n in shape):
+                return Slot(str(name), tuple(shape), dtype)
+    raise ValueError("a tensor of the layout does not have a name, shape and dtype")
 
 
 def _misfit(what: str) -> BadData:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..algebra.randomness import CipherRandomness, fresh_key
-from ..errors import BadData, InputMissing, SecAggError
+from ..errors import BadData, InputMissing
 from ..gradients.quantize import beyond_clip, largest_sum
 from ..protocol.constructions import construction
 from ..protocol.decoding import Decoded, decode
@@ -81,12 +81,8 @@ def _session(found: Evidence) -> None:
     """Check session.json; where possible, its parameters and points get separate verdicts."""
     path = found.space.session_path
     body: Any = None
-    try:
+    with suppress(BadData, ValueError, RecursionError):  # `read_session` will say what is wrong
         body = json.loads(documents.read_bytes(path, "check the path, or start a round"))
-    except InputMissing:
-        raise
-    except (SecAggError, ValueError, RecursionError):
-        pass  # `read_session` will say what is wrong
     if isinstance(body, dict):
         with found.check("parameters admissible", path) as check:
             check.why = Parameters(**dict(body["parameters"])).summary()
