@@ -125,16 +125,17 @@ class Console:
         return not self.quiet and not self.as_json and bool(sys.stderr and sys.stderr.isatty())
 
     @contextmanager
-    def progress(self) -> Iterator[Note]:
-        """Bars on a terminal while something long runs; elsewhere, with -v, a line for each user that has finished."""
+    def progress(self, *, stays: bool = False) -> Iterator[Note]:
+        """Bars on a terminal while something long runs, which may stay; elsewhere, with -v, a line for each user."""
         if not self.draws:
             yield lambda what, user, *_: self.say(f"user {user}: {what}") if user and self.verbose else None
             return
         from rich.console import Console as Screen
-        from rich.progress import Progress, TaskID
+        from rich.progress import Progress, TaskID, TimeElapsedColumn
 
         tasks: dict[str, TaskID] = {}
-        with Progress(console=Screen(stderr=True), transient=True) as bars:
+        columns = *Progress.get_default_columns()[:-1], TimeElapsedColumn()
+        with Progress(*columns, console=Screen(stderr=True), transient=not stays) as bars:
 
             def note(what: str, user: int, count: int, done: float | None = None) -> None:
                 if what not in tasks:

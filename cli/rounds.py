@@ -44,7 +44,8 @@ def chosen(console: Console, **options: Any) -> tuple[Layout, tuple[ts.Parameter
         if options[name] is None:
             raise click.UsageError(f"Missing option '--{name}'.")
     layout, like = choose_layout(**taken(choose_layout, options)), options["like"]
-    parameters = choose_parameters(**taken(choose_parameters, options | {"length": layout.length}))
+    wanted = taken(ts.Parameters.choose, options) | {"density": options["density"], "length": layout.length}
+    parameters = choose_parameters(**wanted)
     console.say(*layout.notes)
     if like is None:
         return layout, parameters, None
@@ -184,7 +185,7 @@ def run(
     if options["identities"]:
         options["identities"] = identity_files(options["identities"], users)
     space, _ = start_round(console, space.root, **options)
-    with console.progress() as note:
+    with console.progress(stays=True) as note:
         report = ts.run(space, files, **taken(ts.run, options), note=note)
     p, c = space.session.parameters, construction(space.session.parameters)
     console.notes({user.user: user.notes for user in report.masked})
@@ -241,7 +242,7 @@ def plan(console: Console, plot: Path | None, **options: Any) -> None:
         *([f"init chooses (*) {reason}"] if reason else []),
         *found.remarks,
         "X and Y are what one user broadcasts when nobody drops out; step is the resolution, as a share of the clip",
-        "energy is what the selected entries of --like keep of the global top-K's",
+        *(["energy is what the selected entries keep of the global top-K's"] if gradient is not None else []),
         "LightSecAgg aggregates dense gradients; Theorem 1 has the paper's rates",
         "time is an estimate for `run` with all users on this machine, from a quick measurement in this folder",
         f"to start: {paste}",
@@ -313,8 +314,10 @@ def _plot(path: Path, rows: list[dict[str, Any]]) -> None:
     figure = Figure(figsize=(7 * len(panels), 5), layout="constrained")
     for panel, (fact, title) in zip(figure.subplots(1, len(panels), sharey=True), panels, strict=True):
         panel.barh(names, [row[fact] or 0 for row in rows])
-        panel.set(xscale="linear" if fact == "energy" else "log", title=title)
+        panel.set(xscale="log", title=title)
         panel.grid(visible=True, axis="x", alpha=0.3)
+        if fact == "energy":  # all are close to 1
+            panel.set(xscale="linear", xlim=(min(row[fact] or 1 for row in rows) - 0.02, 1.005))
     figure.axes[0].invert_yaxis()
     figure.supxlabel("* what init chooses")
     with whole_file(path, OWN) as stream:

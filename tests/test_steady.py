@@ -50,7 +50,7 @@ class Counted:
             "encode": lambda: math.prod(shapes[-1]) * shapes[2][1],
             "answer": lambda: 2 * shapes[0][0] * shapes[-2][1],  # a power and a product for every moment
             "eliminate": lambda: math.prod(shapes[0]),
-            "combine": lambda: math.prod(shapes[-1]) * shapes[0][1],  # one for every answer that is used
+            "combine": lambda: math.prod(shapes[-3]) * shapes[0][1],  # one for every answer that is used
             "inner": lambda: math.prod(shapes[0]) * shapes[1][0],
         }.get(name, lambda: 0)()
         self.kernels.add((name, tuple(native._type(value) for value in (*inputs, *out))))

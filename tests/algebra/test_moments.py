@@ -272,8 +272,8 @@ def test_a_place_beyond_those_there_are_is_refused(n):
 
 @given(st.integers(1, 9), st.lists(st.integers(0, 30), max_size=6), st.integers(0, 999))
 def test_entries_are_arranged_by_place_and_else_stay_in_order(places, sizes, seed):
-    rng = np.random.default_rng(seed)
-    parts = [[rng.integers(bound, size=size, dtype=np.uint32) for bound in (places, 99, 99)] for size in sizes]
-    everything = sorted((entry for part in parts for entry in zip(*part, strict=True)), key=lambda entry: entry[0])
-    index, value = arranged([tuple(part) for part in parts], places)
-    assert list(zip(index, value, strict=True)) == [(i, v) for _, i, v in everything]
+    rng, buckets = np.random.default_rng(seed), 7
+    parts = [[rng.integers(bound, size=size, dtype=np.uint32) for bound in (places * buckets, 99)] for size in sizes]
+    everything = [entry for part in parts for entry in zip(*part, strict=True)]
+    index, value = arranged([tuple(part) for part in parts], buckets, places)
+    assert list(zip(index, value, strict=True)) == sorted(everything, key=lambda entry: entry[0] // buckets)

@@ -178,8 +178,8 @@ def test_every_option_of_init_and_run_reaches_a_function_of_the_library():
     import topk_secagg as ts
     from topk_secagg.steps import init as start
 
-    steps = (start.choose_layout, start.choose_parameters, start.init)
-    arguments = {name for step in steps for name in inspect.signature(step).parameters}
+    steps = (start.choose_layout, ts.Parameters.choose, start.init)
+    arguments = {"density"} | {name for step in steps for name in inspect.signature(step).parameters}
     of_the_call = {"json", "quiet", "verbose", "round_folder"}
     assert {str(o.name) for o in cli.commands["init"].params} - of_the_call - arguments == {"from"}
     arguments |= set(inspect.signature(ts.run).parameters)

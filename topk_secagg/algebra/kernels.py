@@ -102,12 +102,12 @@ def inner(a: Any, b: Any, low: Any, high: Any) -> None:
 # Moments
 
 
-def arrange(place: Any, index: Any, value: Any, ends: Any, indices: Any, values: Any) -> None:
+def arrange(index: Any, value: Any, buckets: Any, ends: Any, indices: Any, values: Any) -> None:
     """Put entries behind those of their place that are there; ends[p] is where the next one of place p goes."""
-    for i in range(len(place)):
-        at = ends[place[i]]
-        indices[at], values[at] = index[i], value[i]
-        ends[place[i]] = at + 1
+    for i in range(len(index)):
+        place = np.uint64(index[i]) // buckets
+        indices[ends[place]], values[ends[place]] = index[i], value[i]
+        ends[place] += 1
 
 
 @part

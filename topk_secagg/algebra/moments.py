@@ -73,7 +73,8 @@ def recover(moments: Symbols, weight: int, order: int, gamma: int, q: int, place
     if moments.max(initial=0) >= q:
         raise BadData("a moment is not below the field's size")
     most = min(weight, order)
-    found, place, value = np.empty(rows, np.int64), *np.empty((2, rows * most + 1), np.uint32)
+    found = np.empty(rows, np.int64)
+    place, value = (np.empty(rows * most + 1, np.uint32) for _ in range(2))
     constants, out = montgomery_constants(q), (found, place, value)
     if count == order:
         run("transform", moments, _powers(gamma, order, q), most, *constants, out=(*out, _words(3, order)))
@@ -93,21 +94,22 @@ def recover(moments: Symbols, weight: int, order: int, gamma: int, q: int, place
     return Entries(np.repeat(np.arange(rows), found), place[:entries], value[:entries])
 
 
-def arranged(parts: Sequence[tuple[Symbols, Symbols, Symbols]], places: int) -> tuple[Symbols, Symbols]:
-    """Indices and values of all entries (place, index, value) by place; those of a place stay in their order.
+def arranged(parts: Sequence[tuple[Symbols, Symbols]], buckets: int, places: int) -> tuple[Symbols, Symbols]:
+    """All entries (index, value) by place, index // buckets; those of a place stay in their order.
 
     A counting sort: each part knows where its entries of a place go, so that parts can be arranged at the same time.
     """
-    counts = np.array([np.bincount(place, minlength=places) for place, _, _ in parts])
+    B = np.uint32(buckets)
+    counts = np.array([np.bincount(index // B, minlength=places) for index, _ in parts])
     before = np.cumsum(counts.T).reshape(counts.T.shape).T - counts  # place by place, and part by part within one
-    index, value = np.empty((2, int(counts.sum())), np.uint32)
+    indices, values = (np.empty(int(counts.sum()), np.uint32) for _ in range(2))
 
-    def arrange(part: tuple[Symbols, Symbols, Symbols], ends: Integers) -> None:
-        run("arrange", *part, out=(ends, index, value))
+    def arrange(part: tuple[Symbols, Symbols], ends: Integers) -> None:
+        run("arrange", *part, buckets, out=(ends, indices, values))
 
     calls = (partial(arrange, part, ends) for part, ends in zip(parts, np.ascontiguousarray(before), strict=True))
-    together(calls, cores() if index.size > _WORTH_THREADS else 0)
-    return index, value
+    together(calls, cores() if indices.size > _WORTH_THREADS else 0)
+    return indices, values
 
 
 def _powers(ratio: int, count: int, q: int) -> NDArray[np.uint64]:

@@ -274,12 +274,13 @@ class Moments(Construction):
         index += row + low
         if np.any(index >= p.length):
             raise BadData("the aggregate has values at places that are no coordinates")
-        return Sparse(index.astype(np.uint32), value)
+        place[:] = index  # in its place: there may be many parts
+        return Sparse(place, value)
 
     def joined(self, parts: Sequence[Sparse]) -> Sparse:
         """All entries by place k // B; those of a place come bucket by bucket."""
-        B = np.uint32(self.p.buckets)
-        return Sparse(*arranged([(part.index // B, part.index, part.value) for part in parts], self.places))
+        entries = [(part.index, part.value) for part in parts]
+        return Sparse(*arranged(entries, self.p.buckets, self.places))
 
 
 @lru_cache(maxsize=256)

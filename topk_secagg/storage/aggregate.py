@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +12,7 @@ import numpy.typing as npt
 from ..algebra.field import stored_type
 from ..gradients.quantize import dequantise
 from ..protocol.messages import Sparse
-from .artifacts import SYMBOL_TYPES, Artifact, Content, Kind
+from .artifacts import SYMBOL_TYPES, Array, Artifact, Content, Kind
 from .survivors import Survivors
 from .workspace import Workspace
 
@@ -49,12 +51,16 @@ def write(
 ) -> None:
     """Write aggregate.h5."""
     s = space.session
-    real = dequantise(s.parameters, total.value)
-    value = total.value.astype(stored_type(s.parameters.field), copy=False)
-    datasets = {"index": total.index.astype("<u4"), "value": value, "real": real}
-    users = zip(_USERS, (survivors.users, answering, corrected), strict=True)
+    p, users = s.parameters, zip(_USERS, (survivors.users, answering, corrected), strict=True)
+    datasets = {"index": total.index, "value": total.value, "real": total.value}
     datasets |= {name: np.array(listed, dtype="<u4") for name, listed in users}
-    Content(KIND, s.header(0, survivors=survivors.digest, blocks=blocks), datasets).write(space.aggregate_path)
+    made: dict[str, Callable[[Array], Array]] = {
+        "index": lambda part: part.astype("<u4", copy=False),
+        "value": lambda part: part.astype(stored_type(p.field), copy=False),
+        "real": partial(dequantise, p),
+    }
+    attributes = s.header(0, survivors=survivors.digest, blocks=blocks)
+    Content(KIND, attributes, datasets, made=made).write(space.aggregate_path)
 
 
 def parsed(space: Workspace, artifact: Artifact) -> Aggregate:

@@ -12,7 +12,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, Self
@@ -29,6 +29,7 @@ from .hdf5_writer import Shapes, Writer, new_file
 from .keys import Identity, Recipient
 
 _HASH_BYTES = 1 << 22
+_PART_BYTES = 1 << 18  # of a dataset that are written at a time
 _AGAIN = "fetch or make the file again"
 
 Array = npt.NDArray[Any]
@@ -100,25 +101,36 @@ class Content:
     attributes: Attributes
     datasets: Mapping[str, Array]
     signer: Identity | None = None
+    made: Mapping[str, Callable[[Array], Array]] = field(default_factory=dict)  # what such datasets hold, part by part
+
+    def _parts(self, name: str) -> Iterator[tuple[int, Array]]:
+        """The first row, and what the dataset holds from there."""
+        array, made = self.datasets[name], self.made.get(name, np.ascontiguousarray)
+        rows = max(1, _PART_BYTES // max(1, array[:1].nbytes))
+        yield from ((start, made(array[start : start + rows])) for start in range(0, max(1, len(array)), rows))
 
     @cached_property
     def digest(self) -> str:
         """Its SHA-256, which is put among the attributes with its signature."""
         digest = Digest(self.kind, self.attributes)
         for name in sorted(set(self.datasets) - set(self.kind.undigested)):
-            digest.array(name, self.datasets[name])
+            for start, part in self._parts(name):
+                if not start:
+                    update = digest.dataset(name, part.dtype, self.datasets[name].shape)
+                update(part.reshape(-1).view(np.uint8).data)
         digest.sign(self.signer)
         return digest.hexdigest()
 
     def write(self, path: Path) -> None:
         """Write it, whole, and hash it meanwhile."""
-        shapes = {name: (array.dtype.str, array.shape) for name, array in self.datasets.items()}
+        shapes = {name: (next(self._parts(name))[1].dtype.str, array.shape) for name, array in self.datasets.items()}
         mode, size = PRIVATE if self.kind.secret else PUBLIC, sum(array.nbytes for array in self.datasets.values())
         with whole_file(path, mode) as stream, laid_out(stream, self.kind, shapes) as writer:
 
             def put() -> None:
-                for name, array in self.datasets.items():
-                    writer.put(name, 0, array)
+                for name in self.datasets:
+                    for start, part in self._parts(name):
+                        writer.put(name, start, part)
 
             together((put, lambda: self.digest), 2 if size > _HASH_BYTES else 0)
             writer.finish(self.attributes)
