@@ -33,6 +33,7 @@ class Counted:
         self.products: Counter[str] = Counter()
         self.kernels: set[tuple[str, tuple[str, ...]]] = set()
         self.words = 0
+        moments._all_moments.cache_clear()
         for module in (linear, moments):
             monkeypatch.setattr(module, "run", self.run)
         fill = CipherRandomness.fill
@@ -48,7 +49,8 @@ class Counted:
         self.products[name] += {
             "share": lambda: math.prod(shapes[-2]) * shapes[4][1],  # T for every symbol of every share
             "encode": lambda: math.prod(shapes[-1]) * shapes[2][1],
-            "answer": lambda: 2 * shapes[0][0] * shapes[-2][1],  # a power and a product for every moment
+            "answer": lambda: 2 * shapes[0][0] * shapes[-1][1],  # a factor and a product for every moment
+            "tabulate": lambda: math.prod(shapes[-1]),
             "eliminate": lambda: math.prod(shapes[0]),
             "combine": lambda: math.prod(shapes[-3]) * shapes[0][1],  # one for every answer that is used
             "inner": lambda: math.prod(shapes[0]) * shapes[1][0],
@@ -76,6 +78,7 @@ def whole_round(p: Parameters) -> None:
             {
                 "share": 10 * 10 * 100 * 40 * 3,  # N senders, N receivers, B P picks, W moments, T
                 "answer": 10 * 10 * 100 * 40 * 2,
+                "tabulate": 256 * 40,  # the moments of all places, once
                 "combine": 50 * 40 * 5,  # B buckets, W moments, D + T answers
                 "inner": 10 * 25 * 40 * 2,  # two random combinations of all answers
             },

@@ -114,14 +114,7 @@ def arrange(index: Any, value: Any, buckets: Any, ends: Any, indices: Any, value
 def _scale(factor_m: Any, vector: Any, q: Any, q_inverse: Any, out: Any) -> None:
     """out = factor vector."""
     for j in range(len(out)):
-        out[j] = times(factor_m, vector[j], q, q_inverse)
-
-
-@part
-def _add_product(factors_m: Any, vector: Any, q: Any, q_inverse: Any, out: Any) -> None:
-    """out += factors * vector, entry by entry."""
-    for j in range(len(out)):
-        out[j] = plus(times(factors_m[j], np.uint64(vector[j]), q, q_inverse), np.uint64(out[j]), q)
+        out[j] = times(factor_m, np.uint64(vector[j]), q, q_inverse)
 
 
 @part
@@ -170,12 +163,17 @@ def share(
             _add_products(matrix_m[point[i], m], noise[i], q, q_inverse, out)
 
 
-def answer(
-    g: Any, shift: Any, scale: Any, group: Any, low_m: Any, high_m: Any, q: Any, q_inverse: Any,
-    total: Any, factors_m: Any,
-) -> None:  # fmt: skip
-    """See `moments.answer`."""
+def tabulate(exponent: Any, low_m: Any, high_m: Any, first: Any, q: Any, q_inverse: Any, table: Any) -> None:
+    """Row i of the table: first gamma^(exponent_i j)."""
+    for i in range(len(table)):
+        ratio_m = _power_m(np.uint64(exponent[i]), low_m, high_m, q, q_inverse)
+        geometric(first, ratio_m, q, q_inverse, table[i])
+
+
+def answer(g: Any, shift: Any, scale: Any, group: Any, table_mm: Any, q: Any, q_inverse: Any, total: Any) -> None:
+    """See `moments.answer`. The table has R^2 gamma^(shift j): once divided by R, it is a factor in Montgomery form."""
     for i in range(len(g)):
-        ratio_m = _power_m(np.uint64(shift[i]), low_m, high_m, q, q_inverse)
-        geometric(montgomery(np.uint64(scale[i]), q), ratio_m, q, q_inverse, factors_m)
-        _add_product(factors_m, g[i], q, q_inverse, total[group[i]])
+        powers_mm, vector, out, factor = table_mm[shift[i]], g[i], total[group[i]], np.uint64(scale[i])
+        for j in range(len(out)):
+            factor_m = times(np.uint64(powers_mm[j]), factor, q, q_inverse)
+            out[j] = plus(times(factor_m, np.uint64(vector[j]), q, q_inverse), np.uint64(out[j]), q)

@@ -56,8 +56,24 @@ def answer(g: Symbols, shift: Symbols, scale: Symbols, group: Integers, gamma: i
 
     total[group_i, j] += scale_i gamma^(shift_i j) g[i, j].
     """
-    tables, out = _power_tables(gamma, int(shift.max(initial=0)), q), (total, _words(total.shape[1]))
-    run("answer", g, shift, scale, group, *tables, *montgomery_constants(q), out=out)
+    bits, width = int(shift.max(initial=0)).bit_length(), total.shape[1]
+    if 1 << bits <= shift.size:  # each power is used more than once
+        table = _all_moments(gamma, bits, width, q)
+    else:
+        table, shift = _moments_of(shift, gamma, width, q), np.arange(shift.size, dtype=np.uint32)
+    run("answer", g, shift, scale, group, table, *montgomery_constants(q), out=(total,))
+
+
+def _moments_of(places: Symbols, gamma: int, width: int, q: int) -> Symbols:
+    """The first `width` moments of each place, times R^2."""
+    table, tables = np.empty((places.size, width), np.uint32), _power_tables(gamma, int(places.max(initial=0)), q)
+    run("tabulate", places, *tables, pow(2, 64, q), *montgomery_constants(q), out=(table,))
+    return table
+
+
+@lru_cache(maxsize=2)
+def _all_moments(gamma: int, bits: int, width: int, q: int) -> Symbols:
+    return _moments_of(np.arange(1 << bits, dtype=np.uint32), gamma, width, q)
 
 
 def recover(moments: Symbols, weight: int, order: int, gamma: int, q: int, places: int | None = None) -> Entries:

@@ -10,10 +10,11 @@ import hashlib
 import hmac
 import os
 from abc import ABC, abstractmethod
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 
 from .field import Symbols
 
@@ -69,7 +70,11 @@ class CipherRandomness(Randomness):
         if len(key) != KEY_BYTES:
             raise ValueError(f"a key has {KEY_BYTES} bytes, not {len(key)}")
         self._key = key
-        self._stream = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
+
+    @cached_property
+    def _stream(self) -> CipherContext:
+        """Many sources only have children."""
+        return Cipher(algorithms.AES256(self._key), modes.CTR(bytes(16))).encryptor()
 
     def fill(self, out: npt.NDArray[np.uint8]) -> None:
         """Continue the key stream into `out`."""

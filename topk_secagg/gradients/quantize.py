@@ -39,10 +39,10 @@ def quantise(
     clipped = int(np.count_nonzero(np.abs(values) > p.clip))
     if clipped and not saturate:
         check_clip(p, values)
-    steps = np.clip(values, -p.clip, p.clip) * weight * float(p.scale)
+    steps = (np.clip(values, -p.clip, p.clip) if clipped else values) * weight * float(p.scale)
     chance = uniform(source, values.size)
     rounded = _never_zero(steps, chance) if construction(p).never_zero else _rounded(steps, chance)
-    bounded = np.clip(rounded, -p.largest, p.largest).astype(np.int64)
+    bounded = np.minimum(np.maximum(rounded, -p.largest), p.largest).astype(np.int64)
     return Quantised(to_field(bounded, p.field), clipped)
 
 

@@ -177,6 +177,6 @@ def front(buffer: Symbols, *shape: int) -> Symbols:
     return buffer[: math.prod(shape)].reshape(shape)
 
 
-def stacked(parts: Sequence[Symbols]) -> Symbols:
+def stacked(parts: Sequence[Integers]) -> Integers:
     """Arrays one behind the other; a single one as it is."""
     return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -8,7 +8,7 @@ docs/scheme.md for why that suffices and why it is secret.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -100,6 +100,11 @@ class Moments(Construction):
         bad = np.any(secret.mask >= self.p.field) or not np.all(secret.mask)
         return "a factor is zero or not below the field's size" if bad else ""
 
+    @cached_property
+    def _bucket(self) -> Integers:
+        """The bucket of each pick."""
+        return np.repeat(np.arange(self.p.buckets), self.p.picks)
+
     def _points_of(self, rows: Integers) -> Integers:
         """Which beta the bucket of each pick has: b mod (N - T)."""
         point: Integers = rows // self.p.picks % self.beta_count
@@ -177,19 +182,20 @@ class Moments(Construction):
 
         sparse.index (B P,) lists P coordinates of bucket 0, then P of bucket 1, and so on.
         """
-        if np.any(sparse.index % self.p.buckets != np.arange(self.rows) // self.p.picks):
+        place, bucket = np.divmod(sparse.index, self.p.buckets)
+        if np.any(bucket != self._bucket):
             raise ValueError("the picks are not listed bucket by bucket")
         if not np.all(sparse.value):
             raise ValueError("a value of zero would show")
-        delta = (sparse.index // self.p.buckets - secret.place.astype(np.int64)) % self.order
+        delta = (place - secret.place.astype(np.int64)) % self.order
         return Masked(delta.astype(np.uint32), multiply(sparse.value, secret.mask, self.p.field))
 
     def unmask(self, secret: Secret, masked: Masked) -> Sparse:
         """k = (delta + s) mod n within the bucket, and w = x / rho."""
-        q, bucket = self.p.field, np.arange(self.rows) // self.p.picks
+        q = self.p.field
         place = (masked.index.astype(np.int64) + secret.place) % self.order
         inverse = np.array([pow(rho, -1, q) for rho in secret.mask.tolist()], dtype=np.uint32)
-        return Sparse(place * self.p.buckets + bucket, multiply(masked.value, inverse, q))
+        return Sparse(place * self.p.buckets + self._bucket, multiply(masked.value, inverse, q))
 
     def check_masked(self, masked: Masked) -> None:
         """B P shifts below n, and values that are not zero."""
@@ -235,8 +241,8 @@ class Moments(Construction):
                 some = inputs[at : at + together]
                 g = stacked([next(read)[0] for _ in some])
                 value, shift = stacked([x.value[rows] for x in some]), stacked([x.index[rows] for x in some])
-                factor = multiply(value, np.tile(scale, len(some)), p.field)
-                answer(g, shift, factor, np.tile(group, len(some)), self.gamma, p.field, total)
+                factor = multiply(value, stacked([scale] * len(some)), p.field)
+                answer(g, shift, factor, stacked([group] * len(some)), self.gamma, p.field, total)
             yield AnswerBlock(first, total)
 
     def _basis(self, points: Points, user: int, shape: AnswerShape) -> Symbols:
@@ -253,7 +259,7 @@ class Moments(Construction):
         table = np.array([known[start] for start in starts], dtype=np.uint32).reshape(-1, D)
         basis = np.empty(p.buckets, dtype=np.uint32)
         if full:  # after N - T groups the starts repeat
-            basis[: full * D] = np.resize(table, (full, D)).reshape(-1)
+            basis[: full * D] = table[np.arange(full) % len(table)].reshape(-1)
         if rest:
             basis[full * D :] = group(full * D % count, rest)
         return basis
@@ -308,9 +314,10 @@ def bucket_top(gradient: npt.NDArray[Any], buckets: int, picks: int) -> npt.NDAr
     step = max(64, _CELLS // max(1, whole))
     for first in range(0, buckets, step):
         part = slice(first, min(first + step, buckets))
-        cells = np.full((part.stop - first, whole + (rest > 0)), -1, dtype=gradient.dtype)
+        cells = np.empty((part.stop - first, whole + (rest > 0)), dtype=gradient.dtype)
         np.abs(table[:, part].T, out=cells[:, :whole])
         if rest:
+            cells[:, -1] = -1
             cells[: last[part].size, -1] = np.abs(last[part])
         for j in range(picks):
             places[part, j] = cells.argmax(axis=1)
