@@ -306,8 +306,9 @@ def _plot(path: Path, rows: list[dict[str, Any]]) -> None:
 
     from topk_secagg.storage.atomic import OWN, whole_file
 
-    facts = ("construction", "picks", "field")
-    names = [", ".join(str(row[fact]) for fact in facts if row[fact]) + " *" * row["recommended"] for row in rows]
+    facts = {"construction": "{}", "picks": "P = {}", "field": "q = {}"}
+    named = (", ".join(text.format(row[fact]) for fact, text in facts.items() if row[fact]) for row in rows)
+    names = [name + " *" * row["recommended"] for name, row in zip(named, rows, strict=True)]
     panels = [("all_bytes", "offline files of all users, bytes"), ("online_bytes", "what a user broadcasts, bytes")]
     if any(row["energy"] for row in rows):
         panels.append(("energy", "share of the top-K energy that is kept"))

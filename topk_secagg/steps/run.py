@@ -51,12 +51,12 @@ def run(
     output: Path | None = None,
     mean: bool = False,
     jobs: int | None = None,
-    note: Callable[[str, int, int], None] = lambda *_: None,
+    note: Callable[..., None] = lambda *_: None,
 ) -> RunReport:
     """Every user's steps, less those of the users that drop out; gradients[n-1] belongs to user n.
 
     All gradients are checked before any offline work. `note` hears of every phase, the user that has finished
-    it (0 at its start), and how many users there are in it.
+    it (0 at its start), and how many users there are in it; of decoding, also of the share that is done.
     """
     users = list(space.users())
     if len(gradients) != len(users):
@@ -100,8 +100,7 @@ def run(
     if len(answering) < answer_shape(space.session.parameters, len(survivors)).quorum:
         again = partial(eliminate, space, fallback=True)
         answered = phase("eliminate, fallback", answering, lambda n: again(n, access=access(n)))
-    note("decode", 0, 1)
-    decoded = decode(space, output, mean=mean)
+    decoded = decode(space, output, mean=mean, progress=partial(note, "decode", 0, 1))
     return RunReport(list(masked.values()), list(answered.values()), decoded)
 
 
