@@ -10,6 +10,7 @@ import pytest
 from rounds import attributes, both, datasets, document, edit, flip, must, placed, rewrite
 
 from topk_secagg.protocol import wire
+from topk_secagg.storage.answer import AnswerFile
 
 ALL = (1, 2, 3, 4, 5)
 ORDER = 30  # n of the round with moments: 5 buckets of 30 places
@@ -171,6 +172,15 @@ class TestDecode:
         (r.folder / "elimination/user-01.h5").unlink()
         if readable:
             assert "2 sound answers, and 3 are needed (missing: 1, 3)" in refuses(69, *r.decode()).err
+
+    def test_a_damaged_answer_is_left_out_where_it_could_be_corrected_too(self, round_at, monkeypatch):
+        r = round_at("answered", masking=ALL, answering=ALL)
+        flip(r.folder / "elimination/user-03.h5", placed(r.folder / "elimination/user-03.h5")["y"][0])
+        said = must(*r.decode("--json")).json
+        assert (list(said["left_out"]), said["corrected"]) == (["3"], [])
+        monkeypatch.setattr(AnswerFile, "intact", lambda _: True)  # the twin: nobody looks at the digest
+        said = must(*r.decode("--json")).json
+        assert (list(said["left_out"]), said["corrected"]) == ([], [3])
 
     def test_wrong_answers_are_corrected_and_named_or_refused(self, round_at, refuses):
         """The files are sound; with two answers to spare one wrong one is found."""
