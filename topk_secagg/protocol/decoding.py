@@ -12,7 +12,7 @@ import numpy as np
 
 from ..algebra.field import Symbols, add
 from ..algebra.linear import inner_products
-from ..algebra.parallel import ahead, cores
+from ..algebra.parallel import ahead, cores, reuse_memory
 from ..algebra.randomness import Randomness
 from ..algebra.reed_solomon import agree, wrong_positions
 from ..errors import BadData, TooFewSurvivors
@@ -141,6 +141,8 @@ class _Decoder:
         step = max(1, min(_BUFFER_SYMBOLS // (len(users) * width), -(-groups // cores())))
 
         threads = cores() if len(users) * groups * width > _LEAST_SYMBOLS else 0
+        if threads:
+            reuse_memory()
         buffers = np.empty((threads + 1, len(users) * step * width), dtype=np.uint32)  # that are in use at a time
 
         def read(turn: int, first: int) -> Symbols:
