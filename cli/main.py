@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
@@ -112,10 +113,11 @@ def _run() -> int:
         return BadData.exit_code
     except SystemExit as end:  # click's: after a completion, or because nobody reads the output any more
         return BROKEN_PIPE if end.code else 0
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
     except OSError as error:
+        with suppress(AttributeError, OSError):  # drop what could not be printed: Python would try again at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            return BROKEN_PIPE
         place = f" {error.filename}" if error.filename else ""
         fail(f"cannot use{place}: {(error.strerror or str(error)).lower()}", "check permissions and free space")
         return CannotWrite.exit_code
