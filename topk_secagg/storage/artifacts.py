@@ -13,7 +13,7 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -79,8 +79,13 @@ class Digest:
 
     def array(self, name: str, array: Array) -> None:
         """A whole dataset."""
-        array = np.ascontiguousarray(array)
-        self.dataset(name, array.dtype, array.shape)(array.reshape(-1).view(np.uint8).data)
+        self.part(name, array.shape, 0, np.ascontiguousarray(array))
+
+    def part(self, name: str, shape: tuple[int, ...], start: int, rows: Array) -> None:
+        """Rows of a dataset from `start` on, in order."""
+        if not start:
+            self.dataset(name, rows.dtype, shape)
+        self._hash.update(rows.reshape(-1).view(np.uint8).data)
 
     def sign(self, signer: Identity | None) -> None:
         """Put the digest, and its signature, among the attributes."""
@@ -112,28 +117,33 @@ class Content:
     @cached_property
     def digest(self) -> str:
         """Its SHA-256, which is put among the attributes with its signature."""
+        return self._digested(lambda *_: None)
+
+    def write(self, path: Path) -> str:
+        """Write it, whole; its SHA-256."""
+        shapes = {name: (next(self._parts(name))[1].dtype.str, array.shape) for name, array in self.datasets.items()}
+        with (
+            whole_file(path, PRIVATE if self.kind.secret else PUBLIC) as stream,
+            laid_out(stream, self.kind, shapes) as writer,
+        ):
+            digest = self._digested(writer.put)
+            writer.finish(self.attributes)
+        return digest
+
+    def _digested(self, put: Callable[[str, int, Array], None]) -> str:
+        """The digest of all parts; a part of a large file is hashed while the next one is made and put."""
         digest = Digest(self.kind, self.attributes)
-        for name in sorted(set(self.datasets) - set(self.kind.undigested)):
-            for start, part in self._parts(name):
-                if not start:
-                    update = digest.dataset(name, part.dtype, self.datasets[name].shape)
-                update(part.reshape(-1).view(np.uint8).data)
+
+        def updates() -> Iterator[Callable[[], None]]:
+            for name in sorted(self.datasets):
+                for start, part in self._parts(name):
+                    put(name, start, part)
+                    if name not in self.kind.undigested:
+                        yield partial(digest.part, name, self.datasets[name].shape, start, part)
+
+        together(updates(), int(sum(array.nbytes for array in self.datasets.values()) > _HASH_BYTES))
         digest.sign(self.signer)
         return digest.hexdigest()
-
-    def write(self, path: Path) -> None:
-        """Write it, whole, and hash it meanwhile."""
-        shapes = {name: (next(self._parts(name))[1].dtype.str, array.shape) for name, array in self.datasets.items()}
-        mode, size = PRIVATE if self.kind.secret else PUBLIC, sum(array.nbytes for array in self.datasets.values())
-        with whole_file(path, mode) as stream, laid_out(stream, self.kind, shapes) as writer:
-
-            def put() -> None:
-                for name in self.datasets:
-                    for start, part in self._parts(name):
-                        writer.put(name, start, part)
-
-            together((put, lambda: self.digest), 2 if size > _HASH_BYTES else 0)
-            writer.finish(self.attributes)
 
 
 def laid_out(stream: IO[bytes], kind: Kind, shapes: Shapes) -> AbstractContextManager[Writer]:

@@ -72,9 +72,7 @@ def read(path: Path, user: int, length: int) -> tuple[Vector | None, str | None]
 
 def stage(path: Path, session: Session, user: int, value: Vector) -> str:
     """Write the new residual beside the secret; the digest is returned."""
-    content = Content(KIND, session.header(user), {"value": value.astype("<f8", copy=False)})
-    content.write(path)
-    return content.digest
+    return Content(KIND, session.header(user), {"value": value.astype("<f8", copy=False)}).write(path)
 
 
 def commit(staged: Path, residual: Residual, user: int, length: int) -> None:
