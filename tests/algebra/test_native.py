@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
 import subprocess
@@ -150,6 +151,14 @@ def test_an_object_file_is_for_its_source_its_compiler_and_its_processor(monkeyp
     assert before != native._file("share", ("u4x1",))
     monkeypatch.setattr(native, "_circumstances", lambda: "another processor")
     assert before != native._file("share", ("int",))
+
+
+def test_an_object_file_is_for_everything_that_the_source_of_the_kernels_imports() -> None:
+    folder = Path(native.__file__).parent
+    for source in native._SOURCES:
+        for node in ast.walk(ast.parse((folder / source).read_text())):
+            if isinstance(node, ast.ImportFrom) and node.level == 1:
+                assert f"{node.module}.py" in native._SOURCES, source
 
 
 def nowhere() -> Iterator[native._Folder]:

@@ -100,7 +100,7 @@ def to_signed(symbols: Symbols, q: int) -> npt.NDArray[np.int64]:
 
 # For kernels: Montgomery form, a R mod q with R = 2^32
 
-LANES = 64  # sparse vectors that are recovered side by side
+LANES = 32  # sparse vectors that are recovered side by side
 
 
 @lru_cache(maxsize=8)

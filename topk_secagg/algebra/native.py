@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-_SOURCES = ("kernels.py", "montgomery.py", "native.py", "recovery.py")
+_SOURCES = ("field.py", "kernels.py", "montgomery.py", "native.py", "recovery.py")
 _DIGEST_BYTES = 32
 _DRAFT, _OLD = ".draft-", 3600  # a name, and seconds
 _log = logging.getLogger(__name__)
