@@ -85,7 +85,7 @@ class UserSet(click.ParamType):  # type: ignore[type-arg]  # generic since click
             return value  # type: ignore[no-any-return]  # a list, converted already
         found: dict[int, None] = {}  # in order, each once
         for part in filter(None, map(str.strip, value.split(","))):
-            match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", part)
+            match = re.fullmatch(r"(\d{1,9})(?:\s*-\s*(\d{1,9}))?", part)
             users = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
             if not 1 <= len(users) <= _MOST_USERS:
                 self.fail(f"{value!r} is not a list of users such as 1-4,7", param, ctx)
@@ -94,7 +94,11 @@ class UserSet(click.ParamType):  # type: ignore[type-arg]  # generic since click
 
 
 _MOST_USERS = 1 << 20  # that a range may name
-_OF_ONE_USER = ("identity", "gradient", "residual")
+_OF_ONE_USER = {  # options, and what to do for several
+    "identity": "run the step for each user with its own",
+    "gradient": "give --gradients DIR for several",
+    "residual": "`run --residuals DIR` keeps one for each",
+}
 round_argument = click.argument("round_folder", metavar="ROUND", type=PATH)
 space_options = (
     round_argument,
@@ -208,7 +212,7 @@ def _for_users(function: Callable[..., Told], console: Console, space: ts.Worksp
         raise click.UsageError("--user names nobody")
     for name, value in {**given, "identity": given["access"].identity}.items():
         if len(users) > 1 and name in _OF_ONE_USER and value is not None:
-            raise click.UsageError(f"--{name} belongs to one user; run the step for each user with its own")
+            raise click.UsageError(f"--{name} belongs to one user; {_OF_ONE_USER[name]}")
     with console.progress() as note:
         alone = (lambda done: note(console.command, 0, 1, done)) if len(users) == 1 else lambda _: None
         work = partial(function, space, progress=alone, **given)

@@ -141,7 +141,8 @@ def _warnings(space: ts.Workspace, report: MaskReport) -> Iterator[str]:
         )
     if report.unsettled:
         again = f"topk-secagg settle {report.unsettled} --user {user}"
-        yield f"the residual of a round was never settled; if user {user} was in its sum, run `{again}` first"
+        what = f"the residual of the round in {report.unsettled} was never settled"
+        yield f"{what}; if user {user} was in its sum, run `{again}` first"
 
 
 def selection_lines(p: ts.Parameters, energy: float | None, clipped: int, whose: str = "it keeps") -> Iterator[str]:

@@ -1,5 +1,6 @@
 """Moments of sparse vectors, compared with plain Python: shared, summed, and turned back into the vector."""
 
+import tracemalloc
 from itertools import product
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from topk_secagg.algebra.field import DEFAULT_FIELD, LANES, SMALL_FIELD, divisors
 from topk_secagg.algebra.moments import Entries, answer, arranged, recover, share
+from topk_secagg.algebra.parallel import cores
 from topk_secagg.errors import BadData
 
 LARGEST = 2**32 - 5
@@ -277,3 +279,13 @@ def test_entries_are_arranged_by_place_and_else_stay_in_order(places, sizes, see
     everything = [entry for part in parts for entry in zip(*part, strict=True)]
     index, value = arranged([tuple(part) for part in parts], buckets, places)
     assert list(zip(index, value, strict=True)) == sorted(everything, key=lambda entry: entry[0] // buckets)
+
+
+def test_many_parts_take_no_memory_for_every_place():
+    places, one = 40_000, np.ones(1, np.uint32)
+    tracemalloc.start()
+    try:
+        arranged([(one, one)] * 500, 1, places)
+        assert tracemalloc.get_traced_memory()[1] < 50 * places * cores()
+    finally:
+        tracemalloc.stop()

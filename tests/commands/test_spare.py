@@ -4,7 +4,10 @@ import itertools
 import shlex
 
 import pytest
-from rounds import Round, attributes, both, contents, document, edit, must
+from rounds import Round, attributes, both, contents, document, edit, flip, must, placed
+
+from topk_secagg.protocol.decoding import decode as decode_answers
+from topk_secagg.steps import decode as steps
 
 ALL = (1, 2, 3, 4, 5)
 
@@ -123,3 +126,16 @@ def test_run_falls_back_by_itself(new_round):
     must(*r.run())
     r.check_sum(answering=(2, 3, 5))
     assert document(r.folder / "secrets/user-02.ledger.json")["fallback"] is True
+
+
+def test_answers_of_another_size_are_checked_but_not_decoded_twice(short, monkeypatch):
+    fall_back(short, 1, 2, 3)  # the answer of user 4 still packs three blocks
+    passes = []
+    monkeypatch.setattr(steps, "decode_answers", lambda *a, **k: passes.append(a) or decode_answers(*a, **k))
+    must(*short.decode())
+    assert len(passes) == 1
+    short.check_sum(answering=(1, 2, 3))
+    path = short.folder / "elimination/user-04.h5"
+    flip(path, placed(path)["y"][0])
+    said = must(*short.decode("--json")).json
+    assert (said["answering"], list(said["left_out"])) == ([1, 2, 3], ["4"])

@@ -1,5 +1,6 @@
 """.npy and .npz files: read exactly, and refused with one clear error when they are anything else."""
 
+import errno
 import io
 import os
 import tracemalloc
@@ -387,3 +388,17 @@ def test_a_zip_bomb_and_a_header_with_an_absurd_shape_take_no_memory(tmp_path):
         assert tracemalloc.get_traced_memory()[1] < 10_000_000
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(("suffix", "function"), [(".pt", "zipfile.ZipFile"), (".npy", "numpy.lib.format.read_magic")])
+def test_a_disk_that_fails_is_not_the_fault_of_the_file(tmp_path, monkeypatch, suffix, function):
+    path = tmp_path / f"gradient{suffix}"
+    with path.open("wb") as stream:
+        write_gradient(stream, suffix, [Tensor("", "float32", np.ones(3, np.float32))])
+
+    def fail(*_, **__):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(function, fail)
+    with pytest.raises(InputMissing, match="input/output error"):
+        read_gradient(path)

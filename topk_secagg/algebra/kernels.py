@@ -123,7 +123,7 @@ def geometric(first: Any, ratio_m: Any, q: Any, q_inverse: Any, out: Any) -> Non
     out[0] = first
     filled = 1
     while filled < len(out):
-        _scale(ratio_m, out, q, q_inverse, out[filled : 2 * filled])
+        _scale(ratio_m, out[:filled], q, q_inverse, out[filled : 2 * filled])
         ratio_m = times(ratio_m, ratio_m, q, q_inverse)
         filled *= 2
 

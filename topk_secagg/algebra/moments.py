@@ -113,17 +113,22 @@ def recover(moments: Symbols, weight: int, order: int, gamma: int, q: int, place
 def arranged(parts: Sequence[tuple[Symbols, Symbols]], buckets: int, places: int) -> tuple[Symbols, Symbols]:
     """All entries (index, value) by place, index // buckets; those of a place stay in their order.
 
-    A counting sort: each part knows where its entries of a place go, so that parts can be arranged at the same time.
+    A counting sort, on each core for a run of the parts: where the entries of a place go is known for every run.
     """
-    B = np.uint32(buckets)
-    counts = np.array([np.bincount(index // B, minlength=places) for index, _ in parts])
-    before = np.cumsum(counts.T).reshape(counts.T.shape).T - counts  # place by place, and part by part within one
+    size = -(-len(parts) // cores())
+    runs = [parts[at : at + size] for at in range(0, len(parts), size or 1)]
+    counts = np.zeros((len(runs), places), np.int64)
+    for run_parts, count in zip(runs, counts, strict=True):
+        for index, _ in run_parts:
+            count += np.bincount(index // np.uint32(buckets), minlength=places)
+    ends = np.ascontiguousarray(np.cumsum(counts.T).reshape(places, -1).T) - counts  # place by place, then run by run
     indices, values = (np.empty(int(counts.sum()), np.uint32) for _ in range(2))
 
-    def arrange(part: tuple[Symbols, Symbols], ends: Integers) -> None:
-        run("arrange", *part, buckets, out=(ends, indices, values))
+    def arrange(run_parts: Sequence[tuple[Symbols, Symbols]], own: Integers) -> None:
+        for part in run_parts:
+            run("arrange", *part, buckets, out=(own, indices, values))
 
-    calls = (partial(arrange, part, ends) for part, ends in zip(parts, np.ascontiguousarray(before), strict=True))
+    calls = (partial(arrange, run_parts, own) for run_parts, own in zip(runs, ends, strict=True))
     together(calls, cores() if indices.size > _WORTH_THREADS else 0)
     return indices, values
 

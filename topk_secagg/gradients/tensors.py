@@ -87,5 +87,9 @@ def refusing(what: object) -> Iterator[None]:
         yield
     except BadData as error:
         raise BadData(f"{what}: {error.message}", error.hint, error.topic) from error
+    except OSError as error:
+        if error.errno:  # not the file's fault
+            raise
+        raise BadData(f"{what}: {error}", "export the gradient again") from error
     except Exception as error:  # numpy parses headers as Python: SyntaxError, TokenError, MemoryError ...
         raise BadData(f"{what}: it is damaged, or not what its name says", "export the gradient again") from error

@@ -69,9 +69,11 @@ class Dataset:
 def parse(fd: int) -> tuple[dict[str, str | int], dict[str, Dataset]]:
     """The attributes and datasets of an open file; raises Unknown for any but the one layout."""
     size = os.fstat(fd).st_size
-    *start, root = _SUPERBLOCK.unpack(_checked(fd, 0, _SUPERBLOCK.size))
-    if start != [b"\x89HDF\r\n\x1a\n", 3, 8, 8, 0, 0, _UNDEFINED, size]:
-        raise Unknown("no HDF5 file, or another superblock or size than it should have")
+    *start, end, root = _SUPERBLOCK.unpack(_checked(fd, 0, _SUPERBLOCK.size))
+    if start != [b"\x89HDF\r\n\x1a\n", 3, 8, 8, 0, 0, _UNDEFINED]:
+        raise Unknown("no HDF5 file, or another superblock")
+    if end != size:
+        raise Unknown(f"{size} bytes, not {end}")
     attributes: dict[str, str | int] = {}
     links: dict[str, int] = {}
     kinds = set()
