@@ -70,7 +70,7 @@ class Permutation(Construction):
 
     def selectors(self, secret: Secret) -> tuple[Integers, Integers, Symbols]:
         """Row i is e_{sigma_n(i)}: entry `place` of block `slot`; h scales it by r_{n,sigma_n(i)} (eq. partition)."""
-        sigma = np.argsort(secret.place)
+        sigma = _inverse(secret.place)
         return sigma // self.width, sigma % self.width, secret.mask[sigma]
 
     def share_blocks(self, points: Points, secret: Secret, noise: Randomness) -> Iterator[ShareBlock]:
@@ -147,7 +147,7 @@ class Permutation(Construction):
 
     def unmask(self, secret: Secret, masked: Masked) -> Sparse:
         """k = sigma_n(i) and w = x - r_k."""
-        index = np.argsort(secret.place)[masked.index]
+        index = _inverse(secret.place)[masked.index]
         minus = to_field(-secret.mask[index].astype(np.int64), self.p.field)
         return Sparse(index, add(masked.value, minus, self.p.field))
 
@@ -222,6 +222,13 @@ class Permutation(Construction):
     def joined(self, parts: Sequence[Sparse]) -> Sparse:
         """There is one group."""
         return parts[0]
+
+
+def _inverse(permutation: Symbols) -> Integers:
+    """sigma_n from pi_n."""
+    sigma = np.empty(permutation.size, dtype=np.int64)
+    sigma[permutation] = np.arange(permutation.size)
+    return sigma
 
 
 def top_k(gradient: npt.NDArray[Any], k: int) -> npt.NDArray[Any]:
