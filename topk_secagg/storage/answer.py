@@ -64,23 +64,25 @@ def write(
 class AnswerFile:
     """Y_n in an open file, read group by group."""
 
-    def __init__(self, p: Parameters, artifact: Artifact) -> None:
+    def __init__(self, p: Parameters, artifact: Artifact, *, verified: bool) -> None:
         self.artifact, self.field = artifact, p.field
         self.blocks = int(artifact.attributes["blocks"])  # D
         self._y = artifact.datasets["y"]
         self.payload = self._y.size  # bytes of Y
-        self._digest, self._groups = Digest(KIND, artifact.attributes), 0
+        self._digest = Digest(KIND, artifact.attributes)
+        self._groups = -1 if verified else 0  # that have been hashed
         self._update = self._digest.dataset("y", self._y.dtype, self._y.shape)
 
     def read(self, start: int, out: Symbols) -> Symbols:
-        """Fill `out` with groups start, start+1, ...; what is read in order for the first time is hashed."""
+        """Fill `out` with groups start, start+1, ...; unverified ones are hashed when they come in order."""
         y = out if self._y.dtype == out.dtype else np.empty(out.shape, self._y.dtype)
         pread_into(self.artifact.fd, y, self._y.offset + start * y[0].nbytes)
         if start == self._groups:
             self._update(y.data)
             self._groups += len(y)
         self.check(y)
-        out[:] = y
+        if y is not out:
+            out[:] = y
         return out
 
     def intact(self) -> bool:
@@ -112,7 +114,7 @@ def opened_answer(space: Workspace, user: int, survivors: Survivors, *, verify: 
         if blocks not in possible:
             raise artifact.bad(f"it packs {blocks} blocks, which this round does not")
         artifact.expect_shapes(shapes(p, possible[blocks][0]))
-        answer = AnswerFile(p, artifact)
+        answer = AnswerFile(p, artifact, verified=verify)
         if verify:
             artifact.verify(answer.check)
         artifact.expect(s.header(user), s.recipient(user))
