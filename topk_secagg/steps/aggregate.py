@@ -58,6 +58,8 @@ class Aggregated:
 def aggregate(
     gradients: Sequence[Gradient] | Mapping[int, Gradient],
     *,
+    survivors: int,
+    colluders: int,
     drop_masking: Collection[int] = (),
     drop_elimination: Collection[int] = (),
     weights: Mapping[int, float] | Sequence[float] | None = None,
@@ -83,7 +85,9 @@ def aggregate(
     if sorted(weight) != users or not all(w > 0 for w in weight.values()):
         raise UsageError("every user needs a positive weight", "give one for each user")
     largest = max(1.0, *weight.values())
-    p, _ = choose_parameters(form.layout.length, users=len(users), max_weight=largest, **options)
+    p, _ = choose_parameters(
+        form.layout.length, users=len(users), survivors=survivors, colluders=colluders, max_weight=largest, **options
+    )
     unknown = {*drop_masking, *drop_elimination} - set(users)
     if unknown:
         raise UsageError(f"there is no user {min(unknown)} to drop out", f"users are 1 to {len(users)}")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Required, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from ..algebra.randomness import seeded_key
 from ..errors import Refused, UsageError
@@ -25,10 +25,8 @@ _PAPER_LIMIT = 1 << 30  # the paper's construction runs by default while its fil
 
 
 class RoundOptions(TypedDict, total=False):
-    """The parameters of a round, as `Parameters.choose` takes them, or `density` instead of K; None is the default."""
+    """Further parameters of a round, as `Parameters.choose` takes them, or `density` for K; None is the default."""
 
-    survivors: Required[int]
-    colluders: Required[int]
     top_k: int | None
     density: float | None
     field: int | None
@@ -40,7 +38,7 @@ class RoundOptions(TypedDict, total=False):
 
 
 def choose_parameters(
-    length: int, *, users: int, max_weight: float = 1.0, **options: Unpack[RoundOptions]
+    length: int, *, users: int, survivors: int, colluders: int, max_weight: float = 1.0, **options: Unpack[RoundOptions]
 ) -> tuple[Parameters, str]:
     """Fill in what was not asked for: K from the density, the field, the construction (with the reason for it), and P.
 
@@ -48,7 +46,8 @@ def choose_parameters(
     runs while its offline files stay below 1 GiB.
     """
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    given |= {"length": length, "users": users, "max_weight": max_weight}
+    given |= {"users": users, "survivors": survivors, "colluders": colluders}
+    given |= {"length": length, "max_weight": max_weight}
     if ("top_k" in given) == ("density" in given):
         raise UsageError("either K or a density is needed", topic="top-k")
     if "density" in given:
@@ -126,6 +125,8 @@ def start_round(
     root: Path,
     *,
     users: int,
+    survivors: int,
+    colluders: int,
     like: Path | None = None,
     length: int | None = None,
     entry: str = "",
@@ -143,7 +144,8 @@ def start_round(
     each user sends. With `recipients`, a file of public keys, shares are sealed and files signed.
     """
     layout = choose_layout(like, length, entry=entry, strip_prefix=strip_prefix)
-    parameters, _ = choose_parameters(layout.length, users=users, max_weight=max_weight, **options)
+    counts = {"users": users, "survivors": survivors, "colluders": colluders}
+    parameters, _ = choose_parameters(layout.length, **counts, max_weight=max_weight, **options)
     return init(root, parameters, layout, recipients=recipients, freezer=freezer, confirm=confirm)[0]
 
 
