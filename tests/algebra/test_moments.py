@@ -141,6 +141,7 @@ def test_recover_finds_every_sparse_vector(case):
         (DEFAULT_FIELD, 400, 40), (DEFAULT_FIELD, 400, 199), (DEFAULT_FIELD, 100, 100),
         (SMALL_FIELD, 420, 60), (SMALL_FIELD, 1, 3), (409, 408, 30),
         (LARGEST, 38, 5), (2**31 - 1, 126, 63), (257, 256, 20),
+        *((DEFAULT_FIELD, n, 9) for n in (63, 64, 65, 130, 252, 260, 264)),  # roots are marked in words of 64 bits
     ],
 )  # fmt: skip
 def test_every_weight_from_zero_to_t_is_recovered_at_the_sizes_of_a_round(q, n, t):
@@ -256,7 +257,7 @@ def test_moments_that_determine_nothing_are_refused(count, t, n):
         recover(np.zeros((1, count), np.uint32), t, n, of_order(n, 97), 97)
 
 
-@pytest.mark.parametrize("n", [11, 12, 20, 22])  # where 4 divides n, powers that are no places are tried too
+@pytest.mark.parametrize("n", [11, 12, 20, 22, 66, 264])  # where 4 divides n, powers that are no places are tried too
 def test_a_place_beyond_those_there_are_is_refused(n):
     gamma, q = of_order(n, DEFAULT_FIELD), DEFAULT_FIELD
     for last in range(n):

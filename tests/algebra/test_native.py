@@ -179,7 +179,7 @@ def test_kernels_need_nothing_but_themselves() -> None:
     for name, types in {
         "geometric": (*words, *words, "u8x1"),
         "invert": ("u4x1", *words, "u8x1"),
-        "solve": ("u4x2", "u8x1", "u8x2", "int", *words, "i8x1", "u4x1", "u4x1", "u8x3", "u8x2"),
+        "solve": ("u4x2", "u8x1", *words, *words, "i8x1", "u4x1", "u4x1", "u8x3", "u8x2", "u8x3"),
         "transform": ("u4x2", "u8x1", "int", *words, "i8x1", "u4x1", "u4x1", "u8x2"),
     }.items():
         _, code = kernels.machine_code(name, types)

@@ -68,7 +68,7 @@ def _add_halves(a: Any, x: Any, b: Any, y: Any, low: Any, high: Any) -> None:
     """low and high += the halves of a x and of b y: sums of products that are reduced once, at the end."""
     for j in range(len(low)):
         first, second = (a & LOW) * np.uint64(x[j]), (b & LOW) * np.uint64(y[j])
-        low[j] += (first & LOW) + (second & LOW)
+        low[j] += first + second
         high[j] += (first >> HALF) + (second >> HALF)
 
 

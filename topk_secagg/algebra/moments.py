@@ -96,11 +96,11 @@ def recover(moments: Symbols, weight: int, order: int, gamma: int, q: int, place
         run("transform", moments, _powers(gamma, order, q), most, *constants, out=(*out, _words(3, order)))
     else:
         searched = order if places is None else places
-        quarter = order // 4 if order % 4 == 0 and order <= 2 * searched else 0  # see recovery._evaluate_all
-        powers_m = _powers(gamma, order if quarter else searched, q)
-        turns_m = powers_m[np.arange(1, 5)[:, None] * np.arange(quarter)]
-        scratch = _words(9, count + 4, LANES), _words(5, powers_m.size)
-        run("solve", moments, powers_m, turns_m, searched, *constants, out=(*out, *scratch))
+        turns = 4 if order % 4 == 0 and order <= 2 * searched else 1  # see recovery._search
+        tried = searched if turns == 1 else order
+        marks = _words(-(-tried // turns // 64), turns, LANES)
+        scratch = _words(9, count + 5, LANES), _words(most + 1, 64), marks
+        run("solve", moments, _powers(gamma, tried, q), searched, tried // turns, *constants, out=(*out, *scratch))
     bad = np.flatnonzero(found < 0)
     if bad.size:
         named = ", ".join(map(str, bad[:_ROWS_NAMED])) + (", ..." if bad.size > _ROWS_NAMED else "")

@@ -72,8 +72,18 @@ def plus(a: Any, b: Any, q: Any) -> Any:
 
 
 @inlined
-def reduced(low: Any, high: Any, q: Any, q_inverse: Any) -> Any:
-    """(low + high R) R^-2 mod q, for sums of the low and of the high halves of products."""
+def difference(a_m: Any, b: Any, c_m: Any, d: Any, q: Any, q_inverse: Any) -> Any:
+    """a b - c d mod q, reduced once: q R is added to a negative difference, which is then below q R."""
+    one, other = (a_m & LOW) * (b & LOW), (c_m & LOW) * (d & LOW)
+    p = one - other + (q << HALF if one < other else ZERO)
+    m = ((p & LOW) * (q_inverse & LOW)) & LOW
+    return lift((p >> HALF) - ((m * (q & LOW)) >> HALF), q)
+
+
+@inlined
+def reduced(total: Any, high: Any, q: Any, q_inverse: Any) -> Any:
+    """R^-2 times a sum of products, mod q; given are the sum mod R^2 and the sum of the high halves of the products."""
+    low = total - (high << HALF)  # the sum of the low halves
     m = ((low & LOW) * (q_inverse & LOW)) & LOW
     rest = high + (low >> HALF) + q - ((m * (q & LOW)) >> HALF)
     m = ((rest & LOW) * (q_inverse & LOW)) & LOW

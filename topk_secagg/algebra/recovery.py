@@ -11,21 +11,30 @@ from typing import Any
 import numpy as np
 
 from .field import LANES
-from .montgomery import HALF, LOW, ONE, ZERO, lift, montgomery, part, plus, power_m, reduced, times
+from .montgomery import HALF, LOW, ONE, ZERO, difference, lift, montgomery, part, plus, power_m, reduced, times
 
 ALL = np.uint64(2**64 - 1)
+_DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)  # its bits from i to i + 5 differ for all i
+_POSITION = np.argsort([(int(_DE_BRUIJN) << i) % 2**64 >> 58 for i in range(64)])
+
+
+@part
+def _fill(value: Any, row: Any) -> None:
+    """row = value; numpy's assignment would call a function for each row."""
+    for v in range(LANES):
+        row[v] = value
 
 
 @part
 def _discrepancies(now: Any, moments: Any, n: Any, q: Any, q_inverse: Any, low: Any, out: Any) -> None:
-    """out = R^-2 sum_k now_k S_(n-k) mod q; the halves of the products are summed separately and cannot overflow."""
-    low[:] = 0
-    out[:] = 0
+    """out = R^-2 sum_k now_k S_(n-k) mod q."""
+    _fill(ZERO, low)
+    _fill(ZERO, out)
     for k in range(min(n + 1, len(now))):
         c, s = now[k], moments[n - k]
         for v in range(LANES):
             product = (c[v] & LOW) * (s[v] & LOW)
-            low[v] += product & LOW
+            low[v] += product
             out[v] += product >> HALF
     for v in range(LANES):
         out[v] = reduced(low[v], out[v], q, q_inverse)
@@ -45,8 +54,7 @@ def _step(c: Any, b: Any, divisor: Any, discrepancy: Any, longer: Any, q: Any, q
     """One row of C <- d' C - d x B; `kept` is what comes into the next row of x B: C or x B."""
     for v in range(LANES):
         old, other = c[v], b[v]
-        scaled = times(divisor[v], old, q, q_inverse)
-        c[v] = lift(scaled - times(discrepancy[v], other, q, q_inverse), q)
+        c[v] = difference(divisor[v], old, discrepancy[v], other, q, q_inverse)
         kept[v] = other ^ ((other ^ old) & longer[v])
 
 
@@ -68,7 +76,7 @@ def _locators(moments: Any, q: Any, q_inverse: Any, now: Any, before: Any, state
         _lengthen(np.uint64(n), discrepancy, width, longer)
         for k in range(min(n + 2, len(now)) - 1, -1, -1):
             _step(now[k], before[k], divisor, discrepancy, longer, q, q_inverse, before[k + 1])
-        before[0] = 0
+        _fill(ZERO, before[0])
         for v in range(LANES):
             divisor[v] ^= (divisor[v] ^ discrepancy[v]) & longer[v]
 
@@ -83,38 +91,29 @@ def _evaluate(coefficients: Any, points_m: Any, q: Any, q_inverse: Any, out: Any
 
 
 @part
-def _evaluate_all(coefficients: Any, points_m: Any, turns_m: Any, q: Any, q_inverse: Any, out: Any, parts: Any) -> None:
-    """`_evaluate` at all powers of gamma; with turns, n = 4 h and turns[a - 1, i] = gamma^(a i) for i < h.
-
-    C(z) = A_0(z^4) + z A_1(z^4) + z^2 A_2(z^4) + z^3 A_3(z^4), and gamma^i times 1, gamma^h, gamma^(2 h) or gamma^(3 h)
-    has the same fourth power: four values cost little more than one.
-    """
-    h, last = turns_m.shape[1], len(coefficients) - 1
-    if h == 0:
-        _evaluate(coefficients, points_m, q, q_inverse, out)
-        return
-    for a in range(4):
-        _evaluate(coefficients[(last - a) % 4 :: 4], turns_m[3], q, q_inverse, parts[a])
-    first, second, third, fourth, i_m = out[:h], out[h : 2 * h], out[2 * h : 3 * h], out[3 * h :], points_m[h]
-    for k in range(h):
-        one = times(turns_m[0, k], parts[1, k], q, q_inverse)
-        two = times(turns_m[1, k], parts[2, k], q, q_inverse)
-        three = times(turns_m[2, k], parts[3, k], q, q_inverse)
-        even, odd = plus(parts[0, k], two, q), plus(one, three, q)
-        first[k], third[k] = plus(even, odd, q), lift(even - odd, q)
-        even, odd = lift(parts[0, k] - two, q), times(i_m, lift(one - three, q), q, q_inverse)
-        second[k], fourth[k] = plus(even, odd, q), lift(even - odd, q)
-
-
-@part
-def _evaluate_columns(coefficients: Any, points_m: Any, q: Any, q_inverse: Any, out: Any) -> None:
-    """`_evaluate` in every column: its coefficients at its points."""
-    out[:] = 0
-    for j in range(len(coefficients)):
-        for k in range(len(out)):
-            values, z_m, coefficient = out[k], points_m[k], coefficients[j]
-            for v in range(LANES):
-                values[v] = plus(times(z_m[v], values[v], q, q_inverse), coefficient[v], q)
+def _evaluate_columns(
+    numerator: Any, derivative: Any, z_m: Any, q: Any, q_inverse: Any, state: Any, above: Any, below: Any
+) -> None:
+    """`_evaluate` in every column, of two polynomials at its point z: sums of products with the powers of z."""
+    power_mm, first, second = state[2], state[3], state[4]
+    _fill(montgomery(montgomery(ONE, q), q), power_mm)
+    _fill(ZERO, first)
+    _fill(ZERO, second)
+    _fill(ZERO, above)
+    _fill(ZERO, below)
+    for j in range(len(numerator) - 1, -1, -1):
+        a, b = numerator[j], derivative[j]
+        for v in range(LANES):
+            power = power_mm[v]
+            one, other = (power & LOW) * (a[v] & LOW), (power & LOW) * (b[v] & LOW)
+            first[v] += one
+            above[v] += one >> HALF
+            second[v] += other
+            below[v] += other >> HALF
+            power_mm[v] = times(z_m[v], power, q, q_inverse)
+    for v in range(LANES):
+        above[v] = reduced(first[v], above[v], q, q_inverse)
+        below[v] = reduced(second[v], below[v], q, q_inverse)
 
 
 @part
@@ -160,28 +159,83 @@ def _divide(above: Any, below_m: Any, q: Any, q_inverse: Any, product_m: Any, po
 
 
 @part
-def _roots(
-    now: Any, width: Any, v: Any, powers_m: Any, turns_m: Any, searched: Any, q: Any, q_inverse: Any,
-    places: Any, scratch: Any,
-) -> Any:  # fmt: skip
-    """The degree w of C in column v, if it fits and w of the powers searched are its roots, or else -1; their places.
+def _sum(rows: Any, factors: Any, first: Any, step: Any, q: Any, q_inverse: Any, total: Any, out: Any) -> None:
+    """out = R^-2 sum of factors_k rows_k mod q over k = first, first + step, ..."""
+    _fill(ZERO, total)
+    _fill(ZERO, out)
+    for k in range(first, len(rows), step):
+        row, factor = rows[k], factors[k]
+        for v in range(LANES):
+            product = (factor & LOW) * (row[v] & LOW)
+            total[v] += product
+            out[v] += product >> HALF
+    for v in range(LANES):
+        out[v] = reduced(total[v], out[v], q, q_inverse)
+
+
+@part
+def _mark(sums: Any, i_m: Any, q: Any, q_inverse: Any, bit: Any, marks: Any) -> None:
+    """Set the bit in marks[t] where A_0 + i^t A_1 + i^2t A_2 + i^3t A_3 = 0, for t = 0, ..., 3."""
+    for v in range(LANES):
+        even, odd = plus(sums[0, v], sums[2, v], q), plus(sums[1, v], sums[3, v], q)
+        marks[0, v] |= bit if even == lift(ZERO - odd, q) else ZERO
+        marks[2, v] |= bit if even == odd else ZERO
+        even = lift(sums[0, v] - sums[2, v], q)
+        odd = times(i_m, lift(sums[1, v] - sums[3, v], q), q, q_inverse)
+        marks[1, v] |= bit if even == lift(ZERO - odd, q) else ZERO
+        marks[3, v] |= bit if even == odd else ZERO
+
+
+@part
+def _search(now: Any, points_m: Any, h: Any, q: Any, q_inverse: Any, marks: Any, powers: Any, sums: Any) -> None:
+    """Mark the roots among the points of z^w C(1/z) in each column: bit i % 64 of marks[i // 64, t] for point t h + i.
+
+    With A_a the terms of C whose exponents are a mod 4, C(z) = A_0(z) + A_1(z) + A_2(z) + A_3(z); z i has the same A_a,
+    times i^a, for i = gamma^h of order 4. Four values cost little more than one.
+    """
+    turns, last = marks.shape[1], len(now) - 1
+    marks[:] = 0
+    for block in range(len(marks)):
+        first = block * 64
+        some_m = points_m[first : min(first + 64, h)]
+        powers[last] = montgomery(montgomery(ONE, q), q)
+        for k in range(last - 1, -1, -1):
+            row, before = powers[k], powers[k + 1]
+            for i in range(len(some_m)):
+                row[i] = times(some_m[i], before[i], q, q_inverse)
+        for i in range(len(some_m)):
+            bit = ONE << np.uint64(i)
+            for a in range(turns):
+                _sum(now, powers[:, i], (last - a) % turns, turns, q, q_inverse, sums[4], sums[a])
+            if turns == 4:
+                _mark(sums, points_m[h], q, q_inverse, bit, marks[block])
+            else:
+                for v in range(LANES):
+                    marks[block, 0, v] |= bit if sums[0, v] == 0 else ZERO
+
+
+@part
+def _roots(marks: Any, v: Any, h: Any, searched: Any, places: Any) -> Any:
+    """How many roots are marked in column v among the places searched; these places, in order.
 
     `places` has room for one more: it is written before it is known whether it counts.
     """
-    if width >= len(now):
-        return -1
-    found = scratch[0]
-    _evaluate_all(now[: width + 1, v], powers_m, turns_m, q, q_inverse, found, scratch[1:])
     roots = 0
-    for i in range(np.int64(searched)):
-        places[roots] = i
-        roots += found[i] == 0
-    return width if roots == width else -1
+    for t in range(marks.shape[1]):
+        for block in range(len(marks)):
+            bits, first = marks[block, t, v], t * h + block * 64
+            while bits:
+                lowest = bits & (ZERO - bits)
+                place = first + _POSITION[(lowest * _DE_BRUIJN) >> np.uint64(58)]
+                places[roots] = place
+                roots += place < searched
+                bits ^= lowest
+    return roots
 
 
 def solve(
-    moments: Any, powers_m: Any, turns_m: Any, searched: Any, q: Any, q_inverse: Any,
-    weight: Any, places: Any, values: Any, columns: Any, scratch: Any,
+    moments: Any, powers_m: Any, searched: Any, h: Any, q: Any, q_inverse: Any,
+    weight: Any, places: Any, values: Any, columns: Any, powers: Any, marks: Any,
 ) -> None:  # fmt: skip
     """The sparse vector behind each row: its weight, or -1 where there is none; its places and values, row by row.
 
@@ -205,8 +259,10 @@ def solve(
         _locators(sequence, q, q_inverse, now, before, state)
         points_m[:] = montgomery(ONE, q)
         longest = 0
+        _search(now, powers_m, np.int64(h), q, q_inverse, marks, powers, columns[6, :5])
         for v in range(rows):
-            found = _roots(now, np.int64(width[v]), v, powers_m, turns_m, searched, q, q_inverse, places[end:], scratch)
+            found = _roots(marks, v, np.int64(h), np.int64(searched), places[end:])
+            found = found if found == np.int64(width[v]) else -1
             weight[first + v] = found
             longest = max(longest, found)
             for k in range(found):
@@ -217,8 +273,8 @@ def solve(
             derivative[j] = np.uint64(most - j) % q
             _multiply(now[j], derivative[j], q, q_inverse)
         above, below_m = columns[6, :longest], columns[7, :longest]
-        _evaluate_columns(numerator, points_m, q, q_inverse, above)
-        _evaluate_columns(derivative, points_m, q, q_inverse, below_m)
+        for k in range(longest):
+            _evaluate_columns(numerator, derivative, points_m[k], q, q_inverse, state, above[k], below_m[k])
         for v in range(LANES):
             for k in range(max(0, weight[first + v]) if v < rows else 0, longest):
                 below_m[k, v] = ONE  # nothing is divided there
