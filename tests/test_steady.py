@@ -53,7 +53,7 @@ class Counted:
             "tabulate": lambda: math.prod(shapes[-1]),
             "eliminate": lambda: math.prod(shapes[0]),
             "combine": lambda: math.prod(shapes[-3]) * shapes[0][1],  # one for every answer that is used
-            "inner": lambda: math.prod(shapes[0]) * shapes[1][0],
+            "weigh": lambda: math.prod(shapes[0]) * shapes[1][0],
         }.get(name, lambda: 0)()
         self.kernels.add((name, tuple(native._type(value) for value in (*inputs, *out))))
         native.run(name, *inputs, out=out)
@@ -80,9 +80,9 @@ def whole_round(p: Parameters) -> None:
                 "answer": 10 * 10 * 100 * 40 * 2,
                 "tabulate": 256 * 40,  # the moments of all places, once
                 "combine": 50 * 40 * 5,  # B buckets, W moments, D + T answers
-                "inner": 10 * 25 * 40 * 2,  # two random combinations of all answers
+                "weigh": 10 * 25 * 40 * 3,  # three random combinations of all answers
             },
-            10 * (100 * 2 + 100 * 40 * 3) + 25 * 40 * 2,  # places, factors and noise; coefficients
+            10 * (100 * 2 + 100 * 40 * 3) + (25 * 40 // 64 + 1 + 64) * 3,  # places, factors and noise; coefficients
         ),
         (
             "permutation",
@@ -90,9 +90,9 @@ def whole_round(p: Parameters) -> None:
                 "encode": 10 * 10 * 500 * 250 * 3 * 2,  # N senders, N receivers, L rows, L/D symbols, T, f and h
                 "eliminate": 10 * 10 * 5 * 250,
                 "combine": 2 * 250 * 5,
-                "inner": 10 * 250 * 2,
+                "weigh": 10 * 250 * 3,
             },
-            10 * (500 * 2 + 500 + 500 * 250 * 3 * 2) + 250 * 2,
+            10 * (500 * 2 + 500 + 500 * 250 * 3 * 2) + (250 // 64 + 1 + 64) * 3,
         ),
     ],
 )

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topk_secagg.algebra.field import DEFAULT_FIELD, SMALL_FIELD, montgomery_constants, to_montgomery
-from topk_secagg.algebra.linear import combine, eliminate, encode, inner_products
+from topk_secagg.algebra.field import DEFAULT_FIELD, PIECE, SMALL_FIELD, montgomery_constants, to_montgomery
+from topk_secagg.algebra.linear import combine, eliminate, encode, weighted_sums
 from topk_secagg.algebra.montgomery import montgomery, plus, power_m, times
 
 LARGEST = 2**32 - 5
@@ -153,21 +153,28 @@ def test_eliminate_adds_x_f_minus_h(q, kind, rows, width, seed):
 # Random combinations
 
 
-def check_inner_products(values: Values, rows: int, columns: int, width: int) -> None:
-    a, b = values.array(rows, width), values.array(columns, width)
-    found = inner_products(a, b, values.q)
-    assert found.dtype == np.uint32
-    assert found.tolist() == [
-        [sum(x * y for x, y in zip(u, v, strict=True)) % values.q for v in b.tolist()] for u in a.tolist()
-    ]
+MOST = 2**22 - 1
+
+
+def check_weighted_sums(y: np.ndarray, factors: np.ndarray, q: int) -> None:
+    found = weighted_sums(y, factors, q)
+    expected = np.zeros(found.shape, object)
+    for (u, j), symbol in np.ndenumerate(y):
+        for c in range(len(factors)):
+            expected[u, c, j % PIECE] += int(symbol) * int(factors[c, j // PIECE])
+    assert found.tolist() == (expected % q).tolist()
 
 
 @pytest.mark.parametrize("kind", ["mixed", "largest"])
 @pytest.mark.parametrize("q", PRIMES)
-def test_inner_products_of_long_rows_do_not_overflow(q, kind):
-    check_inner_products(Values(q, kind, 6), 3, 2, 2000)
+@pytest.mark.parametrize("pieces", [1, 999, 1000, 1001, 2001])
+def test_sums_of_long_rows_do_not_overflow(q, kind, pieces):
+    size = pieces * PIECE - 1  # the last piece is shorter
+    check_weighted_sums(Values(q, kind, 6).array(1, size), np.full((2, pieces), MOST, np.uint32), q)
 
 
-@given(primes, kinds, small, small, small, st.integers(0, 999))
-def test_inner_products_of_any_shape(q, kind, rows, columns, width, seed):
-    check_inner_products(Values(q, kind, seed), rows, columns, width)
+@given(primes, kinds, small, small, st.integers(0, 3 * PIECE), st.integers(0, 999))
+def test_weighted_sums_of_any_shape(q, kind, rows, columns, width, seed):
+    values, pieces = Values(q, kind, seed), -(-width // PIECE)
+    factors = values.below(MOST + 1, columns * pieces).astype(np.uint32).reshape(columns, pieces)
+    check_weighted_sums(values.array(rows, width), factors, q)

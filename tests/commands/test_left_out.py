@@ -5,12 +5,14 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 from rounds import attributes, both, datasets, document, edit, flip, must, placed, rewrite
 
 from topk_secagg.protocol import wire
 from topk_secagg.storage.answer import AnswerFile
+from topk_secagg.storage.artifacts import Artifact
 
 ALL = (1, 2, 3, 4, 5)
 ORDER = 30  # n of the round with moments: 5 buckets of 30 places
@@ -173,14 +175,26 @@ class TestDecode:
         if readable:
             assert "2 sound answers, and 3 are needed (missing: 1, 3)" in refuses(69, *r.decode()).err
 
-    def test_a_damaged_answer_is_left_out_where_it_could_be_corrected_too(self, round_at, monkeypatch):
+    @pytest.mark.parametrize("user", [1, 5])  # the first answers determine the sum, the last are compared with them
+    def test_a_damaged_answer_is_left_out_where_it_could_be_corrected_too(self, round_at, monkeypatch, user):
         r = round_at("answered", masking=ALL, answering=ALL)
-        flip(r.folder / "elimination/user-03.h5", placed(r.folder / "elimination/user-03.h5")["y"][0])
+        path = r.folder / f"elimination/user-{user:02}.h5"
+        flip(path, placed(path)["y"][0])
         said = must(*r.decode("--json")).json
-        assert (list(said["left_out"]), said["corrected"]) == (["3"], [])
+        assert (list(said["left_out"]), said["corrected"]) == ([str(user)], [])
         monkeypatch.setattr(AnswerFile, "intact", lambda _: True)  # the twin: nobody looks at the digest
+        monkeypatch.setattr(Artifact, "verify", lambda *_: None)
         said = must(*r.decode("--json")).json
-        assert (list(said["left_out"]), said["corrected"]) == ([], [3])
+        assert (list(said["left_out"]), said["corrected"]) == ([], [user])
+
+    def test_a_digest_that_does_not_fit_is_refused_where_all_answers_must_be_sound(self, round_at, refuses):
+        """Answers beyond those that determine the sum are only hashed with --strict: it is enough that they agree."""
+        r = round_at("answered", masking=ALL, answering=ALL)
+        with h5py.File(r.folder / "elimination/user-05.h5", "r+") as file:
+            file.attrs.modify("sha256", np.bytes_("0" * 64))
+        assert "does not match its digest" in refuses(65, *r.decode("--strict")).err
+        must(*r.decode())
+        r.check_sum(answering=ALL)
 
     def test_wrong_answers_are_corrected_and_named_or_refused(self, round_at, refuses):
         """The files are sound; with two answers to spare one wrong one is found."""

@@ -92,15 +92,15 @@ def to_field(signed: npt.NDArray[np.int64], q: int) -> Symbols:
     return np.mod(signed, np.int64(q)).astype(np.uint32)
 
 
-def to_signed(symbols: Symbols, q: int) -> npt.NDArray[np.int64]:
+def to_signed(symbols: Symbols, q: int) -> npt.NDArray[np.int32]:
     """The centred lift: the representative in [-(q-1)/2, (q-1)/2]."""
-    lifted = symbols.astype(np.int64)
-    return np.where(lifted > (q - 1) // 2, lifted - q, lifted)
+    return (symbols - (symbols > (q - 1) // 2) * np.uint32(q)).view(np.int32)
 
 
 # For kernels: Montgomery form, a R mod q with R = 2^32
 
 LANES = 32  # sparse vectors that are recovered side by side
+PIECE = 64  # symbols that a random combination weighs alike
 
 
 @lru_cache(maxsize=8)

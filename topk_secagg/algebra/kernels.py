@@ -13,6 +13,7 @@ from typing import Any
 import numba
 import numpy as np
 
+from .field import PIECE
 from .montgomery import HALF, LOW, ONE, OPTIONS, ZERO, montgomery, part, plus, power_m, reduced, times
 from .recovery import solve, transform  # noqa: F401 - kernels too
 
@@ -87,16 +88,34 @@ def combine(matrix: Any, y: Any, row: Any, group: Any, q: Any, q_inverse: Any, o
             sums[j] = reduced(low[j], high[j], q, q_inverse)
 
 
-def inner(a: Any, b: Any, low: Any, high: Any) -> None:
-    """The sums of the low and of the high halves of the products of the rows of a with those of b."""
-    for i in range(a.shape[0]):
-        for c in range(b.shape[0]):
-            small, large = np.uint64(0), np.uint64(0)
-            for j in range(a.shape[1]):
-                p = np.uint64(a[i, j]) * np.uint64(b[c, j])
-                small += p & LOW
-                large += p >> HALF
-            low[i, c], high[i, c] = small, large
+@part
+def _add_pieces(pieces: Any, factors: Any, sums: Any) -> None:
+    """sums[v] += sum_r factors[r] pieces[r PIECE + v]."""
+    for r in range(len(factors)):
+        piece, factor = pieces[r * PIECE : (r + 1) * PIECE], np.uint64(factors[r])
+        for v in range(PIECE):
+            sums[v] += factor * np.uint64(piece[v])
+
+
+@part
+def _weigh(symbols: Any, factors: Any, q: Any, sums: Any) -> None:
+    """sums[v] = sum_r factors[r] symbols[r PIECE + v] mod q; a thousand products of 22 and 32 bits do not overflow."""
+    pieces = len(symbols) // PIECE
+    sums[:] = 0
+    for j in range(pieces * PIECE, len(symbols)):
+        sums[j % PIECE] = np.uint64(factors[pieces]) * np.uint64(symbols[j])
+    for first in range(0, max(1, pieces), 1000):
+        last = min(first + 1000, pieces)
+        _add_pieces(symbols[first * PIECE : last * PIECE], factors[first:last], sums)
+        for v in range(PIECE):
+            sums[v] %= q
+
+
+def weigh(y: Any, factors: Any, q: Any, sums: Any) -> None:
+    """See `linear.weighted_sums`."""
+    for u in range(len(y)):
+        for c in range(len(factors)):
+            _weigh(y[u], factors[c], q, sums[u, c])
 
 
 # Moments

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .field import Integers, Symbols, montgomery_constants, to_montgomery
+from .field import PIECE, Integers, Symbols, montgomery_constants, to_montgomery
 from .native import run
 
 
@@ -38,12 +38,11 @@ def combine(matrix: Integers, y: Symbols, row: Integers, group: Integers, q: int
     return blocks
 
 
-def inner_products(a: Symbols, b: Symbols, q: int) -> Symbols:
-    """The inner products of the rows of a (n, w) with those of b (c, w) in F_q: (n, c); w < 2^32.
+def weighted_sums(y: Symbols, factors: Symbols, q: int) -> Integers:
+    """The rows of y (users, symbols), cut into pieces of PIECE symbols, times factors (count, pieces), below 2^22.
 
-    The low and the high halves of the products are summed separately, and reduced once at the end.
+    The result (users, count, PIECE) is sum_r factors[c, r] y[u, r PIECE + v] mod q; a last piece may be shorter.
     """
-    low, high = (np.empty((a.shape[0], b.shape[0]), dtype=np.uint64) for _ in range(2))
-    run("inner", a, b, out=(low, high))
-    half, modulus = np.uint64(2**32 % q), np.uint64(q)
-    return ((high % modulus * half + low % modulus) % modulus).astype(np.uint32)
+    sums = np.empty((len(y), len(factors), PIECE), dtype=np.uint64)
+    run("weigh", y, factors, q, out=(sums,))
+    return sums

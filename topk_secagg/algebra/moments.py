@@ -25,7 +25,7 @@ _WORTH_THREADS = 1 << 16  # entries
 class Entries(NamedTuple):
     """The non-zero entries of several vectors: vector `row` has `value` at `place`; in this order."""
 
-    row: Integers
+    row: Symbols
     place: Symbols
     value: Symbols
 
@@ -107,7 +107,7 @@ def recover(moments: Symbols, weight: int, order: int, gamma: int, q: int, place
         what = f"no vector with at most {weight} non-zero entries has these moments"
         raise BadData(f"{what}: {bad.size} of {rows} rows ({named})")
     entries = int(found.sum())
-    return Entries(np.repeat(np.arange(rows), found), place[:entries], value[:entries])
+    return Entries(np.repeat(np.arange(rows, dtype=np.uint32), found), place[:entries], value[:entries])
 
 
 def arranged(parts: Sequence[tuple[Symbols, Symbols]], buckets: int, places: int) -> tuple[Symbols, Symbols]:

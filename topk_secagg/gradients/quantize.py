@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ..algebra.field import Symbols, to_field
+from ..algebra.field import Symbols, to_field, to_signed
 from ..algebra.randomness import Randomness
 from ..errors import BadData
 from ..protocol.constructions import construction
@@ -87,12 +87,7 @@ def beyond_clip(p: Parameters, value: Symbols, weights: Iterable[float]) -> int:
 
 def dequantise(p: Parameters, value: Symbols) -> Reals:
     """The real values of field elements of the aggregate."""
-    real = value.astype(np.float64)
-    np.subtract(
-        real, float(p.field), out=real, where=value > np.uint32((p.field - 1) // 2)
-    )  # in place: it may be large
-    real /= float(p.scale)
-    return real
+    return to_signed(value, p.field) / float(p.scale)
 
 
 def rounding_source(source: Randomness, index: npt.NDArray[np.int64], values: Reals) -> Randomness:

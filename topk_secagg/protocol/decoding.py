@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from itertools import repeat
+from threading import Lock
 from typing import TypeVar
 
 import numpy as np
 
-from ..algebra.field import Symbols, add
-from ..algebra.linear import inner_products
+from ..algebra.field import PIECE, Integers, Symbols
+from ..algebra.linear import weighted_sums
 from ..algebra.parallel import ahead, cores, reuse_memory
 from ..algebra.randomness import Randomness
 from ..algebra.reed_solomon import agree, wrong_positions
@@ -25,6 +26,7 @@ Result = TypeVar("Result")
 _BUFFER_SYMBOLS = 1 << 19  # that a thread holds
 _LEAST_SYMBOLS = 1 << 16  # for which a second thread pays
 _CHECK_BITS = 63  # a wrong answer goes unnoticed, or unnamed, with probability 2^-63
+_FACTOR_BITS = 22  # of a coefficient: sums of products with symbols are reduced only now and then
 _AGAIN = "ask the users to answer again from intact files"
 
 
@@ -60,8 +62,7 @@ def decode(
     decoder = _Decoder(p, points, survivors, shape, answers, progress)
     if len(users) == shape.quorum:
         return Decoded(decoder.total(users), [])
-    columns = math.ceil(_CHECK_BITS / math.log2(p.field))
-    total, words = decoder.total_and_words(users, columns, randomness)
+    total, words = decoder.total_and_words(users, randomness)
     wrong = _wrong_users(p, points, shape, users, words, strict=strict)
     if wrong:
         return Decoded(decoder.total([n for n in users if n not in wrong]), wrong)
@@ -107,55 +108,66 @@ class _Decoder:
         """The aggregate from the first D+T of these users, who are trusted."""
         chosen = users[: self.shape.quorum]
         parts = self._each(chosen, lambda first, y: self._decoded(chosen, first, y))
-        return construction(self.p).joined(list(parts))
+        return construction(self.p).joined(parts)
 
-    def total_and_words(
-        self, users: list[int], columns: int, randomness: Randomness
-    ) -> tuple[Sparse | BadData, Symbols]:
-        """The aggregate from the first D+T users, or why there is none, and `columns` random combinations of the
-        symbols of each user, (users, columns)."""
+    def total_and_words(self, users: list[int], randomness: Randomness) -> tuple[Sparse | BadData, Symbols]:
+        """The aggregate from the first D+T users, or why there is none, and random combinations of the symbols of
+        each user, (users, columns).
+
+        Symbols are combined in two steps: pieces of PIECE symbols, and then the PIECE sums. If a symbol is wrong, each
+        step hides it with a probability of at most 1 / bound, so a column does with at most 2 / bound.
+        """
         chosen, q = users[: self.shape.quorum], self.p.field
+        bound = min(q, 1 << _FACTOR_BITS)
+        columns = math.ceil(_CHECK_BITS / (math.log2(bound) - 1))
 
-        def work(first: int, y: Symbols) -> tuple[Sparse | BadData, Symbols]:
+        def work(first: int, y: Symbols) -> tuple[Sparse | BadData, Integers]:
             flat = y.reshape(len(users), -1)
-            source = randomness.child(f"combinations {first}")
-            coefficients = source.integers(q, np.empty((columns, flat.shape[1]), dtype=np.uint32))
-            words = inner_products(flat, coefficients, q)
+            factors = np.empty((columns, -(-flat.shape[1] // PIECE)), dtype=np.uint32)
+            sums = weighted_sums(flat, randomness.child(f"pieces {first}").integers(bound, factors), q)
             try:
-                return self._decoded(chosen, first, y[: len(chosen)]), words
+                return self._decoded(chosen, first, y[: len(chosen)]), sums
             except BadData as error:
-                return error, words
+                return error, sums
 
-        words, parts, failures = np.zeros((len(users), columns), np.uint32), list[Sparse](), list[BadData]()
+        sums, parts, failures = np.zeros((len(users), columns, PIECE), np.uint64), list[Sparse](), list[BadData]()
         for part, more in self._each(users, work):
-            words = add(words, more, q)
+            sums += more
             if isinstance(part, BadData):
                 failures.append(part)
             else:
                 parts.append(part)
-        return failures[0] if failures else construction(self.p).joined(parts), words
+        factors = randomness.child("sums").integers(q, np.empty((columns, PIECE), dtype=np.uint32))
+        words = (sums % np.uint64(q) * factors % np.uint64(q)).sum(axis=2) % np.uint64(q)
+        return failures[0] if failures else construction(self.p).joined(parts), words.astype(np.uint32)
 
-    def _each(self, users: Sequence[int], work: Callable[[int, Symbols], Result]) -> Iterator[Result]:
+    def _each(self, users: Sequence[int], work: Callable[[int, Symbols], Result]) -> list[Result]:
         """The results of `work` on the first of a few groups and these groups of each user, (users, groups, width)."""
         groups, width = self.shape.groups, self.shape.width
         step = max(1, min(_BUFFER_SYMBOLS // (len(users) * width), -(-groups // cores())))
-
         threads = cores() if len(users) * groups * width > _LEAST_SYMBOLS else 0
         if threads:
             reuse_memory()
-        buffers = np.empty((threads + 1, len(users) * step * width), dtype=np.uint32)  # that are in use at a time
+        buffers = [np.empty(len(users) * step * width, dtype=np.uint32) for _ in range(max(1, threads))]
+        count, starts, reading = -(-groups // step), iter(range(0, groups, step)), Lock()
 
-        def read(turn: int, first: int) -> Symbols:
-            y = front(buffers[turn % len(buffers)], len(users), min(step, groups - first), width)
-            for n, rows in zip(users, y, strict=True):
-                self.answers[n].read(first, rows)
-            return y
+        def read_and_work() -> tuple[int, Result]:
+            buffer = buffers.pop()
+            try:
+                with reading:  # one group after the other: they are hashed
+                    first = next(starts)
+                    y = front(buffer, len(users), min(step, groups - first), width)
+                    for n, rows in zip(users, y, strict=True):
+                        self.answers[n].read(first, rows)
+                return first, work(first, y)
+            finally:
+                buffers.append(buffer)
 
-        starts = range(0, groups, step)
-        calls = (partial(work, first, read(turn, first)) for turn, first in enumerate(starts))  # in order: it is hashed
-        for first, result in zip(starts, ahead(calls, threads), strict=True):
-            yield result
-            self.progress(min(1.0, (first + step) / groups))
+        results = dict[int, Result]()
+        for first, result in ahead(repeat(read_and_work, count), threads):
+            results[first] = result
+            self.progress(len(results) / count)
+        return [result for _, result in sorted(results.items())]
 
     def _decoded(self, users: Sequence[int], first: int, y: Symbols) -> Sparse:
         """The aggregate in the groups from `first` on."""

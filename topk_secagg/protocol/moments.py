@@ -276,11 +276,12 @@ class Moments(Construction):
         matrix = _decoding_matrix(points, tuple(users), (), p.field)
         sums = combine(matrix, y, bucket % self.beta_count, (bucket - low) // shape.blocks, p.field)
         row, place, value = recover(sums, survivors * p.picks, self.order, self.gamma, p.field, self.places)
-        index = place * np.int64(p.buckets)
-        index += row + low
-        if np.any(index >= p.length):
+        row += np.uint32(low)
+        last = self.places - 1  # the only place that not all buckets have
+        if place.max(initial=0) > last or np.any(row[place == last] >= p.length - last * p.buckets):
             raise BadData("the aggregate has values at places that are no coordinates")
-        place[:] = index  # in its place: there may be many parts
+        place *= np.uint32(p.buckets)
+        place += row
         return Sparse(place, value)
 
     def joined(self, parts: Sequence[Sparse]) -> Sparse:

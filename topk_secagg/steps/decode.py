@@ -68,8 +68,10 @@ def decode(
     with space.step_of_all():
         survivors = survivors_file.read(space)
         try:
-            used, left_out, shape, found = _found(space, survivors, verify=False, strict=strict, progress=progress)
+            used, left_out, shape, found = _found(space, survivors, verify=strict, strict=strict, progress=progress)
         except (BadData, TooFewSurvivors):  # is a file damaged? it is left out
+            if strict:
+                raise
             used, left_out, shape, found = _found(space, survivors, verify=True, strict=strict, progress=progress)
         total = found.total
         if not _decoded_by_others(space, survivors, total):
@@ -90,13 +92,17 @@ def _found(
 ) -> tuple[dict[int, AnswerFile], dict[int, str], AnswerShape, Decoded]:
     """The answers that were used, why others were left out, and what was decoded.
 
-    Answers are checked before, or else while they are read for decoding: then a damaged one is BadData.
+    Without `verify`, the answers that determine the sum are hashed while they are read for decoding, and the others
+    agree with them, or else it is BadData: one of the answers is wrong or damaged.
     """
     session = space.session
     with ExitStack() as files:
         answers, left_out = _answers(space, survivors, files, verify=verify, strict=strict)
         shape, fallback = _decodable(space, survivors, answers)
-        used = {n: answer for n, answer in answers.items() if answer.blocks == shape.blocks}
+        used = {n: answer for n, answer in sorted(answers.items()) if answer.blocks == shape.blocks}
+        determining = list(used.values())[: shape.quorum]
+        for answer in determining if not verify else ():
+            answer.hash_while_reading()
         found = decode_answers(
             session.parameters,
             session.points,
@@ -107,11 +113,11 @@ def _found(
             strict=strict,
             progress=progress,
         )
-        for n, answer in answers.items() if not verify else ():
-            if n not in used:
-                answer.artifact.verify(answer.check)
-            elif not answer.intact():
-                raise BadData("an answer is damaged")
+        if not verify:
+            if found.corrected or not all(answer.intact() for answer in determining):
+                raise BadData("an answer is wrong or damaged")
+            for n in answers.keys() - used.keys():
+                answers[n].artifact.verify(answers[n].check)
     return used, left_out, shape, found
 
 

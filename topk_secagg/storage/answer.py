@@ -64,22 +64,26 @@ def write(
 class AnswerFile:
     """Y_n in an open file, read group by group."""
 
-    def __init__(self, p: Parameters, artifact: Artifact, *, verified: bool) -> None:
+    def __init__(self, p: Parameters, artifact: Artifact) -> None:
         self.artifact, self.field = artifact, p.field
         self.blocks = int(artifact.attributes["blocks"])  # D
         self._y = artifact.datasets["y"]
         self.payload = self._y.size  # bytes of Y
         self._digest = Digest(KIND, artifact.attributes)
-        self._groups = -1 if verified else 0  # that have been hashed
         self._update = self._digest.dataset("y", self._y.dtype, self._y.shape)
+        self._hashed = -1  # groups; below 0, none are to be
+
+    def hash_while_reading(self) -> None:
+        """Groups that are read in order are hashed from now on, for `intact`."""
+        self._hashed = 0
 
     def read(self, start: int, out: Symbols) -> Symbols:
-        """Fill `out` with groups start, start+1, ...; unverified ones are hashed when they come in order."""
+        """Fill `out` with groups start, start+1, ..."""
         y = out if self._y.dtype == out.dtype else np.empty(out.shape, self._y.dtype)
         pread_into(self.artifact.fd, y, self._y.offset + start * y[0].nbytes)
-        if start == self._groups:
+        if start == self._hashed:
             self._update(y.data)
-            self._groups += len(y)
+            self._hashed += len(y)
         self.check(y)
         if y is not out:
             out[:] = y
@@ -87,7 +91,7 @@ class AnswerFile:
 
     def intact(self) -> bool:
         """Whether all has been read in order, and is what the digest says."""
-        return self._groups == self._y.shape[0] and self._digest.hexdigest() == self.artifact.attributes["sha256"]
+        return self._hashed == self._y.shape[0] and self._digest.hexdigest() == self.artifact.attributes["sha256"]
 
     def check(self, y: Array) -> None:
         """Refuse symbols that are none."""
@@ -99,7 +103,7 @@ class AnswerFile:
 def opened_answer(space: Workspace, user: int, survivors: Survivors, *, verify: bool = True) -> Iterator[AnswerFile]:
     """Open Y_n and check that it was made for this survivor set and these X, with one of the D that are possible.
 
-    Without `verify`, whoever reads all of it asks whether it was `intact`.
+    Without `verify`, its digest has not been checked.
     """
     s = space.session
     p, count = s.parameters, len(survivors.digests)
@@ -114,7 +118,7 @@ def opened_answer(space: Workspace, user: int, survivors: Survivors, *, verify: 
         if blocks not in possible:
             raise artifact.bad(f"it packs {blocks} blocks, which this round does not")
         artifact.expect_shapes(shapes(p, possible[blocks][0]))
-        answer = AnswerFile(p, artifact, verified=verify)
+        answer = AnswerFile(p, artifact)
         if verify:
             artifact.verify(answer.check)
         artifact.expect(s.header(user), s.recipient(user))
