@@ -31,12 +31,12 @@ def figures(repeats: int) -> list[Figure]:
     bucket = np.arange(ROWS)
     sums = np.zeros((ROWS, WIDTH), np.uint32)  # of N P random entries in every bucket
     entries = np.concatenate([rng.choice(ORDER, N * P, replace=False) for _ in range(ROWS)]).astype(np.uint32)
-    ones = np.ones((ROWS * N * P, WIDTH), np.uint32)
-    answer(ones, entries, symbols(ROWS * N * P, low=1), np.arange(ROWS).repeat(N * P), gamma, Q, sums)
+    ones, value = np.ones((ROWS * N * P, WIDTH), np.uint32), symbols(ROWS * N * P, low=1)
+    answer(ones, entries, value, ones[:, 0], np.arange(ROWS).repeat(N * P), gamma, Q, sums)
 
     works = {
         "share (offline)": (shares, lambda: share(place, factor, point, matrix, noise, gamma, Q, shares)),
-        "answer (eliminate)": (shares[0], lambda: answer(shares[0], place, factor, group, gamma, Q, total)),
+        "answer (eliminate)": (shares[0], lambda: answer(shares[0], place, factor, factor, group, gamma, Q, total)),
         "combine (decode)": (sums, lambda: combine(decoding, y, bucket % (N - T), bucket // D, Q)),
         "recover (decode)": (sums, lambda: recover(sums, N * P, ORDER, gamma, Q)),
     }

@@ -49,13 +49,14 @@ class Counted:
         self.products[name] += {
             "share": lambda: math.prod(shapes[-2]) * shapes[4][1],  # T for every symbol of every share
             "encode": lambda: math.prod(shapes[-1]) * shapes[2][1],
-            "answer": lambda: 2 * shapes[0][0] * shapes[-1][1],  # a factor and a product for every moment
+            "answer": lambda: 2 * shapes[0][0] * shapes[-3][1],  # a factor and a product for every moment
             "tabulate": lambda: math.prod(shapes[-1]),
             "eliminate": lambda: math.prod(shapes[0]),
             "combine": lambda: math.prod(shapes[-3]) * shapes[0][1],  # one for every answer that is used
             "weigh": lambda: math.prod(shapes[0]) * shapes[1][0],
         }.get(name, lambda: 0)()
-        self.kernels.add((name, tuple(native._type(value) for value in (*inputs, *out))))
+        types = ("int" if isinstance(v, int) else native._type(v.dtype, v.ndim) for v in (*inputs, *out))
+        self.kernels.add((name, tuple(types)))
         native.run(name, *inputs, out=out)
 
 

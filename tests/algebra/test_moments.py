@@ -86,15 +86,16 @@ def test_shares_are_the_moments_of_a_place_over_a_factor_and_noise(table, users,
 @given(tables(), st.integers(1, 3), st.data())
 def test_answers_add_rows_that_are_moved_and_scaled_to_their_groups(table, groups, data):
     q, _, gamma, W, count, shift = table
-    W1 = data.draw(st.integers(1, W))
-    g, scale = symbols(data.draw, q, count, W), symbols(data.draw, q, count)
-    group, total = np.arange(count) % groups, symbols(data.draw, q, groups, W1)
+    W1, users = data.draw(st.integers(1, W)), data.draw(st.sampled_from([n for n in (1, 2, 3) if count % n == 0]))
+    g, value, scale = (symbols(data.draw, q, *shape) for shape in ((count, W), (count,), (count // users,)))
+    group, total = np.arange(count // users) % groups, symbols(data.draw, q, groups, W1)
     expected = total.tolist()
     for i in range(count):
+        k = i % (count // users)  # the users' rows stand one behind the other
         for j in range(W1):
-            moved = int(scale[i]) * pow(gamma, int(shift[i]) * j, q) * int(g[i, j])
-            expected[group[i]][j] = (expected[group[i]][j] + moved) % q
-    answer(g, shift, scale, group, gamma, q, total)
+            moved = int(value[i]) * int(scale[k]) * pow(gamma, int(shift[i]) * j, q) * int(g[i, j])
+            expected[group[k]][j] = (expected[group[k]][j] + moved) % q
+    answer(g, shift, value, scale, group, gamma, q, total)
     assert total.tolist() == expected
 
 
@@ -152,7 +153,8 @@ def test_every_weight_from_zero_to_t_is_recovered_at_the_sizes_of_a_round(q, n, 
         vector[rng.choice(n, weight, replace=False)] = rng.integers(1, q, weight)
     row, place = np.nonzero(vectors)
     sums = np.zeros((len(weights), W1), np.uint32)
-    answer(np.ones((row.size, W1), np.uint32), place.astype(np.uint32), vectors[row, place], row, gamma, q, sums)
+    ones = np.ones((row.size, W1), np.uint32)
+    answer(ones, place.astype(np.uint32), vectors[row, place], ones[:, 0], row, gamma, q, sums)
     assert dense(recover(sums, t, n, gamma, q), len(weights), n) == vectors.tolist()
 
 

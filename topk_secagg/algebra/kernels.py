@@ -189,10 +189,32 @@ def tabulate(exponent: Any, low_m: Any, high_m: Any, first: Any, q: Any, q_inver
         geometric(first, ratio_m, q, q_inverse, table[i])
 
 
-def answer(g: Any, shift: Any, scale: Any, group: Any, table_mm: Any, q: Any, q_inverse: Any, total: Any) -> None:
-    """See `moments.answer`. The table has R^2 gamma^(shift j): once divided by R, it is a factor in Montgomery form."""
-    for i in range(len(g)):
-        powers_mm, vector, out, factor = table_mm[shift[i]], g[i], total[group[i]], np.uint64(scale[i])
-        for j in range(len(out)):
-            factor_m = times(np.uint64(powers_mm[j]), factor, q, q_inverse)
-            out[j] = plus(times(factor_m, np.uint64(vector[j]), q, q_inverse), np.uint64(out[j]), q)
+@part
+def _add_moved(powers: Any, factor: Any, vector: Any, q: Any, q_inverse: Any, total: Any, high: Any) -> None:
+    """Add the products of the vector with factor powers[j] to the sums: see `montgomery.reduced`."""
+    for j in range(len(total)):
+        product = (times(np.uint64(powers[j]), factor, q, q_inverse) & LOW) * np.uint64(vector[j])
+        total[j] += product
+        high[j] += product >> HALF
+
+
+def answer(
+    g: Any, shift: Any, value: Any, scale: Any, group: Any, table_m4: Any, q: Any, q_inverse: Any,
+    out: Any, total: Any, high: Any,
+) -> None:  # fmt: skip
+    """See `moments.answer`. The table has R^4 gamma^(shift j): it is divided by R twice, and so is the sum."""
+    rows, end = len(group), 0
+    while end < rows:
+        first = end
+        while end < rows and group[end] == group[first]:
+            end += 1
+        total[:] = 0
+        high[:] = 0
+        for start in range(0, len(g), rows):
+            for k in range(first, end):
+                i = start + k
+                factor = times(np.uint64(value[i]), np.uint64(scale[k]), q, q_inverse)
+                _add_moved(table_m4[shift[i]], factor, g[i], q, q_inverse, total, high)
+        sums = out[group[first]]
+        for j in range(len(sums)):
+            sums[j] = plus(reduced(total[j], high[j], q, q_inverse), np.uint64(sums[j]), q)

@@ -51,23 +51,26 @@ def share(
     run("share", place, inverse_m, point, to_montgomery(matrix, q), noise, *tables, *montgomery_constants(q), out=out)
 
 
-def answer(g: Symbols, shift: Symbols, scale: Symbols, group: Integers, gamma: int, q: int, total: Symbols) -> None:
+def answer(
+    g: Symbols, shift: Symbols, value: Symbols, scale: Symbols, group: Integers, gamma: int, q: int, total: Symbols
+) -> None:
     """Add the rows of g, moved and scaled, to their groups: total (groups, W1), g (rows, at least W1).
 
-    total[group_i, j] += scale_i gamma^(shift_i j) g[i, j].
+    total[group_i, j] += value_i scale_i gamma^(shift_i j) g[i, j]. The rows may be those of several users, one behind
+    the other: `scale` and `group` are for the rows of one.
     """
-    bits, width = int(shift.max(initial=0)).bit_length(), total.shape[1]
+    bits, width = int(shift.max(initial=0)).bit_length(), min(-(-total.shape[1] // 8) * 8, g.shape[1])  # whole vectors
     if 1 << bits <= shift.size:  # each power is used more than once
         table = _all_moments(gamma, bits, width, q)
     else:
         table, shift = _moments_of(shift, gamma, width, q), np.arange(shift.size, dtype=np.uint32)
-    run("answer", g, shift, scale, group, table, *montgomery_constants(q), out=(total,))
+    run("answer", g, shift, value, scale, group, table, *montgomery_constants(q), out=(total, *_words(2, width)))
 
 
 def _moments_of(places: Symbols, gamma: int, width: int, q: int) -> Symbols:
-    """The first `width` moments of each place, times R^2."""
+    """The first `width` moments of each place, times R^4."""
     table, tables = np.empty((places.size, width), np.uint32), _power_tables(gamma, int(places.max(initial=0)), q)
-    run("tabulate", places, *tables, pow(2, 64, q), *montgomery_constants(q), out=(table,))
+    run("tabulate", places, *tables, pow(2, 128, q), *montgomery_constants(q), out=(table,))
     return table
 
 

@@ -34,29 +34,34 @@ _functions: dict[tuple[str, tuple[str, ...]], Callable[..., int]] = {}
 
 def run(name: str, *inputs: npt.NDArray[Any] | int, out: tuple[npt.NDArray[Any], ...]) -> None:
     """Call a kernel with its inputs, arrays or integers below 2^64, and with the arrays it writes to."""
-    arrays = [value if isinstance(value, int) else np.ascontiguousarray(value) for value in inputs]
     if not all(array.flags.c_contiguous and array.flags.writeable for array in out):
         raise ValueError(f"{name} writes to whole, contiguous arrays only")
-    if not all(isinstance(value, int) or value.dtype.isnative for value in (*arrays, *out)):
-        raise ValueError(f"{name} takes numbers in this machine's byte order only")
+    values = [value if isinstance(value, int) else np.ascontiguousarray(value) for value in (*inputs, *out)]
+    types = tuple("int" if isinstance(value, int) else _type(value.dtype, value.ndim) for value in values)
     words: list[int] = []
-    for value in (*arrays, *out):
-        words += [value] if isinstance(value, int) else _words(value)
+    for value in values:
+        words += (value,) if isinstance(value, int) else _words(value)
     results = (ctypes.c_void_p * 2)()  # for the value and the error that numba's functions return: there are none
     at = ctypes.addressof(results)
-    function = _loaded(name, tuple(_type(value) for value in (*arrays, *out)))
-    if function(at, at + ctypes.sizeof(ctypes.c_void_p), *words):
+    if _loaded(name, types)(at, at + ctypes.sizeof(ctypes.c_void_p), *words):
         raise AssertionError(f"{name} failed")
 
 
-def _type(value: npt.NDArray[Any] | int) -> str:
-    """An integer, or an array by its type and number of dimensions."""
-    return "int" if isinstance(value, int) else f"{value.dtype.str[1:]}x{value.ndim}"
+@lru_cache
+def _type(dtype: np.dtype[Any], dimensions: int) -> str:
+    """The name of a type of arrays."""
+    if not dtype.isnative:
+        raise ValueError("kernels take numbers in this machine's byte order only")
+    return f"{dtype.str[1:]}x{dimensions}"
 
 
-def _words(array: npt.NDArray[Any]) -> list[int]:
+def _words(array: npt.NDArray[Any]) -> tuple[int, ...]:
     """How numba's functions take an array: owner, parent (none), entries, bytes an entry, address, shape, strides."""
-    return [0, 0, array.size, array.itemsize, array.__array_interface__["data"][0], *array.shape, *array.strides]
+    if array.flags.writeable and array.size:
+        address = ctypes.addressof(ctypes.c_char.from_buffer(array.data))  # three times as fast as the other way
+    else:
+        address = array.ctypes.data
+    return 0, 0, array.size, array.itemsize, address, *array.shape, *array.strides
 
 
 def _loaded(name: str, types: tuple[str, ...]) -> Callable[..., int]:

@@ -68,8 +68,10 @@ def _rounded(steps: Reals, chance: Reals) -> Reals:
 
 def _never_zero(steps: Reals, chance: Reals) -> Reals:
     """As `_rounded` for |y| >= 1; for |y| < 1, 1 with probability (1 + y) / 2, else -1."""
-    near = np.where(chance < (1 + steps) / 2, 1.0, -1.0)
-    return np.where(np.abs(steps) < 1, near, _rounded(steps, chance))
+    rounded, small = _rounded(steps, chance), np.abs(steps) < 1
+    if small.any():
+        rounded[small] = np.where(chance[small] < (1 + steps[small]) / 2, 1.0, -1.0)
+    return rounded
 
 
 def largest_sum(p: Parameters, weights: Iterable[float]) -> float:

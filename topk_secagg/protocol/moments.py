@@ -163,10 +163,10 @@ class Moments(Construction):
             row, place, value = recover(found[:, :count], 1, self.order, self.gamma, self.p.field)
         except BadData as error:
             raise wrong from error
-        if not np.array_equal(row, np.arange(len(found))):
+        rows, again, ones = np.arange(len(found)), np.zeros_like(found), np.ones_like(found)
+        if not np.array_equal(row, rows):
             raise wrong
-        again, ones = np.zeros_like(found), np.ones_like(found)
-        answer(ones, place.astype(np.uint32), value, row, self.gamma, self.p.field, again)
+        answer(ones, place, value, ones[:, 0], rows, self.gamma, self.p.field, again)
         if not np.array_equal(again, found):
             raise wrong
         return place
@@ -183,9 +183,9 @@ class Moments(Construction):
         sparse.index (B P,) lists P coordinates of bucket 0, then P of bucket 1, and so on.
         """
         place, bucket = np.divmod(sparse.index, self.p.buckets)
-        if np.any(bucket != self._bucket):
+        if (bucket != self._bucket).any():
             raise ValueError("the picks are not listed bucket by bucket")
-        if not np.all(sparse.value):
+        if not sparse.value.all():
             raise ValueError("a value of zero would show")
         delta = (place - secret.place.astype(np.int64)) % self.order
         return Masked(delta.astype(np.uint32), multiply(sparse.value, secret.mask, self.p.field))
@@ -234,15 +234,15 @@ class Moments(Construction):
         reads = (partial(shares[m].read, rows) for _, rows in parts for m in masked)
         read = ahead(reads, int(self.rows * self.width > _CELLS))
         for first, rows in parts:
+            part = slice(first * unit, first * unit + rows.size)
             scale, group = basis[rows // p.picks], rows // unit - first
             total = np.zeros((group[-1] + 1, shape.width), dtype=np.uint32)
             together = max(1, _TOGETHER // (rows.size * self.width))
             for at in range(0, len(inputs), together):
                 some = inputs[at : at + together]
                 g = stacked([next(read)[0] for _ in some])
-                value, shift = stacked([x.value[rows] for x in some]), stacked([x.index[rows] for x in some])
-                factor = multiply(value, stacked([scale] * len(some)), p.field)
-                answer(g, shift, factor, stacked([group] * len(some)), self.gamma, p.field, total)
+                shift, value = stacked([x.index[part] for x in some]), stacked([x.value[part] for x in some])
+                answer(g, shift, value, scale, group, self.gamma, p.field, total)
             yield AnswerBlock(first, total)
 
     def _basis(self, points: Points, user: int, shape: AnswerShape) -> Symbols:
@@ -316,11 +316,13 @@ def bucket_top(gradient: npt.NDArray[Any], buckets: int, picks: int) -> npt.NDAr
     for first in range(0, buckets, step):
         part = slice(first, min(first + step, buckets))
         cells = np.empty((part.stop - first, whole + (rest > 0)), dtype=gradient.dtype)
-        np.abs(table[:, part].T, out=cells[:, :whole])
+        cells[:, :whole] = np.abs(table[:, part]).T
         if rest:
             cells[:, -1] = -1
             cells[: last[part].size, -1] = np.abs(last[part])
+        rows = np.arange(len(cells))
         for j in range(picks):
-            places[part, j] = cells.argmax(axis=1)
-            cells[np.arange(len(cells)), places[part, j]] = -1
-    return (np.sort(places, axis=1) * buckets + np.arange(buckets)[:, None]).reshape(-1)
+            places[part, j] = largest = cells.argmax(axis=1)
+            cells[rows, largest] = -1
+    places.sort(axis=1)
+    return (places * buckets + np.arange(buckets)[:, None]).reshape(-1)

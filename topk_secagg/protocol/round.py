@@ -10,7 +10,7 @@ import numpy as np
 from ..algebra.field import Integers, Symbols
 from ..algebra.randomness import Randomness
 from ..errors import TooFewSurvivors
-from .constructions import construction
+from .constructions import construction, stacked
 from .decoding import decode
 from .elimination import answer_blocks, answer_shape
 from .masking import mask_input
@@ -100,4 +100,4 @@ def answer(
 ) -> InMemoryAnswer:
     """The whole Y of one user."""
     blocks = answer_blocks(p, points, user, masked, shares, fallback=fallback)
-    return InMemoryAnswer(np.concatenate([block.answer for block in blocks]))
+    return InMemoryAnswer(stacked([block.answer for block in blocks]))
