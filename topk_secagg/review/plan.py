@@ -6,13 +6,13 @@ import hashlib
 import math
 import os
 import tempfile
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from timeit import timeit
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ from ..steps.costs import amount, cost
 PICKS = (1, 2, 4, 8)
 THEOREM, DENSE = "Theorem 1", "LightSecAgg"
 _PROBE_BYTES = 64 << 20
+_TIMES = 3
 _START_UP = 1.0  # seconds
 
 
@@ -65,8 +66,7 @@ class Plan:
     remarks: list[str]
 
 
-@dataclass(frozen=True)
-class Speed:
+class Speed(NamedTuple):
     """Seconds per byte on this machine to encode, hash and write shares."""
 
     encode: float
@@ -131,24 +131,19 @@ def measure_speed(p: Parameters, folder: Path) -> Speed:
     matrix = np.ones((p.users, p.blocks + p.colluders), dtype=np.uint64)
     noise = np.ones((rows, p.colluders, width), dtype=np.uint32)
     zeros, ones = np.zeros(rows, dtype=np.int64), np.ones(rows, dtype=np.uint32)
-    shares, block = np.empty((p.users, rows, width), dtype=np.uint32), bytes(1 << 20)
-
-    def work() -> None:
-        encode(matrix, noise, zeros, zeros, ones, q, shares)
+    shares = np.empty((p.users, rows, width), dtype=np.uint32)
+    work = partial(encode, matrix, noise, zeros, zeros, ones, q, shares)
 
     def write() -> None:
         with tempfile.TemporaryFile(dir=folder) as stream:
-            for _ in range(_PROBE_BYTES // len(block)):
-                stream.write(block)
+            stream.write(bytes(_PROBE_BYTES))
             stream.flush()
             os.fsync(stream.fileno())
 
-    work()
-    return Speed(
-        encode=_seconds(work) / shares.nbytes,
-        hash=_seconds(lambda: hashlib.sha256(shares.data).digest()) / shares.nbytes,
-        write=_seconds(write, times=1) / _PROBE_BYTES,
-    )
+    work()  # once before it is measured: it is compiled now
+    encoding, hashing = (timeit(call, number=_TIMES) for call in (work, partial(hashlib.sha256, shares.data)))
+    handled = _TIMES * shares.nbytes
+    return Speed(encoding / handled, hashing / handled, timeit(write, number=1) / _PROBE_BYTES)
 
 
 def seconds(p: Parameters, speed: Speed) -> float:
@@ -156,10 +151,3 @@ def seconds(p: Parameters, speed: Speed) -> float:
     c = construction(p)
     used = c.offline_bytes * c.entries / c.rows
     return _START_UP + c.offline_bytes * (speed.encode + speed.hash + speed.write) + used * (speed.hash + speed.encode)
-
-
-def _seconds(work: Callable[[], object], times: int = 3) -> float:
-    start = time.perf_counter()
-    for _ in range(times):
-        work()
-    return (time.perf_counter() - start) / times
