@@ -60,10 +60,8 @@ def check_disk(folder: Path, p: Parameters, *, distributed: bool) -> None:
 
 def free_bytes(folder: Path) -> int:
     """Free space on the disk where the folder is or will be."""
-    there = folder.absolute()
-    while not there.exists():
-        there = there.parent
-    return shutil.disk_usage(there).free
+    place = folder.absolute()
+    return shutil.disk_usage(next(there for there in (place, *place.parents) if there.exists())).free
 
 
 def amount(count: float) -> str:

@@ -90,21 +90,18 @@ def _chosen(space: Workspace, only: Iterable[int] | None) -> tuple[dict[int, Mas
             if only is not None:
                 raise
             left_out[n] = error.message.removeprefix(f"{space.masked_path(n)}: ")
-    if len(files) >= need:
-        kept = answerable(files, need)
-        lost = [n for n in files if n not in kept]
-        if only is None and not kept:
-            what = f"there are no {need} users that hold each other's shares"
-            raise TooFewSurvivors(what, "fetch missing shares before masking")
-        if only is not None and lost:
-            what = f"fewer than {need} of these users hold the shares of user {_list(lost)}"
-            raise TooFewSurvivors(what, "leave out that user")
-        left_out |= dict.fromkeys(lost, "too few users hold its share")
-        files = {n: files[n] for n in kept}
     if len(files) < need:
         what = "have masked soundly" if only is None else "are named"
         raise TooFewSurvivors(f"{len(files)} users {what}, and {need} must survive", "wait for more users to mask")
-    return files, left_out
+    kept = answerable(files, need)
+    lost = [n for n in files if n not in kept]
+    if only is None and not kept:
+        what = f"there are no {need} users that hold each other's shares"
+        raise TooFewSurvivors(what, "fetch missing shares before masking")
+    if only is not None and lost:
+        what = f"fewer than {need} of these users hold the shares of user {_list(lost)}"
+        raise TooFewSurvivors(what, "leave out that user")
+    return {n: files[n] for n in kept}, left_out | dict.fromkeys(lost, "too few users hold its share")
 
 
 def answerable(files: dict[int, MaskedFile], need: int) -> list[int]:
