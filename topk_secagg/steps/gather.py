@@ -41,11 +41,9 @@ def gradient_files(paths: Sequence[Path]) -> list[Path]:
 def _alike(folder: Path, files: list[Path]) -> list[Path]:
     """Refuse files whose names do not fit the pattern of the others: they are probably no gradients of a user."""
     patterns = Counter(_DIGITS.sub("#", file.name) for file in files)
-    if not patterns or len(patterns) == len(files):
-        return files
-    usual = patterns.most_common(1)[0][0]
-    strays = [file.name for file in files if _DIGITS.sub("#", file.name) != usual]
-    if strays:
+    if 1 < len(patterns) < len(files):  # if all names differ, they have no pattern
+        usual = patterns.most_common(1)[0][0]
+        strays = [file.name for file in files if _DIGITS.sub("#", file.name) != usual]
         raise BadData(
             f"{folder} holds files that do not fit the pattern {usual}: {', '.join(strays)}",
             "move them elsewhere, or list the gradients one by one",

@@ -21,6 +21,7 @@ from ..storage.workspace import Workspace
 from .costs import amount, check_disk, cost, default_picks
 
 _NONCE_BYTES = 16
+_IMPLIED = {"picks": "moments", "spare": "moments", "blocks": "permutation"}  # constructions that options ask for
 _PAPER_LIMIT = 1 << 30  # the paper's construction runs by default while its files stay below this
 
 
@@ -55,18 +56,15 @@ def choose_parameters(
         if not 0 < density <= 1:
             raise UsageError(f"a density of {density:g} is not between 0 and 1", "0.01 sends 1 % of the entries")
         given["top_k"] = max(1, round(density * length))
-    top_k, construction = given["top_k"], given.pop("construction", None)
+    top_k = given["top_k"]
+    asked = given.pop("construction", next((_IMPLIED[name] for name in _IMPLIED if name in given), None))
 
     def chosen(name: str) -> Parameters:
         default = {"picks": default_picks(top_k, length)} if name == "moments" and top_k > 0 else {}
         return Parameters.choose(construction=name, **default | given)
 
-    if construction is None and ("picks" in given or "spare" in given):
-        construction = "moments"
-    elif construction is None and "blocks" in given:
-        construction = "permutation"
-    if construction is not None:
-        return chosen(construction), ""
+    if asked is not None:
+        return chosen(asked), ""
     paper = chosen("permutation")
     needed = cost(paper).all_bytes
     if needed < _PAPER_LIMIT:
@@ -99,9 +97,7 @@ def choose_layout(
     if entry or strip_prefix or only or exclude:
         raise UsageError("entries and names of tensors need a gradient file", topic="like")
     assert length is not None
-    if length < 1:
-        raise UsageError(f"a gradient of {length} coordinates has nothing to send", "keep L >= 1")
-    return Layout.flat(length)
+    return Layout.flat(length)  # which `Parameters` refuses if L < 1
 
 
 def init(
