@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from functools import partial, update_wrapper, wraps
+from functools import partial, update_wrapper
+from inspect import getdoc
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,49 +13,47 @@ import click
 
 import topk_secagg as ts
 
-from .console import Console, fail_with, hear_library
+from .console import PROGRAM, Console, fail_with, hear_library
 
 PATH = click.Path(path_type=Path, readable=False)
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def file(name: str, help: str, metavar: str = "FILE", **others: Any) -> Decorator:
+def file(name: str, help: str, metavar: str = "FILE", **others: Any) -> click.Option:
     """An option that takes a path."""
-    return click.option(name, type=PATH, metavar=metavar, help=help, **others)
+    return click.Option([name], type=PATH, metavar=metavar, help=help, **others)
 
 
-def value(name: str, metavar: str, help: str, kind: Any = int, **others: Any) -> Decorator:
+def value(name: str, metavar: str, help: str, kind: Any = int, **others: Any) -> click.Option:
     """An option that takes a number, or a text where `kind` is str; a default is shown unless it is empty."""
     shown = bool(others.get("default"))
-    return click.option(name, type=kind, metavar=metavar, help=help, show_default=shown, **others)
+    return click.Option([name], type=kind, metavar=metavar, help=help, show_default=shown, **others)
 
 
-def choice(name: str, help: str, *choices: str) -> Decorator:
+def choice(name: str, help: str, *choices: str) -> click.Option:
     """An option that takes one of these words; the first is the default."""
-    return click.option(name, type=click.Choice(choices), default=choices[0], show_default=True, help=help)
+    return click.Option([name], type=click.Choice(choices), default=choices[0], show_default=True, help=help)
 
 
-def flag(name: str, help: str) -> Decorator:
+def flag(name: str, help: str) -> click.Option:
     """An option without a value."""
-    return click.option(name, is_flag=True, help=help)
+    return click.Option([name], is_flag=True, help=help)
 
 
 answer_options = (
     flag("--json", "Print one JSON object on standard output."),
-    click.option("-q", "--quiet", is_flag=True, help="Print only warnings and errors."),
-    click.option("-v", "--verbose", is_flag=True, help="Print more details."),
+    click.Option(["-q", "--quiet"], is_flag=True, help="Print only warnings and errors."),
+    click.Option(["-v", "--verbose"], is_flag=True, help="Print more details."),
 )
 
 
-def command(about: str, *options: Decorator) -> Callable[[Callable[..., None]], click.Command]:
-    """A command with the name and the docstring of its function, and these options.
+def command(about: str, *options: click.Parameter, example: str) -> Callable[[Callable[..., None]], click.Command]:
+    """A command with the name and the docstring of its function, these options, and an example of a call.
 
     The function receives the console that --json, -q and -v ask for, and a Workspace and an Access instead of the
     options that they are made of.
     """
 
     def of(function: Callable[..., None]) -> click.Command:
-        @wraps(function)
         def call(**given: Any) -> None:
             console = Console(function.__name__, *map(given.pop, ("json", "quiet", "verbose")))
             hear_library(console)
@@ -64,9 +63,9 @@ def command(about: str, *options: Decorator) -> Callable[[Callable[..., None]], 
                 given["access"] = ts.Access(*map(given.pop, ("identity", "session", "recipients", "insecure")))
             function(console, **given)
 
-        for option in reversed((*options, *answer_options)):
-            option(call)
-        return click.command(function.__name__, short_help=about)(call)
+        name, params = function.__name__, [*options, *answer_options]
+        help = f"{getdoc(function)}\n\n\b\nExample:\n  {PROGRAM} {name} {example}"
+        return click.Command(name, callback=call, params=params, help=help, short_help=about)
 
     return of
 
@@ -99,7 +98,7 @@ _OF_ONE_USER = {  # options, and what to do for several
     "gradient": "give --gradients DIR for several",
     "residual": "`run --residuals DIR` keeps one for each",
 }
-round_argument = click.argument("round_folder", metavar="ROUND", type=PATH)
+round_argument = click.Argument(["round_folder"], metavar="ROUND", type=PATH)
 space_options = (
     round_argument,
     file(
@@ -167,8 +166,8 @@ round_options = (
         "A prime below 2^32. 65521 halves every file, with values rounded to 1/3276 of the clip for ten "
         "users.  [default: 4281076801]",
     ),
-    click.option(
-        "--construction",
+    click.Option(
+        ["--construction"],
         type=click.Choice(["permutation", "moments"]),
         help="The paper's, or ours with small files.  [default: permutation while its files stay below 1 GiB]",
     ),
@@ -188,12 +187,13 @@ class Told(NamedTuple):
     warnings: Sequence[str] = ()
 
 
-def step(about: str, *options: Decorator) -> Callable[[Callable[..., Told]], click.Command]:
+def step(about: str, *options: click.Parameter, example: str) -> Callable[[Callable[..., Told]], click.Command]:
     """A command that is a step of one user, or of several in one process; the function does it for one."""
 
     def of(function: Callable[..., Told]) -> click.Command:
         for_users = update_wrapper(partial(_for_users, function), function)
-        return command(about, *space_options, users_option, *options, jobs_option, *access_options)(for_users)
+        every = (*space_options, users_option, *options, jobs_option, *access_options)
+        return command(about, *every, example=example)(for_users)
 
     return of
 

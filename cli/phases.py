@@ -24,16 +24,13 @@ _FEW = 10  # users that a warning lists
     "Make a user's keys for sealed shares.",
     o.user_option,
     o.file("--output", "[default: user-NN.identity in this folder]"),
+    example="--user 3 >> recipients.txt",
 )
 def keygen(console: Console, user: int, output: Path | None) -> None:
     """Make the keys of one user: an age identity to open shares, and an Ed25519 key to sign them.
 
     Writes the identity file (mode 0600, also good for `age -d -i`), and prints the public line. All users'
     lines together are the file for `init --recipients`.
-
-    \b
-    Example:
-      topk-secagg keygen --user 3 >> recipients.txt
     """
     if user < 1:
         raise click.UsageError(f"there is no user {user}; users are numbered from 1")
@@ -45,16 +42,12 @@ def keygen(console: Console, user: int, output: Path | None) -> None:
     console.say(f"secret keys of user {user}: {path}; fingerprint of the public keys: {public.fingerprint}")
 
 
-@o.step("Draw a user's secret and share it.", o.randomness_option)
+@o.step("Draw a user's secret and share it.", o.randomness_option, example="round --user 3")
 def offline(space: ts.Workspace, user: int, **how: Any) -> o.Told:
     """Offline phase of a user: draw its secret, and share it with every user.
 
     Writes secrets/user-NN.h5, which never leaves this machine, and shares/user-MM/from-NN.h5, which you
     send to user MM only. An interrupted run continues with the same shares.
-
-    \b
-    Example:
-      topk-secagg offline round --user 3
     """
     report, secret = ts.offline(space, user, **how), space.secret_path(user)
     done = f"user {user} drew its secret: {secret}"
@@ -90,6 +83,7 @@ def _files(_context: click.Context, _option: click.Parameter, folder: Path | Non
     o.file("--residual", "Error feedback: add what was not sent before; keep what is not sent now.", "FILE.h5"),
     o.select_option,
     o.saturate_option,
+    example="round --user 3 --gradient gradients/user-03.pt",
 )
 def mask(space: ts.Workspace, user: int, gradient: Path | None, gradients: list[Path] | None, **how: Any) -> o.Told:
     """Masked-input phase of a user: X_n from its gradient.
@@ -97,10 +91,6 @@ def mask(space: ts.Workspace, user: int, gradient: Path | None, gradients: list[
     Keeps the coordinates of largest magnitude (moments: the largest of every bucket), quantises and masks
     them, and writes the public file masked/user-NN.h5. A user masks one gradient per round; its ledger
     refuses a second one.
-
-    \b
-    Example:
-      topk-secagg mask round --user 3 --gradient gradients/user-03.pt
     """
     if gradients and len(gradients) != len(space.users()):
         raise click.UsageError(f"{len(gradients)} gradients in {gradients[0].parent} for {len(space.users())} users")
@@ -160,6 +150,7 @@ def selection_lines(p: ts.Parameters, energy: float | None, clipped: int, whose:
     o.value("--only", "1,2,3", "Only these users, although more have masked.", o.UserSet()),
     o.value("--user", "n", "Who freezes.  [default: the session's freezer]"),
     *o.access_options,
+    example="round --only 1,2,3,4",
 )
 def freeze(console: Console, space: ts.Workspace, only: list[int] | None, user: int | None, access: ts.Access) -> None:
     """Fix the survivors U1 of the masked-input phase in survivors.json.
@@ -167,10 +158,6 @@ def freeze(console: Console, space: ts.Workspace, only: list[int] | None, user: 
     This is the step of the session's freezer; in rounds with --confirm, of any user. It takes every user
     whose X is sound, unless too few users hold its share. All users must answer the same survivors.json,
     because answers for two sets would reveal what one user sent: once it exists it never changes.
-
-    \b
-    Example:
-      topk-secagg freeze round --only 1,2,3,4
     """
     report = ts.freeze(space, only, user=user, access=access)
     console.warn(*(f"user {n} is left out: {why}" for n, why in report.left_out.items()))
@@ -186,16 +173,18 @@ def freeze(console: Console, space: ts.Workspace, only: list[int] | None, user: 
     )
 
 
-@o.command("Confirm the survivors, in rounds with --confirm.", *o.space_options, o.user_option, *o.access_options)
+@o.command(
+    "Confirm the survivors, in rounds with --confirm.",
+    *o.space_options,
+    o.user_option,
+    *o.access_options,
+    example="round --user 3 --identity user-03.identity",
+)
 def confirm(console: Console, space: ts.Workspace, user: int, access: ts.Access) -> None:
     """Sign survivors.json, in a round that was started with --confirm.
 
     Users answer only once more than (N+T)/2 users have confirmed the same survivors.json. A user confirms
     one per round. Writes the public file confirmed/user-NN.json.
-
-    \b
-    Example:
-      topk-secagg confirm round --user 3 --identity user-03.identity
     """
     report = ts.confirm(space, user, access=access)
     console.result(
@@ -210,6 +199,7 @@ def confirm(console: Console, space: ts.Workspace, user: int, access: ts.Access)
 @o.step(
     "Answer for the survivors: Y_n.",
     o.flag("--fallback", "Answer once more with D = U - T, when too few answers came (--spare)."),
+    example="round --user 3",
 )
 def eliminate(space: ts.Workspace, user: int, **how: Any) -> o.Told:
     """Mask-elimination phase of a user: Y_n for the frozen survivors.
@@ -217,10 +207,6 @@ def eliminate(space: ts.Workspace, user: int, **how: Any) -> o.Told:
     Reads survivors.json, the X of every survivor and the shares that this user holds of them, and writes
     the public file elimination/user-NN.h5. A user answers one survivor set per round. `--user all` means
     all survivors.
-
-    \b
-    Example:
-      topk-secagg eliminate round --user 3
     """
     report = ts.eliminate(space, user, **how)
     r2, payload = rated(space.session.parameters, "R2", report.payload)
@@ -276,16 +262,13 @@ def described(console: Console, space: ts.Workspace, report: DecodeReport) -> tu
     o.round_argument,
     *o.output_options,
     o.flag("--strict", "Refuse if any answer is damaged or disagrees."),
+    example="round --output sum.pt",
 )
 def decode(console: Console, space: ts.Workspace, output: Path | None, mean: bool, strict: bool) -> None:
     """Decode the sum of the survivors' inputs from the answers in elimination/.
 
     Writes aggregate.h5: the sum, sparse, in the field and as reals. --output writes it in the shape of
     the gradient as well. An answer that cannot be read counts as missing.
-
-    \b
-    Example:
-      topk-secagg decode round --output sum.pt
     """
     if mean and output is None:
         raise click.UsageError("--mean is about what --output gets; give --output FILE")
@@ -296,33 +279,25 @@ def decode(console: Console, space: ts.Workspace, output: Path | None, mean: boo
     console.result(facts, *lines, space=space)
 
 
-@o.command("Commit the residual of a survivor.", *o.space_options, o.user_option)
+@o.command("Commit the residual of a survivor.", *o.space_options, o.user_option, example="round --user 3")
 def settle(console: Console, space: ts.Workspace, user: int) -> None:
     """Commit the residual of a survivor that missed the elimination phase.
 
     Its X is in the sum, so that its new residual holds, whether it answers or not. `eliminate` does the
     same.
-
-    \b
-    Example:
-      topk-secagg settle round --user 3
     """
     report = ts.settle(space, user)
     done = f"residual of user {user}: {report.path}" + ("" if report.committed else " was committed already")
     console.result(vars(report), done, space=space)
 
 
-@o.command("Erase a user's secret and shares.", *o.space_options, o.user_option)
+@o.command("Erase a user's secret and shares.", *o.space_options, o.user_option, example="round --user 3")
 def forget(console: Console, space: ts.Workspace, user: int) -> None:
     """Erase a user's secret, the shares that it holds, and its copies of those that it made.
 
     Do it once they have done their work: after its answer, or when it dropped out. With X, the secret
     reveals the input for ever. The ledger stays, so that nothing can be used twice. See docs/security.md
     for what deleting means on an SSD.
-
-    \b
-    Example:
-      topk-secagg forget round --user 3
     """
     report = ts.forget(space, user)
     lines = [f"user {user} erased {len(report.erased)} files; its ledger stays"]

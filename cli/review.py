@@ -26,16 +26,13 @@ _VERDICTS = ("pass", "fail", "not checkable")
     *o.space_options,
     o.value("--user", "n", "From the point of view of this user."),
     o.value("--wait", "SECONDS", "Wait until the next step can be run, or exit 75.", click.FloatRange(min=0)),
+    example="round --user 3 --wait 600",
 )
 def status(console: Console, space: ts.Workspace, user: int | None, wait: float | None) -> None:
     """Show who has done what in a round, which files of whom are missing, and the next command.
 
     With --user, also what this user should send to whom. --wait returns when the next step can be run
     (exit 0), or when the time is up (exit 75).
-
-    \b
-    Example:
-      topk-secagg status round --user 3 --wait 600
     """
     end = time.monotonic() + (wait or 0)
     while True:
@@ -88,17 +85,14 @@ def _command(space: ts.Workspace, step: str, user: int | None) -> str:
 
 @o.command(
     "Show what a file of a round holds.",
-    click.argument("files", metavar="FILE...", nargs=-1, required=True, type=o.PATH),
+    click.Argument(["files"], metavar="FILE...", nargs=-1, required=True, type=o.PATH),
     o.flag("--reveal", "Show the values in secret files too."),
+    example="round/session.json round/masked/user-03.h5",
 )
 def inspect(console: Console, files: tuple[Path, ...], reveal: bool) -> None:
     """Show what files of a round hold: kind, session, user, shapes, ranges, and whether they are intact.
 
     The values in secrets/ and shares/ are shown only with --reveal.
-
-    \b
-    Example:
-      topk-secagg inspect round/session.json round/masked/user-03.h5
     """
     found, failure = [], None
     for path in files:
@@ -136,6 +130,7 @@ def _row(name: str, info: dict[str, Any]) -> tuple[str, ...]:
     o.round_argument,
     o.file("--identity", "A user's keys, to open the sealed shares for that user. Repeatable.", multiple=True),
     o.file("--report", "Write the findings as a page too.", "FILE.html"),
+    example="round --report audit.html",
 )
 def audit(console: Console, space: ts.Workspace, identity: tuple[Path, ...], report: Path | None) -> None:
     """Check a round point by point: pass, fail, or not checkable and why. Exits with 65 if anything fails.
@@ -143,10 +138,6 @@ def audit(console: Console, space: ts.Workspace, identity: tuple[Path, ...], rep
     Public files are enough for much of it. Where secrets and shares are available too, it also checks that
     the shares interpolate to selectors, that masks and places fit X, and that Y can be recomputed. It
     changes nothing in the round, and shows no secret value.
-
-    \b
-    Example:
-      topk-secagg audit round --report audit.html
     """
     from topk_secagg.review.audit import gather
     from topk_secagg.review.report import condensed, page, summary

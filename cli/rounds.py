@@ -79,16 +79,13 @@ def start_round(console: Console, root: Path, **options: Any) -> tuple[ts.Worksp
     o.file("--from", "Take everything but the nonce from another round.", "OTHER_ROUND"),
     o.flag("--distributed", "Every user has its own machine: disk space for one user is enough."),
     *o.keys_options,
+    example="round --users 5 --survivors 3 --colluders 1 --top-k 2 --length 4",
 )
 def init(console: Console, space: ts.Workspace, **options: Any) -> None:
     """Start a round: fix what all users agree on, and write ROUND/session.json.
 
     Everybody works with the same session.json; its SHA-256 names the session. A round that was started
     with the same options is left as it is.
-
-    \b
-    Example:
-      topk-secagg init round --users 5 --survivors 3 --colluders 1 --top-k 2 --length 4
     """
     from topk_secagg.protocol.constructions import construction
     from topk_secagg.steps.init import init_like
@@ -124,7 +121,7 @@ def init(console: Console, space: ts.Workspace, **options: Any) -> None:
 @o.command(
     "All steps of all users on one machine.",
     o.round_argument,
-    click.argument("more", nargs=-1, metavar="", type=o.PATH),
+    click.Argument(["more"], nargs=-1, metavar="", type=o.PATH),
     o.file(
         "--gradients",
         "A folder, whose files are sorted naturally by name, or one file per user, in order.",
@@ -144,6 +141,7 @@ def init(console: Console, space: ts.Workspace, **options: Any) -> None:
     *o.keys_options,
     o.file("--identities", "The users' identity files, as `keygen` names them, in a sealed round.", "DIR"),
     *o.round_options,
+    example="round --gradients gradients/ --survivors 3 --colluders 1 --density 0.01",
 )
 def run(
     console: Console, space: ts.Workspace, more: tuple[Path, ...], gradients: tuple[Path, ...], **options: Any
@@ -153,10 +151,6 @@ def run(
     For studies and offline batches. N is the number of gradients unless --users says so, and the layout
     is that of the first gradient unless --like or --length says so. The same call
     resumes an interrupted round.
-
-    \b
-    Example:
-      topk-secagg run round --gradients gradients/ --survivors 3 --colluders 1 --density 0.01
     """
     from topk_secagg.gradients.files import check_writable
     from topk_secagg.protocol.constructions import construction
@@ -211,6 +205,7 @@ def run(
     "What a round would cost, before it is run.",
     *o.round_options,
     o.file("--plot", "Draw the trade-off (needs matplotlib).", "FILE.png"),
+    example="--users 10 --survivors 5 --colluders 3 --density 0.01 --like gradient.pt",
 )
 def plan(console: Console, plot: Path | None, **options: Any) -> None:
     """Show what each construction would cost for the options of `init`, and which one `init` would choose.
@@ -218,10 +213,6 @@ def plan(console: Console, plot: Path | None, **options: Any) -> None:
     The table has both constructions, several numbers of picks, and two fields; the last rows are what the
     paper's theorem and dense LightSecAgg need. With --like, also how much of the energy of the K largest
     entries of that gradient each choice keeps.
-
-    \b
-    Example:
-      topk-secagg plan --users 10 --survivors 5 --colluders 3 --density 0.01 --like gradient.pt
     """
     from topk_secagg.review.plan import measure_speed
 
