@@ -243,14 +243,13 @@ def plan(console: Console, plot: Path | None, **options: Any) -> None:
 def _init_call(p: ts.Parameters, **options: Any) -> str:
     """The call of `init` that chooses exactly these parameters, and the layout and seed of the options."""
     from topk_secagg.algebra.field import DEFAULT_FIELD
-    from topk_secagg.protocol.constructions import construction
 
     given = [(name, options[name]) for name in ("like", "length", "entry", "strip_prefix", "insecure_seed")]
     given += [(name, pattern) for name in ("only", "exclude") for pattern in options[name]]
-    numbers = picked(p, "users", "survivors", "colluders", "top_k", "construction") | construction(p).choices()
-    defaults = {"field": DEFAULT_FIELD, "clip": 1, "max_weight": 1}
-    numbers |= {name: value for name, value in picked(p, *defaults).items() if value != defaults[name]}
-    given += numbers.items()
+    given += picked(p, "users", "survivors", "colluders", "top_k", "construction").items()
+    defaults = {"blocks": p.survivors - p.colluders, "picks": 0, "spare": None}  # those of the other construction too
+    defaults |= {"field": DEFAULT_FIELD, "clip": 1, "max_weight": 1}
+    given += [(name, value) for name, value in picked(p, *defaults).items() if value != defaults[name]]
     words = [(f"--{name.replace('_', '-')}", str(value)) for name, value in given if value not in (None, "")]
     return shlex.join([PROGRAM, "init", "ROUND", *chain(*words)])
 

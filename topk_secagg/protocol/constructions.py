@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -47,10 +47,6 @@ class Construction(ABC):
     def summary(self) -> str:
         """The parameters that only this construction has, by the paper's letters."""
 
-    @abstractmethod
-    def choices(self) -> dict[str, int]:
-        """What was chosen for this construction, by the names of `Parameters.choose`."""
-
     @property
     def block_rows(self) -> int:
         """Rows that are drawn and encoded at a time, a multiple of `check_rows`. Part of the format: the noise
@@ -80,8 +76,24 @@ class Construction(ABC):
         """What is wrong with a secret, or nothing."""
 
     @abstractmethod
+    def sharing(self, points: Points, secret: Secret) -> Callable[[str, slice, Symbols, Symbols], None]:
+        """What fills shares[name] (N, rows, width) of these rows of a secret, from noise (rows, T, width)."""
+
     def share_blocks(self, points: Points, secret: Secret, noise: Randomness) -> Iterator[ShareBlock]:
-        """The shares for all users, `block_rows` rows at a time."""
+        """The shares for all users, `block_rows` rows at a time; every block draws from a stream of its own.
+
+        Two sets of buffers take turns: a block is valid until the next but one is drawn.
+        """
+        p, width, step, share = self.p, self.width, self.block_rows, self.sharing(points, secret)
+        buffers = [[np.empty(p.users * step * width, dtype=np.uint32) for _ in self.share_names] for _ in range(2)]
+        z = np.empty((step, p.colluders, width), dtype=np.uint32)
+        for turn, first in enumerate(range(0, self.rows, step)):
+            rows, source = slice(first, min(first + step, self.rows)), noise.child(f"noise {first}")
+            count = rows.stop - first
+            shares = [front(buffer, p.users, count, width) for buffer in buffers[turn % 2]]
+            for name, out in zip(self.share_names, shares, strict=True):
+                share(name, rows, source.integers(p.field, z[:count]), out)
+            yield ShareBlock(first, dict(zip(self.share_names, shares, strict=True)))
 
     @abstractmethod
     def check_shares(

@@ -7,7 +7,8 @@ docs/scheme.md for why that suffices and why it is secret.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from typing import Any
 
@@ -21,8 +22,8 @@ from ..algebra.moments import answer, arranged, recover, share
 from ..algebra.parallel import ahead
 from ..algebra.randomness import Randomness
 from ..errors import BadData
-from .constructions import Construction, front, stacked
-from .messages import AnswerBlock, AnswerShape, Masked, Points, Secret, ShareBlock, ShareRows, Sparse
+from .constructions import Construction, stacked
+from .messages import AnswerBlock, AnswerShape, Masked, Points, Secret, ShareRows, Sparse
 from .parameters import Parameters, require
 
 _CHECK_BYTES = 1 << 16  # of a share under one checksum
@@ -80,10 +81,6 @@ class Moments(Construction):
         spare = "" if self.p.spare is None else f", spare {self.p.spare}"
         return f"moments, P {self.p.picks}, B {self.p.buckets}, n {self.order}{spare}"
 
-    def choices(self) -> dict[str, int]:
-        """P, and the spare answers."""
-        return {"picks": self.p.picks} | ({} if self.p.spare is None else {"spare": self.p.spare})
-
     # offline phase
 
     def draw(self, source: Randomness) -> Secret:
@@ -110,28 +107,19 @@ class Moments(Construction):
         point: Integers = rows // self.p.picks % self.beta_count
         return point
 
-    def share_blocks(self, points: Points, secret: Secret, noise: Randomness) -> Iterator[ShareBlock]:
-        """g_j(alpha_m) = rho^-1 gamma^(s j) + (alpha_m - beta_b) sum_t z_(t,j) alpha_m^t for all m.
-
-        Two buffers take turns: a block is valid until the next but one is drawn.
-        """
-        p, step = self.p, self.block_rows
+    def sharing(self, points: Points, secret: Secret) -> Callable[[str, slice, Symbols, Symbols], None]:
+        """g_j(alpha_m) = rho^-1 gamma^(s j) + (alpha_m - beta_b) sum_t z_(t,j) alpha_m^t for all m."""
+        q, T = self.p.field, self.p.colluders
         matrix = np.array(
-            [
-                [[(a - b) * pow(a, t, p.field) % p.field for t in range(p.colluders)] for a in points.alpha]
-                for b in points.beta
-            ],
+            [[[(a - b) * pow(a, t, q) % q for t in range(T)] for a in points.alpha] for b in points.beta],
             dtype=np.uint64,
         )
-        buffers = [np.empty(p.users * step * self.width, dtype=np.uint32) for _ in range(2)]
-        z = np.empty((step, p.colluders, self.width), dtype=np.uint32)
-        for turn, first in enumerate(range(0, self.rows, step)):
-            rows = np.arange(first, min(first + step, self.rows))
-            fresh = noise.child(f"noise {first}").integers(p.field, z[: rows.size])
-            g = front(buffers[turn % 2], p.users, rows.size, self.width)
-            place, mask = secret.place[rows], secret.mask[rows]
-            share(place, mask, self._points_of(rows), matrix, fresh, self.gamma, p.field, g)
-            yield ShareBlock(first, {"g": g})
+
+        def share_g(_: str, rows: slice, z: Symbols, out: Symbols) -> None:
+            point = self._points_of(np.arange(rows.start, rows.stop))
+            share(secret.place[rows], secret.mask[rows], point, matrix, z, self.gamma, q, out)
+
+        return share_g
 
     def check_shares(
         self, points: Points, users: Sequence[int], first: int, shares: Mapping[str, Symbols], secret: Secret | None
@@ -247,22 +235,16 @@ class Moments(Construction):
 
     def _basis(self, points: Points, user: int, shape: AnswerShape) -> Symbols:
         """l_b(alpha_n) for every bucket b: prod over the others e of its group of (alpha_n-beta_e)/(beta_b-beta_e)."""
-        p, D, count = self.p, shape.blocks, self.beta_count
-        alpha = points.alpha[user - 1]
+        D, count = shape.blocks, self.beta_count
 
         def group(start: int, size: int) -> list[int]:
-            return _group_basis(tuple(points.beta[(start + i) % count] for i in range(size)), alpha, p.field)
+            nodes = tuple(points.beta[(start + i) % count] for i in range(size))
+            return _group_basis(nodes, points.alpha[user - 1], self.p.field)
 
-        full, rest = divmod(p.buckets, D)
-        starts = [first * D % count for first in range(min(full, count))]
-        known = {start: group(start, D) for start in set(starts)}
-        table = np.array([known[start] for start in starts], dtype=np.uint32).reshape(-1, D)
-        basis = np.empty(p.buckets, dtype=np.uint32)
-        if full:  # after N - T groups the starts repeat
-            basis[: full * D] = table[np.arange(full) % len(table)].reshape(-1)
-        if rest:
-            basis[full * D :] = group(full * D % count, rest)
-        return basis
+        full, rest = divmod(self.p.buckets, D)
+        period = count // math.gcd(D, count)  # groups, after which the betas repeat
+        basis = np.array([group(first * D, D) for first in range(min(full, period))], dtype=np.uint32)
+        return np.append(np.resize(basis, full * D), np.array(group(full * D, rest), dtype=np.uint32))
 
     # decoding
 

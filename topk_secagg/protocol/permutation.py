@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,8 @@ from ..algebra.linear import combine, eliminate, encode
 from ..algebra.randomness import Randomness
 from ..errors import BadData
 from . import wire
-from .constructions import Construction, front
-from .messages import AnswerBlock, AnswerShape, Masked, Points, Secret, ShareBlock, ShareRows, Sparse
+from .constructions import Construction
+from .messages import AnswerBlock, AnswerShape, Masked, Points, Secret, ShareRows, Sparse
 from .parameters import Parameters, require
 
 _PART = 1 << 18  # coordinates of a gradient that are looked at together
@@ -48,11 +48,6 @@ class Permutation(Construction):
         """D."""
         return f"permutation, D {self.p.blocks}"
 
-    def choices(self) -> dict[str, int]:
-        """D, where it is not U - T."""
-        p = self.p
-        return {"blocks": p.blocks} if p.blocks != p.survivors - p.colluders else {}
-
     # offline phase
 
     def draw(self, source: Randomness) -> Secret:
@@ -73,28 +68,20 @@ class Permutation(Construction):
         sigma = _inverse(secret.place)
         return sigma // self.width, sigma % self.width, secret.mask[sigma]
 
-    def share_blocks(self, points: Points, secret: Secret, noise: Randomness) -> Iterator[ShareBlock]:
-        """f_{n,i}(alpha_m) and h_{n,i}(alpha_m) for all m, a block of rows at a time.
+    def sharing(self, points: Points, secret: Secret) -> Callable[[str, slice, Symbols, Symbols], None]:
+        """f_{n,i}(alpha_m) and h_{n,i}(alpha_m) for all m.
 
         f_i(beta_d) = block d of selector i for d <= D and fresh noise z_i^(d) for D < d <= D+T; h_i is the
         same for mask_i times the selector with noise of its own (eq. polynomial:1 and polynomial:2).
-        Two sets of buffers take turns: a block is valid until the next but one is drawn.
         """
-        p, width, step = self.p, self.width, self.block_rows
-        matrix = lagrange_matrix(points.beta[: p.blocks + p.colluders], points.alpha, p.field)
+        q, matrix = self.p.field, lagrange_matrix(points.beta[: self.share_quorum], points.alpha, self.p.field)
         slot, place, mask = self.selectors(secret)
-        ones = np.ones(step, dtype=np.uint32)
-        buffers = [{name: np.empty(p.users * step * width, dtype=np.uint32) for name in "fh"} for _ in range(2)]
-        z = np.empty((step, p.colluders, width), dtype=np.uint32)
-        for turn, first in enumerate(range(0, self.rows, step)):
-            part = slice(first, min(first + step, self.rows))
-            count = part.stop - first
-            source = noise.child(f"noise {first}")
-            shares = {name: front(buffer, p.users, count, width) for name, buffer in buffers[turn % 2].items()}
-            for name, scale in (("f", ones[:count]), ("h", mask[part])):
-                source.integers(p.field, z[:count])
-                encode(matrix, z[:count], slot[part], place[part], scale, p.field, shares[name])
-            yield ShareBlock(first, shares)
+        scale = {"f": np.ones_like(mask), "h": mask}
+
+        def share(name: str, rows: slice, z: Symbols, out: Symbols) -> None:
+            encode(matrix, z, slot[rows], place[rows], scale[name][rows], q, out)
+
+        return share
 
     def check_shares(
         self, points: Points, users: Sequence[int], first: int, shares: Mapping[str, Symbols], secret: Secret | None
