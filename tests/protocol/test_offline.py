@@ -21,7 +21,7 @@ from topk_secagg.algebra.randomness import Randomness
 from topk_secagg.errors import BadData
 from topk_secagg.protocol.constructions import construction
 from topk_secagg.protocol.messages import Points, Secret
-from topk_secagg.protocol.offline import choose_points, draw_secret, share_blocks
+from topk_secagg.protocol.offline import choose_points, draw_secret
 from topk_secagg.protocol.parameters import Parameters
 from topk_secagg.protocol.round import deal
 
@@ -175,7 +175,7 @@ def test_blocks_cover_every_row_once_and_stay_valid_while_the_next_is_drawn(size
     p = round_of(4, 3, 1, **sizes)
     in_small_blocks(monkeypatch, p)
     c, rows, before = construction(p), [], None
-    for block in share_blocks(p, choose_points(p), draw_secret(p, source("cover")), source("cover")):
+    for block in construction(p).share_blocks(choose_points(p), draw_secret(p, source("cover")), source("cover")):
         assert block.start % c.check_rows == 0
         assert tuple(block.shares) == c.share_names
         assert {t.shape for t in block.shares.values()} == {(4, block.stop - block.start, c.width)}

@@ -12,7 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..algebra.field import Integers, Symbols
+from ..algebra.lagrange import lagrange_matrix
+from ..algebra.linear import combine
 from ..algebra.randomness import Randomness
+from ..errors import BadData
 from . import wire
 from .messages import AnswerBlock, AnswerShape, Masked, Points, Secret, ShareBlock, ShareRows, Sparse
 from .parameters import Parameters
@@ -104,6 +107,22 @@ class Construction(ABC):
         BadData when they determine nothing that an honest sender could have shared, or not what is in `secret`.
         """
 
+    def interpolated(
+        self, points: Points, users: Sequence[int], shares: Symbols, beta: Integers, row: Integers
+    ) -> Symbols:
+        """The polynomials of these rows of the shares (users, rows, width) at betas of these numbers.
+
+        BadData unless there are enough shares, and all lie on one polynomial.
+        """
+        q, quorum, every = self.p.field, self.share_quorum, np.arange(shares.shape[1])
+        if len(users) < quorum:
+            raise BadData(f"{len(users)} shares do not determine a selector")
+        matrix = decoding_matrix(points, tuple(users[:quorum]), tuple(users[quorum:]), q)
+        for alpha, theirs in enumerate(shares[quorum:], start=len(points.beta)):
+            if np.any(combine(matrix, shares[:quorum], np.full_like(every, alpha), every, q) != theirs):
+                raise BadData("the shares do not lie on one polynomial")
+        return combine(matrix, shares[:quorum], beta, row, q)
+
     # masked-input phase
 
     @abstractmethod
@@ -182,6 +201,13 @@ def construction(p: Parameters) -> Construction:
     from .permutation import Permutation
 
     return {"permutation": Permutation, "moments": Moments}[p.construction](p)
+
+
+@lru_cache(maxsize=4)
+def decoding_matrix(points: Points, users: tuple[int, ...], others: tuple[int, ...], q: int) -> npt.NDArray[np.uint64]:
+    """From values at these users' alphas to those at all betas, and at the alphas of `others`."""
+    targets = [*points.beta, *(points.alpha[n - 1] for n in others)]
+    return lagrange_matrix([points.alpha[n - 1] for n in users], targets, q)
 
 
 def front(buffer: Symbols, *shape: int) -> Symbols:

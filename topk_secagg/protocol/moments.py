@@ -22,7 +22,7 @@ from ..algebra.moments import answer, arranged, recover, share
 from ..algebra.parallel import ahead
 from ..algebra.randomness import Randomness
 from ..errors import BadData
-from .constructions import Construction, stacked
+from .constructions import Construction, decoding_matrix, stacked
 from .messages import AnswerBlock, AnswerShape, Masked, Points, Secret, ShareRows, Sparse
 from .parameters import Parameters, require
 
@@ -125,20 +125,12 @@ class Moments(Construction):
         self, points: Points, users: Sequence[int], first: int, shares: Mapping[str, Symbols], secret: Secret | None
     ) -> Integers:
         """Rows of g determine rho^-1 v_s each, for some place s and factor rho; the places s."""
-        p, g, quorum = self.p, shares["g"], self.share_quorum
-        if len(users) < quorum:
-            raise BadData(f"{len(users)} shares do not determine a selector")
-        count = g.shape[1]
-        rows = np.arange(first, first + count)
-        matrix = _decoding_matrix(points, tuple(users[:quorum]), tuple(users[quorum:]), p.field)
-        found = combine(matrix, g[:quorum], self._points_of(rows), np.arange(count), p.field)
-        for i in range(quorum, len(users)):
-            predicted = np.full(count, self.beta_count + i - quorum)
-            if np.any(combine(matrix, g[:quorum], predicted, np.arange(count), p.field) != g[i]):
-                raise BadData("the shares do not lie on one polynomial")
+        every = np.arange(shares["g"].shape[1])
+        rows = first + every
+        found = self.interpolated(points, users, shares["g"], self._points_of(rows), every)
         place = self._places_of(found)
         if secret:
-            ones = multiply(found[:, 0], secret.mask[rows], p.field)
+            ones = multiply(found[:, 0], secret.mask[rows], self.p.field)
             if np.any(place != secret.place[rows]) or np.any(ones != 1):
                 raise BadData("the places or factors are not those of the sender's secret")
         return place
@@ -255,7 +247,7 @@ class Moments(Construction):
         p = self.p
         low = first * shape.blocks
         bucket = np.arange(low, min(low + y.shape[1] * shape.blocks, p.buckets))
-        matrix = _decoding_matrix(points, tuple(users), (), p.field)
+        matrix = decoding_matrix(points, tuple(users), (), p.field)
         sums = combine(matrix, y, bucket % self.beta_count, (bucket - low) // shape.blocks, p.field)
         row, place, value = recover(sums, survivors * p.picks, self.order, self.gamma, p.field, self.places)
         row += np.uint32(low)
@@ -276,13 +268,6 @@ class Moments(Construction):
 def _group_basis(nodes: tuple[int, ...], alpha: int, q: int) -> list[int]:
     """The Lagrange polynomials of these nodes at alpha."""
     return [int(v) for v in lagrange_matrix(nodes, [alpha], q)[0]]
-
-
-@lru_cache(maxsize=4)
-def _decoding_matrix(points: Points, users: tuple[int, ...], others: tuple[int, ...], q: int) -> npt.NDArray[np.uint64]:
-    """From values at these users' alphas to those at all betas, and at the alphas of `others`."""
-    targets = [*points.beta, *(points.alpha[n - 1] for n in others)]
-    return lagrange_matrix([points.alpha[n - 1] for n in users], targets, q)
 
 
 def bucket_top(gradient: npt.NDArray[Any], buckets: int, picks: int) -> npt.NDArray[Any]:

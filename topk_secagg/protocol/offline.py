@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ..algebra.lagrange import default_points
 from ..algebra.randomness import Randomness
 from .constructions import construction
-from .messages import Points, Secret, ShareBlock
+from .messages import Points, Secret
 from .parameters import Parameters
 
 
@@ -19,11 +17,3 @@ def choose_points(p: Parameters) -> Points:
 def draw_secret(p: Parameters, source: Randomness) -> Secret:
     """The secret permutation and masks, or places and factors."""
     return construction(p).draw(source)
-
-
-def share_blocks(p: Parameters, points: Points, secret: Secret, noise: Randomness) -> Iterator[ShareBlock]:
-    """The shares of one user for all users, a block of rows at a time.
-
-    Every block draws from a stream of its own, so that blocks do not depend on each other.
-    """
-    return construction(p).share_blocks(points, secret, noise)

@@ -14,7 +14,7 @@ from ..algebra.linear import combine, eliminate, encode
 from ..algebra.randomness import Randomness
 from ..errors import BadData
 from . import wire
-from .constructions import Construction
+from .constructions import Construction, decoding_matrix
 from .messages import AnswerBlock, AnswerShape, Masked, Points, Secret, ShareRows, Sparse
 from .parameters import Parameters, require
 
@@ -87,13 +87,15 @@ class Permutation(Construction):
         self, points: Points, users: Sequence[int], first: int, shares: Mapping[str, Symbols], secret: Secret | None
     ) -> Integers:
         """Rows of f determine one selector each, and those of h the same times a mask; their coordinates."""
-        blocks = {name: self._blocks(points, users, rows) for name, rows in shares.items()}
-        row, slot, place = np.nonzero(blocks["f"])
-        count = blocks["f"].shape[0]
-        if not np.array_equal(row, np.arange(count)) or np.any(blocks["f"][row, slot, place] != 1):
+        D, count = self.p.blocks, shares["f"].shape[1]
+        beta, every = np.tile(np.arange(D), count), np.repeat(np.arange(count), D)
+        flat = (self.interpolated(points, users, shares[name], beta, every) for name in self.share_names)
+        f, h = (blocks.reshape(count, D, self.width) for blocks in flat)
+        row, slot, place = np.nonzero(f)
+        if not np.array_equal(row, np.arange(count)) or np.any(f[row, slot, place] != 1):
             raise BadData("f does not hold exactly one 1 in every row")
-        mask = blocks["h"][row, slot, place]
-        if np.count_nonzero(mask) != np.count_nonzero(blocks["h"]):
+        mask = h[row, slot, place]
+        if np.count_nonzero(mask) != np.count_nonzero(h):
             raise BadData("h is not the selector times a mask")
         coordinate: Integers = slot * self.width + place
         if np.any(coordinate >= self.p.length):
@@ -104,20 +106,6 @@ class Permutation(Construction):
             if any(np.any(a != b[part]) for a, b in zip(found, self.selectors(secret), strict=True)):
                 raise BadData("the selectors or masks are not those of the sender's secret")
         return coordinate
-
-    def _blocks(self, points: Points, users: Sequence[int], shares: Symbols) -> Symbols:
-        """The D blocks behind the shares of these users, (rows, D, width)."""
-        p, quorum = self.p, self.share_quorum
-        alpha = [points.alpha[m - 1] for m in users]
-        if len(alpha) < quorum:
-            raise BadData(f"{len(alpha)} shares do not determine a selector")
-        matrix = lagrange_matrix(alpha[:quorum], [*points.beta[: p.blocks], *alpha[quorum:]], p.field)
-        flat = shares.reshape(len(users), 1, -1)
-        zeros = np.zeros(len(matrix), dtype=np.int64)
-        found = combine(matrix, flat[:quorum], np.arange(len(matrix)), zeros, p.field)
-        if not np.array_equal(found[p.blocks :], flat[quorum:, 0]):
-            raise BadData("the shares do not lie on one polynomial")
-        return found[: p.blocks].reshape(p.blocks, -1, self.width).transpose(1, 0, 2)
 
     # masked-input phase
 
@@ -159,14 +147,14 @@ class Permutation(Construction):
 
     # mask-elimination phase
 
-    def answer_shape(self, survivors: int, *, fallback: bool = False) -> AnswerShape:  # noqa: ARG002
+    def answer_shape(self, survivors: int, *, fallback: bool = False) -> AnswerShape:
         """One polynomial; D was fixed offline."""
         return AnswerShape(self.p.blocks, self.share_quorum, 1, self.width)
 
     def answer_blocks(
         self,
-        points: Points,  # noqa: ARG002
-        user: int,  # noqa: ARG002
+        points: Points,
+        user: int,
         masked: Mapping[int, Masked],
         shares: Mapping[int, ShareRows],
         shape: AnswerShape,
@@ -187,17 +175,11 @@ class Permutation(Construction):
     # decoding
 
     def decoded(
-        self,
-        points: Points,
-        users: Sequence[int],
-        survivors: int,
-        shape: AnswerShape,  # noqa: ARG002
-        first: int,  # noqa: ARG002
-        y: Symbols,
+        self, points: Points, users: Sequence[int], survivors: int, shape: AnswerShape, first: int, y: Symbols
     ) -> Sparse:
         """Y(beta_1)..Y(beta_D), one after the other: k = d * width + place."""
         p = self.p
-        matrix = lagrange_matrix([points.alpha[n - 1] for n in users], points.beta[: p.blocks], p.field)
+        matrix = decoding_matrix(points, tuple(users), (), p.field)
         flat = combine(matrix, y, np.arange(p.blocks), np.zeros(p.blocks, dtype=np.int64), p.field).reshape(-1)
         index = np.flatnonzero(flat)
         if index.size > survivors * p.top_k:

@@ -15,7 +15,7 @@ from .decoding import decode
 from .elimination import answer_blocks, answer_shape
 from .masking import mask_input
 from .messages import Masked, Points, Secret, Sparse
-from .offline import choose_points, draw_secret, share_blocks
+from .offline import choose_points, draw_secret
 from .parameters import Parameters
 
 
@@ -83,7 +83,7 @@ def deal(p: Parameters, points: Points, secret: Secret, source: Randomness) -> l
     """The shares of one user for users 1..N."""
     c = construction(p)
     tables = {name: np.empty((p.users, c.rows, c.width), dtype=np.uint32) for name in c.share_names}
-    for block in share_blocks(p, points, secret, source):
+    for block in c.share_blocks(points, secret, source):
         for name, shares in block.shares.items():
             tables[name][:, block.start : block.stop] = shares
     return [InMemoryShares(tuple(table[m] for table in tables.values())) for m in range(p.users)]

@@ -12,7 +12,7 @@ from ..algebra.parallel import ahead
 from ..algebra.randomness import KEY_BYTES, CipherRandomness, Randomness, SystemRandomness, fresh_key, seeded_key
 from ..errors import Refused, UsageError
 from ..protocol.constructions import construction
-from ..protocol.offline import draw_secret, share_blocks
+from ..protocol.offline import draw_secret
 from ..storage import secret as secret_file
 from ..storage.keys import Identity
 from ..storage.ledger import Ledger
@@ -124,7 +124,7 @@ def _write_shares(
     with writing_shares(space, user, missing, stored.sharing, signer) as put:
 
         def writes() -> Iterator[Callable[[], None]]:
-            for block in share_blocks(session.parameters, session.points, stored.secret, stored.noise()):
+            for block in c.share_blocks(session.points, stored.secret, stored.noise()):
                 for name, shares in block.shares.items():
                     yield partial(put, name, block.start, shares[chosen])
                 progress(block.stop / c.rows)
