@@ -25,9 +25,9 @@ def change(name: str, at: int, value: int) -> Callable[[Path], None]:
     def apply(path: Path) -> None:
         def put(_: object, found: dict[str, np.ndarray]) -> None:
             if name == "index":
-                index = wire.unpack(found["index"], 10, 5)
+                index = wire.Packed(10, 32).unpack(found["index"])
                 index[at] = value
-                found["index"] = wire.pack(index, 5)
+                found["index"] = wire.Packed(10, 32).pack(index)
             else:
                 found[name].reshape(-1)[at] = value
 

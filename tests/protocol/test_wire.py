@@ -13,15 +13,7 @@ from topk_secagg.errors import BadData
 from topk_secagg.protocol.constructions import construction
 from topk_secagg.protocol.parameters import Parameters
 from topk_secagg.protocol.rates import measured_r1, theorem_r1
-from topk_secagg.protocol.wire import (
-    bits_below,
-    elias_fano,
-    elias_fano_bytes,
-    elias_fano_decode,
-    pack,
-    packed_bytes,
-    unpack,
-)
+from topk_secagg.protocol.wire import EliasFano, Packed
 
 
 def symbols(values: object) -> np.ndarray:
@@ -42,7 +34,7 @@ def log2_choices(bound: int, count: int) -> float:
     ("bound", "bits"), [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (97, 7), (2**32 - 5, 32), (2**32, 32)]
 )
 def test_bits_that_hold_any_integer_below_a_bound(bound, bits):
-    assert bits_below(bound) == bits
+    assert Packed(1, bound).bits == bits
     assert 2**bits >= bound
     assert bits == 0 or 2 ** (bits - 1) < bound
 
@@ -51,10 +43,11 @@ def test_bits_that_hold_any_integer_below_a_bound(bound, bits):
 def test_packed_integers_come_back(bits, data):
     largest = 2**bits - 1
     values = data.draw(st.lists(st.sampled_from([0, largest]) | st.integers(0, largest), max_size=30))
-    packed = pack(symbols(values), bits)
+    code = Packed(len(values), 2**bits)
+    packed = code.pack(symbols(values))
     assert packed.dtype == np.uint8
-    assert packed.size == packed_bytes(len(values), bits) == math.ceil(len(values) * bits / 8)
-    back = unpack(packed, len(values), bits)
+    assert packed.size == code.size == math.ceil(len(values) * bits / 8)
+    back = code.unpack(packed)
     assert back.dtype == np.dtype("<u4")
     assert back.tolist() == values
 
@@ -62,21 +55,21 @@ def test_packed_integers_come_back(bits, data):
 @given(st.integers(0, 32), st.lists(st.integers(0, 2**32 - 1), max_size=20))
 def test_bits_are_numbered_from_the_least_significant_one_of_the_first_byte(bits, values):
     whole = sum((value % 2**bits) << (i * bits) for i, value in enumerate(values))
-    packed = pack(symbols(values), bits)
-    assert packed.tobytes() == whole.to_bytes(packed_bytes(len(values), bits), "little")
+    code = Packed(len(values), 2**bits)
+    assert code.pack(symbols(values)).tobytes() == whole.to_bytes(code.size, "little")
 
 
 @pytest.mark.parametrize(("count", "bits"), [(0, 5), (1, 1), (1, 7), (2, 3), (3, 5), (5, 3), (1, 16), (16, 0)])
 def test_every_byte_string_is_the_code_of_one_list_or_refused(count, bits):
-    size = packed_bytes(count, bits)
+    code = Packed(count, 2**bits)
     decoded = set()
-    for content in product(range(256), repeat=size):
+    for content in product(range(256), repeat=code.size):
         try:
-            values = unpack(as_bytes(content), count, bits)
+            values = code.unpack(as_bytes(content))
         except BadData:
             assert int.from_bytes(bytes(content), "little") >> (count * bits), "padding was set"
         else:
-            assert pack(values, bits).tolist() == list(content)
+            assert code.pack(values).tolist() == list(content)
             decoded.add(tuple(values.tolist()))
     assert len(decoded) == 2 ** (count * bits)
 
@@ -92,41 +85,43 @@ def indices(draw: st.DrawFn) -> tuple[list[int], int]:
 @given(indices())
 def test_indices_come_back(case):
     index, bound = case
-    code = elias_fano(symbols(index), bound)
-    assert code.dtype == np.uint8
-    assert code.size == elias_fano_bytes(len(index), bound)
-    back = elias_fano_decode(code, len(index), bound)
+    code = EliasFano(len(index), bound)
+    packed = code.pack(symbols(index))
+    assert packed.dtype == np.uint8
+    assert packed.size == code.size
+    back = code.unpack(packed)
     assert back.dtype == np.dtype("<u4")
     assert back.tolist() == index
 
 
-ONE_BYTE = [(c, b) for b in range(1, 7) for c in range(1, b + 1) if elias_fano_bytes(c, b) == 1]
+ONE_BYTE = [(c, b) for b in range(1, 7) for c in range(1, b + 1) if EliasFano(c, b).size == 1]
 TWO_BYTES = [(2, 12), (3, 11), (7, 9)]  # two low bits an index, one, none
 
 
 @pytest.mark.parametrize(("count", "bound"), ONE_BYTE + TWO_BYTES)
 def test_exactly_the_codes_of_increasing_sequences_are_read(count, bound):
     """All byte strings of the right size are tried: C(bound, count) decode, and each to its own code."""
-    size = elias_fano_bytes(count, bound)
-    assert 256**size > math.comb(bound, count), "there is something to refuse"
+    code = EliasFano(count, bound)
+    assert 256**code.size > math.comb(bound, count), "there is something to refuse"
     decoded = []
-    for content in product(range(256), repeat=size):
+    for content in product(range(256), repeat=code.size):
         try:
-            index = elias_fano_decode(as_bytes(content), count, bound)
+            index = code.unpack(as_bytes(content))
         except BadData:
             continue
-        assert elias_fano(index, bound).tolist() == list(content)
+        assert code.pack(index).tolist() == list(content)
         decoded.append(tuple(index.tolist()))
     assert sorted(decoded) == list(combinations(range(bound), count))
 
 
 @pytest.mark.parametrize("change", [-1, 1, 2])
 def test_codes_of_another_size_are_refused(change):
-    packed, code = pack(symbols([1, 2, 3]), 7), elias_fano(symbols([3, 50, 77]), 100)
-    with pytest.raises(BadData, match="cannot hold 3 integers of 7 bits"):
-        unpack(np.resize(packed, packed.size + change), 3, 7)
-    with pytest.raises(BadData, match="cannot hold 3 indices below 100"):
-        elias_fano_decode(np.resize(code, code.size + change), 3, 100)
+    codes = {"integers of 7 bits": Packed(3, 128), "indices below 100": EliasFano(3, 100)}
+    for what, code in codes.items():
+        packed = code.pack(symbols([3, 50, 77]))
+        assert code.unpack(packed).tolist() == [3, 50, 77]
+        with pytest.raises(BadData, match=f"cannot hold 3 {what}"):
+            code.unpack(np.resize(packed, packed.size + change))
 
 
 @pytest.mark.parametrize(
@@ -136,7 +131,7 @@ def test_codes_of_another_size_are_refused(change):
 )
 def test_an_index_costs_at_most_six_tenths_of_a_bit_more_than_it_must(count, bound):
     least = log2_choices(bound, count) / count
-    assert least < elias_fano_bytes(count, bound) * 8 / count < least + 0.6
+    assert least < EliasFano(count, bound).size * 8 / count < least + 0.6
 
 
 def test_x_is_within_three_percent_of_the_theorem():
@@ -157,9 +152,8 @@ def test_all_indices_come_back_from_the_same_number_of_bytes(q, picks):
     ends = [np.arange(40), np.arange(c.index_bound - 40, c.index_bound)] if picks is None else []
     shifts = CipherRandomness(bytes(32)).integers(c.index_bound, np.empty(40, dtype=np.uint32))
     for index in ends or [shifts, np.zeros(40), np.full(40, c.index_bound - 1)]:
-        packed = c.pack_index(symbols(index))
-        assert packed.size == c.index_bytes
-        assert c.unpack_index(packed).tolist() == index.tolist()
-    bits = bits_below(c.index_bound)
-    assert c.index_bytes == (packed_bytes(40, bits) if picks else elias_fano_bytes(40, 1000))
-    assert c.masked_bytes == c.index_bytes + packed_bytes(40, bits_below(q))
+        packed = c.index_code.pack(symbols(index))
+        assert packed.size == c.index_code.size
+        assert c.index_code.unpack(packed).tolist() == index.tolist()
+    assert c.index_code.size == (Packed(40, c.index_bound) if picks else EliasFano(40, 1000)).size
+    assert c.masked_bytes == c.index_code.size + Packed(40, q).size

@@ -41,6 +41,7 @@ class Construction(ABC):
     beta_count: int
     share_quorum: int
     index_bound: int
+    index_code: wire.Packed | wire.EliasFano  # the indices of X on the wire
     check_rows: int
 
     def __init__(self, parameters: Parameters) -> None:
@@ -142,22 +143,14 @@ class Construction(ABC):
         """Refuse indices or values that no honest user could have sent."""
 
     @property
-    def index_bytes(self) -> int:
-        """The bytes of the packed indices of X: the same for every input, or its size would leak."""
-        return wire.packed_bytes(self.entries, wire.bits_below(self.index_bound))
-
-    def pack_index(self, index: Symbols) -> wire.Bytes:
-        """The indices of X on the wire."""
-        return wire.pack(index, wire.bits_below(self.index_bound))
-
-    def unpack_index(self, packed: wire.Bytes) -> Symbols:
-        """The inverse of `pack_index`."""
-        return wire.unpack(packed, self.entries, wire.bits_below(self.index_bound))
+    def value_code(self) -> wire.Packed:
+        """The values of X on the wire, at log2 q bits."""
+        return wire.Packed(self.entries, self.p.field)
 
     @property
     def masked_bytes(self) -> int:
-        """The payload of X: packed indices, and values at log2 q bits."""
-        return self.index_bytes + wire.packed_bytes(self.entries, wire.bits_below(self.p.field))
+        """The payload of X: the same for every input, or its size would leak."""
+        return self.index_code.size + self.value_code.size
 
     # mask-elimination phase
 

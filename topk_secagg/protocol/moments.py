@@ -22,6 +22,7 @@ from ..algebra.moments import answer, arranged, recover, share
 from ..algebra.parallel import ahead
 from ..algebra.randomness import Randomness
 from ..errors import BadData
+from . import wire
 from .constructions import Construction, decoding_matrix, stacked
 from .messages import AnswerBlock, AnswerShape, Masked, Points, Secret, ShareRows, Sparse
 from .parameters import Parameters, require
@@ -73,6 +74,7 @@ class Moments(Construction):
         self.order = self.index_bound = next(d for d in divisors(q - 1) if d >= self.places)
         self.gamma = pow(smallest_generator(q), (q - 1) // self.order, q)
         self.rows = self.entries = B * P
+        self.index_code = wire.Packed(self.entries, self.order)
         self.width = min(2 * N * P, self.order)  # W: the moments of a pick that N survivors could need
         self.check_rows = max(1, _CHECK_BYTES // (self.width * p.symbol_bytes))  # all rows are read
 

@@ -42,6 +42,7 @@ class Permutation(Construction):
         self.rows = self.index_bound = p.length  # one selector per coordinate
         self.width = -(-p.length // p.blocks)
         self.entries, self.beta_count = p.top_k, p.survivors
+        self.index_code = wire.EliasFano(p.top_k, p.length)  # cheaper than K integers below L
         self.share_quorum = p.blocks + p.colluders  # f and h have degree D + T - 1
 
     def summary(self) -> str:
@@ -131,19 +132,6 @@ class Permutation(Construction):
         index = masked.index.astype(np.int64)
         if np.any(index[1:] <= index[:-1]) or np.any(index >= self.p.length):
             raise BadData("its indices are not increasing and below L")
-
-    @property
-    def index_bytes(self) -> int:
-        """Elias-Fano: increasing indices are cheaper than K integers below L."""
-        return wire.elias_fano_bytes(self.entries, self.p.length)
-
-    def pack_index(self, index: Symbols) -> wire.Bytes:
-        """Elias-Fano."""
-        return wire.elias_fano(index, self.p.length)
-
-    def unpack_index(self, packed: wire.Bytes) -> Symbols:
-        """Elias-Fano."""
-        return wire.elias_fano_decode(packed, self.entries, self.p.length)
 
     # mask-elimination phase
 

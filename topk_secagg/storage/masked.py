@@ -47,22 +47,25 @@ class MaskedFile:
 
 def shapes(p: Parameters) -> Shapes:
     """Packed indices; values at log2 q bits, as symbols where these are whole bytes; a bit for every user."""
-    c, bits, symbol = construction(p), wire.bits_below(p.field), stored_type(p.field)
-    whole = bits == 8 * symbol.itemsize
-    value = (symbol.str, (c.entries,)) if whole else ("|u1", (wire.packed_bytes(c.entries, bits),))
-    return {"index": ("|u1", (c.index_bytes,)), "value": value, "holds": ("|u1", (wire.packed_bytes(p.users, 1),))}
+    c, symbol = construction(p), stored_type(p.field)
+    whole = c.value_code.bits == 8 * symbol.itemsize
+    value = (symbol.str, (c.entries,)) if whole else ("|u1", (c.value_code.size,))
+    return {"index": ("|u1", (c.index_code.size,)), "value": value, "holds": ("|u1", (_holds_code(p).size,))}
+
+
+def _holds_code(p: Parameters) -> wire.Packed:
+    return wire.Packed(p.users, 2)
 
 
 def content(
     s: Session, user: int, sharing: str, masked: Masked, weight: float, holds: frozenset[int], signer: Identity | None
 ) -> Content:
     """X_n as a file."""
-    p = s.parameters
-    value = wire.pack(masked.value, wire.bits_below(p.field))
+    p, c = s.parameters, construction(s.parameters)
     bits = np.array([m in holds for m in range(1, p.users + 1)])
     datasets = {
-        "index": construction(p).pack_index(masked.index),
-        "value": value.view(shapes(p)["value"][0]),
+        "index": c.index_code.pack(masked.index),
+        "value": c.value_code.pack(masked.value).view(shapes(p)["value"][0]),
         "holds": np.packbits(bits, bitorder="little"),
     }
     attributes = s.header(user, sharing=sharing, weight=repr(float(weight)))  # the shortest decimal that gives it back
@@ -75,11 +78,11 @@ def read(s: Session, path: Path, user: int) -> MaskedFile:
     with opened(path, KIND, shapes=shapes(p)) as artifact:
         artifact.expect(s.header(user), s.recipient(user))
         try:
-            c, bits = construction(p), wire.bits_below(p.field)
-            value = wire.unpack(artifact.read("value").view(np.uint8), c.entries, bits)
-            masked = Masked(c.unpack_index(artifact.read("index")), value)
+            c = construction(p)
+            value = c.value_code.unpack(artifact.read("value").view(np.uint8))
+            masked = Masked(c.index_code.unpack(artifact.read("index")), value)
             check_masked(p, masked)
-            held = np.flatnonzero(wire.unpack(artifact.read("holds"), p.users, 1)) + 1
+            held = np.flatnonzero(_holds_code(p).unpack(artifact.read("holds"))) + 1
         except BadData as error:
             raise artifact.bad(error.message) from error
         weight, a = _weight(artifact, p.max_weight), artifact.attributes
