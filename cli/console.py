@@ -78,7 +78,7 @@ class Console:
         for user, own in notes.items():
             for note in own:
                 told.setdefault(note, []).append(user)
-        self.say(*(f"user {listed(users)}: {note}" for note, users in told.items()))
+        self.say(*(f"user {plain(users)}: {note}" for note, users in told.items()))
 
     def line(self, *texts: str) -> None:
         """Lines of the result, on standard output; with --json, only `result` prints there."""
@@ -104,14 +104,13 @@ class Console:
             return
         from rich import box
         from rich.console import Console as Screen
-        from rich.table import Table
+        from rich.table import Column, Table
         from rich.text import Text
 
-        table = Table(box=box.SIMPLE_HEAD if columns else None, show_header=bool(columns), pad_edge=False)
-        for column in columns or [""] * len(rows[0]):
-            table.add_column(column, overflow="fold")
+        named = (Column(name, overflow="fold") for name in columns)
+        table = Table(*named, box=box.SIMPLE_HEAD if columns else None, show_header=bool(columns), pad_edge=False)
         for row in rows:
-            table.add_row(*(Text(printable(cell)) for cell in row))
+            table.add_row(*(Text(printable(cell), overflow="fold") for cell in row))
         width = None if sys.stdout and sys.stdout.isatty() else _WIDTH
         screen = Screen(width=width, highlight=False, color_system=None)
         with screen.capture() as drawn:
@@ -186,11 +185,6 @@ def size(count: float) -> str:
     return amount(count)
 
 
-def listed(numbers: Sequence[int]) -> str:
-    """1, 2, 5."""
-    return ", ".join(map(str, numbers)) or "none"
-
-
 def rated(p: ts.Parameters, name: str, payload: int) -> tuple[dict[str, float], str]:
     """R1 of an X or R2 of a Y beside the theorem's, as facts and in a line."""
     from topk_secagg.steps.costs import rates
@@ -206,7 +200,7 @@ def picked(report: object, *names: str, **others: str) -> dict[str, Any]:
 
 
 def plain(value: Any) -> str:
-    """A value in a table."""
+    """A value for people: a list of users is 1, 2, 5."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):

@@ -57,6 +57,8 @@ def command(about: str, *options: click.Parameter, example: str) -> Callable[[Ca
         def call(**given: Any) -> None:
             console = Console(function.__name__, *map(given.pop, ("json", "quiet", "verbose")))
             hear_library(console)
+            if given.get("mean") and given["output"] is None:
+                raise click.UsageError("--mean is about what --output gets; give --output FILE")
             if "round_folder" in given:
                 given["space"] = ts.Workspace(given.pop("round_folder"), given.pop("secrets", None))
             if "session" in given:
@@ -70,26 +72,21 @@ def command(about: str, *options: click.Parameter, example: str) -> Callable[[Ca
     return of
 
 
-class UserSet(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.5 only
-    """User numbers and ranges separated by commas, or one of the `words`."""
+def user_set(value: str) -> list[int]:
+    """User numbers and ranges separated by commas: 1-4,7 as a list."""
+    found: dict[int, None] = {}  # in order, each once
+    for part in filter(None, map(str.strip, value.split(","))):
+        match = re.fullmatch(r"(\d{1,9})(?:\s*-\s*(\d{1,9}))?", part)
+        users = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
+        if not 1 <= len(users) <= _MOST_USERS:
+            raise click.BadParameter(f"{value!r} is not a list of users such as 1-4,7")
+        found |= dict.fromkeys(users)
+    return list(found)
 
-    name = "users"
 
-    def __init__(self, *words: str) -> None:
-        self.words = words
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int] | str:
-        """1-4,7 as a list; a word as it is."""
-        if not isinstance(value, str) or value in self.words:
-            return value  # type: ignore[no-any-return]  # a list, converted already
-        found: dict[int, None] = {}  # in order, each once
-        for part in filter(None, map(str.strip, value.split(","))):
-            match = re.fullmatch(r"(\d{1,9})(?:\s*-\s*(\d{1,9}))?", part)
-            users = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
-            if not 1 <= len(users) <= _MOST_USERS:
-                self.fail(f"{value!r} is not a list of users such as 1-4,7", param, ctx)
-            found |= dict.fromkeys(users)
-        return list(found)
+def users_or_all(value: str) -> list[int] | str:
+    """The same, or the word `all`."""
+    return value if value == "all" else user_set(value)
 
 
 _MOST_USERS = 1 << 20  # that a range may name
@@ -109,7 +106,7 @@ space_options = (
     ),
 )
 user_option = value("--user", "n", "The user's number, from 1.", required=True)
-users_option = value("--user", "n|1-4,7|all", "The users' numbers, from 1.", UserSet("all"), required=True)
+users_option = value("--user", "n|1-4,7|all", "The users' numbers, from 1.", users_or_all, required=True)
 jobs_option = value("--jobs", "J", "Users to work on at a time.  [default: the cores]", click.IntRange(min=1))
 access_options = (
     file("--identity", "This user's keys, from `keygen`, in a sealed round."),
@@ -190,12 +187,9 @@ class Told(NamedTuple):
 def step(about: str, *options: click.Parameter, example: str) -> Callable[[Callable[..., Told]], click.Command]:
     """A command that is a step of one user, or of several in one process; the function does it for one."""
 
-    def of(function: Callable[..., Told]) -> click.Command:
-        for_users = update_wrapper(partial(_for_users, function), function)
-        every = (*space_options, users_option, *options, jobs_option, *access_options)
-        return command(about, *every, example=example)(for_users)
-
-    return of
+    every = (*space_options, users_option, *options, jobs_option, *access_options)
+    made = command(about, *every, example=example)
+    return lambda function: made(update_wrapper(partial(_for_users, function), function))
 
 
 def _for_users(function: Callable[..., Told], console: Console, space: ts.Workspace, **given: Any) -> None:

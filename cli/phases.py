@@ -11,7 +11,7 @@ import click
 import topk_secagg as ts
 
 from . import options as o
-from .console import Console, listed, picked, rated, size
+from .console import Console, picked, plain, rated, size
 
 if TYPE_CHECKING:
     from topk_secagg.steps.decode import DecodeReport
@@ -124,7 +124,7 @@ def _warnings(space: ts.Workspace, report: MaskReport) -> Iterator[str]:
         yield f"the survivors are fixed already: this X of user {user} comes too late"
     if report.missing:
         few = len(report.missing) <= _FEW
-        whose = f"user {listed(report.missing)}" if few else f"{len(report.missing)} users"
+        whose = f"user {plain(report.missing)}" if few else f"{len(report.missing)} users"
         yield (
             f"user {user} has not received the shares of {whose}; its X says so, and "
             "freeze leaves out users whose shares too few hold"
@@ -147,7 +147,7 @@ def selection_lines(p: ts.Parameters, energy: float | None, clipped: int, whose:
 @o.command(
     "Fix the survivors: U1.",
     *o.space_options,
-    o.value("--only", "1,2,3", "Only these users, although more have masked.", o.UserSet()),
+    o.value("--only", "1,2,3", "Only these users, although more have masked.", o.user_set),
     o.value("--user", "n", "Who freezes.  [default: the session's freezer]"),
     *o.access_options,
     example="round --only 1,2,3,4",
@@ -167,7 +167,7 @@ def freeze(console: Console, space: ts.Workspace, only: list[int] | None, user: 
             **picked(report, "survivors", "left_out", "written", freezer="user", survivors_sha256="digest"),
             "dropped": [n for n in space.users() if n not in report.survivors],
         },
-        f"survivors {listed(report.survivors)}: {space.survivors_path}",
+        f"survivors {plain(report.survivors)}: {space.survivors_path}",
         f"digest {report.digest[:16]}: everybody must answer this one",
         space=space,
     )
@@ -189,9 +189,9 @@ def confirm(console: Console, space: ts.Workspace, user: int, access: ts.Access)
     report = ts.confirm(space, user, access=access)
     console.result(
         picked(report, "user", "path", "survivors", "confirmed", "needed", survivors_sha256="digest"),
-        f"user {user} confirmed survivors {listed(report.survivors)}: {report.path}",
+        f"user {user} confirmed survivors {plain(report.survivors)}: {report.path}",
         f"session {space.session.fingerprint}, digest {report.digest[:16]}",
-        f"confirmations of {listed(report.confirmed)} are here; {report.needed} are needed",
+        f"confirmations of {plain(report.confirmed)} are here; {report.needed} are needed",
         space=space,
     )
 
@@ -217,7 +217,7 @@ def eliminate(space: ts.Workspace, user: int, **how: Any) -> o.Told:
     }
     digests = f"session {space.session.fingerprint}, survivors.json {report.survivors_digest[:16]}"
     lines = [
-        f"user {user} answered for {listed(report.survivors)}: {report.path}",
+        f"user {user} answered for {plain(report.survivors)}: {report.path}",
         f"{digests}: compare with the others",
         payload,
     ]
@@ -245,11 +245,11 @@ def described(console: Console, space: ts.Workspace, report: DecodeReport) -> tu
     }
     agreement = f"{spare} more answers than needed, and all agree"
     if report.corrected:
-        agreement = f"WRONG ANSWERS from user {listed(report.corrected)}, left out; the sum is exact without them"
+        agreement = f"WRONG ANSWERS from user {plain(report.corrected)}, left out; the sum is exact without them"
     elif not spare:
         agreement = "no more answers than needed: nothing could be checked"
     return facts, [
-        f"sum of users {listed(report.survivors)}, decoded from {listed(report.answering)}: {report.path}",
+        f"sum of users {plain(report.survivors)}, decoded from {plain(report.answering)}: {report.path}",
         f"{report.nonzero} of {p.length} coordinates are not zero",
         f"X: {x}",
         f"Y: {y}",
@@ -270,8 +270,6 @@ def decode(console: Console, space: ts.Workspace, output: Path | None, mean: boo
     Writes aggregate.h5: the sum, sparse, in the field and as reals. --output writes it in the shape of
     the gradient as well. An answer that cannot be read counts as missing.
     """
-    if mean and output is None:
-        raise click.UsageError("--mean is about what --output gets; give --output FILE")
     with console.progress() as note:
         report = ts.decode(space, output, mean=mean, strict=strict, progress=lambda done: note("decoding", 0, 1, done))
     facts, lines = described(console, space, report)
@@ -304,5 +302,5 @@ def forget(console: Console, space: ts.Workspace, user: int) -> None:
     if report.kept:
         lines.append(f"{len(report.kept)} sealed shares belong to other accounts; only your identity opens them")
     if report.needed_by:
-        lines.append(f"its shares for user {listed(report.needed_by)}, who have not answered, stay")
+        lines.append(f"its shares for user {plain(report.needed_by)}, who have not answered, stay")
     console.result(vars(report), *lines, space=space)

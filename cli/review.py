@@ -14,7 +14,7 @@ import topk_secagg as ts
 from topk_secagg.errors import BadData, Busy, CannotWrite
 
 from . import options as o
-from .console import PROGRAM, Console, listed, picked, plain
+from .console import PROGRAM, Console, picked, plain
 
 _POLL = 0.5  # seconds
 _SHOWN = ("path", "kind", "intact", "datasets", "problems")
@@ -61,7 +61,7 @@ def status(console: Console, space: ts.Workspace, user: int | None, wait: float 
     rows = []
     for u in found.users:
         lacking = [m for m in space.users() if m not in (u.holds or [])]
-        shares = f"all {N}" if not lacking else f"lacks {listed(lacking)}" if u.holds is not None else ""
+        shares = f"all {N}" if not lacking else f"lacks {plain(lacking)}" if u.holds is not None else ""
         survivor = "" if u.survivor is None else "yes" if u.survivor else "dropped out"
         confirmed = ["yes" if u.confirmed else ""] if space.session.confirm else []
         rows.append([str(u.user), shares, u.masked, survivor, *confirmed, u.answered])

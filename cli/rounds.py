@@ -129,8 +129,8 @@ def init(console: Console, space: ts.Workspace, **options: Any) -> None:
         multiple=True,
         required=True,
     ),
-    o.value("--drop-masking", "5", "Users that never mask.", o.UserSet(), default=""),
-    o.value("--drop-elimination", "4", "Users that never answer.", o.UserSet(), default=""),
+    o.value("--drop-masking", "5", "Users that never mask.", o.user_set, default=""),
+    o.value("--drop-elimination", "4", "Users that never answer.", o.user_set, default=""),
     o.file("--weights", "CSV or JSON: user or file name, weight."),
     o.file("--residuals", "Error feedback: a folder with one residual file per user.", "DIR"),
     *o.output_options,
@@ -160,8 +160,6 @@ def run(
     if options["output"] is not None:
         check_writable(options["output"])
         check_output(options["output"], given)
-    elif options["mean"]:
-        raise click.UsageError("--mean is about what --output gets; give --output FILE")
     if options["randomness"] == "os" and options["insecure_seed"] is not None:
         raise click.UsageError("--randomness os and --insecure-seed contradict each other")
     files = gradient_files(given)

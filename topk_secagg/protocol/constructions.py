@@ -35,6 +35,7 @@ class Construction(ABC):
     index_name: ClassVar[str]
     never_zero: ClassVar[bool]  # the values of X
     distinct: ClassVar[bool]  # the indices of X
+    letters: dict[str, int | None]  # the parameters that only this construction has
     rows: int
     width: int
     entries: int
@@ -46,10 +47,6 @@ class Construction(ABC):
 
     def __init__(self, parameters: Parameters) -> None:
         self.p = parameters
-
-    @abstractmethod
-    def summary(self) -> str:
-        """The parameters that only this construction has, by the paper's letters."""
 
     @property
     def block_rows(self) -> int:

@@ -117,8 +117,10 @@ class Parameters:
         """The parameters in one line, by the paper's letters."""
         from .constructions import construction
 
-        letters = f"N {self.users}, U {self.survivors}, T {self.colluders}, K {self.top_k}, L {self.length}, "
-        return f"{letters}q {self.field}, {construction(self).summary()}"
+        shared = {"N": self.users, "U": self.survivors, "T": self.colluders, "K": self.top_k, "L": self.length}
+        parts = [f"{letter} {value}" for letter, value in (shared | {"q": self.field}).items()]
+        own = [f"{letter} {value}" for letter, value in construction(self).letters.items() if value is not None]
+        return ", ".join([*parts, self.construction, *own])
 
     def as_dict(self) -> dict[str, Any]:
         """The keys and values that session.json records."""

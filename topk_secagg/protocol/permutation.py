@@ -39,15 +39,12 @@ class Permutation(Construction):
             "picks and spare answers belong to the construction moments, not to permutation",
             "leave them out, or choose the construction moments",
         )
+        self.letters = {"D": p.blocks}
         self.rows = self.index_bound = p.length  # one selector per coordinate
         self.width = -(-p.length // p.blocks)
         self.entries, self.beta_count = p.top_k, p.survivors
         self.index_code = wire.EliasFano(p.top_k, p.length)  # cheaper than K integers below L
         self.share_quorum = p.blocks + p.colluders  # f and h have degree D + T - 1
-
-    def summary(self) -> str:
-        """D."""
-        return f"permutation, D {self.p.blocks}"
 
     # offline phase
 
