@@ -16,7 +16,7 @@ from fq import Affine, AffineSpace, Array, Basis, Elimination, Law, NotAffine, a
 
 from topk_secagg.algebra.randomness import Randomness
 from topk_secagg.protocol.constructions import construction
-from topk_secagg.protocol.elimination import answer_blocks, answer_shape
+from topk_secagg.protocol.elimination import answer_blocks
 from topk_secagg.protocol.masking import mask_input
 from topk_secagg.protocol.messages import Masked, Secret, Sparse
 from topk_secagg.protocol.offline import choose_points, draw_secret
@@ -196,7 +196,7 @@ class Lab:
 
     def answer(self, survivors: int, fallback: bool) -> int:
         """Symbols of one Y."""
-        shape = answer_shape(self.p, survivors, fallback=fallback)
+        shape = self.c.answer_shape(survivors, fallback=fallback)
         return shape.groups * shape.width
 
     @property

@@ -94,7 +94,7 @@ class Construction(ABC):
             shares = [front(buffer, p.users, count, width) for buffer in buffers[turn % 2]]
             for name, out in zip(self.share_names, shares, strict=True):
                 share(name, rows, source.integers(p.field, z[:count]), out)
-            yield ShareBlock(first, dict(zip(self.share_names, shares, strict=True)))
+            yield ShareBlock(first, rows.stop, dict(zip(self.share_names, shares, strict=True)))
 
     @abstractmethod
     def check_shares(

@@ -18,7 +18,6 @@ from ..algebra.randomness import Randomness
 from ..algebra.reed_solomon import agree, wrong_positions
 from ..errors import BadData, TooFewSurvivors
 from .constructions import construction, front
-from .elimination import answer_shape
 from .messages import AnswerRows, AnswerShape, Points, Sparse
 from .parameters import Parameters
 
@@ -56,7 +55,7 @@ def decode(
     do not, up to floor((|U2|-D-T)/2) wrong users are found from the same combinations and left out.
     """
     users = sorted(answers)
-    shape = answer_shape(p, survivors, fallback=fallback)
+    shape = construction(p).answer_shape(survivors, fallback=fallback)
     if len(users) < shape.quorum:
         raise TooFewSurvivors(f"{len(users)} answers, and {shape.quorum} are needed", "wait for more users to answer")
     decoder = _Decoder(p, points, survivors, shape, answers, progress)

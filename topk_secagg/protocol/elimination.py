@@ -9,14 +9,9 @@ from .messages import AnswerBlock, AnswerShape, Masked, Points, ShareRows
 from .parameters import Parameters
 
 
-def answer_shape(p: Parameters, survivors: int, *, fallback: bool = False) -> AnswerShape:
-    """How many blocks an answer packs, and its size. With `fallback`, any U answers decode."""
-    return construction(p).answer_shape(survivors, fallback=fallback)
-
-
 def answer_shapes(p: Parameters, survivors: int) -> dict[int, tuple[AnswerShape, bool]]:
     """The shapes that an answer can have, by D, and whether it is the fallback: the session's own D first."""
-    shapes = {answer_shape(p, survivors, fallback=fallback): fallback for fallback in (True, False)}
+    shapes = {construction(p).answer_shape(survivors, fallback=fallback): fallback for fallback in (True, False)}
     return {shape.blocks: (shape, fallback) for shape, fallback in reversed(shapes.items())}
 
 
@@ -30,5 +25,6 @@ def answer_blocks(
     fallback: bool = False,
 ) -> Iterator[AnswerBlock]:
     """Y_n for the survivors in `masked` (eq. second:message), a few groups at a time."""
-    shape = answer_shape(p, len(masked), fallback=fallback)
-    return construction(p).answer_blocks(points, user, masked, shares, shape)
+    c = construction(p)
+    shape = c.answer_shape(len(masked), fallback=fallback)
+    return c.answer_blocks(points, user, masked, shares, shape)

@@ -30,15 +30,11 @@ class Secret:
 
 
 class ShareBlock(NamedTuple):
-    """Rows start, start+1, ... of every user's shares, by name: (N, rows, width) each."""
+    """Rows start, ..., stop-1 of every user's shares, by name: (N, rows, width) each."""
 
     start: int
+    stop: int
     shares: Mapping[str, Symbols]
-
-    @property
-    def stop(self) -> int:
-        """The row behind the last."""
-        return self.start + int(next(iter(self.shares.values())).shape[1])
 
 
 @dataclass(frozen=True)

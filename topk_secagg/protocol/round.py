@@ -12,7 +12,7 @@ from ..algebra.randomness import Randomness
 from ..errors import TooFewSurvivors
 from .constructions import construction, stacked
 from .decoding import decode
-from .elimination import answer_blocks, answer_shape
+from .elimination import answer_blocks
 from .masking import mask_input
 from .messages import Masked, Points, Secret, Sparse
 from .offline import choose_points, draw_secret
@@ -72,7 +72,7 @@ def run_round(
     masked = {n: mask_input(p, secrets[n], inputs[n]) for n in u1}
 
     # Mask-elimination phase: Y_n, with D = U - T where fewer answer than the round packs its answers for
-    fallback = len(u2) < answer_shape(p, len(u1)).quorum
+    fallback = len(u2) < construction(p).answer_shape(len(u1)).quorum
     answers = {n: answer(p, points, n, masked, shares[n], fallback=fallback) for n in u2}
 
     # Decoding

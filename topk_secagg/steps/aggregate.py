@@ -16,7 +16,6 @@ from ..gradients.layout import Layout
 from ..gradients.quantize import dequantise
 from ..gradients.tensors import Tensor
 from ..protocol.constructions import construction
-from ..protocol.elimination import answer_shape
 from ..protocol.messages import Sparse
 from ..protocol.parameters import Parameters
 from ..protocol.rates import measured_r1, measured_r2
@@ -114,7 +113,7 @@ def aggregate(
 
 def _costs(p: Parameters, survivors: int, answering: int) -> Costs:
     c = construction(p)
-    fallback = answering < answer_shape(p, survivors).quorum
+    fallback = answering < c.answer_shape(survivors).quorum
     x, y = c.masked_bytes, c.answer_bytes(survivors)
     y += c.answer_bytes(survivors, fallback=True) if fallback else 0
     return Costs(c.share_bytes * (p.users - 1), x, y, measured_r1(p, x), measured_r2(p, y))

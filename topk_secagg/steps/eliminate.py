@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import BadData, Refused, UsageError
-from ..protocol.elimination import answer_blocks, answer_shape
+from ..protocol.constructions import construction
+from ..protocol.elimination import answer_blocks
 from ..protocol.messages import AnswerBlock, AnswerShape
 from ..storage import answer as answer_file
 from ..storage import survivors as survivors_file
@@ -58,7 +59,7 @@ def eliminate(
         ledger = Ledger.read(space.ledger_path(user), session.id, user)
         _check(space, ledger, survivors, fallback=fallback)
         fallback = fallback or ledger.fallback  # once it has answered so, repeating the step changes nothing
-        shape = answer_shape(p, len(survivors.digests), fallback=fallback)
+        shape = construction(p).answer_shape(len(survivors.digests), fallback=fallback)
         frozen = survivors_file.read_frozen(space, survivors)
         held = {m: space.share_path(user, m) for m in frozen}
         survivors_file.check_arrived(f"the shares of users {{}} for user {user}", held)

@@ -12,7 +12,7 @@ import numpy as np
 from ..errors import Refused, TooFewSurvivors, UsageError, about
 from ..gradients.quantize import check_clip
 from ..gradients.sparsify import select_top
-from ..protocol.elimination import answer_shape
+from ..protocol.constructions import construction
 from ..storage import survivors as survivors_file
 from ..storage.atomic import make_folder
 from ..storage.workspace import Workspace
@@ -97,7 +97,7 @@ def run(
     if space.session.confirm:
         phase("confirm", users, lambda n: confirm(space, n, access=access(n)))
     answered = phase("eliminate", answering, lambda n: eliminate(space, n, access=access(n)))
-    if len(answering) < answer_shape(space.session.parameters, len(survivors)).quorum:
+    if len(answering) < construction(space.session.parameters).answer_shape(len(survivors)).quorum:
         again = partial(eliminate, space, fallback=True)
         answered = phase("eliminate, fallback", answering, lambda n: again(n, access=access(n)))
     decoded = decode(space, output, mean=mean, progress=partial(note, "decode", 0, 1))
@@ -107,7 +107,7 @@ def run(
 def _check_drops(space: Workspace, masking: list[int], answering: list[int]) -> None:
     """Refuse drop-outs that leave too few users, or that do not fit what has been done."""
     p = space.session.parameters
-    least = answer_shape(p, len(masking), fallback=True).quorum
+    least = construction(p).answer_shape(len(masking), fallback=True).quorum
     for left, need, what in ((masking, p.survivors, "mask"), (answering, least, "answer")):
         if len(left) < need:
             raise TooFewSurvivors(f"{len(left)} users would {what}, and {need} are needed", "let fewer users drop out")
