@@ -186,7 +186,6 @@ class Told(NamedTuple):
 
 def step(about: str, *options: click.Parameter, example: str) -> Callable[[Callable[..., Told]], click.Command]:
     """A command that is a step of one user, or of several in one process; the function does it for one."""
-
     every = (*space_options, users_option, *options, jobs_option, *access_options)
     made = command(about, *every, example=example)
     return lambda function: made(update_wrapper(partial(_for_users, function), function))
