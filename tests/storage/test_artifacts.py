@@ -3,7 +3,6 @@
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -90,16 +89,18 @@ def test_what_is_used_is_what_was_checked(space, monkeypatch):
 
     def then_changed(artifact, *look):
         result = digest(artifact, *look)
+        if read_again:
+            artifact.held = None
         with path.open("r+b") as file:
             file.seek(artifact.datasets["value"].offset)
             file.write(b"\1\0\0\0" * len(before))
         return result
 
-    content = path.read_bytes()
+    content, read_again = path.read_bytes(), False
     monkeypatch.setattr(Artifact, "digest", then_changed)
     assert read_masked(space).masked.value.tolist() == before
     path.write_bytes(content)
-    monkeypatch.setattr(masked, "KIND", replace(masked.KIND, small=False))  # then it is read twice
+    read_again = True
     assert read_masked(space).masked.value.tolist() == [1] * len(before)
     monkeypatch.undo()
     with pytest.raises(BadData, match="does not match its digest"):

@@ -12,24 +12,23 @@ import numpy.typing as npt
 from ..algebra.field import stored_type
 from ..gradients.quantize import dequantise
 from ..protocol.messages import Sparse
-from .artifacts import SYMBOL_TYPES, Array, Artifact, Content, Kind
+from .artifacts import SYMBOLS, Array, Artifact, Content, Kind
 from .survivors import Survivors
 from .workspace import Workspace
 
 _USERS = ("survivors", "answering", "corrected")
 KIND = Kind(
     "aggregate",
-    ({"index": ("<u4",), "value": SYMBOL_TYPES, "real": ("<f8",), **dict.fromkeys(_USERS, ("<u4",))},),
     {
-        "index": "coordinates at which the sum is not zero",
-        "value": "the sum there, in the field",
-        "real": "the sum there, as real numbers",
-        "survivors": "users in the sum, U1",
-        "answering": "users whose answers were used, U2",
-        "corrected": "users whose answers were wrong and left out",
+        "index": (("<u4",), "coordinates at which the sum is not zero"),
+        "value": (SYMBOLS, "the sum there, in the field"),
+        "real": (("<f8",), "the sum there, as real numbers"),
+        "survivors": (("<u4",), "users in the sum, U1"),
+        "answering": (("<u4",), "users whose answers were used, U2"),
+        "corrected": (("<u4",), "users whose answers were wrong and left out"),
     },
     "decode the round first",
-    ("survivors", "blocks"),
+    attributes=("survivors", "blocks"),
 )
 
 

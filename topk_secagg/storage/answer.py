@@ -13,21 +13,19 @@ from ..protocol.constructions import construction
 from ..protocol.elimination import answer_shapes
 from ..protocol.messages import AnswerBlock, AnswerShape
 from ..protocol.parameters import Parameters
-from .artifacts import SYMBOL_TYPES, Array, Artifact, Digest, Kind, laid_out, opened
+from .artifacts import SYMBOLS, Array, Artifact, Digest, Kind, opened
 from .atomic import pread_into, whole_file
-from .hdf5_writer import Shapes
+from .hdf5_writer import Shapes, new_file
 from .keys import Identity
 from .survivors import Survivors
 from .workspace import Workspace
 
 KIND = Kind(
     "elimination",
-    ({"y": SYMBOL_TYPES},),
-    {"y": "the answer Y: a row for each group of D blocks"},
+    {"y": (SYMBOLS, "the answer Y: a row for each group of D blocks")},
     "it has not arrived, or its user has not answered",
-    ("survivors", "blocks"),
+    attributes=("survivors", "blocks"),
     signed=True,
-    small=False,
 )
 
 
@@ -52,7 +50,7 @@ def write(
     attributes = s.header(user, survivors=survivors.digest, blocks=shape.blocks)
     digest = Digest(KIND, attributes)
     update = digest.dataset("y", np.dtype(dtype), size)
-    with whole_file(path) as stream, laid_out(stream, KIND, layout) as writer:
+    with whole_file(path) as stream, new_file(stream, layout, KIND.descriptions) as writer:
         for start, rows in blocks:
             stored = np.ascontiguousarray(rows, dtype=dtype)
             update(stored.data)

@@ -11,11 +11,11 @@ import math
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ from ..errors import BadData
 from .atomic import PRIVATE, PUBLIC, open_regular, pread_exactly, whole_file
 from .documents import FORMAT, VERSION
 from .hdf5_parser import Dataset, Unknown, parse
-from .hdf5_writer import Shapes, Writer, new_file
+from .hdf5_writer import Shapes, new_file
 from .keys import Identity, Recipient
 
 _HASH_BYTES = 1 << 22
@@ -41,23 +41,27 @@ Attributes = dict[str, Attribute]
 class Kind:
     """The schema of one kind of file.
 
-    `layouts` are the sets of datasets that it may have, with the types of each; `undigested` ones have
-    checksums of their own. `descriptions` explain the datasets to readers who open the file with another program.
+    `datasets` are the types that each may have, and what readers who open the file with another program are told.
+    A file has one of the sets in `layouts`, or all of them; `undigested` ones have checksums of their own.
     `missing` says what to do when there is no such file.
     """
 
     name: str
-    layouts: tuple[Mapping[str, tuple[str, ...]], ...]
-    descriptions: Mapping[str, str]
+    datasets: Mapping[str, tuple[tuple[str, ...], str]]
     missing: str
+    layouts: tuple[set[str], ...] = ()
     attributes: tuple[str, ...] = ()
     undigested: tuple[str, ...] = ()
     secret: bool = False
     signed: bool = False  # in rounds with recipients
-    small: bool = True  # read whole, once, where the session determines its size
+
+    @property
+    def descriptions(self) -> dict[str, str]:
+        """What each dataset holds, in words."""
+        return {name: text for name, (_, text) in self.datasets.items()}
 
 
-SYMBOL_TYPES = ("<u2", "<u4")
+BYTES, SYMBOLS = ("|u1",), ("<u2", "<u4")  # types
 _COMMON = ("format", "insecure", "kind", "session", "sha256", "user", "version")
 _TEXT = {"format", "kind", "session", "sha256", "sharing", "randomness", "survivors", "weight", "signature"}
 _NOT_DIGESTED = ("sha256", "signature")
@@ -124,7 +128,7 @@ class Content:
         shapes = {name: (next(self._parts(name))[1].dtype.str, array.shape) for name, array in self.datasets.items()}
         with (
             whole_file(path, PRIVATE if self.kind.secret else PUBLIC) as stream,
-            laid_out(stream, self.kind, shapes) as writer,
+            new_file(stream, shapes, self.kind.descriptions) as writer,
         ):
             digest = self._digested(writer.put)
             writer.finish(self.attributes)
@@ -144,11 +148,6 @@ class Content:
         together(updates(), int(sum(array.nbytes for array in self.datasets.values()) > _HASH_BYTES))
         digest.sign(self.signer)
         return digest.hexdigest()
-
-
-def laid_out(stream: IO[bytes], kind: Kind, shapes: Shapes) -> AbstractContextManager[Writer]:
-    """An HDF5 file in an open file, with a place for every dataset."""
-    return new_file(stream, shapes, kind.descriptions)
 
 
 @dataclass
@@ -220,10 +219,10 @@ class Artifact:
             isinstance(value, str) != (name in _TEXT) for name, value in attributes.items()
         ):
             raise self.bad("its attributes do not fit its kind")
-        if not any(
-            set(datasets) == set(layout) and all(d.dtype.str in layout[name] for name, d in datasets.items())
-            for layout in kind.layouts
-        ) or any(d.description != kind.descriptions[name] for name, d in datasets.items()):
+        if set(datasets) not in (kind.layouts or [set(kind.datasets)]) or any(
+            d.dtype.str not in kind.datasets[name][0] or d.description != kind.datasets[name][1]
+            for name, d in datasets.items()
+        ):
             raise self.bad("its datasets do not fit its kind")
 
     def expect_shapes(self, shapes: Shapes) -> None:
@@ -285,8 +284,7 @@ def checked(fd: int, path: Path, *kinds: Kind, shapes: Shapes | None = None, ver
     artifact.fit(kinds)
     if shapes:
         artifact.expect_shapes(shapes)
-        if artifact.kind.small:
-            artifact.held = {}
+        artifact.held = {}
     if verify:
         artifact.verify()
     return artifact

@@ -15,21 +15,20 @@ from ..protocol.constructions import construction
 from ..protocol.masking import check_masked
 from ..protocol.messages import Masked
 from ..protocol.parameters import Parameters
-from .artifacts import SYMBOL_TYPES, Artifact, Content, Kind, opened
+from .artifacts import BYTES, SYMBOLS, Artifact, Content, Kind, opened
 from .hdf5_writer import Shapes
 from .keys import Identity
 from .session import Session
 
 KIND = Kind(
     "masked",
-    ({"index": ("|u1",), "value": ("|u1", *SYMBOL_TYPES), "holds": ("|u1",)},),
     {
-        "index": "packed: Elias-Fano code of the permuted indices, or shifts at ceil(log2 n) bits each",
-        "value": "masked values, at ceil(log2 q) bits each",
-        "holds": "one bit per user, from user 1 on: whether its share had arrived",
+        "index": (BYTES, "packed: Elias-Fano code of the permuted indices, or shifts at ceil(log2 n) bits each"),
+        "value": (BYTES + SYMBOLS, "masked values, at ceil(log2 q) bits each"),
+        "holds": (BYTES, "one bit per user, from user 1 on: whether its share had arrived"),
     },
     "it has not arrived, or its user has not masked",
-    ("sharing", "weight"),
+    attributes=("sharing", "weight"),
     signed=True,
 )
 

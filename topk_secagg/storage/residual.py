@@ -29,8 +29,7 @@ from .session import Session
 
 KIND = Kind(
     "residual",
-    ({"value": ("<f8",)},),
-    {"value": "what the user has not sent yet, for every coordinate of the gradient"},
+    {"value": (("<f8",), "what the user has not sent yet, for every coordinate of the gradient")},
     "check the path",
     secret=True,
 )

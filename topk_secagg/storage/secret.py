@@ -11,20 +11,19 @@ from ..algebra.randomness import KEY_BYTES, CipherRandomness, Randomness, System
 from ..protocol.constructions import construction
 from ..protocol.messages import Secret
 from ..protocol.parameters import Parameters
-from .artifacts import SYMBOL_TYPES, Content, Kind, opened
+from .artifacts import BYTES, SYMBOLS, Content, Kind, opened
 from .hdf5_writer import Shapes
 from .workspace import Workspace
 
 KIND = Kind(
     "secret",
-    ({"place": SYMBOL_TYPES, "mask": SYMBOL_TYPES, "key": ("|u1",)},),
     {
-        "place": "permutation: pi(k) of every coordinate k; moments: the place s of every pick",
-        "mask": "permutation: r_k of every coordinate k; moments: the factor rho of every pick",
-        "key": "the key of the stream from which noise and rounding are drawn",
+        "place": (SYMBOLS, "permutation: pi(k) of every coordinate k; moments: the place s of every pick"),
+        "mask": (SYMBOLS, "permutation: r_k of every coordinate k; moments: the factor rho of every pick"),
+        "key": (BYTES, "the key of the stream from which noise and rounding are drawn"),
     },
     "run offline for this user first",
-    ("randomness", "sharing"),
+    attributes=("randomness", "sharing"),
     secret=True,
 )
 

@@ -20,23 +20,23 @@ from ..algebra.field import Integers, Symbols, stored_type
 from ..errors import BadData, InputMissing
 from ..protocol.constructions import construction
 from ..protocol.parameters import Parameters
-from .artifacts import SYMBOL_TYPES, Array, Artifact, Digest, Kind, checked, laid_out, opened
+from .artifacts import BYTES, SYMBOLS, Array, Artifact, Digest, Kind, checked, opened
 from .atomic import PRIVATE, allow_open_files, whole_file, writing
-from .hdf5_writer import Shapes
+from .hdf5_writer import Shapes, new_file
 from .keys import Identity, looks_sealed, seal, unsealed
 from .workspace import Workspace
 
 KIND = Kind(
     "share",
-    ({"f": SYMBOL_TYPES, "h": SYMBOL_TYPES, "check": ("|u1",)}, {"g": SYMBOL_TYPES, "check": ("|u1",)}),
     {
-        "f": "f_i(alpha): row i is a share of selector i, cut into D blocks",
-        "h": "h_i(alpha): row i is a share of selector i times its mask",
-        "g": "g_j(alpha): row i is a share of the moments of pick i, divided by its factor",
-        "check": "SHA-256 of every few rows of each table",
+        "f": (SYMBOLS, "f_i(alpha): row i is a share of selector i, cut into D blocks"),
+        "h": (SYMBOLS, "h_i(alpha): row i is a share of selector i times its mask"),
+        "g": (SYMBOLS, "g_j(alpha): row i is a share of the moments of pick i, divided by its factor"),
+        "check": (BYTES, "SHA-256 of every few rows of each table"),
     },
     "fetch it from the user that made it",
-    ("sender", "sharing"),
+    layouts=({"f", "h", "check"}, {"g", "check"}),
+    attributes=("sender", "sharing"),
     undigested=("f", "h", "g"),
     secret=True,
     signed=True,
@@ -165,7 +165,7 @@ def writing_shares(
             with writing(space.private):
                 streams = {m: files.enter_context(TemporaryFile(dir=space.private)) for m in paths}
         with ExitStack() as layouts:
-            writers = [layouts.enter_context(laid_out(stream, KIND, layout)) for stream in streams.values()]
+            writers = [layouts.enter_context(new_file(file, layout, KIND.descriptions)) for file in streams.values()]
 
             def put(name: str, start: int, shares: Symbols) -> None:
                 column = c.share_names.index(name)
