@@ -92,7 +92,7 @@ def mask(
     signer = admitted(space, user, access)
     session = space.session
     p = session.parameters
-    if not masked_file.sound_weight(weight, p.max_weight):
+    if not 0 < weight <= p.max_weight:
         raise UsageError(
             f"a weight of {weight:g}, and this round takes weights above 0 up to {p.max_weight:g}",
             "choose a weight within the bound, or start a round with a larger one",

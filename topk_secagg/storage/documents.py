@@ -12,7 +12,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-from ..errors import BadData
+from ..errors import BadData, UsageError
 from .atomic import open_regular
 
 FORMAT = "topk-secagg"
@@ -54,7 +54,7 @@ def kind_of(path: Path, content: bytes) -> str:
 
 
 def parse(path: Path, content: bytes, kind: str, types: Mapping[str, Any], hint: str = _AGAIN) -> dict[str, Any]:
-    """The body of a document of the given kind: with exactly these keys, and values of these types (see `misfit`)."""
+    """The body of a document of the given kind: with exactly these keys, and values of these types (see `typed`)."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         body = dict(pairs)
@@ -75,29 +75,32 @@ def parse(path: Path, content: bytes, kind: str, types: Mapping[str, Any], hint:
     body = {key: value for key, value in document.items() if key not in ("format", "kind", "version")}
     if set(body) != set(types):
         raise BadData(f"{path} does not have the keys of a {kind}", hint)
-    for key, wanted in types.items():
-        if wrong := misfit(body[key], wanted, key):
-            raise BadData(f"{path}: its {wrong} is not what a {kind} has there", hint)
-    return body
+    try:
+        return {key: typed(body[key], wanted, key) for key, wanted in types.items()}
+    except TypeError as error:
+        raise BadData(f"{path}: its {error} is not what a {kind} has there", hint) from error
+    except UsageError as error:
+        raise BadData(f"{path}: {error}", hint) from error
 
 
-def misfit(value: Any, wanted: Any, name: str) -> str:
-    """The name of the first part of a JSON value that is not of the wanted type, or nothing.
+def typed(value: Any, wanted: Any, name: str) -> Any:
+    """A JSON value as the wanted type; a TypeError names the first part of it that is not of its type.
 
-    A dataclass is an object with exactly its fields, and a tuple a list; Annotated adds a test.
+    A dataclass is an object with exactly its fields, and a tuple a list; Annotated adds a test, and X | None is null.
     """
     origin, parts = get_origin(wanted), get_args(wanted)
     if origin in (Union, UnionType):
-        return min((misfit(value, part, name) for part in parts), key=len)
-    if origin is Annotated:
-        return misfit(value, parts[0], name) or ("" if parts[1](value) else name)
+        return None if value is None else typed(value, parts[0], name)
+    if origin is Annotated and parts[1](typed(value, parts[0], name)):
+        return value
     if origin is tuple and type(value) is list:
-        return next(filter(None, (misfit(item, parts[0], name) for item in value)), "")
-    if is_dataclass(wanted) and type(value) is dict:
-        types = get_type_hints(wanted, include_extras=True)
-        wrong = (misfit(value[key], types[key], f"{name}.{key}") for key in types if key in value)
-        return next(filter(None, wrong), "" if set(value) == set(types) else name)
-    return "" if type(value) is wanted else name
+        return tuple(typed(item, parts[0], name) for item in value)
+    types = get_type_hints(wanted, include_extras=True) if is_dataclass(wanted) else {}
+    if types and type(value) is dict and set(value) == set(types):
+        return wanted(**{key: typed(value[key], types[key], f"{name}.{key}") for key in types})
+    if type(value) is not wanted:
+        raise TypeError(name)
+    return value
 
 
 def _refuse(constant: str) -> None:

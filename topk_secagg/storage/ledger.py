@@ -86,7 +86,4 @@ _TYPES = {key: kind for key, kind in get_type_hints(Ledger, include_extras=True)
 
 def parse_ledger(path: Path, content: bytes) -> Ledger:
     """The ledger of any user, from its bytes."""
-    body = documents.parse(path, content, "ledger", _TYPES, "take part in a new round")
-    body["residual"] = body["residual"] and Residual(**body["residual"])
-    body["holds"] = None if body["holds"] is None else tuple(body["holds"])
-    return Ledger(path, **body)
+    return Ledger(path, **documents.parse(path, content, "ledger", _TYPES, "take part in a new round"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from ..protocol.constructions import construction
 from ..protocol.masking import check_masked
 from ..protocol.messages import Masked
 from ..protocol.parameters import Parameters
-from .artifacts import BYTES, SYMBOLS, Artifact, Content, Kind, opened
+from .artifacts import BYTES, SYMBOLS, Content, Kind, opened
 from .hdf5_writer import Shapes
 from .keys import Identity
 from .session import Session
@@ -84,22 +84,9 @@ def read(s: Session, path: Path, user: int) -> MaskedFile:
             held = np.flatnonzero(_holds_code(p).unpack(artifact.read("holds"))) + 1
         except BadData as error:
             raise artifact.bad(error.message) from error
-        weight, a = _weight(artifact, p.max_weight), artifact.attributes
+        a, weight = artifact.attributes, 0.0
+        with suppress(ValueError):
+            weight = float(a["weight"])
+        if not 0 < weight <= p.max_weight or repr(weight) != a["weight"]:  # a number has one spelling
+            raise artifact.bad(f"its weight is {a['weight']!r}, which is not a positive number up to {p.max_weight:g}")
         return MaskedFile(masked, a["sha256"], a["sharing"], weight, frozenset(held.tolist()))
-
-
-def sound_weight(weight: float, largest: float) -> bool:
-    """Positive, and at most the session's largest weight."""
-    return 0 < weight <= largest
-
-
-def _weight(artifact: Artifact, largest: float) -> float:
-    """The public weight of a user's input: a positive number in its one spelling."""
-    text = artifact.attributes["weight"]
-    try:
-        weight = float(text)
-    except ValueError:
-        weight = math.nan
-    if not (sound_weight(weight, largest) and repr(weight) == text):
-        raise artifact.bad(f"its weight is {text!r}, which is not a positive number up to {largest:g}")
-    return weight

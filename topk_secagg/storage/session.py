@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 from ..errors import BadData, UsageError
 from ..gradients.layout import Layout
@@ -62,7 +62,7 @@ class Session:
             "nonce": self.nonce,
             "insecure_seed": self.insecure_seed,
             "parameters": self.parameters.as_dict(),
-            "points": {"alpha": list(self.points.alpha), "beta": list(self.points.beta)},
+            "points": asdict(self.points),
             **self.layout.as_json(),
             "recipients": self.recipients and [asdict(r) for r in self.recipients],
             "freezer": self.freezer,
@@ -71,8 +71,18 @@ class Session:
         return documents.dump("session", body)
 
     def check(self) -> None:
-        """Refuse a freezer that is no user, and confirmations that could never be given."""
-        p = self.parameters
+        """Refuse parts that do not fit together: points, layout, keys, freezer and confirmations."""
+        p, points = self.parameters, [*self.points.alpha, *self.points.beta]
+        if len(self.points.alpha) != p.users or len(self.points.beta) != construction(p).beta_count:
+            raise UsageError("there are too few or too many points")
+        if any(not 0 <= x < p.field for x in points) or len(set(points)) < len(points):
+            raise UsageError("the points are not distinct elements of the field")
+        if self.layout.length != p.length:
+            raise UsageError(f"the layout has {self.layout.length} coordinates, not {p.length}")
+        if self.recipients is not None:
+            if [r.user for r in self.recipients] != list(range(1, p.users + 1)):
+                raise UsageError("there are not the keys of users 1 to N")
+            check_recipients(self.recipients)
         if not 1 <= self.freezer <= p.users:
             raise UsageError(f"there is no user {self.freezer} to freeze", f"users are 1 to {p.users}")
         if self.confirm and self.recipients is None:
@@ -84,7 +94,7 @@ class Session:
             )
 
 
-_TYPES = get_type_hints(Session) | {"layout": list, "left_out": list}
+_TYPES = get_type_hints(Session) | {"layout": list, "left_out": list}  # which Layout.from_json takes
 del _TYPES["id"]  # which is the digest
 
 
@@ -93,31 +103,9 @@ def read_session(path: Path) -> Session:
     content = documents.read_bytes(path, "start a round, or copy session.json from the user that started it")
     body = documents.parse(path, content, "session", _TYPES, _AGAIN)
     try:
-        return _session(documents.digest(content), body)
+        layout = Layout.from_json(body.pop("layout"), body.pop("left_out"))
+        session = Session(**body, layout=layout, id=documents.digest(content))
+        session.check()
     except (UsageError, BadData, ValueError) as error:  # whose text says what is wrong
         raise BadData(f"{path}: {error}", _AGAIN) from error
-    except (AttributeError, KeyError, TypeError, OverflowError) as error:
-        raise BadData(f"{path}: it is not what a session looks like", _AGAIN) from error
-
-
-def _session(name: str, body: dict[str, Any]) -> Session:
-    parameters = Parameters(**body["parameters"])
-    alpha, beta = tuple(body["points"]["alpha"]), tuple(body["points"]["beta"])
-    points = [*alpha, *beta]
-    if len(alpha) != parameters.users or len(beta) != construction(parameters).beta_count:
-        raise ValueError("there are too few or too many points")
-    if any(not 0 <= x < parameters.field for x in points) or len(set(points)) < len(points):
-        raise ValueError("the points are not distinct elements of the field")
-    layout = Layout.from_json(body["layout"], body["left_out"])
-    if layout.length != parameters.length:
-        raise ValueError(f"the layout has {layout.length} coordinates, not {parameters.length}")
-    recipients = None
-    if body["recipients"] is not None:
-        recipients = tuple(Recipient(**r) for r in body["recipients"])
-        if [r.user for r in recipients] != list(range(1, parameters.users + 1)):
-            raise ValueError("there are not the keys of users 1 to N")
-        check_recipients(recipients)
-    agreed = (parameters, Points(alpha, beta), layout, recipients, body["freezer"], body["confirm"])
-    session = Session(*agreed, body["insecure_seed"], body["nonce"], name)
-    session.check()
     return session

@@ -16,7 +16,7 @@ from . import documents
 from .atomic import write_whole
 from .documents import Mark, Sha256
 from .keys import Identity
-from .masked import MaskedFile, sound_weight
+from .masked import MaskedFile
 from .masked import read as read_masked
 from .session import Session
 from .workspace import Workspace
@@ -81,10 +81,10 @@ def _unsigned(kind: str, body: dict[str, Any]) -> str:
 def parse(path: Path, data: bytes) -> tuple[Survivors, dict[str, Any]]:
     """survivors.json of any session: users with a digest and a positive weight, each once."""
     body = documents.parse(path, data, "survivors", _TYPES, _AGAIN)
-    rows = body["survivors"]
-    if len({row["user"] for row in rows}) < len(rows):
+    rows: tuple[_Row, ...] = body["survivors"]
+    digests, weights = {row.user: row.sha256 for row in rows}, {row.user: row.weight for row in rows}
+    if len(digests) < len(rows):
         raise BadData(f"{path} names a user twice", _AGAIN)
-    digests, weights = {r["user"]: r["sha256"] for r in rows}, {r["user"]: r["weight"] for r in rows}
     return Survivors(digests, weights, body["freezer"], body["signature"], documents.digest(data)), body
 
 
@@ -97,10 +97,11 @@ def read(space: Workspace) -> Survivors:
     found, body = parse(path, data)
     if body["session"] != s.id or body["insecure"] != s.insecure:
         raise BadData(f"{path} belongs to another session", "was it copied from elsewhere?")
+    said = found.body(s)
     if (
         not {*found.digests, found.freezer} <= set(space.users())
-        or not all(sound_weight(weight, p.max_weight) for weight in found.weights.values())
-        or documents.dump("survivors", found.body(s)) != data
+        or not all(0 < weight <= p.max_weight for weight in found.weights.values())
+        or documents.dump("survivors", said) != data
     ):
         raise BadData(f"{path} names users or weights that are not in this round", _AGAIN)
     if found.freezer != s.freezer and not s.confirm:
@@ -108,7 +109,7 @@ def read(space: Workspace) -> Survivors:
     keys = s.recipient(found.freezer)
     if keys is None and found.signature is not None:
         raise BadData(f"{path} is signed, and this round has no keys", _AGAIN)
-    if keys and not keys.verify("survivors", _unsigned("survivors", body), found.signature or ""):
+    if keys and not keys.verify("survivors", _unsigned("survivors", said), found.signature or ""):
         raise BadData(f"{path}: user {found.freezer} did not sign it: the file is forged", _AGAIN)
     if len(found.digests) < p.survivors:
         raise TooFewSurvivors(
