@@ -23,14 +23,13 @@ import numpy.typing as npt
 from ..algebra.parallel import together
 from ..errors import BadData
 from .atomic import PRIVATE, PUBLIC, open_regular, pread_exactly, whole_file
-from .documents import FORMAT, VERSION
+from .documents import AGAIN, FORMAT, VERSION
 from .hdf5_parser import Dataset, Unknown, parse
 from .hdf5_writer import Shapes, new_file
-from .keys import Identity, Recipient
+from .keys import Identity, Recipient, unsigned
 
 _HASH_BYTES = 1 << 22
 _PART_BYTES = 1 << 18  # of a dataset that are written at a time
-_AGAIN = "fetch or make the file again"
 
 Array = npt.NDArray[Any]
 Attribute = str | int
@@ -81,21 +80,18 @@ class Digest:
         self._hash.update(f"dataset {name} {dtype.str} {','.join(map(str, shape))}\n".encode())
         return self._hash.update
 
-    def array(self, name: str, array: Array) -> None:
-        """A whole dataset."""
-        self.part(name, array.shape, 0, np.ascontiguousarray(array))
-
     def part(self, name: str, shape: tuple[int, ...], start: int, rows: Array) -> None:
-        """Rows of a dataset from `start` on, in order."""
+        """Rows of a dataset from `start` on, in order and contiguous."""
         if not start:
             self.dataset(name, rows.dtype, shape)
-        self._hash.update(rows.reshape(-1).view(np.uint8).data)
+        self._hash.update(rows.data)
 
-    def sign(self, signer: Identity | None) -> None:
+    def sign(self, signer: Identity | None) -> str:
         """Put the digest, and its signature, among the attributes."""
         self._attributes["sha256"] = digest = self._hash.hexdigest()
         if signer and self._kind.signed:
             self._attributes["signature"] = signer.sign(self._kind.name, digest)
+        return digest
 
     def hexdigest(self) -> str:
         """The digest."""
@@ -146,8 +142,7 @@ class Content:
                         yield partial(digest.part, name, self.datasets[name].shape, start, part)
 
         together(updates(), int(sum(array.nbytes for array in self.datasets.values()) > _HASH_BYTES))
-        digest.sign(self.signer)
-        return digest.hexdigest()
+        return digest.sign(self.signer)
 
 
 @dataclass
@@ -164,10 +159,9 @@ class Artifact:
 
     def read(self, name: str) -> Array:
         """A whole dataset; of a file that is held, the same bytes that the digest was checked on."""
-        d = self.datasets[name]
         if self.held is not None and name in self.held:
             return self.held[name]
-        return pread_exactly(self.fd, d.size, d.offset).view(d.dtype).reshape(d.shape)
+        return self.read_rows(name, 0, self.datasets[name].shape[0])
 
     def read_rows(self, name: str, start: int, stop: int) -> Array:
         """Rows start..stop-1 of a dataset."""
@@ -188,7 +182,7 @@ class Artifact:
             d = self.datasets[name]
             if self.held is not None:
                 self.held[name] = self.read(name)
-                digest.array(name, self.held[name])
+                digest.part(name, d.shape, 0, self.held[name])
                 continue
             update = digest.dataset(name, d.dtype, d.shape)
             for start in range(0, d.size, _HASH_BYTES):
@@ -243,18 +237,11 @@ class Artifact:
                 found = self.attributes[name]
                 what = "it belongs to another session" if name == "session" else f"its {name} is {found}, not {value}"
                 raise self.bad(what, "was it copied from elsewhere?")
-        if sender is None and self.kind.signed and "signature" in self.attributes:
-            raise self.bad("it is signed, and this round has no keys")
-        if sender:
-            signature = str(self.attributes.get("signature", ""))
-            if not sender.verify(self.kind.name, self.attributes["sha256"], signature):
-                raise self.bad(
-                    f"user {sender.user} did not sign it: the file is forged",
-                    f"ask user {sender.user} for the real one",
-                )
+        if wrong := unsigned(sender, self.kind.name, self.attributes["sha256"], self.attributes.get("signature")):
+            raise self.bad(wrong, f"ask user {sender.user} for the real one" if sender else AGAIN)
         return self
 
-    def bad(self, what: str, hint: str = _AGAIN) -> BadData:
+    def bad(self, what: str, hint: str = AGAIN) -> BadData:
         """An error about this file."""
         return BadData(f"{self.path}: {what}", hint)
 
@@ -278,7 +265,7 @@ def checked(fd: int, path: Path, *kinds: Kind, shapes: Shapes | None = None, ver
         attributes, datasets = parse(fd)
     except Unknown as unknown:
         what = f"{path}: it is damaged, or not a file of a round: {unknown}"
-        raise BadData(what, _AGAIN) from unknown
+        raise BadData(what, AGAIN) from unknown
     mode = stat.S_IMODE(os.fstat(fd).st_mode)
     artifact = Artifact(path, kinds[0], attributes, datasets, fd, mode)
     artifact.fit(kinds)

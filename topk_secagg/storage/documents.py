@@ -19,7 +19,7 @@ FORMAT = "topk-secagg"
 VERSION = 1
 KINDS = ("session", "survivors", "confirmation", "ledger")
 LARGEST = 16 << 20
-_AGAIN = "fetch or make the file again"
+AGAIN = "fetch or make the file again"
 
 
 def dump(kind: str, body: dict[str, Any]) -> bytes:
@@ -38,7 +38,7 @@ def read_bytes(path: Path, hint: str, largest: int = LARGEST) -> bytes:
     with os.fdopen(open_regular(path, hint), "rb") as stream:
         content = stream.read(largest + 1)
     if len(content) > largest:
-        raise BadData(f"{path} is too large to be what its name says", _AGAIN)
+        raise BadData(f"{path} is too large to be what its name says", AGAIN)
     return content
 
 
@@ -53,7 +53,7 @@ def kind_of(path: Path, content: bytes) -> str:
     return str(kind)
 
 
-def parse(path: Path, content: bytes, kind: str, types: Mapping[str, Any], hint: str = _AGAIN) -> dict[str, Any]:
+def parse(path: Path, content: bytes, kind: str, types: Mapping[str, Any], hint: str = AGAIN) -> dict[str, Any]:
     """The body of a document of the given kind: with exactly these keys, and values of these types (see `typed`)."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

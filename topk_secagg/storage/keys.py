@@ -98,6 +98,15 @@ def _statement(kind: str, digest: str) -> bytes:
     return f"topk-secagg {kind} {digest}".encode()
 
 
+def unsigned(sender: Recipient | None, kind: str, digest: str, signature: str | None) -> str:
+    """What is wrong with the signature of a file, or nothing; without keys there is none."""
+    if sender is None:
+        return "" if signature is None else "it is signed, and this round has no keys"
+    if not sender.verify(kind, digest, signature or ""):
+        return f"user {sender.user} did not sign it: the file is forged"
+    return ""
+
+
 def read_identity(path: Path) -> Identity:
     """The identity in a file of `keygen`, which nobody else may read."""
     with os.fdopen(open_regular(path, "make keys first, or check the path"), "rb") as stream:

@@ -180,7 +180,7 @@ def writing_shares(
             for m, writer, check in zip(streams, writers, checks, strict=True):
                 attributes = s.header(m, sender=sender, sharing=sharing)
                 digest = Digest(KIND, attributes)
-                digest.array("check", check)
+                digest.part("check", check.shape, 0, check)
                 digest.sign(signer)
                 writer.put("check", 0, check)
                 writer.finish(attributes)

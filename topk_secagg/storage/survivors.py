@@ -15,7 +15,7 @@ from ..errors import BadData, InputMissing, TooFewSurvivors
 from . import documents
 from .atomic import write_whole
 from .documents import Mark, Sha256
-from .keys import Identity
+from .keys import Identity, unsigned
 from .masked import MaskedFile
 from .masked import read as read_masked
 from .session import Session
@@ -70,10 +70,10 @@ def content(s: Session, files: dict[int, MaskedFile], freezer: int, signer: Iden
 
 def _signed(kind: str, body: dict[str, Any], signer: Identity | None) -> bytes:
     """The bytes of a document with its signature."""
-    return documents.dump(kind, body | {"signature": signer and signer.sign(kind, _unsigned(kind, body))})
+    return documents.dump(kind, body | {"signature": signer and signer.sign(kind, _digest(kind, body))})
 
 
-def _unsigned(kind: str, body: dict[str, Any]) -> str:
+def _digest(kind: str, body: dict[str, Any]) -> str:
     """The digest of a document without its signature: what is signed."""
     return documents.digest(documents.dump(kind, body | {"signature": None}))
 
@@ -106,11 +106,8 @@ def read(space: Workspace) -> Survivors:
         raise BadData(f"{path} names users or weights that are not in this round", _AGAIN)
     if found.freezer != s.freezer and not s.confirm:
         raise BadData(f"{path} is from user {found.freezer}, and user {s.freezer} freezes this round", _AGAIN)
-    keys = s.recipient(found.freezer)
-    if keys is None and found.signature is not None:
-        raise BadData(f"{path} is signed, and this round has no keys", _AGAIN)
-    if keys and not keys.verify("survivors", _unsigned("survivors", said), found.signature or ""):
-        raise BadData(f"{path}: user {found.freezer} did not sign it: the file is forged", _AGAIN)
+    if wrong := unsigned(s.recipient(found.freezer), "survivors", _digest("survivors", said), found.signature):
+        raise BadData(f"{path}: {wrong}", _AGAIN)
     if len(found.digests) < p.survivors:
         raise TooFewSurvivors(
             f"{path} names {len(found.digests)} survivors, and {p.survivors} are needed",
@@ -173,6 +170,6 @@ def confirmed_by(space: Workspace, survivors: str, users: Iterable[int]) -> list
             body = parse_confirmation(path, documents.read_bytes(path, "", _MOST_ELSE))
             signature, expected = body["signature"], _confirmation(s, n, survivors)
             fits = body == expected | {"signature": signature}
-            if fits and keys and keys.verify("confirmation", _unsigned("confirmation", expected), signature):
+            if fits and keys and keys.verify("confirmation", _digest("confirmation", expected), signature):
                 result.append(n)
     return result
