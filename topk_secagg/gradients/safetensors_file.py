@@ -25,11 +25,14 @@ def read(path: Path) -> list[Tensor]:
     from safetensors import safe_open
 
     with refusing(path), safe_open(path, framework="numpy") as file:
-        dtypes = {name: _dtype(name, file.get_slice(name).get_dtype()) for name in file.offset_keys()}
-        widened = _bfloat16_tensors(path) if "bfloat16" in dtypes.values() else {}
+        codes = {name: file.get_slice(name).get_dtype() for name in file.offset_keys()}
+        for name, code in codes.items():
+            if code not in _DTYPES:
+                raise BadData(f"tensor {called(name)} has type {code}, which is not read", "save it as float32")
+        widened = _bfloat16_tensors(path) if "BF16" in codes.values() else {}
         return [
-            Tensor(name, dtype, widened[name] if dtype == "bfloat16" else file.get_tensor(name))
-            for name, dtype in dtypes.items()
+            Tensor(name, _DTYPES[code], widened[name] if code == "BF16" else file.get_tensor(name))
+            for name, code in codes.items()
         ]
 
 
@@ -47,12 +50,6 @@ def write(stream: IO[bytes], tensors: list[Tensor]) -> None:
     stream.write(struct.pack("<Q", len(text)) + text)
     for part in parts:
         stream.write(part.data)
-
-
-def _dtype(name: str, code: str) -> str:
-    if code not in _DTYPES:
-        raise BadData(f"tensor {called(name)} has type {code}, which is not read", "save it as float32")
-    return _DTYPES[code]
 
 
 def _bfloat16_tensors(path: Path) -> dict[str, npt.NDArray[np.float32]]:

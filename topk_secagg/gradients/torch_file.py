@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import math
 import os
+import pickle
 import struct
 import zipfile
 import zlib
@@ -346,32 +347,23 @@ def _pickle(tensors: Gradient) -> bytes:
         return b"\x80\x02](" + b"".join(calls.get(place, b"N") for place in places) + b"e."
     if [t.name for t in tensors] == [""]:
         return b"\x80\x02" + _call(0, tensors[0]) + b"."
-    items = [_text(t.name) + _call(key, t) for key, t in enumerate(tensors)]
+    items = [_plain(t.name) + _call(key, t) for key, t in enumerate(tensors)]
     return b"\x80\x02" + _ORDERED_DICT + b"(" + b"".join(items) + b"u."
 
 
 def _call(key: int, tensor: Tensor) -> bytes:
     """_rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks), a contiguous tensor."""
     size = tensor.array.shape
-    stride = [math.prod(size[axis + 1 :]) for axis in range(len(size))]
+    stride = tuple(math.prod(size[axis + 1 :]) for axis in range(len(size)))
     kind = f"ctorch\n{_STORAGES[tensor.dtype]}\n".encode()
-    storage = _tuple(_text("storage"), kind, _text(str(key)), _text("cpu"), _int(tensor.array.size)) + b"Q"
-    false, size_and_stride = b"\x89", (_tuple(*map(_int, size)), _tuple(*map(_int, stride)))
-    arguments = _tuple(storage, _int(0), *size_and_stride, false, _ORDERED_DICT)
-    return b"ctorch._utils\n_rebuild_tensor_v2\n" + arguments + b"R"
+    storage = _plain("storage") + kind + _plain(str(key)) + _plain("cpu") + _plain(tensor.array.size)
+    arguments = b"(" + storage + b"tQ" + _plain(0) + _plain(size) + _plain(stride) + _plain(False) + _ORDERED_DICT
+    return b"ctorch._utils\n_rebuild_tensor_v2\n(" + arguments + b"tR"
 
 
-def _text(text: str) -> bytes:
-    encoded = text.encode()
-    return b"X" + struct.pack("<I", len(encoded)) + encoded
-
-
-def _int(number: int) -> bytes:
-    return b"\x8a\x08" + struct.pack("<q", number)
-
-
-def _tuple(*items: bytes) -> bytes:
-    return b"(" + b"".join(items) + b"t"
+def _plain(value: str | int | tuple[int, ...]) -> bytes:
+    """The part of a pickle that pushes a value: all but PROTO and STOP."""
+    return pickle.dumps(value, protocol=2)[2:-1]
 
 
 def _add(archive: zipfile.ZipFile, name: str, content: bytes | memoryview) -> None:
