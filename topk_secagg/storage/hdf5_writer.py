@@ -104,11 +104,8 @@ def _lay_out(file: Any, name: str, dtype: str, shape: tuple[int, ...], descripti
     import h5py
 
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    plist.set_layout(h5py.h5d.CONTIGUOUS)
     plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     plist.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-    plist.set_obj_track_times(False)
-    kind, space = h5py.h5t.py_create(np.dtype(dtype)), h5py.h5s.create_simple(shape)
-    made = h5py.h5d.create(file.id, name.encode(), kind, space, plist)
-    h5py.Dataset(made).attrs.create("description", np.bytes_(description))
-    return Dataset(np.dtype(dtype), shape, made.get_offset() or 0, description)
+    made = file.create_dataset(name, shape, dtype, dcpl=plist, track_times=False)
+    made.attrs.create("description", np.bytes_(description))
+    return Dataset(np.dtype(dtype), shape, made.id.get_offset() or 0, description)

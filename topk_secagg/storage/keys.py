@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -25,6 +26,7 @@ from .atomic import open_regular, whole_file, writing
 from .documents import read_bytes
 
 _SIGNING = "# ed25519 secret: "
+_RECIPIENT = re.compile(r"(\d{1,9})\s+(\S+)\s+ed25519:(\S*)", re.ASCII)
 _LARGEST_IDENTITY = 1 << 16  # bytes
 _HEADER_LIMIT = 4096  # bytes within which the header of a sealed file ends
 
@@ -130,16 +132,13 @@ def read_recipients(path: Path, users: int) -> tuple[Recipient, ...]:
     """The public keys of users 1..N, one line each, in any order."""
     text = read_bytes(path, "collect the lines that `topk-secagg keygen` prints").decode("ascii", "replace")
     found: dict[int, Recipient] = {}
-    for line in text.splitlines():
-        words = line.split()
-        if not words or words[0].startswith("#"):
-            continue
-        if len(words) != 3 or not words[0].isdigit() or len(words[0]) > 9 or not words[2].startswith("ed25519:"):
+    for line in map(str.strip, text.splitlines()):
+        if match := _RECIPIENT.fullmatch(line):
+            recipient = Recipient(int(match[1]), match[2], match[3])
+            if found.setdefault(recipient.user, recipient) is not recipient:
+                raise BadData(f"{path} has two lines for user {recipient.user}", "keep one line for each user")
+        elif line and not line.startswith("#"):
             raise BadData(f"{path}: a line is not NUMBER age1... ed25519:HEX", "take it from `topk-secagg keygen`")
-        recipient = Recipient(int(words[0]), words[1], words[2].removeprefix("ed25519:"))
-        if recipient.user in found:
-            raise BadData(f"{path} has two lines for user {recipient.user}", "keep one line for each user")
-        found[recipient.user] = recipient
     if sorted(found) != list(range(1, users + 1)):
         raise BadData(f"{path} does not have exactly one line for each of the {users} users", "add or drop lines")
     recipients = tuple(found[n] for n in sorted(found))
@@ -221,8 +220,6 @@ def _is_age(stream: IO[bytes]) -> bool:
 
 def looks_sealed(path: Path, least: int, largest: int) -> bool:
     """Whether there is a sealed file of plausible size; without the key nobody can see more of it."""
-    try:
-        with os.fdopen(open_regular(path, ""), "rb") as stream:
-            return _is_age(stream) and least < os.fstat(stream.fileno()).st_size <= largest
-    except (InputMissing, BadData):
-        return False
+    with suppress(InputMissing, BadData), os.fdopen(open_regular(path, ""), "rb") as stream:
+        return _is_age(stream) and least < os.fstat(stream.fileno()).st_size <= largest
+    return False

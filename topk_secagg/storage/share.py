@@ -184,7 +184,6 @@ def writing_shares(
                 digest.sign(signer)
                 writer.put("check", 0, check)
                 writer.finish(attributes)
-        for m, stream in streams.items() if s.recipients else ():
-            recipient = s.recipient(m)
-            assert recipient is not None
-            seal(stream, paths[m], recipient)
+        if s.recipients:
+            for m, stream in streams.items():
+                seal(stream, paths[m], s.recipients[m - 1])
