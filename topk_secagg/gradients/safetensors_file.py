@@ -22,16 +22,17 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 def read(path: Path) -> list[Tensor]:
     """The tensors of a file, in the order of their data."""
-    from safetensors import safe_open
+    from safetensors import deserialize, safe_open
 
     with refusing(path), safe_open(path, framework="numpy") as file:
         codes = {name: file.get_slice(name).get_dtype() for name in file.offset_keys()}
         for name, code in codes.items():
             if code not in _DTYPES:
                 raise BadData(f"tensor {called(name)} has type {code}, which is not read", "save it as float32")
-        widened = _bfloat16_tensors(path) if "BF16" in codes.values() else {}
+        # numpy has no bfloat16, so that the library returns bytes of such tensors, but no arrays
+        raw = dict(deserialize(path.read_bytes())) if "BF16" in codes.values() else {}  # type: ignore[no-untyped-call]
         return [
-            Tensor(name, _DTYPES[code], widened[name] if code == "BF16" else file.get_tensor(name))
+            Tensor(name, _DTYPES[code], _widened(raw[name]) if code == "BF16" else file.get_tensor(name))
             for name, code in codes.items()
         ]
 
@@ -52,12 +53,5 @@ def write(stream: IO[bytes], tensors: list[Tensor]) -> None:
         stream.write(part.data)
 
 
-def _bfloat16_tensors(path: Path) -> dict[str, npt.NDArray[np.float32]]:
-    """The bfloat16 tensors of a file as float32: numpy has no bfloat16, so the library returns no arrays."""
-    from safetensors import deserialize
-
-    return {
-        name: widen(np.frombuffer(info["data"], dtype="<u2").reshape(info["shape"]))
-        for name, info in deserialize(path.read_bytes())  # type: ignore[no-untyped-call]
-        if info["dtype"] == "BF16"
-    }
+def _widened(info: dict[str, Any]) -> npt.NDArray[np.float32]:
+    return widen(np.frombuffer(info["data"], dtype="<u2").reshape(info["shape"]))

@@ -264,10 +264,8 @@ def checked(fd: int, path: Path, *kinds: Kind, shapes: Shapes | None = None, ver
     try:
         attributes, datasets = parse(fd)
     except Unknown as unknown:
-        what = f"{path}: it is damaged, or not a file of a round: {unknown}"
-        raise BadData(what, AGAIN) from unknown
-    mode = stat.S_IMODE(os.fstat(fd).st_mode)
-    artifact = Artifact(path, kinds[0], attributes, datasets, fd, mode)
+        raise BadData(f"{path}: it is damaged, or not a file of a round: {unknown}", AGAIN) from unknown
+    artifact = Artifact(path, kinds[0], attributes, datasets, fd, stat.S_IMODE(os.fstat(fd).st_mode))
     artifact.fit(kinds)
     if shapes:
         artifact.expect_shapes(shapes)
