@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -227,15 +227,14 @@ class Moments(Construction):
         """l_b(alpha_n) for every bucket b: prod over the others e of its group of (alpha_n-beta_e)/(beta_b-beta_e)."""
         D, count = shape.blocks, self.beta_count
 
-        def group(start: int, size: int) -> Integers:
-            nodes = [points.beta[(start + i) % count] for i in range(size)]
-            row: Integers = lagrange_matrix(nodes, [points.alpha[user - 1]], self.p.field)[0]
-            return row
+        def group(start: int, size: int) -> list[int]:
+            nodes = tuple(points.beta[(start + i) % count] for i in range(size))
+            return _group_basis(nodes, points.alpha[user - 1], self.p.field)
 
         full, rest = divmod(self.p.buckets, D)
         period = count // math.gcd(D, count)  # groups, after which the betas repeat
-        groups = np.array([group(first * D, D) for first in range(min(full, period))], dtype=np.uint64)
-        return np.append(np.resize(groups, full * D), group(full * D, rest)).astype(np.uint32)
+        groups = np.array([group(first * D, D) for first in range(min(full, period))], dtype=np.uint32)
+        return np.append(np.resize(groups, full * D), np.array(group(full * D, rest), dtype=np.uint32))
 
     # decoding
 
@@ -261,6 +260,12 @@ class Moments(Construction):
         """All entries by place k // B; those of a place come bucket by bucket."""
         entries = [(part.index, part.value) for part in parts]
         return Sparse(*arranged(entries, self.p.buckets, self.places))
+
+
+@lru_cache(maxsize=256)
+def _group_basis(nodes: tuple[int, ...], alpha: int, q: int) -> list[int]:
+    """The Lagrange polynomials of these nodes at alpha."""
+    return [int(v) for v in lagrange_matrix(nodes, [alpha], q)[0]]
 
 
 def bucket_top(gradient: npt.NDArray[Any], buckets: int, picks: int) -> npt.NDArray[Any]:
