@@ -1,5 +1,6 @@
 """What `freeze` and `decode` leave out, and say so: files that are damaged, stale, foreign or impossible."""
 
+import math
 import os
 import shutil
 from collections.abc import Callable
@@ -13,14 +14,15 @@ from rounds import attributes, both, datasets, document, edit, flip, must, place
 from topk_secagg.protocol import wire
 from topk_secagg.storage.answer import AnswerFile
 from topk_secagg.storage.artifacts import Artifact
+from topk_secagg.storage.keys import Identity, read_identity
 
 ALL = (1, 2, 3, 4, 5)
 ORDER = 30  # n of the round with moments: 5 buckets of 30 places
 Q = 4281076801
 
 
-def change(name: str, at: int, value: int) -> Callable[[Path], None]:
-    """Put a value into a dataset of a file, whose digest then fits."""
+def change(name: str, at: int, value: int, signer: Identity | None = None) -> Callable[[Path], None]:
+    """Put a value into a dataset of a file, whose digest then fits, and its signature if there is a signer."""
 
     def apply(path: Path) -> None:
         def put(_: object, found: dict[str, np.ndarray]) -> None:
@@ -31,7 +33,7 @@ def change(name: str, at: int, value: int) -> Callable[[Path], None]:
             else:
                 found[name].reshape(-1)[at] = value
 
-        rewrite(path, put)
+        rewrite(path, put, signer)
 
     return apply
 
@@ -230,6 +232,23 @@ def test_an_answer_that_its_user_did_not_sign_counts_as_missing(round_at, refuse
     assert "did not sign" in refuses(65, *r.decode("--strict")).err
     assert "did not sign" in must(*r.decode("--json")).json["left_out"]["3"]
     r.check_sum(answering=(1, 2, 4))
+
+
+def test_a_signed_answer_that_was_made_to_agree_with_a_wrong_one_is_left_out(round_at, monkeypatch):
+    """User 1 lies; whoever delivers the answers changes that of user 5, below its signature, so that the two agree."""
+    r = round_at("answered", sealed=True, survivors=4, length=6, masking=ALL, answering=ALL)
+    first, last = (r.folder / f"elimination/user-{n:02}.h5" for n in (1, 5))
+    alpha = document(r.folder / "session.json")["points"]["alpha"]
+    factor = math.prod((alpha[4] - a) * pow(alpha[0] - a, -1, Q) for a in alpha[1:4])
+    before = [int(datasets(path)["y"].flat[0]) for path in (first, last)]
+    change("y", 0, (before[0] + 1) % Q, read_identity(r.identity(1)))(first)
+    with h5py.File(last, "r+") as file:
+        file["y"][0, 0] = (before[1] + factor) % Q
+    said = must(*r.decode("--json")).json
+    assert (list(said["left_out"]), said["checked_answers"]) == (["5"], 0)
+    monkeypatch.setattr(AnswerFile, "intact", lambda _: True)  # the twin: nobody looks at the digest
+    said = must(*r.decode("--json")).json
+    assert (list(said["left_out"]), said["checked_answers"]) == ([], 1)
 
 
 def test_an_honest_round_has_no_warnings(round_at):

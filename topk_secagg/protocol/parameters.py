@@ -89,7 +89,7 @@ class Parameters:
         require(D >= 1 and D + T <= U, f"D = {D} blocks do not fit U = {U} and T = {T}", "keep 1 <= D <= U - T")
         require(5 <= q < 2**32 and is_prime(q), f"the field size {q} is not a prime below 2^32", "choose a prime")
         require(q >= N + U, f"a field of {q} elements has no {N} + {U} distinct points", "keep q >= N + U")
-        require(1 <= L < 2**32, f"{L} coordinates", "keep 1 <= L < 2^32")
+        require(1 <= L < 2**32, f"a gradient of {L} coordinates", "keep 1 <= L < 2^32")
         require(1 <= K <= L, f"cannot select {K} of {L} coordinates", "keep 1 <= K <= L")
         for name, value in (("clip", self.clip), ("largest weight", self.max_weight)):
             require(0 < value <= 2.0**53, f"the {name} is {value:g}", "choose a positive number up to 2^53")

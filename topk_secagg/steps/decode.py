@@ -93,15 +93,16 @@ def _found(
     """The answers that were used, why others were left out, and what was decoded.
 
     Without `verify`, the answers that determine the sum are hashed while they are read for decoding, and the others
-    agree with them, or else it is BadData: one of the answers is wrong or damaged.
+    agree with them, or else it is BadData: one of the answers is wrong or damaged. Signed answers are all hashed:
+    otherwise a spare one could be changed so that it agrees with a wrong one.
     """
     session = space.session
     with ExitStack() as files:
         answers, left_out = _answers(space, survivors, files, verify=verify, strict=strict)
         shape, fallback = _decodable(space, survivors, answers)
         used = {n: answer for n, answer in sorted(answers.items()) if answer.blocks == shape.blocks}
-        determining = list(used.values())[: shape.quorum]
-        for answer in determining if not verify else ():
+        hashed = list(used.values())[: None if session.recipients else shape.quorum]
+        for answer in hashed if not verify else ():
             answer.hash_while_reading()
         found = decode_answers(
             session.parameters,
@@ -114,7 +115,7 @@ def _found(
             progress=progress,
         )
         if not verify:
-            if found.corrected or not all(answer.intact() for answer in determining):
+            if found.corrected or not all(answer.intact() for answer in hashed):
                 raise BadData("an answer is wrong or damaged")
             for n in answers.keys() - used.keys():
                 answers[n].artifact.verify(answers[n].check)
