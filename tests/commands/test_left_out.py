@@ -5,11 +5,12 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
-from rounds import attributes, both, datasets, document, edit, flip, must, placed, rewrite
+from rounds import attributes, both, datasets, document, edit, flip, judged, must, placed, rewrite
 
 from topk_secagg.protocol import wire
 from topk_secagg.storage.answer import AnswerFile
@@ -249,6 +250,26 @@ def test_a_signed_answer_that_was_made_to_agree_with_a_wrong_one_is_left_out(rou
     monkeypatch.setattr(AnswerFile, "intact", lambda _: True)  # the twin: nobody looks at the digest
     said = must(*r.decode("--json")).json
     assert (list(said["left_out"]), said["checked_answers"]) == ([], 1)
+
+
+@pytest.mark.parametrize("looked_at", [True, False])  # without the digest, the twin
+def test_an_answer_that_changes_after_it_was_checked_is_refused(round_at, monkeypatch, looked_at):
+    r = round_at("answered", length=6, answering=(1, 2, 3, 4))
+    first, last = (r.folder / f"elimination/user-{n:02}.h5" for n in (1, 4))
+    flip(last, placed(last)["y"][0])  # so that all are checked before they are decoded
+    verify = Artifact.verify
+
+    def verify_and_change(artifact: Artifact, *arguments: Any) -> None:
+        verify(artifact, *arguments)
+        if artifact.path == first:
+            flip(first, placed(first)["y"][0])
+
+    monkeypatch.setattr(Artifact, "verify", verify_and_change)
+    if not looked_at:
+        monkeypatch.setattr(AnswerFile, "intact", lambda _: True)
+    said = judged(*r.decode())
+    assert said.code == (65 if looked_at else 0)
+    assert ("was changed while it was read" in said.err) == looked_at
 
 
 def test_an_honest_round_has_no_warnings(round_at):

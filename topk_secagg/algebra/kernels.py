@@ -1,9 +1,9 @@
 """The bulk arithmetic, as numba compiles it: exact for every prime q < 2^32. Loaded only to compile; see `native`.
 
 A kernel is a plain function of contiguous arrays and 64-bit integers. It returns nothing and allocates nothing: its
-last arguments are the arrays it writes to, scratch space included. The arrays of a call never overlap, in calls of
-parts neither: the compiler relies on it. Symbols are 32-bit words, computed with in 64 bits; `_m` marks a factor in
-Montgomery form.
+last arguments are the arrays it writes to, scratch space included. What a call writes to never overlaps another of its
+arrays, in calls of parts neither: the compiler relies on it. Symbols are 32-bit words, computed with in 64 bits; `_m`
+marks a factor in Montgomery form.
 """
 
 from __future__ import annotations

@@ -80,11 +80,12 @@ def _all_moments(gamma: int, bits: int, width: int, q: int) -> Symbols:
 
 
 def recover(moments: Symbols, weight: int, order: int, gamma: int, q: int, places: int | None = None) -> Entries:
-    """For each row of moments, the only vector with at most `weight` non-zero entries, all within the first `places`.
+    """For each row of moments, the only vector with at most `weight` non-zero entries.
 
-    moments (rows, W1) with W1 = order, or W1 = 2 weight. A row that no such vector has is BadData, whatever
-    the reason: what is found must give back all W1 moments, and two vectors that both do would differ
-    in at most W1 of the `order` places, hence nowhere. Time and memory go with `places`, which may be far fewer.
+    moments (rows, W1) with W1 = order, or W1 = 2 weight; then only the first `places` are searched, and time and memory
+    go with these, which may be far fewer. A row that no such vector has is BadData, whatever the reason: what is found
+    must give back all W1 moments, and two vectors that both do would differ in at most W1 of the `order` places, hence
+    nowhere.
     """
     rows, count = moments.shape
     if count not in (order, 2 * weight) or count > order:

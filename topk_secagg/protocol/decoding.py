@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from threading import Lock
@@ -106,8 +106,8 @@ class _Decoder:
     def total(self, users: Sequence[int]) -> Sparse:
         """The aggregate from the first D+T of these users, who are trusted."""
         chosen = users[: self.shape.quorum]
-        parts = self._each(chosen, lambda first, y: self._decoded(chosen, first, y))
-        return construction(self.p).joined(parts)
+        parts = dict(self._each(chosen, lambda first, y: self._decoded(chosen, first, y)))
+        return construction(self.p).joined([parts[first] for first in sorted(parts)])
 
     def total_and_words(self, users: list[int], randomness: Randomness) -> tuple[Sparse | BadData, Symbols]:
         """The aggregate from the first D+T users, or why there is none, and random combinations of the symbols of
@@ -129,19 +129,21 @@ class _Decoder:
             except BadData as error:
                 return error, sums
 
-        sums, parts, failures = np.zeros((len(users), columns, PIECE), np.uint64), list[Sparse](), list[BadData]()
-        for part, more in self._each(users, work):
+        sums, parts, failures = np.zeros((len(users), columns, PIECE), np.uint64), dict[int, Sparse](), list[BadData]()
+        for first, (part, more) in self._each(users, work):
             sums += more
             if isinstance(part, BadData):
                 failures.append(part)
             else:
-                parts.append(part)
+                parts[first] = part
         factors = randomness.child("sums").integers(q, np.empty((columns, PIECE), dtype=np.uint32))
         words = (sums % np.uint64(q) * factors % np.uint64(q)).sum(axis=2) % np.uint64(q)
-        return failures[0] if failures else construction(self.p).joined(parts), words.astype(np.uint32)
+        total = failures[0] if failures else construction(self.p).joined([parts[first] for first in sorted(parts)])
+        return total, words.astype(np.uint32)
 
-    def _each(self, users: Sequence[int], work: Callable[[int, Symbols], Result]) -> list[Result]:
-        """The results of `work` on the first of a few groups and these groups of each user, (users, groups, width)."""
+    def _each(self, users: Sequence[int], work: Callable[[int, Symbols], Result]) -> Iterator[tuple[int, Result]]:
+        """The first of a few groups, and the result of `work` on it and these groups of each user, (users, groups,
+        width); in any order."""
         groups, width = self.shape.groups, self.shape.width
         step = max(1, min(_BUFFER_SYMBOLS // (len(users) * width), -(-groups // cores())))
         threads = cores() if len(users) * groups * width > _LEAST_SYMBOLS else 0
@@ -162,11 +164,9 @@ class _Decoder:
             finally:
                 buffers.append(buffer)
 
-        results = dict[int, Result]()
-        for first, result in ahead(repeat(read_and_work, count), threads):
-            results[first] = result
-            self.progress(len(results) / count)
-        return [result for _, result in sorted(results.items())]
+        for done, result in enumerate(ahead(repeat(read_and_work, count), threads), start=1):
+            yield result
+            self.progress(done / count)
 
     def _decoded(self, users: Sequence[int], first: int, y: Symbols) -> Sparse:
         """The aggregate in the groups from `first` on."""

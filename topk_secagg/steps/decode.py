@@ -68,10 +68,8 @@ def decode(
     with space.step_of_all():
         survivors = survivors_file.read(space)
         try:
-            used, left_out, shape, found = _found(space, survivors, verify=strict, strict=strict, progress=progress)
+            used, left_out, shape, found = _found(space, survivors, verify=False, strict=strict, progress=progress)
         except (BadData, TooFewSurvivors):  # is a file damaged? it is left out
-            if strict:
-                raise
             used, left_out, shape, found = _found(space, survivors, verify=True, strict=strict, progress=progress)
         total = found.total
         if not _decoded_by_others(space, survivors, total):
@@ -92,17 +90,18 @@ def _found(
 ) -> tuple[dict[int, AnswerFile], dict[int, str], AnswerShape, Decoded]:
     """The answers that were used, why others were left out, and what was decoded.
 
-    Without `verify`, the answers that determine the sum are hashed while they are read for decoding, and the others
-    agree with them, or else it is BadData: one of the answers is wrong or damaged. Signed answers are all hashed:
-    otherwise a spare one could be changed so that it agrees with a wrong one.
+    Answers are hashed while they are read for decoding; with `verify`, damaged ones are left out before. Only in a
+    round without keys, and unless `strict`, answers beyond those that determine the sum are not hashed: they agree with
+    these, or else it is BadData. If they are signed, one could be changed so that it agrees with a wrong one.
     """
     session = space.session
     with ExitStack() as files:
         answers, left_out = _answers(space, survivors, files, verify=verify, strict=strict)
         shape, fallback = _decodable(space, survivors, answers)
         used = {n: answer for n, answer in sorted(answers.items()) if answer.blocks == shape.blocks}
-        hashed = list(used.values())[: None if session.recipients else shape.quorum]
-        for answer in hashed if not verify else ():
+        every = verify or strict or session.recipients is not None
+        hashed = list(used.values())[: None if every else shape.quorum]
+        for answer in hashed:
             answer.hash_while_reading()
         found = decode_answers(
             session.parameters,
@@ -114,11 +113,10 @@ def _found(
             strict=strict,
             progress=progress,
         )
-        if not verify:
-            if found.corrected or not all(answer.intact() for answer in hashed):
-                raise BadData("an answer is wrong or damaged")
-            for n in answers.keys() - used.keys():
-                answers[n].artifact.verify(answers[n].check)
+        if not all(answer.intact() for answer in hashed) or (found.corrected and not every):
+            raise BadData("an answer is damaged, or was changed while it was read", "let no other program write to it")
+        for n in answers.keys() - used.keys() if not verify else ():
+            answers[n].artifact.verify(answers[n].check)
     return used, left_out, shape, found
 
 
