@@ -15,9 +15,10 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from .atomic import pwrite_all
+from .atomic import begin_to_sync, pwrite_all
 from .hdf5_parser import Dataset
 
+_LARGE = 1 << 17  # bytes
 _MOST_ATTRIBUTES = 64  # in the header of the root group; HDF5 would put more than eight into a heap
 
 Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
@@ -35,8 +36,10 @@ class Writer:
         """Write rows from `first_row` on."""
         d = self.datasets[name]
         row_bytes = d.size // d.shape[0] if d.shape[0] else 0
-        data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
-        pwrite_all(self.fd, data, d.offset + first_row * row_bytes)
+        data, offset = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data, d.offset + first_row * row_bytes
+        pwrite_all(self.fd, data, offset)
+        if len(data) >= _LARGE:
+            begin_to_sync(self.fd, offset, len(data))
 
     def finish(self, attributes: Mapping[str, str | int]) -> None:
         """Write the attributes: fixed-length text, or 64-bit unsigned integers."""
