@@ -36,7 +36,7 @@ def measure(parts: list[str], *, quick: bool) -> dict[str, Any]:
             elif part == "kernels":
                 figures = kernels.figures(repeats)
             elif part == "floors":
-                figures = floors.figures(folder, 2_560_000 if quick else 25_600_000, repeats)
+                figures = floors.figures(folder, 2_560_000 if quick else 25_600_000)
             elif part == "peers":
                 found = peers.measure(peers.LENGTHS[:2] if quick else peers.LENGTHS, repeats)
                 results["peers"], figures = found, peers.figures(found)

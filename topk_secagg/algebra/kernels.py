@@ -121,12 +121,19 @@ def weigh(y: Any, factors: Any, q: Any, sums: Any) -> None:
 # Moments
 
 
-def arrange(index: Any, value: Any, buckets: Any, ends: Any, indices: Any, values: Any) -> None:
-    """Put entries behind those of their place that are there; ends[p] is where the next one of place p goes."""
-    for i in range(len(index)):
-        place = np.uint64(index[i]) // buckets
-        indices[ends[place]], values[ends[place]] = index[i], value[i]
-        ends[place] += 1
+def arrange(count: Any, place: Any, value: Any, first: Any, buckets: Any, ends: Any, indices: Any, values: Any) -> None:
+    """Put entries behind those of their place that are there; ends[p] is where the next one of place p goes.
+
+    Where there is no room at all, they are only counted.
+    """
+    i = 0
+    for row in range(len(count)):
+        for _ in range(count[row]):
+            p = place[i]
+            if len(indices):
+                indices[ends[p]], values[ends[p]] = np.uint64(p) * buckets + first + np.uint64(row), value[i]
+            ends[p] += 1
+            i += 1
 
 
 @part

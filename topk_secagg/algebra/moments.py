@@ -23,9 +23,9 @@ _WORTH_THREADS = 1 << 16  # entries
 
 
 class Entries(NamedTuple):
-    """The non-zero entries of several vectors: vector `row` has `value` at `place`; in this order."""
+    """The non-zero entries of several vectors, vector by vector: how many each has, and their places and values."""
 
-    row: Symbols
+    count: Integers
     place: Symbols
     value: Symbols
 
@@ -111,29 +111,30 @@ def recover(moments: Symbols, weight: int, order: int, gamma: int, q: int, place
         what = f"no vector with at most {weight} non-zero entries has these moments"
         raise BadData(f"{what}: {bad.size} of {rows} rows ({named})")
     entries = int(found.sum())
-    return Entries(np.repeat(np.arange(rows, dtype=np.uint32), found), place[:entries], value[:entries])
+    return Entries(found, place[:entries], value[:entries])
 
 
-def arranged(parts: Sequence[tuple[Symbols, Symbols]], buckets: int, places: int) -> tuple[Symbols, Symbols]:
-    """All entries (index, value) by place, index // buckets; those of a place stay in their order.
+def arranged(parts: Sequence[Entries], places: int) -> tuple[Symbols, Symbols]:
+    """The index, place B + row, and the value of all entries of B vectors, by index.
 
     A counting sort, on each core for a run of the parts: where the entries of a place go is known for every run.
     """
-    size = -(-len(parts) // cores())
-    runs = [parts[at : at + size] for at in range(0, len(parts), size or 1)]
+    firsts = np.cumsum([0, *(part.count.size for part in parts)]).tolist()
+    buckets, entries, size = firsts[-1], sum(part.place.size for part in parts), -(-len(parts) // cores()) or 1
+    runs = [list(zip(parts, firsts, strict=False))[at : at + size] for at in range(0, len(parts), size)]
+
+    def go(ends: Integers, *out: Symbols) -> None:
+        def arrange(run_parts: Sequence[tuple[Entries, int]], own: Integers) -> None:
+            for part, first in run_parts:
+                run("arrange", *part, first, buckets, out=(own, *out))
+
+        calls = (partial(arrange, run_parts, own) for run_parts, own in zip(runs, ends, strict=True))
+        together(calls, cores() if entries > _WORTH_THREADS else 0)
+
     counts = np.zeros((len(runs), places), np.int64)
-    for run_parts, count in zip(runs, counts, strict=True):
-        for index, _ in run_parts:
-            count += np.bincount(index // np.uint32(buckets), minlength=places)
-    ends = np.ascontiguousarray(np.cumsum(counts.T).reshape(places, -1).T) - counts  # place by place, then run by run
-    indices, values = (np.empty(int(counts.sum()), np.uint32) for _ in range(2))
-
-    def arrange(run_parts: Sequence[tuple[Symbols, Symbols]], own: Integers) -> None:
-        for part in run_parts:
-            run("arrange", *part, buckets, out=(own, indices, values))
-
-    calls = (partial(arrange, run_parts, own) for run_parts, own in zip(runs, ends, strict=True))
-    together(calls, cores() if indices.size > _WORTH_THREADS else 0)
+    go(counts, *np.empty((2, 0), np.uint32))
+    indices, values = (np.empty(entries, np.uint32) for _ in range(2))
+    go(np.ascontiguousarray(np.cumsum(counts.T).reshape(places, -1).T) - counts, indices, values)  # place by place
     return indices, values
 
 

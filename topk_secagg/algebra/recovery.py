@@ -41,12 +41,18 @@ def _discrepancies(now: Any, moments: Any, n: Any, q: Any, q_inverse: Any, low: 
 
 
 @part
-def _lengthen(n: Any, discrepancy: Any, width: Any, longer: Any) -> None:
-    """Where C becomes longer with term n, and how long it is then; `longer` is a mask of 64 bits."""
+def _lengthen(n: Any, discrepancy: Any, width: Any, longer: Any) -> Any:
+    """Where C becomes longer with term n, and how long it is then; `longer` is a mask of 64 bits.
+
+    The result is the largest exponent in C and x B, before and after: x B goes up to n + 1 - width.
+    """
+    largest = ZERO
     for v in range(LANES):
+        largest = max(largest, max(width[v], n + ONE - width[v]))
         grows = (discrepancy[v] != 0) & (width[v] + width[v] <= n)
         longer[v] = ALL if grows else ZERO
         width[v] = n + ONE - width[v] if grows else width[v]
+    return np.int64(largest)
 
 
 @part
@@ -71,10 +77,11 @@ def _locators(moments: Any, q: Any, q_inverse: Any, now: Any, before: Any, state
     before[:] = 0
     width[:] = 0
     now[0] = before[1] = divisor[:] = ONE
+    last = 0
     for n in range(len(moments)):
-        _discrepancies(now, moments, n, q, q_inverse, low, discrepancy)
-        _lengthen(np.uint64(n), discrepancy, width, longer)
-        for k in range(min(n + 2, len(now)) - 1, -1, -1):
+        _discrepancies(now[: last + 1], moments, n, q, q_inverse, low, discrepancy)
+        last = min(_lengthen(np.uint64(n), discrepancy, width, longer), len(now) - 1)
+        for k in range(last, -1, -1):
             _step(now[k], before[k], divisor, discrepancy, longer, q, q_inverse, before[k + 1])
         _fill(ZERO, before[0])
         for v in range(LANES):
@@ -252,7 +259,8 @@ def solve(
     end = 0
     for first in range(0, len(moments), LANES):
         rows, start = min(LANES, len(moments) - first), end
-        sequence[:] = 0
+        if rows < LANES:
+            sequence[:] = 0
         for v in range(rows):
             for j in range(count):
                 sequence[j, v] = moments[first + v, j]

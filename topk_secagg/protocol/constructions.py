@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +20,11 @@ from . import wire
 from .messages import AnswerBlock, AnswerShape, Masked, Points, Secret, ShareBlock, ShareRows, Sparse
 from .parameters import Parameters
 
+Part = TypeVar("Part")  # what is decoded at a time
 BLOCK_SYMBOLS = 1 << 20  # symbols of all users' shares that are held at a time
 
 
-class Construction(ABC):
+class Construction(ABC, Generic[Part]):
     """The verbs of the phases, for given parameters, which are checked when it is made.
 
     Shares are tables of `rows` rows of `width` symbols, with a checksum for every `check_rows` rows. X has `entries`
@@ -176,16 +177,16 @@ class Construction(ABC):
     @abstractmethod
     def decoded(
         self, points: Points, users: Sequence[int], survivors: int, shape: AnswerShape, first: int, y: Symbols
-    ) -> Sparse:
+    ) -> Part:
         """The aggregate in groups first, first+1, ... from exactly D+T answers, y (users, groups, width)."""
 
     @abstractmethod
-    def joined(self, parts: Sequence[Sparse]) -> Sparse:
+    def joined(self, parts: Sequence[Part]) -> Sparse:
         """The results of `decoded` for all groups, which come in their order, by increasing coordinate."""
 
 
 @lru_cache(maxsize=64)
-def construction(p: Parameters) -> Construction:
+def construction(p: Parameters) -> Construction[Any]:
     """The construction that the parameters name."""
     from .moments import Moments
     from .permutation import Permutation

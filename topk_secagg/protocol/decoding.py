@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from threading import Lock
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from .messages import AnswerRows, AnswerShape, Points, Sparse
 from .parameters import Parameters
 
 Result = TypeVar("Result")
-_BUFFER_SYMBOLS = 1 << 19  # that a thread holds
+_BUFFER_SYMBOLS = 1 << 20  # that a thread holds
 _LEAST_SYMBOLS = 1 << 16  # for which a second thread pays
 _CHECK_BITS = 63  # a wrong answer goes unnoticed, or unnamed, with probability 2^-63
 _FACTOR_BITS = 22  # of a coefficient: sums of products with symbols are reduced only now and then
@@ -120,7 +120,7 @@ class _Decoder:
         bound = min(q, 1 << _FACTOR_BITS)
         columns = math.ceil(_CHECK_BITS / (math.log2(bound) - 1))
 
-        def work(first: int, y: Symbols) -> tuple[Sparse | BadData, Integers]:
+        def work(first: int, y: Symbols) -> tuple[Any, Integers]:
             flat = y.reshape(len(users), -1)
             factors = np.empty((columns, -(-flat.shape[1] // PIECE)), dtype=np.uint32)
             sums = weighted_sums(flat, randomness.child(f"pieces {first}").integers(bound, factors), q)
@@ -129,7 +129,7 @@ class _Decoder:
             except BadData as error:
                 return error, sums
 
-        sums, parts, failures = np.zeros((len(users), columns, PIECE), np.uint64), dict[int, Sparse](), list[BadData]()
+        sums, parts, failures = np.zeros((len(users), columns, PIECE), np.uint64), dict[int, Any](), list[BadData]()
         for first, (part, more) in self._each(users, work):
             sums += more
             if isinstance(part, BadData):
@@ -145,8 +145,10 @@ class _Decoder:
         """The first of a few groups, and the result of `work` on it and these groups of each user, (users, groups,
         width); in any order."""
         groups, width = self.shape.groups, self.shape.width
-        step = max(1, min(_BUFFER_SYMBOLS // (len(users) * width), -(-groups // cores())))
-        threads = cores() if len(users) * groups * width > _LEAST_SYMBOLS else 0
+        symbols = len(users) * groups * width
+        count = -(-symbols // _BUFFER_SYMBOLS // cores()) * cores()  # all cores have the same to do
+        step = -(-groups // min(count, groups))
+        threads = cores() if symbols > _LEAST_SYMBOLS else 0
         if threads:
             reuse_memory()
         buffers = [np.empty(len(users) * step * width, dtype=np.uint32) for _ in range(max(1, threads))]
@@ -168,8 +170,8 @@ class _Decoder:
             yield result
             self.progress(done / count)
 
-    def _decoded(self, users: Sequence[int], first: int, y: Symbols) -> Sparse:
-        """The aggregate in the groups from `first` on."""
+    def _decoded(self, users: Sequence[int], first: int, y: Symbols) -> Any:
+        """The aggregate in the groups from `first` on, for `joined`."""
         try:
             return construction(self.p).decoded(self.points, users, self.survivors, self.shape, first, y)
         except BadData as error:

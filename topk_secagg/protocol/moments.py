@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ..algebra.field import Integers, Symbols, divisors, multiply, smallest_generator
 from ..algebra.lagrange import lagrange_matrix
 from ..algebra.linear import combine
-from ..algebra.moments import answer, arranged, recover, share
+from ..algebra.moments import Entries, answer, arranged, recover, share
 from ..algebra.parallel import ahead
 from ..algebra.randomness import Randomness
 from ..errors import BadData
@@ -33,7 +33,7 @@ _TOGETHER = 1 << 17  # symbols of several users' shares that are worth a copy, t
 _CELLS = 1 << 17  # entries of a gradient that are compared at a time
 
 
-class Moments(Construction):
+class Moments(Construction[Entries]):
     """Share g of pick i of bucket b: a Shamir sharing of rho^-1 v_s at beta_b, with T noise vectors."""
 
     share_names = ("g",)
@@ -138,11 +138,11 @@ class Moments(Construction):
         wrong = BadData("g does not hold the moments of one place in every row")
         count = self.width if self.width == self.order else 2
         try:
-            row, place, value = recover(found[:, :count], 1, self.order, self.gamma, self.p.field)
+            entries, place, value = recover(found[:, :count], 1, self.order, self.gamma, self.p.field)
         except BadData as error:
             raise wrong from error
         rows, again, ones = np.arange(len(found)), np.zeros_like(found), np.ones_like(found)
-        if not np.array_equal(row, rows):
+        if np.any(entries != 1):
             raise wrong
         answer(ones, place, value, ones[:, 0], rows, self.gamma, self.p.field, again)
         if not np.array_equal(again, found):
@@ -240,26 +240,24 @@ class Moments(Construction):
 
     def decoded(
         self, points: Points, users: Sequence[int], survivors: int, shape: AnswerShape, first: int, y: Symbols
-    ) -> Sparse:
+    ) -> Entries:
         """Y(beta_b) are the moments of bucket b of the sum, which has at most |U1| P non-zero entries there."""
         p = self.p
         low = first * shape.blocks
         bucket = np.arange(low, min(low + y.shape[1] * shape.blocks, p.buckets))
         matrix = decoding_matrix(points, tuple(users), (), p.field)
         sums = combine(matrix, y, bucket % self.beta_count, (bucket - low) // shape.blocks, p.field)
-        row, place, value = recover(sums, survivors * p.picks, self.order, self.gamma, p.field, self.places)
-        row += np.uint32(low)
+        entries = recover(sums, survivors * p.picks, self.order, self.gamma, p.field, self.places)
         last = self.places - 1  # the only place that not all buckets have
-        if place.max(initial=0) > last or np.any(row[place == last] >= p.length - last * p.buckets):
+        at = np.flatnonzero(entries.place >= last)
+        row = low + np.searchsorted(np.cumsum(entries.count), at, side="right")
+        if np.any(entries.place[at] > last) or np.any(row >= p.length - last * p.buckets):
             raise BadData("the aggregate has values at places that are no coordinates")
-        place *= np.uint32(p.buckets)
-        place += row
-        return Sparse(place, value)
+        return entries
 
-    def joined(self, parts: Sequence[Sparse]) -> Sparse:
+    def joined(self, parts: Sequence[Entries]) -> Sparse:
         """All entries by place k // B; those of a place come bucket by bucket."""
-        entries = [(part.index, part.value) for part in parts]
-        return Sparse(*arranged(entries, self.p.buckets, self.places))
+        return Sparse(*arranged(parts, self.places))
 
 
 @lru_cache(maxsize=256)

@@ -22,7 +22,7 @@ _PART = 1 << 18  # coordinates of a gradient that are looked at together
 _SAMPLE, _MARGIN = 1 << 14, 64
 
 
-class Permutation(Construction):
+class Permutation(Construction[Sparse]):
     """Shares f and h of row i: the selector p_{n,i} = e_{sigma_n(i)}, and r_{n,sigma_n(i)} times it."""
 
     share_names = ("f", "h")

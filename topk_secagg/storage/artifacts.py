@@ -29,7 +29,7 @@ from .hdf5_writer import Shapes, new_file
 from .keys import Identity, Recipient, unsigned
 
 _HASH_BYTES = 1 << 22
-_PART_BYTES = 1 << 18  # of a dataset that are written at a time
+_PART_BYTES = 1 << 20  # of a dataset that are written at a time
 
 Array = npt.NDArray[Any]
 Attribute = str | int
