@@ -34,7 +34,7 @@ def rows(values: object) -> np.ndarray:
 
 def dense(entries: Entries, count: int, n: int) -> list[Vector]:
     vectors = np.zeros((count, n), np.uint32)
-    vectors[np.repeat(np.arange(count), entries.count), entries.place] = entries.value
+    vectors[np.repeat(np.arange(count), entries.counts), entries.place] = entries.value
     return vectors.tolist()
 
 
@@ -133,7 +133,7 @@ def test_recover_finds_every_sparse_vector(case):
     assert entries.place.dtype == entries.value.dtype == np.uint32
     assert np.all(entries.value > 0)
     assert dense(entries, len(vectors), n) == vectors
-    for places in np.split(entries.place.astype(int), np.cumsum(entries.count)):
+    for places in np.split(entries.place.astype(int), np.cumsum(entries.counts)):
         assert np.diff(places).min(initial=1) > 0
 
 

@@ -25,7 +25,7 @@ _WORTH_THREADS = 1 << 16  # entries
 class Entries(NamedTuple):
     """The non-zero entries of several vectors, vector by vector: how many each has, and their places and values."""
 
-    count: Integers
+    counts: Integers
     place: Symbols
     value: Symbols
 
@@ -119,7 +119,7 @@ def arranged(parts: Sequence[Entries], places: int) -> tuple[Symbols, Symbols]:
 
     A counting sort, on each core for a run of the parts: where the entries of a place go is known for every run.
     """
-    firsts = np.cumsum([0, *(part.count.size for part in parts)]).tolist()
+    firsts = np.cumsum([0, *(part.counts.size for part in parts)]).tolist()
     buckets, entries, size = firsts[-1], sum(part.place.size for part in parts), -(-len(parts) // cores()) or 1
     runs = [list(zip(parts, firsts, strict=False))[at : at + size] for at in range(0, len(parts), size)]
 

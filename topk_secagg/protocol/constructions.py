@@ -191,7 +191,8 @@ def construction(p: Parameters) -> Construction[Any]:
     from .moments import Moments
     from .permutation import Permutation
 
-    return {"permutation": Permutation, "moments": Moments}[p.construction](p)
+    kinds: dict[str, type[Construction[Any]]] = {"permutation": Permutation, "moments": Moments}
+    return kinds[p.construction](p)
 
 
 @lru_cache(maxsize=4)

@@ -250,7 +250,7 @@ class Moments(Construction[Entries]):
         entries = recover(sums, survivors * p.picks, self.order, self.gamma, p.field, self.places)
         last = self.places - 1  # the only place that not all buckets have
         at = np.flatnonzero(entries.place >= last)
-        row = low + np.searchsorted(np.cumsum(entries.count), at, side="right")
+        row = low + np.searchsorted(np.cumsum(entries.counts), at, side="right")
         if np.any(entries.place[at] > last) or np.any(row >= p.length - last * p.buckets):
             raise BadData("the aggregate has values at places that are no coordinates")
         return entries
