@@ -91,17 +91,18 @@ def run(
                 check_clip(p, flat[select_top(p, flat)].astype(np.float64))
 
     phase("check", masking, check_one)
-    phase("offline", users, lambda n: offline(space, n, randomness=randomness, access=access(n)))
-    masked = phase("mask", masking, mask_one)
-    survivors = freeze(space, masking, access=access(space.session.freezer)).survivors
-    if space.session.confirm:
-        phase("confirm", users, lambda n: confirm(space, n, access=access(n)))
-    answered = phase("eliminate", answering, lambda n: eliminate(space, n, access=access(n)))
-    if len(answering) < construction(space.session.parameters).answer_shape(len(survivors)).quorum:
-        again = partial(eliminate, space, fallback=True)
-        answered = phase("eliminate, fallback", answering, lambda n: again(n, access=access(n)))
-    decoded = decode(space, output, mean=mean, progress=partial(note, "decode", 0, 1))
-    return RunReport(list(masked.values()), list(answered.values()), decoded)
+    with space.run_of_all():
+        phase("offline", users, lambda n: offline(space, n, randomness=randomness, access=access(n)))
+        masked = phase("mask", masking, mask_one)
+        survivors = freeze(space, masking, access=access(space.session.freezer)).survivors
+        if space.session.confirm:
+            phase("confirm", users, lambda n: confirm(space, n, access=access(n)))
+        answered = phase("eliminate", answering, lambda n: eliminate(space, n, access=access(n)))
+        if len(answering) < construction(space.session.parameters).answer_shape(len(survivors)).quorum:
+            again = partial(eliminate, space, fallback=True)
+            answered = phase("eliminate, fallback", answering, lambda n: again(n, access=access(n)))
+        decoded = decode(space, output, mean=mean, progress=partial(note, "decode", 0, 1))
+        return RunReport(list(masked.values()), list(answered.values()), decoded)
 
 
 def _check_drops(space: Workspace, masking: list[int], answering: list[int]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from functools import cached_property
 from pathlib import Path
 
@@ -126,12 +126,15 @@ class Workspace:
             return []
         return [path for n, path in secrets.items() if n != user]
 
-    @contextmanager
-    def step_of(self, user: int) -> Iterator[None]:
+    def step_of(self, user: int) -> AbstractContextManager[None]:
         """The lock under which a step of one user runs."""
         make_folder(self.private, private=True)
-        with lock(self.private / f".user-{user:02}.lock", PRIVATE):
-            yield
+        return lock(self.private / f".user-{user:02}.lock", PRIVATE)
+
+    def run_of_all(self) -> AbstractContextManager[None]:
+        """The lock under which `run` goes through all steps: a second one would stop both in the middle."""
+        make_folder(self.private, private=True)
+        return lock(self.private / ".run.lock", PRIVATE)
 
     def step_of_all(self) -> AbstractContextManager[None]:
         """The lock under which a step runs that belongs to no user: init and decode."""
