@@ -1,22 +1,138 @@
-"""Read and write gradient files by suffix."""
+"""Read and write gradient files by suffix: PyTorch in torch_file.py, numpy and safetensors here.
+
+No reader unpickles objects, or takes more memory than the size of the file justifies.
+"""
 
 from __future__ import annotations
 
+import json
+import math
+import os
+import struct
+import zipfile
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from ..errors import BadData, CannotWrite, InputMissing, UsageError
-from . import numpy_file, safetensors_file, torch_file
-from .tensors import Gradient, Tensor, listed
+from . import torch_file
+from .tensors import Gradient, Tensor, called, listed, refusing, stored, widen
+
+_DTYPES = {
+    "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "I8": "int8", "I16": "int16",
+    "I32": "int32", "I64": "int64", "U8": "uint8", "BOOL": "bool",
+}  # fmt: skip
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+# A compressed archive may unpack to this multiple of its size, and to at least the floor.
+_BUDGET_FACTOR = 16
+_BUDGET_FLOOR = 64 << 20
+_END_RECORD = 22  # bytes of a zip file's last record, without its comment
+
+
+def _read_safetensors(path: Path) -> list[Tensor]:
+    """The tensors of a file, in the order of their data."""
+    from safetensors import deserialize, safe_open
+
+    with refusing(path), safe_open(path, framework="numpy") as file:
+        codes = {name: file.get_slice(name).get_dtype() for name in file.offset_keys()}
+        for name, code in codes.items():
+            if code not in _DTYPES:
+                raise BadData(f"tensor {called(name)} has type {code}, which is not read", "save it as float32")
+        # numpy has no bfloat16, so that the library returns bytes of such tensors, but no arrays
+        raw = dict(deserialize(path.read_bytes())) if "BF16" in codes.values() else {}  # type: ignore[no-untyped-call]
+        return [
+            Tensor(name, _DTYPES[code], _widened(raw[name]) if code == "BF16" else file.get_tensor(name))
+            for name, code in codes.items()
+        ]
+
+
+def _widened(info: dict[str, Any]) -> npt.NDArray[np.float32]:
+    return widen(np.frombuffer(info["data"], dtype="<u2").reshape(info["shape"]))
+
+
+def _write_safetensors(stream: IO[bytes], tensors: list[Tensor]) -> None:
+    """A length, a JSON header and the bytes of the tensors; the same tensors give the same bytes."""
+    header: dict[str, Any] = {}
+    parts = [stored(t) for t in tensors]
+    end = 0
+    for t, part in zip(tensors, parts, strict=True):
+        start, end = end, end + part.nbytes
+        place = {"shape": list(t.array.shape), "data_offsets": [start, end]}
+        header[t.name or "gradient"] = {"dtype": _NAMES[t.dtype], **place}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    stream.write(struct.pack("<Q", len(text)) + text)
+    for part in parts:
+        stream.write(part.data)
+
+
+def _read_npy(path: Path) -> list[Tensor]:
+    """One unnamed array."""
+    with path.open("rb") as stream, refusing(path):
+        return [_tensor("", stream, os.fstat(stream.fileno()).st_size)]
+
+
+def _read_npz(path: Path) -> list[Tensor]:
+    """The arrays of an archive, in its order."""
+    tensors = []
+    with path.open("rb") as stream, refusing(path), zipfile.ZipFile(stream) as archive:
+        members = archive.infolist()
+        _check_count(stream, len(members))
+        if sum(info.file_size for info in members) > _BUDGET_FACTOR * stream.tell() + _BUDGET_FLOOR:
+            raise BadData("it would unpack to far more than the file holds", "save it with np.savez, uncompressed")
+        for info in members:
+            if not info.filename.endswith(".npy"):
+                raise ValueError(f"unexpected member {info.filename}")
+            with archive.open(info) as member:
+                tensors.append(_tensor(info.filename.removesuffix(".npy"), member, info.file_size))
+        if len({t.name for t in tensors}) < len(tensors):
+            raise ValueError("two arrays of one name")
+    return tensors
+
+
+def _write_npy(stream: IO[bytes], tensors: list[Tensor]) -> None:
+    """All tensors one after the other, as one flat vector."""
+    np.save(stream, np.concatenate([t.array.reshape(-1) for t in tensors]), allow_pickle=False)
+
+
+def _write_npz(stream: IO[bytes], tensors: list[Tensor]) -> None:
+    """An uncompressed archive with an array per tensor; the same tensors give the same bytes."""
+    with zipfile.ZipFile(stream, "w") as archive:
+        for t in tensors:
+            with archive.open(zipfile.ZipInfo(f"{t.name or 'gradient'}.npy"), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asarray(t.array, order="C"), allow_pickle=False)
+
+
+def _check_count(stream: IO[bytes], found: int) -> None:
+    """Refuse an archive whose end record has another count than the members found: zipfile would lose some."""
+    stream.seek(0, os.SEEK_END)
+    stream.seek(max(0, stream.tell() - _END_RECORD - 0xFFFF))
+    tail = stream.read()
+    (counted,) = struct.unpack_from("<H", tail, tail.rindex(b"PK\x05\x06") + 10)
+    if counted not in (found, 0xFFFF):
+        raise ValueError(f"{counted} members are counted, and {found} are there")
+
+
+def _tensor(name: str, stream: IO[bytes], size: int) -> Tensor:
+    """Read one array, whose header must not promise more than the `size` bytes that there are."""
+    version = np.lib.format.read_magic(stream)
+    header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
+    shape, fortran, dtype = header(stream)
+    expected = math.prod(shape) * dtype.itemsize
+    if dtype.kind not in "fiub" or dtype.itemsize > 8:
+        raise BadData(f"it holds an array of type {str(dtype)[:40]}", "save array.astype(np.float32)")
+    content = stream.read(expected + 1) if 0 <= expected <= size else b""
+    if len(content) != expected:
+        raise ValueError(f"it does not hold exactly a {dtype} of shape {shape}")
+    array = np.ndarray(shape, dtype, content, order="F" if fortran else "C")
+    return Tensor(name, dtype.newbyteorder("=").name, array)
+
 
 TORCH = (".pt", ".pth", ".bin", ".ckpt")
-_READERS = {".safetensors": safetensors_file.read, ".npz": numpy_file.read_npz, ".npy": numpy_file.read_npy}
-_WRITERS = {
-    ".pt": torch_file.write,
-    ".safetensors": safetensors_file.write,
-    ".npz": numpy_file.write_npz,
-    ".npy": numpy_file.write_npy,
-}
+_READERS = {".safetensors": _read_safetensors, ".npz": _read_npz, ".npy": _read_npy}
+_WRITERS = {".pt": torch_file.write, ".safetensors": _write_safetensors, ".npz": _write_npz, ".npy": _write_npy}
 READABLE, WRITABLE = (*TORCH, *_READERS), tuple(_WRITERS)
 
 
