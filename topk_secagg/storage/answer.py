@@ -49,11 +49,10 @@ def write(
     space.make_room(path)
     attributes = s.header(user, survivors=survivors.digest, blocks=shape.blocks)
     digest = Digest(KIND, attributes)
-    update = digest.dataset("y", np.dtype(dtype), size)
     with whole_file(path) as stream, new_file(stream, layout, KIND.descriptions) as writer:
         for start, rows in blocks:
             stored = np.ascontiguousarray(rows, dtype=dtype)
-            update(stored.data)
+            digest.part("y", size, start, stored)
             writer.put("y", start, stored)
         digest.sign(signer)
         writer.finish(attributes)

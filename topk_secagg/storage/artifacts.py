@@ -75,15 +75,10 @@ class Digest:
         for name in sorted(set(attributes) - set(_NOT_DIGESTED)):
             self._hash.update(f"attribute {name} {attributes[name]}\n".encode())
 
-    def dataset(self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Callable[[Any], None]:
-        """Start a dataset; the result takes its bytes."""
-        self._hash.update(f"dataset {name} {dtype.str} {','.join(map(str, shape))}\n".encode())
-        return self._hash.update
-
     def part(self, name: str, shape: tuple[int, ...], start: int, rows: Array) -> None:
         """Rows of a dataset from `start` on, in order and contiguous."""
         if not start:
-            self.dataset(name, rows.dtype, shape)
+            self._hash.update(f"dataset {name} {rows.dtype.str} {','.join(map(str, shape))}\n".encode())
         self._hash.update(rows.data)
 
     def sign(self, signer: Identity | None) -> str:
@@ -184,11 +179,10 @@ class Artifact:
                 self.held[name] = self.read(name)
                 digest.part(name, d.shape, 0, self.held[name])
                 continue
-            update = digest.dataset(name, d.dtype, d.shape)
-            for start in range(0, d.size, _HASH_BYTES):
-                part = pread_exactly(self.fd, min(_HASH_BYTES, d.size - start), d.offset + start)
-                update(part.data)
-                look(part.view(d.dtype))
+            for start in range(0, max(1, d.size), _HASH_BYTES):
+                part = pread_exactly(self.fd, min(_HASH_BYTES, d.size - start), d.offset + start).view(d.dtype)
+                digest.part(name, d.shape, start, part)
+                look(part)
         return digest.hexdigest()
 
     def verify(self, look: Callable[[Array], None] = lambda _: None) -> None:
