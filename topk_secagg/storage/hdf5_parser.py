@@ -74,25 +74,19 @@ def parse(fd: int) -> tuple[dict[str, str | int], dict[str, Dataset]]:
         raise Unknown("no HDF5 file, or another superblock")
     if end != size:
         raise Unknown(f"{size} bytes, not {end}")
-    attributes: dict[str, str | int] = {}
-    links: dict[str, int] = {}
-    kinds = set()
     spans = [(0, _SUPERBLOCK.size + 4)]  # start and end of every piece that is accounted for
-    for kind, body in _messages(fd, root, _OF_ROOT, spans):
-        kinds.add(kind)
-        if kind == _LINK:
-            name, address = _link(body)
-            if name in links or address in links.values() or len(links) == _MOST_DATASETS:
-                raise Unknown("too many datasets, or one twice")
-            links[name] = address
-        elif kind == _ATTRIBUTE:
-            name, value = _attribute(body)
-            if name in attributes:
-                raise Unknown(f"two attributes {name!r}")
-            attributes[name] = value
-    if _LINK_INFO not in kinds:
+    messages = list(_messages(fd, root, _OF_ROOT, spans))
+    if _LINK_INFO not in dict(messages):
         raise Unknown("something other than a group at its root")
-    datasets = {name: _dataset(fd, address, name, spans) for name, address in links.items()}
+    links = [_link(body) for kind, body in messages if kind == _LINK]
+    if len(links) > _MOST_DATASETS or any(len(set(column)) < len(links) for column in zip(*links, strict=True)):
+        raise Unknown("too many datasets, or one twice")
+    attributes: dict[str, str | int] = {}
+    for name, value in (_attribute(body) for kind, body in messages if kind == _ATTRIBUTE):
+        if name in attributes:
+            raise Unknown(f"two attributes {name!r}")
+        attributes[name] = value
+    datasets = {name: _dataset(fd, address, name, spans) for name, address in links}
     if size - sum(d.size for d in datasets.values()) > _LARGEST_OVERHEAD:
         raise Unknown("more than its datasets")
     spans += [(d.offset, d.offset + d.size) for d in datasets.values() if d.size]
