@@ -82,13 +82,13 @@ class Ours:
     def mask(self) -> float:
         """Select, quantise and mask. (`aggregate` also reports the energy that the selection keeps; not here.)"""
         from topk_secagg.gradients.quantize import quantise, rounding_source
-        from topk_secagg.gradients.sparsify import select_top
+        from topk_secagg.protocol.constructions import construction
         from topk_secagg.protocol.masking import mask_input
         from topk_secagg.protocol.messages import Sparse
 
         def one(n: int) -> Any:
             gradient = self.gradients[n]
-            index = select_top(self.p, gradient)
+            index = construction(self.p).select(gradient)
             values = gradient[index].astype(np.float64)
             source = rounding_source(self.source.child(f"rounding of user {n}"), index, values)
             sparse = Sparse(index, quantise(self.p, values, source).value)

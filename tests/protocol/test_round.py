@@ -16,7 +16,6 @@ from small_rounds import Round, any_input, any_inputs, dense, in_small_blocks, p
 from topk_secagg.algebra.field import DEFAULT_FIELD
 from topk_secagg.errors import BadData, TooFewSurvivors
 from topk_secagg.gradients.quantize import dequantise, quantise, rounding_source
-from topk_secagg.gradients.sparsify import select_top
 from topk_secagg.protocol import moments
 from topk_secagg.protocol.constructions import construction
 from topk_secagg.protocol.masking import check_masked, mask_input
@@ -227,7 +226,7 @@ def cases(draw: st.DrawFn, construction_: str) -> Case:
 
 def prepared(p: Parameters, values: np.ndarray, name: str) -> Sparse:
     """Select and quantise as `mask` does, and compare each step with the oracle."""
-    index, listed = select_top(p, values), values.tolist()
+    index, listed = construction(p).select(values), values.tolist()
     picked = oracle.bucket_top(listed, p.buckets, p.picks) if p.buckets else oracle.top_k(listed, p.top_k)
     assert index.tolist() == picked
     chosen = values[index].astype(np.float64)

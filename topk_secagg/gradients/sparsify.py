@@ -1,4 +1,4 @@
-"""Select the coordinates that a user sends, and measure how much of the gradient they keep."""
+"""Select coordinates at random, and measure how much of a gradient the selected ones keep."""
 
 from __future__ import annotations
 
@@ -16,14 +16,9 @@ from .quantize import uniform
 Index = npt.NDArray[np.int64]
 
 
-def select_top(p: Parameters, gradient: npt.NDArray[Any]) -> Index:
-    """The coordinates of largest magnitude, in the order in which the construction masks them."""
-    return construction(p).select(gradient)
-
-
 def select_random(p: Parameters, source: Randomness) -> Index:
-    """The same number of coordinates, selected at random: those with the largest of L random keys."""
-    return select_top(p, uniform(source, p.length))
+    """As many coordinates as a construction selects, at random: those with the largest of L random keys."""
+    return construction(p).select(uniform(source, p.length))
 
 
 def kept_energy(p: Parameters, gradient: npt.NDArray[Any], index: Index) -> float:

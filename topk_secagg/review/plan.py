@@ -20,7 +20,7 @@ import numpy.typing as npt
 from ..algebra.field import DEFAULT_FIELD, SMALL_FIELD
 from ..algebra.linear import encode
 from ..errors import UsageError
-from ..gradients.sparsify import kept_energy, select_top
+from ..gradients.sparsify import kept_energy
 from ..protocol.constructions import construction
 from ..protocol.parameters import Parameters
 from ..protocol.rates import theorem_r1, theorem_r2
@@ -106,7 +106,7 @@ def _variants(base: Parameters) -> list[Parameters]:
 
 def _row(p: Parameters, gradient: npt.NDArray[Any] | None, speed: Speed | None) -> Row:
     step, time = 1 / (p.scale * p.clip), seconds(p, speed) if speed else None
-    energy = kept_energy(p, gradient, select_top(p, gradient)) if gradient is not None else None
+    energy = kept_energy(p, gradient, construction(p).select(gradient)) if gradient is not None else None
     return Row(p.construction, p, **vars(cost(p)), step=step, seconds=time, energy=energy)
 
 

@@ -15,7 +15,7 @@ from ..algebra.randomness import Randomness
 from ..errors import BadData, CannotWrite, InputMissing, Refused, SecAggError, UsageError, about
 from ..gradients.files import read_gradient
 from ..gradients.quantize import dequantise, quantise, rounding_source
-from ..gradients.sparsify import kept_energy, select_random, select_top
+from ..gradients.sparsify import kept_energy, select_random
 from ..gradients.tensors import listed
 from ..protocol.constructions import construction
 from ..protocol.masking import mask_input
@@ -199,7 +199,7 @@ def choose(p: Parameters, source: Randomness, flat: Vector, weight: float, selec
     """Which coordinates are sent, and as what."""
     if select not in SELECTIONS:
         raise UsageError(f"unknown selection {select!r}", f"one of {', '.join(SELECTIONS)}")
-    index = select_top(p, flat) if select == "top" else select_random(p, source.child("select"))
+    index = construction(p).select(flat) if select == "top" else select_random(p, source.child("select"))
     values = flat[index].astype(np.float64)
     sent = quantise(p, values, rounding_source(source, index, values), weight=weight, saturate=saturate)
     real, energy = dequantise(p, sent.value), kept_energy(p, flat, index)
