@@ -246,11 +246,8 @@ def opened(path: Path, *kinds: Kind, shapes: Shapes | None = None, verify: bool 
 
     With `shapes`, which a session determines, nothing is read before the file is known to have them.
     """
-    fd = open_regular(path, kinds[0].missing if len(kinds) == 1 else "check the path")
-    try:
-        yield checked(fd, path, *kinds, shapes=shapes, verify=verify)
-    finally:
-        os.close(fd)
+    with open_regular(path, kinds[0].missing if len(kinds) == 1 else "check the path") as stream:
+        yield checked(stream.fileno(), path, *kinds, shapes=shapes, verify=verify)
 
 
 def checked(fd: int, path: Path, *kinds: Kind, shapes: Shapes | None = None, verify: bool = True) -> Artifact:

@@ -39,8 +39,8 @@ def reason(error: OSError) -> str:
     return error.strerror.lower() if error.strerror and error.errno else "the disk does not take it"
 
 
-def open_regular(path: Path, hint: str) -> int:
-    """A descriptor to read an ordinary file from; pipes and devices do not block."""
+def open_regular(path: Path, hint: str) -> IO[bytes]:
+    """An ordinary file to read from; pipes and devices do not block."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -50,7 +50,7 @@ def open_regular(path: Path, hint: str) -> int:
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise BadData(f"{path} is not a file", hint)
-    return fd
+    return os.fdopen(fd, "rb")
 
 
 def make_folder(path: Path, *, private: bool = False) -> None:
@@ -172,7 +172,7 @@ def lock(path: Path, mode: int = PUBLIC) -> Iterator[None]:
             if mode == PRIVATE or not path.exists():
                 raise
             fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # somebody else's lock file
-    try:
+    with os.fdopen(fd, "rb"):
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -180,5 +180,3 @@ def lock(path: Path, mode: int = PUBLIC) -> Iterator[None]:
                 f"another process is at work on {path.parent}", "wait for it to end, then run this again"
             ) from None
         yield
-    finally:
-        os.close(fd)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import is_dataclass
@@ -35,7 +34,7 @@ def digest(content: bytes) -> str:
 
 def read_bytes(path: Path, hint: str, largest: int = LARGEST) -> bytes:
     """The bytes of a document, or an error that says which step is missing."""
-    with os.fdopen(open_regular(path, hint), "rb") as stream:
+    with open_regular(path, hint) as stream:
         content = stream.read(largest + 1)
     if len(content) > largest:
         raise BadData(f"{path} is too large to be what its name says", AGAIN)

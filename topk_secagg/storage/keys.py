@@ -111,7 +111,7 @@ def unsigned(sender: Recipient | None, kind: str, digest: str, signature: str | 
 
 def read_identity(path: Path) -> Identity:
     """The identity in a file of `keygen`, which nobody else may read."""
-    with os.fdopen(open_regular(path, "make keys first, or check the path"), "rb") as stream:
+    with open_regular(path, "make keys first, or check the path") as stream:
         mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
         text = stream.read(_LARGEST_IDENTITY).decode("ascii", "replace")
     if mode & 0o077:
@@ -176,7 +176,7 @@ def seal(plain: IO[bytes], path: Path, recipient: Recipient) -> None:
 
 
 @contextmanager
-def unsealed(path: Path, sender: int, largest: int, identity: Identity, scratch: Path) -> Iterator[int]:
+def unsealed(path: Path, sender: int, largest: int, identity: Identity, scratch: Path) -> Iterator[IO[bytes]]:
     """The plaintext of a sealed file of user `sender`, as a file without a name, which vanishes with the process."""
     from pyrage import DecryptError, decrypt_io
 
@@ -184,16 +184,15 @@ def unsealed(path: Path, sender: int, largest: int, identity: Identity, scratch:
         f"{path}: the share of user {sender} does not open: it is damaged, or not for this identity",
         f"fetch it from user {sender} again",
     )
-    fd = open_regular(path, f"fetch it from user {sender}")
-    with os.fdopen(fd, "rb") as stream, tempfile.TemporaryFile(dir=scratch) as plain:
-        if os.fstat(fd).st_size > largest or not _is_age(stream):
+    with open_regular(path, f"fetch it from user {sender}") as stream, tempfile.TemporaryFile(dir=scratch) as plain:
+        if os.fstat(stream.fileno()).st_size > largest or not _is_age(stream):
             raise refused
         try:
             decrypt_io(stream, _Guarded(plain, scratch), [identity.opener()])
         except (DecryptError, OSError, ValueError) as error:
             raise refused from error
         plain.flush()
-        yield plain.fileno()
+        yield plain
 
 
 class _Guarded:
@@ -220,6 +219,6 @@ def _is_age(stream: IO[bytes]) -> bool:
 
 def looks_sealed(path: Path, least: int, largest: int) -> bool:
     """Whether there is a sealed file of plausible size; without the key nobody can see more of it."""
-    with suppress(InputMissing, BadData), os.fdopen(open_regular(path, ""), "rb") as stream:
+    with suppress(InputMissing, BadData), open_regular(path, "") as stream:
         return _is_age(stream) and least < os.fstat(stream.fileno()).st_size <= largest
     return False

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
@@ -20,8 +20,8 @@ from ..algebra.field import Integers, Symbols, stored_type
 from ..errors import BadData, InputMissing
 from ..protocol.constructions import construction
 from ..protocol.parameters import Parameters
-from .artifacts import BYTES, SYMBOLS, Array, Artifact, Digest, Kind, checked, opened
-from .atomic import PRIVATE, allow_open_files, whole_file, writing
+from .artifacts import BYTES, SYMBOLS, Array, Artifact, Digest, Kind, checked
+from .atomic import PRIVATE, allow_open_files, open_regular, whole_file, writing
 from .hdf5_writer import Shapes, new_file
 from .keys import Identity, looks_sealed, seal, unsealed
 from .workspace import Workspace
@@ -114,15 +114,15 @@ def opened_share(
     s = space.session
     p, path = s.parameters, space.share_path(user, sender)
     expected = s.header(user, sender=sender) | ({"sharing": sharing} if sharing else {})
-    with ExitStack() as stack:
-        if s.recipients is None:
-            artifact = stack.enter_context(opened(path, KIND, shapes=shapes(p)))
-        elif identity is None:
-            raise InputMissing(f"{path} is sealed, and there is no identity of user {user}", "give it")
-        else:
-            folder = scratch or space.private
-            fd = stack.enter_context(unsealed(path, sender, _sealed_bytes(p), identity, folder))
-            artifact = checked(fd, path, KIND, shapes=shapes(p))
+    file: AbstractContextManager[IO[bytes]]
+    if s.recipients is None:
+        file = open_regular(path, KIND.missing)
+    elif identity is None:
+        raise InputMissing(f"{path} is sealed, and there is no identity of user {user}", "give it")
+    else:
+        file = unsealed(path, sender, _sealed_bytes(p), identity, scratch or space.private)
+    with file as stream:
+        artifact = checked(stream.fileno(), path, KIND, shapes=shapes(p))
         yield ShareFile(p, artifact.expect(expected, s.recipient(sender)))
 
 
