@@ -102,7 +102,7 @@ def _found(
         every = verify or strict or session.recipients is not None
         hashed = list(used.values())[: None if every else shape.quorum]
         for answer in hashed:
-            answer.hash_while_reading()
+            answer.hashing = True
         found = decode_answers(
             session.parameters,
             session.points,

@@ -66,18 +66,14 @@ class AnswerFile:
         self.blocks = int(artifact.attributes["blocks"])  # D
         self._y = artifact.datasets["y"]
         self.payload = self._y.size  # bytes of Y
-        self._hashing = False
+        self.hashing = False  # of what is read from now on, for `intact`: all groups, in order, perhaps several times
         self._digests: list[Digest] = []  # one for each time that it was read
-
-    def hash_while_reading(self) -> None:
-        """Hash what is read from now on, for `intact`: all groups, in order, perhaps several times."""
-        self._hashing = True
 
     def read(self, start: int, out: Symbols) -> Symbols:
         """Fill `out` with groups start, start+1, ..."""
         y = out if self._y.dtype == out.dtype else np.empty(out.shape, self._y.dtype)
         pread_into(self.artifact.fd, y, self._y.offset + start * y[0].nbytes)
-        if self._hashing:
+        if self.hashing:
             if not start:
                 self._digests.append(Digest(KIND, self.artifact.attributes))
             self._digests[-1].part("y", self._y.shape, start, y)
