@@ -93,43 +93,49 @@ def run(code: bytes, budget: Budget) -> Any:
         items = [stack.pop() for _ in range(_TAKES.get(opcode.name, 0))][::-1]
         if opcode.name in _TAKE_TO_MARK:
             items, stack = stack, below.pop()
-        match opcode.name:
-            case "BINGET" | "LONG_BINGET":
+        match [opcode.name, *items]:
+            case ["BINGET" | "LONG_BINGET"]:
                 stack.append(memo[argument])
-            case "BINPUT" | "LONG_BINPUT":
+            case ["BINPUT" | "LONG_BINPUT"]:
                 memo[argument] = stack[-1]
-            case "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINFLOAT":
+            case ["BININT" | "BININT1" | "BININT2" | "LONG1" | "BINFLOAT"]:
                 stack.append(argument)
-            case "BINUNICODE":
+            case ["BINUNICODE"]:
                 stack.append(argument.encode().decode())  # pickletools lets surrogates through, and this does not
-            case name if name in _NEW:
+            case [name] if name in _NEW:
                 stack.append(_NEW[name]())
-            case "MARK":
+            case ["MARK"]:
                 below.append(stack)
                 stack = []
-            case "TUPLE1" | "TUPLE2" | "TUPLE3" | "TUPLE":
+            case ["TUPLE1" | "TUPLE2" | "TUPLE3" | "TUPLE", *_]:
                 stack.append(tuple(items))
-            case "APPEND" | "APPENDS":
+            case ["APPEND" | "APPENDS", *_]:
                 if type(stack[-1]) is not list:
                     raise BadData("its pickle appends to something that is not a list", AGAIN)
                 stack[-1].extend(items)
-            case "SETITEM" | "SETITEMS":
+            case ["SETITEM" | "SETITEMS", *_]:
                 _update(stack[-1], items)
-            case "GLOBAL":
+            case ["GLOBAL"]:
                 name = argument.replace(" ", ".", 1)
                 if not _KNOWN_NAMES.fullmatch(name):
                     raise BadData(f"it holds a pickled {quoted(name)}, not only tensors", ONLY_TENSORS)
                 stack.append(Name(name))
-            case "REDUCE":
-                stack.append(_recorded(*items))
-            case "BUILD":  # a state_dict's _metadata, which says nothing about its tensors
+            case ["REDUCE", Name("collections.OrderedDict"), ()]:
+                stack.append({})
+            case ["REDUCE", Name(function), tuple(arguments)]:
+                stack.append(Call(function, arguments))
+            case ["REDUCE", _, _]:
+                raise BadData("its pickle calls something that is not a function", AGAIN)
+            case ["BUILD", _]:  # a state_dict's _metadata, which says nothing about its tensors
                 _update(stack[-1], [])
-            case "BINPERSID":
-                stack.append(_reference(*items))
-            case "PROTO":
+            case ["BINPERSID", ("storage", Name(kind), str(key), str(device), int(length))]:
+                stack.append(Storage(kind, key, device, length))
+            case ["BINPERSID", _]:
+                raise BadData("its pickle refers to something that is not a storage", AGAIN)
+            case ["PROTO"]:
                 if argument != 2:
                     raise BadData("its pickle is not of protocol 2", "leave out pickle_protocol= in torch.save")
-            case "STOP":
+            case ["STOP"]:
                 break
             case _:
                 raise BadData(f"its pickle holds the opcode {opcode.name}, which no tensor needs", ONLY_TENSORS)
@@ -146,22 +152,6 @@ def _update(target: Any, items: list[Any]) -> None:
         if str(key) in target:
             raise BadData(f"a dict in it has the key {quoted(str(key))} twice", ONLY_TENSORS)
         target[str(key)] = value
-
-
-def _recorded(function: Any, arguments: Any) -> Any:
-    match function, arguments:
-        case Name("collections.OrderedDict"), ():
-            return {}
-        case Name(name), tuple():
-            return Call(name, arguments)
-    raise BadData("its pickle calls something that is not a function", AGAIN)
-
-
-def _reference(target: Any) -> Storage:
-    match target:
-        case ("storage", Name(kind), str(key), str(device), int(length)):
-            return Storage(kind, key, device, length)
-    raise BadData("its pickle refers to something that is not a storage", AGAIN)
 
 
 def quoted(name: str) -> str:
