@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
 from ..algebra.field import stored_type
 from ..gradients.quantize import dequantise
@@ -37,7 +36,6 @@ class Aggregate:
     """The content of aggregate.h5."""
 
     total: Sparse
-    real: npt.NDArray[np.float64]
     survivors: list[int]
     answering: list[int]
     corrected: list[int]
@@ -85,4 +83,4 @@ def parsed(space: Workspace, artifact: Artifact) -> Aggregate:
     blocks = int(artifact.attributes["blocks"])
     if len(u2) - len(wrong) < blocks + p.colluders:
         raise artifact.bad(f"it says that {len(u2) - len(wrong)} users answered, and it takes {blocks + p.colluders}")
-    return Aggregate(Sparse(index, value), real, u1, u2, wrong, blocks, artifact.attributes["survivors"])
+    return Aggregate(Sparse(index, value), u1, u2, wrong, blocks, artifact.attributes["survivors"])
