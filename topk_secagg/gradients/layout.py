@@ -111,12 +111,8 @@ class Layout:
                 raise _misfit(f"tensor {called(name)} is not in the session's layout")
         wide = any(t.array.dtype.itemsize > 4 or t.array.dtype.kind != "f" for t in chosen)
         dtype = np.float64 if wide else np.float32
-        if len(chosen) == 1:
-            flat = np.ascontiguousarray(chosen[0].array, dtype=dtype).reshape(-1)
-        else:
-            flat = np.empty(self.length, dtype=dtype)
-            for slot, part in zip(chosen, self._parts(flat), strict=True):
-                part[...] = slot.array
+        arrays = [t.array.reshape(-1) for t in chosen]
+        flat = np.concatenate(arrays, dtype=dtype) if len(arrays) > 1 else np.ascontiguousarray(arrays[0], dtype)
         self._refuse_non_finite(flat)
         return flat
 
@@ -129,7 +125,7 @@ class Layout:
     def unflatten(self, vector: npt.NDArray[np.float64], *, exact: bool = False) -> Gradient:
         """The tensors of a flat vector, each in the layout's type (bfloat16 as float32), or all in float64."""
         tensors = []
-        for slot, part in zip(self.slots, self._parts(vector), strict=True):
+        for slot, part in self._parts(vector):
             kind = "float64" if exact else "float32" if slot.dtype == "bfloat16" else slot.dtype
             with np.errstate(over="ignore"):
                 array = part.astype(kind)
@@ -141,12 +137,11 @@ class Layout:
             tensors.append(Tensor(slot.name, slot.dtype, array))
         return Gradient(tensors, self.left_out, sequence=self.sequence)
 
-    def _parts(self, vector: npt.NDArray[Any]) -> Iterator[npt.NDArray[Any]]:
-        """The part of a flat vector that belongs to each slot, as a view in the slot's shape."""
-        start = 0
-        for slot in self.slots:
-            yield vector[start : start + slot.size].reshape(slot.shape)
-            start += slot.size
+    def _parts(self, vector: npt.NDArray[Any]) -> Iterator[tuple[Slot, npt.NDArray[Any]]]:
+        """Every slot, and its part of a flat vector, as a view in the slot's shape."""
+        ends = np.cumsum([slot.size for slot in self.slots])
+        for slot, part in zip(self.slots, np.split(vector, ends[:-1]), strict=True):
+            yield slot, part.reshape(slot.shape)
 
     def _fitting(self, slot: Slot, found: dict[str, Tensor | None]) -> Tensor:
         if slot.name not in found:
@@ -186,7 +181,7 @@ class Layout:
         with np.errstate(over="ignore", invalid="ignore"):
             if np.isfinite(flat.sum(dtype=np.float64)):
                 return  # one quick pass; a sum that is not finite is looked at more closely
-        for slot, part in zip(self.slots, self._parts(flat), strict=True):
+        for slot, part in self._parts(flat):
             bad = int(np.count_nonzero(~np.isfinite(part)))
             if bad:
                 raise BadData(
