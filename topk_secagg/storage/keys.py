@@ -21,7 +21,7 @@ from typing import IO, Any
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from ..errors import BadData, InputMissing, Refused
+from ..errors import BadData, CannotWrite, InputMissing, Refused
 from .atomic import open_regular, whole_file, writing
 from .documents import read_bytes
 
@@ -172,7 +172,12 @@ def seal(plain: IO[bytes], path: Path, recipient: Recipient) -> None:
 
     plain.seek(0)
     with whole_file(path) as stream:
-        encrypt_io(plain, _Guarded(stream, path), [x25519.Recipient.from_str(recipient.age)])
+        target = _Guarded(stream, path)
+        try:
+            encrypt_io(plain, target, [x25519.Recipient.from_str(recipient.age)])
+        finally:  # the library makes another error of it, or none
+            if target.error:
+                raise target.error
 
 
 @contextmanager
@@ -200,10 +205,15 @@ class _Guarded:
 
     def __init__(self, file: IO[bytes], path: Path) -> None:
         self.file, self.path = file, path
+        self.error: CannotWrite | None = None
 
     def write(self, data: bytes) -> int:
-        with writing(self.path):
-            return self.file.write(data)
+        try:
+            with writing(self.path):
+                return self.file.write(data)
+        except CannotWrite as error:
+            self.error = error
+            raise
 
     def flush(self) -> None:
         with writing(self.path):
