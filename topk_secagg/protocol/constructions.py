@@ -17,7 +17,7 @@ from ..algebra.linear import combine
 from ..algebra.randomness import Randomness
 from ..errors import BadData
 from . import wire
-from .messages import AnswerBlock, AnswerShape, Masked, Points, Secret, ShareBlock, ShareRows, Sparse
+from .messages import AnswerBlock, AnswerShape, Held, Inputs, Masked, Points, Secret, ShareBlock, Sparse
 from .parameters import Parameters
 
 Part = TypeVar("Part")  # what is decoded at a time
@@ -163,12 +163,7 @@ class Construction(ABC, Generic[Part]):
 
     @abstractmethod
     def answer_blocks(
-        self,
-        points: Points,
-        user: int,
-        masked: Mapping[int, Masked],
-        shares: Mapping[int, ShareRows],
-        shape: AnswerShape,
+        self, points: Points, user: int, masked: Inputs, shares: Held, shape: AnswerShape
     ) -> Iterator[AnswerBlock]:
         """Y_n, a few groups at a time."""
 

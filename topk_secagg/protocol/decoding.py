@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from threading import Lock
@@ -18,7 +18,7 @@ from ..algebra.randomness import Randomness
 from ..algebra.reed_solomon import agree, wrong_positions
 from ..errors import BadData, TooFewSurvivors
 from .constructions import construction, front
-from .messages import AnswerRows, AnswerShape, Points, Sparse
+from .messages import Answers, AnswerShape, Points, Sparse
 from .parameters import Parameters
 
 Result = TypeVar("Result")
@@ -41,7 +41,7 @@ def decode(
     p: Parameters,
     points: Points,
     survivors: int,
-    answers: Mapping[int, AnswerRows],
+    answers: Answers,
     randomness: Randomness,
     *,
     fallback: bool = False,
@@ -88,20 +88,16 @@ def _wrong_users(
     return [users[i] for i in found]
 
 
+@dataclass(frozen=True)
 class _Decoder:
     """Goes through the answers a few groups at a time."""
 
-    def __init__(
-        self,
-        p: Parameters,
-        points: Points,
-        survivors: int,
-        shape: AnswerShape,
-        answers: Mapping[int, AnswerRows],
-        progress: Callable[[float], None],
-    ) -> None:
-        self.p, self.points, self.survivors, self.shape = p, points, survivors, shape
-        self.answers, self.progress = answers, progress
+    p: Parameters
+    points: Points
+    survivors: int
+    shape: AnswerShape
+    answers: Answers
+    progress: Callable[[float], None]
 
     def total(self, users: Sequence[int]) -> Sparse:
         """The aggregate from the first D+T of these users, who are trusted."""

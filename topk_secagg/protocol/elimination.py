@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from .constructions import construction
-from .messages import AnswerBlock, AnswerShape, Masked, Points, ShareRows
+from .messages import AnswerBlock, AnswerShape, Held, Inputs, Points
 from .parameters import Parameters
 
 
@@ -16,13 +16,7 @@ def answer_shapes(p: Parameters, survivors: int) -> dict[int, tuple[AnswerShape,
 
 
 def answer_blocks(
-    p: Parameters,
-    points: Points,
-    user: int,
-    masked: Mapping[int, Masked],
-    shares: Mapping[int, ShareRows],
-    *,
-    fallback: bool = False,
+    p: Parameters, points: Points, user: int, masked: Inputs, shares: Held, *, fallback: bool = False
 ) -> Iterator[AnswerBlock]:
     """Y_n for the survivors in `masked` (eq. second:message), a few groups at a time."""
     c = construction(p)

@@ -82,3 +82,8 @@ class AnswerRows(Protocol):
 
     def read(self, start: int, out: Symbols) -> Symbols:
         """Fill `out` (groups, width) with groups start, start+1, ..."""
+
+
+Inputs = Mapping[int, Masked]  # X_m of every survivor m
+Held = Mapping[int, ShareRows]  # what one user holds of every survivor m
+Answers = Mapping[int, AnswerRows]  # Y_n of every user n that answered

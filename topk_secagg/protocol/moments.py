@@ -24,7 +24,7 @@ from ..algebra.randomness import Randomness
 from ..errors import BadData
 from . import wire
 from .constructions import Construction, decoding_matrix, stacked
-from .messages import AnswerBlock, AnswerShape, Masked, Points, Secret, ShareRows, Sparse
+from .messages import AnswerBlock, AnswerShape, Held, Inputs, Masked, Points, Secret, Sparse
 from .parameters import Parameters, require
 
 _CHECK_BYTES = 1 << 16  # of a share under one checksum
@@ -194,12 +194,7 @@ class Moments(Construction[Entries]):
         return AnswerShape(blocks, blocks + p.colluders, -(-p.buckets // blocks), width)
 
     def answer_blocks(
-        self,
-        points: Points,
-        user: int,
-        masked: Mapping[int, Masked],
-        shares: Mapping[int, ShareRows],
-        shape: AnswerShape,
+        self, points: Points, user: int, masked: Inputs, shares: Held, shape: AnswerShape
     ) -> Iterator[AnswerBlock]:
         """Y_n[group]_j = sum over b in the group of l_b(alpha_n) sum over m and picks of x gamma^(delta j) g_j."""
         p, unit, inputs = self.p, self.p.picks * shape.blocks, list(masked.values())

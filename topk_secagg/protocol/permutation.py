@@ -15,7 +15,7 @@ from ..algebra.randomness import Randomness
 from ..errors import BadData
 from . import wire
 from .constructions import Construction, decoding_matrix
-from .messages import AnswerBlock, AnswerShape, Masked, Points, Secret, ShareRows, Sparse
+from .messages import AnswerBlock, AnswerShape, Held, Inputs, Masked, Points, Secret, Sparse
 from .parameters import Parameters, require
 
 _PART = 1 << 18  # coordinates of a gradient that are looked at together
@@ -137,12 +137,7 @@ class Permutation(Construction[Sparse]):
         return AnswerShape(self.p.blocks, self.share_quorum, 1, self.width)
 
     def answer_blocks(
-        self,
-        points: Points,
-        user: int,
-        masked: Mapping[int, Masked],
-        shares: Mapping[int, ShareRows],
-        shape: AnswerShape,
+        self, points: Points, user: int, masked: Inputs, shares: Held, shape: AnswerShape
     ) -> Iterator[AnswerBlock]:
         """Y_n = sum over m in U1 and entries (i, x) of X_m of x f_{m,i} - h_{m,i} (eq. second:message).
 

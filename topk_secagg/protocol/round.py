@@ -14,7 +14,7 @@ from .constructions import construction, stacked
 from .decoding import decode
 from .elimination import answer_blocks
 from .masking import mask_input
-from .messages import Masked, Points, Secret, Sparse
+from .messages import Held, Inputs, Points, Secret, Sparse
 from .offline import choose_points, draw_secret
 from .parameters import Parameters
 
@@ -90,13 +90,7 @@ def deal(p: Parameters, points: Points, secret: Secret, source: Randomness) -> l
 
 
 def answer(
-    p: Parameters,
-    points: Points,
-    user: int,
-    masked: Mapping[int, Masked],
-    shares: Mapping[int, InMemoryShares],
-    *,
-    fallback: bool = False,
+    p: Parameters, points: Points, user: int, masked: Inputs, shares: Held, *, fallback: bool = False
 ) -> InMemoryAnswer:
     """The whole Y of one user."""
     blocks = answer_blocks(p, points, user, masked, shares, fallback=fallback)
