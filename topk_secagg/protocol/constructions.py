@@ -170,10 +170,11 @@ class Construction(ABC, Generic[Part]):
     # decoding
 
     @abstractmethod
-    def decoded(
-        self, points: Points, users: Sequence[int], survivors: int, shape: AnswerShape, first: int, y: Symbols
-    ) -> Part:
-        """The aggregate in groups first, first+1, ... from exactly D+T answers, y (users, groups, width)."""
+    def decoded(self, matrix: Integers, survivors: int, shape: AnswerShape, first: int, y: Symbols) -> Part:
+        """The aggregate in groups first, first+1, ... from exactly D+T answers, y (users, groups, width).
+
+        matrix (betas, users): from values at these users' alphas to those at the betas.
+        """
 
     @abstractmethod
     def joined(self, parts: Sequence[Part]) -> Sparse:

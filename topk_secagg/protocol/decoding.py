@@ -17,7 +17,7 @@ from ..algebra.parallel import ahead, cores, reuse_memory
 from ..algebra.randomness import Randomness
 from ..algebra.reed_solomon import agree, wrong_positions
 from ..errors import BadData, TooFewSurvivors
-from .constructions import construction, front
+from .constructions import construction, decoding_matrix, front
 from .messages import Answers, AnswerShape, Points, Sparse
 from .parameters import Parameters
 
@@ -168,7 +168,8 @@ class _Decoder:
 
     def _decoded(self, users: Sequence[int], first: int, y: Symbols) -> Any:
         """The aggregate in the groups from `first` on, for `joined`."""
+        matrix = decoding_matrix(self.points, tuple(users), (), self.p.field)
         try:
-            return construction(self.p).decoded(self.points, users, self.survivors, self.shape, first, y)
+            return construction(self.p).decoded(matrix, self.survivors, self.shape, first, y)
         except BadData as error:
             raise BadData(f"{error.message}: an answer or a share is wrong", _AGAIN) from error

@@ -23,7 +23,7 @@ from ..algebra.parallel import ahead
 from ..algebra.randomness import Randomness
 from ..errors import BadData
 from . import wire
-from .constructions import Construction, decoding_matrix, stacked
+from .constructions import Construction, stacked
 from .messages import AnswerBlock, AnswerShape, Held, Inputs, Masked, Points, Secret, Sparse
 from .parameters import Parameters, require
 
@@ -233,14 +233,11 @@ class Moments(Construction[Entries]):
 
     # decoding
 
-    def decoded(
-        self, points: Points, users: Sequence[int], survivors: int, shape: AnswerShape, first: int, y: Symbols
-    ) -> Entries:
+    def decoded(self, matrix: Integers, survivors: int, shape: AnswerShape, first: int, y: Symbols) -> Entries:
         """Y(beta_b) are the moments of bucket b of the sum, which has at most |U1| P non-zero entries there."""
         p = self.p
         low = first * shape.blocks
         bucket = np.arange(low, min(low + y.shape[1] * shape.blocks, p.buckets))
-        matrix = decoding_matrix(points, tuple(users), (), p.field)
         sums = combine(matrix, y, bucket % self.beta_count, (bucket - low) // shape.blocks, p.field)
         entries = recover(sums, survivors * p.picks, self.order, self.gamma, p.field, self.places)
         last = self.places - 1  # the only place that not all buckets have

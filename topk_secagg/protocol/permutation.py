@@ -14,7 +14,7 @@ from ..algebra.linear import combine, eliminate, encode
 from ..algebra.randomness import Randomness
 from ..errors import BadData
 from . import wire
-from .constructions import Construction, decoding_matrix
+from .constructions import Construction
 from .messages import AnswerBlock, AnswerShape, Held, Inputs, Masked, Points, Secret, Sparse
 from .parameters import Parameters, require
 
@@ -154,12 +154,9 @@ class Permutation(Construction[Sparse]):
 
     # decoding
 
-    def decoded(
-        self, points: Points, users: Sequence[int], survivors: int, shape: AnswerShape, first: int, y: Symbols
-    ) -> Sparse:
+    def decoded(self, matrix: Integers, survivors: int, shape: AnswerShape, first: int, y: Symbols) -> Sparse:
         """Y(beta_1)..Y(beta_D), one after the other: k = d * width + place."""
         p = self.p
-        matrix = decoding_matrix(points, tuple(users), (), p.field)
         flat = combine(matrix, y, np.arange(p.blocks), np.zeros(p.blocks, dtype=np.int64), p.field).reshape(-1)
         index = np.flatnonzero(flat)
         if index.size > survivors * p.top_k:
