@@ -15,7 +15,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
@@ -29,7 +29,6 @@ _DIGEST_BYTES = 32
 _DRAFT, _OLD = ".draft-", 3600  # a name, and seconds
 _log = logging.getLogger(__name__)
 _lock = Lock()
-_functions: dict[tuple[str, tuple[str, ...]], Callable[..., int]] = {}
 
 
 def run(name: str, *inputs: npt.NDArray[Any] | int, out: tuple[npt.NDArray[Any], ...]) -> None:
@@ -41,9 +40,11 @@ def run(name: str, *inputs: npt.NDArray[Any] | int, out: tuple[npt.NDArray[Any],
     words: list[int] = []
     for value in values:
         words += (value,) if isinstance(value, int) else _words(value)
+    with _lock:  # a kernel is loaded once
+        kernel = _loaded(name, types)
     results = (ctypes.c_void_p * 2)()  # for the value and the error that numba's functions return: there are none
     at = ctypes.addressof(results)
-    if _loaded(name, types)(at, at + ctypes.sizeof(ctypes.c_void_p), *words):
+    if kernel(at, at + ctypes.sizeof(ctypes.c_void_p), *words):
         raise AssertionError(f"{name} failed")
 
 
@@ -64,15 +65,9 @@ def _words(array: npt.NDArray[Any]) -> tuple[int, ...]:
     return 0, 0, array.size, array.itemsize, address, *array.shape, *array.strides
 
 
+@cache
 def _loaded(name: str, types: tuple[str, ...]) -> Callable[..., int]:
-    """The kernel for these types of arguments, as a function of machine words; loaded once."""
-    with _lock:
-        if (name, types) not in _functions:
-            _functions[name, types] = _load(name, types)
-        return _functions[name, types]
-
-
-def _load(name: str, types: tuple[str, ...]) -> Callable[..., int]:
+    """The kernel for these types of arguments, as a function of machine words."""
     import llvmlite.binding as llvm
 
     symbol, code = _kept(name, types) or _compiled(name, types)
