@@ -19,8 +19,7 @@ matplotlib.use("svg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from topk_secagg.protocol.parameters import Parameters
-from topk_secagg.protocol.rates import theorem_r1, theorem_r2
+from topk_secagg.protocol.parameters import Parameters, theorem_r1, theorem_r2
 
 HERE = Path(__file__).parent
 LENGTH = 272_474

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from topk_secagg.algebra.randomness import CipherRandomness
 from topk_secagg.errors import BadData
 from topk_secagg.protocol.constructions import construction
-from topk_secagg.protocol.parameters import Parameters
-from topk_secagg.protocol.rates import measured_r1, theorem_r1
+from topk_secagg.protocol.parameters import Parameters, measured_r1, theorem_r1
 from topk_secagg.protocol.wire import EliasFano, Packed
 
 

@@ -22,8 +22,7 @@ from ..algebra.linear import encode
 from ..errors import UsageError
 from ..gradients.sparsify import kept_energy
 from ..protocol.constructions import construction
-from ..protocol.parameters import Parameters
-from ..protocol.rates import theorem_r1, theorem_r2
+from ..protocol.parameters import Parameters, theorem_r1, theorem_r2
 from ..steps.costs import amount, cost
 
 PICKS = (1, 2, 4, 8)

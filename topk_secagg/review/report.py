@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from html import escape
 
 from ..protocol.constructions import construction
-from ..protocol.rates import theorem_r1, theorem_r2
+from ..protocol.parameters import theorem_r1, theorem_r2
 from ..storage.session import Session
 from ..storage.survivors import Survivors
 from .evidence import Evidence, Finding, Verdict, establishes

@@ -17,8 +17,7 @@ from ..gradients.quantize import dequantise
 from ..gradients.tensors import Tensor
 from ..protocol.constructions import construction
 from ..protocol.messages import Sparse
-from ..protocol.parameters import Parameters
-from ..protocol.rates import measured_r1, measured_r2
+from ..protocol.parameters import Parameters, measured_r1, measured_r2
 from ..protocol.round import run_round
 from .init import RoundOptions, choose_parameters
 from .mask import choose, with_residual

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from ..errors import CannotWrite
 from ..protocol.constructions import construction
-from ..protocol.parameters import DEFAULT_PICKS, Parameters
-from ..protocol.rates import measured_r1, measured_r2, theorem_r1, theorem_r2
+from ..protocol.parameters import DEFAULT_PICKS, Parameters, measured_r1, measured_r2, theorem_r1, theorem_r2
 from ..storage.share import file_bytes
 
 _LIBRARIES = 190 << 20  # what Python with numba and HDF5 takes before any work
