@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -14,22 +15,15 @@ def lagrange_matrix(nodes: Sequence[int], points: Sequence[int], q: int) -> npt.
     Entry (p, i) is prod over j != i of (point_p - node_j) / (node_i - node_j): a polynomial of degree
     below len(nodes) is given by its values at the nodes.
     """
-    below = [pow(_product((x - y for y in nodes if y != x), q), -1, q) for x in nodes]
+    below = [pow(math.prod(x - y for y in nodes if y != x), -1, q) for x in nodes]
     matrix = np.zeros((len(points), len(nodes)), dtype=np.uint64)
     for row, point in zip(matrix, points, strict=True):
         if point in nodes:
             row[nodes.index(point)] = 1
             continue
-        whole = _product((point - x for x in nodes), q)
+        whole = math.prod(point - x for x in nodes) % q
         row[:] = [whole * pow(point - x, -1, q) % q * b % q for x, b in zip(nodes, below, strict=True)]
     return matrix
-
-
-def _product(factors: Iterable[int], q: int) -> int:
-    result = 1
-    for factor in factors:
-        result = result * factor % q
-    return result
 
 
 def default_points(users: int, count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
