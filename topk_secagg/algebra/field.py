@@ -6,6 +6,7 @@ q < 2^16 and in four otherwise. q is any prime with 5 <= q < 2^32.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any
 
@@ -24,27 +25,10 @@ def stored_type(q: int) -> np.dtype[Any]:
     return np.dtype("<u2" if q < 2**16 else "<u4")
 
 
+@lru_cache(maxsize=8)
 def is_prime(q: int) -> bool:
-    """Miller-Rabin with the bases 2, 7, 61: exact for every q below 4,759,123,141."""
-    if q < 2:
-        return False
-    for p in (2, 3, 5, 7, 61):
-        if q % p == 0:
-            return q == p
-    odd, twos = q - 1, 0
-    while odd % 2 == 0:
-        odd, twos = odd // 2, twos + 1
-    for base in (2, 7, 61):
-        x = pow(base, odd, q)
-        if x in (1, q - 1):
-            continue
-        for _ in range(twos - 1):
-            x = x * x % q
-            if x == q - 1:
-                break
-        else:
-            return False
-    return True
+    """Whether no number from 2 up to the root of q, at most 65535 of them for q < 2^32, divides q."""
+    return q > 1 and bool(np.all(q % np.arange(2, math.isqrt(q) + 1, dtype=np.uint64)))
 
 
 @lru_cache(maxsize=8)
