@@ -125,15 +125,13 @@ class _Decoder:
             except BadData as error:
                 return error, sums
 
-        sums, parts, failures = np.zeros((len(users), columns, PIECE), np.uint64), dict[int, Any](), list[BadData]()
+        sums, parts = np.zeros((len(users), columns, PIECE), np.uint64), dict[int, Any]()
         for first, (part, more) in self._each(users, work):
             sums += more
-            if isinstance(part, BadData):
-                failures.append(part)
-            else:
-                parts[first] = part
+            parts[first] = part
         factors = randomness.child("sums").integers(q, np.empty((columns, PIECE), dtype=np.uint32))
         words = (sums % np.uint64(q) * factors % np.uint64(q)).sum(axis=2) % np.uint64(q)
+        failures = [part for part in parts.values() if isinstance(part, BadData)]
         total = failures[0] if failures else construction(self.p).joined([parts[first] for first in sorted(parts)])
         return total, words.astype(np.uint32)
 
