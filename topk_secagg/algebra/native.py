@@ -14,7 +14,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -98,13 +98,16 @@ class _Folder(NamedTuple):
     path: Path
     owners: tuple[int, ...]
 
-    def open(self) -> int:
+    @contextmanager
+    def opened(self) -> Iterator[int]:
         """A descriptor of the folder, if nobody but its owners can change what is in it; OSError otherwise."""
         fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        if not self.trusts(os.fstat(fd)):
+        try:
+            if not self.trusts(os.fstat(fd)):
+                raise PermissionError(f"others can write to {self.path}")
+            yield fd
+        finally:
             os.close(fd)
-            raise PermissionError(f"others can write to {self.path}")
-        return fd
 
     def trusts(self, found: os.stat_result) -> bool:
         """Whether only the owners can have written this file or folder."""
@@ -112,11 +115,8 @@ class _Folder(NamedTuple):
 
     def read(self, name: str) -> bytes:
         """A file that one of the owners has put here."""
-        folder = self.open()
-        try:
+        with self.opened() as folder:
             fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-        finally:
-            os.close(folder)
         with os.fdopen(fd, "rb") as stream:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode) or not self.trusts(found):
@@ -126,8 +126,7 @@ class _Folder(NamedTuple):
     def write(self, name: str, content: bytes) -> None:
         """Put a file here, whole, in the place of what is there; old drafts of killed processes are removed."""
         self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
-        folder = self.open()
-        try:
+        with self.opened() as folder:
             with os.scandir(folder) as others:
                 for other in others:
                     if other.name.startswith(_DRAFT) and other.stat().st_mtime < time.time() - _OLD:
@@ -138,8 +137,6 @@ class _Folder(NamedTuple):
                 stream.write(content)
                 os.fchmod(fd, 0o644)
             os.replace(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
-        finally:
-            os.close(folder)
 
 
 def _folders() -> Iterator[_Folder]:
