@@ -46,8 +46,8 @@ class Construction(ABC, Generic[Part]):
     index_code: wire.Packed | wire.EliasFano  # the indices of X on the wire
     check_rows: int
 
-    def __init__(self, parameters: Parameters) -> None:
-        self.p = parameters
+    def __init__(self, p: Parameters) -> None:
+        self.p = p
 
     @property
     def block_rows(self) -> int:

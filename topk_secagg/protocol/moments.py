@@ -41,9 +41,8 @@ class Moments(Construction[Entries]):
     never_zero = True
     distinct = False
 
-    def __init__(self, parameters: Parameters) -> None:
-        super().__init__(parameters)
-        p = parameters
+    def __init__(self, p: Parameters) -> None:
+        super().__init__(p)
         N, P, B, q = p.users, p.picks, p.buckets, p.field
         require(P >= 1, f"{P} picks per bucket", "keep P >= 1")
         least = -(-p.top_k // P)
@@ -53,17 +52,12 @@ class Moments(Construction[Entries]):
             f"cannot pick {P} of the {p.length // B} coordinates of a bucket: K = {p.top_k} is close to L",
             "choose fewer picks, a smaller K, or the construction permutation",
         )
-        least = p.survivors - p.colluders
-        require(
-            p.blocks == least, f"D = {p.blocks}: the construction moments chooses D when it answers", f"record {least}"
-        )
+        D = p.survivors - p.colluders
+        require(p.blocks == D, f"D = {p.blocks}: the construction moments chooses D when it answers", f"record {D}")
         require(p.spare is None or p.spare >= 0, f"{p.spare} spare answers", "keep them at 0 or more")
-        self.beta_count = N - p.colluders  # the most buckets that an answer packs
+        betas = self.beta_count = N - p.colluders  # the most buckets that an answer packs
         self.share_quorum = p.colluders + 1  # a sharing has degree T
-        points = f"{N} + {self.beta_count}"
-        require(
-            q >= N + self.beta_count, f"a field of {q} elements has no {points} distinct points", "keep q >= 2 N - T"
-        )
+        require(q >= N + betas, f"a field of {q} elements has no {N} + {betas} distinct points", "keep q >= 2 N - T")
         self.places = -(-p.length // B)  # M
         require(
             q - 1 >= self.places,
@@ -186,8 +180,7 @@ class Moments(Construction[Entries]):
 
     def answer_shape(self, survivors: int, *, fallback: bool = False) -> AnswerShape:
         """D = U - T, or max(U - T, |U1| - T - r) with r spare answers; W1 = min(2 |U1| P, n) moments a group."""
-        p = self.p
-        blocks = p.survivors - p.colluders
+        p, blocks = self.p, self.p.blocks
         if p.spare is not None and not fallback:
             blocks = max(blocks, survivors - p.colluders - p.spare)
         width = min(2 * survivors * p.picks, self.order)

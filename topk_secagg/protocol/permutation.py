@@ -31,9 +31,8 @@ class Permutation(Construction[Sparse]):
     distinct = True
     check_rows = 1  # single rows are read
 
-    def __init__(self, parameters: Parameters) -> None:
-        super().__init__(parameters)
-        p = parameters
+    def __init__(self, p: Parameters) -> None:
+        super().__init__(p)
         require(
             p.picks == 0 and p.buckets == 0 and p.spare is None,
             "picks and spare answers belong to the construction moments, not to permutation",
