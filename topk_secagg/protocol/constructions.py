@@ -136,10 +136,6 @@ class Construction(ABC, Generic[Part]):
     def unmask(self, secret: Secret, masked: Masked) -> Sparse:
         """The input behind X_n."""
 
-    @abstractmethod
-    def check_masked(self, masked: Masked) -> None:
-        """Refuse indices or values that no honest user could have sent."""
-
     @property
     def value_code(self) -> wire.Packed:
         """The values of X on the wire, at log2 q bits."""

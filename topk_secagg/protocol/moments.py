@@ -169,13 +169,6 @@ class Moments(Construction[Entries]):
         inverse = np.array([pow(rho, -1, q) for rho in secret.mask.tolist()], dtype=np.uint32)
         return Sparse(place * self.p.buckets + self._bucket, multiply(masked.value, inverse, q))
 
-    def check_masked(self, masked: Masked) -> None:
-        """B P shifts below n, and values that are not zero."""
-        if np.any(masked.index >= self.order):
-            raise BadData(f"a shift is not below {self.order}")
-        if not np.all(masked.value):
-            raise BadData("a value is zero")
-
     # mask-elimination phase
 
     def answer_shape(self, survivors: int, *, fallback: bool = False) -> AnswerShape:

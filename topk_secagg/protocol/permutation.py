@@ -123,12 +123,6 @@ class Permutation(Construction[Sparse]):
         minus = to_field(-secret.mask[index].astype(np.int64), self.p.field)
         return Sparse(index, add(masked.value, minus, self.p.field))
 
-    def check_masked(self, masked: Masked) -> None:
-        """K distinct permuted indices below L, in increasing order."""
-        index = masked.index.astype(np.int64)
-        if np.any(index[1:] <= index[:-1]) or np.any(index >= self.p.length):
-            raise BadData("its indices are not increasing and below L")
-
     # mask-elimination phase
 
     def answer_shape(self, survivors: int, *, fallback: bool = False) -> AnswerShape:
