@@ -5,8 +5,6 @@ Bits are numbered from the least significant bit of the first byte; padding bits
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
@@ -16,22 +14,12 @@ from ..errors import BadData
 Bytes = npt.NDArray[np.uint8]
 
 
-@dataclass(frozen=True)
 class Packed:
-    """The code of `count` integers below `bound`, one after the other at the same number of bits."""
+    """The code of `count` integers below `bound`, one after the other at ceil(log2 bound) bits: `size` bytes."""
 
-    count: int
-    bound: int
-
-    @property
-    def bits(self) -> int:
-        """Bits that hold any of the integers: ceil(log2 bound)."""
-        return (self.bound - 1).bit_length()
-
-    @property
-    def size(self) -> int:
-        """Bytes of the code."""
-        return (self.count * self.bits + 7) // 8
+    def __init__(self, count: int, bound: int) -> None:
+        self.count, self.bits = count, (bound - 1).bit_length()
+        self.size = (count * self.bits + 7) // 8
 
     def pack(self, values: Symbols) -> Bytes:
         """The low bits of each value, one after the other."""
