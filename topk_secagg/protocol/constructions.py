@@ -18,7 +18,7 @@ from ..algebra.randomness import Randomness
 from ..errors import BadData
 from . import wire
 from .messages import AnswerBlock, AnswerShape, Held, Inputs, Masked, Points, Secret, ShareBlock, Sparse
-from .parameters import Parameters
+from .parameters import Parameters, require
 
 Part = TypeVar("Part")  # what is decoded at a time
 BLOCK_SYMBOLS = 1 << 20  # symbols of all users' shares that are held at a time
@@ -184,6 +184,7 @@ def construction(p: Parameters) -> Construction[Any]:
     from .permutation import Permutation
 
     kinds: dict[str, type[Construction[Any]]] = {"permutation": Permutation, "moments": Moments}
+    require(p.construction in kinds, f"unknown construction {p.construction!r}", f"one of {', '.join(kinds)}")
     return kinds[p.construction](p)
 
 
