@@ -6,12 +6,10 @@ import math
 import os
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from ..algebra.parallel import ahead, cores
 from ..algebra.randomness import CipherRandomness, fresh_key
 from ..errors import BadData, SecAggError, TooFewSurvivors
 from ..gradients.files import check_writable, write_gradient
@@ -28,6 +26,7 @@ from ..storage.artifacts import opened
 from ..storage.atomic import OWN, whole_file
 from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
+from .each import for_each
 from .offline import Progress
 
 
@@ -94,51 +93,25 @@ def _found(
     round without keys, and unless `strict`, answers beyond those that determine the sum are not hashed: they agree with
     these, or else it is BadData. If they are signed, one could be changed so that it agrees with a wrong one.
     """
-    session = space.session
+    s, users = space.session, [n for n in space.present("elimination") if n in survivors.digests]
     with ExitStack() as files:
-        answers, left_out = _answers(space, survivors, files, verify=verify, strict=strict)
+        attempts = for_each(users, lambda n: files.enter_context(opened_answer(space, n, survivors, verify=verify)))
+        answers = attempts.check() if strict else attempts.reports
         shape, fallback = _decodable(space, survivors, answers)
-        used = {n: answer for n, answer in sorted(answers.items()) if answer.blocks == shape.blocks}
-        every = verify or strict or session.recipients is not None
+        used = {n: answer for n, answer in answers.items() if answer.blocks == shape.blocks}
+        every = verify or strict or s.recipients is not None
         hashed = list(used.values())[: None if every else shape.quorum]
         for answer in hashed:
             answer.hashing = True
+        count, source = len(survivors.digests), CipherRandomness(fresh_key())
         found = decode_answers(
-            session.parameters,
-            session.points,
-            len(survivors.digests),
-            used,
-            CipherRandomness(fresh_key()),
-            fallback=fallback,
-            strict=strict,
-            progress=progress,
+            s.parameters, s.points, count, used, source, fallback=fallback, strict=strict, progress=progress
         )
         if not all(answer.intact() for answer in hashed) or (found.corrected and not every):
             raise BadData("an answer is damaged, or was changed while it was read", "let no other program write to it")
         for n in answers.keys() - used.keys() if not verify else ():
             answers[n].artifact.verify(answers[n].check)
-    return used, left_out, shape, found
-
-
-def _answers(
-    space: Workspace, survivors: Survivors, files: ExitStack, *, verify: bool, strict: bool
-) -> tuple[dict[int, AnswerFile], dict[int, str]]:
-    """The sound answers of U1, left open in `files`, and why the others were left out."""
-
-    def attempt(user: int) -> AnswerFile | SecAggError:
-        try:
-            return files.enter_context(opened_answer(space, user, survivors, verify=verify))
-        except SecAggError as error:
-            return error
-
-    users = [n for n in space.present("elimination") if n in survivors.digests]
-    found = dict(zip(users, ahead((partial(attempt, n) for n in users), cores() if verify else 0), strict=True))
-    left_out = {n: error for n, error in found.items() if isinstance(error, SecAggError)}
-    if strict:
-        for error in left_out.values():
-            raise error
-    answers = {n: answer for n, answer in found.items() if not isinstance(answer, SecAggError)}
-    return answers, {n: error.message.removeprefix(f"{space.answer_path(n)}: ") for n, error in left_out.items()}
+    return used, attempts.left_out(space.answer_path), shape, found
 
 
 def _decoded_by_others(space: Workspace, survivors: Survivors, total: Sparse) -> bool:

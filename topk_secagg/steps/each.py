@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 from ..algebra.parallel import cores
@@ -13,16 +14,20 @@ Report = TypeVar("Report")
 
 
 class Outcome(NamedTuple, Generic[Report]):
-    """What the users' steps gave, and what went wrong, by user."""
+    """What the users' steps gave, and what went wrong, in order of the users."""
 
     reports: dict[int, Report]
     failures: dict[int, SecAggError]
 
     def check(self) -> dict[int, Report]:
         """The reports of all users; the first failure is raised."""
-        for user in sorted(self.failures):
-            raise self.failures[user]
+        for error in self.failures.values():
+            raise error
         return self.reports
+
+    def left_out(self, path: Callable[[int], Path]) -> dict[int, str]:
+        """Why users were left out, of whose files errors give the path first."""
+        return {user: error.message.removeprefix(f"{path(user)}: ") for user, error in self.failures.items()}
 
 
 def for_each(
@@ -52,4 +57,4 @@ def for_each(
         except BaseException:  # a signal, or a bug: start nothing more
             pool.shutdown(cancel_futures=True)
             raise
-    return Outcome(dict(sorted(outcome.reports.items())), outcome.failures)
+    return Outcome(dict(sorted(outcome.reports.items())), dict(sorted(outcome.failures.items())))

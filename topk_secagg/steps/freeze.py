@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..errors import InputMissing, Refused, SecAggError, TooFewSurvivors, UsageError
+from ..errors import InputMissing, Refused, TooFewSurvivors, UsageError
 from ..storage import masked as masked_file
 from ..storage import survivors as survivors_file
 from ..storage.atomic import write_whole
@@ -16,6 +16,7 @@ from ..storage.masked import MaskedFile
 from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
 from .access import PLAIN, Access, admitted
+from .each import for_each
 
 
 @dataclass(frozen=True)
@@ -76,20 +77,16 @@ def _again(space: Workspace, user: int, ledger: Ledger, only: Iterable[int] | No
 
 def _chosen(space: Workspace, only: Iterable[int] | None) -> tuple[dict[int, MaskedFile], dict[int, str]]:
     """The sound X to freeze, and why the others were left out."""
-    need = space.session.parameters.survivors
-    present = list(space.present("masked"))
-    wanted = present if only is None else sorted(set(only))
-    files, left_out = {}, {}
-    for n in wanted:
+    need, present = space.session.parameters.survivors, list(space.present("masked"))
+
+    def read(n: int) -> MaskedFile:
         space.check_user(n)
         if n not in present:
             raise InputMissing(f"{space.masked_path(n)} is not there", f"user {n} has not masked; leave it out")
-        try:
-            files[n] = masked_file.read(space.session, space.masked_path(n), n)
-        except SecAggError as error:
-            if only is not None:
-                raise
-            left_out[n] = error.message.removeprefix(f"{space.masked_path(n)}: ")
+        return masked_file.read(space.session, space.masked_path(n), n)
+
+    attempts = for_each(present if only is None else sorted(set(only)), read)
+    files = attempts.reports if only is None else attempts.check()
     if len(files) < need:
         what = "have masked soundly" if only is None else "are named"
         raise TooFewSurvivors(f"{len(files)} users {what}, and {need} must survive", "wait for more users to mask")
@@ -101,7 +98,8 @@ def _chosen(space: Workspace, only: Iterable[int] | None) -> tuple[dict[int, Mas
     if only is not None and lost:
         what = f"fewer than {need} of these users hold the shares of user {_list(lost)}"
         raise TooFewSurvivors(what, "leave out that user")
-    return {n: files[n] for n in kept}, left_out | dict.fromkeys(lost, "too few users hold its share")
+    left_out = attempts.left_out(space.masked_path) | dict.fromkeys(lost, "too few users hold its share")
+    return {n: files[n] for n in kept}, left_out
 
 
 def answerable(files: dict[int, MaskedFile], need: int) -> list[int]:
