@@ -6,13 +6,13 @@ Shares are read a block of rows at a time. No finding contains a secret value.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from tempfile import gettempdir
 
 import numpy as np
 
-from ..algebra.field import Symbols, to_signed
+from ..algebra.field import to_signed
 from ..errors import BadData, InputMissing
 from ..gradients.quantize import beyond_clip
 from ..protocol.constructions import construction
@@ -155,7 +155,12 @@ class _Private:
                 try:
                     places[rows] = c.check_shares(points, users, first, block, known)
                 except BadData as error:
-                    blamed = [m for m in users if self._good_without(m, users, block, first, known)]
+                    blamed = []
+                    for at, m in enumerate(users):
+                        left = {name: np.delete(tables, at, axis=0) for name, tables in block.items()}
+                        with suppress(BadData):  # without its share, the others fit together
+                            c.check_shares(points, users[:at] + users[at + 1 :], first, left, known)
+                            blamed.append(m)
                     if len(blamed) == 1:
                         check.subject = self.space.share_path(blamed[0], n)
                     where = f"rows from {first} on, users {', '.join(map(str, users))}"
@@ -166,18 +171,6 @@ class _Private:
                 raise BadData(wrong)
             of = "of the available secret" if known else "of some secret"
             check.why = f"{c.rows} selectors {of}, {len(shares)} shares"
-
-    def _good_without(
-        self, m: int, users: list[int], block: dict[str, Symbols], first: int, known: Secret | None
-    ) -> bool:
-        """Whether the other shares are consistent without the share of receiver m."""
-        left = {name: np.delete(shares, users.index(m), axis=0) for name, shares in block.items()}
-        others = [other for other in users if other != m]
-        try:
-            self.construction.check_shares(self.space.session.points, others, first, left, known)
-        except BadData:
-            return False
-        return True
 
     def _opened(self, files: ExitStack, m: int, n: int, sharing: str | None) -> ShareFile | None:
         """A share with every row checked, left open in `files`; None if it is not available or not sound."""
