@@ -11,7 +11,7 @@ from typing import Literal
 from ..errors import InputMissing, SecAggError
 from ..protocol.elimination import answer_shapes
 from ..protocol.parameters import Parameters
-from ..steps.inspect import largest_bytes
+from ..steps.inspect import check_size
 from ..storage.aggregate import Aggregate
 from ..storage.artifacts import Artifact, Attributes, Kind, opened
 from ..storage.masked import MaskedFile
@@ -155,8 +155,7 @@ class Evidence:
         try:
             with opened(path, kind, verify=False) as artifact:
                 self.add(points.pop(0), path, "pass", f"a {kind.name} file of version 1")
-                if sum(d.size for d in artifact.datasets.values()) > largest_bytes(kind.name, self.p):
-                    raise artifact.bad("it is larger than any such file of this session")
+                check_size(artifact, self.p)
                 artifact.verify()
                 self.add(points.pop(0), path, "pass")
                 artifact.expect(expected, signer)

@@ -101,9 +101,8 @@ def _describe_artifact(artifact: Artifact, session: Session | None, *, reveal: b
     d = Description(artifact.path, artifact.kind.name, facts={"user": artifact.attributes["user"]})
     d.facts |= {name: value for name, value in artifact.attributes.items() if name not in ("format", "kind")}
     d.facts["insecure"] = bool(d.facts["insecure"])
-    size = sum(dataset.size for dataset in artifact.datasets.values())
-    if session is not None and size > largest_bytes(d.kind, session.parameters):
-        raise artifact.bad("it is larger than any such file of this session")
+    if session is not None:
+        check_size(artifact, session.parameters)
     matches = artifact.digest() == artifact.attributes["sha256"]
     d.facts["digest"] = "matches" if matches else "DOES NOT MATCH"
     if not matches:
@@ -126,19 +125,19 @@ def _describe_artifact(artifact: Artifact, session: Session | None, *, reveal: b
     return d
 
 
-def largest_bytes(kind: str, p: Parameters) -> int:
-    """The most bytes that the datasets of a file take in a session."""
-    if kind == answer.KIND.name:
-        return answer.largest_bytes(p)
-    if kind == aggregate.KIND.name:
-        return p.length * (4 + 4 + 8) + p.users * 3 * 4
-    shapes = {
-        secret.KIND.name: secret.shapes(p),
-        share.KIND.name: share.shapes(p),
-        masked.KIND.name: masked.shapes(p),
-        residual.KIND.name: residual.shapes(p.length),
-    }[kind]
-    return sum(np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in shapes.values())
+def check_size(artifact: Artifact, p: Parameters) -> None:
+    """Refuse a file whose datasets take more bytes than in any such file of a session."""
+    kind = artifact.kind
+    if kind is answer.KIND:
+        largest = answer.largest_bytes(p)
+    elif kind is aggregate.KIND:
+        largest = p.length * (4 + 4 + 8) + p.users * 3 * 4
+    else:
+        modules = {secret.KIND.name: secret, share.KIND.name: share, masked.KIND.name: masked}
+        shapes = residual.shapes(p.length) if kind is residual.KIND else modules[kind.name].shapes(p)
+        largest = sum(np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in shapes.values())
+    if sum(dataset.size for dataset in artifact.datasets.values()) > largest:
+        raise artifact.bad("it is larger than any such file of this session")
 
 
 def _values(artifact: Artifact, name: str) -> dict[str, Any]:
