@@ -8,7 +8,6 @@ import os
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from pathlib import Path
 from timeit import timeit
@@ -23,7 +22,7 @@ from ..errors import UsageError
 from ..gradients.sparsify import kept_energy
 from ..protocol.constructions import construction
 from ..protocol.parameters import Parameters, theorem_r1, theorem_r2
-from ..steps.costs import amount, cost
+from ..steps.costs import Cost, amount, cost
 
 PICKS = (1, 2, 4, 8)
 THEOREM, DENSE = "Theorem 1", "LightSecAgg"
@@ -32,21 +31,13 @@ _TIMES = 3
 _START_UP = 1.0  # seconds
 
 
-@dataclass(frozen=True)
-class Row:
-    """One way to run the round, or a peer: offline bytes per pair and in all, and what a user broadcasts.
-
-    `step` is one step of the quantiser as a fraction of the clip.
-    """
+@dataclass(frozen=True, kw_only=True)
+class Row(Cost):
+    """The cost of one way to run the round, or of a peer; a `step` of the quantiser is a fraction of the clip."""
 
     name: str
-    parameters: Parameters | None
-    pair_bytes: int
-    all_bytes: int
-    masked_bytes: int
-    answer_bytes: int
+    parameters: Parameters | None = None
     step: float | None = None
-    memory: int | None = None
     seconds: float | None = None
     energy: float | None = None
 
@@ -66,10 +57,9 @@ class Plan:
 
 
 class Speed(NamedTuple):
-    """Seconds per byte on this machine to encode, hash and write shares."""
+    """Seconds per byte on this machine to encode and hash shares, and to write them."""
 
-    encode: float
-    hash: float
+    compute: float
     write: float
 
 
@@ -106,7 +96,7 @@ def _variants(base: Parameters) -> list[Parameters]:
 def _row(p: Parameters, gradient: npt.NDArray[Any] | None, speed: Speed | None) -> Row:
     step, time = 1 / (p.scale * p.clip), seconds(p, speed) if speed else None
     energy = kept_energy(p, gradient, construction(p).select(gradient)) if gradient is not None else None
-    return Row(p.construction, p, **vars(cost(p)), step=step, seconds=time, energy=energy)
+    return Row(**vars(cost(p)), name=p.construction, parameters=p, step=step, seconds=time, energy=energy)
 
 
 def _theorem(p: Parameters) -> Row:
@@ -114,14 +104,14 @@ def _theorem(p: Parameters) -> Row:
     symbol = math.log2(p.field) / 8
     pair = round(2 * p.length * p.length * theorem_r2(p) * symbol)
     x, y = (round(rate(p) * p.length * symbol) for rate in (theorem_r1, theorem_r2))
-    return Row(THEOREM, None, pair, p.users**2 * pair, x, y)
+    return Row(pair, p.users**2 * pair, x, y, name=THEOREM)
 
 
 def _dense(p: Parameters) -> Row:
     """LightSecAgg sends whole gradients: L/(U-T) symbols per pair offline, L and L/(U-T) online."""
     symbol = p.symbol_bytes
     part = round(p.length * theorem_r2(p) * symbol)
-    return Row(DENSE, None, part, p.users**2 * part, p.length * symbol, part)
+    return Row(part, p.users**2 * part, p.length * symbol, part, name=DENSE)
 
 
 def measure_speed(p: Parameters, folder: Path) -> Speed:
@@ -131,7 +121,10 @@ def measure_speed(p: Parameters, folder: Path) -> Speed:
     noise = np.ones((rows, p.colluders, width), dtype=np.uint32)
     zeros, ones = np.zeros(rows, dtype=np.int64), np.ones(rows, dtype=np.uint32)
     shares = np.empty((p.users, rows, width), dtype=np.uint32)
-    work = partial(encode, matrix, noise, zeros, zeros, ones, q, shares)
+
+    def compute() -> None:
+        encode(matrix, noise, zeros, zeros, ones, q, shares)
+        hashlib.sha256(shares.data)
 
     def write() -> None:
         with tempfile.TemporaryFile(dir=folder) as stream:
@@ -139,14 +132,12 @@ def measure_speed(p: Parameters, folder: Path) -> Speed:
             stream.flush()
             os.fsync(stream.fileno())
 
-    work()  # once before it is measured: it is compiled now
-    encoding, hashing = (timeit(call, number=_TIMES) for call in (work, partial(hashlib.sha256, shares.data)))
-    handled = _TIMES * shares.nbytes
-    return Speed(encoding / handled, hashing / handled, timeit(write, number=1) / _PROBE_BYTES)
+    compute()  # once before it is measured: it is compiled now
+    return Speed(timeit(compute, number=_TIMES) / _TIMES / shares.nbytes, timeit(write, number=1) / _PROBE_BYTES)
 
 
 def seconds(p: Parameters, speed: Speed) -> float:
     """Estimate the time of `run`: start, encode, hash and write all shares, then read and hash the used ones."""
     c = construction(p)
     used = c.offline_bytes * c.entries / c.rows
-    return _START_UP + c.offline_bytes * (speed.encode + speed.hash + speed.write) + used * (speed.hash + speed.encode)
+    return _START_UP + c.offline_bytes * (speed.compute + speed.write) + used * speed.compute

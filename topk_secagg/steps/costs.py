@@ -19,13 +19,14 @@ _DECODE_BUFFER = 64 << 20
 
 @dataclass(frozen=True)
 class Cost:
-    """Bytes of a round in which nobody drops out, and the memory that its largest step takes."""
+    """Bytes of a round in which nobody drops out: of the share files of a pair of users, of all files, of an X and
+    of a Y. And the memory that its largest step takes, where it is known."""
 
     pair_bytes: int
     all_bytes: int
     masked_bytes: int
     answer_bytes: int
-    memory: int
+    memory: int | None = None
 
 
 def cost(p: Parameters) -> Cost:
