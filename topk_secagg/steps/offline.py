@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from ..algebra.parallel import ahead
+from ..algebra.parallel import together
 from ..algebra.randomness import KEY_BYTES, CipherRandomness, Randomness, SystemRandomness, fresh_key, seeded_key
 from ..errors import Refused, UsageError
 from ..protocol.constructions import construction
@@ -129,5 +129,4 @@ def _write_shares(
                     yield partial(put, name, block.start, shares[chosen])
                 progress(block.stop / c.rows)
 
-        for _ in ahead(writes(), len(c.share_names)):
-            pass
+        together(writes(), len(c.share_names))
