@@ -379,18 +379,10 @@ def _sum(found: Evidence, sums: dict[int, Decoded]) -> None:
 
 def _rates(found: Evidence) -> None:
     """Compare the bytes of X and Y with the rates of the theorem."""
-    point, p, c = "rates against the theorem", found.p, construction(found.p)
-    with found.check(point, "X") as check:
-        if not found.masked:
-            raise InputMissing("no sound X is available")
-        check.why = _against(p, "R1", c.masked_bytes)
-    with found.check(point, "Y") as check:
-        if not found.answers or found.survivors is None:
-            raise InputMissing("no sound Y is available")
-        fallback = found.fallbacks()[min(found.answers.values())]
-        check.why = _against(p, "R2", c.answer_bytes(len(found.survivors.digests), fallback=fallback))
-
-
-def _against(p: Parameters, name: str, payload: int) -> str:
-    measured, theorem = rates(p, name, payload).values()
-    return f"{payload} bytes, {name} {measured:.6g}: {measured / theorem:.3g} times Theorem 1 ({theorem:.6g})"
+    for (what, payload), rate in zip(found.payloads().items(), ("R1", "R2"), strict=True):
+        with found.check("rates against the theorem", what) as check:
+            if not payload:
+                raise InputMissing(f"no sound {what} is available")
+            measured, theorem = rates(found.p, rate, payload).values()
+            times = f"{measured / theorem:.3g} times Theorem 1 ({theorem:.6g})"
+            check.why = f"{payload} bytes, {rate} {measured:.6g}: {times}"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..errors import InputMissing, SecAggError
+from ..protocol.constructions import construction
 from ..protocol.elimination import answer_shapes
 from ..protocol.parameters import Parameters
 from ..steps.inspect import check_size
@@ -113,6 +114,12 @@ class Evidence:
         """Each possible D of an answer to these survivors, and whether it is the fallback."""
         count = len(self.survivors.digests) if self.survivors else 0
         return {blocks: fallback for blocks, (_, fallback) in answer_shapes(self.p, count).items()} if count else {}
+
+    def payloads(self) -> dict[str, int]:
+        """The bytes of an X and of the largest Y, 0 where no sound one is available."""
+        c, count = construction(self.p), len(self.survivors.digests) if self.survivors else 0
+        answers = (c.answer_bytes(count, fallback=self.fallbacks()[blocks]) for blocks in self.answers.values())
+        return {"X": c.masked_bytes if self.masked else 0, "Y": max(answers, default=0)}
 
     def add(self, point: str, subject: Path | str, verdict: Verdict, why: str = "") -> None:
         """Add a finding, with paths relative to the round and without control characters."""

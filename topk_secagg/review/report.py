@@ -202,17 +202,15 @@ def _bars(law: Law) -> str:
 def _bytes(found: Evidence) -> str:
     """What a user sends in each phase, measured and in theory; every pair of bars has its own scale."""
     space, p, c = found.space, found.p, construction(found.p)
-    sent = 0
+    shares, sent = 0, found.payloads()
     for n in space.users():
         with suppress(OSError):  # if not all share files of a user are there
-            sent = max(sent, sum(space.share_path(m, n).stat().st_size for m in space.users()))
-    x, count = c.masked_bytes if found.masked else 0, len(found.survivors.digests) if found.survivors else 0
-    answers = [c.answer_bytes(count, fallback=found.fallbacks()[blocks]) for blocks in set(found.answers.values())]
+            shares = max(shares, sum(space.share_path(m, n).stat().st_size for m in space.users()))
     theorem = (theorem_r1(p) * p.length * math.log2(p.field) / 8, theorem_r2(p) * p.length * p.symbol_bytes)
     phases = [
-        ("shares for all users, before X", sent, float(p.users * c.share_bytes), f"{p.construction} needs"),
-        ("masked gradient, X", x, theorem[0], "Theorem 1"),
-        ("answer, Y", max(answers, default=0), theorem[1], "Theorem 1"),
+        ("shares for all users, before X", shares, float(p.users * c.share_bytes), f"{p.construction} needs"),
+        ("masked gradient, X", sent["X"], theorem[0], "Theorem 1"),
+        ("answer, Y", sent["Y"], theorem[1], "Theorem 1"),
     ]
     drawn, y = [], 0.0
     for name, measured, theory, whose in phases:
