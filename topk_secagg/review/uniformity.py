@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from ..algebra.field import Symbols
+from ..algebra.field import Integers, Symbols
 from ..errors import BadData, InputMissing
 from ..protocol.constructions import construction
 from ..protocol.messages import Masked
@@ -55,14 +55,10 @@ def chi_square_tail(statistic: float, freedom: int) -> float:
     return min(1.0, total + (math.erfc(math.sqrt(half)) if odd else 0.0))
 
 
-def histogram(parts: Sequence[Symbols], bound: int, bins: int) -> tuple[list[int], list[float]]:
+def histogram(parts: Sequence[Symbols], bound: int, bins: int) -> tuple[Integers, npt.NDArray[np.float64]]:
     """How many values fall into each of `bins` ranges below `bound`, and how many should."""
-    edges = [-(-b * bound // bins) for b in range(bins + 1)]
-    observed = np.zeros(bins, dtype=np.int64)
-    for part in parts:
-        observed += np.histogram(part, np.array(edges) - 0.5)[0]
-    count = sum(part.size for part in parts)
-    return observed.tolist(), [(high - low) * count / bound for low, high in pairwise(edges)]
+    values, edges = np.concatenate(parts), -(-np.arange(bins + 1) * bound // bins)
+    return np.histogram(values, edges - 0.5)[0], np.diff(edges) * values.size / bound
 
 
 def uniformity(parts: Sequence[Symbols], bound: int, *, distinct: bool = False) -> str:
@@ -79,7 +75,7 @@ def uniformity(parts: Sequence[Symbols], bound: int, *, distinct: bool = False) 
         least = max(2, needed) * LEAST_EXPECTED
         raise InputMissing(f"{fewer} {what} below {bound} are too few; {least} are needed")
     observed, expected = histogram(parts, bound, bins)
-    statistic = math.fsum((o - e) ** 2 / e for o, e in zip(observed, expected, strict=True))
+    statistic = math.fsum((observed - expected) ** 2 / expected)
     if distinct:
         statistic *= (bound - 1) / (bound - parts[0].size)
     tail = chi_square_tail(statistic, bins - 1)
