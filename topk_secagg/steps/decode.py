@@ -15,7 +15,6 @@ from ..errors import BadData, SecAggError, TooFewSurvivors
 from ..gradients.files import check_writable, write_gradient
 from ..gradients.quantize import beyond_clip, dequantise
 from ..protocol.constructions import construction
-from ..protocol.decoding import Decoded
 from ..protocol.decoding import decode as decode_answers
 from ..protocol.elimination import answer_shapes
 from ..protocol.messages import AnswerShape, Sparse
@@ -67,33 +66,30 @@ def decode(
     with space.step_of_all():
         survivors = survivors_file.read(space)
         try:
-            used, left_out, shape, found = _found(space, survivors, verify=False, strict=strict, progress=progress)
+            report, total = _found(space, survivors, verify=False, strict=strict, progress=progress)
         except (BadData, TooFewSurvivors):  # is a file damaged? it is left out
-            used, left_out, shape, found = _found(space, survivors, verify=True, strict=strict, progress=progress)
-        total = found.total
+            report, total = _found(space, survivors, verify=True, strict=strict, progress=progress)
         if not _decoded_by_others(space, survivors, total):
-            aggregate_file.write(space, survivors, total, shape.blocks, sorted(used), found.corrected)
+            aggregate_file.write(space, survivors, total, report.blocks, report.answering, report.corrected)
         if output is not None:
             vector, real = np.zeros(p.length), dequantise(p, total.value)
             vector[total.index] = real / math.fsum(survivors.weights.values()) if mean else real
             with whole_file(output, OWN) as stream:
                 write_gradient(stream, output.suffix, session.layout.unflatten(vector))
-    nonzero, beyond = total.index.size, beyond_clip(p, total.value, survivors.weights.values())
-    sent = construction(p).masked_bytes, next(iter(used.values())).payload
-    who = survivors.users, sorted(used), found.corrected, left_out
-    return DecodeReport(space.aggregate_path, *who, nonzero, beyond, shape.blocks, shape.quorum, *sent)
+    return report
 
 
 def _found(
     space: Workspace, survivors: Survivors, *, verify: bool, strict: bool, progress: Progress
-) -> tuple[dict[int, AnswerFile], dict[int, str], AnswerShape, Decoded]:
-    """The answers that were used, why others were left out, and what was decoded.
+) -> tuple[DecodeReport, Sparse]:
+    """The report, and the sum.
 
     Answers are hashed while they are read for decoding; with `verify`, damaged ones are left out before. Only in a
     round without keys, and unless `strict`, answers beyond those that determine the sum are not hashed: they agree with
     these, or else it is BadData. If they are signed, one could be changed so that it agrees with a wrong one.
     """
-    s, users = space.session, [n for n in space.present("elimination") if n in survivors.digests]
+    s, p = space.session, space.session.parameters
+    users = [n for n in space.present("elimination") if n in survivors.digests]
     with ExitStack() as files:
         attempts = for_each(users, lambda n: files.enter_context(opened_answer(space, n, survivors, verify=verify)))
         answers = attempts.check() if strict else attempts.reports
@@ -104,14 +100,15 @@ def _found(
         for answer in hashed:
             answer.hashing = True
         count, source = len(survivors.digests), CipherRandomness(fresh_key())
-        found = decode_answers(
-            s.parameters, s.points, count, used, source, fallback=fallback, strict=strict, progress=progress
-        )
+        found = decode_answers(p, s.points, count, used, source, fallback=fallback, strict=strict, progress=progress)
         if not all(answer.intact() for answer in hashed) or (found.corrected and not every):
             raise BadData("an answer is damaged, or was changed while it was read", "let no other program write to it")
         for n in answers.keys() - used.keys() if not verify else ():
             answers[n].artifact.verify(answers[n].check)
-    return used, attempts.left_out(space.answer_path), shape, found
+    total, who = found.total, (survivors.users, list(used), found.corrected, attempts.left_out(space.answer_path))
+    nonzero, beyond = total.index.size, beyond_clip(p, total.value, survivors.weights.values())
+    sent = construction(p).masked_bytes, next(iter(used.values())).payload
+    return DecodeReport(space.aggregate_path, *who, nonzero, beyond, shape.blocks, shape.quorum, *sent), total
 
 
 def _decoded_by_others(space: Workspace, survivors: Survivors, total: Sparse) -> bool:
