@@ -67,7 +67,13 @@ def _describe_document(path: Path, session: Session | None) -> Description:
     kind = documents.kind_of(path, content)
     d = Description(path, kind, facts={"version": documents.VERSION})
     if kind == "session":
-        _describe_session(d, read_session(path))
+        s = read_session(path)
+        d.facts |= {"session": s.id, "insecure": bool(s.insecure), **s.parameters.as_dict()}
+        d.facts |= {"summary": s.parameters.summary(), "alpha": list(s.points.alpha), "beta": list(s.points.beta)}
+        d.facts |= {"tensors": len(s.layout.slots), "freezer": s.freezer, "confirmations": s.confirmations}
+        d.facts |= {"sealed": s.recipients is not None}
+        d.facts |= {f"keys of user {r.user}": r.fingerprint for r in s.recipients or ()}
+        d.facts["offline_bytes"] = construction(s.parameters).offline_bytes
         return d
     if kind == "ledger":
         ledger = parse_ledger(path, content)
@@ -86,15 +92,6 @@ def _describe_document(path: Path, session: Session | None) -> Description:
         d.facts["insecure"] = bool(body["insecure"])
     _check_session(d, d.facts["session"], session)
     return d
-
-
-def _describe_session(d: Description, s: Session) -> None:
-    d.facts |= {"session": s.id, "insecure": bool(s.insecure), **s.parameters.as_dict()}
-    d.facts |= {"summary": s.parameters.summary(), "alpha": list(s.points.alpha), "beta": list(s.points.beta)}
-    d.facts |= {"tensors": len(s.layout.slots), "freezer": s.freezer, "confirmations": s.confirmations}
-    d.facts |= {"sealed": s.recipients is not None}
-    d.facts |= {f"keys of user {r.user}": r.fingerprint for r in s.recipients or ()}
-    d.facts["offline_bytes"] = construction(s.parameters).offline_bytes
 
 
 def _describe_artifact(artifact: Artifact, session: Session | None, *, reveal: bool) -> Description:
@@ -143,15 +140,12 @@ def check_size(artifact: Artifact, p: Parameters) -> None:
 def _values(artifact: Artifact, name: str) -> dict[str, Any]:
     """The range and the first values of a dataset."""
     size = math.prod(artifact.datasets[name].shape)
-    low, high = [], []
-    for start in range(0, size, _AT_ONCE):
-        part = artifact.read_flat(name, start, min(start + _AT_ONCE, size))
-        low.append(part.min())
-        high.append(part.max())
-    if not np.isfinite([*low, *high]).all():
+    parts = (artifact.read_flat(name, start, min(start + _AT_ONCE, size)) for start in range(0, size, _AT_ONCE))
+    ends = np.array([(part.min(), part.max()) for part in parts])
+    if not np.isfinite(ends).all():
         raise artifact.bad(f"a value of {name} is not finite")
     first = artifact.read_flat(name, 0, min(size, _SHOWN))
-    return {"low": min(low).item(), "high": max(high).item(), "values": first.tolist()}
+    return {"low": ends.min().item(), "high": ends.max().item(), "values": first.tolist()}
 
 
 def _check_session(d: Description, found: object, session: Session | None) -> None:
