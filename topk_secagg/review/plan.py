@@ -9,6 +9,7 @@ import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
+from operator import attrgetter
 from pathlib import Path
 from timeit import timeit
 from typing import Any, NamedTuple
@@ -70,13 +71,10 @@ def plan(chosen: Parameters, gradient: npt.NDArray[Any] | None = None, speed: Sp
     best = rows[variants.index(chosen)]
     peers = [_theorem(chosen), _dense(chosen)]
     remarks = [
-        f"{peer.name} needs less {what}: {amount(theirs)} instead of {amount(mine)}"
+        f"{peer.name} needs less {what}: {amount(needed(peer))} instead of {amount(needed(best))}"
         for peer in peers
-        for what, mine, theirs in (
-            ("offline", best.all_bytes, peer.all_bytes),
-            ("online", best.online_bytes, peer.online_bytes),
-        )
-        if theirs < mine
+        for what, needed in (("offline", attrgetter("all_bytes")), ("online", attrgetter("online_bytes")))
+        if needed(peer) < needed(best)
     ]
     return Plan([*rows, *peers], best, remarks)
 
