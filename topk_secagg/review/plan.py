@@ -107,9 +107,8 @@ def _theorem(p: Parameters) -> Row:
 
 def _dense(p: Parameters) -> Row:
     """LightSecAgg sends whole gradients: L/(U-T) symbols per pair offline, L and L/(U-T) online."""
-    symbol = p.symbol_bytes
-    part = round(p.length * theorem_r2(p) * symbol)
-    return Row(part, p.users**2 * part, p.length * symbol, part, name=DENSE)
+    part = round(p.length * theorem_r2(p) * p.symbol_bytes)
+    return Row(part, p.users**2 * part, p.length * p.symbol_bytes, part, name=DENSE)
 
 
 def measure_speed(p: Parameters, folder: Path) -> Speed:
