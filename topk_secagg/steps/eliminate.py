@@ -17,7 +17,6 @@ from ..storage.answer import answered_before
 from ..storage.atomic import allow_open_files
 from ..storage.ledger import Ledger
 from ..storage.share import opened_share
-from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
 from .access import PLAIN, Access, admitted
 from .freeze import check_confirmed
@@ -79,7 +78,7 @@ def eliminate(
     return EliminateReport(user, path, u1, digest, shape.blocks, shape.quorum, fallback, payload)
 
 
-def _check(space: Workspace, ledger: Ledger, survivors: Survivors, *, fallback: bool) -> None:
+def _check(space: Workspace, ledger: Ledger, survivors: survivors_file.Survivors, *, fallback: bool) -> None:
     """Refuse whatever could lead to answers for two survivor sets, or to an answer for a forged X."""
     user = ledger.user
     ledger.check_kept()

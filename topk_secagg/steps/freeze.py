@@ -13,7 +13,6 @@ from ..storage.atomic import write_whole
 from ..storage.documents import digest
 from ..storage.ledger import Ledger
 from ..storage.masked import MaskedFile
-from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
 from .access import PLAIN, Access, admitted
 from .each import for_each
@@ -144,7 +143,7 @@ def confirm(space: Workspace, user: int, *, access: Access = PLAIN) -> ConfirmRe
     return ConfirmReport(user, path, survivors.users, survivors.digest, there, session.confirmations)
 
 
-def check_confirmed(space: Workspace, survivors: Survivors) -> None:
+def check_confirmed(space: Workspace, survivors: survivors_file.Survivors) -> None:
     """Refuse to answer before more than (N+T)/2 users have confirmed this survivors.json."""
     need = space.session.confirmations
     if not need:

@@ -17,7 +17,6 @@ from ..storage import aggregate, answer, documents, masked, residual, secret, sh
 from ..storage.artifacts import Artifact, opened
 from ..storage.ledger import parse_ledger
 from ..storage.session import Session, read_session
-from ..storage.share import ShareFile
 from .costs import rates
 
 KINDS = (secret.KIND, share.KIND, masked.KIND, answer.KIND, residual.KIND, aggregate.KIND)
@@ -171,7 +170,7 @@ def _add_rates(d: Description, artifact: Artifact, session: Session) -> None:
             d.facts |= {"payload_bytes": payload, **rates(p, "R2", payload)}
         elif d.kind == "share":
             artifact.expect_shapes(share.shapes(p))
-            ShareFile(p, artifact).check_all()
+            share.ShareFile(p, artifact).check_all()
             d.facts["rows_checked"] = c.rows
     except (BadData, InputMissing) as error:
         d.problems.append(error.message.removeprefix(f"{artifact.path}: "))

@@ -26,11 +26,9 @@ from ..storage import residual as residual_file
 from ..storage import secret as secret_file
 from ..storage import survivors as survivors_file
 from ..storage.ledger import Ledger
-from ..storage.residual import Residual
 from ..storage.secret import StoredSecret
 from ..storage.session import Session
 from ..storage.share import is_there
-from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
 from .access import PLAIN, Access, admitted
 
@@ -133,7 +131,7 @@ def mask(
         pending = None
         if residual is not None:
             after = residual_file.stage(space.residual_path(user), session, user, chosen.unsent(flat, weight))
-            pending = Residual(str(residual.absolute()), before, after, digest_of_input)
+            pending = residual_file.Residual(str(residual.absolute()), before, after, digest_of_input)
             residual_file.leave_note(residual, session.id, space.root.absolute())
         path = space.masked_path(user)
         space.make_room(path)
@@ -154,7 +152,7 @@ def _report(space: Workspace, user: int, stored: StoredSecret, digest: str, hold
     return MaskReport(user, space.masked_path(user), digest, c.entries, c.masked_bytes, stored.private, missing)
 
 
-def _survivors(space: Workspace) -> Survivors | None:
+def _survivors(space: Workspace) -> survivors_file.Survivors | None:
     """survivors.json, if there is one that is sound."""
     with suppress(SecAggError):
         return survivors_file.read(space)
