@@ -329,21 +329,16 @@ def _decoded(found: Evidence) -> dict[int, Decoded]:
         return {}
     for blocks, users in enough.items():
         quorum, fallback = blocks + T, found.fallbacks()[blocks]
-        try:
-            with ExitStack() as files:
-                rows = {n: files.enter_context(answer.opened_answer(space, n, u1)) for n in users}
-                points, source = space.session.points, CipherRandomness(fresh_key())
-                sums[blocks] = decode(found.p, points, len(u1.digests), rows, source, fallback=fallback)
-        except Exception as error:
-            found.blame(_AGREE, "elimination", error)
-            continue
-        for n in sums[blocks].corrected:
-            found.add(_AGREE, space.answer_path(n), "fail", "it is not on the polynomial of the other answers")
-        if len(users) == quorum:
-            why = f"there are only {quorum} answers, which always agree"
-            found.add(_AGREE, "elimination", "not checkable", why)
-        elif not sums[blocks].corrected:
-            found.add(_AGREE, "elimination", "pass", f"{len(users)} answers agree, and {quorum} suffice")
+        with found.check(_AGREE, "elimination") as check, ExitStack() as files:
+            rows = {n: files.enter_context(answer.opened_answer(space, n, u1)) for n in users}
+            points, source = space.session.points, CipherRandomness(fresh_key())
+            sums[blocks] = decode(found.p, points, len(u1.digests), rows, source, fallback=fallback)
+            if len(users) == quorum:
+                raise InputMissing(f"there are only {quorum} answers, which always agree")
+            if wrong := sums[blocks].corrected:
+                check.subjects = [space.answer_path(n) for n in wrong]
+                raise BadData("it is not on the polynomial of the other answers")
+            check.why = f"{len(users)} answers agree, and {quorum} suffice"
     return sums
 
 

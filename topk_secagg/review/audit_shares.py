@@ -162,7 +162,7 @@ class _Private:
                             c.check_shares(points, users[:at] + users[at + 1 :], first, left, known)
                             blamed.append(m)
                     if len(blamed) == 1:
-                        check.subject = self.space.share_path(blamed[0], n)
+                        check.subjects = [self.space.share_path(blamed[0], n)]
                     where = f"rows from {first} on, users {', '.join(map(str, users))}"
                     raise BadData(f"{where}: {error.message}") from error
             # sigma_n is a permutation if pi_n is; in moments any places are allowed

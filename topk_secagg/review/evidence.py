@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,9 +79,9 @@ class Finding:
 
 @dataclass
 class Check:
-    """A check in progress: its subject, the reason to report for a pass, and whether it passed."""
+    """A check in progress: what to blame if it fails, the reason to report for a pass, and whether it passed."""
 
-    subject: Path | str
+    subjects: Sequence[Path | str]
     why: str = ""
     passed: bool = False
 
@@ -131,13 +131,14 @@ class Evidence:
     @contextmanager
     def check(self, point: str, subject: Path | str) -> Iterator[Check]:
         """Add a pass, unless the body of the `with` statement raises."""
-        result = Check(subject)
+        result = Check([subject])
         try:
             yield result
         except Exception as error:  # no error that a damaged file causes may stop the audit
-            self.blame(point, result.subject, error)
+            for blamed in result.subjects:
+                self.blame(point, blamed, error)
         else:
-            self.add(point, result.subject, "pass", result.why)
+            self.add(point, subject, "pass", result.why)
             result.passed = True
 
     def blame(self, point: str, subject: Path | str, error: Exception) -> None:
