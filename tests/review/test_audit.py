@@ -672,6 +672,7 @@ def test_temporary_files_and_foreign_files_are_no_fail_but_files_of_the_round_un
     space = finished()
     leftover = space.root / "secrets" / ".user-01.h5.77.tmp"
     leftover.touch(0o600)
+    (space.root / "secrets" / ".run.lock").touch()
     (space.root / "notes.json").write_text("{}")
     (space.root / "sum.npz").write_bytes(b"")
     (space.root / "backup").mkdir()

@@ -41,7 +41,7 @@ _CONFIRMED = "confirmations of survivors.json"
 _ONLY = "only files of the round"
 _ARTIFACT_NAME = re.compile(r"(user|from)-\d+(\.ledger|\.residual)?\.(h5|json|h5\.age)")
 _TEMPORARY_NAME = re.compile(r"\..+\.\d+\.tmp")
-_LOCK_NAME = re.compile(r"\.(user-\d+\.)?lock")
+_LOCK_NAME = re.compile(r"\.((user-\d+|run)\.)?lock")
 
 
 def audit(space: Workspace, identities: Sequence[Path] = (), progress: Progress = lambda _: None) -> list[Finding]:
