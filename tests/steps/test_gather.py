@@ -13,6 +13,8 @@ TABLES = {
     "a field that csv does not take": ("weights.csv", "1," + "9" * 200_000),
     "JSON without end": ("weights.json", '{"1":' + "[" * 100_000),
     "no weight": ("weights.csv", "1"),
+    "no object": ("weights.json", "[[1, 2]]"),
+    "a header in JSON, which needs none": ("weights.json", '{"user": "weight", "1": 2}'),
 }
 
 
@@ -22,6 +24,13 @@ def test_a_table_that_cannot_be_read_is_bad_data(tmp_path: Path, case: str) -> N
     (tmp_path / name).write_text(text)
     with pytest.raises(BadData, match="is not a table of users and weights"):
         read_weights(tmp_path / name, [Path("user-01.npy")])
+
+
+@pytest.mark.parametrize("table", ["weights.json", "weights.csv"])
+def test_a_user_that_is_listed_twice_is_bad_data(tmp_path: Path, table: str) -> None:
+    (tmp_path / table).write_text('{"1": 2, "1": 3}' if table.endswith("json") else "user,weight\n1,2\n1,3")
+    with pytest.raises(BadData, match="'1' appears twice"):
+        read_weights(tmp_path / table, [Path("user-01.npy")])
 
 
 def test_names_sort_naturally_even_with_digits_that_are_no_numbers(tmp_path: Path) -> None:

@@ -56,11 +56,13 @@ def read_weights(path: Path, files: Sequence[Path]) -> list[float]:
     try:
         text = path.read_text()
         if path.suffix == ".json":
-            pairs = list(json.loads(text).items())
+            pairs = json.loads(text, object_pairs_hook=tuple)  # a dict would drop a key that is there twice
+            if not isinstance(pairs, tuple):
+                raise TypeError("no object")
         else:
             pairs = [(row[0], row[1]) for row in csv.reader(text.splitlines()) if row and row[0].strip()]
-        if pairs and not _is_number(pairs[0][1]):
-            pairs = pairs[1:]  # a header
+            if pairs and not _is_number(pairs[0][1]):
+                pairs = pairs[1:]  # a header
         named = [(str(key).strip(), float(value)) for key, value in pairs]
     except FileNotFoundError:
         raise InputMissing(f"{path} does not exist", "check the path of the weights") from None
