@@ -489,6 +489,7 @@ class TestBusy75:
         with held(r.folder / ".lock"), held(tmp_path / "new/.lock"):
             refuses(75, *r.decode())
             refuses(75, "init", tmp_path / "new", *words(SMALL))
+            must(*r.init())  # as a second `run` does: it stops no other step
 
 
 class TestUsage2:

@@ -22,7 +22,7 @@ from .messages import Answers, AnswerShape, Points, Sparse
 from .parameters import Parameters
 
 Result = TypeVar("Result")
-_BUFFER_SYMBOLS = 1 << 20  # that a thread holds
+_BUFFER_SYMBOLS = 1 << 20  # that a thread holds, about
 _LEAST_SYMBOLS = 1 << 16  # for which a second thread pays
 _CHECK_BITS = 63  # a wrong answer goes unnoticed, or unnamed, with probability 2^-63
 _FACTOR_BITS = 22  # of a coefficient: sums of products with symbols are reduced only now and then

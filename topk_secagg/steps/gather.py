@@ -67,7 +67,8 @@ def read_weights(path: Path, files: Sequence[Path]) -> list[float]:
     except FileNotFoundError:
         raise InputMissing(f"{path} does not exist", "check the path of the weights") from None
     except (OSError, ValueError, IndexError, AttributeError, TypeError, RecursionError, csv.Error) as error:
-        raise BadData(f"{path} is not a table of users and weights", "a line each, such as: 3,120") from error
+        hint = 'one object, such as: {"3": 120}' if path.suffix == ".json" else "a line each, such as: 3,120"
+        raise BadData(f"{path} is not a table of users and weights", hint) from error
     names = {str(n): n for n in range(1, len(files) + 1)}
     for n, file in enumerate(files, start=1):
         names |= {file.name: n, file.stem: n}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -159,7 +160,7 @@ def _start(root: Path, session: Session, *, distributed: bool) -> tuple[Workspac
     if new:
         check_disk(root, session.parameters, distributed=distributed)
     make_folder(root)
-    with space.step_of_all():
+    with space.step_of_all() if new else nullcontext():  # a second `run` does not stop the first, which decodes now
         if not space.session_path.exists():
             write_whole(space.session_path, replace(session, nonce=nonce.hex()).content())
         elif replace(space.session, id="", nonce="") != session:
