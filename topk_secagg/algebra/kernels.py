@@ -65,12 +65,13 @@ def eliminate(f: Any, h: Any, x_m: Any, q: Any, q_inverse: Any, total: Any) -> N
 
 
 @part
-def _add_halves(a: Any, x: Any, b: Any, y: Any, low: Any, high: Any) -> None:
-    """low and high += the halves of a x and of b y: sums of products that are reduced once, at the end."""
+def _add_halves(a: Any, x: Any, b: Any, y: Any, c: Any, z: Any, low: Any, high: Any) -> None:
+    """low and high += the halves of a x, b y and c z: sums of products that are reduced once, at the end."""
     for j in range(len(low)):
         first, second = (a & LOW) * np.uint64(x[j]), (b & LOW) * np.uint64(y[j])
-        low[j] += first + second
-        high[j] += (first >> HALF) + (second >> HALF)
+        third = (c & LOW) * np.uint64(z[j])
+        low[j] += first + second + third
+        high[j] += (first >> HALF) + (second >> HALF) + (third >> HALF)
 
 
 def combine(matrix: Any, y: Any, row: Any, group: Any, q: Any, q_inverse: Any, out: Any, low: Any, high: Any) -> None:
@@ -80,10 +81,10 @@ def combine(matrix: Any, y: Any, row: Any, group: Any, q: Any, q_inverse: Any, o
         factors, g, sums = matrix[row[b]], group[b], out[b]
         low[:] = 0
         high[:] = 0
-        for u in range(0, last, 2):
-            _add_halves(factors[u], y[u, g], factors[u + 1], y[u + 1, g], low, high)
-        if last % 2 == 0:
-            _add_halves(factors[last], y[last, g], ZERO, y[last, g], low, high)
+        for u in range(0, last + 1, 3):
+            v, w = min(u + 1, last), min(u + 2, last)
+            second, third = factors[v] if v > u else ZERO, factors[w] if w > v else ZERO
+            _add_halves(factors[u], y[u, g], second, y[v, g], third, y[w, g], low, high)
         for j in range(len(sums)):
             sums[j] = reduced(low[j], high[j], q, q_inverse)
 
