@@ -30,7 +30,7 @@ from ..storage import aggregate, answer, documents, masked, residual, survivors
 from ..storage.artifacts import Artifact, opened
 from ..storage.atomic import allow_open_files
 from ..storage.keys import Identity, read_identity
-from ..storage.workspace import Workspace
+from ..storage.workspace import LOCK_NAME, Workspace
 from .audit_shares import audit_private
 from .evidence import Evidence, Finding, available
 from .uniformity import FEWEST_BINS, LEAST_EXPECTED, laws, uniformity
@@ -41,7 +41,6 @@ _CONFIRMED = "confirmations of survivors.json"
 _ONLY = "only files of the round"
 _ARTIFACT_NAME = re.compile(r"(user|from)-\d+(\.ledger|\.residual)?\.(h5|json|h5\.age)")
 _TEMPORARY_NAME = re.compile(r"\..+\.\d+\.tmp")
-_LOCK_NAME = re.compile(r"\.((user-\d+|run)\.)?lock")
 
 
 def audit(space: Workspace, identities: Sequence[Path] = (), progress: Progress = lambda _: None) -> list[Finding]:
@@ -124,7 +123,7 @@ def _folders(found: Evidence) -> None:
             if path in known:  # every folder in shares/ is closed, so that it need not be
                 _check_mode(found, path, secret=secret and path != shares, sealed=sealed)
             continue
-        if _LOCK_NAME.fullmatch(path.name):
+        if LOCK_NAME.fullmatch(path.name):
             continue
         if secret or path in expected:
             _check_mode(found, path, secret=secret)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -13,6 +14,7 @@ from ..errors import UsageError
 from .atomic import PRIVATE, lock, make_folder
 from .session import Session, read_session
 
+LOCK_NAME = re.compile(r"\.((user-\d+|run)\.)?lock")  # of the three locks below
 _OTHERS = 0o077
 _MAY_WRITE = 0o022
 
