@@ -20,6 +20,7 @@ from typing import Any
 import click
 
 import topk_secagg as ts
+from topk_secagg.errors import amount
 
 PROGRAM = "topk-secagg"
 PUBLIC_SEED = "this round is drawn from a public seed: anyone can unmask it, use it for tests only"
@@ -178,20 +179,13 @@ def hear_library(console: Console) -> None:
     log.handlers[:] = [Handler()] if console.draws else []
 
 
-def size(count: float) -> str:
-    """Bytes for people."""
-    from topk_secagg.steps.costs import amount
-
-    return amount(count)
-
-
 def rated(p: ts.Parameters, name: str, payload: int) -> tuple[dict[str, float], str]:
     """R1 of an X or R2 of a Y beside the theorem's, as facts and in a line."""
     from topk_secagg.steps.costs import rates
 
     facts = rates(p, name, payload)
     measured, theorem = facts.values()
-    return facts, f"payload {size(payload)}, {name} {measured:.6g} (theorem {theorem:.6g})"
+    return facts, f"payload {amount(payload)}, {name} {measured:.6g} (theorem {theorem:.6g})"
 
 
 def picked(report: object, *names: str, **others: str) -> dict[str, Any]:

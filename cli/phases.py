@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import topk_secagg as ts
+from topk_secagg.errors import amount
 
 from . import options as o
-from .console import Console, picked, plain, rated, size
+from .console import Console, picked, plain, rated
 
 if TYPE_CHECKING:
     from topk_secagg.steps.decode import DecodeReport
@@ -54,7 +55,7 @@ def offline(space: ts.Workspace, user: int, **how: Any) -> o.Told:
     lines = [
         done if report.written else f"user {user} has all its shares already; nothing was changed",
         f"session {space.session.fingerprint}",
-        f"send shares/user-MM/{space.share_path(user, user).name} to user MM only ({size(report.share_bytes)})",
+        f"send shares/user-MM/{space.share_path(user, user).name} to user MM only ({amount(report.share_bytes)})",
     ]
     facts = picked(report, "user", "randomness", "share_bytes", shares_written="written", shares_kept="kept")
     return o.Told({"secret": secret, **facts}, lines)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import topk_secagg as ts
-from topk_secagg.errors import UsageError
+from topk_secagg.errors import UsageError, amount
 
 from . import options as o
-from .console import PROGRAM, Console, picked, size
+from .console import PROGRAM, Console, picked
 from .phases import described, selection_lines
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def init(console: Console, space: ts.Workspace, **options: Any) -> None:
         },
         f"session {session.fingerprint}: {space.session_path}" + ("" if new else " exists already"),
         p.summary(),
-        f"offline files: {size(c.share_bytes)} a pair of users, {size(c.offline_bytes)} in all",
+        f"offline files: {amount(c.share_bytes)} a pair of users, {amount(c.offline_bytes)} in all",
         space=space,
     )
 
@@ -193,8 +193,8 @@ def run(
         "users: " + ", ".join(f"{user} {file.name}" for user, file in by_user.items()),
         *lines,
         *selection_lines(p, kept, clipped, "every user keeps at least"),
-        f"a user sends {size(c.share_bytes * (users - 1))} offline and {size(online)} online; "
-        f"a plain gradient has {size(4 * p.length)}",
+        f"a user sends {amount(c.share_bytes * (users - 1))} offline and {amount(online)} online; "
+        f"a plain gradient has {amount(4 * p.length)}",
         space=space,
     )
 
@@ -277,12 +277,12 @@ _COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "construction": ("construction", str),
     "P": ("picks", lambda picks: str(picks or "")),
     "field": ("field", str),
-    "a pair": ("pair_bytes", size),
-    "in all": ("all_bytes", size),
-    "X": ("masked_bytes", size),
-    "Y": ("answer_bytes", size),
+    "a pair": ("pair_bytes", amount),
+    "in all": ("all_bytes", amount),
+    "X": ("masked_bytes", amount),
+    "Y": ("answer_bytes", amount),
     "step": ("step", "{:.1e}".format),
-    "memory": ("memory_bytes", size),
+    "memory": ("memory_bytes", amount),
     "time": ("seconds", _duration),
     "energy": ("energy", "{:.4f}".format),
 }

@@ -71,3 +71,12 @@ def about(subject: object) -> Iterator[None]:
         yield
     except SecAggError as error:
         raise type(error)(f"{subject}: {error.message}", error.hint, error.topic) from error
+
+
+def amount(count: float) -> str:
+    """Bytes in a message: 1234567 is 1.23 MB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}" if unit != "B" else f"{count:.0f} B"
+        count /= 1000
+    return f"{count:.3g} TB"

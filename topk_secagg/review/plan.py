@@ -19,11 +19,11 @@ import numpy.typing as npt
 
 from ..algebra.field import DEFAULT_FIELD, SMALL_FIELD
 from ..algebra.linear import encode
-from ..errors import UsageError
+from ..errors import UsageError, amount
 from ..gradients.sparsify import kept_energy
 from ..protocol.constructions import construction
 from ..protocol.parameters import Parameters, theorem_r1, theorem_r2
-from ..steps.costs import Cost, amount, cost
+from ..steps.costs import Cost, cost
 
 PICKS = (1, 2, 4, 8)
 THEOREM, DENSE = "Theorem 1", "LightSecAgg"

@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import CannotWrite
+from ..errors import CannotWrite, amount
 from ..protocol.constructions import construction
 from ..protocol.parameters import DEFAULT_PICKS, Parameters, measured_r1, measured_r2, theorem_r1, theorem_r2
 from ..storage.share import file_bytes
@@ -62,15 +62,6 @@ def free_bytes(folder: Path) -> int:
     """Free space on the disk where the folder is or will be."""
     place = folder.absolute()
     return shutil.disk_usage(next(there for there in (place, *place.parents) if there.exists())).free
-
-
-def amount(count: float) -> str:
-    """Bytes in a message: 1234567 is 1.23 MB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}" if unit != "B" else f"{count:.0f} B"
-        count /= 1000
-    return f"{count:.3g} TB"
 
 
 def rates(p: Parameters, name: str, payload: int) -> dict[str, float]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from ..algebra.randomness import seeded_key
-from ..errors import Refused, UsageError
+from ..errors import Refused, UsageError, amount
 from ..gradients.files import read_gradient
 from ..gradients.layout import NOT_GRADIENTS, Layout
 from ..protocol.offline import choose_points
@@ -19,7 +19,7 @@ from ..storage.atomic import make_folder, write_whole
 from ..storage.keys import read_recipients
 from ..storage.session import Session
 from ..storage.workspace import Workspace
-from .costs import amount, check_disk, cost, default_picks
+from .costs import check_disk, cost, default_picks
 
 _NONCE_BYTES = 16
 _IMPLIED = {"picks": "moments", "spare": "moments", "blocks": "permutation"}  # constructions that options ask for
