@@ -1,6 +1,7 @@
 """What `plan` predicts is what a round then takes, and what `init` chooses is what `plan` marks."""
 
 import shlex
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from topk_secagg.gradients.layout import Layout
 from topk_secagg.protocol.parameters import Parameters
 from topk_secagg.review.plan import DENSE, THEOREM, plan
 from topk_secagg.steps import costs
-from topk_secagg.steps.costs import check_disk, cost, default_picks
+from topk_secagg.steps.costs import check_disk, cost
 from topk_secagg.steps.init import choose_parameters, init
 from topk_secagg.steps.run import run
 from topk_secagg.storage.workspace import Workspace
@@ -49,10 +50,11 @@ def test_a_round_takes_the_bytes_that_were_predicted(tmp_path, options):
 
 
 def test_where_four_picks_do_not_fit_a_bucket_fewer_are_chosen():
-    assert [default_picks(top_k, 99) for top_k in (1, 40, 98, 99)] == [4, 4, 3, 3]
-    assert default_picks(7, 7) == 1
+    moments = partial(parameters, construction="moments")
+    assert [moments(top_k=top_k, length=99).picks for top_k in (1, 40, 98, 99)] == [4, 4, 3, 3]
+    assert moments(top_k=7, length=7).picks == 1
     with pytest.raises(UsageError, match="close to L"):
-        parameters(top_k=99, length=99, construction="moments", picks=4)
+        moments(top_k=99, length=99, picks=4)
 
 
 def test_every_column_has_the_theorem_and_dense_lightsecagg_beside_it():

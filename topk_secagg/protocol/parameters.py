@@ -12,7 +12,7 @@ from typing import Any
 from ..algebra.field import DEFAULT_FIELD, is_prime, stored_type
 from ..errors import UsageError
 
-DEFAULT_PICKS = 4
+_DEFAULT_PICKS = 4
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,18 @@ class Parameters:
         clip: float = 1.0,
         max_weight: float = 1.0,
     ) -> Parameters:
-        """Fill in D = U - T, the buckets and the scale, and check everything."""
+        """Fill in D = U - T, the buckets and the scale, and check everything.
+
+        P is 4 when none is asked for, or as many as a bucket has coordinates.
+        """
         require(
             construction == "permutation" or blocks is None,
             "blocks belong to the construction permutation: moments chooses D when it answers",
             "leave them out, or choose the construction permutation",
         )
-        if construction == "moments":
-            picks = DEFAULT_PICKS if picks is None else picks
+        if construction == "moments" and picks is None:
+            fitting = (n for n in range(_DEFAULT_PICKS, 1, -1) if top_k < 1 or length // -(-top_k // n) >= n)
+            picks = next(fitting, 1)
         return Parameters(
             users=users,
             survivors=survivors,

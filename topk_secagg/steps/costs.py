@@ -1,4 +1,4 @@
-"""What a round costs in bytes and memory, and P when none is asked for."""
+"""What a round costs in bytes and memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..errors import CannotWrite, amount
 from ..protocol.constructions import construction
-from ..protocol.parameters import DEFAULT_PICKS, Parameters, measured_r1, measured_r2, theorem_r1, theorem_r2
+from ..protocol.parameters import Parameters, measured_r1, measured_r2, theorem_r1, theorem_r2
 from ..storage.share import file_bytes
 
 _LIBRARIES = 190 << 20  # what Python with numba and HDF5 takes before any work
@@ -38,11 +38,6 @@ def cost(p: Parameters) -> Cost:
     block = p.users * c.block_rows * c.width * 4
     memory = _LIBRARIES + max(5 * block, 16 * p.length, min(p.users * y, _DECODE_BUFFER))
     return Cost(pair, p.users * (p.users * pair + own) + total, x, y, memory)
-
-
-def default_picks(top_k: int, length: int) -> int:
-    """P when none is asked for: 4, or as many as a bucket has coordinates."""
-    return next(p for p in range(DEFAULT_PICKS, 0, -1) if p == 1 or length // -(-top_k // p) >= p)
 
 
 def check_disk(folder: Path, p: Parameters, *, distributed: bool) -> None:

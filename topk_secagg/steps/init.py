@@ -19,7 +19,7 @@ from ..storage.atomic import make_folder, write_whole
 from ..storage.keys import read_recipients
 from ..storage.session import Session
 from ..storage.workspace import Workspace
-from .costs import check_disk, cost, default_picks
+from .costs import check_disk, cost
 
 _NONCE_BYTES = 16
 _IMPLIED = {"picks": "moments", "spare": "moments", "blocks": "permutation"}  # constructions that options ask for
@@ -42,7 +42,7 @@ class RoundOptions(TypedDict, total=False):
 def choose_parameters(
     length: int, *, users: int, survivors: int, colluders: int, max_weight: float = 1.0, **options: Unpack[RoundOptions]
 ) -> tuple[Parameters, str]:
-    """Fill in what was not asked for: K from the density, the field, the construction (with the reason for it), and P.
+    """Fill in what was not asked for: K from the density, and the construction (with the reason for it).
 
     Without a construction, blocks ask for `permutation`, picks or spare answers for `moments`; else the paper's
     runs while its offline files stay below 1 GiB.
@@ -57,21 +57,15 @@ def choose_parameters(
         if not 0 < density <= 1:
             raise UsageError(f"a density of {density:g} is not between 0 and 1", "0.01 sends 1 % of the entries")
         given["top_k"] = max(1, round(density * length))
-    top_k = given["top_k"]
     asked = given.pop("construction", next((_IMPLIED[name] for name in _IMPLIED if name in given), None))
-
-    def chosen(name: str) -> Parameters:
-        default = {"picks": default_picks(top_k, length)} if name == "moments" and top_k > 0 else {}
-        return Parameters.choose(construction=name, **default | given)
-
     if asked is not None:
-        return chosen(asked), ""
-    paper = chosen("permutation")
+        return Parameters.choose(construction=asked, **given), ""
+    paper = Parameters.choose(construction="permutation", **given)
     needed = cost(paper).all_bytes
     if needed < _PAPER_LIMIT:
         return paper, f"permutation, the paper's construction: its offline files take {amount(needed)}"
     try:
-        moments = chosen("moments")
+        moments = Parameters.choose(construction="moments", **given)
     except UsageError as error:
         raise UsageError(
             f"the paper's construction needs {amount(needed)} of offline files, and moments does not fit here",
