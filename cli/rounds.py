@@ -32,8 +32,8 @@ def taken(function: Callable[..., Any], options: dict[str, Any]) -> dict[str, An
     return {name: value for name, value in options.items() if name in names}
 
 
-def chosen(console: Console, **options: Any) -> tuple[Layout, tuple[ts.Parameters, str], npt.NDArray[Any] | None]:
-    """The layout and the parameters that the options of `init` ask for, and the gradient that --like names.
+def chosen(console: Console, **options: Any) -> tuple[Layout, ts.Parameters, str, npt.NDArray[Any] | None]:
+    """The layout and the parameters that the options of `init` ask for, why, and the gradient that --like names.
 
     What is left out of that gradient is said, how the clip fits it, and what one step of the quantiser is.
     """
@@ -45,25 +45,24 @@ def chosen(console: Console, **options: Any) -> tuple[Layout, tuple[ts.Parameter
             raise click.UsageError(f"Missing option '--{name}'.")
     layout, like = choose_layout(**taken(choose_layout, options)), options["like"]
     wanted = taken(ts.Parameters.choose, options) | {"density": options["density"], "length": layout.length}
-    parameters = choose_parameters(**wanted)
+    p, reason = choose_parameters(**wanted)
     console.say(*layout.notes)
     if like is None:
-        return layout, parameters, None
-    p, _ = parameters
+        return layout, p, reason, None
     gradient = layout.flatten(read_gradient(like, options["entry"], options["strip_prefix"]))
     largest = float(abs(gradient).max())
     fits = f"beyond the clip of {p.clip:g}" if largest > p.clip else f"{largest / p.clip:.1%} of the clip"
     console.say(
         f"the largest value of {like.name} is {largest:.4g}, {fits}; one step of the quantiser is {1 / p.scale:.3g}"
     )
-    return layout, parameters, gradient
+    return layout, p, reason, gradient
 
 
 def start_round(console: Console, root: Path, **options: Any) -> tuple[ts.Workspace, bool]:
     """Choose parameters and layout, and write session.json if it is new; say what was chosen for what reason."""
     from topk_secagg.steps.init import init
 
-    layout, (p, reason), _ = chosen(console, **options)
+    layout, p, reason, _ = chosen(console, **options)
     space, new = init(root, p, layout, **taken(init, options))
     if reason and new:
         console.say(f"construction {reason}")
@@ -216,7 +215,7 @@ def plan(console: Console, plot: Path | None, **options: Any) -> None:
 
     if plot and importlib.util.find_spec("matplotlib") is None:
         raise UsageError("drawing needs matplotlib", "pip install 'topk-secagg[plot]'")
-    _, (p, reason), gradient = chosen(console, **options)
+    _, p, reason, gradient = chosen(console, **options)
     found = ts.plan(p, gradient, measure_speed(p, Path.cwd()))
     paste = _init_call(p, **options)
     rows = [_facts(row, recommended=row is found.best) for row in found.rows]
