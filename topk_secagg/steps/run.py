@@ -63,8 +63,12 @@ def run(
     masking = [user for user in users if user not in drop_masking]
     answering = [user for user in masking if user not in drop_elimination]
     _check_drops(space, masking, answering)
-    _check_dropped(space, drop_masking, space.masked_path, "masked")
-    _check_dropped(space, drop_elimination, space.answer_path, "answered")
+    drops = {"masked": (drop_masking, space.masked_path), "answered": (drop_elimination, space.answer_path)}
+    for what, (dropped, path) in drops.items():
+        for user in dropped:
+            space.check_user(user)
+            if path(user).exists():
+                raise Refused(f"user {user} has {what} in this round already", "choose another folder")
     if residuals is not None:
         make_folder(residuals, private=True)
 
@@ -113,11 +117,3 @@ def _check_drops(space: Workspace, masking: list[int], answering: list[int]) -> 
             raise TooFewSurvivors(f"{len(left)} users would {what}, and {need} are needed", "let fewer users drop out")
     if space.survivors_path.exists() and survivors_file.read(space).users != masking:
         raise Refused("the survivors of this round are fixed already, and differ", "choose another folder")
-
-
-def _check_dropped(space: Workspace, users: Collection[int], file: Callable[[int], Path], what: str) -> None:
-    """Refuse to go on with a round in which a user that should drop out did not."""
-    for user in users:
-        space.check_user(user)
-        if file(user).exists():
-            raise Refused(f"user {user} has {what} in this round already", "choose another folder")
