@@ -136,9 +136,12 @@ class _Form:
             return self.layout.flatten(_tensors(dict(gradient) if self.named else {"": gradient}))
 
     def unflatten(self, vector: npt.NDArray[np.float64], *, exact: bool = False) -> Gradient:
-        """The inverse, in the types of the example, or in float64."""
-        tensors = self.layout.unflatten(vector, exact=exact)
-        result = {t.name: _like(self.example[t.name], t.array, exact=exact) for t in tensors}
+        """The inverse, in the types of the example, or in float64; a torch tensor where the example has one."""
+        result: dict[str, Any] = {}
+        for name, _, array in self.layout.unflatten(vector, exact=exact):
+            example = self.example[name]
+            of_torch = hasattr(example, "new_tensor")
+            result[name] = (example.double() if exact else example).new_tensor(array) if of_torch else array
         return result if self.named else result[""]
 
 
@@ -153,10 +156,3 @@ def _tensor(name: str, value: Any) -> Tensor:
     value = value.detach().cpu()
     kind = str(value.dtype).removeprefix("torch.")
     return Tensor(name, kind, (value.float() if kind == "bfloat16" else value).numpy())
-
-
-def _like(example: Any, array: npt.NDArray[Any], *, exact: bool) -> Any:
-    """An array, or a torch tensor where the example is one."""
-    if not hasattr(example, "new_tensor"):
-        return array
-    return (example.double() if exact else example).new_tensor(array)
