@@ -39,17 +39,13 @@ class RoundOptions(TypedDict, total=False):
     clip: float
 
 
-def choose_parameters(
-    length: int, *, users: int, survivors: int, colluders: int, max_weight: float = 1.0, **options: Unpack[RoundOptions]
-) -> tuple[Parameters, str]:
-    """Fill in what was not asked for: K from the density, and the construction (with the reason for it).
+def choose_parameters(length: int, **options: Any) -> tuple[Parameters, str]:
+    """`Parameters.choose`, with K from a density if one is given, and the construction (with the reason for it).
 
-    Without a construction, blocks ask for `permutation`, picks or spare answers for `moments`; else the paper's
-    runs while its offline files stay below 1 GiB.
+    Options that are None are left out. Without a construction, blocks ask for `permutation`, picks or spare answers
+    for `moments`; else the paper's runs while its offline files stay below 1 GiB.
     """
-    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    given |= {"users": users, "survivors": survivors, "colluders": colluders}
-    given |= {"length": length, "max_weight": max_weight}
+    given = {"length": length} | {name: value for name, value in options.items() if value is not None}
     if ("top_k" in given) == ("density" in given):
         raise UsageError("either K or a density is needed", topic="top-k")
     if "density" in given:
