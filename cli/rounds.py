@@ -60,10 +60,10 @@ def chosen(console: Console, **options: Any) -> tuple[Layout, ts.Parameters, str
 
 def start_round(console: Console, root: Path, **options: Any) -> tuple[ts.Workspace, bool]:
     """Choose parameters and layout, and write session.json if it is new; say what was chosen for what reason."""
-    from topk_secagg.steps.init import init
+    from topk_secagg.steps.init import start
 
     layout, p, reason, _ = chosen(console, **options)
-    space, new = init(root, p, layout, **taken(init, options))
+    space, new = start(root, p, layout, **taken(start, options))
     if reason and new:
         console.say(f"construction {reason}")
     if p.survivors == p.colluders + 1:

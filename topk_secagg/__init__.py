@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .steps.decode import decode
     from .steps.eliminate import eliminate
     from .steps.freeze import confirm, freeze
-    from .steps.init import start_round as init
+    from .steps.init import init
     from .steps.inspect import inspect
     from .steps.mask import mask
     from .steps.offline import offline
@@ -68,8 +68,7 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = import_module(f".{_HOMES.get(name, f'steps.{name}')}", __name__)
-    value = getattr(module, "start_round" if name == "init" else name)
-    globals()[name] = value
+    globals()[name] = value = getattr(module, name)
     return value
 
 

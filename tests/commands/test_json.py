@@ -176,9 +176,9 @@ def test_every_option_of_init_and_run_reaches_a_function_of_the_library():
     from topk_secagg_cli.main import cli
 
     import topk_secagg as ts
-    from topk_secagg.steps import init as start
+    from topk_secagg.steps import init
 
-    steps = (start.choose_layout, ts.Parameters.choose, start.init)
+    steps = (init.choose_layout, ts.Parameters.choose, init.start)
     arguments = {"density"} | {name for step in steps for name in inspect.signature(step).parameters}
     of_the_call = {"json", "quiet", "verbose", "round_folder"}
     assert {str(o.name) for o in cli.commands["init"].params} - of_the_call - arguments == {"from"}

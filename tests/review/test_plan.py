@@ -14,7 +14,7 @@ from topk_secagg.protocol.parameters import Parameters
 from topk_secagg.review.plan import DENSE, THEOREM, plan
 from topk_secagg.steps import costs
 from topk_secagg.steps.costs import check_disk, cost
-from topk_secagg.steps.init import choose_parameters, init
+from topk_secagg.steps.init import choose_parameters, start
 from topk_secagg.steps.run import run
 from topk_secagg.storage.workspace import Workspace
 
@@ -40,7 +40,7 @@ def test_a_round_takes_the_bytes_that_were_predicted(tmp_path, options):
     for n in range(4):
         files.append(tmp_path / f"{n}.npy")
         np.save(files[-1], np.random.default_rng(n).uniform(-1, 1, p.length))
-    space, _ = init(tmp_path / "round", p, Layout.flat(p.length))
+    space, _ = start(tmp_path / "round", p, Layout.flat(p.length))
     report = run(space, files)
     predicted = cost(p)
     used = sum(path.stat().st_size for path in (tmp_path / "round").rglob("*") if path.is_file())

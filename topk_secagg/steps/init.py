@@ -91,7 +91,7 @@ def choose_layout(
     return Layout.flat(length)  # which `Parameters` refuses if L < 1
 
 
-def init(
+def start(
     root: Path,
     parameters: Parameters,
     layout: Layout,
@@ -108,7 +108,7 @@ def init(
     return _start(root, session, distributed=distributed)
 
 
-def start_round(
+def init(
     root: Path,
     *,
     users: int,
@@ -133,7 +133,7 @@ def start_round(
     layout = choose_layout(like, length, entry=entry, strip_prefix=strip_prefix)
     counts = {"users": users, "survivors": survivors, "colluders": colluders}
     parameters, _ = choose_parameters(layout.length, **counts, max_weight=max_weight, **options)
-    return init(root, parameters, layout, recipients=recipients, freezer=freezer, confirm=confirm)[0]
+    return start(root, parameters, layout, recipients=recipients, freezer=freezer, confirm=confirm)[0]
 
 
 def init_like(root: Path, other: Path) -> tuple[Workspace, bool]:
