@@ -71,11 +71,10 @@ def parse(path: Path, content: bytes, kind: str, types: Mapping[str, Any], hint:
         raise BadData(f"{path} has format version {document.get('version')!r:.40}, not {VERSION}", hint)
     if document.get("kind") != kind:
         raise BadData(f"{path} is of kind {document.get('kind')!r:.40}, not {kind!r}", hint)
-    body = {key: value for key, value in document.items() if key not in ("format", "kind", "version")}
-    if set(body) != set(types):
+    if set(document) != {"format", "kind", "version", *types}:
         raise BadData(f"{path} does not have the keys of a {kind}", hint)
     try:
-        return {key: typed(body[key], wanted, key) for key, wanted in types.items()}
+        return {key: typed(document[key], wanted, key) for key, wanted in types.items()}
     except TypeError as error:
         raise BadData(f"{path}: its {error} is not what a {kind} has there", hint) from error
     except UsageError as error:
