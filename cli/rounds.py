@@ -151,13 +151,11 @@ def run(
     is that of the first gradient unless --like or --length says so. The same call
     resumes an interrupted round.
     """
-    from topk_secagg.gradients.files import check_writable
     from topk_secagg.protocol.constructions import construction
     from topk_secagg.steps.gather import check_output, gradient_files, identity_files, read_weights
 
     given = [*gradients, *more]
     if options["output"] is not None:
-        check_writable(options["output"])
         check_output(options["output"], given)
     if options["randomness"] == "os" and options["insecure_seed"] is not None:
         raise click.UsageError("--randomness os and --insecure-seed contradict each other")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ..errors import BadData, InputMissing, UsageError
-from ..gradients.files import READABLE
+from ..gradients.files import READABLE, check_writable
 
 _DIGITS = re.compile(r"\d+")
 
@@ -105,7 +105,8 @@ def identity_files(folder: Path, users: int) -> list[Path]:
 
 
 def check_output(output: Path, gradients: Sequence[Path]) -> None:
-    """Refuse to write the sum among the gradients, where the next round would take it for one."""
+    """Refuse to write the sum where it cannot be, or among the gradients: the next round would take it for one."""
+    check_writable(output)
     for path in gradients:
         if path.is_dir() and output.resolve().parent == path.resolve():
             raise UsageError(f"{output} would lie among the gradients", "write the sum to another folder")
