@@ -181,7 +181,7 @@ def hear_library(console: Console) -> None:
 
 def rated(p: ts.Parameters, name: str, payload: int) -> tuple[dict[str, float], str]:
     """R1 of an X or R2 of a Y beside the theorem's, as facts and in a line."""
-    from topk_secagg.steps.costs import rates
+    from topk_secagg.protocol.parameters import rates
 
     facts = rates(p, name, payload)
     measured, theorem = facts.values()

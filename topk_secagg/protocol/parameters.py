@@ -157,11 +157,8 @@ def theorem_r2(p: Parameters) -> float:
     return 1 / (p.survivors - p.colluders)
 
 
-def measured_r1(p: Parameters, payload: int) -> float:
-    """R1 of an X with this payload, in symbols of log2 q bits."""
-    return payload * 8 / math.log2(p.field) / p.length
-
-
-def measured_r2(p: Parameters, payload: int) -> float:
-    """R2 of a Y with this payload, which stores every symbol in two or four bytes."""
-    return payload / p.symbol_bytes / p.length
+def rates(p: Parameters, name: str, payload: int) -> dict[str, float]:
+    """R1 of an X with this payload, in symbols of log2 q bits, or R2 of a Y, which stores every symbol in two or four
+    bytes; beside what the theorem says."""
+    symbol, theorem = (math.log2(p.field) / 8, theorem_r1) if name == "R1" else (p.symbol_bytes, theorem_r2)
+    return {name: payload / symbol / p.length, f"{name}_theorem": theorem(p)}

@@ -21,8 +21,7 @@ from ..errors import BadData, InputMissing
 from ..gradients.quantize import beyond_clip, largest_sum
 from ..protocol.constructions import construction
 from ..protocol.decoding import Decoded, decode
-from ..protocol.parameters import Parameters
-from ..steps.costs import rates
+from ..protocol.parameters import Parameters, rates
 from ..steps.freeze import answerable
 from ..steps.inspect import KINDS
 from ..steps.offline import Progress

@@ -17,7 +17,7 @@ from ..gradients.quantize import dequantise
 from ..gradients.tensors import Tensor
 from ..protocol.constructions import construction
 from ..protocol.messages import Sparse
-from ..protocol.parameters import Parameters, measured_r1, measured_r2
+from ..protocol.parameters import Parameters, rates
 from ..protocol.round import run_round
 from .init import RoundOptions, choose_parameters
 from .mask import choose, with_residual
@@ -115,7 +115,7 @@ def _costs(p: Parameters, survivors: int, answering: int) -> Costs:
     fallback = answering < c.answer_shape(survivors).quorum
     x, y = c.masked_bytes, c.answer_bytes(survivors)
     y += c.answer_bytes(survivors, fallback=True) if fallback else 0
-    return Costs(c.share_bytes * (p.users - 1), x, y, measured_r1(p, x), measured_r2(p, y))
+    return Costs(c.share_bytes * (p.users - 1), x, y, rates(p, "R1", x)["R1"], rates(p, "R2", y)["R2"])
 
 
 def _by_user(given: Any) -> dict[int, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..errors import CannotWrite, amount
 from ..protocol.constructions import construction
-from ..protocol.parameters import Parameters, measured_r1, measured_r2, theorem_r1, theorem_r2
+from ..protocol.parameters import Parameters
 from ..storage.share import file_bytes
 
 _LIBRARIES = 190 << 20  # what Python with numba and HDF5 takes before any work
@@ -57,9 +57,3 @@ def free_bytes(folder: Path) -> int:
     """Free space on the disk where the folder is or will be."""
     place = folder.absolute()
     return shutil.disk_usage(next(there for there in (place, *place.parents) if there.exists())).free
-
-
-def rates(p: Parameters, name: str, payload: int) -> dict[str, float]:
-    """R1 of an X, or R2 of a Y, with this payload, beside what the theorem says."""
-    measured, theorem = (measured_r1, theorem_r1) if name == "R1" else (measured_r2, theorem_r2)
-    return {name: measured(p, payload), f"{name}_theorem": theorem(p)}

@@ -12,12 +12,11 @@ import numpy as np
 
 from ..errors import BadData, InputMissing, SecAggError
 from ..protocol.constructions import construction
-from ..protocol.parameters import Parameters
+from ..protocol.parameters import Parameters, rates
 from ..storage import aggregate, answer, documents, masked, residual, secret, share, survivors
 from ..storage.artifacts import Artifact, opened
 from ..storage.ledger import parse_ledger
 from ..storage.session import Session, read_session
-from .costs import rates
 
 KINDS = (secret.KIND, share.KIND, masked.KIND, answer.KIND, residual.KIND, aggregate.KIND)
 _SHOWN = 8
