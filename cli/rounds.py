@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from topk_secagg.gradients.layout import Layout
-    from topk_secagg.review.plan import Row
 
 
 def taken(function: Callable[..., Any], options: dict[str, Any]) -> dict[str, Any]:
@@ -216,7 +215,16 @@ def plan(console: Console, plot: Path | None, **options: Any) -> None:
     _, p, reason, gradient = chosen(console, **options)
     found = ts.plan(p, gradient, measure_speed(p, Path.cwd()))
     paste = _init_call(p, **options)
-    rows = [_facts(row, recommended=row is found.best) for row in found.rows]
+    rows = [
+        {
+            "construction": row.name,
+            **{name: getattr(row.parameters, name, None) for name in ("picks", "field")},  # peers have none
+            **picked(row, "pair_bytes", "all_bytes", "masked_bytes", "answer_bytes", "online_bytes"),
+            **picked(row, "step", "seconds", "energy", memory_bytes="memory"),
+            "recommended": row is found.best,
+        }
+        for row in found.rows
+    ]
     if plot:
         _plot(plot, rows)
     console.result({"choices": rows, "remarks": found.remarks, "command": paste})
@@ -247,18 +255,6 @@ def _init_call(p: ts.Parameters, **options: Any) -> str:
     given += [(name, value) for name, value in picked(p, *defaults).items() if value != defaults[name]]
     words = [(f"--{name.replace('_', '-')}", str(value)) for name, value in given if value not in (None, "")]
     return shlex.join([PROGRAM, "init", "ROUND", *chain(*words)])
-
-
-def _facts(row: Row, *, recommended: bool) -> dict[str, Any]:
-    p = row.parameters
-    return {
-        "construction": row.name,
-        "picks": p.picks if p else None,
-        "field": p.field if p else None,
-        **picked(row, "pair_bytes", "all_bytes", "masked_bytes", "answer_bytes", "online_bytes"),
-        **picked(row, "step", "seconds", "energy", memory_bytes="memory"),
-        "recommended": recommended,
-    }
 
 
 def _duration(seconds: float) -> str:
