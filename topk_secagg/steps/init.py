@@ -81,13 +81,12 @@ def choose_layout(
     exclude: Sequence[str] = (),
 ) -> Layout:
     """The layout of a gradient file, or of one flat vector."""
-    if (like is None) == (length is None):
-        raise UsageError("either a gradient file or a length is needed", topic="like")
-    if like is not None:
+    if like is not None and length is None:
         return Layout.like(read_gradient(like, entry, strip_prefix), only, exclude or NOT_GRADIENTS)
+    if like is not None or length is None:
+        raise UsageError("either a gradient file or a length is needed", topic="like")
     if entry or strip_prefix or only or exclude:
         raise UsageError("entries and names of tensors need a gradient file", topic="like")
-    assert length is not None
     return Layout.flat(length)  # which `Parameters` refuses if L < 1
 
 
