@@ -141,7 +141,6 @@ def init_like(root: Path, other: Path) -> tuple[Workspace, bool]:
 
 
 def _start(root: Path, session: Session, *, distributed: bool) -> tuple[Workspace, bool]:
-    session.check()
     seed = session.insecure_seed
     nonce = os.urandom(_NONCE_BYTES) if seed is None else seeded_key(seed, "nonce")[:_NONCE_BYTES]
     space = Workspace(root)

@@ -21,7 +21,8 @@ _AGAIN = "fetch session.json again"
 
 @dataclass(frozen=True)
 class Session:
-    """What all users agree on: parameters, points, the layout of the gradient, keys, and who freezes."""
+    """What all users agree on: parameters, points, the layout of the gradient, keys, and who freezes. Whether these fit
+    together is checked when it is made."""
 
     parameters: Parameters
     points: Points
@@ -70,8 +71,7 @@ class Session:
         }
         return documents.dump("session", body)
 
-    def check(self) -> None:
-        """Refuse parts that do not fit together: points, layout, keys, freezer and confirmations."""
+    def __post_init__(self) -> None:
         p, points = self.parameters, [*self.points.alpha, *self.points.beta]
         if len(self.points.alpha) != p.users or len(self.points.beta) != construction(p).beta_count:
             raise UsageError("there are too few or too many points")
@@ -104,8 +104,6 @@ def read_session(path: Path) -> Session:
     body = documents.parse(path, content, "session", _TYPES, _AGAIN)
     try:
         layout = Layout.from_json(body.pop("layout"), body.pop("left_out"))
-        session = Session(**body, layout=layout, id=documents.digest(content))
-        session.check()
+        return Session(**body, layout=layout, id=documents.digest(content))
     except (UsageError, BadData, ValueError) as error:  # whose text says what is wrong
         raise BadData(f"{path}: {error}", _AGAIN) from error
-    return session
