@@ -210,7 +210,7 @@ def _for_users(function: Callable[..., Told], console: Console, space: ts.Worksp
         alone = (lambda done: note(console.command, 0, 1, done)) if len(users) == 1 else lambda _: None
         work = partial(function, space, progress=alone, **given)
         outcome = for_each(users, work, jobs, lambda n: note(console.command, n, len(users)))
-    told, failures = list(outcome.reports.values()), dict(sorted(outcome.failures.items()))
+    told, failures = list(outcome.reports.values()), outcome.failures
     console.notes({user: report.notes for user, report in outcome.reports.items()})
     console.warn(*(warning for report in told for warning in report.warnings))
     if len(users) == 1:
