@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -38,7 +39,6 @@ from rounds import (
 )
 
 from topk_secagg.gradients.files import READABLE
-from topk_secagg.steps import costs
 
 RESIDUAL = {"path": "r.h5", "before": None, "after": "0" * 64, "input": "0" * 64, "committed": False}
 SMALL = "--users 5 --survivors 3 --colluders 1 --top-k 2 --length 4"
@@ -465,7 +465,7 @@ def test_init_warns_if_one_honest_user_may_be_alone(tmp_path):
 
 def test_a_session_that_asks_for_more_memory_than_there_is_is_an_error_and_not_a_bug(tmp_path, monkeypatch):
     limit = (3 << 30, 3 << 30)  # bytes of address space
-    monkeypatch.setattr(costs, "free_bytes", lambda _: 1 << 80)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 80))
     options = words("--users 3 --survivors 2 --colluders 1 --top-k 2 --length 1000000000 --construction permutation")
     must("init", tmp_path / "round", *options)
     offline = ("offline", tmp_path / "round", "--user", 1)

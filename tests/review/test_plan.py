@@ -2,6 +2,7 @@
 
 import shlex
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ from topk_secagg.errors import CannotWrite, UsageError
 from topk_secagg.gradients.layout import Layout
 from topk_secagg.protocol.parameters import Parameters
 from topk_secagg.review.plan import DENSE, THEOREM, plan
-from topk_secagg.steps import costs
 from topk_secagg.steps.costs import check_disk, cost
 from topk_secagg.steps.init import choose_parameters, start
 from topk_secagg.steps.run import run
@@ -124,7 +124,7 @@ def test_plot_draws_a_picture_and_notices_a_missing_matplotlib_first(tmp_path, m
 
 def test_a_round_that_the_disk_cannot_hold_is_refused(tmp_path, monkeypatch):
     p = choose_parameters(272_474, **PAPER)[0]
-    monkeypatch.setattr(costs, "free_bytes", lambda _: 20_000_000)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=20_000_000))
     check_disk(tmp_path, p, distributed=True)  # what one user sends and receives fits
     with pytest.raises(CannotWrite, match=r"need 89.* MB, and the disk has 20 MB free"):
         check_disk(tmp_path, p, distributed=False)

@@ -42,7 +42,8 @@ def cost(p: Parameters) -> Cost:
 
 def check_disk(folder: Path, p: Parameters, *, distributed: bool) -> None:
     """Refuse to start a round whose offline files the disk cannot hold."""
-    c, free = cost(p), free_bytes(folder)
+    c, place = cost(p), folder.absolute()  # which need not be there yet
+    free = shutil.disk_usage(next(there for there in (place, *place.parents) if there.exists())).free
     needed = 2 * p.users * c.pair_bytes if distributed else c.all_bytes  # what one user sends and receives, or all
     if needed > free:
         whose = "this user's files" if distributed else "the offline files of all users"
@@ -51,9 +52,3 @@ def check_disk(folder: Path, p: Parameters, *, distributed: bool) -> None:
             "free some space, or choose parameters that need less",
             "disk",
         )
-
-
-def free_bytes(folder: Path) -> int:
-    """Free space on the disk where the folder is or will be."""
-    place = folder.absolute()
-    return shutil.disk_usage(next(there for there in (place, *place.parents) if there.exists())).free
