@@ -101,9 +101,15 @@ class Ours:
 
     def answer(self) -> float:
         """Y from the X of all and the shares of all."""
+        from topk_secagg.protocol.constructions import construction
         from topk_secagg.protocol.round import answer
 
-        self.answers, seconds = each(lambda n: answer(self.p, self.points, n, self.masked, self.shares[n]), ANSWERING)
+        self.shape = construction(self.p).answer_shape(len(MASKING))
+
+        def one(n: int) -> Any:
+            return answer(self.p, self.points, n, self.masked, self.shares[n], self.shape)
+
+        self.answers, seconds = each(one, ANSWERING)
         return seconds
 
     def decode(self) -> float:
@@ -112,7 +118,7 @@ class Ours:
         from topk_secagg.protocol.decoding import decode
 
         def work() -> npt.NDArray[np.float64]:
-            total = decode(self.p, self.points, len(MASKING), self.answers, self.source.child("decode")).total
+            total = decode(self.p, self.points, self.shape, self.answers, self.source.child("decode")).total
             vector = np.zeros(self.p.length)
             vector[total.index] = dequantise(self.p, total.value)
             return vector

@@ -107,16 +107,18 @@ class Round:
 
     def answers(self, u1: Iterable[int], *, fallback: bool = False) -> dict[int, InMemoryAnswer]:
         masked = self.masked(u1)
-        return {n: answer(self.p, self.points, n, masked, self.shares[n], fallback=fallback) for n in masked}
+        shape = construction(self.p).answer_shape(len(masked), fallback=fallback)
+        return {n: answer(self.p, self.points, n, masked, self.shares[n], shape) for n in masked}
 
     def plain_sum(self, u1: Iterable[int]) -> list[int]:
         return plain_sum(self.p, [self.inputs[n] for n in u1])
 
     def decode(
-        self, survivors: int, answers: Mapping[int, InMemoryAnswer], **options: bool
+        self, survivors: int, answers: Mapping[int, InMemoryAnswer], *, fallback: bool = False, strict: bool = False
     ) -> tuple[list[int], list[int]]:
         """The aggregate, and who was corrected."""
-        found = decode(self.p, self.points, survivors, answers, source("decode"), **options)
+        shape = construction(self.p).answer_shape(survivors, fallback=fallback)
+        found = decode(self.p, self.points, shape, answers, source("decode"), strict=strict)
         return dense(self.p, found.total), found.corrected
 
 

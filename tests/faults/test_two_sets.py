@@ -79,7 +79,8 @@ class View:
 
     def answer(self, user: int, survivors: list[int]) -> Rows:
         """Y of a user for this set."""
-        return answer(self.p, self.points, user, {n: self.x[n] for n in survivors}, self.held[user]).y.tolist()
+        shape = construction(self.p).answer_shape(len(survivors))
+        return answer(self.p, self.points, user, {n: self.x[n] for n in survivors}, self.held[user], shape).y.tolist()
 
     def foretold(self, user: int, survivors: list[int], answering: list[int]) -> Rows:
         """The same from the answers of D + T others, which lie on one polynomial of degree D + T - 1."""

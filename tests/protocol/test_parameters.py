@@ -163,7 +163,7 @@ def test_sizes_of_a_permutation_round():
     c = construction(p)
     assert (c.width, c.rows, c.entries, c.beta_count, c.index_bound, c.check_rows) == (21, 101, 7, 8, 101, 1)
     for survivors, fallback in ((8, False), (10, False), (10, True)):
-        assert c.answer_shape(survivors, fallback=fallback) == AnswerShape(5, 8, 1, 21)
+        assert c.answer_shape(survivors, fallback=fallback) == AnswerShape(survivors, 5, 8, 1, 21)
     assert (c.share_bytes, c.answer_bytes(9)) == (2 * 101 * 21 * 4, 21 * 4)
     assert c.offline_bytes == 100 * c.share_bytes
 
@@ -174,15 +174,15 @@ def test_sizes_of_a_moments_round():
     assert (c.p.buckets, c.places, c.order, c.width, c.rows, c.beta_count) == (11, 191, 192, 40, 22, 7)
     assert (c.entries, c.index_bound, c.check_rows) == (22, 192, 2**16 // 160)
     assert c.share_bytes == 22 * 40 * 4
-    shapes = {  # by the spare answers and the survivors: D, the quorum, the groups, and 2 |U1| P
-        (None, 10): AnswerShape(2, 5, 6, 40),
-        (None, 5): AnswerShape(2, 5, 6, 20),
-        (0, 10): AnswerShape(7, 10, 2, 40),
-        (0, 6): AnswerShape(3, 6, 4, 24),
-        (2, 10): AnswerShape(5, 8, 3, 40),
-        (2, 7): AnswerShape(2, 5, 6, 28),
-        (2, 5): AnswerShape(2, 5, 6, 20),
-        (99, 10): AnswerShape(2, 5, 6, 40),
+    shapes = {  # by the spare answers and the survivors: these, D, the quorum, the groups, and 2 |U1| P
+        (None, 10): AnswerShape(10, 2, 5, 6, 40),
+        (None, 5): AnswerShape(5, 2, 5, 6, 20),
+        (0, 10): AnswerShape(10, 7, 10, 2, 40),
+        (0, 6): AnswerShape(6, 3, 6, 4, 24),
+        (2, 10): AnswerShape(10, 5, 8, 3, 40),
+        (2, 7): AnswerShape(7, 2, 5, 6, 28),
+        (2, 5): AnswerShape(5, 2, 5, 6, 20),
+        (99, 10): AnswerShape(10, 2, 5, 6, 40),
     }
     for (spare, survivors), shape in shapes.items():
         sparing = moments(**raw, picks=2, spare=spare)

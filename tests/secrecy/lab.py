@@ -265,7 +265,8 @@ class Lab:
 
     def answered(self, user: int, x: Mapping[int, Masked], held: Mapping[int, InMemoryShares], fallback: bool) -> Array:
         """Y of a user that holds these shares."""
-        blocks = answer_blocks(self.p, self.points, user, x, held, fallback=fallback)
+        shape = self.c.answer_shape(len(x), fallback=fallback)
+        blocks = answer_blocks(self.p, self.points, user, x, held, shape)
         return np.concatenate([block.answer for block in blocks]).astype(np.int64).reshape(-1)
 
     def flat(self, shares: InMemoryShares) -> Array:

@@ -166,7 +166,7 @@ class Construction(ABC, Generic[Part]):
     # decoding
 
     @abstractmethod
-    def decoded(self, matrix: Integers, survivors: int, shape: AnswerShape, first: int, y: Symbols) -> Part:
+    def decoded(self, matrix: Integers, shape: AnswerShape, first: int, y: Symbols) -> Part:
         """The aggregate in groups first, first+1, ... from exactly D+T answers, y (users, groups, width).
 
         matrix (betas, users): from values at these users' alphas to those at the betas.

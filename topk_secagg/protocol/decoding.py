@@ -40,25 +40,23 @@ class Decoded:
 def decode(
     p: Parameters,
     points: Points,
-    survivors: int,
+    shape: AnswerShape,
     answers: Answers,
     randomness: Randomness,
     *,
-    fallback: bool = False,
     strict: bool = False,
     progress: Callable[[float], None] = lambda _: None,
 ) -> Decoded:
-    """The aggregate from the answers of U2, for `survivors` = |U1|.
+    """The aggregate from the answers of U2, which have this shape.
 
     D+T answers determine Y(x), of degree D+T-1. The answers beyond must lie on the same polynomial; that is
     checked on random combinations of all their columns, drawn here, after the answers were made. If they
     do not, up to floor((|U2|-D-T)/2) wrong users are found from the same combinations and left out.
     """
     users = sorted(answers)
-    shape = construction(p).answer_shape(survivors, fallback=fallback)
     if len(users) < shape.quorum:
         raise TooFewSurvivors(f"{len(users)} answers, and {shape.quorum} are needed", "wait for more users to answer")
-    decoder = _Decoder(p, points, survivors, shape, answers, progress)
+    decoder = _Decoder(p, points, shape, answers, progress)
     if len(users) == shape.quorum:
         return Decoded(decoder.total(users), [])
     total, words = decoder.total_and_words(users, randomness)
@@ -94,7 +92,6 @@ class _Decoder:
 
     p: Parameters
     points: Points
-    survivors: int
     shape: AnswerShape
     answers: Answers
     progress: Callable[[float], None]
@@ -168,6 +165,6 @@ class _Decoder:
         """The aggregate in the groups from `first` on, for `joined`."""
         matrix = decoding_matrix(self.points, tuple(users), (), self.p.field)
         try:
-            return construction(self.p).decoded(matrix, self.survivors, self.shape, first, y)
+            return construction(self.p).decoded(matrix, self.shape, first, y)
         except BadData as error:
             raise BadData(f"{error.message}: an answer or a share is wrong", _AGAIN) from error

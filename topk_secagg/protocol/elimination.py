@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from .constructions import construction
 from .messages import AnswerBlock, AnswerShape, Held, Inputs, Points
 from .parameters import Parameters
 
 
-def answer_shapes(p: Parameters, survivors: int) -> dict[int, tuple[AnswerShape, bool]]:
-    """The shapes that an answer can have, by D, and whether it is the fallback: the session's own D first."""
-    shapes = {construction(p).answer_shape(survivors, fallback=fallback): fallback for fallback in (True, False)}
-    return {shape.blocks: (shape, fallback) for shape, fallback in reversed(shapes.items())}
+def answer_shapes(p: Parameters, survivors: int) -> dict[int, AnswerShape]:
+    """The shapes that an answer can have, by D: the session's own, and then that of the fallback if it is another."""
+    shapes = (construction(p).answer_shape(survivors, fallback=fallback) for fallback in (False, True))
+    return {shape.blocks: shape for shape in shapes}
+
+
+def decodable(p: Parameters, survivors: int, given: Mapping[int, int | None]) -> dict[AnswerShape, list[int]]:
+    """The shapes of which there are enough answers, and whose these are. `given` is the D of each user's answer."""
+    shapes = answer_shapes(p, survivors).values()
+    users = {shape: [n for n, blocks in given.items() if blocks == shape.blocks] for shape in shapes}
+    return {shape: own for shape, own in users.items() if len(own) >= shape.quorum}
 
 
 def answer_blocks(
-    p: Parameters, points: Points, user: int, masked: Inputs, shares: Held, *, fallback: bool = False
+    p: Parameters, points: Points, user: int, masked: Inputs, shares: Held, shape: AnswerShape
 ) -> Iterator[AnswerBlock]:
     """Y_n for the survivors in `masked` (eq. second:message), a few groups at a time."""
-    c = construction(p)
-    shape = c.answer_shape(len(masked), fallback=fallback)
-    return c.answer_blocks(points, user, masked, shares, shape)
+    return construction(p).answer_blocks(points, user, masked, shares, shape)

@@ -55,8 +55,10 @@ class Masked:
 
 @dataclass(frozen=True)
 class AnswerShape:
-    """How Y is laid out: D blocks a group, so that `quorum` = D + T answers decode; (groups, width) symbols."""
+    """How Y is laid out for |U1| survivors: D blocks a group, so that `quorum` = D + T answers decode; (groups, width)
+    symbols."""
 
+    survivors: int
     blocks: int
     quorum: int
     groups: int

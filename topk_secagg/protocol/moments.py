@@ -177,7 +177,7 @@ class Moments(Construction[Entries]):
         if p.spare is not None and not fallback:
             blocks = max(blocks, survivors - p.colluders - p.spare)
         width = min(2 * survivors * p.picks, self.order)
-        return AnswerShape(blocks, blocks + p.colluders, -(-p.buckets // blocks), width)
+        return AnswerShape(survivors, blocks, blocks + p.colluders, -(-p.buckets // blocks), width)
 
     def answer_blocks(
         self, points: Points, user: int, masked: Inputs, shares: Held, shape: AnswerShape
@@ -219,13 +219,13 @@ class Moments(Construction[Entries]):
 
     # decoding
 
-    def decoded(self, matrix: Integers, survivors: int, shape: AnswerShape, first: int, y: Symbols) -> Entries:
+    def decoded(self, matrix: Integers, shape: AnswerShape, first: int, y: Symbols) -> Entries:
         """Y(beta_b) are the moments of bucket b of the sum, which has at most |U1| P non-zero entries there."""
         p = self.p
         low = first * shape.blocks
         bucket = np.arange(low, min(low + y.shape[1] * shape.blocks, p.buckets))
         sums = combine(matrix, y, bucket % self.beta_count, (bucket - low) // shape.blocks, p.field)
-        entries = recover(sums, survivors * p.picks, self.order, self.gamma, p.field, self.places)
+        entries = recover(sums, shape.survivors * p.picks, self.order, self.gamma, p.field, self.places)
         last = self.places - 1  # the only place that not all buckets have
         at = np.flatnonzero(entries.place >= last)
         row = low + np.searchsorted(np.cumsum(entries.counts), at, side="right")

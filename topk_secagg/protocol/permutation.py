@@ -127,7 +127,7 @@ class Permutation(Construction[Sparse]):
 
     def answer_shape(self, survivors: int, *, fallback: bool = False) -> AnswerShape:
         """One polynomial; D was fixed offline."""
-        return AnswerShape(self.p.blocks, self.share_quorum, 1, self.width)
+        return AnswerShape(survivors, self.p.blocks, self.share_quorum, 1, self.width)
 
     def answer_blocks(
         self, points: Points, user: int, masked: Inputs, shares: Held, shape: AnswerShape
@@ -147,12 +147,12 @@ class Permutation(Construction[Sparse]):
 
     # decoding
 
-    def decoded(self, matrix: Integers, survivors: int, shape: AnswerShape, first: int, y: Symbols) -> Sparse:
+    def decoded(self, matrix: Integers, shape: AnswerShape, first: int, y: Symbols) -> Sparse:
         """Y(beta_1)..Y(beta_D), one after the other: k = d * width + place."""
         p = self.p
         flat = combine(matrix, y, np.arange(p.blocks), np.zeros(p.blocks, dtype=np.int64), p.field).reshape(-1)
         index = np.flatnonzero(flat)
-        if index.size > survivors * p.top_k:
+        if index.size > shape.survivors * p.top_k:
             raise BadData("the aggregate is not sparse")
         if index.size and index[-1] >= p.length:
             raise BadData("the aggregate has values beyond the gradient's end")

@@ -14,7 +14,7 @@ from .constructions import construction, stacked
 from .decoding import decode
 from .elimination import answer_blocks
 from .masking import mask_input
-from .messages import Held, Inputs, Points, Secret, Sparse
+from .messages import AnswerShape, Held, Inputs, Points, Secret, Sparse
 from .offline import choose_points, draw_secret
 from .parameters import Parameters
 
@@ -72,11 +72,12 @@ def run_round(
     masked = {n: mask_input(p, secrets[n], inputs[n]) for n in u1}
 
     # Mask-elimination phase: Y_n, with D = U - T where fewer answer than the round packs its answers for
-    fallback = len(u2) < construction(p).answer_shape(len(u1)).quorum
-    answers = {n: answer(p, points, n, masked, shares[n], fallback=fallback) for n in u2}
+    c = construction(p)
+    shape = c.answer_shape(len(u1), fallback=len(u2) < c.answer_shape(len(u1)).quorum)
+    answers = {n: answer(p, points, n, masked, shares[n], shape) for n in u2}
 
     # Decoding
-    return decode(p, points, len(u1), answers, randomness.child("decode"), fallback=fallback).total
+    return decode(p, points, shape, answers, randomness.child("decode")).total
 
 
 def deal(p: Parameters, points: Points, secret: Secret, source: Randomness) -> list[InMemoryShares]:
@@ -90,8 +91,8 @@ def deal(p: Parameters, points: Points, secret: Secret, source: Randomness) -> l
 
 
 def answer(
-    p: Parameters, points: Points, user: int, masked: Inputs, shares: Held, *, fallback: bool = False
+    p: Parameters, points: Points, user: int, masked: Inputs, shares: Held, shape: AnswerShape
 ) -> InMemoryAnswer:
     """The whole Y of one user."""
-    blocks = answer_blocks(p, points, user, masked, shares, fallback=fallback)
+    blocks = answer_blocks(p, points, user, masked, shares, shape)
     return InMemoryAnswer(stacked([block.answer for block in blocks]))

@@ -21,6 +21,7 @@ from ..errors import BadData, InputMissing
 from ..gradients.quantize import beyond_clip, largest_sum
 from ..protocol.constructions import construction
 from ..protocol.decoding import Decoded, decode
+from ..protocol.elimination import answer_shapes, decodable
 from ..protocol.parameters import Parameters, rates
 from ..steps.freeze import answerable
 from ..steps.inspect import KINDS
@@ -260,8 +261,8 @@ def _answers(found: Evidence) -> None:
             raise InputMissing("its size follows from the survivors.json that it names, which is not available")
         with answer.opened_answer(space, n, u1) as y:
             if n in u1.digests:
-                found.answers[n] = y.blocks
-            return f"{y.payload} bytes, D = {y.blocks}"
+                found.answers[n] = y.shape
+            return f"{y.payload} bytes, D = {y.shape.blocks}"
 
     for n in space.present("elimination"):
         found.examine(space.answer_path(n), answer.KIND, space.session.header(n), read)
@@ -307,7 +308,7 @@ def _aggregate(found: Evidence) -> None:
         total, u1 = aggregate.parsed(found.space, artifact), found.survivors
         if u1 and (total.digest != u1.digest or total.survivors != u1.users):
             raise artifact.bad("it is for another survivor set than survivors.json")
-        if u1 and total.blocks not in found.fallbacks():
+        if u1 and total.blocks not in answer_shapes(found.p, len(u1.digests)):
             raise artifact.bad(f"answers of this round do not pack {total.blocks} blocks")
         found.aggregate = total
         return f"{total.total.index.size} coordinates"
@@ -317,26 +318,26 @@ def _aggregate(found: Evidence) -> None:
 
 def _decoded(found: Evidence) -> dict[int, Decoded]:
     """Decode the answers with each D; name the users whose answers do not agree with the others."""
-    space, u1, T, sums = found.space, found.survivors, found.p.colluders, dict[int, Decoded]()
-    given = {blocks: [n for n, d in found.answers.items() if d == blocks] for blocks in found.fallbacks()}
-    enough = {blocks: users for blocks, users in given.items() if len(users) >= blocks + T}
+    space, u1, sums = found.space, found.survivors, dict[int, Decoded]()
+    count, given = len(u1.digests) if u1 else 0, {n: y.blocks for n, y in found.answers.items()}
+    enough = decodable(found.p, count, given)
     if u1 is None or not enough:
-        needed = " or ".join(f"more than {blocks + T} with D = {blocks}" for blocks in given)
-        why = f"{len(found.answers)} sound answers are available; needed: {needed or 'a sound survivors.json'}"
+        kinds = (f"more than {y.quorum} with D = {y.blocks}" for y in answer_shapes(found.p, count).values())
+        needed = " or ".join(kinds) if u1 else "a sound survivors.json"
+        why = f"{len(found.answers)} sound answers are available; needed: {needed}"
         found.add(_AGREE, "elimination", "not checkable", why)
         return {}
-    for blocks, users in enough.items():
-        quorum, fallback = blocks + T, found.fallbacks()[blocks]
+    for shape, users in enough.items():
         with found.check(_AGREE, "elimination") as check, ExitStack() as files:
             rows = {n: files.enter_context(answer.opened_answer(space, n, u1)) for n in users}
-            points, source = space.session.points, CipherRandomness(fresh_key())
-            sums[blocks] = decode(found.p, points, len(u1.digests), rows, source, fallback=fallback)
-            if len(users) == quorum:
-                raise InputMissing(f"there are only {quorum} answers, which always agree")
-            if wrong := sums[blocks].corrected:
-                check.subjects = [space.answer_path(n) for n in wrong]
+            result = decode(found.p, space.session.points, shape, rows, CipherRandomness(fresh_key()))
+            sums[shape.blocks] = result
+            if len(users) == shape.quorum:
+                raise InputMissing(f"there are only {shape.quorum} answers, which always agree")
+            if result.corrected:
+                check.subjects = [space.answer_path(n) for n in result.corrected]
                 raise BadData("it is not on the polynomial of the other answers")
-            check.why = f"{len(users)} answers agree, and {quorum} suffice"
+            check.why = f"{len(users)} answers agree, and {shape.quorum} suffice"
     return sums
 
 
@@ -352,7 +353,8 @@ def _sum(found: Evidence, sums: dict[int, Decoded]) -> None:
         totals = [result.total for result in sums.values()]
         if not all(np.array_equal(index, t.index) and np.array_equal(value, t.value) for t in totals):
             raise BadData("it is not the sum that the answers decode to")
-        known = [n for n in stored.answering if found.answers.get(n) == stored.blocks and stored.blocks in sums]
+        used = [n for n, y in found.answers.items() if y.blocks == stored.blocks and n in stored.answering]
+        known = used if stored.blocks in sums else []
         wrong = sums[stored.blocks].corrected if known else []
         if [n for n in stored.corrected if n in known] != [n for n in wrong if n in known]:
             raise BadData("the users that it says answered wrongly are not those that did")

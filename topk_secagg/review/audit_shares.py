@@ -79,7 +79,7 @@ class _Private:
     def _agreement(self, ledger: Ledger, stored: StoredSecret | None) -> str:
         """What the ledger records, if no file contradicts it."""
         n, found = ledger.user, self.found
-        u1, x = found.survivors, found.masked.get(n)
+        u1, x, y = found.survivors, found.masked.get(n), found.answers.get(n)
         if ledger.insecure != self.space.session.insecure:
             raise BadData("its mark for a public seed is not the session's")
         if ledger.forgotten and available(self.space.secret_path(n)):
@@ -97,7 +97,7 @@ class _Private:
                 raise BadData(f"the file that is there is not what it says was {word}")
         if x and frozenset(ledger.holds or ()) != x.holds:
             raise BadData("the X that is there claims other shares than it says the user held")
-        if found.fallbacks().get(found.answers.get(n, 0)) and not ledger.fallback:
+        if y and y != self.construction.answer_shape(y.survivors) and not ledger.fallback:
             raise BadData("the Y that is there is a fallback, and it knows of none")
         for word in ("confirmed", "answered"):
             if u1 and getattr(ledger, word) not in (None, u1.digest):
@@ -203,15 +203,15 @@ class _Private:
         held = [m for m in users if (n, m) in self.sound]
         if len(held) < len(users):
             raise InputMissing(f"{len(held)} sound shares for its user are available, and {len(users)} are needed")
-        blocks, frozen = found.answers[n], found.frozen
+        shape, frozen = found.answers[n], found.frozen
         with ExitStack() as files:
             shares = {m: files.enter_context(self._share(n, m, frozen[m].sharing)) for m in users}
             y = files.enter_context(opened_answer(self.space, n, found.survivors))
             x, points = {m: frozen[m].masked for m in users}, self.space.session.points
-            for start, part in answer_blocks(self.p, points, n, x, shares, fallback=found.fallbacks()[blocks]):
+            for start, part in answer_blocks(self.p, points, n, x, shares, shape):
                 if not np.array_equal(part, y.read(start, np.empty_like(part))):
                     raise BadData("it is not what the X and the shares of its user give")
-        return f"from the shares of {len(users)} survivors, D = {blocks}"
+        return f"from the shares of {len(users)} survivors, D = {shape.blocks}"
 
     def summed(self) -> str:
         """Check that the aggregate is the plain sum of what the survivors masked."""

@@ -10,7 +10,7 @@ from typing import Literal
 
 from ..errors import InputMissing, SecAggError
 from ..protocol.constructions import construction
-from ..protocol.elimination import answer_shapes
+from ..protocol.messages import AnswerShape
 from ..protocol.parameters import Parameters
 from ..steps.inspect import check_size
 from ..storage.aggregate import Aggregate
@@ -90,7 +90,7 @@ class Evidence:
     """The findings so far, and the sound data read so far.
 
     `confirmed` and `answered` are the digests of the survivors.json that a user's confirmation and Y name;
-    `answers` is D of every sound Y of a survivor.
+    `answers` is the shape of every sound Y of a survivor.
     """
 
     def __init__(self, space: Workspace) -> None:
@@ -102,7 +102,7 @@ class Evidence:
         self.survivors: Survivors | None = None
         self.confirmed: dict[int, str] = {}
         self.answered: dict[int, str] = {}
-        self.answers: dict[int, int] = {}
+        self.answers: dict[int, AnswerShape] = {}
         self.aggregate: Aggregate | None = None
 
     @property
@@ -110,16 +110,10 @@ class Evidence:
         """The parameters of the round."""
         return self.space.session.parameters
 
-    def fallbacks(self) -> dict[int, bool]:
-        """Each possible D of an answer to these survivors, and whether it is the fallback."""
-        count = len(self.survivors.digests) if self.survivors else 0
-        return {blocks: fallback for blocks, (_, fallback) in answer_shapes(self.p, count).items()} if count else {}
-
     def payloads(self) -> dict[str, int]:
         """The bytes of an X and of the largest Y, 0 where no sound one is available."""
-        c, count = construction(self.p), len(self.survivors.digests) if self.survivors else 0
-        answers = (c.answer_bytes(count, fallback=self.fallbacks()[blocks]) for blocks in self.answers.values())
-        return {"X": c.masked_bytes if self.masked else 0, "Y": max(answers, default=0)}
+        x, symbols = construction(self.p).masked_bytes, (y.groups * y.width for y in self.answers.values())
+        return {"X": x if self.masked else 0, "Y": self.p.symbol_bytes * max(symbols, default=0)}
 
     def add(self, point: str, subject: Path | str, verdict: Verdict, why: str = "") -> None:
         """Add a finding, with paths relative to the round and without control characters."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import InputMissing, SecAggError
-from ..protocol.elimination import answer_shapes
+from ..protocol.elimination import decodable
 from ..storage import masked as masked_file
 from ..storage import survivors as survivors_file
 from ..storage.answer import opened_answer
@@ -112,7 +112,7 @@ def _user(space: Workspace, n: int, survivors: Survivors | None, *, own: bool) -
             if survivors is None:
                 raise SecAggError("for another survivor set")
             with opened_answer(space, n, survivors) as answer:
-                found.blocks = answer.blocks
+                found.blocks = answer.shape.blocks
     return found
 
 
@@ -208,9 +208,8 @@ class _Look:
     def _decode(self, survivors: Survivors) -> Next:
         if self.space.aggregate_path.exists():
             return Next("")
-        for shape, _ in answer_shapes(self.space.session.parameters, len(survivors.digests)).values():
-            if sum(u.answered == "yes" and u.blocks == shape.blocks for u in self.users) >= shape.quorum:
-                return Next("decode")
+        if decodable(self.space.session.parameters, len(survivors.digests), {u.user: u.blocks for u in self.users}):
+            return Next("decode")
         silent = (n for n in survivors.users if self.users[n - 1].answered != "yes")
         lack = _lack("answers", silent, self.space.answer_path)
         return _waiting("decode", None, lack) if lack else Next("decode", waits_for="enough answers of one kind")

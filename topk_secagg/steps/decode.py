@@ -16,7 +16,7 @@ from ..gradients.files import check_writable, write_gradient
 from ..gradients.quantize import beyond_clip, dequantise
 from ..protocol.constructions import construction
 from ..protocol.decoding import decode as decode_answers
-from ..protocol.elimination import answer_shapes
+from ..protocol.elimination import answer_shapes, decodable
 from ..protocol.messages import AnswerShape, Sparse
 from ..storage import aggregate as aggregate_file
 from ..storage import survivors as survivors_file
@@ -93,14 +93,14 @@ def _found(
     with ExitStack() as files:
         attempts = for_each(users, lambda n: files.enter_context(opened_answer(space, n, survivors, verify=verify)))
         answers = attempts.check() if strict else attempts.reports
-        shape, fallback = _decodable(space, survivors, answers)
-        used = {n: answer for n, answer in answers.items() if answer.blocks == shape.blocks}
+        shape, users = _decodable(space, survivors, answers)
+        used = {n: answers[n] for n in users}
         every = verify or strict or s.recipients is not None
         hashed = list(used.values())[: None if every else shape.quorum]
         for answer in hashed:
             answer.hashing = True
-        count, source = len(survivors.digests), CipherRandomness(fresh_key())
-        found = decode_answers(p, s.points, count, used, source, fallback=fallback, strict=strict, progress=progress)
+        source = CipherRandomness(fresh_key())
+        found = decode_answers(p, s.points, shape, used, source, strict=strict, progress=progress)
         if not all(answer.intact() for answer in hashed) or (found.corrected and not every):
             raise BadData("an answer is damaged, or was changed while it was read", "let no other program write to it")
         for n in answers.keys() - used.keys() if not verify else ():
@@ -121,21 +121,20 @@ def _decoded_by_others(space: Workspace, survivors: Survivors, total: Sparse) ->
     return False
 
 
-def _decodable(space: Workspace, survivors: Survivors, answers: dict[int, AnswerFile]) -> tuple[AnswerShape, bool]:
-    """The D for which there are enough answers: that of the session, or U - T once users have fallen back."""
+def _decodable(space: Workspace, survivors: Survivors, answers: dict[int, AnswerFile]) -> tuple[AnswerShape, list[int]]:
+    """The shape of which there are enough answers, the session's or that of the fallback, and whose these are."""
     p, count = space.session.parameters, len(survivors.digests)
-    shapes, given = answer_shapes(p, count), [answer.blocks for answer in answers.values()]
-    for shape, fallback in shapes.values():
-        if given.count(shape.blocks) >= shape.quorum:
-            return shape, fallback
-    wanted, *others = (shape for shape, _ in shapes.values())
+    for found in decodable(p, count, {n: answer.shape.blocks for n, answer in answers.items()}).items():
+        return found
+    given = [answer.shape for answer in answers.values()]
+    wanted, *others = answer_shapes(p, count).values()
     silent = ", ".join(str(n) for n in survivors.users if n not in answers) or "none"
-    what = f"{given.count(wanted.blocks)} sound answers, and {wanted.quorum} are needed (missing: {silent})"
+    what = f"{given.count(wanted)} sound answers, and {wanted.quorum} are needed (missing: {silent})"
     if not others:
         raise TooFewSurvivors(what, "wait for more users to answer")
     (least,) = others
     raise TooFewSurvivors(
-        f"{what}; {given.count(least.blocks)} fallback answers, of which {least.quorum} would suffice",
+        f"{what}; {given.count(least)} fallback answers, of which {least.quorum} would suffice",
         f"ask at least {least.quorum} users to answer again with D = U - T",
         f"fallback {space.root}",
     )

@@ -68,7 +68,7 @@ def eliminate(
                 m: files.enter_context(opened_share(space, user, m, x.sharing, opener)) for m, x in frozen.items()
             }
             masked = {m: x.masked for m, x in frozen.items()}
-            blocks = answer_blocks(p, session.points, user, masked, shares, fallback=fallback)
+            blocks = answer_blocks(p, session.points, user, masked, shares, shape)
             # durable before a byte of Y is anywhere that others can see
             ledger = ledger.record(answered=survivors.digest, fallback=fallback)
             answer_file.write(space, user, survivors, shape, _noted(blocks, shape, progress), opener)

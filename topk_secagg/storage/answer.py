@@ -61,9 +61,8 @@ def write(
 class AnswerFile:
     """Y_n in an open file, read group by group."""
 
-    def __init__(self, p: Parameters, artifact: Artifact) -> None:
-        self.artifact, self.field = artifact, p.field
-        self.blocks = int(artifact.attributes["blocks"])  # D
+    def __init__(self, p: Parameters, artifact: Artifact, shape: AnswerShape) -> None:
+        self.artifact, self.field, self.shape = artifact, p.field, shape
         self._y = artifact.datasets["y"]
         self.payload = self._y.size  # bytes of Y
         self.hashing = False  # of what is read from now on, for `intact`: all groups, in order, perhaps several times
@@ -99,8 +98,7 @@ def opened_answer(space: Workspace, user: int, survivors: Survivors, *, verify: 
     Without `verify`, its digest has not been checked.
     """
     s = space.session
-    p, count = s.parameters, len(survivors.digests)
-    possible = answer_shapes(p, count)
+    p, possible = s.parameters, answer_shapes(s.parameters, len(survivors.digests))
     with opened(space.answer_path(user), KIND, verify=False) as artifact:
         blocks = artifact.attributes["blocks"]
         if artifact.attributes["survivors"] != survivors.digest:
@@ -110,8 +108,8 @@ def opened_answer(space: Workspace, user: int, survivors: Survivors, *, verify: 
             )
         if blocks not in possible:
             raise artifact.bad(f"it packs {blocks} blocks, which this round does not")
-        artifact.expect_shapes(shapes(p, possible[blocks][0]))
-        answer = AnswerFile(p, artifact)
+        artifact.expect_shapes(shapes(p, possible[blocks]))
+        answer = AnswerFile(p, artifact, possible[blocks])
         if verify:
             artifact.verify(answer.check)
         artifact.expect(s.header(user), s.recipient(user))
