@@ -16,7 +16,6 @@ from fq import Affine, AffineSpace, Array, Basis, Elimination, Law, NotAffine, a
 
 from topk_secagg.algebra.randomness import Randomness
 from topk_secagg.protocol.constructions import construction
-from topk_secagg.protocol.elimination import answer_blocks
 from topk_secagg.protocol.masking import mask_input
 from topk_secagg.protocol.messages import Masked, Secret, Sparse
 from topk_secagg.protocol.offline import choose_points, draw_secret
@@ -266,7 +265,7 @@ class Lab:
     def answered(self, user: int, x: Mapping[int, Masked], held: Mapping[int, InMemoryShares], fallback: bool) -> Array:
         """Y of a user that holds these shares."""
         shape = self.c.answer_shape(len(x), fallback=fallback)
-        blocks = answer_blocks(self.p, self.points, user, x, held, shape)
+        blocks = self.c.answer_blocks(self.points, user, x, held, shape)
         return np.concatenate([block.answer for block in blocks]).astype(np.int64).reshape(-1)
 
     def flat(self, shares: InMemoryShares) -> Array:

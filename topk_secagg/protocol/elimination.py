@@ -1,11 +1,11 @@
-"""Mask-elimination phase: Y_n from the X of all survivors and the shares that user n holds."""
+"""Mask-elimination phase: which shapes an answer Y_n can have, and of which there are enough to decode."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from .constructions import construction
-from .messages import AnswerBlock, AnswerShape, Held, Inputs, Points
+from .messages import AnswerShape
 from .parameters import Parameters
 
 
@@ -20,10 +20,3 @@ def decodable(p: Parameters, survivors: int, given: Mapping[int, int | None]) ->
     shapes = answer_shapes(p, survivors).values()
     users = {shape: [n for n, blocks in given.items() if blocks == shape.blocks] for shape in shapes}
     return {shape: own for shape, own in users.items() if len(own) >= shape.quorum}
-
-
-def answer_blocks(
-    p: Parameters, points: Points, user: int, masked: Inputs, shares: Held, shape: AnswerShape
-) -> Iterator[AnswerBlock]:
-    """Y_n for the survivors in `masked` (eq. second:message), a few groups at a time."""
-    return construction(p).answer_blocks(points, user, masked, shares, shape)

@@ -12,7 +12,6 @@ from ..algebra.randomness import Randomness
 from ..errors import TooFewSurvivors
 from .constructions import construction, stacked
 from .decoding import decode
-from .elimination import answer_blocks
 from .masking import mask_input
 from .messages import AnswerShape, Held, Inputs, Points, Secret, Sparse
 from .offline import choose_points, draw_secret
@@ -93,6 +92,6 @@ def deal(p: Parameters, points: Points, secret: Secret, source: Randomness) -> l
 def answer(
     p: Parameters, points: Points, user: int, masked: Inputs, shares: Held, shape: AnswerShape
 ) -> InMemoryAnswer:
-    """The whole Y of one user."""
-    blocks = answer_blocks(p, points, user, masked, shares, shape)
+    """The whole Y of one user for the survivors in `masked` (eq. second:message)."""
+    blocks = construction(p).answer_blocks(points, user, masked, shares, shape)
     return InMemoryAnswer(stacked([block.answer for block in blocks]))

@@ -16,7 +16,6 @@ from ..algebra.field import to_signed
 from ..errors import BadData, InputMissing
 from ..gradients.quantize import beyond_clip
 from ..protocol.constructions import construction
-from ..protocol.elimination import answer_blocks
 from ..protocol.messages import Secret, Sparse
 from ..storage import residual, secret, share
 from ..storage.answer import opened_answer
@@ -208,7 +207,7 @@ class _Private:
             shares = {m: files.enter_context(self._share(n, m, frozen[m].sharing)) for m in users}
             y = files.enter_context(opened_answer(self.space, n, found.survivors))
             x, points = {m: frozen[m].masked for m in users}, self.space.session.points
-            for start, part in answer_blocks(self.p, points, n, x, shares, shape):
+            for start, part in self.construction.answer_blocks(points, n, x, shares, shape):
                 if not np.array_equal(part, y.read(start, np.empty_like(part))):
                     raise BadData("it is not what the X and the shares of its user give")
         return f"from the shares of {len(users)} survivors, D = {shape.blocks}"

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from ..errors import BadData, Refused, UsageError
 from ..protocol.constructions import construction
-from ..protocol.elimination import answer_blocks
 from ..protocol.messages import AnswerBlock, AnswerShape
 from ..storage import answer as answer_file
 from ..storage import survivors as survivors_file
@@ -68,7 +67,7 @@ def eliminate(
                 m: files.enter_context(opened_share(space, user, m, x.sharing, opener)) for m, x in frozen.items()
             }
             masked = {m: x.masked for m, x in frozen.items()}
-            blocks = answer_blocks(p, session.points, user, masked, shares, shape)
+            blocks = construction(p).answer_blocks(session.points, user, masked, shares, shape)
             # durable before a byte of Y is anywhere that others can see
             ledger = ledger.record(answered=survivors.digest, fallback=fallback)
             answer_file.write(space, user, survivors, shape, _noted(blocks, shape, progress), opener)
