@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import BadData, Refused, UsageError
 from ..protocol.constructions import construction
-from ..protocol.messages import AnswerBlock, AnswerShape
 from ..storage import answer as answer_file
 from ..storage import survivors as survivors_file
 from ..storage.answer import answered_before
@@ -70,7 +68,7 @@ def eliminate(
             blocks = construction(p).answer_blocks(session.points, user, masked, shares, shape)
             # durable before a byte of Y is anywhere that others can see
             ledger = ledger.record(answered=survivors.digest, fallback=fallback)
-            answer_file.write(space, user, survivors, shape, _noted(blocks, shape, progress), opener)
+            answer_file.write(space, user, survivors, shape, blocks, opener, progress)
         commit_residual(space, user, ledger)
     path, payload = space.answer_path(user), shape.groups * shape.width * p.symbol_bytes
     u1, digest = survivors.users, survivors.digest
@@ -97,9 +95,3 @@ def _check(space: Workspace, ledger: Ledger, survivors: survivors_file.Survivors
     if fallback and ledger.answered is None:
         raise UsageError(f"user {user} has not answered yet", "answer first; the fallback is for a second time")
     check_confirmed(space, survivors)
-
-
-def _noted(blocks: Iterator[AnswerBlock], shape: AnswerShape, progress: Progress) -> Iterator[AnswerBlock]:
-    for block in blocks:
-        yield block
-        progress((block.start + len(block.answer)) / shape.groups)

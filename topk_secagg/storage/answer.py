@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 import numpy as np
@@ -41,6 +41,7 @@ def write(
     shape: AnswerShape,
     blocks: Iterable[AnswerBlock],
     signer: Identity | None,
+    progress: Callable[[float], None],
 ) -> None:
     """Write Y_n, whose groups come in order."""
     s = space.session
@@ -54,6 +55,7 @@ def write(
             stored = np.ascontiguousarray(rows, dtype=dtype)
             digest.part("y", size, start, stored)
             writer.put("y", start, stored)
+            progress((start + len(rows)) / shape.groups)
         digest.sign(signer)
         writer.finish(attributes)
 
