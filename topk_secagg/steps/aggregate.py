@@ -20,7 +20,7 @@ from ..protocol.messages import Sparse
 from ..protocol.parameters import Parameters, rates
 from ..protocol.round import run_round
 from .init import RoundOptions, choose_parameters
-from .mask import choose, with_residual
+from .mask import choose, unsent, with_residual
 
 Gradient = Any  # an array, or a mapping of names to arrays or torch tensors
 
@@ -93,20 +93,19 @@ def aggregate(
     u2 = [n for n in u1 if n not in drop_elimination]
     randomness = CipherRandomness(fresh_key())
     inputs: dict[int, Sparse] = {}
-    unsent, clipped = dict(residuals or {}), 0
+    kept, clipped = None if residuals is None else dict(residuals), 0
     for n in u1:
         flat = form.flatten(given[n], n)
-        if unsent.get(n) is not None:
-            flat = with_residual(flat, form.flatten(unsent[n], n))
+        if kept and kept.get(n) is not None:
+            flat = with_residual(flat, form.flatten(kept[n], n))
         source = randomness.child(f"rounding of user {n}")
-        chosen = choose(p, source, flat, weight[n], select, saturate=saturate)
-        inputs[n], clipped = chosen.sparse, clipped + chosen.clipped
-        if residuals is not None:
-            unsent[n] = form.unflatten(chosen.unsent(flat, weight[n]), exact=True)
+        inputs[n], more, _ = choose(p, source, flat, weight[n], select, saturate=saturate)
+        clipped += more
+        if kept is not None:
+            kept[n] = form.unflatten(unsent(p, flat, inputs[n], weight[n]), exact=True)
     total = run_round(p, inputs, u1, u2, randomness)
     vector = np.zeros(p.length)
     vector[total.index] = dequantise(p, total.value) / (math.fsum(weight[n] for n in u1) if mean else 1.0)
-    kept = unsent if residuals is not None else None
     return Aggregated(form.unflatten(vector), _costs(p, len(u1), len(u2)), kept, u1, u2, p, clipped, inputs)
 
 

@@ -57,22 +57,6 @@ class MaskReport:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Selected:
-    """The coordinates that are sent, in the field, and as the reals that the field elements stand for."""
-
-    sparse: Sparse
-    sent: npt.NDArray[np.float64]
-    clipped: int
-    kept_energy: float
-
-    def unsent(self, flat: Vector, weight: float) -> npt.NDArray[np.float64]:
-        """The new residual: what is left of the vector once the weighted values are sent."""
-        left = flat.astype(np.float64)
-        left[self.sparse.index] -= self.sent / weight
-        return left
-
-
 def mask(
     space: Workspace,
     user: int,
@@ -116,8 +100,8 @@ def mask(
             unsettled = residual_file.waiting_round(residual, session.id)
             if carried is not None:
                 flat = with_residual(flat, carried)
-        chosen = choose(p, stored.rounding(), flat, weight, select, saturate=saturate)
-        masked = mask_input(p, stored.secret, chosen.sparse)
+        sparse, clipped, energy = choose(p, stored.rounding(), flat, weight, select, saturate=saturate)
+        masked = mask_input(p, stored.secret, sparse)
         holds = ledger.holds
         if holds is None:  # what X says about arrived shares stays as it was when X was first made
             holds = tuple(m for m in space.users() if is_there(space, user, m))
@@ -130,7 +114,7 @@ def mask(
             )
         pending = None
         if residual is not None:
-            after = residual_file.stage(space.residual_path(user), session, user, chosen.unsent(flat, weight))
+            after = residual_file.stage(space.residual_path(user), session, user, unsent(p, flat, sparse, weight))
             pending = residual_file.Residual(str(residual.absolute()), before, after, digest_of_input)
             residual_file.leave_note(residual, session.id, space.root.absolute())
         path = space.masked_path(user)
@@ -141,9 +125,7 @@ def mask(
     survivors = _survivors(space)  # only now: the round may have been frozen meanwhile
     late = survivors is not None and user not in survivors.digests
     report = _report(space, user, stored, x.digest, holds)
-    return replace(
-        report, clipped=chosen.clipped, kept_energy=chosen.kept_energy, late=late, unsettled=unsettled, notes=notes
-    )
+    return replace(report, clipped=clipped, kept_energy=energy, late=late, unsettled=unsettled, notes=notes)
 
 
 def _report(space: Workspace, user: int, stored: StoredSecret, digest: str, holds: Collection[int]) -> MaskReport:
@@ -193,15 +175,23 @@ def with_residual(flat: Vector, carried: Vector) -> Vector:
     return total
 
 
-def choose(p: Parameters, source: Randomness, flat: Vector, weight: float, select: str, *, saturate: bool) -> Selected:
-    """Which coordinates are sent, and as what."""
+def choose(
+    p: Parameters, source: Randomness, flat: Vector, weight: float, select: str, *, saturate: bool
+) -> tuple[Sparse, int, float]:
+    """Which coordinates are sent, and as what; how many of them were clipped, and the energy that they keep."""
     if select not in SELECTIONS:
         raise UsageError(f"unknown selection {select!r}", f"one of {', '.join(SELECTIONS)}")
     index = construction(p).select(flat) if select == "top" else select_random(p, source.child("select"))
     values = flat[index].astype(np.float64)
     sent = quantise(p, values, rounding_source(source, index, values), weight=weight, saturate=saturate)
-    real, energy = dequantise(p, sent.value), kept_energy(p, flat, index)
-    return Selected(Sparse(index, sent.value), real, sent.clipped, energy)
+    return Sparse(index, sent.value), sent.clipped, kept_energy(p, flat, index)
+
+
+def unsent(p: Parameters, flat: Vector, sparse: Sparse, weight: float) -> npt.NDArray[np.float64]:
+    """The new residual: what is left of the vector once these weighted values are sent."""
+    left = flat.astype(np.float64)
+    left[sparse.index] -= dequantise(p, sparse.value) / weight
+    return left
 
 
 def _done_already(
