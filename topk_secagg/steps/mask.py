@@ -122,8 +122,9 @@ def mask(
         # durable before a byte of X is anywhere that others can see
         ledger.record(masked=x.digest, holds=holds, residual=pending or ledger.residual)
         x.write(path)
-    survivors = _survivors(space)  # only now: the round may have been frozen meanwhile
-    late = survivors is not None and user not in survivors.digests
+    late = False
+    with suppress(SecAggError):  # only now: the round may have been frozen meanwhile
+        late = user not in survivors_file.read(space).digests
     report = _report(space, user, stored, x.digest, holds)
     return replace(report, clipped=clipped, kept_energy=energy, late=late, unsettled=unsettled, notes=notes)
 
@@ -134,25 +135,19 @@ def _report(space: Workspace, user: int, stored: StoredSecret, digest: str, hold
     return MaskReport(user, space.masked_path(user), digest, c.entries, c.masked_bytes, stored.private, missing)
 
 
-def _survivors(space: Workspace) -> survivors_file.Survivors | None:
-    """survivors.json, if there is one that is sound."""
-    with suppress(SecAggError):
-        return survivors_file.read(space)
-    return None
-
-
-def _sent_before(space: Workspace, user: int, sharing: str) -> set[str]:
+def _sent_before(space: Workspace, user: int, sharing: str) -> set[str | None]:
     """Digests of X that this user sent with this sharing, as far as the round's public files show it.
 
     A ledger that does not know of them is older than they are: the secrets came back from a backup. In a sealed
     round, files that are not signed as they should be show nothing.
     """
-    survivors = _survivors(space)
-    found = {survivors.digests[user]} if survivors and user in survivors.digests else set()
+    found: set[str | None] = set()
+    with suppress(SecAggError):
+        found.add(survivors_file.read(space).digests.get(user))
     with suppress(SecAggError):
         x = masked_file.read(space.session, space.masked_path(user), user)
-        found |= {x.digest} if x.sharing == sharing else set()
-    return found
+        found.add(x.digest if x.sharing == sharing else None)
+    return found - {None}
 
 
 def read_flat(session: Session, gradient: Path, entry: str, strip_prefix: str) -> tuple[Vector, tuple[str, ...]]:
