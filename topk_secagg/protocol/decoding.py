@@ -57,15 +57,14 @@ def decode(
     if len(users) < shape.quorum:
         raise TooFewSurvivors(f"{len(users)} answers, and {shape.quorum} are needed", "wait for more users to answer")
     decoder = _Decoder(p, points, shape, answers, progress)
-    if len(users) == shape.quorum:
-        return Decoded(decoder.total(users), [])
     total, words = decoder.total_and_words(users, randomness)
     wrong = _wrong_users(p, points, shape, users, words, strict=strict)
     if wrong:
-        return Decoded(decoder.total([n for n in users if n not in wrong]), wrong)
+        right = [n for n in users if n not in wrong]
+        total, _ = decoder.total_and_words(right[: shape.quorum], randomness)
     if isinstance(total, BadData):
         raise total
-    return Decoded(total, [])
+    return Decoded(total, wrong)
 
 
 def _wrong_users(
@@ -96,22 +95,16 @@ class _Decoder:
     answers: Answers
     progress: Callable[[float], None]
 
-    def total(self, users: Sequence[int]) -> Sparse:
-        """The aggregate from the first D+T of these users, who are trusted."""
-        chosen = users[: self.shape.quorum]
-        parts = dict(self._each(chosen, lambda first, y: self._decoded(chosen, first, y)))
-        return construction(self.p).joined([parts[first] for first in sorted(parts)])
-
     def total_and_words(self, users: list[int], randomness: Randomness) -> tuple[Sparse | BadData, Symbols]:
         """The aggregate from the first D+T users, or why there is none, and random combinations of the symbols of
-        each user, (users, columns).
+        each user, (users, columns): none for D+T users, who always agree.
 
         Symbols are combined in two steps: pieces of PIECE symbols, and then the PIECE sums. If a symbol is wrong, each
         step hides it with a probability of at most 1 / bound, so a column does with at most 2 / bound.
         """
         chosen, q = users[: self.shape.quorum], self.p.field
         bound = min(q, 1 << _FACTOR_BITS)
-        columns = math.ceil(_CHECK_BITS / (math.log2(bound) - 1))
+        columns = math.ceil(_CHECK_BITS / (math.log2(bound) - 1)) if len(users) > len(chosen) else 0
 
         def work(first: int, y: Symbols) -> tuple[Any, Integers]:
             flat = y.reshape(len(users), -1)
