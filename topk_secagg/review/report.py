@@ -140,11 +140,11 @@ def _table(head: Sequence[str], rows: Iterable[str], kind: str) -> str:
 def _verdicts(findings: Sequence[Finding]) -> str:
     """Failed checks first, then those that were not checkable, then the passes."""
     rows, told = [], set[str]()
-    for verdict in ("fail", "not checkable", "pass"):
-        for row in (row for row in condensed(findings) if row[1] == verdict):
-            meaning = "" if row[0] in told else establishes(row[0])
-            told.add(row[0])
-            rows.append(_row(verdict, row[0], *row[2:], meaning))
+    order = ("fail", "not checkable", "pass")
+    for point, verdict, about, why in sorted(condensed(findings), key=lambda row: order.index(row[1])):
+        meaning = "" if point in told else establishes(point)
+        told.add(point)
+        rows.append(_row(verdict, point, about, why, meaning))
     return _table(("verdict", "check", "on", "result", "what a pass establishes"), rows, "points")
 
 
