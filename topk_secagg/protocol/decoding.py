@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import repeat
 from threading import Lock
@@ -56,12 +56,11 @@ def decode(
     users = sorted(answers)
     if len(users) < shape.quorum:
         raise TooFewSurvivors(f"{len(users)} answers, and {shape.quorum} are needed", "wait for more users to answer")
-    decoder = _Decoder(p, points, shape, answers, progress)
-    total, words = decoder.total_and_words(users, randomness)
+    total, words = _total_and_words(p, points, shape, {n: answers[n] for n in users}, randomness, progress)
     wrong = _wrong_users(p, points, shape, users, words, strict=strict)
     if wrong:
-        right = [n for n in users if n not in wrong]
-        total, _ = decoder.total_and_words(right[: shape.quorum], randomness)
+        right = [n for n in users if n not in wrong][: shape.quorum]
+        total, _ = _total_and_words(p, points, shape, {n: answers[n] for n in right}, randomness, progress)
     if isinstance(total, BadData):
         raise total
     return Decoded(total, wrong)
@@ -85,79 +84,72 @@ def _wrong_users(
     return [users[i] for i in found]
 
 
-@dataclass(frozen=True)
-class _Decoder:
-    """Goes through the answers a few groups at a time."""
+def _total_and_words(
+    p: Parameters,
+    points: Points,
+    shape: AnswerShape,
+    answers: Answers,
+    randomness: Randomness,
+    progress: Callable[[float], None],
+) -> tuple[Sparse | BadData, Symbols]:
+    """The aggregate from the first D+T answers, or why there is none, and random combinations of the symbols of each
+    answer, (users, columns): none for D+T answers, which always agree.
 
-    p: Parameters
-    points: Points
-    shape: AnswerShape
-    answers: Answers
-    progress: Callable[[float], None]
+    Symbols are combined in two steps: pieces of PIECE symbols, and then the PIECE sums. If a symbol is wrong, each
+    step hides it with a probability of at most 1 / bound, so a column does with at most 2 / bound.
+    """
+    c, q, quorum = construction(p), p.field, shape.quorum
+    matrix = decoding_matrix(points, tuple(answers)[:quorum], (), q)
+    bound = min(q, 1 << _FACTOR_BITS)
+    columns = math.ceil(_CHECK_BITS / (math.log2(bound) - 1)) if len(answers) > quorum else 0
 
-    def total_and_words(self, users: list[int], randomness: Randomness) -> tuple[Sparse | BadData, Symbols]:
-        """The aggregate from the first D+T users, or why there is none, and random combinations of the symbols of
-        each user, (users, columns): none for D+T users, who always agree.
-
-        Symbols are combined in two steps: pieces of PIECE symbols, and then the PIECE sums. If a symbol is wrong, each
-        step hides it with a probability of at most 1 / bound, so a column does with at most 2 / bound.
-        """
-        chosen, q = users[: self.shape.quorum], self.p.field
-        bound = min(q, 1 << _FACTOR_BITS)
-        columns = math.ceil(_CHECK_BITS / (math.log2(bound) - 1)) if len(users) > len(chosen) else 0
-
-        def work(first: int, y: Symbols) -> tuple[Any, Integers]:
-            flat = y.reshape(len(users), -1)
-            factors = np.empty((columns, -(-flat.shape[1] // PIECE)), dtype=np.uint32)
-            sums = weighted_sums(flat, randomness.child(f"pieces {first}").integers(bound, factors), q)
-            try:
-                return self._decoded(chosen, first, y[: len(chosen)]), sums
-            except BadData as error:
-                return error, sums
-
-        sums, parts = np.zeros((len(users), columns, PIECE), np.uint64), dict[int, Any]()
-        for first, (part, more) in self._each(users, work):
-            sums += more
-            parts[first] = part
-        factors = randomness.child("sums").integers(q, np.empty((columns, PIECE), dtype=np.uint32))
-        words = (sums % np.uint64(q) * factors % np.uint64(q)).sum(axis=2) % np.uint64(q)
-        failures = [part for part in parts.values() if isinstance(part, BadData)]
-        total = failures[0] if failures else construction(self.p).joined([parts[first] for first in sorted(parts)])
-        return total, words.astype(np.uint32)
-
-    def _each(self, users: Sequence[int], work: Callable[[int, Symbols], Result]) -> Iterator[tuple[int, Result]]:
-        """The first of a few groups, and the result of `work` on it and these groups of each user, (users, groups,
-        width); in any order."""
-        groups, width = self.shape.groups, self.shape.width
-        symbols = len(users) * groups * width
-        count = -(-symbols // _BUFFER_SYMBOLS // cores()) * cores()  # all cores have the same to do
-        step = -(-groups // min(count, groups))
-        threads = cores() if symbols > _LEAST_SYMBOLS else 0
-        if threads:
-            reuse_memory()
-        buffers = [np.empty(len(users) * step * width, dtype=np.uint32) for _ in range(max(1, threads))]
-        count, starts, reading = -(-groups // step), iter(range(0, groups, step)), Lock()
-
-        def read_and_work() -> tuple[int, Result]:
-            buffer = buffers.pop()
-            try:
-                with reading:  # one group after the other: they are hashed
-                    first = next(starts)
-                    y = front(buffer, len(users), min(step, groups - first), width)
-                    for n, rows in zip(users, y, strict=True):
-                        self.answers[n].read(first, rows)
-                return first, work(first, y)
-            finally:
-                buffers.append(buffer)
-
-        for done, result in enumerate(ahead(repeat(read_and_work, count), threads), start=1):
-            yield result
-            self.progress(done / count)
-
-    def _decoded(self, users: Sequence[int], first: int, y: Symbols) -> Any:
-        """The aggregate in the groups from `first` on, for `joined`."""
-        matrix = decoding_matrix(self.points, tuple(users), (), self.p.field)
+    def work(first: int, y: Symbols) -> tuple[Any, Integers]:
+        flat = y.reshape(len(y), -1)
+        factors = np.empty((columns, -(-flat.shape[1] // PIECE)), dtype=np.uint32)
+        sums = weighted_sums(flat, randomness.child(f"pieces {first}").integers(bound, factors), q)
         try:
-            return construction(self.p).decoded(matrix, self.shape, first, y)
+            return c.decoded(matrix, shape, first, y[:quorum]), sums
         except BadData as error:
-            raise BadData(f"{error.message}: an answer or a share is wrong", _AGAIN) from error
+            return BadData(f"{error.message}: an answer or a share is wrong", _AGAIN), sums
+
+    sums, parts = np.zeros((len(answers), columns, PIECE), np.uint64), dict[int, Any]()
+    for first, (part, more) in _each(shape, answers, work, progress):
+        sums += more
+        parts[first] = part
+    factors = randomness.child("sums").integers(q, np.empty((columns, PIECE), dtype=np.uint32))
+    words = (sums % np.uint64(q) * factors % np.uint64(q)).sum(axis=2) % np.uint64(q)
+    failures = [part for part in parts.values() if isinstance(part, BadData)]
+    total = failures[0] if failures else c.joined([parts[first] for first in sorted(parts)])
+    return total, words.astype(np.uint32)
+
+
+def _each(
+    shape: AnswerShape, answers: Answers, work: Callable[[int, Symbols], Result], progress: Callable[[float], None]
+) -> Iterator[tuple[int, Result]]:
+    """The first of a few groups, and the result of `work` on it and these groups of each answer, (users, groups,
+    width); in any order."""
+    groups, width = shape.groups, shape.width
+    symbols = len(answers) * groups * width
+    count = -(-symbols // _BUFFER_SYMBOLS // cores()) * cores()  # all cores have the same to do
+    step = -(-groups // min(count, groups))
+    threads = cores() if symbols > _LEAST_SYMBOLS else 0
+    if threads:
+        reuse_memory()
+    buffers = [np.empty(len(answers) * step * width, dtype=np.uint32) for _ in range(max(1, threads))]
+    count, starts, reading = -(-groups // step), iter(range(0, groups, step)), Lock()
+
+    def read_and_work() -> tuple[int, Result]:
+        buffer = buffers.pop()
+        try:
+            with reading:  # one group after the other: they are hashed
+                first = next(starts)
+                y = front(buffer, len(answers), min(step, groups - first), width)
+                for answer, rows in zip(answers.values(), y, strict=True):
+                    answer.read(first, rows)
+            return first, work(first, y)
+        finally:
+            buffers.append(buffer)
+
+    for done, result in enumerate(ahead(repeat(read_and_work, count), threads), start=1):
+        yield result
+        progress(done / count)
