@@ -116,9 +116,12 @@ class Ours:
         """Places and values from the answers, as a dense vector of reals."""
         from topk_secagg.gradients.quantize import dequantise
         from topk_secagg.protocol.decoding import decode
+        from topk_secagg.protocol.round import reading
+
+        given = {n: reading(y) for n, y in self.answers.items()}
 
         def work() -> npt.NDArray[np.float64]:
-            total = decode(self.p, self.points, self.shape, self.answers, self.source.child("decode")).total
+            total = decode(self.p, self.points, self.shape, given, self.source.child("decode")).total
             vector = np.zeros(self.p.length)
             vector[total.index] = dequantise(self.p, total.value)
             return vector

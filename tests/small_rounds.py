@@ -11,7 +11,7 @@ import numpy as np
 import oracle
 import pytest
 
-from topk_secagg.algebra.field import DEFAULT_FIELD
+from topk_secagg.algebra.field import DEFAULT_FIELD, Symbols
 from topk_secagg.algebra.randomness import CipherRandomness
 from topk_secagg.protocol.constructions import construction
 from topk_secagg.protocol.decoding import decode
@@ -19,7 +19,7 @@ from topk_secagg.protocol.masking import mask_input
 from topk_secagg.protocol.messages import Masked, Points, Secret, Sparse
 from topk_secagg.protocol.offline import choose_points, draw_secret
 from topk_secagg.protocol.parameters import Parameters
-from topk_secagg.protocol.round import InMemoryAnswer, InMemoryShares, answer, deal
+from topk_secagg.protocol.round import InMemoryShares, answer, deal, reading
 
 TINY_CLIP = 2.0**-20  # leaves room for a scale in the smallest fields
 
@@ -105,7 +105,7 @@ class Round:
     def masked(self, u1: Iterable[int]) -> dict[int, Masked]:
         return {n: mask_input(self.p, self.secrets[n], self.inputs[n]) for n in u1}
 
-    def answers(self, u1: Iterable[int], *, fallback: bool = False) -> dict[int, InMemoryAnswer]:
+    def answers(self, u1: Iterable[int], *, fallback: bool = False) -> dict[int, Symbols]:
         masked = self.masked(u1)
         shape = construction(self.p).answer_shape(len(masked), fallback=fallback)
         return {n: answer(self.p, self.points, n, masked, self.shares[n], shape) for n in masked}
@@ -114,11 +114,12 @@ class Round:
         return plain_sum(self.p, [self.inputs[n] for n in u1])
 
     def decode(
-        self, survivors: int, answers: Mapping[int, InMemoryAnswer], *, fallback: bool = False, strict: bool = False
+        self, survivors: int, answers: Mapping[int, Symbols], *, fallback: bool = False, strict: bool = False
     ) -> tuple[list[int], list[int]]:
         """The aggregate, and who was corrected."""
         shape = construction(self.p).answer_shape(survivors, fallback=fallback)
-        found = decode(self.p, self.points, shape, answers, source("decode"), strict=strict)
+        given = {n: reading(y) for n, y in answers.items()}
+        found = decode(self.p, self.points, shape, given, source("decode"), strict=strict)
         return dense(self.p, found.total), found.corrected
 
 

@@ -12,7 +12,7 @@ from two_sets import SETTINGS, run_attacks
 from topk_secagg.protocol.constructions import construction
 from topk_secagg.protocol.messages import Sparse
 from topk_secagg.protocol.parameters import Parameters
-from topk_secagg.protocol.round import InMemoryAnswer, answer
+from topk_secagg.protocol.round import answer
 from topk_secagg.storage.keys import Recipient
 from topk_secagg.storage.ledger import Ledger
 from topk_secagg.storage.session import Session
@@ -80,7 +80,7 @@ class View:
     def answer(self, user: int, survivors: list[int]) -> Rows:
         """Y of a user for this set."""
         shape = construction(self.p).answer_shape(len(survivors))
-        return answer(self.p, self.points, user, {n: self.x[n] for n in survivors}, self.held[user], shape).y.tolist()
+        return answer(self.p, self.points, user, {n: self.x[n] for n in survivors}, self.held[user], shape).tolist()
 
     def foretold(self, user: int, survivors: list[int], answering: list[int]) -> Rows:
         """The same from the answers of D + T others, which lie on one polynomial of degree D + T - 1."""
@@ -167,7 +167,7 @@ def test_one_answer_to_another_set_reveals_an_input(name, users, colluders):
     helper, victim, *_ = honest = [n for n in everybody if n not in colluders]
     answering = [*honest[1 : 1 + p.blocks], *colluders]
     a, b = everybody, [n for n in everybody if n != victim]
-    total, _ = view.round.decode(users, {n: InMemoryAnswer(np.array(view.answer(n, a))) for n in answering})
+    total, _ = view.round.decode(users, {n: np.array(view.answer(n, a), np.uint32) for n in answering})
     support = {k for k, v in enumerate(total) if v}
     expected = view.foretold(helper, a, answering)
     assert expected == view.answer(helper, a)  # which it never gave

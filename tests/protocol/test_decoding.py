@@ -7,10 +7,11 @@ import oracle
 import pytest
 from small_rounds import Round, any_inputs, round_of
 
+from topk_secagg.algebra.field import Symbols
 from topk_secagg.errors import BadData, TooFewSurvivors
 from topk_secagg.protocol import decoding
 from topk_secagg.protocol.constructions import construction
-from topk_secagg.protocol.round import InMemoryAnswer, InMemoryShares
+from topk_secagg.protocol.round import InMemoryShares
 
 N = 8
 EVERYBODY = range(1, N + 1)
@@ -37,14 +38,14 @@ class Decoding:
         self.answers = self.round.answers(EVERYBODY, fallback=fallback)
         self.plain = self.round.plain_sum(EVERYBODY)
 
-    def decode(self, answers: dict[int, InMemoryAnswer], *, strict: bool = False) -> tuple[list[int], list[int]]:
+    def decode(self, answers: dict[int, Symbols], *, strict: bool = False) -> tuple[list[int], list[int]]:
         return self.round.decode(N, answers, fallback=self.fallback, strict=strict)
 
-    def spoiled(self, wrong: tuple[int, ...], how: str) -> dict[int, InMemoryAnswer]:
+    def spoiled(self, wrong: tuple[int, ...], how: str) -> dict[int, Symbols]:
         rng, q = np.random.default_rng(2), self.round.p.field
-        answers = {n: InMemoryAnswer(y.y.copy()) for n, y in self.answers.items()}
+        answers = {n: y.copy() for n, y in self.answers.items()}
         for n in wrong:
-            y = answers[n].y.reshape(-1)
+            y = answers[n].reshape(-1)
             if how == "one symbol":
                 y[n % y.size] = (int(y[n % y.size]) + 1) % q
             elif how == "all symbols":
@@ -145,6 +146,6 @@ def test_a_sum_with_a_value_in_the_padding_is_refused():
     answers = whole.answers(range(1, 5))
     basis = oracle.lagrange_matrix(whole.points.beta[:3], whole.points.alpha, 97)
     for n, y in answers.items():
-        y.y[0, 3] = (int(y.y[0, 3]) + basis[n - 1][1]) % 97
+        y[0, 3] = (int(y[0, 3]) + basis[n - 1][1]) % 97
     with pytest.raises(BadData, match="beyond the gradient's end"):
         whole.decode(4, answers)

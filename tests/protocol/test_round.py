@@ -74,8 +74,8 @@ def test_every_pattern_of_drop_outs_of_moments_decodes_to_the_plain_sum_for_ever
         ordinary = whole.answers(u1)
         fallback = whole.with_spare(0).answers(u1, fallback=True)
         for n in u1:  # D = U - T was the last, and needs nothing spared
-            assert np.array_equal(ordinary[n].y, answers[n].y)
-            assert np.array_equal(fallback[n].y, answers[n].y)
+            assert np.array_equal(ordinary[n], answers[n])
+            assert np.array_equal(fallback[n], answers[n])
         assert whole.with_spare(0).decode(len(u1), fallback, fallback=True) == (expected, [])
     assert tried == set(range(U - T, N - T + 1))
 
@@ -94,7 +94,7 @@ def test_messages_of_permutation_are_those_of_the_oracle_bit_for_bit(D, q):
     held = {n: {m: listed(whole, n, m) for m in u1} for n in u2}
     plain = {n: oracle.answer_permutation({m: expected[m] for m in u1}, held[n], q) for n in u2}
     answers = whole.answers(u1)
-    assert {n: answers[n].y.tolist() for n in u2} == plain
+    assert {n: answers[n].tolist() for n in u2} == plain
     blocks = oracle.decode(plain, whole.points.alpha, whole.points.beta, D, q)
     assert oracle.joined_permutation(blocks, 7) == whole.plain_sum(u1)
 
@@ -136,7 +136,7 @@ def test_messages_of_moments_are_those_of_the_oracle_bit_for_bit(q, sizes, spare
     held = {u: {m: whole.shares[u][m].tables[0].tolist() for m in u1} for u in u2}
     plain = {u: oracle.answer_moments(expected, held[u], alpha[u - 1], points, D, P, W1, gamma, q) for u in u2}
     answers = whole.answers(u1)
-    assert {u: answers[u].y.tolist() for u in u2} == plain
+    assert {u: answers[u].tolist() for u in u2} == plain
 
     seen = []
     recover = moments.recover

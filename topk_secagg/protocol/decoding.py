@@ -144,8 +144,8 @@ def _each(
             with reading:  # one group after the other: they are hashed
                 first = next(starts)
                 y = front(buffer, len(answers), min(step, groups - first), width)
-                for answer, rows in zip(answers.values(), y, strict=True):
-                    answer.read(first, rows)
+                for read, rows in zip(answers.values(), y, strict=True):
+                    read(first, rows)
             return first, work(first, y)
         finally:
             buffers.append(buffer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -79,13 +79,7 @@ class ShareRows(Protocol):
         """Increasing `rows` of each dataset of a share, (len(rows), width) each: f and h, or g."""
 
 
-class AnswerRows(Protocol):
-    """The answer Y_n of one user, read group by group."""
-
-    def read(self, start: int, out: Symbols) -> Symbols:
-        """Fill `out` (groups, width) with groups start, start+1, ..."""
-
-
 Inputs = Mapping[int, Masked]  # X_m of every survivor m
 Held = Mapping[int, ShareRows]  # what one user holds of every survivor m
-Answers = Mapping[int, AnswerRows]  # Y_n of every user n that answered
+Reading = Callable[[int, Symbols], object]  # fills an array (groups, width) with groups start, start+1, ... of Y_n
+Answers = Mapping[int, Reading]  # Y_n of every user n that answered

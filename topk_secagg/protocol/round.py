@@ -13,7 +13,7 @@ from ..errors import TooFewSurvivors
 from .constructions import construction, stacked
 from .decoding import decode
 from .masking import mask_input
-from .messages import AnswerShape, Held, Inputs, Points, Secret, Sparse
+from .messages import AnswerShape, Held, Inputs, Points, Reading, Secret, Sparse
 from .offline import choose_points, draw_secret
 from .parameters import Parameters
 
@@ -28,18 +28,6 @@ class InMemoryShares:
         """The given rows of each; without a copy if they are neighbours."""
         low, high = rows[0], rows[-1] + 1
         return tuple(table[low:high] if high - low == rows.size else table[rows] for table in self.tables)
-
-
-@dataclass(frozen=True)
-class InMemoryAnswer:
-    """Y_n, (groups, width)."""
-
-    y: Symbols
-
-    def read(self, start: int, out: Symbols) -> Symbols:
-        """Fill `out` with groups start, start+1, ..."""
-        out[:] = self.y[start : start + len(out)]
-        return out
 
 
 def run_round(
@@ -73,7 +61,7 @@ def run_round(
     # Mask-elimination phase: Y_n, with D = U - T where fewer answer than the round packs its answers for
     c = construction(p)
     shape = c.answer_shape(len(u1), fallback=len(u2) < c.answer_shape(len(u1)).quorum)
-    answers = {n: answer(p, points, n, masked, shares[n], shape) for n in u2}
+    answers = {n: reading(answer(p, points, n, masked, shares[n], shape)) for n in u2}
 
     # Decoding
     return decode(p, points, shape, answers, randomness.child("decode")).total
@@ -89,9 +77,12 @@ def deal(p: Parameters, points: Points, secret: Secret, source: Randomness) -> l
     return [InMemoryShares(tuple(table[m] for table in tables.values())) for m in range(p.users)]
 
 
-def answer(
-    p: Parameters, points: Points, user: int, masked: Inputs, shares: Held, shape: AnswerShape
-) -> InMemoryAnswer:
-    """The whole Y of one user for the survivors in `masked` (eq. second:message)."""
+def answer(p: Parameters, points: Points, user: int, masked: Inputs, shares: Held, shape: AnswerShape) -> Symbols:
+    """The whole Y of one user for the survivors in `masked` (eq. second:message), (groups, width)."""
     blocks = construction(p).answer_blocks(points, user, masked, shares, shape)
-    return InMemoryAnswer(stacked([block.answer for block in blocks]))
+    return stacked([block.answer for block in blocks])
+
+
+def reading(y: Symbols) -> Reading:
+    """How `decode` reads a Y that is in memory."""
+    return lambda start, out: np.copyto(out, y[start : start + len(out)])

@@ -329,7 +329,7 @@ def _decoded(found: Evidence) -> dict[int, Decoded]:
         return {}
     for shape, users in enough.items():
         with found.check(_AGREE, "elimination") as check, ExitStack() as files:
-            rows = {n: files.enter_context(answer.opened_answer(space, n, u1)) for n in users}
+            rows = {n: files.enter_context(answer.opened_answer(space, n, u1)).read for n in users}
             result = decode(found.p, space.session.points, shape, rows, CipherRandomness(fresh_key()))
             sums[shape.blocks] = result
             if len(users) == shape.quorum:

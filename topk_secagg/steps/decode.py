@@ -99,8 +99,8 @@ def _found(
         hashed = list(used.values())[: None if every else shape.quorum]
         for answer in hashed:
             answer.hashing = True
-        source = CipherRandomness(fresh_key())
-        found = decode_answers(p, s.points, shape, used, source, strict=strict, progress=progress)
+        given, source = {n: answer.read for n, answer in used.items()}, CipherRandomness(fresh_key())
+        found = decode_answers(p, s.points, shape, given, source, strict=strict, progress=progress)
         if not all(answer.intact() for answer in hashed) or (found.corrected and not every):
             raise BadData("an answer is damaged, or was changed while it was read", "let no other program write to it")
         for n in answers.keys() - used.keys() if not verify else ():
