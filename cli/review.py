@@ -6,7 +6,6 @@ import shlex
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -108,8 +107,12 @@ def inspect(console: Console, files: tuple[Path, ...], reveal: bool) -> None:
         console.line(f"{d.path}: {d.kind}, {state}{insecure}")
         facts = [(key.replace("_", " "), plain(value)) for key, value in d.facts.items() if key != "insecure"]
         console.table((), facts + [("problem", problem) for problem in d.problems])
-        if d.datasets:
-            rows = [_row(name, info) for name, info in d.datasets.items()]
+        rows = []
+        for name, info in d.datasets.items():
+            shape = f"{info['type']} {'x'.join(map(str, info['shape']))}"
+            extent = f"{plain(info['low'])} to {plain(info['high'])}" if "low" in info else ""
+            rows.append((name, shape, extent, plain(info.get("values", ""))))
+        if rows:
             console.table(("dataset", "type and shape", "range", "first values"), rows)
         console.line("")
     if failure:
@@ -117,12 +120,6 @@ def inspect(console: Console, files: tuple[Path, ...], reveal: bool) -> None:
     damaged = [d for d in found if not d.intact]
     if damaged:
         raise BadData(f"{damaged[0].path}: {damaged[0].problems[0]}", "fetch or make the file again")
-
-
-def _row(name: str, info: dict[str, Any]) -> tuple[str, ...]:
-    shape = f"{info['type']} {'x'.join(map(str, info['shape']))}"
-    extent = f"{plain(info['low'])} to {plain(info['high'])}" if "low" in info else ""
-    return name, shape, extent, plain(info.get("values", ""))
 
 
 @o.command(

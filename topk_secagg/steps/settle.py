@@ -99,10 +99,9 @@ def forget(space: Workspace, user: int) -> ForgetReport:
 
 def _check_done(space: Workspace, user: int, ledger: Ledger) -> None:
     """Refuse while the secret or the shares are still needed."""
-    survivors = None
+    dropped = False
     with suppress(InputMissing):
-        survivors = survivors_file.read(space)
-    dropped = survivors is not None and survivors.digests.get(user, "none") != ledger.masked
+        dropped = survivors_file.read(space).digests.get(user, "none") != ledger.masked
     if not dropped and ledger.answered is None:
         raise Refused(
             f"user {user} has not answered yet: its secret and shares are still needed",
