@@ -142,7 +142,7 @@ def leak_of_moments(
             factors.append(l_b * at_beta % q)
             for n, weight in zip(colluders, others, strict=True):
                 for i in range(b * p.picks, b * p.picks + p.picks):
-                    (g,) = view.held[n][victim].read(np.array([i]))
+                    (g,) = view.held[n][victim](np.array([i]))
                     delta, value = int(x.index[i]), int(x.value[i])
                     for j in range(len(moments)):
                         known = value * pow(gamma, delta * j, q) * int(g[0, j])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from ..algebra.field import Integers, Symbols
 
@@ -72,14 +72,8 @@ class AnswerBlock(NamedTuple):
     answer: Symbols
 
 
-class ShareRows(Protocol):
-    """The shares that user n holds of one user, read row by row."""
-
-    def read(self, rows: Integers) -> tuple[Symbols, ...]:
-        """Increasing `rows` of each dataset of a share, (len(rows), width) each: f and h, or g."""
-
-
 Inputs = Mapping[int, Masked]  # X_m of every survivor m
-Held = Mapping[int, ShareRows]  # what one user holds of every survivor m
+# what one user holds of every survivor m: gives increasing rows of f and h, or g, (rows, width) each
+Held = Mapping[int, Callable[[Integers], tuple[Symbols, ...]]]
 Reading = Callable[[int, Symbols], object]  # fills an array (groups, width) with groups start, start+1, ... of Y_n
 Answers = Mapping[int, Reading]  # Y_n of every user n that answered

@@ -190,7 +190,7 @@ class Moments(Construction[Entries]):
             (first, np.arange(first * unit, min((first + step) * unit, self.rows)))
             for first in range(0, shape.groups, step)
         ]
-        reads = (partial(shares[m].read, rows) for _, rows in parts for m in masked)
+        reads = (partial(shares[m], rows) for _, rows in parts for m in masked)
         read = ahead(reads, int(self.rows * self.width > _CELLS))
         for first, rows in parts:
             part = slice(first * unit, first * unit + rows.size)

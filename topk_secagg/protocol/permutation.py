@@ -141,7 +141,7 @@ class Permutation(Construction[Sparse]):
             row = x.index.astype(np.int64)
             for start in range(0, row.size, self.block_rows):
                 part = slice(start, start + self.block_rows)
-                f, h = shares[m].read(row[part])
+                f, h = shares[m](row[part])
                 eliminate(f, h, x.value[part], self.p.field, total[0])
         yield AnswerBlock(0, total)
 

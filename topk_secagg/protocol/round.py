@@ -24,7 +24,7 @@ class InMemoryShares:
 
     tables: tuple[Symbols, ...]
 
-    def read(self, rows: Integers) -> tuple[Symbols, ...]:
+    def __call__(self, rows: Integers) -> tuple[Symbols, ...]:
         """The given rows of each; without a copy if they are neighbours."""
         low, high = rows[0], rows[-1] + 1
         return tuple(table[low:high] if high - low == rows.size else table[rows] for table in self.tables)

@@ -204,7 +204,7 @@ class _Private:
             raise InputMissing(f"{len(held)} sound shares for its user are available, and {len(users)} are needed")
         shape, frozen = found.answers[n], found.frozen
         with ExitStack() as files:
-            shares = {m: files.enter_context(self._share(n, m, frozen[m].sharing)) for m in users}
+            shares = {m: files.enter_context(self._share(n, m, frozen[m].sharing)).read for m in users}
             y = files.enter_context(opened_answer(self.space, n, found.survivors))
             x, points = {m: frozen[m].masked for m in users}, self.space.session.points
             for start, part in self.construction.answer_blocks(points, n, x, shares, shape):

@@ -62,7 +62,7 @@ def eliminate(
         allow_open_files(2 * len(frozen))
         with ExitStack() as files:
             shares = {
-                m: files.enter_context(opened_share(space, user, m, x.sharing, opener)) for m, x in frozen.items()
+                m: files.enter_context(opened_share(space, user, m, x.sharing, opener)).read for m, x in frozen.items()
             }
             masked = {m: x.masked for m, x in frozen.items()}
             blocks = construction(p).answer_blocks(session.points, user, masked, shares, shape)
