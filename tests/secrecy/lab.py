@@ -266,7 +266,7 @@ class Lab:
         """Y of a user that holds these shares."""
         shape = self.c.answer_shape(len(x), fallback=fallback)
         blocks = self.c.answer_blocks(self.points, user, x, held, shape)
-        return np.concatenate([block.answer for block in blocks]).astype(np.int64).reshape(-1)
+        return np.concatenate([groups for _, groups in blocks]).astype(np.int64).reshape(-1)
 
     def flat(self, shares: InMemoryShares) -> Array:
         return np.concatenate(shares.tables).astype(np.int64).reshape(-1)

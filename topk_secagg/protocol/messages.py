@@ -65,13 +65,7 @@ class AnswerShape:
     width: int
 
 
-class AnswerBlock(NamedTuple):
-    """Groups start, start+1, ... of Y_n: (groups, width)."""
-
-    start: int
-    answer: Symbols
-
-
+AnswerBlock = tuple[int, Symbols]  # start, and groups start, start+1, ... of Y_n: (groups, width)
 Inputs = Mapping[int, Masked]  # X_m of every survivor m
 # what one user holds of every survivor m: gives increasing rows of f and h, or g, (rows, width) each
 Held = Mapping[int, Callable[[Integers], tuple[Symbols, ...]]]

@@ -202,7 +202,7 @@ class Moments(Construction[Entries]):
                 g = stacked([next(read)[0] for _ in some])
                 shift, value = stacked([x.index[part] for x in some]), stacked([x.value[part] for x in some])
                 answer(g, shift, value, scale, group, self.gamma, p.field, total)
-            yield AnswerBlock(first, total)
+            yield first, total
 
     def _basis(self, points: Points, user: int, shape: AnswerShape) -> Symbols:
         """l_b(alpha_n) for every bucket b: prod over the others e of its group of (alpha_n-beta_e)/(beta_b-beta_e)."""

@@ -80,7 +80,7 @@ def deal(p: Parameters, points: Points, secret: Secret, source: Randomness) -> l
 def answer(p: Parameters, points: Points, user: int, masked: Inputs, shares: Held, shape: AnswerShape) -> Symbols:
     """The whole Y of one user for the survivors in `masked` (eq. second:message), (groups, width)."""
     blocks = construction(p).answer_blocks(points, user, masked, shares, shape)
-    return stacked([block.answer for block in blocks])
+    return stacked([groups for _, groups in blocks])
 
 
 def reading(y: Symbols) -> Reading:
