@@ -95,8 +95,11 @@ def mask(
                 raise CannotWrite(f"there is no folder for the residual {residual}", hint)
             digest_of_input = residual_file.input_digest(flat, weight, select)
             carried, before = residual_file.read(residual, user, p.length)
-            if ledger.residual and (ledger.residual.committed or before == ledger.residual.after):
-                return _done_already(space, user, ledger, stored, digest_of_input)
+            kept = ledger.residual
+            if kept and (kept.committed or before == kept.after):
+                if kept.input != digest_of_input:
+                    ledger.check_masks("")
+                return _done_already(space, user, ledger, stored)
             unsettled = residual_file.waiting_round(residual, session.id)
             if carried is not None:
                 flat = with_residual(flat, carried)
@@ -189,14 +192,9 @@ def unsent(p: Parameters, flat: Vector, sparse: Sparse, weight: float) -> npt.ND
     return left
 
 
-def _done_already(
-    space: Workspace, user: int, ledger: Ledger, stored: StoredSecret, digest_of_input: str
-) -> MaskReport:
+def _done_already(space: Workspace, user: int, ledger: Ledger, stored: StoredSecret) -> MaskReport:
     """The residual was committed, so X cannot be computed again: it is there, or it is not."""
     path = space.masked_path(user)
-    assert ledger.residual is not None
-    if ledger.residual.input != digest_of_input:
-        ledger.check_masks("")
     x = masked_file.read(space.session, path, user)
     if x.digest != ledger.masked:
         raise BadData(f"{path} is not the X that user {user} sent", "fetch it from somebody who has it")
