@@ -130,11 +130,10 @@ def _decodable(space: Workspace, survivors: Survivors, answers: dict[int, Answer
     wanted, *others = answer_shapes(p, count).values()
     silent = ", ".join(str(n) for n in survivors.users if n not in answers) or "none"
     what = f"{given.count(wanted)} sound answers, and {wanted.quorum} are needed (missing: {silent})"
-    if not others:
-        raise TooFewSurvivors(what, "wait for more users to answer")
-    (least,) = others
-    raise TooFewSurvivors(
-        f"{what}; {given.count(least)} fallback answers, of which {least.quorum} would suffice",
-        f"ask at least {least.quorum} users to answer again with D = U - T",
-        f"fallback {space.root}",
-    )
+    for least in others:
+        raise TooFewSurvivors(
+            f"{what}; {given.count(least)} fallback answers, of which {least.quorum} would suffice",
+            f"ask at least {least.quorum} users to answer again with D = U - T",
+            f"fallback {space.root}",
+        )
+    raise TooFewSurvivors(what, "wait for more users to answer")
