@@ -68,7 +68,7 @@ def _again(space: Workspace, user: int, ledger: Ledger, only: Iterable[int] | No
     ledger.check_survivors(before.digest, *own, "confirmed", "answered")
     if only is not None and sorted(set(only)) != before.users:
         raise Refused(
-            f"the survivors of this round are fixed already: {_list(before.users)}",
+            f"the survivors of this round are fixed already: {', '.join(map(str, before.users))}",
             "users that came late drop out of this round; use survivors.json as it is",
         )
     return FreezeReport(before.freezer, before.users, before.digest, written=False)
@@ -93,7 +93,7 @@ def _chosen(space: Workspace, only: Iterable[int] | None) -> tuple[dict[int, Mas
         what = f"there are no {need} users that hold each other's shares"
         raise TooFewSurvivors(what, "fetch missing shares before masking")
     if only is not None and lost:
-        what = f"fewer than {need} of these users hold the shares of user {_list(lost)}"
+        what = f"fewer than {need} of these users hold the shares of user {', '.join(map(str, lost))}"
         raise TooFewSurvivors(what, "leave out that user")
     left_out = attempts.left_out(space.masked_path) | dict.fromkeys(lost, "too few users hold its share")
     return {n: files[n] for n in kept}, left_out
@@ -148,12 +148,8 @@ def check_confirmed(space: Workspace, survivors: survivors_file.Survivors) -> No
         return
     there = survivors_file.confirmed_by(space, survivors.digest, space.users())
     if len(there) < need:
-        missing = _list(n for n in space.users() if n not in there)
+        missing = ", ".join(str(n) for n in space.users() if n not in there)
         raise InputMissing(
             f"{len(there)} users have confirmed these survivors, and {need} must; missing: {missing}",
             "ask them to confirm, and fetch their files from confirmed/",
         )
-
-
-def _list(users: Iterable[int]) -> str:
-    return ", ".join(map(str, users))
