@@ -1,6 +1,5 @@
 """Small arithmetic over F_q, compared with Python's integers."""
 
-import math
 
 import numpy as np
 import oracle
@@ -15,7 +14,6 @@ from topk_secagg.algebra.field import (
     divisors,
     is_prime,
     multiply,
-    prime_factors,
     smallest_generator,
     stored_type,
     to_field,
@@ -56,18 +54,9 @@ def test_composites_that_fool_weaker_tests_are_not_primes(n):
 
 def test_the_fields_of_practice_are_primes_with_many_divisors_below_them():
     assert oracle.is_prime(DEFAULT_FIELD)
-    assert prime_factors(DEFAULT_FIELD - 1) == ((2, 6), (3, 5), (5, 2), (7, 1), (11, 2), (13, 1))
     assert len(divisors(DEFAULT_FIELD - 1)) == 1512
     assert oracle.is_prime(SMALL_FIELD)
-    assert prime_factors(SMALL_FIELD - 1) == ((2, 4), (3, 2), (5, 1), (7, 1), (13, 1))
-
-
-@given(st.integers(1, 5000) | st.integers(1, 2**32) | primes)
-def test_prime_factors_are_increasing_primes_that_multiply_to_the_number(n):
-    factors = prime_factors(n)
-    assert math.prod(prime**exponent for prime, exponent in factors) == n
-    assert [prime for prime, _ in factors] == sorted({prime for prime, _ in factors})
-    assert all(oracle.is_prime(prime) and exponent >= 1 for prime, exponent in factors)
+    assert len(divisors(SMALL_FIELD - 1)) == 120
 
 
 def test_divisors_are_all_of_them_in_order():

@@ -26,39 +26,26 @@ def stored_type(q: int) -> np.dtype[Any]:
 
 
 @lru_cache(maxsize=8)
-def is_prime(q: int) -> bool:
-    """Whether no number from 2 up to the root of q, at most 65535 of them for q < 2^32, divides q."""
-    return q > 1 and bool(np.all(q % np.arange(2, math.isqrt(q) + 1, dtype=np.uint64)))
-
-
-@lru_cache(maxsize=8)
-def prime_factors(n: int) -> tuple[tuple[int, int], ...]:
-    """The primes that divide n, with their exponents, by trial division."""
-    factors, divisor = [], 2
-    while divisor * divisor <= n:
-        exponent = 0
-        while n % divisor == 0:
-            n, exponent = n // divisor, exponent + 1
-        if exponent:
-            factors.append((divisor, exponent))
-        divisor += 1 + divisor % 2
-    return (*factors, (n, 1)) if n > 1 else tuple(factors)
-
-
-@lru_cache(maxsize=8)
 def divisors(n: int) -> tuple[int, ...]:
-    """All divisors of n, increasing."""
-    found = [1]
-    for prime, exponent in prime_factors(n):
-        found = [d * prime**e for d in found for e in range(exponent + 1)]
-    return tuple(sorted(found))
+    """All divisors of n, increasing: those up to its root, out of at most 65536 for n < 2^32, and n divided by each."""
+    numbers = np.arange(1, math.isqrt(n) + 1, dtype=np.uint64)
+    low = numbers[n % numbers == 0].tolist()
+    return tuple(sorted({*low, *(n // d for d in low)}))
+
+
+def is_prime(q: int) -> bool:
+    """Whether q has exactly two divisors."""
+    return q > 1 and len(divisors(q)) == 2
 
 
 @lru_cache(maxsize=8)
 def smallest_generator(q: int) -> int:
     """The smallest g whose powers are all of F_q*."""
-    exponents = [(q - 1) // prime for prime, _ in prime_factors(q - 1)]
-    return next(g for g in range(1, q) if all(pow(g, e, q) != 1 for e in exponents))
+    primes: list[int] = []  # that divide q - 1
+    for d in divisors(q - 1)[1:]:
+        if all(d % prime for prime in primes):
+            primes.append(d)
+    return next(g for g in range(1, q) if all(pow(g, (q - 1) // prime, q) != 1 for prime in primes))
 
 
 def add(a: Symbols, b: Symbols, q: int) -> Symbols:
