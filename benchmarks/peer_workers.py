@@ -91,7 +91,7 @@ class Ours:
             index = construction(self.p).select(gradient)
             values = gradient[index].astype(np.float64)
             source = rounding_source(self.source.child(f"rounding of user {n}"), index, values)
-            sparse = Sparse(index, quantise(self.p, values, source).value)
+            sparse = Sparse(index, quantise(self.p, values, source)[0])
             return sparse, mask_input(self.p, self.secrets[n], sparse)
 
         masked, seconds = each(one, MASKING)

@@ -1,6 +1,5 @@
 """Small arithmetic over F_q, compared with Python's integers."""
 
-
 import numpy as np
 import oracle
 import pytest

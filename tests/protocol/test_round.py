@@ -230,12 +230,12 @@ def prepared(p: Parameters, values: np.ndarray, name: str) -> Sparse:
     picked = oracle.bucket_top(listed, p.buckets, p.picks) if p.buckets else oracle.top_k(listed, p.top_k)
     assert index.tolist() == picked
     chosen = values[index].astype(np.float64)
-    quantised = quantise(p, chosen, rounding_source(source(name), index, chosen))
+    quantised, _ = quantise(p, chosen, rounding_source(source(name), index, chosen))
     roundings = oracle.roundings_never_zero if p.buckets else oracle.roundings
-    for real, w in zip(chosen.tolist(), quantised.value.tolist(), strict=True):
+    for real, w in zip(chosen.tolist(), quantised.tolist(), strict=True):
         allowed = {max(-p.largest, min(p.largest, v)) for v in roundings(real, p.scale)}
         assert oracle.lifted(w, p.field) in allowed
-    return Sparse(index, quantised.value)
+    return Sparse(index, quantised)
 
 
 def check_round(case: Case) -> list[int]:

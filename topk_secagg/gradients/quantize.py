@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,37 +18,31 @@ from ..protocol.parameters import Parameters
 Reals = npt.NDArray[np.float64]
 
 
-class Quantised(NamedTuple):
-    """Field elements, and how many values were beyond the clip."""
-
-    value: Symbols
-    clipped: int
-
-
 def quantise(
     p: Parameters, values: Reals, source: Randomness, *, weight: float = 1.0, saturate: bool = False
-) -> Quantised:
-    """round(weight * value * scale), up or down at random so that the mean is exact.
+) -> tuple[Symbols, int]:
+    """round(weight * value * scale), up or down at random so that the mean is exact; how many are beyond the clip.
 
     Within the last step before the clip the mean may be off by less than a step: no result is larger
     than `p.largest`, so that N of them never wrap. A value beyond the clip is refused, or moved to it when
-    `saturate` is set. Where the construction cannot send zero, a value below one step becomes one step up or
-    down, with the same mean.
+    `saturate` is set. Where the construction cannot send zero, a value y below one step becomes 1 with probability
+    (1 + y) / 2, else -1.
     """
+    clipped = check_clip(p, values, saturate=saturate)
+    steps = np.clip(values, -p.clip, p.clip) * weight * float(p.scale)
+    chance, rounded = uniform(source, values.size), np.floor(steps)
+    rounded += chance < steps - rounded
+    if construction(p).never_zero:
+        small = np.abs(steps) < 1
+        rounded[small] = np.where(chance[small] < (1 + steps[small]) / 2, 1.0, -1.0)
+    bounded = np.clip(rounded, -p.largest, p.largest).astype(np.int64)
+    return to_field(bounded, p.field), clipped
+
+
+def check_clip(p: Parameters, values: Reals, *, saturate: bool = False) -> int:
+    """How many values are beyond the clip; unless they saturate, refuse them, and suggest a larger clip."""
     clipped = int(np.count_nonzero(np.abs(values) > p.clip))
     if clipped and not saturate:
-        check_clip(p, values)
-    steps = (np.clip(values, -p.clip, p.clip) if clipped else values) * weight * float(p.scale)
-    chance = uniform(source, values.size)
-    rounded = _never_zero(steps, chance) if construction(p).never_zero else _rounded(steps, chance)
-    bounded = np.minimum(np.maximum(rounded, -p.largest), p.largest).astype(np.int64)
-    return Quantised(to_field(bounded, p.field), clipped)
-
-
-def check_clip(p: Parameters, values: Reals) -> None:
-    """Refuse values beyond the clip, and suggest a larger clip."""
-    clipped = int(np.count_nonzero(np.abs(values) > p.clip))
-    if clipped:
         largest = float(np.abs(values).max())
         step = 10.0 ** (math.floor(math.log10(largest)) - 1)
         raise BadData(
@@ -58,20 +51,7 @@ def check_clip(p: Parameters, values: Reals) -> None:
             f"clamp them, or start a round with a clip of {math.ceil(largest / step) * step:g}",  # two digits
             "clip",
         )
-
-
-def _rounded(steps: Reals, chance: Reals) -> Reals:
-    """floor(y) + 1 with probability y - floor(y), else floor(y)."""
-    low = np.floor(steps)
-    return low + (chance < steps - low)
-
-
-def _never_zero(steps: Reals, chance: Reals) -> Reals:
-    """As `_rounded` for |y| >= 1; for |y| < 1, 1 with probability (1 + y) / 2, else -1."""
-    rounded, small = _rounded(steps, chance), np.abs(steps) < 1
-    if small.any():
-        rounded[small] = np.where(chance[small] < (1 + steps[small]) / 2, 1.0, -1.0)
-    return rounded
+    return clipped
 
 
 def largest_sum(p: Parameters, weights: Iterable[float]) -> float:

@@ -181,8 +181,8 @@ def choose(
         raise UsageError(f"unknown selection {select!r}", f"one of {', '.join(SELECTIONS)}")
     index = construction(p).select(flat) if select == "top" else select_random(p, source.child("select"))
     values = flat[index].astype(np.float64)
-    sent = quantise(p, values, rounding_source(source, index, values), weight=weight, saturate=saturate)
-    return Sparse(index, sent.value), sent.clipped, kept_energy(p, flat, index)
+    value, clipped = quantise(p, values, rounding_source(source, index, values), weight=weight, saturate=saturate)
+    return Sparse(index, value), clipped, kept_energy(p, flat, index)
 
 
 def unsent(p: Parameters, flat: Vector, sparse: Sparse, weight: float) -> npt.NDArray[np.float64]:
