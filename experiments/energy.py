@@ -13,10 +13,10 @@ import numpy as np
 from topk_secagg.algebra.randomness import CipherRandomness, seeded_key
 from topk_secagg.gradients.files import read_gradient
 from topk_secagg.gradients.layout import Layout
-from topk_secagg.gradients.sparsify import kept_energy, select_random
+from topk_secagg.gradients.quantize import uniform
 from topk_secagg.protocol.constructions import construction
 from topk_secagg.protocol.parameters import Parameters
-from topk_secagg.protocol.permutation import top_k
+from topk_secagg.protocol.permutation import kept_energy, top_k
 
 DENSITY = 0.01
 PICKS = (1, 2, 4, 8)
@@ -45,8 +45,8 @@ def main() -> None:
         for P in PICKS:
             p = parameters(users[0].size, P)
             c, source = construction(p), CipherRandomness(seeded_key(0, f"energy {step} {P}"))
-            kept = [kept_energy(p, g, c.select(g)) for g in users]
-            random = [kept_energy(p, g, select_random(p, source)) for g in users]
+            kept = [kept_energy(g, c.select(g)) for g in users]
+            random = [kept_energy(g, c.select(uniform(source, p.length))) for g in users]
             print(
                 f"| {step} | {P} | {p.buckets} | {c.entries} | {c.index_bound} | {c.share_bytes / 1e6:.2f} "
                 f"| {np.mean(kept):.1%} | {min(kept):.1%} | {np.mean(random):.1%} |"

@@ -1,1 +1,1 @@
-"""Gradient files, layouts, selection and quantisation."""
+"""Gradient files, layouts and quantisation."""

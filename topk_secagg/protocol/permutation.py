@@ -188,6 +188,16 @@ def top_k(gradient: npt.NDArray[Any], k: int) -> npt.NDArray[Any]:
     return np.sort(np.concatenate([above, level]))
 
 
+def kept_energy(gradient: npt.NDArray[Any], index: Integers) -> float:
+    """The energy of the selected values, divided by the energy of as many largest values."""
+    values = gradient[index].astype(np.float64)
+    best = gradient[top_k(gradient, index.size)].astype(np.float64)
+    largest = np.abs(best).max()
+    if not largest:
+        return 1.0
+    return float(np.square(values / largest).sum() / np.square(best / largest).sum())
+
+
 def _reaching(gradient: npt.NDArray[Any], least: Any) -> npt.NDArray[Any]:
     """The coordinates with at least this magnitude, found a part of the gradient at a time."""
     starts = range(0, gradient.size, _PART)

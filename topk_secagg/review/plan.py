@@ -20,9 +20,9 @@ import numpy.typing as npt
 from ..algebra.field import DEFAULT_FIELD, SMALL_FIELD
 from ..algebra.linear import encode
 from ..errors import UsageError, amount
-from ..gradients.sparsify import kept_energy
 from ..protocol.constructions import construction
 from ..protocol.parameters import Parameters, theorem_r1, theorem_r2
+from ..protocol.permutation import kept_energy
 from ..steps.costs import Cost, cost
 
 PICKS = (1, 2, 4, 8)
@@ -93,7 +93,7 @@ def _variants(base: Parameters) -> list[Parameters]:
 
 def _row(p: Parameters, gradient: npt.NDArray[Any] | None, speed: Speed | None) -> Row:
     step, time = 1 / (p.scale * p.clip), seconds(p, speed) if speed else None
-    energy = kept_energy(p, gradient, construction(p).select(gradient)) if gradient is not None else None
+    energy = kept_energy(gradient, construction(p).select(gradient)) if gradient is not None else None
     return Row(**vars(cost(p)), name=p.construction, parameters=p, step=step, seconds=time, energy=energy)
 
 

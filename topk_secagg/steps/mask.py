@@ -14,13 +14,13 @@ import numpy.typing as npt
 from ..algebra.randomness import Randomness
 from ..errors import BadData, CannotWrite, InputMissing, Refused, SecAggError, UsageError, about
 from ..gradients.files import read_gradient
-from ..gradients.quantize import dequantise, quantise, rounding_source
-from ..gradients.sparsify import kept_energy, select_random
+from ..gradients.quantize import dequantise, quantise, rounding_source, uniform
 from ..gradients.tensors import listed
 from ..protocol.constructions import construction
 from ..protocol.masking import mask_input
 from ..protocol.messages import Sparse
 from ..protocol.parameters import Parameters
+from ..protocol.permutation import kept_energy
 from ..storage import masked as masked_file
 from ..storage import residual as residual_file
 from ..storage import secret as secret_file
@@ -176,13 +176,16 @@ def with_residual(flat: Vector, carried: Vector) -> Vector:
 def choose(
     p: Parameters, source: Randomness, flat: Vector, weight: float, select: str, *, saturate: bool
 ) -> tuple[Sparse, int, float]:
-    """Which coordinates are sent, and as what; how many of them were clipped, and the energy that they keep."""
+    """Which coordinates are sent, and as what; how many of them were clipped, and the energy that they keep.
+
+    Random ones are those with the largest of L random keys.
+    """
     if select not in SELECTIONS:
         raise UsageError(f"unknown selection {select!r}", f"one of {', '.join(SELECTIONS)}")
-    index = construction(p).select(flat) if select == "top" else select_random(p, source.child("select"))
+    index = construction(p).select(flat if select == "top" else uniform(source.child("select"), p.length))
     values = flat[index].astype(np.float64)
     value, clipped = quantise(p, values, rounding_source(source, index, values), weight=weight, saturate=saturate)
-    return Sparse(index, value), clipped, kept_energy(p, flat, index)
+    return Sparse(index, value), clipped, kept_energy(flat, index)
 
 
 def unsent(p: Parameters, flat: Vector, sparse: Sparse, weight: float) -> npt.NDArray[np.float64]:
