@@ -106,6 +106,12 @@ def test_shares_are_the_oracles_polynomials_bit_for_bit(users, sizes, q):
     check_shares_of(p, choose_points(p), f"{users} {sizes} {q}")
 
 
+@pytest.mark.parametrize(("sizes", "count"), [({"L": 5, "K": 2}, 3), ({"L": 20, "K": 5, "P": 1}, 4)], ids=str)
+def test_the_default_points_are_the_smallest_elements_betas_first(sizes, count):
+    points = choose_points(round_of(5, 3, 1, 97, **sizes))
+    assert points == Points(alpha=tuple(range(count, count + 5)), beta=tuple(range(count)))
+
+
 @pytest.mark.parametrize("sizes", [{"L": 5, "K": 2}, {"L": 20, "K": 5, "P": 1}], ids=str)
 def test_shares_follow_any_points_not_only_the_default_ones(sizes):
     check_shares_of(round_of(4, 3, 1, 97, **sizes), Points((96, 3, 50, 12), (7, 0, 95)), "other points")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ..algebra.lagrange import default_points
 from ..algebra.randomness import Randomness
 from .constructions import construction
 from .messages import Points, Secret
@@ -10,8 +9,9 @@ from .parameters import Parameters
 
 
 def choose_points(p: Parameters) -> Points:
-    """Public, pairwise distinct points: alpha_1..alpha_N, and as many betas as the construction needs."""
-    return Points(*default_points(p.users, construction(p).beta_count))
+    """Public, pairwise distinct points: beta_u = u - 1, as many as the construction needs, then alpha_1..alpha_N."""
+    count = construction(p).beta_count
+    return Points(alpha=tuple(range(count, count + p.users)), beta=tuple(range(count)))
 
 
 def draw_secret(p: Parameters, source: Randomness) -> Secret:
