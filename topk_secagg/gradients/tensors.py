@@ -13,6 +13,7 @@ from ..errors import BadData
 
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 _NAMES_SHOWN = 4
+_LONGEST = 80  # characters of a name in a message
 
 
 class Tensor(NamedTuple):
@@ -47,8 +48,8 @@ class Gradient(list[Tensor]):
 
 
 def called(name: str) -> str:
-    """A tensor's name in a message."""
-    return repr(name) if name else "(unnamed)"
+    """A name from a file in a message, shortened if it is long."""
+    return repr(name if len(name) <= _LONGEST else name[:_LONGEST] + "...") if name else "(unnamed)"
 
 
 def listed(names: Sequence[str]) -> str:

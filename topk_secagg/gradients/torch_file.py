@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import BadData
-from .tensors import Gradient, Tensor, refusing, stored, widen
-from .torch_pickle import AGAIN, CHARACTER_COST, ONLY_TENSORS, Budget, Call, Name, Storage, quoted, run
+from .tensors import Gradient, Tensor, called, refusing, stored, widen
+from .torch_pickle import AGAIN, CHARACTER_COST, ONLY_TENSORS, Budget, Call, Name, Storage, run
 
 DTYPES = {
     "torch.HalfStorage": "float16", "torch.BFloat16Storage": "bfloat16", "torch.FloatStorage": "float32",
@@ -92,20 +92,20 @@ def read(path: Path, entry: str = "") -> Gradient:
         content = run(archive.member("data.pkl").tobytes(), archive.budget)
         leaves = list(_leaves(content, archive.budget))
         start = _named(leaves, entry) if entry else _obvious(leaves)
-        notes = [f"took the entry {quoted(_name(start))} of the checkpoint"] if start and not entry else []
+        notes = [f"took the entry {called(_name(start))} of the checkpoint"] if start and not entry else []
         chosen = [(keys[len(start) :], leaf) for keys, leaf in leaves if keys[: len(start)] == start]
         found: dict[str, Tensor | None] = {}
         for keys, leaf in chosen:
             name = _name(keys)
             archive.budget.spend(CHARACTER_COST * len(name))
             if name in found:
-                raise BadData(f"two of its tensors are called {quoted(name)}", ONLY_TENSORS)
+                raise BadData(f"two of its tensors are called {called(name)}", ONLY_TENSORS)
             if not _is_tensor(leaf) and (leaf is not None or not name):
-                where = f"its entry {quoted(_name((*start, *keys)))}" if start or keys else "its content"
+                where = f"its entry {called(_name((*start, *keys)))}" if start or keys else "its content"
                 raise BadData(f"{where} is {_kind(leaf)}, not a tensor", *_choices_hint(leaves))
             found[name] = None
             if leaf is not None:
-                with refusing(f"its tensor {quoted(name)}" if name else "its tensor"):
+                with refusing(f"its tensor {called(name)}" if name else "its tensor"):
                     found[name] = Tensor(name, *archive.array(leaf))
         if not found:
             raise BadData("there is no tensor in it", *_choices_hint(leaves))
@@ -165,7 +165,7 @@ class _Archive:
 
     @staticmethod
     def _refuse(info: zipfile.ZipInfo, why: str) -> NoReturn:
-        raise BadData(f"its zip member {quoted(info.filename)} {why}", _NO_ZIP_TOOL)
+        raise BadData(f"its zip member {called(info.filename)} {why}", _NO_ZIP_TOOL)
 
     def _start(self, info: zipfile.ZipInfo) -> int:
         """The offset of the member's bytes; its local header must agree with the directory."""
@@ -182,13 +182,13 @@ class _Archive:
     def member(self, name: str) -> npt.NDArray[np.uint8]:
         """The bytes of a member, read once and checked against their CRC."""
         if name not in self.members:
-            raise BadData(f"its zip member {quoted(name)} is missing", AGAIN)
+            raise BadData(f"its zip member {called(name)} is missing", AGAIN)
         start, size, crc = self.members[name]
         self.file.seek(start)
         content = np.fromfile(self.file, np.uint8, size)
         if len(content) != size or zlib.crc32(content.data) != crc:
             hint = f"{AGAIN} (torch.serialization.set_crc32_options(False) also does this)"
-            raise BadData(f"its zip member {quoted(name)} is damaged: the CRC does not match", hint)
+            raise BadData(f"its zip member {called(name)} is damaged: the CRC does not match", hint)
         return content
 
     def array(self, call: Any, wrapped: int = 0) -> tuple[str, Array]:
@@ -236,7 +236,7 @@ class _Archive:
         if storage.kind.startswith("torch.Complex"):
             raise BadData("it is complex", "save torch.view_as_real(tensor)")
         if storage.kind not in DTYPES:
-            raise BadData(f"it is in a {quoted(storage.kind)}", _CONVERT)
+            raise BadData(f"it is in a {called(storage.kind)}", _CONVERT)
         if storage.key not in self.storages:
             raw, dtype = self.member(f"data/{storage.key}"), DTYPES[storage.kind]
             self.storages[storage.key] = storage.kind, self._numbers(raw, dtype)
@@ -291,7 +291,7 @@ def _named(leaves: _Leaves, entry: str) -> _Keys:
     """The path that `entry` names; of several the one with the longest keys, which are the fewest."""
     found = [keys[:n] for keys, _ in leaves for n in range(1, len(keys) + 1) if _name(keys[:n]) == entry]
     if not found:
-        raise BadData(f"there is no entry {quoted(entry)} in it", *_choices_hint(leaves))
+        raise BadData(f"there is no entry {called(entry)} in it", *_choices_hint(leaves))
     return min(found, key=len)
 
 
@@ -322,7 +322,7 @@ def _choices_hint(leaves: _Leaves) -> tuple[str, str]:
     if not choices:
         return ONLY_TENSORS, ""
     more = f", ... ({len(choices)} in all)" if len(choices) > _MAX_LISTED else ""
-    names = ", ".join(quoted(_name(keys)) for keys in choices[:_MAX_LISTED])
+    names = ", ".join(called(_name(keys)) for keys in choices[:_MAX_LISTED])
     return f"entries with tensors are {names}{more}", "entry"
 
 

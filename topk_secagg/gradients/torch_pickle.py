@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import BadData
+from .tensors import called
 
 # The content may take BUDGET_FACTOR bytes of memory for each byte of the file, plus BUDGET_FLOOR bytes.
 BUDGET_FACTOR = 16
 BUDGET_FLOOR = 4 << 20
 STEP_COST = 80  # bytes that an opcode or a visit can leave behind: an empty dict and the slot it lies in
 CHARACTER_COST = 4  # bytes
-_MAX_QUOTED = 80  # characters of a name in a message
 
 # How many items an opcode takes from the stack; those of the second table take all down to the last mark.
 _TAKES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "APPEND": 1, "SETITEM": 2, "REDUCE": 2, "BUILD": 1, "BINPERSID": 1}
@@ -118,7 +118,7 @@ def run(code: bytes, budget: Budget) -> Any:
             case ["GLOBAL"]:
                 name = argument.replace(" ", ".", 1)
                 if not _KNOWN_NAMES.fullmatch(name):
-                    raise BadData(f"it holds a pickled {quoted(name)}, not only tensors", ONLY_TENSORS)
+                    raise BadData(f"it holds a pickled {called(name)}, not only tensors", ONLY_TENSORS)
                 stack.append(Name(name))
             case ["REDUCE", Name("collections.OrderedDict"), ()]:
                 stack.append({})
@@ -150,10 +150,5 @@ def _update(target: Any, items: list[Any]) -> None:
         if not isinstance(key, str | int | float | None):
             raise BadData("a dict in it has a key that is neither text nor a number", ONLY_TENSORS)
         if str(key) in target:
-            raise BadData(f"a dict in it has the key {quoted(str(key))} twice", ONLY_TENSORS)
+            raise BadData(f"a dict in it has the key {called(str(key))} twice", ONLY_TENSORS)
         target[str(key)] = value
-
-
-def quoted(name: str) -> str:
-    """A name from the file for a message, shortened if it is long."""
-    return repr(name if len(name) <= _MAX_QUOTED else name[:_MAX_QUOTED] + "...")
