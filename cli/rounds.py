@@ -36,24 +36,22 @@ def chosen(console: Console, **options: Any) -> tuple[Layout, ts.Parameters, str
 
     What is left out of that gradient is said, how the clip fits it, and what one step of the quantiser is.
     """
-    from topk_secagg.gradients.files import read_gradient
     from topk_secagg.steps.init import choose_layout, choose_parameters
 
     for name in ("users", "survivors", "colluders"):
         if options[name] is None:
             raise click.UsageError(f"Missing option '--{name}'.")
-    layout, like = choose_layout(**taken(choose_layout, options)), options["like"]
+    layout, tensors = choose_layout(**taken(choose_layout, options))
     wanted = taken(ts.Parameters.choose, options) | {"density": options["density"], "length": layout.length}
     p, reason = choose_parameters(**wanted)
-    console.say(*layout.notes)
-    if like is None:
+    if tensors is None:
         return layout, p, reason, None
-    gradient = layout.flatten(read_gradient(like, options["entry"], options["strip_prefix"]))
-    largest = float(abs(gradient).max())
+    console.say(*tensors.notes)
+    gradient = layout.flatten(tensors)
+    largest = float(max(abs(gradient.max()), abs(gradient.min())))
     fits = f"beyond the clip of {p.clip:g}" if largest > p.clip else f"{largest / p.clip:.1%} of the clip"
-    console.say(
-        f"the largest value of {like.name} is {largest:.4g}, {fits}; one step of the quantiser is {1 / p.scale:.3g}"
-    )
+    name, step = options["like"].name, 1 / p.scale
+    console.say(f"the largest value of {name} is {largest:.4g}, {fits}; one step of the quantiser is {step:.3g}")
     return layout, p, reason, gradient
 
 

@@ -33,7 +33,7 @@ from oracle import bucket_count, bucket_top, lifted, plain_sum, top_k
 
 from topk_secagg.algebra.field import DEFAULT_FIELD
 from topk_secagg.gradients.files import write_gradient
-from topk_secagg.gradients.tensors import Tensor
+from topk_secagg.gradients.tensors import Gradient, Tensor
 from topk_secagg.steps.inspect import KINDS
 from topk_secagg.storage.artifacts import Content, opened
 from topk_secagg.storage.hdf5_writer import new_file
@@ -575,7 +575,7 @@ def flip(path: Path, position: int, bit: int = 0) -> None:
 def write_tensors(path: Path, tensors: Iterable[Tensor]) -> Path:
     """A gradient file."""
     with path.open("wb") as stream:
-        write_gradient(stream, path.suffix, list(tensors))
+        write_gradient(stream, path.suffix, Gradient(list(tensors)))
     return path
 
 

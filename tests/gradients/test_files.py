@@ -17,7 +17,7 @@ from hypothesis.extra import numpy as hnp
 
 from topk_secagg.errors import BadData, InputMissing, SecAggError, UsageError
 from topk_secagg.gradients.files import READABLE, check_writable, read_gradient, write_gradient
-from topk_secagg.gradients.tensors import Tensor, listed
+from topk_secagg.gradients.tensors import Gradient, Tensor, left_out
 
 MATRIX = np.arange(6, dtype=np.float32).reshape(2, 3) / 4
 
@@ -113,7 +113,7 @@ named = st.lists(
 
 @given(named)
 def test_an_npz_file_gives_back_what_was_written(tmp_path_factory, items):
-    tensors = [Tensor(name, array.dtype.name, array) for name, array in items]
+    tensors = Gradient([Tensor(name, array.dtype.name, array) for name, array in items])
     stream, again = io.BytesIO(), io.BytesIO()
     write_gradient(stream, ".npz", tensors)
     write_gradient(again, ".npz", tensors)
@@ -140,7 +140,7 @@ def test_an_npy_file_is_all_tensors_one_after_the_other(tmp_path):
 def test_what_was_written_is_read_by_numpy(tmp_path):
     path = tmp_path / "aggregate.npz"
     with path.open("wb") as stream:
-        write_gradient(stream, ".npz", [Tensor("w", "float32", MATRIX), Tensor("", "float32", MATRIX[0])])
+        write_gradient(stream, ".npz", Gradient([Tensor("w", "float32", MATRIX), Tensor("", "float32", MATRIX[0])]))
     with np.load(path) as loaded:
         assert sorted(loaded) == ["gradient", "w"]
         assert np.array_equal(loaded["w"], MATRIX)
@@ -206,7 +206,7 @@ def test_names_that_coincide_without_a_prefix_are_refused(tmp_path):
 def test_a_note_says_what_is_none():
     assert read_gradient(TORCH / "frozen.pt").notes == ("left out, None: 0.weight, 0.bias, 1.bias",)
     assert read_gradient(TORCH / "state_dict.pt").notes == ()
-    assert listed(["a", "b", "c", "d", "e", "f"]) == "a, b, c, d and 2 more"
+    assert left_out("why", ["a", "b", "c", "d", "e", "f"]) == ("left out, why: a, b, c, d and 2 more",)
 
 
 # What is not a gradient
@@ -394,7 +394,7 @@ def test_a_zip_bomb_and_a_header_with_an_absurd_shape_take_no_memory(tmp_path):
 def test_a_disk_that_fails_is_not_the_fault_of_the_file(tmp_path, monkeypatch, suffix, function):
     path = tmp_path / f"gradient{suffix}"
     with path.open("wb") as stream:
-        write_gradient(stream, suffix, [Tensor("", "float32", np.ones(3, np.float32))])
+        write_gradient(stream, suffix, Gradient([Tensor("", "float32", np.ones(3, np.float32))]))
 
     def fail(*_, **__):
         raise OSError(errno.EIO, "Input/output error")

@@ -18,19 +18,23 @@ def tensor(name: str, values: object, dtype: str = "float32") -> Tensor:
     return Tensor(name, dtype, np.array(values, dtype="float32" if dtype == "bfloat16" else dtype))
 
 
-def model() -> list[Tensor]:
-    return [
+def gradient(*tensors: Tensor) -> Gradient:
+    return Gradient(list(tensors))
+
+
+def model() -> Gradient:
+    return gradient(
         tensor("conv.weight", [[1, 2, 3], [4, 5, 6]]),
         tensor("conv.bias", [7, 8]),
         tensor("scale", 9),
         tensor("empty", np.empty((0, 3))),
-    ]
+    )
 
 
 def test_the_order_in_memory_does_not_matter():
     transposed = np.asfortranarray(np.arange(6, dtype=np.float32).reshape(2, 3))
     for others in ([], [tensor("b", [6.0])]):
-        tensors = [Tensor("a", "float32", transposed), *others]
+        tensors = gradient(Tensor("a", "float32", transposed), *others)
         assert Layout.like(tensors).flatten(tensors).tolist() == list(range(6 + len(others)))
 
 
@@ -46,7 +50,7 @@ def test_the_order_in_memory_does_not_matter():
     )
 )
 def test_tensors_come_back_from_the_flat_vector(arrays):
-    tensors = [Tensor(f"t{i}", array.dtype.name, array) for i, array in enumerate(arrays)]
+    tensors = Gradient([Tensor(f"t{i}", array.dtype.name, array) for i, array in enumerate(arrays)])
     layout = Layout.like(tensors)
     back = layout.unflatten(layout.flatten(tensors).astype(np.float64))
     for before, after in zip(tensors, back, strict=True):
@@ -70,36 +74,36 @@ def test_tensors_come_back_from_the_flat_vector(arrays):
     ],
 )
 def test_the_flat_vector_holds_every_value_exactly(dtypes, flat):
-    tensors = [tensor(f"t{i}", [0, 1], dtype) for i, dtype in enumerate(dtypes)]
+    tensors = Gradient([tensor(f"t{i}", [0, 1], dtype) for i, dtype in enumerate(dtypes)])
     vector = Layout(tuple(Slot(t.name, (2,), t.dtype) for t in tensors)).flatten(tensors)
     assert vector.dtype == flat
     assert vector.tolist() == [0, 1] * len(dtypes)
 
 
-def without(name: str) -> list[Tensor]:
-    return [t for t in model() if t.name != name]
+def without(name: str) -> Gradient:
+    return Gradient([t for t in model() if t.name != name])
 
 
-def other(name: str, values: object, dtype: str = "float32") -> list[Tensor]:
+def other(name: str, values: object, dtype: str = "float32") -> Gradient:
     """The model with another tensor under this name."""
-    return [*without(name), tensor(name, values, dtype)]
+    return gradient(*without(name), tensor(name, values, dtype))
 
 
 @pytest.mark.parametrize(
     ("tensors", "match"),
     [
         (without("conv.bias"), "tensor 'conv.bias' of the session's layout is missing"),
-        ([*without("conv.bias"), tensor("conv.biases", [7, 8])], "tensor 'conv.bias' .* is missing"),
-        (without("conv.weight")[:1], "tensor 'conv.weight' .* is missing"),
-        ([], "tensor 'conv.weight' .* is missing"),
+        (gradient(*without("conv.bias"), tensor("conv.biases", [7, 8])), "tensor 'conv.bias' .* is missing"),
+        (gradient(*without("conv.weight")[:1]), "tensor 'conv.weight' .* is missing"),
+        (gradient(), "tensor 'conv.weight' .* is missing"),
         (other("conv.bias", [7, 8, 9]), r"tensor 'conv.bias' has shape \(3,\), the session \(2,\)"),
         (other("conv.weight", [1, 2, 3, 4, 5, 6]), r"'conv.weight' has shape \(6,\), the session \(2, 3\)"),
         (other("scale", [9]), r"'scale' has shape \(1,\), the session \(\)"),
         (other("conv.bias", [7, 8], "float64"), "'conv.bias' has type float64, the session float32"),
         (other("conv.bias", [7, 8], "int32"), "'conv.bias' has type int32"),
-        ([*model(), tensor("more", [1])], "tensor 'more' is not in the session's layout"),
-        ([*model(), tensor("", [1])], r"tensor \(unnamed\) is not in the session's layout"),
-        ([*without("conv.bias")[:2], tensor("conv.bias", [7]), tensor("empty", [1])], "tensor 'conv.bias' has"),
+        (gradient(*model(), tensor("more", [1])), "tensor 'more' is not in the session's layout"),
+        (gradient(*model(), tensor("", [1])), r"tensor \(unnamed\) is not in the session's layout"),
+        (gradient(*without("conv.bias")[:2], tensor("conv.bias", [7]), tensor("empty", [1])), "tensor 'conv.bias' has"),
         (Gradient(without("conv.bias"), ["conv.bias"]), r"^tensor 'conv.bias' of the session's layout is None$"),
     ],
 )
@@ -111,22 +115,23 @@ def test_the_first_mismatching_tensor_is_named(tensors, match):
 
 
 def test_what_is_none_is_left_out_of_a_session_and_optional_in_other_files():
-    layout = Layout.like(Gradient(without("conv.bias"), ["conv.bias"], ["a note"]))
+    frozen = Gradient(without("conv.bias"), ["conv.bias"], ["a note"])
+    layout = Layout.like(frozen)
     assert layout.left_out == ("conv.bias",)
-    assert layout.notes == ("a note",)
+    assert frozen.notes == ("a note",)
     for tensors in (without("conv.bias"), model(), Gradient(without("conv.bias"), ["conv.bias", "other"])):
         assert layout.flatten(tensors).tolist() == [1, 2, 3, 4, 5, 6, 9]
 
 
 def test_unused_gradients_are_listed_without_buffers():
     buffer = tensor("bn.running_mean", [1.0])
-    layout = Layout.like([*model(), buffer, tensor("steps", [1], "int64")], only=["conv.*"])
-    assert layout.unused([*model(), buffer, tensor("steps", [1], "int64")]) == ["scale", "empty"]
+    layout = Layout.like(gradient(*model(), buffer, tensor("steps", [1], "int64")), only=["conv.*"])
+    assert layout.unused(gradient(*model(), buffer, tensor("steps", [1], "int64"))) == ["scale", "empty"]
     assert Layout.like(model()).unused(model()) == []
 
 
-def prefixed(prefix: str) -> list[Tensor]:
-    return [t._replace(name=prefix + t.name) for t in model()]
+def prefixed(prefix: str) -> Gradient:
+    return Gradient([t._replace(name=prefix + t.name) for t in model()])
 
 
 @pytest.mark.parametrize(
@@ -146,7 +151,7 @@ def test_names_that_differ_by_a_prefix_are_shown_with_what_maps_them(file, sessi
     layout = Layout.like(prefixed(session))
     beside = [tensor("other.conv.weight", [1]), tensor("conv.weight.more", [1])]
     with pytest.raises(BadData) as caught:
-        layout.flatten([*beside, *prefixed(file)])
+        layout.flatten(gradient(*beside, *prefixed(file)))
     assert caught.value.message == f"it has '{file}conv.weight' where the session has '{session}conv.weight'"
     assert caught.value.topic == topic
     assert repr(topic.partition(" ")[2]) in caught.value.hint
@@ -154,9 +159,9 @@ def test_names_that_differ_by_a_prefix_are_shown_with_what_maps_them(file, sessi
 
 def test_names_that_only_look_like_a_prefix_are_missing():
     for tensors in (
-        [t for t in prefixed("module.") if "bias" not in t.name],
-        [t._replace(array=t.array[None]) for t in prefixed("module.")],
-        [t._replace(name=f"{t.name}.more") for t in model()],
+        Gradient([t for t in prefixed("module.") if "bias" not in t.name]),
+        Gradient([t._replace(array=t.array[None]) for t in prefixed("module.")]),
+        Gradient([t._replace(name=f"{t.name}.more") for t in model()]),
         Gradient(prefixed("module.")[1:], ["module.conv.weight"]),
     ):
         with pytest.raises(BadData, match=r"tensor 'conv.weight' .* is missing") as caught:
@@ -166,13 +171,13 @@ def test_names_that_only_look_like_a_prefix_are_missing():
 
 def test_tensors_are_found_by_name_in_any_order():
     with pytest.raises(BadData, match=r"tensor 'a' .* is missing"):
-        Layout.like([tensor("a", [1, 2])]).flatten([tensor("b", [1, 2])])
-    assert Layout.like(model()).flatten(model()[::-1]).tolist() == list(range(1, 10))
+        Layout.like(gradient(tensor("a", [1, 2]))).flatten(gradient(tensor("b", [1, 2])))
+    assert Layout.like(model()).flatten(gradient(*model()[::-1])).tolist() == list(range(1, 10))
 
 
 @pytest.mark.parametrize("dtype", ["int64", "bool"])
 def test_integers_and_booleans_beside_gradients_are_ignored(dtype):
-    beside = [*model(), tensor("steps", [1], dtype)]
+    beside = gradient(*model(), tensor("steps", [1], dtype))
     assert Layout.like(model()).flatten(beside).tolist() == list(range(1, 10))
     assert Layout.like(beside).flatten(beside).tolist() == list(range(1, 10))
     assert Layout.like(beside).flatten(model()).tolist() == list(range(1, 10))
@@ -180,10 +185,10 @@ def test_integers_and_booleans_beside_gradients_are_ignored(dtype):
 
 @pytest.mark.parametrize(("session", "file"), [("", "weight"), ("weight", ""), ("", "")])
 def test_one_vector_needs_no_name(session, file):
-    layout = Layout.like([tensor(session, [1, 2])])
-    assert layout.flatten([tensor(file, [3, 4])]).tolist() == [3, 4]
+    layout = Layout.like(gradient(tensor(session, [1, 2])))
+    assert layout.flatten(gradient(tensor(file, [3, 4]))).tolist() == [3, 4]
     with pytest.raises(BadData, match="has shape"):
-        layout.flatten([tensor(file, [3, 4, 5])])
+        layout.flatten(gradient(tensor(file, [3, 4, 5])))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -198,7 +203,7 @@ def test_one_vector_needs_no_name(session, file):
     ],
 )  # fmt: skip
 def test_values_that_are_not_finite_are_refused_with_the_first_tensor_and_their_count(values, said, dtype):
-    tensors = [tensor(name, value, dtype) for name, value in values.items()]
+    tensors = Gradient([tensor(name, value, dtype) for name, value in values.items()])
     with pytest.raises(BadData, match=f"{said} that are not finite"):
         Layout.like(tensors).flatten(tensors)
 
@@ -206,13 +211,15 @@ def test_values_that_are_not_finite_are_refused_with_the_first_tensor_and_their_
 def test_the_largest_finite_values_are_let_through():
     most = float(np.finfo(np.float64).max)
     for largest in ([most, most], [-most, -most], [most, -most]):
-        tensors = [tensor("a", largest, "float64"), tensor("b", [1.0])]
+        tensors = gradient(tensor("a", largest, "float64"), tensor("b", [1.0]))
         assert Layout.like(tensors).flatten(tensors).tolist() == [*largest, 1.0]
 
 
 def test_buffers_and_integers_are_left_out_of_a_session():
     names = ["bn.weight", "bn.running_mean", "bn.running_var", "bn.num_batches_tracked"]
-    layout = Layout.like([*(tensor(name, [1.0]) for name in names), tensor("steps", [1], "int64")])
+    tensors = gradient(*(tensor(name, [1.0]) for name in names), tensor("steps", [1], "int64"))
+    layout = Layout.like(tensors)
+    assert tensors.notes == (f"left out, not gradients: {', '.join(layout.left_out)}",)
     assert [slot.name for slot in layout.slots] == ["bn.weight"]
     assert layout.left_out == (*names[1:], "steps")
     assert len(NOT_GRADIENTS) == 3
@@ -231,7 +238,7 @@ def test_only_and_exclude_choose_by_shell_patterns():
 )
 def test_a_session_needs_at_least_one_gradient(tensors):
     with pytest.raises(UsageError, match="nothing is left"):
-        Layout.like(tensors)
+        Layout.like(Gradient(tensors))
 
 
 def test_what_a_session_records_makes_the_same_layout():
@@ -248,7 +255,7 @@ def test_the_names_of_a_list_are_its_positions_in_a_session():
     recorded = LIST.as_json()
     assert [slot["name"] for slot in recorded["layout"]] == [0, 2]
     assert recorded["left_out"] == [3, 1]
-    assert all(type(slot["name"]) is str for slot in Layout.like([tensor("0", [1])]).as_json()["layout"])
+    assert all(type(slot["name"]) is str for slot in Layout.like(gradient(tensor("0", [1]))).as_json()["layout"])
 
 
 def test_the_sum_of_a_list_knows_what_was_left_out():

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from ..errors import BadData, CannotWrite, InputMissing, UsageError
 from . import torch_file
-from .tensors import Gradient, Tensor, called, listed, refusing, stored, widen
+from .tensors import Gradient, Tensor, called, left_out, refusing, stored, widen
 
 _DTYPES = {
     "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "I8": "int8", "I16": "int16",
@@ -162,8 +162,7 @@ def read_gradient(path: Path, entry: str = "", strip_prefix: str = "") -> Gradie
             what = f"{path}: two tensors have the same name without the prefix {strip_prefix!r}"
             raise BadData(what, "strip less of it")
         found = Gradient(tensors, absent, found.notes)
-    if found.absent:
-        found.notes += (f"left out, None: {listed(found.absent)}",)
+    found.notes += left_out("None", found.absent)
     return found
 
 
@@ -175,6 +174,6 @@ def check_writable(path: Path) -> None:
         raise CannotWrite(f"cannot write {path}: its folder is not there", "make the folder first")
 
 
-def write_gradient(stream: IO[bytes], suffix: str, tensors: list[Tensor]) -> None:
+def write_gradient(stream: IO[bytes], suffix: str, tensors: Gradient) -> None:
     """Write tensors in the format of the suffix; .npy gets all of them as one flat vector."""
     _WRITERS[suffix](stream, tensors)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import BadData, UsageError
-from .tensors import FLOATING, Gradient, Tensor, called, listed
+from .tensors import FLOATING, Gradient, Tensor, called, left_out
 
 NOT_GRADIENTS = ("*running_mean", "*running_var", "*num_batches_tracked")
 
@@ -35,13 +35,12 @@ class Layout:
     """The tensors of a gradient in order; their entries in C order make up the flat vector.
 
     `left_out` names what else a gradient file may hold: buffers, and gradients that were None. In a `sequence`
-    (a list of tensors) the names of slots and `left_out` are the positions "0", "1", ... `notes` are for the user.
+    (a list of tensors) the names of slots and `left_out` are the positions "0", "1", ...
     """
 
     slots: tuple[Slot, ...]
     left_out: tuple[str, ...] = ()
     sequence: bool = False
-    notes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def length(self) -> int:
@@ -54,20 +53,19 @@ class Layout:
         return Layout((Slot("", (length,), "float64"),))
 
     @staticmethod
-    def like(tensors: list[Tensor], only: Sequence[str] = (), exclude: Sequence[str] = NOT_GRADIENTS) -> Layout:
+    def like(gradient: Gradient, only: Sequence[str] = (), exclude: Sequence[str] = NOT_GRADIENTS) -> Layout:
         """The layout of a gradient file: its floating-point tensors that match `only` (if any is given)
-        and not `exclude`, both shell patterns for names."""
-        slots, left_out = [], []
-        gradient = Gradient.of(tensors)
+        and not `exclude`, both shell patterns for names. The gradient gets a note of the others."""
+        slots, others = [], []
         for t in gradient:
             wanted = not only or any(fnmatchcase(t.name, pattern) for pattern in only)
             unwanted = any(fnmatchcase(t.name, pattern) for pattern in exclude)
             if wanted and not unwanted and t.dtype in FLOATING:
                 slots.append(Slot(t.name, t.array.shape, t.dtype))
             else:
-                left_out.append(t.name)
-        notes = (*gradient.notes, *([f"left out, not gradients: {listed(left_out)}"] if left_out else []))
-        layout = Layout(tuple(slots), (*left_out, *gradient.absent), gradient.sequence, notes)
+                others.append(t.name)
+        gradient.notes += left_out("not gradients", others)
+        layout = Layout(tuple(slots), (*others, *gradient.absent), gradient.sequence)
         if layout.length == 0:
             raise UsageError(
                 "nothing is left of the gradient: it has no floating-point coordinates that are wanted",
@@ -98,12 +96,12 @@ class Layout:
             "left_out": [name(left) for left in self.left_out],
         }
 
-    def flatten(self, tensors: list[Tensor]) -> npt.NDArray[Any]:
+    def flatten(self, tensors: Gradient) -> npt.NDArray[Any]:
         """The flat vector, (L,) float32 or float64; refuse tensors that do not fit the layout."""
         found: dict[str, Tensor | None] = {t.name: t for t in tensors}
         if len(self.slots) == len(tensors) == 1 and "" in (tensors[0].name, self.slots[0].name):
             found = {self.slots[0].name: tensors[0]}  # one vector needs no name
-        found |= dict.fromkeys(Gradient.of(tensors).absent)
+        found |= dict.fromkeys(tensors.absent)
         chosen = [self._fitting(slot, found) for slot in self.slots]
         wanted = {slot.name for slot in self.slots} | set(self.left_out)
         for name, t in found.items():
@@ -120,7 +118,7 @@ class Layout:
         self._refuse_non_finite(flat)
         return flat
 
-    def unused(self, tensors: list[Tensor]) -> list[str]:
+    def unused(self, tensors: Gradient) -> list[str]:
         """Names of tensors that the layout leaves out although they may be gradients and not buffers."""
         left_out = set(self.left_out)
         names = [t.name for t in tensors if t.name in left_out and t.dtype in FLOATING]

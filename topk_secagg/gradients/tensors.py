@@ -41,21 +41,17 @@ class Gradient(list[Tensor]):
         super().__init__(tensors)
         self.absent, self.notes, self.sequence = tuple(absent), tuple(notes), sequence
 
-    @staticmethod
-    def of(tensors: list[Tensor]) -> Gradient:
-        """The same tensors as a Gradient."""
-        return tensors if isinstance(tensors, Gradient) else Gradient(tensors)
-
 
 def called(name: str) -> str:
     """A name from a file in a message, shortened if it is long."""
     return repr(name if len(name) <= _LONGEST else name[:_LONGEST] + "...") if name else "(unnamed)"
 
 
-def listed(names: Sequence[str]) -> str:
-    """Some names in a note."""
+def left_out(why: str, names: Sequence[str]) -> tuple[str, ...]:
+    """A note that these tensors are left out, if there are any."""
     more = len(names) - _NAMES_SHOWN
-    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    shown = ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return (f"left out, {why}: {shown}",) if names else ()
 
 
 def widen(stored: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:

@@ -326,13 +326,13 @@ def _choices_hint(leaves: _Leaves) -> tuple[str, str]:
     return f"entries with tensors are {names}{more}", "entry"
 
 
-def write(stream: IO[bytes], tensors: list[Tensor]) -> None:
+def write(stream: IO[bytes], tensors: Gradient) -> None:
     """Write a state_dict of the tensors, a list if they are a sequence, or a single tensor if its name is empty.
 
     The same tensors give the same bytes. A bfloat16 tensor is rounded from its float32 array, ties to even.
     """
     with zipfile.ZipFile(stream, "w") as archive:
-        _add(archive, "data.pkl", _pickle(Gradient.of(tensors)))
+        _add(archive, "data.pkl", _pickle(tensors))
         _add(archive, "byteorder", b"little")
         for key, tensor in enumerate(tensors):
             _add(archive, f"data/{key}", stored(tensor).data)

@@ -14,6 +14,7 @@ from ..algebra.randomness import CipherRandomness, fresh_key
 from ..errors import UsageError, about
 from ..gradients.layout import Layout
 from ..gradients.quantize import dequantise
+from ..gradients.tensors import Gradient as Tensors
 from ..gradients.tensors import Tensor
 from ..protocol.constructions import construction
 from ..protocol.messages import Sparse
@@ -144,9 +145,9 @@ class _Form:
         return result if self.named else result[""]
 
 
-def _tensors(named: Mapping[str, Any]) -> list[Tensor]:
+def _tensors(named: Mapping[str, Any]) -> Tensors:
     """Arrays and torch tensors as what every reader hands over; torch itself is not imported."""
-    return [_tensor(str(name), value) for name, value in named.items() if value is not None]
+    return Tensors([_tensor(str(name), value) for name, value in named.items() if value is not None])
 
 
 def _tensor(name: str, value: Any) -> Tensor:

@@ -13,6 +13,7 @@ from ..algebra.randomness import seeded_key
 from ..errors import Refused, UsageError, amount
 from ..gradients.files import read_gradient
 from ..gradients.layout import NOT_GRADIENTS, Layout
+from ..gradients.tensors import Gradient
 from ..protocol.offline import choose_points
 from ..protocol.parameters import Parameters
 from ..storage.atomic import make_folder, write_whole
@@ -79,15 +80,16 @@ def choose_layout(
     strip_prefix: str = "",
     only: Sequence[str] = (),
     exclude: Sequence[str] = (),
-) -> Layout:
-    """The layout of a gradient file, or of one flat vector."""
+) -> tuple[Layout, Gradient | None]:
+    """The layout of a gradient file, with its content, or of one flat vector."""
     if like is not None and length is None:
-        return Layout.like(read_gradient(like, entry, strip_prefix), only, exclude or NOT_GRADIENTS)
+        gradient = read_gradient(like, entry, strip_prefix)
+        return Layout.like(gradient, only, exclude or NOT_GRADIENTS), gradient
     if like is not None or length is None:
         raise UsageError("either a gradient file or a length is needed", topic="like")
     if entry or strip_prefix or only or exclude:
         raise UsageError("entries and names of tensors need a gradient file", topic="like")
-    return Layout.flat(length)  # which `Parameters` refuses if L < 1
+    return Layout.flat(length), None  # which `Parameters` refuses if L < 1
 
 
 def start(
@@ -129,7 +131,7 @@ def init(
     The layout is that of the gradient file `like`, or one vector of `length`; `top_k` or `density` says how much of it
     each user sends. With `recipients`, a file of public keys, shares are sealed and files signed.
     """
-    layout = choose_layout(like, length, entry=entry, strip_prefix=strip_prefix)
+    layout, _ = choose_layout(like, length, entry=entry, strip_prefix=strip_prefix)
     counts = {"users": users, "survivors": survivors, "colluders": colluders}
     parameters, _ = choose_parameters(layout.length, **counts, max_weight=max_weight, **options)
     return start(root, parameters, layout, recipients=recipients, freezer=freezer, confirm=confirm)[0]

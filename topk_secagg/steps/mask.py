@@ -15,7 +15,7 @@ from ..algebra.randomness import Randomness
 from ..errors import BadData, CannotWrite, InputMissing, Refused, SecAggError, UsageError, about
 from ..gradients.files import read_gradient
 from ..gradients.quantize import dequantise, quantise, rounding_source, uniform
-from ..gradients.tensors import listed
+from ..gradients.tensors import left_out
 from ..protocol.constructions import construction
 from ..protocol.masking import mask_input
 from ..protocol.messages import Sparse
@@ -156,8 +156,7 @@ def _sent_before(space: Workspace, user: int, sharing: str) -> set[str | None]:
 def read_flat(session: Session, gradient: Path, entry: str, strip_prefix: str) -> tuple[Vector, tuple[str, ...]]:
     """The gradient as one flat vector in the session's layout, and notes about how it was read."""
     tensors = read_gradient(gradient, entry, strip_prefix)
-    unused = session.layout.unused(tensors)
-    notes = (*tensors.notes, *([f"left out, not in this round: {listed(unused)}"] if unused else []))
+    notes = tensors.notes + left_out("not in this round", session.layout.unused(tensors))
     with about(gradient):
         return session.layout.flatten(tensors), notes
 
