@@ -75,18 +75,16 @@ class Layout:
         return layout
 
     @staticmethod
-    def from_json(slots: Any, left_out: Any) -> Layout:
-        """The inverse of `as_json`; ValueError for anything else."""
-        if not isinstance(slots, list) or not slots or not isinstance(left_out, list):
-            raise ValueError("the layout is not a list of tensors")
+    def from_json(slots: list[Any], left_out: list[Any]) -> Layout:
+        """The inverse of `as_json`; ValueError for other lists."""
         found = [_slot(item) for item in slots]
         names = [*(item["name"] for item in slots), *left_out]
-        sequence = type(names[0]) is int
-        if any(type(name) is not (int if sequence else str) for name in names) or len(set(names)) < len(names):
+        kinds = {type(name) for name in names}
+        if kinds not in ({str}, {int}) or len(set(names)) < len(names):
             raise ValueError("the names of the layout are not distinct strings, nor positions")
-        if sequence and set(names) != set(range(len(names))):
+        if kinds == {int} and set(names) != set(range(len(names))):
             raise ValueError("the positions of the layout are not 0, 1, ...")
-        return Layout(tuple(found), tuple(map(str, left_out)), sequence)
+        return Layout(tuple(found), tuple(map(str, left_out)), sequence=kinds == {int})
 
     def as_json(self) -> dict[str, list[Any]]:
         """For session.json; only in a sequence, names are integers (positions)."""
