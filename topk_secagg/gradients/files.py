@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import BadData, CannotWrite, InputMissing, UsageError
 from . import torch_file
@@ -37,19 +36,18 @@ def _read_safetensors(path: Path) -> list[Tensor]:
 
     with refusing(path), safe_open(path, framework="numpy") as file:
         codes = {name: file.get_slice(name).get_dtype() for name in file.offset_keys()}
+        # numpy has no bfloat16, so that the library returns bytes of such tensors, but no arrays
+        raw = dict(deserialize(path.read_bytes())) if "BF16" in codes.values() else {}  # type: ignore[no-untyped-call]
+        tensors = []
         for name, code in codes.items():
             if code not in _DTYPES:
                 raise BadData(f"tensor {called(name)} has type {code}, which is not read", "save it as float32")
-        # numpy has no bfloat16, so that the library returns bytes of such tensors, but no arrays
-        raw = dict(deserialize(path.read_bytes())) if "BF16" in codes.values() else {}  # type: ignore[no-untyped-call]
-        return [
-            Tensor(name, _DTYPES[code], _widened(raw[name]) if code == "BF16" else file.get_tensor(name))
-            for name, code in codes.items()
-        ]
-
-
-def _widened(info: dict[str, Any]) -> npt.NDArray[np.float32]:
-    return widen(np.frombuffer(info["data"], dtype="<u2").reshape(info["shape"]))
+            if code == "BF16":
+                array = widen(np.frombuffer(raw[name]["data"], dtype="<u2").reshape(raw[name]["shape"]))
+            else:
+                array = file.get_tensor(name)
+            tensors.append(Tensor(name, _DTYPES[code], array))
+        return tensors
 
 
 def _write_safetensors(stream: IO[bytes], tensors: list[Tensor]) -> None:
