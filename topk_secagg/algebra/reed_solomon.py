@@ -51,9 +51,7 @@ def _berlekamp_welch(alpha: Sequence[int], word: Symbols, dimension: int, most: 
     galois = _galois()
     field = galois.GF(q, compile="python-calculate")
     points, values = field(list(alpha)), field(word.astype(object))
-    powers = field.Ones((len(alpha), dimension + most))
-    for j in range(1, dimension + most):
-        powers[:, j] = powers[:, j - 1] * points
+    powers = field([[pow(a, j, q) for j in range(dimension + most)] for a in alpha])
     system = np.hstack([powers, -(values[:, None] * powers[:, : most + 1])])
     solutions = system.view(field).null_space()
     if not len(solutions):
