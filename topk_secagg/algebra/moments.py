@@ -47,7 +47,8 @@ def share(
     """
     inverse_m = _words(factor.size)
     run("invert", factor, *montgomery_constants(q), out=(inverse_m,))
-    tables, out = _power_tables(gamma, int(place.max(initial=0)), q), (shares, _words(shares.shape[2]))
+    bits, out = int(place.max(initial=0)).bit_length(), (shares, _words(shares.shape[2]))
+    tables = _power_tables(gamma, bits, q)
     run("share", place, inverse_m, point, to_montgomery(matrix, q), noise, *tables, *montgomery_constants(q), out=out)
 
 
@@ -63,20 +64,20 @@ def answer(
     if 1 << bits <= shift.size:  # each power is used more than once
         table = _all_moments(gamma, bits, width, q)
     else:
-        table, shift = _moments_of(shift, gamma, width, q), np.arange(shift.size, dtype=np.uint32)
+        table, shift = _moments_of(shift, bits, gamma, width, q), np.arange(shift.size, dtype=np.uint32)
     run("answer", g, shift, value, scale, group, table, *montgomery_constants(q), out=(total, *_words(2, width)))
 
 
-def _moments_of(places: Symbols, gamma: int, width: int, q: int) -> Symbols:
-    """The first `width` moments of each place, times R^4."""
-    table, tables = np.empty((places.size, width), np.uint32), _power_tables(gamma, int(places.max(initial=0)), q)
-    run("tabulate", places, *tables, pow(2, 128, q), *montgomery_constants(q), out=(table,))
+def _moments_of(places: Symbols, bits: int, gamma: int, width: int, q: int) -> Symbols:
+    """The first `width` moments of each place below 2^bits, times R^4."""
+    table = np.empty((places.size, width), np.uint32)
+    run("tabulate", places, *_power_tables(gamma, bits, q), pow(2, 128, q), *montgomery_constants(q), out=(table,))
     return table
 
 
 @lru_cache(maxsize=2)
 def _all_moments(gamma: int, bits: int, width: int, q: int) -> Symbols:
-    return _moments_of(np.arange(1 << bits, dtype=np.uint32), gamma, width, q)
+    return _moments_of(np.arange(1 << bits, dtype=np.uint32), bits, gamma, width, q)
 
 
 def recover(moments: Symbols, weight: int, order: int, gamma: int, q: int, places: int | None = None) -> Entries:
@@ -148,14 +149,10 @@ def _powers(ratio: int, count: int, q: int) -> NDArray[np.uint64]:
 
 
 @lru_cache(maxsize=8)
-def _tables_of(gamma: int, bits: int, q: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+def _power_tables(gamma: int, bits: int, q: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Two small tables whose products are all powers of gamma below 2^bits: gamma^(i + j len(low))."""
     low = 1 << -(-bits // 2)
     return _powers(gamma, low, q), _powers(pow(gamma, low, q), 1 << bits // 2, q)
-
-
-def _power_tables(gamma: int, largest: int, q: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Two small tables whose products are all powers of gamma up to the largest: gamma^(i + j len(low))."""
-    return _tables_of(gamma, largest.bit_length(), q)
 
 
 def _words(*shape: int) -> NDArray[np.uint64]:
