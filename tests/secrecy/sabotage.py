@@ -11,7 +11,7 @@ from affine import Answered, Joint, View, Witness, compare, view_of
 from cases import Case
 from lab import Input, Lab, Tamper
 
-from topk_secagg.algebra.field import Symbols, add, multiply
+from topk_secagg.algebra.field import Symbols, multiply, to_field
 from topk_secagg.algebra.randomness import Randomness
 from topk_secagg.protocol.constructions import Construction
 from topk_secagg.protocol.messages import Masked, Secret, Sparse
@@ -108,7 +108,7 @@ def in_order(key: Callable[[Sparse, Symbols], npt.NDArray[np.int64]]) -> Patches
 
     def mask(self: Permutation, secret: Secret, sparse: Sparse) -> Masked:
         index = secret.place[sparse.index]
-        value = add(sparse.value, secret.mask[sparse.index], self.p.field)
+        value = to_field(sparse.value.astype(np.int64) + secret.mask[sparse.index], self.p.field)
         order = np.argsort(key(sparse, index), kind="stable")
         return Masked(index[order], value[order])
 

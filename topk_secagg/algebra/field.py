@@ -48,18 +48,13 @@ def smallest_generator(q: int) -> int:
     return next(g for g in range(1, q) if all(pow(g, (q - 1) // prime, q) != 1 for prime in primes))
 
 
-def add(a: Symbols, b: Symbols, q: int) -> Symbols:
-    """a + b in F_q, entry by entry."""
-    return ((a.astype(np.uint64) + b) % np.uint64(q)).astype(np.uint32)
-
-
 def multiply(a: Symbols, b: Symbols, q: int) -> Symbols:
     """a b in F_q, entry by entry."""
     return (a.astype(np.uint64) * b % np.uint64(q)).astype(np.uint32)
 
 
 def to_field(signed: npt.NDArray[np.int64], q: int) -> Symbols:
-    """A signed integer as its residue: -1 becomes q - 1."""
+    """Any integer as its residue: -1 becomes q - 1."""
     return np.mod(signed, np.int64(q)).astype(np.uint32)
 
 

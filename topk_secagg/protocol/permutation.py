@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..algebra.field import Integers, Symbols, add, to_field
+from ..algebra.field import Integers, Symbols, to_field
 from ..algebra.lagrange import lagrange_matrix
 from ..algebra.linear import combine, eliminate, encode
 from ..algebra.randomness import Randomness
@@ -113,15 +113,14 @@ class Permutation(Construction[Sparse]):
     def mask(self, secret: Secret, sparse: Sparse) -> Masked:
         """X_n = {(pi_n(k), w_k + r_k)} by permuted index: the order says nothing (eq. message:phase:1)."""
         index = secret.place[sparse.index]
-        value = add(sparse.value, secret.mask[sparse.index], self.p.field)
+        value = to_field(sparse.value.astype(np.int64) + secret.mask[sparse.index], self.p.field)
         order = np.argsort(index)
         return Masked(index[order], value[order])
 
     def unmask(self, secret: Secret, masked: Masked) -> Sparse:
         """k = sigma_n(i) and w = x - r_k."""
         index = _inverse(secret.place)[masked.index]
-        minus = to_field(-secret.mask[index].astype(np.int64), self.p.field)
-        return Sparse(index, add(masked.value, minus, self.p.field))
+        return Sparse(index, to_field(masked.value.astype(np.int64) - secret.mask[index], self.p.field))
 
     # mask-elimination phase
 
