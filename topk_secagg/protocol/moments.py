@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -89,11 +89,6 @@ class Moments(Construction[Entries]):
         bad = np.any(secret.mask >= self.p.field) or not np.all(secret.mask)
         return "a factor is zero or not below the field's size" if bad else ""
 
-    @cached_property
-    def _bucket(self) -> Integers:
-        """The bucket of each pick."""
-        return np.repeat(np.arange(self.p.buckets), self.p.picks)
-
     def _points_of(self, rows: Integers) -> Integers:
         """Which beta the bucket of each pick has: b mod (N - T)."""
         point: Integers = rows // self.p.picks % self.beta_count
@@ -155,7 +150,7 @@ class Moments(Construction[Entries]):
         sparse.index (B P,) lists P coordinates of bucket 0, then P of bucket 1, and so on.
         """
         place, bucket = np.divmod(sparse.index, self.p.buckets)
-        if (bucket != self._bucket).any():
+        if (bucket != np.arange(self.rows) // self.p.picks).any():
             raise ValueError("the picks are not listed bucket by bucket")
         if not sparse.value.all():
             raise ValueError("a value of zero would show")
@@ -164,10 +159,10 @@ class Moments(Construction[Entries]):
 
     def unmask(self, secret: Secret, masked: Masked) -> Sparse:
         """k = (delta + s) mod n within the bucket, and w = x / rho."""
-        q = self.p.field
+        q, bucket = self.p.field, np.arange(self.rows) // self.p.picks
         place = (masked.index.astype(np.int64) + secret.place) % self.order
         inverse = np.array([pow(rho, -1, q) for rho in secret.mask.tolist()], dtype=np.uint32)
-        return Sparse(place * self.p.buckets + self._bucket, multiply(masked.value, inverse, q))
+        return Sparse(place * self.p.buckets + bucket, multiply(masked.value, inverse, q))
 
     # mask-elimination phase
 
