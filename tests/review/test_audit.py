@@ -615,8 +615,7 @@ def test_files_that_the_auditor_may_not_read_are_not_checkable(finished, monkeyp
 
 def test_a_damaged_forged_or_plain_share_of_a_sealed_round_and_an_identity_of_another(sealed, templates, tmp_path):
     space, identities = sealed
-    path = space.share_path(2, 1)
-    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    rounds.flip(space.share_path(2, 1), -1)
     shutil.copy(space.share_path(3, 4), space.share_path(3, 5))
     shutil.copy(Workspace(templates("moments")).share_path(1, 2), space.root / "shares/user-01/from-02.h5")
     assert set(fails(space, *identities)) == {
