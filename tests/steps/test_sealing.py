@@ -152,5 +152,6 @@ def test_the_age_program_opens_what_is_sealed_here(round_at, tmp_path):
     share = r.folder / "shares/user-01/from-02.h5.age"
     subprocess.run(["age", "-d", "-i", r.identity(1), "-o", plain, share], check=True, timeout=60)
     with opened(plain, share_file.KIND) as artifact:
+        artifact.verify()
         assert artifact.attributes["sender"] == 2
         assert artifact.read_rows("f", 0, 1).tobytes() == row_bytes(r)

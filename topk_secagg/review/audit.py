@@ -185,7 +185,7 @@ def _pretended(path: Path) -> str:
     try:
         if path.suffix == ".json":
             return documents.kind_of(path, documents.read_bytes(path, ""))
-        with opened(path, *KINDS, verify=False) as artifact:
+        with opened(path, *KINDS) as artifact:
             return artifact.kind.name
     except Exception:  # then it is something else
         return ""

@@ -47,7 +47,7 @@ def inspect(path: Path, *, reveal: bool = False) -> Description:
     session = _session_near(path)
     if path.suffix == ".json":
         return _describe_document(path, session)
-    with opened(path, *KINDS, verify=False) as artifact:
+    with opened(path, *KINDS) as artifact:
         return _describe_artifact(artifact, session, reveal=reveal)
 
 

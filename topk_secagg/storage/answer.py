@@ -101,7 +101,7 @@ def opened_answer(space: Workspace, user: int, survivors: Survivors, *, verify: 
     """
     s = space.session
     p, possible = s.parameters, answer_shapes(s.parameters, len(survivors.digests))
-    with opened(space.answer_path(user), KIND, verify=False) as artifact:
+    with opened(space.answer_path(user), KIND) as artifact:
         blocks = artifact.attributes["blocks"]
         if artifact.attributes["survivors"] != survivors.digest:
             raise artifact.bad(
@@ -121,7 +121,7 @@ def opened_answer(space: Workspace, user: int, survivors: Survivors, *, verify: 
 def answered_before(space: Workspace, user: int) -> str | None:
     """The digest of the survivors.json that this user's Y in the round answers."""
     s = space.session
-    with suppress(InputMissing, BadData), opened(space.answer_path(user), KIND, verify=False) as artifact:
+    with suppress(InputMissing, BadData), opened(space.answer_path(user), KIND) as artifact:
         if artifact.datasets["y"].size <= largest_bytes(s.parameters):
             artifact.verify()
             artifact.expect(s.header(user), s.recipient(user))

@@ -142,7 +142,7 @@ class Content:
 
 @dataclass
 class Artifact:
-    """An open artifact whose structure, attributes and digest have been checked."""
+    """An open artifact whose structure and attributes have been checked."""
 
     path: Path
     kind: Kind
@@ -241,17 +241,17 @@ class Artifact:
 
 
 @contextmanager
-def opened(path: Path, *kinds: Kind, shapes: Shapes | None = None, verify: bool = True) -> Iterator[Artifact]:
-    """Open an artifact of one of these kinds and check everything about it that needs no session.
-
-    With `shapes`, which a session determines, nothing is read before the file is known to have them.
-    """
+def opened(path: Path, *kinds: Kind, shapes: Shapes | None = None) -> Iterator[Artifact]:
+    """The artifact in a file of one of these kinds, see `checked`."""
     with open_regular(path, kinds[0].missing if len(kinds) == 1 else "check the path") as stream:
-        yield checked(stream.fileno(), path, *kinds, shapes=shapes, verify=verify)
+        yield checked(stream.fileno(), path, *kinds, shapes=shapes)
 
 
-def checked(fd: int, path: Path, *kinds: Kind, shapes: Shapes | None = None, verify: bool = True) -> Artifact:
-    """The artifact in an open file, which messages call `path`."""
+def checked(fd: int, path: Path, *kinds: Kind, shapes: Shapes | None = None) -> Artifact:
+    """The artifact in an open file, which messages call `path`, with its structure checked.
+
+    With the shapes that a session determines the digest is checked too, once it is known to have them.
+    """
     try:
         attributes, datasets = parse(fd)
     except Unknown as unknown:
@@ -261,6 +261,5 @@ def checked(fd: int, path: Path, *kinds: Kind, shapes: Shapes | None = None, ver
     if shapes:
         artifact.expect_shapes(shapes)
         artifact.held = {}
-    if verify:
         artifact.verify()
     return artifact
