@@ -50,14 +50,13 @@ def write(
     space.make_room(path)
     attributes = s.header(user, survivors=survivors.digest, blocks=shape.blocks)
     digest = Digest(KIND, attributes)
-    with whole_file(path) as stream, new_file(stream, layout, KIND.descriptions) as writer:
+    with whole_file(path) as stream, new_file(stream, layout, KIND.descriptions, attributes) as put:
         for start, rows in blocks:
             stored = np.ascontiguousarray(rows, dtype=dtype)
             digest.part("y", size, start, stored)
-            writer.put("y", start, stored)
+            put("y", start, stored)
             progress((start + len(rows)) / shape.groups)
         digest.sign(signer)
-        writer.finish(attributes)
 
 
 class AnswerFile:

@@ -25,7 +25,7 @@ from ..errors import BadData
 from .atomic import PRIVATE, PUBLIC, open_regular, pread_exactly, whole_file
 from .documents import AGAIN, FORMAT, VERSION
 from .hdf5_parser import Dataset, Unknown, parse
-from .hdf5_writer import Shapes, new_file
+from .hdf5_writer import Put, Shapes, new_file
 from .keys import Identity, Recipient, unsigned
 
 _HASH_BYTES = 1 << 22
@@ -119,13 +119,11 @@ class Content:
         shapes = {name: (next(self._parts(name))[1].dtype.str, array.shape) for name, array in self.datasets.items()}
         with (
             whole_file(path, PRIVATE if self.kind.secret else PUBLIC) as stream,
-            new_file(stream, shapes, self.kind.descriptions) as writer,
+            new_file(stream, shapes, self.kind.descriptions, self.attributes) as put,
         ):
-            digest = self._digested(writer.put)
-            writer.finish(self.attributes)
-        return digest
+            return self._digested(put)
 
-    def _digested(self, put: Callable[[str, int, Array], None]) -> str:
+    def _digested(self, put: Put) -> str:
         """The digest of all parts; a part of a large file is hashed while the next one is made and put."""
         digest = Digest(self.kind, self.attributes)
 

@@ -9,7 +9,6 @@ import io
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import IO, Any
 
 import numpy as np
@@ -22,40 +21,34 @@ _LARGE = 1 << 17  # bytes
 _MOST_ATTRIBUTES = 64  # in the header of the root group; HDF5 would put more than eight into a heap
 
 Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
-
-
-@dataclass
-class Writer:
-    """A file in the making: `put` writes rows of a dataset, in any order; `finish` adds the attributes."""
-
-    fd: int
-    file: Any
-    datasets: dict[str, Dataset]
-
-    def put(self, name: str, first_row: int, rows: npt.NDArray[Any]) -> None:
-        """Write rows from `first_row` on."""
-        d = self.datasets[name]
-        row_bytes = d.size // d.shape[0] if d.shape[0] else 0
-        data, offset = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data, d.offset + first_row * row_bytes
-        pwrite_all(self.fd, data, offset)
-        if len(data) >= _LARGE:
-            begin_to_sync(self.fd, offset, len(data))
-
-    def finish(self, attributes: Mapping[str, str | int]) -> None:
-        """Write the attributes: fixed-length text, or 64-bit unsigned integers."""
-        for name, value in sorted(attributes.items()):
-            self.file.attrs.create(name, np.bytes_(value) if isinstance(value, str) else np.uint64(value))
+Put = Callable[[str, int, npt.NDArray[Any]], None]
 
 
 @contextmanager
-def new_file(stream: IO[bytes], shapes: Shapes, descriptions: Mapping[str, str]) -> Iterator[Writer]:
-    """A new HDF5 file in an open file, with a place for every dataset; a full disk becomes the OSError that it is.
+def new_file(
+    stream: IO[bytes], shapes: Shapes, descriptions: Mapping[str, str], attributes: Mapping[str, str | int]
+) -> Iterator[Put]:
+    """A new HDF5 file in an open file; what it gives writes rows of a dataset from a row on, in any order.
 
-    HDF5 never opens a file by name: what a name refers to can change between two calls.
+    Attributes, fixed-length text or 64-bit unsigned integers, are written at the end: some become known on the way. A
+    full disk becomes the OSError that it is. HDF5 never opens a file by name: what a name refers to can change between
+    two calls.
     """
     target = _Target(stream.fileno(), "r+", closefd=False)
     with _created(target) as file:
-        yield Writer(target.fileno(), file, {n: _lay_out(file, n, *shapes[n], descriptions[n]) for n in shapes})
+        datasets = {name: _lay_out(file, name, *shapes[name], descriptions[name]) for name in shapes}
+
+        def put(name: str, first_row: int, rows: npt.NDArray[Any]) -> None:
+            d = datasets[name]
+            row_bytes = d.size // d.shape[0] if d.shape[0] else 0
+            data, offset = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data, d.offset + first_row * row_bytes
+            pwrite_all(target.fileno(), data, offset)
+            if len(data) >= _LARGE:
+                begin_to_sync(target.fileno(), offset, len(data))
+
+        yield put
+        for name, value in sorted(attributes.items()):
+            file.attrs.create(name, np.bytes_(value) if isinstance(value, str) else np.uint64(value))
     if target.error:
         raise target.error
 

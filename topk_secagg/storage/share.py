@@ -165,25 +165,27 @@ def writing_shares(
             with writing(space.private):
                 streams = {m: files.enter_context(TemporaryFile(dir=space.private)) for m in paths}
         with ExitStack() as layouts:
-            writers = [layouts.enter_context(new_file(file, layout, KIND.descriptions)) for file in streams.values()]
+            headers = [s.header(m, sender=sender, sharing=sharing) for m in streams]
+            writers = [
+                layouts.enter_context(new_file(file, layout, KIND.descriptions, header))
+                for file, header in zip(streams.values(), headers, strict=True)
+            ]
 
             def put(name: str, start: int, shares: Symbols) -> None:
                 column = c.share_names.index(name)
-                for writer, rows, check in zip(writers, shares, checks, strict=True):
+                for write, rows, check in zip(writers, shares, checks, strict=True):
                     stored: Array = np.ascontiguousarray(rows, dtype=layout[name][0])
-                    writer.put(name, start, stored)
+                    write(name, start, stored)
                     for first in range(0, len(stored), c.check_rows):
                         digest = hashlib.sha256(stored[first : first + c.check_rows].data).digest()
                         check[(start + first) // c.check_rows, column] = np.frombuffer(digest, dtype=np.uint8)
 
             yield put
-            for m, writer, check in zip(streams, writers, checks, strict=True):
-                attributes = s.header(m, sender=sender, sharing=sharing)
-                digest = Digest(KIND, attributes)
+            for header, write, check in zip(headers, writers, checks, strict=True):
+                write("check", 0, check)
+                digest = Digest(KIND, header)
                 digest.part("check", check.shape, 0, check)
                 digest.sign(signer)
-                writer.put("check", 0, check)
-                writer.finish(attributes)
         if s.recipients:
             for m, stream in streams.items():
                 seal(stream, paths[m], s.recipients[m - 1])
