@@ -3,9 +3,9 @@
 Which identity a step takes, and whose keys, is in tests/commands/test_access.py; interruptions are in tests/faults.
 """
 
-import io
 import shutil
 import subprocess
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -46,30 +46,36 @@ def test_a_sealed_round_gives_the_plain_sum_and_offline_again_changes_nothing(ne
 
 def test_no_plaintext_share_has_a_name_on_the_senders_disk_at_any_time(new_round, tmp_path, monkeypatch):
     seen, secrets = [], set()
-    seal = share_file.seal
+    sealed = share_file.sealed
 
-    def watched(plain, path, recipient):
-        plain.seek(0)
-        secrets.add(plain.read()[-500:])
-        seen.extend(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
-        seal(plain, path, recipient)
+    @contextmanager
+    def watched(path, *how):
+        with sealed(path, *how) as plain:
+            yield plain
+            plain.seek(0)
+            secrets.add(plain.read()[-500:])
+            seen.extend(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
         seen.append(path.read_bytes())
 
-    monkeypatch.setattr(share_file, "seal", watched)
+    monkeypatch.setattr(share_file, "sealed", watched)
     secrets.add(row_bytes(new_round(**SEALED).play(upto="offline")))
     assert len(secrets) == 5**2 + 1
     assert not any(secret in content for secret in secrets for content in set(seen))
 
 
-def test_a_full_disk_is_one_clear_error(round_at, monkeypatch):
+def test_a_full_disk_is_one_clear_error(round_at, monkeypatch, tmp_path):
     r = round_at("init", sealed=True)
     monkeypatch.setattr(keys, "whole_file", lambda _: Path("/dev/full").open("wb", buffering=0))  # noqa: SIM115
     result = judged(*r.offline(1))
     assert (result.code, "no space left" in result.err) == (73, True)
     assert not list((r.folder / "shares").rglob("*.age"))
     for size in (1, 10**6):  # the library drops an error at the end, and makes another one of it before
-        with pytest.raises(CannotWrite, match="no space left"):
-            keys.seal(io.BytesIO(bytes(size)), r.folder / "sealed", Workspace(r.folder).session.recipient(1))
+        recipient = Workspace(r.folder).session.recipient(1)
+        with (
+            pytest.raises(CannotWrite, match="no space left"),
+            keys.sealed(r.folder / "sealed", recipient, tmp_path) as plain,
+        ):
+            plain.write(bytes(size))
 
 
 def test_damaged_swapped_replayed_and_missing_shares_are_refused_naming_the_sender(round_at, refuses):

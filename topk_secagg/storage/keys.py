@@ -166,18 +166,21 @@ def check_recipients(recipients: tuple[Recipient, ...]) -> None:
 # sealed files: encrypted for one reader, so that `age -d -i IDENTITY` opens them too
 
 
-def seal(plain: IO[bytes], path: Path, recipient: Recipient) -> None:
-    """Encrypt an open file for one reader, under the name `path`."""
+@contextmanager
+def sealed(path: Path, recipient: Recipient, scratch: Path) -> Iterator[IO[bytes]]:
+    """A file without a name to write to; when the block ends it is encrypted for one reader, under the name `path`."""
     from pyrage import encrypt_io, x25519
 
-    plain.seek(0)
-    with whole_file(path) as stream:
-        target = _Guarded(stream, path)
-        try:
-            encrypt_io(plain, target, [x25519.Recipient.from_str(recipient.age)])
-        finally:  # the library makes another error of it, or none
-            if target.error:
-                raise target.error
+    with writing(scratch), tempfile.TemporaryFile(dir=scratch) as plain:
+        yield plain
+        plain.seek(0)
+        with whole_file(path) as stream:
+            target = _Guarded(stream, path)
+            try:
+                encrypt_io(plain, target, [x25519.Recipient.from_str(recipient.age)])
+            finally:  # the library makes another error of it, or none
+                if target.error:
+                    raise target.error
 
 
 @contextmanager

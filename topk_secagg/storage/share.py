@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import IO
 
 import numpy as np
@@ -21,9 +20,9 @@ from ..errors import BadData, InputMissing
 from ..protocol.constructions import construction
 from ..protocol.parameters import Parameters
 from .artifacts import BYTES, SYMBOLS, Array, Artifact, Digest, Kind, checked
-from .atomic import PRIVATE, allow_open_files, open_regular, whole_file, writing
+from .atomic import PRIVATE, allow_open_files, open_regular, whole_file
 from .hdf5_writer import Shapes, new_file
-from .keys import Identity, looks_sealed, seal, unsealed
+from .keys import Identity, looks_sealed, sealed, unsealed
 from .workspace import Workspace
 
 KIND = Kind(
@@ -152,40 +151,30 @@ def writing_shares(
     """
     s = space.session
     c, layout = construction(s.parameters), shapes(s.parameters)
-    paths = {m: space.share_path(m, sender) for m in receivers}
-    for path in paths.values():
-        space.make_room(path, private=True)
-    checks = np.zeros((len(paths), *layout["check"][1]), dtype=np.uint8)
-    allow_open_files(2 * len(paths))
-    with ExitStack() as files:
-        streams: Mapping[int, IO[bytes]]
-        if s.recipients is None:
-            streams = {m: files.enter_context(whole_file(path, PRIVATE)) for m, path in paths.items()}
-        else:
-            with writing(space.private):
-                streams = {m: files.enter_context(TemporaryFile(dir=space.private)) for m in paths}
-        with ExitStack() as layouts:
-            headers = [s.header(m, sender=sender, sharing=sharing) for m in streams]
-            writers = [
-                layouts.enter_context(new_file(file, layout, KIND.descriptions, header))
-                for file, header in zip(streams.values(), headers, strict=True)
-            ]
+    checks = np.zeros((len(receivers), *layout["check"][1]), dtype=np.uint8)
+    allow_open_files(2 * len(receivers))
+    with ExitStack() as files:  # which end in reverse order: all are laid out first, and the last user's appears last
+        streams = {}
+        for m in reversed(receivers):
+            path = space.share_path(m, sender)
+            space.make_room(path, private=True)
+            keys = s.recipient(m)
+            streams[m] = files.enter_context(sealed(path, keys, space.private) if keys else whole_file(path, PRIVATE))
+        headers = {m: s.header(m, sender=sender, sharing=sharing) for m in receivers}
+        writers = [files.enter_context(new_file(streams[m], layout, KIND.descriptions, headers[m])) for m in receivers]
 
-            def put(name: str, start: int, shares: Symbols) -> None:
-                column = c.share_names.index(name)
-                for write, rows, check in zip(writers, shares, checks, strict=True):
-                    stored: Array = np.ascontiguousarray(rows, dtype=layout[name][0])
-                    write(name, start, stored)
-                    for first in range(0, len(stored), c.check_rows):
-                        digest = hashlib.sha256(stored[first : first + c.check_rows].data).digest()
-                        check[(start + first) // c.check_rows, column] = np.frombuffer(digest, dtype=np.uint8)
+        def put(name: str, start: int, shares: Symbols) -> None:
+            column = c.share_names.index(name)
+            for write, rows, check in zip(writers, shares, checks, strict=True):
+                stored: Array = np.ascontiguousarray(rows, dtype=layout[name][0])
+                write(name, start, stored)
+                for first in range(0, len(stored), c.check_rows):
+                    digest = hashlib.sha256(stored[first : first + c.check_rows].data).digest()
+                    check[(start + first) // c.check_rows, column] = np.frombuffer(digest, dtype=np.uint8)
 
-            yield put
-            for header, write, check in zip(headers, writers, checks, strict=True):
-                write("check", 0, check)
-                digest = Digest(KIND, header)
-                digest.part("check", check.shape, 0, check)
-                digest.sign(signer)
-        if s.recipients:
-            for m, stream in streams.items():
-                seal(stream, paths[m], s.recipients[m - 1])
+        yield put
+        for header, write, check in zip(headers.values(), writers, checks, strict=True):
+            write("check", 0, check)
+            digest = Digest(KIND, header)
+            digest.part("check", check.shape, 0, check)
+            digest.sign(signer)
