@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
-from ..algebra.parallel import together
 from ..algebra.randomness import KEY_BYTES, CipherRandomness, Randomness, SystemRandomness, fresh_key, seeded_key
 from ..errors import Refused, UsageError
 from ..protocol.constructions import construction
+from ..protocol.messages import ShareBlock
 from ..protocol.offline import draw_secret
 from ..storage import secret as secret_file
-from ..storage.keys import Identity
+from ..storage import share as share_file
 from ..storage.ledger import Ledger
 from ..storage.secret import StoredSecret
-from ..storage.share import is_there, writing_shares
 from ..storage.workspace import Workspace
 from .access import PLAIN, Access, admitted
 
@@ -70,7 +68,7 @@ def offline(
         # a sealed share does not show of which sharing it is: it counts only when the ledger says that all of this
         # sharing were written
         unknown = space.session.recipients is not None and ledger.shared != stored.sharing
-        missing = [m for m in space.users() if unknown or not is_there(space, m, user, stored.sharing)]
+        missing = [m for m in space.users() if unknown or not share_file.is_there(space, m, user, stored.sharing)]
         if missing and stored.randomness == "os":
             if ledger.shared:
                 raise Refused(
@@ -80,7 +78,7 @@ def offline(
             stored = _draw(space, user, stored.randomness)
             missing = list(space.users())
         if missing:
-            _write_shares(space, user, stored, missing, progress, signer)
+            share_file.write(space, user, missing, stored.sharing, _shares(space, stored, progress), signer)
         ledger.record(shared=stored.sharing)
     written, share_bytes = len(missing), construction(p).share_bytes
     return OfflineReport(user, stored.randomness, written, p.users - written, share_bytes)
@@ -115,18 +113,9 @@ def _draw(space: Workspace, user: int, randomness: str) -> StoredSecret:
     return stored
 
 
-def _write_shares(
-    space: Workspace, user: int, stored: StoredSecret, missing: list[int], progress: Progress, signer: Identity | None
-) -> None:
-    """Encode and write block by block: the next block is computed while others hash and write this one."""
-    session, c = space.session, construction(space.session.parameters)
-    chosen = [m - 1 for m in missing] if len(missing) < session.parameters.users else slice(None)
-    with writing_shares(space, user, missing, stored.sharing, signer) as put:
-
-        def writes() -> Iterator[Callable[[], None]]:
-            for block in c.share_blocks(session.points, stored.secret, stored.noise()):
-                for name, shares in block.shares.items():
-                    yield partial(put, name, block.start, shares[chosen])
-                progress(block.stop / c.rows)
-
-        together(writes(), len(c.share_names))
+def _shares(space: Workspace, stored: StoredSecret, progress: Progress) -> Iterator[ShareBlock]:
+    """The shares of this secret for all users, block by block."""
+    c = construction(space.session.parameters)
+    for block in c.share_blocks(space.session.points, stored.secret, stored.noise()):
+        yield block
+        progress(block.stop / c.rows)

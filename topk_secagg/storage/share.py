@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
 from ..algebra.field import Integers, Symbols, stored_type
+from ..algebra.parallel import together
 from ..errors import BadData, InputMissing
 from ..protocol.constructions import construction
+from ..protocol.messages import ShareBlock
 from ..protocol.parameters import Parameters
 from .artifacts import BYTES, SYMBOLS, Array, Artifact, Digest, Kind, checked
 from .atomic import PRIVATE, allow_open_files, open_regular, whole_file
@@ -140,41 +143,41 @@ def is_there(space: Workspace, user: int, sender: int, sharing: str | None = Non
     return False
 
 
-@contextmanager
-def writing_shares(
-    space: Workspace, sender: int, receivers: list[int], sharing: str, signer: Identity | None
-) -> Iterator[Callable[[str, int, Symbols], None]]:
+def write(
+    space: Workspace, sender: int, users: list[int], sharing: str, blocks: Iterable[ShareBlock], signer: Identity | None
+) -> None:
     """Write the shares for these users; none appears under its name before all are complete.
 
-    The result puts rows of a dataset, (files, rows, width), into every file and remembers their checksums.
-    Sealed ones are first written into nameless files in the folder of the secret that they come from.
+    The next block is computed while others hash and write this one. Sealed shares are first written into nameless files
+    in the folder of the secret that they come from.
     """
     s = space.session
     c, layout = construction(s.parameters), shapes(s.parameters)
-    checks = np.zeros((len(receivers), *layout["check"][1]), dtype=np.uint8)
-    allow_open_files(2 * len(receivers))
+    checks = np.zeros((len(users), *layout["check"][1]), dtype=np.uint8)
+    allow_open_files(2 * len(users))
     with ExitStack() as files:  # which end in reverse order: all are laid out first, and the last user's appears last
         streams = {}
-        for m in reversed(receivers):
+        for m in reversed(users):
             path = space.share_path(m, sender)
             space.make_room(path, private=True)
             keys = s.recipient(m)
             streams[m] = files.enter_context(sealed(path, keys, space.private) if keys else whole_file(path, PRIVATE))
-        headers = {m: s.header(m, sender=sender, sharing=sharing) for m in receivers}
-        writers = [files.enter_context(new_file(streams[m], layout, KIND.descriptions, headers[m])) for m in receivers]
+        headers = {m: s.header(m, sender=sender, sharing=sharing) for m in users}
+        writers = [files.enter_context(new_file(streams[m], layout, KIND.descriptions, headers[m])) for m in users]
 
         def put(name: str, start: int, shares: Symbols) -> None:
             column = c.share_names.index(name)
-            for write, rows, check in zip(writers, shares, checks, strict=True):
-                stored: Array = np.ascontiguousarray(rows, dtype=layout[name][0])
-                write(name, start, stored)
+            for m, put_one, check in zip(users, writers, checks, strict=True):
+                stored: Array = np.ascontiguousarray(shares[m - 1], dtype=layout[name][0])
+                put_one(name, start, stored)
                 for first in range(0, len(stored), c.check_rows):
                     digest = hashlib.sha256(stored[first : first + c.check_rows].data).digest()
                     check[(start + first) // c.check_rows, column] = np.frombuffer(digest, dtype=np.uint8)
 
-        yield put
-        for header, write, check in zip(headers.values(), writers, checks, strict=True):
-            write("check", 0, check)
+        puts = (partial(put, name, block.start, rows) for block in blocks for name, rows in block.shares.items())
+        together(puts, len(c.share_names))
+        for header, put_one, check in zip(headers.values(), writers, checks, strict=True):
+            put_one("check", 0, check)
             digest = Digest(KIND, header)
             digest.part("check", check.shape, 0, check)
             digest.sign(signer)
