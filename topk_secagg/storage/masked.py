@@ -49,11 +49,7 @@ def shapes(p: Parameters) -> Shapes:
     c, symbol = construction(p), stored_type(p.field)
     whole = c.value_code.bits == 8 * symbol.itemsize
     value = (symbol.str, (c.entries,)) if whole else ("|u1", (c.value_code.size,))
-    return {"index": ("|u1", (c.index_code.size,)), "value": value, "holds": ("|u1", (_holds_code(p).size,))}
-
-
-def _holds_code(p: Parameters) -> wire.Packed:
-    return wire.Packed(p.users, 2)
+    return {"index": ("|u1", (c.index_code.size,)), "value": value, "holds": ("|u1", (wire.Packed(p.users, 2).size,))}
 
 
 def content(
@@ -81,7 +77,7 @@ def read(s: Session, path: Path, user: int) -> MaskedFile:
             value = c.value_code.unpack(artifact.read("value").view(np.uint8))
             masked = Masked(c.index_code.unpack(artifact.read("index")), value)
             check_masked(p, masked)
-            held = np.flatnonzero(_holds_code(p).unpack(artifact.read("holds"))) + 1
+            held = np.flatnonzero(wire.Packed(p.users, 2).unpack(artifact.read("holds"))) + 1
         except BadData as error:
             raise artifact.bad(error.message) from error
         a, weight = artifact.attributes, 0.0
