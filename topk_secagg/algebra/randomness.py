@@ -100,6 +100,11 @@ class SystemRandomness(Randomness):
         return self
 
 
+def source_of(kind: str, key: bytes) -> Randomness:
+    """The operating system for the kind "os", and else the stream of a key."""
+    return SystemRandomness() if kind == "os" else CipherRandomness(key)
+
+
 def fresh_key() -> bytes:
     """A key from the operating system's entropy."""
     return os.urandom(KEY_BYTES)

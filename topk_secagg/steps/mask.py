@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..algebra.randomness import Randomness
+from ..algebra.randomness import CipherRandomness, Randomness
 from ..errors import BadData, CannotWrite, InputMissing, Refused, SecAggError, UsageError, about
 from ..gradients.files import read_gradient
 from ..gradients.quantize import dequantise, quantise, rounding_source, uniform
@@ -103,7 +103,8 @@ def mask(
             unsettled = residual_file.waiting_round(residual, session.id)
             if carried is not None:
                 flat = with_residual(flat, carried)
-        sparse, clipped, energy = choose(p, stored.rounding(), flat, weight, select, saturate=saturate)
+        rounding = CipherRandomness(stored.key)  # the same when the step is repeated
+        sparse, clipped, energy = choose(p, rounding, flat, weight, select, saturate=saturate)
         masked = mask_input(p, stored.secret, sparse)
         holds = ledger.holds
         if holds is None:  # what X says about arrived shares stays as it was when X was first made

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..algebra.randomness import KEY_BYTES, CipherRandomness, Randomness, SystemRandomness, fresh_key, seeded_key
+from ..algebra.randomness import KEY_BYTES, fresh_key, seeded_key, source_of
 from ..errors import Refused, UsageError
 from ..protocol.constructions import construction
 from ..protocol.messages import ShareBlock
@@ -105,7 +105,7 @@ def _draw(space: Workspace, user: int, randomness: str) -> StoredSecret:
     """Draw a new secret and make it durable before any share of it exists."""
     seed = space.session.insecure_seed
     key = fresh_key() if seed is None else seeded_key(seed, f"user {user}")
-    source: Randomness = SystemRandomness() if randomness == "os" else CipherRandomness(key)
+    source = source_of(randomness, key)
     name = np.empty(KEY_BYTES, dtype=np.uint8)
     source.child("sharing").fill(name)
     stored = StoredSecret(draw_secret(space.session.parameters, source), key, randomness, name.tobytes().hex())
@@ -116,6 +116,6 @@ def _draw(space: Workspace, user: int, randomness: str) -> StoredSecret:
 def _shares(space: Workspace, stored: StoredSecret, progress: Progress) -> Iterator[ShareBlock]:
     """The shares of this secret for all users, block by block."""
     c = construction(space.session.parameters)
-    for block in c.share_blocks(space.session.points, stored.secret, stored.noise()):
+    for block in c.share_blocks(space.session.points, stored.secret, source_of(stored.randomness, stored.key)):
         yield block
         progress(block.stop / c.rows)

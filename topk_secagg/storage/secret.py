@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..algebra.field import stored_type
-from ..algebra.randomness import KEY_BYTES, CipherRandomness, Randomness, SystemRandomness
+from ..algebra.randomness import KEY_BYTES
 from ..protocol.constructions import construction
 from ..protocol.messages import Secret
 from ..protocol.parameters import Parameters
@@ -30,7 +30,8 @@ KIND = Kind(
 
 @dataclass(frozen=True)
 class StoredSecret:
-    """Places and masks, and the key from which noise and rounding are drawn.
+    """Places and masks, and the key from which everything is drawn that must come out the same when a step is repeated:
+    rounding, and the noise unless its `randomness` is "os".
 
     `sharing` is the public name of these shares: an X is unmasked only with shares of the same name.
     """
@@ -40,14 +41,6 @@ class StoredSecret:
     randomness: str
     sharing: str
     private: bool = True
-
-    def noise(self) -> Randomness:
-        """The source of the noise in the shares."""
-        return SystemRandomness() if self.randomness == "os" else self.rounding()
-
-    def rounding(self) -> Randomness:
-        """The source of everything that must come out the same when a step is repeated."""
-        return CipherRandomness(self.key)
 
 
 def shapes(p: Parameters) -> Shapes:
