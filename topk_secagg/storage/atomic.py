@@ -133,16 +133,6 @@ def pwrite_all(fd: int, data: memoryview, offset: int) -> None:
         data, offset = data[done:], offset + done
 
 
-def begin_to_sync(fd: int, offset: int, size: int) -> None:
-    """Let Linux write these bytes to the disk from now on, not only when the file is synced: that takes less then.
-
-    Pages that are being written stay in memory, although the advice is that nobody needs them.
-    """
-    if hasattr(os, "posix_fadvise"):
-        with suppress(OSError):  # it is only advice
-            os.posix_fadvise(fd, offset, size, os.POSIX_FADV_DONTNEED)
-
-
 def pread_exactly(fd: int, size: int, offset: int) -> npt.NDArray[np.uint8]:
     """Exactly `size` bytes from `offset`, writable: the kernels are compiled for such arrays only."""
     data = np.empty(size, dtype=np.uint8)

@@ -8,13 +8,13 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .atomic import begin_to_sync, pwrite_all
+from .atomic import pwrite_all
 from .hdf5_parser import Dataset
 
 _LARGE = 1 << 17  # bytes
@@ -43,8 +43,11 @@ def new_file(
             row_bytes = d.size // d.shape[0] if d.shape[0] else 0
             data, offset = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data, d.offset + first_row * row_bytes
             pwrite_all(target.fileno(), data, offset)
-            if len(data) >= _LARGE:
-                begin_to_sync(target.fileno(), offset, len(data))
+            if len(data) >= _LARGE and hasattr(os, "posix_fadvise"):
+                # Linux begins to write these bytes to the disk, so that syncing the file takes less; pages that are
+                # being written stay in memory, although the advice is that nobody needs them
+                with suppress(OSError):
+                    os.posix_fadvise(target.fileno(), offset, len(data), os.POSIX_FADV_DONTNEED)
 
         yield put
         for name, value in sorted(attributes.items()):
