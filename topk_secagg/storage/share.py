@@ -19,7 +19,7 @@ import numpy as np
 from ..algebra.field import Integers, Symbols, stored_type
 from ..algebra.parallel import together
 from ..errors import BadData, InputMissing
-from ..protocol.constructions import construction
+from ..protocol.constructions import construction, stacked
 from ..protocol.messages import ShareBlock
 from ..protocol.parameters import Parameters
 from .artifacts import BYTES, SYMBOLS, Array, Artifact, Digest, Kind, checked
@@ -78,10 +78,8 @@ class ShareFile:
     def read(self, rows: Integers) -> tuple[Symbols, ...]:
         """Increasing `rows` of every dataset; neighbours are read at once."""
         runs = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
-        found = [
-            [self._run(at, name, int(run[0]), int(run[-1]) + 1) for run in runs] for at, name in enumerate(self.names)
-        ]
-        return tuple(parts[0] if len(parts) == 1 else np.concatenate(parts) for parts in found)
+        parts = ([self._run(at, int(run[0]), int(run[-1]) + 1) for run in runs] for at in range(len(self.names)))
+        return tuple(map(stacked, parts))
 
     def check_all(self) -> None:
         """Read every row and check it."""
@@ -89,10 +87,10 @@ class ShareFile:
         for start in range(0, self.rows, step):
             self.read(np.arange(start, min(start + step, self.rows)))
 
-    def _run(self, at: int, name: str, start: int, stop: int) -> Symbols:
+    def _run(self, at: int, start: int, stop: int) -> Symbols:
         """Rows start..stop-1 of one dataset, read in whole units of a checksum."""
         low, high = start // self.unit * self.unit, min(-(-stop // self.unit) * self.unit, self.rows)
-        stored = self.artifact.read_rows(name, low, high)
+        stored = self.artifact.read_rows(self.names[at], low, high)
         for first in range(low, high, self.unit):
             part = stored[first - low : first - low + self.unit]
             if hashlib.sha256(part.data).digest() != self.check[first // self.unit, at].tobytes():
