@@ -129,6 +129,5 @@ def answered_before(space: Workspace, user: int) -> str | None:
 
 
 def largest_bytes(p: Parameters) -> int:
-    """The most bytes that Y takes, for any number of survivors."""
-    c = construction(p)
-    return max(c.answer_bytes(count, fallback=True) for count in range(p.survivors, p.users + 1))
+    """The most bytes that Y takes: a fallback for all users."""
+    return construction(p).answer_bytes(p.users, fallback=True)
