@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import BadData, CannotWrite, InputMissing, Refused, SecAggError
+from ..errors import BadData, CannotWrite, Refused, SecAggError
 from .artifacts import Artifact, Content, Kind, opened
 from .atomic import PRIVATE, pread_exactly, write_whole
 from .documents import Sha256, read_bytes
@@ -59,14 +59,11 @@ def shapes(length: int) -> Shapes:
 
 def read(path: Path, user: int, length: int) -> tuple[Vector | None, str | None]:
     """The residual of a user and its digest; (None, None) when there is no file yet."""
-    try:
-        with opened(path, KIND, shapes=shapes(length)) as artifact:
-            artifact.expect({"user": user})
-            return _vector(artifact), artifact.attributes["sha256"]
-    except InputMissing:
-        if path.exists():
-            raise
+    if not path.exists():
         return None, None
+    with opened(path, KIND, shapes=shapes(length)) as artifact:
+        artifact.expect({"user": user})
+        return _vector(artifact), artifact.attributes["sha256"]
 
 
 def stage(path: Path, session: Session, user: int, value: Vector) -> str:
