@@ -72,6 +72,7 @@ class Digest:
     def __init__(self, kind: Kind, attributes: Attributes) -> None:
         attributes.update(format=FORMAT, version=VERSION, kind=kind.name)
         self._kind, self._attributes, self._hash = kind, attributes, hashlib.sha256()
+        self.hexdigest = self._hash.hexdigest
         for name in sorted(set(attributes) - set(_NOT_DIGESTED)):
             self._hash.update(f"attribute {name} {attributes[name]}\n".encode())
 
@@ -83,14 +84,10 @@ class Digest:
 
     def sign(self, signer: Identity | None) -> str:
         """Put the digest, and its signature, among the attributes."""
-        self._attributes["sha256"] = digest = self._hash.hexdigest()
+        self._attributes["sha256"] = digest = self.hexdigest()
         if signer and self._kind.signed:
             self._attributes["signature"] = signer.sign(self._kind.name, digest)
         return digest
-
-    def hexdigest(self) -> str:
-        """The digest."""
-        return self._hash.hexdigest()
 
 
 @dataclass(frozen=True)
