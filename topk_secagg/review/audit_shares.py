@@ -98,9 +98,8 @@ class _Private:
             raise BadData("the X that is there claims other shares than it says the user held")
         if y and y != self.construction.answer_shape(y.survivors) and not ledger.fallback:
             raise BadData("the Y that is there is a fallback, and it knows of none")
-        for word in ("confirmed", "answered"):
-            if u1 and getattr(ledger, word) not in (None, u1.digest):
-                raise BadData(f"it says that the user {word} another survivor set than survivors.json has")
+        if u1:
+            ledger.check_survivors(u1.digest, "confirmed", "answered")
         if u1 and n in u1.digests and ledger.masked != u1.digests[n]:
             raise BadData("survivors.json names an X that it does not say was sent")
         words = ("shared", *seen, "fallback", "forgotten")
@@ -131,8 +130,7 @@ class _Private:
         with ExitStack() as files:
             shares: dict[int, ShareFile] = {}
             for m in self.space.users():
-                opened = self._opened(files, m, n, sharing)
-                if opened:
+                if opened := self._opened(files, m, n, sharing):
                     shares[m] = opened
                     sharing = str(opened.artifact.attributes["sharing"])
             self.sound |= {(m, n) for m in shares}
@@ -165,8 +163,7 @@ class _Private:
                     where = f"rows from {first} on, users {', '.join(map(str, users))}"
                     raise BadData(f"{where}: {error.message}") from error
             # sigma_n is a permutation if pi_n is; in moments any places are allowed
-            wrong = c.check_secret(Secret(places.astype(np.uint32), np.ones(c.rows, dtype=np.uint32)))
-            if wrong:
+            if wrong := c.check_secret(Secret(places.astype(np.uint32), np.ones(c.rows, dtype=np.uint32))):
                 raise BadData(wrong)
             of = "of the available secret" if known else "of some secret"
             check.why = f"{c.rows} selectors {of}, {len(shares)} shares"

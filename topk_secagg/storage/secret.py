@@ -72,8 +72,7 @@ def read(space: Workspace, user: int) -> StoredSecret:
     with opened(space.secret_path(user), KIND, shapes=shapes(s.parameters)) as artifact:
         artifact.expect(s.header(user))
         secret = Secret(artifact.read("place").astype(np.uint32), artifact.read("mask").astype(np.uint32))
-        wrong = construction(s.parameters).check_secret(secret)
-        if wrong:
+        if wrong := construction(s.parameters).check_secret(secret):
             raise artifact.bad(wrong)
         key, a = artifact.read("key").tobytes(), artifact.attributes
         return StoredSecret(secret, key, a["randomness"], a["sharing"], private=artifact.mode & 0o077 == 0)
