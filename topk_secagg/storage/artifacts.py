@@ -11,11 +11,11 @@ import math
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -236,25 +236,23 @@ class Artifact:
 
 
 @contextmanager
-def opened(path: Path, *kinds: Kind, shapes: Shapes | None = None) -> Iterator[Artifact]:
-    """The artifact in a file of one of these kinds, see `checked`."""
-    with open_regular(path, kinds[0].missing if len(kinds) == 1 else "check the path") as stream:
-        yield checked(stream.fileno(), path, *kinds, shapes=shapes)
-
-
-def checked(fd: int, path: Path, *kinds: Kind, shapes: Shapes | None = None) -> Artifact:
-    """The artifact in an open file, which messages call `path`, with its structure checked.
+def opened(
+    path: Path, *kinds: Kind, shapes: Shapes | None = None, file: AbstractContextManager[IO[bytes]] | None = None
+) -> Iterator[Artifact]:
+    """The artifact of one of these kinds in a file, or in `file` instead, with its structure checked.
 
     With the shapes that a session determines the digest is checked too, once it is known to have them.
     """
-    try:
-        attributes, datasets = parse(fd)
-    except Unknown as unknown:
-        raise BadData(f"{path}: it is damaged, or not a file of a round: {unknown}", AGAIN) from unknown
-    artifact = Artifact(path, kinds[0], attributes, datasets, fd, stat.S_IMODE(os.fstat(fd).st_mode))
-    artifact.fit(kinds)
-    if shapes:
-        artifact.expect_shapes(shapes)
-        artifact.held = {}
-        artifact.verify()
-    return artifact
+    with file or open_regular(path, kinds[0].missing if len(kinds) == 1 else "check the path") as stream:
+        fd = stream.fileno()
+        try:
+            attributes, datasets = parse(fd)
+        except Unknown as unknown:
+            raise BadData(f"{path}: it is damaged, or not a file of a round: {unknown}", AGAIN) from unknown
+        artifact = Artifact(path, kinds[0], attributes, datasets, fd, stat.S_IMODE(os.fstat(fd).st_mode))
+        artifact.fit(kinds)
+        if shapes:
+            artifact.expect_shapes(shapes)
+            artifact.held = {}
+            artifact.verify()
+        yield artifact

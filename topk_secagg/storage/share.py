@@ -9,10 +9,9 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
@@ -22,8 +21,8 @@ from ..errors import BadData, InputMissing
 from ..protocol.constructions import construction, stacked
 from ..protocol.messages import ShareBlock
 from ..protocol.parameters import Parameters
-from .artifacts import BYTES, SYMBOLS, Array, Artifact, Digest, Kind, checked
-from .atomic import PRIVATE, allow_open_files, open_regular, whole_file
+from .artifacts import BYTES, SYMBOLS, Array, Artifact, Digest, Kind, opened
+from .atomic import PRIVATE, allow_open_files, whole_file
 from .hdf5_writer import Shapes, new_file
 from .keys import Identity, looks_sealed, sealed, unsealed
 from .workspace import Workspace
@@ -114,15 +113,12 @@ def opened_share(
     s = space.session
     p, path = s.parameters, space.share_path(user, sender)
     expected = s.header(user, sender=sender) | ({"sharing": sharing} if sharing else {})
-    file: AbstractContextManager[IO[bytes]]
-    if s.recipients is None:
-        file = open_regular(path, KIND.missing)
-    elif identity is None:
-        raise InputMissing(f"{path} is sealed, and there is no identity of user {user}", "give it")
-    else:
+    file = None
+    if s.recipients:
+        if identity is None:
+            raise InputMissing(f"{path} is sealed, and there is no identity of user {user}", "give it")
         file = unsealed(path, sender, _sealed_bytes(p), identity, scratch or space.private)
-    with file as stream:
-        artifact = checked(stream.fileno(), path, KIND, shapes=shapes(p))
+    with opened(path, KIND, shapes=shapes(p), file=file) as artifact:
         yield ShareFile(p, artifact.expect(expected, s.recipient(sender)))
 
 
