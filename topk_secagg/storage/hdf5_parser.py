@@ -41,9 +41,8 @@ _EITHER: _Allowed = {_NIL: None, _ATTRIBUTE: None, _ATTRIBUTE_INFO: _NO_HEAP}
 _OF_ROOT: _Allowed = _EITHER | {_LINK: None, _LINK_INFO: _NO_HEAP, _GROUP_INFO: b"\0\0"}
 _OF_DATASET: _Allowed = _EITHER | dict.fromkeys((_DATASPACE, _DATATYPE, _FILL_VALUE, _LAYOUT))
 
-_INTEGERS = {struct.pack("<B3xIHH", 0x10, size, 0, 8 * size): np.dtype(f"<u{size}") for size in (1, 2, 4, 8)}
-_FLOAT = b"\x11\x20\x3f\0" + struct.pack("<IHHBBBBI", 8, 0, 64, 52, 11, 0, 52, 1023)
-_NUMBERS = _INTEGERS | {_FLOAT: np.dtype("<f8")}
+_NUMBERS = {struct.pack("<B3xIHH", 0x10, size, 0, 8 * size): np.dtype(f"<u{size}") for size in (1, 2, 4, 8)}
+_NUMBERS[b"\x11\x20\x3f\0" + struct.pack("<IHHBBBBI", 8, 0, 64, 52, 11, 0, 52, 1023)] = np.dtype("<f8")
 _SCALAR = b"\x02\0\0\0"
 
 
