@@ -80,8 +80,7 @@ def offline(
         if missing:
             share_file.write(space, user, missing, stored.sharing, _shares(space, stored, progress), signer)
         ledger.record(shared=stored.sharing)
-    written, share_bytes = len(missing), construction(p).share_bytes
-    return OfflineReport(user, stored.randomness, written, p.users - written, share_bytes)
+    return OfflineReport(user, stored.randomness, len(missing), p.users - len(missing), construction(p).share_bytes)
 
 
 def _secret(space: Workspace, user: int, randomness: str) -> tuple[Ledger, StoredSecret]:
