@@ -596,7 +596,7 @@ def claim_terabytes(path: Path) -> None:
     dtype, shape = shapes[first]
     shapes[first] = (dtype, (TERABYTES // np.dtype(dtype).itemsize // int(np.prod(shape[1:])), *shape[1:]))
     with path.open("w+b") as stream:
-        with new_file(stream, shapes, artifact.kind.descriptions, found):
+        with new_file(stream, shapes, artifact.kind.datasets, found):
             pass
         os.truncate(path, said_end(stream))
 

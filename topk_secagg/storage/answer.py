@@ -50,7 +50,7 @@ def write(
     space.make_room(path)
     attributes = s.header(user, survivors=survivors.digest, blocks=shape.blocks)
     digest = Digest(KIND, attributes)
-    with whole_file(path) as stream, new_file(stream, layout, KIND.descriptions, attributes) as put:
+    with whole_file(path) as stream, new_file(stream, layout, KIND.datasets, attributes) as put:
         for start, rows in blocks:
             stored = np.ascontiguousarray(rows, dtype=dtype)
             digest.part("y", size, start, stored)

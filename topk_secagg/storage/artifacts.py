@@ -25,7 +25,7 @@ from ..errors import BadData
 from .atomic import PRIVATE, PUBLIC, open_regular, pread_exactly, whole_file
 from .documents import AGAIN, FORMAT, VERSION
 from .hdf5_parser import Dataset, Unknown, parse
-from .hdf5_writer import Put, Shapes, new_file
+from .hdf5_writer import Put, Schema, Shapes, new_file
 from .keys import Identity, Recipient, unsigned
 
 _HASH_BYTES = 1 << 22
@@ -46,18 +46,13 @@ class Kind:
     """
 
     name: str
-    datasets: Mapping[str, tuple[tuple[str, ...], str]]
+    datasets: Schema
     missing: str
     layouts: tuple[set[str], ...] = ()
     attributes: tuple[str, ...] = ()
     undigested: tuple[str, ...] = ()
     secret: bool = False
     signed: bool = False  # in rounds with recipients
-
-    @property
-    def descriptions(self) -> dict[str, str]:
-        """What each dataset holds, in words."""
-        return {name: text for name, (_, text) in self.datasets.items()}
 
 
 BYTES, SYMBOLS = ("|u1",), ("<u2", "<u4")  # types
@@ -116,7 +111,7 @@ class Content:
         shapes = {name: (next(self._parts(name))[1].dtype.str, array.shape) for name, array in self.datasets.items()}
         with (
             whole_file(path, PRIVATE if self.kind.secret else PUBLIC) as stream,
-            new_file(stream, shapes, self.kind.descriptions, self.attributes) as put,
+            new_file(stream, shapes, self.kind.datasets, self.attributes) as put,
         ):
             return self._digested(put)
 

@@ -21,13 +21,12 @@ _LARGE = 1 << 17  # bytes
 _MOST_ATTRIBUTES = 64  # in the header of the root group; HDF5 would put more than eight into a heap
 
 Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
+Schema = Mapping[str, tuple[tuple[str, ...], str]]  # the types that each dataset may have, and its description
 Put = Callable[[str, int, npt.NDArray[Any]], None]
 
 
 @contextmanager
-def new_file(
-    stream: IO[bytes], shapes: Shapes, descriptions: Mapping[str, str], attributes: Mapping[str, str | int]
-) -> Iterator[Put]:
+def new_file(stream: IO[bytes], shapes: Shapes, schema: Schema, attributes: Mapping[str, str | int]) -> Iterator[Put]:
     """A new HDF5 file in an open file; what it gives writes rows of a dataset from a row on, in any order.
 
     Attributes, fixed-length text or 64-bit unsigned integers, are written at the end: some become known on the way. A
@@ -36,7 +35,7 @@ def new_file(
     """
     target = _Target(stream.fileno(), "r+", closefd=False)
     with _created(target) as file:
-        datasets = {name: _lay_out(file, name, *shapes[name], descriptions[name]) for name in shapes}
+        datasets = {name: _lay_out(file, name, *shapes[name], schema[name][1]) for name in shapes}
 
         def put(name: str, first_row: int, rows: npt.NDArray[Any]) -> None:
             d = datasets[name]

@@ -157,7 +157,7 @@ def write(
             keys = s.recipient(m)
             streams[m] = files.enter_context(sealed(path, keys, space.private) if keys else whole_file(path, PRIVATE))
         headers = {m: s.header(m, sender=sender, sharing=sharing) for m in users}
-        writers = [files.enter_context(new_file(streams[m], layout, KIND.descriptions, headers[m])) for m in users]
+        writers = [files.enter_context(new_file(streams[m], layout, KIND.datasets, headers[m])) for m in users]
 
         def put(name: str, start: int, shares: Symbols) -> None:
             column = c.share_names.index(name)
