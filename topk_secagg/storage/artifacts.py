@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from ..algebra.parallel import together
 from ..errors import BadData
-from .atomic import PRIVATE, PUBLIC, open_regular, pread_exactly, whole_file
+from .atomic import PRIVATE, PUBLIC, open_regular, pread_into, whole_file
 from .documents import AGAIN, FORMAT, VERSION
 from .hdf5_parser import Dataset, Unknown, parse
 from .hdf5_writer import Put, Schema, Shapes, new_file
@@ -157,8 +157,7 @@ class Artifact:
     def read_flat(self, name: str, start: int, stop: int) -> Array:
         """Elements start..stop-1 of a dataset, whatever its shape."""
         d = self.datasets[name]
-        item = d.dtype.itemsize
-        return pread_exactly(self.fd, (stop - start) * item, d.offset + start * item).view(d.dtype)
+        return pread_into(self.fd, np.empty(stop - start, d.dtype), d.offset + start * d.dtype.itemsize)
 
     def digest(self, look: Callable[[Array], None] = lambda _: None) -> str:
         """The digest of what the file holds; `look` sees the parts of datasets that are read on the way."""
@@ -169,8 +168,9 @@ class Artifact:
                 self.held[name] = self.read(name)
                 digest.part(name, d.shape, 0, self.held[name])
                 continue
-            for start in range(0, max(1, d.size), _HASH_BYTES):
-                part = pread_exactly(self.fd, min(_HASH_BYTES, d.size - start), d.offset + start).view(d.dtype)
+            count, step = math.prod(d.shape), _HASH_BYTES // d.dtype.itemsize
+            for start in range(0, max(1, count), step):
+                part = self.read_flat(name, start, min(start + step, count))
                 digest.part(name, d.shape, start, part)
                 look(part)
         return digest.hexdigest()

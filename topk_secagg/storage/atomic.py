@@ -133,21 +133,15 @@ def pwrite_all(fd: int, data: memoryview, offset: int) -> None:
         data, offset = data[done:], offset + done
 
 
-def pread_exactly(fd: int, size: int, offset: int) -> npt.NDArray[np.uint8]:
-    """Exactly `size` bytes from `offset`, writable: the kernels are compiled for such arrays only."""
-    data = np.empty(size, dtype=np.uint8)
-    pread_into(fd, data, offset)
-    return data
-
-
-def pread_into(fd: int, out: npt.NDArray[Any], offset: int) -> None:
-    """Fill a contiguous array from `offset` on."""
+def pread_into(fd: int, out: npt.NDArray[Any], offset: int) -> npt.NDArray[Any]:
+    """Fill a contiguous array from `offset` on; it stays writable, as the kernels want arrays to be."""
     data, done = out.reshape(-1).view(np.uint8), 0
     while done < data.size:
         got = os.preadv(fd, [data[done:].data], offset + done)
         if not got:
             raise BadData("a file became shorter while it was read", "let no other program write to the round")
         done += got
+    return out
 
 
 @contextmanager

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from ..errors import BadData, CannotWrite, Refused, SecAggError
 from .artifacts import Artifact, Content, Kind, opened
-from .atomic import PRIVATE, pread_exactly, write_whole
+from .atomic import PRIVATE, pread_into, write_whole
 from .documents import Sha256, read_bytes
 from .hdf5_writer import Shapes
 from .session import Session
@@ -85,7 +85,7 @@ def commit(staged: Path, residual: Residual, user: int, length: int) -> None:
             if artifact.attributes["sha256"] != residual.after:
                 raise artifact.bad("it is not the residual that the ledger names")
             _vector(artifact)
-            content = pread_exactly(artifact.fd, os.fstat(artifact.fd).st_size, 0)
+            content = pread_into(artifact.fd, np.empty(os.fstat(artifact.fd).st_size, np.uint8), 0)
         if not path.parent.is_dir():
             raise CannotWrite(f"cannot write {path}: its folder is gone", "make the folder and run this again")
         write_whole(path, content.tobytes(), PRIVATE)
