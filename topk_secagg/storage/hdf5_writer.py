@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from .atomic import pwrite_all
-from .hdf5_parser import Dataset
 
 _LARGE = 1 << 17  # bytes
 _MOST_ATTRIBUTES = 64  # in the header of the root group; HDF5 would put more than eight into a heap
@@ -35,12 +34,11 @@ def new_file(stream: IO[bytes], shapes: Shapes, schema: Schema, attributes: Mapp
     """
     target = _Target(stream.fileno(), "r+", closefd=False)
     with _created(target) as file:
-        datasets = {name: _lay_out(file, name, *shapes[name], schema[name][1]) for name in shapes}
+        places = {name: _lay_out(file, name, *shapes[name], schema[name][1]) for name in shapes}
 
         def put(name: str, first_row: int, rows: npt.NDArray[Any]) -> None:
-            d = datasets[name]
-            row_bytes = d.size // d.shape[0] if d.shape[0] else 0
-            data, offset = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data, d.offset + first_row * row_bytes
+            data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
+            offset = places[name] + first_row * rows[:1].nbytes
             pwrite_all(target.fileno(), data, offset)
             if len(data) >= _LARGE and hasattr(os, "posix_fadvise"):
                 # Linux begins to write these bytes to the disk, so that syncing the file takes less; pages that are
@@ -97,8 +95,8 @@ class _Target(io.FileIO):
             self.error = self.error or error
 
 
-def _lay_out(file: Any, name: str, dtype: str, shape: tuple[int, ...], description: str) -> Dataset:
-    """Give a dataset its place in an open HDF5 file, with a description for `h5ls -v`, without writing to it."""
+def _lay_out(file: Any, name: str, dtype: str, shape: tuple[int, ...], description: str) -> int:
+    """Give a dataset, with a description for `h5ls -v`, its place in an open HDF5 file, without writing to it."""
     import h5py
 
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -106,4 +104,4 @@ def _lay_out(file: Any, name: str, dtype: str, shape: tuple[int, ...], descripti
     plist.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     made = file.create_dataset(name, shape, dtype, dcpl=plist, track_times=False)
     made.attrs.create("description", np.bytes_(description))
-    return Dataset(np.dtype(dtype), shape, made.id.get_offset() or 0, description)
+    return made.id.get_offset() or 0
