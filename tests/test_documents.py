@@ -28,6 +28,8 @@ def test_links_lead_to_files_that_exist(path):
     for target in re.findall(r"\]\(([^)#\s]+)", path.read_text()):
         if not target.startswith(("http://", "https://", "mailto:")):
             assert (path.parent / target).exists(), target
+    for target in re.findall(r"`((?:tests|fixtures|benchmarks|workflows)/[\w./]+)`", path.read_text()):
+        assert (ROOT / target).exists(), target
 
 
 def test_the_map_of_the_paper_leads_to_code_that_exists():
