@@ -46,21 +46,36 @@ def keygen(user: int, path: Path) -> Recipient:
 
 
 def admitted(space: Workspace, user: int, access: Access) -> Identity | None:
-    """The keys of a user of a sealed round, None in a plain one, once everything about the session is as expected."""
+    """The keys of a user of a sealed round, which must be those in the session, once everything about that is as
+    expected; None in a plain round."""
     space.check_user(user)
-    check_session(space.session, access)
-    if space.session.insecure and not access.insecure:
+    s, path = space.session, access.identity
+    check_session(s, access)
+    if s.insecure and not access.insecure:
         raise Refused(
             "this round is drawn from a public seed: anyone can unmask it",
             "use it for tests only, and say that you know",
             "insecure",
         )
-    if space.session.recipients is None and space.root.stat().st_uid != os.geteuid():
-        raise Refused(
-            f"{space.root} belongs to another account, and this round is not sealed",
-            "plain shares are for two users only: share a folder in rounds with keys, or use a folder of your own",
-        )
-    return own_identity(space.session, user, access.identity)
+    recipient = s.recipient(user)
+    if recipient is None:
+        if space.root.stat().st_uid != os.geteuid():
+            raise Refused(
+                f"{space.root} belongs to another account, and this round is not sealed",
+                "plain shares are for two users only: share a folder in rounds with keys, or use a folder of your own",
+            )
+        if path is not None:
+            raise Refused(
+                "an identity was given, and this round is not sealed",
+                "your shares would be readable by anyone who gets the files; ask for a session with keys",
+            )
+        return None
+    if path is None:
+        raise UsageError("this round is sealed and signed, and no identity was given", topic="identity")
+    identity = read_identity(path)
+    if identity.public(user) != recipient:
+        raise BadData(f"{path} does not hold the keys that the session has for user {user}", "give the right identity")
+    return identity
 
 
 def check_session(s: Session, access: Access) -> None:
@@ -88,21 +103,3 @@ def check_session(s: Session, access: Access) -> None:
                     f"the session has other keys for user {mine.user} than {access.recipients}",
                     "do not take part: shares for that user would go to somebody else",
                 )
-
-
-def own_identity(s: Session, user: int, path: Path | None) -> Identity | None:
-    """The keys of a user of a sealed round, which must be those in the session; None in a plain round."""
-    recipient = s.recipient(user)
-    if recipient is None:
-        if path is not None:
-            raise Refused(
-                "an identity was given, and this round is not sealed",
-                "your shares would be readable by anyone who gets the files; ask for a session with keys",
-            )
-        return None
-    if path is None:
-        raise UsageError("this round is sealed and signed, and no identity was given", topic="identity")
-    identity = read_identity(path)
-    if identity.public(user) != recipient:
-        raise BadData(f"{path} does not hold the keys that the session has for user {user}", "give the right identity")
-    return identity
