@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import BadData, Refused, UsageError
+from ..errors import BadData, InputMissing, Refused, UsageError
 from ..protocol.constructions import construction
 from ..storage import answer as answer_file
 from ..storage import survivors as survivors_file
@@ -16,7 +16,6 @@ from ..storage.ledger import Ledger
 from ..storage.share import opened_share
 from ..storage.workspace import Workspace
 from .access import PLAIN, Access, admitted
-from .freeze import check_confirmed
 from .offline import Progress
 from .settle import commit_residual
 
@@ -94,4 +93,11 @@ def _check(space: Workspace, ledger: Ledger, survivors: survivors_file.Survivors
         )
     if fallback and ledger.answered is None:
         raise UsageError(f"user {user} has not answered yet", "answer first; the fallback is for a second time")
-    check_confirmed(space, survivors)
+    need = space.session.confirmations
+    there = survivors_file.confirmed_by(space, survivors.digest, space.users()) if need else []
+    if len(there) < need:
+        missing = ", ".join(str(n) for n in space.users() if n not in there)
+        raise InputMissing(
+            f"{len(there)} users have confirmed these survivors, and {need} must; missing: {missing}",
+            "ask them to confirm, and fetch their files from confirmed/",
+        )

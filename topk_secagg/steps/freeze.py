@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..errors import InputMissing, Refused, TooFewSurvivors, UsageError
+from ..errors import Refused, TooFewSurvivors, UsageError
 from ..storage import masked as masked_file
 from ..storage import survivors as survivors_file
 from ..storage.atomic import write_whole
@@ -139,17 +139,3 @@ def confirm(space: Workspace, user: int, *, access: Access = PLAIN) -> ConfirmRe
         path = survivors_file.confirm(space, user, survivors.digest, signer)
     there = survivors_file.confirmed_by(space, survivors.digest, space.users())
     return ConfirmReport(user, path, survivors.users, survivors.digest, there, session.confirmations)
-
-
-def check_confirmed(space: Workspace, survivors: survivors_file.Survivors) -> None:
-    """Refuse to answer before more than (N+T)/2 users have confirmed this survivors.json."""
-    need = space.session.confirmations
-    if not need:
-        return
-    there = survivors_file.confirmed_by(space, survivors.digest, space.users())
-    if len(there) < need:
-        missing = ", ".join(str(n) for n in space.users() if n not in there)
-        raise InputMissing(
-            f"{len(there)} users have confirmed these survivors, and {need} must; missing: {missing}",
-            "ask them to confirm, and fetch their files from confirmed/",
-        )
