@@ -13,8 +13,6 @@ from pathlib import Path
 from ..errors import BadData, InputMissing, UsageError
 from ..gradients.files import READABLE, check_writable
 
-_DIGITS = re.compile(r"\d+")
-
 
 def natural(path: Path) -> tuple[list[tuple[int, str]], str]:
     """A key that sorts user_2 before user_10."""
@@ -28,26 +26,22 @@ def gradient_files(paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         if not path.exists():
             raise InputMissing(f"{path} does not exist", "check the paths of the gradients")
-        if path.is_dir():
-            found = [file for file in path.iterdir() if file.suffix in READABLE and not file.name.startswith(".")]
-            files += _alike(path, sorted(found, key=natural))
-        else:
+        if not path.is_dir():
             files.append(path)
+            continue
+        found = [file for file in path.iterdir() if file.suffix in READABLE and not file.name.startswith(".")]
+        patterns = {file: re.sub(r"\d+", "#", file.name) for file in sorted(found, key=natural)}
+        if 1 < len(set(patterns.values())) < len(found):  # if all names differ, they have no pattern
+            usual = Counter(patterns.values()).most_common(1)[0][0]
+            # probably no gradients of a user
+            strays = ", ".join(file.name for file, pattern in patterns.items() if pattern != usual)
+            raise BadData(
+                f"{path} holds files that do not fit the pattern {usual}: {strays}",
+                "move them elsewhere, or list the gradients one by one",
+            )
+        files += patterns
     if not files:
         raise InputMissing(f"there are no gradients in {paths[0]}", f"they end in {', '.join(READABLE)}")
-    return files
-
-
-def _alike(folder: Path, files: list[Path]) -> list[Path]:
-    """Refuse files whose names do not fit the pattern of the others: they are probably no gradients of a user."""
-    patterns = Counter(_DIGITS.sub("#", file.name) for file in files)
-    if 1 < len(patterns) < len(files):  # if all names differ, they have no pattern
-        usual = patterns.most_common(1)[0][0]
-        strays = [file.name for file in files if _DIGITS.sub("#", file.name) != usual]
-        raise BadData(
-            f"{folder} holds files that do not fit the pattern {usual}: {', '.join(strays)}",
-            "move them elsewhere, or list the gradients one by one",
-        )
     return files
 
 
