@@ -23,7 +23,6 @@ import topk_secagg as ts
 from topk_secagg.errors import amount
 
 PROGRAM = "topk-secagg"
-PUBLIC_SEED = "this round is drawn from a public seed: anyone can unmask it, use it for tests only"
 _WIDTH = 120  # of a table that goes to a file or a pipe
 
 # what to do about an error, in the words of the command line
@@ -92,7 +91,7 @@ class Console:
         if space:
             facts = {"session": space.session.id, **facts, "insecure": bool(space.session.insecure)}
         if facts.get("insecure"):
-            self.warn(PUBLIC_SEED)
+            self.warn("this round is drawn from a public seed: anyone can unmask it, use it for tests only")
         if self.as_json:
             click.echo(
                 json.dumps({"schema": f"{PROGRAM}/{self.command}/1", **facts}, allow_nan=False, default=os.fspath)
@@ -116,8 +115,7 @@ class Console:
         screen = Screen(width=width, highlight=False, color_system=None)
         with screen.capture() as drawn:
             screen.print(table)
-        for line in drawn.get().rstrip().splitlines():
-            click.echo(line.rstrip())
+        self.line(*map(str.rstrip, drawn.get().rstrip().splitlines()))
 
     @property
     def draws(self) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -117,9 +116,9 @@ def inspect(console: Console, files: tuple[Path, ...], reveal: bool) -> None:
         console.line("")
     if failure:
         raise failure
-    damaged = [d for d in found if not d.intact]
-    if damaged:
-        raise BadData(f"{damaged[0].path}: {damaged[0].problems[0]}", "fetch or make the file again")
+    for d in found:
+        if d.problems:
+            raise BadData(f"{d.path}: {d.problems[0]}", "fetch or make the file again")
 
 
 @o.command(
@@ -156,7 +155,7 @@ def audit(console: Console, space: ts.Workspace, identity: tuple[Path, ...], rep
         "session": session and session.id,
         "verdict": "fail" if failed else "pass",
         "counts": {verdict: sum(f.verdict == verdict for f in findings) for verdict in _VERDICTS},
-        "findings": [asdict(f) for f in findings],
+        "findings": [vars(f) for f in findings],
         "report": report,
         "insecure": bool(session and session.insecure),
     }
