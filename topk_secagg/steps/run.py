@@ -62,7 +62,14 @@ def run(
         raise UsageError(f"{len(gradients)} gradients for {len(users)} users", "one file per user is needed")
     masking = [user for user in users if user not in drop_masking]
     answering = [user for user in masking if user not in drop_elimination]
-    _check_drops(space, masking, answering)
+    p = space.session.parameters
+    c = construction(p)
+    least = c.answer_shape(len(masking), fallback=True).quorum
+    for left, need, what in ((masking, p.survivors, "mask"), (answering, least, "answer")):
+        if len(left) < need:
+            raise TooFewSurvivors(f"{len(left)} users would {what}, and {need} are needed", "let fewer users drop out")
+    if space.survivors_path.exists() and survivors_file.read(space).users != masking:
+        raise Refused("the survivors of this round are fixed already, and differ", "choose another folder")
     drops = {"masked": (drop_masking, space.masked_path), "answered": (drop_elimination, space.answer_path)}
     for what, (dropped, path) in drops.items():
         for user in dropped:
@@ -87,11 +94,11 @@ def run(
         return mask_of(user, gradients[user - 1], weight=weight, residual=residual, access=access(user))
 
     def check_one(user: int) -> None:
-        path, p = gradients[user - 1], space.session.parameters
+        path = gradients[user - 1]
         flat, _ = read_flat(space.session, path, entry, strip_prefix)
         if select == "top" and not saturate and not residuals:  # as `mask` would refuse it
             with about(path):
-                check_clip(p, flat[construction(p).select(flat)].astype(np.float64))
+                check_clip(p, flat[c.select(flat)].astype(np.float64))
 
     phase("check", masking, check_one)
     with space.run_of_all():
@@ -101,19 +108,8 @@ def run(
         if space.session.confirm:
             phase("confirm", users, lambda n: confirm(space, n, access=access(n)))
         answered = phase("eliminate", answering, lambda n: eliminate(space, n, access=access(n)))
-        if len(answering) < construction(space.session.parameters).answer_shape(len(survivors)).quorum:
+        if len(answering) < c.answer_shape(len(survivors)).quorum:
             again = partial(eliminate, space, fallback=True)
             answered = phase("eliminate, fallback", answering, lambda n: again(n, access=access(n)))
         decoded = decode(space, output, mean=mean, progress=partial(note, "decode", 0, 1))
         return RunReport(list(masked.values()), list(answered.values()), decoded)
-
-
-def _check_drops(space: Workspace, masking: list[int], answering: list[int]) -> None:
-    """Refuse drop-outs that leave too few users, or that do not fit what has been done."""
-    p = space.session.parameters
-    least = construction(p).answer_shape(len(masking), fallback=True).quorum
-    for left, need, what in ((masking, p.survivors, "mask"), (answering, least, "answer")):
-        if len(left) < need:
-            raise TooFewSurvivors(f"{len(left)} users would {what}, and {need} are needed", "let fewer users drop out")
-    if space.survivors_path.exists() and survivors_file.read(space).users != masking:
-        raise Refused("the survivors of this round are fixed already, and differ", "choose another folder")
