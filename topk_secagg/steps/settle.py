@@ -42,8 +42,7 @@ def settle(space: Workspace, user: int) -> SettleReport:
         ledger = Ledger.read(space.ledger_path(user), space.session.id, user)
         if ledger.residual is None:
             raise UsageError(f"user {user} has no residual in this round", "there is nothing to settle")
-        survivors = survivors_file.read(space)
-        if survivors.digests.get(user) != ledger.masked:
+        if survivors_file.read(space).digests.get(user) != ledger.masked:
             raise Refused(
                 f"the X of user {user} is not in the sum, so that its old residual still holds",
                 "use the old residual file in the next round",
