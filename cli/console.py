@@ -93,9 +93,8 @@ class Console:
         if facts.get("insecure"):
             self.warn("this round is drawn from a public seed: anyone can unmask it, use it for tests only")
         if self.as_json:
-            click.echo(
-                json.dumps({"schema": f"{PROGRAM}/{self.command}/1", **facts}, allow_nan=False, default=os.fspath)
-            )
+            facts = {"schema": f"{PROGRAM}/{self.command}/1", **facts}
+            click.echo(json.dumps(facts, allow_nan=False, default=os.fspath))
         self.line(*lines)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

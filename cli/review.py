@@ -15,8 +15,6 @@ from . import options as o
 from .console import PROGRAM, Console, picked, plain
 
 _POLL = 0.5  # seconds
-_SHOWN = ("path", "kind", "intact", "datasets", "problems")
-_VERDICTS = ("pass", "fail", "not checkable")
 
 
 @o.command(
@@ -33,11 +31,10 @@ def status(console: Console, space: ts.Workspace, user: int | None, wait: float 
     (exit 0), or when the time is up (exit 75).
     """
     end = time.monotonic() + (wait or 0)
-    while True:
+    found = ts.status(space, user)
+    while not found.next.ready and (left := end - time.monotonic()) > 0:
+        time.sleep(min(_POLL, left))
         found = ts.status(space, user)
-        if wait is None or found.next.ready or time.monotonic() >= end:
-            break
-        time.sleep(min(_POLL, max(0.0, end - time.monotonic())))
     N, following = len(found.users), _command(space, found.next.step, found.next.user or user)
     facts = {
         "users": [vars(u) for u in found.users],
@@ -99,7 +96,8 @@ def inspect(console: Console, files: tuple[Path, ...], reveal: bool) -> None:
         except ts.SecAggError as error:
             failure = failure or error
     if found:
-        console.result({"files": [d.facts | picked(d, *_SHOWN) for d in found]})
+        shown = [d.facts | picked(d, "path", "kind", "intact", "datasets", "problems") for d in found]
+        console.result({"files": shown})
     for d in found:
         state = "intact" if d.intact else "NOT INTACT"
         insecure = ", INSECURE: drawn from a public seed" if d.facts.get("insecure") else ""
@@ -154,7 +152,7 @@ def audit(console: Console, space: ts.Workspace, identity: tuple[Path, ...], rep
     facts = {
         "session": session and session.id,
         "verdict": "fail" if failed else "pass",
-        "counts": {verdict: sum(f.verdict == verdict for f in findings) for verdict in _VERDICTS},
+        "counts": {v: sum(f.verdict == v for f in findings) for v in ("pass", "fail", "not checkable")},
         "findings": [vars(f) for f in findings],
         "report": report,
         "insecure": bool(session and session.insecure),
