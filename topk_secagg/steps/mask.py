@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +25,6 @@ from ..storage import residual as residual_file
 from ..storage import secret as secret_file
 from ..storage import survivors as survivors_file
 from ..storage.ledger import Ledger
-from ..storage.secret import StoredSecret
 from ..storage.session import Session
 from ..storage.share import is_there
 from ..storage.workspace import Workspace
@@ -72,8 +70,8 @@ def mask(
 ) -> MaskReport:
     """Select, quantise and mask; the ledger line is durable before X appears."""
     signer = admitted(space, user, access)
-    session = space.session
-    p = session.parameters
+    session, path = space.session, space.masked_path(user)
+    p, c = session.parameters, construction(session.parameters)
     if not 0 < weight <= p.max_weight:
         raise UsageError(
             f"a weight of {weight:g}, and this round takes weights above 0 up to {p.max_weight:g}",
@@ -88,6 +86,11 @@ def mask(
         if ledger.shared != stored.sharing:
             hint = "run offline again for this user; it continues where it stopped"
             raise InputMissing(f"the shares of user {user} are not complete", hint)
+        holds = ledger.holds
+        if holds is None:  # what X says about arrived shares stays as it was when X was first made
+            holds = tuple(m for m in space.users() if is_there(space, user, m))
+        missing = [m for m in space.users() if m not in holds]
+        report = MaskReport(user, path, ledger.masked or "", c.entries, c.masked_bytes, stored.private, missing)
         before, unsettled, digest_of_input = None, None, ""
         if residual is not None:
             if not residual.absolute().parent.is_dir():
@@ -99,16 +102,15 @@ def mask(
             if kept and (kept.committed or before == kept.after):
                 if kept.input != digest_of_input:
                     ledger.check_masks("")
-                return _done_already(space, user, ledger, stored)
+                if masked_file.read(session, path, user).digest != ledger.masked:  # it cannot be computed again
+                    raise BadData(f"{path} is not the X that user {user} sent", "fetch it from somebody who has it")
+                return report
             unsettled = residual_file.waiting_round(residual, session.id)
             if carried is not None:
                 flat = with_residual(flat, carried)
         rounding = CipherRandomness(stored.key)  # the same when the step is repeated
         sparse, clipped, energy = choose(p, rounding, flat, weight, select, saturate=saturate)
         masked = mask_input(p, stored.secret, sparse)
-        holds = ledger.holds
-        if holds is None:  # what X says about arrived shares stays as it was when X was first made
-            holds = tuple(m for m in space.users() if is_there(space, user, m))
         x = masked_file.content(session, user, stored.sharing, masked, weight, frozenset(holds), signer)
         ledger.check_masks(x.digest)
         if _sent_before(space, user, stored.sharing) - {x.digest}:
@@ -121,22 +123,14 @@ def mask(
             after = residual_file.stage(space.residual_path(user), session, user, unsent(p, flat, sparse, weight))
             pending = residual_file.Residual(str(residual.absolute()), before, after, digest_of_input)
             residual_file.leave_note(residual, session.id, space.root.absolute())
-        path = space.masked_path(user)
         space.make_room(path)
         # durable before a byte of X is anywhere that others can see
         ledger.record(masked=x.digest, holds=holds, residual=pending or ledger.residual)
         x.write(path)
-    late = False
+    report = replace(report, digest=x.digest, clipped=clipped, kept_energy=energy, unsettled=unsettled, notes=notes)
     with suppress(SecAggError):  # only now: the round may have been frozen meanwhile
-        late = user not in survivors_file.read(space).digests
-    report = _report(space, user, stored, x.digest, holds)
-    return replace(report, clipped=clipped, kept_energy=energy, late=late, unsettled=unsettled, notes=notes)
-
-
-def _report(space: Workspace, user: int, stored: StoredSecret, digest: str, holds: Collection[int]) -> MaskReport:
-    """What is known of an X even when it was made before."""
-    c, missing = construction(space.session.parameters), [m for m in space.users() if m not in holds]
-    return MaskReport(user, space.masked_path(user), digest, c.entries, c.masked_bytes, stored.private, missing)
+        report = replace(report, late=user not in survivors_file.read(space).digests)
+    return report
 
 
 def _sent_before(space: Workspace, user: int, sharing: str) -> set[str | None]:
@@ -193,12 +187,3 @@ def unsent(p: Parameters, flat: Vector, sparse: Sparse, weight: float) -> npt.ND
     left = flat.astype(np.float64)
     left[sparse.index] -= dequantise(p, sparse.value) / weight
     return left
-
-
-def _done_already(space: Workspace, user: int, ledger: Ledger, stored: StoredSecret) -> MaskReport:
-    """The residual was committed, so X cannot be computed again: it is there, or it is not."""
-    path = space.masked_path(user)
-    x = masked_file.read(space.session, path, user)
-    if x.digest != ledger.masked:
-        raise BadData(f"{path} is not the X that user {user} sent", "fetch it from somebody who has it")
-    return _report(space, user, stored, x.digest, x.holds)
