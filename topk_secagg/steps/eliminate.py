@@ -60,9 +60,8 @@ def eliminate(
         survivors_file.check_arrived(f"the shares of users {{}} for user {user}", held)
         allow_open_files(2 * len(frozen))
         with ExitStack() as files:
-            shares = {
-                m: files.enter_context(opened_share(space, user, m, x.sharing, opener)).read for m, x in frozen.items()
-            }
+            opening = {m: opened_share(space, user, m, x.sharing, opener) for m, x in frozen.items()}
+            shares = {m: files.enter_context(share).read for m, share in opening.items()}
             masked = {m: x.masked for m, x in frozen.items()}
             blocks = construction(p).answer_blocks(session.points, user, masked, shares, shape)
             # durable before a byte of Y is anywhere that others can see
@@ -70,8 +69,7 @@ def eliminate(
             answer_file.write(space, user, survivors, shape, blocks, opener, progress)
         commit_residual(space, user, ledger)
     path, payload = space.answer_path(user), shape.groups * shape.width * p.symbol_bytes
-    u1, digest = survivors.users, survivors.digest
-    return EliminateReport(user, path, u1, digest, shape.blocks, shape.quorum, fallback, payload)
+    return EliminateReport(user, path, survivors.users, survivors.digest, shape.blocks, shape.quorum, fallback, payload)
 
 
 def _check(space: Workspace, ledger: Ledger, survivors: survivors_file.Survivors, *, fallback: bool) -> None:
