@@ -55,8 +55,11 @@ def read_weights(path: Path, files: Sequence[Path]) -> list[float]:
                 raise TypeError("no object")
         else:
             pairs = [(row[0], row[1]) for row in csv.reader(text.splitlines()) if row and row[0].strip()]
-            if pairs and not _is_number(pairs[0][1]):
-                pairs = pairs[1:]  # a header
+            if pairs:
+                try:
+                    float(pairs[0][1])
+                except ValueError:
+                    del pairs[0]  # a header
         named = [(str(key).strip(), float(value)) for key, value in pairs]
     except FileNotFoundError:
         raise InputMissing(f"{path} does not exist", "check the path of the weights") from None
@@ -79,14 +82,6 @@ def read_weights(path: Path, files: Sequence[Path]) -> list[float]:
     if missing:
         raise BadData(f"{path} has no weight for user {', '.join(missing)}", "add a line for each")
     return [weights[n] for n in range(1, len(files) + 1)]
-
-
-def _is_number(value: object) -> bool:
-    try:
-        float(str(value))
-    except ValueError:
-        return False
-    return True
 
 
 def identity_files(folder: Path, users: int) -> list[Path]:
