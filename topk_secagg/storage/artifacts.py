@@ -140,12 +140,10 @@ class Artifact:
     datasets: dict[str, Dataset]
     fd: int
     mode: int = 0
-    held: dict[str, Array] | None = None
+    held: dict[str, Array] = field(default_factory=dict)  # whole datasets, which are not read again
 
     def read(self, name: str) -> Array:
-        """A whole dataset; of a file that is held, the same bytes that the digest was checked on."""
-        if self.held is not None and name in self.held:
-            return self.held[name]
+        """A whole dataset."""
         return self.read_rows(name, 0, self.datasets[name].shape[0])
 
     def read_rows(self, name: str, start: int, stop: int) -> Array:
@@ -156,6 +154,8 @@ class Artifact:
 
     def read_flat(self, name: str, start: int, stop: int) -> Array:
         """Elements start..stop-1 of a dataset, whatever its shape."""
+        if name in self.held:
+            return self.held[name].reshape(-1)[start:stop]
         d = self.datasets[name]
         return pread_into(self.fd, np.empty(stop - start, d.dtype), d.offset + start * d.dtype.itemsize)
 
@@ -164,10 +164,6 @@ class Artifact:
         digest = Digest(self.kind, self.attributes)
         for name in sorted(set(self.datasets) - set(self.kind.undigested)):
             d = self.datasets[name]
-            if self.held is not None:
-                self.held[name] = self.read(name)
-                digest.part(name, d.shape, 0, self.held[name])
-                continue
             count, step = math.prod(d.shape), _HASH_BYTES // d.dtype.itemsize
             for start in range(0, max(1, count), step):
                 part = self.read_flat(name, start, min(start + step, count))
@@ -248,6 +244,7 @@ def opened(
         artifact.fit(kinds)
         if shapes:
             artifact.expect_shapes(shapes)
-            artifact.held = {}
+            # what is used later are the same bytes that the digest is checked on
+            artifact.held = {name: artifact.read(name) for name in datasets if name not in artifact.kind.undigested}
             artifact.verify()
         yield artifact
