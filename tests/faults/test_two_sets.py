@@ -13,7 +13,7 @@ from topk_secagg.protocol.constructions import construction
 from topk_secagg.protocol.messages import Sparse
 from topk_secagg.protocol.parameters import Parameters
 from topk_secagg.protocol.round import answer
-from topk_secagg.storage.keys import Recipient
+from topk_secagg.storage import survivors
 from topk_secagg.storage.ledger import Ledger
 from topk_secagg.storage.session import Session
 
@@ -37,7 +37,7 @@ def test_two_survivor_sets_are_never_answered(name):
 
 BROKEN = {
     "the ledger": ("plain, honest freezer", Ledger, "check_survivors", lambda *_: None),
-    "the signature": ("sealed, honest freezer", Recipient, "verify", lambda *_: True),
+    "the signature": ("sealed, honest freezer", survivors, "unsigned", lambda *_: ""),
     "the ledger of a confirmed round": ("confirmed, corrupt freezer", Ledger, "check_survivors", lambda *_: None),
     "a majority": ("confirmed, corrupt freezer", Session, "confirmations", 2),
 }
