@@ -11,7 +11,8 @@ import numpy as np
 from ..algebra.field import stored_type
 from ..gradients.quantize import dequantise
 from ..protocol.messages import Sparse
-from .artifacts import SYMBOLS, Array, Artifact, Content, Kind
+from .artifacts import SYMBOLS, Artifact, Content, Kind
+from .atomic import Array
 from .survivors import Survivors
 from .workspace import Workspace
 

@@ -13,8 +13,8 @@ from ..protocol.constructions import construction
 from ..protocol.elimination import answer_shapes
 from ..protocol.messages import AnswerBlock, AnswerShape
 from ..protocol.parameters import Parameters
-from .artifacts import SYMBOLS, Array, Artifact, Digest, Kind, opened
-from .atomic import pread_into, whole_file
+from .artifacts import SYMBOLS, Artifact, Digest, Kind, opened
+from .atomic import Array, pread_into, whole_file
 from .hdf5_writer import Shapes, new_file
 from .keys import Identity
 from .survivors import Survivors

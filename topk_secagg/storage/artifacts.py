@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from ..algebra.parallel import together
 from ..errors import BadData
-from .atomic import PRIVATE, PUBLIC, open_regular, pread_into, whole_file
+from .atomic import PRIVATE, PUBLIC, Array, open_regular, pread_into, whole_file
 from .documents import AGAIN, FORMAT, VERSION
 from .hdf5_parser import Dataset, Unknown, parse
 from .hdf5_writer import Put, Schema, Shapes, new_file
@@ -31,7 +30,6 @@ from .keys import Identity, Recipient, unsigned
 _HASH_BYTES = 1 << 22
 _PART_BYTES = 1 << 20  # of a dataset that are written at a time
 
-Array = npt.NDArray[Any]
 Attribute = str | int
 Attributes = dict[str, Attribute]
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from ..errors import BadData, Busy, CannotWrite, InputMissing, Refused
 
+Array = npt.NDArray[Any]
 PUBLIC = 0o644  # whatever the umask is: others take part with these files
 PRIVATE = 0o600
 OWN = 0o666  # as the umask has it: what a user makes for itself
@@ -133,7 +134,7 @@ def pwrite_all(fd: int, data: memoryview, offset: int) -> None:
         data, offset = data[done:], offset + done
 
 
-def pread_into(fd: int, out: npt.NDArray[Any], offset: int) -> npt.NDArray[Any]:
+def pread_into(fd: int, out: Array, offset: int) -> Array:
     """Fill a contiguous array from `offset` on; it stays writable, as the kernels want arrays to be."""
     data, done = out.reshape(-1).view(np.uint8), 0
     while done < data.size:

@@ -12,16 +12,15 @@ from contextlib import contextmanager, suppress
 from typing import IO, Any
 
 import numpy as np
-import numpy.typing as npt
 
-from .atomic import pwrite_all
+from .atomic import Array, pwrite_all
 
 _LARGE = 1 << 17  # bytes
 _MOST_ATTRIBUTES = 64  # in the header of the root group; HDF5 would put more than eight into a heap
 
 Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
 Schema = Mapping[str, tuple[tuple[str, ...], str]]  # the types that each dataset may have, and its description
-Put = Callable[[str, int, npt.NDArray[Any]], None]
+Put = Callable[[str, int, Array], None]
 
 
 @contextmanager
@@ -36,7 +35,7 @@ def new_file(stream: IO[bytes], shapes: Shapes, schema: Schema, attributes: Mapp
     with _created(target) as file:
         places = {name: _lay_out(file, name, *shapes[name], schema[name][1]) for name in shapes}
 
-        def put(name: str, first_row: int, rows: npt.NDArray[Any]) -> None:
+        def put(name: str, first_row: int, rows: Array) -> None:
             data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
             offset = places[name] + first_row * rows[:1].nbytes
             pwrite_all(target.fileno(), data, offset)

@@ -15,14 +15,13 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import BadData, CannotWrite, Refused, SecAggError
 from .artifacts import Artifact, Content, Kind, opened
-from .atomic import PRIVATE, pread_into, write_whole
+from .atomic import PRIVATE, Array, pread_into, write_whole
 from .documents import Sha256, read_bytes
 from .hdf5_writer import Shapes
 from .session import Session
@@ -33,7 +32,6 @@ KIND = Kind(
     "check the path",
     secret=True,
 )
-Vector = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ def shapes(length: int) -> Shapes:
     return {"value": ("<f8", (length,))}
 
 
-def read(path: Path, user: int, length: int) -> tuple[Vector | None, str | None]:
+def read(path: Path, user: int, length: int) -> tuple[Array | None, str | None]:
     """The residual of a user and its digest; (None, None) when there is no file yet."""
     if not path.exists():
         return None, None
@@ -66,7 +64,7 @@ def read(path: Path, user: int, length: int) -> tuple[Vector | None, str | None]
         return _vector(artifact), artifact.attributes["sha256"]
 
 
-def stage(path: Path, session: Session, user: int, value: Vector) -> str:
+def stage(path: Path, session: Session, user: int, value: Array) -> str:
     """Write the new residual beside the secret; the digest is returned."""
     return Content(KIND, session.header(user), {"value": value.astype("<f8", copy=False)}).write(path)
 
@@ -111,14 +109,14 @@ def waiting_round(path: Path, session: str) -> str | None:
         return None
 
 
-def input_digest(gradient: Vector, weight: float, select: str) -> str:
+def input_digest(gradient: Array, weight: float, select: str) -> str:
     """SHA-256 of what a user gave to `mask`: how it is sent, and the flat gradient."""
     digest = hashlib.sha256(f"weight {weight!r} select {select}\n".encode())
     digest.update(np.ascontiguousarray(gradient).view(np.uint8).data)
     return digest.hexdigest()
 
 
-def _vector(artifact: Artifact) -> Vector:
+def _vector(artifact: Artifact) -> Array:
     value = artifact.read("value")
     if not np.isfinite(value).all():
         raise BadData(f"{artifact.path}: a value is not finite", "remove the file to start from zero")

@@ -21,8 +21,8 @@ from ..errors import BadData, InputMissing
 from ..protocol.constructions import construction, stacked
 from ..protocol.messages import ShareBlock
 from ..protocol.parameters import Parameters
-from .artifacts import BYTES, SYMBOLS, Array, Artifact, Digest, Kind, opened
-from .atomic import PRIVATE, allow_open_files, whole_file
+from .artifacts import BYTES, SYMBOLS, Artifact, Digest, Kind, opened
+from .atomic import PRIVATE, Array, allow_open_files, whole_file
 from .hdf5_writer import Shapes, new_file
 from .keys import Identity, looks_sealed, sealed, unsealed
 from .workspace import Workspace
