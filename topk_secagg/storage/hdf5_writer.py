@@ -31,9 +31,17 @@ def new_file(stream: IO[bytes], shapes: Shapes, schema: Schema, attributes: Mapp
     full disk becomes the OSError that it is. HDF5 never opens a file by name: what a name refers to can change between
     two calls.
     """
-    target = _Target(stream.fileno(), "r+", closefd=False)
+    import h5py
+
+    target, places = _Target(stream.fileno(), "r+", closefd=False), dict[str, int]()
+    contiguous = h5py.h5p.create(h5py.h5p.DATASET_CREATE)  # with a place in the file before anything is written to it
+    contiguous.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    contiguous.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     with _created(target) as file:
-        places = {name: _lay_out(file, name, *shapes[name], schema[name][1]) for name in shapes}
+        for name, (dtype, shape) in shapes.items():
+            made = file.create_dataset(name, shape, dtype, dcpl=contiguous, track_times=False)
+            made.attrs.create("description", np.bytes_(schema[name][1]))  # for `h5ls -v`
+            places[name] = made.id.get_offset() or 0
 
         def put(name: str, first_row: int, rows: Array) -> None:
             data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
@@ -92,15 +100,3 @@ class _Target(io.FileIO):
             operation(*arguments)
         except BaseException as error:  # a signal too
             self.error = self.error or error
-
-
-def _lay_out(file: Any, name: str, dtype: str, shape: tuple[int, ...], description: str) -> int:
-    """Give a dataset, with a description for `h5ls -v`, its place in an open HDF5 file, without writing to it."""
-    import h5py
-
-    plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    plist.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
-    made = file.create_dataset(name, shape, dtype, dcpl=plist, track_times=False)
-    made.attrs.create("description", np.bytes_(description))
-    return made.id.get_offset() or 0
