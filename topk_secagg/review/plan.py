@@ -92,8 +92,11 @@ def _variants(base: Parameters) -> list[Parameters]:
 
 
 def _row(p: Parameters, gradient: npt.NDArray[Any] | None, speed: Speed | None) -> Row:
-    step, time = 1 / (p.scale * p.clip), seconds(p, speed) if speed else None
-    energy = kept_energy(gradient, construction(p).select(gradient)) if gradient is not None else None
+    c, step, time = construction(p), 1 / (p.scale * p.clip), None
+    if speed:  # `run` starts, encodes, hashes and writes all shares, then reads and hashes the used ones
+        hashed_again = c.offline_bytes * c.entries / c.rows
+        time = _START_UP + c.offline_bytes * (speed.compute + speed.write) + hashed_again * speed.compute
+    energy = kept_energy(gradient, c.select(gradient)) if gradient is not None else None
     return Row(**vars(cost(p)), name=p.construction, parameters=p, step=step, seconds=time, energy=energy)
 
 
@@ -131,10 +134,3 @@ def measure_speed(p: Parameters, folder: Path) -> Speed:
 
     compute()  # once before it is measured: it is compiled now
     return Speed(timeit(compute, number=_TIMES) / _TIMES / shares.nbytes, timeit(write, number=1) / _PROBE_BYTES)
-
-
-def seconds(p: Parameters, speed: Speed) -> float:
-    """Estimate the time of `run`: start, encode, hash and write all shares, then read and hash the used ones."""
-    c = construction(p)
-    used = c.offline_bytes * c.entries / c.rows
-    return _START_UP + c.offline_bytes * (speed.compute + speed.write) + used * speed.compute
