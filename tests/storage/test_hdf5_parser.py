@@ -61,7 +61,8 @@ def by_hdf5(path: Path) -> Structure:
             seen.attributes[name] = value.decode() if isinstance(value, bytes) else int(value)
         for name in file:
             d = file[name]
-            seen.datasets[name] = Dataset(d.dtype, d.shape, d.id.get_offset() or 0, d.attrs["description"].decode())
+            place, description = d.id.get_offset() or 0, d.attrs["description"].decode()
+            seen.datasets[name] = Dataset(d.dtype, d.shape, place, d.nbytes, description)
     return seen
 
 

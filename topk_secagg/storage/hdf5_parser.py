@@ -13,7 +13,6 @@ import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -57,12 +56,8 @@ class Dataset:
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
     offset: int
-    description: str = ""
-
-    @cached_property
-    def size(self) -> int:
-        """Its bytes."""
-        return math.prod(self.shape) * self.dtype.itemsize
+    size: int  # in bytes
+    description: str
 
 
 def parse(fd: int) -> tuple[dict[str, str | int], dict[str, Dataset]]:
@@ -89,18 +84,14 @@ def parse(fd: int) -> tuple[dict[str, str | int], dict[str, Dataset]]:
     if size - sum(d.size for d in datasets.values()) > _LARGEST_OVERHEAD:
         raise Unknown("more than its datasets")
     spans += [(d.offset, d.offset + d.size) for d in datasets.values() if d.size]
-    _refuse_gaps(fd, size, spans)
-    return attributes, datasets
-
-
-def _refuse_gaps(fd: int, size: int, spans: list[tuple[int, int]]) -> None:
-    """Pieces do not overlap, and whatever lies between them is zero: no bit of a file is without meaning."""
+    # pieces do not overlap, and whatever lies between them is zero: no bit of a file is without meaning
     ordered = sorted([*spans, (size, size)])
     gaps = [(end, start) for (_, end), (start, _) in pairwise(ordered)]
     if any(start < end for end, start in gaps) or ordered[-1] != (size, size):
         raise Unknown("pieces that overlap, or lie beyond its end")
     if any(any(_read(fd, end, start - end)) for end, start in gaps):  # together at most _LARGEST_OVERHEAD
         raise Unknown("bytes that belong to nothing")
+    return attributes, datasets
 
 
 def _messages(fd: int, address: int, allowed: _Allowed, spans: list[tuple[int, int]]) -> Iterator[tuple[int, bytes]]:
@@ -178,12 +169,10 @@ def _dataset(fd: int, address: int, name: str, spans: list[tuple[int, int]]) -> 
     dtype, layout = _NUMBERS.get(parts[_DATATYPE]), parts[_LAYOUT]
     if dtype is None or layout[:2] not in (b"\x03\x01", b"\x04\x01") or len(layout) != 18:
         raise Unknown(f"a dataset {name!r} of another type, or one that is not contiguous")
-    offset, stored = struct.unpack("<QQ", layout[2:])
-    place = 0 if offset == _UNDEFINED else offset
-    dataset = Dataset(dtype, _shape(parts[_DATASPACE], name), place, description)
-    if dataset.size != stored:
+    shape, (offset, size) = _shape(parts[_DATASPACE], name), struct.unpack("<QQ", layout[2:])
+    if size != math.prod(shape) * dtype.itemsize:
         raise Unknown(f"a dataset {name!r} whose shape and size differ")
-    return dataset
+    return Dataset(dtype, shape, 0 if offset == _UNDEFINED else offset, size, description)
 
 
 def _shape(body: bytes, name: str) -> tuple[int, ...]:
