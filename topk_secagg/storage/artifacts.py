@@ -30,8 +30,7 @@ from .keys import Identity, Recipient, unsigned
 _HASH_BYTES = 1 << 22
 _PART_BYTES = 1 << 20  # of a dataset that are written at a time
 
-Attribute = str | int
-Attributes = dict[str, Attribute]
+Attributes = dict[str, str | int]
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,6 @@ class Kind:
 BYTES, SYMBOLS = ("|u1",), ("<u2", "<u4")  # types
 _COMMON = ("format", "insecure", "kind", "session", "sha256", "user", "version")
 _TEXT = {"format", "kind", "session", "sha256", "sharing", "randomness", "survivors", "weight", "signature"}
-_NOT_DIGESTED = ("sha256", "signature")
 
 
 class Digest:
@@ -66,7 +64,7 @@ class Digest:
         attributes.update(format=FORMAT, version=VERSION, kind=kind.name)
         self._kind, self._attributes, self._hash = kind, attributes, hashlib.sha256()
         self.hexdigest = self._hash.hexdigest
-        for name in sorted(set(attributes) - set(_NOT_DIGESTED)):
+        for name in sorted(set(attributes) - {"sha256", "signature"}):
             self._hash.update(f"attribute {name} {attributes[name]}\n".encode())
 
     def part(self, name: str, shape: tuple[int, ...], start: int, rows: Array) -> None:

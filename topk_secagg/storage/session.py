@@ -12,7 +12,7 @@ from ..protocol.constructions import construction
 from ..protocol.messages import Points
 from ..protocol.parameters import Parameters
 from . import documents
-from .artifacts import Attribute, Attributes
+from .artifacts import Attributes
 from .keys import Recipient, check_recipients
 
 _FINGERPRINT = 16  # hexadecimal digits
@@ -53,7 +53,7 @@ class Session:
         """The keys of a user, in a sealed round."""
         return self.recipients[user - 1] if self.recipients else None
 
-    def header(self, user: int, **others: Attribute) -> Attributes:
+    def header(self, user: int, **others: str | int) -> Attributes:
         """The attributes of a file of this session."""
         return {"session": self.id, "user": user, "insecure": self.insecure, **others}
 

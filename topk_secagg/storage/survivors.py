@@ -153,7 +153,7 @@ def confirm(space: Workspace, user: int, survivors: str, signer: Identity) -> Pa
 
 def _confirmation(s: Session, user: int, survivors: str) -> dict[str, Any]:
     """What a confirmation signs: session, user and survivors.json."""
-    return {"session": s.id, "insecure": s.insecure, "user": user, "survivors": survivors, "signature": None}
+    return {"session": s.id, "insecure": s.insecure, "user": user, "survivors": survivors}
 
 
 def parse_confirmation(path: Path, data: bytes) -> dict[str, Any]:
@@ -165,11 +165,11 @@ def confirmed_by(space: Workspace, survivors: str, users: Iterable[int]) -> list
     """Those of `users` whose valid confirmation of this survivors.json is there."""
     result, s = [], space.session
     for n in users:
-        path, keys = space.confirmation_path(n), s.recipient(n)
+        path = space.confirmation_path(n)
         with suppress(InputMissing, BadData):
             body = parse_confirmation(path, documents.read_bytes(path, "", _MOST_ELSE))
-            signature, expected = body["signature"], _confirmation(s, n, survivors)
-            fits = body == expected | {"signature": signature}
-            if fits and keys and not unsigned(keys, "confirmation", _digest("confirmation", expected), signature):
+            signature = body.pop("signature")
+            signed = not unsigned(s.recipient(n), "confirmation", _digest("confirmation", body), signature)
+            if signed and body == _confirmation(s, n, survivors):
                 result.append(n)
     return result
