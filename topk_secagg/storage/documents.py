@@ -22,9 +22,9 @@ AGAIN = "fetch or make the file again"
 
 
 def dump(kind: str, body: dict[str, Any]) -> bytes:
-    """The bytes of a document; equal bodies give equal bytes."""
+    """The bytes of a document; equal bodies give equal bytes. A dataclass is an object with its fields."""
     document = {"format": FORMAT, "kind": kind, "version": VERSION, **body}
-    return (json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False) + "\n").encode()
+    return (json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False, default=vars) + "\n").encode()
 
 
 def digest(content: bytes) -> str:

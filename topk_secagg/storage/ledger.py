@@ -5,7 +5,7 @@ A line is durable before the file that it covers appears; material that is spent
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -48,7 +48,7 @@ class Ledger:
 
     def write(self) -> None:
         """Make the ledger durable."""
-        body = {key: value for key, value in sorted(asdict(self).items()) if key != "path"}
+        body = {key: value for key, value in sorted(vars(self).items()) if key != "path"}
         write_whole(self.path, documents.dump("ledger", body), PRIVATE)
 
     def record(self, **changes: Any) -> Ledger:

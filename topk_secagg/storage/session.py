@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import get_type_hints
 
@@ -63,9 +63,9 @@ class Session:
             "nonce": self.nonce,
             "insecure_seed": self.insecure_seed,
             "parameters": self.parameters.as_dict(),
-            "points": asdict(self.points),
+            "points": self.points,
             **self.layout.as_json(),
-            "recipients": self.recipients and [asdict(r) for r in self.recipients],
+            "recipients": self.recipients,
             "freezer": self.freezer,
             "confirm": self.confirm,
         }

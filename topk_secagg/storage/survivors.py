@@ -47,25 +47,20 @@ class Survivors:
     digests: dict[int, str]
     weights: dict[int, float]
     freezer: int
-    signature: str | None = None
-    digest: str = ""
+    signature: str | None
+    digest: str
 
     @property
     def users(self) -> list[int]:
         """U1."""
         return sorted(self.digests)
 
-    def body(self, s: Session) -> dict[str, Any]:
-        """What survivors.json says."""
-        rows = [{"user": n, "sha256": self.digests[n], "weight": self.weights[n]} for n in self.users]
-        mark = {"session": s.id, "insecure": s.insecure}
-        return {**mark, "freezer": self.freezer, "survivors": rows, "signature": self.signature}
-
 
 def content(s: Session, files: dict[int, MaskedFile], freezer: int, signer: Identity | None) -> bytes:
     """survivors.json for these X."""
-    digests, weights = {n: x.digest for n, x in files.items()}, {n: x.weight for n, x in files.items()}
-    return _signed("survivors", Survivors(digests, weights, freezer).body(s), signer)
+    rows = [_Row(n, x.digest, x.weight) for n, x in sorted(files.items())]
+    body = {"session": s.id, "insecure": s.insecure, "freezer": freezer, "survivors": rows}
+    return _signed("survivors", body, signer)
 
 
 def _signed(kind: str, body: dict[str, Any], signer: Identity | None) -> bytes:
@@ -97,16 +92,16 @@ def read(space: Workspace) -> Survivors:
     found, body = parse(path, data)
     if body["session"] != s.id or body["insecure"] != s.insecure:
         raise BadData(f"{path} belongs to another session", "was it copied from elsewhere?")
-    said = found.body(s)
     if (
         not {*found.digests, found.freezer} <= set(space.users())
         or not all(0 < weight <= p.max_weight for weight in found.weights.values())
-        or documents.dump("survivors", said) != data
+        or list(found.digests) != found.users
+        or documents.dump("survivors", body) != data
     ):
         raise BadData(f"{path} names users or weights that are not in this round", _AGAIN)
     if found.freezer != s.freezer and not s.confirm:
         raise BadData(f"{path} is from user {found.freezer}, and user {s.freezer} freezes this round", _AGAIN)
-    if wrong := unsigned(s.recipient(found.freezer), "survivors", _digest("survivors", said), found.signature):
+    if wrong := unsigned(s.recipient(found.freezer), "survivors", _digest("survivors", body), found.signature):
         raise BadData(f"{path}: {wrong}", _AGAIN)
     if len(found.digests) < p.survivors:
         raise TooFewSurvivors(
