@@ -149,10 +149,8 @@ class _Look:
     def next_of_round(self) -> Next:
         """The first step that some user has not done."""
         if self.survivors is None:
-            lack = self._all_shares()
-            if lack and not self._enough_masked():
-                return _waiting("offline", None, lack, possible=True)
-            return self._freeze(self.space.session.freezer)
+            lack, freeze = self._all_shares(), self._freeze(self.space.session.freezer)
+            return freeze if freeze.possible or not lack else _waiting("offline", None, lack, possible=True)
         lack = self._confirmations()
         return _waiting("confirm", None, lack, possible=True) if lack else self._decode(self.survivors)
 
@@ -199,11 +197,9 @@ class _Look:
         missing = (u.user for u in self.users if not u.confirmed and not enough)
         return _lack("confirmations", missing, self.space.confirmation_path)
 
-    def _enough_masked(self) -> bool:
-        return sum(u.masked == "yes" for u in self.users) >= self.space.session.parameters.survivors
-
     def _freeze(self, user: int) -> Next:
-        return _waiting("freeze", user, self._inputs(self.space.users()), possible=self._enough_masked())
+        enough = sum(u.masked == "yes" for u in self.users) >= self.space.session.parameters.survivors
+        return _waiting("freeze", user, self._inputs(self.space.users()), possible=enough)
 
     def _decode(self, survivors: Survivors) -> Next:
         if self.space.aggregate_path.exists():
