@@ -6,6 +6,7 @@ Which identity a step takes, and whose keys, is in tests/commands/test_access.py
 import shutil
 import subprocess
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +78,17 @@ def test_a_full_disk_is_one_clear_error(round_at, monkeypatch, tmp_path):
             keys.sealed(r.folder / "sealed", recipient, tmp_path) as plain,
         ):
             plain.write(bytes(size))
+
+
+@pytest.mark.parametrize("size", [1, 10**6])
+def test_a_disk_that_is_full_when_a_share_is_opened_is_not_blamed_on_its_sender(monkeypatch, tmp_path, size):
+    identity, path = keys.Identity.generate(), tmp_path / "sealed"
+    with keys.sealed(path, identity.public(1), tmp_path) as plain:
+        plain.write(bytes(size))
+    full = partial(open, "/dev/full", "r+b")
+    monkeypatch.setattr(keys.tempfile, "TemporaryFile", lambda **how: full(how.get("buffering", -1)))
+    with pytest.raises(CannotWrite, match="no space left"), keys.unsealed(path, 1, 10**7, identity, tmp_path):
+        pass
 
 
 def test_damaged_swapped_replayed_and_missing_shares_are_refused_naming_the_sender(round_at, refuses):

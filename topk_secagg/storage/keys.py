@@ -186,14 +186,15 @@ def unsealed(path: Path, sender: int, largest: int, identity: Identity, scratch:
         f"{path}: the share of user {sender} does not open: it is damaged, or not for this identity",
         f"fetch it from user {sender} again",
     )
-    with open_regular(path, f"fetch it from user {sender}") as stream, tempfile.TemporaryFile(dir=scratch) as plain:
+    hint = f"fetch it from user {sender}"
+    with open_regular(path, hint) as stream, tempfile.TemporaryFile(dir=scratch, buffering=0) as plain:
         if os.fstat(stream.fileno()).st_size > largest or not _is_age(stream):
             raise refused
+        target = _Guarded(plain, scratch)
         try:
-            decrypt_io(stream, _Guarded(plain, scratch), [identity.opener()])
+            decrypt_io(stream, target, [identity.opener()])
         except (DecryptError, OSError, ValueError) as error:
-            raise refused from error
-        plain.flush()
+            raise target.error or refused from error
         yield plain
 
 
