@@ -84,6 +84,15 @@ def test_enough_first_answers_decode_even_if_a_user_fell_back(short):
     assert attributes(short.folder / "aggregate.h5")["blocks"] == 3
 
 
+def test_status_knows_that_answers_of_two_kinds_do_not_decode_together(short, refuses):
+    fall_back(short, 3, 5)
+    refuses(69, *short.decode())
+    found = must("status", short.folder, "--json").json["next"]
+    assert (found["step"], found["ready"], found["possible"]) == ("decode", False, False)
+    assert found["waits_for"] == "enough answers of one kind"
+    assert "can be run" not in must("status", short.folder).out
+
+
 def test_repeating_the_plain_step_after_a_fallback_keeps_the_fallback(short):
     fall_back(short, 1)
     assert document(short.folder / "secrets/user-01.ledger.json")["fallback"] is True

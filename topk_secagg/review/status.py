@@ -208,7 +208,7 @@ class _Look:
             return Next("decode")
         silent = (n for n in survivors.users if self.users[n - 1].answered != "yes")
         lack = _lack("answers", silent, self.space.answer_path)
-        return _waiting("decode", None, lack) if lack else Next("decode", waits_for="enough answers of one kind")
+        return _waiting("decode", None, lack or {"enough answers of one kind": []})
 
 
 def _send(space: Workspace, user: int, survivors: Survivors | None) -> list[tuple[Path, str]]:
