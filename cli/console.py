@@ -185,9 +185,9 @@ def rated(p: ts.Parameters, name: str, payload: int) -> tuple[dict[str, float], 
     return facts, f"payload {amount(payload)}, {name} {measured:.6g} (theorem {theorem:.6g})"
 
 
-def picked(report: object, *names: str, **others: str) -> dict[str, Any]:
-    """These fields of a report, as facts, and `others` under another name."""
-    return {fact: getattr(report, name) for fact, name in (*zip(names, names, strict=True), *others.items())}
+def picked(report: object, *names: str) -> dict[str, Any]:
+    """These fields of a report, as facts."""
+    return {name: getattr(report, name) for name in names}
 
 
 def plain(value: Any) -> str:

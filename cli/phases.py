@@ -12,7 +12,7 @@ import topk_secagg as ts
 from topk_secagg.errors import amount
 
 from . import options as o
-from .console import Console, picked, plain, rated
+from .console import Console, plain, rated
 
 if TYPE_CHECKING:
     from topk_secagg.steps.decode import DecodeReport
@@ -53,12 +53,11 @@ def offline(space: ts.Workspace, user: int, **how: Any) -> o.Told:
     report, secret = ts.offline(space, user, **how), space.secret_path(user)
     done = f"user {user} drew its secret: {secret}"
     lines = [
-        done if report.written else f"user {user} has all its shares already; nothing was changed",
+        done if report.shares_written else f"user {user} has all its shares already; nothing was changed",
         f"session {space.session.fingerprint}",
         f"send shares/user-MM/{space.share_path(user, user).name} to user MM only ({amount(report.share_bytes)})",
     ]
-    facts = picked(report, "user", "randomness", "share_bytes", shares_written="written", shares_kept="kept")
-    return o.Told({"secret": secret, **facts}, lines)
+    return o.Told({"secret": secret, **vars(report)}, lines)
 
 
 def _files(_context: click.Context, _option: click.Parameter, folder: Path | None) -> list[Path] | None:
@@ -100,19 +99,14 @@ def mask(space: ts.Workspace, user: int, gradient: Path | None, gradients: list[
         raise click.UsageError("give either --gradient FILE or --gradients DIR")
     del how["progress"]  # there is none to speak of
     report, p = ts.mask(space, user, own, **how), space.session.parameters
-    r1, payload = rated(p, "R1", report.payload)
-    facts = {
-        **picked(report, "user", "path", "entries", "clipped", "late", "kept_energy", sha256="digest"),
-        **picked(report, missing_shares="missing", unsettled_round="unsettled", payload_bytes="payload"),
-        "weight": how["weight"],
-        **r1,
-    }
+    r1, payload = rated(p, "R1", report.payload_bytes)
     lines = [
         f"user {user} masked {report.entries} of {p.length} coordinates: {report.path}",
         f"session {space.session.fingerprint}",
         payload,
         *selection_lines(p, report.kept_energy, report.clipped),
     ]
+    facts = {**vars(report), "weight": how["weight"], **r1}
     return o.Told(facts, lines, report.notes, list(_warnings(space, report)))
 
 
@@ -123,16 +117,15 @@ def _warnings(space: ts.Workspace, report: MaskReport) -> Iterator[str]:
         yield f"{secret} can be read by others; run: chmod 600 {secret}"
     if report.late:
         yield f"the survivors are fixed already: this X of user {user} comes too late"
-    if report.missing:
-        few = len(report.missing) <= _FEW
-        whose = f"user {plain(report.missing)}" if few else f"{len(report.missing)} users"
+    if lacking := report.missing_shares:
+        whose = f"user {plain(lacking)}" if len(lacking) <= _FEW else f"{len(lacking)} users"
         yield (
             f"user {user} has not received the shares of {whose}; its X says so, and "
             "freeze leaves out users whose shares too few hold"
         )
-    if report.unsettled:
-        again = f"topk-secagg settle {report.unsettled} --user {user}"
-        what = f"the residual of the round in {report.unsettled} was never settled"
+    if earlier := report.unsettled_round:
+        again = f"topk-secagg settle {earlier} --user {user}"
+        what = f"the residual of the round in {earlier} was never settled"
         yield f"{what}; if user {user} was in its sum, run `{again}` first"
 
 
@@ -165,11 +158,11 @@ def freeze(console: Console, space: ts.Workspace, only: list[int] | None, user: 
     console.result(
         {
             "path": space.survivors_path,
-            **picked(report, "survivors", "left_out", "written", freezer="user", survivors_sha256="digest"),
+            **vars(report),
             "dropped": [n for n in space.users() if n not in report.survivors],
         },
         f"survivors {plain(report.survivors)}: {space.survivors_path}",
-        f"digest {report.digest[:16]}: everybody must answer this one",
+        f"digest {report.survivors_sha256[:16]}: everybody must answer this one",
         space=space,
     )
 
@@ -189,9 +182,9 @@ def confirm(console: Console, space: ts.Workspace, user: int, access: ts.Access)
     """
     report = ts.confirm(space, user, access=access)
     console.result(
-        picked(report, "user", "path", "survivors", "confirmed", "needed", survivors_sha256="digest"),
+        vars(report),
         f"user {user} confirmed survivors {plain(report.survivors)}: {report.path}",
-        f"session {space.session.fingerprint}, digest {report.digest[:16]}",
+        f"session {space.session.fingerprint}, digest {report.survivors_sha256[:16]}",
         f"confirmations of {plain(report.confirmed)} are here; {report.needed} are needed",
         space=space,
     )
@@ -210,40 +203,28 @@ def eliminate(space: ts.Workspace, user: int, **how: Any) -> o.Told:
     all survivors.
     """
     report = ts.eliminate(space, user, **how)
-    r2, payload = rated(space.session.parameters, "R2", report.payload)
-    facts = {
-        **picked(report, "user", "path", "survivors", "blocks", "fallback"),
-        **picked(report, survivors_sha256="survivors_digest", answers_needed="quorum", payload_bytes="payload"),
-        **r2,
-    }
-    digests = f"session {space.session.fingerprint}, survivors.json {report.survivors_digest[:16]}"
+    r2, payload = rated(space.session.parameters, "R2", report.payload_bytes)
+    digests = f"session {space.session.fingerprint}, survivors.json {report.survivors_sha256[:16]}"
     lines = [
         f"user {user} answered for {plain(report.survivors)}: {report.path}",
         f"{digests}: compare with the others",
         payload,
     ]
-    return o.Told(facts, lines)
+    return o.Told({**vars(report), **r2}, lines)
 
 
 def described(console: Console, space: ts.Workspace, report: DecodeReport) -> tuple[dict[str, Any], list[str]]:
     """Warn of what deserves attention in an aggregate; what else is said about it, as facts and in lines."""
     console.warn(*(f"the answer of user {n} is left out: {why}" for n, why in report.left_out.items()))
-    if report.beyond:
+    if report.beyond_clip:
         console.warn(
-            f"{report.beyond} coordinates are larger than the survivors' clipped gradients can make them: "
+            f"{report.beyond_clip} coordinates are larger than the survivors' clipped gradients can make them: "
             "a user cheated, or a share is wrong"
         )
-    p, spare = space.session.parameters, len(report.answering) - report.quorum
-    r1, x = rated(p, "R1", report.masked_payload)
-    r2, y = rated(p, "R2", report.answer_payload)
-    facts = {
-        **picked(report, "path", "survivors", "answering", "corrected", "left_out", "nonzero", "blocks"),
-        **picked(report, beyond_clip="beyond", masked_payload_bytes="masked_payload"),
-        **picked(report, answer_payload_bytes="answer_payload"),
-        **r1,
-        **r2,
-        "checked_answers": spare,
-    }
+    p, spare = space.session.parameters, len(report.answering) - report.answers_needed
+    r1, x = rated(p, "R1", report.masked_payload_bytes)
+    r2, y = rated(p, "R2", report.answer_payload_bytes)
+    facts = {**vars(report), **r1, **r2, "checked_answers": spare}
     agreement = f"{spare} more answers than needed, and all agree"
     if report.corrected:
         agreement = f"WRONG ANSWERS from user {plain(report.corrected)}, left out; the sum is exact without them"

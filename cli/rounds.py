@@ -101,7 +101,7 @@ def init(console: Console, space: ts.Workspace, **options: Any) -> None:
         {
             "path": space.session_path,
             "written": new,
-            **p.as_dict(),
+            **vars(p),
             **picked(c, "entries", "share_bytes", "offline_bytes"),
             "left_out": session.layout.left_out,
             "sealed": session.recipients is not None,
@@ -181,7 +181,7 @@ def run(
     clipped = sum(user.clipped for user in report.masked)
     facts |= {"gradients": by_user, "clipped": clipped, "kept_energy": kept}
     facts |= picked(c, "share_bytes", "offline_bytes")
-    online = report.decoded.masked_payload + report.decoded.answer_payload
+    online = report.decoded.masked_payload_bytes + report.decoded.answer_payload_bytes
     console.result(
         facts,
         "users: " + ", ".join(f"{user} {file.name}" for user, file in by_user.items()),
@@ -218,7 +218,7 @@ def plan(console: Console, plot: Path | None, **options: Any) -> None:
             "construction": row.name,
             **{name: getattr(row.parameters, name, None) for name in ("picks", "field")},  # peers have none
             **picked(row, "pair_bytes", "all_bytes", "masked_bytes", "answer_bytes", "online_bytes"),
-            **picked(row, "step", "seconds", "energy", memory_bytes="memory"),
+            **picked(row, "step", "seconds", "energy", "memory_bytes"),
             "recommended": row is found.best,
         }
         for row in found.rows

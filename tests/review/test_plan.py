@@ -45,8 +45,8 @@ def test_a_round_takes_the_bytes_that_were_predicted(tmp_path, options):
     predicted = cost(p)
     used = sum(path.stat().st_size for path in (tmp_path / "round").rglob("*") if path.is_file())
     assert used <= predicted.all_bytes <= 1.2 * used
-    assert predicted.masked_bytes == report.masked[0].payload
-    assert predicted.answer_bytes == report.answered[0].payload
+    assert predicted.masked_bytes == report.masked[0].payload_bytes
+    assert predicted.answer_bytes == report.answered[0].payload_bytes
 
 
 def test_where_four_picks_do_not_fit_a_bucket_fewer_are_chosen():

@@ -6,8 +6,7 @@ Every constraint of the scheme is checked when the parameters are made.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from ..algebra.field import DEFAULT_FIELD, is_prime, stored_type
 from ..errors import UsageError
@@ -125,10 +124,6 @@ class Parameters:
         parts = [f"{letter} {value}" for letter, value in (shared | {"q": self.field}).items()]
         own = [f"{letter} {value}" for letter, value in construction(self).letters.items() if value is not None]
         return ", ".join([*parts, self.construction, *own])
-
-    def as_dict(self) -> dict[str, Any]:
-        """The keys and values that session.json records."""
-        return asdict(self)
 
 
 def quantisation_scale(field: int, users: int, clip: float, max_weight: float = 1.0) -> int:

@@ -108,7 +108,7 @@ def _facts(facts: Mapping[str, object], kind: str = "") -> str:
 
 def _parameters(session: Session) -> str:
     facts = {
-        **session.parameters.as_dict(),
+        **vars(session.parameters),
         "shares": "sealed" if session.recipients else "plain",
         "freezer": "any user" if session.confirm else f"user {session.freezer}",
         "confirmations needed": session.confirmations,

@@ -26,7 +26,7 @@ class Cost:
     all_bytes: int
     masked_bytes: int
     answer_bytes: int
-    memory: int | None = None
+    memory_bytes: int | None = None
 
 
 def cost(p: Parameters) -> Cost:

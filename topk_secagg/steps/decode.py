@@ -40,11 +40,11 @@ class DecodeReport:
     corrected: list[int]
     left_out: dict[int, str]
     nonzero: int
-    beyond: int
+    beyond_clip: int
     blocks: int
-    quorum: int
-    masked_payload: int
-    answer_payload: int
+    answers_needed: int
+    masked_payload_bytes: int
+    answer_payload_bytes: int
 
 
 def decode(

@@ -22,16 +22,16 @@ from .settle import commit_residual
 
 @dataclass(frozen=True)
 class EliminateReport:
-    """What `eliminate` did: D = `blocks`, so that `quorum` answers decode."""
+    """What `eliminate` did, with D = `blocks`."""
 
     user: int
     path: Path
     survivors: list[int]
-    survivors_digest: str
+    survivors_sha256: str
     blocks: int
-    quorum: int
+    answers_needed: int
     fallback: bool
-    payload: int
+    payload_bytes: int
 
 
 def eliminate(

@@ -22,9 +22,9 @@ from .each import for_each
 class FreezeReport:
     """U1, whether this call made it so, and whom it left out for what reason."""
 
-    user: int
+    freezer: int
     survivors: list[int]
-    digest: str
+    survivors_sha256: str
     written: bool
     left_out: dict[int, str] = field(default_factory=dict)
 
@@ -120,7 +120,7 @@ class ConfirmReport:
     user: int
     path: Path
     survivors: list[int]
-    digest: str
+    survivors_sha256: str
     confirmed: list[int]
     needed: int
 

@@ -66,7 +66,7 @@ def _describe_document(path: Path, session: Session | None) -> Description:
     d = Description(path, kind, facts={"version": documents.VERSION})
     if kind == "session":
         s = read_session(path)
-        d.facts |= {"session": s.id, "insecure": bool(s.insecure), **s.parameters.as_dict()}
+        d.facts |= {"session": s.id, "insecure": bool(s.insecure), **vars(s.parameters)}
         d.facts |= {"summary": s.parameters.summary(), "alpha": list(s.points.alpha), "beta": list(s.points.beta)}
         d.facts |= {"tensors": len(s.layout.slots), "freezer": s.freezer, "confirmations": s.confirmations}
         d.facts |= {"sealed": s.recipients is not None}

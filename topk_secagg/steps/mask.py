@@ -37,21 +37,21 @@ SELECTIONS = ("top", "random")
 @dataclass(frozen=True)
 class MaskReport:
     """What `mask` did. `clipped` and `kept_energy` are for the user's own eyes; a repeated call after
-    the residual was committed finds everything done, and has none. `late` is an X after the freeze; `missing` are
-    the users whose shares have not arrived; `unsettled` is an earlier round whose residual was never committed;
-    `notes` say how the gradient was read."""
+    the residual was committed finds everything done, and has none. `late` is an X after the freeze;
+    `missing_shares` are the users whose shares have not arrived; `unsettled_round` is an earlier one whose residual was
+    never committed; `notes` say how the gradient was read."""
 
     user: int
     path: Path
-    digest: str
+    sha256: str
     entries: int
-    payload: int
+    payload_bytes: int
     private_secret: bool
-    missing: list[int]
+    missing_shares: list[int]
     clipped: int = 0
     kept_energy: float | None = None
     late: bool = False
-    unsettled: str | None = None
+    unsettled_round: str | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -127,7 +127,9 @@ def mask(
         # durable before a byte of X is anywhere that others can see
         ledger.record(masked=x.digest, holds=holds, residual=pending or ledger.residual)
         x.write(path)
-    report = replace(report, digest=x.digest, clipped=clipped, kept_energy=energy, unsettled=unsettled, notes=notes)
+    report = replace(
+        report, sha256=x.digest, clipped=clipped, kept_energy=energy, unsettled_round=unsettled, notes=notes
+    )
     with suppress(SecAggError):  # only now: the round may have been frozen meanwhile
         report = replace(report, late=user not in survivors_file.read(space).digests)
     return report

@@ -29,8 +29,8 @@ class OfflineReport:
 
     user: int
     randomness: str
-    written: int
-    kept: int
+    shares_written: int
+    shares_kept: int
     share_bytes: int
 
 

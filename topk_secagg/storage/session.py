@@ -62,7 +62,7 @@ class Session:
         body = {
             "nonce": self.nonce,
             "insecure_seed": self.insecure_seed,
-            "parameters": self.parameters.as_dict(),
+            "parameters": self.parameters,
             "points": self.points,
             **self.layout.as_json(),
             "recipients": self.recipients,
