@@ -11,7 +11,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -148,10 +148,11 @@ def printable(text: str) -> str:
 
 
 def fail(message: str, hint: str = "") -> None:
-    """The one line of an error, and what to do about it."""
-    click.echo(printable(f"{PROGRAM}: {message}"), err=True)
-    if hint:
-        click.echo(printable(f"hint: {hint}"), err=True)
+    """The one line of an error, and what to do about it. Where it cannot be printed, the exit code still says it."""
+    with suppress(OSError):
+        click.echo(printable(f"{PROGRAM}: {message}"), err=True)
+        if hint:
+            click.echo(printable(f"hint: {hint}"), err=True)
 
 
 def fail_with(error: ts.SecAggError, before: str = "") -> None:

@@ -426,6 +426,13 @@ class TestCannotWrite73:
         assert end.returncode == 73
         assert_one_error(Result(73, "", end.stderr))
 
+    def test_messages_that_cannot_be_printed(self, round_at):
+        r = round_at("frozen")
+        for command, code in ((r.decode(), 69), (["decode", "nowhere"], 66), (["nonsense"], 2), (r.mask(1), 0)):
+            with Path("/dev/full").open("w") as full:
+                end = subprocess.run([SCRIPT, *map(str, command)], stdout=subprocess.PIPE, stderr=full, check=False)
+            assert end.returncode == code, command
+
     def test_a_closed_standard_output_or_error_is_not_reported_as_a_bug(self, round_at):
         r = round_at("decoded")
         for command, codes in (

@@ -102,7 +102,7 @@ class TestFreeze:
             (r.folder / f"masked/user-{n:02}.h5").write_bytes(b"")
         assert "2 users have masked soundly, and 3 must survive" in refuses(69, *r.freeze()).err
         refuses(69, *r.freeze("--only", "3,4"))
-        assert "user-05" in refuses(66, *r.freeze("--only", "3-5")).err
+        assert "hint: user 5 has not masked; leave it out" in refuses(66, *r.freeze("--only", "3-5")).err
         refuses(69, *round_at("offline", "shared").freeze())
 
     def test_a_user_whose_share_too_few_hold_is_left_out(self, round_at, refuses):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -205,6 +206,13 @@ def test_one_vector_needs_no_name(session, file):
 def test_values_that_are_not_finite_are_refused_with_the_first_tensor_and_their_count(values, said, dtype):
     tensors = Gradient([tensor(name, value, dtype) for name, value in values.items()])
     with pytest.raises(BadData, match=f"{said} that are not finite"):
+        Layout.like(tensors).flatten(tensors)
+
+
+def test_a_signalling_nan_is_refused_without_a_warning_of_numpy():
+    signalling = Tensor("a", "float16", np.array([0x7D01, 0], np.uint16).view(np.float16))
+    tensors = gradient(signalling, tensor("b", [1.0]))
+    with warnings.catch_warnings(action="error"), pytest.raises(BadData, match="1 values that are not finite"):
         Layout.like(tensors).flatten(tensors)
 
 

@@ -107,12 +107,13 @@ class Layout:
                 raise _misfit(f"tensor {called(name)} is not in the session's layout")
         wide = any(t.array.dtype.itemsize > 4 or t.array.dtype.kind != "f" for t in chosen)
         dtype = np.float64 if wide else np.float32
-        if len(chosen) == 1:
-            flat = np.ascontiguousarray(chosen[0].array, dtype=dtype).reshape(-1)
-        else:
-            flat = np.empty(self.length, dtype=dtype)
-            for t, (_, part) in zip(chosen, self._parts(flat), strict=True):
-                part[...] = t.array
+        with np.errstate(invalid="ignore"):  # some kinds of NaN, which are refused below
+            if len(chosen) == 1:
+                flat = np.ascontiguousarray(chosen[0].array, dtype=dtype).reshape(-1)
+            else:
+                flat = np.empty(self.length, dtype=dtype)
+                for t, (_, part) in zip(chosen, self._parts(flat), strict=True):
+                    part[...] = t.array
         self._refuse_non_finite(flat)
         return flat
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..errors import Refused, TooFewSurvivors, UsageError
+from ..errors import InputMissing, Refused, TooFewSurvivors, UsageError
 from ..storage import masked as masked_file
 from ..storage import survivors as survivors_file
 from ..storage.atomic import write_whole
@@ -80,6 +80,8 @@ def _chosen(space: Workspace, only: Iterable[int] | None) -> tuple[dict[int, Mas
 
     def read(n: int) -> MaskedFile:
         space.check_user(n)
+        if not space.masked_path(n).exists():
+            raise InputMissing(f"{space.masked_path(n)} is not there", f"user {n} has not masked; leave it out")
         return masked_file.read(space.session, space.masked_path(n), n)
 
     attempts = for_each(list(space.present("masked")) if only is None else sorted(set(only)), read)
