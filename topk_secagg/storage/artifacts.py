@@ -37,7 +37,7 @@ Attributes = dict[str, str | int]
 class Kind:
     """The schema of one kind of file.
 
-    `datasets` are the types that each may have, and what readers who open the file with another program are told.
+    `datasets` are the types that each may have, and a description for readers who use another program.
     A file has one of the sets in `layouts`, or all of them; `undigested` ones have checksums of their own.
     `missing` says what to do when there is no such file.
     """
