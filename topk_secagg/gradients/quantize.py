@@ -29,13 +29,12 @@ def quantise(
     (1 + y) / 2, else -1.
     """
     clipped = check_clip(p, values, saturate=saturate)
-    steps = np.clip(values, -p.clip, p.clip) * weight * float(p.scale)
+    steps = (np.clip(values, -p.clip, p.clip) if clipped else values) * weight * float(p.scale)
     chance, rounded = uniform(source, values.size), np.floor(steps)
     rounded += chance < steps - rounded
-    if construction(p).never_zero:
-        small = np.abs(steps) < 1
+    if construction(p).never_zero and (small := np.abs(steps) < 1).any():
         rounded[small] = np.where(chance[small] < (1 + steps[small]) / 2, 1.0, -1.0)
-    bounded = np.clip(rounded, -p.largest, p.largest).astype(np.int64)
+    bounded = np.minimum(np.maximum(rounded, -p.largest), p.largest).astype(np.int64)  # np.clip takes longer
     return to_field(bounded, p.field), clipped
 
 
