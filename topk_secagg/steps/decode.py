@@ -124,16 +124,18 @@ def _decoded_by_others(space: Workspace, survivors: Survivors, total: Sparse) ->
 def _decodable(space: Workspace, survivors: Survivors, answers: dict[int, AnswerFile]) -> tuple[AnswerShape, list[int]]:
     """The shape of which there are enough answers, the session's or that of the fallback, and whose these are."""
     p, count = space.session.parameters, len(survivors.digests)
-    for found in decodable(p, count, {n: answer.shape.blocks for n, answer in answers.items()}).items():
-        return found
+    enough = decodable(p, count, {n: answer.shape.blocks for n, answer in answers.items()})
+    if enough:
+        return next(iter(enough.items()))  # the session's own comes first
     given = [answer.shape for answer in answers.values()]
     wanted, *others = answer_shapes(p, count).values()
     silent = ", ".join(str(n) for n in survivors.users if n not in answers) or "none"
     what = f"{given.count(wanted)} sound answers, and {wanted.quorum} are needed (missing: {silent})"
-    for least in others:
-        raise TooFewSurvivors(
-            f"{what}; {given.count(least)} fallback answers, of which {least.quorum} would suffice",
-            f"ask at least {least.quorum} users to answer again with D = U - T",
-            f"fallback {space.root}",
-        )
-    raise TooFewSurvivors(what, "wait for more users to answer")
+    if not others:
+        raise TooFewSurvivors(what, "wait for more users to answer")
+    (least,) = others
+    raise TooFewSurvivors(
+        f"{what}; {given.count(least)} fallback answers, of which {least.quorum} would suffice",
+        f"ask at least {least.quorum} users to answer again with D = U - T",
+        f"fallback {space.root}",
+    )
