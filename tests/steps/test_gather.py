@@ -14,6 +14,7 @@ TABLES = {
     "JSON without end": ("weights.json", '{"1":' + "[" * 100_000),
     "no weight": ("weights.csv", "1"),
     "no object": ("weights.json", "[[1, 2]]"),
+    "true as a weight": ("weights.json", '{"1": true}'),
     "a header in JSON, which needs none": ("weights.json", '{"user": "weight", "1": 2}'),
 }
 

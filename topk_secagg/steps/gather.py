@@ -51,8 +51,8 @@ def read_weights(path: Path, files: Sequence[Path]) -> list[float]:
         text = path.read_text()
         if path.suffix == ".json":
             pairs = json.loads(text, object_pairs_hook=tuple)  # a dict would drop a key that is there twice
-            if not isinstance(pairs, tuple):
-                raise TypeError("no object")
+            if not isinstance(pairs, tuple) or any(isinstance(value, bool) for _, value in pairs):
+                raise TypeError("no object, or true and false as weights")
         else:
             pairs = [(row[0], row[1]) for row in csv.reader(text.splitlines()) if row and row[0].strip()]
             if pairs:
