@@ -149,10 +149,18 @@ def printable(text: str) -> str:
 
 def fail(message: str, hint: str = "") -> None:
     """The one line of an error, and what to do about it. Where it cannot be printed, the exit code still says it."""
-    with suppress(OSError):
+    try:
         click.echo(printable(f"{PROGRAM}: {message}"), err=True)
         if hint:
             click.echo(printable(f"hint: {hint}"), err=True)
+    except OSError:
+        discard(sys.stderr)
+
+
+def discard(stream: Any) -> None:
+    """Drop what could not be printed: Python would try again at its end."""
+    with suppress(AttributeError, OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def fail_with(error: ts.SecAggError, before: str = "") -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
-from contextlib import suppress
 from types import FrameType
 from typing import NoReturn
 
@@ -14,7 +12,7 @@ import click
 from topk_secagg import __version__
 from topk_secagg.errors import BadData, CannotWrite, SecAggError
 
-from .console import PROGRAM, fail, fail_with
+from .console import PROGRAM, discard, fail, fail_with
 from .phases import confirm, decode, eliminate, forget, freeze, keygen, mask, offline, settle
 from .review import audit, inspect, status
 from .rounds import init, plan, run
@@ -114,8 +112,7 @@ def _run() -> int:
     except SystemExit as end:  # click's: after a completion, or because nobody reads the output any more
         return BROKEN_PIPE if end.code else 0
     except OSError as error:
-        with suppress(AttributeError, OSError):  # drop what could not be printed: Python would try again at its end
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard(sys.stdout)
         if isinstance(error, BrokenPipeError):
             return BROKEN_PIPE
         place = f" {error.filename}" if error.filename else ""
