@@ -42,7 +42,9 @@ def measure(parts: list[str], *, quick: bool) -> dict[str, Any]:
                 results["peers"], figures = found, peers.figures(found)
             else:
                 results["growth"] = growth.measure(folder, quick=quick)
-            results["figures"] += [asdict(figure) | {"ratio": figure.ratio, "met": figure.met} for figure in figures]
+            results["figures"] += [
+                asdict(figure) | {"ratio": figure.ratio, "met": figure.met} for figure in figures
+            ]
     return results
 
 
@@ -57,13 +59,24 @@ def rows(results: dict[str, Any]) -> list[list[str]]:
         reason = f["remark"] if f["ratio"] > 1 or f["met"] is False else ""
         remark = ": ".join(filter(None, (verdict, reason)))
         table.append(
-            [f["part"], f["name"], amount(f["ours"]), f["against"], amount(f["theirs"]), spread, wanted, remark]
+            [
+                f["part"],
+                f["name"],
+                amount(f["ours"]),
+                f["against"],
+                amount(f["theirs"]),
+                spread,
+                wanted,
+                remark,
+            ]
         )
     return table
 
 
 AMOUNTS = {
-    "s": lambda values: f"{median(values):.2f} s" if median(values) >= 1 else f"{1000 * median(values):.3g} ms",
+    "s": lambda values: (
+        f"{median(values):.2f} s" if median(values) >= 1 else f"{1000 * median(values):.3g} ms"
+    ),
     "bytes": lambda values: f"{median(values) / 1000:,.1f} kB",
 }
 
@@ -71,7 +84,10 @@ AMOUNTS = {
 def text(table: list[list[str]]) -> str:
     """Columns, aligned."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in table]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in table
+    ]
     return "\n".join(lines)
 
 
@@ -83,9 +99,15 @@ def markdown(table: list[list[str]]) -> str:
 
 def main() -> None:
     """Measure, print, write, draw."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="smaller sizes and fewer repeats: about a minute")
-    parser.add_argument("--only", action="append", choices=PARTS, help="measure this part; can be repeated")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="smaller sizes and fewer repeats: about a minute"
+    )
+    parser.add_argument(
+        "--only", action="append", choices=PARTS, help="measure this part; can be repeated"
+    )
     parser.add_argument("--output", type=Path, help="folder for results.json and the plots")
     options = parser.parse_args()
     results = measure(options.only or list(PARTS), quick=options.quick)

@@ -36,10 +36,14 @@ def figures(folder: Path, length: int) -> list[Figure]:
         command("init", roots[name], *OPTIONS.split(" "), "--length", size)
     root = roots["round"]
 
-    def of_step(step: str, floor: Callable[[int], float], *options: Callable[[str, int], list[object]]) -> Figure:
+    def of_step(
+        step: str, floor: Callable[[int], float], *options: Callable[[str, int], list[object]]
+    ) -> Figure:
         def work(name: str, user: int) -> float:
             given = [part for option in options for part in option(name, user)]
-            (roots[name] / "aggregate.h5").unlink(missing_ok=True)  # no step finds its result there already
+            (roots[name] / "aggregate.h5").unlink(
+                missing_ok=True
+            )  # no step finds its result there already
             return command(step, roots[name], *given).seconds
 
         starts, rounds, theirs = [], [], []
@@ -49,7 +53,9 @@ def figures(folder: Path, length: int) -> list[Figure]:
             theirs.append(floor(user))
         ours = [taken - median(starts) for taken in rounds]
         what, most, why = WANTED[step]
-        return Figure("floors", f"{step}, {length:,} coordinates", ours, what, theirs, most=most, remark=why)
+        return Figure(
+            "floors", f"{step}, {length:,} coordinates", ours, what, theirs, most=most, remark=why
+        )
 
     def user(_: str, n: int) -> list[object]:
         return ["--user", n]
@@ -64,8 +70,14 @@ def figures(folder: Path, length: int) -> list[Figure]:
         return read_and_hash(sorted((root / "elimination").iterdir()))
 
     found = [
-        of_step("offline", lambda n: write_and_hash(folder / "floor", USERS, shares(n)[0].stat().st_size), user),
-        of_step("mask", lambda n: argpartition(sources["round"] / f"user-{n:02}.npy"), user, gradient),
+        of_step(
+            "offline",
+            lambda n: write_and_hash(folder / "floor", USERS, shares(n)[0].stat().st_size),
+            user,
+        ),
+        of_step(
+            "mask", lambda n: argpartition(sources["round"] / f"user-{n:02}.npy"), user, gradient
+        ),
     ]
     for name in roots:
         command("freeze", roots[name])
@@ -74,8 +86,16 @@ def figures(folder: Path, length: int) -> list[Figure]:
 
 
 WANTED = {
-    "offline": ("writing, hashing and fsyncing the same bytes", 1.5, "the noise has to be drawn and multiplied"),
+    "offline": (
+        "writing, hashing and fsyncing the same bytes",
+        1.5,
+        "the noise has to be drawn and multiplied",
+    ),
     "mask": ("loading the gradient and one argpartition", 1.5, ""),
     "eliminate": ("reading and hashing the shares", 2.5, "every symbol is multiplied twice"),
-    "decode": ("reading and hashing the answers", 3.0, "it finds N K places and values, and writes them"),
+    "decode": (
+        "reading and hashing the answers",
+        3.0,
+        "it finds N K places and values, and writes them",
+    ),
 }

@@ -20,16 +20,37 @@ KINDS = ("seconds", "memory", "bytes")
 Point = dict[str, Any]
 
 
-def point(folder: Path, length: int, users: int, picks: int, top_k: int, start: dict[str, float]) -> Point:
+def point(
+    folder: Path, length: int, users: int, picks: int, top_k: int, start: dict[str, float]
+) -> Point:
     """Seconds, MB and bytes of each phase."""
     colluders = 3 * users // 10
     survivors = colluders + max(2, users // 5)
     root, source = folder / "round", gradients(folder / "gradients", length, users, survivors)
-    sizes = ["--users", users, "--survivors", survivors, "--colluders", colluders, "--length", length]
+    sizes = [
+        "--users",
+        users,
+        "--survivors",
+        survivors,
+        "--colluders",
+        colluders,
+        "--length",
+        length,
+    ]
     command("init", root, *sizes, "--top-k", top_k, "--construction", "moments", "--picks", picks)
     who = ["--user", f"1-{survivors}"]
-    files = {"offline": "shares/*/from-01.h5", "mask": "masked/user-01.h5", "eliminate": "elimination/user-01.h5"}
-    found: Point = {"length": length, "users": users, "picks": picks, "top_k": top_k, "survivors": survivors}
+    files = {
+        "offline": "shares/*/from-01.h5",
+        "mask": "masked/user-01.h5",
+        "eliminate": "elimination/user-01.h5",
+    }
+    found: Point = {
+        "length": length,
+        "users": users,
+        "picks": picks,
+        "top_k": top_k,
+        "survivors": survivors,
+    }
     for phase in PHASES:
         if phase == "eliminate":
             command("freeze", root)
@@ -40,7 +61,9 @@ def point(folder: Path, length: int, users: int, picks: int, top_k: int, start: 
             "seconds": max(taken, 0.0) / (1 if phase == "decode" else survivors),
             "seen": taken >= LEAST,
             "memory": measured.memory,
-            "bytes": sum(path.stat().st_size for path in root.glob(files.get(phase, "aggregate.h5"))),
+            "bytes": sum(
+                path.stat().st_size for path in root.glob(files.get(phase, "aggregate.h5"))
+            ),
         }
     shutil.rmtree(root)
     shutil.rmtree(source)
@@ -64,7 +87,8 @@ def measure(folder: Path, *, quick: bool) -> dict[str, Any]:
     """All points."""
     tiny = [point(folder, 1000, 10, 2, 10, {}) for _ in range(3)]
     start = {
-        phase: min(p[phase]["seconds"] * (1 if phase == "decode" else p["survivors"]) for p in tiny) for phase in PHASES
+        phase: min(p[phase]["seconds"] * (1 if phase == "decode" else p["survivors"]) for p in tiny)
+        for phase in PHASES
     }
     results: dict[str, Any] = {}
     for name, (variable, sizes) in sweeps(quick=quick).items():
@@ -88,17 +112,26 @@ def exponent(points: list[Point], variable: str, phase: str, kind: str) -> float
 
 def rows(results: dict[str, Any]) -> list[list[str]]:
     """Sweep, phase, and for each kind the first and last value with the exponent."""
-    table = [["growth with", "phase", "seconds a user", "e", "MB of memory", "e", "bytes a user", "e"]]
+    table = [
+        ["growth with", "phase", "seconds a user", "e", "MB of memory", "e", "bytes a user", "e"]
+    ]
     for name, sweep in results.items():
         for phase in PHASES:
             first, last = (sweep["points"][i][phase] for i in (0, -1))
-            exponents = {kind: exponent(sweep["points"], sweep["variable"], phase, kind) for kind in KINDS}
-            fitted = {kind: "-" if e is None else f"{e:.2f}" for kind, e in exponents.items()}
+            exponents = {
+                kind: exponent(sweep["points"], sweep["variable"], phase, kind) for kind in KINDS
+            }
+            fitted = {
+                kind: "-" if e is None else f"{round(e, 2) + 0.0:.2f}"
+                for kind, e in exponents.items()
+            }
             shown = {
                 kind: f"{first[kind]:{form}} .. {last[kind]:{form}}"
                 for kind, form in zip(KINDS, (".3f", ".0f", ",.0f"), strict=True)
             }
-            table.append([name, phase, *(part for kind in KINDS for part in (shown[kind], fitted[kind]))])
+            table.append(
+                [name, phase, *(part for kind in KINDS for part in (shown[kind], fitted[kind]))]
+            )
     return table
 
 
@@ -120,7 +153,13 @@ def draw(results: dict[str, Any], path: Path) -> None:
             if row == 0:
                 panel.set_title(f"growth with {name}")
             if column == 0:
-                panel.set_ylabel({"seconds": "seconds a user", "memory": "MB of memory", "bytes": "bytes a user"}[kind])
+                panel.set_ylabel(
+                    {
+                        "seconds": "seconds a user",
+                        "memory": "MB of memory",
+                        "bytes": "bytes a user",
+                    }[kind]
+                )
             if row == len(KINDS) - 1:
                 panel.set_xlabel({"length": "L", "users": "N", "picks": "P"}[sweep["variable"]])
             panel.grid(visible=True, linewidth=0.3)

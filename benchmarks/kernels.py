@@ -24,19 +24,35 @@ def figures(repeats: int) -> list[Figure]:
     def symbols(*shape: int, low: int = 0, high: int = Q) -> np.ndarray:
         return rng.integers(low, high, size=shape, dtype=np.uint32)
 
-    place, factor, point = symbols(ROWS, high=ORDER), symbols(ROWS, low=1), np.arange(ROWS) % (N - T)
-    matrix, noise, shares = symbols(N - T, N, T).astype(np.uint64), symbols(ROWS, T, WIDTH), symbols(N, ROWS, WIDTH)
+    place, factor, point = (
+        symbols(ROWS, high=ORDER),
+        symbols(ROWS, low=1),
+        np.arange(ROWS) % (N - T),
+    )
+    matrix, noise, shares = (
+        symbols(N - T, N, T).astype(np.uint64),
+        symbols(ROWS, T, WIDTH),
+        symbols(N, ROWS, WIDTH),
+    )
     group, total = np.arange(ROWS) // (P * D), np.zeros((ROWS // (P * D), WIDTH), np.uint32)
     y, decoding = symbols(D + T, ROWS // D, WIDTH), symbols(N - T, D + T).astype(np.uint64)
     bucket = np.arange(ROWS)
     sums = np.zeros((ROWS, WIDTH), np.uint32)  # of N P random entries in every bucket
-    entries = np.concatenate([rng.choice(ORDER, N * P, replace=False) for _ in range(ROWS)]).astype(np.uint32)
+    entries = np.concatenate([rng.choice(ORDER, N * P, replace=False) for _ in range(ROWS)]).astype(
+        np.uint32
+    )
     ones, value = np.ones((ROWS * N * P, WIDTH), np.uint32), symbols(ROWS * N * P, low=1)
     answer(ones, entries, value, ones[:, 0], np.arange(ROWS).repeat(N * P), gamma, Q, sums)
 
     works = {
-        "share (offline)": (shares, lambda: share(place, factor, point, matrix, noise, gamma, Q, shares)),
-        "answer (eliminate)": (shares[0], lambda: answer(shares[0], place, factor, factor, group, gamma, Q, total)),
+        "share (offline)": (
+            shares,
+            lambda: share(place, factor, point, matrix, noise, gamma, Q, shares),
+        ),
+        "answer (eliminate)": (
+            shares[0],
+            lambda: answer(shares[0], place, factor, factor, group, gamma, Q, total),
+        ),
         "combine (decode)": (sums, lambda: combine(decoding, y, bucket % (N - T), bucket // D, Q)),
         "recover (decode)": (sums, lambda: recover(sums, N * P, ORDER, gamma, Q)),
     }
@@ -45,7 +61,11 @@ def figures(repeats: int) -> list[Figure]:
         copy = partial(np.copyto, np.empty_like(array), array)
         work()
         ours, theirs = zip(*((shortest(work), shortest(copy)) for _ in range(repeats)), strict=True)
-        found.append(Figure("kernels", name, list(ours), f"a copy of {array.nbytes / 1e3:,.0f} kB", list(theirs)))
+        found.append(
+            Figure(
+                "kernels", name, list(ours), f"a copy of {array.nbytes / 1e3:,.0f} kB", list(theirs)
+            )
+        )
     return found
 
 

@@ -61,8 +61,15 @@ def resnet50(folder: Path) -> None:
     facts = json.loads(subprocess.run(plan, check=True, capture_output=True).stdout)
     predicted = next(c["all_bytes"] for c in facts["choices"] if c["recommended"])
     command("init", root, "--users", 10, *options, "--length", LARGE)
-    told("25.6 million, offline of all", command("offline", root, "--user", "all"), " (below 1000 wanted)")
-    told("mask of all", command("mask", root, "--user", "all", "--gradients", first.parent, "--jobs", 1))
+    told(
+        "25.6 million, offline of all",
+        command("offline", root, "--user", "all"),
+        " (below 1000 wanted)",
+    )
+    told(
+        "mask of all",
+        command("mask", root, "--user", "all", "--gradients", first.parent, "--jobs", 1),
+    )
     command("freeze", root)
     told("eliminate of all", command("eliminate", root, "--user", "all"))
     told("decode", command("decode", root))
@@ -103,7 +110,9 @@ def hundred(folder: Path) -> None:
     for user in range(1, 71):
         mask = command("mask", root, "--user", user, "--gradient", source)
     told("mask of one user", mask)
-    print("(freeze would leave out users whose shares were removed above; it is given what they held)")
+    print(
+        "(freeze would leave out users whose shares were removed above; it is given what they held)"
+    )
     frozen(root)
     for user in (1, 2, 3):
         answer = command("eliminate", root, "--user", user)
@@ -115,8 +124,12 @@ def frozen(root: Path) -> None:
     from topk_secagg.storage import masked, survivors
 
     space = Workspace(root)
-    files = {n: masked.read(space.session, space.masked_path(n), n) for n in space.present("masked")}
-    space.survivors_path.write_bytes(survivors.content(space.session, files, space.session.freezer, None))
+    files = {
+        n: masked.read(space.session, space.masked_path(n), n) for n in space.present("masked")
+    }
+    space.survivors_path.write_bytes(
+        survivors.content(space.session, files, space.session.freezer, None)
+    )
 
 
 if __name__ == "__main__":

@@ -154,10 +154,17 @@ def machine() -> dict[str, Any]:
     import platform
 
     names = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    model = next((line.split(":")[1].strip() for line in names.splitlines() if "model name" in line), "")
+    model = next(
+        (line.split(":")[1].strip() for line in names.splitlines() if "model name" in line), ""
+    )
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     version = platform.python_version()
-    return {"processor": model, "cores": os.cpu_count(), "memory_gib": round(memory), "python": version}
+    return {
+        "processor": model,
+        "cores": os.cpu_count(),
+        "memory_gib": round(memory),
+        "python": version,
+    }
 
 
 def subplots(rows: int, columns: int, **options: Any) -> tuple[Any, Any]:
@@ -165,7 +172,9 @@ def subplots(rows: int, columns: int, **options: Any) -> tuple[Any, Any]:
     import matplotlib
 
     matplotlib.use("svg")
-    matplotlib.rcParams.update({"svg.hashsalt": "bench", "svg.fonttype": "none", "font.size": 8, "axes.titlesize": 8})
+    matplotlib.rcParams.update(
+        {"svg.hashsalt": "bench", "svg.fonttype": "none", "font.size": 8, "axes.titlesize": 8}
+    )
     from matplotlib import pyplot
 
     return pyplot.subplots(rows, columns, layout="constrained", **options)

@@ -41,12 +41,16 @@ def whole_round(folder: Path, source: Path, *options: object) -> Outcome:
     shares = [path.stat().st_size for path in root.glob("shares/*/*")]
     offline = sum(shares) + sum(path.stat().st_size for path in root.glob("secrets/*.h5"))
     shutil.rmtree(root)
-    return Outcome(run, shares, offline, facts["masked_payload_bytes"] + facts["answer_payload_bytes"])
+    return Outcome(
+        run, shares, offline, facts["masked_payload_bytes"] + facts["answer_payload_bytes"]
+    )
 
 
 def main(folder: Path) -> None:
     """Print every figure with what is wanted of it."""
-    source = Path(sys.argv[1]) if len(sys.argv) > 1 else gradients(folder / "gradients", LENGTH, USERS)
+    source = (
+        Path(sys.argv[1]) if len(sys.argv) > 1 else gradients(folder / "gradients", LENGTH, USERS)
+    )
     seven, one_percent = ["--drop-masking", "8-10"], ["--density", 0.01]
     ratios, memory = [], 0.0
     for _ in range(TURNS + 1):
@@ -64,17 +68,33 @@ def main(folder: Path) -> None:
     print(f"offline files, P = 4: {found.offline / 1e6:.1f} MB in all (at most 92 wanted)")
     print(f"offline files, P = 2: {two.offline / 1e6:.1f} MB in all (at most 47 wanted)")
     print(f"offline files, P = 4, field 65521: {small.offline / 1e6:.1f} MB in all")
-    print(f"offline files, P = 4, density 0.1 %: {sparse.offline / 1e6:.1f} MB in all (at most 11 wanted)")
+    print(
+        f"offline files, P = 4, density 0.1 %: {sparse.offline / 1e6:.1f} MB in all (at most 11 wanted)"
+    )
     print(f"online, seven survivors: {found.online / 1e3:.1f} kB a user (at most 92 wanted)")
     print(f"online, ten survivors: {ten.online / 1e3:.1f} kB a user (at most 125 wanted)")
-    print(f"online, ten survivors, --spare 0: {spare.online / 1e3:.1f} kB a user (at most 48 wanted)")
+    print(
+        f"online, ten survivors, --spare 0: {spare.online / 1e3:.1f} kB a user (at most 48 wanted)"
+    )
     print(f"online, ten survivors, field 65521: {small.online / 1e3:.1f} kB a user")
-    print(f"online, ten survivors, density 0.1 %: {sparse.online / 1e3:.1f} kB a user (at most 14 wanted)")
+    print(
+        f"online, ten survivors, density 0.1 %: {sparse.online / 1e3:.1f} kB a user (at most 14 wanted)"
+    )
     share = statistics.median(ratios[1:])
     allowed = f"three times writing and hashing the files plus {SECONDS_ALLOWED:.0f} s"
     print(f"time: {share:.2f} of {allowed} (at most 1 wanted)")
     print(f"memory: {memory:.0f} MB (at most 350 wanted)")
-    plan = [PROGRAM, "plan", "--json", "--users", USERS, "--survivors", SURVIVORS, "--colluders", COLLUDERS]
+    plan = [
+        PROGRAM,
+        "plan",
+        "--json",
+        "--users",
+        USERS,
+        "--survivors",
+        SURVIVORS,
+        "--colluders",
+        COLLUDERS,
+    ]
     plan += ["--density", 0.01, "--length", LENGTH]
     facts = json.loads(subprocess.run(list(map(str, plan)), check=True, capture_output=True).stdout)
     for row in facts["choices"][-2:]:

@@ -39,7 +39,9 @@ def clocked(task: Callable[[], Any]) -> tuple[Any, float]:
 def each(task: Callable[[int], Any], users: range) -> tuple[dict[int, Any], float]:
     """The results of all users, and the mean seconds of one."""
     done = {n: clocked(lambda n=n: task(n)) for n in users}  # type: ignore[misc]
-    return {n: result for n, (result, _) in done.items()}, sum(s for _, s in done.values()) / len(users)
+    return {n: result for n, (result, _) in done.items()}, sum(s for _, s in done.values()) / len(
+        users
+    )
 
 
 class Ours:
@@ -59,7 +61,13 @@ class Ours:
 
         self.gradients = gradients
         self.p, _ = choose_parameters(
-            length, users=N, survivors=U, colluders=T, density=DENSITY, construction="moments", picks=PICKS
+            length,
+            users=N,
+            survivors=U,
+            colluders=T,
+            density=DENSITY,
+            construction="moments",
+            picks=PICKS,
         )
         self.points = choose_points(self.p)
         self.shares: dict[int, Any] = {}
@@ -121,7 +129,9 @@ class Ours:
         given = {n: reading(y) for n, y in self.answers.items()}
 
         def work() -> npt.NDArray[np.float64]:
-            total = decode(self.p, self.points, self.shape, given, self.source.child("decode")).total
+            total = decode(
+                self.p, self.points, self.shape, given, self.source.child("decode")
+            ).total
             vector = np.zeros(self.p.length)
             vector[total.index] = dequantise(self.p, total.value)
             return vector
@@ -160,7 +170,9 @@ class LightSecAgg:
     version, prime, bits = "fedml 0.9.6", 2**15 - 19, 10
 
     def __init__(self, file: str) -> None:
-        sys.modules["torch"] = types.ModuleType("torch")  # imported there, and needed only to make tensors
+        sys.modules["torch"] = types.ModuleType(
+            "torch"
+        )  # imported there, and needed only to make tensors
         spec = importlib.util.spec_from_file_location("lightsecagg", file)
         assert spec
         assert spec.loader
@@ -181,7 +193,9 @@ class LightSecAgg:
             return mask, self.fedml.mask_encoding(self.padded, N, U, T, self.prime, mask)
 
         total, self.masks, self.encoded = 0.0, {}, {}
-        for n in USERS:  # one at a time, and only what is used later is kept: a user's shares take 40 L bytes
+        for n in (
+            USERS
+        ):  # one at a time, and only what is used later is kept: a user's shares take 40 L bytes
             (mask, shares), seconds = clocked(lambda n=n: one(n))  # type: ignore[misc]
             total += seconds
             self.masks[n], self.encoded[n] = mask, shares[: len(ANSWERING)].copy()
@@ -192,7 +206,9 @@ class LightSecAgg:
         """Quantise and mask all entries."""
 
         def one(n: int) -> Any:
-            finite = self.fedml.transform_tensor_to_finite({"": self.gradients[n]}, self.prime, self.bits)
+            finite = self.fedml.transform_tensor_to_finite(
+                {"": self.gradients[n]}, self.prime, self.bits
+            )
             return self.fedml.model_masking(finite, [self.length], self.masks[n], self.prime)
 
         self.masked, seconds = each(one, MASKING)
@@ -203,9 +219,13 @@ class LightSecAgg:
 
         def one(n: int) -> Any:
             held = {m - 1: self.encoded[m][n - 1] for m in MASKING}
-            return self.fedml.compute_aggregate_encoded_mask(held, self.prime, [m - 1 for m in MASKING])
+            return self.fedml.compute_aggregate_encoded_mask(
+                held, self.prime, [m - 1 for m in MASKING]
+            )
 
-        listless = types.SimpleNamespace(zeros=lambda shape: np.zeros(shape).view(Unlisted), shape=np.shape, mod=np.mod)
+        listless = types.SimpleNamespace(
+            zeros=lambda shape: np.zeros(shape).view(Unlisted), shape=np.shape, mod=np.mod
+        )
         vars(self.fedml)["np"] = listless
         answers, seconds = each(one, ANSWERING)
         vars(self.fedml)["np"] = np
@@ -254,7 +274,11 @@ class Flower:
     """
 
     def __init__(self, _file: str) -> None:
-        from flwr.common.secure_aggregation import ndarrays_arithmetic, quantization, secaggplus_utils
+        from flwr.common.secure_aggregation import (
+            ndarrays_arithmetic,
+            quantization,
+            secaggplus_utils,
+        )
         from flwr.common.secure_aggregation.crypto import shamir, symmetric_encryption
         from flwr.server.workflow import SecAggPlusWorkflow
 
@@ -264,8 +288,12 @@ class Flower:
         self.utils, self.shamir, self.encryption = secaggplus_utils, shamir, symmetric_encryption
         self.workflow = SecAggPlusWorkflow(N, U)
         self.as_bytes = self.mod.ndarray_to_bytes
-        vars(shamir)["os"] = types.SimpleNamespace(cpu_count=lambda: 1)  # one thread, like the others
-        vars(self.mod).update(dict.fromkeys(("ndarray_to_bytes", "parameters_to_ndarrays"), lambda values: values))
+        vars(shamir)["os"] = types.SimpleNamespace(
+            cpu_count=lambda: 1
+        )  # one thread, like the others
+        vars(self.mod).update(
+            dict.fromkeys(("ndarray_to_bytes", "parameters_to_ndarrays"), lambda values: values)
+        )
 
     def start(self, gradients: Gradients, length: int) -> None:
         """Nothing depends on the length before the vectors."""
@@ -294,14 +322,19 @@ class Flower:
             sealed[n] = {key.CIPHERTEXT_LIST: [by[m][n] for m in by], key.SOURCE_LIST: list(by)}
         weight = self.workflow.max_weight  # the same for all
         task = self.mod._collect_masked_vectors
-        masked, seconds = each(lambda n: task(self.states[n], sealed[n], weight, [self.gradients[n]]), MASKING)
+        masked, seconds = each(
+            lambda n: task(self.states[n], sealed[n], weight, [self.gradients[n]]), MASKING
+        )
         self.masked = {n: x[key.MASKED_PARAMETERS] for n, x in masked.items()}
         return seconds
 
     def answer(self) -> float:
         """The shares of seven seeds and three keys."""
         key = self.mod.Key
-        request = {key.ACTIVE_NODE_ID_LIST: list(MASKING), key.DEAD_NODE_ID_LIST: list(range(len(MASKING) + 1, N + 1))}
+        request = {
+            key.ACTIVE_NODE_ID_LIST: list(MASKING),
+            key.DEAD_NODE_ID_LIST: list(range(len(MASKING) + 1, N + 1)),
+        }
         self.answers, seconds = each(lambda n: self.mod._unmask(self.states[n], request), ANSWERING)
         return seconds
 
@@ -323,7 +356,9 @@ class Flower:
             for n, held in shares.items():
                 secret = self.shamir.combine_shares(held)
                 if n in MASKING:
-                    total = subtract(total, self.utils.pseudo_rand_gen(secret, flow.modulus_range, shapes))
+                    total = subtract(
+                        total, self.utils.pseudo_rand_gen(secret, flow.modulus_range, shapes)
+                    )
                     continue
                 for m in (m for m in USERS if m != n):
                     private, public = (
@@ -333,14 +368,22 @@ class Flower:
                     seed = self.encryption.generate_shared_key(private, public)
                     pair = self.utils.pseudo_rand_gen(seed, flow.modulus_range, shapes)
                     total = (add if n > m else subtract)(total, pair)
-            ratio, total = arithmetic.factor_extract(arithmetic.parameters_mod(total, flow.modulus_range))
-            (vector,) = self.quantization.dequantize(total, flow.clipping_range, flow.quantization_range)
+            ratio, total = arithmetic.factor_extract(
+                arithmetic.parameters_mod(total, flow.modulus_range)
+            )
+            (vector,) = self.quantization.dequantize(
+                total, flow.clipping_range, flow.quantization_range
+            )
             vector += -(len(MASKING) - 1) * flow.clipping_range
             vector *= flow.quantization_range / ratio
             return vector
 
         vector, seconds = clocked(work)  # the mean
-        compare(vector * len(MASKING), self.gradients, 2 * 2 * flow.clipping_range / flow.quantization_range)
+        compare(
+            vector * len(MASKING),
+            self.gradients,
+            2 * 2 * flow.clipping_range / flow.quantization_range,
+        )
         return seconds
 
     def sizes(self) -> dict[str, dict[str, int]]:
@@ -370,7 +413,9 @@ def gradients(length: int, seed: int) -> Gradients:
 
 def main() -> None:
     """Answer requests until stdin ends."""
-    system: Any = {"ours": Ours, "lightsecagg": LightSecAgg, "flower": Flower}[sys.argv[1]]("".join(sys.argv[2:]))
+    system: Any = {"ours": Ours, "lightsecagg": LightSecAgg, "flower": Flower}[sys.argv[1]](
+        "".join(sys.argv[2:])
+    )
     answers, sys.stdout = sys.stdout, sys.stderr  # whatever a peer prints is no answer
     for line in sys.stdin:
         request = json.loads(line)

@@ -35,7 +35,9 @@ PHASES = ("offline", "mask", "answer", "decode")
 PEERS = ("lightsecagg", "flower")
 FLOWER = "flwr>=1.41,<1.43"  # their secure aggregation is the same; 1.42 needs a certifi that some indexes lack
 LIGHTSECAGG = "fedml/core/mpc/lightsecagg.py"
-THREADS = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+THREADS = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
+)
 
 SHORT = "its prime of 15 bits needs 2 bytes a symbol, for steps of 2^-10; ours resolves 5e-9"
 SELECTS = "it selects nothing: it sends everything"
@@ -44,12 +46,24 @@ KEYS = "its keys and seeds do not grow with L, but its masks are no longer hidde
 
 # ours against a peer: figure, peer, phases, at most, and why the peer may be ahead
 TIMES: tuple[tuple[str, str, tuple[str, ...], float | None, str], ...] = (
-    ("offline of all users", "lightsecagg", ("offline",), 1 / 2, "it draws from a generator that is not cryptographic"),
+    (
+        "offline of all users",
+        "lightsecagg",
+        ("offline",),
+        1 / 2,
+        "it draws from a generator that is not cryptographic",
+    ),
     ("offline of all users", "flower", ("offline",), None, KEYS),
     ("mask", "lightsecagg", ("mask",), None, SELECTS),
     ("answer", "lightsecagg", ("answer",), None, CALLS),
     ("mask + answer", "lightsecagg", ("mask", "answer"), 1, CALLS),
-    ("decode", "lightsecagg", ("decode",), 3, "it knows all places, and multiplies by one small matrix"),
+    (
+        "decode",
+        "lightsecagg",
+        ("decode",),
+        3,
+        "it knows all places, and multiplies by one small matrix",
+    ),
     ("mask + answer + decode", "flower", ("mask", "answer", "decode"), 1 / 5, ""),
 )
 # the same for bytes: offline or online, peer, how the peer's symbols are counted
@@ -102,10 +116,16 @@ class Worker:
 
 def installed(environment: Path) -> dict[str, list[Path]]:
     """The peers that can run: the interpreter of each, and what its worker is given."""
-    python, file, wheels = environment / "bin" / "python", environment / "lightsecagg.py", environment / "wheels"
+    python, file, wheels = (
+        environment / "bin" / "python",
+        environment / "lightsecagg.py",
+        environment / "wheels",
+    )
 
     def ran(*command: object) -> bool:
-        return not subprocess.run(list(map(str, command)), capture_output=True, check=False).returncode
+        return not subprocess.run(
+            list(map(str, command)), capture_output=True, check=False
+        ).returncode
 
     def pip(*arguments: object) -> bool:
         return ran(python, "-m", "pip", "--retries", 1, "--disable-pip-version-check", *arguments)
@@ -123,17 +143,24 @@ def installed(environment: Path) -> dict[str, list[Path]]:
     return found
 
 
-def measure(lengths: Sequence[int], repeats: int, environment: Path = ROOT / ".venv-peers") -> dict[str, Any]:
+def measure(
+    lengths: Sequence[int], repeats: int, environment: Path = ROOT / ".venv-peers"
+) -> dict[str, Any]:
     """The seconds of every repeat and the bytes, by length, system and phase; JSON can hold it."""
     peers = installed(environment)
     skipped = [name for name in PEERS if name not in peers]
     for name in skipped:
         print(f"{name} is skipped: it could not be installed", file=sys.stderr)
-    workers = [Worker("ours", Path(sys.executable)), *(Worker(name, *peers[name]) for name in peers)]
+    workers = [
+        Worker("ours", Path(sys.executable)),
+        *(Worker(name, *peers[name]) for name in peers),
+    ]
     versions: dict[str, str] = {}
     runs = []
     for length in lengths:
-        seconds: dict[str, dict[str, list[float]]] = {w.name: {phase: [] for phase in PHASES} for w in workers}
+        seconds: dict[str, dict[str, list[float]]] = {
+            w.name: {phase: [] for phase in PHASES} for w in workers
+        }
         sizes: dict[str, Any] = {}
         for turn in range(repeats + 1):
             versions |= {w.name: w.ask(length=length, seed=turn)["version"] for w in workers}
@@ -157,14 +184,25 @@ def figures(results: dict[str, Any]) -> list[Figure]:
         length = f"L = {run['length']:,}"
         for figure, name, phases, most, why in TIMES:
             if name in run["seconds"]:
-                ours, theirs = (together(run["seconds"][system], phases) for system in ("ours", name))
-                found.append(Figure("peers", f"{figure}, {length}", ours, name, theirs, most=most, remark=why))
+                ours, theirs = (
+                    together(run["seconds"][system], phases) for system in ("ours", name)
+                )
+                found.append(
+                    Figure(
+                        "peers", f"{figure}, {length}", ours, name, theirs, most=most, remark=why
+                    )
+                )
         for figure, name, count, most, why in BYTES:
             if name in run["bytes"]:
-                sizes = [[run["bytes"]["ours"]["packed"][figure]], [run["bytes"][name][count][figure]]]
+                sizes = [
+                    [run["bytes"]["ours"]["packed"][figure]],
+                    [run["bytes"][name][count][figure]],
+                ]
                 against = f"{name}, {count}"
                 label = f"{figure} bytes a user, {length}"
-                found.append(Figure("peers", label, sizes[0], against, sizes[1], "bytes", most, why))
+                found.append(
+                    Figure("peers", label, sizes[0], against, sizes[1], "bytes", most, why)
+                )
     return found
 
 
@@ -179,13 +217,18 @@ def draw(results: dict[str, Any], path: Path) -> None:
     runs = results["runs"]
     for name in results["versions"]:
         for panel, phase in zip(axes, PHASES, strict=False):
-            points = [(run["length"], statistics.median(run["seconds"][name][phase])) for run in runs]
+            points = [
+                (run["length"], statistics.median(run["seconds"][name][phase])) for run in runs
+            ]
             panel.loglog(*zip(*points, strict=True), "o-", markersize=3, label=name)
             panel.set_title({"offline": "offline of all users, s"}.get(phase, f"{phase}, s"))
         for panel, phase in zip(axes[len(PHASES) :], ("offline", "online"), strict=True):
             count = "at 4 bytes" if name == "lightsecagg" else "packed"
             panel.loglog(
-                *zip(*((run["length"], run["bytes"][name][count][phase]) for run in runs), strict=True),
+                *zip(
+                    *((run["length"], run["bytes"][name][count][phase]) for run in runs),
+                    strict=True,
+                ),
                 "o-",
                 markersize=3,
             )

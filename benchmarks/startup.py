@@ -57,4 +57,7 @@ def figures(folder: Path, repeats: int) -> list[Figure]:
             for name, value in taken.items():
                 times[name].append(value)
     against = f'python -c "{IMPORTS}"'
-    return [Figure("start-up", name, t, against, floor, most=WANTED.get(name)) for name, t in times.items()]
+    return [
+        Figure("start-up", name, t, against, floor, most=WANTED.get(name))
+        for name, t in times.items()
+    ]

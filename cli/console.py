@@ -69,7 +69,9 @@ class Console:
 
     def warn_foreign_secrets(self, paths: Sequence[Path]) -> None:
         """Secrets of other users in the folder of a round."""
-        advice = "is the secret of another user, and must not leave that user's machine; tell that user"
+        advice = (
+            "is the secret of another user, and must not leave that user's machine; tell that user"
+        )
         self.warn(*(f"{path} {advice}" for path in paths))
 
     def notes(self, notes: Mapping[int, Sequence[str]]) -> None:
@@ -85,13 +87,17 @@ class Console:
         for text in texts if not self.quiet and not self.as_json else ():
             click.echo(printable(text))
 
-    def result(self, facts: Mapping[str, Any], *lines: str, space: ts.Workspace | None = None) -> None:
+    def result(
+        self, facts: Mapping[str, Any], *lines: str, space: ts.Workspace | None = None
+    ) -> None:
         """The outcome of a command: one JSON object, or the same in a few lines. The facts name the session of
         `space`. Everybody who takes part in a round of a public seed is warned."""
         if space:
             facts = {"session": space.session.id, **facts, "insecure": bool(space.session.insecure)}
         if facts.get("insecure"):
-            self.warn("this round is drawn from a public seed: anyone can unmask it, use it for tests only")
+            self.warn(
+                "this round is drawn from a public seed: anyone can unmask it, use it for tests only"
+            )
         if self.as_json:
             facts = {"schema": f"{PROGRAM}/{self.command}/1", **facts}
             click.echo(json.dumps(facts, allow_nan=False, default=os.fspath))
@@ -107,7 +113,12 @@ class Console:
         from rich.text import Text
 
         named = (Column(name, overflow="fold") for name in columns)
-        table = Table(*named, box=box.SIMPLE_HEAD if columns else None, show_header=bool(columns), pad_edge=False)
+        table = Table(
+            *named,
+            box=box.SIMPLE_HEAD if columns else None,
+            show_header=bool(columns),
+            pad_edge=False,
+        )
         for row in rows:
             table.add_row(*(Text(printable(cell), overflow="fold") for cell in row))
         width = None if sys.stdout and sys.stdout.isatty() else _WIDTH
@@ -125,7 +136,11 @@ class Console:
     def progress(self, *, stays: bool = False) -> Iterator[Note]:
         """Bars on a terminal while something long runs, which may stay; elsewhere, with -v, a line for each user."""
         if not self.draws:
-            yield lambda what, user, *_: self.say(f"user {user}: {what}") if user and self.verbose else None
+            yield (
+                lambda what, user, *_: (
+                    self.say(f"user {user}: {what}") if user and self.verbose else None
+                )
+            )
             return
         from rich.console import Console as Screen
         from rich.progress import Progress, TaskID, TimeElapsedColumn

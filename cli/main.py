@@ -29,7 +29,10 @@ class InOrder(click.Group):
         return list(self.commands)
 
 
-@click.group(cls=InOrder, context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "TOPK_SECAGG"})
+@click.group(
+    cls=InOrder,
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "TOPK_SECAGG"},
+)
 @click.version_option(__version__, prog_name=PROGRAM)
 def cli() -> None:
     """Secure aggregation of top-K sparsified gradients, one file-based step at a time.
@@ -109,14 +112,19 @@ def _run() -> int:
     except MemoryError:
         fail("not enough memory", "the session or a file asks for more than this machine has")
         return BadData.exit_code
-    except SystemExit as end:  # click's: after a completion, or because nobody reads the output any more
+    except (
+        SystemExit
+    ) as end:  # click's: after a completion, or because nobody reads the output any more
         return BROKEN_PIPE if end.code else 0
     except OSError as error:
         discard(sys.stdout)
         if isinstance(error, BrokenPipeError):
             return BROKEN_PIPE
         place = f" {error.filename}" if error.filename else ""
-        fail(f"cannot use{place}: {(error.strerror or str(error)).lower()}", "check permissions and free space")
+        fail(
+            f"cannot use{place}: {(error.strerror or str(error)).lower()}",
+            "check permissions and free space",
+        )
         return CannotWrite.exit_code
     except Exception as error:
         if _signals:  # it struck within a library, which made another exception of it

@@ -31,7 +31,9 @@ def value(name: str, metavar: str, help: str, kind: Any = int, **others: Any) ->
 
 def choice(name: str, help: str, *choices: str) -> click.Option:
     """An option that takes one of these words; the first is the default."""
-    return click.Option([name], type=click.Choice(choices), default=choices[0], show_default=True, help=help)
+    return click.Option(
+        [name], type=click.Choice(choices), default=choices[0], show_default=True, help=help
+    )
 
 
 def flag(name: str, help: str) -> click.Option:
@@ -46,7 +48,9 @@ answer_options = (
 )
 
 
-def command(about: str, *options: click.Parameter, example: str) -> Callable[[Callable[..., None]], click.Command]:
+def command(
+    about: str, *options: click.Parameter, example: str
+) -> Callable[[Callable[..., None]], click.Command]:
     """A command with the name and the docstring of its function, these options, and an example of a call.
 
     The function receives the console that --json, -q and -v ask for, and a Workspace and an Access instead of the
@@ -62,7 +66,9 @@ def command(about: str, *options: click.Parameter, example: str) -> Callable[[Ca
             if "round_folder" in given:
                 given["space"] = ts.Workspace(given.pop("round_folder"), given.pop("secrets", None))
             if "session" in given:
-                given["access"] = ts.Access(*map(given.pop, ("identity", "session", "recipients", "insecure")))
+                given["access"] = ts.Access(
+                    *map(given.pop, ("identity", "session", "recipients", "insecure"))
+                )
             function(console, **given)
 
         name, params = function.__name__, [*options, *answer_options]
@@ -106,12 +112,20 @@ space_options = (
     ),
 )
 user_option = value("--user", "n", "The user's number, from 1.", required=True)
-users_option = value("--user", "n|1-4,7|all", "The users' numbers, from 1.", users_or_all, required=True)
-jobs_option = value("--jobs", "J", "Users to work on at a time.  [default: the cores]", click.IntRange(min=1))
+users_option = value(
+    "--user", "n|1-4,7|all", "The users' numbers, from 1.", users_or_all, required=True
+)
+jobs_option = value(
+    "--jobs", "J", "Users to work on at a time.  [default: the cores]", click.IntRange(min=1)
+)
 access_options = (
     file("--identity", "This user's keys, from `keygen`, in a sealed round."),
     value(
-        "--session", "HEX", "Refuse any other session; at least 16 of its digits.", str, envvar="TOPK_SECAGG_SESSION"
+        "--session",
+        "HEX",
+        "Refuse any other session; at least 16 of its digits.",
+        str,
+        envvar="TOPK_SECAGG_SESSION",
     ),
     file("--recipients", "Refuse a session that has other keys than this file."),
     flag("--insecure", "Take part although the round is drawn from a public seed."),
@@ -122,18 +136,34 @@ randomness_option = choice(
     "cipher",
     "os",
 )
-select_option = choice("--select", "Send the largest magnitudes, or random coordinates.", "top", "random")
-entry_option = value("--entry", "A.B", "The entry of a PyTorch checkpoint that holds the tensors.", str, default="")
-prefix_option = value(
-    "--strip-prefix", "PREFIX", "Take this off tensor names that begin with it (module.).", str, default=""
+select_option = choice(
+    "--select", "Send the largest magnitudes, or random coordinates.", "top", "random"
 )
-saturate_option = flag("--saturate", "Clamp values beyond the clip, and count them, instead of refusing.")
+entry_option = value(
+    "--entry", "A.B", "The entry of a PyTorch checkpoint that holds the tensors.", str, default=""
+)
+prefix_option = value(
+    "--strip-prefix",
+    "PREFIX",
+    "Take this off tensor names that begin with it (module.).",
+    str,
+    default="",
+)
+saturate_option = flag(
+    "--saturate", "Clamp values beyond the clip, and count them, instead of refusing."
+)
 output_options = (
     file("--output", "Write the sum as .pt, .safetensors, .npz or .npy too."),
-    flag("--mean", "Divide what --output gets by the sum of the survivors' weights (1 each by default)."),
+    flag(
+        "--mean",
+        "Divide what --output gets by the sum of the survivors' weights (1 each by default).",
+    ),
 )
 keys_options = (
-    file("--recipients", "The users' public keys, a line each as `keygen` prints it: seals and signs the files."),
+    file(
+        "--recipients",
+        "The users' public keys, a line each as `keygen` prints it: seals and signs the files.",
+    ),
     value("--freezer", "n", "The user that freezes.", default=1),
     flag("--confirm", "More than (N+T)/2 users must confirm the survivors; any user may freeze."),
 )
@@ -156,7 +186,13 @@ round_options = (
     ),
     value("--length", "L", "One flat vector of L coordinates."),
     value("--clip", "C", "The largest magnitude of a gradient's values.", float, default=1.0),
-    value("--max-weight", "W", "The largest weight that a user may give its gradient.", float, default=1.0),
+    value(
+        "--max-weight",
+        "W",
+        "The largest weight that a user may give its gradient.",
+        float,
+        default=1.0,
+    ),
     value(
         "--field",
         "Q",
@@ -170,8 +206,16 @@ round_options = (
     ),
     value("--blocks", "D", "permutation: blocks per polynomial.  [default: U - T]"),
     value("--picks", "P", "moments: picks per bucket.  [default: 4]"),
-    value("--spare", "r", "moments: pack answers more tightly, so that at most r of them may be missing."),
-    value("--insecure-seed", "SEED", "Draw everything from a public seed: reproducible, and not secret at all."),
+    value(
+        "--spare",
+        "r",
+        "moments: pack answers more tightly, so that at most r of them may be missing.",
+    ),
+    value(
+        "--insecure-seed",
+        "SEED",
+        "Draw everything from a public seed: reproducible, and not secret at all.",
+    ),
 )
 
 
@@ -184,21 +228,27 @@ class Told(NamedTuple):
     warnings: Sequence[str] = ()
 
 
-def step(about: str, *options: click.Parameter, example: str) -> Callable[[Callable[..., Told]], click.Command]:
+def step(
+    about: str, *options: click.Parameter, example: str
+) -> Callable[[Callable[..., Told]], click.Command]:
     """A command that is a step of one user, or of several in one process; the function does it for one."""
     every = (*space_options, users_option, *options, jobs_option, *access_options)
     made = command(about, *every, example=example)
     return lambda function: made(update_wrapper(partial(_for_users, function), function))
 
 
-def _for_users(function: Callable[..., Told], console: Console, space: ts.Workspace, **given: Any) -> None:
+def _for_users(
+    function: Callable[..., Told], console: Console, space: ts.Workspace, **given: Any
+) -> None:
     """Run the step of each user, and show what there is to say; failures last, each with its exit code."""
     from topk_secagg.steps.each import for_each
     from topk_secagg.storage import survivors
 
     users, jobs = given.pop("user"), given.pop("jobs")
     if users == "all":  # only survivors have something to answer
-        users = survivors.read(space).users if console.command == "eliminate" else list(space.users())
+        users = (
+            survivors.read(space).users if console.command == "eliminate" else list(space.users())
+        )
     for n in users:
         space.check_user(n)
     if not users:
@@ -207,7 +257,9 @@ def _for_users(function: Callable[..., Told], console: Console, space: ts.Worksp
         if len(users) > 1 and name in _OF_ONE_USER and value is not None:
             raise click.UsageError(f"--{name} belongs to one user; {_OF_ONE_USER[name]}")
     with console.progress() as note:
-        alone = (lambda done: note(console.command, 0, 1, done)) if len(users) == 1 else lambda _: None
+        alone = (
+            (lambda done: note(console.command, 0, 1, done)) if len(users) == 1 else lambda _: None
+        )
         work = partial(function, space, progress=alone, **given)
         outcome = for_each(users, work, jobs, lambda n: note(console.command, n, len(users)))
     told, failures = list(outcome.reports.values()), outcome.failures
@@ -217,7 +269,10 @@ def _for_users(function: Callable[..., Told], console: Console, space: ts.Worksp
         outcome.check()
         console.result(told[0].facts, *told[0].lines, space=space)
         return
-    failed = [{"user": n, "message": error.message, "exit_code": error.exit_code} for n, error in failures.items()]
+    failed = [
+        {"user": n, "message": error.message, "exit_code": error.exit_code}
+        for n, error in failures.items()
+    ]
     lines = [*(report.lines[0] for report in told), *(told[0].lines[1:2] if told else [])]
     facts = [{"session": space.session.id, **report.facts} for report in told]
     console.result({"users": facts, "failed": failed}, *lines, space=space)

@@ -40,7 +40,9 @@ def keygen(console: Console, user: int, output: Path | None) -> None:
     if not console.as_json:
         click.echo(public.line())  # even with -q: it is what the call is for
     console.result({"path": path, **vars(public), "fingerprint": public.fingerprint})
-    console.say(f"secret keys of user {user}: {path}; fingerprint of the public keys: {public.fingerprint}")
+    console.say(
+        f"secret keys of user {user}: {path}; fingerprint of the public keys: {public.fingerprint}"
+    )
 
 
 @o.step("Draw a user's secret and share it.", o.randomness_option, example="round --user 3")
@@ -53,14 +55,18 @@ def offline(space: ts.Workspace, user: int, **how: Any) -> o.Told:
     report, secret = ts.offline(space, user, **how), space.secret_path(user)
     done = f"user {user} drew its secret: {secret}"
     lines = [
-        done if report.shares_written else f"user {user} has all its shares already; nothing was changed",
+        done
+        if report.shares_written
+        else f"user {user} has all its shares already; nothing was changed",
         f"session {space.session.fingerprint}",
         f"send shares/user-MM/{space.share_path(user, user).name} to user MM only ({amount(report.share_bytes)})",
     ]
     return o.Told({"secret": secret, **vars(report)}, lines)
 
 
-def _files(_context: click.Context, _option: click.Parameter, folder: Path | None) -> list[Path] | None:
+def _files(
+    _context: click.Context, _option: click.Parameter, folder: Path | None
+) -> list[Path] | None:
     """The gradients in the folder that --gradients names."""
     from topk_secagg.steps.gather import gradient_files
 
@@ -70,7 +76,12 @@ def _files(_context: click.Context, _option: click.Parameter, folder: Path | Non
 @o.step(
     "Mask a user's gradient: X_n.",
     o.file("--gradient", ".pt, .pth, .bin, .ckpt, .safetensors, .npz or .npy."),
-    o.file("--gradients", "A folder with one gradient for every user of the round.", "DIR", callback=_files),
+    o.file(
+        "--gradients",
+        "A folder with one gradient for every user of the round.",
+        "DIR",
+        callback=_files,
+    ),
     o.entry_option,
     o.prefix_option,
     o.value(
@@ -80,12 +91,18 @@ def _files(_context: click.Context, _option: click.Parameter, folder: Path | Non
         float,
         default=1.0,
     ),
-    o.file("--residual", "Error feedback: add what was not sent before; keep what is not sent now.", "FILE.h5"),
+    o.file(
+        "--residual",
+        "Error feedback: add what was not sent before; keep what is not sent now.",
+        "FILE.h5",
+    ),
     o.select_option,
     o.saturate_option,
     example="round --user 3 --gradient gradients/user-03.pt",
 )
-def mask(space: ts.Workspace, user: int, gradient: Path | None, gradients: list[Path] | None, **how: Any) -> o.Told:
+def mask(
+    space: ts.Workspace, user: int, gradient: Path | None, gradients: list[Path] | None, **how: Any
+) -> o.Told:
     """Masked-input phase of a user: X_n from its gradient.
 
     Keeps the coordinates of largest magnitude (moments: the largest of every bucket), quantises and masks
@@ -93,7 +110,9 @@ def mask(space: ts.Workspace, user: int, gradient: Path | None, gradients: list[
     refuses a second one.
     """
     if gradients and len(gradients) != len(space.users()):
-        raise click.UsageError(f"{len(gradients)} gradients in {gradients[0].parent} for {len(space.users())} users")
+        raise click.UsageError(
+            f"{len(gradients)} gradients in {gradients[0].parent} for {len(space.users())} users"
+        )
     own = gradients[user - 1] if gradients else gradient
     if own is None or (gradient and gradients):
         raise click.UsageError("give either --gradient FILE or --gradients DIR")
@@ -129,7 +148,9 @@ def _warnings(space: ts.Workspace, report: MaskReport) -> Iterator[str]:
         yield f"{what}; if user {user} was in its sum, run `{again}` first"
 
 
-def selection_lines(p: ts.Parameters, energy: float | None, clipped: int, whose: str = "it keeps") -> Iterator[str]:
+def selection_lines(
+    p: ts.Parameters, energy: float | None, clipped: int, whose: str = "it keeps"
+) -> Iterator[str]:
     """How close the selection comes to the global top-K, where it is not that, and how much --saturate has changed.
     Only the user itself sees it."""
     if energy not in (None, 1):
@@ -146,7 +167,13 @@ def selection_lines(p: ts.Parameters, energy: float | None, clipped: int, whose:
     *o.access_options,
     example="round --only 1,2,3,4",
 )
-def freeze(console: Console, space: ts.Workspace, only: list[int] | None, user: int | None, access: ts.Access) -> None:
+def freeze(
+    console: Console,
+    space: ts.Workspace,
+    only: list[int] | None,
+    user: int | None,
+    access: ts.Access,
+) -> None:
     """Fix the survivors U1 of the masked-input phase in survivors.json.
 
     This is the step of the session's freezer; in rounds with --confirm, of any user. It takes every user
@@ -213,9 +240,13 @@ def eliminate(space: ts.Workspace, user: int, **how: Any) -> o.Told:
     return o.Told({**vars(report), **r2}, lines)
 
 
-def described(console: Console, space: ts.Workspace, report: DecodeReport) -> tuple[dict[str, Any], list[str]]:
+def described(
+    console: Console, space: ts.Workspace, report: DecodeReport
+) -> tuple[dict[str, Any], list[str]]:
     """Warn of what deserves attention in an aggregate; what else is said about it, as facts and in lines."""
-    console.warn(*(f"the answer of user {n} is left out: {why}" for n, why in report.left_out.items()))
+    console.warn(
+        *(f"the answer of user {n} is left out: {why}" for n, why in report.left_out.items())
+    )
     if report.beyond_clip:
         console.warn(
             f"{report.beyond_clip} coordinates are larger than the survivors' clipped gradients can make them: "
@@ -246,20 +277,30 @@ def described(console: Console, space: ts.Workspace, report: DecodeReport) -> tu
     o.flag("--strict", "Refuse if any answer is damaged or disagrees."),
     example="round --output sum.pt",
 )
-def decode(console: Console, space: ts.Workspace, output: Path | None, mean: bool, strict: bool) -> None:
+def decode(
+    console: Console, space: ts.Workspace, output: Path | None, mean: bool, strict: bool
+) -> None:
     """Decode the sum of the survivors' inputs from the answers in elimination/.
 
     Writes aggregate.h5: the sum, sparse, in the field and as reals. --output writes it in the shape of
     the gradient as well. An answer that cannot be read counts as missing.
     """
     with console.progress() as note:
-        report = ts.decode(space, output, mean=mean, strict=strict, progress=lambda done: note("decoding", 0, 1, done))
+        report = ts.decode(
+            space,
+            output,
+            mean=mean,
+            strict=strict,
+            progress=lambda done: note("decoding", 0, 1, done),
+        )
     facts, lines = described(console, space, report)
     console.warn_foreign_secrets(space.foreign_secrets())
     console.result(facts, *lines, space=space)
 
 
-@o.command("Commit the residual of a survivor.", *o.space_options, o.user_option, example="round --user 3")
+@o.command(
+    "Commit the residual of a survivor.", *o.space_options, o.user_option, example="round --user 3"
+)
 def settle(console: Console, space: ts.Workspace, user: int) -> None:
     """Commit the residual of a survivor that missed the elimination phase.
 
@@ -267,11 +308,15 @@ def settle(console: Console, space: ts.Workspace, user: int) -> None:
     same.
     """
     report = ts.settle(space, user)
-    done = f"residual of user {user}: {report.path}" + ("" if report.committed else " was committed already")
+    done = f"residual of user {user}: {report.path}" + (
+        "" if report.committed else " was committed already"
+    )
     console.result(vars(report), done, space=space)
 
 
-@o.command("Erase a user's secret and shares.", *o.space_options, o.user_option, example="round --user 3")
+@o.command(
+    "Erase a user's secret and shares.", *o.space_options, o.user_option, example="round --user 3"
+)
 def forget(console: Console, space: ts.Workspace, user: int) -> None:
     """Erase a user's secret, the shares that it holds, and its copies of those that it made.
 
@@ -282,7 +327,9 @@ def forget(console: Console, space: ts.Workspace, user: int) -> None:
     report = ts.forget(space, user)
     lines = [f"user {user} erased {len(report.erased)} files; its ledger stays"]
     if report.kept:
-        lines.append(f"{len(report.kept)} sealed shares belong to other accounts; only your identity opens them")
+        lines.append(
+            f"{len(report.kept)} sealed shares belong to other accounts; only your identity opens them"
+        )
     if report.needed_by:
         lines.append(f"its shares for user {plain(report.needed_by)}, who have not answered, stay")
     console.result(vars(report), *lines, space=space)

@@ -21,7 +21,12 @@ _POLL = 0.5  # seconds
     "Who has done what, and what to do next.",
     *o.space_options,
     o.value("--user", "n", "From the point of view of this user."),
-    o.value("--wait", "SECONDS", "Wait until the next step can be run, or exit 75.", click.FloatRange(min=0)),
+    o.value(
+        "--wait",
+        "SECONDS",
+        "Wait until the next step can be run, or exit 75.",
+        click.FloatRange(min=0),
+    ),
     example="round --user 3 --wait 600",
 )
 def status(console: Console, space: ts.Workspace, user: int | None, wait: float | None) -> None:
@@ -56,19 +61,34 @@ def status(console: Console, space: ts.Workspace, user: int | None, wait: float 
     rows = []
     for u in found.users:
         lacking = [m for m in space.users() if m not in (u.holds or [])]
-        shares = f"all {N}" if not lacking else f"lacks {plain(lacking)}" if u.holds is not None else ""
+        shares = (
+            f"all {N}" if not lacking else f"lacks {plain(lacking)}" if u.holds is not None else ""
+        )
         survivor = "" if u.survivor is None else "yes" if u.survivor else "dropped out"
         confirmed = ["yes" if u.confirmed else ""] if space.session.confirm else []
         rows.append([str(u.user), shares, u.masked, survivor, *confirmed, u.answered])
-    columns = ["user", "shares received", "X", "survivor", *(["confirmed"] if space.session.confirm else []), "Y"]
+    columns = [
+        "user",
+        "shares received",
+        "X",
+        "survivor",
+        *(["confirmed"] if space.session.confirm else []),
+        "Y",
+    ]
     console.table(columns, rows)
     sent = (f"send {path} to {whom}" for path, whom in found.send)
     console.line(*sent, f"next: {following}" if following else "nothing is left to do")
     if found.next.waits_for:
-        now = "; it can be run without them" if found.next.possible and found.next.step != "offline" else ""
+        now = (
+            "; it can be run without them"
+            if found.next.possible and found.next.step != "offline"
+            else ""
+        )
         console.line(f"waiting for {found.next.waits_for}{now}")
     if wait is not None and not found.next.ready:
-        raise Busy(f"{found.next.step} still waits for {found.next.waits_for}", "run this again later")
+        raise Busy(
+            f"{found.next.step} still waits for {found.next.waits_for}", "run this again later"
+        )
 
 
 def _command(space: ts.Workspace, step: str, user: int | None) -> str:
@@ -96,13 +116,19 @@ def inspect(console: Console, files: tuple[Path, ...], reveal: bool) -> None:
         except ts.SecAggError as error:
             failure = failure or error
     if found:
-        shown = [d.facts | picked(d, "path", "kind", "intact", "datasets", "problems") for d in found]
+        shown = [
+            d.facts | picked(d, "path", "kind", "intact", "datasets", "problems") for d in found
+        ]
         console.result({"files": shown})
     for d in found:
         state = "intact" if d.intact else "NOT INTACT"
         insecure = ", INSECURE: drawn from a public seed" if d.facts.get("insecure") else ""
         console.line(f"{d.path}: {d.kind}, {state}{insecure}")
-        facts = [(key.replace("_", " "), plain(value)) for key, value in d.facts.items() if key != "insecure"]
+        facts = [
+            (key.replace("_", " "), plain(value))
+            for key, value in d.facts.items()
+            if key != "insecure"
+        ]
         console.table((), facts + [("problem", problem) for problem in d.problems])
         rows = []
         for name, info in d.datasets.items():
@@ -122,11 +148,17 @@ def inspect(console: Console, files: tuple[Path, ...], reveal: bool) -> None:
 @o.command(
     "Check a round, point by point.",
     o.round_argument,
-    o.file("--identity", "A user's keys, to open the sealed shares for that user. Repeatable.", multiple=True),
+    o.file(
+        "--identity",
+        "A user's keys, to open the sealed shares for that user. Repeatable.",
+        multiple=True,
+    ),
     o.file("--report", "Write the findings as a page too.", "FILE.html"),
     example="round --report audit.html",
 )
-def audit(console: Console, space: ts.Workspace, identity: tuple[Path, ...], report: Path | None) -> None:
+def audit(
+    console: Console, space: ts.Workspace, identity: tuple[Path, ...], report: Path | None
+) -> None:
     """Check a round point by point: pass, fail, or not checkable and why. Exits with 65 if anything fails.
 
     Public files are enough for much of it. Where secrets and shares are available too, it also checks that
@@ -140,7 +172,9 @@ def audit(console: Console, space: ts.Workspace, identity: tuple[Path, ...], rep
     if report and report.suffix != ".html":
         raise click.UsageError(f"the report is a page of HTML, and {report} does not end in .html")
     if report and not report.absolute().parent.is_dir():
-        raise CannotWrite(f"cannot write {report}: its folder is not there", "make the folder first")
+        raise CannotWrite(
+            f"cannot write {report}: its folder is not there", "make the folder first"
+        )
     with console.progress() as note:
         found = gather(space, identity, lambda done: note("auditing", 0, 1, done))
     findings, session = found.findings, found.session
@@ -152,7 +186,9 @@ def audit(console: Console, space: ts.Workspace, identity: tuple[Path, ...], rep
     facts = {
         "session": session and session.id,
         "verdict": "fail" if failed else "pass",
-        "counts": {v: sum(f.verdict == v for f in findings) for v in ("pass", "fail", "not checkable")},
+        "counts": {
+            v: sum(f.verdict == v for f in findings) for v in ("pass", "fail", "not checkable")
+        },
         "findings": [vars(f) for f in findings],
         "report": report,
         "insecure": bool(session and session.insecure),

@@ -31,7 +31,9 @@ def taken(function: Callable[..., Any], options: dict[str, Any]) -> dict[str, An
     return {name: value for name, value in options.items() if name in names}
 
 
-def chosen(console: Console, **options: Any) -> tuple[Layout, ts.Parameters, str, npt.NDArray[Any] | None]:
+def chosen(
+    console: Console, **options: Any
+) -> tuple[Layout, ts.Parameters, str, npt.NDArray[Any] | None]:
     """The layout and the parameters that the options of `init` ask for, why, and the gradient that --like names.
 
     What is left out of that gradient is said, how the clip fits it, and what one step of the quantiser is.
@@ -42,16 +44,25 @@ def chosen(console: Console, **options: Any) -> tuple[Layout, ts.Parameters, str
         if options[name] is None:
             raise click.UsageError(f"Missing option '--{name}'.")
     layout, tensors = choose_layout(**taken(choose_layout, options))
-    wanted = taken(ts.Parameters.choose, options) | {"density": options["density"], "length": layout.length}
+    wanted = taken(ts.Parameters.choose, options) | {
+        "density": options["density"],
+        "length": layout.length,
+    }
     p, reason = choose_parameters(**wanted)
     if tensors is None:
         return layout, p, reason, None
     console.say(*tensors.notes)
     gradient = layout.flatten(tensors)
     largest = float(max(abs(gradient.max()), abs(gradient.min())))
-    fits = f"beyond the clip of {p.clip:g}" if largest > p.clip else f"{largest / p.clip:.1%} of the clip"
+    fits = (
+        f"beyond the clip of {p.clip:g}"
+        if largest > p.clip
+        else f"{largest / p.clip:.1%} of the clip"
+    )
     name, step = options["like"].name, 1 / p.scale
-    console.say(f"the largest value of {name} is {largest:.4g}, {fits}; one step of the quantiser is {step:.3g}")
+    console.say(
+        f"the largest value of {name} is {largest:.4g}, {fits}; one step of the quantiser is {step:.3g}"
+    )
     return layout, p, reason, gradient
 
 
@@ -64,7 +75,9 @@ def start_round(console: Console, root: Path, **options: Any) -> tuple[ts.Worksp
     if reason and new:
         console.say(f"construction {reason}")
     if p.survivors == p.colluders + 1:
-        console.warn("U = T + 1: when only U users remain, T of them can subtract their inputs and see the last one")
+        console.warn(
+            "U = T + 1: when only U users remain, T of them can subtract their inputs and see the last one"
+        )
     return space, new
 
 
@@ -90,8 +103,13 @@ def init(console: Console, space: ts.Workspace, **options: Any) -> None:
     if other is not None:
         given = click.get_current_context()
         for name, value in options.items():
-            if given.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE and value != ():
-                raise click.UsageError("--from takes everything from the other round; leave out other options")
+            if (
+                given.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+                and value != ()
+            ):
+                raise click.UsageError(
+                    "--from takes everything from the other round; leave out other options"
+                )
         space, new = init_like(space.root, other)
     else:
         space, new = start_round(console, space.root, **options)
@@ -135,12 +153,20 @@ def init(console: Console, space: ts.Workspace, **options: Any) -> None:
     o.randomness_option,
     o.jobs_option,
     *o.keys_options,
-    o.file("--identities", "The users' identity files, as `keygen` names them, in a sealed round.", "DIR"),
+    o.file(
+        "--identities",
+        "The users' identity files, as `keygen` names them, in a sealed round.",
+        "DIR",
+    ),
     *o.round_options,
     example="round --gradients gradients/ --survivors 3 --colluders 1 --density 0.01",
 )
 def run(
-    console: Console, space: ts.Workspace, more: tuple[Path, ...], gradients: tuple[Path, ...], **options: Any
+    console: Console,
+    space: ts.Workspace,
+    more: tuple[Path, ...],
+    gradients: tuple[Path, ...],
+    **options: Any,
 ) -> None:
     """A whole round on one machine: every step of every user, through the same files.
 
@@ -160,7 +186,9 @@ def run(
     if options["like"] is None and options["length"] is None:
         options["like"] = files[0]
     if options["users"] not in (None, len(files)):
-        raise click.UsageError(f"{len(files)} gradients for {options['users']} users; one file per user is needed")
+        raise click.UsageError(
+            f"{len(files)} gradients for {options['users']} users; one file per user is needed"
+        )
     users = options["users"] = len(files)
     for user in (*options["drop_masking"], *options["drop_elimination"]):
         if not 1 <= user <= users:
@@ -177,7 +205,9 @@ def run(
     console.notes({user.user: user.notes for user in report.masked})
     facts, lines = described(console, space, report.decoded)
     by_user = dict(enumerate(files, start=1))
-    kept = min((user.kept_energy for user in report.masked if user.kept_energy is not None), default=None)
+    kept = min(
+        (user.kept_energy for user in report.masked if user.kept_energy is not None), default=None
+    )
     clipped = sum(user.clipped for user in report.masked)
     facts |= {"gradients": by_user, "clipped": clipped, "kept_energy": kept}
     facts |= picked(c, "share_bytes", "offline_bytes")
@@ -216,8 +246,12 @@ def plan(console: Console, plot: Path | None, **options: Any) -> None:
     rows = [
         {
             "construction": row.name,
-            **{name: getattr(row.parameters, name, None) for name in ("picks", "field")},  # peers have none
-            **picked(row, "pair_bytes", "all_bytes", "masked_bytes", "answer_bytes", "online_bytes"),
+            **{
+                name: getattr(row.parameters, name, None) for name in ("picks", "field")
+            },  # peers have none
+            **picked(
+                row, "pair_bytes", "all_bytes", "masked_bytes", "answer_bytes", "online_bytes"
+            ),
             **picked(row, "step", "seconds", "energy", "memory_bytes"),
             "recommended": row is found.best,
         }
@@ -228,13 +262,20 @@ def plan(console: Console, plot: Path | None, **options: Any) -> None:
     console.result({"choices": rows, "remarks": found.remarks, "command": paste})
     console.table(
         list(_COLUMNS),
-        [["" if row[name] is None else show(row[name]) for name, show in _COLUMNS.values()] for row in rows],
+        [
+            ["" if row[name] is None else show(row[name]) for name, show in _COLUMNS.values()]
+            for row in rows
+        ],
     )
     console.line(
         *([f"init chooses (*) {reason}"] if reason else []),
         *found.remarks,
         "X and Y are what one user broadcasts when nobody drops out; step is the resolution, as a share of the clip",
-        *(["energy is what the selected entries keep of the global top-K's"] if gradient is not None else []),
+        *(
+            ["energy is what the selected entries keep of the global top-K's"]
+            if gradient is not None
+            else []
+        ),
         "LightSecAgg aggregates dense gradients; Theorem 1 has the paper's rates",
         "time is an estimate for `run` with all users on this machine, from a quick measurement in this folder",
         f"to start: {paste}",
@@ -245,13 +286,26 @@ def _init_call(p: ts.Parameters, **options: Any) -> str:
     """The call of `init` that chooses exactly these parameters, and the layout and seed of the options."""
     from topk_secagg.algebra.field import DEFAULT_FIELD
 
-    given = [(name, options[name]) for name in ("like", "length", "entry", "strip_prefix", "insecure_seed")]
+    given = [
+        (name, options[name])
+        for name in ("like", "length", "entry", "strip_prefix", "insecure_seed")
+    ]
     given += [(name, pattern) for name in ("only", "exclude") for pattern in options[name]]
     given += picked(p, "users", "survivors", "colluders", "top_k", "construction").items()
-    defaults = {"blocks": p.survivors - p.colluders, "picks": 0, "spare": None}  # those of the other construction too
+    defaults = {
+        "blocks": p.survivors - p.colluders,
+        "picks": 0,
+        "spare": None,
+    }  # those of the other construction too
     defaults |= {"field": DEFAULT_FIELD, "clip": 1, "max_weight": 1}
-    given += [(name, value) for name, value in picked(p, *defaults).items() if value != defaults[name]]
-    words = [(f"--{name.replace('_', '-')}", str(value)) for name, value in given if value not in (None, "")]
+    given += [
+        (name, value) for name, value in picked(p, *defaults).items() if value != defaults[name]
+    ]
+    words = [
+        (f"--{name.replace('_', '-')}", str(value))
+        for name, value in given
+        if value not in (None, "")
+    ]
     return shlex.join([PROGRAM, "init", "ROUND", *chain(*words)])
 
 
@@ -286,13 +340,21 @@ def _plot(path: Path, rows: list[dict[str, Any]]) -> None:
     from topk_secagg.storage.atomic import OWN, whole_file
 
     facts = {"construction": "{}", "picks": "P = {}", "field": "q = {}"}
-    named = (", ".join(text.format(row[fact]) for fact, text in facts.items() if row[fact]) for row in rows)
+    named = (
+        ", ".join(text.format(row[fact]) for fact, text in facts.items() if row[fact])
+        for row in rows
+    )
     names = [name + " *" * row["recommended"] for name, row in zip(named, rows, strict=True)]
-    panels = [("all_bytes", "offline files of all users, bytes"), ("online_bytes", "what a user broadcasts, bytes")]
+    panels = [
+        ("all_bytes", "offline files of all users, bytes"),
+        ("online_bytes", "what a user broadcasts, bytes"),
+    ]
     if any(row["energy"] for row in rows):
         panels.append(("energy", "share of the top-K energy that is kept"))
     figure = Figure(figsize=(7 * len(panels), 5), layout="constrained")
-    for panel, (fact, title) in zip(figure.subplots(1, len(panels), sharey=True), panels, strict=True):
+    for panel, (fact, title) in zip(
+        figure.subplots(1, len(panels), sharey=True), panels, strict=True
+    ):
         panel.barh(names, [row[fact] or 0 for row in rows])
         panel.set(xscale="log", title=title)
         panel.grid(visible=True, axis="x", alpha=0.3)

@@ -45,7 +45,9 @@ def draw_round(transcript: Transcript) -> str:
         console.print(Text.assemble(("$ ", "green"), (f"topk-secagg {step}", "bold white")))
         for line in folded(output):
             console.print(Text(line))
-    drawn = console.export_svg(title="a round of ten users, two of whom drop out", unique_id="round")
+    drawn = console.export_svg(
+        title="a round of ten users, two of whom drop out", unique_id="round"
+    )
     # any font of fixed width will do: the picture loads nothing from elsewhere
     return re.sub(r"\s*@font-face \{.*?\}", "", drawn, flags=re.DOTALL)
 
@@ -57,7 +59,13 @@ def draw_report(transcript: Transcript, picture: Path) -> None:
         sys.exit("Chromium is needed to draw the report")
     transcript.quietly("audit round --report audit.html")
     with tempfile.TemporaryDirectory() as profile:
-        options = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run")
+        options = (
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-background-networking",
+            "--no-first-run",
+        )
         size = f"--window-size={REPORT[0]},{REPORT[1]}"
         own = ("--hide-scrollbars", f"--user-data-dir={profile}", size, f"--screenshot={picture}")
         page = (transcript.root / "audit.html").as_uri()

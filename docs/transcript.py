@@ -30,7 +30,9 @@ class Transcript:
     def quietly(self, command: str, *, messages: bool = False) -> str:
         """What a command prints on standard output, and on standard error too if `messages` are wanted."""
         with chdir(self.root):
-            result = CliRunner().invoke(cli, shlex.split(command), prog_name="topk-secagg", catch_exceptions=False)
+            result = CliRunner().invoke(
+                cli, shlex.split(command), prog_name="topk-secagg", catch_exceptions=False
+            )
         if result.exit_code:
             raise RuntimeError(f"{command} exited with {result.exit_code}: {result.output}")
         lines = (result.output if messages else result.stdout).splitlines()
@@ -44,4 +46,8 @@ class Transcript:
         """The datasets of a file with these names, as `inspect --reveal` shows them."""
         lines = self.quietly(f"inspect --reveal {path}").splitlines()
         shown = [line.strip() for line in lines if line.split()[:1] and line.split()[0] in names]
-        return f"```console\n$ topk-secagg inspect --reveal {path}\n...\n" + "\n".join(shown) + "\n```\n"
+        return (
+            f"```console\n$ topk-secagg inspect --reveal {path}\n...\n"
+            + "\n".join(shown)
+            + "\n```\n"
+        )

@@ -30,7 +30,11 @@ Labels = npt.NDArray[np.int64]
 def load(split: str, path: Path = DATA) -> tuple[Rows, Labels]:
     """The images, (n, 3, 32, 32), and labels of "train" or "test", from a folder or an archive."""
     parts = PARTS[split]
-    for suffix, extra, read in (("", [], _python), (".bin", [], _binary), (".png", [f"{split}_lables.json"], _sheets)):
+    for suffix, extra, read in (
+        ("", [], _python),
+        (".bin", [], _binary),
+        (".png", [f"{split}_lables.json"], _sheets),
+    ):
         files = contents(path, [part + suffix for part in parts] + extra)
         if files:
             images, labels = read(files)
@@ -43,7 +47,11 @@ def contents(path: Path, names: list[str]) -> list[bytes]:
     """The files of these names, wherever in the folder or archive they are; nothing if one is missing."""
     found: dict[str, bytes] = {}
     if path.is_dir():
-        found = {file.name: file.read_bytes() for file in path.rglob("*") if file.name in names and file.is_file()}
+        found = {
+            file.name: file.read_bytes()
+            for file in path.rglob("*")
+            if file.name in names and file.is_file()
+        }
     elif path.is_file():
         with tarfile.open(path) as tar:
             for member in tar:
@@ -84,7 +92,9 @@ def _sheets(files: list[bytes]) -> tuple[Rows, Labels]:
 
     *sheets, labels = files
     rows = np.concatenate([np.asarray(Image.open(io.BytesIO(sheet))) for sheet in sheets])
-    return rows.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2), np.array(json.loads(labels), dtype=np.int64)
+    return rows.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2), np.array(
+        json.loads(labels), dtype=np.int64
+    )
 
 
 def download(folder: Path) -> None:

@@ -24,9 +24,13 @@ PICKS = (1, 2, 4, 8)
 
 def main() -> None:
     """Print what every step's gradients are like, and what each P keeps of them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("out", type=Path, metavar="OUT")
-    parser.add_argument("--exclude", action="append", default=[], help="leave out tensors of such names")
+    parser.add_argument(
+        "--exclude", action="append", default=[], help="leave out tensors of such names"
+    )
     args = parser.parse_args()
     folders = sorted(args.out.glob("step-*"), key=lambda folder: int(folder.name[5:]))
     steps = {int(folder.name[5:]): gradients(folder, args.exclude) for folder in folders}

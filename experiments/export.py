@@ -28,13 +28,19 @@ MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
 def main() -> None:
     """Train, and save every user's gradient at the steps asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("out", type=Path, metavar="OUT")
-    parser.add_argument("--steps", type=lambda text: {int(n) for n in text.split(",")}, default="0,100,300")
+    parser.add_argument(
+        "--steps", type=lambda text: {int(n) for n in text.split(",")}, default="0,100,300"
+    )
     parser.add_argument("--users", type=int, default=10)
     parser.add_argument("--rate", type=float, default=0.1, help="learning rate")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--data", type=Path, default=cifar.DATA, help="CIFAR-10, in a folder or an archive")
+    parser.add_argument(
+        "--data", type=Path, default=cifar.DATA, help="CIFAR-10, in a folder or an archive"
+    )
     args = parser.parse_args()
 
     torch.set_num_threads(1)
@@ -55,7 +61,9 @@ def main() -> None:
             folder.mkdir(parents=True, exist_ok=True)
             losses = []
             for user, own in enumerate(owned, 1):
-                local = copy.deepcopy(model)  # its batch norm must not move the model's running means
+                local = copy.deepcopy(
+                    model
+                )  # its batch norm must not move the model's running means
                 local.zero_grad()
                 loss = loss_of(local, draw(own, args.seed, step, user))
                 loss.backward()
@@ -63,7 +71,10 @@ def main() -> None:
                 gradient = {name: p.grad for name, p in local.named_parameters()}
                 torch.save(gradient, folder / f"user-{user:02d}.pt")
             right = accuracy(model, tested, truth)
-            print(f"{folder}: mean local loss {np.mean(losses):.3f}, test accuracy {right:.1%}", flush=True)
+            print(
+                f"{folder}: mean local loss {np.mean(losses):.3f}, test accuracy {right:.1%}",
+                flush=True,
+            )
         optimiser.zero_grad()
         loss_of(model, draw(np.concatenate(owned), args.seed, step, 0)).backward()
         optimiser.step()
@@ -91,7 +102,9 @@ def normalised(images: np.ndarray) -> Tensor:
 def accuracy(model: nn.Module, images: np.ndarray, labels: np.ndarray) -> float:
     """The share of images that the model gets right, with the running means of its batch norm."""
     model.eval()
-    guesses = [model(normalised(part)).argmax(1) for part in np.array_split(images, len(images) // 200)]
+    guesses = [
+        model(normalised(part)).argmax(1) for part in np.array_split(images, len(images) // 200)
+    ]
     model.train()
     return float(np.mean(torch.cat(guesses).numpy() == labels))
 

@@ -150,7 +150,12 @@ def permutation_rows(pi: Ints, r: Ints, blocks: int) -> list[Row]:
 
 
 def shares(
-    rows: list[Row], z: list[list[Vector]], z_tilde: list[list[Vector]], alpha: Ints, beta: Ints, q: int
+    rows: list[Row],
+    z: list[list[Vector]],
+    z_tilde: list[list[Vector]],
+    alpha: Ints,
+    beta: Ints,
+    q: int,
 ) -> list[list[tuple[Vector, Vector]]]:
     """[m][i]: f_i(alpha_m) and h_i(alpha_m), with z[i] and z_tilde[i] the T noise vectors of each."""
     nodes = beta[: len(rows[0][0]) + len(z[0])]
@@ -158,7 +163,9 @@ def shares(
         [
             (
                 interpolated_vectors(nodes, [*blocks, *z[i]], x, q),
-                interpolated_vectors(nodes, [*([mask * v % q for v in b] for b in blocks), *z_tilde[i]], x, q),
+                interpolated_vectors(
+                    nodes, [*([mask * v % q for v in b] for b in blocks), *z_tilde[i]], x, q
+                ),
             )
             for i, (blocks, mask) in enumerate(rows)
         ]
@@ -179,7 +186,9 @@ def mask_permutation(pi: Ints, r: Ints, sparse: Pairs, q: int) -> Pairs:
 ShareRows = list[tuple[Vector, Vector]]
 
 
-def answer_permutation(masked: Mapping[int, Pairs], held: Mapping[int, ShareRows], q: int) -> list[Vector]:
+def answer_permutation(
+    masked: Mapping[int, Pairs], held: Mapping[int, ShareRows], q: int
+) -> list[Vector]:
     """Y_n = sum over m and (i, x) in X_m of x f_{m,i} - h_{m,i}: one group."""
     width = len(next(iter(held.values()))[0][0])
     y = [0] * width
@@ -193,12 +202,17 @@ def answer_permutation(masked: Mapping[int, Pairs], held: Mapping[int, ShareRows
 # `permutation`: decoding
 
 
-def decode(answers: Mapping[int, list[Vector]], alpha: Ints, beta: Ints, blocks: int, q: int) -> list[list[Vector]]:
+def decode(
+    answers: Mapping[int, list[Vector]], alpha: Ints, beta: Ints, blocks: int, q: int
+) -> list[list[Vector]]:
     """[g][d]: the value at beta_d of the polynomial through all the answers for group g."""
     nodes = [alpha[n - 1] for n in answers]
     groups = len(next(iter(answers.values())))
     return [
-        [interpolated_vectors(nodes, [y[g] for y in answers.values()], beta[d], q) for d in range(blocks)]
+        [
+            interpolated_vectors(nodes, [y[g] for y in answers.values()], beta[d], q)
+            for d in range(blocks)
+        ]
         for g in range(groups)
     ]
 
@@ -255,7 +269,15 @@ def bucket_points(buckets: int, beta: Ints, users: int, colluders: int) -> Vecto
 
 
 def moments_shares(
-    s: Ints, rho: Ints, z: Sequence[Sequence[Vector]], alpha: Ints, points: Ints, picks: int, gamma: int, W: int, q: int
+    s: Ints,
+    rho: Ints,
+    z: Sequence[Sequence[Vector]],
+    alpha: Ints,
+    points: Ints,
+    picks: int,
+    gamma: int,
+    W: int,
+    q: int,
 ) -> list[list[Vector]]:
     """[m][i][j]: g_j(alpha_m) = rho^-1 gamma^(s j) + (alpha_m - beta_b) * sum_t z_(t,j) alpha_m^t."""
     return [
@@ -293,16 +315,21 @@ def answer_moments(
             for i in range(first * picks, group.stop * picks):
                 delta, x = pairs[i]
                 for j in range(W1):
-                    symbols[j] += basis[i // picks - first] * x * pow(gamma, delta * j, q) * held[m][i][j]
+                    symbols[j] += (
+                        basis[i // picks - first] * x * pow(gamma, delta * j, q) * held[m][i][j]
+                    )
         y.append([v % q for v in symbols])
     return y
 
 
-def decode_moments(answers: Mapping[int, list[Vector]], alpha: Ints, points: Ints, D: int, q: int) -> list[Vector]:
+def decode_moments(
+    answers: Mapping[int, list[Vector]], alpha: Ints, points: Ints, D: int, q: int
+) -> list[Vector]:
     """[b][j]: the value at beta_b of the polynomial through all the answers for the group of bucket b."""
     nodes = [alpha[n - 1] for n in answers]
     return [
-        interpolated_vectors(nodes, [y[b // D] for y in answers.values()], points[b], q) for b in range(len(points))
+        interpolated_vectors(nodes, [y[b // D] for y in answers.values()], points[b], q)
+        for b in range(len(points))
     ]
 
 
@@ -328,8 +355,14 @@ def recover(moments: Vector, n: int, t: int, gamma: int, q: int) -> Vector | Non
     if c is None:
         return None
     roots = [pow(gamma, k, q) for k in range(n)]
-    places = [k for k, x in enumerate(roots) if (pow(x, v, q) - sum(c[j] * pow(x, j, q) for j in range(v))) % q == 0]
-    values = solved([[pow(roots[k], j, q) for k in places] for j in range(len(moments))], moments, q)
+    places = [
+        k
+        for k, x in enumerate(roots)
+        if (pow(x, v, q) - sum(c[j] * pow(x, j, q) for j in range(v))) % q == 0
+    ]
+    values = solved(
+        [[pow(roots[k], j, q) for k in places] for j in range(len(moments))], moments, q
+    )
     if values is None:
         return None
     found = dict(zip(places, values, strict=True))

@@ -40,7 +40,9 @@ from topk_secagg.storage.hdf5_writer import new_file
 from topk_secagg.storage.keys import Identity
 
 ROOT = Path(__file__).resolve().parents[1]
-EXAMPLE = ROOT / "fixtures" / "example"  # the worked example of the paper: five users, four coordinates
+EXAMPLE = (
+    ROOT / "fixtures" / "example"
+)  # the worked example of the paper: five users, four coordinates
 SCRIPT = Path(sys.executable).with_name("topk-secagg")
 DOCUMENTED = {0, 2, 65, 66, 69, 73, 75, 77, 130, 143}
 TERABYTES = 1 << 41  # two of them
@@ -50,7 +52,13 @@ STAGES = (
 )  # fmt: skip
 Command = tuple[object, ...]
 # more than (5+1)/2 users confirm
-CONFIRMING = {"sealed": True, "confirm": True, "survivors": 4, "masking": (1, 2, 3, 4, 5), "answering": (1, 2, 3, 4)}
+CONFIRMING = {
+    "sealed": True,
+    "confirm": True,
+    "survivors": 4,
+    "masking": (1, 2, 3, 4, 5),
+    "answering": (1, 2, 3, 4),
+}
 both = pytest.mark.parametrize("construction", ["permutation", "moments"])
 
 
@@ -224,9 +232,15 @@ def assert_one_error(result: Result) -> None:
     assert result.code in DOCUMENTED - {0}, result
     lines = result.err.splitlines()
     hints = 0 if result.code > 128 else 1
-    said = [line for line in lines if line.startswith("topk-secagg: ") and "topk-secagg: warning: " not in line]
+    said = [
+        line
+        for line in lines
+        if line.startswith("topk-secagg: ") and "topk-secagg: warning: " not in line
+    ]
     assert said == lines[-1 - hints : len(lines) - hints], result.err
-    assert all(line.startswith("hint: ") and len(line) > 10 for line in lines[len(lines) - hints :]), result.err
+    assert all(
+        line.startswith("hint: ") and len(line) > 10 for line in lines[len(lines) - hints :]
+    ), result.err
     assert "a bug" not in said[0]
     assert "Traceback" not in result.err
     assert result.out == ""
@@ -281,12 +295,20 @@ class Recipe:
             "length": self.length, "field": self.field, "construction": self.construction, "clip": repr(self.clip),
             "blocks": self.blocks, "picks": self.picks, "spare": self.spare, "insecure-seed": self.seed,
         }  # fmt: skip
-        return [word for name, value in given.items() if value is not None for word in (f"--{name}", str(value))]
+        return [
+            word
+            for name, value in given.items()
+            if value is not None
+            for word in (f"--{name}", str(value))
+        ]
 
 
 RECIPES = {
     recipe.name: recipe
-    for recipe in (Recipe("permutation"), Recipe("moments", construction="moments", picks=2, top_k=10, length=150))
+    for recipe in (
+        Recipe("permutation"),
+        Recipe("moments", construction="moments", picks=2, top_k=10, length=150),
+    )
 }
 
 
@@ -297,7 +319,9 @@ class Round:
     recipe: Recipe
     folder: Path
     inputs: Path
-    steps: dict[int, list[int]] = field(default_factory=dict)  # the gradients, in steps of the quantiser
+    steps: dict[int, list[int]] = field(
+        default_factory=dict
+    )  # the gradients, in steps of the quantiser
 
     def elsewhere(self, folder: Path) -> Round:
         """The same round in a copy of its folder."""
@@ -328,11 +352,15 @@ class Round:
         largest = min(int(r.clip * 2**r.bits), 1 << 20)
         (self.inputs / "gradients").mkdir(parents=True, exist_ok=True)
         for user in r.everybody:
-            self.steps[user] = [source.choice((-1, 1)) * source.randint(1, largest) for _ in range(r.length)]
+            self.steps[user] = [
+                source.choice((-1, 1)) * source.randint(1, largest) for _ in range(r.length)
+            ]
             values = np.array(self.steps[user], dtype=np.float64) / 2**r.bits
             write_tensors(self.gradient(user), [Tensor("", "float64", values)])
         if r.sealed:
-            lines = [must("keygen", "--user", n, "--output", self.identity(n)).out for n in r.everybody]
+            lines = [
+                must("keygen", "--user", n, "--output", self.identity(n)).out for n in r.everybody
+            ]
             self.recipients.write_text("".join(lines))
         self.prepare_folder()
         return self
@@ -345,15 +373,30 @@ class Round:
     # the commands
 
     def init(self, *more: object) -> Command:
-        keys = ["--recipients", self.recipients] * self.recipe.sealed + ["--confirm"] * self.recipe.confirm
+        keys = ["--recipients", self.recipients] * self.recipe.sealed + [
+            "--confirm"
+        ] * self.recipe.confirm
         return ("init", self.folder, *self.recipe.options(), *keys, *more)
 
     def offline(self, user: int, *more: object) -> Command:
         return ("offline", self.folder, "--user", user, *self._access(user), *more)
 
     def mask(self, user: int, *more: object, gradient: Path | None = None) -> Command:
-        file, kept = gradient or self.gradient(user), ["--residual", self.residual(user)] * self.recipe.residual
-        return ("mask", self.folder, "--user", user, "--gradient", file, *self._access(user), *kept, *more)
+        file, kept = (
+            gradient or self.gradient(user),
+            ["--residual", self.residual(user)] * self.recipe.residual,
+        )
+        return (
+            "mask",
+            self.folder,
+            "--user",
+            user,
+            "--gradient",
+            file,
+            *self._access(user),
+            *kept,
+            *more,
+        )
 
     def freeze(self, *more: object) -> Command:
         return ("freeze", self.folder, *self._access(1), *more)
@@ -375,14 +418,22 @@ class Round:
 
     def step(self, name: str, user: int = 1) -> Command:
         """The step of a user by its name."""
-        own = {"offline": self.offline, "mask": self.mask, "eliminate": self.eliminate, "confirm": self.confirm}
+        own = {
+            "offline": self.offline,
+            "mask": self.mask,
+            "eliminate": self.eliminate,
+            "confirm": self.confirm,
+        }
         return own[name](user) if name in own else getattr(self, name)()  # type: ignore[no-any-return]
 
     def run(self, *more: object) -> Command:
         """The whole round in one command."""
         r = self.recipe
         phases = {"masking": r.masking, "elimination": r.answering}
-        drops = [f"--drop-{name}={','.join(str(n) for n in r.everybody if n not in u)}" for name, u in phases.items()]
+        drops = [
+            f"--drop-{name}={','.join(str(n) for n in r.everybody if n not in u)}"
+            for name, u in phases.items()
+        ]
         keys = ["--recipients", self.recipients, "--identities", self.inputs] * r.sealed
         gradients = self.inputs / "gradients"
         return ("run", self.folder, "--gradients", gradients, *r.options(), *drops, *keys, *more)
@@ -413,7 +464,11 @@ class Round:
     def left(self, after: str = "", upto: str = STAGES[-1]) -> list[Command]:
         """The commands after one stage (all by default) up to another."""
         stages, commands = ("", *STAGES), self.commands()
-        return [c for stage in stages[stages.index(after) + 1 : stages.index(upto) + 1] for c in commands[stage]]
+        return [
+            c
+            for stage in stages[stages.index(after) + 1 : stages.index(upto) + 1]
+            for c in commands[stage]
+        ]
 
     def play(self, after: str = "", upto: str = "decoded") -> Round:
         """Run the commands after one stage up to another."""
@@ -437,7 +492,9 @@ class Round:
         """The plain sum of what these users send."""
         return plain_sum([self.sent(user) for user in users], self.recipe.length, self.recipe.field)
 
-    def check_sum(self, survivors: Iterable[int] | None = None, answering: Iterable[int] | None = None) -> None:
+    def check_sum(
+        self, survivors: Iterable[int] | None = None, answering: Iterable[int] | None = None
+    ) -> None:
         """aggregate.h5 is the plain sum of the survivors, bit by bit, as symbols and as reals."""
         r, found = self.recipe, datasets(self.folder / "aggregate.h5")
         survivors = sorted(r.masking if survivors is None else survivors)
@@ -457,7 +514,9 @@ class Round:
 
     def check_aggregate(self) -> list[int]:
         """aggregate.h5 holds exactly the plain sum of the frozen survivors; who was corrected."""
-        self.check_sum([row["user"] for row in document(self.folder / "survivors.json")["survivors"]])
+        self.check_sum(
+            [row["user"] for row in document(self.folder / "survivors.json")["survivors"]]
+        )
         return datasets(self.folder / "aggregate.h5")["corrected"].tolist()
 
 
@@ -579,10 +638,15 @@ def write_tensors(path: Path, tensors: Iterable[Tensor]) -> Path:
     return path
 
 
-def rewrite(path: Path, change: Callable[[Any, Any], object], signer: Identity | None = None) -> None:
+def rewrite(
+    path: Path, change: Callable[[Any, Any], object], signer: Identity | None = None
+) -> None:
     """Change attributes and datasets of a file, and give it a valid digest; a signature only from `signer`."""
     with opened(path, *KINDS) as artifact:
-        attributes, datasets = dict(artifact.attributes), {name: artifact.read(name) for name in artifact.datasets}
+        attributes, datasets = (
+            dict(artifact.attributes),
+            {name: artifact.read(name) for name in artifact.datasets},
+        )
     change(attributes, datasets)
     Content(artifact.kind, attributes, datasets, signer).write(path)
 
@@ -594,7 +658,10 @@ def claim_terabytes(path: Path) -> None:
         found = dict(artifact.attributes)
     first = next(iter(shapes))
     dtype, shape = shapes[first]
-    shapes[first] = (dtype, (TERABYTES // np.dtype(dtype).itemsize // int(np.prod(shape[1:])), *shape[1:]))
+    shapes[first] = (
+        dtype,
+        (TERABYTES // np.dtype(dtype).itemsize // int(np.prod(shape[1:])), *shape[1:]),
+    )
     with path.open("w+b") as stream:
         with new_file(stream, shapes, artifact.kind.datasets, found):
             pass

@@ -29,7 +29,14 @@ def source(name: str) -> CipherRandomness:
 
 
 def round_of(
-    N: int, U: int, T: int, q: int = DEFAULT_FIELD, *, P: int | None = None, clip: float = TINY_CLIP, **raw: Any
+    N: int,
+    U: int,
+    T: int,
+    q: int = DEFAULT_FIELD,
+    *,
+    P: int | None = None,
+    clip: float = TINY_CLIP,
+    **raw: Any,
 ) -> Parameters:
     """`moments` where there are picks P, else `permutation`; L, K, D and `spare` are in `raw`."""
     letters = {"L": "length", "K": "top_k", "D": "blocks", "spare": "spare"}
@@ -60,7 +67,9 @@ def any_input(p: Parameters, chance: random.Random) -> Sparse:
         index = sorted(chance.sample(range(p.length), p.top_k))
     q, least = p.field, int(construction(p).never_zero)
     extreme = [least, 1, q - 1, (q - 1) // 2, (q + 1) // 2]
-    value = [chance.choice([*extreme, *(chance.randrange(least, q) for _ in range(5))]) for _ in index]
+    value = [
+        chance.choice([*extreme, *(chance.randrange(least, q) for _ in range(5))]) for _ in index
+    ]
     return Sparse(np.array(index, dtype=np.int64), np.array(value, dtype=np.uint32))
 
 
@@ -114,7 +123,12 @@ class Round:
         return plain_sum(self.p, [self.inputs[n] for n in u1])
 
     def decode(
-        self, survivors: int, answers: Mapping[int, Symbols], *, fallback: bool = False, strict: bool = False
+        self,
+        survivors: int,
+        answers: Mapping[int, Symbols],
+        *,
+        fallback: bool = False,
+        strict: bool = False,
     ) -> tuple[list[int], list[int]]:
         """The aggregate, and who was corrected."""
         shape = construction(self.p).answer_shape(survivors, fallback=fallback)

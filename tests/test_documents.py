@@ -28,7 +28,9 @@ def test_links_lead_to_files_that_exist(path):
     for target in re.findall(r"\]\(([^)#\s]+)", path.read_text()):
         if not target.startswith(("http://", "https://", "mailto:")):
             assert (path.parent / target).exists(), target
-    for target in re.findall(r"`((?:tests|fixtures|benchmarks|workflows)/[\w./]+)`", path.read_text()):
+    for target in re.findall(
+        r"`((?:tests|fixtures|benchmarks|workflows)/[\w./]+)`", path.read_text()
+    ):
         assert (ROOT / target).exists(), target
 
 
@@ -41,7 +43,9 @@ def test_the_map_of_the_paper_leads_to_code_that_exists():
         attrgetter(name)(import_module(f"topk_secagg.{package}.{module}"))
     counts = {"users": 5, "survivors": 3, "colluders": 1, "top_k": 2, "length": 4}
     moments = construction(Parameters.choose(**counts, construction="moments"))
-    owners = {type(one).__name__: one for one in (moments, moments.p, Secret(None, None), Layout.flat(4))}
+    owners = {
+        type(one).__name__: one for one in (moments, moments.p, Secret(None, None), Layout.flat(4))
+    }
     owners["Permutation"] = owners["Construction"] = construction(Parameters.choose(**counts))
     members = re.findall(rf"`({'|'.join(owners)})\.(\w+)`", text)
     assert len(members) > 20

@@ -11,7 +11,12 @@ import topk_secagg
 
 ROOT = Path(topk_secagg.__file__).parent
 ORDER = ("algebra", "protocol", "gradients", "storage", "steps", "review")
-PICKING = ("protocol/permutation.py", "protocol/moments.py", "protocol/parameters.py", "protocol/constructions.py")
+PICKING = (
+    "protocol/permutation.py",
+    "protocol/moments.py",
+    "protocol/parameters.py",
+    "protocol/constructions.py",
+)
 MODULES = sorted(path for name in ORDER for path in (ROOT / name).glob("*.py"))
 
 
@@ -21,7 +26,11 @@ def imported(path: Path) -> Iterator[str]:
         if isinstance(node, ast.ImportFrom) and node.level == 2:
             yield (node.module or node.names[0].name).split(".")[0]
         elif isinstance(node, ast.ImportFrom | ast.Import):
-            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names]
+            names = (
+                [node.module or ""]
+                if isinstance(node, ast.ImportFrom)
+                else [a.name for a in node.names]
+            )
             yield from (name.split(".")[1] for name in names if name.startswith("topk_secagg."))
 
 

@@ -48,6 +48,8 @@ def test_recover_finds_the_sparse_vector_if_and_only_if_there_is_one(n, t, W1):
             for k, v in zip(places, values, strict=True):
                 vector[k] = v
             moments = tuple(oracle.moments_of(vector, W1, gamma, q))
-            assert known.setdefault(moments, vector) == vector, "no other sparse vector has these moments"
+            assert known.setdefault(moments, vector) == vector, (
+                "no other sparse vector has these moments"
+            )
     for moments in product(range(q), repeat=W1):
         assert oracle.recover(list(moments), n, t, gamma, q) == known.get(moments)

@@ -22,7 +22,9 @@ from topk_secagg.protocol.round import run_round
 SIZES = {"users": 10, "survivors": 5, "colluders": 3, "length": 10_000, "top_k": 100}
 ROUNDS = {
     "moments": Parameters.choose(**SIZES, construction="moments", picks=2),
-    "permutation": Parameters.choose(**SIZES | {"length": 500, "top_k": 5}, construction="permutation"),
+    "permutation": Parameters.choose(
+        **SIZES | {"length": 500, "top_k": 5}, construction="permutation"
+    ),
 }
 
 
@@ -47,15 +49,23 @@ class Counted:
     def run(self, name: str, *inputs: Any, out: tuple[np.ndarray, ...]) -> None:
         shapes = [np.shape(value) for value in (*inputs, *out)]
         self.products[name] += {
-            "share": lambda: math.prod(shapes[-2]) * shapes[4][1],  # T for every symbol of every share
+            "share": lambda: (
+                math.prod(shapes[-2]) * shapes[4][1]
+            ),  # T for every symbol of every share
             "encode": lambda: math.prod(shapes[-1]) * shapes[2][1],
-            "answer": lambda: 2 * shapes[0][0] * shapes[-3][1],  # a factor and a product for every moment
+            "answer": lambda: (
+                2 * shapes[0][0] * shapes[-3][1]
+            ),  # a factor and a product for every moment
             "tabulate": lambda: math.prod(shapes[-1]),
             "eliminate": lambda: math.prod(shapes[0]),
-            "combine": lambda: math.prod(shapes[-3]) * shapes[0][1],  # one for every answer that is used
+            "combine": lambda: (
+                math.prod(shapes[-3]) * shapes[0][1]
+            ),  # one for every answer that is used
             "weigh": lambda: math.prod(shapes[0]) * shapes[1][0],
         }.get(name, lambda: 0)()
-        types = ("int" if isinstance(v, int) else native._type(v.dtype, v.ndim) for v in (*inputs, *out))
+        types = (
+            "int" if isinstance(v, int) else native._type(v.dtype, v.ndim) for v in (*inputs, *out)
+        )
         self.kernels.add((name, tuple(types)))
         native.run(name, *inputs, out=out)
 
@@ -83,12 +93,18 @@ def whole_round(p: Parameters) -> None:
                 "combine": 50 * 40 * 5,  # B buckets, W moments, D + T answers
                 "weigh": 10 * 25 * 40 * 3,  # three random combinations of all answers
             },
-            10 * (100 * 2 + 100 * 40 * 3) + (25 * 40 // 64 + 1 + 64) * 3,  # places, factors and noise; coefficients
+            10 * (100 * 2 + 100 * 40 * 3)
+            + (25 * 40 // 64 + 1 + 64) * 3,  # places, factors and noise; coefficients
         ),
         (
             "permutation",
             {
-                "encode": 10 * 10 * 500 * 250 * 3 * 2,  # N senders, N receivers, L rows, L/D symbols, T, f and h
+                "encode": 10
+                * 10
+                * 500
+                * 250
+                * 3
+                * 2,  # N senders, N receivers, L rows, L/D symbols, T, f and h
                 "eliminate": 10 * 10 * 5 * 250,
                 "combine": 2 * 250 * 5,
                 "weigh": 10 * 250 * 3,
@@ -103,7 +119,9 @@ def test_products_and_random_words_of_a_round(
     counted = Counted(monkeypatch)
     whole_round(ROUNDS[name])
     assert {kernel: count for kernel, count in counted.products.items() if count} == products
-    assert words <= counted.words <= 1.01 * words, "a third of a per cent is rejected: it is not below q"
+    assert words <= counted.words <= 1.01 * words, (
+        "a third of a per cent is rejected: it is not below q"
+    )
 
 
 @pytest.mark.parametrize(
@@ -117,12 +135,18 @@ def test_bytes_of_each_phase(name: str, bytes_: tuple[int, int, int]) -> None:
 def test_offline_bytes_and_answers_do_not_grow_with_the_gradient_at_fixed_k() -> None:
     sizes = set()
     for length in (2**14, 2**20, 2**26):
-        c = construction(Parameters.choose(**SIZES | {"length": length, "top_k": 512}, construction="moments", picks=2))
+        c = construction(
+            Parameters.choose(
+                **SIZES | {"length": length, "top_k": 512}, construction="moments", picks=2
+            )
+        )
         sizes.add((c.share_bytes, c.answer_bytes(10), c.block_rows))
     assert len(sizes) == 1
 
 
-def test_no_kernel_is_compiled_for_a_second_kind_of_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_kernel_is_compiled_for_a_second_kind_of_arguments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     counted = Counted(monkeypatch)
     for p in ROUNDS.values():
         whole_round(p)

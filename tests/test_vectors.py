@@ -16,12 +16,22 @@ BAD = sorted(FOLDER.glob("bad_*.json"))
 
 def integers(words: Any) -> Any:
     """Words of hexadecimal digits as integers, row by row."""
-    return [integers(row) for row in words] if isinstance(words, list) else [int(w, 16) for w in words.split()]
+    return (
+        [integers(row) for row in words]
+        if isinstance(words, list)
+        else [int(w, 16) for w in words.split()]
+    )
 
 
 def pairs(message: dict[str, Any]) -> oracle.Pairs:
     index = message["index"]
-    return list(zip(index if isinstance(index, list) else integers(index), integers(message["value"]), strict=True))
+    return list(
+        zip(
+            index if isinstance(index, list) else integers(index),
+            integers(message["value"]),
+            strict=True,
+        )
+    )
 
 
 def test_the_package_makes_the_same_vectors_again():
@@ -35,8 +45,15 @@ def test_plain_integers_agree_with_every_step_of_a_vector(path):
     vector = json.loads(path.read_text())
     p, q = vector["parameters"], vector["parameters"]["field"]
     alpha, beta = vector["points"]["alpha"], vector["points"]["beta"]
-    users, T, u1, D = range(1, p["users"] + 1), p["colluders"], vector["survivors"], vector["blocks"]
-    secrets = {n: [integers(vector["secrets"][str(n)][name]) for name in ("place", "mask")] for n in users}
+    users, T, u1, D = (
+        range(1, p["users"] + 1),
+        p["colluders"],
+        vector["survivors"],
+        vector["blocks"],
+    )
+    secrets = {
+        n: [integers(vector["secrets"][str(n)][name]) for name in ("place", "mask")] for n in users
+    }
     noise = {n: [integers(z) for z in vector["noise"][str(n)]] for n in users}
     inputs = {n: pairs(vector["inputs"][str(n)]) for n in u1}
     masked = {n: pairs(vector["masked"][str(n)]) for n in u1}
@@ -52,13 +69,18 @@ def test_plain_integers_agree_with_every_step_of_a_vector(path):
     else:
         P, B = p["picks"], p["buckets"]
         n_places = oracle.order_of_places(oracle.place_count(p["length"], B), q)
-        gamma, W = oracle.element_of_order(n_places, q), oracle.moment_count(p["users"], P, n_places)
+        gamma, W = (
+            oracle.element_of_order(n_places, q),
+            oracle.moment_count(p["users"], P, n_places),
+        )
         points = oracle.bucket_points(B, beta, p["users"], T)
         assert vector["derived"]["index_bound"] == n_places
         for n in users:
             made = oracle.moments_shares(*secrets[n], noise[n][0], alpha, points, P, gamma, W, q)
             assert made == [integers(shares[str(n)][str(m)]["g"]) for m in users]
-        assert masked == {n: oracle.mask_moments(*secrets[n], inputs[n], B, n_places, q) for n in u1}
+        assert masked == {
+            n: oracle.mask_moments(*secrets[n], inputs[n], B, n_places, q) for n in u1
+        }
         W1 = oracle.moment_count(len(u1), P, n_places)
         for n in vector["answering"]:
             held = {m: integers(shares[str(m)][str(n)]["g"]) for m in u1}

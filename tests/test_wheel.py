@@ -46,7 +46,17 @@ def wheel(tmp_path_factory):
             shutil.copytree(path, source / name, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copy(path, source / name)
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", base, source]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--wheel-dir",
+        base,
+        source,
+    ]
     try:
         if int(metadata.version("setuptools").split(".")[0]) >= NEEDED:
             command.insert(4, "--no-build-isolation")
@@ -81,7 +91,15 @@ def test_the_wheel_alone_can_be_imported_and_runs_a_round(wheel, tmp_path):
     load = f"import importlib\nfor name in {modules!r}:\n    importlib.import_module(name)"
     options = ["--survivors", "3", "--colluders", "1", "--top-k", "2", "--drop-masking", "5"]
     gradients = shutil.copytree(ROOT / "fixtures" / "example", tmp_path / "gradients")
-    command = ["run", tmp_path / "round", "--gradients", gradients, *options, "--output", tmp_path / "sum.npy"]
+    command = [
+        "run",
+        tmp_path / "round",
+        "--gradients",
+        gradients,
+        *options,
+        "--output",
+        tmp_path / "sum.npy",
+    ]
     # the unpacked wheel comes before the editable install
     alone = {**os.environ, "PYTHONPATH": str(tmp_path / "unpacked"), "PYTHONDONTWRITEBYTECODE": "1"}
     for code in (["-c", load], ["-c", ROUND, tmp_path / "unpacked", *command]):

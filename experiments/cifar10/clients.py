@@ -82,7 +82,9 @@ class Model:
                 (self.weights, list(self.network.parameters())),
                 (self.statistics, self._buffers()),
             ):
-                for tensor, part in zip(tensors, values.split([t.numel() for t in tensors]), strict=True):
+                for tensor, part in zip(
+                    tensors, values.split([t.numel() for t in tensors]), strict=True
+                ):
                     tensor.copy_(part.reshape(tensor.shape))
 
     def train(
@@ -110,7 +112,9 @@ class Model:
         self.network.eval()
         right = sum(
             int((self.network(pixels).argmax(1) == labels).sum())
-            for pixels, labels in zip(images.pixels.split(500), images.labels.split(500), strict=True)
+            for pixels, labels in zip(
+                images.pixels.split(500), images.labels.split(500), strict=True
+            )
         )
         return right / len(images.labels)
 

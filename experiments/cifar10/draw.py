@@ -64,7 +64,9 @@ class Curve:
 
     def share(self) -> float:
         """The protocol's share of the computing time of a round."""
-        protocol, training = (self.column(f"{what}_seconds")[-1] for what in ("protocol", "training"))
+        protocol, training = (
+            self.column(f"{what}_seconds")[-1] for what in ("protocol", "training")
+        )
         return protocol / (protocol + training)
 
 
@@ -79,18 +81,27 @@ class Peer:
 def peers(first: Curve) -> dict[str, Peer]:
     """Dense LightSecAgg, and the paper's construction at the rates of its theorem, with symbols of four bytes."""
     N, U, T = (int(first.text(name)) for name in ("users", "survivors", "colluders"))
-    p = Parameters.choose(users=N, survivors=U, colluders=T, top_k=round(0.01 * LENGTH), length=LENGTH)
+    p = Parameters.choose(
+        users=N, survivors=U, colluders=T, top_k=round(0.01 * LENGTH), length=LENGTH
+    )
     part = LENGTH * theorem_r2(p)
     return {
         DENSE: Peer(SYMBOL * (N - 1) * part, SYMBOL * (LENGTH + part)),
-        PAPER: Peer(SYMBOL * (N - 1) * 2 * LENGTH * part, SYMBOL * LENGTH * (theorem_r1(p) + theorem_r2(p))),
+        PAPER: Peer(
+            SYMBOL * (N - 1) * 2 * LENGTH * part, SYMBOL * LENGTH * (theorem_r1(p) + theorem_r2(p))
+        ),
     }
 
 
 def accuracy_by_round(curves: list[Curve], drops: list[float], path: Path) -> None:
     """A panel for each drop-out rate."""
     figure, panels = plt.subplots(
-        1, len(drops), figsize=(1.2 + 3.4 * len(drops), 3.6), sharey=True, squeeze=False, layout="constrained"
+        1,
+        len(drops),
+        figsize=(1.2 + 3.4 * len(drops), 3.6),
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
     )
     for panel, drop in zip(panels[0], drops, strict=True):
         for key, (label, colour) in METHODS.items():
@@ -115,11 +126,16 @@ def accuracy_by_bytes(curves: list[Curve], path: Path) -> None:
                 peer, name, style = PEERS[curve.key]
                 each = peers(curve)[peer].online + offline * peers(curve)[peer].offline
                 line(panel, [each * n for n in curve.column("round")], curve, name, colour, style)
-        panel.set(xscale="log", xlabel=f"bytes a user has sent, {'offline and online' if offline else 'online'}")
+        panel.set(
+            xscale="log",
+            xlabel=f"bytes a user has sent, {'offline and online' if offline else 'online'}",
+        )
     finish(figure, panels, path)
 
 
-def line(panel: Axes, x: list[float], curve: Curve, label: str, colour: str, style: object = "-") -> None:
+def line(
+    panel: Axes, x: list[float], curve: Curve, label: str, colour: str, style: object = "-"
+) -> None:
     """Test accuracy in percent."""
     accuracy = [100 * share for share in curve.column("accuracy")]
     panel.plot(x, accuracy, label=label, color=colour, linestyle=style, linewidth=1.4)
@@ -134,7 +150,14 @@ def finish(figure: plt.Figure, panels: list[Axes], path: Path) -> None:
         panel.spines[["top", "right"]].set_visible(False)
         for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
             labelled.setdefault(label, handle)
-    figure.legend(labelled.values(), labelled.keys(), loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    figure.legend(
+        labelled.values(),
+        labelled.keys(),
+        loc="outside lower center",
+        ncols=3,
+        frameon=False,
+        fontsize=8,
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
@@ -174,19 +197,32 @@ def read(folder: Path, *, unfinished: bool = False) -> list[Curve]:
     found = [Curve(list(csv.DictReader(path.read_text().splitlines()))) for path in files]
     curves = [curve for curve in found if unfinished or curve.finished]
     return sorted(
-        curves, key=lambda c: (c.text("size"), float(c.text("drop")), list(METHODS).index(c.key), c.text("seed"))
+        curves,
+        key=lambda c: (
+            c.text("size"),
+            float(c.text("drop")),
+            list(METHODS).index(c.key),
+            c.text("seed"),
+        ),
     )
 
 
 def main() -> None:
     """Read all curves, draw them, and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--all", action="store_true", help="unfinished curves too")
     parser.add_argument("--results", type=Path, default=HERE / "results")
     parser.add_argument("--figures", type=Path, default=HERE / "figures")
     args = parser.parse_args()
 
-    plt.rcParams |= {"svg.hashsalt": "cifar10", "svg.fonttype": "none", "font.size": 9, "axes.titlesize": 9}
+    plt.rcParams |= {
+        "svg.hashsalt": "cifar10",
+        "svg.fonttype": "none",
+        "font.size": 9,
+        "axes.titlesize": 9,
+    }
     curves = read(args.results, unfinished=args.all)
     for size in dict.fromkeys(curve.text("size") for curve in curves):
         mine = [curve for curve in curves if curve.text("size") == size]
@@ -194,7 +230,9 @@ def main() -> None:
         accuracy_by_round(mine, drops, args.figures / f"accuracy-{size}x{size}.svg")
         for drop in drops:
             same = [curve for curve in mine if float(curve.text("drop")) == drop]
-            accuracy_by_bytes(same, args.figures / f"bytes-{size}x{size}-drop{100 * drop:02.0f}.svg")
+            accuracy_by_bytes(
+                same, args.figures / f"bytes-{size}x{size}-drop{100 * drop:02.0f}.svg"
+            )
     print(table(curves))
 
 

@@ -82,7 +82,9 @@ class Diverged(Exception):
 class Curve:
     """A training run that can be stopped at any time."""
 
-    def __init__(self, settings: Settings, data: tuple[Images, Images], work: Path, checkpoint: str) -> None:
+    def __init__(
+        self, settings: Settings, data: tuple[Images, Images], work: Path, checkpoint: str
+    ) -> None:
         self.settings, (self.images, self.tested), self.work = settings, data, work
         self.path = work / f"{checkpoint}.pt"
         self.owned = partition(self.images.labels.numpy(), settings.seed)
@@ -116,7 +118,10 @@ class Curve:
         start = time.process_time()
         found = {
             user: model.train(
-                self.images, self.owned[user - 1], rate, np.random.default_rng([s.seed, 1, at.done, user])
+                self.images,
+                self.owned[user - 1],
+                rate,
+                np.random.default_rng([s.seed, 1, at.done, user]),
             )
             for user in range(1, USERS + 1)
             if user not in dropped  # what a user would have trained is lost when it drops out
@@ -126,7 +131,9 @@ class Curve:
         if not math.isfinite(loss):
             raise Diverged(f"round {at.done + 1}")
         moved = {user: difference for user, (difference, _, _) in found.items()}
-        total = sum(moved.values()) if s.method == "plain" else self.secure_sum(moved, dropped, silent)
+        total = (
+            sum(moved.values()) if s.method == "plain" else self.secure_sum(moved, dropped, silent)
+        )
         step = torch.from_numpy(total * (s.scale / len(found)))
         at.weights = (at.weights.double() + step).float()
         at.statistics = torch.stack([statistics for _, statistics, _ in found.values()]).mean(0)
@@ -165,7 +172,9 @@ class Curve:
         at.online_bytes += result.costs.masked + result.costs.answer
         return result.total
 
-    def check_by_files(self, result: ts.Aggregated, moved: dict[int, Vector], silent: list[int]) -> None:
+    def check_by_files(
+        self, result: ts.Aggregated, moved: dict[int, Vector], silent: list[int]
+    ) -> None:
         """The same round by `topk-secagg run`, on .pt files, gives the same sum but for the rounding.
 
         Two roundings of a value differ by up to two steps. Random coordinates are drawn anew in every round, so that
@@ -210,7 +219,10 @@ class Curve:
         }
         at.rows.append(row)
         at.losses.clear()
-        print(f"{s.name}: round {at.done}, {row['accuracy']:.2%}, loss {row['training_loss']:.3f}", flush=True)
+        print(
+            f"{s.name}: round {at.done}, {row['accuracy']:.2%}, loss {row['training_loss']:.3f}",
+            flush=True,
+        )
         self.work.mkdir(parents=True, exist_ok=True)
         new = self.path.with_suffix(".new")
         torch.save({"settings": asdict(s), "progress": vars(at)}, new)
@@ -251,8 +263,19 @@ def run_command(folder: Path, result: ts.Aggregated, silent: Iterable[int]) -> N
         "output": folder / "sum.pt",
         "jobs": 1,
     }
-    given = [part for name, value in options.items() if str(value) for part in (f"--{name}", str(value))]
-    command = [sys.executable, "-m", "topk_secagg_cli", "run", str(folder / "round"), *given, "--saturate", "--quiet"]
+    given = [
+        part for name, value in options.items() if str(value) for part in (f"--{name}", str(value))
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "topk_secagg_cli",
+        "run",
+        str(folder / "round"),
+        *given,
+        "--saturate",
+        "--quiet",
+    ]
     subprocess.run(command, check=True)  # noqa: S603
 
 
@@ -267,7 +290,9 @@ def best_scale(s: Settings, data: tuple[Images, Images], work: Path, results: Pa
     """The scale with the smallest training loss after a tenth of the rounds (the mean of the last two rows)."""
     trial = max(s.rounds // 10, RECORDED)
     losses = {scale: trial_loss(replace(s, scale=scale), data, work, trial) for scale in SCALES}
-    rows = [{"scale": scale, "rounds": trial, "training_loss": loss} for scale, loss in losses.items()]
+    rows = [
+        {"scale": scale, "rounds": trial, "training_loss": loss} for scale, loss in losses.items()
+    ]
     write_csv(results / f"{s.name}.scales.csv", rows)
     return min(losses, key=lambda scale: losses[scale])
 
@@ -294,13 +319,21 @@ def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     """Train one curve to its end."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True, help="CIFAR-10, in a folder or an archive")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument(
+        "--data", type=Path, required=True, help="CIFAR-10, in a folder or an archive"
+    )
     parser.add_argument("--method", choices=METHODS, required=True)
     parser.add_argument("--density", type=float, default=0.01, help="K as a share of L")
     parser.add_argument("--scale", type=float, help="of random-K; without it, three are tried")
-    parser.add_argument("--drop", type=float, default=0.3, help="share of the users that drop out before masking")
-    parser.add_argument("--size", type=int, default=16, choices=(16, 32), help="images are pooled to this")
+    parser.add_argument(
+        "--drop", type=float, default=0.3, help="share of the users that drop out before masking"
+    )
+    parser.add_argument(
+        "--size", type=int, default=16, choices=(16, 32), help="images are pooled to this"
+    )
     parser.add_argument("--rounds", type=int, default=800)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--work", type=Path, required=True, help="folder of the checkpoint")
@@ -308,7 +341,9 @@ def main() -> None:
     args = parser.parse_args()
 
     torch.set_num_threads(1)
-    s = Settings(args.method, args.density, args.scale or 1.0, args.drop, args.size, args.rounds, args.seed)
+    s = Settings(
+        args.method, args.density, args.scale or 1.0, args.drop, args.size, args.rounds, args.seed
+    )
     data = tuple(Images(split, args.data, s.size) for split in ("train", "test"))
     checkpoint = s.name
     if s.method == "random":

@@ -63,7 +63,10 @@ def begin(work: Path, number: int, model: Arrays) -> float:
     for user in range(1, USERS + 1):
         rng = np.random.default_rng([number, user])
         trained = train(model, images[owner == user], labels[owner == user], rng)
-        np.savez(folder / "updates" / f"user-{user:02}.npz", **{name: trained[name] - model[name] for name in model})
+        np.savez(
+            folder / "updates" / f"user-{user:02}.npz",
+            **{name: trained[name] - model[name] for name in model},
+        )
     np.savez(folder / "model.npz", **model)
     guesses = forward(model, images[owner == 0])[1].argmax(1)
     return float(np.mean(guesses == labels[owner == 0]))
@@ -79,7 +82,9 @@ def deal(labels: npt.NDArray[np.int64], rng: np.random.Generator) -> npt.NDArray
     return owner
 
 
-def train(model: Arrays, images: Array, labels: npt.NDArray[np.int64], rng: np.random.Generator) -> Arrays:
+def train(
+    model: Arrays, images: Array, labels: npt.NDArray[np.int64], rng: np.random.Generator
+) -> Arrays:
     """A few steps of gradient descent on a user's own images."""
     model = {name: array.copy() for name, array in model.items()}
     for _ in range(LOCAL_STEPS):
@@ -99,7 +104,9 @@ def gradients(model: Arrays, images: Array, labels: npt.NDArray[np.int64]) -> Ar
     """Of the mean cross-entropy."""
     hidden, logits = forward(model, images)
     chances = np.exp(logits - logits.max(1, keepdims=True))
-    wrong = (chances / chances.sum(1, keepdims=True) - np.eye(10, dtype=np.float32)[labels]) / len(labels)
+    wrong = (chances / chances.sum(1, keepdims=True) - np.eye(10, dtype=np.float32)[labels]) / len(
+        labels
+    )
     back = wrong @ model["output.weight"].T * (hidden > 0)
     return {
         "hidden.weight": images.T @ back,

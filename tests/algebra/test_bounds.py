@@ -21,11 +21,21 @@ moments.recover(np.ones((3, 8), np.uint32), 8, 8, 33, 97)
 def checked(*arguments: object) -> subprocess.CompletedProcess[str]:
     """Python with kernels that check their indices."""
     environment = os.environ | {"NUMBA_BOUNDSCHECK": "1"}
-    return subprocess.run([sys.executable, *map(str, arguments)], env=environment, capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)], env=environment, capture_output=True, text=True
+    )
 
 
 def test_no_kernel_reaches_beyond_its_arrays() -> None:
-    done = checked("-m", "pytest", "-x", "-p", "no:cacheprovider", HERE / "test_moments.py", HERE / "test_kernels.py")
+    done = checked(
+        "-m",
+        "pytest",
+        "-x",
+        "-p",
+        "no:cacheprovider",
+        HERE / "test_moments.py",
+        HERE / "test_kernels.py",
+    )
     assert done.returncode == 0, done.stdout
 
 

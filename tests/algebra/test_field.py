@@ -24,7 +24,9 @@ primes = st.sampled_from(PRIMES) | st.integers(5, LARGEST).map(oracle.next_prime
 
 
 def test_primes_below_twenty_thousand_by_trial_division():
-    assert [n for n in range(-3, 20_000) if is_prime(n)] == [n for n in range(-3, 20_000) if oracle.is_prime(n)]
+    assert [n for n in range(-3, 20_000) if is_prime(n)] == [
+        n for n in range(-3, 20_000) if oracle.is_prime(n)
+    ]
 
 
 def test_primes_around_the_upper_end_by_trial_division():
@@ -67,14 +69,18 @@ def test_the_generator_is_the_smallest_one():
         assert smallest_generator(q) == oracle.smallest_generator(q)
 
 
-@pytest.mark.parametrize(("q", "stored"), [(5, "<u2"), (SMALL_FIELD, "<u2"), (65537, "<u4"), (DEFAULT_FIELD, "<u4")])
+@pytest.mark.parametrize(
+    ("q", "stored"), [(5, "<u2"), (SMALL_FIELD, "<u2"), (65537, "<u4"), (DEFAULT_FIELD, "<u4")]
+)
 def test_symbols_below_two_to_the_sixteen_are_stored_in_two_bytes(q, stored):
     assert stored_type(q) == np.dtype(stored)
 
 
 @given(primes, st.data())
 def test_products_are_those_of_the_integers_modulo_q(q, data):
-    symbols = st.lists(st.sampled_from([0, 1, q - 1]) | st.integers(0, q - 1), min_size=6, max_size=6)
+    symbols = st.lists(
+        st.sampled_from([0, 1, q - 1]) | st.integers(0, q - 1), min_size=6, max_size=6
+    )
     a, b = data.draw(symbols), data.draw(symbols)
     both = np.array(a, dtype=np.uint32), np.array(b, dtype=np.uint32)
     product = multiply(*both, q)
@@ -85,8 +91,12 @@ def test_products_are_those_of_the_integers_modulo_q(q, data):
 @given(primes, st.data())
 def test_signed_integers_come_back_from_the_field(q, data):
     half = (q - 1) // 2
-    signed = data.draw(st.lists(st.sampled_from([-half, -1, 0, half]) | st.integers(-half, half), max_size=8))
+    signed = data.draw(
+        st.lists(st.sampled_from([-half, -1, 0, half]) | st.integers(-half, half), max_size=8)
+    )
     symbols = to_field(np.array(signed, dtype=np.int64), q)
     assert symbols.dtype == np.uint32
     assert symbols.tolist() == [v % q for v in signed]
-    assert to_signed(symbols, q).tolist() == signed == [oracle.lifted(v, q) for v in symbols.tolist()]
+    assert (
+        to_signed(symbols, q).tolist() == signed == [oracle.lifted(v, q) for v in symbols.tolist()]
+    )

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topk_secagg.algebra.field import DEFAULT_FIELD, PIECE, SMALL_FIELD, montgomery_constants, to_montgomery
+from topk_secagg.algebra.field import (
+    DEFAULT_FIELD,
+    PIECE,
+    SMALL_FIELD,
+    montgomery_constants,
+    to_montgomery,
+)
 from topk_secagg.algebra.linear import combine, eliminate, encode, weighted_sums
 from topk_secagg.algebra.montgomery import montgomery, plus, power_m, times
 
@@ -27,7 +33,9 @@ class Values:
     def symbol(self) -> int:
         if self.kind == "mixed":
             return self.chance.choice([0, 1, self.q - 1, self.chance.randrange(self.q)])
-        return {"largest": self.q - 1, "zero": 0, "random": self.chance.randrange(self.q)}[self.kind]
+        return {"largest": self.q - 1, "zero": 0, "random": self.chance.randrange(self.q)}[
+            self.kind
+        ]
 
     def array(self, *shape: int, dtype: type = np.uint32) -> np.ndarray:
         size = int(np.prod(shape))
@@ -66,7 +74,9 @@ def test_montgomery_products_sums_and_powers_are_those_of_the_field(q, data):
 # Blocks from answers
 
 
-def check_combine(values: Values, points: int, users: int, groups: int, width: int, blocks: int) -> None:
+def check_combine(
+    values: Values, points: int, users: int, groups: int, width: int, blocks: int
+) -> None:
     matrix = values.array(points, users, dtype=np.uint64)
     y = values.array(users, groups, width)
     row, group = values.below(points, blocks), values.below(groups, blocks)
@@ -74,7 +84,10 @@ def check_combine(values: Values, points: int, users: int, groups: int, width: i
     assert found.dtype == np.uint32
     factors, answers = matrix.tolist(), y.tolist()
     assert found.tolist() == [
-        [sum(factors[r][u] * answers[u][g][j] for u in range(users)) % values.q for j in range(width)]
+        [
+            sum(factors[r][u] * answers[u][g][j] for u in range(users)) % values.q
+            for j in range(width)
+        ]
         for r, g in zip(row.tolist(), group.tolist(), strict=True)
     ]
 
@@ -93,7 +106,10 @@ def test_a_long_sum_of_the_largest_products_does_not_overflow(q):
 
 @pytest.mark.parametrize("q", [5, 7, 97])
 def test_every_pair_of_symbols_is_multiplied_exactly(q):
-    matrix, y = np.arange(q, dtype=np.uint64).reshape(q, 1), np.arange(q, dtype=np.uint32).reshape(1, 1, q)
+    matrix, y = (
+        np.arange(q, dtype=np.uint64).reshape(q, 1),
+        np.arange(q, dtype=np.uint32).reshape(1, 1, q),
+    )
     product = combine(matrix, y, np.arange(q), np.zeros(q, dtype=np.int64), q)
     assert product.tolist() == [[a * b % q for b in range(q)] for a in range(q)]
 
@@ -102,7 +118,9 @@ def test_every_pair_of_symbols_is_multiplied_exactly(q):
 
 
 @given(primes, kinds, small, small, small, small, small, st.integers(0, 999))
-def test_encode_is_the_whole_matrix_product_of_blocks_and_noise(q, kind, users, blocks, noises, rows, width, seed):
+def test_encode_is_the_whole_matrix_product_of_blocks_and_noise(
+    q, kind, users, blocks, noises, rows, width, seed
+):
     values = Values(q, kind, seed)
     matrix = values.array(users, blocks + noises, dtype=np.uint64)
     noise = values.array(rows, noises, width)
@@ -117,7 +135,12 @@ def test_encode_is_the_whole_matrix_product_of_blocks_and_noise(q, kind, users, 
             vectors = [[0] * width for _ in range(blocks)] + noise[i].tolist()
             vectors[slot[i]][place[i]] = int(scale[i])
             factors = matrix[m].tolist()
-            of_user.append([sum(c * v[j] for c, v in zip(factors, vectors, strict=True)) % q for j in range(width)])
+            of_user.append(
+                [
+                    sum(c * v[j] for c, v in zip(factors, vectors, strict=True)) % q
+                    for j in range(width)
+                ]
+            )
         expected.append(of_user)
     assert shares.tolist() == expected
 
@@ -142,9 +165,15 @@ def test_a_kernel_refuses_arrays_that_it_cannot_write_to():
 @given(primes, kinds, st.integers(0, 6), small, st.integers(0, 999))
 def test_eliminate_adds_x_f_minus_h(q, kind, rows, width, seed):
     values = Values(q, kind, seed)
-    f, h, x, total = (values.array(rows, width), values.array(rows, width), values.array(rows), values.array(width))
+    f, h, x, total = (
+        values.array(rows, width),
+        values.array(rows, width),
+        values.array(rows),
+        values.array(width),
+    )
     expected = [
-        (int(total[j]) + sum(int(x[i]) * int(f[i, j]) - int(h[i, j]) for i in range(rows))) % q for j in range(width)
+        (int(total[j]) + sum(int(x[i]) * int(f[i, j]) - int(h[i, j]) for i in range(rows))) % q
+        for j in range(width)
     ]
     eliminate(f, h, x, q, total)
     assert total.tolist() == expected

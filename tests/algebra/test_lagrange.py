@@ -14,7 +14,12 @@ primes = st.sampled_from(PRIMES) | st.integers(11, 2**32 - 5).map(oracle.next_pr
 
 def elements(q: int, least: int, most: int) -> st.SearchStrategy[list[int]]:
     """Distinct elements of the field, the extreme ones often."""
-    return st.lists(st.sampled_from([0, 1, q - 1]) | st.integers(0, q - 1), min_size=least, max_size=most, unique=True)
+    return st.lists(
+        st.sampled_from([0, 1, q - 1]) | st.integers(0, q - 1),
+        min_size=least,
+        max_size=most,
+        unique=True,
+    )
 
 
 @given(primes, st.data())

@@ -61,7 +61,9 @@ def tables(draw: st.DrawFn) -> tuple[int, int, int, int, int, np.ndarray]:
 
 
 @given(tables(), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.data())
-def test_shares_are_the_moments_of_a_place_over_a_factor_and_noise(table, users, noises, points, data):
+def test_shares_are_the_moments_of_a_place_over_a_factor_and_noise(
+    table, users, noises, points, data
+):
     q, _, gamma, W, count, place = table
     factor = np.maximum(symbols(data.draw, q, count), 1)
     point = np.arange(count) % points
@@ -86,8 +88,13 @@ def test_shares_are_the_moments_of_a_place_over_a_factor_and_noise(table, users,
 @given(tables(), st.integers(1, 3), st.data())
 def test_answers_add_rows_that_are_moved_and_scaled_to_their_groups(table, groups, data):
     q, _, gamma, W, count, shift = table
-    W1, users = data.draw(st.integers(1, W)), data.draw(st.sampled_from([n for n in (1, 2, 3) if count % n == 0]))
-    g, value, scale = (symbols(data.draw, q, *shape) for shape in ((count, W), (count,), (count // users,)))
+    W1, users = (
+        data.draw(st.integers(1, W)),
+        data.draw(st.sampled_from([n for n in (1, 2, 3) if count % n == 0])),
+    )
+    g, value, scale = (
+        symbols(data.draw, q, *shape) for shape in ((count, W), (count,), (count // users,))
+    )
     group, total = np.arange(count // users) % groups, symbols(data.draw, q, groups, W1)
     expected = total.tolist()
     for i in range(count):
@@ -128,7 +135,9 @@ def sparse_case(draw: st.DrawFn) -> tuple[int, int, int, int, list[Vector]]:
 def test_recover_finds_every_sparse_vector(case):
     q, n, t, W1, vectors = case
     gamma = of_order(n, q)
-    given_ = np.array([oracle.moments_of(v, W1, gamma, q) for v in vectors], np.uint32).reshape(-1, W1)
+    given_ = np.array([oracle.moments_of(v, W1, gamma, q) for v in vectors], np.uint32).reshape(
+        -1, W1
+    )
     entries = recover(given_, t, n, gamma, q)
     assert entries.place.dtype == entries.value.dtype == np.uint32
     assert np.all(entries.value > 0)
@@ -165,7 +174,10 @@ def test_values_that_cancel_in_the_first_moments_are_found(q):
     gamma = of_order(n, q)
     powers = [pow(gamma, k, q) for k in range(3)]
     # the second divided differences of 1 and x vanish: S_0 = S_1 = 0
-    vector = [pow((a - b) * (a - c), -1, q) for a, b, c in (powers, powers[1:] + powers[:1], powers[2:] + powers[:2])]
+    vector = [
+        pow((a - b) * (a - c), -1, q)
+        for a, b, c in (powers, powers[1:] + powers[:1], powers[2:] + powers[:2])
+    ]
     given_ = oracle.moments_of(vector, 6, gamma, q)
     assert given_[:3] == [0, 0, 1]
     assert dense(recover(rows(given_), 3, n, gamma, q), 1, n) == [vector + [0] * (n - 3)]
@@ -173,7 +185,17 @@ def test_values_that_cancel_in_the_first_moments_are_found(q):
 
 @pytest.mark.parametrize(
     ("q", "n", "t"),
-    [(5, 4, 1), (5, 4, 2), (5, 2, 1), (5, 1, 1), (7, 6, 1), (7, 6, 2), (7, 3, 1), (7, 3, 2), (13, 12, 1)],
+    [
+        (5, 4, 1),
+        (5, 4, 2),
+        (5, 2, 1),
+        (5, 1, 1),
+        (7, 6, 1),
+        (7, 6, 2),
+        (7, 3, 1),
+        (7, 3, 2),
+        (13, 12, 1),
+    ],
 )
 def test_each_tuple_of_moments_gives_its_only_sparse_vector_or_is_bad(q, n, t):
     gamma, W1 = of_order(n, q), min(2 * t, n)
@@ -186,7 +208,9 @@ def test_each_tuple_of_moments_gives_its_only_sparse_vector_or_is_bad(q, n, t):
                 recover(rows(given_), t, n, gamma, q)
         else:
             assert dense(recover(rows(given_), t, n, gamma, q), 1, n) == [expected]
-    assert (refused > 0) == (t < n), "some moments belong to no sparse vector, unless every vector is sparse"
+    assert (refused > 0) == (t < n), (
+        "some moments belong to no sparse vector, unless every vector is sparse"
+    )
 
 
 @settings(max_examples=150)
@@ -232,7 +256,9 @@ def test_a_row_does_not_depend_on_those_beside_it(q):
         given_[row] = oracle.moments_of(vector.tolist(), 2 * t, gamma, q)
     alone = [oracle.recover(row, n, t, gamma, q) for row in given_.tolist()]
     bad = [i for i, vector in enumerate(alone) if vector is None]
-    with pytest.raises(BadData, match=rf"{len(bad)} of {len(given_)} rows \({', '.join(map(str, bad[:5]))}"):
+    with pytest.raises(
+        BadData, match=rf"{len(bad)} of {len(given_)} rows \({', '.join(map(str, bad[:5]))}"
+    ):
         recover(given_, t, n, gamma, q)
     good = [i for i, vector in enumerate(alone) if vector is not None]
     assert dense(recover(given_[good], t, n, gamma, q), len(good), n) == [alone[i] for i in good]
@@ -247,24 +273,34 @@ def test_a_symbol_that_is_not_reduced_is_bad():
 def test_the_bad_rows_are_named_and_nothing_is_returned():
     given_, gamma = np.zeros((9, 4), np.uint32), of_order(10, DEFAULT_FIELD)
     given_[[2, 5], 3] = 1
-    with pytest.raises(BadData, match=r"^no vector with at most 2 .* moments: 2 of 9 rows \(2, 5\)$"):
+    with pytest.raises(
+        BadData, match=r"^no vector with at most 2 .* moments: 2 of 9 rows \(2, 5\)$"
+    ):
         recover(given_, 2, 10, gamma, DEFAULT_FIELD)
     given_[:, 3] = 1
     with pytest.raises(BadData, match=r"9 of 9 rows \(0, 1, 2, 3, 4, \.\.\.\)$"):
         recover(given_, 2, 10, gamma, DEFAULT_FIELD)
 
 
-@pytest.mark.parametrize(("count", "t", "n"), [(3, 2, 8), (5, 2, 8), (16, 8, 8), (0, 1, 8), (10, 5, 8)])
+@pytest.mark.parametrize(
+    ("count", "t", "n"), [(3, 2, 8), (5, 2, 8), (16, 8, 8), (0, 1, 8), (10, 5, 8)]
+)
 def test_moments_that_determine_nothing_are_refused(count, t, n):
     with pytest.raises(ValueError, match="do not determine"):
         recover(np.zeros((1, count), np.uint32), t, n, of_order(n, 97), 97)
 
 
-@pytest.mark.parametrize("n", [11, 12, 20, 22, 66, 264])  # where 4 divides n, powers that are no places are tried too
+@pytest.mark.parametrize(
+    "n", [11, 12, 20, 22, 66, 264]
+)  # where 4 divides n, powers that are no places are tried too
 def test_a_place_beyond_those_there_are_is_refused(n):
     gamma, q = of_order(n, DEFAULT_FIELD), DEFAULT_FIELD
     for last in range(n):
-        given_ = rows(oracle.moments_of([5] + [0] * (last - 1) + [7] * (last > 0) + [0] * (n - 1 - last), 4, gamma, q))
+        given_ = rows(
+            oracle.moments_of(
+                [5] + [0] * (last - 1) + [7] * (last > 0) + [0] * (n - 1 - last), 4, gamma, q
+            )
+        )
         for places in (n // 2 + 1, n - 1, n):
             if last < places:
                 assert recover(given_, 2, n, gamma, q, places).place.tolist() == sorted({0, last})
@@ -279,11 +315,17 @@ def test_a_place_beyond_those_there_are_is_refused(n):
 @given(st.integers(1, 9), st.lists(st.integers(0, 30), max_size=6), st.integers(0, 999))
 def test_entries_are_arranged_by_index(places, sizes, seed):
     rng, buckets = np.random.default_rng(seed), sum(sizes)
-    table = rng.integers(0, 3, (buckets, places), np.uint32) * rng.integers(1, 99, (buckets, places), np.uint32)
+    table = rng.integers(0, 3, (buckets, places), np.uint32) * rng.integers(
+        1, 99, (buckets, places), np.uint32
+    )
     parts = []
     for some in np.split(table, np.cumsum(sizes)[:-1]) if sizes else ():
         row, place = np.nonzero(some)
-        parts.append(Entries(np.bincount(row, minlength=len(some)), place.astype(np.uint32), some[row, place]))
+        parts.append(
+            Entries(
+                np.bincount(row, minlength=len(some)), place.astype(np.uint32), some[row, place]
+            )
+        )
     index, value = arranged(parts, places)
     flat = table.T.reshape(-1)
     assert index.tolist() == np.flatnonzero(flat).tolist()

@@ -31,7 +31,9 @@ print("numba" in sys.modules)
 
 def numba_was_loaded(folder: Path) -> bool:
     """Whether a new process, which keeps its object files here, had to compile."""
-    done = subprocess.run([sys.executable, "-c", PROGRAM, folder], check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, folder], check=True, capture_output=True, text=True
+    )
     return done.stdout == "True\n"
 
 
@@ -73,7 +75,9 @@ def replace_by(kept: Path, what: str) -> None:
         kept.chmod(0o644)
 
 
-@pytest.mark.parametrize("what", ["flipped", "cut", "empty", "one line", "another's", "a folder", "a pipe", "a link"])
+@pytest.mark.parametrize(
+    "what", ["flipped", "cut", "empty", "one line", "another's", "a folder", "a pipe", "a link"]
+)
 def test_only_the_file_that_was_kept_is_run(kept: Path, what: str) -> None:
     """Damage, and things that other users could put there; the object file of another kernel too."""
     replace_by(kept, what)
@@ -109,7 +113,9 @@ def test_what_belongs_to_another_user_is_not_run(trusting: Path, which: str) -> 
     assert native._kept("geometric", TYPES) is None
 
 
-def test_a_folder_behind_a_link_is_not_used(trusting: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_behind_a_link_is_not_used(
+    trusting: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     link = tmp_path / "link"
     link.symlink_to(trusting.parent)
     monkeypatch.setattr(native, "_folders", lambda: iter([native._Folder(link, (os.geteuid(),))]))
@@ -140,12 +146,16 @@ def test_the_settings_of_numba_are_part_of_the_name(monkeypatch: pytest.MonkeyPa
     assert native._circumstances.__wrapped__() != before
 
 
-def test_a_switched_off_compiler_compiles_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_switched_off_compiler_compiles_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
     assert numba_was_loaded(tmp_path)
 
 
-def test_an_object_file_is_for_its_source_its_compiler_and_its_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_object_file_is_for_its_source_its_compiler_and_its_processor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     before = native._file("share", ("int",))
     assert before != native._file("answer", ("int",))
     assert before != native._file("share", ("u4x1",))
@@ -165,7 +175,9 @@ def nowhere() -> Iterator[native._Folder]:
     yield native._Folder(Path("/proc/nowhere"), (os.geteuid(),))
 
 
-def test_where_no_folder_can_be_written_a_kernel_is_compiled_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_folder_can_be_written_a_kernel_is_compiled_in_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(native, "_folders", nowhere)
     symbol, code = native._compiled("geometric", ("int", "int", "int", "int", "u8x1"))
     assert symbol.encode() in code

@@ -12,7 +12,9 @@ from topk_secagg.algebra.parallel import ahead
 @pytest.mark.parametrize("count", [0, 1, 2, 7])
 @pytest.mark.parametrize("threads", [0, 1, 2, 3])
 def test_results_come_in_order(count: int, threads: int) -> None:
-    assert list(ahead(((lambda i=i: i * i) for i in range(count)), threads)) == [i * i for i in range(count)]
+    assert list(ahead(((lambda i=i: i * i) for i in range(count)), threads)) == [
+        i * i for i in range(count)
+    ]
 
 
 @pytest.mark.parametrize("threads", [1, 2])

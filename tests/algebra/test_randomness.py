@@ -54,10 +54,14 @@ def drawn(source: Randomness, bound: int, count: int) -> list[int]:
     return source.integers(bound, np.empty(count, dtype=np.uint32)).tolist()
 
 
-@pytest.mark.parametrize("bound", [3, 5, 7, 97, 101, 65537, 2**31 - 1, 3 * 2**30, 4294967279, DEFAULT_FIELD])
+@pytest.mark.parametrize(
+    "bound", [3, 5, 7, 97, 101, 65537, 2**31 - 1, 3 * 2**30, 4294967279, DEFAULT_FIELD]
+)
 def test_words_from_the_last_multiple_of_the_bound_on_are_drawn_again(bound):
     limit = 2**32 // bound * bound
-    source = Words([limit, limit - 1, 0, 2**32 - 1, limit - bound, *[limit, 2**32 - 1], *[limit, 1], 2, 77])
+    source = Words(
+        [limit, limit - 1, 0, 2**32 - 1, limit - bound, *[limit, 2**32 - 1], *[limit, 1], 2, 77]
+    )
     assert drawn(source, bound, 5) == [2, bound - 1, 0, 1, 0]
     assert source.bytes == (77).to_bytes(4, "little"), "what is not needed is not drawn"
 
@@ -76,8 +80,12 @@ def test_accepted_words_are_reduced_and_all_residues_are_equally_likely(bound, w
     accepted = [word for word in words if word < limit]
     first, again = words, [0] * 20
     result = drawn(Words([*first, *again]), bound, len(words))
-    assert [v for v, word in zip(result, words, strict=True) if word < limit] == [v % bound for v in accepted]
-    assert [v for v, word in zip(result, words, strict=True) if word >= limit] == [0] * (len(words) - len(accepted))
+    assert [v for v, word in zip(result, words, strict=True) if word < limit] == [
+        v % bound for v in accepted
+    ]
+    assert [v for v, word in zip(result, words, strict=True) if word >= limit] == [0] * (
+        len(words) - len(accepted)
+    )
     assert limit % bound == 0
 
 
@@ -104,7 +112,9 @@ def test_modulo_bias_is_found_exactly(bound):
 def test_every_order_of_the_keys_gives_a_different_permutation(n):
     """All orders of distinct keys are equally likely, so the permutations are as well."""
     keys = [0, 7, 2**32, 2**63, 2**64 - 1][:n]
-    found = Counter(tuple(Words(list(order), 8).permutation(n).tolist()) for order in permutations(keys))
+    found = Counter(
+        tuple(Words(list(order), 8).permutation(n).tolist()) for order in permutations(keys)
+    )
     assert sorted(found) == sorted(permutations(range(n)))
     assert set(found.values()) == {1}
 
@@ -157,7 +167,9 @@ def test_the_key_stream_of_the_zero_key_is_the_published_one():
     assert stream(CipherRandomness(bytes(32)), 48).hex() == published
 
 
-@pytest.mark.parametrize("key", [KEY, bytes(32), b"\xff" * 32, hashlib.sha256(b"some key").digest()])
+@pytest.mark.parametrize(
+    "key", [KEY, bytes(32), b"\xff" * 32, hashlib.sha256(b"some key").digest()]
+)
 def test_the_stream_is_the_cipher_of_the_counters(key):
     block_cipher = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
     blocks = b"".join(block_cipher.update(i.to_bytes(16, "big")) for i in range(300))
@@ -178,7 +190,9 @@ def test_what_was_in_the_array_before_does_not_show():
 
 def test_a_child_has_the_key_that_hmac_derives():
     derived = hmac.new(KEY, b"noise 40", hashlib.sha256).digest()
-    assert stream(CipherRandomness(KEY).child("noise 40"), 64) == stream(CipherRandomness(derived), 64)
+    assert stream(CipherRandomness(KEY).child("noise 40"), 64) == stream(
+        CipherRandomness(derived), 64
+    )
 
 
 def test_children_are_reproducible_independent_and_leave_the_parent_alone():
@@ -189,7 +203,9 @@ def test_children_are_reproducible_independent_and_leave_the_parent_alone():
         child = parent.child(label)
         streams[label] = stream(child, 64)
         stream(parent, 5)
-        assert stream(parent.child(label), 64) == streams[label], "the position in the parent's stream does not matter"
+        assert stream(parent.child(label), 64) == streams[label], (
+            "the position in the parent's stream does not matter"
+        )
         assert stream(child.child(label), 64) != streams[label]
     everything = [stream(CipherRandomness(KEY), 64), *streams.values()]
     blocks = [part[i : i + 16] for part in everything for i in range(0, 64, 16)]
@@ -208,7 +224,9 @@ def test_keys():
     assert len(fresh_key()) == KEY_BYTES
     assert fresh_key() != fresh_key()
     assert seeded_key(1, "user 1") == seeded_key(1, "user 1")
-    keys = {seeded_key(seed, purpose) for seed in (0, 1, 11) for purpose in ("user 1", "user 11", "1")}
+    keys = {
+        seeded_key(seed, purpose) for seed in (0, 1, 11) for purpose in ("user 1", "user 11", "1")
+    }
     assert len(keys) == 9
     assert {len(key) for key in keys} == {KEY_BYTES}
 

@@ -13,7 +13,8 @@ PRIMES = (97, 65521, 4281076801, 2**32 - 5)
 def codewords(rng, alpha, dimension, columns, q):
     coefficients = [[int(rng.integers(q)) for _ in range(dimension)] for _ in range(columns)]
     return np.array(
-        [[sum(c * pow(a, j, q) for j, c in enumerate(f)) % q for f in coefficients] for a in alpha], dtype=np.uint32
+        [[sum(c * pow(a, j, q) for j, c in enumerate(f)) % q for f in coefficients] for a in alpha],
+        dtype=np.uint32,
     )
 
 
@@ -55,7 +56,11 @@ def test_beyond_the_limit_nothing_is_named_or_the_others_really_agree(spare):
 @pytest.mark.parametrize("q", PRIMES)
 def test_users_that_are_wrong_in_different_columns_count_together(q):
     alpha = list(range(3, 11))
-    for wrong, named in (({0: [0], 1: [5]}, [0, 5]), ({0: [0, 1], 1: [5]}, None), ({0: [0, 1], 1: [4, 5]}, None)):
+    for wrong, named in (
+        ({0: [0], 1: [5]}, [0, 5]),
+        ({0: [0, 1], 1: [5]}, None),
+        ({0: [0, 1], 1: [4, 5]}, None),
+    ):
         words = codewords(np.random.default_rng(7), alpha, 4, 2, q)
         for column, users in wrong.items():
             words[users, column] = (words[users, column].astype(np.uint64) + 1) % q

@@ -4,14 +4,33 @@ import os
 import shutil
 
 import pytest
-from rounds import CONFIRMING, Round, attributes, both, call, contents, document, edit, is_root, must
+from rounds import (
+    CONFIRMING,
+    Round,
+    attributes,
+    both,
+    call,
+    contents,
+    document,
+    edit,
+    is_root,
+    must,
+)
 
-BEFORE = {"offline": "init", "mask": "offline", "freeze": "masked", "confirm": "frozen", "eliminate": "confirmed"}
+BEFORE = {
+    "offline": "init",
+    "mask": "offline",
+    "freeze": "masked",
+    "confirm": "frozen",
+    "eliminate": "confirmed",
+}
 
 
 class TestSession:
     @pytest.mark.parametrize("step", ["offline", "mask", "freeze", "eliminate"])
-    def test_another_session_than_the_pinned_one_is_refused(self, round_at, refuses, monkeypatch, step):
+    def test_another_session_than_the_pinned_one_is_refused(
+        self, round_at, refuses, monkeypatch, step
+    ):
         r = round_at(BEFORE[step])
         name = must(*r.init("--json")).json["session"]
         for pin in ("0" * 16, name[:20] + ("0" if name[20] != "0" else "1"), "f" * 64):
@@ -38,7 +57,9 @@ class TestSession:
 
 class TestKeys:
     @pytest.mark.parametrize("step", ["offline", "mask", "confirm", "eliminate"])
-    def test_a_session_with_other_keys_than_a_user_knows_is_refused(self, round_at, refuses, tmp_path, step):
+    def test_a_session_with_other_keys_than_a_user_knows_is_refused(
+        self, round_at, refuses, tmp_path, step
+    ):
         r = round_at(BEFORE[step], **CONFIRMING)
         lines = r.recipients.read_text().splitlines()
         mine = tmp_path / "mine"
@@ -60,7 +81,9 @@ class TestKeys:
         assert "no keys" in refuses(77, *r.step(step), "--recipients", sealed.recipients).err
 
     @pytest.mark.parametrize("step", BEFORE)
-    def test_only_the_right_identity_that_others_cannot_read_is_accepted(self, round_at, refuses, tmp_path, step):
+    def test_only_the_right_identity_that_others_cannot_read_is_accepted(
+        self, round_at, refuses, tmp_path, step
+    ):
         r = round_at(BEFORE[step], **CONFIRMING)
         plain = list(r.step(step))
         at = plain.index("--identity")
@@ -81,7 +104,9 @@ class TestKeys:
         open_to_all.chmod(0o600)
         must(*plain, "--identity", open_to_all)
 
-    def test_recipients_that_are_not_one_line_for_each_user_start_no_round(self, new_round, refuses):
+    def test_recipients_that_are_not_one_line_for_each_user_start_no_round(
+        self, new_round, refuses
+    ):
         r = new_round(sealed=True)
         lines = r.recipients.read_text().splitlines()
         head, key = lines[0].split("ed25519:")
@@ -103,7 +128,13 @@ class TestKeys:
         assert not r.folder.exists()
         r.recipients.write_text("\n# a comment\n".join(reversed(lines)))
         must(*r.init())
-        assert [row["user"] for row in document(r.folder / "session.json")["recipients"]] == [1, 2, 3, 4, 5]
+        assert [row["user"] for row in document(r.folder / "session.json")["recipients"]] == [
+            1,
+            2,
+            3,
+            4,
+            5,
+        ]
 
     def test_keys_are_private_and_never_overwritten(self, tmp_path, refuses):
         path = tmp_path / "user-01.identity"
@@ -127,7 +158,10 @@ class TestTheFreezer:
             assert "user 3 freezes" in refuses(77, *r.freeze("--user", user)).err
         assert must(*r.freeze("--json")).json["freezer"] == 3
         assert document(r.folder / "survivors.json")["freezer"] == 3
-        frozen = {n: document(r.folder / f"secrets/user-{n:02}.ledger.json")["frozen"] for n in range(1, 6)}
+        frozen = {
+            n: document(r.folder / f"secrets/user-{n:02}.ledger.json")["frozen"]
+            for n in range(1, 6)
+        }
         assert [n for n in frozen if frozen[n]] == [3]
         must(*r.freeze("--user", 3))
         r.play(after="frozen").check_sum()
@@ -140,7 +174,9 @@ class TestTheFreezer:
         for only in ("1,2,3", "2,3,4"):
             assert "1, 2, 3, 4" in refuses(77, *r.freeze("--only", only)).err
         path.unlink()
-        assert "already frozen another survivor set" in refuses(77, *r.freeze("--only", "1,2,3")).err
+        assert (
+            "already frozen another survivor set" in refuses(77, *r.freeze("--only", "1,2,3")).err
+        )
         (r.folder / "masked/user-04.h5").rename(r.folder / "masked/elsewhere")
         refuses(77, *r.freeze())
         (r.folder / "masked/elsewhere").rename(r.folder / "masked/user-04.h5")
@@ -161,10 +197,18 @@ class TestTheFreezer:
         r = round_at("frozen", sealed=True)
         path = r.folder / "survivors.json"
         signature = document(path)["signature"]
-        for forged in (None, "", "0" * 128, signature[:-1] + ("0" if signature[-1] != "0" else "1")):
+        for forged in (
+            None,
+            "",
+            "0" * 128,
+            signature[:-1] + ("0" if signature[-1] != "0" else "1"),
+        ):
             edit(path, lambda content, forged=forged: content.update(signature=forged))
             assert "did not sign" in refuses(65, *r.eliminate(3)).err
-        edit(path, lambda content: content.update(signature=signature, survivors=content["survivors"][:3]))
+        edit(
+            path,
+            lambda content: content.update(signature=signature, survivors=content["survivors"][:3]),
+        )
         assert "did not sign" in refuses(65, *r.eliminate(3)).err
 
     def test_in_a_round_with_confirmations_any_user_may_freeze(self, round_at):
@@ -202,7 +246,12 @@ class TestConfirmations:
         refuses(66, *frozen.eliminate(1))
         shutil.copy(frozen.folder / "confirmed/user-03.json", path)
         refuses(66, *frozen.eliminate(1))
-        for key, value in (("user", 4), ("signature", "0" * 128), ("signature", None), ("session", "0" * 64)):
+        for key, value in (
+            ("user", 4),
+            ("signature", "0" * 128),
+            ("signature", None),
+            ("session", "0" * 64),
+        ):
             edit(path, lambda content, key=key, value=value: content.update({key: value}))
             refuses(66, *frozen.eliminate(1))
         path.write_bytes(b"{")

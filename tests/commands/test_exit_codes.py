@@ -40,7 +40,13 @@ from rounds import (
 
 from topk_secagg.gradients.files import READABLE
 
-RESIDUAL = {"path": "r.h5", "before": None, "after": "0" * 64, "input": "0" * 64, "committed": False}
+RESIDUAL = {
+    "path": "r.h5",
+    "before": None,
+    "after": "0" * 64,
+    "input": "0" * 64,
+    "committed": False,
+}
 SMALL = "--users 5 --survivors 3 --colluders 1 --top-k 2 --length 4"
 
 
@@ -60,7 +66,10 @@ class TestMissingInput66:
     @pytest.mark.parametrize(
         ("stage", "lost", "step"),
         [
-            *(("init", "session.json", step) for step in ("offline", "mask", "freeze", "eliminate", "decode")),
+            *(
+                ("init", "session.json", step)
+                for step in ("offline", "mask", "freeze", "eliminate", "decode")
+            ),
             ("init", "", "mask"),
             ("init", "", "freeze"),  # whose ledger does not exist yet
             ("masked", "", "eliminate"),
@@ -99,12 +108,18 @@ class TestMissingInput66:
         (tmp_path / "file").touch()
         for suffix in READABLE:
             os.mkfifo(tmp_path / f"pipe{suffix}")
-            assert "is not a file" in refuses(66, *r.mask(1, gradient=tmp_path / f"pipe{suffix}")).err
+            assert (
+                "is not a file" in refuses(66, *r.mask(1, gradient=tmp_path / f"pipe{suffix}")).err
+            )
             (tmp_path / f"pipe{suffix}").unlink()
-            assert "is not there" in refuses(66, *r.mask(1, gradient=tmp_path / f"gone{suffix}")).err
+            assert (
+                "is not there" in refuses(66, *r.mask(1, gradient=tmp_path / f"gone{suffix}")).err
+            )
         for name in ("gone.npy", "no/folder.npz", "gone.pt", "folder.npy", "file/g.npy"):
             assert name in refuses(66, *r.mask(1, gradient=tmp_path / name)).err
-        refuses(66, "init", tmp_path / "round-2", *words(SMALL)[:-2], "--like", tmp_path / "gone.npy")
+        refuses(
+            66, "init", tmp_path / "round-2", *words(SMALL)[:-2], "--like", tmp_path / "gone.npy"
+        )
         for name in ("gone.h5", "gone.json"):
             refuses(66, "inspect", tmp_path / name)
 
@@ -192,7 +207,9 @@ class TestBadData65:
             ("frozen", "survivors.json", "session.json", "eliminate"),
         ],
     )
-    def test_a_file_of_another_session_user_or_kind(self, refuses, round_at, stage, source, target, step):
+    def test_a_file_of_another_session_user_or_kind(
+        self, refuses, round_at, stage, source, target, step
+    ):
         r, _ = round_at(stage), round_at(stage, "other", name="other")
         shutil.copy(r.folder / source, r.folder / target)
         said = refuses(65, *read_strictly(r, step)).err
@@ -201,7 +218,11 @@ class TestBadData65:
     @both
     def test_another_masked_input_than_the_frozen_or_the_sent_one(self, refuses, round_at):
         """Valid X of the same users and session."""
-        frozen, masked, twin = round_at("frozen"), round_at("masked", "masked"), round_at("offline", "twin")
+        frozen, masked, twin = (
+            round_at("frozen"),
+            round_at("masked", "masked"),
+            round_at("offline", "twin"),
+        )
         for n in (1, 2):
             must(*twin.mask(n, gradient=twin.gradient(5)))
         shutil.copy(twin.folder / "masked/user-02.h5", frozen.folder / "masked/user-02.h5")
@@ -218,7 +239,9 @@ class TestBadData65:
         whole = path.read_bytes()
         wrong = [("mask", 4281076801), ("place", 150 if r.recipe.construction == "moments" else 4)]
         for name, value in wrong + [("mask", 0)] * (r.recipe.construction == "moments"):
-            rewrite(path, lambda _, found, name=name, value=value: found[name].__setitem__(-1, value))
+            rewrite(
+                path, lambda _, found, name=name, value=value: found[name].__setitem__(-1, value)
+            )
             refuses(65, *r.mask(1))
             path.write_bytes(whole)
 
@@ -250,7 +273,11 @@ class TestBadData65:
     )  # fmt: skip
     def test_a_session_with_impossible_values(self, refuses, round_at, value, place):
         r = round_at("init")
-        put(r.folder / "session.json", value, *(int(key) if key.isdigit() else key for key in place.split()))
+        put(
+            r.folder / "session.json",
+            value,
+            *(int(key) if key.isdigit() else key for key in place.split()),
+        )
         refuses(65, *r.offline(1))
 
     @pytest.mark.parametrize(
@@ -264,12 +291,26 @@ class TestBadData65:
             ("confirmed", "secrets/user-01.ledger.json", [1], ("user",), 65),
             ("confirmed", "secrets/user-01.ledger.json", 5, ("holds",), 65),
             ("confirmed", "secrets/user-01.ledger.json", 0, ("residual",), 65),
-            ("confirmed", "secrets/user-01.ledger.json", {**RESIDUAL, "path": "\0"}, ("residual",), 65),
-            ("confirmed", "confirmed/user-02.json", ["f" * 128], ("signature",), 66),  # of those that are needed
+            (
+                "confirmed",
+                "secrets/user-01.ledger.json",
+                {**RESIDUAL, "path": "\0"},
+                ("residual",),
+                65,
+            ),
+            (
+                "confirmed",
+                "confirmed/user-02.json",
+                ["f" * 128],
+                ("signature",),
+                66,
+            ),  # of those that are needed
         ],
         ids=str,
     )
-    def test_impossible_values_in_a_sealed_round(self, refuses, round_at, stage, name, value, place, code):
+    def test_impossible_values_in_a_sealed_round(
+        self, refuses, round_at, stage, name, value, place, code
+    ):
         r = round_at(stage, **CONFIRMING)
         put(r.folder / name, value, *place)
         refuses(code, *(r.offline(1) if stage == "init" else r.eliminate(1)))
@@ -300,7 +341,14 @@ class TestBadData65:
 
     @both
     @pytest.mark.parametrize(
-        ("bad", "said"), [(np.nan, "finite"), (-np.inf, "finite"), (1e9, "clip"), ("shape", "shape"), ("none", "read")]
+        ("bad", "said"),
+        [
+            (np.nan, "finite"),
+            (-np.inf, "finite"),
+            (1e9, "clip"),
+            ("shape", "shape"),
+            ("none", "read"),
+        ],
     )
     def test_a_gradient_that_cannot_be_sent(self, refuses, round_at, tmp_path, bad, said):
         r, path = round_at("offline"), tmp_path / "g.npy"
@@ -331,19 +379,29 @@ class TestTooFewSurvivors69:
     @pytest.mark.parametrize("count", [0, 1, 2])
     def test_a_survivor_set_below_u_is_not_answered(self, refuses, round_at, count):
         r = round_at("frozen")
-        edit(r.folder / "survivors.json", lambda content: content.update(survivors=content["survivors"][:count]))
+        edit(
+            r.folder / "survivors.json",
+            lambda content: content.update(survivors=content["survivors"][:count]),
+        )
         assert "it would reveal inputs" in refuses(69, *r.eliminate(1)).err
 
     def test_run_with_too_many_drop_outs_shares_nothing(self, tmp_path):
-        options = words("--survivors 3 --colluders 1 --top-k 2 --construction permutation --drop-masking")
+        options = words(
+            "--survivors 3 --colluders 1 --top-k 2 --construction permutation --drop-masking"
+        )
         for name, drops in (("a", ["1,2,3"]), ("b", ["1,2", "--drop-elimination", "3"])):
             result = call("run", tmp_path / name, "--gradients", EXAMPLE, *options, *drops)
             assert result.code == 69
             assert_one_error(result)
-            assert [path.name for path in (tmp_path / name).iterdir() if path.name != ".lock"] == ["session.json"]
+            assert [path.name for path in (tmp_path / name).iterdir() if path.name != ".lock"] == [
+                "session.json"
+            ]
 
     def test_folders_without_files_are_as_if_nobody_had_sent_any(self, refuses, round_at):
-        for stage, folder, step in (("masked", "masked", "freeze"), ("answered", "elimination", "decode")):
+        for stage, folder, step in (
+            ("masked", "masked", "freeze"),
+            ("answered", "elimination", "decode"),
+        ):
             r = round_at(stage, stage)
             away = (r.folder / folder).rename(r.folder.with_name("away"))
             refuses(69, *r.step(step))
@@ -372,7 +430,9 @@ class TestRefused77:
     def test_a_second_input(self, refuses, round_at, stage):
         r = round_at(stage)
         calls = [r.mask(1, gradient=r.gradient(2)), r.mask(1, "--weight", "0.5")]
-        if r.recipe.construction == "moments":  # among so few of the other, random places may be the largest by chance
+        if (
+            r.recipe.construction == "moments"
+        ):  # among so few of the other, random places may be the largest by chance
             calls.append(r.mask(1, "--select", "random"))
         for command in calls:
             assert "already masked another input" in refuses(77, *command).err
@@ -400,14 +460,20 @@ class TestCannotWrite73:
         done, shared = round_at("decoded"), round_at("offline", "shared")
         (tmp_path / "sum.npy").mkdir()
         for name in ("nowhere/sum.npy", "sum.npy", "file/sum.npy", "/dev/full/sum.npy"):
-            assert str(tmp_path / name) in refuses(73, *done.decode("--output", tmp_path / name)).err
+            assert (
+                str(tmp_path / name) in refuses(73, *done.decode("--output", tmp_path / name)).err
+            )
         (shared.folder / "masked").touch()
         refuses(73, *shared.mask(1))
         refuses(73, *shared.mask(1, "--residual", tmp_path / "nowhere" / "r.h5"))
 
     def test_a_round_that_the_disk_cannot_hold(self, refuses, tmp_path):
-        options = words("--users 500 --survivors 300 --colluders 100 --top-k 100000 --length 4000000")
-        said = refuses(73, "init", tmp_path / "round", *options, "--construction", "permutation").err
+        options = words(
+            "--users 500 --survivors 300 --colluders 100 --top-k 100000 --length 4000000"
+        )
+        said = refuses(
+            73, "init", tmp_path / "round", *options, "--construction", "permutation"
+        ).err
         assert "need" in said
         assert "topk-secagg plan" in said
 
@@ -422,15 +488,24 @@ class TestCannotWrite73:
     def test_results_that_cannot_be_printed(self, round_at):
         r = round_at("frozen")
         with Path("/dev/full").open("w") as full:
-            end = subprocess.run([SCRIPT, *r.freeze()], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+            end = subprocess.run(
+                [SCRIPT, *r.freeze()], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+            )
         assert end.returncode == 73
         assert_one_error(Result(73, "", end.stderr))
 
     def test_messages_that_cannot_be_printed(self, round_at):
         r = round_at("frozen")
-        for command, code in ((r.decode(), 69), (["decode", "nowhere"], 66), (["nonsense"], 2), (r.mask(1), 0)):
+        for command, code in (
+            (r.decode(), 69),
+            (["decode", "nowhere"], 66),
+            (["nonsense"], 2),
+            (r.mask(1), 0),
+        ):
             with Path("/dev/full").open("w") as full:
-                end = subprocess.run([SCRIPT, *map(str, command)], stdout=subprocess.PIPE, stderr=full, check=False)
+                end = subprocess.run(
+                    [SCRIPT, *map(str, command)], stdout=subprocess.PIPE, stderr=full, check=False
+                )
             assert end.returncode == code, command
 
     def test_a_closed_standard_output_or_error_is_not_reported_as_a_bug(self, round_at):
@@ -450,7 +525,9 @@ class TestCannotWrite73:
         for command in (r.freeze(), ("inspect", r.folder / "session.json")):
             reader, writer = os.pipe()
             os.close(reader)
-            end = subprocess.run([SCRIPT, *command], stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+            end = subprocess.run(
+                [SCRIPT, *command], stdout=writer, stderr=subprocess.PIPE, text=True, check=False
+            )
             os.close(writer)
             assert (end.returncode, end.stderr) == (141, "")
 
@@ -470,10 +547,14 @@ def test_init_warns_if_one_honest_user_may_be_alone(tmp_path):
     assert "U = T + 1" not in must("init", tmp_path / "b", *options, 3).err
 
 
-def test_a_session_that_asks_for_more_memory_than_there_is_is_an_error_and_not_a_bug(tmp_path, monkeypatch):
+def test_a_session_that_asks_for_more_memory_than_there_is_is_an_error_and_not_a_bug(
+    tmp_path, monkeypatch
+):
     limit = (3 << 30, 3 << 30)  # bytes of address space
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 80))
-    options = words("--users 3 --survivors 2 --colluders 1 --top-k 2 --length 1000000000 --construction permutation")
+    options = words(
+        "--users 3 --survivors 2 --colluders 1 --top-k 2 --length 1000000000 --construction permutation"
+    )
     must("init", tmp_path / "round", *options)
     offline = ("offline", tmp_path / "round", "--user", 1)
     end = shell(*offline, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limit))
@@ -567,15 +648,29 @@ class TestWhichConstruction:
     @pytest.mark.parametrize(
         ("options", "name", "start", "more"),
         [
-            ("--top-k 100 --length 2000", "permutation", "construction permutation, the paper's construction: ", ""),
-            ("--top-k 100 --length 20000", "moments", "construction moments: its", "the paper's would take 40 GB"),
+            (
+                "--top-k 100 --length 2000",
+                "permutation",
+                "construction permutation, the paper's construction: ",
+                "",
+            ),
+            (
+                "--top-k 100 --length 20000",
+                "moments",
+                "construction moments: its",
+                "the paper's would take 40 GB",
+            ),
             ("--top-k 10 --length 150 --picks 2", "moments", "", ""),
             ("--top-k 10 --length 150 --spare 1", "moments", "", ""),
             ("--top-k 10 --length 150 --blocks 1", "permutation", "", ""),
         ],
     )
-    def test_init_says_what_it_chooses_unless_options_choose(self, tmp_path, options, name, start, more):
-        said = must("init", tmp_path / "round", *words(f"--users 5 --survivors 3 --colluders 1 {options}")).err
+    def test_init_says_what_it_chooses_unless_options_choose(
+        self, tmp_path, options, name, start, more
+    ):
+        said = must(
+            "init", tmp_path / "round", *words(f"--users 5 --survivors 3 --colluders 1 {options}")
+        ).err
         assert document(tmp_path / "round/session.json")["parameters"]["construction"] == name
         assert said.startswith(start)
         assert (more in said, said.count("\n")) == (True, 1 if start else 0)
@@ -583,10 +678,14 @@ class TestWhichConstruction:
     def test_run_says_it_too(self, tmp_path):
         options = words("--survivors 3 --colluders 1 --top-k 2")
         said = must("run", tmp_path / "round", "--gradients", EXAMPLE, *options).err
-        assert said.splitlines()[1].startswith("construction permutation, the paper's construction: ")
+        assert said.splitlines()[1].startswith(
+            "construction permutation, the paper's construction: "
+        )
 
     def test_where_neither_fits_nothing_is_started(self, refuses, tmp_path):
-        options = words("--users 5 --survivors 3 --colluders 1 --top-k 1 --length 70000 --field 65521")
+        options = words(
+            "--users 5 --survivors 3 --colluders 1 --top-k 1 --length 70000 --field 65521"
+        )
         assert "moments does not fit here" in refuses(2, "init", tmp_path / "round", *options).err
 
 

@@ -6,7 +6,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rounds import CONFIRMING, attributes, both, call, contents, datasets, edit, flip, must, placed, rewrite
+from rounds import (
+    CONFIRMING,
+    attributes,
+    both,
+    call,
+    contents,
+    datasets,
+    edit,
+    flip,
+    must,
+    placed,
+    rewrite,
+)
 
 KINDS = {
     "session": "session.json",
@@ -61,7 +73,9 @@ def test_files_of_a_sealed_round_with_residuals_and_confirmations(round_at, refu
     assert (confirmed["kind"], confirmed["user"]) == ("confirmation", 2)
     assert confirmed["survivors"] == described(done.folder / "survivors.json")["sha256"]
     session = described(done.folder / "session.json")
-    keys = must("keygen", "--user", 9, "--output", r.folder.with_name("new"), "--json").json["fingerprint"]
+    keys = must("keygen", "--user", 9, "--output", r.folder.with_name("new"), "--json").json[
+        "fingerprint"
+    ]
     assert len(session["keys of user 3"]) == len(keys) == 16
     assert (session["sealed"], session["confirmations"]) == (True, 4)
     assert "sealed" in refuses(65, "inspect", done.folder / "shares/user-02/from-03.h5.age").err
@@ -75,7 +89,11 @@ def test_values_of_secret_files_are_hidden_unless_asked_for(round_at, kind):
         assert shown["values"] == "secret"
         assert not {"low", "high"} & set(shown)
     text = must("inspect", path, "-v").out
-    secret = [a.reshape(-1).tolist() for name, a in datasets(path).items() if name in ("mask", "f", "h", "g")]
+    secret = [
+        a.reshape(-1).tolist()
+        for name, a in datasets(path).items()
+        if name in ("mask", "f", "h", "g")
+    ]
     values = [value for some in secret for value in some]
     assert len(values) >= 4
     assert [v for v in values if v >= 10**6 and str(v) in text] == []
@@ -99,7 +117,11 @@ def test_values_of_public_files_are_shown(round_at, kind):
 def test_rates_of_x_and_y_stand_beside_the_theorem(round_at):
     folder = round_at("decoded").folder
     masked, q = described(folder / KINDS["masked"]), 4281076801
-    payload = sum(array.nbytes for name, array in datasets(folder / KINDS["masked"]).items() if name != "holds")
+    payload = sum(
+        array.nbytes
+        for name, array in datasets(folder / KINDS["masked"]).items()
+        if name != "holds"
+    )
     assert masked["payload_bytes"] == payload
     assert masked["R1"] == pytest.approx(payload * 8 / np.log2(q) / 4)
     assert masked["R1_theorem"] == pytest.approx((2 + np.log(6) / np.log(q)) / 4)
@@ -142,7 +164,9 @@ def test_a_file_of_another_session_or_outside_of_a_round_is_reported(round_at, t
     assert described(path)["session_checked"] is False
 
 
-@pytest.mark.parametrize("content", [b"", b"rubbish", bytes(5000), b"\x89HDF\r\n\x1a\n", b"{}", b"[1]", b"null"])
+@pytest.mark.parametrize(
+    "content", [b"", b"rubbish", bytes(5000), b"\x89HDF\r\n\x1a\n", b"{}", b"[1]", b"null"]
+)
 @pytest.mark.parametrize("suffix", [".h5", ".json", ""])
 def test_a_foreign_file_is_refused(refuses, tmp_path, content, suffix):
     path = tmp_path / f"file{suffix}"
@@ -178,8 +202,14 @@ class TestHostileFiles:
             ("survivors", lambda content: content.pop("survivors")),
             ("ledger", lambda content: content.pop("masked")),
             ("session", lambda content: content.pop("nonce")),
-            *((kind, lambda content: content.update(kind="banana")) for kind in ("survivors", "ledger", "session")),
-            ("ledger", lambda content: content.update(session="0" * 64, intact=True, path="/etc/shadow")),
+            *(
+                (kind, lambda content: content.update(kind="banana"))
+                for kind in ("survivors", "ledger", "session")
+            ),
+            (
+                "ledger",
+                lambda content: content.update(session="0" * 64, intact=True, path="/etc/shadow"),
+            ),
             ("ledger", lambda content: content.update(user=float("nan"))),
         ],
     )
@@ -200,7 +230,15 @@ class TestHostileFiles:
         edit(done.folder / KINDS["ledger"], lambda content: content.update(answered=evil))
         edit(done.folder / "session.json", lambda content: content["layout"][0].update(name=evil))
         rewrite(done.folder / KINDS["elimination"], lambda found, _: found.update(survivors=evil))
-        inspected = [("inspect", done.folder / KINDS[kind]) for kind in ("ledger", "session", "elimination")]
-        for command in (*inspected, done.offline(1), done.mask(1), done.decode(), ("status", done.folder)):
+        inspected = [
+            ("inspect", done.folder / KINDS[kind]) for kind in ("ledger", "session", "elimination")
+        ]
+        for command in (
+            *inspected,
+            done.offline(1),
+            done.mask(1),
+            done.decode(),
+            ("status", done.folder),
+        ):
             result = call(*command)
             assert "\x1b" not in result.out + result.err, command

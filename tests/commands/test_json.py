@@ -23,12 +23,22 @@ CALLS: dict[str, tuple[str, Callable[[Round], tuple[object, ...]]]] = {
     "settle": ("frozen", lambda r: r.settle(1)),
     "forget": ("answered", lambda r: r.forget(1)),
     "status": ("answered", lambda r: ("status", r.folder, "--user", 1)),
-    "inspect": ("decoded", lambda r: ("inspect", *r.folder.rglob("*.json"), *r.folder.rglob("*.h5"))),
+    "inspect": (
+        "decoded",
+        lambda r: ("inspect", *r.folder.rglob("*.json"), *r.folder.rglob("*.h5")),
+    ),
     "audit": ("decoded", lambda r: ("audit", r.folder)),
     "plan": ("init", lambda r: ("plan", *r.recipe.options())),
-    "keygen": ("init", lambda r: ("keygen", "--user", 1, "--output", r.folder.with_name("user-01.identity"))),
+    "keygen": (
+        "init",
+        lambda r: ("keygen", "--user", 1, "--output", r.folder.with_name("user-01.identity")),
+    ),
 }
-STEPS = [name for name in CALLS if name not in ("inspect", "audit", "plan", "keygen", "status", "settle", "forget")]
+STEPS = [
+    name
+    for name in CALLS
+    if name not in ("inspect", "audit", "plan", "keygen", "status", "settle", "forget")
+]
 
 
 @pytest.fixture
@@ -70,7 +80,9 @@ def test_json_is_one_object_quiet_prints_nothing_and_lines_have_no_colours(comma
         result = must(*command, *flags)
         assert "\x1b" not in result.out + result.err
         if "--json" in flags:
-            assert result.err == "" or name in ("keygen", "run") or "-v" in flags  # where keys are; progress
+            assert (
+                result.err == "" or name in ("keygen", "run") or "-v" in flags
+            )  # where keys are; progress
             assert result.out.endswith("}\n")
             assert result.out.count("\n") == 1
             found = strictly(result.out)
@@ -100,7 +112,9 @@ def on_a_terminal(*args: object) -> tuple[int, str]:
     """Both outputs on a pseudo-terminal: the exit code, and all that appears there."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "FORCE_COLOR": "1"}
-    process = subprocess.Popen([SCRIPT, *map(str, args)], stdout=theirs, stderr=theirs, stdin=theirs, env=environment)
+    process = subprocess.Popen(
+        [SCRIPT, *map(str, args)], stdout=theirs, stderr=theirs, stdin=theirs, env=environment
+    )
     os.close(theirs)
     seen = b""
     while True:
@@ -143,7 +157,9 @@ def test_a_folder_whose_name_is_not_utf8_can_be_used(round_at):
         assert (end.returncode, end.stderr) == (0, ""), end
 
 
-@pytest.mark.parametrize("name", ["[red] [b", "x[", "two  words", "per%cent", "-", "*", "user-01.h5"])
+@pytest.mark.parametrize(
+    "name", ["[red] [b", "x[", "two  words", "per%cent", "-", "*", "user-01.h5"]
+)
 def test_a_folder_with_special_characters_in_its_name_is_used_as_it_is(round_at, name):
     r = round_at("masked", name)
     must(*r.freeze())
@@ -179,7 +195,9 @@ def test_every_option_of_init_and_run_reaches_a_function_of_the_library():
     from topk_secagg.steps import init
 
     steps = (init.choose_layout, ts.Parameters.choose, init.start)
-    arguments = {"density"} | {name for step in steps for name in inspect.signature(step).parameters}
+    arguments = {"density"} | {
+        name for step in steps for name in inspect.signature(step).parameters
+    }
     of_the_call = {"json", "quiet", "verbose", "round_folder"}
     assert {str(o.name) for o in cli.commands["init"].params} - of_the_call - arguments == {"from"}
     arguments |= set(inspect.signature(ts.run).parameters)
@@ -191,7 +209,13 @@ def test_a_command_whose_output_nobody_reads_ends_as_one_in_a_pipe_does(round_at
     r = round_at("init")
     ours, theirs = os.pipe()
     os.close(ours)
-    for args in (("--help",), ("status", r.folder, *how), ("inspect", r.folder / "session.json", *how)):
-        end = subprocess.run([SCRIPT, *map(str, args)], stdout=theirs, stderr=subprocess.PIPE, check=False)
+    for args in (
+        ("--help",),
+        ("status", r.folder, *how),
+        ("inspect", r.folder / "session.json", *how),
+    ):
+        end = subprocess.run(
+            [SCRIPT, *map(str, args)], stdout=theirs, stderr=subprocess.PIPE, check=False
+        )
         assert (end.returncode, end.stderr) == (141, b""), args
     os.close(theirs)

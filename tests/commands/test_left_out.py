@@ -22,7 +22,9 @@ ORDER = 30  # n of the round with moments: 5 buckets of 30 places
 Q = 4281076801
 
 
-def change(name: str, at: int, value: int, signer: Identity | None = None) -> Callable[[Path], None]:
+def change(
+    name: str, at: int, value: int, signer: Identity | None = None
+) -> Callable[[Path], None]:
     """Put a value into a dataset of a file, whose digest then fits, and its signature if there is a signer."""
 
     def apply(path: Path) -> None:
@@ -72,7 +74,9 @@ class TestFreeze:
         return {
             "it is damaged, or not a file": lambda path: path.write_bytes(b"rubbish"),
             "does not match its digest": lambda path: flip(path, placed(path)["value"][0]),
-            "it belongs to another session": lambda path: shutil.copy(other / "masked" / path.name, path),
+            "it belongs to another session": lambda path: shutil.copy(
+                other / "masked" / path.name, path
+            ),
             "its user is 1, not 4": lambda path: shutil.copy(path.with_name("user-01.h5"), path),
         }
 
@@ -102,7 +106,10 @@ class TestFreeze:
             (r.folder / f"masked/user-{n:02}.h5").write_bytes(b"")
         assert "2 users have masked soundly, and 3 must survive" in refuses(69, *r.freeze()).err
         refuses(69, *r.freeze("--only", "3,4"))
-        assert "hint: user 5 has not masked; leave it out" in refuses(66, *r.freeze("--only", "3-5")).err
+        assert (
+            "hint: user 5 has not masked; leave it out"
+            in refuses(66, *r.freeze("--only", "3-5")).err
+        )
         refuses(69, *round_at("offline", "shared").freeze())
 
     def test_a_user_whose_share_too_few_hold_is_left_out(self, round_at, refuses):
@@ -120,7 +127,10 @@ class TestFreeze:
             path.write_bytes(contents[n])
             assert must(*r.mask(n, "--json")).json["missing_shares"] == [4]
         said = must(*r.freeze("--json")).json
-        assert (said["survivors"], said["left_out"]) == ([1, 2, 3, 5], {"4": "too few users hold its share"})
+        assert (said["survivors"], said["left_out"]) == (
+            [1, 2, 3, 5],
+            {"4": "too few users hold its share"},
+        )
         r.play(after="frozen").check_sum(survivors=(1, 2, 3, 5))
 
     def test_a_user_is_kept_while_enough_hold_its_share(self, round_at):
@@ -151,8 +161,14 @@ JUNK: dict[str, tuple[Callable[[Path], object], str]] = {
     "a symbol": (change("y", -1, Q), "not below the field's size"),
     "another set": (attribute(survivors="0" * 64), "another survivor set"),
     "another D": (attribute(blocks=1), "packs 1 blocks"),
-    "another user's": (lambda path: shutil.copy(path.with_name("user-01.h5"), path), "its user is 1, not 3"),
-    "an X": (lambda path: shutil.copy(path.parents[1] / "masked" / path.name, path), "it is of kind 'masked'"),
+    "another user's": (
+        lambda path: shutil.copy(path.with_name("user-01.h5"), path),
+        "its user is 1, not 3",
+    ),
+    "an X": (
+        lambda path: shutil.copy(path.parents[1] / "masked" / path.name, path),
+        "it is of kind 'masked'",
+    ),
     "two terabytes": (lambda path: os.truncate(path, 2 << 40), "it is damaged"),
     "a folder": (instead(Path.mkdir), "is not a file"),
     "a pipe": (instead(os.mkfifo), "is not a file"),
@@ -176,21 +192,31 @@ class TestDecode:
         r.check_sum(answering=(1, 2, 4))
         (r.folder / "elimination/user-01.h5").unlink()
         if readable:
-            assert "2 sound answers, and 3 are needed (missing: 1, 3)" in refuses(69, *r.decode()).err
+            assert (
+                "2 sound answers, and 3 are needed (missing: 1, 3)" in refuses(69, *r.decode()).err
+            )
 
-    @pytest.mark.parametrize("user", [1, 5])  # the first answers determine the sum, the last are compared with them
-    def test_a_damaged_answer_is_left_out_where_it_could_be_corrected_too(self, round_at, monkeypatch, user):
+    @pytest.mark.parametrize(
+        "user", [1, 5]
+    )  # the first answers determine the sum, the last are compared with them
+    def test_a_damaged_answer_is_left_out_where_it_could_be_corrected_too(
+        self, round_at, monkeypatch, user
+    ):
         r = round_at("answered", masking=ALL, answering=ALL)
         path = r.folder / f"elimination/user-{user:02}.h5"
         flip(path, placed(path)["y"][0])
         said = must(*r.decode("--json")).json
         assert (list(said["left_out"]), said["corrected"]) == ([str(user)], [])
-        monkeypatch.setattr(AnswerFile, "intact", lambda _: True)  # the twin: nobody looks at the digest
+        monkeypatch.setattr(
+            AnswerFile, "intact", lambda _: True
+        )  # the twin: nobody looks at the digest
         monkeypatch.setattr(Artifact, "verify", lambda *_: None)
         said = must(*r.decode("--json")).json
         assert (list(said["left_out"]), said["corrected"]) == ([], [user])
 
-    def test_a_digest_that_does_not_fit_is_refused_where_all_answers_must_be_sound(self, round_at, refuses):
+    def test_a_digest_that_does_not_fit_is_refused_where_all_answers_must_be_sound(
+        self, round_at, refuses
+    ):
         """Answers beyond those that determine the sum are only hashed with --strict: it is enough that they agree."""
         r = round_at("answered", masking=ALL, answering=ALL)
         with h5py.File(r.folder / "elimination/user-05.h5", "r+") as file:
@@ -214,7 +240,11 @@ class TestDecode:
     def test_a_sum_that_clipped_gradients_cannot_make_is_flagged(self, round_at, construction):
         r = round_at("masked", masking=(1, 2, 3))
         cheat = (Q - 1) // 2 - 10**7
-        rho = int(datasets(r.folder / "secrets/user-02.h5")["mask"][0]) if construction == "moments" else 1
+        rho = (
+            int(datasets(r.folder / "secrets/user-02.h5")["mask"][0])
+            if construction == "moments"
+            else 1
+        )
         value = int(datasets(r.folder / "masked/user-02.h5")["value"][0])
         change("value", 0, (value + cheat * rho) % Q)(r.folder / "masked/user-02.h5")
         must(*r.freeze())
@@ -224,7 +254,10 @@ class TestDecode:
         must(*r.eliminate(2))
         said = must(*r.decode("--json"))
         assert said.json["beyond_clip"] == 1
-        assert "1 coordinates are larger than the survivors' clipped gradients can make them" in said.err
+        assert (
+            "1 coordinates are larger than the survivors' clipped gradients can make them"
+            in said.err
+        )
 
 
 def test_an_answer_that_its_user_did_not_sign_counts_as_missing(round_at, refuses):
@@ -247,7 +280,9 @@ def test_a_signed_answer_that_was_made_to_agree_with_a_wrong_one_is_left_out(rou
         file["y"][0, 0] = (before[1] + factor) % Q
     said = must(*r.decode("--json")).json
     assert (list(said["left_out"]), said["checked_answers"]) == (["5"], 0)
-    monkeypatch.setattr(AnswerFile, "intact", lambda _: True)  # the twin: nobody looks at the digest
+    monkeypatch.setattr(
+        AnswerFile, "intact", lambda _: True
+    )  # the twin: nobody looks at the digest
     said = must(*r.decode("--json")).json
     assert (list(said["left_out"]), said["checked_answers"]) == ([], 1)
 
@@ -275,4 +310,9 @@ def test_an_answer_that_changes_after_it_was_checked_is_refused(round_at, monkey
 def test_an_honest_round_has_no_warnings(round_at):
     """The twin of the tests above."""
     said = must(*round_at("answered").decode("--json"))
-    assert (said.json["left_out"], said.json["beyond_clip"], said.json["corrected"], said.err) == ({}, 0, [], "")
+    assert (said.json["left_out"], said.json["beyond_clip"], said.json["corrected"], said.err) == (
+        {},
+        0,
+        [],
+        "",
+    )

@@ -11,7 +11,15 @@ import pytest
 from rounds import ROOT, SCRIPT, Recipe, Round, call, contents, must
 
 WORKFLOWS = ROOT / "workflows"
-FOUR = Recipe("organisations", users=4, survivors=3, sealed=True, confirm=True, masking=(1, 2, 3), answering=(1, 2, 3))
+FOUR = Recipe(
+    "organisations",
+    users=4,
+    survivors=3,
+    sealed=True,
+    confirm=True,
+    masking=(1, 2, 3),
+    answering=(1, 2, 3),
+)
 COPY = """#!/bin/sh
 # push and pull with nothing but cp: for machines without rsync
 set -eu
@@ -55,7 +63,10 @@ class Organisations:
         sums = here.folder.with_name("sum.npy")
         words = [here.folder, user, r.identity(user), r.gradient(user), self.sync, sums]
         return subprocess.Popen(
-            [WORKFLOWS / "organisation.sh", *map(str, words)], env=environment, stderr=subprocess.PIPE, text=True
+            [WORKFLOWS / "organisation.sh", *map(str, words)],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
         )
 
 
@@ -64,7 +75,9 @@ def finished(tmp_path_factory):
     """A round of four: the third is late, and the others wait for it; the fourth never appears."""
     four = Organisations(tmp_path_factory.mktemp("organisations"))
     running = {user: four.start(user) for user in (1, 2)}
-    while not list(four.store.glob("shares/*/from-02.*")) or not list(four.store.glob("shares/*/from-01.*")):
+    while not list(four.store.glob("shares/*/from-02.*")) or not list(
+        four.store.glob("shares/*/from-01.*")
+    ):
         assert all(process.poll() is None for process in running.values())
         time.sleep(0.1)
     running[3] = four.start(3)
@@ -87,7 +100,9 @@ def test_each_has_its_own_files_and_those_for_it_only(finished):
     for user in (1, 2, 3):
         names = set(contents(four.machine(user).folder))
         own = f"user-{user:02}"
-        assert {name for name in names if name.startswith("secrets/")} == {f"secrets/{own}.ledger.json"}  # forgotten
+        assert {name for name in names if name.startswith("secrets/")} == {
+            f"secrets/{own}.ledger.json"
+        }  # forgotten
         assert {name for name in names if name.startswith(f"shares/{own}/")} == set()
         made = {name for name in names if name.startswith("shares/")}
         assert made <= {f"shares/user-{m:02}/from-{user:02}.h5.age" for m in (1, 2, 3, 4)}
@@ -102,10 +117,14 @@ def test_the_store_has_public_files_and_sealed_shares_only_and_can_decode(finish
         *(f"{folder}/user-{n:02}.h5" for folder in ("masked", "elimination") for n in users),
         *(f"confirmed/user-{n:02}.json" for n in users),
     }
-    shares = {f"shares/user-{m:02}/from-{n:02}.h5.age" for m in (1, 2, 3, 4) for n in users if m != n}
+    shares = {
+        f"shares/user-{m:02}/from-{n:02}.h5.age" for m in (1, 2, 3, 4) for n in users if m != n
+    }
     assert names - {"aggregate.h5"} == {"session.json", "survivors.json", *public, *shares}
     server = four.round.elsewhere(tmp_path / "server")
-    shutil.copytree(four.store, server.folder, ignore=shutil.ignore_patterns("shares", "aggregate.h5", ".*"))
+    shutil.copytree(
+        four.store, server.folder, ignore=shutil.ignore_patterns("shares", "aggregate.h5", ".*")
+    )
     assert must("status", server.folder, "--json").json["next"]["step"] == "decode"
     assert must(*server.decode("--output", tmp_path / "sum.npy")).err == ""
     server.check_sum(survivors=users)
@@ -124,7 +143,10 @@ def test_an_organisation_after_the_freeze_has_nothing_to_do(finished):
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        (75, "gave up: mask still waits for shares of user 2, 3, 4 for user 1"),  # after its time limit
+        (
+            75,
+            "gave up: mask still waits for shares of user 2, 3, 4 for user 1",
+        ),  # after its time limit
         (77, "other keys for user 2"),  # than it knows
     ],
 )
@@ -140,6 +162,8 @@ def test_it_ends_with_the_code_and_the_reason_of_the_command(tmp_path, code, sai
 
 
 def test_the_script_says_how_it_is_called():
-    end = subprocess.run([WORKFLOWS / "organisation.sh"], capture_output=True, text=True, check=False)
+    end = subprocess.run(
+        [WORKFLOWS / "organisation.sh"], capture_output=True, text=True, check=False
+    )
     assert end.returncode == 2
     assert "organisation.sh ROUND NUMBER IDENTITY GRADIENT SYNC OUTPUT" in end.stderr

@@ -8,7 +8,18 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from rounds import EXAMPLE, RECIPES, attributes, both, contents, datasets, document, leftovers, must, words
+from rounds import (
+    EXAMPLE,
+    RECIPES,
+    attributes,
+    both,
+    contents,
+    datasets,
+    document,
+    leftovers,
+    must,
+    words,
+)
 
 COMMON = {"format", "kind", "version", "session", "user", "insecure", "sha256"}
 OWN = {
@@ -39,7 +50,11 @@ def done(played):
 def files(folder: Path, kind: str) -> dict[tuple[int, int], Path]:
     """The files of a kind by user (and sender)."""
     if kind == "share":
-        return {(n, m): folder / f"shares/user-{n:02}/from-{m:02}.h5" for n in EVERYBODY for m in EVERYBODY}
+        return {
+            (n, m): folder / f"shares/user-{n:02}/from-{m:02}.h5"
+            for n in EVERYBODY
+            for m in EVERYBODY
+        }
     if kind == "aggregate":
         return {(0, 0): folder / "aggregate.h5"}
     place, users = {
@@ -63,7 +78,9 @@ def expected_names() -> dict[str, set[str]]:
 
 @both
 class TestFiles:
-    def test_each_step_adds_exactly_its_files_and_changes_no_earlier_one_but_the_ledger(self, played):
+    def test_each_step_adds_exactly_its_files_and_changes_no_earlier_one_but_the_ledger(
+        self, played
+    ):
         there = set()
         for stage in expected_names():
             there |= expected_names()[stage]
@@ -80,19 +97,43 @@ class TestFiles:
         for folder in (done / "secrets", *done.glob("shares/user-*")):
             assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
-    def test_session_json_has_the_documented_keys_and_its_digest_names_the_session(self, done, construction):
+    def test_session_json_has_the_documented_keys_and_its_digest_names_the_session(
+        self, done, construction
+    ):
         session, r = document(done / "session.json"), RECIPES[construction]
         assert list(session)[:3] == ["format", "kind", "version"]
-        assert (session["format"], session["kind"], session["version"]) == ("topk-secagg", "session", 1)
+        assert (session["format"], session["kind"], session["version"]) == (
+            "topk-secagg",
+            "session",
+            1,
+        )
         assert list(session["parameters"]) == PARAMETERS
-        expected = {"users": 5, "survivors": 3, "colluders": 1, "blocks": 2, "top_k": r.top_k, "length": r.length}
-        expected |= {"construction": construction, "field": 4281076801, "scale": 2**r.bits, "spare": None}
-        expected |= {"picks": 2, "buckets": 5} if construction == "moments" else {"picks": 0, "buckets": 0}
+        expected = {
+            "users": 5,
+            "survivors": 3,
+            "colluders": 1,
+            "blocks": 2,
+            "top_k": r.top_k,
+            "length": r.length,
+        }
+        expected |= {
+            "construction": construction,
+            "field": 4281076801,
+            "scale": 2**r.bits,
+            "spare": None,
+        }
+        expected |= (
+            {"picks": 2, "buckets": 5} if construction == "moments" else {"picks": 0, "buckets": 0}
+        )
         assert {name: session["parameters"][name] for name in expected} == expected
         points = session["points"]["alpha"] + session["points"]["beta"]
         assert len(set(points)) == len(points) == 5 + (4 if construction == "moments" else 3)
         assert [slot["shape"] for slot in session["layout"]] == [[r.length]]
-        assert (session["insecure_seed"], session["freezer"], session["confirm"]) == (None, 1, False)
+        assert (session["insecure_seed"], session["freezer"], session["confirm"]) == (
+            None,
+            1,
+            False,
+        )
         assert len(session["nonce"]) == 32
         name = hashlib.sha256((done / "session.json").read_bytes()).hexdigest()
         for path in done.rglob("*.h5"):
@@ -111,7 +152,9 @@ class TestFiles:
             for name, array in sorted(datasets(path).items()):
                 if kind != "share" or name == "check":
                     shape = ",".join(map(str, array.shape))
-                    digest.update(f"dataset {name} {array.dtype.str} {shape}\n".encode() + array.tobytes())
+                    digest.update(
+                        f"dataset {name} {array.dtype.str} {shape}\n".encode() + array.tobytes()
+                    )
             assert digest.hexdigest() == found["sha256"]
 
     def test_survivors_answers_and_ledgers_name_the_digests_they_refer_to(self, done):
@@ -131,7 +174,9 @@ class TestFiles:
             assert (ledger["fallback"], ledger["forgotten"]) == (False, False)
 
     @pytest.mark.parametrize("stage", ["offline", "masked", "frozen", "answered", "decoded"])
-    def test_repeating_a_step_at_once_or_at_the_end_of_the_round_changes_nothing(self, round_at, stage):
+    def test_repeating_a_step_at_once_or_at_the_end_of_the_round_changes_nothing(
+        self, round_at, stage
+    ):
         for now in {stage, "decoded"}:
             r = round_at(now, now)
             before = contents(r.folder)
@@ -141,7 +186,13 @@ class TestFiles:
 
     @pytest.mark.parametrize(
         "lost",
-        ["masked/user-01.h5", "elimination/user-02.h5", "aggregate.h5", "shares/user-02/from-01.h5", "survivors.json"],
+        [
+            "masked/user-01.h5",
+            "elimination/user-02.h5",
+            "aggregate.h5",
+            "shares/user-02/from-01.h5",
+            "survivors.json",
+        ],
     )
     def test_a_lost_file_is_made_again_with_the_same_bytes(self, round_at, lost):
         r = round_at("decoded")
@@ -208,20 +259,33 @@ class TestTheSum:
 
 def test_the_worked_example_of_the_paper(tmp_path):
     options = words("--survivors 3 --colluders 1 --top-k 2 --drop-masking 5 --drop-elimination 4")
-    must("run", tmp_path / "round", "--gradients", EXAMPLE, *options, "--output", tmp_path / "sum.npy")
+    must(
+        "run",
+        tmp_path / "round",
+        "--gradients",
+        EXAMPLE,
+        *options,
+        "--output",
+        tmp_path / "sum.npy",
+    )
     assert np.allclose(np.load(tmp_path / "sum.npy"), [-0.875, 1.25, 0.75, -0.25], atol=1e-6)
 
 
 class TestInsecureSeed:
     @both
-    def test_the_same_seed_gives_byte_identical_rounds_and_another_one_others(self, round_at, new_round):
+    def test_the_same_seed_gives_byte_identical_rounds_and_another_one_others(
+        self, round_at, new_round
+    ):
         before = contents(round_at("masked", seed=7).folder)
         assert contents(new_round("again", seed=7).play(upto="masked").folder) == before
         other = contents(new_round("other", seed=8).play(upto="masked").folder)
         assert [name for name in other if before[name] == other[name]] == []
 
     def test_without_a_seed_no_two_files_of_two_rounds_agree(self, round_at):
-        one, two = contents(round_at("decoded").folder), contents(round_at("decoded", "other", name="other").folder)
+        one, two = (
+            contents(round_at("decoded").folder),
+            contents(round_at("decoded", "other", name="other").folder),
+        )
         assert set(one) == set(two)
         assert [name for name in one if one[name] == two[name]] == []
 
@@ -233,12 +297,19 @@ class TestInsecureSeed:
             found = must("inspect", *(r.folder / name for name in names), "--json").json["files"]
             assert {file["insecure"] for file in found} == {seed is not None}
             shown = must("inspect", *(r.folder / name for name in names)).out
-            assert shown.count(", INSECURE: drawn from a public seed") == (len(names) if seed else 0)
+            assert shown.count(", INSECURE: drawn from a public seed") == (
+                len(names) if seed else 0
+            )
 
     def test_every_command_warns_about_it_even_when_quiet(self, new_round):
         r = new_round(seed=7)
         audit = ("audit", r.folder)
-        for command in (*r.left(upto="decoded"), audit, (*audit, "--json"), new_round("b", seed=7).run()):
+        for command in (
+            *r.left(upto="decoded"),
+            audit,
+            (*audit, "--json"),
+            new_round("b", seed=7).run(),
+        ):
             result = must(*command, "-q")
             assert result.err.count("drawn from a public seed: anyone can unmask it") == 1, command
 

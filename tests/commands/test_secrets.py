@@ -10,7 +10,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rounds import RECIPES, Round, attributes, both, call, contents, datasets, document, edit, leftovers, must, python
+from rounds import (
+    RECIPES,
+    Round,
+    attributes,
+    both,
+    call,
+    contents,
+    datasets,
+    document,
+    edit,
+    leftovers,
+    must,
+    python,
+)
 
 PUBLIC = ("session.json", "survivors.json", "aggregate.h5", "masked/", "elimination/")
 Q = 4281076801
@@ -74,7 +87,9 @@ class TestNothingSecretIsShown:
         for path in folder.glob("secrets/*.h5"):
             found = datasets(path)
             place, key = found["place"].tolist(), found["key"].tobytes()
-            for start in range(len(place) - 7):  # fewer small numbers are printed now and then, as a list of users
+            for start in range(
+                len(place) - 7
+            ):  # fewer small numbers are printed now and then, as a list of users
                 assert ", ".join(map(str, place[start : start + 8])) not in said
             for text in (key.hex(), base64.b64encode(key).decode(), str(key), str(list(key))[1:-1]):
                 assert text[:16] not in said
@@ -168,19 +183,25 @@ class TestTheLedgerComesFirst:
             real(source, target)
 
         monkeypatch.setattr(
-            os, "fsync", lambda fd: events.append(("sync", Path(f"/proc/self/fd/{fd}").readlink().name))
+            os,
+            "fsync",
+            lambda fd: events.append(("sync", Path(f"/proc/self/fd/{fd}").readlink().name)),
         )
         monkeypatch.setattr(os, "replace", replace)
         must(*r.step(step))
         at_ledger = events.index(("rename", "secrets/user-01.ledger.json"))
         at_public = events.index(("rename", f"{parent}/{name}"))
-        assert any(what == "sync" and ".user-01.ledger.json." in file for what, file in events[:at_ledger]), events
+        assert any(
+            what == "sync" and ".user-01.ledger.json." in file for what, file in events[:at_ledger]
+        ), events
         assert ("sync", "secrets") in events[at_ledger:at_public]
         assert any(what == "sync" and f".{name}." in file for what, file in events[:at_public])
         assert ("sync", parent) in events[at_public:]
 
     @both
-    def test_the_secret_is_on_the_disk_before_any_share_and_all_shares_before_x(self, round_at, refuses, monkeypatch):
+    def test_the_secret_is_on_the_disk_before_any_share_and_all_shares_before_x(
+        self, round_at, refuses, monkeypatch
+    ):
         r = round_at("init")
         with monkeypatch.context() as patch:
             die_instead_of_renaming(patch, "secrets/user-01.h5")
@@ -196,7 +217,9 @@ class TestTheLedgerComesFirst:
         assert leftovers(r.folder) == []
         assert "not complete" in refuses(66, *r.mask(1)).err
         must(*r.offline(1))
-        assert {attributes(path)["sharing"] for path in r.folder.glob("shares/*/from-01.h5")} == {sharing}
+        assert {attributes(path)["sharing"] for path in r.folder.glob("shares/*/from-01.h5")} == {
+            sharing
+        }
 
 
 # Prints every file that is opened for writing below a folder
@@ -257,13 +280,17 @@ class TestMasksAreUsedOnce:
     def test_in_two_rounds_the_difference_of_two_x_reveals_nothing(self, round_at):
         """The other twin: the same gradient in two rounds."""
         x = [
-            datasets(round_at("masked", name, name=name).folder / "masked/user-01.h5")["value"].astype(np.int64)
+            datasets(round_at("masked", name, name=name).folder / "masked/user-01.h5")[
+                "value"
+            ].astype(np.int64)
             for name in ("permutation", "other")
         ]
         assert 0 not in (x[1] - x[0]) % Q
 
     @both
-    def test_without_the_ledger_two_answers_reveal_one_users_input(self, round_at, refuses, monkeypatch):
+    def test_without_the_ledger_two_answers_reveal_one_users_input(
+        self, round_at, refuses, monkeypatch
+    ):
         """The twin of 77 in eliminate: sums over U1 and over U1 without user 4 differ by what user 4 sent."""
         from topk_secagg.storage.ledger import Ledger
 
@@ -291,7 +318,9 @@ class TestTheSecretAndItsShares:
         edit(r.folder / "secrets/user-01.ledger.json", lambda content: content.update(shared=None))
         must(*r.offline(1))
         sharing = attributes(r.folder / "secrets/user-01.h5")["sharing"]
-        assert {attributes(path)["sharing"] for path in r.folder.glob("shares/*/from-01.h5")} == {sharing}
+        assert {attributes(path)["sharing"] for path in r.folder.glob("shares/*/from-01.h5")} == {
+            sharing
+        }
 
     @both
     def test_lost_and_damaged_shares_come_back_the_same(self, round_at):
@@ -332,7 +361,9 @@ class TestRandomnessOfTheSystem:
         assert must(*interrupted.offline(1, "--json")).json["randomness"] == "os"
         after = attributes(interrupted.folder / "secrets/user-01.h5")["sharing"]
         assert after != before
-        assert {attributes(path)["sharing"] for path in interrupted.folder.glob("shares/*/from-01.h5")} == {after}
+        assert {
+            attributes(path)["sharing"] for path in interrupted.folder.glob("shares/*/from-01.h5")
+        } == {after}
 
     def test_shares_of_two_runs_do_not_mix(self, interrupted, refuses, tmp_path):
         """User 1 already sent a share of the first run; all the rest is of the second run."""
@@ -343,7 +374,9 @@ class TestRandomnessOfTheSystem:
         receiver = int(written.parent.name.removeprefix("user-"))
         assert "sharing" in refuses(65, *interrupted.eliminate(receiver)).err
 
-    def test_a_finished_run_changes_nothing_and_cannot_make_a_lost_share_again(self, round_at, refuses):
+    def test_a_finished_run_changes_nothing_and_cannot_make_a_lost_share_again(
+        self, round_at, refuses
+    ):
         r = round_at("init")
         must(*r.offline(1, *self.OS))
         before = contents(r.folder)
@@ -364,7 +397,9 @@ class TestWhoMayRead:
         assert "others may read" in must("inspect", r.folder / "secrets/user-01.h5").out
 
     @both
-    def test_with_umask_0_no_secret_is_open_even_under_a_temporary_name(self, new_round, monkeypatch):
+    def test_with_umask_0_no_secret_is_open_even_under_a_temporary_name(
+        self, new_round, monkeypatch
+    ):
         r = new_round()
         seen = {}
         real = os.replace

@@ -74,16 +74,25 @@ class TestSettle:
 class TestForget:
     def held(self, user: int, files: Iterable[str]) -> list[str]:
         """Those of the files that are secrets of this user, and shares that it holds."""
-        own = (f"secrets/user-{user:02}.h5", f"secrets/user-{user:02}.residual.h5", f"shares/user-{user:02}/")
+        own = (
+            f"secrets/user-{user:02}.h5",
+            f"secrets/user-{user:02}.residual.h5",
+            f"shares/user-{user:02}/",
+        )
         return [name for name in files if name.startswith(own)]
 
     @both
     @pytest.mark.parametrize("sealed", [False, True])
-    def test_after_its_answer_a_user_erases_secret_and_shares_but_not_its_ledger(self, round_at, refuses, sealed):
+    def test_after_its_answer_a_user_erases_secret_and_shares_but_not_its_ledger(
+        self, round_at, refuses, sealed
+    ):
         r = round_at("answered", sealed=sealed)
         before = contents(r.folder)
         said = must(*r.forget(1), "--json").json
-        assert said["needed_by"] == [4, 5]  # whose steps run in this folder, and who have not answered
+        assert said["needed_by"] == [
+            4,
+            5,
+        ]  # whose steps run in this folder, and who have not answered
         end = ".h5.age" if sealed else ".h5"
         copies = {f"shares/user-{n:02}/from-01{end}" for n in (2, 3)}
         gone = {str(Path(path).relative_to(r.folder)) for path in said["erased"]}
@@ -98,7 +107,9 @@ class TestForget:
         r.check_sum()
 
     @pytest.mark.parametrize("user", [4, 5])
-    def test_a_user_that_dropped_out_can_forget_once_the_survivors_are_frozen(self, round_at, refuses, user):
+    def test_a_user_that_dropped_out_can_forget_once_the_survivors_are_frozen(
+        self, round_at, refuses, user
+    ):
         """User 4 masked and was not frozen, user 5 never masked."""
         r = round_at("masked")
         refuses(77, *r.forget(user))

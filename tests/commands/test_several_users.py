@@ -43,16 +43,41 @@ class TestSeveralUsers:
             ]  # fmt: skip
             assert all(line.startswith("hint: ") for line in lines[1::2])
             if flags == ("--json",):
-                assert (result.json["schema"], result.json["insecure"]) == ("topk-secagg/mask/1", False)
+                assert (result.json["schema"], result.json["insecure"]) == (
+                    "topk-secagg/mask/1",
+                    False,
+                )
                 assert [user["user"] for user in result.json["users"]] == [1, 3, 5]
-                assert [(f["user"], f["exit_code"]) for f in result.json["failed"]] == [(2, 66), (4, 65)]
-        assert [path.name for path in sorted(r.folder.glob("masked/*"))] == [f"user-{n:02}.h5" for n in (1, 3, 5)]
+                assert [(f["user"], f["exit_code"]) for f in result.json["failed"]] == [
+                    (2, 66),
+                    (4, 65),
+                ]
+        assert [path.name for path in sorted(r.folder.glob("masked/*"))] == [
+            f"user-{n:02}.h5" for n in (1, 3, 5)
+        ]
 
 
 class TestInvalidUsers:
     @pytest.mark.parametrize("step", ["offline", "mask", "eliminate"])
     @pytest.mark.parametrize(
-        "users", ["9", "6", "0", "-1", "1.5", "one", "1-", "-", "1-9", "3-1", "", ",", "9" * 20, "1-" + "9" * 20, "1;2"]
+        "users",
+        [
+            "9",
+            "6",
+            "0",
+            "-1",
+            "1.5",
+            "one",
+            "1-",
+            "-",
+            "1-9",
+            "3-1",
+            "",
+            ",",
+            "9" * 20,
+            "1-" + "9" * 20,
+            "1;2",
+        ],
     )
     def test_users_that_do_not_exist(self, refuses, round_at, step, users):
         r = round_at("frozen")
@@ -63,7 +88,9 @@ class TestInvalidUsers:
         r = round_at("offline")
         gradients = ("--gradients", r.inputs / "gradients")
         refuses(2, "mask", r.folder, "--user", "1,2", "--gradient", r.gradient(1))
-        refuses(2, "mask", r.folder, "--user", "1,2", *gradients, "--residual", r.folder.parent / "r.h5")
+        refuses(
+            2, "mask", r.folder, "--user", "1,2", *gradients, "--residual", r.folder.parent / "r.h5"
+        )
         refuses(2, *r.mask(1), *gradients)
         refuses(2, "mask", r.folder, "--user", 1)
         refuses(2, "offline", r.folder, "--user", "all", "--jobs", 0)
@@ -91,11 +118,18 @@ class TestGradientsOfARun:
         folder = save(tmp_path / "gradients", names)
         (folder / ".hidden.npy").write_bytes(b"")
         (folder / "notes.txt").write_text("not a gradient")
-        said = must("run", tmp_path / "round", "--gradients", folder, *words("--survivors 3 --colluders 1 --top-k 2"))
+        said = must(
+            "run",
+            tmp_path / "round",
+            "--gradients",
+            folder,
+            *words("--survivors 3 --colluders 1 --top-k 2"),
+        )
         assert "users: 1 user_1.npy, 2 user_2.npy, 3 user_10.npy" in said.out
         found = must("run", tmp_path / "round", "--gradients", folder, *SMALL, "--json").json
         assert found["gradients"] == {
-            str(n): str(folder / name) for n, name in enumerate(("user_1.npy", "user_2.npy", "user_10.npy"), start=1)
+            str(n): str(folder / name)
+            for n, name in enumerate(("user_1.npy", "user_2.npy", "user_10.npy"), start=1)
         }
 
     def test_files_that_are_listed_go_in_their_order(self, tmp_path):
@@ -104,20 +138,34 @@ class TestGradientsOfARun:
         assert list(found["gradients"].values()) == list(map(str, listed))
 
     def test_a_stray_file_among_the_gradients_is_refused_by_name(self, refuses, tmp_path):
-        folder = save(tmp_path / "gradients", ["user_1.npy", "user_2.npy", "user_3.npy", "sum.npy", "old_2.npz.npy"])
+        folder = save(
+            tmp_path / "gradients",
+            ["user_1.npy", "user_2.npy", "user_3.npy", "sum.npy", "old_2.npz.npy"],
+        )
         said = refuses(65, "run", tmp_path / "round", "--gradients", folder, *SMALL).err
         assert "user_#.npy" in said
         assert "old_2.npz.npy, sum.npy" in said
 
     def test_the_sum_is_not_written_among_the_gradients(self, refuses, tmp_path):
         folder = save(tmp_path / "gradients", ["user_1.npy", "user_2.npy", "user_3.npy"])
-        refuses(2, "run", tmp_path / "round", "--gradients", folder, *SMALL, "--output", folder / "sum.npy")
+        refuses(
+            2,
+            "run",
+            tmp_path / "round",
+            "--gradients",
+            folder,
+            *SMALL,
+            "--output",
+            folder / "sum.npy",
+        )
         assert not (tmp_path / "round").exists()
 
     def test_all_gradients_are_checked_before_anything_is_shared(self, refuses, tmp_path):
         folder = save(tmp_path / "gradients", ["1.npy", "2.npy", "3.npy"], [0.5, 0.25, 3.7])
         must("init", tmp_path / "round", "--users", 3, "--length", 4, *SMALL)
-        said = refuses(65, "run", tmp_path / "round", "--gradients", folder, "--length", 4, *SMALL).err
+        said = refuses(
+            65, "run", tmp_path / "round", "--gradients", folder, "--length", 4, *SMALL
+        ).err
         assert "3.npy" in said
         assert "the largest is 3.7" in said
         assert "a clip of 3.7: mask with --saturate, or init with --clip" in said
@@ -139,7 +187,16 @@ class TestGradientsOfARun:
         (tmp_path / "empty").mkdir()
         for where in ("empty", "nowhere", "nowhere.npy"):
             refuses(66, "run", tmp_path / "round", "--gradients", tmp_path / where, *SMALL)
-        refuses(66, "run", tmp_path / "round", "--gradients", EXAMPLE, *SMALL, "--weights", tmp_path / "w.csv")
+        refuses(
+            66,
+            "run",
+            tmp_path / "round",
+            "--gradients",
+            EXAMPLE,
+            *SMALL,
+            "--weights",
+            tmp_path / "w.csv",
+        )
 
     def test_run_says_what_was_clamped_and_how_much_is_kept(self, tmp_path):
         options = words("--survivors 3 --colluders 1 --top-k 2 --picks 1 --clip 0.05 --saturate")
@@ -172,7 +229,9 @@ class TestWeights:
         assert session["max_weight"] == 10
         wanted = (2 * 0.5 - 4 * 0.25 + 10 * 0.75) / 16
         assert np.allclose(np.load(output), wanted, atol=3 / session["scale"])
-        weights = [attributes(tmp_path / f"round/masked/user-{n:02}.h5")["weight"] for n in (1, 2, 3)]
+        weights = [
+            attributes(tmp_path / f"round/masked/user-{n:02}.h5")["weight"] for n in (1, 2, 3)
+        ]
         assert weights == ["2.0", "4.0", "10.0"]
 
     @pytest.mark.parametrize(
@@ -182,9 +241,20 @@ class TestWeights:
             "\x00\xff", "1,2\n2,4\n3,0\n", "1,-1\n2,4\n3,1\n", "1,nan\n2,4\n3,1\n", "1,2\n2,inf\n3,1\n",
         ],
     )  # fmt: skip
-    def test_invalid_weights_are_refused_before_any_work(self, gradients, tmp_path, refuses, content):
+    def test_invalid_weights_are_refused_before_any_work(
+        self, gradients, tmp_path, refuses, content
+    ):
         (tmp_path / "w.csv").write_text(content)
-        refuses(65, "run", tmp_path / "round", "--gradients", gradients, *SMALL, "--weights", tmp_path / "w.csv")
+        refuses(
+            65,
+            "run",
+            tmp_path / "round",
+            "--gradients",
+            gradients,
+            *SMALL,
+            "--weights",
+            tmp_path / "w.csv",
+        )
 
     def test_a_weight_beyond_the_sessions_largest_is_refused(self, new_round, refuses, tmp_path):
         r = new_round()
@@ -220,7 +290,9 @@ class TestResidualsOfARun:
             total = np.zeros(r.recipe.length)
             total[found["index"]] = found["real"]
             sent = total if sent is None else sent + total
-        assert [path.name for path in sorted(folder.iterdir())] == [f"user-{n:02}.h5" for n in range(1, 6)]
+        assert [path.name for path in sorted(folder.iterdir())] == [
+            f"user-{n:02}.h5" for n in range(1, 6)
+        ]
         left = sum(datasets(path)["value"] for path in folder.iterdir())
         given = 2 * np.sum([np.load(r.gradient(n)) for n in range(1, 6)], axis=0)
         assert np.abs(sent + left - given).max() < 1e-6

@@ -31,7 +31,9 @@ from rounds import (
 from topk_secagg.storage.keys import read_identity
 from topk_secagg.storage.workspace import Workspace
 
-SHARED = replace(RECIPES["permutation"], name="shared", homes=True, **{**CONFIRMING, "colluders": 2})
+SHARED = replace(
+    RECIPES["permutation"], name="shared", homes=True, **{**CONFIRMING, "colluders": 2}
+)
 
 
 def private_names(user: int, folder: Path) -> list[Path]:
@@ -89,7 +91,9 @@ class TestSecretsElsewhere:
     def test_with_the_keys_of_t_users_only_their_own_shares_open(self, shared):
         assert len(contents(shared.folder)) == 3 + 25 + 5 + 4 + 4
         assert self.opened_by(shared, (2, 4)) == [
-            f"shares/user-{user:02}/from-{sender:02}.h5.age" for user in (2, 4) for sender in shared.recipe.everybody
+            f"shares/user-{user:02}/from-{sender:02}.h5.age"
+            for user in (2, 4)
+            for sender in shared.recipe.everybody
         ]
 
     def test_no_key_and_no_mask_is_in_any_file_of_the_folder(self, shared):
@@ -150,7 +154,9 @@ class TestForeignSecrets:
         assert own.err.count(self.WARNING) == 1
 
     def test_one_person_with_all_users_and_one_user_alone_are_not_warned(self, round_at):
-        everybody, forgotten, alone = (round_at("answered", name) for name in ("everybody", "forgotten", "alone"))
+        everybody, forgotten, alone = (
+            round_at("answered", name) for name in ("everybody", "forgotten", "alone")
+        )
         must(*forgotten.forget(1))
         assert not (forgotten.folder / "secrets/user-01.h5").exists()
         for user in (2, 3, 4, 5):
@@ -189,7 +195,9 @@ def closed():
 
 @pytest.mark.usefixtures("closed")
 @pytest.mark.parametrize("mode", [0o755, 0o1777])
-def test_public_files_of_a_sealed_round_can_be_read_by_all_with_any_umask(new_round, tmp_path, mode):
+def test_public_files_of_a_sealed_round_can_be_read_by_all_with_any_umask(
+    new_round, tmp_path, mode
+):
     r = new_round(homes=True, **CONFIRMING)
     r.folder.mkdir()
     r.folder.chmod(mode)
@@ -198,9 +206,14 @@ def test_public_files_of_a_sealed_round_can_be_read_by_all_with_any_umask(new_ro
     for name, found in modes(r.folder).items():
         assert found == (mode if (r.folder / name).is_dir() else 0o644), name
     assert stat.S_IMODE((r.folder / ".lock").stat().st_mode) == 0o644
-    assert stat.S_IMODE((tmp_path / "sum.npy").stat().st_mode) == 0o600  # this one is the user's own
+    assert (
+        stat.S_IMODE((tmp_path / "sum.npy").stat().st_mode) == 0o600
+    )  # this one is the user's own
     for user in r.recipe.everybody:
-        assert {found for name, found in modes(r.home(user)).items() if name != "."} == {0o700, 0o600}
+        assert {found for name, found in modes(r.home(user)).items() if name != "."} == {
+            0o700,
+            0o600,
+        }
 
 
 @pytest.mark.usefixtures("closed")
@@ -234,7 +247,9 @@ class TestTwoAccounts:
 
     @pytest.fixture
     def r(self, open_folder, shared):
-        assert (shared.folder / "aggregate.h5").exists()  # everything that a round needs is loaded now
+        assert (
+            shared.folder / "aggregate.h5"
+        ).exists()  # everything that a round needs is loaded now
         r = Round(SHARED, open_folder / "round", open_folder / "inputs").prepare()
         r.folder.mkdir()
         r.folder.chmod(0o1777)
@@ -253,7 +268,11 @@ class TestTwoAccounts:
     def play(self, r: Round, upto: str = "decoded") -> Round:
         for stage, commands in r.commands().items():
             for command in commands:
-                user = command[command.index("--user") + 1] if "--user" in command else int(stage != "init")
+                user = (
+                    command[command.index("--user") + 1]
+                    if "--user" in command
+                    else int(stage != "init")
+                )
                 self.own(user, *command)
             if stage == upto:
                 break
@@ -289,7 +308,9 @@ class TestTwoAccounts:
         forget = (*r.forget(1), "--secrets", r.home(1), "--json")
         said = self.own(1, *forget).json
         assert said["needed_by"] == [5]
-        assert said["kept"] == [str(r.folder / f"shares/user-01/from-{n:02}.h5.age") for n in (2, 4)]
+        assert said["kept"] == [
+            str(r.folder / f"shares/user-01/from-{n:02}.h5.age") for n in (2, 4)
+        ]
         assert not list(r.home(1).glob("*/user-01.h5"))
         assert (r.folder / "shares/user-05/from-01.h5.age").exists()
         self.own(5, *r.eliminate(5))
@@ -299,7 +320,11 @@ class TestTwoAccounts:
         """What an account can do to the folder by itself, without the program."""
         self.play(r)
         before = contents(r.folder)
-        targets = [path for path in r.folder.rglob("*") if path.is_file() and path.stat().st_uid == account(1)]
+        targets = [
+            path
+            for path in r.folder.rglob("*")
+            if path.is_file() and path.stat().st_uid == account(1)
+        ]
         assert len(targets) > 15
         assert not self.changed_by(account(2), targets)
         assert contents(r.folder) == before
@@ -316,7 +341,10 @@ class TestTwoAccounts:
                 planted = path.with_name(f"planted-{uid}")
                 for change in (
                     lambda path=path: path.write_bytes(b""),
-                    lambda path=path, planted=planted: (planted.write_bytes(b""), planted.replace(path)),
+                    lambda path=path, planted=planted: (
+                        planted.write_bytes(b""),
+                        planted.replace(path),
+                    ),
                     lambda path=path: path.unlink(),
                 ):
                     try:
@@ -337,12 +365,17 @@ class TestTwoAccounts:
         os.chown(r.folder / "masked/user-01.h5", account(2), account(2))
         said = as_account(account(1), *r.mask(1))
         assert (said.code, "masked/user-01.h5" in said.err) == (73, True)
-        assert self.status(r, 1, "--secrets", r.home(1))["users"][0]["masked"] == "its user is 2, not 1"
+        assert (
+            self.status(r, 1, "--secrets", r.home(1))["users"][0]["masked"]
+            == "its user is 2, not 1"
+        )
 
     def test_temporary_files_and_secrets_of_another_account_do_not_matter(self, r):
         self.own(0, *r.init())
         inside = replace(r, recipe=replace(SHARED, homes=False))
-        self.own(1, *inside.offline(1))  # without --secrets: they are in the folder, closed to others
+        self.own(
+            1, *inside.offline(1)
+        )  # without --secrets: they are in the folder, closed to others
         assert stat.S_IMODE((r.folder / "secrets").stat().st_mode) == 0o700
         said = as_account(account(2), *inside.offline(2))
         assert (said.code, "add --secrets DIR" in said.err) == (77, True)

@@ -34,7 +34,15 @@ def fall_back(r: Round, *users: int) -> None:
 
 @pytest.mark.parametrize(
     ("masking", "spare", "blocks"),
-    [(ALL, 0, 4), (ALL, 1, 3), (ALL, 2, 2), (ALL, 9, 2), (ALL[:4], 0, 3), (ALL[:4], 1, 2), (ALL[:3], 0, 2)],
+    [
+        (ALL, 0, 4),
+        (ALL, 1, 3),
+        (ALL, 2, 2),
+        (ALL, 9, 2),
+        (ALL[:4], 0, 3),
+        (ALL[:4], 1, 2),
+        (ALL[:3], 0, 2),
+    ],
 )
 def test_an_answer_packs_as_many_blocks_as_survivors_allow(new_round, masking, spare, blocks):
     """D = max(U - T, |U1| - T - r), and D + T answers are enough."""
@@ -42,7 +50,11 @@ def test_an_answer_packs_as_many_blocks_as_survivors_allow(new_round, masking, s
     r.play(upto="frozen")
     for n in masking[: blocks + 1]:
         said = must(*r.eliminate(n, "--json")).json
-        assert (said["blocks"], said["answers_needed"], said["fallback"]) == (blocks, blocks + 1, False)
+        assert (said["blocks"], said["answers_needed"], said["fallback"]) == (
+            blocks,
+            blocks + 1,
+            False,
+        )
         assert attributes(r.folder / f"elimination/user-{n:02}.h5")["blocks"] == blocks
     must(*r.decode())
     r.check_sum(answering=masking[: blocks + 1])
@@ -140,7 +152,9 @@ def test_run_falls_back_by_itself(new_round):
 def test_answers_of_another_size_are_checked_but_not_decoded_twice(short, monkeypatch):
     fall_back(short, 1, 2, 3)  # the answer of user 4 still packs three blocks
     passes = []
-    monkeypatch.setattr(steps, "decode_answers", lambda *a, **k: passes.append(a) or decode_answers(*a, **k))
+    monkeypatch.setattr(
+        steps, "decode_answers", lambda *a, **k: passes.append(a) or decode_answers(*a, **k)
+    )
     must(*short.decode())
     assert len(passes) == 1
     short.check_sum(answering=(1, 2, 3))

@@ -5,7 +5,17 @@ import sys
 import pytest
 from rounds import Result, attributes, both, must, process, python, rewrite
 
-HEAVY = {"numpy", "galois", "h5py", "rich", "numba", "cryptography", "pyrage", "safetensors", "matplotlib"}
+HEAVY = {
+    "numpy",
+    "galois",
+    "h5py",
+    "rich",
+    "numba",
+    "cryptography",
+    "pyrage",
+    "safetensors",
+    "matplotlib",
+}
 COMPILED = {"numba", "galois", "rich"}
 
 
@@ -18,7 +28,9 @@ def loaded(*args: object) -> tuple[Result, set[str]]:
     return Result(end.returncode, end.stdout, end.stderr), names
 
 
-@pytest.mark.parametrize(("code", "args"), [(0, "--help"), (0, "--version"), (0, "mask --help"), (2, "mask round")])
+@pytest.mark.parametrize(
+    ("code", "args"), [(0, "--help"), (0, "--version"), (0, "mask --help"), (2, "mask round")]
+)
 def test_help_and_usage_errors_load_no_numeric_library(code, args):
     result, names = loaded(*args.split())
     assert result.code == code
@@ -40,7 +52,10 @@ def test_init_mask_freeze_status_and_inspect_load_neither_numba_nor_galois(round
     r = round_at("offline", answering=(1, 2, 3, 4))
     for n in (2, 3):
         must(*r.mask(n))
-    files = [r.folder / name for name in ("session.json", "masked/user-02.h5", "shares/user-01/from-02.h5")]
+    files = [
+        r.folder / name
+        for name in ("session.json", "masked/user-02.h5", "shares/user-01/from-02.h5")
+    ]
     for command in (
         new_round("new").init(),
         r.mask(1),
@@ -55,7 +70,9 @@ def test_init_mask_freeze_status_and_inspect_load_neither_numba_nor_galois(round
 
 
 @both
-def test_offline_eliminate_and_decode_load_neither_once_kernels_are_compiled(round_at, construction):
+def test_offline_eliminate_and_decode_load_neither_once_kernels_are_compiled(
+    round_at, construction
+):
     """galois is for wrong answers only."""
     everybody = (1, 2, 3, 4, 5)
     new, r = round_at("init", "new"), round_at("answered", masking=everybody, answering=everybody)

@@ -58,7 +58,9 @@ class TestEveryState:
         found = status(r, "--user", 2)
         assert found["next"]["possible"] is False  # two users could not answer for each other
         assert [row["to"] for row in found["send"]] == [f"user {m} only" for m in (1, 3, 4, 5)]
-        assert [row["path"] for row in found["send"]] == [str(r.folder / name) for name in shares([1, 3, 4, 5], [2], r)]
+        assert [row["path"] for row in found["send"]] == [
+            str(r.folder / name) for name in shares([1, 3, 4, 5], [2], r)
+        ]
 
     def test_some_have_masked(self, at):
         r = at("offline")
@@ -69,15 +71,23 @@ class TestEveryState:
         assert missing(r) == [f"masked/user-{n:02}.h5" for n in (1, 3, 4, 5)]
         step = "confirm" if r.recipe.confirm else "eliminate"
         assert following(r, "--user", 2) == (step, "survivors.json of user 1")
-        assert str(r.folder / "masked/user-02.h5") in [row["path"] for row in status(r, "--user", 2)["send"]]
+        assert str(r.folder / "masked/user-02.h5") in [
+            row["path"] for row in status(r, "--user", 2)["send"]
+        ]
 
     def test_masked(self, at):
         r = at("masked")
         late = [n for n in ALL if n not in r.recipe.masking]
         waits = f"X of user {late[0]}" if late else None
         found = status(r)
-        assert [row["user"] for row in found["users"] if row["masked"] == "yes"] == list(r.recipe.masking)
-        assert (found["next"]["step"], found["next"]["waits_for"], found["next"]["possible"]) == ("freeze", waits, True)
+        assert [row["user"] for row in found["users"] if row["masked"] == "yes"] == list(
+            r.recipe.masking
+        )
+        assert (found["next"]["step"], found["next"]["waits_for"], found["next"]["possible"]) == (
+            "freeze",
+            waits,
+            True,
+        )
         assert following(r, "--user", 1) == ("freeze", waits)
 
     def test_frozen(self, at):
@@ -87,8 +97,12 @@ class TestEveryState:
         waits = f"answers of user {', '.join(map(str, r.recipe.masking))}"
         assert (found["next"]["step"], found["next"]["waits_for"]) == ("decode", waits)
         assert following(r, "--user", 2) == ("eliminate", None)
-        assert str(r.folder / "survivors.json") in [row["path"] for row in status(r, "--user", 1)["send"]]
-        assert str(r.folder / "survivors.json") not in [row["path"] for row in status(r, "--user", 2)["send"]]
+        assert str(r.folder / "survivors.json") in [
+            row["path"] for row in status(r, "--user", 1)["send"]
+        ]
+        assert str(r.folder / "survivors.json") not in [
+            row["path"] for row in status(r, "--user", 2)["send"]
+        ]
         if 5 not in r.recipe.masking:
             assert following(r, "--user", 5) == ("forget", None)
             must(*r.forget(5))
@@ -123,7 +137,9 @@ def test_missing_and_given_confirmations(round_at, refuses):
     must(*r.freeze("--user", 2, "--identity", r.identity(2)))
     assert following(r) == ("confirm", "confirmations of user 1, 2, 3, 4, 5")
     assert following(r, "--user", 5) == ("confirm", None)  # though it dropped out
-    assert str(r.folder / "survivors.json") in [row["path"] for row in status(r, "--user", 2)["send"]]
+    assert str(r.folder / "survivors.json") in [
+        row["path"] for row in status(r, "--user", 2)["send"]
+    ]
     for user in (1, 5):
         must(*r.confirm(user))
     waits = ("eliminate", "confirmations of user 2, 3, 4")
@@ -156,7 +172,9 @@ class TestAFolderOfOneUser:
     def r(self, request, round_at, tmp_path):
         """User 2 alone; `there` is the round from which files come."""
         self.there = round_at("answered", "there", **KINDS[request.param])
-        self.shared = (round_at("offline", "before", **KINDS[request.param]).folder / LEDGER).read_bytes()
+        self.shared = (
+            round_at("offline", "before", **KINDS[request.param]).folder / LEDGER
+        ).read_bytes()
         (tmp_path / "own").mkdir()
         self.here = self.there.elsewhere(tmp_path / "own")
         self.bring("session.json")
@@ -192,10 +210,16 @@ class TestAFolderOfOneUser:
             "eliminate",
             f"X of user {listed[0]}, shares of user {listed[1]} for user 2",
         )
-        assert missing(r, "--user", 2) == [*(f"masked/user-{n:02}.h5" for n in inputs), *shares([2], others, r)]
+        assert missing(r, "--user", 2) == [
+            *(f"masked/user-{n:02}.h5" for n in inputs),
+            *shares([2], others, r),
+        ]
         assert f"the X of users {listed[0]} have not arrived" in refuses(66, *r.eliminate(2)).err
         self.bring("masked/*")
-        assert f"the shares of users {listed[1]} for user 2 have not arrived" in refuses(66, *r.eliminate(2)).err
+        assert (
+            f"the shares of users {listed[1]} for user 2 have not arrived"
+            in refuses(66, *r.eliminate(2)).err
+        )
         self.bring("shares/user-02/*")
         assert following(r, "--user", 2) == ("eliminate", None)
         must(*r.eliminate(2))
@@ -232,9 +256,17 @@ def test_an_absent_user_does_not_stop_the_round(new_round):
     for user in (1, 2, 3):
         must(*r.mask(user))
     found = status(r)["next"]
-    assert (found["step"], found["waits_for"], found["possible"]) == ("freeze", "X of user 4, 5", True)
+    assert (found["step"], found["waits_for"], found["possible"]) == (
+        "freeze",
+        "X of user 4, 5",
+        True,
+    )
     found = status(r, "--user", 4)["next"]
-    assert (found["step"], found["waits_for"], found["possible"]) == ("mask", "shares of user 5 for user 4", True)
+    assert (found["step"], found["waits_for"], found["possible"]) == (
+        "mask",
+        "shares of user 5 for user 4",
+        True,
+    )
 
 
 def test_problems_are_named(round_at):
@@ -258,7 +290,9 @@ def test_status_needs_a_session_and_a_user_of_the_round(round_at, refuses, tmp_p
     refuses(2, "status", round_at("init").folder, "--user", 6)
 
 
-def test_status_waits_until_the_file_arrives_or_the_time_is_up_and_not_if_the_step_is_ready(round_at):
+def test_status_waits_until_the_file_arrives_or_the_time_is_up_and_not_if_the_step_is_ready(
+    round_at,
+):
     r = round_at("offline")
     path = r.folder / "shares/user-02/from-03.h5"
     away = path.rename(path.with_name("away"))

@@ -7,7 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rounds import Recipe, Round, attributes, both, call, contents, datasets, flip, leftovers, must, placed
+from rounds import (
+    Recipe,
+    Round,
+    attributes,
+    both,
+    call,
+    contents,
+    datasets,
+    flip,
+    leftovers,
+    must,
+    placed,
+)
 
 from topk_secagg.protocol import constructions, moments
 from topk_secagg.storage import documents
@@ -91,7 +103,9 @@ def test_two_rows_exchanged_with_their_checksums_are_noticed(frozen):
     content = bytearray(path.read_bytes())
     table, size = placed(path)["check"]
     each = size // LENGTH
-    spots = [(row_bytes(path, name, one)[0], row_bytes(path, name, two)[0], WIDTH * 4) for name in "fh"]
+    spots = [
+        (row_bytes(path, name, one)[0], row_bytes(path, name, two)[0], WIDTH * 4) for name in "fh"
+    ]
     spots.append((table + one * each, table + two * each, each))
     for first, second, length in spots:
         kept = content[first : first + length]
@@ -136,14 +150,20 @@ def test_memory_does_not_grow_with_the_shares(tmp_path, construction, monkeypatc
     monkeypatch.setattr(constructions, "BLOCK_SYMBOLS", 1 << 14)
     monkeypatch.setattr(moments, "_CHECK_BYTES", 1 << 12)
     monkeypatch.setattr(moments, "_READ_CHECKS", 4)
-    monkeypatch.setattr(documents.read_bytes, "__defaults__", (1 << 16,))  # which it makes room for at once
+    monkeypatch.setattr(
+        documents.read_bytes, "__defaults__", (1 << 16,)
+    )  # which it makes room for at once
     peaks = []
     shared = []
     for times in (1, 1, 4):  # the first loads what is needed
         if construction == "permutation":
-            recipe = Recipe("permutation", users=3, masking=(1, 2, 3), length=150 * times, top_k=10 * times)
+            recipe = Recipe(
+                "permutation", users=3, masking=(1, 2, 3), length=150 * times, top_k=10 * times
+            )
         else:
-            recipe = Recipe("moments", users=6, masking=(1, 2, 3, 4, 5, 6), construction="moments", picks=4)
+            recipe = Recipe(
+                "moments", users=6, masking=(1, 2, 3, 4, 5, 6), construction="moments", picks=4
+            )
             recipe = replace(recipe, length=4800 * times, top_k=400 * times)
         name = f"{len(peaks)}"
         r = Round(recipe, tmp_path / name, tmp_path / f"inputs-{name}").prepare()

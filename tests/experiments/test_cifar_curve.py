@@ -41,7 +41,9 @@ def test_an_interrupted_curve_goes_on_and_every_sum_is_exact(method, data, tmp_p
     rows = list(csv.DictReader((tmp_path / f"{settings.name}.csv").read_text().splitlines()))
     assert [row["round"] for row in rows] == ["1", "2", "3"]
     secure = method != "plain"
-    assert (rows[-1]["exact_rounds"], rows[-1]["rounds_by_files"]) == (("3", "1") if secure else ("0", "0"))
+    assert (rows[-1]["exact_rounds"], rows[-1]["rounds_by_files"]) == (
+        ("3", "1") if secure else ("0", "0")
+    )
     assert len({row["online_bytes"] for row in rows}) == 3
     assert (resumed.at.residuals != {}) == (method == "topk-ef")
 
@@ -59,7 +61,9 @@ def test_a_sum_that_is_not_exact_stops_the_curve(data, tmp_path, monkeypatch):
 
     monkeypatch.setattr(train.ts, "aggregate", wrong)
     with pytest.raises(SystemExit, match="not the plain sum"):
-        train.Curve(train.Settings("topk", 0.001, 1.0, 0.3, 16, 3, 0), data, tmp_path, "curve").run(1)
+        train.Curve(train.Settings("topk", 0.001, 1.0, 0.3, 16, 3, 0), data, tmp_path, "curve").run(
+            1
+        )
 
 
 def test_drop_outs_leave_as_many_as_are_needed():

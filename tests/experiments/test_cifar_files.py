@@ -18,12 +18,17 @@ LABELS = np.arange(15) % 10
 
 
 def parts() -> list[tuple[str, np.ndarray, np.ndarray]]:
-    return [(name, IMAGES[3 * n :][:3], LABELS[3 * n :][:3]) for n, name in enumerate(cifar.PARTS["train"])]
+    return [
+        (name, IMAGES[3 * n :][:3], LABELS[3 * n :][:3])
+        for n, name in enumerate(cifar.PARTS["train"])
+    ]
 
 
 def as_python() -> dict[str, bytes]:
     return {
-        f"cifar-10-batches-py/{name}": pickle.dumps({b"data": images.reshape(-1, 3072), b"labels": labels.tolist()}, 2)
+        f"cifar-10-batches-py/{name}": pickle.dumps(
+            {b"data": images.reshape(-1, 3072), b"labels": labels.tolist()}, 2
+        )
         for name, images, labels in parts()
     }
 

@@ -18,19 +18,33 @@ def test_all_three_ways_train_a_model_and_agree(tmp_path):
     ways = {
         "python": [sys.executable, DIGITS / "loop.py", tmp_path / "python", str(ROUNDS)],
         "shell": ["sh", DIGITS / "loop.sh", tmp_path / "shell", str(ROUNDS)],
-        "make": ["make", "-s", "-f", DIGITS / "Makefile", f"WORK={tmp_path / 'make'}", f"ROUNDS={ROUNDS}"],
+        "make": [
+            "make",
+            "-s",
+            "-f",
+            DIGITS / "Makefile",
+            f"WORK={tmp_path / 'make'}",
+            f"ROUNDS={ROUNDS}",
+        ],
     }
     bin_folder = Path(sys.executable).parent
-    environment = os.environ | {"PYTHON": sys.executable, "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}"}
+    environment = os.environ | {
+        "PYTHON": sys.executable,
+        "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}",
+    }
     running = {
-        way: subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        way: subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
         for way, command in ways.items()
     }
     printed = {way: process.communicate() for way, process in running.items()}
     accuracies = {}
     for way, (out, errors) in printed.items():
         assert (running[way].returncode, errors) == (0, ""), way
-        accuracies[way] = [float(share) for share in re.findall(r"([\d.]+)% of the test images", out)]
+        accuracies[way] = [
+            float(share) for share in re.findall(r"([\d.]+)% of the test images", out)
+        ]
         assert len(accuracies[way]) == 1 + ROUNDS
         assert accuracies[way][-1] > accuracies[way][0] + 50
         assert sorted(path.name for path in (tmp_path / way / "residuals").glob("*.h5")) == [

@@ -22,7 +22,19 @@ from pathlib import Path
 from typing import Any
 
 from fault_lab import COMMANDS, RECIPES, check_whole, concluded, fingerprint, scratch
-from rounds import STAGES, Result, Round, Stages, Violation, call, forked, in_child, leftovers, must, waited
+from rounds import (
+    STAGES,
+    Result,
+    Round,
+    Stages,
+    Violation,
+    call,
+    forked,
+    in_child,
+    leftovers,
+    must,
+    waited,
+)
 
 AT_LEAST = 30  # points a command
 TOUCHING = (
@@ -175,14 +187,19 @@ def refused_at(step: Step, k: int, number: int) -> int:
         raise Violation(f"{step.label} with {what} exits {result.code}: {result.err}")
     if state.folder.exists() and (found := leftovers(state.folder)):
         raise Violation(f"{step.label} with {what} leaves {found}")
-    if step.name == "freeze" and "is left out" in result.err:  # an X that cannot be read drops out, and freeze says so
+    if (
+        step.name == "freeze" and "is left out" in result.err
+    ):  # an X that cannot be read drops out, and freeze says so
         return result.code
     after(step, state, what)
     return result.code
 
 
 STEPS = (
-    *(("permutation", name) for name in ("init", "offline", "mask", "freeze", "eliminate", "decode", "run")),
+    *(
+        ("permutation", name)
+        for name in ("init", "offline", "mask", "freeze", "eliminate", "decode", "run")
+    ),
     *(("moments", name) for name in ("offline", "mask", "eliminate", "decode", "run")),
     *(("residual", name) for name in ("mask", "eliminate", "settle", "forget")),
     *(("spare", name) for name in ("fallback", "decode")),
@@ -214,13 +231,20 @@ def all_points(step: Step, counts: Counter[str], violations: list[str]) -> None:
     operations = number_of_points(step, hooked)
     calls = number_of_points(step, profiled)
     for k in spread(operations, 60):
-        attempt(lambda k=k: killed_at(step, hooked, k), f"{step.label}: killed at an operation on files")
+        attempt(
+            lambda k=k: killed_at(step, hooked, k), f"{step.label}: killed at an operation on files"
+        )
     for k in spread(calls, AT_LEAST):
         attempt(lambda k=k: killed_at(step, profiled, k), f"{step.label}: killed at a call")
     for number in (errno.ENOSPC, errno.EIO):
         for k in spread(operations, 30):
-            attempt(lambda k=k, n=number: refused_at(step, k, n), f"{step.label}: {errno.errorcode[number]}")
-    if (struck := sum(n for what, n in counts.items() if f"{step.label}: killed at" in what)) < AT_LEAST:
+            attempt(
+                lambda k=k, n=number: refused_at(step, k, n),
+                f"{step.label}: {errno.errorcode[number]}",
+            )
+    if (
+        struck := sum(n for what, n in counts.items() if f"{step.label}: killed at" in what)
+    ) < AT_LEAST:
         violations.append(f"{step.label} was killed at {struck} points only")
 
 

@@ -27,7 +27,19 @@ from typing import Any
 import h5py
 import numpy as np
 from fault_lab import RECIPES, concluded, fingerprint, scratch
-from rounds import Command, Round, Stages, Violation, attributes, document, forked, judged, leftovers, must, waited
+from rounds import (
+    Command,
+    Round,
+    Stages,
+    Violation,
+    attributes,
+    document,
+    forked,
+    judged,
+    leftovers,
+    must,
+    waited,
+)
 
 from topk_secagg.steps.inspect import KINDS
 from topk_secagg.storage.hdf5_parser import lookup3
@@ -54,7 +66,10 @@ class Lab:
     """The rounds to damage, each with a twin of another session."""
 
     def __init__(self, folder: Path, recipes: tuple[str, ...]) -> None:
-        seeded = {name: replace(RECIPES[name], seed=None if RECIPES[name].sealed else 1) for name in recipes}
+        seeded = {
+            name: replace(RECIPES[name], seed=None if RECIPES[name].sealed else 1)
+            for name in recipes
+        }
         self.benches = {name: Stages(recipe, folder / name) for name, recipe in seeded.items()}
         for bench in self.benches.values():
             keep_one_left(bench)
@@ -76,7 +91,9 @@ class Lab:
         """No command has written into a file that had its name: the stages share them by hard links."""
         for name, bench in self.benches.items():
             if self._prints(bench) != self.untouched[name]:
-                raise Violation(f"{name}: a command wrote into an existing file instead of replacing it")
+                raise Violation(
+                    f"{name}: a command wrote into an existing file instead of replacing it"
+                )
 
 
 def keep_one_left(bench: Stages) -> None:
@@ -95,7 +112,16 @@ def choose(lab: Lab, source: random.Random) -> Case:
     name = source.choice(list(lab.benches))
     bench = lab.benches[name]
     stage = source.choices(
-        ("init", "offline", "masked", "confirmed", "one-left", "answered", "fallen-back", "decoded"),
+        (
+            "init",
+            "offline",
+            "masked",
+            "confirmed",
+            "one-left",
+            "answered",
+            "fallen-back",
+            "decoded",
+        ),
         (1, 6, 5, 2, 8, 4, 2, 2),
     )[0]
     path, reader = _target(bench.round, stage, source)
@@ -154,8 +180,12 @@ def _target(state: Round, stage: str, source: random.Random) -> tuple[str, Comma
             choices[f"kept/residual-{last:02}.h5"] = again
     else:
         kept = state.folder.with_name(stage)
-        files = sorted(str(p.relative_to(kept)) for p in kept.rglob("*") if p.is_file() and p.name[0] != ".")
-        path = source.choice([*(p for p in files if not p.startswith(("shares", "kept"))), "aggregate.h5"])
+        files = sorted(
+            str(p.relative_to(kept)) for p in kept.rglob("*") if p.is_file() and p.name[0] != "."
+        )
+        path = source.choice(
+            [*(p for p in files if not p.startswith(("shares", "kept"))), "aggregate.h5"]
+        )
         return path, ("inspect", state.folder / path)
     path = source.choice(list(choices))
     return path, choices[path]
@@ -175,7 +205,13 @@ def _kinds(recipe: str, stage: str, path: str) -> list[str]:
     if path.endswith(".json"):
         kinds += ["json"] * 12
     if path.endswith(".h5"):
-        kinds += ["attribute"] * 6 + ["resealed"] * 6 + ["dataset"] * 3 + ["reshaped"] * 2 + ["metadata"] * 4
+        kinds += (
+            ["attribute"] * 6
+            + ["resealed"] * 6
+            + ["dataset"] * 3
+            + ["reshaped"] * 2
+            + ["metadata"] * 4
+        )
         if recipe == "lying" and stage == "answered" and path.startswith("elimination"):
             kinds += ["lie"] * 12
     return kinds
@@ -232,10 +268,17 @@ def _other(lab: Lab, case: Case, source: random.Random) -> Path:
     here = (bench.folder / case.stage) / case.path
     suffix = "".join(here.suffixes[-2:]) if here.name.endswith(".age") else here.suffix
     if case.kind == "other session":
-        there = lab.twins[case.recipe] / ("answered" if case.stage == "one-left" else case.stage) / case.path
+        there = (
+            lab.twins[case.recipe]
+            / ("answered" if case.stage == "one-left" else case.stage)
+            / case.path
+        )
         return there if there.exists() else here
     if case.kind == "other stage":
-        found = [(bench.folder / stage) / case.path for stage in ("offline", "masked", "answered", "decoded")]
+        found = [
+            (bench.folder / stage) / case.path
+            for stage in ("offline", "masked", "answered", "decoded")
+        ]
     elif case.kind == "other user":
         found = list(here.parent.glob(f"*{suffix}"))
         if here.parent.parent.name == "shares":
@@ -258,7 +301,19 @@ def edited_json(content: bytes, source: random.Random) -> bytes:
     """A JSON document with one thing changed, and usually written as the program writes it."""
     document = json.loads(content)
     kind = source.choice(
-        ["value", "value", "value", "value", "drop", "add", "order", "text", "deep", "digits", "twice"]
+        [
+            "value",
+            "value",
+            "value",
+            "value",
+            "drop",
+            "add",
+            "order",
+            "text",
+            "deep",
+            "digits",
+            "twice",
+        ]
     )
     if kind == "deep":
         return b"[" * 100_000
@@ -296,7 +351,13 @@ def edited_json(content: bytes, source: random.Random) -> bytes:
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
     """Every place in a document that holds a value."""
-    keys = list(value) if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    keys = (
+        list(value)
+        if isinstance(value, dict)
+        else range(len(value))
+        if isinstance(value, list)
+        else ()
+    )
     for key in keys:
         yield value, key
         yield from _places(value[key])
@@ -380,7 +441,9 @@ def reseal(file: h5py.File) -> None:
         digest.update(f"attribute {name} {_plain(file.attrs[name])}\n".encode())
     for name in sorted(set(file) - set(skipped)):
         array = file[name][...]
-        digest.update(f"dataset {name} {array.dtype.str} {','.join(map(str, array.shape))}\n".encode())
+        digest.update(
+            f"dataset {name} {array.dtype.str} {','.join(map(str, array.shape))}\n".encode()
+        )
         digest.update(array.tobytes())
     if "sha256" in file.attrs:
         del file.attrs["sha256"]
@@ -482,7 +545,9 @@ def _ending(state: Round, case: Case) -> str:
     corrected = _as_the_session_says(state).check_aggregate()
     if case.kind == "lie" and case.reader[0] == "decode" and not corrected:
         raise Violation("a wrong answer was not named")
-    for row in document(state.folder / "survivors.json")["survivors"]:  # by whose weights `decode --mean` divides
+    for row in document(state.folder / "survivors.json")[
+        "survivors"
+    ]:  # by whose weights `decode --mean` divides
         weight = attributes(state.folder / f"masked/user-{row['user']:02}.h5")["weight"]
         if float(weight) != row["weight"]:
             raise Violation(f"weight {row['weight']} for an X with {weight}")
@@ -526,7 +591,9 @@ def bounded_memory(growth: int = GROWTH) -> Iterator[Callable[[], int]]:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
-def run_cases(lab: Lab, numbers: Iterable[int], seed: int, report: Callable[[int, str, str], None]) -> None:
+def run_cases(
+    lab: Lab, numbers: Iterable[int], seed: int, report: Callable[[int, str, str], None]
+) -> None:
     """Run cases; `report` gets the number, the kind of ending, and the case or violation."""
     with bounded_memory() as check:
         for number in numbers:
@@ -535,7 +602,10 @@ def run_cases(lab: Lab, numbers: Iterable[int], seed: int, report: Callable[[int
             except AssertionError as violation:
                 what, ending = str(violation), "VIOLATION"
             if grown := check():
-                what, ending = f"case {number} ({what}): memory grew by {grown >> 20} MiB", "VIOLATION"
+                what, ending = (
+                    f"case {number} ({what}): memory grew by {grown >> 20} MiB",
+                    "VIOLATION",
+                )
             report(number, ending, what)
     lab.check_untouched()
 
@@ -544,7 +614,9 @@ def worker(folder: Path, job: int, args: argparse.Namespace) -> None:
     """Cases job, job + jobs, ...; a line for each in a file."""
     os.chdir(folder)
     deadline = time.monotonic() + args.seconds
-    numbers = itertools.takewhile(lambda _: time.monotonic() < deadline, range(job, args.cases, args.jobs))
+    numbers = itertools.takewhile(
+        lambda _: time.monotonic() < deadline, range(job, args.cases, args.jobs)
+    )
     with (folder / f"log-{job}").open("w", buffering=1) as log:
 
         def report(number: int, ending: str, what: str) -> None:
@@ -569,7 +641,9 @@ def main() -> int:
     with scratch() as folder:
         running = [forked(lambda job=job: worker(folder, job, args)) for job in range(args.jobs)]
         violations += [f"a process ended with {code}" for code in map(waited, running) if code]
-        lines = [line for log in sorted(folder.glob("log-*")) for line in log.read_text().splitlines()]
+        lines = [
+            line for log in sorted(folder.glob("log-*")) for line in log.read_text().splitlines()
+        ]
     for line in lines:
         _, ending, what = line.split("\t", 2)
         counts[ending] += 1

@@ -33,7 +33,9 @@ class Model:
     started: bool = False
     shared: set[int] = field(default_factory=set)
     masked: dict[int, int] = field(default_factory=dict)  # user to number of the gradient
-    holds: dict[int, set[int]] = field(default_factory=dict)  # whose shares a user had when it masked
+    holds: dict[int, set[int]] = field(
+        default_factory=dict
+    )  # whose shares a user had when it masked
     frozen: tuple[int, ...] | None = None
     confirmed: set[int] = field(default_factory=set)
     answered: dict[int, int] = field(default_factory=dict)  # user to D
@@ -106,7 +108,11 @@ class Model:
         r = self.recipe
         assert self.frozen is not None
         least = r.survivors - r.colluders if r.blocks is None else r.blocks
-        return least if r.spare is None or fallback else max(least, len(self.frozen) - r.colluders - r.spare)
+        return (
+            least
+            if r.spare is None or fallback
+            else max(least, len(self.frozen) - r.colluders - r.spare)
+        )
 
     def eliminate(self, user: int, *, fallback: bool = False) -> int:
         if code := self._of(user):
@@ -121,7 +127,10 @@ class Model:
             return 77
         if fallback and user not in self.answered:
             return 2
-        if self.recipe.confirm and 2 * len(self.confirmed) <= self.recipe.users + self.recipe.colluders:
+        if (
+            self.recipe.confirm
+            and 2 * len(self.confirmed) <= self.recipe.users + self.recipe.colluders
+        ):
             return 66
         if not set(self.frozen) <= self.shared:
             return 66
@@ -163,7 +172,9 @@ def random_recipe(source: random.Random, number: int) -> Recipe:
     length = source.randint(4, 40)
     moments = source.random() < 0.6
     top_k = source.randint(1, max(1, length // 3))
-    picks = source.choice([p for p in (1, 2, 3) if length // -(-top_k // p) >= p]) if moments else None
+    picks = (
+        source.choice([p for p in (1, 2, 3) if length // -(-top_k // p) >= p]) if moments else None
+    )
     sealed = source.random() < 0.2
     return Recipe(
         f"drill-{number}", users=users, survivors=survivors, colluders=colluders, top_k=top_k, length=length,
@@ -237,7 +248,9 @@ class Drill:
         elif kind == "eliminate":
             self.expect(model.eliminate(user), self.step("eliminate", user))
         elif kind == "fallback":
-            self.expect(model.eliminate(user, fallback=True), self.step("eliminate", user, "--fallback"))
+            self.expect(
+                model.eliminate(user, fallback=True), self.step("eliminate", user, "--fallback")
+            )
         elif kind == "decode":
             self.decode()
         elif kind == "init" and model.started:
@@ -262,7 +275,9 @@ class Drill:
 
     def some(self, users: range | tuple[int, ...], least: int) -> list[int]:
         """A random subset of at least the given size, in random order."""
-        return self.source.sample(list(users), self.source.randint(min(least, len(users)), len(users)))
+        return self.source.sample(
+            list(users), self.source.randint(min(least, len(users)), len(users))
+        )
 
     def strays(self) -> None:
         while self.source.random() < 0.35:
@@ -293,7 +308,11 @@ class Drill:
             self.strays()
             self.expect(model.confirm(user), self.step("confirm", user))
         few = r.survivors if r.spare is not None else 0
-        enough = model.blocks(fallback=False) + r.colluders if self.source.random() < (0.4 if few else 0.9) else few
+        enough = (
+            model.blocks(fallback=False) + r.colluders
+            if self.source.random() < (0.4 if few else 0.9)
+            else few
+        )
         for user in self.some(model.frozen, enough):
             self.strays()
             self.expect(model.eliminate(user), self.step("eliminate", user))
@@ -301,13 +320,19 @@ class Drill:
         self.decode()
         if not model.answering() and r.spare is not None:
             for user in model.answered:
-                self.expect(model.eliminate(user, fallback=True), self.step("eliminate", user, "--fallback"))
+                self.expect(
+                    model.eliminate(user, fallback=True), self.step("eliminate", user, "--fallback")
+                )
             self.decode()
             self.counts["rounds with a fallback"] += 1
-        self.counts["rounds with the exact sum" if model.answering() else "rounds with too few answers"] += 1
+        self.counts[
+            "rounds with the exact sum" if model.answering() else "rounds with too few answers"
+        ] += 1
 
 
-def run_rounds(folder: Path, numbers: range, seed: int, seconds: float = 1e9) -> tuple[Counter[str], list[str]]:
+def run_rounds(
+    folder: Path, numbers: range, seed: int, seconds: float = 1e9
+) -> tuple[Counter[str], list[str]]:
     """Random rounds; how often each step ended how, and what went wrong."""
     counts: Counter[str] = Counter()
     violations = []
@@ -321,7 +346,9 @@ def run_rounds(folder: Path, numbers: range, seed: int, seconds: float = 1e9) ->
         try:
             drill.run()
         except AssertionError as violation:
-            violations.append(f"round {number}: {violation}; {drill.recipe}; {'; '.join(drill.history)}")
+            violations.append(
+                f"round {number}: {violation}; {drill.recipe}; {'; '.join(drill.history)}"
+            )
         counts["rounds"] += 1
         shutil.rmtree(place)
     return counts, violations

@@ -15,7 +15,18 @@ from rounds import Recipe, Stages, Violation, attributes, contents, document
 from topk_secagg.steps.inspect import inspect
 from topk_secagg.storage.documents import digest
 
-COMMANDS = ("init", "offline", "mask", "freeze", "confirm", "eliminate", "fallback", "decode", "settle", "forget")
+COMMANDS = (
+    "init",
+    "offline",
+    "mask",
+    "freeze",
+    "confirm",
+    "eliminate",
+    "fallback",
+    "decode",
+    "settle",
+    "forget",
+)
 ALL = (1, 2, 3, 4, 5)
 RECIPES = {
     recipe.name: recipe
@@ -59,7 +70,11 @@ def scratch() -> Iterator[Path]:
 
 def fingerprint(folder: Path) -> dict[str, bytes]:
     """The bytes of every file but locks, notes and temporary ones."""
-    return {name: content for name, (content, _) in contents(folder).items() if not Path(name).name.startswith(".")}
+    return {
+        name: content
+        for name, (content, _) in contents(folder).items()
+        if not Path(name).name.startswith(".")
+    }
 
 
 def check_whole(folder: Path) -> None:
@@ -76,22 +91,41 @@ def check_whole(folder: Path) -> None:
 
 def check_ledgers(folder: Path) -> None:
     """Everything that a user has sent, even under a temporary name, is in its ledger."""
-    ledgers = {int(p.name[5:7]): document(p) for p in (folder / "secrets").glob("user-*.ledger.json")}
-    frozen = digest((folder / "survivors.json").read_bytes()) if (folder / "survivors.json").exists() else None
+    ledgers = {
+        int(p.name[5:7]): document(p) for p in (folder / "secrets").glob("user-*.ledger.json")
+    }
+    frozen = (
+        digest((folder / "survivors.json").read_bytes())
+        if (folder / "survivors.json").exists()
+        else None
+    )
 
     def check(holds: bool, what: object) -> None:
         if not holds:
             raise Violation(f"{what} is not in the ledger")
 
-    for line, place in (("masked", "masked"), ("confirmed", "confirmed"), ("answered", "elimination")):
+    for line, place in (
+        ("masked", "masked"),
+        ("confirmed", "confirmed"),
+        ("answered", "elimination"),
+    ):
         for path in (folder / place).glob("*user-*"):
             recorded = ledgers[int(path.name.lstrip(".")[5:7])][line]
             if line == "masked" and path.suffix != ".tmp":
                 check(recorded == attributes(path)["sha256"], path)
             else:
-                check(recorded is not None and recorded == (recorded if line == "masked" else frozen), path)
+                check(
+                    recorded is not None and recorded == (recorded if line == "masked" else frozen),
+                    path,
+                )
     for path in folder.glob("*survivors.json*"):
-        check(any(ledger["frozen"] and frozen in (ledger["frozen"], None) for ledger in ledgers.values()), path)
+        check(
+            any(
+                ledger["frozen"] and frozen in (ledger["frozen"], None)
+                for ledger in ledgers.values()
+            ),
+            path,
+        )
     for user, ledger in ledgers.items():
         if ledger["shared"] and not (folder / f"secrets/user-{user:02}.h5").exists():
             check(ledger["forgotten"], f"what user {user} erased")
@@ -105,7 +139,8 @@ def concluded(what: str, counts: Mapping[str, int], violations: list[str], missi
     for violation in violations:
         print(f"VIOLATION {violation}")
     print(
-        f"{len(violations)} violations" + (f"; {missing} are MISSING: give --seconds more" if missing else ""),
+        f"{len(violations)} violations"
+        + (f"; {missing} are MISSING: give --seconds more" if missing else ""),
         flush=True,
     )
     return bool(violations or missing)

@@ -26,9 +26,13 @@ def test_killed_at_every_operation_what_was_sent_is_in_the_ledger(benches, name)
     assert all(killed_at(step, hooked, k) for k in range(1, number_of_points(step, hooked) + 1))
 
 
-@pytest.mark.parametrize(("number", "part"), [(signal.SIGINT, 0.2), (signal.SIGTERM, 0.5), (signal.SIGINT, 0.8)])
+@pytest.mark.parametrize(
+    ("number", "part"), [(signal.SIGINT, 0.2), (signal.SIGTERM, 0.5), (signal.SIGINT, 0.8)]
+)
 @pytest.mark.parametrize(("recipe", "name"), [step for step in STEPS if step[1] != "init"])
-def test_a_signal_leaves_no_partial_file_and_the_step_can_be_repeated(benches, recipe, name, number, part):
+def test_a_signal_leaves_no_partial_file_and_the_step_can_be_repeated(
+    benches, recipe, name, number, part
+):
     step = Step(benches[recipe], name)
     at = 1 + int(part * number_of_points(step, hooked))
     state = step.start()

@@ -32,7 +32,9 @@ COMMANDS = ("offline", "mask", "freeze", "eliminate", "decode")
 WRITERS = [step for step in STEPS if step[1] not in ("init", "run")]
 BIG = {  # about 1.1 MB of shares a user
     "permutation": Recipe("big", users=3, top_k=3, length=300, masking=(1, 2, 3)),
-    "moments": Recipe("big", users=3, top_k=3600, length=20000, construction="moments", picks=4, masking=(1, 2, 3)),
+    "moments": Recipe(
+        "big", users=3, top_k=3600, length=20000, construction="moments", picks=4, masking=(1, 2, 3)
+    ),
 }
 as_root = pytest.mark.skipif(not is_root(), reason="only root can become another account")
 
@@ -191,10 +193,14 @@ def test_the_lock_of_another_account(benches, kind):
 
 def test_more_users_than_files_may_be_open():
     def few():
-        resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        )
 
     with scratch() as folder:
-        state = Round(replace(RECIPES["permutation"], users=60), folder / "round", folder / "inputs").prepare()
+        state = Round(
+            replace(RECIPES["permutation"], users=60), folder / "round", folder / "inputs"
+        ).prepare()
         must(*state.init())
         assert in_child(*state.offline(1), before=few).code == 0
 
@@ -202,7 +208,11 @@ def test_more_users_than_files_may_be_open():
 @as_root
 @pytest.mark.parametrize(
     ("name", "path"),
-    [("mask", "secrets/user-01.h5"), ("eliminate", "shares/user-01/from-02.h5"), ("decode", "survivors.json")],
+    [
+        ("mask", "secrets/user-01.h5"),
+        ("eliminate", "shares/user-01/from-02.h5"),
+        ("decode", "survivors.json"),
+    ],
 )
 def test_files_that_may_not_be_read(benches, name, path):
     bench = benches["permutation"]

@@ -12,7 +12,18 @@ import pytest
 from crashes import Step
 from damage import bounded_memory, reseal
 from fault_lab import Benches, check_whole, own_copy
-from rounds import TERABYTES, Command, Round, claim_terabytes, forked, in_child, is_root, judged, leftovers, waited
+from rounds import (
+    TERABYTES,
+    Command,
+    Round,
+    claim_terabytes,
+    forked,
+    in_child,
+    is_root,
+    judged,
+    leftovers,
+    waited,
+)
 
 LIBVER = ("v110", "v110")
 LITTLE = 32 << 20
@@ -40,7 +51,9 @@ def compact(file: h5py.File, name: str, array: np.ndarray, _folder: Path) -> Non
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plist.set_layout(h5py.h5d.COMPACT)
     space, kind = h5py.h5s.create_simple(array.shape), h5py.h5t.py_create(array.dtype)
-    h5py.h5d.create(file.id, name.encode(), kind, space, plist).write(h5py.h5s.ALL, h5py.h5s.ALL, array)
+    h5py.h5d.create(file.id, name.encode(), kind, space, plist).write(
+        h5py.h5s.ALL, h5py.h5s.ALL, array
+    )
 
 
 TYPES = {
@@ -51,8 +64,13 @@ TYPES = {
 }  # fmt: skip
 # what is put in the place of a dataset (file, its name, its array, a folder for other files)
 REPLACED: dict[str, Callable[[h5py.File, str, np.ndarray, Path], object]] = {
-    "an external link": lambda f, n, a, at: f.__setitem__(n, h5py.ExternalLink(other_file(at, n, a), n)),
-    "a soft link": lambda f, n, a, _: (f.create_dataset("at", data=a), f.__setitem__(n, h5py.SoftLink("/at"))),
+    "an external link": lambda f, n, a, at: f.__setitem__(
+        n, h5py.ExternalLink(other_file(at, n, a), n)
+    ),
+    "a soft link": lambda f, n, a, _: (
+        f.create_dataset("at", data=a),
+        f.__setitem__(n, h5py.SoftLink("/at")),
+    ),
     "a link to itself": lambda f, n, *_: f.__setitem__(n, h5py.SoftLink(f"/{n}")),
     "the root": lambda f, n, *_: f.__setitem__(n, f["/"]),
     "a virtual one": virtual,
@@ -60,16 +78,22 @@ REPLACED: dict[str, Callable[[h5py.File, str, np.ndarray, Path], object]] = {
         other_file(at, n, a),
         f.create_dataset(n, a.shape, a.dtype, **stored_in(at / "bytes")),
     ),
-    "the password file": lambda f, n, a, _: f.create_dataset(n, a.shape, a.dtype, **stored_in(Path("/etc/passwd"))),
+    "the password file": lambda f, n, a, _: f.create_dataset(
+        n, a.shape, a.dtype, **stored_in(Path("/etc/passwd"))
+    ),
     "chunks": lambda f, n, a, _: f.create_dataset(n, data=a, chunks=True),
     "compressed": lambda f, n, a, _: f.create_dataset(n, data=a, chunks=True, compression="gzip"),
-    "a bomb": lambda f, n, a, _: f.create_dataset(n, (2**31,), a.dtype, chunks=(2**20,), compression="gzip"),
+    "a bomb": lambda f, n, a, _: f.create_dataset(
+        n, (2**31,), a.dtype, chunks=(2**20,), compression="gzip"
+    ),
     "a huge one": lambda f, n, a, _: f.create_dataset(n, (2**40,), a.dtype),
     "a huge square": lambda f, n, a, _: f.create_dataset(n, (2**31, 2**29), a.dtype),
     "a compact one": compact,
     "a scalar": lambda f, n, a, _: f.create_dataset(n, (), a.dtype),
     "nothing": lambda f, n, a, _: f.create_dataset(n, data=h5py.Empty(a.dtype)),
-    "one that grows": lambda f, n, a, _: f.create_dataset(n, data=a, maxshape=(None,) * a.ndim, chunks=True),
+    "one that grows": lambda f, n, a, _: f.create_dataset(
+        n, data=a, maxshape=(None,) * a.ndim, chunks=True
+    ),
     "a type": lambda f, n, *_: f.__setitem__(n, np.dtype("<u4")),
     **{
         f"another type: {what}": lambda f, n, a, _, dtype=dtype: f.create_dataset(n, a.shape, dtype)
@@ -100,16 +124,36 @@ def make_hostile(path: Path, name: str, what: str, folder: Path) -> None:
         array, description = file[name][...], file[name].attrs["description"]
         del file[name]
         REPLACED[what](file, name, array, folder)
-        if file.get(name, getclass=True, getlink=True) is h5py.HardLink and isinstance(file[name], h5py.Dataset):
+        if file.get(name, getclass=True, getlink=True) is h5py.HardLink and isinstance(
+            file[name], h5py.Dataset
+        ):
             file[name].attrs.create("description", description)
 
 
 # a file of each kind: its round, its path, the dataset that is changed, the stage, and a command that reads it
 READERS: dict[str, tuple[str, str, str, str, Callable[[Round], Command]]] = {
-    "masked": ("moments", "masked/user-02.h5", "value", "masked", lambda r: r.freeze("--only", "1,2,3,4")),
+    "masked": (
+        "moments",
+        "masked/user-02.h5",
+        "value",
+        "masked",
+        lambda r: r.freeze("--only", "1,2,3,4"),
+    ),
     "share": ("permutation", "shares/user-01/from-02.h5", "f", "frozen", lambda r: r.eliminate(1)),
-    "share of moments": ("moments", "shares/user-01/from-02.h5", "g", "frozen", lambda r: r.eliminate(1)),
-    "elimination": ("moments", "elimination/user-02.h5", "y", "answered", lambda r: r.decode("--strict")),
+    "share of moments": (
+        "moments",
+        "shares/user-01/from-02.h5",
+        "g",
+        "frozen",
+        lambda r: r.eliminate(1),
+    ),
+    "elimination": (
+        "moments",
+        "elimination/user-02.h5",
+        "y",
+        "answered",
+        lambda r: r.decode("--strict"),
+    ),
     "secret": ("moments", "secrets/user-01.h5", "place", "offline", lambda r: r.mask(1)),
 }
 
@@ -129,7 +173,9 @@ def _check_refused(benches: Benches, kind: str, make: Callable[[Path], None]) ->
 @pytest.mark.parametrize("what", [*REPLACED, *ADDED])
 @pytest.mark.parametrize("kind", ["masked", "share"])
 def test_hostile_structure_is_refused(benches, tmp_path, kind, what):
-    _check_refused(benches, kind, lambda target: make_hostile(target, READERS[kind][2], what, tmp_path))
+    _check_refused(
+        benches, kind, lambda target: make_hostile(target, READERS[kind][2], what, tmp_path)
+    )
 
 
 @pytest.mark.parametrize("kind", READERS)
@@ -182,12 +228,19 @@ def instead(path: Path, make: Callable[[Path], object]) -> None:
 
 THINGS: dict[str, Callable[[Path], object]] = {
     "two terabytes more": lambda path: os.truncate(path, TERABYTES),
-    "two terabytes of nothing": lambda path: instead(path, lambda p: (p.touch(), os.truncate(p, TERABYTES))),
+    "two terabytes of nothing": lambda path: instead(
+        path, lambda p: (p.touch(), os.truncate(p, TERABYTES))
+    ),
     "two terabytes that it claims": claim_terabytes,
-    "a long line": lambda path: (path.write_bytes(b"age-encryption.org/v1\n-> X25519 "), os.truncate(path, 1 << 28)),
+    "a long line": lambda path: (
+        path.write_bytes(b"age-encryption.org/v1\n-> X25519 "),
+        os.truncate(path, 1 << 28),
+    ),
     "a folder": lambda path: instead(path, Path.mkdir),
     "a pipe": lambda path: instead(path, os.mkfifo),
-    "a link to a pipe": lambda path: instead(path, lambda p: (os.mkfifo(p.with_name("pipe")), p.symlink_to("pipe"))),
+    "a link to a pipe": lambda path: instead(
+        path, lambda p: (os.mkfifo(p.with_name("pipe")), p.symlink_to("pipe"))
+    ),
     "a link to nowhere": lambda path: instead(path, lambda p: p.symlink_to("nowhere")),
     "a link to itself": lambda path: instead(path, lambda p: p.symlink_to(p.name)),
     "a link to zeros": lambda path: instead(path, lambda p: p.symlink_to("/dev/zero")),
@@ -221,7 +274,12 @@ PLACES: list[tuple[str, str, str, Callable[[Round], Command]]] = [
     ("sealed", "confirmed", "confirmed/user-02.json", lambda r: r.confirm(1)),
     ("sealed", "confirmed", "confirmed/user-02.json", lambda r: r.eliminate(1)),
     ("sealed", "confirmed", "../inputs/user-01.identity", lambda r: r.eliminate(1)),
-    ("sealed", "confirmed", "../inputs/recipients", lambda r: r.eliminate(1, "--recipients", r.recipients)),
+    (
+        "sealed",
+        "confirmed",
+        "../inputs/recipients",
+        lambda r: r.eliminate(1, "--recipients", r.recipients),
+    ),
     ("moments", "answered", "elimination/user-01.h5", lambda r: r.eliminate(1)),
     ("spare", "answered", "elimination/user-01.h5", lambda r: r.eliminate(1, "--fallback")),
     ("moments", "answered", "elimination/user-02.h5", lambda r: r.decode()),
@@ -231,7 +289,9 @@ PLACES: list[tuple[str, str, str, Callable[[Round], Command]]] = [
 ]
 
 
-@pytest.mark.parametrize(("recipe", "stage", "name", "command"), PLACES, ids=[" ".join(p[:3]) for p in PLACES])
+@pytest.mark.parametrize(
+    ("recipe", "stage", "name", "command"), PLACES, ids=[" ".join(p[:3]) for p in PLACES]
+)
 def test_anything_in_the_place_of_a_file(benches, recipe, stage, name, command):
     """A command that reads it ends at once, in little memory, and leaves nothing behind."""
     for what, make in THINGS.items():
@@ -260,7 +320,9 @@ def test_anything_in_the_place_of_a_file(benches, recipe, stage, name, command):
 # --- links and folders of other accounts ------------------------------------------------------------------------------
 
 
-def planting(number: int, when: str, target: Path, marks: Path, uid: int | None) -> Callable[[], None]:
+def planting(
+    number: int, when: str, target: Path, marks: Path, uid: int | None
+) -> Callable[[], None]:
     """A link to `target` in the place of the `number`-th temporary file, before it is made or just afterwards.
 
     `marks` then says whether that could be done.
@@ -280,9 +342,15 @@ def planting(number: int, when: str, target: Path, marks: Path, uid: int | None)
             nonlocal count
             strikes = bool(flags & os.O_EXCL) and str(path).endswith(".tmp")
             count += strikes
-            fd = None if strikes and count == number and when == "before" else original(path, flags, mode, **how)
+            fd = (
+                None
+                if strikes and count == number and when == "before"
+                else original(path, flags, mode, **how)
+            )
             if strikes and count == number:
-                marks.write_text("tried" if waited(forked(lambda: plant(Path(path)), silent=True)) else "struck")
+                marks.write_text(
+                    "tried" if waited(forked(lambda: plant(Path(path)), silent=True)) else "struck"
+                )
             return original(path, flags, mode, **how) if fd is None else fd
 
         os.open = opening
@@ -323,7 +391,10 @@ def test_nothing_is_written_through_a_planted_link(benches, recipe, name, when, 
         check_whole(state.folder)
         step.again(state)
     assert number > 1
-    closed = recipe == "sealed" or name in ("offline", "forget")  # where other accounts cannot put a link
+    closed = recipe == "sealed" or name in (
+        "offline",
+        "forget",
+    )  # where other accounts cannot put a link
     assert struck >= (uid is None or not closed)
     step.finish(state)
 

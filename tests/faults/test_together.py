@@ -8,7 +8,10 @@ from fault_lab import check_whole, fingerprint, scratch
 from rounds import Command, Recipe, Round, call, forked, leftovers, must, waited
 
 STEPS = (
-    *(("permutation", name) for name in ("init", "offline", "mask", "freeze", "eliminate", "decode", "run")),
+    *(
+        ("permutation", name)
+        for name in ("init", "offline", "mask", "freeze", "eliminate", "decode", "run")
+    ),
     *(("spare", name) for name in ("offline", "fallback", "decode")),
     *(("sealed", name) for name in ("offline", "freeze", "confirm", "forget")),
     ("residual", "settle"),
@@ -98,7 +101,13 @@ def test_all_commands_at_once_until_the_round_is_done(bench):
         assert leftovers(state.folder) == []
         if not any(codes):
             break
-    for step in ("offline", "mask", "freeze", "eliminate", "decode"):  # what is not done yet, in order
+    for step in (
+        "offline",
+        "mask",
+        "freeze",
+        "eliminate",
+        "decode",
+    ):  # what is not done yet, in order
         for command in commands:
             if command[0] == step:
                 must(*command)

@@ -38,7 +38,12 @@ def test_two_survivor_sets_are_never_answered(name):
 BROKEN = {
     "the ledger": ("plain, honest freezer", Ledger, "check_survivors", lambda *_: None),
     "the signature": ("sealed, honest freezer", survivors, "unsigned", lambda *_: ""),
-    "the ledger of a confirmed round": ("confirmed, corrupt freezer", Ledger, "check_survivors", lambda *_: None),
+    "the ledger of a confirmed round": (
+        "confirmed, corrupt freezer",
+        Ledger,
+        "check_survivors",
+        lambda *_: None,
+    ),
     "a majority": ("confirmed, corrupt freezer", Session, "confirmations", 2),
 }
 
@@ -72,7 +77,11 @@ class View:
             self.inputs[n] = dict(zip(index.tolist(), steps.tolist(), strict=True))
             sparse[n] = Sparse(index, (steps % p.field).astype(np.uint32))
         self.round = Round.of(p, f"leak {seed}", sparse)
-        self.points, self.held, self.x = self.round.points, self.round.shares, self.round.masked(users)
+        self.points, self.held, self.x = (
+            self.round.points,
+            self.round.shares,
+            self.round.masked(users),
+        )
 
     def alpha(self, *users: int) -> list[int]:
         return [self.points.alpha[n - 1] for n in users]
@@ -80,14 +89,17 @@ class View:
     def answer(self, user: int, survivors: list[int]) -> Rows:
         """Y of a user for this set."""
         shape = construction(self.p).answer_shape(len(survivors))
-        return answer(self.p, self.points, user, {n: self.x[n] for n in survivors}, self.held[user], shape).tolist()
+        return answer(
+            self.p, self.points, user, {n: self.x[n] for n in survivors}, self.held[user], shape
+        ).tolist()
 
     def foretold(self, user: int, survivors: list[int], answering: list[int]) -> Rows:
         """The same from the answers of D + T others, which lie on one polynomial of degree D + T - 1."""
         known, q = [self.answer(n, survivors) for n in answering], self.p.field
         (weights,) = lagrange_matrix(self.alpha(*answering), self.alpha(user), q)
         return [
-            [combined(weights, column, q) for column in zip(*rows, strict=True)] for rows in zip(*known, strict=True)
+            [combined(weights, column, q) for column in zip(*rows, strict=True)]
+            for rows in zip(*known, strict=True)
         ]
 
 
@@ -95,7 +107,9 @@ def combined(weights: Iterable[int], values: Iterable[int], q: int) -> int:
     return sum(w * v for w, v in zip(weights, values, strict=True)) % q
 
 
-def told_apart(mixed: int, factors: Mapping[int, int], support: set[int], q: int) -> Iterator[tuple[int, int]]:
+def told_apart(
+    mixed: int, factors: Mapping[int, int], support: set[int], q: int
+) -> Iterator[tuple[int, int]]:
     """Which of D coordinates a sum of e w is from, and the value there: one that is in the sum, where it is small.
 
     (Two entries of one sum, which these rounds do not have, would take a search.)
@@ -111,12 +125,20 @@ def leak_of_permutation(
 ) -> dict[int, int]:
     """The victim's polynomial at T + 1 points: weights that cancel its T noise vectors leave a sum of its D blocks."""
     p, q, D = view.p, view.p.field, view.p.blocks
-    rows = lagrange_matrix(view.points.beta, view.alpha(helper, *colluders), q)  # by blocks, then noise
+    rows = lagrange_matrix(
+        view.points.beta, view.alpha(helper, *colluders), q
+    )  # by blocks, then noise
     minus = [-v % q for v in rows[0][D : D + p.colluders]]
-    rest = solved([list(c) for c in zip(*(row[D : D + p.colluders] for row in rows[1:]), strict=True)], minus, q)
+    rest = solved(
+        [list(c) for c in zip(*(row[D : D + p.colluders] for row in rows[1:]), strict=True)],
+        minus,
+        q,
+    )
     assert rest is not None
     factors = [combined([1, *rest], (row[d] for row in rows), q) for d in range(D)]
-    own = [view.answer(n, [victim])[0] for n in colluders]  # from its public X, and their own shares
+    own = [
+        view.answer(n, [victim])[0] for n in colluders
+    ]  # from its public X, and their own shares
     found: dict[int, int] = {}
     for column, symbols in enumerate(zip(at_helper[0], *own, strict=True)):
         coordinates = {d * view.c.width + column: e for d, e in enumerate(factors)}
@@ -138,7 +160,9 @@ def leak_of_moments(
         (basis,) = lagrange_matrix(betas, view.alpha(helper), q)
         factors, moments = [], list(symbols)
         for b, beta, l_b in zip(buckets, betas, basis, strict=True):
-            ((at_beta, *others),) = lagrange_matrix([beta, *view.alpha(*colluders)], view.alpha(helper), q)
+            ((at_beta, *others),) = lagrange_matrix(
+                [beta, *view.alpha(*colluders)], view.alpha(helper), q
+            )
             factors.append(l_b * at_beta % q)
             for n, weight in zip(colluders, others, strict=True):
                 for i in range(b * p.picks, b * p.picks + p.picks):
@@ -167,14 +191,19 @@ def test_one_answer_to_another_set_reveals_an_input(name, users, colluders):
     helper, victim, *_ = honest = [n for n in everybody if n not in colluders]
     answering = [*honest[1 : 1 + p.blocks], *colluders]
     a, b = everybody, [n for n in everybody if n != victim]
-    total, _ = view.round.decode(users, {n: np.array(view.answer(n, a), np.uint32) for n in answering})
+    total, _ = view.round.decode(
+        users, {n: np.array(view.answer(n, a), np.uint32) for n in answering}
+    )
     support = {k for k, v in enumerate(total) if v}
     expected = view.foretold(helper, a, answering)
     assert expected == view.answer(helper, a)  # which it never gave
 
     def leak(other):
         given = view.answer(helper, other)
-        at_helper = [[(v - u) % p.field for v, u in zip(*rows)] for rows in zip(expected, given, strict=True)]  # noqa: B905
+        at_helper = [
+            [(v - u) % p.field for v, u in zip(*rows, strict=False)]
+            for rows in zip(expected, given, strict=True)
+        ]
         return LEAKS[name](view, helper, colluders, victim, at_helper, support)
 
     assert leak(b) == view.inputs[victim]

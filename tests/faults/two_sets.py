@@ -49,7 +49,9 @@ class Setting:
         return self.trial.confirm or (self.trial.sealed and self.freezer not in self.colluders)
 
 
-_MOMENTS = Recipe("moments", users=4, construction="moments", picks=1, length=9, spare=0, masking=(1, 2, 3, 4))
+_MOMENTS = Recipe(
+    "moments", users=4, construction="moments", picks=1, length=9, spare=0, masking=(1, 2, 3, 4)
+)
 _PAPER = Recipe("permutation", users=4, length=4, masking=(1, 2, 3, 4))
 _FIVE = replace(_PAPER, users=5, survivors=4, colluders=2, masking=(1, 2, 3, 4, 5))
 SETTINGS = {
@@ -58,7 +60,9 @@ SETTINGS = {
         Setting("plain, honest freezer", _MOMENTS, (4,)),
         Setting("plain, corrupt freezer", _PAPER, (1,)),
         Setting("sealed, honest freezer", replace(_PAPER, sealed=True), (4,)),
-        Setting("sealed, honest freezer, two colluders", replace(_FIVE, sealed=True), (1, 5), freezer=3),
+        Setting(
+            "sealed, honest freezer, two colluders", replace(_FIVE, sealed=True), (1, 5), freezer=3
+        ),
         Setting("sealed, corrupt freezer", replace(_MOMENTS, sealed=True), (1,)),
         Setting("confirmed, honest freezer", replace(_MOMENTS, sealed=True, confirm=True), (4,)),
         Setting("confirmed, corrupt freezer", replace(_PAPER, sealed=True, confirm=True), (1,)),
@@ -91,13 +95,17 @@ class Scene:
         self.keys: dict[int, Identity] = {}
         if setting.trial.sealed:
             self.keys = {n: read_identity(self.round.identity(n)) for n in setting.colluders}
-        self.x = {n: masked.read(self.space.session, self.space.masked_path(n), n) for n in everybody}
+        self.x = {
+            n: masked.read(self.space.session, self.space.masked_path(n), n) for n in everybody
+        }
         self.second = folder / "second"  # other X of the colluders
         self.second.mkdir()
         for n in setting.colluders:
             x = self.x[n]
             changed = Masked(x.masked.index, np.maximum(1, x.masked.value // 2).astype(np.uint32))
-            own = masked.content(self.space.session, n, x.sharing, changed, x.weight, x.holds, self.keys.get(n))
+            own = masked.content(
+                self.space.session, n, x.sharing, changed, x.weight, x.holds, self.keys.get(n)
+            )
             own.write(self.second / f"user-{n:02}.h5")
 
     def sets(self) -> list[Set]:
@@ -110,7 +118,9 @@ class Scene:
     def files(self, chosen: Set) -> dict[int, masked.MaskedFile]:
         """The X that a set consists of."""
         swapped = set(self.setting.colluders) if chosen.second else set()
-        other = {n: masked.read(self.space.session, self.second / f"user-{n:02}.h5", n) for n in swapped}
+        other = {
+            n: masked.read(self.space.session, self.second / f"user-{n:02}.h5", n) for n in swapped
+        }
         return {n: other.get(n, self.x[n]) for n in chosen.users}
 
     def forgeries(self, chosen: Set, genuine: list[bytes]) -> Iterator[bytes]:
@@ -126,7 +136,11 @@ class Scene:
                 yield survivors.content(s, files, freezer, identity)
         unsigned = json.loads(survivors.content(s, files, freezer, None))
         for signature in (None, *(json.loads(content)["signature"] for content in genuine)):
-            body = {key: value for key, value in unsigned.items() if key not in ("format", "kind", "version")}
+            body = {
+                key: value
+                for key, value in unsigned.items()
+                if key not in ("format", "kind", "version")
+            }
             yield dump("survivors", {**body, "signature": signature})
 
 
@@ -142,7 +156,9 @@ class Attempt:
 
     def __post_init__(self) -> None:
         self.vault = linked_copy(self.scene.vault, self.folder / "vault")
-        self.round = self.scene.round.elsewhere(linked_copy(self.scene.round.folder, self.folder / "view"))
+        self.round = self.scene.round.elsewhere(
+            linked_copy(self.scene.round.folder, self.folder / "view")
+        )
         self.view, self.setting = self.round.folder, self.scene.setting
 
     def command(self, name: str, user: int, *more: object) -> int:
@@ -199,10 +215,14 @@ class Attempt:
             if about in old:
                 path.write_bytes(old[about])
             elif old:
-                body = json.loads(next(iter(old.values()))) | {"survivors": about}  # signed for another set
+                body = json.loads(next(iter(old.values()))) | {
+                    "survivors": about
+                }  # signed for another set
                 path.write_bytes((json.dumps(body, indent=2) + "\n").encode())
             else:
-                survivors.confirm(space, n, about, next(iter(self.scene.keys.values())))  # signed by another user
+                survivors.confirm(
+                    space, n, about, next(iter(self.scene.keys.values()))
+                )  # signed by another user
 
     def answer(self, user: int, content: bytes, *more: object) -> None:
         """Have a user answer what it is shown. What leaves it must name just that, and nothing else before or after."""
@@ -211,7 +231,9 @@ class Attempt:
         about = attributes(self.view / "elimination" / f"user-{user:02}.h5")["survivors"]
         ledger = document(self.vault / self.scene.space.session.id / f"user-{user:02}.ledger.json")
         if not about == ledger["answered"] == digest(content):
-            raise Violation(f"user {user} answers {about}, shown {digest(content)}, recorded {ledger['answered']}")
+            raise Violation(
+                f"user {user} answers {about}, shown {digest(content)}, recorded {ledger['answered']}"
+            )
         self.answered.setdefault(user, set()).add(about)
 
     def check(self) -> int:
@@ -261,11 +283,17 @@ def attack(scene: Scene, folder: Path, a: Set, b: Set, first: frozenset[int]) ->
 def attacks(scene: Scene) -> list[tuple[Set, Set, frozenset[int]]]:
     """Every ordered pair of sets, with every way to split the honest users."""
     honest = scene.setting.honest
-    splits = [frozenset(users) for size in range(1, len(honest) + 1) for users in combinations(honest, size)]
+    splits = [
+        frozenset(users)
+        for size in range(1, len(honest) + 1)
+        for users in combinations(honest, size)
+    ]
     return [(a, b, first) for a in scene.sets() for b in scene.sets() if a != b for first in splits]
 
 
-def run_attacks(folder: Path, setting: Setting, number: int | None, seed: int = 1) -> tuple[Counter[str], list[str]]:
+def run_attacks(
+    folder: Path, setting: Setting, number: int | None, seed: int = 1
+) -> tuple[Counter[str], list[str]]:
     """Some attacks, or all; how many sets were answered how often, how commands ended, and what went wrong."""
     scene = Scene(setting, folder)
     chosen = attacks(scene)

@@ -38,19 +38,32 @@ def test_a_checkpoint_is_read_and_a_line_says_what_of_it(tmp_path):
         where = [tmp_path / "a"] if command == "init" else []
         said = must(command, *where, *FOUR, "--like", folder / "user-1.ckpt", "--json").err
         assert said.splitlines().count(line) == 1
-    said = must("run", tmp_path / "b", "--gradients", folder, *ROUND, "--output", tmp_path / "sum.pt").err
+    said = must(
+        "run", tmp_path / "b", "--gradients", folder, *ROUND, "--output", tmp_path / "sum.pt"
+    ).err
     assert said.splitlines().count(line) == 1
     assert f"user 1, 2, 3, 4: {line}" in said
-    assert line not in must("run", tmp_path / "c", "--gradients", folder, *ROUND, "--entry", "state_dict").err
+    assert (
+        line
+        not in must(
+            "run", tmp_path / "c", "--gradients", folder, *ROUND, "--entry", "state_dict"
+        ).err
+    )
     assert [t.name for t in read_gradient(tmp_path / "sum.pt")] == ["net.weight", "net.bias"]
 
 
 def test_what_is_none_is_left_out_and_a_line_says_so(tmp_path):
     folder, line = copies(tmp_path / "in", "frozen.pt"), "left out, None: 0.weight, 0.bias, 1.bias"
-    said = must("run", tmp_path / "round", "--gradients", folder, *ROUND, "--output", tmp_path / "sum.pt").err
+    said = must(
+        "run", tmp_path / "round", "--gradients", folder, *ROUND, "--output", tmp_path / "sum.pt"
+    ).err
     assert line in said.splitlines()
     assert f"user 1, 2, 3, 4: {line}" in said
-    assert [t.name for t in read_gradient(tmp_path / "sum.pt")] == ["1.weight", "3.weight", "3.bias"]
+    assert [t.name for t in read_gradient(tmp_path / "sum.pt")] == [
+        "1.weight",
+        "3.weight",
+        "3.bias",
+    ]
     session = json.loads((tmp_path / "round/session.json").read_text())
     assert session["left_out"] == ["0.weight", "0.bias", "1.bias"]
 
@@ -59,7 +72,8 @@ def test_what_one_user_has_beside_the_round_is_left_out_with_a_line(tmp_path):
     must("init", tmp_path / "round", *FOUR, "--like", TORCH / "frozen.pt")
     must("offline", tmp_path / "round", "--user", "all")
     parameters = write_tensors(
-        tmp_path / "all.pt", [t for t in read_gradient(TORCH / "state_dict.pt") if "_" not in t.name]
+        tmp_path / "all.pt",
+        [t for t in read_gradient(TORCH / "state_dict.pt") if "_" not in t.name],
     )
     said = must("mask", tmp_path / "round", "--user", 2, "--gradient", parameters).err
     assert "user 2: left out, not in this round: 0.weight, 0.bias, 1.bias" in said.splitlines()
@@ -76,7 +90,9 @@ def test_a_tensor_of_the_round_that_is_none_in_one_file_is_an_error(tmp_path):
 def test_the_sum_of_lists_is_a_list(tmp_path, file):
     folder = copies(tmp_path / "in", file)
     options = words("--survivors 3 --colluders 1 --density 1 --clip 8")
-    must("run", tmp_path / "round", "--gradients", folder, *options, "--output", tmp_path / "sum.pt")
+    must(
+        "run", tmp_path / "round", "--gradients", folder, *options, "--output", tmp_path / "sum.pt"
+    )
     one, total = read_gradient(TORCH / file), read_gradient(tmp_path / "sum.pt")
     assert total.sequence
     assert total.absent == one.absent
@@ -88,7 +104,10 @@ def test_the_sum_of_lists_is_a_list(tmp_path, file):
 
 
 def test_names_with_another_prefix_are_shown_with_the_option_that_maps_them(tmp_path):
-    folder, round_folder = copies(tmp_path / "in", "state_dict.pt", "prefixed.pt"), tmp_path / "round"
+    folder, round_folder = (
+        copies(tmp_path / "in", "state_dict.pt", "prefixed.pt"),
+        tmp_path / "round",
+    )
     error = refused(65, "run", round_folder, "--gradients", folder, *ROUND)
     assert "it has 'module.0.weight' where the session has '0.weight'" in error
     assert "hint: strip the prefix 'module.' from its names: add --strip-prefix module." in error
@@ -99,24 +118,42 @@ def test_names_with_another_prefix_are_shown_with_the_option_that_maps_them(tmp_
 
 def test_a_round_with_a_prefix_is_restarted_without_it(tmp_path):
     must("init", tmp_path / "a", *FOUR, "--like", TORCH / "prefixed.pt")
-    must("init", tmp_path / "b", *FOUR, "--like", TORCH / "prefixed.pt", "--strip-prefix", "module.")
+    must(
+        "init", tmp_path / "b", *FOUR, "--like", TORCH / "prefixed.pt", "--strip-prefix", "module."
+    )
     for name in "ab":
         must("offline", tmp_path / name, "--user", "all")
     error = refused(65, "mask", tmp_path / "a", "--user", 1, "--gradient", TORCH / "state_dict.pt")
     assert "it has '0.weight' where the session has 'module.0.weight'" in error
-    assert "hint: start the round without the prefix 'module.': init with --strip-prefix module." in error
+    assert (
+        "hint: start the round without the prefix 'module.': init with --strip-prefix module."
+        in error
+    )
     must("mask", tmp_path / "b", "--user", 1, "--gradient", TORCH / "state_dict.pt")
-    must("mask", tmp_path / "b", "--user", 2, "--gradient", TORCH / "prefixed.pt", "--strip-prefix", "module.")
+    must(
+        "mask",
+        tmp_path / "b",
+        "--user",
+        2,
+        "--gradient",
+        TORCH / "prefixed.pt",
+        "--strip-prefix",
+        "module.",
+    )
 
 
 def test_plan_passes_the_prefix_on_to_init():
-    planned = must("plan", *FOUR, "--like", TORCH / "prefixed.pt", "--strip-prefix", "module.", "--json").json
+    planned = must(
+        "plan", *FOUR, "--like", TORCH / "prefixed.pt", "--strip-prefix", "module.", "--json"
+    ).json
     assert "--strip-prefix module." in planned["command"]
 
 
 def test_a_prefix_is_quoted_for_the_shell(tmp_path):
     tensors = read_gradient(TORCH / "state_dict.pt")
-    odd = write_tensors(tmp_path / "odd.pt", [t._replace(name=f"a b {{hint}}.{t.name}") for t in tensors])
+    odd = write_tensors(
+        tmp_path / "odd.pt", [t._replace(name=f"a b {{hint}}.{t.name}") for t in tensors]
+    )
     must("init", tmp_path / "round", *FOUR, "--like", TORCH / "state_dict.pt")
     must("offline", tmp_path / "round", "--user", 1)
     error = refused(65, "mask", tmp_path / "round", "--user", 1, "--gradient", odd)
@@ -126,11 +163,27 @@ def test_a_prefix_is_quoted_for_the_shell(tmp_path):
 @pytest.mark.parametrize(
     ("code", "options", "hint"),
     [
-        (65, "--like checkpoint.pt", "hint: choose one with --entry; entries with tensors are 'model', 'model.best'"),
-        (65, "--like state_dict.pt --entry model", "hint: leave out --entry; the file holds nothing but tensors"),
-        (2, "--like gradient.npy --entry model", "hint: leave out --entry; only PyTorch checkpoints have entries"),
+        (
+            65,
+            "--like checkpoint.pt",
+            "hint: choose one with --entry; entries with tensors are 'model', 'model.best'",
+        ),
+        (
+            65,
+            "--like state_dict.pt --entry model",
+            "hint: leave out --entry; the file holds nothing but tensors",
+        ),
+        (
+            2,
+            "--like gradient.npy --entry model",
+            "hint: leave out --entry; only PyTorch checkpoints have entries",
+        ),
         (2, "--like state_dict.pt --only nothing", "hint: check the file, --only and --exclude"),
-        (2, "--length 3 --strip-prefix module.", "--strip-prefix, --only and --exclude go with --like"),
+        (
+            2,
+            "--length 3 --strip-prefix module.",
+            "--strip-prefix, --only and --exclude go with --like",
+        ),
     ],
 )
 def test_hints_name_the_options(tmp_path, monkeypatch, code, options, hint):

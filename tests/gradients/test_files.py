@@ -57,7 +57,9 @@ def read(folder: Path, suffix: str, content: bytes) -> list[Tensor]:
 
 
 def refused(folder: Path, suffix: str, content: bytes) -> None:
-    message = f"gradient{suffix}(: it is damaged, or not what its name says|: it holds an array of type)"
+    message = (
+        f"gradient{suffix}(: it is damaged, or not what its name says|: it holds an array of type)"
+    )
     with pytest.raises(BadData, match=message) as caught:
         read(folder, suffix, content)
     assert caught.value.exit_code == 65
@@ -69,7 +71,10 @@ def refused(folder: Path, suffix: str, content: bytes) -> None:
 
 BITS = np.array([[0, 1, 1], [1, 0, 1]])
 ARRAYS = [
-    *map(BITS.astype, ("float16", "float32", "float64", "int8", "int32", "int64", "uint8", "uint64", "bool")),
+    *map(
+        BITS.astype,
+        ("float16", "float32", "float64", "int8", "int32", "int64", "uint8", "uint64", "bool"),
+    ),
     *(MATRIX.T, np.asfortranarray(MATRIX), MATRIX[:, ::2], MATRIX.astype(">f4")),
     *map(np.ones, ((), (0,), (3, 0), (1, 1, 1))),
     np.array([np.nan, np.inf, -np.inf, -0.0]),
@@ -89,7 +94,11 @@ def test_an_npz_file_is_its_tensors_in_the_order_of_the_file(tmp_path, save):
     arrays = {"z.weight": MATRIX, "a": np.float64(3.5), "m/n": np.zeros(500, dtype=np.float16)}
     save(tmp_path / "gradient.npz", **arrays)
     tensors = read_gradient(tmp_path / "gradient.npz")
-    assert [(t.name, t.dtype) for t in tensors] == [("z.weight", "float32"), ("a", "float64"), ("m/n", "float16")]
+    assert [(t.name, t.dtype) for t in tensors] == [
+        ("z.weight", "float32"),
+        ("a", "float64"),
+        ("m/n", "float16"),
+    ]
     for tensor, array in zip(tensors, arrays.values(), strict=True):
         assert np.array_equal(tensor.array, array)
         assert tensor.array.shape == array.shape
@@ -102,7 +111,8 @@ named = st.lists(
     st.tuples(
         st.text("abc._0/", min_size=1, max_size=6),
         hnp.arrays(
-            st.sampled_from(["float16", "float32", "float64"]), hnp.array_shapes(min_dims=0, min_side=0, max_side=3)
+            st.sampled_from(["float16", "float32", "float64"]),
+            hnp.array_shapes(min_dims=0, min_side=0, max_side=3),
         ),
     ),
     min_size=1,
@@ -140,7 +150,11 @@ def test_an_npy_file_is_all_tensors_one_after_the_other(tmp_path):
 def test_what_was_written_is_read_by_numpy(tmp_path):
     path = tmp_path / "aggregate.npz"
     with path.open("wb") as stream:
-        write_gradient(stream, ".npz", Gradient([Tensor("w", "float32", MATRIX), Tensor("", "float32", MATRIX[0])]))
+        write_gradient(
+            stream,
+            ".npz",
+            Gradient([Tensor("w", "float32", MATRIX), Tensor("", "float32", MATRIX[0])]),
+        )
     with np.load(path) as loaded:
         assert sorted(loaded) == ["gradient", "w"]
         assert np.array_equal(loaded["w"], MATRIX)
@@ -193,7 +207,14 @@ def test_a_prefix_goes_with_an_entry_and_with_what_is_none_but_not_with_a_list()
     assert found.notes == ("took the entry 'state_dict' of the checkpoint",)
     frozen = read_gradient(TORCH / "frozen.pt", strip_prefix="0.")
     assert frozen.absent == ("weight", "bias", "1.bias")
-    assert [t.name for t in read_gradient(TORCH / "list.pt", strip_prefix="1")] == ["0", "1", "2", "3", "4", "5"]
+    assert [t.name for t in read_gradient(TORCH / "list.pt", strip_prefix="1")] == [
+        "0",
+        "1",
+        "2",
+        "3",
+        "4",
+        "5",
+    ]
 
 
 def test_names_that_coincide_without_a_prefix_are_refused(tmp_path):
@@ -206,7 +227,9 @@ def test_names_that_coincide_without_a_prefix_are_refused(tmp_path):
 def test_a_note_says_what_is_none():
     assert read_gradient(TORCH / "frozen.pt").notes == ("left out, None: 0.weight, 0.bias, 1.bias",)
     assert read_gradient(TORCH / "state_dict.pt").notes == ()
-    assert left_out("why", ["a", "b", "c", "d", "e", "f"]) == ("left out, why: a, b, c, d and 2 more",)
+    assert left_out("why", ["a", "b", "c", "d", "e", "f"]) == (
+        "left out, why: a, b, c, d and 2 more",
+    )
 
 
 # What is not a gradient
@@ -286,7 +309,10 @@ def test_files_of_another_kind_or_with_anything_else_in_them_are_refused(tmp_pat
         described(descr="'<f3'"),
         described(descr="'(2,3)<f4'"),
         described(descr="None"),
-        *map(headed, ("{'descr': '<f4', 'shape': (3,), }", "[]", "{}", "__import__('os')", "\x00" * 20)),
+        *map(
+            headed,
+            ("{'descr': '<f4', 'shape': (3,), }", "[]", "{}", "__import__('os')", "\x00" * 20),
+        ),
         *map(headed, ("(" * 3000 + ")" * 3000, HEADER[:-5], "(((", "'''", "{")),
         b"\x93NUMPY\x09\x00" + described()[8:],
     ],
@@ -345,7 +371,9 @@ def test_a_flipped_bit_in_an_npy_file_is_refused_or_read_without_a_crash(tmp_pat
     assert not crashes
 
 
-@pytest.mark.parametrize("content", [npz(SMALL), npz(LONG, zipfile.ZIP_DEFLATED)], ids=["stored", "deflated"])
+@pytest.mark.parametrize(
+    "content", [npz(SMALL), npz(LONG, zipfile.ZIP_DEFLATED)], ids=["stored", "deflated"]
+)
 def test_a_flipped_bit_in_an_npz_file_never_changes_a_tensor(tmp_path, content):
     """A flip in the archive's directory may hide a tensor; the layout then misses it by name."""
 
@@ -390,7 +418,9 @@ def test_a_zip_bomb_and_a_header_with_an_absurd_shape_take_no_memory(tmp_path):
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize(("suffix", "function"), [(".pt", "zipfile.ZipFile"), (".npy", "numpy.lib.format.read_magic")])
+@pytest.mark.parametrize(
+    ("suffix", "function"), [(".pt", "zipfile.ZipFile"), (".npy", "numpy.lib.format.read_magic")]
+)
 def test_a_disk_that_fails_is_not_the_fault_of_the_file(tmp_path, monkeypatch, suffix, function):
     path = tmp_path / f"gradient{suffix}"
     with path.open("wb") as stream:

@@ -94,18 +94,33 @@ def other(name: str, values: object, dtype: str = "float32") -> Gradient:
     ("tensors", "match"),
     [
         (without("conv.bias"), "tensor 'conv.bias' of the session's layout is missing"),
-        (gradient(*without("conv.bias"), tensor("conv.biases", [7, 8])), "tensor 'conv.bias' .* is missing"),
+        (
+            gradient(*without("conv.bias"), tensor("conv.biases", [7, 8])),
+            "tensor 'conv.bias' .* is missing",
+        ),
         (gradient(*without("conv.weight")[:1]), "tensor 'conv.weight' .* is missing"),
         (gradient(), "tensor 'conv.weight' .* is missing"),
         (other("conv.bias", [7, 8, 9]), r"tensor 'conv.bias' has shape \(3,\), the session \(2,\)"),
-        (other("conv.weight", [1, 2, 3, 4, 5, 6]), r"'conv.weight' has shape \(6,\), the session \(2, 3\)"),
+        (
+            other("conv.weight", [1, 2, 3, 4, 5, 6]),
+            r"'conv.weight' has shape \(6,\), the session \(2, 3\)",
+        ),
         (other("scale", [9]), r"'scale' has shape \(1,\), the session \(\)"),
-        (other("conv.bias", [7, 8], "float64"), "'conv.bias' has type float64, the session float32"),
+        (
+            other("conv.bias", [7, 8], "float64"),
+            "'conv.bias' has type float64, the session float32",
+        ),
         (other("conv.bias", [7, 8], "int32"), "'conv.bias' has type int32"),
         (gradient(*model(), tensor("more", [1])), "tensor 'more' is not in the session's layout"),
         (gradient(*model(), tensor("", [1])), r"tensor \(unnamed\) is not in the session's layout"),
-        (gradient(*without("conv.bias")[:2], tensor("conv.bias", [7]), tensor("empty", [1])), "tensor 'conv.bias' has"),
-        (Gradient(without("conv.bias"), ["conv.bias"]), r"^tensor 'conv.bias' of the session's layout is None$"),
+        (
+            gradient(*without("conv.bias")[:2], tensor("conv.bias", [7]), tensor("empty", [1])),
+            "tensor 'conv.bias' has",
+        ),
+        (
+            Gradient(without("conv.bias"), ["conv.bias"]),
+            r"^tensor 'conv.bias' of the session's layout is None$",
+        ),
     ],
 )
 def test_the_first_mismatching_tensor_is_named(tensors, match):
@@ -120,14 +135,21 @@ def test_what_is_none_is_left_out_of_a_session_and_optional_in_other_files():
     layout = Layout.like(frozen)
     assert layout.left_out == ("conv.bias",)
     assert frozen.notes == ("a note",)
-    for tensors in (without("conv.bias"), model(), Gradient(without("conv.bias"), ["conv.bias", "other"])):
+    for tensors in (
+        without("conv.bias"),
+        model(),
+        Gradient(without("conv.bias"), ["conv.bias", "other"]),
+    ):
         assert layout.flatten(tensors).tolist() == [1, 2, 3, 4, 5, 6, 9]
 
 
 def test_unused_gradients_are_listed_without_buffers():
     buffer = tensor("bn.running_mean", [1.0])
     layout = Layout.like(gradient(*model(), buffer, tensor("steps", [1], "int64")), only=["conv.*"])
-    assert layout.unused(gradient(*model(), buffer, tensor("steps", [1], "int64"))) == ["scale", "empty"]
+    assert layout.unused(gradient(*model(), buffer, tensor("steps", [1], "int64"))) == [
+        "scale",
+        "empty",
+    ]
     assert Layout.like(model()).unused(model()) == []
 
 
@@ -153,7 +175,10 @@ def test_names_that_differ_by_a_prefix_are_shown_with_what_maps_them(file, sessi
     beside = [tensor("other.conv.weight", [1]), tensor("conv.weight.more", [1])]
     with pytest.raises(BadData) as caught:
         layout.flatten(gradient(*beside, *prefixed(file)))
-    assert caught.value.message == f"it has '{file}conv.weight' where the session has '{session}conv.weight'"
+    assert (
+        caught.value.message
+        == f"it has '{file}conv.weight' where the session has '{session}conv.weight'"
+    )
     assert caught.value.topic == topic
     assert repr(topic.partition(" ")[2]) in caught.value.hint
 
@@ -203,7 +228,9 @@ def test_one_vector_needs_no_name(session, file):
         ({"": [math.inf]}, r"tensor \(unnamed\) has 1 values"),
     ],
 )  # fmt: skip
-def test_values_that_are_not_finite_are_refused_with_the_first_tensor_and_their_count(values, said, dtype):
+def test_values_that_are_not_finite_are_refused_with_the_first_tensor_and_their_count(
+    values, said, dtype
+):
     tensors = Gradient([tensor(name, value, dtype) for name, value in values.items()])
     with pytest.raises(BadData, match=f"{said} that are not finite"):
         Layout.like(tensors).flatten(tensors)
@@ -212,7 +239,10 @@ def test_values_that_are_not_finite_are_refused_with_the_first_tensor_and_their_
 def test_a_signalling_nan_is_refused_without_a_warning_of_numpy():
     signalling = Tensor("a", "float16", np.array([0x7D01, 0], np.uint16).view(np.float16))
     tensors = gradient(signalling, tensor("b", [1.0]))
-    with warnings.catch_warnings(action="error"), pytest.raises(BadData, match="1 values that are not finite"):
+    with (
+        warnings.catch_warnings(action="error"),
+        pytest.raises(BadData, match="1 values that are not finite"),
+    ):
         Layout.like(tensors).flatten(tensors)
 
 
@@ -234,7 +264,10 @@ def test_buffers_and_integers_are_left_out_of_a_session():
 
 
 def test_only_and_exclude_choose_by_shell_patterns():
-    assert [s.name for s in Layout.like(model(), only=["conv.*"]).slots] == ["conv.weight", "conv.bias"]
+    assert [s.name for s in Layout.like(model(), only=["conv.*"]).slots] == [
+        "conv.weight",
+        "conv.bias",
+    ]
     chosen = Layout.like(model(), only=["*.bias", "scale"], exclude=["s*"])
     assert [s.name for s in chosen.slots] == ["conv.bias"]
     assert chosen.left_out == ("conv.weight", "scale", "empty")
@@ -250,11 +283,18 @@ def test_a_session_needs_at_least_one_gradient(tensors):
 
 
 def test_what_a_session_records_makes_the_same_layout():
-    for layout in (Layout.like(model()), Layout.like(model(), only=["scale"]), Layout.flat(3), LIST):
+    for layout in (
+        Layout.like(model()),
+        Layout.like(model(), only=["scale"]),
+        Layout.flat(3),
+        LIST,
+    ):
         assert Layout.from_json(*json.loads(json.dumps(layout.as_json())).values()) == layout
 
 
-LIST = Layout.like(Gradient([tensor("0", [1]), tensor("2", [2]), tensor("3", [3], "int8")], ["1"], sequence=True))
+LIST = Layout.like(
+    Gradient([tensor("0", [1]), tensor("2", [2]), tensor("3", [3], "int8")], ["1"], sequence=True)
+)
 GOOD = {"name": "a", "shape": [1], "dtype": "float32"}
 FIRST = {**GOOD, "name": 0}
 
@@ -263,7 +303,10 @@ def test_the_names_of_a_list_are_its_positions_in_a_session():
     recorded = LIST.as_json()
     assert [slot["name"] for slot in recorded["layout"]] == [0, 2]
     assert recorded["left_out"] == [3, 1]
-    assert all(type(slot["name"]) is str for slot in Layout.like(gradient(tensor("0", [1]))).as_json()["layout"])
+    assert all(
+        type(slot["name"]) is str
+        for slot in Layout.like(gradient(tensor("0", [1]))).as_json()["layout"]
+    )
 
 
 def test_the_sum_of_a_list_knows_what_was_left_out():

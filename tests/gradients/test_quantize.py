@@ -26,7 +26,11 @@ def source(name: str = "") -> CipherRandomness:
 
 
 def round_of(
-    q: int = DEFAULT_FIELD, N: int = 5, clip: float = 1.0, construction: str = "permutation", weight: float = 1.0
+    q: int = DEFAULT_FIELD,
+    N: int = 5,
+    clip: float = 1.0,
+    construction: str = "permutation",
+    weight: float = 1.0,
 ) -> Parameters:
     return Parameters.choose(
         users=N, survivors=2, colluders=1, top_k=1, length=4, field=q, clip=clip, max_weight=weight,
@@ -40,7 +44,9 @@ constructions = st.sampled_from(CONSTRUCTIONS)
 each_construction = pytest.mark.parametrize("construction", CONSTRUCTIONS)
 
 
-def signed(p: Parameters, values: list[float], name: str = "", *, saturate: bool = False) -> list[int]:
+def signed(
+    p: Parameters, values: list[float], name: str = "", *, saturate: bool = False
+) -> list[int]:
     value, _ = quantise(p, np.array(values, dtype=np.float64), source(name), saturate=saturate)
     assert value.dtype == np.uint32
     assert all(v < p.field for v in value.tolist())
@@ -60,11 +66,15 @@ class Fixed(Randomness):
         return self
 
 
-fields = st.integers(11, 2**32 - 5).map(oracle.next_prime) | st.sampled_from([DEFAULT_FIELD, SMALL_FIELD])
+fields = st.integers(11, 2**32 - 5).map(oracle.next_prime) | st.sampled_from(
+    [DEFAULT_FIELD, SMALL_FIELD]
+)
 clips = st.floats(1e-100, 1e9) | st.sampled_from([0.1, 0.04, 0.3, 1.0, 1.7, 2.0**-20])
 
 
-@given(fields, st.integers(2, 200), clips, st.sampled_from([-1, 1]), constructions, st.integers(0, 99))
+@given(
+    fields, st.integers(2, 200), clips, st.sampled_from([-1, 1]), constructions, st.integers(0, 99)
+)
 def test_n_values_at_the_clip_add_up_without_wrapping(q, N, clip, sign, construction, seed):
     assume(q > 2 * N and quantisation_scale(q, N, clip) >= 1)
     p = round_of(q, N, clip, construction)
@@ -78,7 +88,9 @@ parts = st.floats(-1, 1) | st.floats(-1e-8, 1e-8) | st.sampled_from([0.0, -0.0, 
 
 
 @given(fields, st.integers(2, 50), clips, constructions, st.lists(parts, min_size=1, max_size=10))
-def test_a_value_becomes_one_of_its_possible_roundings_up_to_the_largest(q, N, clip, construction, values):
+def test_a_value_becomes_one_of_its_possible_roundings_up_to_the_largest(
+    q, N, clip, construction, values
+):
     assume(q > 2 * N and quantisation_scale(q, N, clip) >= 1)
     p = round_of(q, N, clip, construction)
     for value, v in zip(values, signed(p, [part * clip for part in values]), strict=True):
@@ -87,11 +99,17 @@ def test_a_value_becomes_one_of_its_possible_roundings_up_to_the_largest(q, N, c
         assert v or construction == "permutation"
 
 
-@given(st.integers(1, 30), st.lists(st.integers(-(2**20), 2**20), min_size=1, max_size=10), constructions)
+@given(
+    st.integers(1, 30),
+    st.lists(st.integers(-(2**20), 2**20), min_size=1, max_size=10),
+    constructions,
+)
 def test_a_multiple_of_a_step_is_exact_with_any_noise(bits, steps, construction):
     clip = 2.0 ** (29 - bits)  # the scale is then 2^bits or a little less
     p = round_of(DEFAULT_FIELD, 2, clip, construction)
-    exact = [n for n in steps if Fraction(n / p.scale) * p.scale == n and 0 < abs(n / p.scale) <= clip]
+    exact = [
+        n for n in steps if Fraction(n / p.scale) * p.scale == n and 0 < abs(n / p.scale) <= clip
+    ]
     for name in "ab":
         assert signed(p, [n / p.scale for n in exact], name) == exact
 
@@ -108,7 +126,10 @@ def words_around(count: int) -> dict[int, bool]:
 def check_probabilities(p: Parameters, value: float, weight: float = 1.0) -> None:
     """The upper of the two possible results comes for exactly its part of the 2^53 chances, the first ones."""
     possible = ROUNDINGS[p.construction](value * weight, p.scale)
-    assert sum(v * chance for v, chance in possible.items()) == Fraction(value) * Fraction(weight) * p.scale
+    assert (
+        sum(v * chance for v, chance in possible.items())
+        == Fraction(value) * Fraction(weight) * p.scale
+    )
     upper, lower = max(possible), min(possible)
     count = possible[upper] * 2**53
     assert count.denominator == 1
@@ -121,7 +142,22 @@ def check_probabilities(p: Parameters, value: float, weight: float = 1.0) -> Non
 def test_rounding_is_right_in_the_mean_exactly(construction):
     p = round_of(83, 5, 1.0, construction)  # eight steps per unit
     assert (p.scale, p.largest) == (8, 8)
-    fine = [0.3, -0.3, 0.01, -0.99, 0.9, 0.1, -0.1, 1 / 3, 0.125, -0.125, 0.12, -0.12, 1e-3, math.pi / 4]
+    fine = [
+        0.3,
+        -0.3,
+        0.01,
+        -0.99,
+        0.9,
+        0.1,
+        -0.1,
+        1 / 3,
+        0.125,
+        -0.125,
+        0.12,
+        -0.12,
+        1e-3,
+        math.pi / 4,
+    ]
     for value in [k / 128 for k in range(-128, 129)] + [round(v * 2**48) / 2**48 for v in fine]:
         check_probabilities(p, value)
     large = round_of(2**31 - 1, 2, (2**29 - 1) / 2.0**12, construction)
@@ -147,10 +183,14 @@ def test_a_rounding_that_is_not_right_in_the_mean_is_found(monkeypatch):
             check_probabilities(p, 0.0625)
 
 
-@pytest.mark.parametrize("beyond", [[1.5], [-1.5], [math.nextafter(1, 2)], [math.nextafter(-1, -2)], [1e300, -7.0]])
+@pytest.mark.parametrize(
+    "beyond", [[1.5], [-1.5], [math.nextafter(1, 2)], [math.nextafter(-1, -2)], [1e300, -7.0]]
+)
 def test_values_beyond_the_clip_are_refused_and_counted(beyond):
     p = round_of()
-    with pytest.raises(BadData, match=f"{len(beyond)} of {len(beyond) + 3} selected values") as caught:
+    with pytest.raises(
+        BadData, match=f"{len(beyond)} of {len(beyond) + 3} selected values"
+    ) as caught:
         signed(p, [0.0, 1.0, *beyond, -1.0])
     assert f"the largest is {max(map(abs, beyond)):.6g}" in caught.value.message
     assert caught.value.exit_code == 65
@@ -167,7 +207,9 @@ def test_with_saturate_values_beyond_the_clip_move_to_it_and_are_counted():
 def test_saturate_changes_nothing_within_the_clip():
     p = round_of()
     values = np.linspace(-1, 1, 101)
-    plain, saturated = (quantise(p, values, source("same"), saturate=flag) for flag in (False, True))
+    plain, saturated = (
+        quantise(p, values, source("same"), saturate=flag) for flag in (False, True)
+    )
     assert saturated[1] == plain[1] == 0
     assert np.array_equal(plain[0], saturated[0])
     value, clipped = quantise(p, np.empty(0), source())
@@ -179,7 +221,9 @@ def test_dequantise_gives_the_real_of_a_step(q, N, clip, data):
     assume(q > 2 * N and quantisation_scale(q, N, clip) >= 1)
     p = round_of(q, N, clip)
     half = (q - 1) // 2
-    steps = data.draw(st.lists(st.sampled_from([-half, 0, half]) | st.integers(-half, half), max_size=6))
+    steps = data.draw(
+        st.lists(st.sampled_from([-half, 0, half]) | st.integers(-half, half), max_size=6)
+    )
     symbols = np.array([n % q for n in steps], dtype=np.uint32)
     assert dequantise(p, symbols).tolist() == [n / float(p.scale) for n in steps]
 

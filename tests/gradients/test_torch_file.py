@@ -47,8 +47,18 @@ def integers(values: tuple[int, ...]) -> bytes:
     return b"(" + b"".join(map(integer, values)) + b"t"
 
 
-def storage(kind: str = "FloatStorage", key: str = "0", device: str = "cpu", length: int = 4) -> bytes:
-    return b"(" + text("storage") + f"ctorch\n{kind}\n".encode() + text(key) + text(device) + integer(length) + b"tQ"
+def storage(
+    kind: str = "FloatStorage", key: str = "0", device: str = "cpu", length: int = 4
+) -> bytes:
+    return (
+        b"("
+        + text("storage")
+        + f"ctorch\n{kind}\n".encode()
+        + text(key)
+        + text(device)
+        + integer(length)
+        + b"tQ"
+    )
 
 
 def tensor(
@@ -59,12 +69,24 @@ def tensor(
     metadata: bytes = b"",
 ) -> bytes:
     layout = integer(offset) + integers(size) + integers(stride)
-    return b"ctorch._utils\n_rebuild_tensor_v2\n(" + where + layout + b"\x89" + ORDERED_DICT + metadata + b"tR"
+    return (
+        b"ctorch._utils\n_rebuild_tensor_v2\n("
+        + where
+        + layout
+        + b"\x89"
+        + ORDERED_DICT
+        + metadata
+        + b"tR"
+    )
 
 
 def archive(path: Path, code: bytes, members: dict[str, bytes] | None = None) -> Path:
     """A torch file around a pickle, with the four float32 0, 1, 2, 3 as storage 0."""
-    contents = {"data.pkl": PROTO + code, "byteorder": b"little", "data/0": np.arange(4, dtype="<f4").tobytes()}
+    contents = {
+        "data.pkl": PROTO + code,
+        "byteorder": b"little",
+        "data/0": np.arange(4, dtype="<f4").tobytes(),
+    }
     with zipfile.ZipFile(path, "w") as target:
         for name, content in (contents | (members or {})).items():
             target.writestr(f"archive/{name}", content)
@@ -83,7 +105,11 @@ def scratch(tmp_path_factory):
 
 def assert_same(tensors: list[Tensor], expected: list[dict[str, Any]]) -> None:
     for got, wanted in zip(tensors, expected, strict=True):
-        assert (got.name, got.dtype, list(got.array.shape)) == (wanted["name"], wanted["dtype"], wanted["shape"])
+        assert (got.name, got.dtype, list(got.array.shape)) == (
+            wanted["name"],
+            wanted["dtype"],
+            wanted["shape"],
+        )
         assert got.array.dtype == np.dtype("float32" if got.dtype == "bfloat16" else got.dtype)
         assert got.array.tobytes().hex() == wanted["hex"]
 
@@ -113,7 +139,9 @@ def test_files_of_torch_read_as_torch_reads_them(case):
 def test_every_fixture_is_used():
     names = {p.name for p in FIXTURES.iterdir() if p.suffix in (".pt", ".ckpt")}
     assert {name for name in names if not name.startswith("bad_")} == set(GOOD)
-    assert {name for name in names if name.startswith("bad_")} == {f"bad_{name}.pt" for name in REFUSED}
+    assert {name for name in names if name.startswith("bad_")} == {
+        f"bad_{name}.pt" for name in REFUSED
+    }
 
 
 def test_reading_needs_no_torch():
@@ -143,7 +171,9 @@ def test_only_the_storages_of_the_entry_are_read_and_views_share_memory(path):
     tensors = {t.name: t.array for t in read(FIXTURES / "views.pt")}
     assert np.shares_memory(tensors["base"], tensors["transposed"])
     # the longest key goes first
-    assert [t.array.tolist() for t in read(FIXTURES / "checkpoint.pt", "model.best.weight")] == [[1, 1]]
+    assert [t.array.tolist() for t in read(FIXTURES / "checkpoint.pt", "model.best.weight")] == [
+        [1, 1]
+    ]
     assert [t.name for t in read(FIXTURES / "checkpoint.pt", "model")] == ["weight", "bias"]
 
 
@@ -173,7 +203,9 @@ def test_an_entry_without_tensors_is_named_with_the_possible_choices(file, entry
     error = refusal(FIXTURES / f"{file}.pt", entry)
     assert message in error.message
     assert hint in error.hint
-    assert error.topic == {"'gradients'": "entry", "nothing but tensors": "no-entry"}.get(hint, error.topic)
+    assert error.topic == {"'gradients'": "entry", "nothing but tensors": "no-entry"}.get(
+        hint, error.topic
+    )
 
 
 # The entry that is obvious, and what is None.
@@ -216,7 +248,11 @@ def test_the_obvious_entry_of_a_checkpoint_is_taken_and_a_note_says_so(path, con
     found, named = read(path), read(path, entry)
     assert found.notes == (f"took the entry {entry!r} of the checkpoint",)
     assert named.notes == ()
-    assert (described(found), found.absent, found.sequence) == (described(named), named.absent, named.sequence)
+    assert (described(found), found.absent, found.sequence) == (
+        described(named),
+        named.absent,
+        named.sequence,
+    )
 
 
 @pytest.mark.parametrize(
@@ -241,8 +277,14 @@ def test_an_ambiguous_entry_is_not_guessed(path, content):
 @pytest.mark.parametrize(
     ("content", "names"),
     [
-        ({"state_dict": WEIGHTS, "head": tensor()}, ["state_dict.weight", "state_dict.bias", "head"]),
-        ({"encoder": WEIGHTS, "head": {"weight": tensor()}}, ["encoder.weight", "encoder.bias", "head.weight"]),
+        (
+            {"state_dict": WEIGHTS, "head": tensor()},
+            ["state_dict.weight", "state_dict.bias", "head"],
+        ),
+        (
+            {"encoder": WEIGHTS, "head": {"weight": tensor()}},
+            ["encoder.weight", "encoder.bias", "head.weight"],
+        ),
         ([WEIGHTS], ["0.weight", "0.bias"]),
     ],
 )
@@ -395,15 +437,24 @@ def in_entry(content, offset, value):
     [
         (lambda c: c.replace(b"PK\x03\x04\x14\0\0", b"PK\x03\x04\x14\0\1"), "encrypted"),
         (lambda c: c.replace(b"PK\1\2\x14\3\x14\0\0\0", b"PK\1\2\x14\3\x14\0\x40\0"), "encrypted"),
-        (lambda c: c.replace(b"PK\3\4\x14\0\0\0\0\0", b"PK\3\4\x14\0\0\0\x08\0"), "two different headers"),
+        (
+            lambda c: c.replace(b"PK\3\4\x14\0\0\0\0\0", b"PK\3\4\x14\0\0\0\x08\0"),
+            "two different headers",
+        ),
         (lambda c: c.replace(b"PK\3\4\x14\0", b"PK\0\0\x14\0"), "not a file of torch.save"),
         (lambda c: c.replace(b"archive/data.pkl", b"archive/data.pk\0"), "not one of torch.save"),
-        (lambda c: c.replace(b"archive/data.pkl", b"archive/code.pkl"), "a zip, but not one of torch.save"),
+        (
+            lambda c: c.replace(b"archive/data.pkl", b"archive/code.pkl"),
+            "a zip, but not one of torch.save",
+        ),
         (lambda c: c.replace(b"archive/data/0", b"another/data/0"), "not one of torch.save's"),
         (lambda c: c.replace(b"archive/data/0", b"archive/data/1"), "'data/0' is missing"),
         (lambda c: c.replace(b"archive/data/0", b"archive/data/1", 1), "two different headers"),
         (lambda c: b"PK\3\4" + bytes(60) + c, "in front of its zip"),
-        (lambda c: in_entry(c, -26, struct.pack("<LL", 1 << 30, 1 << 30)), "overlaps another one"),  # its sizes
+        (
+            lambda c: in_entry(c, -26, struct.pack("<LL", 1 << 30, 1 << 30)),
+            "overlaps another one",
+        ),  # its sizes
         (lambda c: in_entry(c, -8, b"\x10"), "'archive/data/0' is a directory"),
     ],
 )
@@ -482,7 +533,10 @@ SELF = b"]q\x00"
 
 def doubling(levels: int, width: int = 2, bottom: bytes = b"]") -> bytes:
     """Lists of `width` references to the list before: width^levels times `bottom`."""
-    steps = (b"]q" + bytes([i]) + b"(" + (b"h" + bytes([i - 1])) * width + b"e" for i in range(1, levels + 1))
+    steps = (
+        b"]q" + bytes([i]) + b"(" + (b"h" + bytes([i - 1])) * width + b"e"
+        for i in range(1, levels + 1)
+    )
     return bottom + b"q\x00" + b"".join(steps) + b"."
 
 
@@ -645,7 +699,9 @@ def tolerant(path: Path) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(
-    name=st.sampled_from(sorted(p.name for p in FIXTURES.iterdir() if p.suffix in (".pt", ".ckpt"))),
+    name=st.sampled_from(
+        sorted(p.name for p in FIXTURES.iterdir() if p.suffix in (".pt", ".ckpt"))
+    ),
     edits=st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_size=1, max_size=8),
 )
 def test_damaged_files_are_read_or_refused(scratch, name, edits):
@@ -658,7 +714,9 @@ def test_damaged_files_are_read_or_refused(scratch, name, edits):
 
 @settings(max_examples=300, deadline=None)
 @given(
-    name=st.sampled_from(["views", "checkpoint", "parameters", "bad_sparse", "bad_quantised", "bad_negated"]),
+    name=st.sampled_from(
+        ["views", "checkpoint", "parameters", "bad_sparse", "bad_quantised", "bad_negated"]
+    ),
     edits=st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_size=1, max_size=4),
 )
 def test_damaged_pickles_with_a_good_crc_are_read_or_refused(scratch, name, edits):
@@ -671,7 +729,17 @@ def test_damaged_pickles_with_a_good_crc_are_read_or_refused(scratch, name, edit
 
 
 OPCODES = [bytes([c]) for c in b"hjqrKMJ\x8aGXN\x88\x89()t\x85\x86\x87]ae}sucRbQ."]
-PIECES = [*OPCODES, tensor(), storage(), text("a"), b"K\x00", b"q\x00", b"h\x00", b"ctorch\nSize\n", ORDERED_DICT]
+PIECES = [
+    *OPCODES,
+    tensor(),
+    storage(),
+    text("a"),
+    b"K\x00",
+    b"q\x00",
+    b"h\x00",
+    b"ctorch\nSize\n",
+    ORDERED_DICT,
+]
 
 
 @settings(max_examples=300, deadline=None)
@@ -696,7 +764,11 @@ def values(dtype: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
 
 @st.composite
 def tensor_lists(draw: st.DrawFn) -> list[Tensor]:
-    names = draw(st.lists(st.text(st.characters(codec="utf-8"), max_size=8), min_size=1, max_size=4, unique=True))
+    names = draw(
+        st.lists(
+            st.text(st.characters(codec="utf-8"), max_size=8), min_size=1, max_size=4, unique=True
+        )
+    )
     shapes = st.lists(st.integers(0, 4), max_size=4).map(tuple)
     tensors = []
     for name in names:
@@ -753,7 +825,10 @@ def test_a_stream_that_cannot_seek_is_written(path):
             return len(data)
 
     content = bytearray()
-    tensors = [Tensor("w", "float32", values("float32", (100,), 1)), Tensor("b", "int8", values("int8", (), 2))]
+    tensors = [
+        Tensor("w", "float32", values("float32", (100,), 1)),
+        Tensor("b", "int8", values("int8", (), 2)),
+    ]
     write(Pipe(), Gradient(tensors))
     path.write_bytes(content)
     assert described(read(path)) == described(tensors)
@@ -782,7 +857,9 @@ def test_a_large_endian_array_is_written_as_its_values(path):
     ],
 )
 def test_bfloat16_is_rounded_to_nearest_even(path, bits, rounded):
-    path.write_bytes(written([Tensor("", "bfloat16", np.array([bits], np.uint32).view(np.float32))]))
+    path.write_bytes(
+        written([Tensor("", "bfloat16", np.array([bits], np.uint32).view(np.float32))])
+    )
     assert read(path)[0].array.view(np.uint32).tolist() == [rounded << 16]
 
 
@@ -797,7 +874,12 @@ def torch():
 def as_described(value: Any, name: str = "") -> tuple[str, str, tuple[int, ...], bytes]:
     value = value.detach()
     dtype = str(value.dtype).removeprefix("torch.")
-    return (name, dtype, tuple(value.shape), (value.float() if dtype == "bfloat16" else value).numpy().tobytes())
+    return (
+        name,
+        dtype,
+        tuple(value.shape),
+        (value.float() if dtype == "bfloat16" else value).numpy().tobytes(),
+    )
 
 
 @settings(max_examples=150, deadline=None)
@@ -812,7 +894,9 @@ def test_any_view_of_any_type_is_as_torch_loads_it(torch, scratch, data):
         offset = data.draw(st.integers(0, 5))
         view = base.to(getattr(torch, dtype)).as_strided(size, stride, offset)
         tensors[f"layer.{i}"] = (
-            torch.nn.Parameter(view) if view.is_floating_point() and data.draw(st.booleans()) else view
+            torch.nn.Parameter(view)
+            if view.is_floating_point() and data.draw(st.booleans())
+            else view
         )
     torch.save(tensors, scratch)
     loaded = torch.load(scratch, weights_only=True)
@@ -831,7 +915,9 @@ def test_torch_loads_what_is_written(torch, scratch, tensors):
 
 def test_torch_loads_a_list_with_none_in_its_places(torch, scratch):
     scratch.write_bytes(written(read(FIXTURES / "frozen_list.pt")))
-    loaded, wanted = (torch.load(path, weights_only=True) for path in (scratch, FIXTURES / "frozen_list.pt"))
+    loaded, wanted = (
+        torch.load(path, weights_only=True) for path in (scratch, FIXTURES / "frozen_list.pt")
+    )
     assert type(loaded) is list
     assert [t is None for t in loaded] == [True, True, False, True, False, False]
     assert all(torch.equal(a, b) for a, b in zip(loaded, wanted, strict=True) if b is not None)
@@ -843,7 +929,9 @@ def test_bfloat16_is_rounded_as_torch_rounds_it(torch, scratch):
     array = (upper[:, None] | lower).view(np.float32)
     array = array[~np.isnan(array).any(axis=1)]
     scratch.write_bytes(written([Tensor("", "bfloat16", array)]))
-    assert torch.equal(torch.load(scratch, weights_only=True), torch.from_numpy(array).to(torch.bfloat16))
+    assert torch.equal(
+        torch.load(scratch, weights_only=True), torch.from_numpy(array).to(torch.bfloat16)
+    )
 
 
 def test_a_module_takes_what_is_written(torch, scratch):
@@ -865,4 +953,6 @@ def test_the_fixtures_are_what_their_script_makes(torch, tmp_path):
     script.HERE = tmp_path
     script.main()
     made = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
-    assert made == {p.name: p.read_bytes() for p in FIXTURES.iterdir() if p.suffix in (".pt", ".ckpt", ".json")}
+    assert made == {
+        p.name: p.read_bytes() for p in FIXTURES.iterdir() if p.suffix in (".pt", ".ckpt", ".json")
+    }

@@ -21,7 +21,9 @@ def test_torch_gradients_go_in_and_the_aggregate_steps_an_optimiser_and_loads_as
     ts.run(space, files, output=tmp_path / "mean.pt", mean=True)
     aggregate = torch.load(tmp_path / "mean.pt", weights_only=True)
     one = torch.load(files[0], weights_only=True)
-    assert {n: (t.shape, t.dtype) for n, t in aggregate.items()} == {n: (t.shape, t.dtype) for n, t in one.items()}
+    assert {n: (t.shape, t.dtype) for n, t in aggregate.items()} == {
+        n: (t.shape, t.dtype) for n, t in one.items()
+    }
     assert sum(int(t.count_nonzero()) for t in aggregate.values()) >= 60
 
     net = runpy.run_path(str(ROOT / "fixtures" / "gradients" / "make.py"))["Net"]
@@ -37,7 +39,9 @@ def test_torch_gradients_go_in_and_the_aggregate_steps_an_optimiser_and_loads_as
 
 def test_the_examples_of_the_document_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "gradients.md").read_text(), re.DOTALL)
+    blocks = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "gradients.md").read_text(), re.DOTALL
+    )
     assert len(blocks) >= 3
     exec(compile("\n".join(blocks), "docs/gradients.md", "exec"), {})
 
@@ -50,7 +54,9 @@ def test_a_list_goes_back_to_the_parameters_it_came_from(tmp_path):
     model(torch.ones(1, 2)).sum().backward()
     file = tmp_path / "gradient.pt"
     torch.save([p.grad for p in model.parameters()], file)
-    space = ts.init(tmp_path / "round", users=4, survivors=3, colluders=1, density=1.0, like=file, clip=9.0)
+    space = ts.init(
+        tmp_path / "round", users=4, survivors=3, colluders=1, density=1.0, like=file, clip=9.0
+    )
     ts.run(space, [file] * 4, output=tmp_path / "sum.pt")
     total = torch.load(tmp_path / "sum.pt", weights_only=True)
     for p, g in zip(model.parameters(), total, strict=True):
@@ -63,11 +69,17 @@ def test_safetensors_written_here_are_what_the_library_reads(tmp_path):
 
     from topk_secagg.gradients.files import read_gradient, write_gradient
 
-    values = {"a": torch.arange(6, dtype=torch.bfloat16).reshape(2, 3) / 3, "b": torch.tensor(0.1, dtype=torch.float64)}
+    values = {
+        "a": torch.arange(6, dtype=torch.bfloat16).reshape(2, 3) / 3,
+        "b": torch.tensor(0.1, dtype=torch.float64),
+    }
     save_file(values, tmp_path / "in.safetensors")
     found = read_gradient(tmp_path / "in.safetensors")
     with (tmp_path / "out.safetensors").open("wb") as stream:
         write_gradient(stream, ".safetensors", found)
     again = load_file(tmp_path / "out.safetensors")
-    assert all(torch.equal(again[name], value) and again[name].dtype == value.dtype for name, value in values.items())
+    assert all(
+        torch.equal(again[name], value) and again[name].dtype == value.dtype
+        for name, value in values.items()
+    )
     assert np.array_equal({t.name: t for t in found}["a"].array, values["a"].float().numpy())

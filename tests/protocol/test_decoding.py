@@ -33,14 +33,20 @@ class Decoding:
     """A round of eight users that all answer."""
 
     def __init__(self, raw: dict[str, int], fallback: bool, quorum: int) -> None:
-        self.round, self.fallback, self.quorum = Round.of(round_of(**raw), "decoding"), fallback, quorum
+        self.round, self.fallback, self.quorum = (
+            Round.of(round_of(**raw), "decoding"),
+            fallback,
+            quorum,
+        )
         self.most = (N - quorum) // 2
         shape = construction(self.round.p).answer_shape(N, fallback=fallback)
         assert (shape.quorum, shape.blocks) == (quorum, quorum - 2)
         self.answers = self.round.answers(EVERYBODY, fallback=fallback)
         self.plain = self.round.plain_sum(EVERYBODY)
 
-    def decode(self, answers: dict[int, Symbols], *, strict: bool = False) -> tuple[list[int], list[int]]:
+    def decode(
+        self, answers: dict[int, Symbols], *, strict: bool = False
+    ) -> tuple[list[int], list[int]]:
         return self.round.decode(N, answers, fallback=self.fallback, strict=strict)
 
     def spoiled(self, wrong: tuple[int, ...], how: str) -> dict[int, Symbols]:
@@ -102,7 +108,9 @@ def test_without_spare_answers_a_wrong_one_shows_because_the_sum_is_not_sparse(e
 def test_answers_are_combined_only_if_there_are_more_than_needed(eight, monkeypatch):
     """The kernel is not even loaded where there is nothing to compare."""
     called = []
-    monkeypatch.setattr(linear, "run", lambda name, *inputs, out: (called.append(name), run(name, *inputs, out=out)))
+    monkeypatch.setattr(
+        linear, "run", lambda name, *inputs, out: (called.append(name), run(name, *inputs, out=out))
+    )
     for count in (eight.quorum, eight.quorum + 1):
         assert eight.decode({n: eight.answers[n] for n in range(1, count + 1)}) == (eight.plain, [])
         assert ("weigh" in called) == (count > eight.quorum)
@@ -110,7 +118,9 @@ def test_answers_are_combined_only_if_there_are_more_than_needed(eight, monkeypa
 
 def test_fewer_answers_than_determine_the_polynomial_are_refused(eight):
     few = {n: eight.answers[n] for n in range(1, eight.quorum)}
-    with pytest.raises(TooFewSurvivors, match=f"{eight.quorum - 1} answers, and {eight.quorum} are needed"):
+    with pytest.raises(
+        TooFewSurvivors, match=f"{eight.quorum - 1} answers, and {eight.quorum} are needed"
+    ):
         eight.decode(few)
 
 
@@ -134,13 +144,17 @@ def test_shares_that_are_no_selectors_are_noticed_without_naming_a_user(raw):
     for m in range(1, 6):  # the same for every user: another constant term of the polynomial
         garbage = np.random.default_rng(1)
         tables = whole.shares[m][4].tables
-        wrong = [(t + garbage.integers(whole.p.field, size=t.shape)) % whole.p.field for t in tables]
+        wrong = [
+            (t + garbage.integers(whole.p.field, size=t.shape)) % whole.p.field for t in tables
+        ]
         whole.shares[m][4] = InMemoryShares(tuple(t.astype(np.uint32) for t in wrong))
     with pytest.raises(BadData, match="an answer or a share is wrong"):
         whole.decode(5, whole.answers(range(1, 6)))
 
 
-@pytest.mark.parametrize("beyond", [13, 14], ids=["the last place of a short bucket", "a place that no bucket has"])
+@pytest.mark.parametrize(
+    "beyond", [13, 14], ids=["the last place of a short bucket", "a place that no bucket has"]
+)
 @pytest.mark.parametrize("P", [1, 4], ids=["solved", "transformed"])
 def test_a_sum_with_a_value_at_no_coordinate_is_refused(P, beyond):
     p = round_of(3, 2, 1, q=97, L=2 * 13 + 1, K=2 * P, P=P)

@@ -59,12 +59,16 @@ def recorded_noise(p: Parameters, log: dict[str, list[tuple[int, Symbols]]]) -> 
     c = construction(p)
     draws = [log[f"noise {first}"] for first in range(0, c.rows, c.block_rows)]
     assert {bound for drawn in draws for bound, _ in drawn} == {p.field}
-    tables = [np.concatenate(parts) for parts in zip(*([z for _, z in d] for d in draws), strict=True)]
+    tables = [
+        np.concatenate(parts) for parts in zip(*([z for _, z in d] for d in draws), strict=True)
+    ]
     assert [z.shape for z in tables] == [(c.rows, p.colluders, c.width)] * len(c.share_names)
     return tables
 
 
-def expected(p: Parameters, points: Points, secret: Secret, noise: list[Symbols]) -> dict[str, list]:
+def expected(
+    p: Parameters, points: Points, secret: Secret, noise: list[Symbols]
+) -> dict[str, list]:
     """The oracle's shares."""
     place, mask, z = secret.place.tolist(), secret.mask.tolist(), [t.tolist() for t in noise]
     if p.construction == "permutation":
@@ -74,7 +78,9 @@ def expected(p: Parameters, points: Points, secret: Secret, noise: list[Symbols]
     n = oracle.order_of_places(oracle.place_count(p.length, p.buckets), p.field)
     beta = oracle.bucket_points(p.buckets, points.beta, p.users, p.colluders)
     gamma, W = oracle.element_of_order(n, p.field), oracle.moment_count(p.users, p.picks, n)
-    return {"g": oracle.moments_shares(place, mask, *z, points.alpha, beta, p.picks, gamma, W, p.field)}
+    return {
+        "g": oracle.moments_shares(place, mask, *z, points.alpha, beta, p.picks, gamma, W, p.field)
+    }
 
 
 def check_shares_of(p: Parameters, points: Points, name: str) -> None:
@@ -82,7 +88,9 @@ def check_shares_of(p: Parameters, points: Points, name: str) -> None:
     secret = draw_secret(p, recorder)
     shares = dealt(p, points, secret, recorder)
     noise = recorded_noise(p, recorder.log)
-    assert {name: table.tolist() for name, table in shares.items()} == expected(p, points, secret, noise)
+    assert {name: table.tolist() for name, table in shares.items()} == expected(
+        p, points, secret, noise
+    )
 
 
 SETS = [(3, 2, 1), (4, 4, 2), (5, 3, 1), (5, 5, 4), (5, 2, 1)]
@@ -106,7 +114,9 @@ def test_shares_are_the_oracles_polynomials_bit_for_bit(users, sizes, q):
     check_shares_of(p, choose_points(p), f"{users} {sizes} {q}")
 
 
-@pytest.mark.parametrize(("sizes", "count"), [({"L": 5, "K": 2}, 3), ({"L": 20, "K": 5, "P": 1}, 4)], ids=str)
+@pytest.mark.parametrize(
+    ("sizes", "count"), [({"L": 5, "K": 2}, 3), ({"L": 20, "K": 5, "P": 1}, 4)], ids=str
+)
 def test_the_default_points_are_the_smallest_elements_betas_first(sizes, count):
     points = choose_points(round_of(5, 3, 1, 97, **sizes))
     assert points == Points(alpha=tuple(range(count, count + 5)), beta=tuple(range(count)))
@@ -114,7 +124,9 @@ def test_the_default_points_are_the_smallest_elements_betas_first(sizes, count):
 
 @pytest.mark.parametrize("sizes", [{"L": 5, "K": 2}, {"L": 20, "K": 5, "P": 1}], ids=str)
 def test_shares_follow_any_points_not_only_the_default_ones(sizes):
-    check_shares_of(round_of(4, 3, 1, 97, **sizes), Points((96, 3, 50, 12), (7, 0, 95)), "other points")
+    check_shares_of(
+        round_of(4, 3, 1, 97, **sizes), Points((96, 3, 50, 12), (7, 0, 95)), "other points"
+    )
 
 
 @pytest.mark.parametrize("q", [97, DEFAULT_FIELD])
@@ -135,7 +147,9 @@ def test_a_secret_is_a_place_and_a_factor_that_is_not_zero_for_every_pick(q):
     ((n, places),), ((bound, factors),) = recorder.log["place"], recorder.log["mask"]
     assert (n, bound) == (oracle.order_of_places(5, q), q - 1)
     assert secret.place.tolist() == places.tolist()
-    assert secret.mask.tolist() == [v + 1 for v in factors.tolist()], "each of 1, ..., q - 1 equally often"
+    assert secret.mask.tolist() == [v + 1 for v in factors.tolist()], (
+        "each of 1, ..., q - 1 equally often"
+    )
     assert len(secret.place) == len(secret.mask) == 20
 
 
@@ -181,13 +195,17 @@ def test_blocks_cover_every_row_once_and_stay_valid_while_the_next_is_drawn(size
     p = round_of(4, 3, 1, **sizes)
     in_small_blocks(monkeypatch, p)
     c, rows, before = construction(p), [], None
-    for block in construction(p).share_blocks(choose_points(p), draw_secret(p, source("cover")), source("cover")):
+    for block in construction(p).share_blocks(
+        choose_points(p), draw_secret(p, source("cover")), source("cover")
+    ):
         assert block.start % c.check_rows == 0
         assert tuple(block.shares) == c.share_names
         assert {t.shape for t in block.shares.values()} == {(4, block.stop - block.start, c.width)}
         rows += range(block.start, block.stop)
         if before:
-            assert all(np.array_equal(before[0].shares[name], kept) for name, kept in before[1].items())
+            assert all(
+                np.array_equal(before[0].shares[name], kept) for name, kept in before[1].items()
+            )
         before = block, {name: table.copy() for name, table in block.shares.items()}
     assert rows == list(range(c.rows))
     assert c.rows > 2 * c.block_rows
@@ -201,12 +219,19 @@ class Audited:
 
     def __init__(self, **sizes: int):
         self.p = p = round_of(5, 4, 2, 4281076801, **sizes)
-        self.c, self.points, self.secret = construction(p), choose_points(p), draw_secret(p, source("audit"))
+        self.c, self.points, self.secret = (
+            construction(p),
+            choose_points(p),
+            draw_secret(p, source("audit")),
+        )
         self.quorum = p.colluders + (1 if p.picks else p.blocks)
         self.shares = dealt(p, self.points, self.secret, source("audit"))
 
     def check(
-        self, users: Sequence[int] = range(1, 6), rows: slice = slice(None), secret: Secret | None = None
+        self,
+        users: Sequence[int] = range(1, 6),
+        rows: slice = slice(None),
+        secret: Secret | None = None,
     ) -> list[int]:
         some = {name: table[[m - 1 for m in users]][:, rows] for name, table in self.shares.items()}
         first = rows.start or 0
@@ -223,7 +248,12 @@ class Audited:
         return other
 
 
-AUDITED = [{"L": 7, "K": 3}, {"L": 7, "K": 3, "D": 1}, {"L": 60, "K": 10, "P": 2}, {"L": 600, "K": 6, "P": 1}]
+AUDITED = [
+    {"L": 7, "K": 3},
+    {"L": 7, "K": 3, "D": 1},
+    {"L": 60, "K": 10, "P": 2},
+    {"L": 600, "K": 6, "P": 1},
+]
 
 
 @pytest.fixture(scope="module", params=AUDITED, ids=str)
@@ -254,7 +284,9 @@ def test_one_changed_symbol_is_found(audited):
             table[m, i, j] = (kept + 1 + 7 * j) % audited.p.field
             with pytest.raises(BadData, match="one polynomial"):
                 audited.check()
-            if m < audited.quorum:  # without an answer beyond the quorum the secret is needed for some
+            if (
+                m < audited.quorum
+            ):  # without an answer beyond the quorum the secret is needed for some
                 with pytest.raises(BadData):
                     audited.check(quorum, secret=audited.secret)
             if m < audited.quorum and name in "fg":
@@ -266,10 +298,16 @@ def test_one_changed_symbol_is_found(audited):
 def test_another_secret_is_found(audited):
     place, mask, q = audited.secret.place, audited.secret.mask, audited.p.field
     swapped = place.copy()
-    swapped[[0, 1]] = place[[1, 0]] if not audited.p.picks else (place[[0, 1]] + 1) % audited.c.order
+    swapped[[0, 1]] = (
+        place[[1, 0]] if not audited.p.picks else (place[[0, 1]] + 1) % audited.c.order
+    )
     more = mask.copy()
     more[-1] = more[-1] % (q - 1) + 1
-    others = Secret(swapped, mask), Secret(place, more), draw_secret(audited.p, source("another user"))
+    others = (
+        Secret(swapped, mask),
+        Secret(place, more),
+        draw_secret(audited.p, source("another user")),
+    )
     for other in others:
         assert not audited.c.check_secret(other)
         with pytest.raises(BadData, match="sender's secret"):
@@ -302,8 +340,12 @@ def test_shares_that_are_no_moments_of_a_place_are_found(sizes):
         return audited.add("g", row, {j: v - own[j] for j, v in enumerate(vector)})
 
     moved = [5 * pow(gamma, (s + 1) * j, q) % q for j in range(W)]
-    assert instead(moved).check()[row] == (s + 1) % c.order, "another place, or another factor, is as good"
-    root = pow(gamma, s, q) * oracle.smallest_generator(q) % q  # the order of this is no divisor of n
+    assert instead(moved).check()[row] == (s + 1) % c.order, (
+        "another place, or another factor, is as good"
+    )
+    root = (
+        pow(gamma, s, q) * oracle.smallest_generator(q) % q
+    )  # the order of this is no divisor of n
     bad = [
         [0] * W,
         [*own[:-1], own[-1] + 1],

@@ -103,19 +103,37 @@ def test_inadmissible_parameters_of_a_construction_are_refused(good, change, mat
 
 
 RECORDED = {
-    "permutation": [{"scale": 1}, {"scale": 0}, {"picks": 1}, {"buckets": 2}, {"spare": 0}, {"max_weight": 2.0}],
-    "moments": [{"buckets": 0}, {"buckets": 1}, {"buckets": 3}, {"picks": 1}, {"blocks": 1}, {"spare": -2}],
+    "permutation": [
+        {"scale": 1},
+        {"scale": 0},
+        {"picks": 1},
+        {"buckets": 2},
+        {"spare": 0},
+        {"max_weight": 2.0},
+    ],
+    "moments": [
+        {"buckets": 0},
+        {"buckets": 1},
+        {"buckets": 3},
+        {"picks": 1},
+        {"blocks": 1},
+        {"spare": -2},
+    ],
 }
 
 
-@pytest.mark.parametrize(("name", "change"), [(n, c) for n in RECORDED for c in RECORDED[n]], ids=str)
+@pytest.mark.parametrize(
+    ("name", "change"), [(n, c) for n in RECORDED for c in RECORDED[n]], ids=str
+)
 def test_recorded_parameters_must_fit_each_other(name, change):
     p = Parameters.choose(**{**(MOMENTS if name == "moments" else GOOD), "top_k": 4})
     with pytest.raises(UsageError):
         replace(p, **change)
 
 
-@pytest.mark.parametrize("name", ["users", "survivors", "colluders", "top_k", "length", "field", "picks"])
+@pytest.mark.parametrize(
+    "name", ["users", "survivors", "colluders", "top_k", "length", "field", "picks"]
+)
 def test_numbers_beyond_any_float_are_refused(name):
     for raw in (GOOD, MOMENTS):
         refused(".", **{**raw, name: 10**400})
@@ -132,16 +150,36 @@ def test_the_field_is_any_prime_with_room_for_the_points_and_the_values(good):
 
 
 @pytest.mark.parametrize("raw", [{}, {"construction": "moments", "picks": 1}], ids=str)
-@pytest.mark.parametrize(("N", "U", "q"), [(4, 3, 7), (5, 2, 7), (9, 4, 13), (9, 8, 17), (9, 2, 13), (10, 2, 17)])
+@pytest.mark.parametrize(
+    ("N", "U", "q"), [(4, 3, 7), (5, 2, 7), (9, 4, 13), (9, 8, 17), (9, 2, 13), (10, 2, 17)]
+)
 def test_a_field_without_room_for_one_step_of_every_user_is_refused(N, U, q, raw):
     """q > 2 N is needed: below, N values of one step wrap. So the 2 N - T points of moments always fit."""
     assert N + U <= q <= 2 * N
     for clip in (0.1, 0.5):
-        refused("has no room", users=N, survivors=U, colluders=1, top_k=1, length=4, field=q, clip=clip, **raw)
+        refused(
+            "has no room",
+            users=N,
+            survivors=U,
+            colluders=1,
+            top_k=1,
+            length=4,
+            field=q,
+            clip=clip,
+            **raw,
+        )
 
 
 def test_all_constraints_hold_at_their_bounds():
-    raw = {"users": 2, "survivors": 2, "colluders": 1, "top_k": 1, "length": 1, "field": 5, "clip": 1.0}
+    raw = {
+        "users": 2,
+        "survivors": 2,
+        "colluders": 1,
+        "top_k": 1,
+        "length": 1,
+        "field": 5,
+        "clip": 1.0,
+    }
     p, m = Parameters.choose(**raw), moments(**raw, construction="moments", picks=1)
     assert (p.blocks, p.scale, construction(p).width, construction(p).rows) == (1, 1, 1, 1)
     assert (m.order, m.gamma, m.width, m.rows, m.entries) == (1, 1, 1, 1, 1)
@@ -161,7 +199,14 @@ def test_default_parameters():
 def test_sizes_of_a_permutation_round():
     p = Parameters.choose(users=10, survivors=8, colluders=3, top_k=7, length=101)
     c = construction(p)
-    assert (c.width, c.rows, c.entries, c.beta_count, c.index_bound, c.check_rows) == (21, 101, 7, 8, 101, 1)
+    assert (c.width, c.rows, c.entries, c.beta_count, c.index_bound, c.check_rows) == (
+        21,
+        101,
+        7,
+        8,
+        101,
+        1,
+    )
     for survivors, fallback in ((8, False), (10, False), (10, True)):
         assert c.answer_shape(survivors, fallback=fallback) == AnswerShape(survivors, 5, 8, 1, 21)
     assert (c.share_bytes, c.answer_bytes(9)) == (2 * 101 * 21 * 4, 21 * 4)
@@ -169,9 +214,23 @@ def test_sizes_of_a_permutation_round():
 
 
 def test_sizes_of_a_moments_round():
-    raw = {"users": 10, "survivors": 5, "colluders": 3, "top_k": 21, "length": 2101, "construction": "moments"}
+    raw = {
+        "users": 10,
+        "survivors": 5,
+        "colluders": 3,
+        "top_k": 21,
+        "length": 2101,
+        "construction": "moments",
+    }
     c = moments(**raw, picks=2)
-    assert (c.p.buckets, c.places, c.order, c.width, c.rows, c.beta_count) == (11, 191, 192, 40, 22, 7)
+    assert (c.p.buckets, c.places, c.order, c.width, c.rows, c.beta_count) == (
+        11,
+        191,
+        192,
+        40,
+        22,
+        7,
+    )
     assert (c.entries, c.index_bound, c.check_rows) == (22, 192, 2**16 // 160)
     assert c.share_bytes == 22 * 40 * 4
     shapes = {  # by the spare answers and the survivors: these, D, the quorum, the groups, and 2 |U1| P
@@ -190,9 +249,18 @@ def test_sizes_of_a_moments_round():
         assert sparing.answer_bytes(survivors) == shape.groups * shape.width * 4
         assert sparing.answer_shape(survivors, fallback=True) == c.answer_shape(survivors)
     small = moments(**raw, picks=2, field=65521, spare=0)
-    assert (small.order, small.share_bytes, small.answer_bytes(10)) == (195, 22 * 40 * 2, 2 * 40 * 2)
+    assert (small.order, small.share_bytes, small.answer_bytes(10)) == (
+        195,
+        22 * 40 * 2,
+        2 * 40 * 2,
+    )
     full = moments(**{**raw, "top_k": 80}, picks=8)
-    assert (full.places, full.order, full.width, full.answer_shape(10).width) == (211, 216, 160, 160)
+    assert (full.places, full.order, full.width, full.answer_shape(10).width) == (
+        211,
+        216,
+        160,
+        160,
+    )
 
 
 @given(st.integers(1, 500), st.integers(1, 16), st.data())
@@ -201,7 +269,15 @@ def test_buckets_are_as_few_as_hold_k_and_order_and_gamma_are_those_of_the_oracl
     q = data.draw(st.sampled_from([11, 97, 509, 65521, DEFAULT_FIELD, LARGEST]) | fields)
     B = next(b for b in range(1, L + 1) if b * P >= K)
     M = oracle.place_count(L, B)
-    raw = {"users": 3, "survivors": 3, "colluders": 1, "top_k": K, "length": L, "field": q, "clip": 0.1}
+    raw = {
+        "users": 3,
+        "survivors": 3,
+        "colluders": 1,
+        "top_k": K,
+        "length": L,
+        "field": q,
+        "clip": 0.1,
+    }
     if L // B < P:
         refused("cannot pick", **raw, construction="moments", picks=P)
     elif q - 1 < M:
@@ -217,21 +293,36 @@ def test_buckets_are_as_few_as_hold_k_and_order_and_gamma_are_those_of_the_oracl
 def test_the_costs_of_the_papers_own_experiment():
     resnet = {"users": 10, "survivors": 5, "colluders": 3, "length": 272_474, "top_k": 2725}
     assert construction(Parameters.choose(**resnet)).share_bytes == pytest.approx(297e9, rel=0.01)
-    for P, pair, online in ((1, 218_000, 90_000), (2, 436_160, 90_000), (4, 872_960, 90_000), (8, 1_745_920, 91_000)):
+    for P, pair, online in (
+        (1, 218_000, 90_000),
+        (2, 436_160, 90_000),
+        (4, 872_960, 90_000),
+        (8, 1_745_920, 91_000),
+    ):
         c = moments(**resnet, construction="moments", picks=P)
         assert c.share_bytes == pair
         assert c.offline_bytes == 100 * pair
         assert c.masked_bytes + c.answer_bytes(7) == pytest.approx(online, rel=0.01)
     sparing = moments(**resnet, construction="moments", spare=0)
     assert sparing.masked_bytes + sparing.answer_bytes(10) == pytest.approx(45_000, rel=0.01)
-    assert sparing.masked_bytes + sparing.answer_bytes(10, fallback=True) == pytest.approx(123_000, rel=0.01)
+    assert sparing.masked_bytes + sparing.answer_bytes(10, fallback=True) == pytest.approx(
+        123_000, rel=0.01
+    )
 
 
 @given(st.integers(1, 10**6), st.integers(1, 8), st.integers(2, 40))
 def test_blocks_of_rows_are_bounded_and_hold_whole_checks(L, D, extra):
-    raw = {"users": D + extra, "survivors": D + 1, "colluders": 1, "top_k": max(1, L // 100), "length": L}
+    raw = {
+        "users": D + extra,
+        "survivors": D + 1,
+        "colluders": 1,
+        "top_k": max(1, L // 100),
+        "length": L,
+    }
     rounds = [Parameters.choose(**raw)]
-    rounds += [Parameters.choose(**raw, construction="moments", picks=P) for P in (1, 4) if L >= 100 * P]
+    rounds += [
+        Parameters.choose(**raw, construction="moments", picks=P) for P in (1, 4) if L >= 100 * P
+    ]
     for c in map(construction, rounds):
         assert c.block_rows % c.check_rows == 0
         assert 1 <= c.block_rows <= max(c.rows, c.check_rows)
@@ -246,7 +337,10 @@ def test_what_a_session_records_makes_the_same_parameters():
 
 
 def test_a_line_names_the_parameters_by_the_letters_of_the_paper():
-    assert Parameters.choose(**GOOD).summary() == "N 5, U 4, T 2, K 3, L 20, q 4281076801, permutation, D 2"
+    assert (
+        Parameters.choose(**GOOD).summary()
+        == "N 5, U 4, T 2, K 3, L 20, q 4281076801, permutation, D 2"
+    )
     assert moments(**MOMENTS, spare=1).p.summary() == (
         "N 5, U 4, T 2, K 3, L 20, q 4281076801, moments, P 2, B 2, n 10, spare 1"
     )
@@ -269,11 +363,18 @@ def test_a_line_names_the_parameters_by_the_letters_of_the_paper():
     ],
 )
 def test_steps_per_unit(q, N, clip, scale):
-    assert quantisation_scale(q, N, clip) == scale == math.floor(Fraction((q - 1) // 2) / (N * Fraction(clip)))
+    assert (
+        quantisation_scale(q, N, clip)
+        == scale
+        == math.floor(Fraction((q - 1) // 2) / (N * Fraction(clip)))
+    )
 
 
 def test_weights_take_room_as_the_clip_does():
-    heavy, wide = Parameters.choose(**GOOD, clip=0.5, max_weight=6.0), Parameters.choose(**GOOD, clip=3.0)
+    heavy, wide = (
+        Parameters.choose(**GOOD, clip=0.5, max_weight=6.0),
+        Parameters.choose(**GOOD, clip=3.0),
+    )
     assert heavy.scale == wide.scale == quantisation_scale(DEFAULT_FIELD, 5, 0.5, 6.0)
 
 

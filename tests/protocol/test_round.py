@@ -11,7 +11,17 @@ import oracle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_rounds import Round, any_input, any_inputs, dense, in_small_blocks, pairs, plain_sum, round_of, source
+from small_rounds import (
+    Round,
+    any_input,
+    any_inputs,
+    dense,
+    in_small_blocks,
+    pairs,
+    plain_sum,
+    round_of,
+    source,
+)
 
 from topk_secagg.algebra.field import DEFAULT_FIELD
 from topk_secagg.errors import BadData, TooFewSurvivors
@@ -35,7 +45,9 @@ FIELDS = ["smallest", 65521, DEFAULT_FIELD, LARGEST]
 
 def admissible(most_users: int) -> list[tuple[int, int, int]]:
     """All (N, U, T) with 1 <= T < U <= N."""
-    return [(N, U, T) for N in range(2, most_users + 1) for U in range(2, N + 1) for T in range(1, U)]
+    return [
+        (N, U, T) for N in range(2, most_users + 1) for U in range(2, N + 1) for T in range(1, U)
+    ]
 
 
 def field_of(name: str | int, N: int) -> int:
@@ -46,14 +58,18 @@ def field_of(name: str | int, N: int) -> int:
 @pytest.mark.parametrize(("N", "U", "T"), admissible(5))
 def test_every_pattern_of_drop_outs_of_permutation_decodes_to_the_plain_sum(N, U, T, field):
     for D in range(1, U - T + 1):
-        whole = Round.of(round_of(N, U, T, field_of(field, N), D=D, L=7, K=2), f"{field} {N} {U} {T} {D}")
+        whole = Round.of(
+            round_of(N, U, T, field_of(field, N), D=D, L=7, K=2), f"{field} {N} {U} {T} {D}"
+        )
         tried = 0
         for u1 in oracle.subsets(range(1, N + 1), U):
             expected, answers = whole.plain_sum(u1), whole.answers(u1)
             for u2 in oracle.subsets(u1, D + T):
                 assert whole.decode(len(u1), {n: answers[n] for n in u2}) == (expected, [])
                 tried += 1
-        assert tried == sum(math.comb(N, a) * math.comb(a, b) for a in range(U, N + 1) for b in range(D + T, a + 1))
+        assert tried == sum(
+            math.comb(N, a) * math.comb(a, b) for a in range(U, N + 1) for b in range(D + T, a + 1)
+        )
 
 
 @pytest.mark.parametrize("field", FIELDS)
@@ -134,13 +150,18 @@ def test_messages_of_moments_are_those_of_the_oracle_bit_for_bit(q, sizes, spare
     assert {m: pairs(x) for m, x in masked.items()} == expected
 
     held = {u: {m: whole.shares[u][m].tables[0].tolist() for m in u1} for u in u2}
-    plain = {u: oracle.answer_moments(expected, held[u], alpha[u - 1], points, D, P, W1, gamma, q) for u in u2}
+    plain = {
+        u: oracle.answer_moments(expected, held[u], alpha[u - 1], points, D, P, W1, gamma, q)
+        for u in u2
+    }
     answers = whole.answers(u1)
     assert {u: answers[u].tolist() for u in u2} == plain
 
     seen = []
     recover = moments.recover
-    monkeypatch.setattr(moments, "recover", lambda sums, *more: seen.append(sums) or recover(sums, *more))
+    monkeypatch.setattr(
+        moments, "recover", lambda sums, *more: seen.append(sums) or recover(sums, *more)
+    )
     assert whole.decode(5, answers) == (whole.plain_sum(u1), [])
     buckets = [s for sums in seen for s in sums.tolist()]
     assert buckets == oracle.decode_moments(plain, alpha, points, D, q)
@@ -192,7 +213,11 @@ def sizes(draw: st.DrawFn, q: int) -> dict[str, int]:
     B = draw(st.integers(1, 7))
     M = draw(st.integers(P, min(q - 1, P + 30)) | st.just(min(q - 1, 70)))
     least = max((M - 1) * B + 1, P * B)
-    return {"L": draw(st.integers(least, M * B)), "K": draw(st.integers((B - 1) * P + 1, B * P)), "P": P}
+    return {
+        "L": draw(st.integers(least, M * B)),
+        "K": draw(st.integers((B - 1) * P + 1, B * P)),
+        "P": P,
+    }
 
 
 @st.composite
@@ -207,11 +232,17 @@ def cases(draw: st.DrawFn, construction_: str) -> Case:
         raw = {**draw(sizes(q)), "spare": draw(st.none() | st.integers(0, 2))}
     else:
         L = draw(st.integers(1, 40))
-        raw = {"L": L, "K": draw(st.sampled_from([1, L]) | st.integers(1, L)), "D": draw(st.integers(1, U - T))}
+        raw = {
+            "L": L,
+            "K": draw(st.sampled_from([1, L]) | st.integers(1, L)),
+            "D": draw(st.integers(1, U - T)),
+        }
     clips = [c for c in (2.0**-40, 0.001, 0.3, 1.0, 17.5, 1e6) if (q - 1) // 2 / (N * c) >= 1]
     p = round_of(N, U, T, q, clip=draw(st.sampled_from(clips)), **raw)
     u1 = draw(st.permutations(range(1, N + 1)))[: draw(st.integers(U, N))]
-    least = construction(p).answer_shape(len(u1), fallback=True).quorum  # fewer than spare says: all fall back
+    least = (
+        construction(p).answer_shape(len(u1), fallback=True).quorum
+    )  # fewer than spare says: all fall back
     u2 = draw(st.permutations(u1))[: draw(st.just(len(u1)) | st.integers(least, len(u1)))]
     seed = draw(st.integers(0, 2**32))
     chance = np.random.default_rng(seed)
@@ -227,7 +258,11 @@ def cases(draw: st.DrawFn, construction_: str) -> Case:
 def prepared(p: Parameters, values: np.ndarray, name: str) -> Sparse:
     """Select and quantise as `mask` does, and compare each step with the oracle."""
     index, listed = construction(p).select(values), values.tolist()
-    picked = oracle.bucket_top(listed, p.buckets, p.picks) if p.buckets else oracle.top_k(listed, p.top_k)
+    picked = (
+        oracle.bucket_top(listed, p.buckets, p.picks)
+        if p.buckets
+        else oracle.top_k(listed, p.top_k)
+    )
     assert index.tolist() == picked
     chosen = values[index].astype(np.float64)
     quantised, _ = quantise(p, chosen, rounding_source(source(name), index, chosen))
@@ -278,15 +313,27 @@ def blocks(c: Moments) -> int:
 
 MOMENTS: dict[str, tuple[dict[str, int], Callable[[Moments], bool]]] = {
     "L is not divisible by B": ({"L": 23, "K": 9, "P": 2}, lambda c: c.p.length % c.p.buckets > 0),
-    "the last group is not full": ({"L": 90, "K": 8, "P": 2}, lambda c: (c.p.buckets, blocks(c)) == (4, 3)),
-    "there are fewer buckets than D": ({"L": 90, "K": 2, "P": 1}, lambda c: c.p.buckets < blocks(c)),
+    "the last group is not full": (
+        {"L": 90, "K": 8, "P": 2},
+        lambda c: (c.p.buckets, blocks(c)) == (4, 3),
+    ),
+    "there are fewer buckets than D": (
+        {"L": 90, "K": 2, "P": 1},
+        lambda c: c.p.buckets < blocks(c),
+    ),
     "D is as large as it can be": ({"L": 90, "K": 9, "P": 1, "spare": 0}, lambda c: blocks(c) == 4),
     "more is sent than K": ({"L": 40, "K": 7, "P": 4}, lambda c: c.entries > c.p.top_k),
-    "a bucket has one place": ({"L": 9, "K": 9, "P": 1}, lambda c: c.places == c.order == c.width == 1),
+    "a bucket has one place": (
+        {"L": 9, "K": 9, "P": 1},
+        lambda c: c.places == c.order == c.width == 1,
+    ),
     "all of a bucket is picked": ({"L": 14, "K": 14, "P": 2}, lambda c: c.places == 2 == c.p.picks),
     "there are sixteen picks": ({"L": 150, "K": 30, "P": 16}, lambda c: c.entries == 32),
     "W = n": ({"L": 40, "K": 8, "P": 2}, lambda c: c.width == c.order == c.answer_shape(5).width),
-    "W = n and W1 < n": ({"L": 24, "K": 2, "P": 1}, lambda c: c.width == c.order > c.answer_shape(5).width),
+    "W = n and W1 < n": (
+        {"L": 24, "K": 2, "P": 1},
+        lambda c: c.width == c.order > c.answer_shape(5).width,
+    ),
     "W < n": ({"L": 200, "K": 2, "P": 1}, lambda c: c.width < c.order),
     "n = M": ({"L": 200, "K": 2, "P": 1}, lambda c: c.order == c.places == 100),
     "n > M": ({"L": 34, "K": 2, "P": 1}, lambda c: c.order > c.places),
@@ -312,7 +359,9 @@ BOTH = pytest.mark.parametrize("picks", [{}, {"P": 1}], ids=["permutation", "mom
 @BOTH
 def test_a_coordinate_that_all_users_choose_is_the_only_one_of_the_sum(picks):
     case = edge("lonely", L=13, K=1, **picks)
-    assert check_round(case) == [-5 * case.p.scale % case.p.field if k == 6 else 0 for k in range(13)]
+    assert check_round(case) == [
+        -5 * case.p.scale % case.p.field if k == 6 else 0 for k in range(13)
+    ]
 
 
 @BOTH
@@ -395,7 +444,9 @@ def moments_round() -> Parameters:
     return round_of(3, 2, 1, 97, L=40, K=8, P=2, clip=0.5)
 
 
-@pytest.mark.parametrize("p", [permutation_round(), moments_round()], ids=["permutation", "moments"])
+@pytest.mark.parametrize(
+    "p", [permutation_round(), moments_round()], ids=["permutation", "moments"]
+)
 @pytest.mark.parametrize("count", [0, 1, 7, 9])
 def test_an_input_of_another_count_is_not_masked(p, count):
     index = np.arange(count, dtype=np.int64)
@@ -447,19 +498,25 @@ def changed(values: np.ndarray, at: int, to: int) -> np.ndarray:
 
 
 BAD_X: dict[str, Callable[[Parameters, Masked], Masked]] = {
-    "an index beyond": lambda p, x: Masked(changed(x.index, 7, construction(p).index_bound), x.value),
+    "an index beyond": lambda p, x: Masked(
+        changed(x.index, 7, construction(p).index_bound), x.value
+    ),
     "a value beyond": lambda p, x: Masked(x.index, changed(x.value, 4, p.field)),
     "the largest word": lambda _, x: Masked(x.index, changed(x.value, 4, 2**32 - 1)),
     "an entry too few": lambda _, x: Masked(x.index[:-1], x.value[:-1]),
     "an entry too many": lambda _, x: Masked(np.append(x.index, 39), np.append(x.value, 1)),
     "a value without an index": lambda _, x: Masked(x.index[:-1], x.value),
-    "an index twice": lambda _, x: Masked(changed(x.index, 3, x.index[2]), x.value),  # permutation only
+    "an index twice": lambda _, x: Masked(
+        changed(x.index, 3, x.index[2]), x.value
+    ),  # permutation only
     "a value of zero": lambda _, x: Masked(x.index, changed(x.value, 3, 0)),  # moments only
 }
 GOOD_ALL_THE_SAME = {("permutation", "a value of zero"), ("moments", "an index twice")}
 
 
-@pytest.mark.parametrize("p", [permutation_round(), moments_round()], ids=["permutation", "moments"])
+@pytest.mark.parametrize(
+    "p", [permutation_round(), moments_round()], ids=["permutation", "moments"]
+)
 @pytest.mark.parametrize("change", BAD_X)
 def test_an_x_that_no_honest_user_sends_is_refused_and_no_other(change, p):
     x = mask_input(p, draw_secret(p, source("honest")), any_input(p, random.Random(1)))

@@ -14,7 +14,11 @@ from topk_secagg.protocol.parameters import Parameters
 from topk_secagg.protocol.permutation import kept_energy, top_k
 from topk_secagg.steps.mask import choose
 
-numbers = st.integers(-3, 3).map(float) | st.floats(-(2.0**99), 2.0**99, width=32) | st.sampled_from([-0.0, 1 + 2**-23])
+numbers = (
+    st.integers(-3, 3).map(float)
+    | st.floats(-(2.0**99), 2.0**99, width=32)
+    | st.sampled_from([-0.0, 1 + 2**-23])
+)
 gradients = st.lists(numbers, min_size=1, max_size=40)  # ties are frequent
 dtypes = st.sampled_from([np.float32, np.float64])
 
@@ -37,7 +41,9 @@ def test_the_top_of_each_bucket_is_the_oracles(gradient, dtype, data):
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_the_top_of_a_gradient_of_a_million_is_that_of_a_sort(dtype):
     rng = np.random.default_rng(3)
-    gradient = (rng.normal(size=2**20 + 1000) * 10.0 ** rng.integers(-6, 3, 2**20 + 1000)).astype(dtype)
+    gradient = (rng.normal(size=2**20 + 1000) * 10.0 ** rng.integers(-6, 3, 2**20 + 1000)).astype(
+        dtype
+    )
     gradient[rng.choice(gradient.size, 3000)] = gradient.max()  # ties, on both sides of a million
     order = np.lexsort((np.arange(gradient.size), -np.abs(gradient)))
     for k in (1, 1000, 2999, 10_000, gradient.size - 1, gradient.size):
@@ -55,7 +61,9 @@ def test_selecting_leaves_the_gradient_as_it_was():
 def random_selections(p: Parameters, count: int) -> np.ndarray:
     source, gradient = CipherRandomness(bytes(32)), np.ones(p.length)
     sources = (source.child(str(i)) for i in range(count))
-    return np.array([choose(p, each, gradient, 1.0, "random", saturate=False)[0].index for each in sources])
+    return np.array(
+        [choose(p, each, gradient, 1.0, "random", saturate=False)[0].index for each in sources]
+    )
 
 
 def test_random_selection_takes_every_coordinate_equally_often():
@@ -68,7 +76,9 @@ def test_random_selection_takes_every_coordinate_equally_often():
 
 
 def test_random_selection_has_its_picks_in_every_bucket():
-    p = Parameters.choose(users=3, survivors=3, colluders=1, top_k=8, length=19, construction="moments", picks=2)
+    p = Parameters.choose(
+        users=3, survivors=3, colluders=1, top_k=8, length=19, construction="moments", picks=2
+    )
     chosen = random_selections(p, 500)
     assert p.length % p.buckets, "one bucket has a place less"
     assert np.array_equal(chosen % p.buckets, np.tile(np.arange(8) // 2, (500, 1)))

@@ -30,7 +30,8 @@ def log2_choices(bound: int, count: int) -> float:
 
 
 @pytest.mark.parametrize(
-    ("bound", "bits"), [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (97, 7), (2**32 - 5, 32), (2**32, 32)]
+    ("bound", "bits"),
+    [(1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (97, 7), (2**32 - 5, 32), (2**32, 32)],
 )
 def test_bits_that_hold_any_integer_below_a_bound(bound, bits):
     assert Packed(1, bound).bits == bits
@@ -41,7 +42,9 @@ def test_bits_that_hold_any_integer_below_a_bound(bound, bits):
 @given(st.integers(0, 32), st.data())
 def test_packed_integers_come_back(bits, data):
     largest = 2**bits - 1
-    values = data.draw(st.lists(st.sampled_from([0, largest]) | st.integers(0, largest), max_size=30))
+    values = data.draw(
+        st.lists(st.sampled_from([0, largest]) | st.integers(0, largest), max_size=30)
+    )
     code = Packed(len(values), 2**bits)
     packed = code.pack(symbols(values))
     assert packed.dtype == np.uint8
@@ -58,7 +61,9 @@ def test_bits_are_numbered_from_the_least_significant_one_of_the_first_byte(bits
     assert code.pack(symbols(values)).tobytes() == whole.to_bytes(code.size, "little")
 
 
-@pytest.mark.parametrize(("count", "bits"), [(0, 5), (1, 1), (1, 7), (2, 3), (3, 5), (5, 3), (1, 16), (16, 0)])
+@pytest.mark.parametrize(
+    ("count", "bits"), [(0, 5), (1, 1), (1, 7), (2, 3), (3, 5), (5, 3), (1, 16), (16, 0)]
+)
 def test_every_byte_string_is_the_code_of_one_list_or_refused(count, bits):
     code = Packed(count, 2**bits)
     decoded = set()
@@ -125,7 +130,14 @@ def test_codes_of_another_size_are_refused(change):
 
 @pytest.mark.parametrize(
     ("count", "bound"),
-    [(1000, 100_000), (2725, 272_474), (1000, 2**20), (1000, 2**32 - 1), (500, 10_000), (300, 2**31)]
+    [
+        (1000, 100_000),
+        (2725, 272_474),
+        (1000, 2**20),
+        (1000, 2**32 - 1),
+        (500, 10_000),
+        (300, 2**31),
+    ]
     + [(1000, 1000 * ratio) for ratio in (25, 33, 45, 64, 77, 90, 128, 181, 1000, 4321)],
 )
 def test_an_index_costs_at_most_six_tenths_of_a_bit_more_than_it_must(count, bound):

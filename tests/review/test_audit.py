@@ -39,7 +39,11 @@ BOTH = {"permutation": Permutation, "moments": Moments}
 ROUNDS = {
     "permutation": {"construction": "permutation"},
     "moments": {"construction": "moments", "picks": 2},
-    "spare": {"construction": "moments", "picks": 2, "spare": 1},  # D = 3, and 2 when users fall back
+    "spare": {
+        "construction": "moments",
+        "picks": 2,
+        "spare": 1,
+    },  # D = 3, and 2 when users fall back
     "small": {"construction": "moments", "picks": 2, "field": SMALL_FIELD},
 }
 ONE_SET = "one survivor set, one set of X"
@@ -50,7 +54,12 @@ SHARES = "shares interpolate to selectors"
 RECOMPUTED = ("aggregate recomputed", "aggregate.h5")
 SUMMED = ("aggregate is the sum of the inputs", "aggregate.h5")
 PRIVATE_POINTS = {"ledgers", "masks and places fit X", SHARES, "Y recomputed", SUMMED[0]}
-RATES = {"permutation": (1.03, 1), "moments": (1.01, 0.833), "spare": (1.01, 0.667), "small": (1.02, 0.833)}
+RATES = {
+    "permutation": (1.03, 1),
+    "moments": (1.01, 0.833),
+    "spare": (1.01, 0.667),
+    "small": (1.02, 0.833),
+}
 
 
 def new_round(root, kind, **changes):
@@ -155,7 +164,11 @@ def test_a_clean_round_passes_with_all_files_and_with_public_files_only(finished
     assert of(findings, "fail") == []
     assert of(findings, "not checkable") == []
     assert {f.point for f in findings} >= PRIVATE_POINTS
-    rates = [re.search(": (.*) times Theorem 1", f.why)[1] for f in findings if f.point.startswith("rates")]
+    rates = [
+        re.search(": (.*) times Theorem 1", f.why)[1]
+        for f in findings
+        if f.point.startswith("rates")
+    ]
     assert tuple(map(float, rates)) == RATES[kind]
     for name in ("secrets", "shares"):
         shutil.rmtree(space.root / name)
@@ -180,20 +193,31 @@ def test_sealed_shares_are_checked_with_identities_and_not_checkable_without(sea
 
 
 def test_a_running_round_and_users_that_drop_out_are_no_fail(tmp_path):
-    insecure = Workspace(new_round(tmp_path / "insecure", "moments", seed=3).play(upto="init").folder)
+    insecure = Workspace(
+        new_round(tmp_path / "insecure", "moments", seed=3).play(upto="init").folder
+    )
     assert ("no public seed", "session.json") in of(audit(insecure), "not checkable")
     assert b"INSECURE" in page(gather(insecure))
-    r = new_round(tmp_path / "round", "moments", masking=(1, 2, 3, 4), answering=(1, 2, 4)).play(upto="init")
+    r = new_round(tmp_path / "round", "moments", masking=(1, 2, 3, 4), answering=(1, 2, 4)).play(
+        upto="init"
+    )
     space = Workspace(r.folder)
     p = space.session.parameters
     rates = {("rates against the theorem", "X"), ("rates against the theorem", "Y")}
     assert rates < set(of(audit(space), "not checkable"))
-    for before, stage in (("init", "init"), ("init", "masked"), ("masked", "answered"), ("answered", "decoded")):
+    for before, stage in (
+        ("init", "init"),
+        ("init", "masked"),
+        ("masked", "answered"),
+        ("answered", "decoded"),
+    ):
         r.play(before, stage)
         assert fails(space) == []
     findings = audit(space)
     assert (of(findings, "fail"), of(findings, "not checkable")) == ([], [(AGREE, "elimination")])
-    shutil.copy(space.answer_path(2), space.answer_path(N))  # who has dropped out has nothing to answer
+    shutil.copy(
+        space.answer_path(2), space.answer_path(N)
+    )  # who has dropped out has nothing to answer
     rewrite(space.answer_path(N), lambda a, _: a.__setitem__("user", N))
     assert (ONE_SET, f"elimination/user-{N:02}.h5") in fails(space)
 
@@ -216,7 +240,9 @@ def test_users_that_answer_again_for_fewer_answers(finished):
     assert fails(space) == [("ledgers", "secrets/user-02.ledger.json")]
     rewrite(space.answer_path(3), bump("y"))
     name = "elimination/user-03.h5"
-    assert {(AGREE, "elimination"), ("Y recomputed", name)} < set(fails(space))  # three answers: no user is named
+    assert {(AGREE, "elimination"), ("Y recomputed", name)} < set(
+        fails(space)
+    )  # three answers: no user is named
     rewrite(space.answer_path(3), lambda a, _: a.__setitem__("blocks", 4))
     assert ("ranges", name) in fails(space)
 
@@ -237,7 +263,9 @@ def test_a_user_that_forgot_its_secret(finished):
 def test_shares_of_many_blocks_are_streamed(tmp_path, monkeypatch, kind, width):
     monkeypatch.setattr(constructions, "BLOCK_SYMBOLS", N * width * 9)
     monkeypatch.setattr(moments, "_CHECK_BYTES", 3 * 4 * width)
-    space = play(tmp_path / "round", kind, top_k=K + 2)  # constructions are cached by their parameters
+    space = play(
+        tmp_path / "round", kind, top_k=K + 2
+    )  # constructions are cached by their parameters
     c = construction(space.session.parameters)
     assert c.width == width
     assert c.block_rows == 9 < c.rows
@@ -328,11 +356,17 @@ DAMAGE: list[tuple[str, Callable[[Path], object], str | list[tuple[str, str]]]] 
 
 @pytest.mark.parametrize(("name", "damage", "expected"), DAMAGE)
 def test_damage_is_found_in_its_file_and_does_not_stop_the_rest(finished, name, damage, expected):
-    space = finished(shares=name.startswith("shares"), public=name in ("aggregate.h5", "session.json"))
+    space = finished(
+        shares=name.startswith("shares"), public=name in ("aggregate.h5", "session.json")
+    )
     damage(space.root / name)
     findings = audit(Workspace(space.root))
     assert of(findings, "fail") == ([(expected, name)] if isinstance(expected, str) else expected)
-    assert not isinstance(expected, str) or name == "aggregate.h5" or RECOMPUTED in of(findings, "pass")
+    assert (
+        not isinstance(expected, str)
+        or name == "aggregate.h5"
+        or RECOMPUTED in of(findings, "pass")
+    )
 
 
 @pytest.mark.parametrize("name", ["elimination/user-02.h5", "masked/user-02.h5", "aggregate.h5"])
@@ -350,7 +384,10 @@ def test_another_x_than_was_frozen_and_sent_and_a_forged_aggregate(finished, kin
     space = finished(kind, shares=False)
     before = space.masked_path(2).read_bytes()
     rewrite(space.masked_path(2), bump("value"))
-    assert fails(space)[:2] == [(ONE_SET, "masked/user-02.h5"), ("ledgers", "secrets/user-02.ledger.json")]
+    assert fails(space)[:2] == [
+        (ONE_SET, "masked/user-02.h5"),
+        ("ledgers", "secrets/user-02.ledger.json"),
+    ]
     space.masked_path(2).write_bytes(before)
     scale = space.session.parameters.scale
     rewrite(space.aggregate_path, lambda _, d: (d["value"].put(0, 1), d["real"].put(0, 1 / scale)))
@@ -370,7 +407,10 @@ def test_a_file_of_another_session(finished, tmp_path):
     other = play(tmp_path / "other", "moments")
     shutil.copy(other.answer_path(3), space.answer_path(3))
     shutil.copy(other.ledger_path(3), space.ledger_path(3))
-    assert fails(space) == [("session and user", "elimination/user-03.h5"), ("schema", "secrets/user-03.ledger.json")]
+    assert fails(space) == [
+        ("session and user", "elimination/user-03.h5"),
+        ("schema", "secrets/user-03.ledger.json"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -383,13 +423,18 @@ def test_a_file_of_another_session(finished, tmp_path):
         ("permutation", lambda a, _: a.__setitem__("weight", "-1.0")),
         ("permutation", lambda _, d: d["holds"].__setitem__(0, 255)),  # there are five users
         ("moments", lambda _, d: d["value"].__setitem__(3, 0)),
-        ("moments", lambda _, d: d["index"].__setitem__(slice(None), 255)),  # a shift of 31, and n = 24
+        (
+            "moments",
+            lambda _, d: d["index"].__setitem__(slice(None), 255),
+        ),  # a shift of 31, and n = 24
     ],
 )
 def test_an_x_that_no_honest_user_can_send(finished, kind, change):
     space = finished(kind, public=True)
     rewrite(space.masked_path(2), change)
-    assert [s for p, s in fails(space) if p.startswith("X of the right size")] == ["masked/user-02.h5"]
+    assert [s for p, s in fails(space) if p.startswith("X of the right size")] == [
+        "masked/user-02.h5"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -412,7 +457,12 @@ def test_a_survivors_json_that_was_not_frozen_in_this_round(finished, change, ex
 def test_survivors_who_do_not_hold_each_others_shares(tmp_path, monkeypatch):
     r = new_round(tmp_path / "round", "moments").play(upto="init")
     # the shares of user 5 come too late for what the others say in their X
-    for step, several in ((r.offline, (1, 2, 3, 4)), (r.mask, (1, 2, 3, 4)), (r.offline, (5,)), (r.mask, (5,))):
+    for step, several in (
+        (r.offline, (1, 2, 3, 4)),
+        (r.mask, (1, 2, 3, 4)),
+        (r.offline, (5,)),
+        (r.mask, (5,)),
+    ):
         for n in several:
             must(*step(n))
     monkeypatch.setattr(freeze_step, "answerable", lambda files, _: sorted(files))
@@ -430,7 +480,9 @@ def test_a_forged_answer_is_named_by_the_others_and_by_the_shares(finished, kind
     ts.decode(space)  # now the aggregate says that user 2 answered wrongly
     assert fails(space) == wrong
     shutil.rmtree(space.root / "shares")
-    space.answer_path(5).unlink()  # one answer to spare: one is wrong, and the audit cannot identify it
+    space.answer_path(
+        5
+    ).unlink()  # one answer to spare: one is wrong, and the audit cannot identify it
     assert fails(space) == [(AGREE, "elimination")]
 
 
@@ -446,7 +498,12 @@ def test_an_aggregate_that_corrects_an_answer_that_is_missing_is_not_checkable(f
 
 @pytest.mark.parametrize(
     ("kind", "dataset", "with_secret"),
-    [("permutation", "f", False), ("permutation", "h", True), ("moments", "g", True), ("moments", "g", False)],
+    [
+        ("permutation", "f", False),
+        ("permutation", "h", True),
+        ("moments", "g", True),
+        ("moments", "g", False),
+    ],
 )
 def test_a_share_from_other_noise_is_named(finished, kind, dataset, with_secret):
     space = finished(kind)
@@ -476,7 +533,9 @@ def test_wrong_shares_whose_holder_cannot_be_identified(finished, kind):
         datasets[name][0, 0] = (int(datasets[name][0, 0]) + 1) % q
 
     for m in space.users():
-        forge_share(space, m, 3, one)  # all of them: a polynomial of degree 0, so that they still agree
+        forge_share(
+            space, m, 3, one
+        )  # all of them: a polynomial of degree 0, so that they still agree
     for m in (1, 2, 3):
         forge_share(space, m, 4, one)
     assert [f.subject for f in wrong()] == ["shares/user-*/from-03.h5", "shares/user-*/from-04.h5"]
@@ -485,7 +544,12 @@ def test_wrong_shares_whose_holder_cannot_be_identified(finished, kind):
     if kind == "permutation":
         shutil.rmtree(space.root / "secrets")
         for m in space.users():  # the same row twice
-            forge_share(space, m, 5, lambda datasets: [datasets[n].__setitem__(1, datasets[n][0]) for n in "fh"])
+            forge_share(
+                space,
+                m,
+                5,
+                lambda datasets: [datasets[n].__setitem__(1, datasets[n][0]) for n in "fh"],
+            )
         assert [f.why for f in wrong() if f.subject == "shares/user-*/from-05.h5"] == [
             "its places are not a permutation"
         ]
@@ -495,18 +559,25 @@ def test_wrong_shares_whose_holder_cannot_be_identified(finished, kind):
 def test_a_secret_that_is_not_the_one_that_was_shared(finished, kind):
     space = finished(kind)
     rewrite(space.secret_path(2), lambda _, d: d.__setitem__("mask", np.roll(d["mask"], 1)))
-    assert fails(space) == [("masks and places fit X", "masked/user-02.h5"), (SHARES, "shares/user-*/from-02.h5")]
+    assert fails(space) == [
+        ("masks and places fit X", "masked/user-02.h5"),
+        (SHARES, "shares/user-*/from-02.h5"),
+    ]
 
 
 def test_places_that_do_not_fit_x(tmp_path):
-    space = play(tmp_path / "round", "moments", top_k=18)  # 9 buckets of 27 places; place 26 of 3 is empty
+    space = play(
+        tmp_path / "round", "moments", top_k=18
+    )  # 9 buckets of 27 places; place 26 of 3 is empty
     n = construction(space.session.parameters).index_bound
     shifts = masked.read(space.session, space.masked_path(2), 2).masked.index.astype(np.int64)
     for pick, place, why in ((-1, n - 1, "no coordinate"), (1, None, "appears twice")):
 
         def move(_, datasets, pick=pick, place=place):
             places = datasets["place"]
-            places[pick] = ((int(places[0]) + shifts[0] if place is None else place) - shifts[pick]) % n
+            places[pick] = (
+                (int(places[0]) + shifts[0] if place is None else place) - shifts[pick]
+            ) % n
 
         rewrite(space.secret_path(2), move)
         found = [f for f in audit(space) if f.verdict == "fail"]
@@ -543,7 +614,10 @@ def test_a_ledger_that_contradicts_what_was_sent(sealed, key, values):
 @pytest.mark.parametrize(
     ("mode", "names"),
     [
-        (0o750, "secrets secrets/user-02.h5 secrets/user-02.ledger.json shares/user-03 shares/user-01/from-02.h5"),
+        (
+            0o750,
+            "secrets secrets/user-02.h5 secrets/user-02.ledger.json shares/user-03 shares/user-01/from-02.h5",
+        ),
         (0o777, ". shares masked survivors.json"),
     ],
 )
@@ -551,7 +625,9 @@ def test_files_and_folders_that_are_open_to_others(finished, mode, names):
     space = finished()
     for name in names.split():
         (space.root / name).chmod(mode)
-    assert set(fails(space)) == {("permissions", str(space.root) if n == "." else n) for n in names.split()}
+    assert set(fails(space)) == {
+        ("permissions", str(space.root) if n == "." else n) for n in names.split()
+    }
 
 
 def test_secrets_outside_of_the_round_and_links_in_circles(finished, tmp_path):
@@ -613,11 +689,15 @@ def test_files_that_the_auditor_may_not_read_are_not_checkable(finished, monkeyp
     assert RECOMPUTED in of(findings, "pass")
 
 
-def test_a_damaged_forged_or_plain_share_of_a_sealed_round_and_an_identity_of_another(sealed, templates, tmp_path):
+def test_a_damaged_forged_or_plain_share_of_a_sealed_round_and_an_identity_of_another(
+    sealed, templates, tmp_path
+):
     space, identities = sealed
     rounds.flip(space.share_path(2, 1), -1)
     shutil.copy(space.share_path(3, 4), space.share_path(3, 5))
-    shutil.copy(Workspace(templates("moments")).share_path(1, 2), space.root / "shares/user-01/from-02.h5")
+    shutil.copy(
+        Workspace(templates("moments")).share_path(1, 2), space.root / "shares/user-01/from-02.h5"
+    )
     assert set(fails(space, *identities)) == {
         ("sealed shares open, signed and whole", "shares/user-02/from-01.h5.age"),
         ("sealed shares open, signed and whole", "shares/user-03/from-05.h5.age"),
@@ -657,17 +737,26 @@ def test_confirmations_that_are_missing_forged_or_of_another_survivors_json(seal
     ]
     space.confirmation_path(1).write_text("[]")
     space.confirmation_path(1).chmod(0o666)
-    assert {("permissions", "confirmed/user-01.json"), (CONFIRMED, "confirmed/user-01.json")} < set(fails(space))
+    assert {("permissions", "confirmed/user-01.json"), (CONFIRMED, "confirmed/user-01.json")} < set(
+        fails(space)
+    )
 
 
 def test_the_folders_of_a_sealed_round_may_be_shared(sealed):
     space, _ = sealed
-    for name, mode in (("masked", 0o1777), ("shares/user-02", 0o1777), ("elimination", 0o777), ("secrets", 0o1777)):
+    for name, mode in (
+        ("masked", 0o1777),
+        ("shares/user-02", 0o1777),
+        ("elimination", 0o777),
+        ("secrets", 0o1777),
+    ):
         (space.root / name).chmod(mode)  # in the first two, users cannot replace files of others
     assert fails(space) == [("permissions", "secrets"), ("permissions", "elimination")]
 
 
-def test_temporary_files_and_foreign_files_are_no_fail_but_files_of_the_round_under_wrong_names_are(finished):
+def test_temporary_files_and_foreign_files_are_no_fail_but_files_of_the_round_under_wrong_names_are(
+    finished,
+):
     space = finished()
     leftover = space.root / "secrets" / ".user-01.h5.77.tmp"
     leftover.touch(0o600)
@@ -706,7 +795,13 @@ def test_a_damaged_session_is_a_fail(finished, content):
 
 
 def test_known_quantiles_of_chi_square():
-    known = {(3.8415, 1): 0.05, (18.307, 10): 0.05, (30.578, 15): 0.01, (80, 15): 6.98466e-11, (160, 63): 2.1703e-10}
+    known = {
+        (3.8415, 1): 0.05,
+        (18.307, 10): 0.05,
+        (30.578, 15): 0.01,
+        (80, 15): 6.98466e-11,
+        (160, 63): 2.1703e-10,
+    }
     for (quantile, freedom), tail in known.items():
         assert chi_square_tail(quantile, freedom) == pytest.approx(tail, rel=2e-3)
 
@@ -754,7 +849,9 @@ def test_masks_that_hide_nothing_are_found_in_the_masked_values(tmp_path, monkey
 @pytest.mark.parametrize("kind", BOTH)
 def test_places_that_hide_nothing_are_found_in_the_indices(tmp_path, monkeypatch, kind):
     def plain(secret, _):
-        places = np.arange(L, dtype=np.uint32) if kind == "permutation" else np.zeros_like(secret.place)
+        places = (
+            np.arange(L, dtype=np.uint32) if kind == "permutation" else np.zeros_like(secret.place)
+        )
         return Secret(places, secret.mask)
 
     draw_badly(kind, monkeypatch, plain)
@@ -828,7 +925,9 @@ def test_the_page_is_whole_by_itself_and_shows_no_secret(sealed, tmp_path):
     text = (tmp_path / "page.html").read_text()
     tree = ElementTree.fromstring(text.removeprefix("<!DOCTYPE html>"))
     assert len(list(tree.iter("svg"))) == 4
-    assert not {"script", "link", "img", "iframe", "object"} & {element.tag for element in tree.iter()}
+    assert not {"script", "link", "img", "iframe", "object"} & {
+        element.tag for element in tree.iter()
+    }
     assert not re.search(r"https?:|url\(|@import|\b(src|href)=\"", text)
     cells = ["".join(cell.itertext()) for cell in tree.iter("td")]
     assert cells[:3] == ["fail", "digest", "elimination/user-02.h5"]
@@ -838,4 +937,6 @@ def test_the_page_is_whole_by_itself_and_shows_no_secret(sealed, tmp_path):
     shown = text + result.out + result.err
     assert not [value for value in secret_values(space) if value in shown]
     for path in identities:
-        assert not [line for line in path.read_text().splitlines() if "SECRET" in line and line in shown]
+        assert not [
+            line for line in path.read_text().splitlines() if "SECRET" in line and line in shown
+        ]

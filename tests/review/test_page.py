@@ -20,17 +20,34 @@ from topk_secagg.review.evidence import establishes
 from topk_secagg.review.report import page
 from topk_secagg.storage.workspace import Workspace
 
-L, K, N = 241, 60, 5  # a prime: the indices of `permutation` do not fall into equal bins by themselves
+L, K, N = (
+    241,
+    60,
+    5,
+)  # a prime: the indices of `permutation` do not fall into equal bins by themselves
 WEIGHTS = {1: 1.0, 2: 0.25, 3: 2.0, 4: 1.0}
 WIDTHS = (390, 1280)
 LEAST_TEXT = 14  # pixels
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run")
+OPTIONS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--no-first-run",
+)
 
 
 def play(folder, **options):
     """A round with weights, in which user 5 drops out."""
-    shape = {"length": L, "top_k": K, "picks": 4, "masking": tuple(WEIGHTS), "answering": tuple(WEIGHTS), **options}
+    shape = {
+        "length": L,
+        "top_k": K,
+        "picks": 4,
+        "masking": tuple(WEIGHTS),
+        "answering": tuple(WEIGHTS),
+        **options,
+    }
     r = Round(Recipe("page", **shape), folder / "round", folder).prepare()
     must(*r.init("--max-weight", 2))
     r.play(after="init", upto="offline")
@@ -46,7 +63,13 @@ def spaces(tmp_path_factory):
     public = play(tmp_path_factory.mktemp("public"), picks=None)
     for name in ("secrets", "shares"):
         shutil.rmtree(public.root / name)
-    bad = play(tmp_path_factory.mktemp("bad"), survivors=4, construction="moments", sealed=True, confirm=True)
+    bad = play(
+        tmp_path_factory.mktemp("bad"),
+        survivors=4,
+        construction="moments",
+        sealed=True,
+        confirm=True,
+    )
     rounds.flip(bad.answer_path(2), bad.answer_path(2).stat().st_size - 9)
     (bad.root / "masked" / ("a-name-without-an-end" * 9 + ".h5")).touch()
     (bad.root / "masked" / "user-77.h5").touch()
@@ -76,7 +99,9 @@ def text_of(path):
 
 def test_it_names_the_date_the_program_the_session_and_the_survivors(spaces, reports):
     space, text = spaces["clean"], text_of(reports["clean"])
-    made = re.search(rf"(\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d) UTC, by topk-secagg {topk_secagg.__version__} ", text)
+    made = re.search(
+        rf"(\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d) UTC, by topk-secagg {topk_secagg.__version__} ", text
+    )
     assert abs(datetime.fromisoformat(f"{made[1]}+00:00") - datetime.now(UTC)) < timedelta(hours=1)
     assert space.session.id in text
     assert hashlib.sha256(space.survivors_path.read_bytes()).hexdigest() in text
@@ -95,7 +120,9 @@ def test_without_survivors_it_says_so(spaces, tmp_path):
     space = Workspace(tmp_path / "round")
     space.survivors_path.unlink()
     (tmp_path / "page.html").write_bytes(page(gather(space)))
-    assert "SHA-256 of survivors.json not available, or not sound" in text_of(tmp_path / "page.html")
+    assert "SHA-256 of survivors.json not available, or not sound" in text_of(
+        tmp_path / "page.html"
+    )
 
 
 def test_every_point_says_in_a_sentence_what_it_establishes(spaces, reports):
@@ -112,9 +139,14 @@ def test_all_bins_of_a_histogram_cover_equally_many_values(spaces, reports):
         c = construction(p)
         for figure, bound in zip(figures[:2], (p.field - c.never_zero, c.index_bound), strict=True):
             titles = [rect.find("title").text.replace(",", "") for rect in figure.iter("rect")]
-            bins = [tuple(map(int, re.match(r"(\d+) to (\d+): (\d+)", title).groups())) for title in titles]
+            bins = [
+                tuple(map(int, re.match(r"(\d+) to (\d+): (\d+)", title).groups()))
+                for title in titles
+            ]
             note = "".join(figure.find("figcaption").itertext()).replace(",", "")
-            count, said, covered = map(int, re.search(r"(\d+) entries in (\d+) bins.* covers (\d+) ", note).groups())
+            count, said, covered = map(
+                int, re.search(r"(\d+) entries in (\d+) bins.* covers (\d+) ", note).groups()
+            )
             said_left = re.search(r"the last (\d+) are not drawn", note)
             left = int(said_left[1]) if said_left else 0
             assert said == len(bins) >= min(16, bound)
@@ -176,11 +208,26 @@ def looks(reports, tmp_path_factory):
         f'<iframe src="{p.as_uri()}" width="{w}" height="900" style="border: 0"></iframe>'
         for (_, w), p in shown.items()
     )
-    (folder / "all.html").write_text(f"<script>{MEASURE}</script><pre>nothing measured</pre>{''.join(frames)}")
-    own = ("--allow-file-access-from-files", "--hide-scrollbars", f"--user-data-dir={folder / 'profile'}")
-    command = [browser, *OPTIONS, *own, "--window-size=1400,1000", "--dump-dom", (folder / "all.html").as_uri()]
+    (folder / "all.html").write_text(
+        f"<script>{MEASURE}</script><pre>nothing measured</pre>{''.join(frames)}"
+    )
+    own = (
+        "--allow-file-access-from-files",
+        "--hide-scrollbars",
+        f"--user-data-dir={folder / 'profile'}",
+    )
+    command = [
+        browser,
+        *OPTIONS,
+        *own,
+        "--window-size=1400,1000",
+        "--dump-dom",
+        (folder / "all.html").as_uri(),
+    ]
     try:
-        out = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False).stdout
+        out = subprocess.run(
+            command, capture_output=True, text=True, timeout=100, check=False
+        ).stdout
     except (OSError, subprocess.TimeoutExpired):
         out = ""
     found = re.search("<pre>(.*?)</pre>", out, re.DOTALL)

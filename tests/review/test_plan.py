@@ -23,7 +23,9 @@ PAPER = {"users": 10, "survivors": 5, "colluders": 3, "density": 0.01}
 
 
 def parameters(**options: Any) -> Parameters:
-    return Parameters.choose(**{"users": 4, "survivors": 3, "colluders": 1, "top_k": 20, "length": 600, **options})
+    return Parameters.choose(
+        **{"users": 4, "survivors": 3, "colluders": 1, "top_k": 20, "length": 600, **options}
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,9 +63,9 @@ def test_every_column_has_the_theorem_and_dense_lightsecagg_beside_it():
     p = choose_parameters(272_474, **PAPER)[0]
     found = plan(p)
     rows = {row.name: row for row in found.rows}
-    assert {(row.parameters.picks, row.parameters.field) for row in found.rows if row.parameters} == {
-        (picks, field) for picks in (0, 1, 2, 4, 8) for field in (4281076801, 65521)
-    }
+    assert {
+        (row.parameters.picks, row.parameters.field) for row in found.rows if row.parameters
+    } == {(picks, field) for picks in (0, 1, 2, 4, 8) for field in (4281076801, 65521)}
     assert rows[DENSE].pair_bytes == 272_474 // 2 * 4  # L / (U - T) symbols
     assert rows[DENSE].all_bytes == 100 * rows[DENSE].pair_bytes
     assert rows[DENSE].online_bytes == 272_474 * 6

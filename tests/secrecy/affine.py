@@ -117,12 +117,17 @@ class View:
 
 
 def view_of(
-    lab: Lab, coalition: Iterable[int], u1: Iterable[int] | None = None, u2: Iterable[int] | None = None
+    lab: Lab,
+    coalition: Iterable[int],
+    u1: Iterable[int] | None = None,
+    u2: Iterable[int] | None = None,
 ) -> View:
     """The view of one round. U2 answers; with spare answers, U1 does, and then U2 does so again."""
     u1 = tuple(lab.users if u1 is None else u1)
     u2 = tuple(u1 if u2 is None else u2)
-    answered = (Answered(u1, u2),) if lab.p.spare is None else (Answered(u1, u1), Answered(u1, u2, True))
+    answered = (
+        (Answered(u1, u2),) if lab.p.spare is None else (Answered(u1, u1), Answered(u1, u2, True))
+    )
     return View(tuple(coalition), answered)
 
 
@@ -162,7 +167,9 @@ class Joint:
     def _embedded(self, i: int, vectors: Array) -> Array:
         shares, answers = vectors[..., : self._shares], vectors[..., self._shares :]
         before = np.zeros((*vectors.shape[:-1], i * self._shares), dtype=np.int64)
-        after = np.zeros((*vectors.shape[:-1], (len(self.honest) - 1 - i) * self._shares), dtype=np.int64)
+        after = np.zeros(
+            (*vectors.shape[:-1], (len(self.honest) - 1 - i) * self._shares), dtype=np.int64
+        )
         return np.concatenate([before, shares, after, answers], axis=-1)
 
     def sum(self, inputs: Inputs) -> bytes:
@@ -178,9 +185,14 @@ class Joint:
         rng, lab = np.random.default_rng(seed), self.lab
 
         def secret() -> Secret:
-            return lab.secret(lab.places[rng.integers(len(lab.places))], rng.integers(0, lab.q, lab.unknowns))
+            return lab.secret(
+                lab.places[rng.integers(len(lab.places))], rng.integers(0, lab.q, lab.unknowns)
+            )
 
-        return [{m: Broadcast.of(lab.masked(secret(), inputs[m])) for m in self.honest} for _ in range(count)]
+        return [
+            {m: Broadcast.of(lab.masked(secret(), inputs[m])) for m in self.honest}
+            for _ in range(count)
+        ]
 
 
 @dataclass(frozen=True)
@@ -195,11 +207,15 @@ class Witness:
 
     def __str__(self) -> str:
         what = "a broadcast" if self.point is None else "a view"
-        one, other = (str(x) if x.denominator < 10**9 else f"{float(x):.3g}" for x in (self.one, self.other))
+        one, other = (
+            str(x) if x.denominator < 10**9 else f"{float(x):.3g}" for x in (self.one, self.other)
+        )
         return f"{what} of probability {one} under one input and {other} under another"
 
 
-def compare(lab: Lab, view: View, one: Inputs, other: Inputs, heard: Iterable[Heard], seed: int = 0) -> Witness | None:
+def compare(
+    lab: Lab, view: View, one: Inputs, other: Inputs, heard: Iterable[Heard], seed: int = 0
+) -> Witness | None:
     """Whether the view tells two assignments of honest inputs apart: a witness, or None if on all these
     broadcasts the laws are equal. The assignments must have the same sum over U1."""
     joint = Joint(lab, view)
@@ -227,7 +243,9 @@ def find_witness(heard: Heard, one: Law, other: Law, seed: int = 0, tries: int =
         chances = probability(one, point), probability(other, point)
         if chances[0] != chances[1]:
             return Witness(heard, point, *chances)
-    raise Undecided(f"{len(one)} and {len(other)} different spaces, but no view that tells them apart")
+    raise Undecided(
+        f"{len(one)} and {len(other)} different spaces, but no view that tells them apart"
+    )
 
 
 def coalitions_of(p: Parameters, least: int, most: int) -> list[tuple[int, ...]]:

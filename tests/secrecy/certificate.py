@@ -29,14 +29,18 @@ class Reference:
         self.lab, self.coalition = lab, coalition
         self.view = PartView(coalition, lab.every_question)
         shares = len(lab.users) * lab.share
-        answers = len(lab.users) * sum(lab.answer(size, kind) for size, _, kind, _ in lab.every_question)
+        answers = len(lab.users) * sum(
+            lab.answer(size, kind) for size, _, kind, _ in lab.every_question
+        )
         held = [np.arange((c - 1) * lab.share, c * lab.share) for c in coalition]
         self.rows = np.concatenate([*held, np.arange(shares, shares + answers)])
         self._shares = len(self.rows) - answers
         self._spaces: dict[tuple[Unit, Broadcast], AffineSpace] = {}  # A_0
         self._columns: dict[int, Array] = {}  # of Lambda
 
-    def check(self, heard: Broadcast, unit: Unit, inputs: list[Input], images: Array, noise: Basis) -> None:
+    def check(
+        self, heard: Broadcast, unit: Unit, inputs: list[Input], images: Array, noise: Basis
+    ) -> None:
         """Compare the parts that inputs lead to, which differ in some entries, with each other and with those
         before. images: an offset for each input, and directions besides those of the noise."""
         q, count, seen = self.lab.q, len(inputs), images[:, self.rows]
@@ -52,7 +56,9 @@ class Reference:
         summed = np.zeros_like(reduced)
         for i in unit:
             values = np.array([given.values[i] for given in inputs])
-            summed += values[:, None] * np.stack([self._columns[given.support[i]] for given in inputs])
+            summed += values[:, None] * np.stack(
+                [self._columns[given.support[i]] for given in inputs]
+            )
         rest = basis.reduced((reduced - summed) % q)
         if np.any(rest != rest[0]):
             raise NotCertified(f"{self.coalition} sees more than the sum")
@@ -143,9 +149,15 @@ class Shear:
     def _of_noise(self, noise: bytes) -> bool:
         """Every unknown of the noise moves one row of f, or it moves one row of h as its partner does f."""
         table = self.lab.noise_columns(noise).reshape(*self.shape, -1)
-        moved = [(table[:, 0, ..., v].tobytes(), table[:, 1, ..., v].tobytes()) for v in range(table.shape[-1])]
+        moved = [
+            (table[:, 0, ..., v].tobytes(), table[:, 1, ..., v].tobytes())
+            for v in range(table.shape[-1])
+        ]
         zero = bytes(table[:, 0, ..., 0].nbytes)
-        of_f, of_h = sorted(f for f, h in moved if h == zero), sorted(h for f, h in moved if f == zero)
+        of_f, of_h = (
+            sorted(f for f, h in moved if h == zero),
+            sorted(h for f, h in moved if f == zero),
+        )
         one_row = np.count_nonzero(np.any(table, axis=(0, 1, 3)), axis=0) <= 1
         return len(of_f) + len(of_h) == len(moved) and of_f == of_h and bool(np.all(one_row))
 
@@ -186,7 +198,9 @@ def _certify_unit(lab: Lab, references: list[Reference], unit: Unit) -> None:
     leads: dict[Broadcast, tuple[list[Input], list[Place]]] = {}
     counts: set[frozenset[tuple[Broadcast, int]]] = set()
     slots = enumerate(lab.place_bounds)  # of every pick in turn: all rho, then all s
-    places = list(product(*(bounds if j % lab.c.rows in unit else bounds[:1] for j, bounds in slots)))
+    places = list(
+        product(*(bounds if j % lab.c.rows in unit else bounds[:1] for j, bounds in slots))
+    )
     for given in inputs_of(lab, unit):
         count: Counter[Broadcast] = Counter()
         for place in places:
@@ -231,7 +245,11 @@ def columns_of(lab: Lab, place: Place, unit: Unit) -> Array:
 def try_picks(lab: Lab, tries: int = 20, images: int = 2) -> None:
     """Try at random places and inputs that nothing of a pick depends on the others: not its entry of X, nor its row
     of the shares, nor what that adds to Y; and that every unknown of the noise moves one row."""
-    rng, everybody, picks = np.random.default_rng(lab.share), PartView(lab.users, lab.every_question), range(lab.c.rows)
+    rng, everybody, picks = (
+        np.random.default_rng(lab.share),
+        PartView(lab.users, lab.every_question),
+        range(lab.c.rows),
+    )
     ranges = [lab.place_bounds, [lab.coordinates_of(i) for i in picks], [lab.values] * lab.c.rows]
 
     def image(place: Place, heard: Broadcast, unit: Unit) -> Array:
@@ -244,7 +262,10 @@ def try_picks(lab: Lab, tries: int = 20, images: int = 2) -> None:
         for i in picks:
             # everything that belongs to another pick is the first of its range
             alone = [
-                [v if j % lab.c.rows == i else bounds[0] for j, (v, bounds) in enumerate(zip(each, of, strict=True))]
+                [
+                    v if j % lab.c.rows == i else bounds[0]
+                    for j, (v, bounds) in enumerate(zip(each, of, strict=True))
+                ]
                 for each, of in zip(drawn, ranges, strict=True)
             ]
             place_i, support_i, values_i = map(tuple, alone)
@@ -254,5 +275,7 @@ def try_picks(lab: Lab, tries: int = 20, images: int = 2) -> None:
             parts += [image(place_i, x, (i,))] if attempt < images else []
         if parts and np.any((image(place, heard, tuple(picks)) - sum(parts)) % lab.q):
             raise NotCertified("a row of the shares, or of Y, depends on another pick")
-        if parts and np.any(np.count_nonzero([np.any(part[:, 1:], axis=0) for part in parts], axis=0) > 1):
+        if parts and np.any(
+            np.count_nonzero([np.any(part[:, 1:], axis=0) for part in parts], axis=0) > 1
+        ):
             raise NotCertified("picks share their noise")

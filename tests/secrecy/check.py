@@ -46,7 +46,11 @@ def certified(case: Case) -> Outcome:
     lab = Lab(case.parameters())
     coalitions = coalitions_of(lab.p, 0, lab.p.colluders)
     supports = lab.supports[:: -(-len(lab.supports) // case.few) if case.few else 1]
-    places, inputs, picks = math.prod(map(len, lab.place_bounds)), len(supports), lab.c.rows if case.together else 1
+    places, inputs, picks = (
+        math.prod(map(len, lab.place_bounds)),
+        len(supports),
+        lab.c.rows if case.together else 1,
+    )
     try:
         if lab.moments:
             places, inputs = ((n * (lab.q - 1)) ** picks for n in (lab.c.order, lab.c.places))
@@ -61,7 +65,10 @@ def certified(case: Case) -> Outcome:
 def learn_something(lab: Lab, coalition: tuple[int, ...]) -> Witness | None:
     """What T+1 users find out: which of two inputs belongs to which of two honest users; or, if only one
     user is honest, what it selected before it dropped out with its X heard."""
-    first, last = Input(lab.supports[0], (1,) * lab.c.entries), Input(lab.supports[-1], (2,) * lab.c.entries)
+    first, last = (
+        Input(lab.supports[0], (1,) * lab.c.entries),
+        Input(lab.supports[-1], (2,) * lab.c.entries),
+    )
     view = view_of(lab, coalition)
     a, *others = honest = view.honest(lab)
     one = dict.fromkeys(honest, first) | {a: last}
@@ -74,7 +81,9 @@ def learn_something(lab: Lab, coalition: tuple[int, ...]) -> Witness | None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print three tables; 1 if something is not as it should be."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--full", action="store_true", help="every L from 2 to 6, K from 1 to 3, and larger n")
+    parser.add_argument(
+        "--full", action="store_true", help="every L from 2 to 6, K from 1 to 3, and larger n"
+    )
     parser.add_argument("--case", type=int, action="append", help="only the case with this number")
     chosen = parser.parse_args(arguments)
     cases = FULL if chosen.full else [replace(case, few=None) for case in QUICK] + MORE
@@ -92,8 +101,12 @@ def secrecy(cases: Sequence[Case]) -> int:
         done = certified(case)
         result = ("LEAKS" if done.failure else "secret", f"{time.perf_counter() - start:.1f} s")
         c = construction(case.parameters())
-        blocks = {c.answer_shape(case.N, fallback=fallback).blocks: None for fallback in (False, True)}
-        print(CASE.format(case, ", ".join(map(str, blocks)), c.width, *done[:4], *result), flush=True)
+        blocks = {
+            c.answer_shape(case.N, fallback=fallback).blocks: None for fallback in (False, True)
+        }
+        print(
+            CASE.format(case, ", ".join(map(str, blocks)), c.width, *done[:4], *result), flush=True
+        )
         if done.failure:
             print(f"    {done.failure}")
             failures += 1
@@ -106,7 +119,10 @@ def tightness(cases: Sequence[Case]) -> int:
     failures = 0
     for case in cases:
         lab = Lab(case.parameters())
-        if len(lab.supports) < 2 or math.prod(map(len, lab.place_bounds)) > MANY_PLACES[case.construction]:
+        if (
+            len(lab.supports) < 2
+            or math.prod(map(len, lab.place_bounds)) > MANY_PLACES[case.construction]
+        ):
             continue  # everything is selected, and nothing is hidden but values; or the same at more cost
         coalitions = coalitions_of(lab.p, lab.p.colluders + 1, lab.p.colluders + 1)
         found = [learn_something(lab, coalition) for coalition in coalitions]
@@ -124,7 +140,11 @@ def sabotages() -> int:
             found = [try_sabotage(sabotage, name, T) for T in (1, 2)]
             caught = len(found) - found.count(None)
             failures += found.count(None) if sabotage in SABOTAGES else caught
-            verdict = f"caught in {caught} of {len(found)}, e.g. {found[0]}" if caught else "gives nothing away"
+            verdict = (
+                f"caught in {caught} of {len(found)}, e.g. {found[0]}"
+                if caught
+                else "gives nothing away"
+            )
             print(f"{sabotage.name:<42} {name:<11} {verdict}", flush=True)
     return failures
 

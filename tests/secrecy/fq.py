@@ -139,7 +139,9 @@ class AffineSpace:
 
     def density(self, point: Array) -> Fraction:
         """The probability of a point under the uniform law on the space."""
-        return Fraction(1, self.basis.q**self.basis.dimension) if self.contains(point) else Fraction(0)
+        return (
+            Fraction(1, self.basis.q**self.basis.dimension) if self.contains(point) else Fraction(0)
+        )
 
 
 Law = dict[AffineSpace, Fraction]  # a mixture: weights of uniform laws on affine spaces
@@ -156,7 +158,9 @@ class Affine(NamedTuple):
     matrix: Array
 
 
-def affine_map(function: Callable[[Array], Array], size: int, q: int, trials: Iterable[Array]) -> Affine:
+def affine_map(
+    function: Callable[[Array], Array], size: int, q: int, trials: Iterable[Array]
+) -> Affine:
     """The affine map that the function is, read off at zero and the unit vectors, and tried elsewhere."""
     offset = function(np.zeros(size, dtype=np.int64))
     units = np.eye(size, dtype=np.int64)

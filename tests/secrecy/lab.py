@@ -61,7 +61,11 @@ class Tape(Randomness):
     """
 
     def __init__(
-        self, script: Mapping[str, Sequence[int]], bounds: dict[str, list[int]], *, learn: bool = False
+        self,
+        script: Mapping[str, Sequence[int]],
+        bounds: dict[str, list[int]],
+        *,
+        learn: bool = False,
     ) -> None:
         """Values and bounds by stream. To learn the bounds, give zeros and write down what is asked for."""
         self._script, self._bounds, self._learn = script, bounds, learn
@@ -96,7 +100,9 @@ class Tape(Randomness):
             known += [bound] * (part.stop - len(known))
         if self._bounds.get(self._path, [])[part] != [bound] * count:
             raise Unforeseen(f"{count} values below {bound} from the stream {self._path!r}")
-        return np.array([0] * count if self._learn else self._script[self._path][part], dtype=np.int64)
+        return np.array(
+            [0] * count if self._learn else self._script[self._path][part], dtype=np.int64
+        )
 
 
 @cache
@@ -153,9 +159,20 @@ class Lab:
     and factors rho of its picks. The *unknowns* are uniform over the field: masks, if any, and noise.
     """
 
-    _REMEMBERED = ("_trials", "shares", "masking", "_secret_of", "terms", "noise_basis", "places_by_x", "part_law")
+    _REMEMBERED = (
+        "_trials",
+        "shares",
+        "masking",
+        "_secret_of",
+        "terms",
+        "noise_basis",
+        "places_by_x",
+        "part_law",
+    )
 
-    def __init__(self, p: Parameters, tamper: Tamper = lambda source: source, tries: int = 2) -> None:
+    def __init__(
+        self, p: Parameters, tamper: Tamper = lambda source: source, tries: int = 2
+    ) -> None:
         """Tamper: what is put between the tape and the package, to spoil it."""
         assert p.field < 256
         for name in self._REMEMBERED:
@@ -178,7 +195,9 @@ class Lab:
         secret = draw_secret(p, source)
         drawn = list(self._bounds)
         deal(p, self.points, secret, source)
-        self._discrete = [path for path in drawn if path.endswith("/place") or set(self._bounds[path]) != {self.q}]
+        self._discrete = [
+            path for path in drawn if path.endswith("/place") or set(self._bounds[path]) != {self.q}
+        ]
         # the unknowns: what draw_secret asks for comes first, and is counted in `drawn`
         self._streams: dict[str, slice] = {}
         self.unknowns = self.drawn = 0
@@ -224,7 +243,9 @@ class Lab:
         p = self.p
         if not self.moments:
             return list(combinations(range(p.length), p.top_k))
-        of_bucket = [permutations(self.coordinates_of(b * p.picks), p.picks) for b in range(p.buckets)]
+        of_bucket = [
+            permutations(self.coordinates_of(b * p.picks), p.picks) for b in range(p.buckets)
+        ]
         return [tuple(k for part in parts for k in part) for parts in product(*of_bucket)]
 
     def top_k(self, given: Input) -> Array:
@@ -262,7 +283,9 @@ class Lab:
         index = np.array(given.support, dtype=np.int64)
         return mask_input(self.p, secret, Sparse(index, np.array(given.values, dtype=np.uint32)))
 
-    def answered(self, user: int, x: Mapping[int, Masked], held: Mapping[int, InMemoryShares], fallback: bool) -> Array:
+    def answered(
+        self, user: int, x: Mapping[int, Masked], held: Mapping[int, InMemoryShares], fallback: bool
+    ) -> Array:
         """Y of a user that holds these shares."""
         shape = self.c.answer_shape(len(x), fallback=fallback)
         blocks = self.c.answer_blocks(self.points, user, x, held, shape)
@@ -383,7 +406,11 @@ class Lab:
         """The places that lead from an input to each possible X; to its indices alone, if there are masks."""
         found: dict[Broadcast, list[Place]] = {}
         for place in self.places:
-            heard = Broadcast(self.masking(place, *given).index, ()) if self.drawn else self.heard(place, given)
+            heard = (
+                Broadcast(self.masking(place, *given).index, ())
+                if self.drawn
+                else self.heard(place, given)
+            )
             found.setdefault(heard, []).append(place)
         return found
 
@@ -403,7 +430,9 @@ class Lab:
             directions = with_offset(times(particular, wanted, self.q), free)
             columns, noise = self.shares(place)
             images = times(self.part_map(view, columns, heard), directions, self.q).T
-            basis, reduced = self.canonical(self.noise_basis(view, noise, heard), images[1:], images[:1])
+            basis, reduced = self.canonical(
+                self.noise_basis(view, noise, heard), images[1:], images[:1]
+            )
             space = AffineSpace.of(basis, reduced[0])
             weight = Fraction(1, len(self.places) * self.q ** (self.drawn - free.shape[1]))
             law[space] = law.get(space, Fraction(0)) + weight

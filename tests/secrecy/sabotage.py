@@ -34,7 +34,11 @@ class Spoilt(Randomness):
 
     def child(self, label: str) -> Randomness:
         inner = self._inner.child(label)
-        return type(self)(inner, self._purpose, self._spoil) if label.startswith(self._purpose) else inner
+        return (
+            type(self)(inner, self._purpose, self._spoil)
+            if label.startswith(self._purpose)
+            else inner
+        )
 
     def integers(self, bound: int, out: Symbols) -> Symbols:
         self._inner.integers(bound, out)
@@ -52,7 +56,9 @@ class OneStream(Spoilt):
         return self._inner.child("noise 0" if label.startswith("noise") else label)
 
 
-def stream(purpose: str, at: object, value: Callable[..., Symbols] | None = None, turn: int = 1) -> Tamper:
+def stream(
+    purpose: str, at: object, value: Callable[..., Symbols] | None = None, turn: int = 1
+) -> Tamper:
     """Replace a part of what the streams of a purpose draw at one turn: by zeros, or by what is given that and what
     they drew first."""
 
@@ -144,7 +150,9 @@ SABOTAGES = [
     Sabotage("noise of h left out", PERMUTATION, stream("noise", ..., turn=2)),
     Sabotage("the same noise in f and h", PERMUTATION, stream("noise", ..., what_f_has, turn=2)),
     Sabotage("a noise vector of f for two rows", PERMUTATION, stream("noise", (1, 0), first_row)),
-    Sabotage("a noise vector of h for two rows", PERMUTATION, stream("noise", (1, 0), first_row, turn=2)),
+    Sabotage(
+        "a noise vector of h for two rows", PERMUTATION, stream("noise", (1, 0), first_row, turn=2)
+    ),
     Sabotage("a mask used for two picks", PERMUTATION, stream("mask", 1, first_pick)),
     Sabotage("an order of X that the input decides", PERMUTATION, patches=in_order(up_or_down)),
     Sabotage("no noise", MOMENTS, stream("noise", ...)),
@@ -153,20 +161,40 @@ SABOTAGES = [
     Sabotage("the same rho for two picks", MOMENTS, stream("mask", 1, first_pick)),
     Sabotage("the same s for two picks", MOMENTS, stream("place", 1, first_pick)),
     Sabotage("rho = 1", MOMENTS, stream("mask", ...)),
-    Sabotage("a zero sent as zero", MOMENTS, patches=replaced(Moments, mask=reduced_modulo(1)), values=(0, 2)),
-    Sabotage("s below M, not n", MOMENTS, patches=replaced(Moments, draw=draw_below(lambda c: c.places))),
-    Sabotage("s with modulo bias", MOMENTS, patches=replaced(Moments, draw=draw_below(lambda c: c.order + 1))),
-    Sabotage("delta not reduced modulo n", MOMENTS, patches=replaced(Moments, mask=reduced_modulo(2))),
+    Sabotage(
+        "a zero sent as zero",
+        MOMENTS,
+        patches=replaced(Moments, mask=reduced_modulo(1)),
+        values=(0, 2),
+    ),
+    Sabotage(
+        "s below M, not n", MOMENTS, patches=replaced(Moments, draw=draw_below(lambda c: c.places))
+    ),
+    Sabotage(
+        "s with modulo bias",
+        MOMENTS,
+        patches=replaced(Moments, draw=draw_below(lambda c: c.order + 1)),
+    ),
+    Sabotage(
+        "delta not reduced modulo n", MOMENTS, patches=replaced(Moments, mask=reduced_modulo(2))
+    ),
     Sabotage("all blocks of noise from one stream", BOTH, OneStream, setting=many_blocks),
     Sabotage("two answers for two survivor sets", BOTH, fewer="all"),
     Sabotage("one answer for another survivor set", BOTH, fewer="one"),
 ]
 # The same without sabotage, one for each setting
-TWINS = [Sabotage("nothing spoilt", BOTH), Sabotage("nothing spoilt, noise in many blocks", BOTH, setting=many_blocks)]
+TWINS = [
+    Sabotage("nothing spoilt", BOTH),
+    Sabotage("nothing spoilt, noise in many blocks", BOTH, setting=many_blocks),
+]
 # What gives nothing away; see test_the_order_of_x_reveals_nothing
 HARMLESS = [
     Sabotage("X in order of k", PERMUTATION, patches=in_order(lambda given, _: given.index)),
-    Sabotage("X in order of magnitude", PERMUTATION, patches=in_order(lambda given, _: -given.value.astype(np.int64))),
+    Sabotage(
+        "X in order of magnitude",
+        PERMUTATION,
+        patches=in_order(lambda given, _: -given.value.astype(np.int64)),
+    ),
 ]
 
 SMALL = {
@@ -182,7 +210,9 @@ def spoilt_lab(sabotage: Sabotage, construction: str, T: int) -> Lab:
     return Lab(SMALL[construction, T].parameters(), sabotage.tamper)
 
 
-def try_sabotage(sabotage: Sabotage, construction: str, T: int, broadcasts: int = 6) -> Witness | None:
+def try_sabotage(
+    sabotage: Sabotage, construction: str, T: int, broadcasts: int = 6
+) -> Witness | None:
     """Whether users 1..T tell two inputs of two honest users from the same two, exchanged."""
     with sabotage.setting(), sabotage.patches():
         lab = spoilt_lab(sabotage, construction, T)

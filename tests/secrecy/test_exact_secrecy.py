@@ -7,12 +7,32 @@ from itertools import product
 import check
 import numpy as np
 import pytest
-from affine import Heard, Inputs, Joint, Undecided, View, coalitions_of, find_witness, survivor_sets, view_of
+from affine import (
+    Heard,
+    Inputs,
+    Joint,
+    Undecided,
+    View,
+    coalitions_of,
+    find_witness,
+    survivor_sets,
+    view_of,
+)
 from cases import FULL, MORE, QUICK, Case, same_sum
 from certificate import NotCertified, certify, certify_masks
 from fq import AffineSpace, Array, Elimination, Law, NotAffine, affine_map, probability, times
 from lab import Broadcast, Input, Lab, Tape, Unforeseen
-from sabotage import BOTH, HARMLESS, SABOTAGES, SMALL, TWINS, Sabotage, Spoilt, spoilt_lab, try_sabotage
+from sabotage import (
+    BOTH,
+    HARMLESS,
+    SABOTAGES,
+    SMALL,
+    TWINS,
+    Sabotage,
+    Spoilt,
+    spoilt_lab,
+    try_sabotage,
+)
 
 from topk_secagg.algebra.randomness import CipherRandomness, Randomness
 from topk_secagg.errors import BadData
@@ -35,7 +55,9 @@ ONE_OF_EACH = [
     Case(5, 4, 2, L=4, K=2, P=1, spare=1),
 ]
 one_of_each = pytest.mark.parametrize("case", ONE_OF_EACH, ids=str)
-smallest = pytest.mark.parametrize("case", [Case(3, 2, 1, L=2, K=1), Case(3, 2, 1, L=2, K=1, P=1, spare=0)], ids=str)
+smallest = pytest.mark.parametrize(
+    "case", [Case(3, 2, 1, L=2, K=1), Case(3, 2, 1, L=2, K=1, P=1, spare=0)], ids=str
+)
 
 
 @cache
@@ -94,7 +116,11 @@ def test_all_joint_inputs_with_the_same_sum_give_the_same_view(case):
     lab = lab_of(case)
     each = [Input(support, values) for support in lab.supports for values in lab.every_x()]
     indices = {x.index for given in each for x in lab.places_by_x(given)}
-    some = [Broadcast(index, x) for index in sorted(indices) for x in lab.every_x()[: 2 if lab.drawn else None]]
+    some = [
+        Broadcast(index, x)
+        for index in sorted(indices)
+        for x in lab.every_x()[: 2 if lab.drawn else None]
+    ]
     for u1 in ((1, 2, 3), (1, 2)):
         joint = Joint(lab, view_of(lab, [1], u1))
         everything = [{2: a, 3: b} for a, b in product(each, repeat=2)]
@@ -105,7 +131,9 @@ def test_all_joint_inputs_with_the_same_sum_give_the_same_view(case):
                 law = joint.law(inputs, heard)
                 assert law == laws.setdefault(joint.sum(inputs), law)
             assert len(laws) == len({joint.sum(inputs) for inputs in everything})
-            assert len({frozenset(law.items()) for law in laws.values()}) == len(laws), "the sum itself is seen"
+            assert len({frozenset(law.items()) for law in laws.values()}) == len(laws), (
+                "the sum itself is seen"
+            )
 
 
 @one_of_each
@@ -123,7 +151,10 @@ def test_every_u1_and_every_u2_within_it(case):
         for alike in same_sum(lab, summed):
             # a user that dropped out may have any input
             whole = [
-                inputs | dict.fromkeys(dropped, Input(lab.supports[i % len(lab.supports)], (1 + i,) * lab.c.entries))
+                inputs
+                | dict.fromkeys(
+                    dropped, Input(lab.supports[i % len(lab.supports)], (1 + i,) * lab.c.entries)
+                )
                 for i, inputs in enumerate(alike)
             ]
             assert len(whole) > 1 or len(summed) == 1
@@ -175,7 +206,9 @@ def test_without_sabotage_the_same_comparison_finds_nothing(sabotage, constructi
     assert {spoilt.setting for spoilt in SABOTAGES} == {twin.setting for twin in TWINS}
 
 
-@settings([s for s in SABOTAGES if s.fewer == "none" and all(s.values)], sizes=(1,))  # what `certify` can see
+@settings(
+    [s for s in SABOTAGES if s.fewer == "none" and all(s.values)], sizes=(1,)
+)  # what `certify` can see
 def test_sabotage_is_not_certified(sabotage, construction, T):
     with sabotage.setting(), sabotage.patches(), pytest.raises((NotCertified, NotAffine)):
         certify(spoilt_lab(sabotage, construction, T), [(1,)])
@@ -191,14 +224,22 @@ def test_without_sabotage_it_is_certified(sabotage):
 def test_a_zero_is_never_an_input_of_moments(T):
     """It would show, as the sabotage has it. So it is refused, and no input here has one."""
     lab = lab_of(SMALL["moments", T])
-    secret, support = lab.secret(lab.places[0], np.zeros(lab.unknowns, dtype=np.int64)), lab.supports[0]
+    secret, support = (
+        lab.secret(lab.places[0], np.zeros(lab.unknowns, dtype=np.int64)),
+        lab.supports[0],
+    )
     lab.masked(secret, Input(support, (1, 2)))
     with pytest.raises(ValueError, match="zero"):
         lab.masked(secret, Input(support, (0, 2)))
     with pytest.raises(BadData, match="zero"):
         check_masked(lab.p, Masked(np.zeros(2, dtype=np.uint32), np.array([0, 2], dtype=np.uint32)))
     assert 0 not in lab.values
-    assert all(np.all(given.values) for alike in same_sum(lab, [1, 2, 3]) for w in alike for given in w.values())
+    assert all(
+        np.all(given.values)
+        for alike in same_sum(lab, [1, 2, 3])
+        for w in alike
+        for given in w.values()
+    )
 
 
 @settings(HARMLESS)
@@ -243,7 +284,9 @@ class Round:
         self.lab, self.view = lab, view
         real = [s for s in lab.supports if max(s) < lab.p.length]
         self.inputs = {
-            m: Input(real[rng.integers(len(real))], tuple(rng.choice(lab.values, lab.c.entries).tolist()))
+            m: Input(
+                real[rng.integers(len(real))], tuple(rng.choice(lab.values, lab.c.entries).tolist())
+            )
             for m in lab.users
         }
         self.places = {m: lab.places[rng.integers(len(lab.places))] for m in lab.users}
@@ -252,12 +295,19 @@ class Round:
     def play(self) -> None:
         lab = self.lab
         self.dealt = {m: lab.dealt(self.places[m], self.unknowns[m]) for m in lab.users}
-        self.masked = {m: lab.masked(lab.secret(self.places[m], self.unknowns[m]), self.inputs[m]) for m in lab.users}
+        self.masked = {
+            m: lab.masked(lab.secret(self.places[m], self.unknowns[m]), self.inputs[m])
+            for m in lab.users
+        }
 
     def seen(self) -> Array:
         """The view, without the coalition's own terms in Y."""
         lab, nothing = self.lab, self.lab.shaped(np.zeros(self.lab.share, dtype=np.int64))
-        shares = [lab.flat(self.dealt[m][c - 1]) for m in self.view.honest(lab) for c in self.view.coalition]
+        shares = [
+            lab.flat(self.dealt[m][c - 1])
+            for m in self.view.honest(lab)
+            for c in self.view.coalition
+        ]
         answers = []
         for u1, u2, fallback in self.view.answered:
             x = {m: self.masked[m] for m in u1}
@@ -296,7 +346,10 @@ def test_a_whole_round_is_what_its_parts_say(case):
         exchanged = played.inputs | {first: played.inputs[last], last: played.inputs[first]}
         assert probability(joint.law(exchanged, heard), played.seen()) == chance
 
-        given = {m: Sparse(np.array(w.support), np.array(w.values, dtype=np.uint32)) for m, w in played.inputs.items()}
+        given = {
+            m: Sparse(np.array(w.support), np.array(w.values, dtype=np.uint32))
+            for m, w in played.inputs.items()
+        }
         everybody = Everybody(bytes(32))
         everybody.played = played
         total = run_round(lab.p, given, u1, u1, everybody)
@@ -311,7 +364,10 @@ def whole_space(played: Round, heard: Heard) -> AffineSpace:
     solvers, wanted = {}, {}
     for m in honest:
         offset, by_masks = lab.masking(played.places[m], *played.inputs[m]).x
-        solvers[m], wanted[m] = lab.algebra.solver(by_masks), (np.array(heard[m].values) - offset) % lab.q
+        solvers[m], wanted[m] = (
+            lab.algebra.solver(by_masks),
+            (np.array(heard[m].values) - offset) % lab.q,
+        )
     sizes = [solvers[m].free.shape[1] + lab.unknowns - lab.drawn for m in honest]
 
     def function(unknowns: Array) -> Array:
@@ -339,7 +395,9 @@ def whole_law(lab: Lab, view: View, inputs: Inputs, heard: Heard) -> Law:
         played.places |= dict(zip(honest, places, strict=True))
         space = whole_space(played, heard)
         masks = lab.q**lab.c.entries if lab.drawn else 1
-        law[space] = law.get(space, Fraction(0)) + Fraction(1, len(lab.places) * masks) ** len(honest)
+        law[space] = law.get(space, Fraction(0)) + Fraction(1, len(lab.places) * masks) ** len(
+            honest
+        )
     return law
 
 
@@ -410,7 +468,9 @@ def test_the_tape_gives_what_was_chosen_through_the_real_integers_and_permutatio
     a = tape.child("a")
     assert a.integers(5, np.empty(2, dtype=np.uint32)).tolist() == [4, 0]
     assert a.integers(5, np.empty(1, dtype=np.uint32)).tolist() == [3]
-    assert tape.child("a").integers(5, np.empty(3, dtype=np.uint32)).tolist() == [4, 0, 3], "the same label again"
+    assert tape.child("a").integers(5, np.empty(3, dtype=np.uint32)).tolist() == [4, 0, 3], (
+        "the same label again"
+    )
     orders = {tuple(Tape({"/b": [i]}, bounds).child("b").permutation(3).tolist()) for i in range(6)}
     assert len(orders) == 6
 

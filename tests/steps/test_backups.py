@@ -38,7 +38,9 @@ def test_the_same_gradient_gives_the_same_x_and_the_round_goes_on(round_at):
 
 
 @pytest.mark.parametrize("answered", [True, False])
-def test_another_survivor_set_is_refused_while_y_or_the_frozen_set_is_there(round_at, refuses, answered):
+def test_another_survivor_set_is_refused_while_y_or_the_frozen_set_is_there(
+    round_at, refuses, answered
+):
     r = round_at("frozen")
     if answered:
         must(*r.eliminate(2))

@@ -29,7 +29,9 @@ def test_a_table_that_cannot_be_read_is_bad_data(tmp_path: Path, case: str) -> N
 
 @pytest.mark.parametrize("table", ["weights.json", "weights.csv"])
 def test_a_user_that_is_listed_twice_is_bad_data(tmp_path: Path, table: str) -> None:
-    (tmp_path / table).write_text('{"1": 2, "1": 3}' if table.endswith("json") else "user,weight\n1,2\n1,3")
+    (tmp_path / table).write_text(
+        '{"1": 2, "1": 3}' if table.endswith("json") else "user,weight\n1,2\n1,3"
+    )
     with pytest.raises(BadData, match="'1' appears twice"):
         read_weights(tmp_path / table, [Path("user-01.npy")])
 

@@ -30,7 +30,9 @@ def total(folder, length):
 
 @both
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_the_aggregate_has_the_names_shapes_and_types_of_the_gradient(tmp_path, suffix, construction):
+def test_the_aggregate_has_the_names_shapes_and_types_of_the_gradient(
+    tmp_path, suffix, construction
+):
     files = [write_tensors(tmp_path / f"{n}{suffix}", tensors(n)) for n in range(USERS)]
     how = ("--construction", construction, *(("--picks", 2) if construction == "moments" else ()))
     must("run", tmp_path / "round", "--gradients", *files, *OPTIONS, "--top-k", 10, *how)
@@ -54,7 +56,9 @@ def test_the_aggregate_has_the_names_shapes_and_types_of_the_gradient(tmp_path, 
 
 def test_bfloat16_goes_in_and_comes_out(tmp_path):
     values = np.array([0.5, -0.25, 0.75, 0.125], np.float32)
-    files = [write_tensors(tmp_path / f"{n}.pt", [Tensor("w", "bfloat16", values)]) for n in range(USERS)]
+    files = [
+        write_tensors(tmp_path / f"{n}.pt", [Tensor("w", "bfloat16", values)]) for n in range(USERS)
+    ]
     must("run", tmp_path / "round", "--gradients", *files, *OPTIONS, "--top-k", 4)
     for back in (".pt", ".safetensors"):
         must("decode", tmp_path / "round", "--output", tmp_path / f"sum{back}")
@@ -75,7 +79,12 @@ def test_random_selection_goes_through_the_same_protocol(tmp_path, construction)
     found = total(tmp_path / "round", L)
     assert 0 < np.count_nonzero(found) <= USERS * K
     # every sum is a sum of some users' values
-    sums = np.array([[sum(g[k] for i, g in enumerate(gradients) if m >> i & 1) for m in range(16)] for k in range(L)])
+    sums = np.array(
+        [
+            [sum(g[k] for i, g in enumerate(gradients) if m >> i & 1) for m in range(16)]
+            for k in range(L)
+        ]
+    )
     assert np.all(np.abs(sums - found[:, None]).min(axis=1) < 1e-6)
 
 

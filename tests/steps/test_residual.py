@@ -119,7 +119,9 @@ def test_an_old_round_never_touches_the_residual_again(frozen, shared, mask, tmp
         must(*mask(later, user, gradient=user % USERS + 1))
     later.play(after="masked")
     newest = residual.read_bytes()
-    residual_file.stage(space.residual_path(1), space.session, 1, np.ones(L))  # as a crash could leave it
+    residual_file.stage(
+        space.residual_path(1), space.session, 1, np.ones(L)
+    )  # as a crash could leave it
     must(*frozen.eliminate(1))
     must(*mask(frozen, 1))
     assert residual.read_bytes() == newest
@@ -129,7 +131,9 @@ def test_an_old_round_never_touches_the_residual_again(frozen, shared, mask, tmp
     assert not residual.exists()
 
 
-def test_a_crash_before_the_commit_leaves_the_old_residual_and_the_next_run_commits(frozen, tmp_path, monkeypatch):
+def test_a_crash_before_the_commit_leaves_the_old_residual_and_the_next_run_commits(
+    frozen, tmp_path, monkeypatch
+):
     def crash(*_):
         raise RecursionError
 
@@ -167,4 +171,6 @@ def test_what_is_clipped_away_stays_in_the_residual(new_round, tmp_path):
         how = ("--residual", tmp_path / f"r{user}.h5", "--saturate", "--json")
         assert must(*r.mask(user, *how, gradient=tmp_path / "g.npy")).json["clipped"] == 1
     r.play(after="masked")
-    assert abs(kept(tmp_path / "r1.h5")[3] - 4.0) <= 1 / Workspace(r.folder).session.parameters.scale
+    assert (
+        abs(kept(tmp_path / "r1.h5")[3] - 4.0) <= 1 / Workspace(r.folder).session.parameters.scale
+    )

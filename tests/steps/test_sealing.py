@@ -35,7 +35,9 @@ def row_bytes(r: Round, user: int = 1, sender: int = 2) -> bytes:
 
 @both
 @pytest.mark.parametrize("randomness", ["cipher", "os"])
-def test_a_sealed_round_gives_the_plain_sum_and_offline_again_changes_nothing(new_round, randomness):
+def test_a_sealed_round_gives_the_plain_sum_and_offline_again_changes_nothing(
+    new_round, randomness
+):
     r = new_round(sealed=True)
     must(*r.init())
     for written in (5, 0):
@@ -46,7 +48,9 @@ def test_a_sealed_round_gives_the_plain_sum_and_offline_again_changes_nothing(ne
     assert {path.suffix for path in (r.folder / "shares").rglob("from-*")} == {".age"}
 
 
-def test_no_plaintext_share_has_a_name_on_the_senders_disk_at_any_time(new_round, tmp_path, monkeypatch):
+def test_no_plaintext_share_has_a_name_on_the_senders_disk_at_any_time(
+    new_round, tmp_path, monkeypatch
+):
     seen, secrets = [], set()
     sealed = share_file.sealed
 
@@ -71,7 +75,10 @@ def test_a_full_disk_is_one_clear_error(round_at, monkeypatch, tmp_path):
     result = judged(*r.offline(1))
     assert (result.code, "no space left" in result.err) == (73, True)
     assert not list((r.folder / "shares").rglob("*.age"))
-    for size in (1, 10**6):  # the library drops an error at the end, and makes another one of it before
+    for size in (
+        1,
+        10**6,
+    ):  # the library drops an error at the end, and makes another one of it before
         recipient = Workspace(r.folder).session.recipient(1)
         with (
             pytest.raises(CannotWrite, match="no space left"),
@@ -81,17 +88,26 @@ def test_a_full_disk_is_one_clear_error(round_at, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("size", [1, 10**6])
-def test_a_disk_that_is_full_when_a_share_is_opened_is_not_blamed_on_its_sender(monkeypatch, tmp_path, size):
+def test_a_disk_that_is_full_when_a_share_is_opened_is_not_blamed_on_its_sender(
+    monkeypatch, tmp_path, size
+):
     identity, path = keys.Identity.generate(), tmp_path / "sealed"
     with keys.sealed(path, identity.public(1), tmp_path) as plain:
         plain.write(bytes(size))
     full = partial(open, "/dev/full", "r+b")
-    monkeypatch.setattr(keys.tempfile, "TemporaryFile", lambda **how: full(how.get("buffering", -1)))
-    with pytest.raises(CannotWrite, match="no space left"), keys.unsealed(path, 1, 10**7, identity, tmp_path):
+    monkeypatch.setattr(
+        keys.tempfile, "TemporaryFile", lambda **how: full(how.get("buffering", -1))
+    )
+    with (
+        pytest.raises(CannotWrite, match="no space left"),
+        keys.unsealed(path, 1, 10**7, identity, tmp_path),
+    ):
         pass
 
 
-def test_damaged_swapped_replayed_and_missing_shares_are_refused_naming_the_sender(round_at, refuses):
+def test_damaged_swapped_replayed_and_missing_shares_are_refused_naming_the_sender(
+    round_at, refuses
+):
     r = round_at("frozen", **SEALED)
     other = r.elsewhere(r.folder.with_name("other")).play(upto="offline")  # with the same keys
     path = r.folder / "shares/user-01/from-02.h5.age"
@@ -114,7 +130,9 @@ def test_damaged_swapped_replayed_and_missing_shares_are_refused_naming_the_send
     must(*r.eliminate(1))
 
 
-def test_a_share_that_a_third_user_forged_and_signed_itself_is_refused(round_at, refuses, monkeypatch):
+def test_a_share_that_a_third_user_forged_and_signed_itself_is_refused(
+    round_at, refuses, monkeypatch
+):
     r = round_at("frozen", **SEALED)
     space = Workspace(r.folder)
     c = construction_of(space.session.parameters)
@@ -130,8 +148,13 @@ def test_a_share_that_a_third_user_forged_and_signed_itself_is_refused(round_at,
 
 def test_an_x_that_its_user_did_not_sign_is_not_frozen(round_at, refuses, monkeypatch):
     r = round_at("masked", **SEALED)
-    for signer in (None, read_identity(r.identity(3))):  # the old signature, and that of another user
-        rewrite(r.folder / "masked/user-02.h5", lambda _, datasets: datasets["value"].fill(1), signer)
+    for signer in (
+        None,
+        read_identity(r.identity(3)),
+    ):  # the old signature, and that of another user
+        rewrite(
+            r.folder / "masked/user-02.h5", lambda _, datasets: datasets["value"].fill(1), signer
+        )
         assert "user 2 did not sign it" in refuses(65, *r.freeze("--only", "1-3")).err
     # the twin: without the check everybody would answer the forged X
     monkeypatch.setattr(artifacts, "unsigned", lambda *_: "")
@@ -148,7 +171,9 @@ def test_a_new_secret_gets_new_sealed_shares(round_at):
     r.play(after="offline").check_sum()
 
 
-@pytest.mark.parametrize("content", [b"", b"age-encryption.org/v1\n-> X25519 a\n---", bytes(100_000)])
+@pytest.mark.parametrize(
+    "content", [b"", b"age-encryption.org/v1\n-> X25519 a\n---", bytes(100_000)]
+)
 def test_an_invalid_sealed_share_is_written_again(round_at, content):
     r = round_at("offline", **SEALED)
     (r.folder / "shares/user-03/from-01.h5.age").write_bytes(content)

@@ -51,11 +51,23 @@ def test_all_rounds_are_there_and_they_are_small():
 
 
 def test_every_file_is_intact(space):
-    files = [p for p in space.root.rglob("*") if p.suffix in (".h5", ".json") and p.name != "expected.json"]
+    files = [
+        p
+        for p in space.root.rglob("*")
+        if p.suffix in (".h5", ".json") and p.name != "expected.json"
+    ]
     kinds = {inspect(path).kind for path in files if inspect(path).intact}
     assert all(inspect(path).intact for path in files)
     sealed = bool(space.session.recipients)
-    assert kinds >= {"session", "secret", "ledger", "masked", "survivors", "elimination", "aggregate"}
+    assert kinds >= {
+        "session",
+        "secret",
+        "ledger",
+        "masked",
+        "survivors",
+        "elimination",
+        "aggregate",
+    }
     assert kinds >= ({"confirmation"} if sealed else {"share"})
     assert sealed or len(list(space.root.rglob("from-*.h5"))) == 16
 
@@ -78,7 +90,9 @@ def test_the_same_round_made_again_has_the_same_bytes(space, keys, tmp_path):
     before, after = bytes_of(space.root), bytes_of(again.root)
     before.pop("expected.json")
     assert set(after) == set(before)
-    assert [name for name in after if after[name] != before[name] and not name.endswith(".age")] == []
+    assert [
+        name for name in after if after[name] != before[name] and not name.endswith(".age")
+    ] == []
 
 
 def test_a_late_answer_agrees(space, keys):

@@ -66,7 +66,9 @@ READERS: dict[str, Callable[[Workspace], object]] = {
 @pytest.mark.parametrize("file", READERS)
 def test_every_bit_of_a_file_counts(space, file, monkeypatch):
     """With any one bit turned it is refused: by the schema, the digest, a row's checksum or a gap."""
-    monkeypatch.setattr(hdf5_parser, "lookup3", lru_cache(64)(hdf5_parser.lookup3))  # only for speed
+    monkeypatch.setattr(
+        hdf5_parser, "lookup3", lru_cache(64)(hdf5_parser.lookup3)
+    )  # only for speed
     read, path = READERS[file], space.root / file
     content = path.read_bytes()
     read(space)
@@ -85,7 +87,11 @@ def test_every_bit_of_a_file_counts(space, file, monkeypatch):
 
 def test_what_is_used_is_what_was_checked(space, monkeypatch):
     """An X that is changed in place after its digest was checked could unmask its owner."""
-    path, before, digest = space.masked_path(1), read_masked(space).masked.value.tolist(), Artifact.digest
+    path, before, digest = (
+        space.masked_path(1),
+        read_masked(space).masked.value.tolist(),
+        Artifact.digest,
+    )
 
     def then_changed(artifact, *look):
         result = digest(artifact, *look)
@@ -108,19 +114,26 @@ def test_what_is_used_is_what_was_checked(space, monkeypatch):
 
 
 def test_a_file_of_another_size_is_refused_before_it_is_read(space, monkeypatch):
-    rewrite(space.masked_path(1), lambda _, datasets: datasets.update(index=np.zeros(1 << 20, dtype="|u1")))
+    rewrite(
+        space.masked_path(1),
+        lambda _, datasets: datasets.update(index=np.zeros(1 << 20, dtype="|u1")),
+    )
     monkeypatch.setattr(Artifact, "digest", lambda *_: pytest.fail("its content was read"))
     with pytest.raises(BadData, match="index has shape"):
         read_masked(space)
 
 
 @pytest.mark.parametrize("name", ["moments-spare"])
-@pytest.mark.parametrize("file", ["secrets/user-01.h5", "masked/user-01.h5", "elimination/user-01.h5"])
+@pytest.mark.parametrize(
+    "file", ["secrets/user-01.h5", "masked/user-01.h5", "elimination/user-01.h5"]
+)
 def test_symbols_of_another_width_are_refused(space, file):
     """In a field below 2^16 a symbol has two bytes, and in no file more."""
 
     def widen(_, datasets):
-        datasets.update({name: d.astype("<u4") for name, d in datasets.items() if d.dtype == np.dtype("<u2")})
+        datasets.update(
+            {name: d.astype("<u4") for name, d in datasets.items() if d.dtype == np.dtype("<u2")}
+        )
 
     READERS[file](space)
     rewrite(space.root / file, widen)

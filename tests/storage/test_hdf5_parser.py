@@ -69,7 +69,9 @@ def by_hdf5(path: Path) -> Structure:
 @settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
 @given(
     attributes=st.dictionaries(NAMES, VALUES, min_size=1, max_size=16),
-    shapes=st.dictionaries(NAMES, st.tuples(st.sampled_from(TYPES), SHAPES), min_size=1, max_size=8),
+    shapes=st.dictionaries(
+        NAMES, st.tuples(st.sampled_from(TYPES), SHAPES), min_size=1, max_size=8
+    ),
 )
 def test_it_sees_what_hdf5_sees(tmp_path, attributes, shapes):
     path = tmp_path / "x.h5"
@@ -85,7 +87,10 @@ def test_it_reads_every_file_of_a_round_as_hdf5_does(name):
         content = path.read_bytes()
         with h5py.File(path, "r") as file:
             for key, d in found.datasets.items():
-                assert file[key][...].tobytes() == content[d.offset : d.offset + d.size], (path, key)
+                assert file[key][...].tobytes() == content[d.offset : d.offset + d.size], (
+                    path,
+                    key,
+                )
 
 
 @pytest.fixture
@@ -148,7 +153,9 @@ def test_several_changed_bytes_cause_no_other_error(small):
         data = bytearray(content)
         for start, end in source.sample(places, 2):
             for _ in range(source.randrange(1, 4)):
-                data[source.randrange(start, end)] = source.choice((0, 1, 4, 16, 0xFF, source.randrange(256)))
+                data[source.randrange(start, end)] = source.choice(
+                    (0, 1, 4, 16, 0xFF, source.randrange(256))
+                )
             reseal(data, start, end)
         small.write_bytes(data)
         with suppress(Unknown):
@@ -264,7 +271,11 @@ def with_offset(path: Path, name: str, offset: int) -> None:
 def test_pieces_that_overlap(small):
     """A dataset that lies in another, in a header, or outside of the file, under a checksum that fits."""
     content, found = small.read_bytes(), parsed(small).datasets
-    places = {start for start, _ in accounted(small)} | {found["value"].offset + 1, len(content) - 1, len(content)}
+    places = {start for start, _ in accounted(small)} | {
+        found["value"].offset + 1,
+        len(content) - 1,
+        len(content),
+    }
     places |= {1 << 20, 2**63, 2**64 - 2}  # far outside
     for offset in places - {found["value"].offset}:
         small.write_bytes(content)

@@ -21,7 +21,12 @@ class _Item:
 
 
 TYPES = {"flag": bool, "mark": Mark, "name": Sha256 | None, "items": tuple[_Item, ...]}
-GOOD: dict[str, Any] = {"flag": True, "mark": 0, "name": "a" * 64, "items": [{"number": 1, "share": 0.5}]}
+GOOD: dict[str, Any] = {
+    "flag": True,
+    "mark": 0,
+    "name": "a" * 64,
+    "items": [{"number": 1, "share": 0.5}],
+}
 WRONG: dict[str, tuple[str, Callable[[dict[str, Any]], object]]] = {
     "a number for a flag": ("flag", lambda body: body.update(flag=1)),
     "a flag for a mark": ("mark", lambda body: body.update(mark=True)),
@@ -41,7 +46,9 @@ def _parsed(body: dict[str, Any]) -> dict[str, Any]:
     return documents.parse(Path("it.json"), documents.dump("ledger", body), "ledger", TYPES)
 
 
-@pytest.mark.parametrize("change", [{}, {"name": None}, {"items": []}, {"items": [{"number": 2, "share": None}]}])
+@pytest.mark.parametrize(
+    "change", [{}, {"name": None}, {"items": []}, {"items": [{"number": 2, "share": None}]}]
+)
 def test_a_document_of_the_right_types_is_read(change: dict[str, Any]) -> None:
     body = GOOD | change
     items = tuple(_Item(**item) for item in body["items"])

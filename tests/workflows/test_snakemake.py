@@ -21,17 +21,23 @@ exec {SCRIPT} "$@"
 
 
 def test_every_profile_names_its_executor_or_cores():
-    found = {path.parent.name: path.read_text() for path in WORKFLOWS.glob("profiles/*/config.yaml")}
+    found = {
+        path.parent.name: path.read_text() for path in WORKFLOWS.glob("profiles/*/config.yaml")
+    }
     assert set(found) == {"local", "slurm", "kubernetes"}
     assert "cores: all" in found["local"]
     assert all(f"executor: {name}" in found[name] for name in ("slurm", "kubernetes"))
 
 
-@pytest.mark.skipif(SNAKEMAKE is None, reason="snakemake is not installed: pip install '.[workflows]'")
+@pytest.mark.skipif(
+    SNAKEMAKE is None, reason="snakemake is not installed: pip install '.[workflows]'"
+)
 class TestWorkflow:
     @pytest.fixture
     def r(self, tmp_path):
-        r = Round(Recipe("workflow", masking=(1, 2, 5), answering=(1, 2, 5)), tmp_path / "round", tmp_path).prepare()
+        r = Round(
+            Recipe("workflow", masking=(1, 2, 5), answering=(1, 2, 5)), tmp_path / "round", tmp_path
+        ).prepare()
         np.save(r.gradient(3), np.full(4, np.nan))
         (tmp_path / "program").write_text(HANGS)
         (tmp_path / "program").chmod(0o755)
@@ -45,7 +51,13 @@ class TestWorkflow:
             "top_k=2", f"init='{init}'", "seconds=15", f"program={r.inputs}/program",
             f"output={r.inputs}/sum.npy", *more,
         ]  # fmt: skip
-        command = [str(SNAKEMAKE), "--snakefile", WORKFLOWS / "Snakefile", "--profile", WORKFLOWS / "profiles/local"]
+        command = [
+            str(SNAKEMAKE),
+            "--snakefile",
+            WORKFLOWS / "Snakefile",
+            "--profile",
+            WORKFLOWS / "profiles/local",
+        ]
         return subprocess.run(
             [*map(str, command), "--cores", "2", "--config", *config],
             cwd=r.inputs, env=os.environ | {"PATH": PATH}, capture_output=True, text=True, timeout=300, check=False,

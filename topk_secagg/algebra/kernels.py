@@ -14,7 +14,19 @@ import numba
 import numpy as np
 
 from .field import PIECE
-from .montgomery import HALF, LOW, ONE, OPTIONS, ZERO, montgomery, part, plus, power_m, reduced, times
+from .montgomery import (
+    HALF,
+    LOW,
+    ONE,
+    OPTIONS,
+    ZERO,
+    montgomery,
+    part,
+    plus,
+    power_m,
+    reduced,
+    times,
+)
 from .recovery import solve, transform  # noqa: F401 - kernels too
 
 
@@ -27,7 +39,9 @@ def machine_code(name: str, types: tuple[str, ...]) -> tuple[str, bytes]:
         for kind in types
     ]
     signature = numba.types.void(*arguments)
-    function = getattr(globals()[name], "py_func", globals()[name])  # a kernel may be a part of others
+    function = getattr(
+        globals()[name], "py_func", globals()[name]
+    )  # a kernel may be a part of others
     result = numba.njit(signature, **OPTIONS)(function).get_compile_result(signature)
     return result.fndesc.llvm_func_name, result.library._get_compiled_object()
 
@@ -45,7 +59,15 @@ def _add_products(factors_m: Any, vectors: Any, q: Any, q_inverse: Any, out: Any
 
 
 def encode(
-    dense: Any, sparse: Any, noise: Any, slot: Any, place: Any, scale: Any, q: Any, q_inverse: Any, shares: Any
+    dense: Any,
+    sparse: Any,
+    noise: Any,
+    slot: Any,
+    place: Any,
+    scale: Any,
+    q: Any,
+    q_inverse: Any,
+    shares: Any,
 ) -> None:
     """See `linear.encode`."""
     for i in range(noise.shape[0]):
@@ -53,7 +75,9 @@ def encode(
             out, j = shares[m, i], place[i]
             out[:] = 0
             _add_products(dense[m], noise[i], q, q_inverse, out)
-            out[j] = plus(times(sparse[m, slot[i]], np.uint64(scale[i]), q, q_inverse), np.uint64(out[j]), q)
+            out[j] = plus(
+                times(sparse[m, slot[i]], np.uint64(scale[i]), q, q_inverse), np.uint64(out[j]), q
+            )
 
 
 def eliminate(f: Any, h: Any, x_m: Any, q: Any, q_inverse: Any, total: Any) -> None:
@@ -74,7 +98,9 @@ def _add_halves(a: Any, x: Any, b: Any, y: Any, c: Any, z: Any, low: Any, high: 
         high[j] += (first >> HALF) + (second >> HALF) + (third >> HALF)
 
 
-def combine(matrix: Any, y: Any, row: Any, group: Any, q: Any, q_inverse: Any, out: Any, low: Any, high: Any) -> None:
+def combine(
+    matrix: Any, y: Any, row: Any, group: Any, q: Any, q_inverse: Any, out: Any, low: Any, high: Any
+) -> None:
     """See `linear.combine`."""
     last = len(y) - 1
     for b in range(len(out)):
@@ -122,7 +148,16 @@ def weigh(y: Any, factors: Any, q: Any, sums: Any) -> None:
 # Moments
 
 
-def arrange(count: Any, place: Any, value: Any, first: Any, buckets: Any, ends: Any, indices: Any, values: Any) -> None:
+def arrange(
+    count: Any,
+    place: Any,
+    value: Any,
+    first: Any,
+    buckets: Any,
+    ends: Any,
+    indices: Any,
+    values: Any,
+) -> None:
     """Put entries behind those of their place that are there; ends[p] is where the next one of place p goes.
 
     Where there is no room at all, they are only counted.
@@ -132,7 +167,10 @@ def arrange(count: Any, place: Any, value: Any, first: Any, buckets: Any, ends: 
         for _ in range(count[row]):
             p = place[i]
             if len(indices):
-                indices[ends[p]], values[ends[p]] = np.uint64(p) * buckets + first + np.uint64(row), value[i]
+                indices[ends[p]], values[ends[p]] = (
+                    np.uint64(p) * buckets + first + np.uint64(row),
+                    value[i],
+                )
             ends[p] += 1
             i += 1
 
@@ -190,7 +228,9 @@ def share(
             _add_products(matrix_m[point[i], m], noise[i], q, q_inverse, out)
 
 
-def tabulate(exponent: Any, low_m: Any, high_m: Any, first: Any, q: Any, q_inverse: Any, table: Any) -> None:
+def tabulate(
+    exponent: Any, low_m: Any, high_m: Any, first: Any, q: Any, q_inverse: Any, table: Any
+) -> None:
     """Row i of the table: first gamma^(exponent_i j)."""
     for i in range(len(table)):
         ratio_m = _power_m(np.uint64(exponent[i]), low_m, high_m, q, q_inverse)
@@ -198,7 +238,9 @@ def tabulate(exponent: Any, low_m: Any, high_m: Any, first: Any, q: Any, q_inver
 
 
 @part
-def _add_moved(powers: Any, factor: Any, vector: Any, q: Any, q_inverse: Any, total: Any, high: Any) -> None:
+def _add_moved(
+    powers: Any, factor: Any, vector: Any, q: Any, q_inverse: Any, total: Any, high: Any
+) -> None:
     """Add the products of the vector with factor powers[j] to the sums: see `montgomery.reduced`."""
     for j in range(len(total)):
         product = (times(np.uint64(powers[j]), factor, q, q_inverse) & LOW) * np.uint64(vector[j])

@@ -19,5 +19,7 @@ def lagrange_matrix(nodes: Sequence[int], points: Sequence[int], q: int) -> npt.
     matrix = np.empty((len(points), len(nodes)), dtype=np.uint64)
     for row, point in zip(matrix, points, strict=True):
         whole = math.prod(point - x for x in nodes) % q
-        row[:] = [whole * pow(point - x, -1, q) % q * b % q for x, b in zip(nodes, below, strict=True)]
+        row[:] = [
+            whole * pow(point - x, -1, q) % q * b % q for x, b in zip(nodes, below, strict=True)
+        ]
     return matrix

@@ -9,7 +9,13 @@ from .native import run
 
 
 def encode(
-    encoding: Integers, noise: Symbols, slot: Integers, place: Integers, scale: Symbols, q: int, shares: Symbols
+    encoding: Integers,
+    noise: Symbols,
+    slot: Integers,
+    place: Integers,
+    scale: Symbols,
+    q: int,
+    shares: Symbols,
 ) -> None:
     """Evaluate one polynomial per row at every user's point (eq. polynomial:1 and :2).
 
@@ -18,7 +24,9 @@ def encode(
     The blocks are all but empty, so only the T noise blocks cost a product:
     shares[m, i] = sum_t encoding[m, D+t] noise[i, t] + encoding[m, slot[i]] scale[i] e_place[i].
     """
-    sparse, dense = np.split(to_montgomery(encoding, q), [encoding.shape[1] - noise.shape[1]], axis=1)
+    sparse, dense = np.split(
+        to_montgomery(encoding, q), [encoding.shape[1] - noise.shape[1]], axis=1
+    )
     run("encode", dense, sparse, noise, slot, place, scale, *montgomery_constants(q), out=(shares,))
 
 
@@ -32,7 +40,10 @@ def combine(matrix: Integers, y: Symbols, row: Integers, group: Integers, q: int
 
     matrix (points, users), y (users, groups, width); the result is (blocks, width).
     """
-    blocks, halves = np.empty((len(row), y.shape[2]), dtype=np.uint32), np.empty((2, y.shape[2]), dtype=np.uint64)
+    blocks, halves = (
+        np.empty((len(row), y.shape[2]), dtype=np.uint32),
+        np.empty((2, y.shape[2]), dtype=np.uint64),
+    )
     twice = to_montgomery(to_montgomery(matrix, q), q)  # the kernel divides by R^2
     run("combine", twice, y, row, group, *montgomery_constants(q), out=(blocks, *halves))
     return blocks

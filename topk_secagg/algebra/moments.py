@@ -49,29 +49,69 @@ def share(
     run("invert", factor, *montgomery_constants(q), out=(inverse_m,))
     bits, out = int(place.max(initial=0)).bit_length(), (shares, _words(shares.shape[2]))
     tables = _power_tables(gamma, bits, q)
-    run("share", place, inverse_m, point, to_montgomery(matrix, q), noise, *tables, *montgomery_constants(q), out=out)
+    run(
+        "share",
+        place,
+        inverse_m,
+        point,
+        to_montgomery(matrix, q),
+        noise,
+        *tables,
+        *montgomery_constants(q),
+        out=out,
+    )
 
 
 def answer(
-    g: Symbols, shift: Symbols, value: Symbols, scale: Symbols, group: Integers, gamma: int, q: int, total: Symbols
+    g: Symbols,
+    shift: Symbols,
+    value: Symbols,
+    scale: Symbols,
+    group: Integers,
+    gamma: int,
+    q: int,
+    total: Symbols,
 ) -> None:
     """Add the rows of g, moved and scaled, to their groups: total (groups, W1), g (rows, at least W1).
 
     total[group_i, j] += value_i scale_i gamma^(shift_i j) g[i, j]. The rows may be those of several users, one behind
     the other: `scale` and `group` are for the rows of one.
     """
-    bits, width = int(shift.max(initial=0)).bit_length(), min(-(-total.shape[1] // 8) * 8, g.shape[1])  # whole vectors
+    bits, width = (
+        int(shift.max(initial=0)).bit_length(),
+        min(-(-total.shape[1] // 8) * 8, g.shape[1]),
+    )  # whole vectors
     if 1 << bits <= shift.size:  # each power is used more than once
         table = _all_moments(gamma, bits, width, q)
     else:
-        table, shift = _moments_of(shift, bits, gamma, width, q), np.arange(shift.size, dtype=np.uint32)
-    run("answer", g, shift, value, scale, group, table, *montgomery_constants(q), out=(total, *_words(2, width)))
+        table, shift = (
+            _moments_of(shift, bits, gamma, width, q),
+            np.arange(shift.size, dtype=np.uint32),
+        )
+    run(
+        "answer",
+        g,
+        shift,
+        value,
+        scale,
+        group,
+        table,
+        *montgomery_constants(q),
+        out=(total, *_words(2, width)),
+    )
 
 
 def _moments_of(places: Symbols, bits: int, gamma: int, width: int, q: int) -> Symbols:
     """The first `width` moments of each place below 2^bits, times R^4."""
     table = np.empty((places.size, width), np.uint32)
-    run("tabulate", places, *_power_tables(gamma, bits, q), pow(2, 128, q), *montgomery_constants(q), out=(table,))
+    run(
+        "tabulate",
+        places,
+        *_power_tables(gamma, bits, q),
+        pow(2, 128, q),
+        *montgomery_constants(q),
+        out=(table,),
+    )
     return table
 
 
@@ -80,7 +120,9 @@ def _all_moments(gamma: int, bits: int, width: int, q: int) -> Symbols:
     return _moments_of(np.arange(1 << bits, dtype=np.uint32), bits, gamma, width, q)
 
 
-def recover(moments: Symbols, weight: int, order: int, gamma: int, q: int, places: int | None = None) -> Entries:
+def recover(
+    moments: Symbols, weight: int, order: int, gamma: int, q: int, places: int | None = None
+) -> Entries:
     """For each row of moments, the only vector with at most `weight` non-zero entries.
 
     moments (rows, W1) with W1 = order, or W1 = 2 weight; then only the first `places` are searched, and time and memory
@@ -98,14 +140,29 @@ def recover(moments: Symbols, weight: int, order: int, gamma: int, q: int, place
     place, value = (np.empty(rows * most + 1, np.uint32) for _ in range(2))
     constants, out = montgomery_constants(q), (found, place, value)
     if count == order:
-        run("transform", moments, _powers(gamma, order, q), most, *constants, out=(*out, _words(3, order)))
+        run(
+            "transform",
+            moments,
+            _powers(gamma, order, q),
+            most,
+            *constants,
+            out=(*out, _words(3, order)),
+        )
     else:
         searched = order if places is None else places
         turns = 4 if order % 4 == 0 and order <= 2 * searched else 1  # see recovery._search
         tried = searched if turns == 1 else order
         marks = _words(-(-tried // turns // 64), turns, LANES)
         scratch = _words(9, count + 5, LANES), _words(most + 1, 64), marks
-        run("solve", moments, _powers(gamma, tried, q), searched, tried // turns, *constants, out=(*out, *scratch))
+        run(
+            "solve",
+            moments,
+            _powers(gamma, tried, q),
+            searched,
+            tried // turns,
+            *constants,
+            out=(*out, *scratch),
+        )
     bad = np.flatnonzero(found < 0)
     if bad.size:
         named = ", ".join(map(str, bad[:_ROWS_NAMED])) + (", ..." if bad.size > _ROWS_NAMED else "")
@@ -121,21 +178,31 @@ def arranged(parts: Sequence[Entries], places: int) -> tuple[Symbols, Symbols]:
     A counting sort, on each core for a run of the parts: where the entries of a place go is known for every run.
     """
     firsts = np.cumsum([0, *(part.counts.size for part in parts)]).tolist()
-    buckets, entries, size = firsts[-1], sum(part.place.size for part in parts), -(-len(parts) // cores()) or 1
-    runs = [list(zip(parts, firsts, strict=False))[at : at + size] for at in range(0, len(parts), size)]
+    buckets, entries, size = (
+        firsts[-1],
+        sum(part.place.size for part in parts),
+        -(-len(parts) // cores()) or 1,
+    )
+    runs = [
+        list(zip(parts, firsts, strict=False))[at : at + size] for at in range(0, len(parts), size)
+    ]
 
     def go(ends: Integers, *out: Symbols) -> None:
         def arrange(run_parts: Sequence[tuple[Entries, int]], own: Integers) -> None:
             for part, first in run_parts:
                 run("arrange", *part, first, buckets, out=(own, *out))
 
-        calls = (partial(arrange, run_parts, own) for run_parts, own in zip(runs, ends, strict=True))
+        calls = (
+            partial(arrange, run_parts, own) for run_parts, own in zip(runs, ends, strict=True)
+        )
         together(calls, cores() if entries > _WORTH_THREADS else 0)
 
     counts = np.zeros((len(runs), places), np.int64)
     go(counts, *np.empty((2, 0), np.uint32))
     indices, values = (np.empty(entries, np.uint32) for _ in range(2))
-    go(np.ascontiguousarray(np.cumsum(counts.T).reshape(places, -1).T) - counts, indices, values)  # place by place
+    go(
+        np.ascontiguousarray(np.cumsum(counts.T).reshape(places, -1).T) - counts, indices, values
+    )  # place by place
     return indices, values
 
 

@@ -35,14 +35,21 @@ def run(name: str, *inputs: npt.NDArray[Any] | int, out: tuple[npt.NDArray[Any],
     """Call a kernel with its inputs, arrays or integers below 2^64, and with the arrays it writes to."""
     if not all(array.flags.c_contiguous and array.flags.writeable for array in out):
         raise ValueError(f"{name} writes to whole, contiguous arrays only")
-    values = [value if isinstance(value, int) else np.ascontiguousarray(value) for value in (*inputs, *out)]
-    types = tuple("int" if isinstance(value, int) else _type(value.dtype, value.ndim) for value in values)
+    values = [
+        value if isinstance(value, int) else np.ascontiguousarray(value)
+        for value in (*inputs, *out)
+    ]
+    types = tuple(
+        "int" if isinstance(value, int) else _type(value.dtype, value.ndim) for value in values
+    )
     words: list[int] = []
     for value in values:
         words += (value,) if isinstance(value, int) else _words(value)
     with _lock:  # a kernel is loaded once
         kernel = _loaded(name, types)
-    results = (ctypes.c_void_p * 2)()  # for the value and the error that numba's functions return: there are none
+    results = (
+        ctypes.c_void_p * 2
+    )()  # for the value and the error that numba's functions return: there are none
     at = ctypes.addressof(results)
     if kernel(at, at + ctypes.sizeof(ctypes.c_void_p), *words):
         raise AssertionError(f"{name} failed")
@@ -59,7 +66,9 @@ def _type(dtype: np.dtype[Any], dimensions: int) -> str:
 def _words(array: npt.NDArray[Any]) -> tuple[int, ...]:
     """How numba's functions take an array: owner, parent (none), entries, bytes an entry, address, shape, strides."""
     if array.flags.writeable and array.size:
-        address = ctypes.addressof(ctypes.c_char.from_buffer(array.data))  # three times as fast as the other way
+        address = ctypes.addressof(
+            ctypes.c_char.from_buffer(array.data)
+        )  # three times as fast as the other way
     else:
         address = array.ctypes.data
     return 0, 0, array.size, array.itemsize, address, *array.shape, *array.strides
@@ -75,7 +84,9 @@ def _loaded(name: str, types: tuple[str, ...]) -> Callable[..., int]:
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
     count = 2 + sum(1 if kind == "int" else 5 + 2 * int(kind[-1]) for kind in types)
-    return ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_uint64] * count)(engine.get_function_address(symbol))
+    return ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_uint64] * count)(
+        engine.get_function_address(symbol)
+    )
 
 
 @lru_cache(maxsize=1)
@@ -116,7 +127,9 @@ class _Folder(NamedTuple):
     def read(self, name: str) -> bytes:
         """A file that one of the owners has put here."""
         with self.opened() as folder:
-            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+            fd = os.open(
+                name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder
+            )
         with os.fdopen(fd, "rb") as stream:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode) or not self.trusts(found):
@@ -132,7 +145,9 @@ class _Folder(NamedTuple):
                     if other.name.startswith(_DRAFT) and other.stat().st_mtime < time.time() - _OLD:
                         os.unlink(other.name, dir_fd=folder)
             draft = f"{_DRAFT}{os.getpid()}"
-            fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
+            fd = os.open(
+                draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder
+            )
             with os.fdopen(fd, "wb") as stream:
                 stream.write(content)
                 os.fchmod(fd, 0o644)
@@ -195,10 +210,15 @@ def _circumstances() -> str:
     numba = find_spec("numba")
     assert numba is not None
     assert numba.origin is not None
-    files = [Path(numba.origin).with_name("_version.py"), *(Path(__file__).with_name(file) for file in _SOURCES)]
+    files = [
+        Path(numba.origin).with_name("_version.py"),
+        *(Path(__file__).with_name(file) for file in _SOURCES),
+    ]
     digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
     features = ""
-    with suppress(RuntimeError):  # LLVM does not know them on every system; numba compiles without them there
+    with suppress(
+        RuntimeError
+    ):  # LLVM does not know them on every system; numba compiles without them there
         features = llvm.get_host_cpu_features().flatten()
     settings = sorted(item for item in os.environ.items() if item[0].startswith("NUMBA_"))
     return repr((digests, llvmlite.__version__, settings, llvm.get_host_cpu_name(), features))

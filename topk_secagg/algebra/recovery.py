@@ -11,7 +11,20 @@ from typing import Any
 import numpy as np
 
 from .field import LANES
-from .montgomery import HALF, LOW, ONE, ZERO, difference, lift, montgomery, part, plus, power_m, reduced, times
+from .montgomery import (
+    HALF,
+    LOW,
+    ONE,
+    ZERO,
+    difference,
+    lift,
+    montgomery,
+    part,
+    plus,
+    power_m,
+    reduced,
+    times,
+)
 
 ALL = np.uint64(2**64 - 1)
 _DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)  # its bits from i to i + 5 differ for all i
@@ -26,7 +39,9 @@ def _fill(value: Any, row: Any) -> None:
 
 
 @part
-def _discrepancies(now: Any, moments: Any, n: Any, q: Any, q_inverse: Any, low: Any, out: Any) -> None:
+def _discrepancies(
+    now: Any, moments: Any, n: Any, q: Any, q_inverse: Any, low: Any, out: Any
+) -> None:
     """out = R^-2 sum_k now_k S_(n-k) mod q."""
     _fill(ZERO, low)
     _fill(ZERO, out)
@@ -56,7 +71,9 @@ def _lengthen(n: Any, discrepancy: Any, width: Any, longer: Any) -> Any:
 
 
 @part
-def _step(c: Any, b: Any, divisor: Any, discrepancy: Any, longer: Any, q: Any, q_inverse: Any, kept: Any) -> None:
+def _step(
+    c: Any, b: Any, divisor: Any, discrepancy: Any, longer: Any, q: Any, q_inverse: Any, kept: Any
+) -> None:
     """One row of C <- d' C - d x B; `kept` is what comes into the next row of x B: C or x B."""
     for v in range(LANES):
         old, other = c[v], b[v]
@@ -99,7 +116,14 @@ def _evaluate(coefficients: Any, points_m: Any, q: Any, q_inverse: Any, out: Any
 
 @part
 def _evaluate_columns(
-    numerator: Any, derivative: Any, z_m: Any, q: Any, q_inverse: Any, state: Any, above: Any, below: Any
+    numerator: Any,
+    derivative: Any,
+    z_m: Any,
+    q: Any,
+    q_inverse: Any,
+    state: Any,
+    above: Any,
+    below: Any,
 ) -> None:
     """`_evaluate` in every column, of two polynomials at its point z: sums of products with the powers of z."""
     power_mm, first, second = state[2], state[3], state[4]
@@ -166,7 +190,9 @@ def _divide(above: Any, below_m: Any, q: Any, q_inverse: Any, product_m: Any, po
 
 
 @part
-def _sum(rows: Any, factors: Any, first: Any, step: Any, q: Any, q_inverse: Any, total: Any, out: Any) -> None:
+def _sum(
+    rows: Any, factors: Any, first: Any, step: Any, q: Any, q_inverse: Any, total: Any, out: Any
+) -> None:
     """out = R^-2 sum of factors_k rows_k mod q over k = first, first + step, ..."""
     _fill(ZERO, total)
     _fill(ZERO, out)
@@ -194,7 +220,9 @@ def _mark(sums: Any, i_m: Any, q: Any, q_inverse: Any, bit: Any, marks: Any) -> 
 
 
 @part
-def _search(now: Any, points_m: Any, h: Any, q: Any, q_inverse: Any, marks: Any, powers: Any, sums: Any) -> None:
+def _search(
+    now: Any, points_m: Any, h: Any, q: Any, q_inverse: Any, marks: Any, powers: Any, sums: Any
+) -> None:
     """Mark the roots among the points of z^w C(1/z) in each column: bit i % 64 of marks[i // 64, t] for point t h + i.
 
     With A_a the terms of C whose exponents are a mod 4, C(z) = A_0(z) + A_1(z) + A_2(z) + A_3(z); z i has the same A_a,
@@ -282,7 +310,9 @@ def solve(
             _multiply(now[j], derivative[j], q, q_inverse)
         above, below_m = columns[6, :longest], columns[7, :longest]
         for k in range(longest):
-            _evaluate_columns(numerator, derivative, points_m[k], q, q_inverse, state, above[k], below_m[k])
+            _evaluate_columns(
+                numerator, derivative, points_m[k], q, q_inverse, state, above[k], below_m[k]
+            )
         for v in range(LANES):
             for k in range(max(0, weight[first + v]) if v < rows else 0, longest):
                 below_m[k, v] = ONE  # nothing is divided there
@@ -294,7 +324,15 @@ def solve(
 
 
 def transform(
-    moments: Any, powers_m: Any, most: Any, q: Any, q_inverse: Any, weight: Any, places: Any, values: Any, scratch: Any
+    moments: Any,
+    powers_m: Any,
+    most: Any,
+    q: Any,
+    q_inverse: Any,
+    weight: Any,
+    places: Any,
+    values: Any,
+    scratch: Any,
 ) -> None:
     """As `solve`, for as many moments as places: value_k = (1/n) sum_j S_j gamma^(-k j)."""
     order, end = moments.shape[1], 0

@@ -24,7 +24,9 @@ def agree(alpha: Sequence[int], words: Symbols, dimension: int, q: int) -> bool:
     return bool(np.all((predicting @ values[:dimension] - values[dimension:]) % q == 0))
 
 
-def wrong_positions(alpha: Sequence[int], words: Symbols, dimension: int, q: int) -> list[int] | None:
+def wrong_positions(
+    alpha: Sequence[int], words: Symbols, dimension: int, q: int
+) -> list[int] | None:
     """The rows of `words` (users, columns) that keep the others from agreeing; None if they cannot be found.
 
     At most floor((users - dimension) / 2) rows can be found; if no more are wrong, the answer is certain.
@@ -42,7 +44,9 @@ def wrong_positions(alpha: Sequence[int], words: Symbols, dimension: int, q: int
     return sorted(wrong)
 
 
-def _berlekamp_welch(alpha: Sequence[int], word: Symbols, dimension: int, most: int, q: int) -> set[int] | None:
+def _berlekamp_welch(
+    alpha: Sequence[int], word: Symbols, dimension: int, most: int, q: int
+) -> set[int] | None:
     """The positions of at most `most` errors in one word, or None.
 
     Find E (degree <= most) and Q (degree < dimension + most), not both zero, with Q(a_i) = y_i E(a_i) for
@@ -62,7 +66,11 @@ def _berlekamp_welch(alpha: Sequence[int], word: Symbols, dimension: int, most: 
     if locator == galois.Poly.Zero(field) or quotient % locator != galois.Poly.Zero(field):
         return None
     behind = quotient // locator
-    return set(np.flatnonzero(np.asarray(behind(points) != values)).tolist()) if behind.degree < dimension else None
+    return (
+        set(np.flatnonzero(np.asarray(behind(points) != values)).tolist())
+        if behind.degree < dimension
+        else None
+    )
 
 
 @lru_cache(maxsize=1)

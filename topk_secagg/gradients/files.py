@@ -41,9 +41,14 @@ def _read_safetensors(path: Path) -> list[Tensor]:
         tensors = []
         for name, code in codes.items():
             if code not in _DTYPES:
-                raise BadData(f"tensor {called(name)} has type {code}, which is not read", "save it as float32")
+                raise BadData(
+                    f"tensor {called(name)} has type {code}, which is not read",
+                    "save it as float32",
+                )
             if code == "BF16":
-                array = widen(np.frombuffer(raw[name]["data"], dtype="<u2").reshape(raw[name]["shape"]))
+                array = widen(
+                    np.frombuffer(raw[name]["data"], dtype="<u2").reshape(raw[name]["shape"])
+                )
             else:
                 array = file.get_tensor(name)
             tensors.append(Tensor(name, _DTYPES[code], array))
@@ -79,7 +84,10 @@ def _read_npz(path: Path) -> list[Tensor]:
         members = archive.infolist()
         _check_count(stream, len(members))
         if sum(info.file_size for info in members) > _BUDGET_FACTOR * stream.tell() + _BUDGET_FLOOR:
-            raise BadData("it would unpack to far more than the file holds", "save it with np.savez, uncompressed")
+            raise BadData(
+                "it would unpack to far more than the file holds",
+                "save it with np.savez, uncompressed",
+            )
         for info in members:
             if not info.filename.endswith(".npy"):
                 raise ValueError(f"unexpected member {info.filename}")
@@ -99,8 +107,12 @@ def _write_npz(stream: IO[bytes], tensors: list[Tensor]) -> None:
     """An uncompressed archive with an array per tensor; the same tensors give the same bytes."""
     with zipfile.ZipFile(stream, "w") as archive:
         for t in tensors:
-            with archive.open(zipfile.ZipInfo(f"{t.name or 'gradient'}.npy"), "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.asarray(t.array, order="C"), allow_pickle=False)
+            with archive.open(
+                zipfile.ZipInfo(f"{t.name or 'gradient'}.npy"), "w", force_zip64=True
+            ) as member:
+                np.lib.format.write_array(
+                    member, np.asarray(t.array, order="C"), allow_pickle=False
+                )
 
 
 def _check_count(stream: IO[bytes], found: int) -> None:
@@ -116,11 +128,16 @@ def _check_count(stream: IO[bytes], found: int) -> None:
 def _tensor(name: str, stream: IO[bytes], size: int) -> Tensor:
     """Read one array, whose header must not promise more than the `size` bytes that there are."""
     version = np.lib.format.read_magic(stream)
-    header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
+    header = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }[version]
     shape, fortran, dtype = header(stream)
     expected = math.prod(shape) * dtype.itemsize
     if dtype.kind not in "fiub" or dtype.itemsize > 8:
-        raise BadData(f"it holds an array of type {str(dtype)[:40]}", "save array.astype(np.float32)")
+        raise BadData(
+            f"it holds an array of type {str(dtype)[:40]}", "save array.astype(np.float32)"
+        )
     content = stream.read(expected + 1) if 0 <= expected <= size else b""
     if len(content) != expected:
         raise ValueError(f"it does not hold exactly a {dtype} of shape {shape}")
@@ -130,7 +147,12 @@ def _tensor(name: str, stream: IO[bytes], size: int) -> Tensor:
 
 TORCH = (".pt", ".pth", ".bin", ".ckpt")
 _READERS = {".safetensors": _read_safetensors, ".npz": _read_npz, ".npy": _read_npy}
-_WRITERS = {".pt": torch_file.write, ".safetensors": _write_safetensors, ".npz": _write_npz, ".npy": _write_npy}
+_WRITERS = {
+    ".pt": torch_file.write,
+    ".safetensors": _write_safetensors,
+    ".npz": _write_npz,
+    ".npy": _write_npy,
+}
 READABLE, WRITABLE = (*TORCH, *_READERS), tuple(_WRITERS)
 
 
@@ -140,7 +162,9 @@ def read_gradient(path: Path, entry: str = "", strip_prefix: str = "") -> Gradie
     `strip_prefix` is removed from the names that start with it.
     """
     if path.suffix not in READABLE:
-        raise UsageError(f"{path}: no reader for {path.suffix!r} files", f"one of {', '.join(READABLE)}")
+        raise UsageError(
+            f"{path}: no reader for {path.suffix!r} files", f"one of {', '.join(READABLE)}"
+        )
     if entry and path.suffix not in TORCH:
         hint = "only PyTorch checkpoints have entries"
         raise UsageError(f"{path}: there is no entry in {path.suffix} files", hint, "no-entry")
@@ -148,11 +172,17 @@ def read_gradient(path: Path, entry: str = "", strip_prefix: str = "") -> Gradie
         if path.exists() and not path.is_file():
             raise InputMissing(f"{path} is not a file", "check the path")
         path.open("rb").close()  # safetensors would say of a forbidden file that it is not there
-        found = torch_file.read(path, entry) if path.suffix in TORCH else Gradient(_READERS[path.suffix](path))
+        found = (
+            torch_file.read(path, entry)
+            if path.suffix in TORCH
+            else Gradient(_READERS[path.suffix](path))
+        )
     except FileNotFoundError:
         raise InputMissing(f"{path} is not there", "check the path") from None
     except OSError as error:
-        raise InputMissing(f"cannot read {path}: {(error.strerror or '').lower()}", "check the path") from None
+        raise InputMissing(
+            f"cannot read {path}: {(error.strerror or '').lower()}", "check the path"
+        ) from None
     if strip_prefix and not found.sequence:
         tensors = [t._replace(name=t.name.removeprefix(strip_prefix)) for t in found]
         absent = [name.removeprefix(strip_prefix) for name in found.absent]
@@ -167,7 +197,9 @@ def read_gradient(path: Path, entry: str = "", strip_prefix: str = "") -> Gradie
 def check_writable(path: Path) -> None:
     """Refuse a suffix without a writer, or a missing folder, before any work is done."""
     if path.suffix not in WRITABLE:
-        raise UsageError(f"{path}: no writer for {path.suffix!r} files", f"one of {', '.join(WRITABLE)}")
+        raise UsageError(
+            f"{path}: no writer for {path.suffix!r} files", f"one of {', '.join(WRITABLE)}"
+        )
     if not path.absolute().parent.is_dir():
         raise CannotWrite(f"cannot write {path}: its folder is not there", "make the folder first")
 

@@ -53,7 +53,9 @@ class Layout:
         return Layout((Slot("", (length,), "float64"),))
 
     @staticmethod
-    def like(gradient: Gradient, only: Sequence[str] = (), exclude: Sequence[str] = NOT_GRADIENTS) -> Layout:
+    def like(
+        gradient: Gradient, only: Sequence[str] = (), exclude: Sequence[str] = NOT_GRADIENTS
+    ) -> Layout:
         """The layout of a gradient file: its floating-point tensors that match `only` (if any is given)
         and not `exclude`, both shell patterns for names. The gradient gets a note of the others."""
         slots, others = [], []
@@ -90,7 +92,9 @@ class Layout:
         """For session.json; only in a sequence, names are integers (positions)."""
         name = int if self.sequence else str
         return {
-            "layout": [{"name": name(s.name), "shape": list(s.shape), "dtype": s.dtype} for s in self.slots],
+            "layout": [
+                {"name": name(s.name), "shape": list(s.shape), "dtype": s.dtype} for s in self.slots
+            ],
             "left_out": [name(left) for left in self.left_out],
         }
 
@@ -121,7 +125,11 @@ class Layout:
         """Names of tensors that the layout leaves out although they may be gradients and not buffers."""
         left_out = set(self.left_out)
         names = [t.name for t in tensors if t.name in left_out and t.dtype in FLOATING]
-        return [name for name in names if not any(fnmatchcase(name, pattern) for pattern in NOT_GRADIENTS)]
+        return [
+            name
+            for name in names
+            if not any(fnmatchcase(name, pattern) for pattern in NOT_GRADIENTS)
+        ]
 
     def unflatten(self, vector: npt.NDArray[np.float64], *, exact: bool = False) -> Gradient:
         """The tensors of a flat vector, each in the layout's type (bfloat16 as float32), or all in float64."""
@@ -155,9 +163,13 @@ class Layout:
                 "was it frozen for this user alone? save zeros in its place",
             )
         if t.array.shape != slot.shape:
-            raise _misfit(f"tensor {called(slot.name)} has shape {t.array.shape}, the session {slot.shape}")
+            raise _misfit(
+                f"tensor {called(slot.name)} has shape {t.array.shape}, the session {slot.shape}"
+            )
         if t.dtype != slot.dtype and slot.name:
-            raise _misfit(f"tensor {called(slot.name)} has type {t.dtype}, the session {slot.dtype}")
+            raise _misfit(
+                f"tensor {called(slot.name)} has type {t.dtype}, the session {slot.dtype}"
+            )
         return t
 
     def _refuse_prefix(self, missing: Slot, found: dict[str, Tensor | None]) -> None:
@@ -175,8 +187,15 @@ class Layout:
             ):
                 hint, topic = f"strip the prefix {ours!r} from its names", f"prefix {ours}"
                 if theirs:
-                    hint, topic = f"start the round without the prefix {theirs!r}", f"session-prefix {theirs}"
-                raise BadData(f"it has {called(name)} where the session has {called(missing.name)}", hint, topic)
+                    hint, topic = (
+                        f"start the round without the prefix {theirs!r}",
+                        f"session-prefix {theirs}",
+                    )
+                raise BadData(
+                    f"it has {called(name)} where the session has {called(missing.name)}",
+                    hint,
+                    topic,
+                )
 
     def _refuse_non_finite(self, flat: npt.NDArray[Any]) -> None:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -193,7 +212,9 @@ class Layout:
 
 def _slot(item: Any) -> Slot:
     match item:
-        case {"name": name, "shape": list(shape), "dtype": dtype} if len(item) == 3 and dtype in FLOATING:
+        case {"name": name, "shape": list(shape), "dtype": dtype} if (
+            len(item) == 3 and dtype in FLOATING
+        ):
             if all(type(n) is int and n >= 0 for n in shape):
                 return Slot(str(name), tuple(shape), dtype)
     raise ValueError("a tensor of the layout does not have a name, shape and dtype")

@@ -34,7 +34,9 @@ def quantise(
     rounded += chance < steps - rounded
     if construction(p).never_zero and (small := np.abs(steps) < 1).any():
         rounded[small] = np.where(chance[small] < (1 + steps[small]) / 2, 1.0, -1.0)
-    bounded = np.minimum(np.maximum(rounded, -p.largest), p.largest).astype(np.int64)  # np.clip takes longer
+    bounded = np.minimum(np.maximum(rounded, -p.largest), p.largest).astype(
+        np.int64
+    )  # np.clip takes longer
     return to_field(bounded, p.field), clipped
 
 

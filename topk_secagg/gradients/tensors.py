@@ -36,7 +36,12 @@ class Gradient(list[Tensor]):
     """
 
     def __init__(
-        self, tensors: list[Tensor], absent: Sequence[str] = (), notes: Sequence[str] = (), *, sequence: bool = False
+        self,
+        tensors: list[Tensor],
+        absent: Sequence[str] = (),
+        notes: Sequence[str] = (),
+        *,
+        sequence: bool = False,
     ) -> None:
         super().__init__(tensors)
         self.absent, self.notes, self.sequence = tuple(absent), tuple(notes), sequence
@@ -73,7 +78,9 @@ def narrow(array: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
 
 def stored(tensor: Tensor) -> npt.NDArray[np.uint8]:
     """The bytes of a tensor as files hold them: contiguous and little-endian."""
-    array = np.ascontiguousarray(narrow(tensor.array) if tensor.dtype == "bfloat16" else tensor.array)
+    array = np.ascontiguousarray(
+        narrow(tensor.array) if tensor.dtype == "bfloat16" else tensor.array
+    )
     return array.astype(array.dtype.newbyteorder("<"), copy=False).reshape(-1).view(np.uint8)
 
 
@@ -88,5 +95,9 @@ def refusing(what: object) -> Iterator[None]:
         if error.errno:  # not the file's fault
             raise
         raise BadData(f"{what}: {error}", "export the gradient again") from error
-    except Exception as error:  # numpy parses headers as Python: SyntaxError, TokenError, MemoryError ...
-        raise BadData(f"{what}: it is damaged, or not what its name says", "export the gradient again") from error
+    except (
+        Exception
+    ) as error:  # numpy parses headers as Python: SyntaxError, TokenError, MemoryError ...
+        raise BadData(
+            f"{what}: it is damaged, or not what its name says", "export the gradient again"
+        ) from error

@@ -38,11 +38,16 @@ _MAX_DEPTH = 32  # of containers in containers
 _MAX_WRAPPED = 2  # a tensor with attributes in a Parameter
 _MAX_DIMENSIONS = 32
 _MAX_LISTED = 12  # entries in a hint
-_MODELS = ("state_dict", "model_state_dict")  # what the entry of a checkpoint with the model is usually called
+_MODELS = (
+    "state_dict",
+    "model_state_dict",
+)  # what the entry of a checkpoint with the model is usually called
 
 _ZIP_MAGIC = b"PK\x03\x04"
 _OLD_MAGIC = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
-_LOCAL_HEADER = struct.Struct("<4s2xHH16xHH")  # magic, flags, method, length of the name and of the extra field
+_LOCAL_HEADER = struct.Struct(
+    "<4s2xHH16xHH"
+)  # magic, flags, method, length of the name and of the extra field
 _UTF8_NAME, _SIZES_FOLLOW = 0x0800, 0x0008  # the flags that torch.save sets
 _DIRECTORY = 0x10  # among a member's attributes
 
@@ -92,8 +97,14 @@ def read(path: Path, entry: str = "") -> Gradient:
         content = run(archive.member("data.pkl").tobytes(), archive.budget)
         leaves = list(_leaves(content, archive.budget))
         start = _named(leaves, entry) if entry else _obvious(leaves)
-        notes = [f"took the entry {called(_name(start))} of the checkpoint"] if start and not entry else []
-        chosen = [(keys[len(start) :], leaf) for keys, leaf in leaves if keys[: len(start)] == start]
+        notes = (
+            [f"took the entry {called(_name(start))} of the checkpoint"]
+            if start and not entry
+            else []
+        )
+        chosen = [
+            (keys[len(start) :], leaf) for keys, leaf in leaves if keys[: len(start)] == start
+        ]
         found: dict[str, Tensor | None] = {}
         for keys, leaf in chosen:
             name = _name(keys)
@@ -101,7 +112,11 @@ def read(path: Path, entry: str = "") -> Gradient:
             if name in found:
                 raise BadData(f"two of its tensors are called {called(name)}", ONLY_TENSORS)
             if not _is_tensor(leaf) and (leaf is not None or not name):
-                where = f"its entry {called(_name((*start, *keys)))}" if start or keys else "its content"
+                where = (
+                    f"its entry {called(_name((*start, *keys)))}"
+                    if start or keys
+                    else "its content"
+                )
                 raise BadData(f"{where} is {_kind(leaf)}, not a tensor", *_choices_hint(leaves))
             found[name] = None
             if leaf is not None:
@@ -113,7 +128,12 @@ def read(path: Path, entry: str = "") -> Gradient:
         if not tensors:
             raise BadData("all that it holds is None", "save the gradients after loss.backward()")
         absent = [name for name, t in found.items() if t is None]
-        return Gradient(tensors, absent, notes, sequence=all(len(k) == 1 and type(k[0]) is int for k, _ in chosen))
+        return Gradient(
+            tensors,
+            absent,
+            notes,
+            sequence=all(len(k) == 1 and type(k[0]) is int for k, _ in chosen),
+        )
 
 
 class _Archive:
@@ -127,30 +147,41 @@ class _Archive:
         file.seek(0)
         start = file.read(len(_OLD_MAGIC))
         if start == _OLD_MAGIC:
-            hint = "save it with a newer torch: torch.save(torch.load(path, weights_only=True), path)"
+            hint = (
+                "save it with a newer torch: torch.save(torch.load(path, weights_only=True), path)"
+            )
             raise BadData("it is in the old format of torch.save, which is not a zip", hint)
         if start[:1] == b"\x80":
             raise BadData("it is a plain pickle, not a file of torch.save", ONLY_TENSORS)
         if start[:4] != _ZIP_MAGIC:
-            raise BadData("it is not a file of torch.save" if start else "it is empty", ONLY_TENSORS)
+            raise BadData(
+                "it is not a file of torch.save" if start else "it is empty", ONLY_TENSORS
+            )
         with zipfile.ZipFile(file) as directory:
             infos = sorted(directory.infolist(), key=lambda info: info.header_offset)
         root = infos[0].filename.partition("/")[0] + "/"
         if any(info.filename == f"{root}constants.pkl" for info in infos):
             raise BadData("it is a TorchScript archive", "save torch.jit.load(path).state_dict()")
-        self.members: dict[str, tuple[int, int, int]] = {}  # name without the root -> offset, size, CRC
+        self.members: dict[
+            str, tuple[int, int, int]
+        ] = {}  # name without the root -> offset, size, CRC
         free = 0
         for info in infos:
             name = info.filename.removeprefix(root)
             if not info.filename.startswith(root) or info.filename != info.orig_filename:
                 self._refuse(info, "is not one of torch.save's")
             if info.external_attr & _DIRECTORY:
-                self._refuse(info, "is a directory")  # torch would use uninitialised memory as its content
+                self._refuse(
+                    info, "is a directory"
+                )  # torch would use uninitialised memory as its content
             if name in self.members:
                 self._refuse(info, "is there twice")
             if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
                 self._refuse(info, "is compressed")
-            if info.header_offset < free or (begin := self._start(info)) + info.file_size > directory.start_dir:
+            if (
+                info.header_offset < free
+                or (begin := self._start(info)) + info.file_size > directory.start_dir
+            ):
                 self._refuse(info, "overlaps another one")
             free = begin + info.file_size
             self.members[name] = (begin, info.file_size, info.CRC)
@@ -200,23 +231,36 @@ class _Archive:
                 name == _WITH_ATTRIBUTES and kind in _PLAIN_CLASSES and wrapped < _MAX_WRAPPED
             ):
                 return self.array(Call(inner, arguments), wrapped + 1)
-            case Call(name, (Storage() as storage, offset, tuple(size), tuple(stride), *rest)) if len(
-                rest
-            ) in _STRIDED.get(name, ()):
+            case Call(name, (Storage() as storage, offset, tuple(size), tuple(stride), *rest)) if (
+                len(rest) in _STRIDED.get(name, ())
+            ):
                 values = self._storage(storage)
-                if len(rest) > 2 and rest[2]:  # the flags conj and neg: torch applies them when it computes
-                    raise BadData("it is negated or conjugated lazily", "save tensor.resolve_conj().resolve_neg()")
+                if (
+                    len(rest) > 2 and rest[2]
+                ):  # the flags conj and neg: torch applies them when it computes
+                    raise BadData(
+                        "it is negated or conjugated lazily",
+                        "save tensor.resolve_conj().resolve_neg()",
+                    )
                 return DTYPES[storage.kind], self._view(values, offset, size, stride)
             case Call(name, (_, _, _, _, _, _, Name(dtype), *_)) if name == _OF_NEW_TYPE:
                 raise BadData(f"it is of the type {dtype.removeprefix('torch.')}", _CONVERT)
             case Call(name, _) if name in _REFUSED:
                 raise BadData(*_REFUSED[name])
-        raise BadData("it is of a kind unknown here", "save a plain tensor: tensor.detach().clone()")
+        raise BadData(
+            "it is of a kind unknown here", "save a plain tensor: tensor.detach().clone()"
+        )
 
-    def _view(self, values: Array, offset: Any, size: tuple[Any, ...], stride: tuple[Any, ...]) -> Array:
+    def _view(
+        self, values: Array, offset: Any, size: tuple[Any, ...], stride: tuple[Any, ...]
+    ) -> Array:
         """x[i, j, ...] = values[offset + i stride_0 + j stride_1 + ...] for i < size_0, j < size_1, ..."""
         numbers = (offset, *size, *stride)
-        if len(size) != len(stride) or len(size) > _MAX_DIMENSIONS or any(type(n) is not int for n in numbers):
+        if (
+            len(size) != len(stride)
+            or len(size) > _MAX_DIMENSIONS
+            or any(type(n) is not int for n in numbers)
+        ):
             raise BadData("it has a size, stride or offset that no tensor has", AGAIN)
         if min(numbers) < 0:
             raise BadData("it has a negative size, stride or offset", AGAIN)
@@ -224,7 +268,9 @@ class _Archive:
         self.budget.spend(_TENSOR_COST + count * values.itemsize)
         if count == 0:
             return np.empty(size, values.dtype)
-        if offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True)) >= len(values):
+        if offset + sum((n - 1) * step for n, step in zip(size, stride, strict=True)) >= len(
+            values
+        ):
             raise BadData("it reaches beyond its storage", AGAIN)
         steps = [step * values.itemsize for step in stride]
         return np.ndarray(size, values.dtype, values.data, offset * values.itemsize, steps)
@@ -277,7 +323,9 @@ def _leaves(value: Any, budget: Budget, keys: _Keys = ()) -> Iterator[tuple[_Key
         yield keys, value
         return
     if len(keys) == _MAX_DEPTH:
-        raise BadData(f"its containers are nested over {_MAX_DEPTH} deep, or in themselves", ONLY_TENSORS)
+        raise BadData(
+            f"its containers are nested over {_MAX_DEPTH} deep, or in themselves", ONLY_TENSORS
+        )
     for key, item in value.items() if type(value) is dict else enumerate(value):
         yield from _leaves(item, budget, (*keys, key))
 
@@ -289,7 +337,9 @@ def _only_tensors(leaves: Iterable[Any]) -> bool:
 
 def _named(leaves: _Leaves, entry: str) -> _Keys:
     """The path that `entry` names; of several the one with the longest keys, which are the fewest."""
-    found = [keys[:n] for keys, _ in leaves for n in range(1, len(keys) + 1) if _name(keys[:n]) == entry]
+    found = [
+        keys[:n] for keys, _ in leaves for n in range(1, len(keys) + 1) if _name(keys[:n]) == entry
+    ]
     if not found:
         raise BadData(f"there is no entry {called(entry)} in it", *_choices_hint(leaves))
     return min(found, key=len)
@@ -304,7 +354,11 @@ def _obvious(leaves: _Leaves) -> _Keys:
     for keys, leaf in leaves:
         if keys and type(keys[0]) is str:
             below.setdefault(keys[0], []).append((keys, leaf))
-    flat = [key for key, own in below.items() if _only_tensors(x for _, x in own) and all(len(k) == 2 for k, _ in own)]
+    flat = [
+        key
+        for key, own in below.items()
+        if _only_tensors(x for _, x in own) and all(len(k) == 2 for k, _ in own)
+    ]
     found = [key for key in flat if key in _MODELS] or flat
     if len(found) != 1 or _only_tensors(leaf for keys, leaf in leaves if keys[0] != found[0]):
         return ()
@@ -316,7 +370,9 @@ def _choices_hint(leaves: _Leaves) -> tuple[str, str]:
     other = [keys for keys, leaf in leaves if leaf is not None and not _is_tensor(leaf)]
     mixed = {keys[:n] for keys in other for n in range(len(keys) + 1)}
     tensors = (keys for keys, leaf in leaves if _is_tensor(leaf))
-    choices = list(dict.fromkeys(next(k[:n] for n in range(len(k) + 1) if k[:n] not in mixed) for k in tensors))
+    choices = list(
+        dict.fromkeys(next(k[:n] for n in range(len(k) + 1) if k[:n] not in mixed) for k in tensors)
+    )
     if choices == [()]:
         return "the file holds nothing but tensors", "no-entry"
     if not choices:
@@ -356,8 +412,19 @@ def _call(key: int, tensor: Tensor) -> bytes:
     size = tensor.array.shape
     stride = tuple(math.prod(size[axis + 1 :]) for axis in range(len(size)))
     kind = f"ctorch\n{_STORAGES[tensor.dtype]}\n".encode()
-    storage = _plain("storage") + kind + _plain(str(key)) + _plain("cpu") + _plain(tensor.array.size)
-    arguments = b"(" + storage + b"tQ" + _plain(0) + _plain(size) + _plain(stride) + _plain(False) + _ORDERED_DICT
+    storage = (
+        _plain("storage") + kind + _plain(str(key)) + _plain("cpu") + _plain(tensor.array.size)
+    )
+    arguments = (
+        b"("
+        + storage
+        + b"tQ"
+        + _plain(0)
+        + _plain(size)
+        + _plain(stride)
+        + _plain(False)
+        + _ORDERED_DICT
+    )
     return b"ctorch._utils\n_rebuild_tensor_v2\n(" + arguments + b"tR"
 
 

@@ -20,11 +20,22 @@ from .tensors import called
 # The content may take BUDGET_FACTOR bytes of memory for each byte of the file, plus BUDGET_FLOOR bytes.
 BUDGET_FACTOR = 16
 BUDGET_FLOOR = 4 << 20
-STEP_COST = 80  # bytes that an opcode or a visit can leave behind: an empty dict and the slot it lies in
+STEP_COST = (
+    80  # bytes that an opcode or a visit can leave behind: an empty dict and the slot it lies in
+)
 CHARACTER_COST = 4  # bytes
 
 # How many items an opcode takes from the stack; those of the second table take all down to the last mark.
-_TAKES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3, "APPEND": 1, "SETITEM": 2, "REDUCE": 2, "BUILD": 1, "BINPERSID": 1}
+_TAKES = {
+    "TUPLE1": 1,
+    "TUPLE2": 2,
+    "TUPLE3": 3,
+    "APPEND": 1,
+    "SETITEM": 2,
+    "REDUCE": 2,
+    "BUILD": 1,
+    "BINPERSID": 1,
+}
 _TAKE_TO_MARK = ("TUPLE", "APPENDS", "SETITEMS")
 _NEW: dict[str, Callable[[], Any]] = {
     "NONE": lambda: None, "NEWTRUE": lambda: True, "NEWFALSE": lambda: False,
@@ -101,7 +112,9 @@ def run(code: bytes, budget: Budget) -> Any:
             case ["BININT" | "BININT1" | "BININT2" | "LONG1" | "BINFLOAT"]:
                 stack.append(argument)
             case ["BINUNICODE"]:
-                stack.append(argument.encode().decode())  # pickletools lets surrogates through, and this does not
+                stack.append(
+                    argument.encode().decode()
+                )  # pickletools lets surrogates through, and this does not
             case [name] if name in _NEW:
                 stack.append(_NEW[name]())
             case ["MARK"]:
@@ -118,7 +131,9 @@ def run(code: bytes, budget: Budget) -> Any:
             case ["GLOBAL"]:
                 name = argument.replace(" ", ".", 1)
                 if not _KNOWN_NAMES.fullmatch(name):
-                    raise BadData(f"it holds a pickled {called(name)}, not only tensors", ONLY_TENSORS)
+                    raise BadData(
+                        f"it holds a pickled {called(name)}, not only tensors", ONLY_TENSORS
+                    )
                 stack.append(Name(name))
             case ["REDUCE", Name("collections.OrderedDict"), ()]:
                 stack.append({})
@@ -134,11 +149,17 @@ def run(code: bytes, budget: Budget) -> Any:
                 raise BadData("its pickle refers to something that is not a storage", AGAIN)
             case ["PROTO"]:
                 if argument != 2:
-                    raise BadData("its pickle is not of protocol 2", "leave out pickle_protocol= in torch.save")
+                    raise BadData(
+                        "its pickle is not of protocol 2",
+                        "leave out pickle_protocol= in torch.save",
+                    )
             case ["STOP"]:
                 break
             case _:
-                raise BadData(f"its pickle holds the opcode {opcode.name}, which no tensor needs", ONLY_TENSORS)
+                raise BadData(
+                    f"its pickle holds the opcode {opcode.name}, which no tensor needs",
+                    ONLY_TENSORS,
+                )
     return stack.pop()
 
 

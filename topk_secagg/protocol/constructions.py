@@ -17,7 +17,17 @@ from ..algebra.linear import combine
 from ..algebra.randomness import Randomness
 from ..errors import BadData
 from . import wire
-from .messages import AnswerBlock, AnswerShape, Held, Inputs, Masked, Points, Secret, ShareBlock, Sparse
+from .messages import (
+    AnswerBlock,
+    AnswerShape,
+    Held,
+    Inputs,
+    Masked,
+    Points,
+    Secret,
+    ShareBlock,
+    Sparse,
+)
 from .parameters import Parameters, require
 
 Part = TypeVar("Part")  # what is decoded at a time
@@ -78,16 +88,23 @@ class Construction(ABC, Generic[Part]):
         """What is wrong with a secret, or nothing."""
 
     @abstractmethod
-    def sharing(self, points: Points, secret: Secret) -> Callable[[str, slice, Symbols, Symbols], None]:
+    def sharing(
+        self, points: Points, secret: Secret
+    ) -> Callable[[str, slice, Symbols, Symbols], None]:
         """What fills shares[name] (N, rows, width) of these rows of a secret, from noise (rows, T, width)."""
 
-    def share_blocks(self, points: Points, secret: Secret, noise: Randomness) -> Iterator[ShareBlock]:
+    def share_blocks(
+        self, points: Points, secret: Secret, noise: Randomness
+    ) -> Iterator[ShareBlock]:
         """The shares for all users, `block_rows` rows at a time; every block draws from a stream of its own.
 
         Two sets of buffers take turns: a block is valid until the next but one is drawn.
         """
         p, width, step, share = self.p, self.width, self.block_rows, self.sharing(points, secret)
-        buffers = [[np.empty(p.users * step * width, dtype=np.uint32) for _ in self.share_names] for _ in range(2)]
+        buffers = [
+            [np.empty(p.users * step * width, dtype=np.uint32) for _ in self.share_names]
+            for _ in range(2)
+        ]
         z = np.empty((step, p.colluders, width), dtype=np.uint32)
         for turn, first in enumerate(range(0, self.rows, step)):
             rows, source = slice(first, min(first + step, self.rows)), noise.child(f"noise {first}")
@@ -99,7 +116,12 @@ class Construction(ABC, Generic[Part]):
 
     @abstractmethod
     def check_shares(
-        self, points: Points, users: Sequence[int], first: int, shares: Mapping[str, Symbols], secret: Secret | None
+        self,
+        points: Points,
+        users: Sequence[int],
+        first: int,
+        shares: Mapping[str, Symbols],
+        secret: Secret | None,
     ) -> Integers:
         """What rows first, first+1, ... of one sender's shares for `users` determine, (users, rows, width) each.
 
@@ -118,7 +140,9 @@ class Construction(ABC, Generic[Part]):
             raise BadData(f"{len(users)} shares do not determine a selector")
         matrix = decoding_matrix(points, tuple(users[:quorum]), tuple(users[quorum:]), q)
         for alpha, theirs in enumerate(shares[quorum:], start=len(points.beta)):
-            if np.any(combine(matrix, shares[:quorum], np.full_like(every, alpha), every, q) != theirs):
+            if np.any(
+                combine(matrix, shares[:quorum], np.full_like(every, alpha), every, q) != theirs
+            ):
                 raise BadData("the shares do not lie on one polynomial")
         return combine(matrix, shares[:quorum], beta, row, q)
 
@@ -184,12 +208,18 @@ def construction(p: Parameters) -> Construction[Any]:
     from .permutation import Permutation
 
     kinds: dict[str, type[Construction[Any]]] = {"permutation": Permutation, "moments": Moments}
-    require(p.construction in kinds, f"unknown construction {p.construction!r}", f"one of {', '.join(kinds)}")
+    require(
+        p.construction in kinds,
+        f"unknown construction {p.construction!r}",
+        f"one of {', '.join(kinds)}",
+    )
     return kinds[p.construction](p)
 
 
 @lru_cache(maxsize=4)
-def decoding_matrix(points: Points, users: tuple[int, ...], others: tuple[int, ...], q: int) -> npt.NDArray[np.uint64]:
+def decoding_matrix(
+    points: Points, users: tuple[int, ...], others: tuple[int, ...], q: int
+) -> npt.NDArray[np.uint64]:
     """From values at these users' alphas to those at all betas, and at the alphas of `others`."""
     targets = [*points.beta, *(points.alpha[n - 1] for n in others)]
     return lagrange_matrix([points.alpha[n - 1] for n in users], targets, q)

@@ -55,19 +55,31 @@ def decode(
     """
     users = sorted(answers)
     if len(users) < shape.quorum:
-        raise TooFewSurvivors(f"{len(users)} answers, and {shape.quorum} are needed", "wait for more users to answer")
-    total, words = _total_and_words(p, points, shape, {n: answers[n] for n in users}, randomness, progress)
+        raise TooFewSurvivors(
+            f"{len(users)} answers, and {shape.quorum} are needed", "wait for more users to answer"
+        )
+    total, words = _total_and_words(
+        p, points, shape, {n: answers[n] for n in users}, randomness, progress
+    )
     wrong = _wrong_users(p, points, shape, users, words, strict=strict)
     if wrong:
         right = [n for n in users if n not in wrong][: shape.quorum]
-        total, _ = _total_and_words(p, points, shape, {n: answers[n] for n in right}, randomness, progress)
+        total, _ = _total_and_words(
+            p, points, shape, {n: answers[n] for n in right}, randomness, progress
+        )
     if isinstance(total, BadData):
         raise total
     return Decoded(total, wrong)
 
 
 def _wrong_users(
-    p: Parameters, points: Points, shape: AnswerShape, users: list[int], words: Symbols, *, strict: bool
+    p: Parameters,
+    points: Points,
+    shape: AnswerShape,
+    users: list[int],
+    words: Symbols,
+    *,
+    strict: bool,
 ) -> list[int]:
     """The users whose answers do not agree with the others'; BadData when they cannot be identified."""
     alpha = [points.alpha[n - 1] for n in users]
@@ -124,7 +136,10 @@ def _total_and_words(
 
 
 def _each(
-    shape: AnswerShape, answers: Answers, work: Callable[[int, Symbols], Result], progress: Callable[[float], None]
+    shape: AnswerShape,
+    answers: Answers,
+    work: Callable[[int, Symbols], Result],
+    progress: Callable[[float], None],
 ) -> Iterator[tuple[int, Result]]:
     """The first of a few groups, and the result of `work` on it and these groups of each answer, (users, groups,
     width); in any order."""
@@ -135,7 +150,9 @@ def _each(
     threads = cores() if symbols > _LEAST_SYMBOLS else 0
     if threads:
         reuse_memory()
-    buffers = [np.empty(len(answers) * step * width, dtype=np.uint32) for _ in range(max(1, threads))]
+    buffers = [
+        np.empty(len(answers) * step * width, dtype=np.uint32) for _ in range(max(1, threads))
+    ]
     count, starts, reading = -(-groups // step), iter(range(0, groups, step)), Lock()
 
     def read_and_work() -> tuple[int, Result]:

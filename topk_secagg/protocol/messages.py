@@ -69,5 +69,7 @@ AnswerBlock = tuple[int, Symbols]  # start, and groups start, start+1, ... of Y_
 Inputs = Mapping[int, Masked]  # X_m of every survivor m
 # what one user holds of every survivor m: gives increasing rows of f and h, or g, (rows, width) each
 Held = Mapping[int, Callable[[Integers], tuple[Symbols, ...]]]
-Reading = Callable[[int, Symbols], object]  # fills an array (groups, width) with groups start, start+1, ... of Y_n
+Reading = Callable[
+    [int, Symbols], object
+]  # fills an array (groups, width) with groups start, start+1, ... of Y_n
 Answers = Mapping[int, Reading]  # Y_n of every user n that answered

@@ -46,18 +46,30 @@ class Moments(Construction[Entries]):
         N, P, B, q = p.users, p.picks, p.buckets, p.field
         require(P >= 1, f"{P} picks per bucket", "keep P >= 1")
         least = -(-p.top_k // P)
-        require(least == B, f"{B} buckets do not fit K = {p.top_k} and P = {P}", f"there are {least}")
+        require(
+            least == B, f"{B} buckets do not fit K = {p.top_k} and P = {P}", f"there are {least}"
+        )
         require(
             p.length // B >= P,
             f"cannot pick {P} of the {p.length // B} coordinates of a bucket: K = {p.top_k} is close to L",
             "choose fewer picks, a smaller K, or the construction permutation",
         )
         D = p.survivors - p.colluders
-        require(p.blocks == D, f"D = {p.blocks}: the construction moments chooses D when it answers", f"record {D}")
-        require(p.spare is None or p.spare >= 0, f"{p.spare} spare answers", "keep them at 0 or more")
+        require(
+            p.blocks == D,
+            f"D = {p.blocks}: the construction moments chooses D when it answers",
+            f"record {D}",
+        )
+        require(
+            p.spare is None or p.spare >= 0, f"{p.spare} spare answers", "keep them at 0 or more"
+        )
         betas = self.beta_count = N - p.colluders  # the most buckets that an answer packs
         self.share_quorum = p.colluders + 1  # a sharing has degree T
-        require(q >= N + betas, f"a field of {q} elements has no {N} + {betas} distinct points", "keep q >= 2 N - T")
+        require(
+            q >= N + betas,
+            f"a field of {q} elements has no {N} + {betas} distinct points",
+            "keep q >= 2 N - T",
+        )
         self.places = -(-p.length // B)  # M
         require(
             q - 1 >= self.places,
@@ -70,7 +82,9 @@ class Moments(Construction[Entries]):
         self.gamma = pow(smallest_generator(q), (q - 1) // self.order, q)
         self.rows = self.entries = B * P
         self.index_code = wire.Packed(self.entries, self.order)
-        self.width = min(2 * N * P, self.order)  # W: the moments of a pick that N survivors could need
+        self.width = min(
+            2 * N * P, self.order
+        )  # W: the moments of a pick that N survivors could need
         self.check_rows = max(1, _CHECK_BYTES // (self.width * p.symbol_bytes))  # all rows are read
 
     # offline phase
@@ -94,11 +108,16 @@ class Moments(Construction[Entries]):
         point: Integers = rows // self.p.picks % self.beta_count
         return point
 
-    def sharing(self, points: Points, secret: Secret) -> Callable[[str, slice, Symbols, Symbols], None]:
+    def sharing(
+        self, points: Points, secret: Secret
+    ) -> Callable[[str, slice, Symbols, Symbols], None]:
         """g_j(alpha_m) = rho^-1 gamma^(s j) + (alpha_m - beta_b) sum_t z_(t,j) alpha_m^t for all m."""
         q, T = self.p.field, self.p.colluders
         matrix = np.array(
-            [[[(a - b) * pow(a, t, q) % q for t in range(T)] for a in points.alpha] for b in points.beta],
+            [
+                [[(a - b) * pow(a, t, q) % q for t in range(T)] for a in points.alpha]
+                for b in points.beta
+            ],
             dtype=np.uint64,
         )
 
@@ -109,7 +128,12 @@ class Moments(Construction[Entries]):
         return share_g
 
     def check_shares(
-        self, points: Points, users: Sequence[int], first: int, shares: Mapping[str, Symbols], secret: Secret | None
+        self,
+        points: Points,
+        users: Sequence[int],
+        first: int,
+        shares: Mapping[str, Symbols],
+        secret: Secret | None,
     ) -> Integers:
         """Rows of g determine rho^-1 v_s each, for some place s and factor rho; the places s."""
         every = np.arange(shares["g"].shape[1])
@@ -127,7 +151,9 @@ class Moments(Construction[Entries]):
         wrong = BadData("g does not hold the moments of one place in every row")
         count = self.width if self.width == self.order else 2
         try:
-            entries, place, value = recover(found[:, :count], 1, self.order, self.gamma, self.p.field)
+            entries, place, value = recover(
+                found[:, :count], 1, self.order, self.gamma, self.p.field
+            )
         except BadData as error:
             raise wrong from error
         rows, again, ones = np.arange(len(found)), np.zeros_like(found), np.ones_like(found)
@@ -195,7 +221,10 @@ class Moments(Construction[Entries]):
             for at in range(0, len(inputs), together):
                 some = inputs[at : at + together]
                 g = stacked([next(read)[0] for _ in some])
-                shift, value = stacked([x.index[part] for x in some]), stacked([x.value[part] for x in some])
+                shift, value = (
+                    stacked([x.index[part] for x in some]),
+                    stacked([x.value[part] for x in some]),
+                )
                 answer(g, shift, value, scale, group, self.gamma, p.field, total)
             yield first, total
 
@@ -209,8 +238,12 @@ class Moments(Construction[Entries]):
 
         full, rest = divmod(self.p.buckets, D)
         period = count // math.gcd(D, count)  # groups, after which the betas repeat
-        groups = np.array([group(first * D, D) for first in range(min(full, period))], dtype=np.uint32)
-        return np.append(np.resize(groups, full * D), np.array(group(full * D, rest), dtype=np.uint32))
+        groups = np.array(
+            [group(first * D, D) for first in range(min(full, period))], dtype=np.uint32
+        )
+        return np.append(
+            np.resize(groups, full * D), np.array(group(full * D, rest), dtype=np.uint32)
+        )
 
     # decoding
 
@@ -220,7 +253,9 @@ class Moments(Construction[Entries]):
         low = first * shape.blocks
         bucket = np.arange(low, min(low + y.shape[1] * shape.blocks, p.buckets))
         sums = combine(matrix, y, bucket % self.beta_count, (bucket - low) // shape.blocks, p.field)
-        entries = recover(sums, shape.survivors * p.picks, self.order, self.gamma, p.field, self.places)
+        entries = recover(
+            sums, shape.survivors * p.picks, self.order, self.gamma, p.field, self.places
+        )
         last = self.places - 1  # the only place that not all buckets have
         at = np.flatnonzero(entries.place >= last)
         row = low + np.searchsorted(np.cumsum(entries.counts), at, side="right")

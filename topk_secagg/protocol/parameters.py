@@ -64,7 +64,11 @@ class Parameters:
             "leave them out, or choose the construction permutation",
         )
         if construction == "moments" and picks is None:
-            fitting = (n for n in range(_DEFAULT_PICKS, 1, -1) if top_k < 1 or length // -(-top_k // n) >= n)
+            fitting = (
+                n
+                for n in range(_DEFAULT_PICKS, 1, -1)
+                if top_k < 1 or length // -(-top_k // n) >= n
+            )
             picks = next(fitting, 1)
         return Parameters(
             users=users,
@@ -89,15 +93,33 @@ class Parameters:
         N, U, T, D = self.users, self.survivors, self.colluders, self.blocks
         K, L, q = self.top_k, self.length, self.field
         require(T >= 1, f"{T} colluders: at least one must be tolerated", "keep T >= 1")
-        require(T < U, f"{T} colluders among {U} survivors leave nobody to hide among", "keep T < U")
+        require(
+            T < U, f"{T} colluders among {U} survivors leave nobody to hide among", "keep T < U"
+        )
         require(U <= N, f"{U} survivors of {N} users", "keep U <= N")
-        require(D >= 1 and D + T <= U, f"D = {D} blocks do not fit U = {U} and T = {T}", "keep 1 <= D <= U - T")
-        require(5 <= q < 2**32 and is_prime(q), f"the field size {q} is not a prime below 2^32", "choose a prime")
-        require(q >= N + U, f"a field of {q} elements has no {N} + {U} distinct points", "keep q >= N + U")
+        require(
+            D >= 1 and D + T <= U,
+            f"D = {D} blocks do not fit U = {U} and T = {T}",
+            "keep 1 <= D <= U - T",
+        )
+        require(
+            5 <= q < 2**32 and is_prime(q),
+            f"the field size {q} is not a prime below 2^32",
+            "choose a prime",
+        )
+        require(
+            q >= N + U,
+            f"a field of {q} elements has no {N} + {U} distinct points",
+            "keep q >= N + U",
+        )
         require(1 <= L < 2**32, f"a gradient of {L} coordinates", "keep 1 <= L < 2^32")
         require(1 <= K <= L, f"cannot select {K} of {L} coordinates", "keep 1 <= K <= L")
         for name, value in (("clip", self.clip), ("largest weight", self.max_weight)):
-            require(0 < value <= 2.0**53, f"the {name} is {value:g}", "choose a positive number up to 2^53")
+            require(
+                0 < value <= 2.0**53,
+                f"the {name} is {value:g}",
+                "choose a positive number up to 2^53",
+            )
         fitting = quantisation_scale(q, N, self.clip, self.max_weight)
         require(
             self.scale == fitting >= 1 and self.largest >= 1,
@@ -120,9 +142,19 @@ class Parameters:
         """The parameters in one line, by the paper's letters."""
         from .constructions import construction
 
-        shared = {"N": self.users, "U": self.survivors, "T": self.colluders, "K": self.top_k, "L": self.length}
+        shared = {
+            "N": self.users,
+            "U": self.survivors,
+            "T": self.colluders,
+            "K": self.top_k,
+            "L": self.length,
+        }
         parts = [f"{letter} {value}" for letter, value in (shared | {"q": self.field}).items()]
-        own = [f"{letter} {value}" for letter, value in construction(self).letters.items() if value is not None]
+        own = [
+            f"{letter} {value}"
+            for letter, value in construction(self).letters.items()
+            if value is not None
+        ]
         return ", ".join([*parts, self.construction, *own])
 
 
@@ -155,5 +187,7 @@ def theorem_r2(p: Parameters) -> float:
 def rates(p: Parameters, name: str, payload: int) -> dict[str, float]:
     """R1 of an X with this payload, in symbols of log2 q bits, or R2 of a Y, which stores every symbol in two or four
     bytes; beside what the theorem says."""
-    symbol, theorem = (math.log2(p.field) / 8, theorem_r1) if name == "R1" else (p.symbol_bytes, theorem_r2)
+    symbol, theorem = (
+        (math.log2(p.field) / 8, theorem_r1) if name == "R1" else (p.symbol_bytes, theorem_r2)
+    )
     return {name: payload / symbol / p.length, f"{name}_theorem": theorem(p)}

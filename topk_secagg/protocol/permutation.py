@@ -51,7 +51,9 @@ class Permutation(Construction[Sparse]):
         """A uniform permutation pi_n of [L] and a uniform mask vector r_n."""
         return Secret(
             place=source.child("place").permutation(self.p.length),
-            mask=source.child("mask").integers(self.p.field, np.empty(self.p.length, dtype=np.uint32)),
+            mask=source.child("mask").integers(
+                self.p.field, np.empty(self.p.length, dtype=np.uint32)
+            ),
         )
 
     def check_secret(self, secret: Secret) -> str:
@@ -65,13 +67,18 @@ class Permutation(Construction[Sparse]):
         sigma = _inverse(secret.place)
         return sigma // self.width, sigma % self.width, secret.mask[sigma]
 
-    def sharing(self, points: Points, secret: Secret) -> Callable[[str, slice, Symbols, Symbols], None]:
+    def sharing(
+        self, points: Points, secret: Secret
+    ) -> Callable[[str, slice, Symbols, Symbols], None]:
         """f_{n,i}(alpha_m) and h_{n,i}(alpha_m) for all m.
 
         f_i(beta_d) = block d of selector i for d <= D and fresh noise z_i^(d) for D < d <= D+T; h_i is the
         same for mask_i times the selector with noise of its own (eq. polynomial:1 and polynomial:2).
         """
-        q, matrix = self.p.field, lagrange_matrix(points.beta[: self.share_quorum], points.alpha, self.p.field)
+        q, matrix = (
+            self.p.field,
+            lagrange_matrix(points.beta[: self.share_quorum], points.alpha, self.p.field),
+        )
         slot, place, mask = self.selectors(secret)
         scale = {"f": np.ones_like(mask), "h": mask}
 
@@ -81,12 +88,19 @@ class Permutation(Construction[Sparse]):
         return share
 
     def check_shares(
-        self, points: Points, users: Sequence[int], first: int, shares: Mapping[str, Symbols], secret: Secret | None
+        self,
+        points: Points,
+        users: Sequence[int],
+        first: int,
+        shares: Mapping[str, Symbols],
+        secret: Secret | None,
     ) -> Integers:
         """Rows of f determine one selector each, and those of h the same times a mask; their coordinates."""
         D, count = self.p.blocks, shares["f"].shape[1]
         beta, every = np.tile(np.arange(D), count), np.repeat(np.arange(count), D)
-        flat = (self.interpolated(points, users, shares[name], beta, every) for name in self.share_names)
+        flat = (
+            self.interpolated(points, users, shares[name], beta, every) for name in self.share_names
+        )
         f, h = (blocks.reshape(count, D, self.width) for blocks in flat)
         row, slot, place = np.nonzero(f)
         if not np.array_equal(row, np.arange(count)) or np.any(f[row, slot, place] != 1):
@@ -100,7 +114,9 @@ class Permutation(Construction[Sparse]):
         if secret:
             part = slice(first, first + count)
             found = (slot, place, mask)
-            if any(np.any(a != b[part]) for a, b in zip(found, self.selectors(secret), strict=True)):
+            if any(
+                np.any(a != b[part]) for a, b in zip(found, self.selectors(secret), strict=True)
+            ):
                 raise BadData("the selectors or masks are not those of the sender's secret")
         return coordinate
 
@@ -120,7 +136,9 @@ class Permutation(Construction[Sparse]):
     def unmask(self, secret: Secret, masked: Masked) -> Sparse:
         """k = sigma_n(i) and w = x - r_k."""
         index = _inverse(secret.place)[masked.index]
-        return Sparse(index, to_field(masked.value.astype(np.int64) - secret.mask[index], self.p.field))
+        return Sparse(
+            index, to_field(masked.value.astype(np.int64) - secret.mask[index], self.p.field)
+        )
 
     # mask-elimination phase
 
@@ -149,7 +167,9 @@ class Permutation(Construction[Sparse]):
     def decoded(self, matrix: Integers, shape: AnswerShape, first: int, y: Symbols) -> Sparse:
         """Y(beta_1)..Y(beta_D), one after the other: k = d * width + place."""
         p = self.p
-        flat = combine(matrix, y, np.arange(p.blocks), np.zeros(p.blocks, dtype=np.int64), p.field).reshape(-1)
+        flat = combine(
+            matrix, y, np.arange(p.blocks), np.zeros(p.blocks, dtype=np.int64), p.field
+        ).reshape(-1)
         index = np.flatnonzero(flat)
         if index.size > shape.survivors * p.top_k:
             raise BadData("the aggregate is not sparse")
@@ -177,7 +197,9 @@ def top_k(gradient: npt.NDArray[Any], k: int) -> npt.NDArray[Any]:
     """
     sample = np.sort(np.abs(gradient[:: max(1, gradient.size // _SAMPLE)]))[::-1]
     wanted = 2 * k * sample.size // gradient.size + _MARGIN
-    candidates = _reaching(gradient, sample[wanted]) if wanted < sample.size else np.arange(gradient.size)
+    candidates = (
+        _reaching(gradient, sample[wanted]) if wanted < sample.size else np.arange(gradient.size)
+    )
     if candidates.size < k:
         candidates = np.arange(gradient.size)
     magnitude = np.abs(gradient[candidates])
@@ -200,4 +222,6 @@ def kept_energy(gradient: npt.NDArray[Any], index: Integers) -> float:
 def _reaching(gradient: npt.NDArray[Any], least: Any) -> npt.NDArray[Any]:
     """The coordinates with at least this magnitude, found a part of the gradient at a time."""
     starts = range(0, gradient.size, _PART)
-    return np.concatenate([np.flatnonzero(np.abs(gradient[at : at + _PART]) >= least) + at for at in starts])
+    return np.concatenate(
+        [np.flatnonzero(np.abs(gradient[at : at + _PART]) >= least) + at for at in starts]
+    )

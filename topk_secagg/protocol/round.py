@@ -27,7 +27,9 @@ class InMemoryShares:
     def __call__(self, rows: Integers) -> tuple[Symbols, ...]:
         """The given rows of each; without a copy if they are neighbours."""
         low, high = rows[0], rows[-1] + 1
-        return tuple(table[low:high] if high - low == rows.size else table[rows] for table in self.tables)
+        return tuple(
+            table[low:high] if high - low == rows.size else table[rows] for table in self.tables
+        )
 
 
 def run_round(
@@ -77,7 +79,9 @@ def deal(p: Parameters, points: Points, secret: Secret, source: Randomness) -> l
     return [InMemoryShares(tuple(table[m] for table in tables.values())) for m in range(p.users)]
 
 
-def answer(p: Parameters, points: Points, user: int, masked: Inputs, shares: Held, shape: AnswerShape) -> Symbols:
+def answer(
+    p: Parameters, points: Points, user: int, masked: Inputs, shares: Held, shape: AnswerShape
+) -> Symbols:
     """The whole Y of one user for the survivors in `masked` (eq. second:message), (groups, width)."""
     blocks = construction(p).answer_blocks(points, user, masked, shares, shape)
     return stacked([groups for _, groups in blocks])

@@ -54,8 +54,13 @@ class EliasFano:
 
     def __init__(self, count: int, bound: int) -> None:
         self.count, self.bound = count, bound
-        self.low = min(range(32), key=lambda low: count * low + ((bound - 1) >> low))  # makes the code shortest
-        self.lower, self.upper_bits = Packed(count, 1 << self.low), count + ((bound - 1) >> self.low)
+        self.low = min(
+            range(32), key=lambda low: count * low + ((bound - 1) >> low)
+        )  # makes the code shortest
+        self.lower, self.upper_bits = (
+            Packed(count, 1 << self.low),
+            count + ((bound - 1) >> self.low),
+        )
         self.size = self.lower.size + (self.upper_bits + 7) // 8
 
     def pack(self, index: Symbols) -> Bytes:

@@ -43,12 +43,16 @@ _ARTIFACT_NAME = re.compile(r"(user|from)-\d+(\.ledger|\.residual)?\.(h5|json|h5
 _TEMPORARY_NAME = re.compile(r"\..+\.\d+\.tmp")
 
 
-def audit(space: Workspace, identities: Sequence[Path] = (), progress: Progress = lambda _: None) -> list[Finding]:
+def audit(
+    space: Workspace, identities: Sequence[Path] = (), progress: Progress = lambda _: None
+) -> list[Finding]:
     """All findings on a round. Damaged files become findings; only a missing session.json raises."""
     return gather(space, identities, progress).findings
 
 
-def gather(space: Workspace, identities: Sequence[Path] = (), progress: Progress = lambda _: None) -> Evidence:
+def gather(
+    space: Workspace, identities: Sequence[Path] = (), progress: Progress = lambda _: None
+) -> Evidence:
     """All findings on a round, and the sound data behind them."""
     found = Evidence(space)
     _session(found)
@@ -78,7 +82,9 @@ def _openers(found: Evidence, identities: Sequence[Path]) -> dict[int, Identity]
         identity = read_identity(path)
         users = [r.user for r in recipients if identity.public(r.user) == r]
         if not users:
-            raise BadData(f"{path} does not hold the keys of any user of this round", "give another identity")
+            raise BadData(
+                f"{path} does not hold the keys of any user of this round", "give another identity"
+            )
         openers[users[0]] = identity
     return openers
 
@@ -110,10 +116,16 @@ def _folders(found: Evidence) -> None:
     """Check the permissions of all files, and look for files that do not belong there."""
     space, root, sealed = found.space, found.space.root, found.space.session.recipients is not None
     shares = space.share_path(1, 1).parent.parent
-    public = [space.masked_path, space.answer_path, *([space.confirmation_path] if space.session.confirm else [])]
+    public = [
+        space.masked_path,
+        space.answer_path,
+        *([space.confirmation_path] if space.session.confirm else []),
+    ]
     expected = {space.session_path, space.survivors_path, space.aggregate_path}
     for n in space.users():
-        expected |= {path(n) for path in (space.secret_path, space.ledger_path, space.residual_path, *public)}
+        expected |= {
+            path(n) for path in (space.secret_path, space.ledger_path, space.residual_path, *public)
+        }
         expected |= {space.share_path(m, n) for m in space.users()}
     known = {shares, *(path.parent for path in expected)}
     for path in _walk(root, space.private, shares, *(path(1).parent for path in public)):
@@ -131,7 +143,12 @@ def _folders(found: Evidence) -> None:
             _unexpected(found, path)
     for path in sorted(root.iterdir()):
         if path.is_dir() and path not in known:
-            found.add(_ONLY, path, "not checkable", "a folder that this round does not have; it was not opened")
+            found.add(
+                _ONLY,
+                path,
+                "not checkable",
+                "a folder that this round does not have; it was not opened",
+            )
     if not any(f.point == _ONLY for f in found.findings):
         found.add(_ONLY, ".", "pass")
 
@@ -157,7 +174,9 @@ def _check_mode(found: Evidence, path: Path, *, secret: bool, sealed: bool = Fal
         try:
             mode = stat.S_IMODE(path.stat().st_mode)
         except OSError as error:
-            raise InputMissing(f"its mode cannot be read: {(error.strerror or '').lower()}") from None
+            raise InputMissing(
+                f"its mode cannot be read: {(error.strerror or '').lower()}"
+            ) from None
         if secret and mode & 0o077:
             raise BadData(f"mode {mode:04o}: others than its owner may use it, and it is a secret")
         if mode & 0o002 and not (sealed and mode & stat.S_ISVTX):
@@ -173,9 +192,19 @@ def _unexpected(found: Evidence, path: Path) -> None:
     elif what == residual.KIND.name:
         found.add(_ONLY, path, "not checkable", "a residual that its user keeps here")
     elif what:
-        found.add(_ONLY, path, "fail", f"a {what} file of this program under a name that it must not have here")
+        found.add(
+            _ONLY,
+            path,
+            "fail",
+            f"a {what} file of this program under a name that it must not have here",
+        )
     elif not at_root and _ARTIFACT_NAME.fullmatch(path.name):
-        found.add(_ONLY, path, "fail", "it is named like a file of the round, and this round has no such file")
+        found.add(
+            _ONLY,
+            path,
+            "fail",
+            "it is named like a file of the round, and this round has no such file",
+        )
     elif not at_root or path.suffix in (".h5", ".json", ".age"):
         found.add(_ONLY, path, "not checkable", "it is not a file of a round")
 
@@ -205,7 +234,11 @@ def _survivors(found: Evidence) -> None:
 
 def _masked(found: Evidence) -> None:
     """Check every X, whether it is the one that was frozen, and whether enough survivors can answer."""
-    session, u1, last = found.space.session, found.survivors, "X of the right size, indices and values allowed"
+    session, u1, last = (
+        found.space.session,
+        found.survivors,
+        "X of the right size, indices and values allowed",
+    )
 
     def read(artifact: Artifact) -> str:
         n = artifact.attributes["user"]
@@ -222,7 +255,9 @@ def _masked(found: Evidence) -> None:
                 if n not in found.masked:
                     raise InputMissing("survivors.json names it, and no sound file is available")
                 if found.masked[n].digest != u1.digests[n]:
-                    raise BadData("it is not the file that was frozen: survivors.json names another digest")
+                    raise BadData(
+                        "it is not the file that was frozen: survivors.json names another digest"
+                    )
                 found.frozen[n] = found.masked[n]
                 if found.masked[n].weight != u1.weights[n]:
                     raise BadData("its weight is not the one in survivors.json")
@@ -233,7 +268,9 @@ def _masked(found: Evidence) -> None:
             if sorted(found.frozen) != u1.users:
                 raise InputMissing("not every frozen X is available")
             if answerable(found.frozen, need) != u1.users:
-                raise BadData(f"fewer than {need} survivors held the shares of all survivors when they masked")
+                raise BadData(
+                    f"fewer than {need} survivors held the shares of all survivors when they masked"
+                )
             check.why = f"at least {need}"
 
 
@@ -258,7 +295,9 @@ def _answers(found: Evidence) -> None:
         n = artifact.attributes["user"]
         found.answered[n] = artifact.attributes["survivors"]
         if u1 is None or found.answered[n] != u1.digest:
-            raise InputMissing("its size follows from the survivors.json that it names, which is not available")
+            raise InputMissing(
+                "its size follows from the survivors.json that it names, which is not available"
+            )
         with answer.opened_answer(space, n, u1) as y:
             if n in u1.digests:
                 found.answers[n] = y.shape
@@ -273,7 +312,9 @@ def _answers(found: Evidence) -> None:
             if u1 is None and len(set(found.answered.values())) > 1:
                 raise BadData("the Y name several survivor sets")
             if u1 and digest != u1.digest:
-                raise BadData("it answers another survivor set, or other X, than survivors.json has")
+                raise BadData(
+                    "it answers another survivor set, or other X, than survivors.json has"
+                )
             if u1 and n not in u1.digests:
                 raise BadData(f"user {n} is not among the survivors, and had nothing to answer")
 
@@ -285,7 +326,9 @@ def _confirmations(found: Evidence) -> None:
         path = space.confirmation_path(n)
         if available(path):
             with found.check(_CONFIRMED, path) as check:
-                named = str(survivors.parse_confirmation(path, documents.read_bytes(path, ""))["survivors"])
+                named = str(
+                    survivors.parse_confirmation(path, documents.read_bytes(path, ""))["survivors"]
+                )
                 if not survivors.confirmed_by(space, named, [n]):
                     raise BadData(f"user {n} did not sign it in this session: the file is forged")
                 found.confirmed[n] = named
@@ -297,7 +340,9 @@ def _confirmations(found: Evidence) -> None:
             confirmed = list(found.confirmed.values())
             for digest in sorted(set(found.answered.values())):
                 if (there := confirmed.count(digest)) < need:
-                    raise InputMissing(f"{there} valid confirmations are available, and an answer needs {need}")
+                    raise InputMissing(
+                        f"{there} valid confirmations are available, and an answer needs {need}"
+                    )
             check.why = f"at least {need} for every answer"
 
 
@@ -322,7 +367,10 @@ def _decoded(found: Evidence) -> dict[int, Decoded]:
     count, given = len(u1.digests) if u1 else 0, {n: y.blocks for n, y in found.answers.items()}
     enough = decodable(found.p, count, given)
     if u1 is None or not enough:
-        kinds = (f"more than {y.quorum} with D = {y.blocks}" for y in answer_shapes(found.p, count).values())
+        kinds = (
+            f"more than {y.quorum} with D = {y.blocks}"
+            for y in answer_shapes(found.p, count).values()
+        )
         needed = " or ".join(kinds) if u1 else "a sound survivors.json"
         why = f"{len(found.answers)} sound answers are available; needed: {needed}"
         found.add(_AGREE, "elimination", "not checkable", why)
@@ -330,7 +378,9 @@ def _decoded(found: Evidence) -> dict[int, Decoded]:
     for shape, users in enough.items():
         with found.check(_AGREE, "elimination") as check, ExitStack() as files:
             rows = {n: files.enter_context(answer.opened_answer(space, n, u1)).read for n in users}
-            result = decode(found.p, space.session.points, shape, rows, CipherRandomness(fresh_key()))
+            result = decode(
+                found.p, space.session.points, shape, rows, CipherRandomness(fresh_key())
+            )
             sums[shape.blocks] = result
             if len(users) == shape.quorum:
                 raise InputMissing(f"there are only {shape.quorum} answers, which always agree")
@@ -351,22 +401,32 @@ def _sum(found: Evidence, sums: dict[int, Decoded]) -> None:
             raise InputMissing("the available answers do not decode to a sum")
         index, value = stored.total.index, stored.total.value
         totals = [result.total for result in sums.values()]
-        if not all(np.array_equal(index, t.index) and np.array_equal(value, t.value) for t in totals):
+        if not all(
+            np.array_equal(index, t.index) and np.array_equal(value, t.value) for t in totals
+        ):
             raise BadData("it is not the sum that the answers decode to")
-        used = [n for n, y in found.answers.items() if y.blocks == stored.blocks and n in stored.answering]
+        used = [
+            n
+            for n, y in found.answers.items()
+            if y.blocks == stored.blocks and n in stored.answering
+        ]
         known = used if stored.blocks in sums else []
         wrong = sums[stored.blocks].corrected if known else []
         if [n for n in stored.corrected if n in known] != [n for n in wrong if n in known]:
             raise BadData("the users that it says answered wrongly are not those that did")
         if absent := [str(n) for n in stored.corrected if n not in known]:
-            raise InputMissing(f"it says that users {', '.join(absent)} answered wrongly, whose Y are not available")
+            raise InputMissing(
+                f"it says that users {', '.join(absent)} answered wrongly, whose Y are not available"
+            )
         check.why = f"{index.size} coordinates, the same from {len(found.answers)} answers"
     with found.check("sums within the clip", path) as check:
         totals = [stored.total] if stored else [result.total for result in sums.values()]
         if not totals or found.survivors is None:
             raise InputMissing("no sum is available, or no sound survivors.json")
         largest = largest_sum(found.p, found.survivors.weights.values())
-        beyond = max(beyond_clip(found.p, t.value, found.survivors.weights.values()) for t in totals)
+        beyond = max(
+            beyond_clip(found.p, t.value, found.survivors.weights.values()) for t in totals
+        )
         if beyond:
             raise BadData(f"{beyond} coordinates are larger than honest users can make them")
         check.why = f"at most {largest / found.p.scale:.6g}"

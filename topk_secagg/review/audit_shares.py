@@ -26,7 +26,9 @@ from ..storage.share import ShareFile, opened_share
 from .evidence import Evidence, available
 
 
-def audit_private(found: Evidence, openers: dict[int, Identity], progress: Callable[[float], None]) -> None:
+def audit_private(
+    found: Evidence, openers: dict[int, Identity], progress: Callable[[float], None]
+) -> None:
     """Check the secret, ledger and shares of one user at a time, then the answers."""
     private, space, steps = _Private(found, openers), found.space, 2 * found.p.users
     for n in space.users():
@@ -59,8 +61,12 @@ class _Private:
         """The secret of a user, if it is available and sound; also check its staged residual."""
         space, kept = self.space, list[StoredSecret]()
         header, waiting = space.session.header(n), space.residual_path(n)
-        self.found.examine(space.secret_path(n), secret.KIND, header, lambda _: kept.append(secret.read(space, n)))
-        self.found.examine(waiting, residual.KIND, header, lambda _: residual.read(waiting, n, self.p.length))
+        self.found.examine(
+            space.secret_path(n), secret.KIND, header, lambda _: kept.append(secret.read(space, n))
+        )
+        self.found.examine(
+            waiting, residual.KIND, header, lambda _: residual.read(waiting, n, self.p.length)
+        )
         return kept[0] if kept else None
 
     def ledger(self, n: int, stored: StoredSecret | None) -> None:
@@ -83,7 +89,9 @@ class _Private:
             raise BadData("its mark for a public seed is not the session's")
         if ledger.forgotten and available(self.space.secret_path(n)):
             raise BadData("it says that the secret was erased, and the secret is there")
-        if (stored and ledger.shared not in (None, stored.sharing)) or (x and ledger.shared != x.sharing):
+        if (stored and ledger.shared not in (None, stored.sharing)) or (
+            x and ledger.shared != x.sharing
+        ):
             raise BadData("it names another sharing than the secret or the X")
         seen = {
             "masked": x and x.digest,
@@ -115,7 +123,9 @@ class _Private:
         sparse = self.construction.unmask(stored.secret, x.masked)
         count, beyond = sparse.value.size, beyond_clip(self.p, sparse.value, [x.weight])
         if beyond:
-            raise BadData(f"{beyond} of {count} values are beyond the clip once the masks are taken off")
+            raise BadData(
+                f"{beyond} of {count} values are beyond the clip once the masks are taken off"
+            )
         if np.unique(sparse.index).size < sparse.index.size:
             raise BadData("a coordinate appears twice once the places are known")
         if np.any(sparse.index >= self.p.length):
@@ -140,21 +150,29 @@ class _Private:
         """Check row by row that the shares of one sender determine what an honest user shares."""
         c, users, points = self.construction, sorted(shares), self.space.session.points
         one = self.space.share_path(0, n)
-        with self.found.check("shares interpolate to selectors", one.parent.with_name("user-*") / one.name) as check:
+        with self.found.check(
+            "shares interpolate to selectors", one.parent.with_name("user-*") / one.name
+        ) as check:
             if len(users) < c.share_quorum:
-                raise InputMissing(f"{len(users)} sound shares are available, and {c.share_quorum} are needed")
+                raise InputMissing(
+                    f"{len(users)} sound shares are available, and {c.share_quorum} are needed"
+                )
             places = np.empty(c.rows, dtype=np.int64)
             for first in range(0, c.rows, c.block_rows):
                 rows = np.arange(first, min(first + c.block_rows, c.rows))
                 tables = zip(*(shares[m].read(rows) for m in users), strict=True)
                 # the same rows of all shares by name, (users, rows, width) each
-                block = {name: np.stack(parts) for name, parts in zip(c.share_names, tables, strict=True)}
+                block = {
+                    name: np.stack(parts) for name, parts in zip(c.share_names, tables, strict=True)
+                }
                 try:
                     places[rows] = c.check_shares(points, users, first, block, known)
                 except BadData as error:
                     blamed = []
                     for at, m in enumerate(users):
-                        left = {name: np.delete(tables, at, axis=0) for name, tables in block.items()}
+                        left = {
+                            name: np.delete(tables, at, axis=0) for name, tables in block.items()
+                        }
                         with suppress(BadData):  # without its share, the others fit together
                             c.check_shares(points, users[:at] + users[at + 1 :], first, left, known)
                             blamed.append(m)
@@ -163,7 +181,9 @@ class _Private:
                     where = f"rows from {first} on, users {', '.join(map(str, users))}"
                     raise BadData(f"{where}: {error.message}") from error
             # sigma_n is a permutation if pi_n is; in moments any places are allowed
-            if wrong := c.check_secret(Secret(places.astype(np.uint32), np.ones(c.rows, dtype=np.uint32))):
+            if wrong := c.check_secret(
+                Secret(places.astype(np.uint32), np.ones(c.rows, dtype=np.uint32))
+            ):
                 raise BadData(wrong)
             of = "of the available secret" if known else "of some secret"
             check.why = f"{c.rows} selectors {of}, {len(shares)} shares"
@@ -198,10 +218,14 @@ class _Private:
             raise InputMissing("not every frozen X is available")
         held = [m for m in users if (n, m) in self.sound]
         if len(held) < len(users):
-            raise InputMissing(f"{len(held)} sound shares for its user are available, and {len(users)} are needed")
+            raise InputMissing(
+                f"{len(held)} sound shares for its user are available, and {len(users)} are needed"
+            )
         shape, frozen = found.answers[n], found.frozen
         with ExitStack() as files:
-            shares = {m: files.enter_context(self._share(n, m, frozen[m].sharing)).read for m in users}
+            shares = {
+                m: files.enter_context(self._share(n, m, frozen[m].sharing)).read for m in users
+            }
             y = files.enter_context(opened_answer(self.space, n, found.survivors))
             x, points = {m: frozen[m].masked for m in users}, self.space.session.points
             for start, part in self.construction.answer_blocks(points, n, x, shares, shape):
@@ -218,11 +242,18 @@ class _Private:
         if not all(n in self.inputs and n in found.frozen for n in users):
             raise InputMissing("not every survivor's secret and X are available")
         inputs = [self.inputs[n] for n in users]
-        coordinate, inverse = np.unique(np.concatenate([x.index for x in inputs]), return_inverse=True)
+        coordinate, inverse = np.unique(
+            np.concatenate([x.index for x in inputs]), return_inverse=True
+        )
         total = np.zeros(coordinate.size, dtype=np.int64)
-        np.add.at(total, inverse, to_signed(np.concatenate([x.value for x in inputs]), self.p.field))
+        np.add.at(
+            total, inverse, to_signed(np.concatenate([x.value for x in inputs]), self.p.field)
+        )
         stored = found.aggregate.total
         index, value = coordinate[total != 0], total[total != 0]
-        if not (np.array_equal(stored.index, index) and np.array_equal(to_signed(stored.value, self.p.field), value)):
+        if not (
+            np.array_equal(stored.index, index)
+            and np.array_equal(to_signed(stored.value, self.p.field), value)
+        ):
             raise BadData("it is not the sum of what the survivors masked")
         return f"the plain sum of {len(users)} inputs"

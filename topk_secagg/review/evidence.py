@@ -64,7 +64,11 @@ _ESTABLISHES = {
 
 def establishes(point: str) -> str:
     """What a pass of this point means, in a sentence; "" for an unknown point."""
-    return "The same for the X of each user by itself." if point.endswith(" in one X") else _ESTABLISHES.get(point, "")
+    return (
+        "The same for the X of each user by itself."
+        if point.endswith(" in one X")
+        else _ESTABLISHES.get(point, "")
+    )
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,10 @@ class Evidence:
 
     def payloads(self) -> dict[str, int]:
         """The bytes of an X and of the largest Y, 0 where no sound one is available."""
-        x, symbols = construction(self.p).masked_bytes, (y.groups * y.width for y in self.answers.values())
+        x, symbols = (
+            construction(self.p).masked_bytes,
+            (y.groups * y.width for y in self.answers.values()),
+        )
         return {"X": x if self.masked else 0, "Y": self.p.symbol_bytes * max(symbols, default=0)}
 
     def add(self, point: str, subject: Path | str, verdict: Verdict, why: str = "") -> None:
@@ -138,12 +145,21 @@ class Evidence:
     def blame(self, point: str, subject: Path | str, error: Exception) -> None:
         """Add a failed check; if its input is missing, it is not checkable instead."""
         # the text of an unexpected error could hold anything, also a secret
-        why = str(error) if isinstance(error, SecAggError) else f"unreadable ({type(error).__name__})"
-        missing = isinstance(error, InputMissing | MemoryError)  # what is too large for this machine may be sound
+        why = (
+            str(error) if isinstance(error, SecAggError) else f"unreadable ({type(error).__name__})"
+        )
+        missing = isinstance(
+            error, InputMissing | MemoryError
+        )  # what is too large for this machine may be sound
         self.add(point, subject, "not checkable" if missing else "fail", why)
 
     def examine(
-        self, path: Path, kind: Kind, expected: Attributes, content: Callable[[Artifact], object], last: str = "ranges"
+        self,
+        path: Path,
+        kind: Kind,
+        expected: Attributes,
+        content: Callable[[Artifact], object],
+        last: str = "ranges",
     ) -> None:
         """Check the schema, digest, session, signature and content of an HDF5 file, if there is one.
 

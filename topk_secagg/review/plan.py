@@ -64,16 +64,23 @@ class Speed(NamedTuple):
     write: float
 
 
-def plan(chosen: Parameters, gradient: npt.NDArray[Any] | None = None, speed: Speed | None = None) -> Plan:
+def plan(
+    chosen: Parameters, gradient: npt.NDArray[Any] | None = None, speed: Speed | None = None
+) -> Plan:
     """Compare the constructions for the users, K and L of `chosen`, with several P and both fields."""
-    variants = sorted(dict.fromkeys([chosen, *_variants(chosen)]), key=lambda p: (p.picks > 0, -p.field, p.picks))
+    variants = sorted(
+        dict.fromkeys([chosen, *_variants(chosen)]), key=lambda p: (p.picks > 0, -p.field, p.picks)
+    )
     rows = [_row(p, gradient, speed) for p in variants]
     best = rows[variants.index(chosen)]
     peers = [_theorem(chosen), _dense(chosen)]
     remarks = [
         f"{peer.name} needs less {what}: {amount(needed(peer))} instead of {amount(needed(best))}"
         for peer in peers
-        for what, needed in (("offline", attrgetter("all_bytes")), ("online", attrgetter("online_bytes")))
+        for what, needed in (
+            ("offline", attrgetter("all_bytes")),
+            ("online", attrgetter("online_bytes")),
+        )
         if needed(peer) < needed(best)
     ]
     return Plan([*rows, *peers], best, remarks)
@@ -85,7 +92,9 @@ def _variants(base: Parameters) -> list[Parameters]:
     names = ("users", "survivors", "colluders", "top_k", "length", "clip", "max_weight")
     same = {name: getattr(base, name) for name in names}
     for field, picks in product({base.field, DEFAULT_FIELD, SMALL_FIELD}, (None, *PICKS)):
-        own: dict[str, Any] = {"construction": "moments", "picks": picks, "spare": base.spare} if picks else {}
+        own: dict[str, Any] = (
+            {"construction": "moments", "picks": picks, "spare": base.spare} if picks else {}
+        )
         with suppress(UsageError):  # it does not fit a bucket or the field
             found.append(Parameters.choose(**same, field=field, **own))
     return found
@@ -93,11 +102,19 @@ def _variants(base: Parameters) -> list[Parameters]:
 
 def _row(p: Parameters, gradient: npt.NDArray[Any] | None, speed: Speed | None) -> Row:
     c, step, time = construction(p), 1 / (p.scale * p.clip), None
-    if speed:  # `run` starts, encodes, hashes and writes all shares, then reads and hashes the used ones
+    if (
+        speed
+    ):  # `run` starts, encodes, hashes and writes all shares, then reads and hashes the used ones
         hashed_again = c.offline_bytes * c.entries / c.rows
-        time = _START_UP + c.offline_bytes * (speed.compute + speed.write) + hashed_again * speed.compute
+        time = (
+            _START_UP
+            + c.offline_bytes * (speed.compute + speed.write)
+            + hashed_again * speed.compute
+        )
     energy = kept_energy(gradient, c.select(gradient)) if gradient is not None else None
-    return Row(**vars(cost(p)), name=p.construction, parameters=p, step=step, seconds=time, energy=energy)
+    return Row(
+        **vars(cost(p)), name=p.construction, parameters=p, step=step, seconds=time, energy=energy
+    )
 
 
 def _theorem(p: Parameters) -> Row:
@@ -133,4 +150,7 @@ def measure_speed(p: Parameters, folder: Path) -> Speed:
             os.fsync(stream.fileno())
 
     compute()  # once before it is measured: it is compiled now
-    return Speed(timeit(compute, number=_TIMES) / _TIMES / shares.nbytes, timeit(write, number=1) / _PROBE_BYTES)
+    return Speed(
+        timeit(compute, number=_TIMES) / _TIMES / shares.nbytes,
+        timeit(write, number=1) / _PROBE_BYTES,
+    )

@@ -36,7 +36,9 @@ _LABELS = {
 }
 
 
-def condensed(findings: Sequence[Finding], *, everything: bool = False) -> list[tuple[str, Verdict, str, str]]:
+def condensed(
+    findings: Sequence[Finding], *, everything: bool = False
+) -> list[tuple[str, Verdict, str, str]]:
     """Rows of point, verdict, subjects and reason, grouped by point. Findings with the same reason share a row.
 
     Unless `everything` is set, many passes of one point become a count.
@@ -60,7 +62,9 @@ def condensed(findings: Sequence[Finding], *, everything: bool = False) -> list[
 
 def summary(findings: Sequence[Finding]) -> str:
     """The overall verdict in one line."""
-    fail, pass_, unknown = (sum(f.verdict == v for f in findings) for v in ("fail", "pass", "not checkable"))
+    fail, pass_, unknown = (
+        sum(f.verdict == v for f in findings) for v in ("fail", "pass", "not checkable")
+    )
     rest = f"{pass_} passed, {unknown} could not be checked"
     return f"{fail} FAILED, {rest}" if fail else f"nothing failed: {rest}"
 
@@ -69,14 +73,24 @@ def page(found: Evidence, *, program: str = "topk-secagg", at: datetime | None =
     """The whole page. `program` is a name and a version."""
     root, session, u1 = found.space.root, found.session, found.survivors
     here = (".", str(root))
-    findings = [replace(f, subject="the round's folder") if f.subject in here else f for f in found.findings]
+    findings = [
+        replace(f, subject="the round's folder") if f.subject in here else f for f in found.findings
+    ]
     bad = any(f.verdict == "fail" for f in findings)
-    parts = [f'<p class="banner {"fail" if bad else "pass"}">{escape(summary(findings))}</p>', _tag("p", _INTRODUCTION)]
+    parts = [
+        f'<p class="banner {"fail" if bad else "pass"}">{escape(summary(findings))}</p>',
+        _tag("p", _INTRODUCTION),
+    ]
     made = f"{(at or datetime.now(UTC)).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, by {program}"
     if session and session.insecure:
-        parts.append('<p class="banner fail">INSECURE: drawn from a public seed, nothing in it is secret</p>')
+        parts.append(
+            '<p class="banner fail">INSECURE: drawn from a public seed, nothing in it is secret</p>'
+        )
     no = "not available, or not sound"
-    names = {"session": session.id if session else no, "SHA-256 of survivors.json": u1.digest if u1 else no}
+    names = {
+        "session": session.id if session else no,
+        "SHA-256 of survivors.json": u1.digest if u1 else no,
+    }
     parts.append(_facts({"date": made, **names}, "long"))
     if session:
         parts += [_tag("h2", "Parameters"), _parameters(session)]
@@ -92,7 +106,11 @@ def page(found: Evidence, *, program: str = "topk-secagg", at: datetime | None =
     head = f'<meta charset="utf-8"/><meta name="viewport" content="width=device-width"/>{_POLICY}'
     head += f"<title>Audit of {name}</title><style>{_STYLE}</style>"
     body = f"<main><h1>Audit of {name}</h1>{''.join(parts)}</main>"
-    return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n'.encode(errors="replace")
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head><body>{body}</body></html>\n'.encode(
+            errors="replace"
+        )
+    )
 
 
 def _tag(name: str, content: str, kind: str = "") -> str:
@@ -122,8 +140,12 @@ def _weights(session: Session, u1: Survivors | None) -> str:
     if u1 is None:
         return _tag("p", "There is no survivors.json yet, or it is not sound.")
     users, total = session.parameters.users, math.fsum(u1.weights.values())
-    note = f"{len(u1.users)} of {users} users are in the sum, each gradient times its user's weight."
-    rows = (_tag("li", f"user {n}: <b>{str(u1.weights[n]).removesuffix('.0')}</b>") for n in u1.users)
+    note = (
+        f"{len(u1.users)} of {users} users are in the sum, each gradient times its user's weight."
+    )
+    rows = (
+        _tag("li", f"user {n}: <b>{str(u1.weights[n]).removesuffix('.0')}</b>") for n in u1.users
+    )
     return _tag("p", f"{note} The weights add up to {total:.15g}.") + _tag("ul", "".join(rows))
 
 
@@ -141,7 +163,9 @@ def _verdicts(findings: Sequence[Finding]) -> str:
     """Failed checks first, then those that were not checkable, then the passes."""
     rows, told = [], set[str]()
     order = ("fail", "not checkable", "pass")
-    for point, verdict, about, why in sorted(condensed(findings), key=lambda row: order.index(row[1])):
+    for point, verdict, about, why in sorted(
+        condensed(findings), key=lambda row: order.index(row[1])
+    ):
         meaning = "" if point in told else establishes(point)
         told.add(point)
         rows.append(_row(verdict, point, about, why, meaning))
@@ -179,7 +203,9 @@ def _bars(law: Law) -> str:
     """A histogram with bins of equal width, and a line at the expected level."""
     count, height = sum(part.size for part in law.parts), 180
     most = max(1, min(_FIGURE_BINS, law.bound, count // LEAST_EXPECTED))
-    bins = min(range(most, most // 2, -1), key=lambda b: law.bound % b)  # so that few values are left over
+    bins = min(
+        range(most, most // 2, -1), key=lambda b: law.bound % b
+    )  # so that few values are left over
     width, left = divmod(law.bound, bins)
     observed, _ = histogram(law.parts, bins * width, bins)
     expected = count * width / law.bound
@@ -196,7 +222,9 @@ def _bars(law: Law) -> str:
     note = f"{count:,} entries in {bins} bins, and every bin covers {width:,} possible value{'s' * (width > 1)}"
     note += f" (the last {left:,} are not drawn)" if left else ""
     note += f". Bars: {min(observed)} to {max(observed)} in a bin. Line: {expected:.1f}, expected of uniform entries."
-    return _figure(f"{law.name.capitalize()} in the X of {len(law.parts)} users", note, height + 28, drawn)
+    return _figure(
+        f"{law.name.capitalize()} in the X of {len(law.parts)} users", note, height + 28, drawn
+    )
 
 
 def _bytes(found: Evidence) -> str:
@@ -206,9 +234,17 @@ def _bytes(found: Evidence) -> str:
     for n in space.users():
         with suppress(OSError):  # if not all share files of a user are there
             shares = max(shares, sum(space.share_path(m, n).stat().st_size for m in space.users()))
-    theorem = (theorem_r1(p) * p.length * math.log2(p.field) / 8, theorem_r2(p) * p.length * p.symbol_bytes)
+    theorem = (
+        theorem_r1(p) * p.length * math.log2(p.field) / 8,
+        theorem_r2(p) * p.length * p.symbol_bytes,
+    )
     phases = [
-        ("shares for all users, before X", shares, float(p.users * c.share_bytes), f"{p.construction} needs"),
+        (
+            "shares for all users, before X",
+            shares,
+            float(p.users * c.share_bytes),
+            f"{p.construction} needs",
+        ),
         ("masked gradient, X", sent["X"], theorem[0], "Theorem 1"),
         ("answer, Y", sent["Y"], theorem[1], "Theorem 1"),
     ]
@@ -218,7 +254,9 @@ def _bytes(found: Evidence) -> str:
         for value, kind, label in ((measured, "bar", "measured"), (theory, "other", whose)):
             text = f"{label}: {value:,.0f} bytes" if value else f"{label}: not available"
             drawn.append(_text(4, y + 15 + _LINE, text))
-            drawn.append(_rect(4, y + 20 + _LINE, 96 * value / max(measured, theory), 8, kind, text))
+            drawn.append(
+                _rect(4, y + 20 + _LINE, 96 * value / max(measured, theory), 8, kind, text)
+            )
             y += 32
         y += 32
     note = "The most that a user sent, as far as files are available. Each pair of bars has its own scale."
@@ -228,9 +266,14 @@ def _bytes(found: Evidence) -> str:
 def _grid(found: Evidence) -> str:
     """Users by phases: who was there, who dropped out, and whose answer was wrong."""
     users, u1, total = found.space.users(), found.survivors, found.aggregate
-    columns: list[tuple[str, Collection[int]]] = [("sent X", found.masked), ("frozen", u1.users if u1 else ())]
+    columns: list[tuple[str, Collection[int]]] = [
+        ("sent X", found.masked),
+        ("frozen", u1.users if u1 else ()),
+    ]
     if found.space.session.confirm:
-        columns.append(("signed", [n for n, digest in found.confirmed.items() if u1 and digest == u1.digest]))
+        columns.append(
+            ("signed", [n for n, digest in found.confirmed.items() if u1 and digest == u1.digest])
+        )
     columns += [("sent Y", found.answers), ("used", total.answering if total else ())]
     step, drawn = 100 / (len(columns) + 1), [_text(0, 15, "user")]
     drawn += [_text((c + 1.5) * step, 15, name, "middle") for c, (name, _) in enumerate(columns)]

@@ -129,7 +129,11 @@ def _noting(found: UserStatus, what: str) -> Iterator[None]:
 def _lack(what: str, users: Iterable[int], path: Callable[[int], Path], after: str = "") -> _Lack:
     """The missing files of these users."""
     files = {n: path(n) for n in users}
-    return {f"{what} of user {', '.join(map(str, files))}{after}": list(files.values())} if files else {}
+    return (
+        {f"{what} of user {', '.join(map(str, files))}{after}": list(files.values())}
+        if files
+        else {}
+    )
 
 
 def _waiting(step: str, user: int | None, lack: _Lack, *, possible: bool = False) -> Next:
@@ -150,9 +154,15 @@ class _Look:
         """The first step that some user has not done."""
         if self.survivors is None:
             lack, freeze = self._all_shares(), self._freeze(self.space.session.freezer)
-            return freeze if freeze.possible or not lack else _waiting("offline", None, lack, possible=True)
+            return (
+                freeze
+                if freeze.possible or not lack
+                else _waiting("offline", None, lack, possible=True)
+            )
         lack = self._confirmations()
-        return _waiting("confirm", None, lack, possible=True) if lack else self._decode(self.survivors)
+        return (
+            _waiting("confirm", None, lack, possible=True) if lack else self._decode(self.survivors)
+        )
 
     def next_of_user(self, user: int, ledger: Ledger | None) -> Next:
         """The next step of one user, as far as its own ledger shows what it has done."""
@@ -161,8 +171,12 @@ class _Look:
             return Next("offline", user) if self.survivors is None else Next("", user)
         if self.survivors is None:
             if ledger.masked is None:
-                enough = len(own.holds or []) >= s.parameters.survivors  # else nobody could answer for U users
-                return _waiting("mask", user, self._shares(user, self.space.users()), possible=enough)
+                enough = (
+                    len(own.holds or []) >= s.parameters.survivors
+                )  # else nobody could answer for U users
+                return _waiting(
+                    "mask", user, self._shares(user, self.space.users()), possible=enough
+                )
             if user == s.freezer:
                 return self._freeze(user)
             frozen = {f"survivors.json of user {s.freezer}": [self.space.survivors_path]}
@@ -173,23 +187,37 @@ class _Look:
             return Next("" if ledger.forgotten else "forget", user)
         if not ledger.forgotten and (ledger.answered is None or own.answered != "yes"):
             users = self.survivors.users
-            return _waiting("eliminate", user, self._inputs(users) | self._shares(user, users) | self._confirmations())
+            return _waiting(
+                "eliminate",
+                user,
+                self._inputs(users) | self._shares(user, users) | self._confirmations(),
+            )
         following = self._decode(self.survivors)
         return following if following.step or ledger.forgotten else Next("forget", user)
 
     def _shares(self, user: int, senders: Iterable[int]) -> _Lack:
         missing = set(senders) - set(self.users[user - 1].holds or [])
-        return _lack("shares", sorted(missing), lambda m: self.space.share_path(user, m), f" for user {user}")
+        return _lack(
+            "shares", sorted(missing), lambda m: self.space.share_path(user, m), f" for user {user}"
+        )
 
     def _all_shares(self) -> _Lack:
         """The shares that some user lacks, for users whose shares are visible here."""
-        lacking = {u.user: set(self.space.users()) - set(u.holds) for u in self.users if u.holds is not None}
+        lacking = {
+            u.user: set(self.space.users()) - set(u.holds)
+            for u in self.users
+            if u.holds is not None
+        }
         senders = sorted(set().union(*lacking.values())) if lacking else self.space.users()
-        files = [self.space.share_path(n, m) for n, missing in lacking.items() for m in sorted(missing)]
+        files = [
+            self.space.share_path(n, m) for n, missing in lacking.items() for m in sorted(missing)
+        ]
         return {f"shares of user {', '.join(map(str, senders))}": files} if senders else {}
 
     def _inputs(self, users: Iterable[int]) -> _Lack:
-        return _lack("X", (n for n in users if self.users[n - 1].masked != "yes"), self.space.masked_path)
+        return _lack(
+            "X", (n for n in users if self.users[n - 1].masked != "yes"), self.space.masked_path
+        )
 
     def _confirmations(self) -> _Lack:
         """The missing confirmations, if there are too few."""
@@ -198,13 +226,19 @@ class _Look:
         return _lack("confirmations", missing, self.space.confirmation_path)
 
     def _freeze(self, user: int) -> Next:
-        enough = sum(u.masked == "yes" for u in self.users) >= self.space.session.parameters.survivors
+        enough = (
+            sum(u.masked == "yes" for u in self.users) >= self.space.session.parameters.survivors
+        )
         return _waiting("freeze", user, self._inputs(self.space.users()), possible=enough)
 
     def _decode(self, survivors: Survivors) -> Next:
         if self.space.aggregate_path.exists():
             return Next("")
-        if decodable(self.space.session.parameters, len(survivors.digests), {u.user: u.blocks for u in self.users}):
+        if decodable(
+            self.space.session.parameters,
+            len(survivors.digests),
+            {u.user: u.blocks for u in self.users},
+        ):
             return Next("decode")
         silent = (n for n in survivors.users if self.users[n - 1].answered != "yes")
         lack = _lack("answers", silent, self.space.answer_path)

@@ -55,7 +55,9 @@ def chi_square_tail(statistic: float, freedom: int) -> float:
     return min(1.0, total + (math.erfc(math.sqrt(half)) if odd else 0.0))
 
 
-def histogram(parts: Sequence[Symbols], bound: int, bins: int) -> tuple[Integers, npt.NDArray[np.float64]]:
+def histogram(
+    parts: Sequence[Symbols], bound: int, bins: int
+) -> tuple[Integers, npt.NDArray[np.float64]]:
     """How many values fall into each of `bins` ranges below `bound`, and how many should."""
     values, edges = np.concatenate(parts), -(-np.arange(bins + 1) * bound // bins)
     return np.histogram(values, edges - 0.5)[0], np.diff(edges) * values.size / bound

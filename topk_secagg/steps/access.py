@@ -71,10 +71,15 @@ def admitted(space: Workspace, user: int, access: Access) -> Identity | None:
             )
         return None
     if path is None:
-        raise UsageError("this round is sealed and signed, and no identity was given", topic="identity")
+        raise UsageError(
+            "this round is sealed and signed, and no identity was given", topic="identity"
+        )
     identity = read_identity(path)
     if identity.public(user) != recipient:
-        raise BadData(f"{path} does not hold the keys that the session has for user {user}", "give the right identity")
+        raise BadData(
+            f"{path} does not hold the keys that the session has for user {user}",
+            "give the right identity",
+        )
     return identity
 
 
@@ -84,7 +89,8 @@ def check_session(s: Session, access: Access) -> None:
         pin = access.session.lower()
         if len(pin) < _SHORTEST_PIN or set(pin) - set("0123456789abcdef"):
             raise UsageError(
-                f"{access.session!r} does not name a session", f"give at least {_SHORTEST_PIN} of its hex digits"
+                f"{access.session!r} does not name a session",
+                f"give at least {_SHORTEST_PIN} of its hex digits",
             )
         if not s.id.startswith(pin):
             raise Refused(
@@ -97,7 +103,9 @@ def check_session(s: Session, access: Access) -> None:
                 "the session has no keys, and you expect it to have some",
                 "do not take part: your shares would not be sealed",
             )
-        for theirs, mine in zip(s.recipients, read_recipients(access.recipients, len(s.recipients)), strict=True):
+        for theirs, mine in zip(
+            s.recipients, read_recipients(access.recipients, len(s.recipients)), strict=True
+        ):
             if theirs != mine:
                 raise Refused(
                     f"the session has other keys for user {mine.user} than {access.recipients}",

@@ -80,16 +80,27 @@ def aggregate(
     if users != list(range(1, len(users) + 1)):
         raise UsageError(f"the users are {users}, not 1 to {len(users)}", "number them from 1")
     form = _Form(given[1])
-    weight = dict.fromkeys(users, 1.0) if weights is None else {n: float(w) for n, w in _by_user(weights).items()}
+    weight = (
+        dict.fromkeys(users, 1.0)
+        if weights is None
+        else {n: float(w) for n, w in _by_user(weights).items()}
+    )
     if sorted(weight) != users or not all(w > 0 for w in weight.values()):
         raise UsageError("every user needs a positive weight", "give one for each user")
     largest = max(1.0, *weight.values())
     p, _ = choose_parameters(
-        form.layout.length, users=len(users), survivors=survivors, colluders=colluders, max_weight=largest, **options
+        form.layout.length,
+        users=len(users),
+        survivors=survivors,
+        colluders=colluders,
+        max_weight=largest,
+        **options,
     )
     unknown = {*drop_masking, *drop_elimination} - set(users)
     if unknown:
-        raise UsageError(f"there is no user {min(unknown)} to drop out", f"users are 1 to {len(users)}")
+        raise UsageError(
+            f"there is no user {min(unknown)} to drop out", f"users are 1 to {len(users)}"
+        )
     u1 = [n for n in users if n not in drop_masking]
     u2 = [n for n in u1 if n not in drop_elimination]
     randomness = CipherRandomness(fresh_key())
@@ -106,8 +117,12 @@ def aggregate(
             kept[n] = form.unflatten(unsent(p, flat, inputs[n], weight[n]), exact=True)
     total = run_round(p, inputs, u1, u2, randomness)
     vector = np.zeros(p.length)
-    vector[total.index] = dequantise(p, total.value) / (math.fsum(weight[n] for n in u1) if mean else 1.0)
-    return Aggregated(form.unflatten(vector), _costs(p, len(u1), len(u2)), kept, u1, u2, p, clipped, inputs)
+    vector[total.index] = dequantise(p, total.value) / (
+        math.fsum(weight[n] for n in u1) if mean else 1.0
+    )
+    return Aggregated(
+        form.unflatten(vector), _costs(p, len(u1), len(u2)), kept, u1, u2, p, clipped, inputs
+    )
 
 
 def _costs(p: Parameters, survivors: int, answering: int) -> Costs:
@@ -115,7 +130,9 @@ def _costs(p: Parameters, survivors: int, answering: int) -> Costs:
     fallback = answering < c.answer_shape(survivors).quorum
     x, y = c.masked_bytes, c.answer_bytes(survivors)
     y += c.answer_bytes(survivors, fallback=True) if fallback else 0
-    return Costs(c.share_bytes * (p.users - 1), x, y, rates(p, "R1", x)["R1"], rates(p, "R2", y)["R2"])
+    return Costs(
+        c.share_bytes * (p.users - 1), x, y, rates(p, "R1", x)["R1"], rates(p, "R2", y)["R2"]
+    )
 
 
 def _by_user(given: Any) -> dict[int, Any]:
@@ -141,13 +158,17 @@ class _Form:
         for name, _, array in self.layout.unflatten(vector, exact=exact):
             example = self.example[name]
             of_torch = hasattr(example, "new_tensor")
-            result[name] = (example.double() if exact else example).new_tensor(array) if of_torch else array
+            result[name] = (
+                (example.double() if exact else example).new_tensor(array) if of_torch else array
+            )
         return result if self.named else result[""]
 
 
 def _tensors(named: Mapping[str, Any]) -> Tensors:
     """Arrays and torch tensors as what every reader hands over; torch itself is not imported."""
-    return Tensors([_tensor(str(name), value) for name, value in named.items() if value is not None])
+    return Tensors(
+        [_tensor(str(name), value) for name, value in named.items() if value is not None]
+    )
 
 
 def _tensor(name: str, value: Any) -> Tensor:

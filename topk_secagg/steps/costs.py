@@ -43,8 +43,12 @@ def cost(p: Parameters) -> Cost:
 def check_disk(folder: Path, p: Parameters, *, distributed: bool) -> None:
     """Refuse to start a round whose offline files the disk cannot hold."""
     c, place = cost(p), folder.absolute()  # which need not be there yet
-    free = shutil.disk_usage(next(there for there in (place, *place.parents) if there.exists())).free
-    needed = 2 * p.users * c.pair_bytes if distributed else c.all_bytes  # what one user sends and receives, or all
+    free = shutil.disk_usage(
+        next(there for there in (place, *place.parents) if there.exists())
+    ).free
+    needed = (
+        2 * p.users * c.pair_bytes if distributed else c.all_bytes
+    )  # what one user sends and receives, or all
     if needed > free:
         whose = "this user's files" if distributed else "the offline files of all users"
         raise CannotWrite(

@@ -70,7 +70,9 @@ def decode(
         except (BadData, TooFewSurvivors):  # is a file damaged? it is left out
             report, total = _found(space, survivors, verify=True, strict=strict, progress=progress)
         if not _decoded_by_others(space, survivors, total):
-            aggregate_file.write(space, survivors, total, report.blocks, report.answering, report.corrected)
+            aggregate_file.write(
+                space, survivors, total, report.blocks, report.answering, report.corrected
+            )
         if output is not None:
             vector, real = np.zeros(p.length), dequantise(p, total.value)
             vector[total.index] = real / math.fsum(survivors.weights.values()) if mean else real
@@ -91,7 +93,9 @@ def _found(
     s, p = space.session, space.session.parameters
     users = [n for n in space.present("elimination") if n in survivors.digests]
     with ExitStack() as files:
-        attempts = for_each(users, lambda n: files.enter_context(opened_answer(space, n, survivors, verify=verify)))
+        attempts = for_each(
+            users, lambda n: files.enter_context(opened_answer(space, n, survivors, verify=verify))
+        )
         answers = attempts.check() if strict else attempts.reports
         shape, users = _decodable(space, survivors, answers)
         used = {n: answers[n] for n in users}
@@ -99,16 +103,27 @@ def _found(
         hashed = list(used.values())[: None if every else shape.quorum]
         for answer in hashed:
             answer.hashing = True
-        given, source = {n: answer.read for n, answer in used.items()}, CipherRandomness(fresh_key())
+        given, source = (
+            {n: answer.read for n, answer in used.items()},
+            CipherRandomness(fresh_key()),
+        )
         found = decode_answers(p, s.points, shape, given, source, strict=strict, progress=progress)
         if not all(answer.intact() for answer in hashed) or (found.corrected and not every):
-            raise BadData("an answer is damaged, or was changed while it was read", "let no other program write to it")
+            raise BadData(
+                "an answer is damaged, or was changed while it was read",
+                "let no other program write to it",
+            )
         for n in answers.keys() - used.keys() if not verify else ():
             answers[n].artifact.verify(answers[n].check)
-    total, who = found.total, (survivors.users, list(used), found.corrected, attempts.left_out(space.answer_path))
+    total, who = (
+        found.total,
+        (survivors.users, list(used), found.corrected, attempts.left_out(space.answer_path)),
+    )
     nonzero, beyond = total.index.size, beyond_clip(p, total.value, survivors.weights.values())
     sent = construction(p).masked_bytes, next(iter(used.values())).payload
-    return DecodeReport(space.aggregate_path, *who, nonzero, beyond, shape.blocks, shape.quorum, *sent), total
+    return DecodeReport(
+        space.aggregate_path, *who, nonzero, beyond, shape.blocks, shape.quorum, *sent
+    ), total
 
 
 def _decoded_by_others(space: Workspace, survivors: Survivors, total: Sparse) -> bool:
@@ -116,12 +131,16 @@ def _decoded_by_others(space: Workspace, survivors: Survivors, total: Sparse) ->
     with suppress(SecAggError), opened(space.aggregate_path, aggregate_file.KIND) as artifact:
         if os.fstat(artifact.fd).st_uid != os.geteuid():
             before = aggregate_file.parsed(space, artifact)
-            same = np.array_equal(before.total.index, total.index) and np.array_equal(before.total.value, total.value)
+            same = np.array_equal(before.total.index, total.index) and np.array_equal(
+                before.total.value, total.value
+            )
             return same and before.digest == survivors.digest
     return False
 
 
-def _decodable(space: Workspace, survivors: Survivors, answers: dict[int, AnswerFile]) -> tuple[AnswerShape, list[int]]:
+def _decodable(
+    space: Workspace, survivors: Survivors, answers: dict[int, AnswerFile]
+) -> tuple[AnswerShape, list[int]]:
     """The shape of which there are enough answers, the session's or that of the fallback, and whose these are."""
     p, count = space.session.parameters, len(survivors.digests)
     enough = decodable(p, count, {n: answer.shape.blocks for n, answer in answers.items()})
@@ -130,7 +149,9 @@ def _decodable(space: Workspace, survivors: Survivors, answers: dict[int, Answer
     given = [answer.shape for answer in answers.values()]
     wanted, *others = answer_shapes(p, count).values()
     silent = ", ".join(str(n) for n in survivors.users if n not in answers) or "none"
-    what = f"{given.count(wanted)} sound answers, and {wanted.quorum} are needed (missing: {silent})"
+    what = (
+        f"{given.count(wanted)} sound answers, and {wanted.quorum} are needed (missing: {silent})"
+    )
     if not others:
         raise TooFewSurvivors(what, "wait for more users to answer")
     (least,) = others

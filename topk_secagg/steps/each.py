@@ -27,7 +27,10 @@ class Outcome(NamedTuple, Generic[Report]):
 
     def left_out(self, path: Callable[[int], Path]) -> dict[int, str]:
         """Why users were left out, of whose files errors give the path first."""
-        return {user: error.message.removeprefix(f"{path(user)}: ") for user, error in self.failures.items()}
+        return {
+            user: error.message.removeprefix(f"{path(user)}: ")
+            for user, error in self.failures.items()
+        }
 
 
 def for_each(

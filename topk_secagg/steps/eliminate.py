@@ -35,7 +35,12 @@ class EliminateReport:
 
 
 def eliminate(
-    space: Workspace, user: int, *, fallback: bool = False, access: Access = PLAIN, progress: Progress = lambda _: None
+    space: Workspace,
+    user: int,
+    *,
+    fallback: bool = False,
+    access: Access = PLAIN,
+    progress: Progress = lambda _: None,
 ) -> EliminateReport:
     """Read U1, its X and the shares of U1 for this user, and write Y_n; one survivor set per round.
 
@@ -45,7 +50,10 @@ def eliminate(
     session = space.session
     p = session.parameters
     if fallback and p.spare is None:
-        raise UsageError("every answer of this round packs U - T blocks already", "there is nothing to fall back to")
+        raise UsageError(
+            "every answer of this round packs U - T blocks already",
+            "there is nothing to fall back to",
+        )
     survivors = survivors_file.read(space)
     if user not in survivors.digests:
         hint = "it dropped out of this round and has nothing to answer"
@@ -53,14 +61,18 @@ def eliminate(
     with space.step_of(user):
         ledger = Ledger.read(space.ledger_path(user), session.id, user)
         _check(space, ledger, survivors, fallback=fallback)
-        fallback = fallback or ledger.fallback  # once it has answered so, repeating the step changes nothing
+        fallback = (
+            fallback or ledger.fallback
+        )  # once it has answered so, repeating the step changes nothing
         shape = construction(p).answer_shape(len(survivors.digests), fallback=fallback)
         frozen = survivors_file.read_frozen(space, survivors)
         held = {m: space.share_path(user, m) for m in frozen}
         survivors_file.check_arrived(f"the shares of users {{}} for user {user}", held)
         allow_open_files(2 * len(frozen))
         with ExitStack() as files:
-            opening = {m: opened_share(space, user, m, x.sharing, opener) for m, x in frozen.items()}
+            opening = {
+                m: opened_share(space, user, m, x.sharing, opener) for m, x in frozen.items()
+            }
             shares = {m: files.enter_context(share).read for m, share in opening.items()}
             masked = {m: x.masked for m, x in frozen.items()}
             blocks = construction(p).answer_blocks(session.points, user, masked, shares, shape)
@@ -69,10 +81,14 @@ def eliminate(
             answer_file.write(space, user, survivors, shape, blocks, opener, progress)
         commit_residual(space, user, ledger)
     path, payload = space.answer_path(user), shape.groups * shape.width * p.symbol_bytes
-    return EliminateReport(user, path, survivors.users, survivors.digest, shape.blocks, shape.quorum, fallback, payload)
+    return EliminateReport(
+        user, path, survivors.users, survivors.digest, shape.blocks, shape.quorum, fallback, payload
+    )
 
 
-def _check(space: Workspace, ledger: Ledger, survivors: survivors_file.Survivors, *, fallback: bool) -> None:
+def _check(
+    space: Workspace, ledger: Ledger, survivors: survivors_file.Survivors, *, fallback: bool
+) -> None:
     """Refuse whatever could lead to answers for two survivor sets, or to an answer for a forged X."""
     user = ledger.user
     ledger.check_kept()
@@ -90,7 +106,9 @@ def _check(space: Workspace, ledger: Ledger, survivors: survivors_file.Survivors
             "was the secrets folder restored from a backup? do not answer; start a new round",
         )
     if fallback and ledger.answered is None:
-        raise UsageError(f"user {user} has not answered yet", "answer first; the fallback is for a second time")
+        raise UsageError(
+            f"user {user} has not answered yet", "answer first; the fallback is for a second time"
+        )
     need = space.session.confirmations
     there = survivors_file.confirmed_by(space, survivors.digest, space.users()) if need else []
     if len(there) < need:

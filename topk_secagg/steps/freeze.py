@@ -30,7 +30,11 @@ class FreezeReport:
 
 
 def freeze(
-    space: Workspace, only: Iterable[int] | None = None, *, user: int | None = None, access: Access = PLAIN
+    space: Workspace,
+    only: Iterable[int] | None = None,
+    *,
+    user: int | None = None,
+    access: Access = PLAIN,
 ) -> FreezeReport:
     """Write survivors.json for the users that have masked, or for those in `only`.
 
@@ -56,7 +60,9 @@ def freeze(
     return FreezeReport(user, sorted(files), digest(content), written=True, left_out=left_out)
 
 
-def _again(space: Workspace, user: int, ledger: Ledger, only: Iterable[int] | None, *, sealed: bool) -> FreezeReport:
+def _again(
+    space: Workspace, user: int, ledger: Ledger, only: Iterable[int] | None, *, sealed: bool
+) -> FreezeReport:
     """A survivors.json that is there already stays as it is; one that this user did not write is not its own."""
     before = survivors_file.read(space)
     if before.freezer == user and ledger.frozen is None and not sealed:
@@ -74,30 +80,40 @@ def _again(space: Workspace, user: int, ledger: Ledger, only: Iterable[int] | No
     return FreezeReport(before.freezer, before.users, before.digest, written=False)
 
 
-def _chosen(space: Workspace, only: Iterable[int] | None) -> tuple[dict[int, MaskedFile], dict[int, str]]:
+def _chosen(
+    space: Workspace, only: Iterable[int] | None
+) -> tuple[dict[int, MaskedFile], dict[int, str]]:
     """The sound X to freeze, and why the others were left out."""
     need = space.session.parameters.survivors
 
     def read(n: int) -> MaskedFile:
         space.check_user(n)
         if not space.masked_path(n).exists():
-            raise InputMissing(f"{space.masked_path(n)} is not there", f"user {n} has not masked; leave it out")
+            raise InputMissing(
+                f"{space.masked_path(n)} is not there", f"user {n} has not masked; leave it out"
+            )
         return masked_file.read(space.session, space.masked_path(n), n)
 
     attempts = for_each(list(space.present("masked")) if only is None else sorted(set(only)), read)
     files = attempts.reports if only is None else attempts.check()
     if len(files) < need:
         what = "have masked soundly" if only is None else "are named"
-        raise TooFewSurvivors(f"{len(files)} users {what}, and {need} must survive", "wait for more users to mask")
+        raise TooFewSurvivors(
+            f"{len(files)} users {what}, and {need} must survive", "wait for more users to mask"
+        )
     kept = answerable(files, need)
     lost = [n for n in files if n not in kept]
     if only is None and not kept:
         what = f"there are no {need} users that hold each other's shares"
         raise TooFewSurvivors(what, "fetch missing shares before masking")
     if only is not None and lost:
-        what = f"fewer than {need} of these users hold the shares of user {', '.join(map(str, lost))}"
+        what = (
+            f"fewer than {need} of these users hold the shares of user {', '.join(map(str, lost))}"
+        )
         raise TooFewSurvivors(what, "leave out that user")
-    left_out = attempts.left_out(space.masked_path) | dict.fromkeys(lost, "too few users hold its share")
+    left_out = attempts.left_out(space.masked_path) | dict.fromkeys(
+        lost, "too few users hold its share"
+    )
     return {n: files[n] for n in kept}, left_out
 
 
@@ -132,7 +148,9 @@ def confirm(space: Workspace, user: int, *, access: Access = PLAIN) -> ConfirmRe
     signer = admitted(space, user, access)
     session = space.session
     if not session.confirm or signer is None:
-        raise UsageError("users do not confirm in this round", "the survivors are fixed by one user alone")
+        raise UsageError(
+            "users do not confirm in this round", "the survivors are fixed by one user alone"
+        )
     with space.step_of(user):
         survivors = survivors_file.read(space)
         ledger = Ledger.read(space.ledger_path(user), session.id, user)
@@ -140,4 +158,6 @@ def confirm(space: Workspace, user: int, *, access: Access = PLAIN) -> ConfirmRe
         ledger.record(confirmed=survivors.digest)
         path = survivors_file.confirm(space, user, survivors.digest, signer)
     there = survivors_file.confirmed_by(space, survivors.digest, space.users())
-    return ConfirmReport(user, path, survivors.users, survivors.digest, there, session.confirmations)
+    return ConfirmReport(
+        user, path, survivors.users, survivors.digest, there, session.confirmations
+    )

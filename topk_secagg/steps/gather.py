@@ -29,9 +29,15 @@ def gradient_files(paths: Sequence[Path]) -> list[Path]:
         if not path.is_dir():
             files.append(path)
             continue
-        found = [file for file in path.iterdir() if file.suffix in READABLE and not file.name.startswith(".")]
+        found = [
+            file
+            for file in path.iterdir()
+            if file.suffix in READABLE and not file.name.startswith(".")
+        ]
         patterns = {file: re.sub(r"\d+", "#", file.name) for file in sorted(found, key=natural)}
-        if 1 < len(set(patterns.values())) < len(found):  # if all names differ, they have no pattern
+        if (
+            1 < len(set(patterns.values())) < len(found)
+        ):  # if all names differ, they have no pattern
             usual = Counter(patterns.values()).most_common(1)[0][0]
             # probably no gradients of a user
             strays = ", ".join(file.name for file, pattern in patterns.items() if pattern != usual)
@@ -41,7 +47,9 @@ def gradient_files(paths: Sequence[Path]) -> list[Path]:
             )
         files += patterns
     if not files:
-        raise InputMissing(f"there are no gradients in {paths[0]}", f"they end in {', '.join(READABLE)}")
+        raise InputMissing(
+            f"there are no gradients in {paths[0]}", f"they end in {', '.join(READABLE)}"
+        )
     return files
 
 
@@ -50,11 +58,15 @@ def read_weights(path: Path, files: Sequence[Path]) -> list[float]:
     try:
         text = path.read_text()
         if path.suffix == ".json":
-            pairs = json.loads(text, object_pairs_hook=tuple)  # a dict would drop a key that is there twice
+            pairs = json.loads(
+                text, object_pairs_hook=tuple
+            )  # a dict would drop a key that is there twice
             if not isinstance(pairs, tuple) or any(isinstance(value, bool) for _, value in pairs):
                 raise TypeError("no object, or true and false as weights")
         else:
-            pairs = [(row[0], row[1]) for row in csv.reader(text.splitlines()) if row and row[0].strip()]
+            pairs = [
+                (row[0], row[1]) for row in csv.reader(text.splitlines()) if row and row[0].strip()
+            ]
             if pairs:
                 try:
                     float(pairs[0][1])
@@ -63,8 +75,20 @@ def read_weights(path: Path, files: Sequence[Path]) -> list[float]:
         named = [(str(key).strip(), float(value)) for key, value in pairs]
     except FileNotFoundError:
         raise InputMissing(f"{path} does not exist", "check the path of the weights") from None
-    except (OSError, ValueError, IndexError, AttributeError, TypeError, RecursionError, csv.Error) as error:
-        hint = 'one object, such as: {"3": 120}' if path.suffix == ".json" else "a line each, such as: 3,120"
+    except (
+        OSError,
+        ValueError,
+        IndexError,
+        AttributeError,
+        TypeError,
+        RecursionError,
+        csv.Error,
+    ) as error:
+        hint = (
+            'one object, such as: {"3": 120}'
+            if path.suffix == ".json"
+            else "a line each, such as: 3,120"
+        )
         raise BadData(f"{path} is not a table of users and weights", hint) from error
     names = {str(n): n for n in range(1, len(files) + 1)}
     for n, file in enumerate(files, start=1):
@@ -76,7 +100,9 @@ def read_weights(path: Path, files: Sequence[Path]) -> list[float]:
             what = "names no user or gradient" if user is None else "appears twice"
             raise BadData(f"{path}: {key!r} {what}", "use user numbers or names of gradient files")
         if not 0 < weight < math.inf:
-            raise BadData(f"{path}: the weight of {key!r} is {weight:g}", "weights are positive numbers")
+            raise BadData(
+                f"{path}: the weight of {key!r} is {weight:g}", "weights are positive numbers"
+            )
         weights[user] = weight
     missing = [str(n) for n in range(1, len(files) + 1) if n not in weights]
     if missing:
@@ -98,4 +124,6 @@ def check_output(output: Path, gradients: Sequence[Path]) -> None:
     check_writable(output)
     for path in gradients:
         if path.is_dir() and output.resolve().parent == path.resolve():
-            raise UsageError(f"{output} would lie among the gradients", "write the sum to another folder")
+            raise UsageError(
+                f"{output} would lie among the gradients", "write the sum to another folder"
+            )

@@ -23,7 +23,11 @@ from ..storage.workspace import Workspace
 from .costs import check_disk, cost
 
 _NONCE_BYTES = 16
-_IMPLIED = {"picks": "moments", "spare": "moments", "blocks": "permutation"}  # constructions that options ask for
+_IMPLIED = {
+    "picks": "moments",
+    "spare": "moments",
+    "blocks": "permutation",
+}  # constructions that options ask for
 _PAPER_LIMIT = 1 << 30  # the paper's construction runs by default while its files stay below this
 
 
@@ -46,21 +50,30 @@ def choose_parameters(length: int, **options: Any) -> tuple[Parameters, str]:
     Options that are None are left out. Without a construction, blocks ask for `permutation`, picks or spare answers
     for `moments`; else the paper's runs while its offline files stay below 1 GiB.
     """
-    given = {"length": length} | {name: value for name, value in options.items() if value is not None}
+    given = {"length": length} | {
+        name: value for name, value in options.items() if value is not None
+    }
     if ("top_k" in given) == ("density" in given):
         raise UsageError("either K or a density is needed", topic="top-k")
     if "density" in given:
         density = given.pop("density")
         if not 0 < density <= 1:
-            raise UsageError(f"a density of {density:g} is not between 0 and 1", "0.01 sends 1 % of the entries")
+            raise UsageError(
+                f"a density of {density:g} is not between 0 and 1", "0.01 sends 1 % of the entries"
+            )
         given["top_k"] = max(1, round(density * length))
-    asked = given.pop("construction", next((_IMPLIED[name] for name in _IMPLIED if name in given), None))
+    asked = given.pop(
+        "construction", next((_IMPLIED[name] for name in _IMPLIED if name in given), None)
+    )
     if asked is not None:
         return Parameters.choose(construction=asked, **given), ""
     paper = Parameters.choose(construction="permutation", **given)
     needed = cost(paper).all_bytes
     if needed < _PAPER_LIMIT:
-        return paper, f"permutation, the paper's construction: its offline files take {amount(needed)}"
+        return (
+            paper,
+            f"permutation, the paper's construction: its offline files take {amount(needed)}",
+        )
     try:
         moments = Parameters.choose(construction="moments", **given)
     except UsageError as error:
@@ -69,7 +82,10 @@ def choose_parameters(length: int, **options: Any) -> tuple[Parameters, str]:
             "choose a smaller K, or another field",
         ) from error
     small = amount(cost(moments).all_bytes)
-    return moments, f"moments: its offline files take {small}, the paper's would take {amount(needed)}"
+    return (
+        moments,
+        f"moments: its offline files take {small}, the paper's would take {amount(needed)}",
+    )
 
 
 def choose_layout(
@@ -104,7 +120,10 @@ def start(
     distributed: bool = False,
 ) -> tuple[Workspace, bool]:
     """Write session.json into a new round, and say whether it is new: one that was started like this is left alone."""
-    keys, points = read_recipients(recipients, parameters.users) if recipients else None, choose_points(parameters)
+    keys, points = (
+        read_recipients(recipients, parameters.users) if recipients else None,
+        choose_points(parameters),
+    )
     session = Session(parameters, points, layout, keys, freezer, confirm, insecure_seed)
     return _start(root, session, distributed=distributed)
 
@@ -134,7 +153,9 @@ def init(
     layout, _ = choose_layout(like, length, entry=entry, strip_prefix=strip_prefix)
     counts = {"users": users, "survivors": survivors, "colluders": colluders}
     parameters, _ = choose_parameters(layout.length, **counts, max_weight=max_weight, **options)
-    return start(root, parameters, layout, recipients=recipients, freezer=freezer, confirm=confirm)[0]
+    return start(root, parameters, layout, recipients=recipients, freezer=freezer, confirm=confirm)[
+        0
+    ]
 
 
 def init_like(root: Path, other: Path) -> tuple[Workspace, bool]:
@@ -150,10 +171,14 @@ def _start(root: Path, session: Session, *, distributed: bool) -> tuple[Workspac
     if new:
         check_disk(root, session.parameters, distributed=distributed)
     make_folder(root)
-    with space.step_of_all() if new else nullcontext():  # a second `run` does not stop the first, which decodes now
+    with (
+        space.step_of_all() if new else nullcontext()
+    ):  # a second `run` does not stop the first, which decodes now
         if not space.session_path.exists():
             write_whole(space.session_path, replace(session, nonce=nonce.hex()).content())
         elif replace(space.session, id="", nonce="") != session:
-            raise Refused(f"{space.session_path} exists, with other parameters", "choose another folder")
+            raise Refused(
+                f"{space.session_path} exists, with other parameters", "choose another folder"
+            )
         space.make_rooms()
     return space, new

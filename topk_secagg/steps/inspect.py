@@ -67,16 +67,37 @@ def _describe_document(path: Path, session: Session | None) -> Description:
     if kind == "session":
         s = read_session(path)
         d.facts |= {"session": s.id, "insecure": bool(s.insecure), **vars(s.parameters)}
-        d.facts |= {"summary": s.parameters.summary(), "alpha": list(s.points.alpha), "beta": list(s.points.beta)}
-        d.facts |= {"tensors": len(s.layout.slots), "freezer": s.freezer, "confirmations": s.confirmations}
+        d.facts |= {
+            "summary": s.parameters.summary(),
+            "alpha": list(s.points.alpha),
+            "beta": list(s.points.beta),
+        }
+        d.facts |= {
+            "tensors": len(s.layout.slots),
+            "freezer": s.freezer,
+            "confirmations": s.confirmations,
+        }
         d.facts |= {"sealed": s.recipients is not None}
         d.facts |= {f"keys of user {r.user}": r.fingerprint for r in s.recipients or ()}
         d.facts["offline_bytes"] = construction(s.parameters).offline_bytes
         return d
     if kind == "ledger":
         ledger = parse_ledger(path, content)
-        names = ("user", "session", "shared", "masked", "frozen", "confirmed", "answered", "fallback", "forgotten")
-        d.facts |= {"insecure": bool(ledger.insecure), **{name: getattr(ledger, name) for name in names}}
+        names = (
+            "user",
+            "session",
+            "shared",
+            "masked",
+            "frozen",
+            "confirmed",
+            "answered",
+            "fallback",
+            "forgotten",
+        )
+        d.facts |= {
+            "insecure": bool(ledger.insecure),
+            **{name: getattr(ledger, name) for name in names},
+        }
         d.facts["residual"] = ledger.residual.path if ledger.residual else None
     elif kind == "survivors":
         found, body = survivors.parse(path, content)
@@ -94,7 +115,9 @@ def _describe_document(path: Path, session: Session | None) -> Description:
 
 def _describe_artifact(artifact: Artifact, session: Session | None, *, reveal: bool) -> Description:
     d = Description(artifact.path, artifact.kind.name, facts={"user": artifact.attributes["user"]})
-    d.facts |= {name: value for name, value in artifact.attributes.items() if name not in ("format", "kind")}
+    d.facts |= {
+        name: value for name, value in artifact.attributes.items() if name not in ("format", "kind")
+    }
     d.facts["insecure"] = bool(d.facts["insecure"])
     if session is not None:
         check_size(artifact, session.parameters)
@@ -109,7 +132,11 @@ def _describe_artifact(artifact: Artifact, session: Session | None, *, reveal: b
     if secret and artifact.mode & 0o077:
         d.facts["warning"] = f"others may read this secret file (mode {artifact.mode:04o})"
     for name, dataset in artifact.datasets.items():
-        shown: dict[str, Any] = {"type": dataset.dtype.str, "shape": list(dataset.shape), "bytes": dataset.size}
+        shown: dict[str, Any] = {
+            "type": dataset.dtype.str,
+            "shape": list(dataset.shape),
+            "bytes": dataset.size,
+        }
         if secret and not reveal:
             shown["values"] = "secret"
         elif dataset.size:
@@ -129,8 +156,12 @@ def check_size(artifact: Artifact, p: Parameters) -> None:
         largest = p.length * (4 + 4 + 8) + p.users * 3 * 4
     else:
         modules = {secret.KIND.name: secret, share.KIND.name: share, masked.KIND.name: masked}
-        shapes = residual.shapes(p.length) if kind is residual.KIND else modules[kind.name].shapes(p)
-        largest = sum(np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in shapes.values())
+        shapes = (
+            residual.shapes(p.length) if kind is residual.KIND else modules[kind.name].shapes(p)
+        )
+        largest = sum(
+            np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in shapes.values()
+        )
     if sum(dataset.size for dataset in artifact.datasets.values()) > largest:
         raise artifact.bad("it is larger than any such file of this session")
 
@@ -138,7 +169,10 @@ def check_size(artifact: Artifact, p: Parameters) -> None:
 def _values(artifact: Artifact, name: str) -> dict[str, Any]:
     """The range and the first values of a dataset."""
     size = math.prod(artifact.datasets[name].shape)
-    parts = (artifact.read_flat(name, start, min(start + _AT_ONCE, size)) for start in range(0, size, _AT_ONCE))
+    parts = (
+        artifact.read_flat(name, start, min(start + _AT_ONCE, size))
+        for start in range(0, size, _AT_ONCE)
+    )
     ends = np.array([(part.min(), part.max()) for part in parts])
     if not np.isfinite(ends).all():
         raise artifact.bad(f"a value of {name} is not finite")

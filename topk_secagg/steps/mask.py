@@ -90,7 +90,9 @@ def mask(
         if holds is None:  # what X says about arrived shares stays as it was when X was first made
             holds = tuple(m for m in space.users() if is_there(space, user, m))
         missing = [m for m in space.users() if m not in holds]
-        report = MaskReport(user, path, ledger.masked or "", c.entries, c.masked_bytes, stored.private, missing)
+        report = MaskReport(
+            user, path, ledger.masked or "", c.entries, c.masked_bytes, stored.private, missing
+        )
         before, unsettled, digest_of_input = None, None, ""
         if residual is not None:
             if not residual.absolute().parent.is_dir():
@@ -102,8 +104,13 @@ def mask(
             if kept and (kept.committed or before == kept.after):
                 if kept.input != digest_of_input:
                     ledger.check_masks("")
-                if masked_file.read(session, path, user).digest != ledger.masked:  # it cannot be computed again
-                    raise BadData(f"{path} is not the X that user {user} sent", "fetch it from somebody who has it")
+                if (
+                    masked_file.read(session, path, user).digest != ledger.masked
+                ):  # it cannot be computed again
+                    raise BadData(
+                        f"{path} is not the X that user {user} sent",
+                        "fetch it from somebody who has it",
+                    )
                 return report
             unsettled = residual_file.waiting_round(residual, session.id)
             if carried is not None:
@@ -111,7 +118,9 @@ def mask(
         rounding = CipherRandomness(stored.key)  # the same when the step is repeated
         sparse, clipped, energy = choose(p, rounding, flat, weight, select, saturate=saturate)
         masked = mask_input(p, stored.secret, sparse)
-        x = masked_file.content(session, user, stored.sharing, masked, weight, frozenset(holds), signer)
+        x = masked_file.content(
+            session, user, stored.sharing, masked, weight, frozenset(holds), signer
+        )
         ledger.check_masks(x.digest)
         if _sent_before(space, user, stored.sharing) - {x.digest}:
             raise Refused(
@@ -120,15 +129,24 @@ def mask(
             )
         pending = None
         if residual is not None:
-            after = residual_file.stage(space.residual_path(user), session, user, unsent(p, flat, sparse, weight))
-            pending = residual_file.Residual(str(residual.absolute()), before, after, digest_of_input)
+            after = residual_file.stage(
+                space.residual_path(user), session, user, unsent(p, flat, sparse, weight)
+            )
+            pending = residual_file.Residual(
+                str(residual.absolute()), before, after, digest_of_input
+            )
             residual_file.leave_note(residual, session.id, space.root.absolute())
         space.make_room(path)
         # durable before a byte of X is anywhere that others can see
         ledger.record(masked=x.digest, holds=holds, residual=pending or ledger.residual)
         x.write(path)
     report = replace(
-        report, sha256=x.digest, clipped=clipped, kept_energy=energy, unsettled_round=unsettled, notes=notes
+        report,
+        sha256=x.digest,
+        clipped=clipped,
+        kept_energy=energy,
+        unsettled_round=unsettled,
+        notes=notes,
     )
     with suppress(SecAggError):  # only now: the round may have been frozen meanwhile
         report = replace(report, late=user not in survivors_file.read(space).digests)
@@ -150,7 +168,9 @@ def _sent_before(space: Workspace, user: int, sharing: str) -> set[str | None]:
     return found - {None}
 
 
-def read_flat(session: Session, gradient: Path, entry: str, strip_prefix: str) -> tuple[Vector, tuple[str, ...]]:
+def read_flat(
+    session: Session, gradient: Path, entry: str, strip_prefix: str
+) -> tuple[Vector, tuple[str, ...]]:
     """The gradient as one flat vector in the session's layout, and notes about how it was read."""
     tensors = read_gradient(gradient, entry, strip_prefix)
     notes = tensors.notes + left_out("not in this round", session.layout.unused(tensors))
@@ -164,7 +184,8 @@ def with_residual(flat: Vector, carried: Vector) -> Vector:
         total: Vector = flat + carried
     if not np.isfinite(total).all():
         raise BadData(
-            "gradient and residual add up to values that are not finite", "remove the residual to start from zero"
+            "gradient and residual add up to values that are not finite",
+            "remove the residual to start from zero",
         )
     return total
 
@@ -178,9 +199,13 @@ def choose(
     """
     if select not in SELECTIONS:
         raise UsageError(f"unknown selection {select!r}", f"one of {', '.join(SELECTIONS)}")
-    index = construction(p).select(flat if select == "top" else uniform(source.child("select"), p.length))
+    index = construction(p).select(
+        flat if select == "top" else uniform(source.child("select"), p.length)
+    )
     values = flat[index].astype(np.float64)
-    value, clipped = quantise(p, values, rounding_source(source, index, values), weight=weight, saturate=saturate)
+    value, clipped = quantise(
+        p, values, rounding_source(source, index, values), weight=weight, saturate=saturate
+    )
     return Sparse(index, value), clipped, kept_energy(flat, index)
 
 

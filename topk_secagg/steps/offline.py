@@ -50,9 +50,13 @@ def offline(
     signer = admitted(space, user, access)
     p = space.session.parameters
     if randomness not in SOURCES:
-        raise UsageError(f"unknown source of randomness {randomness!r}", f"one of {', '.join(SOURCES)}")
+        raise UsageError(
+            f"unknown source of randomness {randomness!r}", f"one of {', '.join(SOURCES)}"
+        )
     if randomness == "os" and space.session.insecure:
-        raise UsageError("this round is drawn from a public seed, not from the operating system", topic="seed")
+        raise UsageError(
+            "this round is drawn from a public seed, not from the operating system", topic="seed"
+        )
     with space.step_of(user):
         ledger, stored = _secret(space, user, randomness)
         if ledger.shared not in (None, stored.sharing):
@@ -68,7 +72,11 @@ def offline(
         # a sealed share does not show of which sharing it is: it counts only when the ledger says that all of this
         # sharing were written
         unknown = space.session.recipients is not None and ledger.shared != stored.sharing
-        missing = [m for m in space.users() if unknown or not share_file.is_there(space, m, user, stored.sharing)]
+        missing = [
+            m
+            for m in space.users()
+            if unknown or not share_file.is_there(space, m, user, stored.sharing)
+        ]
         if missing and stored.randomness == "os":
             if ledger.shared:
                 raise Refused(
@@ -78,9 +86,13 @@ def offline(
             stored = _draw(space, user, stored.randomness)
             missing = list(space.users())
         if missing:
-            share_file.write(space, user, missing, stored.sharing, _shares(space, stored, progress), signer)
+            share_file.write(
+                space, user, missing, stored.sharing, _shares(space, stored, progress), signer
+            )
         ledger.record(shared=stored.sharing)
-    return OfflineReport(user, stored.randomness, len(missing), p.users - len(missing), construction(p).share_bytes)
+    return OfflineReport(
+        user, stored.randomness, len(missing), p.users - len(missing), construction(p).share_bytes
+    )
 
 
 def _secret(space: Workspace, user: int, randomness: str) -> tuple[Ledger, StoredSecret]:
@@ -107,7 +119,9 @@ def _draw(space: Workspace, user: int, randomness: str) -> StoredSecret:
     source = source_of(randomness, key)
     name = np.empty(KEY_BYTES, dtype=np.uint8)
     source.child("sharing").fill(name)
-    stored = StoredSecret(draw_secret(space.session.parameters, source), key, randomness, name.tobytes().hex())
+    stored = StoredSecret(
+        draw_secret(space.session.parameters, source), key, randomness, name.tobytes().hex()
+    )
     secret_file.write(space, user, stored)
     return stored
 
@@ -115,6 +129,8 @@ def _draw(space: Workspace, user: int, randomness: str) -> StoredSecret:
 def _shares(space: Workspace, stored: StoredSecret, progress: Progress) -> Iterator[ShareBlock]:
     """The shares of this secret for all users, block by block."""
     c = construction(space.session.parameters)
-    for block in c.share_blocks(space.session.points, stored.secret, source_of(stored.randomness, stored.key)):
+    for block in c.share_blocks(
+        space.session.points, stored.secret, source_of(stored.randomness, stored.key)
+    ):
         yield block
         progress(block.stop / c.rows)

@@ -59,7 +59,9 @@ def run(
     """
     users = list(space.users())
     if len(gradients) != len(users):
-        raise UsageError(f"{len(gradients)} gradients for {len(users)} users", "one file per user is needed")
+        raise UsageError(
+            f"{len(gradients)} gradients for {len(users)} users", "one file per user is needed"
+        )
     masking = [user for user in users if user not in drop_masking]
     answering = [user for user in masking if user not in drop_elimination]
     p = space.session.parameters
@@ -67,31 +69,46 @@ def run(
     least = c.answer_shape(len(masking), fallback=True).quorum
     for left, need, what in ((masking, p.survivors, "mask"), (answering, least, "answer")):
         if len(left) < need:
-            raise TooFewSurvivors(f"{len(left)} users would {what}, and {need} are needed", "let fewer users drop out")
+            raise TooFewSurvivors(
+                f"{len(left)} users would {what}, and {need} are needed", "let fewer users drop out"
+            )
     if space.survivors_path.exists() and survivors_file.read(space).users != masking:
-        raise Refused("the survivors of this round are fixed already, and differ", "choose another folder")
-    drops = {"masked": (drop_masking, space.masked_path), "answered": (drop_elimination, space.answer_path)}
+        raise Refused(
+            "the survivors of this round are fixed already, and differ", "choose another folder"
+        )
+    drops = {
+        "masked": (drop_masking, space.masked_path),
+        "answered": (drop_elimination, space.answer_path),
+    }
     for what, (dropped, path) in drops.items():
         for user in dropped:
             space.check_user(user)
             if path(user).exists():
-                raise Refused(f"user {user} has {what} in this round already", "choose another folder")
+                raise Refused(
+                    f"user {user} has {what} in this round already", "choose another folder"
+                )
     if residuals is not None:
         make_folder(residuals, private=True)
 
     def access(user: int) -> Access:
-        return Access(identities[user - 1] if identities else None, insecure=True)  # who runs it has said so
+        return Access(
+            identities[user - 1] if identities else None, insecure=True
+        )  # who runs it has said so
 
     def phase(name: str, who: Sequence[int], step: Callable[[int], Report]) -> dict[int, Report]:
         note(name, 0, len(who))
         return for_each(who, step, jobs, lambda user: note(name, user, len(who))).check()
 
-    mask_of = partial(mask, space, entry=entry, strip_prefix=strip_prefix, select=select, saturate=saturate)
+    mask_of = partial(
+        mask, space, entry=entry, strip_prefix=strip_prefix, select=select, saturate=saturate
+    )
 
     def mask_one(user: int) -> MaskReport:
         weight = weights[user - 1] if weights else 1.0
         residual = residuals / f"user-{user:02}.h5" if residuals else None
-        return mask_of(user, gradients[user - 1], weight=weight, residual=residual, access=access(user))
+        return mask_of(
+            user, gradients[user - 1], weight=weight, residual=residual, access=access(user)
+        )
 
     def check_one(user: int) -> None:
         path = gradients[user - 1]
@@ -102,7 +119,9 @@ def run(
 
     phase("check", masking, check_one)
     with space.run_of_all():
-        phase("offline", users, lambda n: offline(space, n, randomness=randomness, access=access(n)))
+        phase(
+            "offline", users, lambda n: offline(space, n, randomness=randomness, access=access(n))
+        )
         masked = phase("mask", masking, mask_one)
         survivors = freeze(space, masking, access=access(space.session.freezer)).survivors
         if space.session.confirm:

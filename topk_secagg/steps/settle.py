@@ -41,7 +41,9 @@ def settle(space: Workspace, user: int) -> SettleReport:
     with space.step_of(user):
         ledger = Ledger.read(space.ledger_path(user), space.session.id, user)
         if ledger.residual is None:
-            raise UsageError(f"user {user} has no residual in this round", "there is nothing to settle")
+            raise UsageError(
+                f"user {user} has no residual in this round", "there is nothing to settle"
+            )
         if survivors_file.read(space).digests.get(user) != ledger.masked:
             raise Refused(
                 f"the X of user {user} is not in the sum, so that its old residual still holds",
@@ -75,8 +77,12 @@ def forget(space: Workspace, user: int) -> ForgetReport:
             _check_done(space, user, ledger)
             ledger.record(forgotten=True)
         others = [m for m in space.users() if m != user]
-        final = space.session.parameters.spare is None or space.aggregate_path.exists()  # else some may fall back
-        sealed = space.session.recipients is not None  # then others may use this folder with secrets elsewhere
+        final = (
+            space.session.parameters.spare is None or space.aggregate_path.exists()
+        )  # else some may fall back
+        sealed = (
+            space.session.recipients is not None
+        )  # then others may use this folder with secrets elsewhere
         here = [m for m in others if sealed or space.runs_here(m)]
         needed = [m for m in here if not (final and space.answer_path(m).exists())]
         paths = [space.secret_path(user), space.residual_path(user)]

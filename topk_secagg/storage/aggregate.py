@@ -45,7 +45,12 @@ class Aggregate:
 
 
 def write(
-    space: Workspace, survivors: Survivors, total: Sparse, blocks: int, answering: list[int], corrected: list[int]
+    space: Workspace,
+    survivors: Survivors,
+    total: Sparse,
+    blocks: int,
+    answering: list[int],
+    corrected: list[int],
 ) -> None:
     """Write aggregate.h5."""
     s = space.session
@@ -74,14 +79,20 @@ def parsed(space: Workspace, artifact: Artifact) -> Aggregate:
     if not index.size == value.size == real.size:
         raise artifact.bad("its datasets are not of one length")
     if np.any(np.diff(index) <= 0) or np.any(index >= p.length) or np.any(value >= p.field):
-        raise artifact.bad("its coordinates are not increasing and below L, or a value is not below q")
+        raise artifact.bad(
+            "its coordinates are not increasing and below L, or a value is not below q"
+        )
     value = value.astype(np.uint32)
     if np.any(value == 0) or not np.array_equal(real, dequantise(p, value)):
         raise artifact.bad("its reals are not its values divided by the scale, or it lists zeros")
     u1, u2, wrong = (content[name].tolist() for name in _USERS)
-    if any(users != sorted(set(users)) for users in (u1, u2, wrong)) or not set(wrong) <= set(u2) <= set(u1):
+    if any(users != sorted(set(users)) for users in (u1, u2, wrong)) or not set(wrong) <= set(
+        u2
+    ) <= set(u1):
         raise artifact.bad("its lists of users are not nested")
     blocks = int(artifact.attributes["blocks"])
     if len(u2) - len(wrong) < blocks + p.colluders:
-        raise artifact.bad(f"it says that {len(u2) - len(wrong)} users answered, and it takes {blocks + p.colluders}")
+        raise artifact.bad(
+            f"it says that {len(u2) - len(wrong)} users answered, and it takes {blocks + p.colluders}"
+        )
     return Aggregate(Sparse(index, value), u1, u2, wrong, blocks, artifact.attributes["survivors"])

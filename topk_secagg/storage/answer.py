@@ -84,7 +84,9 @@ class AnswerFile:
 
     def intact(self) -> bool:
         """Whether it was hashed, and is what its digest says."""
-        return {digest.hexdigest() for digest in self._digests} == {self.artifact.attributes["sha256"]}
+        return {digest.hexdigest() for digest in self._digests} == {
+            self.artifact.attributes["sha256"]
+        }
 
     def check(self, y: Array) -> None:
         """Refuse symbols that are none."""
@@ -93,7 +95,9 @@ class AnswerFile:
 
 
 @contextmanager
-def opened_answer(space: Workspace, user: int, survivors: Survivors, *, verify: bool = True) -> Iterator[AnswerFile]:
+def opened_answer(
+    space: Workspace, user: int, survivors: Survivors, *, verify: bool = True
+) -> Iterator[AnswerFile]:
     """Open Y_n and check that it was made for this survivor set and these X, with one of the D that are possible.
 
     Without `verify`, its digest has not been checked.

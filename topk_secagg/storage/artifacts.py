@@ -54,7 +54,17 @@ class Kind:
 
 BYTES, SYMBOLS = ("|u1",), ("<u2", "<u4")  # types
 _COMMON = ("format", "insecure", "kind", "session", "sha256", "user", "version")
-_TEXT = {"format", "kind", "session", "sha256", "sharing", "randomness", "survivors", "weight", "signature"}
+_TEXT = {
+    "format",
+    "kind",
+    "session",
+    "sha256",
+    "sharing",
+    "randomness",
+    "survivors",
+    "weight",
+    "signature",
+}
 
 
 class Digest:
@@ -70,7 +80,9 @@ class Digest:
     def part(self, name: str, shape: tuple[int, ...], start: int, rows: Array) -> None:
         """Rows of a dataset from `start` on, in order and contiguous."""
         if not start:
-            self._hash.update(f"dataset {name} {rows.dtype.str} {','.join(map(str, shape))}\n".encode())
+            self._hash.update(
+                f"dataset {name} {rows.dtype.str} {','.join(map(str, shape))}\n".encode()
+            )
         self._hash.update(rows.data)
 
     def sign(self, signer: Identity | None) -> str:
@@ -89,13 +101,18 @@ class Content:
     attributes: Attributes
     datasets: Mapping[str, Array]
     signer: Identity | None = None
-    made: Mapping[str, Callable[[Array], Array]] = field(default_factory=dict)  # what such datasets hold, part by part
+    made: Mapping[str, Callable[[Array], Array]] = field(
+        default_factory=dict
+    )  # what such datasets hold, part by part
 
     def _parts(self, name: str) -> Iterator[tuple[int, Array]]:
         """The first row, and what the dataset holds from there."""
         array, made = self.datasets[name], self.made.get(name, np.ascontiguousarray)
         rows = max(1, _PART_BYTES // max(1, array[:1].nbytes))
-        yield from ((start, made(array[start : start + rows])) for start in range(0, max(1, len(array)), rows))
+        yield from (
+            (start, made(array[start : start + rows]))
+            for start in range(0, max(1, len(array)), rows)
+        )
 
     @cached_property
     def digest(self) -> str:
@@ -104,7 +121,10 @@ class Content:
 
     def write(self, path: Path) -> str:
         """Write it, whole; its SHA-256."""
-        shapes = {name: (next(self._parts(name))[1].dtype.str, array.shape) for name, array in self.datasets.items()}
+        shapes = {
+            name: (next(self._parts(name))[1].dtype.str, array.shape)
+            for name, array in self.datasets.items()
+        }
         with (
             whole_file(path, PRIVATE if self.kind.secret else PUBLIC) as stream,
             new_file(stream, shapes, self.kind.datasets, self.attributes) as put,
@@ -122,7 +142,9 @@ class Content:
                     if name not in self.kind.undigested:
                         yield partial(digest.part, name, self.datasets[name].shape, start, part)
 
-        together(updates(), int(sum(array.nbytes for array in self.datasets.values()) > _HASH_BYTES))
+        together(
+            updates(), int(sum(array.nbytes for array in self.datasets.values()) > _HASH_BYTES)
+        )
         return digest.sign(self.signer)
 
 
@@ -153,7 +175,9 @@ class Artifact:
         if name in self.held:
             return self.held[name].reshape(-1)[start:stop]
         d = self.datasets[name]
-        return pread_into(self.fd, np.empty(stop - start, d.dtype), d.offset + start * d.dtype.itemsize)
+        return pread_into(
+            self.fd, np.empty(stop - start, d.dtype), d.offset + start * d.dtype.itemsize
+        )
 
     def digest(self, look: Callable[[Array], None] = lambda _: None) -> str:
         """The digest of what the file holds; `look` sees the parts of datasets that are read on the way."""
@@ -178,11 +202,15 @@ class Artifact:
         if attributes.get("format") != FORMAT:
             raise self.bad("it is not a topk-secagg file")
         if attributes.get("version") != VERSION:
-            raise self.bad(f"it has format version {attributes.get('version')}, and this program reads {VERSION}")
+            raise self.bad(
+                f"it has format version {attributes.get('version')}, and this program reads {VERSION}"
+            )
         name = attributes.get("kind")
         fitting = [kind for kind in kinds if kind.name == name]
         if not fitting:
-            raise self.bad(f"it is of kind {name!r}" + (f", not {kinds[0].name!r}" if len(kinds) == 1 else ""))
+            raise self.bad(
+                f"it is of kind {name!r}" + (f", not {kinds[0].name!r}" if len(kinds) == 1 else "")
+            )
         self.kind = kind = fitting[0]
         optional = {"signature"} if kind.signed else set()
         if set(attributes) - optional != {*_COMMON, *kind.attributes} or any(
@@ -211,9 +239,15 @@ class Artifact:
         for name, value in attributes.items():
             if self.attributes[name] != value:
                 found = self.attributes[name]
-                what = "it belongs to another session" if name == "session" else f"its {name} is {found}, not {value}"
+                what = (
+                    "it belongs to another session"
+                    if name == "session"
+                    else f"its {name} is {found}, not {value}"
+                )
                 raise self.bad(what, "was it copied from elsewhere?")
-        if wrong := unsigned(sender, self.kind.name, self.attributes["sha256"], self.attributes.get("signature")):
+        if wrong := unsigned(
+            sender, self.kind.name, self.attributes["sha256"], self.attributes.get("signature")
+        ):
             raise self.bad(wrong, f"ask user {sender.user} for the real one" if sender else AGAIN)
         return self
 
@@ -224,23 +258,36 @@ class Artifact:
 
 @contextmanager
 def opened(
-    path: Path, *kinds: Kind, shapes: Shapes | None = None, file: AbstractContextManager[IO[bytes]] | None = None
+    path: Path,
+    *kinds: Kind,
+    shapes: Shapes | None = None,
+    file: AbstractContextManager[IO[bytes]] | None = None,
 ) -> Iterator[Artifact]:
     """The artifact of one of these kinds in a file, or in `file` instead, with its structure checked.
 
     With the shapes that a session determines the digest is checked too, once it is known to have them.
     """
-    with file or open_regular(path, kinds[0].missing if len(kinds) == 1 else "check the path") as stream:
+    with file or open_regular(
+        path, kinds[0].missing if len(kinds) == 1 else "check the path"
+    ) as stream:
         fd = stream.fileno()
         try:
             attributes, datasets = parse(fd)
         except Unknown as unknown:
-            raise BadData(f"{path}: it is damaged, or not a file of a round: {unknown}", AGAIN) from unknown
-        artifact = Artifact(path, kinds[0], attributes, datasets, fd, stat.S_IMODE(os.fstat(fd).st_mode))
+            raise BadData(
+                f"{path}: it is damaged, or not a file of a round: {unknown}", AGAIN
+            ) from unknown
+        artifact = Artifact(
+            path, kinds[0], attributes, datasets, fd, stat.S_IMODE(os.fstat(fd).st_mode)
+        )
         artifact.fit(kinds)
         if shapes:
             artifact.expect_shapes(shapes)
             # what is used later are the same bytes that the digest is checked on
-            artifact.held = {name: artifact.read(name) for name in datasets if name not in artifact.kind.undigested}
+            artifact.held = {
+                name: artifact.read(name)
+                for name in datasets
+                if name not in artifact.kind.undigested
+            }
             artifact.verify()
         yield artifact

@@ -100,7 +100,9 @@ def whole_file(path: Path, mode: int = PUBLIC) -> Iterator[IO[bytes]]:
     """
     with writing(path):
         for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
-            with suppress(FileNotFoundError, PermissionError):  # another account's file does no harm
+            with suppress(
+                FileNotFoundError, PermissionError
+            ):  # another account's file does no harm
                 leftover.unlink()
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
@@ -114,7 +116,9 @@ def whole_file(path: Path, mode: int = PUBLIC) -> Iterator[IO[bytes]]:
                 stream.flush()
                 os.fsync(fd)
                 if not os.path.samestat(os.fstat(fd), os.lstat(temporary)):
-                    raise Refused(f"somebody replaced {temporary}", "use a folder that only you can write to")
+                    raise Refused(
+                        f"somebody replaced {temporary}", "use a folder that only you can write to"
+                    )
                 temporary.replace(path)
             sync_folder(path.parent)
         finally:
@@ -140,7 +144,9 @@ def pread_into(fd: int, out: Array, offset: int) -> Array:
     while done < data.size:
         got = os.preadv(fd, [data[done:].data], offset + done)
         if not got:
-            raise BadData("a file became shorter while it was read", "let no other program write to the round")
+            raise BadData(
+                "a file became shorter while it was read", "let no other program write to the round"
+            )
         done += got
     return out
 
@@ -156,12 +162,15 @@ def lock(path: Path, mode: int = PUBLIC) -> Iterator[None]:
         except PermissionError:
             if mode == PRIVATE or not path.exists():
                 raise
-            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)  # somebody else's lock file
+            fd = os.open(
+                path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
+            )  # somebody else's lock file
     with os.fdopen(fd, "rb"):
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise Busy(
-                f"another process is at work on {path.parent}", "wait for it to end, then run this again"
+                f"another process is at work on {path.parent}",
+                "wait for it to end, then run this again",
             ) from None
         yield

@@ -24,7 +24,9 @@ AGAIN = "fetch or make the file again"
 def dump(kind: str, body: dict[str, Any]) -> bytes:
     """The bytes of a document; equal bodies give equal bytes. A dataclass is an object with its fields."""
     document = {"format": FORMAT, "kind": kind, "version": VERSION, **body}
-    return (json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False, default=vars) + "\n").encode()
+    return (
+        json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False, default=vars) + "\n"
+    ).encode()
 
 
 def digest(content: bytes) -> str:
@@ -52,7 +54,9 @@ def kind_of(path: Path, content: bytes) -> str:
     return str(kind)
 
 
-def parse(path: Path, content: bytes, kind: str, types: Mapping[str, Any], hint: str = AGAIN) -> dict[str, Any]:
+def parse(
+    path: Path, content: bytes, kind: str, types: Mapping[str, Any], hint: str = AGAIN
+) -> dict[str, Any]:
     """The body of a document of the given kind: with exactly these keys, and values of these types (see `typed`)."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -62,13 +66,17 @@ def parse(path: Path, content: bytes, kind: str, types: Mapping[str, Any], hint:
         return body
 
     try:
-        document = json.loads(content.decode("ascii"), object_pairs_hook=unique, parse_constant=_refuse)
+        document = json.loads(
+            content.decode("ascii"), object_pairs_hook=unique, parse_constant=_refuse
+        )
     except (ValueError, RecursionError) as error:
         raise BadData(f"{path} is not a JSON document of this program", hint) from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise BadData(f"{path} is not a topk-secagg file", hint)
     if type(document.get("version")) is not int or document["version"] != VERSION:
-        raise BadData(f"{path} has format version {document.get('version')!r:.40}, not {VERSION}", hint)
+        raise BadData(
+            f"{path} has format version {document.get('version')!r:.40}, not {VERSION}", hint
+        )
     if document.get("kind") != kind:
         raise BadData(f"{path} is of kind {document.get('kind')!r:.40}, not {kind!r}", hint)
     if set(document) != {"format", "kind", "version", *types}:

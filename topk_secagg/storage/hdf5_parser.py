@@ -19,7 +19,9 @@ from typing import Any
 import numpy as np
 
 _UNDEFINED = 2**64 - 1
-_SUPERBLOCK = struct.Struct("<8s4B4Q")  # version, two sizes, flags; base, extension, end, root; a checksum follows
+_SUPERBLOCK = struct.Struct(
+    "<8s4B4Q"
+)  # version, two sizes, flags; base, extension, end, root; a checksum follows
 _MESSAGE = struct.Struct("<BHB")  # type, size of the body, flags
 _MOST_CHUNKS = 8
 _MOST_MESSAGES = 64
@@ -40,8 +42,12 @@ _EITHER: _Allowed = {_NIL: None, _ATTRIBUTE: None, _ATTRIBUTE_INFO: _NO_HEAP}
 _OF_ROOT: _Allowed = _EITHER | {_LINK: None, _LINK_INFO: _NO_HEAP, _GROUP_INFO: b"\0\0"}
 _OF_DATASET: _Allowed = _EITHER | dict.fromkeys((_DATASPACE, _DATATYPE, _FILL_VALUE, _LAYOUT))
 
-_NUMBERS = {struct.pack("<B3xIHH", 0x10, size, 0, 8 * size): np.dtype(f"<u{size}") for size in (1, 2, 4, 8)}
-_NUMBERS[b"\x11\x20\x3f\0" + struct.pack("<IHHBBBBI", 8, 0, 64, 52, 11, 0, 52, 1023)] = np.dtype("<f8")
+_NUMBERS = {
+    struct.pack("<B3xIHH", 0x10, size, 0, 8 * size): np.dtype(f"<u{size}") for size in (1, 2, 4, 8)
+}
+_NUMBERS[b"\x11\x20\x3f\0" + struct.pack("<IHHBBBBI", 8, 0, 64, 52, 11, 0, 52, 1023)] = np.dtype(
+    "<f8"
+)
 _SCALAR = b"\x02\0\0\0"
 
 
@@ -73,7 +79,9 @@ def parse(fd: int) -> tuple[dict[str, str | int], dict[str, Dataset]]:
     if _LINK_INFO not in dict(messages):
         raise Unknown("something other than a group at its root")
     links = [_link(body) for kind, body in messages if kind == _LINK]
-    if len(links) > _MOST_DATASETS or any(len(set(column)) < len(links) for column in zip(*links, strict=True)):
+    if len(links) > _MOST_DATASETS or any(
+        len(set(column)) < len(links) for column in zip(*links, strict=True)
+    ):
         raise Unknown("too many datasets, or one twice")
     attributes: dict[str, str | int] = {}
     for name, value in (_attribute(body) for kind, body in messages if kind == _ATTRIBUTE):
@@ -89,16 +97,22 @@ def parse(fd: int) -> tuple[dict[str, str | int], dict[str, Dataset]]:
     gaps = [(end, start) for (_, end), (start, _) in pairwise(ordered)]
     if any(start < end for end, start in gaps) or ordered[-1] != (size, size):
         raise Unknown("pieces that overlap, or lie beyond its end")
-    if any(any(_read(fd, end, start - end)) for end, start in gaps):  # together at most _LARGEST_OVERHEAD
+    if any(
+        any(_read(fd, end, start - end)) for end, start in gaps
+    ):  # together at most _LARGEST_OVERHEAD
         raise Unknown("bytes that belong to nothing")
     return attributes, datasets
 
 
-def _messages(fd: int, address: int, allowed: _Allowed, spans: list[tuple[int, int]]) -> Iterator[tuple[int, bytes]]:
+def _messages(
+    fd: int, address: int, allowed: _Allowed, spans: list[tuple[int, int]]
+) -> Iterator[tuple[int, bytes]]:
     """The messages of an object header (version 2): type and body. Its pieces are added to `spans`."""
     signature, flags, most, fewest = struct.unpack("<5sBHH", _read(fd, address, 10))
     counts = flags & 0x10  # how many attributes the header may hold
-    if signature != b"OHDR\2" or flags & ~0x13 or (counts and fewest > most):  # neither times nor order of creation
+    if (
+        signature != b"OHDR\2" or flags & ~0x13 or (counts and fewest > most)
+    ):  # neither times nor order of creation
         raise Unknown("another object header")
     begin, width = 10 if counts else 6, 1 << (flags & 3)
     length = int.from_bytes(_read(fd, address + begin, width), "little")
@@ -126,7 +140,11 @@ def _messages(fd: int, address: int, allowed: _Allowed, spans: list[tuple[int, i
                     raise Unknown("another continuation of a header")
                 chunks.append((offset, 4, long - 8))
                 continue
-            if kind not in allowed or allowed[kind] not in (None, message) or (kind == _NIL and any(message)):
+            if (
+                kind not in allowed
+                or allowed[kind] not in (None, message)
+                or (kind == _NIL and any(message))
+            ):
                 raise Unknown(f"a message of type {kind}")
             yield kind, message
         if body and (gaps or any(body)):
@@ -152,7 +170,9 @@ def _attribute(body: bytes) -> tuple[str, str | int]:
         raise Unknown("an attribute that is not a plain one")
     if _NUMBERS.get(dtype) == "<u8" and len(value) == 8:
         return name, int.from_bytes(value, "little")
-    if dtype == struct.pack("<4BI", 0x13, 1, 0, 0, len(value)) and 0 < len(value) <= _LONGEST_TEXT:  # ASCII
+    if (
+        dtype == struct.pack("<4BI", 0x13, 1, 0, 0, len(value)) and 0 < len(value) <= _LONGEST_TEXT
+    ):  # ASCII
         return name, _text(value.rstrip(b"\0"))
     raise Unknown(f"an attribute {name!r} that is neither text nor an integer")
 
@@ -162,7 +182,9 @@ def _dataset(fd: int, address: int, name: str, spans: list[tuple[int, int]]) -> 
     messages = [m for m in _messages(fd, address, _OF_DATASET, spans) if m[0] != _NIL]
     parts = dict(messages)
     if len(parts) < len(messages) or parts.keys() | {_NIL, _ATTRIBUTE_INFO} != _OF_DATASET.keys():
-        raise Unknown(f"something other than a dataset under {name!r}, or one that says something twice")
+        raise Unknown(
+            f"something other than a dataset under {name!r}, or one that says something twice"
+        )
     label, description = _attribute(parts[_ATTRIBUTE])
     if label != "description" or not isinstance(description, str):
         raise Unknown(f"a dataset {name!r} without a description")
@@ -182,7 +204,9 @@ def _shape(body: bytes, name: str) -> tuple[int, ...]:
     if not 0 < rank <= _LARGEST_RANK:
         raise Unknown(f"a dataset {name!r} without a shape")
     shape: tuple[int, ...] = struct.unpack_from(f"<{rank}Q", body, 4)
-    if body != struct.pack("<4B", 2, rank, limited, 1) + struct.pack(f"<{rank}Q", *shape) * (1 + limited):
+    if body != struct.pack("<4B", 2, rank, limited, 1) + struct.pack(f"<{rank}Q", *shape) * (
+        1 + limited
+    ):
         raise Unknown(f"a dataset {name!r} without a shape, or one that can grow")
     if math.prod(size or 1 for size in shape) > _MOST_ELEMENTS:
         raise Unknown(f"a dataset {name!r} of an absurd shape")

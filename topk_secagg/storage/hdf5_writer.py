@@ -19,12 +19,16 @@ _LARGE = 1 << 17  # bytes
 _MOST_ATTRIBUTES = 64  # in the header of the root group; HDF5 would put more than eight into a heap
 
 Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
-Schema = Mapping[str, tuple[tuple[str, ...], str]]  # the types that each dataset may have, and its description
+Schema = Mapping[
+    str, tuple[tuple[str, ...], str]
+]  # the types that each dataset may have, and its description
 Put = Callable[[str, int, Array], None]
 
 
 @contextmanager
-def new_file(stream: IO[bytes], shapes: Shapes, schema: Schema, attributes: Mapping[str, str | int]) -> Iterator[Put]:
+def new_file(
+    stream: IO[bytes], shapes: Shapes, schema: Schema, attributes: Mapping[str, str | int]
+) -> Iterator[Put]:
     """A new HDF5 file in an open file; what it gives writes rows of a dataset from a row on, in any order.
 
     Attributes, fixed-length text or 64-bit unsigned integers, are written at the end: some become known on the way. A
@@ -34,7 +38,9 @@ def new_file(stream: IO[bytes], shapes: Shapes, schema: Schema, attributes: Mapp
     import h5py
 
     target, places = _Target(stream.fileno(), "r+", closefd=False), dict[str, int]()
-    contiguous = h5py.h5p.create(h5py.h5p.DATASET_CREATE)  # with a place in the file before anything is written to it
+    contiguous = h5py.h5p.create(
+        h5py.h5p.DATASET_CREATE
+    )  # with a place in the file before anything is written to it
     contiguous.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     contiguous.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     with _created(target) as file:
@@ -55,7 +61,9 @@ def new_file(stream: IO[bytes], shapes: Shapes, schema: Schema, attributes: Mapp
 
         yield put
         for name, value in sorted(attributes.items()):
-            file.attrs.create(name, np.bytes_(value) if isinstance(value, str) else np.uint64(value))
+            file.attrs.create(
+                name, np.bytes_(value) if isinstance(value, str) else np.uint64(value)
+            )
     if target.error:
         raise target.error
 

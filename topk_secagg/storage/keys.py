@@ -61,11 +61,17 @@ class Identity:
         """New keys from the operating system's entropy."""
         from pyrage import x25519
 
-        return Identity(str(x25519.Identity.generate()), Ed25519PrivateKey.generate().private_bytes_raw().hex())
+        return Identity(
+            str(x25519.Identity.generate()), Ed25519PrivateKey.generate().private_bytes_raw().hex()
+        )
 
     def public(self, user: int) -> Recipient:
         """The public half, as the keys of user n."""
-        return Recipient(user, str(self.opener().to_public()), self._signer().public_key().public_bytes_raw().hex())
+        return Recipient(
+            user,
+            str(self.opener().to_public()),
+            self._signer().public_key().public_bytes_raw().hex(),
+        )
 
     def sign(self, kind: str, digest: str) -> str:
         """The signature of a file of this kind with this digest, in hexadecimal."""
@@ -82,7 +88,9 @@ class Identity:
 
     def content(self, user: int) -> bytes:
         """The identity file."""
-        public = f"# topk-secagg identity of user {user}\n# public keys: {self.public(user).line()}\n"
+        public = (
+            f"# topk-secagg identity of user {user}\n# public keys: {self.public(user).line()}\n"
+        )
         return f"{public}{_SIGNING}{self.ed25519}\n{self.age}\n".encode()
 
 
@@ -110,31 +118,46 @@ def read_identity(path: Path) -> Identity:
         text = stream.read(_LARGEST_IDENTITY).decode("ascii", "replace")
     if mode & 0o077:
         raise Refused(
-            f"{path} can be read by others (mode {mode:04o})", f"run: chmod 600 {path}, and consider making new keys"
+            f"{path} can be read by others (mode {mode:04o})",
+            f"run: chmod 600 {path}, and consider making new keys",
         )
     try:  # there is one key of each kind
-        (signing,) = (line.removeprefix(_SIGNING) for line in text.splitlines() if line.startswith(_SIGNING))
+        (signing,) = (
+            line.removeprefix(_SIGNING) for line in text.splitlines() if line.startswith(_SIGNING)
+        )
         (age,) = (line for line in text.splitlines() if line.startswith("AGE-SECRET-KEY-1"))
         identity = Identity(age, signing)
         identity.public(0)
     except Exception as error:  # pyrage.IdentityError is not among the built-in kinds
-        raise BadData(f"{path} is not an identity file of `topk-secagg keygen`", "check the path") from error
+        raise BadData(
+            f"{path} is not an identity file of `topk-secagg keygen`", "check the path"
+        ) from error
     return identity
 
 
 def read_recipients(path: Path, users: int) -> tuple[Recipient, ...]:
     """The public keys of users 1..N, one line each, in any order."""
-    text = read_bytes(path, "collect the lines that `topk-secagg keygen` prints").decode("ascii", "replace")
+    text = read_bytes(path, "collect the lines that `topk-secagg keygen` prints").decode(
+        "ascii", "replace"
+    )
     found: dict[int, Recipient] = {}
     for line in map(str.strip, text.splitlines()):
         if match := _RECIPIENT.fullmatch(line):
             recipient = Recipient(int(match[1]), match[2], match[3])
             if found.setdefault(recipient.user, recipient) is not recipient:
-                raise BadData(f"{path} has two lines for user {recipient.user}", "keep one line for each user")
+                raise BadData(
+                    f"{path} has two lines for user {recipient.user}", "keep one line for each user"
+                )
         elif line and not line.startswith("#"):
-            raise BadData(f"{path}: a line is not NUMBER age1... ed25519:HEX", "take it from `topk-secagg keygen`")
+            raise BadData(
+                f"{path}: a line is not NUMBER age1... ed25519:HEX",
+                "take it from `topk-secagg keygen`",
+            )
     if sorted(found) != list(range(1, users + 1)):
-        raise BadData(f"{path} does not have exactly one line for each of the {users} users", "add or drop lines")
+        raise BadData(
+            f"{path} does not have exactly one line for each of the {users} users",
+            "add or drop lines",
+        )
     recipients = tuple(found[n] for n in sorted(found))
     check_recipients(recipients)
     return recipients
@@ -152,8 +175,12 @@ def check_recipients(recipients: tuple[Recipient, ...]) -> None:
             if r.ed25519 != key.hex():
                 raise ValueError("a key has one spelling only")
         except (RecipientError, ValueError) as error:
-            raise BadData(f"the keys of user {r.user} are not valid", "take them from `topk-secagg keygen`") from error
-    if len({r.age for r in recipients}) < len(recipients) or len({r.ed25519 for r in recipients}) < len(recipients):
+            raise BadData(
+                f"the keys of user {r.user} are not valid", "take them from `topk-secagg keygen`"
+            ) from error
+    if len({r.age for r in recipients}) < len(recipients) or len(
+        {r.ed25519 for r in recipients}
+    ) < len(recipients):
         raise BadData("two users have the same key", "every user runs `topk-secagg keygen` itself")
 
 
@@ -178,7 +205,9 @@ def sealed(path: Path, recipient: Recipient, scratch: Path) -> Iterator[IO[bytes
 
 
 @contextmanager
-def unsealed(path: Path, sender: int, largest: int, identity: Identity, scratch: Path) -> Iterator[IO[bytes]]:
+def unsealed(
+    path: Path, sender: int, largest: int, identity: Identity, scratch: Path
+) -> Iterator[IO[bytes]]:
     """The plaintext of a sealed file of user `sender`, as a file without a name, which vanishes with the process."""
     from pyrage import DecryptError, decrypt_io
 
@@ -187,7 +216,10 @@ def unsealed(path: Path, sender: int, largest: int, identity: Identity, scratch:
         f"fetch it from user {sender} again",
     )
     hint = f"fetch it from user {sender}"
-    with open_regular(path, hint) as stream, tempfile.TemporaryFile(dir=scratch, buffering=0) as plain:
+    with (
+        open_regular(path, hint) as stream,
+        tempfile.TemporaryFile(dir=scratch, buffering=0) as plain,
+    ):
         if os.fstat(stream.fileno()).st_size > largest or not _is_age(stream):
             raise refused
         target = _Guarded(plain, scratch)

@@ -43,7 +43,9 @@ class Ledger:
         hint = "without its ledger the secret cannot be used; take part in a new round"
         ledger = parse_ledger(path, documents.read_bytes(path, hint))
         if ledger.session != session or ledger.user != user:
-            raise BadData(f"{path} belongs to another session or user", "was it copied from elsewhere?")
+            raise BadData(
+                f"{path} belongs to another session or user", "was it copied from elsewhere?"
+            )
         return ledger
 
     def write(self) -> None:
@@ -61,7 +63,10 @@ class Ledger:
     def check_kept(self) -> None:
         """Refuse to go on without the secret."""
         if self.forgotten:
-            raise Refused(f"user {self.user} has erased its secret of this round", "its part in this round is over")
+            raise Refused(
+                f"user {self.user} has erased its secret of this round",
+                "its part in this round is over",
+            )
 
     def check_masks(self, digest: str) -> None:
         """Refuse a second X. Two X from the same masks reveal how their inputs differ."""
@@ -81,9 +86,13 @@ class Ledger:
                 )
 
 
-_TYPES = {key: kind for key, kind in get_type_hints(Ledger, include_extras=True).items() if key != "path"}
+_TYPES = {
+    key: kind for key, kind in get_type_hints(Ledger, include_extras=True).items() if key != "path"
+}
 
 
 def parse_ledger(path: Path, content: bytes) -> Ledger:
     """The ledger of any user, from its bytes."""
-    return Ledger(path, **documents.parse(path, content, "ledger", _TYPES, "take part in a new round"))
+    return Ledger(
+        path, **documents.parse(path, content, "ledger", _TYPES, "take part in a new round")
+    )

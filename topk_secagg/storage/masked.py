@@ -23,7 +23,10 @@ from .session import Session
 KIND = Kind(
     "masked",
     {
-        "index": (BYTES, "packed: Elias-Fano code of the permuted indices, or shifts at ceil(log2 n) bits each"),
+        "index": (
+            BYTES,
+            "packed: Elias-Fano code of the permuted indices, or shifts at ceil(log2 n) bits each",
+        ),
         "value": (BYTES + SYMBOLS, "masked values, at ceil(log2 q) bits each"),
         "holds": (BYTES, "one bit per user, from user 1 on: whether its share had arrived"),
     },
@@ -49,11 +52,21 @@ def shapes(p: Parameters) -> Shapes:
     c, symbol = construction(p), stored_type(p.field)
     whole = c.value_code.bits == 8 * symbol.itemsize
     value = (symbol.str, (c.entries,)) if whole else ("|u1", (c.value_code.size,))
-    return {"index": ("|u1", (c.index_code.size,)), "value": value, "holds": ("|u1", (wire.Packed(p.users, 2).size,))}
+    return {
+        "index": ("|u1", (c.index_code.size,)),
+        "value": value,
+        "holds": ("|u1", (wire.Packed(p.users, 2).size,)),
+    }
 
 
 def content(
-    s: Session, user: int, sharing: str, masked: Masked, weight: float, holds: frozenset[int], signer: Identity | None
+    s: Session,
+    user: int,
+    sharing: str,
+    masked: Masked,
+    weight: float,
+    holds: frozenset[int],
+    signer: Identity | None,
 ) -> Content:
     """X_n as a file."""
     p, c = s.parameters, construction(s.parameters)
@@ -63,7 +76,9 @@ def content(
         "value": c.value_code.pack(masked.value).view(shapes(p)["value"][0]),
         "holds": np.packbits(bits, bitorder="little"),
     }
-    attributes = s.header(user, sharing=sharing, weight=repr(float(weight)))  # the shortest decimal that gives it back
+    attributes = s.header(
+        user, sharing=sharing, weight=repr(float(weight))
+    )  # the shortest decimal that gives it back
     return Content(KIND, attributes, datasets, signer)
 
 
@@ -83,6 +98,10 @@ def read(s: Session, path: Path, user: int) -> MaskedFile:
         a, weight = artifact.attributes, 0.0
         with suppress(ValueError):
             weight = float(a["weight"])
-        if not 0 < weight <= p.max_weight or repr(weight) != a["weight"]:  # a number has one spelling
-            raise artifact.bad(f"its weight is {a['weight']!r}, which is not a positive number up to {p.max_weight:g}")
+        if (
+            not 0 < weight <= p.max_weight or repr(weight) != a["weight"]
+        ):  # a number has one spelling
+            raise artifact.bad(
+                f"its weight is {a['weight']!r}, which is not a positive number up to {p.max_weight:g}"
+            )
         return MaskedFile(masked, a["sha256"], a["sharing"], weight, frozenset(held.tolist()))

@@ -66,7 +66,9 @@ def read(path: Path, user: int, length: int) -> tuple[Array | None, str | None]:
 
 def stage(path: Path, session: Session, user: int, value: Array) -> str:
     """Write the new residual beside the secret; the digest is returned."""
-    return Content(KIND, session.header(user), {"value": value.astype("<f8", copy=False)}).write(path)
+    return Content(KIND, session.header(user), {"value": value.astype("<f8", copy=False)}).write(
+        path
+    )
 
 
 def commit(staged: Path, residual: Residual, user: int, length: int) -> None:
@@ -85,7 +87,9 @@ def commit(staged: Path, residual: Residual, user: int, length: int) -> None:
             _vector(artifact)
             content = pread_into(artifact.fd, np.empty(os.fstat(artifact.fd).st_size, np.uint8), 0)
         if not path.parent.is_dir():
-            raise CannotWrite(f"cannot write {path}: its folder is gone", "make the folder and run this again")
+            raise CannotWrite(
+                f"cannot write {path}: its folder is gone", "make the folder and run this again"
+            )
         write_whole(path, content.tobytes(), PRIVATE)
     note_path(path).unlink(missing_ok=True)
 
@@ -97,7 +101,9 @@ def note_path(path: Path) -> Path:
 
 def leave_note(path: Path, session: str, root: Path) -> None:
     """Say that the residual of this round waits for its user to be among the survivors."""
-    write_whole(note_path(path), json.dumps({"session": session, "round": str(root)}).encode(), PRIVATE)
+    write_whole(
+        note_path(path), json.dumps({"session": session, "round": str(root)}).encode(), PRIVATE
+    )
 
 
 def waiting_round(path: Path, session: str) -> str | None:
@@ -119,5 +125,7 @@ def input_digest(gradient: Array, weight: float, select: str) -> str:
 def _vector(artifact: Artifact) -> Array:
     value = artifact.read("value")
     if not np.isfinite(value).all():
-        raise BadData(f"{artifact.path}: a value is not finite", "remove the file to start from zero")
+        raise BadData(
+            f"{artifact.path}: a value is not finite", "remove the file to start from zero"
+        )
     return value

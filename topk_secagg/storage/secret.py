@@ -18,8 +18,14 @@ from .workspace import Workspace
 KIND = Kind(
     "secret",
     {
-        "place": (SYMBOLS, "permutation: pi(k) of every coordinate k; moments: the place s of every pick"),
-        "mask": (SYMBOLS, "permutation: r_k of every coordinate k; moments: the factor rho of every pick"),
+        "place": (
+            SYMBOLS,
+            "permutation: pi(k) of every coordinate k; moments: the place s of every pick",
+        ),
+        "mask": (
+            SYMBOLS,
+            "permutation: r_k of every coordinate k; moments: the factor rho of every pick",
+        ),
         "key": (BYTES, "the key of the stream from which noise and rounding are drawn"),
     },
     "run offline for this user first",
@@ -71,8 +77,12 @@ def read(space: Workspace, user: int) -> StoredSecret:
     s = space.session
     with opened(space.secret_path(user), KIND, shapes=shapes(s.parameters)) as artifact:
         artifact.expect(s.header(user))
-        secret = Secret(artifact.read("place").astype(np.uint32), artifact.read("mask").astype(np.uint32))
+        secret = Secret(
+            artifact.read("place").astype(np.uint32), artifact.read("mask").astype(np.uint32)
+        )
         if wrong := construction(s.parameters).check_secret(secret):
             raise artifact.bad(wrong)
         key, a = artifact.read("key").tobytes(), artifact.attributes
-        return StoredSecret(secret, key, a["randomness"], a["sharing"], private=artifact.mode & 0o077 == 0)
+        return StoredSecret(
+            secret, key, a["randomness"], a["sharing"], private=artifact.mode & 0o077 == 0
+        )

@@ -84,9 +84,13 @@ class Session:
                 raise UsageError("there are not the keys of users 1 to N")
             check_recipients(self.recipients)
         if not 1 <= self.freezer <= p.users:
-            raise UsageError(f"there is no user {self.freezer} to freeze", f"users are 1 to {p.users}")
+            raise UsageError(
+                f"there is no user {self.freezer} to freeze", f"users are 1 to {p.users}"
+            )
         if self.confirm and self.recipients is None:
-            raise UsageError("confirmations are signatures, and there are no keys", "give the users' public keys")
+            raise UsageError(
+                "confirmations are signatures, and there are no keys", "give the users' public keys"
+            )
         if self.confirm and self.confirmations > p.survivors:
             raise UsageError(
                 f"{self.confirmations} users would have to confirm, and only {p.survivors} need to remain",
@@ -94,13 +98,18 @@ class Session:
             )
 
 
-_TYPES = get_type_hints(Session) | {"layout": list, "left_out": list}  # which Layout.from_json takes
+_TYPES = get_type_hints(Session) | {
+    "layout": list,
+    "left_out": list,
+}  # which Layout.from_json takes
 del _TYPES["id"]  # which is the digest
 
 
 def read_session(path: Path) -> Session:
     """Read and check session.json: types, every constraint on the parameters, distinct points, the layout."""
-    content = documents.read_bytes(path, "start a round, or copy session.json from the user that started it")
+    content = documents.read_bytes(
+        path, "start a round, or copy session.json from the user that started it"
+    )
     body = documents.parse(path, content, "session", _TYPES, _AGAIN)
     try:
         layout = Layout.from_json(body.pop("layout"), body.pop("left_out"))

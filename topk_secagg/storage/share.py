@@ -32,7 +32,10 @@ KIND = Kind(
     {
         "f": (SYMBOLS, "f_i(alpha): row i is a share of selector i, cut into D blocks"),
         "h": (SYMBOLS, "h_i(alpha): row i is a share of selector i times its mask"),
-        "g": (SYMBOLS, "g_j(alpha): row i is a share of the moments of pick i, divided by its factor"),
+        "g": (
+            SYMBOLS,
+            "g_j(alpha): row i is a share of the moments of pick i, divided by its factor",
+        ),
         "check": (BYTES, "SHA-256 of every few rows of each table"),
     },
     "fetch it from the user that made it",
@@ -57,7 +60,10 @@ def shapes(p: Parameters) -> Shapes:
 
 def file_bytes(p: Parameters) -> int:
     """About what a share file takes on disk."""
-    return sum(np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in shapes(p).values()) + 4096
+    return (
+        sum(np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in shapes(p).values())
+        + 4096
+    )
 
 
 def _sealed_bytes(p: Parameters) -> int:
@@ -77,7 +83,10 @@ class ShareFile:
     def read(self, rows: Integers) -> tuple[Symbols, ...]:
         """Increasing `rows` of every dataset; neighbours are read at once."""
         runs = np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1)
-        parts = ([self._run(at, int(run[0]), int(run[-1]) + 1) for run in runs] for at in range(len(self.names)))
+        parts = (
+            [self._run(at, int(run[0]), int(run[-1]) + 1) for run in runs]
+            for at in range(len(self.names))
+        )
         return tuple(map(stacked, parts))
 
     def check_all(self) -> None:
@@ -88,12 +97,17 @@ class ShareFile:
 
     def _run(self, at: int, start: int, stop: int) -> Symbols:
         """Rows start..stop-1 of one dataset, read in whole units of a checksum."""
-        low, high = start // self.unit * self.unit, min(-(-stop // self.unit) * self.unit, self.rows)
+        low, high = (
+            start // self.unit * self.unit,
+            min(-(-stop // self.unit) * self.unit, self.rows),
+        )
         stored = self.artifact.read_rows(self.names[at], low, high)
         for first in range(low, high, self.unit):
             part = stored[first - low : first - low + self.unit]
             if hashlib.sha256(part.data).digest() != self.check[first // self.unit, at].tobytes():
-                raise self.artifact.bad(f"rows from {first} on do not match their checksum: the file is damaged")
+                raise self.artifact.bad(
+                    f"rows from {first} on do not match their checksum: the file is damaged"
+                )
         values = stored[start - low : stop - low].astype(np.uint32, copy=False)
         if values.size and values.max() >= np.uint32(self.field):
             raise self.artifact.bad("a symbol is not below the field's size")
@@ -116,7 +130,9 @@ def opened_share(
     file = None
     if s.recipients:
         if identity is None:
-            raise InputMissing(f"{path} is sealed, and there is no identity of user {user}", "give it")
+            raise InputMissing(
+                f"{path} is sealed, and there is no identity of user {user}", "give it"
+            )
         file = unsealed(path, sender, _sealed_bytes(p), identity, scratch or space.private)
     with opened(path, KIND, shapes=shapes(p), file=file) as artifact:
         yield ShareFile(p, artifact.expect(expected, s.recipient(sender)))
@@ -129,7 +145,9 @@ def is_there(space: Workspace, user: int, sender: int, sharing: str | None = Non
     """
     p = space.session.parameters
     if space.session.recipients:
-        return looks_sealed(space.share_path(user, sender), construction(p).share_bytes, _sealed_bytes(p))
+        return looks_sealed(
+            space.share_path(user, sender), construction(p).share_bytes, _sealed_bytes(p)
+        )
     with suppress(InputMissing, BadData), opened_share(space, user, sender, sharing) as share:
         if sharing:
             share.check_all()
@@ -138,7 +156,12 @@ def is_there(space: Workspace, user: int, sender: int, sharing: str | None = Non
 
 
 def write(
-    space: Workspace, sender: int, users: list[int], sharing: str, blocks: Iterable[ShareBlock], signer: Identity | None
+    space: Workspace,
+    sender: int,
+    users: list[int],
+    sharing: str,
+    blocks: Iterable[ShareBlock],
+    signer: Identity | None,
 ) -> None:
     """Write the shares for these users; none appears under its name before all are complete.
 
@@ -149,15 +172,22 @@ def write(
     c, layout = construction(s.parameters), shapes(s.parameters)
     checks = np.zeros((len(users), *layout["check"][1]), dtype=np.uint8)
     allow_open_files(2 * len(users))
-    with ExitStack() as files:  # which end in reverse order: all are laid out first, and the last user's appears last
+    with (
+        ExitStack() as files
+    ):  # which end in reverse order: all are laid out first, and the last user's appears last
         streams = {}
         for m in reversed(users):
             path = space.share_path(m, sender)
             space.make_room(path, private=True)
             keys = s.recipient(m)
-            streams[m] = files.enter_context(sealed(path, keys, space.private) if keys else whole_file(path, PRIVATE))
+            streams[m] = files.enter_context(
+                sealed(path, keys, space.private) if keys else whole_file(path, PRIVATE)
+            )
         headers = {m: s.header(m, sender=sender, sharing=sharing) for m in users}
-        writers = [files.enter_context(new_file(streams[m], layout, KIND.datasets, headers[m])) for m in users]
+        writers = [
+            files.enter_context(new_file(streams[m], layout, KIND.datasets, headers[m]))
+            for m in users
+        ]
 
         def put(name: str, start: int, shares: Symbols) -> None:
             column = c.share_names.index(name)
@@ -166,9 +196,15 @@ def write(
                 put_one(name, start, stored)
                 for first in range(0, len(stored), c.check_rows):
                     digest = hashlib.sha256(stored[first : first + c.check_rows].data).digest()
-                    check[(start + first) // c.check_rows, column] = np.frombuffer(digest, dtype=np.uint8)
+                    check[(start + first) // c.check_rows, column] = np.frombuffer(
+                        digest, dtype=np.uint8
+                    )
 
-        puts = (partial(put, name, block.start, rows) for block in blocks for name, rows in block.shares.items())
+        puts = (
+            partial(put, name, block.start, rows)
+            for block in blocks
+            for name, rows in block.shares.items()
+        )
         together(puts, len(c.share_names))
         for header, put_one, check in zip(headers.values(), writers, checks, strict=True):
             put_one("check", 0, check)

@@ -56,7 +56,9 @@ class Survivors:
         return sorted(self.digests)
 
 
-def content(s: Session, files: dict[int, MaskedFile], freezer: int, signer: Identity | None) -> bytes:
+def content(
+    s: Session, files: dict[int, MaskedFile], freezer: int, signer: Identity | None
+) -> bytes:
     """survivors.json for these X."""
     rows = [_Row(n, x.digest, x.weight) for n, x in sorted(files.items())]
     body = {"session": s.id, "insecure": s.insecure, "freezer": freezer, "survivors": rows}
@@ -65,7 +67,9 @@ def content(s: Session, files: dict[int, MaskedFile], freezer: int, signer: Iden
 
 def _signed(kind: str, body: dict[str, Any], signer: Identity | None) -> bytes:
     """The bytes of a document with its signature."""
-    return documents.dump(kind, body | {"signature": signer and signer.sign(kind, _digest(kind, body))})
+    return documents.dump(
+        kind, body | {"signature": signer and signer.sign(kind, _digest(kind, body))}
+    )
 
 
 def _digest(kind: str, body: dict[str, Any]) -> str:
@@ -77,10 +81,15 @@ def parse(path: Path, data: bytes) -> tuple[Survivors, dict[str, Any]]:
     """survivors.json of any session: users with a digest and a positive weight, each once."""
     body = documents.parse(path, data, "survivors", _TYPES, _AGAIN)
     rows: tuple[_Row, ...] = body["survivors"]
-    digests, weights = {row.user: row.sha256 for row in rows}, {row.user: row.weight for row in rows}
+    digests, weights = (
+        {row.user: row.sha256 for row in rows},
+        {row.user: row.weight for row in rows},
+    )
     if len(digests) < len(rows):
         raise BadData(f"{path} names a user twice", _AGAIN)
-    return Survivors(digests, weights, body["freezer"], body["signature"], documents.digest(data)), body
+    return Survivors(
+        digests, weights, body["freezer"], body["signature"], documents.digest(data)
+    ), body
 
 
 def read(space: Workspace) -> Survivors:
@@ -88,7 +97,9 @@ def read(space: Workspace) -> Survivors:
     path, s = space.survivors_path, space.session
     p = s.parameters
     largest = _MOST_ELSE + _MOST_PER_USER * p.users
-    data = documents.read_bytes(path, "wait until the round is frozen, or fetch survivors.json", largest)
+    data = documents.read_bytes(
+        path, "wait until the round is frozen, or fetch survivors.json", largest
+    )
     found, body = parse(path, data)
     if body["session"] != s.id or body["insecure"] != s.insecure:
         raise BadData(f"{path} belongs to another session", "was it copied from elsewhere?")
@@ -100,8 +111,12 @@ def read(space: Workspace) -> Survivors:
     ):
         raise BadData(f"{path} names users or weights that are not in this round", _AGAIN)
     if found.freezer != s.freezer and not s.confirm:
-        raise BadData(f"{path} is from user {found.freezer}, and user {s.freezer} freezes this round", _AGAIN)
-    if wrong := unsigned(s.recipient(found.freezer), "survivors", _digest("survivors", body), found.signature):
+        raise BadData(
+            f"{path} is from user {found.freezer}, and user {s.freezer} freezes this round", _AGAIN
+        )
+    if wrong := unsigned(
+        s.recipient(found.freezer), "survivors", _digest("survivors", body), found.signature
+    ):
         raise BadData(f"{path}: {wrong}", _AGAIN)
     if len(found.digests) < p.survivors:
         raise TooFewSurvivors(
@@ -117,7 +132,8 @@ def check_arrived(what: str, files: dict[int, Path]) -> None:
     if missing:
         folder = next(iter(files.values())).parent
         raise InputMissing(
-            f"{what.format(', '.join(missing))} have not arrived in {folder}", "fetch them from these users"
+            f"{what.format(', '.join(missing))} have not arrived in {folder}",
+            "fetch them from these users",
         )
 
 
@@ -142,7 +158,9 @@ def confirm(space: Workspace, user: int, survivors: str, signer: Identity) -> Pa
     """Publish a user's signature of the digest of survivors.json."""
     path = space.confirmation_path(user)
     space.make_room(path)
-    write_whole(path, _signed("confirmation", _confirmation(space.session, user, survivors), signer))
+    write_whole(
+        path, _signed("confirmation", _confirmation(space.session, user, survivors), signer)
+    )
     return path
 
 
@@ -164,7 +182,9 @@ def confirmed_by(space: Workspace, survivors: str, users: Iterable[int]) -> list
         with suppress(InputMissing, BadData):
             body = parse_confirmation(path, documents.read_bytes(path, "", _MOST_ELSE))
             signature = body.pop("signature")
-            signed = not unsigned(s.recipient(n), "confirmation", _digest("confirmation", body), signature)
+            signed = not unsigned(
+                s.recipient(n), "confirmation", _digest("confirmation", body), signature
+            )
             if signed and body == _confirmation(s, n, survivors):
                 result.append(n)
     return result

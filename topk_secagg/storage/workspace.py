@@ -78,7 +78,9 @@ class Workspace:
     def check_user(self, user: int) -> None:
         """Refuse a number that no user of this round has."""
         if user not in self.users():
-            raise UsageError(f"there is no user {user} in this round", f"users are 1 to {len(self.users())}")
+            raise UsageError(
+                f"there is no user {user} in this round", f"users are 1 to {len(self.users())}"
+            )
 
     def present(self, folder: str) -> Iterator[int]:
         """The users that have a file in masked/ or elimination/, in order."""
@@ -107,7 +109,11 @@ class Workspace:
     def make_rooms(self) -> None:
         """Make all folders of a sealed round that several accounts share, before two of them can do it at once."""
         if self.session.recipients and self.root.stat().st_mode & _MAY_WRITE:
-            public = [self.masked_path(1), self.answer_path(1), *([self.confirmation_path(1)] * self.session.confirm)]
+            public = [
+                self.masked_path(1),
+                self.answer_path(1),
+                *([self.confirmation_path(1)] * self.session.confirm),
+            ]
             for path in (*(self.share_path(n, 1) for n in self.users()), *public):
                 self.make_room(path)
 
@@ -123,8 +129,12 @@ class Workspace:
         the user who asks.
         """
         folder = Workspace(self.root)
-        secrets = {n: folder.secret_path(n) for n in self.users() if os.path.lexists(folder.secret_path(n))}
-        if all(n in secrets or folder.runs_here(n) for n in self.users()) or (user is None and len(secrets) < 2):
+        secrets = {
+            n: folder.secret_path(n) for n in self.users() if os.path.lexists(folder.secret_path(n))
+        }
+        if all(n in secrets or folder.runs_here(n) for n in self.users()) or (
+            user is None and len(secrets) < 2
+        ):
             return []
         return [path for n, path in secrets.items() if n != user]
 
