@@ -56,7 +56,7 @@ class Ours:
 
     def start(self, gradients: Gradients, length: int) -> None:
         """The parameters of a round."""
-        from topk_secagg.protocol.offline import choose_points
+        from topk_secagg.protocol.constructions import construction
         from topk_secagg.steps.init import choose_parameters
 
         self.gradients = gradients
@@ -69,17 +69,17 @@ class Ours:
             construction="moments",
             picks=PICKS,
         )
-        self.points = choose_points(self.p)
+        self.points = construction(self.p).points()
         self.shares: dict[int, Any] = {}
 
     def offline(self) -> float:
         """Draw every user's secret and its shares for all."""
-        from topk_secagg.protocol.offline import draw_secret
+        from topk_secagg.protocol.constructions import construction
         from topk_secagg.protocol.round import deal
 
         def one(n: int) -> Any:
             source = self.source.child(f"user {n}")
-            secret = draw_secret(self.p, source)
+            secret = construction(self.p).draw_secret(source)
             return secret, deal(self.p, self.points, secret, source)
 
         dealt, seconds = each(one, USERS)
@@ -89,9 +89,9 @@ class Ours:
 
     def mask(self) -> float:
         """Select, quantise and mask. (`aggregate` also reports the energy that the selection keeps; not here.)"""
-        from topk_secagg.gradients.quantize import quantise, rounding_source
+
+        from topk_secagg.gradients.quantise import quantise, rounding_source
         from topk_secagg.protocol.constructions import construction
-        from topk_secagg.protocol.masking import mask_input
         from topk_secagg.protocol.messages import Sparse
 
         def one(n: int) -> Any:
@@ -99,8 +99,8 @@ class Ours:
             index = construction(self.p).select(gradient)
             values = gradient[index].astype(np.float64)
             source = rounding_source(self.source.child(f"rounding of user {n}"), index, values)
-            sparse = Sparse(index, quantise(self.p, values, source)[0])
-            return sparse, mask_input(self.p, self.secrets[n], sparse)
+            sparse = Sparse(index, quantise(self.p.fixed_point, values, source)[0])
+            return sparse, construction(self.p).mask(self.secrets[n], sparse)
 
         masked, seconds = each(one, MASKING)
         self.sent = {n: sparse for n, (sparse, _) in masked.items()}
@@ -122,24 +122,28 @@ class Ours:
 
     def decode(self) -> float:
         """Places and values from the answers, as a dense vector of reals."""
-        from topk_secagg.gradients.quantize import dequantise
+        from topk_secagg.gradients.quantise import dequantise
         from topk_secagg.protocol.decoding import decode
-        from topk_secagg.protocol.round import reading
+        from topk_secagg.protocol.round import reader_of
 
-        given = {n: reading(y) for n, y in self.answers.items()}
+        given = {n: reader_of(y) for n, y in self.answers.items()}
 
         def work() -> npt.NDArray[np.float64]:
             total = decode(
                 self.p, self.points, self.shape, given, self.source.child("decode")
             ).total
             vector = np.zeros(self.p.length)
-            vector[total.index] = dequantise(self.p, total.value)
+            vector[total.index] = dequantise(self.p.fixed_point, total.value)
             return vector
 
         vector, seconds = clocked(work)
         plain = np.zeros(self.p.length)
         for sparse in self.sent.values():
-            np.add.at(plain, sparse.index, np.rint(dequantise(self.p, sparse.value) * self.p.scale))
+            np.add.at(
+                plain,
+                sparse.index,
+                np.rint(dequantise(self.p.fixed_point, sparse.value) * self.p.scale),
+            )
         assert np.array_equal(np.rint(vector * self.p.scale), plain), "not the sum of what was sent"
         return seconds
 

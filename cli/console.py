@@ -202,11 +202,11 @@ def hear_library(console: Console) -> None:
 
 def rated(p: ts.Parameters, name: str, payload: int) -> tuple[dict[str, float], str]:
     """R1 of an X or R2 of a Y beside the theorem's, as facts and in a line."""
-    from topk_secagg.protocol.parameters import rates
+    from topk_secagg.protocol.parameters import rate_of_answer, rate_of_masked
 
-    facts = rates(p, name, payload)
-    measured, theorem = facts.values()
-    return facts, f"payload {amount(payload)}, {name} {measured:.6g} (theorem {theorem:.6g})"
+    rate = (rate_of_masked if name == "R1" else rate_of_answer)(p, payload)
+    line = f"payload {amount(payload)}, {name} {rate.measured:.6g} (theorem {rate.theorem:.6g})"
+    return rate.facts(), line
 
 
 def picked(report: object, *names: str) -> dict[str, Any]:

@@ -13,10 +13,10 @@ import numpy as np
 from topk_secagg.algebra.randomness import CipherRandomness, seeded_key
 from topk_secagg.gradients.files import read_gradient
 from topk_secagg.gradients.layout import Layout
-from topk_secagg.gradients.quantize import uniform
+from topk_secagg.gradients.quantise import uniform
+from topk_secagg.gradients.select import kept_energy, top_k
 from topk_secagg.protocol.constructions import construction
 from topk_secagg.protocol.parameters import Parameters
-from topk_secagg.protocol.permutation import kept_energy, top_k
 
 DENSITY = 0.01
 PICKS = (1, 2, 4, 8)

@@ -15,11 +15,9 @@ from topk_secagg.algebra.field import DEFAULT_FIELD, Symbols
 from topk_secagg.algebra.randomness import CipherRandomness
 from topk_secagg.protocol.constructions import construction
 from topk_secagg.protocol.decoding import decode
-from topk_secagg.protocol.masking import mask_input
 from topk_secagg.protocol.messages import Masked, Points, Secret, Sparse
-from topk_secagg.protocol.offline import choose_points, draw_secret
 from topk_secagg.protocol.parameters import Parameters
-from topk_secagg.protocol.round import InMemoryShares, answer, deal, reading
+from topk_secagg.protocol.round import InMemoryShares, answer, deal, reader_of
 
 TINY_CLIP = 2.0**-20  # leaves room for a scale in the smallest fields
 
@@ -48,7 +46,7 @@ def round_of(
 
 def in_small_blocks(monkeypatch: pytest.MonkeyPatch, p: Parameters, symbols: int = 240) -> None:
     """Shares are dealt, and answers read, a few rows at a time."""
-    monkeypatch.setattr("topk_secagg.protocol.constructions.BLOCK_SYMBOLS", symbols)
+    monkeypatch.setattr("topk_secagg.protocol.construction.CHUNK_SYMBOLS", symbols)
     monkeypatch.setattr("topk_secagg.protocol.decoding._BUFFER_SYMBOLS", symbols)
     monkeypatch.setattr("topk_secagg.protocol.moments._READ_CHECKS", 2)
     monkeypatch.setattr(construction(p), "check_rows", 1)
@@ -65,7 +63,7 @@ def any_input(p: Parameters, chance: random.Random) -> Sparse:
         index = [k for bucket in inside for k in sorted(chance.sample(bucket, p.picks))]
     else:
         index = sorted(chance.sample(range(p.length), p.top_k))
-    q, least = p.field, int(construction(p).never_zero)
+    q, least = p.field, int(p.fixed_point.never_zero)
     extreme = [least, 1, q - 1, (q - 1) // 2, (q + 1) // 2]
     value = [
         chance.choice([*extreme, *(chance.randrange(least, q) for _ in range(5))]) for _ in index
@@ -100,9 +98,9 @@ class Round:
 
     @staticmethod
     def of(p: Parameters, name: str, inputs: Mapping[int, Sparse] | None = None) -> Round:
-        points, users = choose_points(p), range(1, p.users + 1)
+        points, users = construction(p).points(), range(1, p.users + 1)
         sources = {n: source(f"{name} {n}") for n in users}
-        secrets = {n: draw_secret(p, sources[n]) for n in users}
+        secrets = {n: construction(p).draw_secret(sources[n]) for n in users}
         dealt = {n: deal(p, points, secrets[n], sources[n]) for n in users}
         shares = {m: {n: dealt[n][m - 1] for n in users} for m in users}
         return Round(p, points, secrets, shares, inputs or any_inputs(p, name))
@@ -112,7 +110,7 @@ class Round:
         return replace(self, p=replace(self.p, spare=spare))
 
     def masked(self, u1: Iterable[int]) -> dict[int, Masked]:
-        return {n: mask_input(self.p, self.secrets[n], self.inputs[n]) for n in u1}
+        return {n: construction(self.p).mask(self.secrets[n], self.inputs[n]) for n in u1}
 
     def answers(self, u1: Iterable[int], *, fallback: bool = False) -> dict[int, Symbols]:
         masked = self.masked(u1)
@@ -132,7 +130,7 @@ class Round:
     ) -> tuple[list[int], list[int]]:
         """The aggregate, and who was corrected."""
         shape = construction(self.p).answer_shape(survivors, fallback=fallback)
-        given = {n: reading(y) for n, y in answers.items()}
+        given = {n: reader_of(y) for n, y in answers.items()}
         found = decode(self.p, self.points, shape, given, source("decode"), strict=strict)
         return dense(self.p, found.total), found.corrected
 

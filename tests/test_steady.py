@@ -140,7 +140,7 @@ def test_offline_bytes_and_answers_do_not_grow_with_the_gradient_at_fixed_k() ->
                 **SIZES | {"length": length, "top_k": 512}, construction="moments", picks=2
             )
         )
-        sizes.add((c.share_bytes, c.answer_bytes(10), c.block_rows))
+        sizes.add((c.share_bytes, c.answer_bytes(10), c.chunk_rows))
     assert len(sizes) == 1
 
 

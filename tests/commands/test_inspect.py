@@ -123,11 +123,11 @@ def test_rates_of_x_and_y_stand_beside_the_theorem(round_at):
         if name != "holds"
     )
     assert masked["payload_bytes"] == payload
-    assert masked["R1"] == pytest.approx(payload * 8 / np.log2(q) / 4)
-    assert masked["R1_theorem"] == pytest.approx((2 + np.log(6) / np.log(q)) / 4)
+    assert masked["r1"] == pytest.approx(payload * 8 / np.log2(q) / 4)
+    assert masked["r1_theorem"] == pytest.approx((2 + np.log(6) / np.log(q)) / 4)
     assert masked["holds the shares of"] == [1, 2, 3, 4, 5]
     answer = described(folder / KINDS["elimination"])
-    assert (answer["payload_bytes"], answer["R2"], answer["R2_theorem"]) == (8, 0.5, 0.5)
+    assert (answer["payload_bytes"], answer["r2"], answer["r2_theorem"]) == (8, 0.5, 0.5)
     assert described(folder / KINDS["share"])["rows_checked"] == 4
 
 

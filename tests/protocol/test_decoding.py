@@ -158,7 +158,7 @@ def test_shares_that_are_no_selectors_are_noticed_without_naming_a_user(raw):
 @pytest.mark.parametrize("P", [1, 4], ids=["solved", "transformed"])
 def test_a_sum_with_a_value_at_no_coordinate_is_refused(P, beyond):
     p = round_of(3, 2, 1, q=97, L=2 * 13 + 1, K=2 * P, P=P)
-    assert (p.buckets, construction(p).places, construction(p).order) == (2, 14, 16)
+    assert (p.buckets, p.places, construction(p).order) == (2, 14, 16)
     inputs = any_inputs(p, "beyond")
     inputs[3].index[-1] = 2 * beyond + 1
     whole = Round.of(p, "beyond", inputs)

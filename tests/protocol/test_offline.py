@@ -21,7 +21,6 @@ from topk_secagg.algebra.randomness import Randomness
 from topk_secagg.errors import BadData
 from topk_secagg.protocol.constructions import construction
 from topk_secagg.protocol.messages import Points, Secret
-from topk_secagg.protocol.offline import choose_points, draw_secret
 from topk_secagg.protocol.parameters import Parameters
 from topk_secagg.protocol.round import deal
 
@@ -57,7 +56,7 @@ def dealt(p: Parameters, points: Points, secret: Secret, noise: Randomness) -> S
 def recorded_noise(p: Parameters, log: dict[str, list[tuple[int, Symbols]]]) -> list[Symbols]:
     """z of f and of h, or of g, row by row, from what was drawn for each block of rows."""
     c = construction(p)
-    draws = [log[f"noise {first}"] for first in range(0, c.rows, c.block_rows)]
+    draws = [log[f"noise {first}"] for first in range(0, c.rows, c.chunk_rows)]
     assert {bound for drawn in draws for bound, _ in drawn} == {p.field}
     tables = [
         np.concatenate(parts) for parts in zip(*([z for _, z in d] for d in draws), strict=True)
@@ -85,7 +84,7 @@ def expected(
 
 def check_shares_of(p: Parameters, points: Points, name: str) -> None:
     recorder = Recorder(source(name))
-    secret = draw_secret(p, recorder)
+    secret = construction(p).draw_secret(recorder)
     shares = dealt(p, points, secret, recorder)
     noise = recorded_noise(p, recorder.log)
     assert {name: table.tolist() for name, table in shares.items()} == expected(
@@ -111,14 +110,14 @@ def test_shares_are_the_oracles_polynomials_bit_for_bit(users, sizes, q):
     if q == 13 and sizes["L"] == 60:
         sizes = {**sizes, "L": 24}
     p = round_of(*users, q, **sizes)
-    check_shares_of(p, choose_points(p), f"{users} {sizes} {q}")
+    check_shares_of(p, construction(p).points(), f"{users} {sizes} {q}")
 
 
 @pytest.mark.parametrize(
     ("sizes", "count"), [({"L": 5, "K": 2}, 3), ({"L": 20, "K": 5, "P": 1}, 4)], ids=str
 )
 def test_the_default_points_are_the_smallest_elements_betas_first(sizes, count):
-    points = choose_points(round_of(5, 3, 1, 97, **sizes))
+    points = construction(round_of(5, 3, 1, 97, **sizes)).points()
     assert points == Points(alpha=tuple(range(count, count + 5)), beta=tuple(range(count)))
 
 
@@ -132,7 +131,7 @@ def test_shares_follow_any_points_not_only_the_default_ones(sizes):
 @pytest.mark.parametrize("q", [97, DEFAULT_FIELD])
 def test_a_secret_is_a_permutation_with_a_mask_for_every_coordinate(q):
     p, recorder = round_of(3, 2, 1, q, L=50, K=5), Recorder(source("secret"))
-    secret = draw_secret(p, recorder)
+    secret = construction(p).draw_secret(recorder)
     assert sorted(secret.place.tolist()) == list(range(50))
     ((bound, drawn),) = recorder.log["mask"]
     assert (bound, drawn.tolist()) == (q, secret.mask.tolist())
@@ -142,7 +141,7 @@ def test_a_secret_is_a_permutation_with_a_mask_for_every_coordinate(q):
 @pytest.mark.parametrize("q", [97, 65521, DEFAULT_FIELD])
 def test_a_secret_is_a_place_and_a_factor_that_is_not_zero_for_every_pick(q):
     p, recorder = round_of(3, 2, 1, q, L=50, K=20, P=2), Recorder(source("secret"))
-    secret = draw_secret(p, recorder)
+    secret = construction(p).draw_secret(recorder)
     assert set(recorder.log) == {"mask", "place"}, "separate streams"
     ((n, places),), ((bound, factors),) = recorder.log["place"], recorder.log["mask"]
     assert (n, bound) == (oracle.order_of_places(5, q), q - 1)
@@ -162,10 +161,11 @@ def test_a_secret_is_a_place_and_a_factor_that_is_not_zero_for_every_pick(q):
 )  # fmt: skip
 def test_an_impossible_secret_is_recognised(sizes, name, value):
     p = round_of(3, 2, 1, 97, L=30, K=4, **sizes)
-    secret = draw_secret(p, source("check"))
-    assert construction(p).check_secret(secret) == ""
+    secret = construction(p).draw_secret(source("check"))
+    construction(p).check_secret(secret)
     getattr(secret, name)[secret.place != 5] = value
-    assert construction(p).check_secret(secret)
+    with pytest.raises(BadData, match=name if name == "place" else "mask|factor"):
+        construction(p).check_secret(secret)
 
 
 BLOCKED = [{"L": 20, "K": 3}, {"L": 110, "K": 30, "P": 2}]
@@ -176,8 +176,8 @@ def test_every_table_of_every_block_has_its_own_noise(sizes, monkeypatch):
     p = round_of(4, 3, 2, **sizes)
     in_small_blocks(monkeypatch, p)
     c, recorder = construction(p), Recorder(source("own noise"))
-    dealt(p, choose_points(p), draw_secret(p, source("own noise")), recorder)
-    assert len(recorder.log) == math.ceil(c.rows / c.block_rows) >= 3
+    dealt(p, construction(p).points(), construction(p).draw_secret(source("own noise")), recorder)
+    assert len(recorder.log) == math.ceil(c.rows / c.chunk_rows) >= 3
     drawn = np.concatenate([z.reshape(-1) for z in recorded_noise(p, recorder.log)])
     assert len(set(drawn.tolist())) == drawn.size, "of 2^32 values: a repeated one was copied"
 
@@ -187,7 +187,7 @@ def test_every_table_of_every_block_has_its_own_noise(sizes, monkeypatch):
 def test_shares_are_those_of_their_noise_wherever_blocks_end(sizes, symbols, monkeypatch):
     p = round_of(4, 3, 1, 97, **sizes)
     in_small_blocks(monkeypatch, p, symbols)
-    check_shares_of(p, choose_points(p), "blocks")
+    check_shares_of(p, construction(p).points(), "blocks")
 
 
 @pytest.mark.parametrize("sizes", BLOCKED, ids=str)
@@ -195,8 +195,8 @@ def test_blocks_cover_every_row_once_and_stay_valid_while_the_next_is_drawn(size
     p = round_of(4, 3, 1, **sizes)
     in_small_blocks(monkeypatch, p)
     c, rows, before = construction(p), [], None
-    for block in construction(p).share_blocks(
-        choose_points(p), draw_secret(p, source("cover")), source("cover")
+    for block in construction(p).share_chunks(
+        construction(p).points(), construction(p).draw_secret(source("cover")), source("cover")
     ):
         assert block.start % c.check_rows == 0
         assert tuple(block.shares) == c.share_names
@@ -208,7 +208,7 @@ def test_blocks_cover_every_row_once_and_stay_valid_while_the_next_is_drawn(size
             )
         before = block, {name: table.copy() for name, table in block.shares.items()}
     assert rows == list(range(c.rows))
-    assert c.rows > 2 * c.block_rows
+    assert c.rows > 2 * c.chunk_rows
 
 
 # What an auditor finds in shares
@@ -221,8 +221,8 @@ class Audited:
         self.p = p = round_of(5, 4, 2, 4281076801, **sizes)
         self.c, self.points, self.secret = (
             construction(p),
-            choose_points(p),
-            draw_secret(p, source("audit")),
+            construction(p).points(),
+            construction(p).draw_secret(source("audit")),
         )
         self.quorum = p.colluders + (1 if p.picks else p.blocks)
         self.shares = dealt(p, self.points, self.secret, source("audit"))
@@ -235,7 +235,7 @@ class Audited:
     ) -> list[int]:
         some = {name: table[[m - 1 for m in users]][:, rows] for name, table in self.shares.items()}
         first = rows.start or 0
-        return self.c.check_shares(self.points, users, first, some, secret).tolist()
+        return self.c.shared_places(self.points, users, first, some, secret).tolist()
 
     def add(self, name: str, row: int, by: dict[int, int], block: int = 0) -> Audited:
         """Share something else: add these values to entries of a row at the point of the block."""
@@ -306,10 +306,10 @@ def test_another_secret_is_found(audited):
     others = (
         Secret(swapped, mask),
         Secret(place, more),
-        draw_secret(audited.p, source("another user")),
+        construction(audited.p).draw_secret(source("another user")),
     )
     for other in others:
-        assert not audited.c.check_secret(other)
+        audited.c.check_secret(other)
         with pytest.raises(BadData, match="sender's secret"):
             audited.check(secret=other)
 

@@ -223,7 +223,7 @@ def test_sizes_of_a_moments_round():
         "construction": "moments",
     }
     c = moments(**raw, picks=2)
-    assert (c.p.buckets, c.places, c.order, c.width, c.rows, c.beta_count) == (
+    assert (c.p.buckets, c.p.places, c.order, c.width, c.rows, c.beta_count) == (
         11,
         191,
         192,
@@ -255,7 +255,7 @@ def test_sizes_of_a_moments_round():
         2 * 40 * 2,
     )
     full = moments(**{**raw, "top_k": 80}, picks=8)
-    assert (full.places, full.order, full.width, full.answer_shape(10).width) == (
+    assert (full.p.places, full.order, full.width, full.answer_shape(10).width) == (
         211,
         216,
         160,
@@ -285,7 +285,7 @@ def test_buckets_are_as_few_as_hold_k_and_order_and_gamma_are_those_of_the_oracl
     else:
         c = moments(**raw, construction="moments", picks=P)
         n = oracle.order_of_places(M, q)
-        assert (c.p.buckets, c.places, c.entries) == (B, M, B * P)
+        assert (c.p.buckets, c.p.places, c.entries) == (B, M, B * P)
         assert (c.order, c.gamma) == (n, oracle.element_of_order(n, q))
         assert c.width == oracle.moment_count(3, P, n)
 
@@ -324,9 +324,9 @@ def test_blocks_of_rows_are_bounded_and_hold_whole_checks(L, D, extra):
         Parameters.choose(**raw, construction="moments", picks=P) for P in (1, 4) if L >= 100 * P
     ]
     for c in map(construction, rounds):
-        assert c.block_rows % c.check_rows == 0
-        assert 1 <= c.block_rows <= max(c.rows, c.check_rows)
-        assert c.block_rows == c.check_rows or c.block_rows * c.p.users * c.width <= 2**20
+        assert c.chunk_rows % c.check_rows == 0
+        assert 1 <= c.chunk_rows <= max(c.rows, c.check_rows)
+        assert c.chunk_rows == c.check_rows or c.chunk_rows * c.p.users * c.width <= 2**20
 
 
 def test_what_a_session_records_makes_the_same_parameters():

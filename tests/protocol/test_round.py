@@ -25,13 +25,11 @@ from small_rounds import (
 
 from topk_secagg.algebra.field import DEFAULT_FIELD
 from topk_secagg.errors import BadData, TooFewSurvivors
-from topk_secagg.gradients.quantize import dequantise, quantise, rounding_source
+from topk_secagg.gradients.quantise import dequantise, quantise, rounding_source
 from topk_secagg.protocol import moments
 from topk_secagg.protocol.constructions import construction
-from topk_secagg.protocol.masking import check_masked, mask_input
 from topk_secagg.protocol.messages import Masked, Secret, Sparse
 from topk_secagg.protocol.moments import Moments
-from topk_secagg.protocol.offline import draw_secret
 from topk_secagg.protocol.parameters import Parameters
 from topk_secagg.protocol.round import run_round
 
@@ -174,9 +172,9 @@ def test_messages_of_moments_are_those_of_the_oracle_bit_for_bit(q, sizes, spare
 def test_the_secret_gives_back_the_input_behind_x(q, raw):
     p = round_of(3, 2, 1, q, **raw)
     for n, sparse in any_inputs(p, "unmask").items():
-        secret = draw_secret(p, source(f"unmask {n}"))
-        x = mask_input(p, secret, sparse)
-        check_masked(p, x)
+        secret = construction(p).draw_secret(source(f"unmask {n}"))
+        x = construction(p).mask(secret, sparse)
+        construction(p).check_masked(x)
         assert sorted(pairs(construction(p).unmask(secret, x))) == sorted(pairs(sparse))
 
 
@@ -265,7 +263,7 @@ def prepared(p: Parameters, values: np.ndarray, name: str) -> Sparse:
     )
     assert index.tolist() == picked
     chosen = values[index].astype(np.float64)
-    quantised, _ = quantise(p, chosen, rounding_source(source(name), index, chosen))
+    quantised, _ = quantise(p.fixed_point, chosen, rounding_source(source(name), index, chosen))
     roundings = oracle.roundings_never_zero if p.buckets else oracle.roundings
     for real, w in zip(chosen.tolist(), quantised.tolist(), strict=True):
         allowed = {max(-p.largest, min(p.largest, v)) for v in roundings(real, p.scale)}
@@ -325,9 +323,12 @@ MOMENTS: dict[str, tuple[dict[str, int], Callable[[Moments], bool]]] = {
     "more is sent than K": ({"L": 40, "K": 7, "P": 4}, lambda c: c.entries > c.p.top_k),
     "a bucket has one place": (
         {"L": 9, "K": 9, "P": 1},
-        lambda c: c.places == c.order == c.width == 1,
+        lambda c: c.p.places == c.order == c.width == 1,
     ),
-    "all of a bucket is picked": ({"L": 14, "K": 14, "P": 2}, lambda c: c.places == 2 == c.p.picks),
+    "all of a bucket is picked": (
+        {"L": 14, "K": 14, "P": 2},
+        lambda c: c.p.places == 2 == c.p.picks,
+    ),
     "there are sixteen picks": ({"L": 150, "K": 30, "P": 16}, lambda c: c.entries == 32),
     "W = n": ({"L": 40, "K": 8, "P": 2}, lambda c: c.width == c.order == c.answer_shape(5).width),
     "W = n and W1 < n": (
@@ -335,9 +336,9 @@ MOMENTS: dict[str, tuple[dict[str, int], Callable[[Moments], bool]]] = {
         lambda c: c.width == c.order > c.answer_shape(5).width,
     ),
     "W < n": ({"L": 200, "K": 2, "P": 1}, lambda c: c.width < c.order),
-    "n = M": ({"L": 200, "K": 2, "P": 1}, lambda c: c.order == c.places == 100),
-    "n > M": ({"L": 34, "K": 2, "P": 1}, lambda c: c.order > c.places),
-    "n = M = q - 1": ({"L": 96, "K": 1, "P": 1, "q": 97}, lambda c: c.order == c.places == 96),
+    "n = M": ({"L": 200, "K": 2, "P": 1}, lambda c: c.order == c.p.places == 100),
+    "n > M": ({"L": 34, "K": 2, "P": 1}, lambda c: c.order > c.p.places),
+    "n = M = q - 1": ({"L": 96, "K": 1, "P": 1, "q": 97}, lambda c: c.order == c.p.places == 96),
     "n = q - 1 is much more than M": ({"L": 24, "K": 1, "P": 1, "q": 47}, lambda c: c.order == 46),
 }
 
@@ -393,7 +394,7 @@ def test_many_groups_in_several_blocks_of_rows(monkeypatch):
         case = edge("dense", L=50, K=20, **raw)
         in_small_blocks(monkeypatch, case.p, 64)
         c = construction(case.p)
-        assert c.rows > 3 * c.block_rows
+        assert c.rows > 3 * c.chunk_rows
         check_round(case)
 
 
@@ -420,8 +421,8 @@ def test_the_illustrated_example_of_the_paper(q):
     ]
     reals = [-0.875, 1.25, 0.75, -0.25]
     if q == 83:  # eight steps per unit: nothing is rounded
-        assert dequantise(p, aggregate.value).tolist() == reals
-    assert np.abs(dequantise(p, aggregate.value) - reals).max() < 3 / p.scale
+        assert dequantise(p.fixed_point, aggregate.value).tolist() == reals
+    assert np.abs(dequantise(p.fixed_point, aggregate.value) - reals).max() < 3 / p.scale
 
 
 # What must not pass
@@ -451,25 +452,30 @@ def moments_round() -> Parameters:
 def test_an_input_of_another_count_is_not_masked(p, count):
     index = np.arange(count, dtype=np.int64)
     with pytest.raises(ValueError, match="exactly 8 entries"):
-        mask_input(p, draw_secret(p, source("count")), Sparse(index, index.astype(np.uint32) + 1))
+        construction(p).mask(
+            construction(p).draw_secret(source("count")), Sparse(index, index.astype(np.uint32) + 1)
+        )
 
 
 def test_picks_out_of_the_order_of_their_buckets_are_not_masked():
     p, good = moments_round(), any_input(moments_round(), random.Random(0))
     with pytest.raises(ValueError, match="bucket by bucket"):
-        mask_input(p, draw_secret(p, source("order")), Sparse(good.index[::-1].copy(), good.value))
+        construction(p).mask(
+            construction(p).draw_secret(source("order")),
+            Sparse(good.index[::-1].copy(), good.value),
+        )
 
 
 @pytest.mark.parametrize("at", range(8))
 def test_a_value_of_zero_is_not_masked_with_a_factor_but_with_a_summand_it_is(at):
     for p in (permutation_round(), moments_round()):
-        sparse, secret = any_input(p, random.Random(0)), draw_secret(p, source("zero"))
+        sparse, secret = any_input(p, random.Random(0)), construction(p).draw_secret(source("zero"))
         sparse.value[at] = 0
-        if construction(p).never_zero:
+        if p.fixed_point.never_zero:
             with pytest.raises(ValueError, match="zero"):
-                mask_input(p, secret, sparse)
+                construction(p).mask(secret, sparse)
         else:
-            check_masked(p, mask_input(p, secret, sparse))
+            construction(p).check_masked(construction(p).mask(secret, sparse))
 
 
 # X must not tell the order of the coordinates
@@ -484,13 +490,16 @@ def in_coordinate_order(p: Parameters, secret: Secret, sparse: Sparse) -> Masked
 def test_x_is_in_the_order_of_the_permuted_index_and_refused_in_that_of_the_coordinates():
     p = permutation_round()
     for seed in range(20):
-        secret, sparse = draw_secret(p, source(f"sorted {seed}")), any_input(p, random.Random(seed))
-        x, leaking = mask_input(p, secret, sparse), in_coordinate_order(p, secret, sparse)
+        secret, sparse = (
+            construction(p).draw_secret(source(f"sorted {seed}")),
+            any_input(p, random.Random(seed)),
+        )
+        x, leaking = construction(p).mask(secret, sparse), in_coordinate_order(p, secret, sparse)
         assert x.index.tolist() == sorted(set(x.index.tolist()))
-        check_masked(p, x)
+        construction(p).check_masked(x)
         assert sorted(pairs(leaking)) == pairs(x), "only the order differs"
         with pytest.raises(BadData, match="not increasing"):
-            check_masked(p, leaking)
+            construction(p).check_masked(leaking)
 
 
 def changed(values: np.ndarray, at: int, to: int) -> np.ndarray:
@@ -519,11 +528,13 @@ GOOD_ALL_THE_SAME = {("permutation", "a value of zero"), ("moments", "an index t
 )
 @pytest.mark.parametrize("change", BAD_X)
 def test_an_x_that_no_honest_user_sends_is_refused_and_no_other(change, p):
-    x = mask_input(p, draw_secret(p, source("honest")), any_input(p, random.Random(1)))
-    check_masked(p, x)
+    x = construction(p).mask(
+        construction(p).draw_secret(source("honest")), any_input(p, random.Random(1))
+    )
+    construction(p).check_masked(x)
     bad = BAD_X[change](p, x)
     if (p.construction, change) in GOOD_ALL_THE_SAME:
-        check_masked(p, bad)
+        construction(p).check_masked(bad)
         return
     with pytest.raises(BadData):
-        check_masked(p, bad)
+        construction(p).check_masked(bad)

@@ -261,14 +261,14 @@ def test_a_user_that_forgot_its_secret(finished):
 
 @pytest.mark.parametrize(("kind", "width"), [("permutation", 120), ("moments", 20)])
 def test_shares_of_many_blocks_are_streamed(tmp_path, monkeypatch, kind, width):
-    monkeypatch.setattr(constructions, "BLOCK_SYMBOLS", N * width * 9)
+    monkeypatch.setattr(constructions, "CHUNK_SYMBOLS", N * width * 9)
     monkeypatch.setattr(moments, "_CHECK_BYTES", 3 * 4 * width)
     space = play(
         tmp_path / "round", kind, top_k=K + 2
     )  # constructions are cached by their parameters
     c = construction(space.session.parameters)
     assert c.width == width
-    assert c.block_rows == 9 < c.rows
+    assert c.chunk_rows == 9 < c.rows
     assert fails(space) == []
     forge_share(space, 2, 3, bump(c.share_names[0], -1))
     assert (SHARES, "shares/user-02/from-03.h5") in fails(space)
@@ -826,13 +826,13 @@ def test_uniform_values_pass_and_biased_ones_do_not():
 
 def draw_badly(kind, monkeypatch, change):
     """Break the code: `change` sees every secret that is drawn, and the number of those before it."""
-    drawn, made = BOTH[kind].draw, []
+    drawn, made = BOTH[kind].draw_secret, []
 
     def broken(self, source):
         made.append(self)
         return change(drawn(self, source), len(made))
 
-    monkeypatch.setattr(BOTH[kind], "draw", broken)
+    monkeypatch.setattr(BOTH[kind], "draw_secret", broken)
 
 
 def unmasked(secret, kind):

@@ -137,7 +137,9 @@ def test_all_bins_of_a_histogram_cover_equally_many_values(spaces, reports):
     for name in ("clean", "public"):
         p, figures = spaces[name].session.parameters, list(parsed(reports[name]).iter("figure"))
         c = construction(p)
-        for figure, bound in zip(figures[:2], (p.field - c.never_zero, c.index_bound), strict=True):
+        for figure, bound in zip(
+            figures[:2], (p.field - c.p.fixed_point.never_zero, c.index_bound), strict=True
+        ):
             titles = [rect.find("title").text.replace(",", "") for rect in figure.iter("rect")]
             bins = [
                 tuple(map(int, re.match(r"(\d+) to (\d+): (\d+)", title).groups()))

@@ -58,8 +58,8 @@ then a part is a sum of independent parts, one for each pick, as the view is one
 the claim for every pick. For the smallest parameters, the picks of a user are also checked together: every
 joint place with every joint input.
 
-What is measured. Nothing is computed from the formulas of the scheme: draw_secret, deal (so share_blocks),
-mask_input and answer_blocks run with a source of randomness that gives chosen values (`Tape`), and their affine
+What is measured. Nothing is computed from the formulas of the scheme: draw_secret, deal (so share_chunks),
+mask and answer_chunks run with a source of randomness that gives chosen values (`Tape`), and their affine
 maps are read off at zero and the unit vectors. That they are affine, that parts add up, and (where picks are not
 taken together) that picks do not depend on each other, is then tried at further points at random: the one thing
 here that is sampled. Places are enumerated as the code asks for them: all values below the bound it names, all
@@ -131,7 +131,7 @@ def view_of(
     return View(tuple(coalition), answered)
 
 
-Inputs = Mapping[int, Input]  # of honest users
+MaskedInputs = Mapping[int, Input]  # of honest users
 Heard = Mapping[int, Broadcast]  # of honest users
 
 
@@ -144,7 +144,7 @@ class Joint:
         self._shares = lab.share * len(view.coalition)
         self._bases: dict[tuple[Basis, ...], Basis] = {}
 
-    def law(self, inputs: Inputs, heard: Heard) -> Law:
+    def law(self, inputs: MaskedInputs, heard: Heard) -> Law:
         """The law of the view and this broadcast, given the inputs."""
         laws = [self.lab.part_law(self.view.part(m), inputs[m], heard[m]) for m in self.honest]
         law: Law = {}
@@ -172,7 +172,7 @@ class Joint:
         )
         return np.concatenate([before, shares, after, answers], axis=-1)
 
-    def sum(self, inputs: Inputs) -> bytes:
+    def sum(self, inputs: MaskedInputs) -> bytes:
         """What the coalition may know of the honest inputs: the sum over the (first) U1 that is answered."""
         total = np.zeros(self.lab.coordinates, dtype=np.int64)
         for m in self.honest:
@@ -180,7 +180,7 @@ class Joint:
                 total += self.lab.top_k(inputs[m])
         return (total % self.lab.q).astype(np.uint8).tobytes()
 
-    def played(self, inputs: Inputs, count: int, seed: int = 0) -> list[Heard]:
+    def played(self, inputs: MaskedInputs, count: int, seed: int = 0) -> list[Heard]:
         """Broadcasts that these inputs lead to, with places and masks at random (always the same)."""
         rng, lab = np.random.default_rng(seed), self.lab
 
@@ -214,7 +214,12 @@ class Witness:
 
 
 def compare(
-    lab: Lab, view: View, one: Inputs, other: Inputs, heard: Iterable[Heard], seed: int = 0
+    lab: Lab,
+    view: View,
+    one: MaskedInputs,
+    other: MaskedInputs,
+    heard: Iterable[Heard],
+    seed: int = 0,
 ) -> Witness | None:
     """Whether the view tells two assignments of honest inputs apart: a witness, or None if on all these
     broadcasts the laws are equal. The assignments must have the same sum over U1."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import combinations, product
 
 import numpy as np
-from affine import Inputs
+from affine import MaskedInputs
 from fq import Array
 from lab import Input, Lab
 
@@ -104,7 +104,7 @@ FULL = [
 FULL += [*MORE, Case(3, 2, 1, L=8, K=2, P=1, spare=0, together=True)]
 
 
-def same_sum(lab: Lab, users: list[int], seed: int = 0) -> list[list[Inputs]]:
+def same_sum(lab: Lab, users: list[int], seed: int = 0) -> list[list[MaskedInputs]]:
     """Lists of inputs of these users; those in a list have the same sum.
 
     Values at random, exchanged between every two users; values that cancel out, at different supports; values
@@ -126,7 +126,7 @@ def same_sum(lab: Lab, users: list[int], seed: int = 0) -> list[list[Inputs]]:
         total = values()
         parts = [v for v in (values() for _ in range(20)) if np.all((total - v) % q)][:2]
         lists.append([{**base, a: at(1, v), b: at(1, total - v)} for v in parts])
-    if not lab.c.never_zero:
+    if not lab.c.p.fixed_point.never_zero:
         zeros = np.zeros(lab.c.entries, dtype=np.int64)
         lists.append([{m: at(i * step, zeros) for i, m in enumerate(users)} for step in steps])
         if len(users) > 1:

@@ -53,7 +53,7 @@ def certified(case: Case) -> Outcome:
     )
     try:
         if lab.moments:
-            places, inputs = ((n * (lab.q - 1)) ** picks for n in (lab.c.order, lab.c.places))
+            places, inputs = ((n * (lab.q - 1)) ** picks for n in (lab.c.order, lab.c.p.places))
             spaces = certify_picks(lab, coalitions, together=case.together)
         else:
             spaces = certify_masks(lab, coalitions, supports=supports)

@@ -16,9 +16,7 @@ from fq import Affine, AffineSpace, Array, Basis, Elimination, Law, NotAffine, a
 
 from topk_secagg.algebra.randomness import Randomness
 from topk_secagg.protocol.constructions import construction
-from topk_secagg.protocol.masking import mask_input
 from topk_secagg.protocol.messages import Masked, Secret, Sparse
-from topk_secagg.protocol.offline import choose_points, draw_secret
 from topk_secagg.protocol.parameters import Parameters
 from topk_secagg.protocol.round import InMemoryShares, deal
 
@@ -178,21 +176,21 @@ class Lab:
         for name in self._REMEMBERED:
             setattr(self, name, cache(getattr(self, name)))
         self.p, self.q, self.tamper, self.tries = p, p.field, tamper, tries
-        self.c, self.points = construction(p), choose_points(p)
+        self.c, self.points = construction(p), construction(p).points()
         self.users, self.moments = tuple(range(1, p.users + 1)), p.construction == "moments"
         # what one user holds of another: f and h, or g
         self.share_shape = (len(self.c.share_names), self.c.rows, self.c.width)
         self.share = math.prod(self.share_shape)
         # L, with the padding of the buckets, which an input may name as well
-        self.coordinates = p.buckets * self.c.places if self.moments else p.length
+        self.coordinates = p.buckets * self.c.p.places if self.moments else p.length
         # what a value of an input, or one of X, can be
-        self.values = range(1 if self.c.never_zero else 0, p.field)
+        self.values = range(1 if self.c.p.fixed_point.never_zero else 0, p.field)
         self.algebra = Elimination(p.field)
         self.spaces = 0
         self._noises: dict[bytes, bytes] = {}
         self._bounds: dict[str, list[int]] = {}
         source = tamper(Tape({}, self._bounds, learn=True))
-        secret = draw_secret(p, source)
+        secret = construction(p).draw_secret(source)
         drawn = list(self._bounds)
         deal(p, self.points, secret, source)
         self._discrete = [
@@ -272,23 +270,25 @@ class Lab:
 
     def secret(self, place: Place, unknowns: Array) -> Secret:
         """What draw_secret draws."""
-        return draw_secret(self.p, self.source(place, unknowns))
+        return construction(self.p).draw_secret(self.source(place, unknowns))
 
     def dealt(self, place: Place, unknowns: Array) -> list[InMemoryShares]:
         """What users 1..N receive of a user that draws this."""
         source = self.source(place, unknowns)
-        return deal(self.p, self.points, draw_secret(self.p, source), source)
+        return deal(self.p, self.points, construction(self.p).draw_secret(source), source)
 
     def masked(self, secret: Secret, given: Input) -> Masked:
         index = np.array(given.support, dtype=np.int64)
-        return mask_input(self.p, secret, Sparse(index, np.array(given.values, dtype=np.uint32)))
+        return construction(self.p).mask(
+            secret, Sparse(index, np.array(given.values, dtype=np.uint32))
+        )
 
     def answered(
         self, user: int, x: Mapping[int, Masked], held: Mapping[int, InMemoryShares], fallback: bool
     ) -> Array:
         """Y of a user that holds these shares."""
         shape = self.c.answer_shape(len(x), fallback=fallback)
-        blocks = self.c.answer_blocks(self.points, user, x, held, shape)
+        blocks = self.c.answer_chunks(self.points, user, x, held, shape)
         return np.concatenate([groups for _, groups in blocks]).astype(np.int64).reshape(-1)
 
     def flat(self, shares: InMemoryShares) -> Array:

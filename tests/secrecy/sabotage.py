@@ -13,7 +13,7 @@ from lab import Input, Lab, Tamper
 
 from topk_secagg.algebra.field import Symbols, multiply, to_field
 from topk_secagg.algebra.randomness import Randomness
-from topk_secagg.protocol.constructions import Construction
+from topk_secagg.protocol.construction import Construction
 from topk_secagg.protocol.messages import Masked, Secret, Sparse
 from topk_secagg.protocol.moments import Moments
 from topk_secagg.protocol.permutation import Permutation
@@ -83,7 +83,7 @@ def what_f_has(_: Symbols, first: Symbols) -> Symbols:
 
 
 def draw_below(bound: Callable[[Moments], int]) -> Callable[[Moments, Randomness], Secret]:
-    """Moments.draw with places that are drawn below this, and then reduced modulo n."""
+    """Moments.draw_secret with places that are drawn below this, and then reduced modulo n."""
 
     def draw(self: Moments, source: Randomness) -> Secret:
         mask = source.child("mask").integers(self.p.field - 1, np.empty(self.rows, dtype=np.uint32))
@@ -126,7 +126,7 @@ def up_or_down(sparse: Sparse, index: Symbols) -> npt.NDArray[np.int64]:
     return index.astype(np.int64) * (1 if 0 in sparse.index else -1)
 
 
-many_blocks = replaced(Construction, block_rows=1)
+many_blocks = replaced(Construction, chunk_rows=1)
 
 
 @dataclass(frozen=True)
@@ -168,12 +168,14 @@ SABOTAGES = [
         values=(0, 2),
     ),
     Sabotage(
-        "s below M, not n", MOMENTS, patches=replaced(Moments, draw=draw_below(lambda c: c.places))
+        "s below M, not n",
+        MOMENTS,
+        patches=replaced(Moments, draw_secret=draw_below(lambda c: c.p.places)),
     ),
     Sabotage(
         "s with modulo bias",
         MOMENTS,
-        patches=replaced(Moments, draw=draw_below(lambda c: c.order + 1)),
+        patches=replaced(Moments, draw_secret=draw_below(lambda c: c.order + 1)),
     ),
     Sabotage(
         "delta not reduced modulo n", MOMENTS, patches=replaced(Moments, mask=reduced_modulo(2))

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from affine import (
     Heard,
-    Inputs,
     Joint,
+    MaskedInputs,
     Undecided,
     View,
     coalitions_of,
@@ -37,7 +37,6 @@ from sabotage import (
 from topk_secagg.algebra.randomness import CipherRandomness, Randomness
 from topk_secagg.errors import BadData
 from topk_secagg.protocol.constructions import construction
-from topk_secagg.protocol.masking import check_masked
 from topk_secagg.protocol.messages import Masked, Sparse
 from topk_secagg.protocol.moments import Moments
 from topk_secagg.protocol.round import run_round
@@ -92,8 +91,8 @@ def test_the_cases_cover_every_property(cases):
             "all moments": c.width == c.order,
             "some moments": c.width < c.order,
             "fewer for fewer survivors": c.answer_shape(p.survivors).width < c.width,
-            "n = M": c.order == c.places,
-            "n > M": c.order > c.places,
+            "n = M": c.order == c.p.places,
+            "n > M": c.order > c.p.places,
             "padding": p.length % p.buckets > 0,
             "one point for two buckets": p.buckets > c.beta_count,
             "two picks in a bucket": p.picks > 1,
@@ -232,7 +231,9 @@ def test_a_zero_is_never_an_input_of_moments(T):
     with pytest.raises(ValueError, match="zero"):
         lab.masked(secret, Input(support, (0, 2)))
     with pytest.raises(BadData, match="zero"):
-        check_masked(lab.p, Masked(np.zeros(2, dtype=np.uint32), np.array([0, 2], dtype=np.uint32)))
+        construction(lab.p).check_masked(
+            Masked(np.zeros(2, dtype=np.uint32), np.array([0, 2], dtype=np.uint32))
+        )
     assert 0 not in lab.values
     assert all(
         np.all(given.values)
@@ -386,7 +387,7 @@ def whole_space(played: Round, heard: Heard) -> AffineSpace:
     return AffineSpace.of(basis, basis.reduced(offset))
 
 
-def whole_law(lab: Lab, view: View, inputs: Inputs, heard: Heard) -> Law:
+def whole_law(lab: Lab, view: View, inputs: MaskedInputs, heard: Heard) -> Law:
     """The law of the view, not by parts."""
     played, honest = Round(lab, view, 0), view.honest(lab)
     played.inputs |= inputs

@@ -15,7 +15,7 @@ from rounds import Round, both, judged, must, rewrite
 
 from topk_secagg.errors import CannotWrite
 from topk_secagg.protocol.constructions import construction as construction_of
-from topk_secagg.protocol.messages import ShareBlock
+from topk_secagg.protocol.messages import ShareChunk
 from topk_secagg.storage import artifacts, keys
 from topk_secagg.storage import share as share_file
 from topk_secagg.storage.artifacts import opened
@@ -138,7 +138,7 @@ def test_a_share_that_a_third_user_forged_and_signed_itself_is_refused(
     c = construction_of(space.session.parameters)
     sharing = read_masked(space.session, space.masked_path(2), 2).sharing
     zeros = np.zeros((1, c.rows, c.width), dtype=np.uint32)
-    block = ShareBlock(0, c.rows, dict.fromkeys(c.share_names, zeros))
+    block = ShareChunk(0, c.rows, dict.fromkeys(c.share_names, zeros))
     share_file.write(space, 2, [1], sharing, [block], read_identity(r.identity(3)))
     assert "user 2 did not sign it: the file is forged" in refuses(65, *r.eliminate(1)).err
     # the twin: without the check of the signature the forgery would be believed

@@ -25,6 +25,11 @@ def stored_type(q: int) -> np.dtype[Any]:
     return np.dtype("<u2" if q < 2**16 else "<u4")
 
 
+def ceil_div(a: int, b: int) -> int:
+    """a / b, rounded up."""
+    return -(-a // b)
+
+
 @lru_cache(maxsize=8)
 def divisors(n: int) -> tuple[int, ...]:
     """All divisors of n, increasing: those up to its root, out of at most 65536 for n < 2^32, and n divided by each."""

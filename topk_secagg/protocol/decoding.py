@@ -17,7 +17,8 @@ from ..algebra.parallel import ahead, cores, reuse_memory
 from ..algebra.randomness import Randomness
 from ..algebra.reed_solomon import agree, wrong_positions
 from ..errors import BadData, TooFewSurvivors
-from .constructions import construction, decoding_matrix, front
+from .construction import decoding_matrix, front
+from .constructions import construction
 from .messages import Answers, AnswerShape, Points, Sparse
 from .parameters import Parameters
 
@@ -120,7 +121,7 @@ def _total_and_words(
         factors = np.empty((columns, -(-flat.shape[1] // PIECE)), dtype=np.uint32)
         sums = weighted_sums(flat, randomness.child(f"pieces {first}").integers(bound, factors), q)
         try:
-            return c.decoded(matrix, shape, first, y[:quorum]), sums
+            return c.decode_groups(matrix, shape, first, y[:quorum]), sums
         except BadData as error:
             return BadData(f"{error.message}: an answer or a share is wrong", _AGAIN), sums
 
@@ -131,7 +132,7 @@ def _total_and_words(
     factors = randomness.child("sums").integers(q, np.empty((columns, PIECE), dtype=np.uint32))
     words = (sums % np.uint64(q) * factors % np.uint64(q)).sum(axis=2) % np.uint64(q)
     failures = [part for part in parts.values() if isinstance(part, BadData)]
-    total = failures[0] if failures else c.joined([parts[first] for first in sorted(parts)])
+    total = failures[0] if failures else c.join_groups([parts[first] for first in sorted(parts)])
     return total, words.astype(np.uint32)
 
 

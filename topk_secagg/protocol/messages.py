@@ -29,7 +29,7 @@ class Secret:
     mask: Symbols
 
 
-class ShareBlock(NamedTuple):
+class ShareChunk(NamedTuple):
     """Rows start, ..., stop-1 of every user's shares, by name: (N, rows, width) each."""
 
     start: int
@@ -55,21 +55,32 @@ class Masked:
 
 @dataclass(frozen=True)
 class AnswerShape:
-    """How Y is laid out for |U1| survivors: D blocks a group, so that `quorum` = D + T answers decode; (groups, width)
-    symbols."""
+    """How Y is laid out for `survivor_count` = |U1|: D blocks a group, so that `quorum` = D + T
+    answers decode; (groups, width) symbols."""
 
-    survivors: int
+    survivor_count: int
     blocks: int
     quorum: int
     groups: int
     width: int
 
 
-AnswerBlock = tuple[int, Symbols]  # start, and groups start, start+1, ... of Y_n: (groups, width)
-Inputs = Mapping[int, Masked]  # X_m of every survivor m
-# what one user holds of every survivor m: gives increasing rows of f and h, or g, (rows, width) each
-Held = Mapping[int, Callable[[Integers], tuple[Symbols, ...]]]
-Reading = Callable[
-    [int, Symbols], object
-]  # fills an array (groups, width) with groups start, start+1, ... of Y_n
-Answers = Mapping[int, Reading]  # Y_n of every user n that answered
+class AnswerChunk(NamedTuple):
+    """Groups start, start+1, ... of Y_n: (groups, width)."""
+
+    start: int
+    groups: Symbols
+
+
+# X_m of every survivor m
+MaskedInputs = Mapping[int, Masked]
+
+# What one user holds of every survivor m: gives increasing rows of f and h, or of g,
+# (rows, width) each
+HeldShares = Mapping[int, Callable[[Integers], tuple[Symbols, ...]]]
+
+# Fills an array (groups, width) with groups start, start+1, ... of Y_n
+AnswerReader = Callable[[int, Symbols], object]
+
+# Y_n of every user n that answered
+Answers = Mapping[int, AnswerReader]

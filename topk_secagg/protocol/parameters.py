@@ -1,17 +1,25 @@
-"""The parameters of a round, and the communication rates of Theorem 1: symbols sent per input symbol.
+"""The parameters of a round, and the communication rates of Theorem 1: symbols sent per input
+symbol.
 
-Every constraint of the scheme is checked when the parameters are made.
+Every constraint of the scheme is checked here, when the parameters are made.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from ..algebra.field import DEFAULT_FIELD, is_prime, stored_type
+from ..algebra.field import DEFAULT_FIELD, ceil_div, divisors, is_prime, stored_type
 from ..errors import UsageError
+from ..gradients.quantise import FixedPoint
+
+PERMUTATION = "permutation"
+MOMENTS = "moments"
+CONSTRUCTIONS = (PERMUTATION, MOMENTS)
 
 _DEFAULT_PICKS = 4
+_LARGEST_REAL = 2.0**53  # up to which all integers are floats
 
 
 @dataclass(frozen=True)
@@ -19,8 +27,8 @@ class Parameters:
     """N users, at least U survive, at most T collude; K of L coordinates; the field F_q.
 
     `blocks` is D: fixed in `permutation`, and U - T, the least that an answer packs, in `moments`.
-    `picks` (P), `buckets` (B) and `spare` belong to `moments`; in `permutation` they are 0, 0 and None.
-    Use `Parameters.choose` to fill in the defaults.
+    `picks` (P), `buckets` (B) and `spare` belong to `moments`; in `permutation` they are 0, 0 and
+    None. Use `Parameters.choose` to fill in the defaults.
     """
 
     users: int
@@ -48,7 +56,7 @@ class Parameters:
         length: int,
         blocks: int | None = None,
         field: int = DEFAULT_FIELD,
-        construction: str = "permutation",
+        construction: str = PERMUTATION,
         picks: int | None = None,
         spare: int | None = None,
         clip: float = 1.0,
@@ -58,18 +66,13 @@ class Parameters:
 
         P is 4 when none is asked for, or as many as a bucket has coordinates.
         """
-        require(
-            construction == "permutation" or blocks is None,
+        _require(
+            construction == PERMUTATION or blocks is None,
             "blocks belong to the construction permutation: moments chooses D when it answers",
             "leave them out, or choose the construction permutation",
         )
-        if construction == "moments" and picks is None:
-            fitting = (
-                n
-                for n in range(_DEFAULT_PICKS, 1, -1)
-                if top_k < 1 or length // -(-top_k // n) >= n
-            )
-            picks = next(fitting, 1)
+        if construction == MOMENTS and picks is None:
+            picks = _fitting_picks(top_k, length)
         return Parameters(
             users=users,
             survivors=survivors,
@@ -80,7 +83,7 @@ class Parameters:
             field=field,
             construction=construction,
             picks=picks or 0,
-            buckets=-(-top_k // max(picks, 1)) if picks is not None else 0,
+            buckets=0 if picks is None else ceil_div(top_k, max(picks, 1)),
             spare=spare,
             clip=float(clip),
             max_weight=float(max_weight),
@@ -88,45 +91,19 @@ class Parameters:
         )
 
     def __post_init__(self) -> None:
-        from .constructions import construction
-
-        N, U, T, D = self.users, self.survivors, self.colluders, self.blocks
-        K, L, q = self.top_k, self.length, self.field
-        require(T >= 1, f"{T} colluders: at least one must be tolerated", "keep T >= 1")
-        require(
-            T < U, f"{T} colluders among {U} survivors leave nobody to hide among", "keep T < U"
+        _check_users(self)
+        _check_field(self)
+        _check_coordinates(self)
+        _check_scale(self)
+        _require(
+            self.construction in CONSTRUCTIONS,
+            f"unknown construction {self.construction!r}",
+            f"one of {', '.join(CONSTRUCTIONS)}",
         )
-        require(U <= N, f"{U} survivors of {N} users", "keep U <= N")
-        require(
-            D >= 1 and D + T <= U,
-            f"D = {D} blocks do not fit U = {U} and T = {T}",
-            "keep 1 <= D <= U - T",
-        )
-        require(
-            5 <= q < 2**32 and is_prime(q),
-            f"the field size {q} is not a prime below 2^32",
-            "choose a prime",
-        )
-        require(
-            q >= N + U,
-            f"a field of {q} elements has no {N} + {U} distinct points",
-            "keep q >= N + U",
-        )
-        require(1 <= L < 2**32, f"a gradient of {L} coordinates", "keep 1 <= L < 2^32")
-        require(1 <= K <= L, f"cannot select {K} of {L} coordinates", "keep 1 <= K <= L")
-        for name, value in (("clip", self.clip), ("largest weight", self.max_weight)):
-            require(
-                0 < value <= 2.0**53,
-                f"the {name} is {value:g}",
-                "choose a positive number up to 2^53",
-            )
-        fitting = quantisation_scale(q, N, self.clip, self.max_weight)
-        require(
-            self.scale == fitting >= 1 and self.largest >= 1,
-            f"a field of {q} elements has no room for {N} values up to {self.clip * self.max_weight:g}",
-            "choose another clip, a smaller largest weight, or a larger field",
-        )
-        construction(self)  # checks what only it needs
+        if self.construction == PERMUTATION:
+            _check_permutation(self)
+        else:
+            _check_moments(self)
 
     @property
     def largest(self) -> int:
@@ -134,47 +111,186 @@ class Parameters:
         return (self.field - 1) // 2 // self.users
 
     @property
+    def fixed_point(self) -> FixedPoint:
+        """How the round writes reals in the field; `moments` has no way to hide a zero."""
+        return FixedPoint(
+            field=self.field,
+            scale=self.scale,
+            clip=self.clip,
+            largest=self.largest,
+            never_zero=self.construction == MOMENTS,
+        )
+
+    @property
     def symbol_bytes(self) -> int:
         """What a stored symbol takes: two bytes when q < 2^16, else four."""
         return stored_type(self.field).itemsize
 
+    @property
+    def places(self) -> int:
+        """M = ceil(L / B), the places of a bucket in `moments`."""
+        return ceil_div(self.length, self.buckets)
+
+    @property
+    def order(self) -> int:
+        """n, the order of gamma in `moments`: the smallest divisor of q - 1 that is at least M."""
+        return next(d for d in divisors(self.field - 1) if d >= self.places)
+
     def summary(self) -> str:
         """The parameters in one line, by the paper's letters."""
-        from .constructions import construction
-
-        shared = {
+        letters: dict[str, int | None] = {
             "N": self.users,
             "U": self.survivors,
             "T": self.colluders,
             "K": self.top_k,
             "L": self.length,
+            "q": self.field,
         }
-        parts = [f"{letter} {value}" for letter, value in (shared | {"q": self.field}).items()]
-        own = [
-            f"{letter} {value}"
-            for letter, value in construction(self).letters.items()
-            if value is not None
-        ]
-        return ", ".join([*parts, self.construction, *own])
+        if self.construction == PERMUTATION:
+            own: dict[str, int | None] = {"D": self.blocks}
+        else:
+            own = {"P": self.picks, "B": self.buckets, "n": self.order, "spare": self.spare}
+        return ", ".join([*_spelled(letters), self.construction, *_spelled(own)])
 
 
 def quantisation_scale(field: int, users: int, clip: float, max_weight: float = 1.0) -> int:
-    """Steps per unit: floor((q-1)/2 / (N clip max_weight)), so that N weighted values never wrap."""
+    """Steps per unit: floor((q-1)/2 / (N clip max_weight)), so that N weighted values never
+    wrap."""
     try:
         return math.floor((field - 1) // 2 / (users * (clip * max_weight)))
     except (OverflowError, ValueError, ZeroDivisionError):  # numbers that no field or round has
         return 0
 
 
-def require(holds: bool, message: str, hint: str) -> None:
+def _spelled(letters: dict[str, int | None]) -> list[str]:
+    """Letters with their values, without those that have none."""
+    return [f"{letter} {value}" for letter, value in letters.items() if value is not None]
+
+
+def _fitting_picks(top_k: int, length: int) -> int:
+    """The default P, or fewer where buckets have fewer coordinates."""
+    for picks in range(_DEFAULT_PICKS, 1, -1):
+        if top_k < 1 or length // ceil_div(top_k, picks) >= picks:
+            return picks
+    return 1
+
+
+# constraints
+
+
+def _require(holds: bool, message: str, hint: str) -> None:
     """Refuse parameters for which a constraint does not hold."""
     if not holds:
         raise UsageError(message, hint)
 
 
+def _check_users(p: Parameters) -> None:
+    """1 <= T < U <= N, and D blocks that T noise blocks leave room for."""
+    N = p.users
+    U = p.survivors
+    T = p.colluders
+    D = p.blocks
+    _require(T >= 1, f"{T} colluders: at least one must be tolerated", "keep T >= 1")
+    _require(T < U, f"{T} colluders among {U} survivors leave nobody to hide among", "keep T < U")
+    _require(U <= N, f"{U} survivors of {N} users", "keep U <= N")
+    _require(
+        D >= 1 and D + T <= U,
+        f"D = {D} blocks do not fit U = {U} and T = {T}",
+        "keep 1 <= D <= U - T",
+    )
+
+
+def _check_field(p: Parameters) -> None:
+    """A prime with room for the points."""
+    q = p.field
+    _require(
+        5 <= q < 2**32 and is_prime(q),
+        f"the field size {q} is not a prime below 2^32",
+        "choose a prime",
+    )
+    _require(
+        q >= p.users + p.survivors,
+        f"a field of {q} elements has no {p.users} + {p.survivors} distinct points",
+        "keep q >= N + U",
+    )
+
+
+def _check_coordinates(p: Parameters) -> None:
+    """K of L."""
+    L = p.length
+    K = p.top_k
+    _require(1 <= L < 2**32, f"a gradient of {L} coordinates", "keep 1 <= L < 2^32")
+    _require(1 <= K <= L, f"cannot select {K} of {L} coordinates", "keep 1 <= K <= L")
+
+
+def _check_scale(p: Parameters) -> None:
+    """At least one step, and N of the largest values without wrapping."""
+    for name, value in (("clip", p.clip), ("largest weight", p.max_weight)):
+        _require(
+            0 < value <= _LARGEST_REAL,
+            f"the {name} is {value:g}",
+            "choose a positive number up to 2^53",
+        )
+    fitting = quantisation_scale(p.field, p.users, p.clip, p.max_weight)
+    _require(
+        p.scale == fitting >= 1 and p.largest >= 1,
+        f"a field of {p.field} elements has no room for {p.users} values "
+        f"up to {p.clip * p.max_weight:g}",
+        "choose another clip, a smaller largest weight, or a larger field",
+    )
+
+
+def _check_permutation(p: Parameters) -> None:
+    """Nothing that belongs to another construction."""
+    _require(
+        p.picks == 0 and p.buckets == 0 and p.spare is None,
+        "picks and spare answers belong to the construction moments, not to permutation",
+        "leave them out, or choose the construction moments",
+    )
+
+
+def _check_moments(p: Parameters) -> None:
+    """P picks in each of B buckets, whose places the field has room for."""
+    P = p.picks
+    B = p.buckets
+    _require(P >= 1, f"{P} picks per bucket", "keep P >= 1")
+    fitting = ceil_div(p.top_k, P)
+    _require(
+        fitting == B, f"{B} buckets do not fit K = {p.top_k} and P = {P}", f"there are {fitting}"
+    )
+    _require(
+        p.length // B >= P,
+        f"cannot pick {P} of the {p.length // B} coordinates of a bucket: "
+        f"K = {p.top_k} is close to L",
+        "choose fewer picks, a smaller K, or the construction permutation",
+    )
+    least = p.survivors - p.colluders
+    _require(
+        p.blocks == least,
+        f"D = {p.blocks}: the construction moments chooses D when it answers",
+        f"record {least}",
+    )
+    _require(p.spare is None or p.spare >= 0, f"{p.spare} spare answers", "keep them at 0 or more")
+    betas = p.users - p.colluders  # one for each bucket that an answer may pack
+    _require(
+        p.field >= p.users + betas,
+        f"a field of {p.field} elements has no {p.users} + {betas} distinct points",
+        "keep q >= 2 N - T",
+    )
+    _require(
+        p.field - 1 >= p.places,
+        f"a field of {p.field} elements has no {p.places} places",
+        "keep q - 1 >= ceil(L / B): choose a larger field or more coordinates to send",
+    )
+
+
+# rates
+
+
 def theorem_r1(p: Parameters) -> float:
     """R1 = (K + log_q C(L, K)) / L."""
-    L, K = p.length, p.top_k
+    L = p.length
+    K = p.top_k
     choices = math.lgamma(L + 1) - math.lgamma(K + 1) - math.lgamma(L - K + 1)
     return (K + choices / math.log(p.field)) / L
 
@@ -184,10 +300,26 @@ def theorem_r2(p: Parameters) -> float:
     return 1 / (p.survivors - p.colluders)
 
 
-def rates(p: Parameters, name: str, payload: int) -> dict[str, float]:
-    """R1 of an X with this payload, in symbols of log2 q bits, or R2 of a Y, which stores every symbol in two or four
-    bytes; beside what the theorem says."""
-    symbol, theorem = (
-        (math.log2(p.field) / 8, theorem_r1) if name == "R1" else (p.symbol_bytes, theorem_r2)
-    )
-    return {name: payload / symbol / p.length, f"{name}_theorem": theorem(p)}
+class Rate(NamedTuple):
+    """A measured rate beside the theorem's."""
+
+    name: str
+    measured: float
+    theorem: float
+
+    def facts(self) -> dict[str, float]:
+        """For JSON: r1 and r1_theorem, or r2 and r2_theorem."""
+        key = self.name.lower()
+        return {key: self.measured, f"{key}_theorem": self.theorem}
+
+
+def rate_of_masked(p: Parameters, payload: int) -> Rate:
+    """R1 of an X with a payload of so many bytes, in symbols of log2 q bits."""
+    symbols = payload / (math.log2(p.field) / 8)
+    return Rate("R1", symbols / p.length, theorem_r1(p))
+
+
+def rate_of_answer(p: Parameters, payload: int) -> Rate:
+    """R2 of a Y with a payload of so many bytes, which stores a symbol in two or four of them."""
+    symbols = payload / p.symbol_bytes
+    return Rate("R2", symbols / p.length, theorem_r2(p))

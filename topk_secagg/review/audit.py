@@ -18,11 +18,10 @@ import numpy as np
 
 from ..algebra.randomness import CipherRandomness, fresh_key
 from ..errors import BadData, InputMissing
-from ..gradients.quantize import beyond_clip, largest_sum
+from ..gradients.quantise import beyond_clip, largest_sum
 from ..protocol.constructions import construction
 from ..protocol.decoding import Decoded, decode
-from ..protocol.elimination import answer_shapes, decodable
-from ..protocol.parameters import Parameters, rates
+from ..protocol.parameters import Parameters, rate_of_answer, rate_of_masked
 from ..steps.freeze import answerable
 from ..steps.inspect import KINDS
 from ..steps.offline import Progress
@@ -353,7 +352,7 @@ def _aggregate(found: Evidence) -> None:
         total, u1 = aggregate.parsed(found.space, artifact), found.survivors
         if u1 and (total.digest != u1.digest or total.survivors != u1.users):
             raise artifact.bad("it is for another survivor set than survivors.json")
-        if u1 and total.blocks not in answer_shapes(found.p, len(u1.digests)):
+        if u1 and total.blocks not in construction(found.p).answer_shapes(len(u1.digests)):
             raise artifact.bad(f"answers of this round do not pack {total.blocks} blocks")
         found.aggregate = total
         return f"{total.total.index.size} coordinates"
@@ -365,11 +364,11 @@ def _decoded(found: Evidence) -> dict[int, Decoded]:
     """Decode the answers with each D; name the users whose answers do not agree with the others."""
     space, u1, sums = found.space, found.survivors, dict[int, Decoded]()
     count, given = len(u1.digests) if u1 else 0, {n: y.blocks for n, y in found.answers.items()}
-    enough = decodable(found.p, count, given)
+    enough = construction(found.p).decodable(count, given)
     if u1 is None or not enough:
         kinds = (
             f"more than {y.quorum} with D = {y.blocks}"
-            for y in answer_shapes(found.p, count).values()
+            for y in construction(found.p).answer_shapes(count).values()
         )
         needed = " or ".join(kinds) if u1 else "a sound survivors.json"
         why = f"{len(found.answers)} sound answers are available; needed: {needed}"
@@ -423,9 +422,10 @@ def _sum(found: Evidence, sums: dict[int, Decoded]) -> None:
         totals = [stored.total] if stored else [result.total for result in sums.values()]
         if not totals or found.survivors is None:
             raise InputMissing("no sum is available, or no sound survivors.json")
-        largest = largest_sum(found.p, found.survivors.weights.values())
+        largest = largest_sum(found.p.fixed_point, found.survivors.weights.values())
         beyond = max(
-            beyond_clip(found.p, t.value, found.survivors.weights.values()) for t in totals
+            beyond_clip(found.p.fixed_point, t.value, found.survivors.weights.values())
+            for t in totals
         )
         if beyond:
             raise BadData(f"{beyond} coordinates are larger than honest users can make them")
@@ -434,10 +434,12 @@ def _sum(found: Evidence, sums: dict[int, Decoded]) -> None:
 
 def _rates(found: Evidence) -> None:
     """Compare the bytes of X and Y with the rates of the theorem."""
-    for (what, payload), rate in zip(found.payloads().items(), ("R1", "R2"), strict=True):
+    for (what, payload), rate_of in zip(
+        found.payloads().items(), (rate_of_masked, rate_of_answer), strict=True
+    ):
         with found.check("rates against the theorem", what) as check:
             if not payload:
                 raise InputMissing(f"no sound {what} is available")
-            measured, theorem = rates(found.p, rate, payload).values()
-            times = f"{measured / theorem:.3g} times Theorem 1 ({theorem:.6g})"
-            check.why = f"{payload} bytes, {rate} {measured:.6g}: {times}"
+            rate = rate_of(found.p, payload)
+            times = f"{rate.measured / rate.theorem:.3g} times Theorem 1 ({rate.theorem:.6g})"
+            check.why = f"{payload} bytes, {rate.name} {rate.measured:.6g}: {times}"

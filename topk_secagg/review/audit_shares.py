@@ -14,7 +14,7 @@ import numpy as np
 
 from ..algebra.field import to_signed
 from ..errors import BadData, InputMissing
-from ..gradients.quantize import beyond_clip
+from ..gradients.quantise import beyond_clip
 from ..protocol.constructions import construction
 from ..protocol.messages import Secret, Sparse
 from ..storage import residual, secret, share
@@ -104,7 +104,7 @@ class _Private:
                 raise BadData(f"the file that is there is not what it says was {word}")
         if x and frozenset(ledger.holds or ()) != x.holds:
             raise BadData("the X that is there claims other shares than it says the user held")
-        if y and y != self.construction.answer_shape(y.survivors) and not ledger.fallback:
+        if y and y != self.construction.answer_shape(y.survivor_count) and not ledger.fallback:
             raise BadData("the Y that is there is a fallback, and it knows of none")
         if u1:
             ledger.check_survivors(u1.digest, "confirmed", "answered")
@@ -121,7 +121,7 @@ class _Private:
         if x.sharing != stored.sharing:
             raise BadData("it belongs to another sharing than the secret")
         sparse = self.construction.unmask(stored.secret, x.masked)
-        count, beyond = sparse.value.size, beyond_clip(self.p, sparse.value, [x.weight])
+        count, beyond = sparse.value.size, beyond_clip(self.p.fixed_point, sparse.value, [x.weight])
         if beyond:
             raise BadData(
                 f"{beyond} of {count} values are beyond the clip once the masks are taken off"
@@ -158,15 +158,15 @@ class _Private:
                     f"{len(users)} sound shares are available, and {c.share_quorum} are needed"
                 )
             places = np.empty(c.rows, dtype=np.int64)
-            for first in range(0, c.rows, c.block_rows):
-                rows = np.arange(first, min(first + c.block_rows, c.rows))
+            for first in range(0, c.rows, c.chunk_rows):
+                rows = np.arange(first, min(first + c.chunk_rows, c.rows))
                 tables = zip(*(shares[m].read(rows) for m in users), strict=True)
                 # the same rows of all shares by name, (users, rows, width) each
                 block = {
                     name: np.stack(parts) for name, parts in zip(c.share_names, tables, strict=True)
                 }
                 try:
-                    places[rows] = c.check_shares(points, users, first, block, known)
+                    places[rows] = c.shared_places(points, users, first, block, known)
                 except BadData as error:
                     blamed = []
                     for at, m in enumerate(users):
@@ -174,17 +174,16 @@ class _Private:
                             name: np.delete(tables, at, axis=0) for name, tables in block.items()
                         }
                         with suppress(BadData):  # without its share, the others fit together
-                            c.check_shares(points, users[:at] + users[at + 1 :], first, left, known)
+                            c.shared_places(
+                                points, users[:at] + users[at + 1 :], first, left, known
+                            )
                             blamed.append(m)
                     if len(blamed) == 1:
                         check.subjects = [self.space.share_path(blamed[0], n)]
                     where = f"rows from {first} on, users {', '.join(map(str, users))}"
                     raise BadData(f"{where}: {error.message}") from error
             # sigma_n is a permutation if pi_n is; in moments any places are allowed
-            if wrong := c.check_secret(
-                Secret(places.astype(np.uint32), np.ones(c.rows, dtype=np.uint32))
-            ):
-                raise BadData(wrong)
+            c.check_secret(Secret(places.astype(np.uint32), np.ones(c.rows, dtype=np.uint32)))
             of = "of the available secret" if known else "of some secret"
             check.why = f"{c.rows} selectors {of}, {len(shares)} shares"
 
@@ -228,7 +227,7 @@ class _Private:
             }
             y = files.enter_context(opened_answer(self.space, n, found.survivors))
             x, points = {m: frozen[m].masked for m in users}, self.space.session.points
-            for start, part in self.construction.answer_blocks(points, n, x, shares, shape):
+            for start, part in self.construction.answer_chunks(points, n, x, shares, shape):
                 if not np.array_equal(part, y.read(start, np.empty_like(part))):
                     raise BadData("it is not what the X and the shares of its user give")
         return f"from the shares of {len(users)} survivors, D = {shape.blocks}"

@@ -20,9 +20,9 @@ import numpy.typing as npt
 from ..algebra.field import DEFAULT_FIELD, SMALL_FIELD
 from ..algebra.linear import encode
 from ..errors import UsageError, amount
+from ..gradients.select import kept_energy
 from ..protocol.constructions import construction
 from ..protocol.parameters import Parameters, theorem_r1, theorem_r2
-from ..protocol.permutation import kept_energy
 from ..steps.costs import Cost, cost
 
 PICKS = (1, 2, 4, 8)

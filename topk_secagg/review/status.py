@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import InputMissing, SecAggError
-from ..protocol.elimination import decodable
+from ..protocol.constructions import construction
 from ..storage import masked as masked_file
 from ..storage import survivors as survivors_file
 from ..storage.answer import opened_answer
@@ -234,11 +234,8 @@ class _Look:
     def _decode(self, survivors: Survivors) -> Next:
         if self.space.aggregate_path.exists():
             return Next("")
-        if decodable(
-            self.space.session.parameters,
-            len(survivors.digests),
-            {u.user: u.blocks for u in self.users},
-        ):
+        c = construction(self.space.session.parameters)
+        if c.decodable(len(survivors.digests), {u.user: u.blocks for u in self.users}):
             return Next("decode")
         silent = (n for n in survivors.users if self.users[n - 1].answered != "yes")
         lack = _lack("answers", silent, self.space.answer_path)

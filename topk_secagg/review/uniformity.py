@@ -36,7 +36,7 @@ class Law(NamedTuple):
 def laws(p: Parameters, masked: Sequence[Masked]) -> tuple[Law, Law]:
     """What should be uniform in X: values in F_q, or in F_q* if they are never zero; and indices."""
     c = construction(p)
-    low = int(c.never_zero)
+    low = int(c.p.fixed_point.never_zero)
     values = [x.value - np.uint32(low) for x in masked]
     return (
         Law("masked value", values, p.field - low, low),

@@ -13,12 +13,12 @@ import numpy.typing as npt
 from ..algebra.randomness import CipherRandomness, fresh_key
 from ..errors import UsageError, about
 from ..gradients.layout import Layout
-from ..gradients.quantize import dequantise
+from ..gradients.quantise import dequantise
 from ..gradients.tensors import Gradient as Tensors
 from ..gradients.tensors import Tensor
 from ..protocol.constructions import construction
 from ..protocol.messages import Sparse
-from ..protocol.parameters import Parameters, rates
+from ..protocol.parameters import Parameters, rate_of_answer, rate_of_masked
 from ..protocol.round import run_round
 from .init import RoundOptions, choose_parameters
 from .mask import choose, unsent, with_residual
@@ -117,7 +117,7 @@ def aggregate(
             kept[n] = form.unflatten(unsent(p, flat, inputs[n], weight[n]), exact=True)
     total = run_round(p, inputs, u1, u2, randomness)
     vector = np.zeros(p.length)
-    vector[total.index] = dequantise(p, total.value) / (
+    vector[total.index] = dequantise(p.fixed_point, total.value) / (
         math.fsum(weight[n] for n in u1) if mean else 1.0
     )
     return Aggregated(
@@ -131,7 +131,11 @@ def _costs(p: Parameters, survivors: int, answering: int) -> Costs:
     x, y = c.masked_bytes, c.answer_bytes(survivors)
     y += c.answer_bytes(survivors, fallback=True) if fallback else 0
     return Costs(
-        c.share_bytes * (p.users - 1), x, y, rates(p, "R1", x)["R1"], rates(p, "R2", y)["R2"]
+        c.share_bytes * (p.users - 1),
+        x,
+        y,
+        rate_of_masked(p, x).measured,
+        rate_of_answer(p, y).measured,
     )
 
 

@@ -35,7 +35,7 @@ def cost(p: Parameters) -> Cost:
     x, y = c.masked_bytes, c.answer_bytes(p.users)
     own = 2 * p.symbol_bytes * c.rows + x + y + 4 * _FILE_OVERHEAD  # secret, ledger, X and Y
     total = _AGGREGATE_BYTES * min(p.length, p.users * c.entries) + 4 * _FILE_OVERHEAD
-    block = p.users * c.block_rows * c.width * 4
+    block = p.users * c.chunk_rows * c.width * 4
     memory = _LIBRARIES + max(5 * block, 16 * p.length, min(p.users * y, _DECODE_BUFFER))
     return Cost(pair, p.users * (p.users * pair + own) + total, x, y, memory)
 

@@ -13,10 +13,9 @@ import numpy as np
 from ..algebra.randomness import CipherRandomness, fresh_key
 from ..errors import BadData, SecAggError, TooFewSurvivors
 from ..gradients.files import check_writable, write_gradient
-from ..gradients.quantize import beyond_clip, dequantise
+from ..gradients.quantise import beyond_clip, dequantise
 from ..protocol.constructions import construction
 from ..protocol.decoding import decode as decode_answers
-from ..protocol.elimination import answer_shapes, decodable
 from ..protocol.messages import AnswerShape, Sparse
 from ..storage import aggregate as aggregate_file
 from ..storage import survivors as survivors_file
@@ -74,7 +73,7 @@ def decode(
                 space, survivors, total, report.blocks, report.answering, report.corrected
             )
         if output is not None:
-            vector, real = np.zeros(p.length), dequantise(p, total.value)
+            vector, real = np.zeros(p.length), dequantise(p.fixed_point, total.value)
             vector[total.index] = real / math.fsum(survivors.weights.values()) if mean else real
             with whole_file(output, OWN) as stream:
                 write_gradient(stream, output.suffix, session.layout.unflatten(vector))
@@ -119,7 +118,10 @@ def _found(
         found.total,
         (survivors.users, list(used), found.corrected, attempts.left_out(space.answer_path)),
     )
-    nonzero, beyond = total.index.size, beyond_clip(p, total.value, survivors.weights.values())
+    nonzero, beyond = (
+        total.index.size,
+        beyond_clip(p.fixed_point, total.value, survivors.weights.values()),
+    )
     sent = construction(p).masked_bytes, next(iter(used.values())).payload
     return DecodeReport(
         space.aggregate_path, *who, nonzero, beyond, shape.blocks, shape.quorum, *sent
@@ -143,11 +145,12 @@ def _decodable(
 ) -> tuple[AnswerShape, list[int]]:
     """The shape of which there are enough answers, the session's or that of the fallback, and whose these are."""
     p, count = space.session.parameters, len(survivors.digests)
-    enough = decodable(p, count, {n: answer.shape.blocks for n, answer in answers.items()})
+    c = construction(p)
+    enough = c.decodable(count, {n: answer.shape.blocks for n, answer in answers.items()})
     if enough:
         return next(iter(enough.items()))  # the session's own comes first
     given = [answer.shape for answer in answers.values()]
-    wanted, *others = answer_shapes(p, count).values()
+    wanted, *others = c.answer_shapes(count).values()
     silent = ", ".join(str(n) for n in survivors.users if n not in answers) or "none"
     what = (
         f"{given.count(wanted)} sound answers, and {wanted.quorum} are needed (missing: {silent})"

@@ -75,7 +75,7 @@ def eliminate(
             }
             shares = {m: files.enter_context(share).read for m, share in opening.items()}
             masked = {m: x.masked for m, x in frozen.items()}
-            blocks = construction(p).answer_blocks(session.points, user, masked, shares, shape)
+            blocks = construction(p).answer_chunks(session.points, user, masked, shares, shape)
             # durable before a byte of Y is anywhere that others can see
             ledger = ledger.record(answered=survivors.digest, fallback=fallback)
             answer_file.write(space, user, survivors, shape, blocks, opener, progress)

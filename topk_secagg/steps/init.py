@@ -14,7 +14,7 @@ from ..errors import Refused, UsageError, amount
 from ..gradients.files import read_gradient
 from ..gradients.layout import NOT_GRADIENTS, Layout
 from ..gradients.tensors import Gradient
-from ..protocol.offline import choose_points
+from ..protocol.constructions import construction
 from ..protocol.parameters import Parameters
 from ..storage.atomic import make_folder, write_whole
 from ..storage.keys import read_recipients
@@ -122,7 +122,7 @@ def start(
     """Write session.json into a new round, and say whether it is new: one that was started like this is left alone."""
     keys, points = (
         read_recipients(recipients, parameters.users) if recipients else None,
-        choose_points(parameters),
+        construction(parameters).points(),
     )
     session = Session(parameters, points, layout, keys, freezer, confirm, insecure_seed)
     return _start(root, session, distributed=distributed)

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import BadData, InputMissing, SecAggError
 from ..protocol.constructions import construction
-from ..protocol.parameters import Parameters, rates
+from ..protocol.parameters import Parameters, rate_of_answer, rate_of_masked
 from ..storage import aggregate, answer, documents, masked, residual, secret, share, survivors
 from ..storage.artifacts import Artifact, opened
 from ..storage.ledger import parse_ledger
@@ -194,13 +194,16 @@ def _add_rates(d: Description, artifact: Artifact, session: Session) -> None:
     try:
         if d.kind == "masked":
             x = masked.read(session, artifact.path, artifact.attributes["user"])
-            d.facts |= {"payload_bytes": c.masked_bytes, **rates(p, "R1", c.masked_bytes)}
+            d.facts |= {
+                "payload_bytes": c.masked_bytes,
+                **rate_of_masked(p, c.masked_bytes).facts(),
+            }
             d.facts[c.index_name] = x.masked.index[:_SHOWN].tolist()
             d.facts["masked value"] = x.masked.value[:_SHOWN].tolist()
             d.facts["holds the shares of"] = sorted(x.holds)
         elif d.kind == "elimination":
             payload = artifact.datasets["y"].size
-            d.facts |= {"payload_bytes": payload, **rates(p, "R2", payload)}
+            d.facts |= {"payload_bytes": payload, **rate_of_answer(p, payload).facts()}
         elif d.kind == "share":
             artifact.expect_shapes(share.shapes(p))
             share.ShareFile(p, artifact).check_all()

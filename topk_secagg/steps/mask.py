@@ -13,13 +13,12 @@ import numpy.typing as npt
 from ..algebra.randomness import CipherRandomness, Randomness
 from ..errors import BadData, CannotWrite, InputMissing, Refused, SecAggError, UsageError, about
 from ..gradients.files import read_gradient
-from ..gradients.quantize import dequantise, quantise, rounding_source, uniform
+from ..gradients.quantise import dequantise, quantise, rounding_source, uniform
+from ..gradients.select import kept_energy
 from ..gradients.tensors import left_out
 from ..protocol.constructions import construction
-from ..protocol.masking import mask_input
 from ..protocol.messages import Sparse
 from ..protocol.parameters import Parameters
-from ..protocol.permutation import kept_energy
 from ..storage import masked as masked_file
 from ..storage import residual as residual_file
 from ..storage import secret as secret_file
@@ -117,7 +116,7 @@ def mask(
                 flat = with_residual(flat, carried)
         rounding = CipherRandomness(stored.key)  # the same when the step is repeated
         sparse, clipped, energy = choose(p, rounding, flat, weight, select, saturate=saturate)
-        masked = mask_input(p, stored.secret, sparse)
+        masked = c.mask(stored.secret, sparse)
         x = masked_file.content(
             session, user, stored.sharing, masked, weight, frozenset(holds), signer
         )
@@ -204,7 +203,11 @@ def choose(
     )
     values = flat[index].astype(np.float64)
     value, clipped = quantise(
-        p, values, rounding_source(source, index, values), weight=weight, saturate=saturate
+        p.fixed_point,
+        values,
+        rounding_source(source, index, values),
+        weight=weight,
+        saturate=saturate,
     )
     return Sparse(index, value), clipped, kept_energy(flat, index)
 
@@ -212,5 +215,5 @@ def choose(
 def unsent(p: Parameters, flat: Vector, sparse: Sparse, weight: float) -> npt.NDArray[np.float64]:
     """The new residual: what is left of the vector once these weighted values are sent."""
     left = flat.astype(np.float64)
-    left[sparse.index] -= dequantise(p, sparse.value) / weight
+    left[sparse.index] -= dequantise(p.fixed_point, sparse.value) / weight
     return left

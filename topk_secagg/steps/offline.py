@@ -10,8 +10,7 @@ import numpy as np
 from ..algebra.randomness import KEY_BYTES, fresh_key, seeded_key, source_of
 from ..errors import Refused, UsageError
 from ..protocol.constructions import construction
-from ..protocol.messages import ShareBlock
-from ..protocol.offline import draw_secret
+from ..protocol.messages import ShareChunk
 from ..storage import secret as secret_file
 from ..storage import share as share_file
 from ..storage.ledger import Ledger
@@ -120,16 +119,19 @@ def _draw(space: Workspace, user: int, randomness: str) -> StoredSecret:
     name = np.empty(KEY_BYTES, dtype=np.uint8)
     source.child("sharing").fill(name)
     stored = StoredSecret(
-        draw_secret(space.session.parameters, source), key, randomness, name.tobytes().hex()
+        construction(space.session.parameters).draw_secret(source),
+        key,
+        randomness,
+        name.tobytes().hex(),
     )
     secret_file.write(space, user, stored)
     return stored
 
 
-def _shares(space: Workspace, stored: StoredSecret, progress: Progress) -> Iterator[ShareBlock]:
+def _shares(space: Workspace, stored: StoredSecret, progress: Progress) -> Iterator[ShareChunk]:
     """The shares of this secret for all users, block by block."""
     c = construction(space.session.parameters)
-    for block in c.share_blocks(
+    for block in c.share_chunks(
         space.session.points, stored.secret, source_of(stored.randomness, stored.key)
     ):
         yield block

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import Refused, TooFewSurvivors, UsageError, about
-from ..gradients.quantize import check_clip
+from ..gradients.quantise import check_clip
 from ..protocol.constructions import construction
 from ..storage import survivors as survivors_file
 from ..storage.atomic import make_folder
@@ -115,7 +115,7 @@ def run(
         flat, _ = read_flat(space.session, path, entry, strip_prefix)
         if select == "top" and not saturate and not residuals:  # as `mask` would refuse it
             with about(path):
-                check_clip(p, flat[c.select(flat)].astype(np.float64))
+                check_clip(p.fixed_point, flat[c.select(flat)].astype(np.float64))
 
     phase("check", masking, check_one)
     with space.run_of_all():

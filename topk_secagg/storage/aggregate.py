@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from ..algebra.field import stored_type
-from ..gradients.quantize import dequantise
+from ..gradients.quantise import dequantise
 from ..protocol.messages import Sparse
 from .artifacts import SYMBOLS, Artifact, Content, Kind
 from .atomic import Array
@@ -60,7 +60,7 @@ def write(
     made: dict[str, Callable[[Array], Array]] = {
         "index": lambda part: part.astype("<u4", copy=False),
         "value": lambda part: part.astype(stored_type(p.field), copy=False),
-        "real": partial(dequantise, p),
+        "real": partial(dequantise, p.fixed_point),
     }
     attributes = s.header(0, survivors=survivors.digest, blocks=blocks)
     Content(KIND, attributes, datasets, made=made).write(space.aggregate_path)
@@ -83,7 +83,7 @@ def parsed(space: Workspace, artifact: Artifact) -> Aggregate:
             "its coordinates are not increasing and below L, or a value is not below q"
         )
     value = value.astype(np.uint32)
-    if np.any(value == 0) or not np.array_equal(real, dequantise(p, value)):
+    if np.any(value == 0) or not np.array_equal(real, dequantise(p.fixed_point, value)):
         raise artifact.bad("its reals are not its values divided by the scale, or it lists zeros")
     u1, u2, wrong = (content[name].tolist() for name in _USERS)
     if any(users != sorted(set(users)) for users in (u1, u2, wrong)) or not set(wrong) <= set(

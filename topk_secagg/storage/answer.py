@@ -10,8 +10,7 @@ import numpy as np
 from ..algebra.field import Symbols, stored_type
 from ..errors import BadData, InputMissing
 from ..protocol.constructions import construction
-from ..protocol.elimination import answer_shapes
-from ..protocol.messages import AnswerBlock, AnswerShape
+from ..protocol.messages import AnswerChunk, AnswerShape
 from ..protocol.parameters import Parameters
 from .artifacts import SYMBOLS, Artifact, Digest, Kind, opened
 from .atomic import Array, pread_into, whole_file
@@ -39,7 +38,7 @@ def write(
     user: int,
     survivors: Survivors,
     shape: AnswerShape,
-    blocks: Iterable[AnswerBlock],
+    blocks: Iterable[AnswerChunk],
     signer: Identity | None,
     progress: Callable[[float], None],
 ) -> None:
@@ -103,7 +102,7 @@ def opened_answer(
     Without `verify`, its digest has not been checked.
     """
     s = space.session
-    p, possible = s.parameters, answer_shapes(s.parameters, len(survivors.digests))
+    p, possible = s.parameters, construction(s.parameters).answer_shapes(len(survivors.digests))
     with opened(space.answer_path(user), KIND) as artifact:
         blocks = artifact.attributes["blocks"]
         if artifact.attributes["survivors"] != survivors.digest:

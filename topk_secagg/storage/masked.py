@@ -12,7 +12,6 @@ from ..algebra.field import stored_type
 from ..errors import BadData
 from ..protocol import wire
 from ..protocol.constructions import construction
-from ..protocol.masking import check_masked
 from ..protocol.messages import Masked
 from ..protocol.parameters import Parameters
 from .artifacts import BYTES, SYMBOLS, Content, Kind, opened
@@ -91,7 +90,7 @@ def read(s: Session, path: Path, user: int) -> MaskedFile:
             c = construction(p)
             value = c.value_code.unpack(artifact.read("value").view(np.uint8))
             masked = Masked(c.index_code.unpack(artifact.read("index")), value)
-            check_masked(p, masked)
+            c.check_masked(masked)
             held = np.flatnonzero(wire.Packed(p.users, 2).unpack(artifact.read("holds"))) + 1
         except BadData as error:
             raise artifact.bad(error.message) from error

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..algebra.field import stored_type
 from ..algebra.randomness import KEY_BYTES
+from ..errors import BadData
 from ..protocol.constructions import construction
 from ..protocol.messages import Secret
 from ..protocol.parameters import Parameters
@@ -80,8 +81,10 @@ def read(space: Workspace, user: int) -> StoredSecret:
         secret = Secret(
             artifact.read("place").astype(np.uint32), artifact.read("mask").astype(np.uint32)
         )
-        if wrong := construction(s.parameters).check_secret(secret):
-            raise artifact.bad(wrong)
+        try:
+            construction(s.parameters).check_secret(secret)
+        except BadData as error:
+            raise artifact.bad(error.message) from error
         key, a = artifact.read("key").tobytes(), artifact.attributes
         return StoredSecret(
             secret, key, a["randomness"], a["sharing"], private=artifact.mode & 0o077 == 0

@@ -18,8 +18,9 @@ import numpy as np
 from ..algebra.field import Integers, Symbols, stored_type
 from ..algebra.parallel import together
 from ..errors import BadData, InputMissing
-from ..protocol.constructions import construction, stacked
-from ..protocol.messages import ShareBlock
+from ..protocol.construction import stacked
+from ..protocol.constructions import construction
+from ..protocol.messages import ShareChunk
 from ..protocol.parameters import Parameters
 from .artifacts import BYTES, SYMBOLS, Artifact, Digest, Kind, opened
 from .atomic import PRIVATE, Array, allow_open_files, whole_file
@@ -160,7 +161,7 @@ def write(
     sender: int,
     users: list[int],
     sharing: str,
-    blocks: Iterable[ShareBlock],
+    blocks: Iterable[ShareChunk],
     signer: Identity | None,
 ) -> None:
     """Write the shares for these users; none appears under its name before all are complete.

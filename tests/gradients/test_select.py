@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topk_secagg.algebra.randomness import CipherRandomness
-from topk_secagg.protocol.moments import bucket_top
+from topk_secagg.gradients.select import bucket_top, kept_energy, top_k
 from topk_secagg.protocol.parameters import Parameters
-from topk_secagg.protocol.permutation import kept_energy, top_k
 from topk_secagg.steps.mask import choose
 
 numbers = (

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from topk_secagg.algebra.field import DEFAULT_FIELD, SMALL_FIELD, to_field, to_signed
 from topk_secagg.algebra.randomness import CipherRandomness, Randomness
 from topk_secagg.errors import BadData
-from topk_secagg.gradients.quantize import dequantise, quantise, rounding_source, uniform
+from topk_secagg.gradients.quantise import dequantise, quantise, rounding_source, uniform
 from topk_secagg.protocol.parameters import Parameters, quantisation_scale
 
 KEY = bytes(range(32))
@@ -47,7 +47,9 @@ each_construction = pytest.mark.parametrize("construction", CONSTRUCTIONS)
 def signed(
     p: Parameters, values: list[float], name: str = "", *, saturate: bool = False
 ) -> list[int]:
-    value, _ = quantise(p, np.array(values, dtype=np.float64), source(name), saturate=saturate)
+    value, _ = quantise(
+        p.fixed_point, np.array(values, dtype=np.float64), source(name), saturate=saturate
+    )
     assert value.dtype == np.uint32
     assert all(v < p.field for v in value.tolist())
     return [oracle.lifted(v, p.field) for v in value.tolist()]
@@ -134,7 +136,7 @@ def check_probabilities(p: Parameters, value: float, weight: float = 1.0) -> Non
     count = possible[upper] * 2**53
     assert count.denominator == 1
     for word, up in words_around(int(count)).items():
-        found, _ = quantise(p, np.array([value]), Fixed(word), weight=weight)
+        found, _ = quantise(p.fixed_point, np.array([value]), Fixed(word), weight=weight)
         assert oracle.lifted(int(found[0]), p.field) == (upper if up else lower), (value, word)
 
 
@@ -178,7 +180,7 @@ def test_a_rounding_that_is_not_right_in_the_mean_is_found(monkeypatch):
     p = round_of(83, 5, 1.0, "moments")
     check_probabilities(p, 0.0625)
     for biased in (lambda *_: np.zeros(1), lambda *chance: uniform(*chance) ** 2):
-        monkeypatch.setattr("topk_secagg.gradients.quantize.uniform", biased)
+        monkeypatch.setattr("topk_secagg.gradients.quantise.uniform", biased)
         with pytest.raises(AssertionError):
             check_probabilities(p, 0.0625)
 
@@ -199,7 +201,7 @@ def test_values_beyond_the_clip_are_refused_and_counted(beyond):
 def test_with_saturate_values_beyond_the_clip_move_to_it_and_are_counted():
     p = round_of(83, 5, 1.0)
     values = np.array([0.5, 1.5, -1e300, -1.0, 1.0, math.nextafter(1, 2)])
-    value, clipped = quantise(p, values, source(), saturate=True)
+    value, clipped = quantise(p.fixed_point, values, source(), saturate=True)
     assert clipped == 3
     assert to_signed(value, 83).tolist() == [4, 8, -8, -8, 8, 8]
 
@@ -208,11 +210,11 @@ def test_saturate_changes_nothing_within_the_clip():
     p = round_of()
     values = np.linspace(-1, 1, 101)
     plain, saturated = (
-        quantise(p, values, source("same"), saturate=flag) for flag in (False, True)
+        quantise(p.fixed_point, values, source("same"), saturate=flag) for flag in (False, True)
     )
     assert saturated[1] == plain[1] == 0
     assert np.array_equal(plain[0], saturated[0])
-    value, clipped = quantise(p, np.empty(0), source())
+    value, clipped = quantise(p.fixed_point, np.empty(0), source())
     assert (value.size, clipped) == (0, 0)
 
 
@@ -225,7 +227,7 @@ def test_dequantise_gives_the_real_of_a_step(q, N, clip, data):
         st.lists(st.sampled_from([-half, 0, half]) | st.integers(-half, half), max_size=6)
     )
     symbols = np.array([n % q for n in steps], dtype=np.uint32)
-    assert dequantise(p, symbols).tolist() == [n / float(p.scale) for n in steps]
+    assert dequantise(p.fixed_point, symbols).tolist() == [n / float(p.scale) for n in steps]
 
 
 def test_the_same_selection_and_key_give_the_same_noise_and_others_other_noise():

@@ -1,0 +1,291 @@
+"""What a construction is: everything that differs between the ways to hide which coordinates a
+user sends."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..algebra.field import Integers, Symbols
+from ..algebra.lagrange import lagrange_matrix
+from ..algebra.linear import combine
+from ..algebra.randomness import Randomness
+from ..errors import BadData
+from . import wire
+from .messages import (
+    AnswerChunk,
+    AnswerShape,
+    HeldShares,
+    Masked,
+    MaskedInputs,
+    Points,
+    Secret,
+    ShareChunk,
+    Sparse,
+)
+from .parameters import Parameters
+
+DecodedGroups = TypeVar("DecodedGroups")  # what `decode_groups` makes of a few groups
+ShareRows = Callable[[str, slice, Symbols, Symbols], None]
+
+CHUNK_SYMBOLS = 1 << 20  # symbols of all users' shares that are held at a time
+
+
+class Construction(ABC, Generic[DecodedGroups]):
+    """The verbs of the phases, for given parameters.
+
+    Shares are tables of `rows` rows of `width` symbols, with a checksum for every `check_rows`
+    rows. X has `entries` entries, with indices below `index_bound`. There are `beta_count` points
+    besides the alphas; the shares of `share_quorum` users determine a secret.
+    """
+
+    share_names: ClassVar[tuple[str, ...]]
+    index_name: ClassVar[str]
+    distinct: ClassVar[bool]  # the indices of X
+    rows: int
+    width: int
+    entries: int
+    beta_count: int
+    share_quorum: int
+    index_bound: int
+    index_code: wire.Packed | wire.EliasFano  # the indices of X on the wire
+    check_rows: int
+
+    def __init__(self, p: Parameters) -> None:
+        self.p = p
+
+    # offline phase
+
+    def points(self) -> Points:
+        """Public, pairwise distinct points: beta_u = u - 1, then alpha_1..alpha_N."""
+        betas = range(self.beta_count)
+        alphas = range(self.beta_count, self.beta_count + self.p.users)
+        return Points(alpha=tuple(alphas), beta=tuple(betas))
+
+    @abstractmethod
+    def draw_secret(self, source: Randomness) -> Secret:
+        """The secret places and masks of a user."""
+
+    @abstractmethod
+    def check_secret(self, secret: Secret) -> None:
+        """Refuse a secret that cannot have been drawn."""
+
+    @abstractmethod
+    def sharing(self, points: Points, secret: Secret) -> ShareRows:
+        """What fills shares[name] (N, rows, width) of these rows of a secret, from noise
+        (rows, T, width)."""
+
+    @property
+    def chunk_rows(self) -> int:
+        """Rows that are drawn and encoded at a time, a multiple of `check_rows`.
+
+        Part of the format: the noise of a chunk comes from a stream of its own.
+        """
+        fitting = min(self.rows, CHUNK_SYMBOLS // (self.p.users * self.width))
+        return max(1, fitting // self.check_rows) * self.check_rows
+
+    def share_chunks(
+        self, points: Points, secret: Secret, noise: Randomness
+    ) -> Iterator[ShareChunk]:
+        """The shares for all users, `chunk_rows` rows at a time; every chunk draws from a stream
+        of its own.
+
+        Two sets of buffers take turns: a chunk is valid until the next but one is drawn.
+        """
+        p = self.p
+        step = self.chunk_rows
+        share = self.sharing(points, secret)
+        buffers = [
+            [np.empty(p.users * step * self.width, dtype=np.uint32) for _ in self.share_names]
+            for _ in range(2)
+        ]
+        z = np.empty((step, p.colluders, self.width), dtype=np.uint32)
+        for turn, start in enumerate(range(0, self.rows, step)):
+            stop = min(start + step, self.rows)
+            count = stop - start
+            source = noise.child(f"noise {start}")
+            shares = {}
+            for name, buffer in zip(self.share_names, buffers[turn % 2], strict=True):
+                shares[name] = front(buffer, p.users, count, self.width)
+                source.integers(p.field, z[:count])
+                share(name, slice(start, stop), z[:count], shares[name])
+            yield ShareChunk(start, stop, shares)
+
+    @property
+    def share_bytes(self) -> int:
+        """The symbols that one user sends another offline, in bytes."""
+        return len(self.share_names) * self.rows * self.width * self.p.symbol_bytes
+
+    @property
+    def offline_bytes(self) -> int:
+        """The same for all ordered pairs of users."""
+        return self.p.users**2 * self.share_bytes
+
+    @abstractmethod
+    def shared_places(
+        self,
+        points: Points,
+        users: Sequence[int],
+        first: int,
+        shares: Mapping[str, Symbols],
+        secret: Secret | None,
+    ) -> Integers:
+        """The places that rows first, first+1, ... of one sender's shares for `users` determine,
+        (users, rows, width) each.
+
+        BadData when they determine nothing that an honest sender could have shared, or not what is
+        in `secret`.
+        """
+
+    def interpolated(
+        self, points: Points, users: Sequence[int], shares: Symbols, beta: Integers, row: Integers
+    ) -> Symbols:
+        """The polynomials of these rows of the shares (users, rows, width) at betas of these
+        numbers.
+
+        BadData unless there are enough shares, and all lie on one polynomial.
+        """
+        q = self.p.field
+        quorum = self.share_quorum
+        if len(users) < quorum:
+            raise BadData(f"{len(users)} shares do not determine a selector")
+        matrix = decoding_matrix(points, tuple(users[:quorum]), tuple(users[quorum:]), q)
+        every = np.arange(shares.shape[1])
+        for alpha, theirs in enumerate(shares[quorum:], start=len(points.beta)):
+            expected = combine(matrix, shares[:quorum], np.full_like(every, alpha), every, q)
+            if np.any(expected != theirs):
+                raise BadData("the shares do not lie on one polynomial")
+        return combine(matrix, shares[:quorum], beta, row, q)
+
+    # masked-input phase
+
+    @abstractmethod
+    def select(self, gradient: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The coordinates of largest magnitude, in the order in which they are masked."""
+
+    @abstractmethod
+    def mask(self, secret: Secret, sparse: Sparse) -> Masked:
+        """X_n: the hidden indices with the masked values (eq. message:first, message:phase:1)."""
+
+    @abstractmethod
+    def unmask(self, secret: Secret, masked: Masked) -> Sparse:
+        """The input behind X_n."""
+
+    def check_masked(self, masked: Masked) -> None:
+        """Refuse what no honest user could have sent: a count, an index or a value out of range.
+
+        permutation: K distinct permuted indices below L, in increasing order; moments: B P shifts
+        below n, and no zeros.
+        """
+        index = masked.index
+        if index.shape != (self.entries,) or masked.value.shape != (self.entries,):
+            raise BadData(f"it does not have exactly {self.entries} entries")
+        if np.any(masked.value >= np.uint32(self.p.field)):
+            raise BadData("a value is not below the field's size")
+        beyond = np.any(index >= np.uint32(self.index_bound))
+        if self.distinct and (beyond or np.any(index[1:] <= index[:-1])):
+            raise BadData("its indices are not increasing and below L")
+        if beyond:
+            raise BadData(f"a {self.index_name} is not below {self.index_bound}")
+        if self.p.fixed_point.never_zero and not np.all(masked.value):
+            raise BadData("a value is zero")
+
+    def _check_input(self, sparse: Sparse) -> None:
+        """Refuse to mask another number of entries: X has the same for every input."""
+        if sparse.index.shape != (self.entries,) or sparse.value.shape != (self.entries,):
+            raise ValueError(f"X has exactly {self.entries} entries, not {sparse.index.size}")
+
+    @property
+    def value_code(self) -> wire.Packed:
+        """The values of X on the wire, at log2 q bits."""
+        return wire.Packed(self.entries, self.p.field)
+
+    @property
+    def masked_bytes(self) -> int:
+        """The payload of X: the same for every input, or its size would leak."""
+        return self.index_code.size + self.value_code.size
+
+    # mask-elimination phase
+
+    @abstractmethod
+    def answer_shape(self, survivor_count: int, *, fallback: bool = False) -> AnswerShape:
+        """How Y is laid out for |U1| survivors; the fallback decodes from any U answers."""
+
+    def answer_shapes(self, survivor_count: int) -> dict[int, AnswerShape]:
+        """The shapes that an answer can have, by D: the session's own, and then that of the
+        fallback if it is another."""
+        own = self.answer_shape(survivor_count)
+        fallback = self.answer_shape(survivor_count, fallback=True)
+        return {own.blocks: own, fallback.blocks: fallback}
+
+    def decodable(
+        self, survivor_count: int, given: Mapping[int, int | None]
+    ) -> dict[AnswerShape, list[int]]:
+        """The shapes of which there are enough answers, and whose these are.
+
+        `given` is the D of each user's answer.
+        """
+        enough = {}
+        for shape in self.answer_shapes(survivor_count).values():
+            users = [n for n, blocks in given.items() if blocks == shape.blocks]
+            if len(users) >= shape.quorum:
+                enough[shape] = users
+        return enough
+
+    def answer_bytes(self, survivor_count: int, *, fallback: bool = False) -> int:
+        """The payload of Y."""
+        shape = self.answer_shape(survivor_count, fallback=fallback)
+        return shape.groups * shape.width * self.p.symbol_bytes
+
+    @abstractmethod
+    def answer_chunks(
+        self,
+        points: Points,
+        user: int,
+        masked: MaskedInputs,
+        shares: HeldShares,
+        shape: AnswerShape,
+    ) -> Iterator[AnswerChunk]:
+        """Y_n, a few groups at a time."""
+
+    # decoding
+
+    @abstractmethod
+    def decode_groups(
+        self, matrix: Integers, shape: AnswerShape, first: int, y: Symbols
+    ) -> DecodedGroups:
+        """The aggregate in groups first, first+1, ... from exactly D+T answers,
+        y (users, groups, width).
+
+        matrix (betas, users): from values at these users' alphas to those at the betas.
+        """
+
+    @abstractmethod
+    def join_groups(self, parts: Sequence[DecodedGroups]) -> Sparse:
+        """The results of `decode_groups` for all groups, which come in their order, by increasing
+        coordinate."""
+
+
+@lru_cache(maxsize=4)
+def decoding_matrix(
+    points: Points, users: tuple[int, ...], others: tuple[int, ...], q: int
+) -> npt.NDArray[np.uint64]:
+    """From values at these users' alphas to those at all betas, and at the alphas of `others`."""
+    targets = [*points.beta, *(points.alpha[n - 1] for n in others)]
+    return lagrange_matrix([points.alpha[n - 1] for n in users], targets, q)
+
+
+def front(buffer: Symbols, *shape: int) -> Symbols:
+    """An array of this shape at the beginning of a buffer."""
+    return buffer[: math.prod(shape)].reshape(shape)
+
+
+def stacked(parts: Sequence[Integers]) -> Integers:
+    """Arrays one behind the other; a single one as it is."""
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
