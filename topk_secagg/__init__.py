@@ -1,6 +1,6 @@
 """Information-theoretic secure aggregation of top-K sparsified gradients.
 
-    gradient ──> sparsify ──> quantize ──> mask ──> freeze ──> eliminate ──> decode ──> aggregate
+    gradient ──> sparsify ──> quantise ──> mask ──> freeze ──> eliminate ──> decode ──> aggregate
                                            ▲                      ▲
     init ──> offline ── secret of user n ──┘                      │
                 └────── shares for every user m ──────────────────┘
@@ -8,10 +8,11 @@
 `aggregate` runs a whole round in memory. Every command of the command line is a function of the same name, over the
 `Workspace` of a round's folder; `Access` says how a user takes part.
 
-Six packages, each importing only those before it: `algebra` (the field), `protocol` (the phases of the paper, no
-files), `gradients` (reals in and out), `storage` (the files of a round), `steps` (one function per command: read,
-compute, write) and `review` (plan and audit). `docs/paper-map.md` leads from each symbol of the paper to the function
-that computes it.
+Six packages, each importing only those before it: `algebra` (the field), `gradients` (reals in and
+out, which coordinates are sent), `protocol` (the phases of the paper, no files), `storage` (the
+files of a round), `steps` (one function per command: read, compute, write) and `review` (plan,
+status and audit). `docs/paper-map.md` leads from each symbol of the paper to the function that
+computes it.
 
 Names are loaded when first used: `topk-secagg --help` needs none of the numeric libraries.
 """
