@@ -13,26 +13,27 @@ from .messages import AnswerShape
 from .parameters import Parameters
 
 FALLBACK = "fallback"  # the topic of a hint to answer again
+STRICT = "strict"  # the topic of a hint that only less strict decoding can follow
 _CAUSE = "look for the cause with an audit, and start a new round"
 
 
-def certain_quorum(p: Parameters, shape: AnswerShape) -> int:
+def certain_quorum(p: Parameters, blocks: int) -> int:
     """D + 2T: as many answers agree only on the sum, unless more than T users lie."""
-    return shape.quorum + p.colluders
+    return blocks + 2 * p.colluders
 
 
-def liars_excluded(p: Parameters, shape: AnswerShape, agreeing: int) -> int:
+def liars_excluded(p: Parameters, blocks: int, agreeing: int) -> int:
     """min(T, agreeing - D - T): so many users that lie together cannot have made the sum wrong."""
-    return min(p.colluders, agreeing - shape.quorum)
+    return min(p.colluders, agreeing - blocks - p.colluders)
 
 
-def is_correctable(p: Parameters, shape: AnswerShape, answers: int, wrong: int) -> bool:
+def is_correctable(p: Parameters, blocks: int, answers: int, wrong: int) -> bool:
     """Whether `wrong` of the answers may be left out: at most T, so that D + 2T agree.
 
     Each correction uses up detection: a correction with fewer that agree would let T liars have an
     honest user corrected to their sum.
     """
-    return wrong <= p.colluders and answers - wrong >= certain_quorum(p, shape)
+    return wrong <= p.colluders and answers - wrong >= certain_quorum(p, blocks)
 
 
 def with_more_answers(
@@ -47,16 +48,16 @@ def with_more_answers(
             f"more than T = {p.colluders} are wrong, and no further answer can help; {_CAUSE}",
             "",
         )
-    needed = certain_quorum(p, shape) + wrong
+    needed = certain_quorum(p, shape.blocks) + wrong
     if needed <= shape.survivors:
         missing = needed - answers
         return f"wait for at least {missing} more user{'s' * (missing > 1)} to answer", ""
     *_, fallback = answer_shapes(p, shape.survivors).values()
-    again = certain_quorum(p, fallback) + wrong
+    again = certain_quorum(p, fallback.blocks) + wrong
     if again <= shape.survivors:
         return f"ask at least {again} users to answer again with D = {fallback.blocks}", FALLBACK
-    return (
+    hopeless = (
         f"no number of answers of this round is enough: it takes {again},"
-        f" and there are {shape.survivors} survivors; {_CAUSE}",
-        "",
+        f" and there are {shape.survivors} survivors"
     )
+    return (f"{hopeless}; {_CAUSE}", "") if wrong else (hopeless, STRICT)

@@ -79,7 +79,7 @@ def decode(
         )
     if isinstance(total, BadData):
         raise total
-    return Decoded(total, wrong, liars_excluded(p, shape, agreeing))
+    return Decoded(total, wrong, liars_excluded(p, shape.blocks, agreeing))
 
 
 def _wrong_users(
@@ -92,7 +92,7 @@ def _wrong_users(
     most = (len(users) - shape.quorum) // 2
     found = wrong_positions(alpha, words, shape.quorum, p.field) if most else None
     least = most + 1 if found is None else len(found)
-    if found is None or not is_correctable(p, shape, len(users), least):
+    if found is None or not is_correctable(p, shape.blocks, len(users), least):
         number = "1 is" if least == 1 else f"{least} are"
         raise BadData(
             f"the {len(users)} answers do not agree with each other: at least {number} wrong,"
@@ -111,7 +111,7 @@ def _check_strictly(p: Parameters, shape: AnswerShape, agreeing: int, wrong: lis
             " and strict decoding asks for all to agree",
             _AGAIN,
         )
-    needed = certain_quorum(p, shape)
+    needed = certain_quorum(p, shape.blocks)
     if agreeing < needed:
         raise BadData(
             f"{agreeing} answers agree, and strict decoding asks for {needed} (D + 2T):"

@@ -174,7 +174,7 @@ def _decodable(
     p, count = space.session.parameters, len(survivors.digests)
     enough = decodable(p, count, {n: answer.shape.blocks for n, answer in answers.items()})
     if enough:
-        return max(enough.items(), key=lambda item: liars_excluded(p, item[0], len(item[1])))
+        return max(enough.items(), key=lambda item: liars_excluded(p, item[0].blocks, len(item[1])))
     given = [answer.shape for answer in answers.values()]
     wanted, *others = answer_shapes(p, count).values()
     silent = ", ".join(str(n) for n in survivors.users if n not in answers) or "none"
