@@ -271,14 +271,18 @@ def agreement_line(colluders: int, report: DecodeReport) -> str:
     excluded = report.liars_excluded
     if report.corrected:
         return (
-            f"WRONG ANSWERS from user {plain(report.corrected)}, left out: the {agreeing} others agree,"
-            f" and the sum is right unless more than {colluders} users lie (T);"
+            f"WRONG ANSWERS from user {plain(report.corrected)}, left out:"
+            f" the {agreeing} others agree, and the sum is right unless more than {colluders} users lie (T);"
             " who is named may be innocent, a bad share has the same effect"
         )
     if not excluded:
-        return "no more answers than needed, so that nothing was checked: the sum is right if nobody lied"
+        return (
+            "no more answers than needed, so that nothing was checked:"
+            " the sum is right if nobody lied"
+        )
     spare = agreeing - report.answers_needed
-    line = f"{spare} more answer{'s' * (spare > 1)} than needed, and all agree: the sum is right unless"
+    more = f"{spare} more answer{'s' * (spare > 1)} than needed, and all agree"
+    line = f"{more}: the sum is right unless"
     if excluded == colluders:
         return f"{line} more than {colluders} users lie (T)"
     needed = report.answers_needed + colluders
@@ -301,7 +305,7 @@ def decode(
     Writes aggregate.h5: the sum, sparse, in the field and as reals. --output writes it in the shape of
     the gradient as well. An answer that cannot be read counts as missing. A wrong answer is left out
     if at most T are wrong and D + 2T others agree. The result says how many users lying together the
-    agreement of the answers excludes; with --strict, T or none at all.
+    agreement of the answers excludes; --strict refuses a sum for which that is fewer than T.
     """
     with console.progress() as note:
         report = ts.decode(

@@ -184,6 +184,11 @@ def test_one_wrong_answer_is_left_out_while_enough_others_agree(round_at, refuse
     assert "wait for at least 1 more user to answer" in said
 
 
+def test_run_says_it_too(new_round):
+    r = new_round(**WIDE, **PERMUTED)
+    assert must(*r.run("--json")).json["liars_excluded"] == 3
+
+
 def test_an_aggregate_that_was_corrected_with_too_few_others_is_refused(round_at):
     r = round_at("decoded", **{**WIDE, **PERMUTED})
     rewrite(
