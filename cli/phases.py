@@ -272,7 +272,8 @@ def agreement_line(colluders: int, report: DecodeReport) -> str:
     if report.corrected:
         return (
             f"WRONG ANSWERS from user {plain(report.corrected)}, left out:"
-            f" the {agreeing} others agree, and the sum is right unless more than {colluders} users lie (T);"
+            f" the {agreeing} others agree, and the sum is right"
+            f" unless more than {colluders} users lie (T);"
             " who is named may be innocent, a bad share has the same effect"
         )
     if not excluded:

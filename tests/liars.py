@@ -1,4 +1,4 @@
-"""Users that lie together: they move their answers to another polynomial, through honest answers."""
+"""Users that lie together: they move their answers to a polynomial through honest answers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from topk_secagg.protocol.parameters import Parameters
 
 @dataclass(frozen=True)
 class Lie:
-    """Delta(x) = factor * product over the roots of (x - alpha), of degree < D+T, in one symbol of Y or in one
-    place of the first buckets. Whoever answers at a root agrees with the liars without being one."""
+    """Delta(x) = factor * product over the roots of (x - alpha), of degree < D+T, in one symbol of Y
+    or in one place of the first buckets. The honest users at the roots agree with the liars."""
 
     liars: tuple[int, ...]
     roots: tuple[int, ...]
@@ -35,9 +35,9 @@ class Lie:
     ) -> dict[int, Symbols]:
         """The answers, with those of the liars moved by factor * Delta.
 
-        In `permutation` it is the first symbol of Y; in `moments` all of the first group, by the same
-        number: the moments of place 0. So the sum changes at coordinate 0 (and others), by what
-        `change` says, and is still one that honest users could have.
+        In `permutation` it is the first symbol of Y; in `moments` all of the first group, by the
+        same number: the moments of place 0. So the sum changes at coordinate 0 (and others), and is
+        still one that honest users could have.
         """
         q = p.field
         columns = slice(None) if p.buckets else slice(0, 1)
@@ -61,7 +61,8 @@ class Lie:
 def all_lies(
     answering: Collection[int], most_liars: int, quorum: int, *, fewest_roots: int | None = None
 ) -> Iterator[Lie]:
-    """Every set of at most so many liars, with all choices of roots: as many as they can have, or fewer too."""
+    """Every set of at most so many liars, with all choices of roots: as many as they can have, or
+    fewer too."""
     for count in range(1, most_liars + 1):
         for liars in combinations(answering, count):
             honest = [n for n in answering if n not in liars]

@@ -1,4 +1,4 @@
-"""Ten users, seven must survive, and three that lie together: by the commands, with signatures that fit."""
+"""Ten users, seven must survive, three lie together: by the commands, with signatures that fit."""
 
 import shutil
 
@@ -159,7 +159,7 @@ class TestThreeLiars:
         assert set(self.failures(r)) == {(AGREE, "elimination"), ("ranges", "aggregate.h5")}
 
     def failures(self, r: Round) -> list[tuple[str, str]]:
-        """What an audit that ends with 65 finds fault with; its findings are printed all the same."""
+        """What an audit that ends with 65 finds fault with; it prints its findings all the same."""
         result = call("audit", r.folder, "--json")
         assert result.code == 65
         return [
@@ -201,7 +201,7 @@ def test_an_aggregate_that_was_corrected_with_too_few_others_is_refused(round_at
 
 
 class TestSpare:
-    """`--spare 0` packs the answers so that nothing is left to check; answering again with D = U - T helps."""
+    """`--spare 0` packs the answers so that nothing is left to check; the fallback helps."""
 
     @pytest.fixture
     def construction(self):
@@ -220,7 +220,7 @@ class TestSpare:
         r.check_sum(answering=range(1, 9))
 
     def test_of_two_kinds_of_answers_those_count_that_exclude_more(self, round_at):
-        """Five answers as the session packs them suffice, and leave none to check; of five others three would do."""
+        """Five answers as the session packs them just suffice; of five others three would do."""
         r = round_at("answered", **{**WIDE, **PICKED, "survivors": 3, "colluders": 2, "spare": 5})
         must("eliminate", r.folder, "--user", "6-10", "--fallback")
         said = must(*r.decode("--json")).json

@@ -1,4 +1,4 @@
-"""Wrong answers in a round: corrected and named within the limit, refused beyond it, never believed.
+"""Wrong answers in a round: corrected and named within the limit, refused beyond, never believed.
 
 test_liars.py has users that lie together."""
 

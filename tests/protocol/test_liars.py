@@ -1,5 +1,6 @@
-"""Users that lie together cannot forge the sum: what they bring about is refused, or the result says that so many
-liars are not excluded. They may lie blindly, or after they have seen all honest answers."""
+"""Users that lie together cannot forge the sum: what they bring about is refused, or the result says
+that so many liars are not excluded. They may lie blindly, or after they have seen all honest answers.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ class Attack:
 
     @property
     def outvotes(self) -> bool:
-        """Whether so few honest answers are off the liars' polynomial that the code would correct them."""
+        """Whether the code would correct the honest answers off the liars' polynomial, being few."""
         return len(self.answers) - self.lie.agreeing() <= self.surplus // 2
 
 
@@ -98,7 +99,8 @@ def played(kind: str, N: int, U: int, T: int) -> Round:
 
 
 def attacks(kind: str, N: int, *, fewest_roots: int | None = None) -> Iterator[Attack]:
-    """All lies of at most T users, when nobody drops out, or a user before masking, or some before they answer."""
+    """All lies of at most T users, when nobody drops out, or a user before masking, or some before
+    they answer."""
     for U, T in thresholds(N):
         whole = played(kind, N, U, T)
         for survivors in range(max(U, N - 1), N + 1):
@@ -171,7 +173,7 @@ def test_the_same_with_the_solver_that_finds_wrong_answers(kind):
 @pytest.mark.parametrize("N", [4, 5])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_old_rule_lets_every_lie_through_that_outvotes_the_honest(kind, N, monkeypatch):
-    """The twin: half of the surplus is corrected, and more answers than needed that agree are believed."""
+    """The twin: half of the surplus is corrected, and any surplus that agrees is believed."""
     monkeypatch.setattr(decoding, "wrong_positions", brute_force)
     monkeypatch.setattr(decoding, "is_correctable", lambda *_: True)
     monkeypatch.setattr(decoding, "certain_quorum", lambda p, blocks: blocks + p.colluders)
@@ -259,7 +261,7 @@ def test_strict_decoding_says_how_many_answers_are_missing():
 
 
 def test_where_packed_answers_are_too_few_the_fallback_may_do():
-    """With no spare answers D + T answers are all that there are; D = U - T leaves some to check."""
+    """With no spare answers there are just D + T; D = U - T leaves some to check."""
     whole = Round.of(round_of(8, 4, 2, L=83, K=4, P=2, spare=0), "fallback")
     error = spoiled(whole, 8, 0)
     assert "8 answers agree, and strict decoding asks for 10 (D + 2T): 2 missing" in error.message

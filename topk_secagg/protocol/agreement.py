@@ -39,7 +39,7 @@ def is_correctable(p: Parameters, blocks: int, answers: int, wrong: int) -> bool
 def with_more_answers(
     p: Parameters, shape: AnswerShape, answers: int, wrong: int
 ) -> tuple[str, str]:
-    """What could still give D + 2T answers that agree if `wrong` of them do not: a hint and its topic.
+    """What could still give D + 2T answers that agree if `wrong` do not: a hint and its topic.
 
     More survivors may answer; or all may answer again with the D of the fallback, which is smaller.
     """

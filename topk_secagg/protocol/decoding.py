@@ -32,7 +32,7 @@ _AGAIN = "ask the users to answer again from intact files"
 
 @dataclass(frozen=True)
 class Decoded:
-    """The aggregate, sparse and in order of the coordinates, and the users whose answers were wrong.
+    """The aggregate, sparse and in order of coordinates, and the users whose answers were wrong.
 
     The sum is right if at most `liars_excluded` users lie: as many the other answers' agreement
     excludes.

@@ -33,8 +33,9 @@ from .offline import Progress
 
 @dataclass(frozen=True)
 class DecodeReport:
-    """What `decode` found: U1, U2, who of these answered wrongly, whose files were left out and why, what a user
-    sent in the two phases, and how many coordinates are larger than honest users can make them.
+    """What `decode` found: U1, U2, who of these answered wrongly, whose files were left out and why,
+    what a user sent in the two phases, and how many coordinates are larger than honest users can
+    make them.
 
     The sum is right if at most `liars_excluded` of the users that answered lie together.
     """
@@ -63,9 +64,8 @@ def decode(
 ) -> DecodeReport:
     """Write aggregate.h5, and the sum (or mean) in the layout of the gradient to `output`.
 
-    An answer that cannot be read, or is for another survivor set, counts as missing. `strict` refuses
-    it, and any sum that is not certain unless more than T users lie: all answers must agree, and
-    they must be D + 2T.
+    An answer that cannot be read, or is for another survivor set, counts as missing. `strict`
+    refuses it, and any sum that T users could have forged: all answers must agree, and be D + 2T.
     """
     session = space.session
     p = session.parameters
@@ -167,7 +167,7 @@ def _decoded_by_others(space: Workspace, survivors: Survivors, total: Sparse) ->
 def _decodable(
     space: Workspace, survivors: Survivors, answers: dict[int, AnswerFile]
 ) -> tuple[AnswerShape, list[int]]:
-    """The shape of which there are enough answers, the session's or that of the fallback, and whose these are.
+    """The shape of which there are enough answers, the session's or the fallback's, and their users.
 
     Of two, the one whose answers can exclude more liars; else the session's own, which comes first.
     """
