@@ -158,10 +158,13 @@ def _liars(found: Evidence) -> str:
     if excluded == 0:
         return "The answers are just as many as are needed: the sum is right if nobody lied."
     if excluded == colluders:
-        return f"The agreement of the answers excludes T = {colluders} users that lie together."
+        return (
+            "The agreement of the answers excludes users that lie together:"
+            f" the sum is right unless more than T = {colluders} lie."
+        )
     return (
-        f"The agreement of the answers excludes {excluded} users that lie together, and not"
-        f" T = {colluders}: with more than {excluded} the sum can be wrong."
+        f"The agreement of the answers excludes only {excluded} of T = {colluders} users that lie"
+        f" together: if more than {excluded} lie, the sum can be wrong."
     )
 
 
