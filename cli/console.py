@@ -40,6 +40,7 @@ HINTS = {
     "secrets": "{hint}: add --secrets DIR",
     "seed": "leave out --randomness os",
     "session-prefix": "{hint}: init with --strip-prefix {value}",
+    "strict": "{hint}; without --strict, the sum comes with how many liars its answers exclude",
     "top-k": "give either --top-k K or --density SHARE",
     "weight": "{hint}: init --max-weight",
 }

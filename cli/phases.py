@@ -256,25 +256,46 @@ def described(
     r1, x = rated(p, "R1", report.masked_payload_bytes)
     r2, y = rated(p, "R2", report.answer_payload_bytes)
     facts = {**vars(report), **r1, **r2, "checked_answers": spare}
-    agreement = f"{spare} more answers than needed, and all agree"
-    if report.corrected:
-        agreement = f"WRONG ANSWERS from user {plain(report.corrected)}, left out; the sum is exact without them"
-    elif not spare:
-        agreement = "no more answers than needed: nothing could be checked"
     return facts, [
         f"sum of users {plain(report.survivors)}, decoded from {plain(report.answering)}: {report.path}",
         f"{report.nonzero} of {p.length} coordinates are not zero",
         f"X: {x}",
         f"Y: {y}",
-        agreement,
+        agreement_line(p.colluders, report),
     ]
+
+
+def agreement_line(colluders: int, report: DecodeReport) -> str:
+    """What the agreement of the answers says about the sum, and on which condition."""
+    agreeing = len(report.answering) - len(report.corrected)
+    excluded = report.liars_excluded
+    if report.corrected:
+        return (
+            f"WRONG ANSWERS from user {plain(report.corrected)}, left out:"
+            f" the {agreeing} others agree, and the sum is right"
+            f" unless more than {colluders} users lie (T);"
+            " who is named may be innocent, a bad share has the same effect"
+        )
+    if not excluded:
+        return (
+            "no more answers than needed, so that nothing was checked:"
+            " the sum is right if nobody lied"
+        )
+    spare = agreeing - report.answers_needed
+    more = f"{spare} more answer{'s' * (spare > 1)} than needed, and all agree"
+    line = f"{more}: the sum is right unless"
+    if excluded == colluders:
+        return f"{line} more than {colluders} users lie (T)"
+    needed = report.answers_needed + colluders
+    lying = "more than 1 user lies" if excluded == 1 else f"more than {excluded} users lie"
+    return f"{line} {lying}; T = {colluders} liars are excluded by {needed} answers"
 
 
 @o.command(
     "Decode the aggregate.",
     o.round_argument,
     *o.output_options,
-    o.flag("--strict", "Refuse if any answer is damaged or disagrees."),
+    o.flag("--strict", "Refuse if any answer is damaged or disagrees, or fewer than D + 2T agree."),
     example="round --output sum.pt",
 )
 def decode(
@@ -283,7 +304,9 @@ def decode(
     """Decode the sum of the survivors' inputs from the answers in elimination/.
 
     Writes aggregate.h5: the sum, sparse, in the field and as reals. --output writes it in the shape of
-    the gradient as well. An answer that cannot be read counts as missing.
+    the gradient as well. An answer that cannot be read counts as missing. A wrong answer is left out
+    if at most T are wrong and D + 2T others agree. The result says how many users lying together the
+    agreement of the answers excludes; --strict refuses a sum for which that is fewer than T.
     """
     with console.progress() as note:
         report = ts.decode(

@@ -190,6 +190,7 @@ def audit(
             v: sum(f.verdict == v for f in findings) for v in ("pass", "fail", "not checkable")
         },
         "findings": [vars(f) for f in findings],
+        "liars_excluded": found.liars_excluded,
         "report": report,
         "insecure": bool(session and session.insecure),
     }

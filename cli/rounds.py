@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from topk_secagg.gradients.layout import Layout
+    from topk_secagg.review.plan import Plan
 
 
 def taken(function: Callable[..., Any], options: dict[str, Any]) -> dict[str, Any]:
@@ -259,7 +260,8 @@ def plan(console: Console, plot: Path | None, **options: Any) -> None:
     ]
     if plot:
         _plot(plot, rows)
-    console.result({"choices": rows, "remarks": found.remarks, "command": paste})
+    facts = picked(found, "remarks", "certain_answers", "liars_excluded")
+    console.result({"choices": rows, **facts, "command": paste})
     console.table(
         list(_COLUMNS),
         [
@@ -277,9 +279,25 @@ def plan(console: Console, plot: Path | None, **options: Any) -> None:
             else []
         ),
         "LightSecAgg aggregates dense gradients; Theorem 1 has the paper's rates",
+        _strict_line(p, found),
         "time is an estimate for `run` with all users on this machine, from a quick measurement in this folder",
         f"to start: {paste}",
     )
+
+
+def _strict_line(p: ts.Parameters, found: Plan) -> str:
+    """What it takes to exclude T users that lie together."""
+    line = f"decode --strict takes {found.certain_answers} answers that agree (D + 2T)"
+    if found.certain_answers <= p.users:
+        return f"{line}, which exclude T = {p.colluders} users that lie together"
+    excluded = found.liars_excluded
+    most = (
+        f"at most {excluded} of T = {p.colluders} liars are excluded"
+        if excluded
+        else "no liar is excluded"
+    )
+    rule = "U + T <= N" if p.spare is None else "U + T <= N, and --spare of at least T"
+    return f"{line}, and there are {p.users} users: {most}; it needs {rule}"
 
 
 def _init_call(p: ts.Parameters, **options: Any) -> str:

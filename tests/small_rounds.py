@@ -14,7 +14,7 @@ import pytest
 from topk_secagg.algebra.field import DEFAULT_FIELD, Symbols
 from topk_secagg.algebra.randomness import CipherRandomness
 from topk_secagg.protocol.constructions import construction
-from topk_secagg.protocol.decoding import decode
+from topk_secagg.protocol.decoding import Decoded, decode
 from topk_secagg.protocol.messages import Masked, Points, Secret, Sparse
 from topk_secagg.protocol.parameters import Parameters
 from topk_secagg.protocol.round import InMemoryShares, answer, deal, reader_of
@@ -129,10 +129,25 @@ class Round:
         strict: bool = False,
     ) -> tuple[list[int], list[int]]:
         """The aggregate, and who was corrected."""
+        found = self.decoded(survivors, answers, fallback=fallback, strict=strict)
+        return self.dense(found.total), found.corrected
+
+    def decoded(
+        self,
+        survivors: int,
+        answers: Mapping[int, Symbols],
+        *,
+        fallback: bool = False,
+        strict: bool = False,
+    ) -> Decoded:
+        """All that decoding finds."""
         shape = construction(self.p).answer_shape(survivors, fallback=fallback)
         given = {n: reader_of(y) for n, y in answers.items()}
-        found = decode(self.p, self.points, shape, given, source("decode"), strict=strict)
-        return dense(self.p, found.total), found.corrected
+        return decode(self.p, self.points, shape, given, source("decode"), strict=strict)
+
+    def dense(self, total: Sparse) -> list[int]:
+        """A sum as a vector."""
+        return dense(self.p, total)
 
 
 def dense(p: Parameters, total: Sparse) -> list[int]:

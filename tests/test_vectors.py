@@ -1,6 +1,7 @@
 """The vectors for other implementations: what the package makes today, and what plain integers make of them."""
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import Any
 
 import oracle
 import pytest
+
+from topk_secagg.protocol import decoding
 
 FOLDER = Path(__file__).parents[1] / "fixtures" / "vectors"
 GOOD = sorted(path for path in FOLDER.glob("*.json") if not path.name.startswith("bad_"))
@@ -35,8 +38,8 @@ def pairs(message: dict[str, Any]) -> oracle.Pairs:
 
 
 def test_the_package_makes_the_same_vectors_again():
-    assert len(GOOD) == 5
-    assert len(BAD) >= 12
+    assert len(GOOD) == 6
+    assert len(BAD) >= 13
     subprocess.run([sys.executable, FOLDER / "make.py", "--check"], check=True)
 
 
@@ -85,7 +88,10 @@ def test_plain_integers_agree_with_every_step_of_a_vector(path):
         for n in vector["answering"]:
             held = {m: integers(shares[str(m)][str(n)]["g"]) for m in u1}
             y = oracle.answer_moments(masked, held, alpha[n - 1], points, D, P, W1, gamma, q)
-            assert y == integers(vector["answers"][str(n)])
+            assert (y == integers(vector["answers"][str(n)])) == (n not in vector["corrected"])
+    agreeing = len(vector["answering"]) - len(vector["corrected"])
+    assert vector["liars_excluded"] == min(T, agreeing - D - T)
+    assert not vector["corrected"] or vector["liars_excluded"] == T
     total = [0] * p["length"]
     for k, w in pairs(vector["sum"]):
         total[k] = w
@@ -95,3 +101,26 @@ def test_plain_integers_agree_with_every_step_of_a_vector(path):
 @pytest.mark.parametrize("path", BAD, ids=lambda path: path.stem)
 def test_a_bad_vector_says_why_it_is_refused(path):
     assert json.loads(path.read_text())["reason"]
+
+
+def test_the_forged_answers_agree_but_for_an_honest_one(monkeypatch):
+    """Plain integers see what the old rule would have believed, which is the twin."""
+    path = FOLDER / "bad_answers_forged.json"
+    vector = json.loads(path.read_text())
+    assert "at least 1 is wrong, and nobody can be named for certain" in vector["reason"]
+    p, q = vector["parameters"], vector["parameters"]["field"]
+    answers = {int(n): integers(y)[0] for n, y in vector["answers"].items()}
+    make = runpy.run_path(str(FOLDER / "make.py"))
+    alpha = make["choose_points"](make["Parameters"](**p)).alpha
+    quorum = p["blocks"] + p["colluders"]
+
+    def predicted(known: list[int], n: int) -> list[int]:
+        (row,) = oracle.lagrange_matrix([alpha[m - 1] for m in known], [alpha[n - 1]], q)
+        columns = zip(*(answers[m] for m in known), strict=True)
+        return [sum(c * y for c, y in zip(row, column, strict=True)) % q for column in columns]
+
+    assert quorum == 3
+    assert predicted([2, 3, 4], 5) == answers[5]
+    assert predicted([2, 3, 4], 1) != answers[1]
+    monkeypatch.setattr(decoding, "is_correctable", lambda *_: True)
+    make["refuse_answers"](vector)  # and it is not refused

@@ -47,6 +47,7 @@ RESIDUAL = {
     "input": "0" * 64,
     "committed": False,
 }
+CERTAIN = (1, 2, 3, 4)  # D + 2T answers, for strict decoding
 SMALL = "--users 5 --survivors 3 --colluders 1 --top-k 2 --length 4"
 
 
@@ -169,7 +170,7 @@ class TestBadData65:
     @both
     @pytest.mark.parametrize(("stage", "name", "step"), READERS)
     def test_a_foreign_or_truncated_file(self, refuses, round_at, stage, name, step):
-        r = round_at(stage)
+        r = round_at(stage, answering=CERTAIN)
         path = r.folder / name
         whole = path.read_bytes()
         for what, content in foreign_files().items():
@@ -210,7 +211,8 @@ class TestBadData65:
     def test_a_file_of_another_session_user_or_kind(
         self, refuses, round_at, stage, source, target, step
     ):
-        r, _ = round_at(stage), round_at(stage, "other", name="other")
+        r = round_at(stage, answering=CERTAIN)
+        round_at(stage, "other", name="other", answering=CERTAIN)
         shutil.copy(r.folder / source, r.folder / target)
         said = refuses(65, *read_strictly(r, step)).err
         assert "session" in said or not source.startswith("../other")

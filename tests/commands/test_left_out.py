@@ -235,7 +235,7 @@ class TestDecode:
         r.check_sum(answering=ALL)
         assert datasets(r.folder / "aggregate.h5")["corrected"].tolist() == [2]
         (r.folder / "elimination/user-05.h5").unlink()
-        assert "cannot identify which" in refuses(65, *r.decode()).err
+        assert "nobody can be named for certain" in refuses(65, *r.decode()).err
 
     def test_a_sum_that_clipped_gradients_cannot_make_is_flagged(self, round_at, construction):
         r = round_at("masked", masking=(1, 2, 3))

@@ -148,7 +148,7 @@ READERS: dict[str, tuple[str, str, str, str, Callable[[Round], Command]]] = {
         lambda r: r.eliminate(1),
     ),
     "elimination": (
-        "moments",
+        "lying",  # with more than D + 2T answers, so that strict decoding has nothing else against it
         "elimination/user-02.h5",
         "y",
         "answered",

@@ -1,10 +1,13 @@
-"""Wrong answers in a round: corrected and named within the limit, refused beyond it, never believed."""
+"""Wrong answers in a round: corrected and named within the limit, refused beyond, never believed.
+
+test_liars.py has users that lie together."""
 
 from itertools import combinations
 
 import numpy as np
 import oracle
 import pytest
+from liars import Lie
 from small_rounds import Round, any_inputs, round_of
 
 from topk_secagg.algebra import linear
@@ -16,8 +19,9 @@ from topk_secagg.protocol.constructions import construction
 from topk_secagg.protocol.round import InMemoryShares
 
 N = 8
+T = 2
 EVERYBODY = range(1, N + 1)
-FOUR = {"N": N, "U": 4, "T": 2, "L": 83, "K": 4}
+FOUR = {"N": N, "U": 4, "T": T, "L": 83, "K": 4}
 KINDS = {  # parameters, whether as a fallback, and the quorum
     "permutation": (FOUR, False, 4),
     "permutation, small field": ({**FOUR, "q": 97}, False, 4),
@@ -38,7 +42,8 @@ class Decoding:
             fallback,
             quorum,
         )
-        self.most = (N - quorum) // 2
+        self.most = max(0, min(T, N - quorum - T))  # wrong ones that leave D + 2T to agree
+        self.findable = (N - quorum) // 2
         shape = construction(self.round.p).answer_shape(N, fallback=fallback)
         assert (shape.quorum, shape.blocks) == (quorum, quorum - 2)
         self.answers = self.round.answers(EVERYBODY, fallback=fallback)
@@ -69,7 +74,7 @@ def eight(request):
 
 
 @pytest.mark.parametrize("how", ["one symbol", "all symbols", "a common lie"])
-def test_wrong_users_up_to_half_the_surplus_are_corrected_and_named(eight, how):
+def test_wrong_users_are_corrected_and_named_while_enough_others_agree(eight, how):
     assert eight.decode(eight.answers) == (eight.plain, [])
     for count in range(1, eight.most + 1):
         for wrong in combinations(EVERYBODY, count):
@@ -78,15 +83,27 @@ def test_wrong_users_up_to_half_the_surplus_are_corrected_and_named(eight, how):
 
 @pytest.mark.parametrize("how", ["one symbol", "all symbols"])
 def test_beyond_the_limit_the_result_is_refused(eight, how):
-    for wrong in list(combinations(EVERYBODY, eight.most + 1))[::3]:
-        with pytest.raises(BadData, match=f"at least {eight.most + 1} answers are wrong"):
-            eight.decode(eight.spoiled(wrong, how))
+    """Where the code could still find them, too."""
+    for count in range(eight.most + 1, eight.findable + 2):
+        least = "1 is wrong" if count == 1 else f"{count} are wrong"
+        for wrong in list(combinations(EVERYBODY, count))[::3]:
+            with pytest.raises(BadData, match=f"at least {least}, and nobody can be named"):
+                eight.decode(eight.spoiled(wrong, how))
 
 
-def test_strict_refuses_at_the_first_inconsistency(eight):
+def test_strict_refuses_at_the_first_inconsistency_and_too_few_answers(eight):
+    if eight.quorum + T > N:
+        with pytest.raises(BadData, match="strict decoding asks for"):
+            eight.decode(eight.answers, strict=True)
+        return
     assert eight.decode(eight.answers, strict=True) == (eight.plain, [])
-    with pytest.raises(BadData, match="strict decoding"):
-        eight.decode(eight.spoiled((3,), "one symbol"), strict=True)
+    spoiled = eight.spoiled((3,), "one symbol")
+    why = "do not agree with the others, and strict" if eight.most else "nobody can be named"
+    with pytest.raises(BadData, match=why):
+        eight.decode(spoiled, strict=True)
+    few = {n: eight.answers[n] for n in range(1, eight.quorum + T)}
+    with pytest.raises(BadData, match=f"{len(few)} answers agree, and strict decoding asks for"):
+        eight.decode(few, strict=True)
 
 
 def test_one_answer_beyond_the_quorum_detects_but_cannot_name(eight):
@@ -94,7 +111,7 @@ def test_one_answer_beyond_the_quorum_detects_but_cannot_name(eight):
     assert eight.decode({n: eight.answers[n] for n in some}) == (eight.plain, [])
     for wrong in some:
         spoiled = eight.spoiled((wrong,), "one symbol")
-        with pytest.raises(BadData, match="at least 1 answer is wrong; cannot identify which"):
+        with pytest.raises(BadData, match="at least 1 is wrong, and nobody can be named"):
             eight.decode({n: spoiled[n] for n in some})
 
 
@@ -125,12 +142,12 @@ def test_fewer_answers_than_determine_the_polynomial_are_refused(eight):
 
 
 def test_without_the_check_a_wrong_answer_changes_the_sum(eight, monkeypatch):
-    """The twin: with the check taken out, a wrong answer goes through as a wrong sum or a late failure."""
-    monkeypatch.setattr(decoding, "_wrong_users", lambda *_, **__: [])
-    try:
-        total, corrected = eight.decode(eight.spoiled((1,), "one symbol"))
-    except BadData:
-        return
+    """The twin: with the check taken out, a wrong answer goes through as a wrong sum."""
+    whole = eight.round
+    others = tuple(range(2, eight.quorum + 1))
+    told = Lie(liars=(1,), roots=others).told(whole.p, whole.points, eight.answers)
+    monkeypatch.setattr(decoding, "_wrong_users", lambda *_: [])
+    total, corrected = eight.decode(told)
     assert corrected == []
     assert total != eight.plain
 

@@ -115,6 +115,24 @@ def test_the_table_says_what_its_columns_mean():
         assert words in out
 
 
+@pytest.mark.parametrize(
+    ("survivors", "spare", "facts", "words"),
+    [
+        (7, (), (10, 3), "takes 10 answers that agree (D + 2T), which exclude T = 3 users"),
+        (8, (), (11, 2), "and there are 10 users: at most 2 of T = 3 liars are excluded"),
+        (10, (), (13, 0), "no liar is excluded; it needs U + T <= N"),
+        (5, ("--spare", 0), (13, 0), "no liar is excluded; it needs U + T <= N, and --spare of"),
+        (5, ("--spare", 3), (10, 3), "takes 10 answers that agree (D + 2T), which exclude T = 3"),
+    ],
+)
+def test_it_says_what_it_takes_to_exclude_liars(survivors, spare, facts, words):
+    options = ["--users", 10, "--survivors", survivors, "--colluders", 3, "--top-k", 20]
+    call_of = ("plan", *options, "--length", 5000, "--construction", "moments", *spare)
+    found = must(*call_of, "--json").json
+    assert (found["certain_answers"], found["liars_excluded"]) == facts
+    assert words in must(*call_of).out
+
+
 def test_plot_draws_a_picture_and_notices_a_missing_matplotlib_first(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
     must("plan", *OPTIONS, "--length", "50000", "--plot", tmp_path / "p.png")

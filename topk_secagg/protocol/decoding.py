@@ -17,6 +17,7 @@ from ..algebra.parallel import ahead, cores, reuse_memory
 from ..algebra.randomness import Randomness
 from ..algebra.reed_solomon import agree, wrong_positions
 from ..errors import BadData, TooFewSurvivors
+from .agreement import certain_quorum, is_correctable, liars_excluded, with_more_answers
 from .construction import decoding_matrix, front
 from .constructions import construction
 from .messages import Answers, AnswerShape, Points, Sparse
@@ -32,10 +33,15 @@ _AGAIN = "ask the users to answer again from intact files"
 
 @dataclass(frozen=True)
 class Decoded:
-    """The aggregate, sparse and in order of the coordinates, and the users whose answers were wrong."""
+    """The aggregate, sparse and in order of coordinates, and the users whose answers were wrong.
+
+    The sum is right if at most `liars_excluded` users lie: as many the other answers' agreement
+    excludes.
+    """
 
     total: Sparse
     corrected: list[int]
+    liars_excluded: int
 
 
 def decode(
@@ -50,9 +56,10 @@ def decode(
 ) -> Decoded:
     """The aggregate from the answers of U2, which have this shape.
 
-    D+T answers determine Y(x), of degree D+T-1. The answers beyond must lie on the same polynomial; that is
-    checked on random combinations of all their columns, drawn here, after the answers were made. If they
-    do not, up to floor((|U2|-D-T)/2) wrong users are found from the same combinations and left out.
+    D+T answers determine Y(x), of degree D+T-1. The answers beyond must lie on the same polynomial;
+    that is checked on random combinations of all their columns, drawn here, after the answers were
+    made. If they do not, the wrong ones are found from the same combinations, and left out if they
+    are at most T and D+2T others agree. `strict` leaves out none, and asks for D+2T that agree.
     """
     users = sorted(answers)
     if len(users) < shape.quorum:
@@ -62,7 +69,10 @@ def decode(
     total, words = _total_and_words(
         p, points, shape, {n: answers[n] for n in users}, randomness, progress
     )
-    wrong = _wrong_users(p, points, shape, users, words, strict=strict)
+    wrong = _wrong_users(p, points, shape, users, words)
+    agreeing = len(users) - len(wrong)
+    if strict:
+        _check_strictly(p, shape, agreeing, wrong)
     if wrong:
         right = [n for n in users if n not in wrong][: shape.quorum]
         total, _ = _total_and_words(
@@ -70,31 +80,45 @@ def decode(
         )
     if isinstance(total, BadData):
         raise total
-    return Decoded(total, wrong)
+    return Decoded(total, wrong, liars_excluded(p, shape.blocks, agreeing))
 
 
 def _wrong_users(
-    p: Parameters,
-    points: Points,
-    shape: AnswerShape,
-    users: list[int],
-    words: Symbols,
-    *,
-    strict: bool,
+    p: Parameters, points: Points, shape: AnswerShape, users: list[int], words: Symbols
 ) -> list[int]:
-    """The users whose answers do not agree with the others'; BadData when they cannot be identified."""
+    """The users whose answers do not agree with the others'; BadData where that is not certain."""
     alpha = [points.alpha[n - 1] for n in users]
     if agree(alpha, words, shape.quorum, p.field):
         return []
     most = (len(users) - shape.quorum) // 2
-    what = f"the {len(users)} answers do not agree with each other"
-    if strict:
-        raise BadData(f"{what}, and strict decoding asks for all to agree", _AGAIN)
     found = wrong_positions(alpha, words, shape.quorum, p.field) if most else None
-    if found is None:
-        least = "1 answer is" if not most else f"{most + 1} answers are"
-        raise BadData(f"{what}: at least {least} wrong; cannot identify which", _AGAIN)
+    least = most + 1 if found is None else len(found)
+    if found is None or not is_correctable(p, shape.blocks, len(users), least):
+        number = "1 is" if least == 1 else f"{least} are"
+        raise BadData(
+            f"the {len(users)} answers do not agree with each other: at least {number} wrong,"
+            " and nobody can be named for certain",
+            *with_more_answers(p, shape, len(users), least),
+        )
     return [users[i] for i in found]
+
+
+def _check_strictly(p: Parameters, shape: AnswerShape, agreeing: int, wrong: list[int]) -> None:
+    """Refuse what is not certain with all answers: a wrong one, or fewer than D+2T."""
+    if wrong:
+        named = ", ".join(map(str, wrong))
+        raise BadData(
+            f"the answers of users {named} do not agree with the others,"
+            " and strict decoding asks for all to agree",
+            _AGAIN,
+        )
+    needed = certain_quorum(p, shape.blocks)
+    if agreeing < needed:
+        raise BadData(
+            f"{agreeing} answers agree, and strict decoding asks for {needed} (D + 2T):"
+            f" {needed - agreeing} missing",
+            *with_more_answers(p, shape, agreeing, 0),
+        )
 
 
 def _total_and_words(

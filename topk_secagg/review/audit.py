@@ -381,12 +381,23 @@ def _decoded(found: Evidence) -> dict[int, Decoded]:
                 found.p, space.session.points, shape, rows, CipherRandomness(fresh_key())
             )
             sums[shape.blocks] = result
+            excluded = result.liars_excluded
+            found.liars_excluded = max(excluded, found.liars_excluded or 0)
             if len(users) == shape.quorum:
-                raise InputMissing(f"there are only {shape.quorum} answers, which always agree")
+                raise InputMissing(
+                    f"there are only {shape.quorum} answers, which always agree:"
+                    " the sum is right if nobody lied"
+                )
             if result.corrected:
                 check.subjects = [space.answer_path(n) for n in result.corrected]
-                raise BadData("it is not on the polynomial of the other answers")
-            check.why = f"{len(users)} answers agree, and {shape.quorum} suffice"
+                raise BadData(
+                    "it is not on the polynomial of the other answers; its user may be innocent,"
+                    " as a bad share has the same effect"
+                )
+            check.why = (
+                f"{len(users)} answers agree, and {shape.quorum} suffice: this excludes"
+                f" {excluded} of at most T = {found.p.colluders} users that lie together"
+            )
     return sums
 
 

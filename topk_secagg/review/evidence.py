@@ -45,7 +45,8 @@ _ESTABLISHES = {
     "shift uniform": f"The shifts, which hide the chosen coordinates, {_LOOKS}",
     "permuted index uniform": f"The permuted indices, which hide the chosen ones, {_LOOKS}",
     "ranges": "Every number in each file is within the limits that the round sets for it.",
-    "Y on one polynomial (Reed-Solomon)": "More users answered than are needed, and all answers agree.",
+    "Y on one polynomial (Reed-Solomon)": "More users answered than are needed, and all agree. "
+    "The result says how many users that lie together this excludes.",
     "confirmations of survivors.json": "Enough users signed this survivors.json that no other one can have as many, "
     "unless more than T users cheat.",
     "aggregate recomputed": "The available answers decode to the sum in aggregate.h5.",
@@ -93,8 +94,9 @@ class Check:
 class Evidence:
     """The findings so far, and the sound data read so far.
 
-    `confirmed` and `answered` are the digests of the survivors.json that a user's confirmation and Y name;
-    `answers` is the shape of every sound Y of a survivor.
+    `confirmed` and `answered` are the digests of the survivors.json that a user's confirmation and Y
+    name; `answers` is the shape of every sound Y of a survivor. The sum that these decode to is right
+    if at most `liars_excluded` users lie; None if there is no sum.
     """
 
     def __init__(self, space: Workspace) -> None:
@@ -108,6 +110,7 @@ class Evidence:
         self.answered: dict[int, str] = {}
         self.answers: dict[int, AnswerShape] = {}
         self.aggregate: Aggregate | None = None
+        self.liars_excluded: int | None = None
 
     @property
     def p(self) -> Parameters:

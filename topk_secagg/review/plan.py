@@ -21,6 +21,7 @@ from ..algebra.field import DEFAULT_FIELD, SMALL_FIELD
 from ..algebra.linear import encode
 from ..errors import UsageError, amount
 from ..gradients.select import kept_energy
+from ..protocol.agreement import certain_quorum, liars_excluded
 from ..protocol.constructions import construction
 from ..protocol.parameters import Parameters, theorem_r1, theorem_r2
 from ..steps.costs import Cost, cost
@@ -50,11 +51,17 @@ class Row(Cost):
 
 @dataclass(frozen=True)
 class Plan:
-    """All rows, the one that `init` would choose, and where a peer needs less than that one."""
+    """All rows, the one that `init` would choose, and where a peer needs less than that one.
+
+    `certain_answers` (D + 2T) answers that agree exclude T users that lie together; if all users
+    answer, their agreement excludes `liars_excluded`.
+    """
 
     rows: list[Row]
     best: Row
     remarks: list[str]
+    certain_answers: int
+    liars_excluded: int
 
 
 class Speed(NamedTuple):
@@ -83,7 +90,14 @@ def plan(
         )
         if needed(peer) < needed(best)
     ]
-    return Plan([*rows, *peers], best, remarks)
+    shape = construction(chosen).answer_shape(chosen.users)
+    return Plan(
+        rows=[*rows, *peers],
+        best=best,
+        remarks=remarks,
+        certain_answers=certain_quorum(chosen, shape.blocks),
+        liars_excluded=liars_excluded(chosen, shape.blocks, chosen.users),
+    )
 
 
 def _variants(base: Parameters) -> list[Parameters]:

@@ -95,6 +95,7 @@ def page(found: Evidence, *, program: str = "topk-secagg", at: datetime | None =
     if session:
         parts += [_tag("h2", "Parameters"), _parameters(session)]
         parts += [_tag("h2", "Survivors and their weights"), _weights(session, u1)]
+        parts += [_tag("h2", "Users that lie together"), _tag("p", escape(_liars(found)))]
     parts += [_tag("h2", "Verdicts"), _verdicts(findings)]
     if session:
         x = [file.masked for file in found.masked.values()]
@@ -147,6 +148,24 @@ def _weights(session: Session, u1: Survivors | None) -> str:
         _tag("li", f"user {n}: <b>{str(u1.weights[n]).removesuffix('.0')}</b>") for n in u1.users
     )
     return _tag("p", f"{note} The weights add up to {total:.15g}.") + _tag("ul", "".join(rows))
+
+
+def _liars(found: Evidence) -> str:
+    """How many lying users the agreement of the answers excludes."""
+    excluded, colluders = found.liars_excluded, found.p.colluders
+    if excluded is None:
+        return "The available answers give no sum, or do not agree on one."
+    if excluded == 0:
+        return "The answers are just as many as are needed: the sum is right if nobody lied."
+    if excluded == colluders:
+        return (
+            "The agreement of the answers excludes users that lie together:"
+            f" the sum is right unless more than T = {colluders} lie."
+        )
+    return (
+        f"The agreement of the answers excludes only {excluded} of T = {colluders} users that lie"
+        f" together: if more than {excluded} lie, the sum can be wrong."
+    )
 
 
 def _row(verdict: str, *cells: str) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from ..algebra.randomness import CipherRandomness, fresh_key
 from ..errors import BadData, SecAggError, TooFewSurvivors
 from ..gradients.files import check_writable, write_gradient
 from ..gradients.quantise import beyond_clip, dequantise
+from ..protocol.agreement import FALLBACK, liars_excluded
 from ..protocol.constructions import construction
 from ..protocol.decoding import decode as decode_answers
 from ..protocol.messages import AnswerShape, Sparse
@@ -30,8 +32,12 @@ from .offline import Progress
 
 @dataclass(frozen=True)
 class DecodeReport:
-    """What `decode` found: U1, U2, who of these answered wrongly, whose files were left out and why, what a user
-    sent in the two phases, and how many coordinates are larger than honest users can make them."""
+    """What `decode` found: U1, U2, who of these answered wrongly, whose files were left out and why,
+    what a user sent in the two phases, and how many coordinates are larger than honest users can
+    make them.
+
+    The sum is right if at most `liars_excluded` of the users that answered lie together.
+    """
 
     path: Path
     survivors: list[int]
@@ -42,6 +48,7 @@ class DecodeReport:
     beyond_clip: int
     blocks: int
     answers_needed: int
+    liars_excluded: int
     masked_payload_bytes: int
     answer_payload_bytes: int
 
@@ -56,7 +63,8 @@ def decode(
 ) -> DecodeReport:
     """Write aggregate.h5, and the sum (or mean) in the layout of the gradient to `output`.
 
-    An answer that cannot be read, or is for another survivor set, counts as missing; `strict` refuses it.
+    An answer that cannot be read, or is for another survivor set, counts as missing. `strict`
+    refuses it, and any sum that T users could have forged: all answers must agree, and be D + 2T.
     """
     session = space.session
     p = session.parameters
@@ -102,11 +110,12 @@ def _found(
         hashed = list(used.values())[: None if every else shape.quorum]
         for answer in hashed:
             answer.hashing = True
-        given, source = (
-            {n: answer.read for n, answer in used.items()},
-            CipherRandomness(fresh_key()),
-        )
-        found = decode_answers(p, s.points, shape, given, source, strict=strict, progress=progress)
+        given = {n: answer.read for n, answer in used.items()}
+        source = CipherRandomness(fresh_key())
+        with _told_where(space):
+            found = decode_answers(
+                p, s.points, shape, given, source, strict=strict, progress=progress
+            )
         if not all(answer.intact() for answer in hashed) or (found.corrected and not every):
             raise BadData(
                 "an answer is damaged, or was changed while it was read",
@@ -114,18 +123,32 @@ def _found(
             )
         for n in answers.keys() - used.keys() if not verify else ():
             answers[n].artifact.verify(answers[n].check)
-    total, who = (
-        found.total,
-        (survivors.users, list(used), found.corrected, attempts.left_out(space.answer_path)),
+    report = DecodeReport(
+        path=space.aggregate_path,
+        survivors=survivors.users,
+        answering=list(used),
+        corrected=found.corrected,
+        left_out=attempts.left_out(space.answer_path),
+        nonzero=found.total.index.size,
+        beyond_clip=beyond_clip(p.fixed_point, found.total.value, survivors.weights.values()),
+        blocks=shape.blocks,
+        answers_needed=shape.quorum,
+        liars_excluded=found.liars_excluded,
+        masked_payload_bytes=construction(p).masked_bytes,
+        answer_payload_bytes=next(iter(used.values())).payload,
     )
-    nonzero, beyond = (
-        total.index.size,
-        beyond_clip(p.fixed_point, total.value, survivors.weights.values()),
-    )
-    sent = construction(p).masked_bytes, next(iter(used.values())).payload
-    return DecodeReport(
-        space.aggregate_path, *who, nonzero, beyond, shape.blocks, shape.quorum, *sent
-    ), total
+    return report, found.total
+
+
+@contextmanager
+def _told_where(space: Workspace) -> Iterator[None]:
+    """The advice to answer again, which knows no folder, names the folder of this round."""
+    try:
+        yield
+    except BadData as error:
+        if error.topic != FALLBACK:
+            raise
+        raise BadData(error.message, error.hint, f"{FALLBACK} {space.root}") from error
 
 
 def _decoded_by_others(space: Workspace, survivors: Survivors, total: Sparse) -> bool:
@@ -143,12 +166,15 @@ def _decoded_by_others(space: Workspace, survivors: Survivors, total: Sparse) ->
 def _decodable(
     space: Workspace, survivors: Survivors, answers: dict[int, AnswerFile]
 ) -> tuple[AnswerShape, list[int]]:
-    """The shape of which there are enough answers, the session's or that of the fallback, and whose these are."""
+    """The shape of which there are enough answers, the session's or the fallback's, and their users.
+
+    Of two, the one whose answers can exclude more liars; else the session's own, which comes first.
+    """
     p, count = space.session.parameters, len(survivors.digests)
     c = construction(p)
     enough = c.decodable(count, {n: answer.shape.blocks for n, answer in answers.items()})
     if enough:
-        return next(iter(enough.items()))  # the session's own comes first
+        return max(enough.items(), key=lambda item: liars_excluded(p, item[0].blocks, len(item[1])))
     given = [answer.shape for answer in answers.values()]
     wanted, *others = c.answer_shapes(count).values()
     silent = ", ".join(str(n) for n in survivors.users if n not in answers) or "none"
@@ -161,5 +187,5 @@ def _decodable(
     raise TooFewSurvivors(
         f"{what}; {given.count(least)} fallback answers, of which {least.quorum} would suffice",
         f"ask at least {least.quorum} users to answer again with D = U - T",
-        f"fallback {space.root}",
+        f"{FALLBACK} {space.root}",
     )

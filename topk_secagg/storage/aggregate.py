@@ -10,6 +10,7 @@ import numpy as np
 
 from ..algebra.field import stored_type
 from ..gradients.quantise import dequantise
+from ..protocol.agreement import is_correctable
 from ..protocol.messages import Sparse
 from .artifacts import SYMBOLS, Artifact, Content, Kind
 from .atomic import Array
@@ -94,5 +95,10 @@ def parsed(space: Workspace, artifact: Artifact) -> Aggregate:
     if len(u2) - len(wrong) < blocks + p.colluders:
         raise artifact.bad(
             f"it says that {len(u2) - len(wrong)} users answered, and it takes {blocks + p.colluders}"
+        )
+    if wrong and not is_correctable(p, blocks, len(u2), len(wrong)):
+        raise artifact.bad(
+            f"it leaves out {len(wrong)} answers as wrong, and the {len(u2) - len(wrong)} others"
+            " are too few to tell"
         )
     return Aggregate(Sparse(index, value), u1, u2, wrong, blocks, artifact.attributes["survivors"])

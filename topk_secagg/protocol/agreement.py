@@ -1,0 +1,63 @@
+"""How many lies the agreement of the answers excludes, and when a wrong answer may be left out.
+
+T users that lie together can move their answers to another polynomial of degree < D+T, one that
+meets the polynomial of the honest users at D+T-1 of their points. They need not even see an honest
+answer for that. So D+2T-1 answers can agree on a wrong sum. D+2T answers cannot: at least D+T of
+them are honest, and these determine the polynomial.
+"""
+
+from __future__ import annotations
+
+from .constructions import construction
+from .messages import AnswerShape
+from .parameters import Parameters
+
+FALLBACK = "fallback"  # the topic of a hint to answer again
+STRICT = "strict"  # the topic of a hint that only less strict decoding can follow
+_CAUSE = "look for the cause with an audit, and start a new round"
+
+
+def certain_quorum(p: Parameters, blocks: int) -> int:
+    """D + 2T: as many answers agree only on the sum, unless more than T users lie."""
+    return blocks + 2 * p.colluders
+
+
+def liars_excluded(p: Parameters, blocks: int, agreeing: int) -> int:
+    """min(T, agreeing - D - T): so many users that lie together cannot have made the sum wrong."""
+    return min(p.colluders, agreeing - blocks - p.colluders)
+
+
+def is_correctable(p: Parameters, blocks: int, answers: int, wrong: int) -> bool:
+    """Whether `wrong` of the answers may be left out: at most T, so that D + 2T agree.
+
+    Each correction uses up detection: a correction with fewer that agree would let T liars have an
+    honest user corrected to their sum.
+    """
+    return wrong <= p.colluders and answers - wrong >= certain_quorum(p, blocks)
+
+
+def with_more_answers(
+    p: Parameters, shape: AnswerShape, answers: int, wrong: int
+) -> tuple[str, str]:
+    """What could still give D + 2T answers that agree if `wrong` do not: a hint and its topic.
+
+    More survivors may answer; or all may answer again with the D of the fallback, which is smaller.
+    """
+    if wrong > p.colluders:
+        return (
+            f"more than T = {p.colluders} are wrong, and no further answer can help; {_CAUSE}",
+            "",
+        )
+    needed = certain_quorum(p, shape.blocks) + wrong
+    if needed <= shape.survivor_count:
+        missing = needed - answers
+        return f"wait for at least {missing} more user{'s' * (missing > 1)} to answer", ""
+    *_, fallback = construction(p).answer_shapes(shape.survivor_count).values()
+    again = certain_quorum(p, fallback.blocks) + wrong
+    if again <= shape.survivor_count:
+        return f"ask at least {again} users to answer again with D = {fallback.blocks}", FALLBACK
+    hopeless = (
+        f"no number of answers of this round is enough: it takes {again},"
+        f" and there are {shape.survivor_count} survivors"
+    )
+    return (f"{hopeless}; {_CAUSE}", "") if wrong else (hopeless, STRICT)
