@@ -66,9 +66,10 @@ def command(
             if "round_folder" in given:
                 given["space"] = ts.Workspace(given.pop("round_folder"), given.pop("secrets", None))
             if "session" in given:
-                given["access"] = ts.Access(
-                    *map(given.pop, ("identity", "session", "recipients", "insecure"))
-                )
+                own = ("identity", "insecure") if "insecure" in given else ()
+                names = ("session", "recipients", *own)
+                given["access"] = ts.Access(**{name: given.pop(name) for name in names})
+                _check_session(given["space"], given["access"])
             function(console, **given)
 
         name, params = function.__name__, [*options, *answer_options]
@@ -76,6 +77,13 @@ def command(
         return click.Command(name, callback=call, params=params, help=help, short_help=about)
 
     return of
+
+
+def _check_session(space: ts.Workspace, access: ts.Access) -> None:
+    """Compare the session with its pin now, before a command looks at anything in it."""
+    from topk_secagg.steps.access import check_session
+
+    check_session(space, access)
 
 
 def user_set(value: str) -> list[int]:
@@ -118,8 +126,9 @@ users_option = value(
 jobs_option = value(
     "--jobs", "J", "Users to work on at a time.  [default: the cores]", click.IntRange(min=1)
 )
-access_options = (
-    file("--identity", "This user's keys, from `keygen`, in a sealed round."),
+KEYS_VARIABLE = "TOPK_SECAGG_RECIPIENTS"
+# on every command that reads a round
+pin_options = (
     value(
         "--session",
         "HEX",
@@ -127,7 +136,15 @@ access_options = (
         str,
         envvar="TOPK_SECAGG_SESSION",
     ),
-    file("--recipients", "Refuse a session that has other keys than this file."),
+    file(
+        "--recipients",
+        "Refuse a session that has other keys than this file.",
+        envvar=KEYS_VARIABLE,
+    ),
+)
+access_options = (
+    file("--identity", "This user's keys, from `keygen`, in a sealed round."),
+    *pin_options,
     flag("--insecure", "Take part although the round is drawn from a public seed."),
 )
 randomness_option = choice(
@@ -162,7 +179,8 @@ output_options = (
 keys_options = (
     file(
         "--recipients",
-        "The users' public keys, a line each as `keygen` prints it: seals and signs the files.",
+        "The users' public keys, a line each as `keygen` prints it: seals and signs the files. "
+        "Not from TOPK_SECAGG_RECIPIENTS.",
     ),
     value("--freezer", "n", "The user that freezes.", default=1),
     flag("--confirm", "More than (N+T)/2 users must confirm the survivors; any user may freeze."),

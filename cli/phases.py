@@ -189,6 +189,7 @@ def freeze(
             "dropped": [n for n in space.users() if n not in report.survivors],
         },
         f"survivors {plain(report.survivors)}: {space.survivors_path}",
+        f"session {space.session.fingerprint}",
         f"digest {report.survivors_sha256[:16]}: everybody must answer this one",
         space=space,
     )
@@ -205,7 +206,8 @@ def confirm(console: Console, space: ts.Workspace, user: int, access: ts.Access)
     """Sign survivors.json, in a round that was started with --confirm.
 
     Users answer only once more than (N+T)/2 users have confirmed the same survivors.json. A user confirms
-    one per round. Writes the public file confirmed/user-NN.json.
+    one per round: one with every X here and sound, and with its own as it sent it. Writes the
+    public file confirmed/user-NN.json.
     """
     report = ts.confirm(space, user, access=access)
     console.result(
@@ -296,10 +298,16 @@ def agreement_line(colluders: int, report: DecodeReport) -> str:
     o.round_argument,
     *o.output_options,
     o.flag("--strict", "Refuse if any answer is damaged or disagrees, or fewer than D + 2T agree."),
+    *o.pin_options,
     example="round --output sum.pt",
 )
 def decode(
-    console: Console, space: ts.Workspace, output: Path | None, mean: bool, strict: bool
+    console: Console,
+    space: ts.Workspace,
+    output: Path | None,
+    mean: bool,
+    strict: bool,
+    access: ts.Access,
 ) -> None:
     """Decode the sum of the survivors' inputs from the answers in elimination/.
 
@@ -314,41 +322,54 @@ def decode(
             output,
             mean=mean,
             strict=strict,
+            access=access,
             progress=lambda done: note("decoding", 0, 1, done),
         )
     facts, lines = described(console, space, report)
     console.warn_foreign_secrets(space.foreign_secrets())
-    console.result(facts, *lines, space=space)
+    console.result(facts, *lines, f"session {space.session.fingerprint}", space=space)
 
 
 @o.command(
-    "Commit the residual of a survivor.", *o.space_options, o.user_option, example="round --user 3"
+    "Commit the residual of a survivor.",
+    *o.space_options,
+    o.user_option,
+    *o.pin_options,
+    example="round --user 3",
 )
-def settle(console: Console, space: ts.Workspace, user: int) -> None:
+def settle(console: Console, space: ts.Workspace, user: int, access: ts.Access) -> None:
     """Commit the residual of a survivor that missed the elimination phase.
 
     Its X is in the sum, so that its new residual holds, whether it answers or not. `eliminate` does the
-    same.
+    same. In rounds with --confirm, enough users must have confirmed the survivors.
     """
-    report = ts.settle(space, user)
+    report = ts.settle(space, user, access=access)
     done = f"residual of user {user}: {report.path}" + (
         "" if report.committed else " was committed already"
     )
-    console.result(vars(report), done, space=space)
+    console.result(vars(report), done, f"session {space.session.fingerprint}", space=space)
 
 
 @o.command(
-    "Erase a user's secret and shares.", *o.space_options, o.user_option, example="round --user 3"
+    "Erase a user's secret and shares.",
+    *o.space_options,
+    o.user_option,
+    *o.pin_options,
+    example="round --user 3",
 )
-def forget(console: Console, space: ts.Workspace, user: int) -> None:
+def forget(console: Console, space: ts.Workspace, user: int, access: ts.Access) -> None:
     """Erase a user's secret, the shares that it holds, and its copies of those that it made.
 
-    Do it once they have done their work: after its answer, or when it dropped out. With X, the secret
-    reveals the input for ever. The ledger stays, so that nothing can be used twice. See docs/security.md
-    for what deleting means on an SSD.
+    Do it once they have done their work: after its answer, or when it dropped out; in rounds with
+    --confirm, once enough users have confirmed that. With X, the secret reveals the input for ever.
+    The ledger stays, so that nothing can be used twice. See docs/security.md for what deleting
+    means on an SSD.
     """
-    report = ts.forget(space, user)
-    lines = [f"user {user} erased {len(report.erased)} files; its ledger stays"]
+    report = ts.forget(space, user, access=access)
+    lines = [
+        f"user {user} erased {len(report.erased)} files; its ledger stays",
+        f"session {space.session.fingerprint}",
+    ]
     if report.kept:
         lines.append(
             f"{len(report.kept)} sealed shares belong to other accounts; only your identity opens them"

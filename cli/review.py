@@ -27,19 +27,26 @@ _POLL = 0.5  # seconds
         "Wait until the next step can be run, or exit 75.",
         click.FloatRange(min=0),
     ),
+    *o.pin_options,
     example="round --user 3 --wait 600",
 )
-def status(console: Console, space: ts.Workspace, user: int | None, wait: float | None) -> None:
+def status(
+    console: Console,
+    space: ts.Workspace,
+    user: int | None,
+    wait: float | None,
+    access: ts.Access,
+) -> None:
     """Show who has done what in a round, which files of whom are missing, and the next command.
 
     With --user, also what this user should send to whom. --wait returns when the next step can be run
     (exit 0), or when the time is up (exit 75).
     """
     end = time.monotonic() + (wait or 0)
-    found = ts.status(space, user)
+    found = ts.status(space, user, access=access)
     while not found.next.ready and (left := end - time.monotonic()) > 0:
         time.sleep(min(_POLL, left))
-        found = ts.status(space, user)
+        found = ts.status(space, user, access=access)
     N, following = len(found.users), _command(space, found.next.step, found.next.user or user)
     facts = {
         "users": [vars(u) for u in found.users],
@@ -154,10 +161,15 @@ def inspect(console: Console, files: tuple[Path, ...], reveal: bool) -> None:
         multiple=True,
     ),
     o.file("--report", "Write the findings as a page too.", "FILE.html"),
+    *o.pin_options,
     example="round --report audit.html",
 )
 def audit(
-    console: Console, space: ts.Workspace, identity: tuple[Path, ...], report: Path | None
+    console: Console,
+    space: ts.Workspace,
+    identity: tuple[Path, ...],
+    report: Path | None,
+    access: ts.Access,
 ) -> None:
     """Check a round point by point: pass, fail, or not checkable and why. Exits with 65 if anything fails.
 
@@ -166,7 +178,7 @@ def audit(
     changes nothing in the round, and shows no secret value.
     """
     from topk_secagg.review.audit import gather
-    from topk_secagg.review.report import condensed, page, summary
+    from topk_secagg.review.report import condensed, page, summary, unpinned
     from topk_secagg.storage.atomic import OWN, write_whole
 
     if report and report.suffix != ".html":
@@ -176,15 +188,18 @@ def audit(
             f"cannot write {report}: its folder is not there", "make the folder first"
         )
     with console.progress() as note:
-        found = gather(space, identity, lambda done: note("auditing", 0, 1, done))
+        found = gather(space, identity, lambda done: note("auditing", 0, 1, done), access=access)
     findings, session = found.findings, found.session
     if report:
         write_whole(report, page(found, program=f"{PROGRAM} {ts.__version__}"), OWN)
     if session:  # else it is too damaged to say whose secrets should not be here
         console.warn_foreign_secrets(space.foreign_secrets())
     failed = [f for f in findings if f.verdict == "fail"]
+    keys = session.recipients or () if session else ()
     facts = {
         "session": session and session.id,
+        "fingerprints": {key.user: key.fingerprint for key in keys},
+        **picked(found, "session_pinned", "keys_pinned"),
         "verdict": "fail" if failed else "pass",
         "counts": {
             v: sum(f.verdict == v for f in findings) for v in ("pass", "fail", "not checkable")
@@ -202,6 +217,10 @@ def audit(
         before = point
     console.table(("point", "verdict", "on what, and why"), rows)
     console.line(summary(findings) + (f"; report: {report}" if report else ""))
+    if session:
+        console.line(f"session {session.fingerprint}")
+    if remark := unpinned(found):
+        console.warn(remark)
     if failed:
         more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
         raise BadData(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shlex
 from collections.abc import Callable
 from inspect import signature
@@ -71,6 +72,11 @@ def start_round(console: Console, root: Path, **options: Any) -> tuple[ts.Worksp
     """Choose parameters and layout, and write session.json if it is new; say what was chosen for what reason."""
     from topk_secagg.steps.init import start
 
+    if options["recipients"] is None and os.environ.get(o.KEYS_VARIABLE):
+        console.warn(
+            f"{o.KEYS_VARIABLE} is set, but a round takes its keys from --recipients alone: "
+            "this one has none"
+        )
     layout, p, reason, _ = chosen(console, **options)
     space, new = start(root, p, layout, **taken(start, options))
     if reason and new:

@@ -12,12 +12,12 @@
 #
 # More comes from the environment:
 #
-#   RECIPIENTS           this organisation's own list of everybody's public keys; other keys are refused
-#   TOPK_SECAGG_SESSION  the only session to take part in
-#   TOPK_SECAGG_SECRETS  where secrets and ledgers are, by default ROUND/secrets
-#   PATIENCE             seconds to wait for late files, once a step could be run without them (600)
-#   LIMIT                seconds to wait for files without which nothing goes on (86400)
-#   PAUSE                seconds between two looks (10)
+#   TOPK_SECAGG_RECIPIENTS  this organisation's own list of everybody's public keys: required, every step compares it
+#   TOPK_SECAGG_SESSION     the only session to take part in, 16 digits or more
+#   TOPK_SECAGG_SECRETS     where secrets and ledgers are, by default ROUND/secrets
+#   PATIENCE                seconds to wait for late files, once a step could be run without them (600)
+#   LIMIT                   seconds to wait for files without which nothing goes on (86400)
+#   PAUSE                   seconds between two looks (10)
 #
 # It can be stopped at any time and started again. It ends with 0 when nothing is left to do, with 75 when LIMIT is over,
 # and with the exit code of a step that was refused.
@@ -31,18 +31,33 @@ export ROUND=$1 NUMBER=$2
 identity=$3 gradient=$4 sync=$5 output=$6
 patience=${PATIENCE:-600} limit=${LIMIT:-86400} pause=${PAUSE:-10}
 access=(--user "$NUMBER" --identity "$identity")
-if [ -n "${RECIPIENTS:-}" ]; then access+=(--recipients "$RECIPIENTS"); fi
 
 say() { echo "organisation $NUMBER: $*" >&2; }
 
+# the pins: every command below takes them from the environment
+export TOPK_SECAGG_RECIPIENTS=${TOPK_SECAGG_RECIPIENTS:-${RECIPIENTS:-}}
+if [ -z "$TOPK_SECAGG_RECIPIENTS" ]; then
+  say "set TOPK_SECAGG_RECIPIENTS: without your own list of keys, whoever moves the files could make up the others"
+  exit 2
+fi
+if [ -z "${TOPK_SECAGG_SESSION:-}" ]; then
+  say "TOPK_SECAGG_SESSION is not set: compare the session's parameters and its fingerprint yourself"
+fi
+
 look() { # the next step, whether it is ready or possible, and what it waits for, a line each; then the files to send
-  topk-secagg status "$ROUND" --user "$NUMBER" --wait "$1" --json 2>/dev/null | python3 -c '
+  local code=0 found
+  found=$(topk-secagg status "$ROUND" --user "$NUMBER" --wait "$1" --json 2>/dev/null) || code=$?
+  if [ "$code" != 0 ] && [ "$code" != 75 ]; then # 75: the next step is not ready yet
+    topk-secagg status "$ROUND" --user "$NUMBER" --quiet || true # once more, to say why
+    return "$code"
+  fi
+  python3 -c '
 import json, os, sys
 found = json.load(sys.stdin)
 step = found["next"]
 print(step["step"] or "nothing", step["ready"], step["possible"], step["waits_for"] or "nothing", sep="\n")
 for file in found["send"]:
-    print(os.path.relpath(file["path"], os.environ["ROUND"]))'
+    print(os.path.relpath(file["path"], os.environ["ROUND"]))' <<<"$found"
 }
 
 pulling() { # until it is told to stop
@@ -83,7 +98,8 @@ done
 
 sent='' before='' since=$SECONDS wait=0 possible=False
 while :; do
-  mapfile -t found < <(look "$wait" || true)
+  looked=$(look "$wait")
+  mapfile -t found <<<"$looked"
   step=${found[0]} ready=${found[1]} could=$possible possible=${found[2]} waits_for=${found[3]}
   if [ "$step" = nothing ]; then break; fi
   if [ -n "${found[*]:4}" ] && [ "${found[*]:4}" != "$sent" ]; then # on a new start everything is sent once more, which changes nothing

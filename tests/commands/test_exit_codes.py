@@ -395,9 +395,8 @@ class TestTooFewSurvivors69:
             result = call("run", tmp_path / name, "--gradients", EXAMPLE, *options, *drops)
             assert result.code == 69
             assert_one_error(result)
-            assert [path.name for path in (tmp_path / name).iterdir() if path.name != ".lock"] == [
-                "session.json"
-            ]
+            names = [path.name for path in (tmp_path / name).iterdir()]
+            assert [name for name in names if not name.endswith(".lock")] == ["session.json"]
 
     def test_folders_without_files_are_as_if_nobody_had_sent_any(self, refuses, round_at):
         for stage, folder, step in (
@@ -539,6 +538,7 @@ def held(path: Path) -> Iterator[None]:
     """As if another process held this lock: locks belong to open files, so one in this process is enough."""
     path.parent.mkdir(exist_ok=True)
     with path.open("w") as stream:
+        path.chmod(0o600)
         fcntl.flock(stream, fcntl.LOCK_EX)
         yield
 
@@ -576,7 +576,8 @@ class TestBusy75:
 
     def test_a_step_of_the_round_is_running(self, refuses, round_at, tmp_path):
         r = round_at("answered")
-        with held(r.folder / ".lock"), held(tmp_path / "new/.lock"):
+        name = f".account-{os.geteuid()}.lock"
+        with held(r.folder / name), held(tmp_path / "new" / name):
             refuses(75, *r.decode())
             refuses(75, "init", tmp_path / "new", *words(SMALL))
             must(*r.init())  # as a second `run` does: it stops no other step

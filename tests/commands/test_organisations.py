@@ -42,7 +42,7 @@ class Organisations:
     def __init__(self, base: Path) -> None:
         self.base, self.store = base, base / "store"
         self.round = Round(FOUR, self.store, base / "inputs").prepare()
-        must(*self.round.init())
+        self.session = must(*self.round.init("--json")).json["session"]
         self.sync = WORKFLOWS / "sync-rsync.sh"
         if shutil.which("rsync") is None:
             self.sync = base / "sync.sh"
@@ -58,7 +58,8 @@ class Organisations:
         here.folder.mkdir(parents=True, exist_ok=True)
         environment = os.environ | {
             "PATH": f"{SCRIPT.parent}:{os.environ['PATH']}", "STORE": str(self.store), "PAUSE": "0.5",
-            "PATIENCE": "2", "LIMIT": "90", "RECIPIENTS": str(r.recipients), **settings,
+            "PATIENCE": "2", "LIMIT": "90", "TOPK_SECAGG_RECIPIENTS": str(r.recipients),
+            "TOPK_SECAGG_SESSION": self.session, **settings,
         }  # fmt: skip
         sums = here.folder.with_name("sum.npy")
         words = [here.folder, user, r.identity(user), r.gradient(user), self.sync, sums]
@@ -141,24 +142,26 @@ def test_an_organisation_after_the_freeze_has_nothing_to_do(finished):
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("settings", "code", "said"),
     [
-        (
-            75,
-            "gave up: mask still waits for shares of user 2, 3, 4 for user 1",
-        ),  # after its time limit
-        (77, "other keys for user 2"),  # than it knows
+        ({"LIMIT": "0"}, 75, "gave up: mask still waits for shares of user 2, 3, 4 for user 1"),
+        ({"TOPK_SECAGG_RECIPIENTS": "mine"}, 77, "other keys for user 2"),
+        ({"TOPK_SECAGG_RECIPIENTS": "", "RECIPIENTS": "mine"}, 77, "other keys for user 2"),
+        ({"TOPK_SECAGG_SESSION": "0" * 16}, 77, "not 0000000000000000"),
+        ({"TOPK_SECAGG_RECIPIENTS": ""}, 2, "set TOPK_SECAGG_RECIPIENTS"),
     ],
 )
-def test_it_ends_with_the_code_and_the_reason_of_the_command(tmp_path, code, said):
+def test_it_ends_with_the_code_and_the_reason_of_the_command(tmp_path, settings, code, said):
     four = Organisations(tmp_path)
     lines = four.round.recipients.read_text().splitlines()
     other = must("keygen", "--user", 2, "--output", tmp_path / "other.identity").out
     (tmp_path / "mine").write_text("\n".join([lines[0], other.strip(), *lines[2:]]) + "\n")
-    settings = {"LIMIT": "0"} if code == 75 else {"RECIPIENTS": str(tmp_path / "mine")}
-    process = four.start(1, **settings)
+    given = {key: str(tmp_path / v) if v == "mine" else v for key, v in settings.items()}
+    process = four.start(1, **given)
     printed = process.communicate(timeout=100)[1]
     assert (process.returncode, said in printed) == (code, True), printed
+    if code != 75:  # it has drawn nothing
+        assert not (four.machine(1).folder / "secrets").exists()
 
 
 def test_the_script_says_how_it_is_called():

@@ -146,7 +146,7 @@ def test_missing_and_given_confirmations(round_at, refuses):
     assert following(r, "--user", 1) == waits
     assert missing(r, "--user", 1) == [f"confirmed/user-{n:02}.json" for n in (2, 3, 4)]
     assert "missing: 2, 3, 4" in refuses(66, *r.eliminate(1)).err
-    assert following(r, "--user", 5) == ("forget", None)
+    assert following(r, "--user", 5) == ("forget", "confirmations of user 2, 3, 4")
     for user in (2, 3):
         must(*r.confirm(user))
     assert following(r, "--user", 1) == ("eliminate", None)
@@ -201,9 +201,13 @@ class TestAFolderOfOneUser:
         assert "survivors.json" in refuses(66, *r.eliminate(2)).err
         self.bring("survivors.json", "confirmed/*")
         if r.recipe.confirm:
-            assert following(r, "--user", 2) == ("confirm", None)
+            assert following(r, "--user", 2) == ("confirm", "X of user 1, 3, 4, 5")
+            assert "X of users 1, 3, 4, 5 have not arrived" in refuses(66, *r.confirm(2)).err
+            self.bring("masked/*")
             must(*r.confirm(2))
         inputs = [n for n in r.recipe.masking if n != 2]
+        for n in inputs:  # what was here to be confirmed is lost again
+            (r.folder / f"masked/user-{n:02}.h5").unlink(missing_ok=True)
         others = [n for n in inputs if n != 3]
         listed = [", ".join(map(str, users)) for users in (inputs, others)]
         assert following(r, "--user", 2) == (

@@ -181,13 +181,15 @@ def test_folders_of_another_account(benches, name):
 @as_root
 @pytest.mark.parametrize("kind", ["a file", "a pipe"])
 def test_the_lock_of_another_account(benches, kind):
-    """An account that may write to the folder can decode, even if another one made the lock."""
+    """An account that may write to the folder can decode, even if another one made its lock."""
     state = benches["permutation"].at("answered")
     for path in (state.folder, *state.folder.rglob("*")):
         path.chmod(0o777 if path.is_dir() else 0o644)
+    lock = state.folder / f".account-{ANOTHER}.lock"
     if kind == "a pipe":
-        (state.folder / ".lock").unlink()
-        os.mkfifo(state.folder / ".lock", 0o644)
+        os.mkfifo(lock, 0o644)
+    else:
+        lock.touch(0o600)
     assert in_child(*state.decode(), before=lambda: os.setuid(ANOTHER)).code == 0
 
 

@@ -283,7 +283,7 @@ PLACES: list[tuple[str, str, str, Callable[[Round], Command]]] = [
     ("moments", "answered", "elimination/user-01.h5", lambda r: r.eliminate(1)),
     ("spare", "answered", "elimination/user-01.h5", lambda r: r.eliminate(1, "--fallback")),
     ("moments", "answered", "elimination/user-02.h5", lambda r: r.decode()),
-    ("moments", "answered", ".lock", lambda r: r.decode()),
+    ("moments", "answered", f".account-{os.geteuid()}.lock", lambda r: r.decode()),
     ("moments", "decoded", "aggregate.h5", lambda r: r.decode()),
     ("moments", "decoded", "survivors.json", lambda r: r.forget(1)),
 ]

@@ -14,6 +14,10 @@ import numpy.typing as npt
 from ..errors import BadData, UsageError
 from .tensors import FLOATING, Gradient, Tensor, called, left_out
 
+MOST_TENSORS = 1 << 16  # of a layout, with those that it leaves out
+MOST_DIMENSIONS = 8  # of a tensor
+MOST_COORDINATES = 1 << 32  # fewer than these, in a tensor and in all
+LONGEST_NAME = 1024  # characters
 NOT_GRADIENTS = ("*running_mean", "*running_var", "*num_batches_tracked")
 
 
@@ -28,6 +32,21 @@ class Slot(NamedTuple):
     def size(self) -> int:
         """Its coordinates."""
         return math.prod(self.shape)
+
+    def check_limits(self) -> None:
+        """Refuse more dimensions or coordinates than a tensor of a session may have."""
+        if len(self.shape) > MOST_DIMENSIONS:
+            raise UsageError(
+                f"tensor {called(self.name)} has {len(self.shape)} dimensions",
+                f"a session takes at most {MOST_DIMENSIONS}",
+            )
+        product = 1
+        for extent in self.shape:
+            product *= max(extent, 1)  # numpy bounds the product of the others even if one is 0
+            if product >= MOST_COORDINATES:
+                raise UsageError(
+                    f"tensor {called(self.name)} has too many coordinates", "keep L < 2^32"
+                )
 
 
 @dataclass(frozen=True)
@@ -46,6 +65,23 @@ class Layout:
     def length(self) -> int:
         """L."""
         return sum(slot.size for slot in self.slots)
+
+    def check_limits(self) -> None:
+        """Refuse what no session may have: session.json comes from others, and must not keep us
+        busy for long."""
+        count = len(self.slots) + len(self.left_out)
+        if count > MOST_TENSORS:
+            raise UsageError(
+                f"a layout of {count} tensors", f"a session takes at most {MOST_TENSORS}"
+            )
+        for name in (*(slot.name for slot in self.slots), *self.left_out):
+            if len(name) > LONGEST_NAME:
+                raise UsageError(
+                    f"the name of tensor {called(name)} has {len(name)} characters",
+                    f"a session takes names of at most {LONGEST_NAME}",
+                )
+        for slot in self.slots:
+            slot.check_limits()
 
     @staticmethod
     def flat(length: int) -> Layout:

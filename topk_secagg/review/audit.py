@@ -22,6 +22,7 @@ from ..gradients.quantise import beyond_clip, largest_sum
 from ..protocol.constructions import construction
 from ..protocol.decoding import Decoded, decode
 from ..protocol.parameters import Parameters, rate_of_answer, rate_of_masked
+from ..steps.access import PLAIN, Access, check_keys, check_session
 from ..steps.freeze import answerable
 from ..steps.inspect import KINDS
 from ..steps.offline import Progress
@@ -43,21 +44,33 @@ _TEMPORARY_NAME = re.compile(r"\..+\.\d+\.tmp")
 
 
 def audit(
-    space: Workspace, identities: Sequence[Path] = (), progress: Progress = lambda _: None
+    space: Workspace,
+    identities: Sequence[Path] = (),
+    progress: Progress = lambda _: None,
+    *,
+    access: Access = PLAIN,
 ) -> list[Finding]:
-    """All findings on a round. Damaged files become findings; only a missing session.json raises."""
-    return gather(space, identities, progress).findings
+    """All findings on a round. Damaged files become findings; only a missing session.json raises,
+    and one that is not the pinned one."""
+    return gather(space, identities, progress, access=access).findings
 
 
 def gather(
-    space: Workspace, identities: Sequence[Path] = (), progress: Progress = lambda _: None
+    space: Workspace,
+    identities: Sequence[Path] = (),
+    progress: Progress = lambda _: None,
+    *,
+    access: Access = PLAIN,
 ) -> Evidence:
     """All findings on a round, and the sound data behind them."""
-    found = Evidence(space)
+    check_session(space, access)
+    found = Evidence(space, session_pinned=access.session is not None)
     _session(found)
     if found.session is None:
         found.add("everything else", ".", "not checkable", "session.json is not sound")
         return found
+    check_keys(space, access)
+    found.keys_pinned = access.recipients is not None
     openers = _openers(found, identities)
     allow_open_files(2 * found.p.users)
     _folders(found)
@@ -92,8 +105,8 @@ def _session(found: Evidence) -> None:
     """Check session.json; where possible, its parameters and points get separate verdicts."""
     path = found.space.session_path
     body: Any = None
-    with suppress(BadData, ValueError, RecursionError):  # `read_session` will say what is wrong
-        body = json.loads(documents.read_bytes(path, "check the path, or start a round"))
+    with suppress(BadData, ValueError, RecursionError):  # `parse_session` will say what is wrong
+        body = json.loads(found.space.session_content)
     if isinstance(body, dict):
         with found.check("parameters admissible", path) as check:
             check.why = Parameters(**dict(body["parameters"])).summary()

@@ -32,10 +32,11 @@ _ESTABLISHES = {
     "permissions": "By their modes, no secret is open to other accounts, and no file can be changed by everybody.",
     "only files of the round": "Nothing in the folders pretends to be a file of this round.",
     "survivors of this round, from its freezer": "survivors.json is of this session, names enough users, and is from "
-    "a user that may freeze the round. If the round has keys, that user signed it.",
+    "a user that may freeze the round. If the round has keys, it is signed with that user's.",
     "digest": "No file was damaged by accident since it was written (signatures protect against forgery).",
     "session and user": "Each file says that it is of this session and of the user in its name.",
-    "session, user and signature": "Each file is of this session, and the user in its name signed it.",
+    "session, user and signature": "Each file is of this session, and signed with the key that "
+    "session.json has for the user in its name.",
     "X of the right size, indices and values allowed": "Each X has the right size, and only entries that an honest "
     "user can send.",
     "one survivor set, one set of X": "Every X is the one that survivors.json names, and every Y answers this "
@@ -47,15 +48,15 @@ _ESTABLISHES = {
     "ranges": "Every number in each file is within the limits that the round sets for it.",
     "Y on one polynomial (Reed-Solomon)": "More users answered than are needed, and all agree. "
     "The result says how many users that lie together this excludes.",
-    "confirmations of survivors.json": "Enough users signed this survivors.json that no other one can have as many, "
-    "unless more than T users cheat.",
+    "confirmations of survivors.json": "Enough users' keys signed this survivors.json that no "
+    "other one can have as many, unless more than T users cheat.",
     "aggregate recomputed": "The available answers decode to the sum in aggregate.h5.",
     "sums within the clip": "No coordinate of the sum is larger than honest users can make it.",
     "rates against the theorem": "The size of what users sent, beside the paper's theorem: this is about cost only.",
     "ledgers": "What each user noted in its ledger agrees with the files of the round.",
     "masks and places fit X": "Without its masks, each X is an input that an honest user can have.",
-    "sealed shares open, signed and whole": "The receiver's key opens each sealed share; it is whole and its sender "
-    "signed it.",
+    "sealed shares open, signed and whole": "The receiver's key opens each sealed share; it is "
+    "whole, and signed with its sender's key.",
     "shares interpolate to selectors": "The shares of each user fit together, and hold what an honest user shares.",
     "Y recomputed": "Each answer is exactly what the X and the shares of its user give.",
     "aggregate is the sum of the inputs": "The sum in aggregate.h5 is exactly the sum of what the survivors masked.",
@@ -97,10 +98,14 @@ class Evidence:
     `confirmed` and `answered` are the digests of the survivors.json that a user's confirmation and Y
     name; `answers` is the shape of every sound Y of a survivor. The sum that these decode to is right
     if at most `liars_excluded` users lie; None if there is no sum.
+    `session_pinned` and `keys_pinned` say whether these are known to be the right ones, from
+    outside the round.
     """
 
-    def __init__(self, space: Workspace) -> None:
+    def __init__(self, space: Workspace, *, session_pinned: bool = False) -> None:
         self.space = space
+        self.session_pinned = session_pinned
+        self.keys_pinned = False
         self.session: Session | None = None
         self.findings: list[Finding] = []
         self.masked: dict[int, MaskedFile] = {}

@@ -81,6 +81,8 @@ def page(found: Evidence, *, program: str = "topk-secagg", at: datetime | None =
         f'<p class="banner {"fail" if bad else "pass"}">{escape(summary(findings))}</p>',
         _tag("p", _INTRODUCTION),
     ]
+    if remark := unpinned(found):
+        parts.insert(1, f'<p class="banner not-checkable">{escape(remark)}</p>')
     made = f"{(at or datetime.now(UTC)).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, by {program}"
     if session and session.insecure:
         parts.append(
@@ -93,6 +95,7 @@ def page(found: Evidence, *, program: str = "topk-secagg", at: datetime | None =
     }
     parts.append(_facts({"date": made, **names}, "long"))
     if session:
+        parts += [_tag("h2", "Whose round this is"), _origin(found, session)]
         parts += [_tag("h2", "Parameters"), _parameters(session)]
         parts += [_tag("h2", "Survivors and their weights"), _weights(session, u1)]
         parts += [_tag("h2", "Users that lie together"), _tag("p", escape(_liars(found)))]
@@ -123,6 +126,37 @@ def _facts(facts: Mapping[str, object], kind: str = "") -> str:
     texts = {k: f"{v:,}" if isinstance(v, int) else str(v) for k, v in facts.items()}
     rows = (_tag("dt", escape(k)) + _tag("dd", escape(v)) for k, v in texts.items())
     return _tag("dl", "".join(_tag("div", row) for row in rows), kind)
+
+
+def unpinned(found: Evidence) -> str:
+    """What a reader has yet to compare, as neither session nor keys were pinned; or nothing."""
+    if not found.session or not found.session.recipients:
+        return ""
+    if found.session_pinned or found.keys_pinned:
+        return ""
+    return (
+        "neither the session nor the keys were pinned: somebody could have made up the whole round "
+        "with keys of their own; compare the fingerprints with the users"
+    )
+
+
+def _origin(found: Evidence, session: Session) -> str:
+    """The fingerprints of the session and of every user's keys, and whether they were pinned."""
+    facts = {
+        "fingerprint of the session": session.fingerprint,
+        "the session was": "pinned" if found.session_pinned else "NOT pinned",
+    }
+    if session.recipients is None:
+        note = "This round has no keys. Nothing in it is signed, and no file shows who made it."
+        return _facts(facts) + _tag("p", note)
+    facts["the users' keys were"] = "NOT pinned"
+    if found.keys_pinned:
+        facts["the users' keys were"] = "pinned"
+    elif found.session_pinned:
+        facts["the users' keys were"] = "pinned with the session, which holds them"
+    title = _tag("p", "Fingerprints of the users' public keys:")
+    rows = (_tag("li", f"user {key.user}: {key.fingerprint}") for key in session.recipients)
+    return _facts(facts) + title + _tag("ul", "".join(rows))
 
 
 def _parameters(session: Session) -> str:
@@ -311,8 +345,9 @@ def _grid(found: Evidence) -> str:
 _POLICY = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\"/>"
 _INTRODUCTION = """The files of one round of secure aggregation were checked point by point. <b>pass</b>: the check was
 made, and it holds. <b>fail</b>: it was made, and it does not hold. <b>not checkable</b>: it needs files that are not
-available. X is the masked gradient that a user sends, and Y its answer once the survivors are fixed. This page shows
-public values only."""
+available. X is the masked gradient that a user sends, and Y its answer once the survivors are fixed. A signature
+shows that somebody with a user's key made a file; whose key it is, the fingerprints below tell. This page shows public
+values only."""
 _STYLE = """
 :root { color-scheme: light dark; --fg: #1c2430; --dim: #556070; --bg: #fff; --line: #d5dbe3; --panel: #f5f7fa;
   --pass: #176f3d; --fail: #b3261e; --open: #8a5a00; --bar: #3b6fb5; --other: #a9b8cc; --level: #c2410c; }

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..errors import InputMissing, SecAggError
 from ..protocol.constructions import construction
+from ..steps.access import PLAIN, Access, check_pins
 from ..storage import masked as masked_file
 from ..storage import survivors as survivors_file
 from ..storage.answer import opened_answer
@@ -67,8 +68,9 @@ class Status:
     problems: list[str]
 
 
-def status(space: Workspace, user: int | None = None) -> Status:
+def status(space: Workspace, user: int | None = None, *, access: Access = PLAIN) -> Status:
     """The status of a round, from the point of view of a user if one is given."""
+    check_pins(space, access)
     if user is not None:
         space.check_user(user)
     problems: list[str] = []
@@ -182,9 +184,11 @@ class _Look:
             frozen = {f"survivors.json of user {s.freezer}": [self.space.survivors_path]}
             return _waiting("confirm" if s.confirm else "eliminate", user, frozen)
         if s.confirm and ledger.confirmed is None:  # those that dropped out count too
-            return Next("confirm", user)
-        if not own.survivor:
-            return Next("" if ledger.forgotten else "forget", user)
+            return _waiting("confirm", user, self._inputs(self.survivors.users))
+        if not own.survivor:  # as one user says, until enough have confirmed it
+            if ledger.forgotten:
+                return Next("", user)
+            return _waiting("forget", user, self._confirmations())
         if not ledger.forgotten and (ledger.answered is None or own.answered != "yes"):
             users = self.survivors.users
             return _waiting(

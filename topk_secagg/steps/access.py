@@ -1,6 +1,6 @@
-"""What a user checks before it takes part in a round: which session this is, whose keys it has, its own keys.
+"""What anybody checks before using a round: which session this is, and whose keys it has.
 
-`keygen` makes these.
+A user that takes part also has keys of its own, which `keygen` makes.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from pathlib import Path
 from ..errors import BadData, CannotWrite, Refused, UsageError
 from ..storage.atomic import PRIVATE, write_whole
 from ..storage.keys import Identity, Recipient, read_identity, read_recipients
-from ..storage.session import Session
+from ..storage.session import FINGERPRINT_DIGITS
 from ..storage.workspace import Workspace
-
-_SHORTEST_PIN = 16
 
 
 @dataclass(frozen=True)
 class Access:
-    """How a user takes part.
+    """How somebody uses a round.
 
-    `identity`: its key file, in a sealed round. `session`: the name, or the first 16 digits or more, of the only
-    session to take part in. `recipients`: the user's own list of everybody's public keys, which the session must
-    have. `insecure`: take part although the round is drawn from a public seed.
+    `session`: the name, or the first 16 digits or more, of the only session to use. `recipients`:
+    an own list of everybody's public keys, which the session must have. These two are the pins,
+    which every function takes that reads a round. The others are for users that take part:
+    `identity`, the user's key file in a sealed round; `insecure`, although the round is drawn from
+    a public seed.
     """
 
     identity: Path | None = None
@@ -46,28 +46,31 @@ def keygen(user: int, path: Path) -> Recipient:
 
 
 def admitted(space: Workspace, user: int, access: Access) -> Identity | None:
-    """The keys of a user of a sealed round, which must be those in the session, once everything about that is as
-    expected; None in a plain round."""
+    """The keys of a user of a sealed round, which must be those in the session, once everything
+    about that is as expected; None in a plain round."""
+    check_pins(space, access)
     space.check_user(user)
-    s, path = space.session, access.identity
-    check_session(s, access)
-    if s.insecure and not access.insecure:
+    session = space.session
+    path = access.identity
+    if session.insecure and not access.insecure:
         raise Refused(
             "this round is drawn from a public seed: anyone can unmask it",
             "use it for tests only, and say that you know",
             "insecure",
         )
-    recipient = s.recipient(user)
+    recipient = session.recipient(user)
     if recipient is None:
         if space.root.stat().st_uid != os.geteuid():
             raise Refused(
                 f"{space.root} belongs to another account, and this round is not sealed",
-                "plain shares are for two users only: share a folder in rounds with keys, or use a folder of your own",
+                "plain shares are for two users only: share a folder in rounds with keys, "
+                "or use a folder of your own",
             )
         if path is not None:
             raise Refused(
                 "an identity was given, and this round is not sealed",
-                "your shares would be readable by anyone who gets the files; ask for a session with keys",
+                "your shares would be readable by anyone who gets the files; "
+                "ask for a session with keys",
             )
         return None
     if path is None:
@@ -83,31 +86,43 @@ def admitted(space: Workspace, user: int, access: Access) -> Identity | None:
     return identity
 
 
-def check_session(s: Session, access: Access) -> None:
+def check_pins(space: Workspace, access: Access) -> None:
     """Refuse another session than the one expected, or one with other keys."""
-    if access.session is not None:
-        pin = access.session.lower()
-        if len(pin) < _SHORTEST_PIN or set(pin) - set("0123456789abcdef"):
-            raise UsageError(
-                f"{access.session!r} does not name a session",
-                f"give at least {_SHORTEST_PIN} of its hex digits",
-            )
-        if not s.id.startswith(pin):
+    check_session(space, access)
+    check_keys(space, access)
+
+
+def check_session(space: Workspace, access: Access) -> None:
+    """Refuse another session than the pinned one, before anything in session.json is parsed."""
+    if access.session is None:
+        return
+    pin = access.session.lower()
+    if len(pin) < FINGERPRINT_DIGITS or set(pin) - set("0123456789abcdef"):
+        raise UsageError(
+            f"{access.session!r} does not name a session",
+            f"give at least {FINGERPRINT_DIGITS} of its hex digits",
+        )
+    if not space.session_id.startswith(pin):
+        this = space.session_id[:FINGERPRINT_DIGITS]
+        raise Refused(
+            f"this is session {this}, not {pin[:FINGERPRINT_DIGITS]}",
+            "ask the user that started the round which session.json is the right one",
+        )
+
+
+def check_keys(space: Workspace, access: Access) -> None:
+    """Refuse a session with other keys than the pinned ones, or with none."""
+    if access.recipients is None:
+        return
+    keys = space.session.recipients
+    if keys is None:
+        raise Refused(
+            "the session has no keys, and you expect it to have some",
+            "do not use this round: nothing in it is sealed or signed",
+        )
+    for theirs, mine in zip(keys, read_recipients(access.recipients, len(keys)), strict=True):
+        if theirs != mine:
             raise Refused(
-                f"this is session {s.fingerprint}, not {pin[:_SHORTEST_PIN]}",
-                "ask the user that started the round which session.json is the right one",
+                f"the session has other keys for user {mine.user} than {access.recipients}",
+                "do not use this round: that user's part in it is somebody else's",
             )
-    if access.recipients is not None:
-        if s.recipients is None:
-            raise Refused(
-                "the session has no keys, and you expect it to have some",
-                "do not take part: your shares would not be sealed",
-            )
-        for theirs, mine in zip(
-            s.recipients, read_recipients(access.recipients, len(s.recipients)), strict=True
-        ):
-            if theirs != mine:
-                raise Refused(
-                    f"the session has other keys for user {mine.user} than {access.recipients}",
-                    "do not take part: shares for that user would go to somebody else",
-                )

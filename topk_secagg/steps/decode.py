@@ -26,6 +26,7 @@ from ..storage.artifacts import opened
 from ..storage.atomic import OWN, whole_file
 from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
+from .access import PLAIN, Access, check_pins
 from .each import for_each
 from .offline import Progress
 
@@ -59,6 +60,7 @@ def decode(
     *,
     mean: bool = False,
     strict: bool = False,
+    access: Access = PLAIN,
     progress: Progress = lambda _: None,
 ) -> DecodeReport:
     """Write aggregate.h5, and the sum (or mean) in the layout of the gradient to `output`.
@@ -66,11 +68,12 @@ def decode(
     An answer that cannot be read, or is for another survivor set, counts as missing. `strict`
     refuses it, and any sum that T users could have forged: all answers must agree, and be D + 2T.
     """
+    check_pins(space, access)
     session = space.session
     p = session.parameters
     if output is not None:
         check_writable(output)
-    with space.step_of_all():
+    with space.step_of_account():
         survivors = survivors_file.read(space)
         try:
             report, total = _found(space, survivors, verify=False, strict=strict, progress=progress)

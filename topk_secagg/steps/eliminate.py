@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import BadData, InputMissing, Refused, UsageError
+from ..errors import Refused, UsageError
 from ..protocol.constructions import construction
 from ..storage import answer as answer_file
 from ..storage import survivors as survivors_file
@@ -92,11 +92,7 @@ def _check(
     """Refuse whatever could lead to answers for two survivor sets, or to an answer for a forged X."""
     user = ledger.user
     ledger.check_kept()
-    if survivors.digests[user] != ledger.masked:
-        raise BadData(
-            f"survivors.json names an X of user {user} that this user did not send",
-            "somebody replaced X or survivors.json; do not answer",
-        )
+    survivors_file.check_own_row(survivors, user, ledger.masked)
     # a user that froze a set answers no other, unless users confirm and agreed on another one
     frozen = () if space.session.confirm else ("frozen",)
     ledger.check_survivors(survivors.digest, *frozen, "confirmed", "answered")
@@ -109,11 +105,4 @@ def _check(
         raise UsageError(
             f"user {user} has not answered yet", "answer first; the fallback is for a second time"
         )
-    need = space.session.confirmations
-    there = survivors_file.confirmed_by(space, survivors.digest, space.users()) if need else []
-    if len(there) < need:
-        missing = ", ".join(str(n) for n in space.users() if n not in there)
-        raise InputMissing(
-            f"{len(there)} users have confirmed these survivors, and {need} must; missing: {missing}",
-            "ask them to confirm, and fetch their files from confirmed/",
-        )
+    survivors_file.check_confirmed(space, survivors)

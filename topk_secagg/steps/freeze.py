@@ -144,7 +144,12 @@ class ConfirmReport:
 
 
 def confirm(space: Workspace, user: int, *, access: Access = PLAIN) -> ConfirmReport:
-    """Sign the digest of survivors.json, after the ledger: a user confirms one survivor set per round."""
+    """Sign the digest of survivors.json, after the ledger: a user confirms one set per round.
+
+    So it confirms only a set that can be answered: with every X in it here and sound, and its own
+    X, if there is one, the one that it sent. Otherwise one user could have all others confirm
+    survivors for whom nobody has an answer.
+    """
     signer = admitted(space, user, access)
     session = space.session
     if not session.confirm or signer is None:
@@ -155,6 +160,9 @@ def confirm(space: Workspace, user: int, *, access: Access = PLAIN) -> ConfirmRe
         survivors = survivors_file.read(space)
         ledger = Ledger.read(space.ledger_path(user), session.id, user)
         ledger.check_survivors(survivors.digest, "confirmed", "answered")
+        if ledger.confirmed is None:
+            survivors_file.check_own_row(survivors, user, ledger.masked)
+            survivors_file.read_frozen(space, survivors)
         ledger.record(confirmed=survivors.digest)
         path = survivors_file.confirm(space, user, survivors.digest, signer)
     there = survivors_file.confirmed_by(space, survivors.digest, space.users())

@@ -172,7 +172,7 @@ def _start(root: Path, session: Session, *, distributed: bool) -> tuple[Workspac
         check_disk(root, session.parameters, distributed=distributed)
     make_folder(root)
     with (
-        space.step_of_all() if new else nullcontext()
+        space.step_of_account() if new else nullcontext()
     ):  # a second `run` does not stop the first, which decodes now
         if not space.session_path.exists():
             write_whole(space.session_path, replace(session, nonce=nonce.hex()).content())

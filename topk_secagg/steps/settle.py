@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from ..storage import residual as residual_file
 from ..storage import survivors as survivors_file
 from ..storage.ledger import Ledger
 from ..storage.workspace import Workspace
+from .access import PLAIN, Access, check_pins
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,9 @@ def commit_residual(space: Workspace, user: int, ledger: Ledger) -> bool:
     return new
 
 
-def settle(space: Workspace, user: int) -> SettleReport:
+def settle(space: Workspace, user: int, *, access: Access = PLAIN) -> SettleReport:
     """Commit the residual of a user whose X is in the sum, whether or not it answered."""
+    check_pins(space, access)
     space.check_user(user)
     with space.step_of(user):
         ledger = Ledger.read(space.ledger_path(user), space.session.id, user)
@@ -44,7 +45,9 @@ def settle(space: Workspace, user: int) -> SettleReport:
             raise UsageError(
                 f"user {user} has no residual in this round", "there is nothing to settle"
             )
-        if survivors_file.read(space).digests.get(user) != ledger.masked:
+        survivors = survivors_file.read(space)
+        survivors_file.check_confirmed(space, survivors)
+        if survivors.digests.get(user) != ledger.masked:
             raise Refused(
                 f"the X of user {user} is not in the sum, so that its old residual still holds",
                 "use the old residual file in the next round",
@@ -63,13 +66,14 @@ class ForgetReport:
     needed_by: list[int]
 
 
-def forget(space: Workspace, user: int) -> ForgetReport:
+def forget(space: Workspace, user: int, *, access: Access = PLAIN) -> ForgetReport:
     """Erase the secret of a user, the shares that it holds, and its plain copies of those that it made.
 
     That is after its answer, or when it dropped out. The ledger stays: what is spent stays spent. Shares for users
     that have not answered yet stay, where these users seem to run their steps in this folder. In a folder of several
     accounts nobody can erase a sealed share that another account put there.
     """
+    check_pins(space, access)
     space.check_user(user)
     with space.step_of(user):
         ledger = Ledger.read(space.ledger_path(user), space.session.id, user)
@@ -104,13 +108,24 @@ def forget(space: Workspace, user: int) -> ForgetReport:
 
 def _check_done(space: Workspace, user: int, ledger: Ledger) -> None:
     """Refuse while the secret or the shares are still needed."""
-    dropped = False
-    with suppress(InputMissing):
-        dropped = survivors_file.read(space).digests.get(user, "none") != ledger.masked
-    if not dropped and ledger.answered is None:
-        raise Refused(
-            f"user {user} has not answered yet: its secret and shares are still needed",
-            "answer first; a user that is not among the survivors can forget as soon as they are frozen",
-        )
-    if not dropped and ledger.residual and not ledger.residual.committed:
+    if ledger.answered is None:
+        if not _dropped_out(space, user, ledger):
+            raise Refused(
+                f"user {user} has not answered yet: its secret and shares are still needed",
+                "answer first; a user that is not among the survivors can forget as soon as they "
+                "are frozen",
+            )
+    elif ledger.residual and not ledger.residual.committed:
         raise Refused(f"the residual of user {user} is not committed yet", "settle it first")
+
+
+def _dropped_out(space: Workspace, user: int, ledger: Ledger) -> bool:
+    """Whether the survivors are fixed (where users confirm, by enough of them) without its X."""
+    try:
+        survivors = survivors_file.read(space)
+    except InputMissing:
+        return False
+    if user in survivors.digests and survivors.digests[user] == ledger.masked:
+        return False
+    survivors_file.check_confirmed(space, survivors)
+    return True

@@ -95,19 +95,19 @@ def whole_file(path: Path, mode: int = PUBLIC) -> Iterator[IO[bytes]]:
     """A new file that takes the name `path`, durably, when the block ends without error.
 
     Until then it has a temporary name beside it. It is only written through the descriptor with which it was
-    made, so that nobody can put another file in its place. Leftovers of killed processes are removed;
-    callers hold the lock of the step.
+    made, so that nobody can put another file in its place. What killed processes left is removed.
     """
     with writing(path):
         for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
-            with suppress(
-                FileNotFoundError, PermissionError
-            ):  # another account's file does no harm
-                leftover.unlink()
+            if _is_abandoned(leftover):
+                with suppress(FileNotFoundError, PermissionError):
+                    leftover.unlink()
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             fd = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, mode)
             with os.fdopen(fd, "w+b") as stream:
+                with suppress(OSError):  # a sign of life for `_is_abandoned`
+                    fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 if mode == PRIVATE:
                     check_own(os.fstat(fd), temporary)
                 elif mode == PUBLIC:
@@ -123,6 +123,26 @@ def whole_file(path: Path, mode: int = PUBLIC) -> Iterator[IO[bytes]]:
             sync_folder(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def _is_abandoned(temporary: Path) -> bool:
+    """Whether a temporary file is of this account, and no process is writing it any more."""
+    try:
+        fd = os.open(temporary, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    except OSError:  # it is nothing that this program has made
+        return temporary.lstat().st_uid == os.geteuid()
+    with os.fdopen(fd, "rb"):
+        if os.fstat(fd).st_uid != os.geteuid():
+            return False
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:  # a file system without locks
+            return True
+        return True
 
 
 def write_whole(path: Path, content: bytes, mode: int = PUBLIC) -> None:
@@ -151,26 +171,66 @@ def pread_into(fd: int, out: Array, offset: int) -> Array:
     return out
 
 
+# locks: `flock` of a file that nobody else can open
+
+
 @contextmanager
-def lock(path: Path, mode: int = PUBLIC) -> Iterator[None]:
-    """Hold the lock file `path`; a second process gets Busy."""
+def lock(path: Path) -> Iterator[None]:
+    """Hold the lock file `path` in a folder closed to others; a second process gets Busy."""
     with writing(path):
-        try:
-            fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW, mode)
-            with suppress(PermissionError):
-                os.fchmod(fd, mode)
-        except PermissionError:
-            if mode == PRIVATE or not path.exists():
-                raise
-            fd = os.open(
-                path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
-            )  # somebody else's lock file
+        fd = _open_lock(path)
     with os.fdopen(fd, "rb"):
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Busy(
-                f"another process is at work on {path.parent}",
-                "wait for it to end, then run this again",
-            ) from None
+            _flock(fd, path)
+        except OSError as error:
+            raise CannotWrite(
+                f"cannot lock {path}: {reason(error)}",
+                "a second process could use the same secret: keep secrets on a local disk",
+                "secrets",
+            ) from error
         yield
+
+
+@contextmanager
+def lock_unless_foreign(path: Path) -> Iterator[None]:
+    """Hold the lock file `path` in a folder where others may write; a second process gets Busy.
+
+    If others could hold this lock, there is none: they would decide who may go on. That is so if
+    the file is theirs, or open to them, or no file at all. What runs under such a lock must be safe
+    without it.
+    """
+    try:
+        fd = _open_lock(path)
+    except OSError:
+        yield
+        return
+    with os.fdopen(fd, "rb"):
+        if _is_own(os.fstat(fd)):
+            with suppress(OSError):  # a file system without locks
+                _flock(fd, path)
+        yield
+
+
+def _open_lock(path: Path) -> int:
+    """A descriptor of a lock file, which is made if there is none.
+
+    A file that was there keeps its mode: it could be a hard link to another one.
+    """
+    how = os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(path, how | os.O_CREAT, PRIVATE)
+
+
+def _is_own(status: os.stat_result) -> bool:
+    """Whether it is a file of this account that no other account can open, and so none can lock."""
+    closed = not status.st_mode & 0o077
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid() and closed
+
+
+def _flock(fd: int, path: Path) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise Busy(
+            f"another process is at work on {path.parent}",
+            "wait for it to end, then run this again",
+        ) from None

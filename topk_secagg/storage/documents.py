@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import is_dataclass
+from functools import cache
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
@@ -17,7 +18,8 @@ from .atomic import open_regular
 FORMAT = "topk-secagg"
 VERSION = 1
 KINDS = ("session", "survivors", "confirmation", "ledger")
-LARGEST = 16 << 20
+LARGEST = 16 << 20  # bytes of a document
+LONGEST_LIST = 1 << 16  # entries
 AGAIN = "fetch or make the file again"
 
 
@@ -92,7 +94,8 @@ def parse(
 def typed(value: Any, wanted: Any, name: str) -> Any:
     """A JSON value as the wanted type; a TypeError names the first part of it that is not of its type.
 
-    A dataclass is an object with exactly its fields, and a tuple a list; Annotated adds a test, and X | None is null.
+    A dataclass is an object with exactly its fields, and a tuple a list; Annotated adds a test, and
+    X | None is null. A list that is too long is refused before any of its entries is looked at.
     """
     origin, parts = get_origin(wanted), get_args(wanted)
     if origin in (Union, UnionType):
@@ -100,13 +103,21 @@ def typed(value: Any, wanted: Any, name: str) -> Any:
     if origin is Annotated and parts[1](typed(value, parts[0], name)):
         return value
     if origin is tuple and type(value) is list:
+        if len(value) > LONGEST_LIST:
+            raise TypeError(name)
         return tuple(typed(item, parts[0], name) for item in value)
-    types = get_type_hints(wanted, include_extras=True) if is_dataclass(wanted) else {}
+    types = _fields(wanted) if isinstance(wanted, type) and is_dataclass(wanted) else {}
     if types and type(value) is dict and set(value) == set(types):
         return wanted(**{key: typed(value[key], types[key], f"{name}.{key}") for key in types})
     if type(value) is not wanted:
         raise TypeError(name)
     return value
+
+
+@cache
+def _fields(wanted: type) -> dict[str, Any]:
+    """The types of a dataclass's fields by name; found out once, not for every row of a list."""
+    return get_type_hints(wanted, include_extras=True)
 
 
 def _refuse(constant: str) -> None:

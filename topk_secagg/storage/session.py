@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_type_hints
+from typing import Annotated, get_type_hints
 
 from ..errors import BadData, UsageError
 from ..gradients.layout import Layout
@@ -15,14 +16,19 @@ from . import documents
 from .artifacts import Attributes
 from .keys import Recipient, check_recipients
 
-_FINGERPRINT = 16  # hexadecimal digits
+FINGERPRINT_DIGITS = 16  # of a session's name, in hexadecimal
+MOST_USERS = 1024  # a round of so many has a million shares; commands look for each of them
+_NONCE = re.compile(r"[0-9a-f]{32}")
 _AGAIN = "fetch session.json again"
 
 
 @dataclass(frozen=True)
 class Session:
-    """What all users agree on: parameters, points, the layout of the gradient, keys, and who freezes. Whether these fit
-    together is checked when it is made."""
+    """What all users agree on: parameters, points, layout of the gradient, keys, and who freezes.
+
+    Whether these fit together is checked when it is made. `nonce` and `id` belong to a file: a
+    session that is only compared, or not written yet, has neither.
+    """
 
     parameters: Parameters
     points: Points
@@ -42,7 +48,7 @@ class Session:
     @property
     def fingerprint(self) -> str:
         """The start of the session's name, to compare by eye or over the telephone."""
-        return self.id[:_FINGERPRINT]
+        return self.id[:FINGERPRINT_DIGITS]
 
     @property
     def confirmations(self) -> int:
@@ -58,7 +64,9 @@ class Session:
         return {"session": self.id, "user": user, "insecure": self.insecure, **others}
 
     def content(self) -> bytes:
-        """The bytes of session.json."""
+        """The bytes of session.json. Without a nonce two rounds could be the same session."""
+        if not _NONCE.fullmatch(self.nonce):
+            raise ValueError("a session is written with a nonce of 32 hexadecimal digits")
         body = {
             "nonce": self.nonce,
             "insecure_seed": self.insecure_seed,
@@ -73,6 +81,9 @@ class Session:
 
     def __post_init__(self) -> None:
         p, points = self.parameters, [*self.points.alpha, *self.points.beta]
+        if p.users > MOST_USERS:
+            raise UsageError(f"{p.users} users", f"a round has at most {MOST_USERS}")
+        self.layout.check_limits()  # before anything is computed from it
         if len(self.points.alpha) != p.users or len(self.points.beta) != construction(p).beta_count:
             raise UsageError("there are too few or too many points")
         if any(not 0 <= x < p.field for x in points) or len(set(points)) < len(points):
@@ -99,20 +110,29 @@ class Session:
 
 
 _TYPES = get_type_hints(Session) | {
-    "layout": list,
+    "nonce": Annotated[str, _NONCE.fullmatch],
+    "layout": list,  # this and the next are for Layout.from_json
     "left_out": list,
-}  # which Layout.from_json takes
+}
 del _TYPES["id"]  # which is the digest
 
 
-def read_session(path: Path) -> Session:
-    """Read and check session.json: types, every constraint on the parameters, distinct points, the layout."""
-    content = documents.read_bytes(
-        path, "start a round, or copy session.json from the user that started it"
-    )
+def read_bytes(path: Path) -> bytes:
+    """The bytes of session.json, nothing of which is looked at yet."""
+    hint = "start a round, or copy session.json from the user that started it"
+    return documents.read_bytes(path, hint)
+
+
+def parse_session(path: Path, content: bytes) -> Session:
+    """Check session.json: types, constraints on the parameters, distinct points, the layout."""
     body = documents.parse(path, content, "session", _TYPES, _AGAIN)
     try:
         layout = Layout.from_json(body.pop("layout"), body.pop("left_out"))
         return Session(**body, layout=layout, id=documents.digest(content))
     except (UsageError, BadData, ValueError) as error:  # whose text says what is wrong
         raise BadData(f"{path}: {error}", _AGAIN) from error
+
+
+def read_session(path: Path) -> Session:
+    """Read and check session.json."""
+    return parse_session(path, read_bytes(path))

@@ -188,3 +188,28 @@ def confirmed_by(space: Workspace, survivors: str, users: Iterable[int]) -> list
             if signed and body == _confirmation(s, n, survivors):
                 result.append(n)
     return result
+
+
+def check_confirmed(space: Workspace, survivors: Survivors) -> None:
+    """Refuse survivors that too few users have confirmed, in a round with confirmations.
+
+    There any user can freeze: survivors.json alone is the word of one of them.
+    """
+    need = space.session.confirmations
+    there = confirmed_by(space, survivors.digest, space.users()) if need else []
+    if len(there) < need:
+        missing = ", ".join(str(n) for n in space.users() if n not in there)
+        raise InputMissing(
+            f"{len(there)} users have confirmed these survivors, and {need} must; "
+            f"missing: {missing}",
+            "ask them to confirm, and fetch their files from confirmed/",
+        )
+
+
+def check_own_row(survivors: Survivors, user: int, sent: str | None) -> None:
+    """Refuse survivors that name an X of this user which it did not send."""
+    if survivors.digests.get(user, sent) != sent:
+        raise BadData(
+            f"survivors.json names an X of user {user} that this user did not send",
+            "somebody replaced X or survivors.json; do not confirm or answer it",
+        )

@@ -11,10 +11,12 @@ from functools import cached_property
 from pathlib import Path
 
 from ..errors import UsageError
-from .atomic import PRIVATE, lock, make_folder
-from .session import Session, read_session
+from .atomic import lock, lock_unless_foreign, make_folder
+from .documents import digest
+from .session import Session, parse_session, read_bytes
 
-LOCK_NAME = re.compile(r"\.((user-\d+|run)\.)?lock")  # of the three locks below
+# of the locks below; `.lock` alone is what earlier versions had
+LOCK_NAME = re.compile(r"\.((user-\d+|account-\d+|run)\.)?lock")
 _OTHERS = 0o077
 _MAY_WRITE = 0o022
 
@@ -33,9 +35,19 @@ class Workspace:
         self.aggregate_path = root / "aggregate.h5"  # the sum
 
     @cached_property
+    def session_content(self) -> bytes:
+        """The bytes of session.json, read once: what was compared with a pin is then used."""
+        return read_bytes(self.session_path)
+
+    @property
+    def session_id(self) -> str:
+        """The name of the session, from its bytes alone: nothing of session.json is parsed."""
+        return digest(self.session_content)
+
+    @cached_property
     def session(self) -> Session:
         """The session that all files of this round belong to."""
-        return read_session(self.session_path)
+        return parse_session(self.session_path, self.session_content)
 
     @property
     def private(self) -> Path:
@@ -141,13 +153,16 @@ class Workspace:
     def step_of(self, user: int) -> AbstractContextManager[None]:
         """The lock under which a step of one user runs."""
         make_folder(self.private, private=True)
-        return lock(self.private / f".user-{user:02}.lock", PRIVATE)
+        return lock(self.private / f".user-{user:02}.lock")
 
     def run_of_all(self) -> AbstractContextManager[None]:
         """The lock under which `run` goes through all steps: a second one would stop both in the middle."""
         make_folder(self.private, private=True)
-        return lock(self.private / ".run.lock", PRIVATE)
+        return lock(self.private / ".run.lock")
 
-    def step_of_all(self) -> AbstractContextManager[None]:
-        """The lock under which a step runs that belongs to no user: init and decode."""
-        return lock(self.root / ".lock")
+    def step_of_account(self) -> AbstractContextManager[None]:
+        """The lock under which a step runs that belongs to no user: init and decode.
+
+        Every account has its own, so that no account can keep another one from decoding.
+        """
+        return lock_unless_foreign(self.root / f".account-{os.geteuid()}.lock")

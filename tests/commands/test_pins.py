@@ -1,0 +1,207 @@
+"""The pins of everybody who reads a round: a store that makes up a round with keys of its own is refused."""
+
+import re
+import shutil
+
+import pytest
+from rounds import Round, call, contents, document, must
+
+import topk_secagg as ts
+from topk_secagg.errors import Refused
+
+READERS = ("decode", "settle", "forget", "status", "audit")
+PINS = ("TOPK_SECAGG_SESSION", "TOPK_SECAGG_RECIPIENTS")
+
+
+def reader_of(r: Round, command: str) -> tuple[object, ...]:
+    """A command that reads a finished round."""
+    return (command, r.folder, *(("--user", 1) if command in ("settle", "forget") else ()))
+
+
+@pytest.fixture
+def honest(round_at):
+    """The round that everybody knows, finished but for decoding."""
+    return round_at("answered", sealed=True, residual=True)
+
+
+@pytest.fixture
+def forged(new_round):
+    """A round of the store alone: keys, gradients and answers of its own, all of it sound."""
+    return new_round("forged", sealed=True, residual=True).play(upto="answered")
+
+
+def name_of(r: Round) -> str:
+    return ts.Workspace(r.folder).session.id
+
+
+class TestTheSession:
+    @pytest.mark.parametrize("command", READERS)
+    def test_another_session_than_the_pinned_one_is_refused(
+        self, honest, refuses, monkeypatch, command
+    ):
+        name = name_of(honest)
+        args = reader_of(honest, command)
+        for pin in ("0" * 16, name[:20] + ("0" if name[20] != "0" else "1"), "f" * 64):
+            said = refuses(77, *args, "--session", pin).err
+            assert f"this is session {name[:16]}, not {pin[:16]}" in said
+        for pin in (name[:15], "", "x" * 16):
+            assert "give at least 16" in refuses(2, *args, "--session", pin).err
+        monkeypatch.setenv("TOPK_SECAGG_SESSION", "0" * 64)
+        assert "this is session" in refuses(77, *args).err
+        monkeypatch.setenv("TOPK_SECAGG_SESSION", name[:16].upper())
+        assert f"session {name[:16]}" in must(*args).out
+
+    def test_freeze_and_confirm_print_it_too(self, round_at):
+        r = round_at("frozen", sealed=True)
+        assert f"session {name_of(r)[:16]}" in must(*r.freeze()).out
+
+
+class TestTheKeys:
+    @pytest.mark.parametrize("command", READERS)
+    def test_other_keys_than_the_pinned_ones_are_refused(
+        self, honest, forged, refuses, monkeypatch, command
+    ):
+        args = reader_of(forged, command)
+        mine = honest.recipients
+        assert "other keys for user 1" in refuses(77, *args, "--recipients", mine).err
+        monkeypatch.setenv("TOPK_SECAGG_RECIPIENTS", str(mine))
+        assert "other keys for user 1" in refuses(77, *args).err
+        must(*args, "--recipients", forged.recipients)  # the option wins
+        must(*reader_of(honest, command))
+
+    @pytest.mark.parametrize("command", READERS)
+    def test_a_round_without_keys_is_refused(self, honest, round_at, refuses, command):
+        plain = round_at("answered", "plain", residual=True)
+        args = reader_of(plain, command)
+        assert "no keys" in refuses(77, *args, "--recipients", honest.recipients).err
+
+    @pytest.mark.parametrize("step", ["offline", "mask", "freeze", "eliminate"])
+    def test_the_variable_holds_for_the_steps_of_users_too(
+        self, honest, forged, refuses, monkeypatch, step
+    ):
+        monkeypatch.setenv("TOPK_SECAGG_RECIPIENTS", str(honest.recipients))
+        assert "other keys for user 1" in refuses(77, *forged.step(step)).err
+        must(*honest.step(step))
+
+    def test_init_and_run_never_take_keys_from_the_variable_and_say_so(
+        self, new_round, honest, monkeypatch
+    ):
+        monkeypatch.setenv("TOPK_SECAGG_RECIPIENTS", str(honest.recipients))
+        warning = "TOPK_SECAGG_RECIPIENTS is set"
+        plain = new_round("plain")
+        for command in (plain.init(), new_round("all").run()):
+            assert warning in must(*command).err, command
+        assert document(plain.folder / "session.json")["recipients"] is None
+        sealed = new_round("sealed", sealed=True)
+        assert warning not in must(*sealed.init()).err
+        keys = document(sealed.folder / "session.json")["recipients"]
+        assert f"1 {keys[0]['age']} " in sealed.recipients.read_text()
+
+
+@pytest.mark.parametrize("pin", PINS)
+@pytest.mark.parametrize("command", READERS)
+class TestARoundThatTheStoreMadeUp:
+    def pinned(self, honest, monkeypatch, pin):
+        known = {
+            "TOPK_SECAGG_SESSION": name_of(honest),
+            "TOPK_SECAGG_RECIPIENTS": honest.recipients,
+        }
+        monkeypatch.setenv(pin, str(known[pin]))
+
+    def put(self, forged, honest):
+        """The store replaces everything in the folder."""
+        shutil.rmtree(honest.folder)
+        shutil.copytree(forged.folder, honest.folder)
+
+    def test_it_is_refused_by_everybody_who_knows_session_or_keys(
+        self, honest, forged, refuses, monkeypatch, pin, command
+    ):
+        self.pinned(honest, monkeypatch, pin)
+        self.put(forged, honest)
+        said = refuses(77, *reader_of(honest, command)).err
+        assert "this is session" in said or "other keys for user 1" in said
+
+    def test_without_the_check_it_is_taken_for_the_real_one(
+        self, honest, forged, monkeypatch, pin, command
+    ):
+        """The twin."""
+        self.pinned(honest, monkeypatch, pin)
+        self.put(forged, honest)
+        for module in ("topk_secagg.steps.access", "topk_secagg.review.audit"):
+            for check in ("check_session", "check_keys"):
+                monkeypatch.setattr(f"{module}.{check}", lambda *_: None)
+        must(*reader_of(honest, command))
+        if command == "decode":
+            assert (honest.folder / "aggregate.h5").exists()
+
+
+def test_every_function_of_the_library_takes_the_pins(honest, forged):
+    right = ts.Access(session=name_of(honest), recipients=honest.recipients)
+    space, other = ts.Workspace(honest.folder), ts.Workspace(forged.folder)
+    functions = {
+        "decode": lambda space, access: ts.decode(space, access=access),
+        "status": lambda space, access: ts.status(space, access=access),
+        "audit": lambda space, access: ts.audit(space, access=access),
+        "settle": lambda space, access: ts.settle(space, 1, access=access),
+        "forget": lambda space, access: ts.forget(space, 1, access=access),
+    }
+    assert set(functions) == set(READERS)
+    for function in functions.values():
+        for wrong in (ts.Access(session=right.session), ts.Access(recipients=right.recipients)):
+            with pytest.raises(Refused):
+                function(other, wrong)
+        function(space, right)
+
+
+class TestTheAuditor:
+    def audited(self, r: Round, *more: object):
+        page = r.folder.with_name("page.html")
+        result = must("audit", r.folder, "--report", page, *more)
+        return result, " ".join(re.sub(r"<[^>]*>", " ", page.read_text()).split())
+
+    def test_the_page_shows_all_fingerprints_and_that_nothing_was_pinned(self, honest):
+        result, text = self.audited(honest)
+        session = ts.Workspace(honest.folder).session
+        assert "neither the session nor the keys were pinned" in result.err
+        assert "neither the session nor the keys were pinned" in text
+        assert (
+            f"fingerprint of the session {session.fingerprint} the session was NOT pinned" in text
+        )
+        assert "the users' keys were NOT pinned" in text.replace("&#x27;", "'")
+        for key in session.recipients:
+            assert f"user {key.user}: {key.fingerprint}" in text
+        assert "the user in its name signed it" not in text
+
+    @pytest.mark.parametrize(
+        ("pin", "said"),
+        [
+            ("--session", "the session was pinned the users' keys were pinned with the session"),
+            ("--recipients", "the session was NOT pinned the users' keys were pinned F"),
+        ],
+    )
+    def test_the_page_says_what_was_pinned(self, honest, pin, said):
+        value = name_of(honest) if pin == "--session" else honest.recipients
+        result, text = self.audited(honest, pin, value)
+        assert "pinned" not in result.err
+        assert "neither the session" not in text
+        assert said in text.replace("&#x27;", "'")
+        facts = must("audit", honest.folder, pin, value, "--json").json
+        assert (facts["session_pinned"], facts["keys_pinned"]) == (
+            pin == "--session",
+            pin == "--recipients",
+        )
+        keys = ts.Workspace(honest.folder).session.recipients
+        assert facts["fingerprints"] == {str(key.user): key.fingerprint for key in keys}
+
+    def test_a_round_without_keys_is_called_that(self, round_at):
+        result, text = self.audited(round_at("decoded"))
+        assert "Nothing in it is signed" in text
+        assert "pinned" not in result.err
+
+    def test_a_session_that_is_not_sound_is_still_a_finding(self, honest):
+        (honest.folder / "session.json").write_text("{}")
+        before = contents(honest.folder)
+        assert "failed the audit" in call("audit", honest.folder).err
+        args = ("audit", honest.folder, "--recipients", honest.recipients)
+        assert "failed the audit" in call(*args).err
+        assert contents(honest.folder) == before
