@@ -37,6 +37,7 @@ _IMPLIED = {
 _WHOLE_NUMBERS = {
     "users", "survivors", "colluders", "top_k", "length", "blocks", "field", "picks", "spare"
 }  # fmt: skip
+_NEEDED = {"users", "survivors", "colluders", "length"}  # which have no default
 _REAL_NUMBERS = {"density", "clip", "max_weight"}
 _MOST_COORDINATES = 1 << 32  # which is too many; a share of even more may be no float
 _DERIVED = {"scale", "buckets"}  # parameters that follow from others
@@ -97,7 +98,7 @@ def choose_parameters(length: int, **options: Any) -> tuple[Parameters, str]:
 
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that are not None, each of the type that it must have."""
+    """The options that are given, each of the type that it must have."""
     given: dict[str, Any] = {}
     for name, value in options.items():
         if name not in _WHOLE_NUMBERS | _REAL_NUMBERS | {"construction"}:
@@ -105,7 +106,7 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
                 f"there is no option {name!r}",
                 f"one of {', '.join(sorted(RoundOptions.__annotations__))}",
             )
-        if value is None:
+        if value is None and name not in _NEEDED:
             continue
         if name in _WHOLE_NUMBERS:
             given[name] = whole_number(name, value)

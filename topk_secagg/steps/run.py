@@ -55,7 +55,7 @@ class Survey:
 def survey(
     layout: Layout,
     gradients: Sequence[Path],
-    users: Sequence[int],
+    masking: Sequence[int],
     *,
     residuals: Path | None = None,
     entry: str = "",
@@ -63,7 +63,7 @@ def survey(
     jobs: int | None = None,
     note: Note = lambda *_: None,
 ) -> Survey:
-    """Read the gradients of these users, and their residuals, before anything is written."""
+    """Read the gradients of the users that mask, and their residuals, before anything is written."""
 
     def look(user: int) -> tuple[float, int]:
         path = gradients[user - 1]
@@ -79,7 +79,7 @@ def survey(
                     flat = with_residual(flat, carried)
         return magnitude(flat), plain_bytes
 
-    seen = _phase("check", users, look, jobs, note)
+    seen = _phase("check", masking, look, jobs, note)
     return Survey(
         largest={user: largest for user, (largest, _) in seen.items()},
         plain_bytes=max((plain_bytes for _, plain_bytes in seen.values()), default=0),
