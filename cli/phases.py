@@ -157,8 +157,8 @@ def rounding_warnings(p: ts.Parameters, error: float | None, values: str) -> Ite
     """That the field is too small for the clip, or the clip too large for the values."""
     if error is not None and error > _ROUNDING_LIMIT:
         yield (
-            f"rounding is expected to add {error:.0%} (rms) to {values}: the clip of {p.clip:g} is too "
-            f"large for them in a field of {p.field} elements"
+            f"rounding is expected to add {error:.0%} (rms) to {values}: "
+            f"the clip of {p.clip:g} is too large for them in a field of {p.field} elements"
         )
 
 

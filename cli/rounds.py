@@ -108,8 +108,8 @@ def start_round(
     o.value(
         "--clip-from-sum",
         "F",
-        "With --from: the clip is F times the largest magnitude of that round's sum, divided by the "
-        "largest weight.",
+        "With --from: the clip is F times the largest magnitude of that round's sum, "
+        "divided by the largest weight.",
         float,
     ),
     o.flag("--distributed", "Every user has its own machine: disk space for one user is enough."),
@@ -148,13 +148,14 @@ def init(console: Console, space: ts.Workspace, **options: Any) -> None:
         },
         f"session {session.fingerprint}: {space.session_path}" + ("" if new else " exists already"),
         p.summary(),
-        f"offline files: {amount(files.pair_bytes)} a pair of users, {amount(files.all_bytes)} in all",
+        f"offline files: {amount(files.pair_bytes)} a pair of users, "
+        f"{amount(files.all_bytes)} in all",
         space=space,
     )
 
 
 def start_like(console: Console, root: Path, **options: Any) -> tuple[ts.Workspace, bool]:
-    """Start a round like the one that --from names; of all other options, only those of the clip go with it."""
+    """Start a round like the one that --from names; only the options of the clip go with it."""
     from topk_secagg.steps.init import init_like
 
     source_of = click.get_current_context().get_parameter_source
@@ -215,8 +216,8 @@ def run(
 
     For studies and offline batches. N is the number of gradients unless --users says so, and the layout
     is that of the first gradient unless --like or --length says so. Without --clip, the clip is the
-    largest magnitude that any user would send. The same call resumes an interrupted round; a round that
-    stopped before any secret was drawn can be run again with other options.
+    largest magnitude that any user would send. The same call resumes an interrupted round. A round
+    that stopped before any secret was drawn can be run again with other options.
     """
     from topk_secagg.protocol.constructions import construction
     from topk_secagg.steps.gather import check_output, gradient_files, identity_files, read_weights
@@ -275,7 +276,7 @@ def run(
 def run_round(
     console: Console, space: ts.Workspace, files: list[Path], **options: Any
 ) -> tuple[ts.Workspace, RunReport, Survey]:
-    """Look at all gradients, start the round with a clip that fits them unless one is given, and run it."""
+    """Look at all gradients, start a round with a clip that fits them if none is given, and run it."""
     from topk_secagg.gradients.quantize import clip_of
     from topk_secagg.steps.run import clip_note, survey, withdrawn_unless_drawn
 

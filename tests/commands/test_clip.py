@@ -1,4 +1,4 @@
-"""The clip: where it comes from, who is beyond it, what rounding adds, and a `run` that starts again."""
+"""The clip: where it comes from, who is beyond it, what rounding adds; a second `run`."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class TestOfARun:
         assert contents(tmp_path) == before
 
     def test_all_users_beyond_it_are_named_with_the_one_value_that_would_do(
-        self, gradients, run, refuses, tmp_path
+        self, gradients, run, refuses
     ):
         folder = gradients([0.5, 3.64, 1.0, -2.0])
         said = refuses(65, *run(folder, "--clip", 1)).err

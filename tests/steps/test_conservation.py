@@ -1,5 +1,6 @@
-"""What users gave is what was sent plus what they keep: by `run`, by commands and by `aggregate`, over
-random rounds with drop-outs of both kinds, weights and several rounds, and all three agree."""
+"""What users gave is what was sent plus what they keep: by `run`, by commands and by `aggregate`.
+
+Over random rounds with drop-outs of both kinds, weights and several rounds; and all three agree."""
 
 from __future__ import annotations
 
@@ -59,7 +60,7 @@ def stories(draw):
 
 @dataclass
 class Way:
-    """One way to run rounds in a folder; `sent` is what survivors sent so far, unweighted where all weights agree."""
+    """One way to run rounds in a folder; `totals` are their sums."""
 
     folder: Path
     options: dict[str, object]
@@ -203,8 +204,8 @@ def test_given_is_sent_plus_kept_in_all_three_ways_and_they_agree(story):
 
 
 def check_first_sums_agree(ways: list[Way], first: Step, weights: list[float]) -> None:
-    """But for the rounding: two steps for each survivor. (Later rounds start from residuals that differ by that
-    much, and a tie between two coordinates may then be broken differently.)"""
+    """But for the rounding: two steps for each survivor. (Later rounds start from residuals that
+    differ by that much, and two coordinates that are as close may then change places.)"""
     clip = max(np.abs(first.gradients[n - 1]).max() for n in first.survivors)
     steps_per_unit = (4281076801 - 1) // 2 // (USERS * clip * max(weights))
     for way in ways[1:]:

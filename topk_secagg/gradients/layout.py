@@ -125,7 +125,7 @@ class Layout:
         ]
 
     def in_float64(self) -> Layout:
-        """The layout of residuals: the same tensors, which keep their precision from round to round."""
+        """The layout of residuals: the same tensors, which keep their precision between rounds."""
         return replace(self, slots=tuple(slot._replace(dtype="float64") for slot in self.slots))
 
     def plain_bytes(self, tensors: Gradient) -> int:

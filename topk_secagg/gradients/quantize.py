@@ -85,9 +85,9 @@ def check_clip(p: Parameters, values: Reals, *, saturate: bool = False) -> int:
 
 
 def check_clips(clip: float, largest: Mapping[str, float]) -> None:
-    """Refuse users with values beyond the clip, all at once; `largest` has their largest magnitudes.
+    """Refuse users with values beyond the clip, all at once.
 
-    The hint has the one clip that would do for all of them.
+    `largest` has the largest magnitude of each. The hint has the one clip that would do for all.
     """
     beyond = {user: value for user, value in largest.items() if value > clip}
     if not beyond:

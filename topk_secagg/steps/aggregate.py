@@ -249,7 +249,7 @@ class _Form:
         return self.layout.in_float64().flatten(found)
 
     def unflatten(self, vector: npt.NDArray[np.float64]) -> Gradient:
-        """The inverse of `flatten`, in the types of the example; torch tensors where it has them."""
+        """The inverse of `flatten`, in the example's types; torch tensors where it has them."""
         arrays = {t.name: t.array for t in self.layout.unflatten(vector)}
         return self._shaped({name: _like(self._value(name), arrays[name]) for name in arrays})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping
+from numbers import Real
 from os import PathLike
 from typing import Any
 
@@ -25,9 +26,10 @@ def whole_number(name: str, value: Any) -> int:
 def real_number(name: str, value: Any) -> float:
     """A number of Python or numpy, as a float; it may be infinite, or no number at all."""
     try:
-        if isinstance(value, bool | str | bytes):
+        number = value.item() if hasattr(value, "item") else value  # of numpy and torch
+        if isinstance(number, bool) or not isinstance(number, Real):
             raise TypeError
-        return float(value)
+        return float(number)
     except (TypeError, ValueError, OverflowError, RuntimeError):
         raise UsageError(
             f"{name} is {_shown(value)}, which is not a number", "give a number"

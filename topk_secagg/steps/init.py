@@ -209,9 +209,10 @@ def init(
 def init_like(
     root: Path, other: Path, *, clip: float | None = None, clip_from_sum: float | None = None
 ) -> tuple[Workspace, bool]:
-    """Start a round like another one: everything in its session.json but the nonce, and nothing else of it.
+    """Start a round like another one: everything in its session.json but the nonce, and nothing
+    else of it.
 
-    The clip may be another one: `clip`, or `clip_from_sum` times the clip that just fits the other round's sum.
+    The clip may be another one: `clip`, or that of `clip_of_sum` with the factor `clip_from_sum`.
     """
     before = Workspace(other)
     session = replace(before.session, id="", nonce="")
@@ -225,7 +226,7 @@ def init_like(
 
 
 def clip_of_sum(space: Workspace, factor: float) -> float:
-    """A clip that everybody can compute: factor * (largest magnitude of the round's sum) / max_weight."""
+    """A clip that everybody can compute: factor * (largest magnitude of the sum) / max_weight."""
     if not 0 < factor < math.inf:
         raise UsageError(
             f"a factor of {factor:g} for the clip", "give a positive number, such as 2"
@@ -273,7 +274,7 @@ def _start(root: Path, session: Session, *, distributed: bool) -> tuple[Workspac
 
 
 def _differences(there: Session, here: Session) -> Iterator[str]:
-    """What two sessions disagree about, as phrases. What follows from other parameters comes only without them."""
+    """What two sessions disagree about, as phrases; not what follows from other differences."""
     old = vars(there.parameters)
     new = vars(here.parameters)
     names = [name for name in old if old[name] != new[name]]

@@ -199,8 +199,9 @@ def with_residual(flat: Vector, carried: Vector) -> Vector:
 
 
 class Chosen(NamedTuple):
-    """What a user sends: coordinates with their values in the field; how many of them were clipped, the share of
-    the energy that they keep, and what rounding is expected to add to them (None if all are zero)."""
+    """What a user sends: coordinates with their values in the field; how many of them were clipped,
+    the share of the energy that they keep, and what rounding is expected to add to them (None if
+    all are zero)."""
 
     sparse: Sparse
     clipped: int
@@ -211,7 +212,10 @@ class Chosen(NamedTuple):
 def choose(
     p: Parameters, source: Randomness, flat: Vector, weight: float, select: str, *, saturate: bool
 ) -> Chosen:
-    """Which coordinates are sent, and as what. Random ones are those with the largest of L random keys."""
+    """Which coordinates are sent, and as what.
+
+    Random ones are those with the largest of L random keys.
+    """
     if select not in SELECTIONS:
         raise UsageError(f"unknown selection {select!r}", f"one of {', '.join(SELECTIONS)}")
     index = construction(p).select(

@@ -63,7 +63,7 @@ def survey(
     jobs: int | None = None,
     note: Note = lambda *_: None,
 ) -> Survey:
-    """Read the gradients of the users that mask, and their residuals, before anything is written."""
+    """Read the gradients of the users that mask, and their residuals; nothing is written."""
 
     def look(user: int) -> tuple[float, int]:
         path = gradients[user - 1]
