@@ -148,7 +148,7 @@ def init(console: Console, space: ts.Workspace, **options: Any) -> None:
         },
         f"session {session.fingerprint}: {space.session_path}" + ("" if new else " exists already"),
         p.summary(),
-        f"offline files: {amount(files.pair_bytes)} a pair of users, "
+        f"offline files: about {amount(files.pair_bytes)} a pair of users, "
         f"{amount(files.all_bytes)} in all",
         space=space,
     )
