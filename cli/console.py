@@ -28,6 +28,9 @@ _WIDTH = 120  # of a table that goes to a file or a pipe
 # what to do about an error, in the words of the command line
 HINTS = {
     "clip": "{hint}: mask with --saturate, or init with --clip",
+    "clip-twice": "give either --clip C or --clip-from-sum F",
+    "clips": "{hint}: run with --saturate, or start a new round with --clip {value}",
+    "density": "{hint}: --density 0.01, --density 1.0 or --top-k K",
     "disk": "compare the constructions with `topk-secagg plan`",
     "entry": "choose one with --entry; {hint}",
     "fallback": "{hint}: topk-secagg eliminate {value} --user n --fallback",

@@ -98,6 +98,14 @@ def user_set(value: str) -> list[int]:
     return list(found)
 
 
+def share(value: str) -> float | int:
+    """A density. An integer stays one: 1 may mean 1 % or everything, and the library asks which."""
+    try:
+        return int(value) if re.fullmatch(r"\s*\d{1,9}\s*", value) else float(value)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a share such as 0.01") from None
+
+
 def users_or_all(value: str) -> list[int] | str:
     """The same, or the word `all`."""
     return value if value == "all" else user_set(value)
@@ -185,12 +193,21 @@ keys_options = (
     value("--freezer", "n", "The user that freezes.", default=1),
     flag("--confirm", "More than (N+T)/2 users must confirm the survivors; any user may freeze."),
 )
+clip_option = value(
+    "--clip", "C", "The largest magnitude of a gradient's values.", float, default=1.0
+)
+clip_option_of_run = value(
+    "--clip",
+    "C",
+    "The largest magnitude of a gradient's values.  [default: that of all gradients and residuals]",
+    float,
+)
 round_options = (
     value("--users", "N", "Number of users."),
     value("--survivors", "U", "Minimum number of users that must remain."),
     value("--colluders", "T", "Number of colluding users to protect against."),
     value("--top-k", "K", "Number of coordinates that each user sends."),
-    value("--density", "SHARE", "K as a share of L, such as 0.01.", float),
+    value("--density", "SHARE", "K as a share of L: 0.01 is 1 %, and 1.0 everything.", share),
     file("--like", "A gradient of the model."),
     entry_option,
     prefix_option,
@@ -203,7 +220,7 @@ round_options = (
         multiple=True,
     ),
     value("--length", "L", "One flat vector of L coordinates."),
-    value("--clip", "C", "The largest magnitude of a gradient's values.", float, default=1.0),
+    clip_option,
     value(
         "--max-weight",
         "W",
@@ -234,6 +251,10 @@ round_options = (
         "SEED",
         "Draw everything from a public seed: reproducible, and not secret at all.",
     ),
+)
+
+run_options = tuple(
+    clip_option_of_run if option is clip_option else option for option in round_options
 )
 
 

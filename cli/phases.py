@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from topk_secagg.steps.mask import MaskReport
 
 _FEW = 10  # users that a warning lists
+_ROUNDING_LIMIT = 0.05  # what rounding may add to the values that are sent, rms
 
 
 @o.command(
@@ -126,7 +127,11 @@ def mask(
         *selection_lines(p, report.kept_energy, report.clipped),
     ]
     facts = {**vars(report), "weight": how["weight"], **r1}
-    return o.Told(facts, lines, report.notes, list(_warnings(space, report)))
+    warnings = [
+        *_warnings(space, report),
+        *rounding_warnings(p, report.rounding_error, f"the values that user {user} sends"),
+    ]
+    return o.Told(facts, lines, report.notes, warnings)
 
 
 def _warnings(space: ts.Workspace, report: MaskReport) -> Iterator[str]:
@@ -146,6 +151,15 @@ def _warnings(space: ts.Workspace, report: MaskReport) -> Iterator[str]:
         again = f"topk-secagg settle {earlier} --user {user}"
         what = f"the residual of the round in {earlier} was never settled"
         yield f"{what}; if user {user} was in its sum, run `{again}` first"
+
+
+def rounding_warnings(p: ts.Parameters, error: float | None, values: str) -> Iterator[str]:
+    """That the field is too small for the clip, or the clip too large for the values."""
+    if error is not None and error > _ROUNDING_LIMIT:
+        yield (
+            f"rounding is expected to add {error:.0%} (rms) to {values}: "
+            f"the clip of {p.clip:g} is too large for them in a field of {p.field} elements"
+        )
 
 
 def selection_lines(

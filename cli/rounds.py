@@ -18,13 +18,15 @@ from topk_secagg.errors import UsageError, amount
 
 from . import options as o
 from .console import PROGRAM, Console, picked
-from .phases import described, selection_lines
+from .phases import described, rounding_warnings, selection_lines
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from topk_secagg.gradients.layout import Layout
+    from topk_secagg.gradients.tensors import Gradient
     from topk_secagg.review.plan import Plan
+    from topk_secagg.steps.run import RunReport, Survey
 
 
 def taken(function: Callable[..., Any], options: dict[str, Any]) -> dict[str, Any]:
@@ -40,17 +42,8 @@ def chosen(
 
     What is left out of that gradient is said, how the clip fits it, and what one step of the quantiser is.
     """
-    from topk_secagg.steps.init import choose_layout, choose_parameters
-
-    for name in ("users", "survivors", "colluders"):
-        if options[name] is None:
-            raise click.UsageError(f"Missing option '--{name}'.")
-    layout, tensors = choose_layout(**taken(choose_layout, options))
-    wanted = taken(ts.Parameters.choose, options) | {
-        "density": options["density"],
-        "length": layout.length,
-    }
-    p, reason = choose_parameters(**wanted)
+    layout, tensors = chosen_layout(**options)
+    p, reason = chosen_parameters(layout, **options)
     if tensors is None:
         return layout, p, reason, None
     console.say(*tensors.notes)
@@ -68,8 +61,31 @@ def chosen(
     return layout, p, reason, gradient
 
 
-def start_round(console: Console, root: Path, **options: Any) -> tuple[ts.Workspace, bool]:
-    """Choose parameters and layout, and write session.json if it is new; say what was chosen for what reason."""
+def chosen_layout(**options: Any) -> tuple[Layout, Gradient | None]:
+    """The layout that the options of `init` ask for, and the gradient that --like names."""
+    from topk_secagg.steps.init import choose_layout
+
+    for name in ("users", "survivors", "colluders"):
+        if options[name] is None:
+            raise click.UsageError(f"Missing option '--{name}'.")
+    return choose_layout(**taken(choose_layout, options))
+
+
+def chosen_parameters(layout: Layout, **options: Any) -> tuple[ts.Parameters, str]:
+    """The parameters that the options of `init` ask for, and why."""
+    from topk_secagg.steps.init import choose_parameters
+
+    wanted = taken(ts.Parameters.choose, options) | {
+        "density": options["density"],
+        "length": layout.length,
+    }
+    return choose_parameters(**wanted)
+
+
+def start_round(
+    console: Console, root: Path, layout: Layout, p: ts.Parameters, reason: str, **options: Any
+) -> tuple[ts.Workspace, bool]:
+    """Write session.json if it is new; say what was chosen for what reason."""
     from topk_secagg.steps.init import start
 
     if options["recipients"] is None and os.environ.get(o.KEYS_VARIABLE):
@@ -77,7 +93,6 @@ def start_round(console: Console, root: Path, **options: Any) -> tuple[ts.Worksp
             f"{o.KEYS_VARIABLE} is set, but a round takes its keys from --recipients alone: "
             "this one has none"
         )
-    layout, p, reason, _ = chosen(console, **options)
     space, new = start(root, p, layout, **taken(start, options))
     if reason and new:
         console.say(f"construction {reason}")
@@ -92,7 +107,18 @@ def start_round(console: Console, root: Path, **options: Any) -> tuple[ts.Worksp
     "Start a round: write session.json.",
     o.round_argument,
     *o.round_options,
-    o.file("--from", "Take everything but the nonce from another round.", "OTHER_ROUND"),
+    o.file(
+        "--from",
+        "Take everything but the nonce from another round; the clip may be given anew.",
+        "OTHER_ROUND",
+    ),
+    o.value(
+        "--clip-from-sum",
+        "F",
+        "With --from: the clip is F times the largest magnitude of that round's sum, "
+        "divided by the largest weight.",
+        float,
+    ),
     o.flag("--distributed", "Every user has its own machine: disk space for one user is enough."),
     *o.keys_options,
     example="round --users 5 --survivors 3 --colluders 1 --top-k 2 --length 4",
@@ -104,39 +130,57 @@ def init(console: Console, space: ts.Workspace, **options: Any) -> None:
     with the same options is left as it is.
     """
     from topk_secagg.protocol.constructions import construction
-    from topk_secagg.steps.init import init_like
+    from topk_secagg.steps.costs import cost
 
-    other = options.pop("from")
-    if other is not None:
-        given = click.get_current_context()
-        for name, value in options.items():
-            if (
-                given.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-                and value != ()
-            ):
-                raise click.UsageError(
-                    "--from takes everything from the other round; leave out other options"
-                )
-        space, new = init_like(space.root, other)
+    if options["from"] is not None:
+        space, new = start_like(console, space.root, **options)
+    elif options["clip_from_sum"] is not None:
+        raise click.UsageError("--clip-from-sum takes the sum of another round; give --from too")
     else:
-        space, new = start_round(console, space.root, **options)
+        layout, p, reason, _ = chosen(console, **options)
+        space, new = start_round(console, space.root, layout, p, reason, **options)
     session = space.session
-    p, c = session.parameters, construction(session.parameters)
+    p = session.parameters
+    files = cost(p)
     console.result(
         {
             "path": space.session_path,
             "written": new,
             **vars(p),
-            **picked(c, "entries", "share_bytes", "offline_bytes"),
+            **picked(construction(p), "entries", "share_bytes", "offline_bytes"),
+            **picked(files, "pair_bytes", "all_bytes"),
             "left_out": session.layout.left_out,
             "sealed": session.recipients is not None,
             **picked(session, "freezer", "confirmations"),
         },
         f"session {session.fingerprint}: {space.session_path}" + ("" if new else " exists already"),
         p.summary(),
-        f"offline files: {amount(c.share_bytes)} a pair of users, {amount(c.offline_bytes)} in all",
+        f"offline files: about {amount(files.pair_bytes)} a pair of users, "
+        f"{amount(files.all_bytes)} in all",
         space=space,
     )
+
+
+def start_like(console: Console, root: Path, **options: Any) -> tuple[ts.Workspace, bool]:
+    """Start a round like the one that --from names; only the options of the clip go with it."""
+    from topk_secagg.steps.init import init_like
+
+    source_of = click.get_current_context().get_parameter_source
+    given = {
+        name: value
+        for name, value in options.items()
+        if source_of(name) is click.core.ParameterSource.COMMANDLINE and value != ()
+    }
+    if given.keys() - {"from", "clip", "clip_from_sum"}:
+        raise click.UsageError(
+            "--from takes everything but the clip from the other round; leave out other options"
+        )
+    factor = given.get("clip_from_sum")
+    space, new = init_like(root, options["from"], clip=given.get("clip"), clip_from_sum=factor)
+    if factor is not None:
+        clip = space.session.parameters.clip
+        console.say(f"the clip is {clip:.6g}, {factor:g} times what the sum of that round asks for")
+    return space, new
 
 
 @o.command(
@@ -165,7 +209,7 @@ def init(console: Console, space: ts.Workspace, **options: Any) -> None:
         "The users' identity files, as `keygen` names them, in a sealed round.",
         "DIR",
     ),
-    *o.round_options,
+    *o.run_options,
     example="round --gradients gradients/ --survivors 3 --colluders 1 --density 0.01",
 )
 def run(
@@ -178,8 +222,9 @@ def run(
     """A whole round on one machine: every step of every user, through the same files.
 
     For studies and offline batches. N is the number of gradients unless --users says so, and the layout
-    is that of the first gradient unless --like or --length says so. The same call
-    resumes an interrupted round.
+    is that of the first gradient unless --like or --length says so. Without --clip, the clip is the
+    largest magnitude that any user would send. The same call resumes an interrupted round. A round
+    that stopped before any secret was drawn can be run again with other options.
     """
     from topk_secagg.protocol.constructions import construction
     from topk_secagg.steps.gather import check_output, gradient_files, identity_files, read_weights
@@ -205,9 +250,7 @@ def run(
         options["max_weight"] = max(options["weights"])
     if options["identities"]:
         options["identities"] = identity_files(options["identities"], users)
-    space, _ = start_round(console, space.root, **options)
-    with console.progress(stays=True) as note:
-        report = ts.run(space, files, **taken(ts.run, options), note=note)
+    space, report, seen = run_round(console, space, files, **options)
     p, c = space.session.parameters, construction(space.session.parameters)
     console.notes({user.user: user.notes for user in report.masked})
     facts, lines = described(console, space, report.decoded)
@@ -216,8 +259,15 @@ def run(
         (user.kept_energy for user in report.masked if user.kept_energy is not None), default=None
     )
     clipped = sum(user.clipped for user in report.masked)
+    rounding = max(
+        (user.rounding_error for user in report.masked if user.rounding_error is not None),
+        default=None,
+    )
+    console.warn(*rounding_warnings(p, rounding, "the values that a user sends"))
     facts |= {"gradients": by_user, "clipped": clipped, "kept_energy": kept}
+    facts |= {"clip": p.clip, "rounding_error": rounding, "settled": report.settled}
     facts |= picked(c, "share_bytes", "offline_bytes")
+    facts |= {"plain_bytes": seen.plain_bytes}
     online = report.decoded.masked_payload_bytes + report.decoded.answer_payload_bytes
     console.result(
         facts,
@@ -225,9 +275,40 @@ def run(
         *lines,
         *selection_lines(p, kept, clipped, "every user keeps at least"),
         f"a user sends {amount(c.share_bytes * (users - 1))} offline and {amount(online)} online; "
-        f"a plain gradient has {amount(4 * p.length)}",
+        f"a plain gradient has {amount(seen.plain_bytes)}",
         space=space,
     )
+
+
+def run_round(
+    console: Console, space: ts.Workspace, files: list[Path], **options: Any
+) -> tuple[ts.Workspace, RunReport, Survey]:
+    """Look at all gradients, start a round with a clip that fits them if none is given, and run it."""
+    from topk_secagg.gradients.quantise import clip_of
+    from topk_secagg.steps.run import clip_note, survey, withdrawn_unless_drawn
+
+    if options["clip"] is not None:
+        layout, p, reason, _ = chosen(console, **options)
+    else:
+        layout, tensors = chosen_layout(**options)
+        console.say(*(tensors.notes if tensors else ()))
+    masking = [n for n in range(1, len(files) + 1) if n not in options["drop_masking"]]
+    with console.progress() as note:
+        seen = survey(layout, files, masking, **taken(survey, options), note=note)
+    if options["clip"] is None:
+        resumed = space.session_path.exists()
+        clip = space.session.parameters.clip if resumed else clip_of(seen.largest.values())
+        p, reason = chosen_parameters(layout, **(options | {"clip": clip}))
+        origin = (
+            f"the clip is {clip:.6g}, as session.json says"
+            if resumed
+            else clip_note(clip, residuals=options["residuals"] is not None)
+        )
+        console.say(f"{origin}; one step of the quantiser is {1 / p.scale:.3g}")
+    space, new = start_round(console, space.root, layout, p, reason, **options)
+    with withdrawn_unless_drawn(space, new=new), console.progress(stays=True) as note:
+        report = ts.run(space, files, **taken(ts.run, options), surveyed=seen, note=note)
+    return space, report, seen
 
 
 @o.command(

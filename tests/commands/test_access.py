@@ -300,7 +300,7 @@ def test_plain_shares_are_not_put_into_a_folder_of_another_account(round_at, ref
 
 def test_init_from_another_round_copies_everything_but_the_nonce(round_at, refuses, tmp_path):
     r = round_at("decoded", **CONFIRMING)
-    for more in ("--users=5", "--clip=2", "--confirm", "--freezer=2"):
+    for more in ("--users=5", "--density=0.5", "--confirm", "--freezer=2"):
         refuses(2, "init", tmp_path / "next", "--from", r.folder, more)
     refuses(66, "init", tmp_path / "next", "--from", tmp_path / "nowhere")
     said = must("init", tmp_path / "next", "--from", r.folder, "--json").json

@@ -28,6 +28,7 @@ from rounds import (
     assert_one_error,
     both,
     call,
+    contents,
     document,
     edit,
     must,
@@ -395,8 +396,7 @@ class TestTooFewSurvivors69:
             result = call("run", tmp_path / name, "--gradients", EXAMPLE, *options, *drops)
             assert result.code == 69
             assert_one_error(result)
-            names = [path.name for path in (tmp_path / name).iterdir()]
-            assert [name for name in names if not name.endswith(".lock")] == ["session.json"]
+            assert contents(tmp_path / name) == {}
 
     def test_folders_without_files_are_as_if_nobody_had_sent_any(self, refuses, round_at):
         for stage, folder, step in (
@@ -415,16 +415,20 @@ class TestRefused77:
     @both
     def test_a_round_of_other_parameters(self, refuses, round_at):
         r = round_at("decoded")
-        for more in (
-            "--clip 2",
-            "--max-weight 2",
-            "--insecure-seed 1",
-            "--field 4294967291",
-            "--freezer 2",
-            "--users 6",
-        ):
-            assert "with other parameters" in refuses(77, *r.init(*words(more))).err
-        refuses(77, *r.run("--clip", 2))
+        clip = r.recipe.clip
+        for more, differs in {
+            "--clip 2": f": clip is {clip!r} there and 2.0 here",
+            "--max-weight 2": ": max_weight is 1.0 there and 2.0 here",
+            "--insecure-seed 1": ": insecure_seed is not given there and 1 here",
+            "--field 4294967291": ": field is 4281076801 there and 4294967291 here",
+            "--freezer 2": ": freezer is 1 there and 2 here",
+            "--users 6": ": users is 5 there and 6 here",
+            "--users 6 --clip 2": f": users is 5 there and 6 here, clip is {clip!r} there and 2.0 here",
+            "--length 2000": f": length is {r.recipe.length} there and 2000 here, the layout of",
+        }.items():
+            said = refuses(77, *r.init(*words(more))).err
+            assert f"session.json exists, with other parameters{differs}" in said
+        assert f"clip is {clip!r} there and 2.0 here" in refuses(77, *r.run("--clip", 2)).err
 
     @both
     @pytest.mark.parametrize("stage", ["masked", "decoded"])

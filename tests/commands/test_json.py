@@ -194,7 +194,7 @@ def test_every_option_of_init_and_run_reaches_a_function_of_the_library():
     import topk_secagg as ts
     from topk_secagg.steps import init
 
-    steps = (init.choose_layout, ts.Parameters.choose, init.start)
+    steps = (init.choose_layout, ts.Parameters.choose, init.start, init.init_like)
     arguments = {"density"} | {
         name for step in steps for name in inspect.signature(step).parameters
     }

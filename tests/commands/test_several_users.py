@@ -168,7 +168,8 @@ class TestGradientsOfARun:
         ).err
         assert "3.npy" in said
         assert "the largest is 3.7" in said
-        assert "a clip of 3.7: mask with --saturate, or init with --clip" in said
+        advice = "a clip of 3.7: run with --saturate, or start a new round with --clip 3.7"
+        assert advice in said
         must("run", tmp_path / "round", "--gradients", folder, "--length", 4, *SMALL, "--saturate")
 
     @pytest.mark.parametrize(

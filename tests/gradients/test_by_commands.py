@@ -89,7 +89,7 @@ def test_a_tensor_of_the_round_that_is_none_in_one_file_is_an_error(tmp_path):
 @pytest.mark.parametrize("file", ["list.pt", "frozen_list.pt"])
 def test_the_sum_of_lists_is_a_list(tmp_path, file):
     folder = copies(tmp_path / "in", file)
-    options = words("--survivors 3 --colluders 1 --density 1 --clip 8")
+    options = words("--survivors 3 --colluders 1 --density 1.0 --clip 8")
     must(
         "run", tmp_path / "round", "--gradients", folder, *options, "--output", tmp_path / "sum.pt"
     )

@@ -15,7 +15,15 @@ from hypothesis import strategies as st
 from topk_secagg.algebra.field import DEFAULT_FIELD, SMALL_FIELD, to_field, to_signed
 from topk_secagg.algebra.randomness import CipherRandomness, Randomness
 from topk_secagg.errors import BadData
-from topk_secagg.gradients.quantise import dequantise, quantise, rounding_source, uniform
+from topk_secagg.gradients.quantise import (
+    clip_of,
+    dequantise,
+    quantise,
+    rounding_error,
+    rounding_source,
+    sufficient_clip,
+    uniform,
+)
 from topk_secagg.protocol.parameters import Parameters, quantisation_scale
 
 KEY = bytes(range(32))
@@ -248,3 +256,48 @@ def test_the_same_selection_and_key_give_the_same_noise_and_others_other_noise()
         rounding_source(source(key), i, v).fill(noise)
         noises.add(noise.tobytes())
     assert len(noises) == 6
+
+
+@given(st.floats(1e-290, 1e290) | st.integers(1, 10**6).map(lambda n: n / 100))
+def test_the_clip_that_is_suggested_is_enough_short_and_hardly_larger(largest):
+    shown = f"{sufficient_clip(largest):g}"
+    assert largest <= float(shown) <= 1.1001 * largest
+    digits = shown.partition("e")[0].replace(".", "").strip("0")
+    assert len(digits) <= 2 or float(digits) % 10 == 0
+
+
+@given(st.lists(st.floats(0, 2.0**53), max_size=5))
+def test_the_clip_of_gradients_cuts_none_of_them_and_is_admissible(largest):
+    clip = clip_of(largest)
+    assert all(value <= clip for value in largest)
+    assert clip in (max(largest, default=0.0), 1.0, 2.0**-900)
+    if clip < 1e6:
+        round_of(clip=clip)
+
+
+def test_magnitudes_that_no_clip_can_have_are_refused():
+    with pytest.raises(BadData, match="the largest magnitude is 1e"):
+        clip_of([1.0, 1e20])
+
+
+@each_construction
+@pytest.mark.parametrize("clip", [1.0, 10.0, 1000.0])
+def test_what_rounding_is_expected_to_add_is_what_it_adds(construction, clip):
+    """Against the measured rms of many roundings; with a clip of 1000, almost every value is below one step."""
+    p = round_of(65521, 10, clip, construction)
+    values = np.random.default_rng(0).normal(size=400) * 0.1
+    values = np.clip(values, -clip, clip)
+    errors = []
+    for turn in range(50):
+        value, _ = quantise(p.fixed_point, values, source(str(turn)))
+        errors.append(dequantise(p.fixed_point, value) - values)
+    measured = np.sqrt(np.mean(np.square(errors)) / np.mean(np.square(values)))
+    expected = rounding_error(p.fixed_point, values)
+    assert expected == pytest.approx(measured, rel=0.05)
+    assert (expected > 0.05) == (clip == 1000.0)
+
+
+def test_what_rounding_adds_to_nothing_has_no_share():
+    for construction in CONSTRUCTIONS:
+        assert rounding_error(round_of(construction=construction), np.zeros(4)) is None
+    assert rounding_error(round_of(83, 5, 1.0), np.array([0.5, 0.25])) == 0.0

@@ -64,6 +64,27 @@ def test_a_list_goes_back_to_the_parameters_it_came_from(tmp_path):
         assert g is None or torch.allclose(g, 4 * p.grad, atol=1e-6)
 
 
+def test_residuals_of_state_dicts_go_into_the_next_round_as_they_are():
+    import topk_secagg as ts
+
+    torch.manual_seed(0)
+    gradients = [
+        {
+            "w": torch.randn(4, 5),
+            "b": torch.randn(3).to(torch.bfloat16),
+            "bn.running_mean": torch.ones(3),
+        }
+        for _ in range(4)
+    ]
+    kept = {}
+    for _ in range(2):
+        found = ts.aggregate(gradients, survivors=3, colluders=1, top_k=3, residuals=kept)
+        kept = found.residuals
+    types = {name: t.dtype for name, t in found.total.items()}
+    assert types == {"w": torch.float32, "b": torch.bfloat16}
+    assert {t.dtype for t in kept[1].values()} == {torch.float64}
+
+
 def test_safetensors_written_here_are_what_the_library_reads(tmp_path):
     from safetensors.torch import load_file, save_file
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ MOST_DIMENSIONS = 8  # of a tensor
 MOST_COORDINATES = 1 << 32  # fewer than these, in a tensor and in all
 LONGEST_NAME = 1024  # characters
 NOT_GRADIENTS = ("*running_mean", "*running_var", "*num_batches_tracked")
+_BFLOAT16_BYTES = 2  # of a value in a file; in memory it is a float32
 
 
 class Slot(NamedTuple):
@@ -136,15 +137,7 @@ class Layout:
 
     def flatten(self, tensors: Gradient) -> npt.NDArray[Any]:
         """The flat vector, (L,) float32 or float64; refuse tensors that do not fit the layout."""
-        found: dict[str, Tensor | None] = {t.name: t for t in tensors}
-        if len(self.slots) == len(tensors) == 1 and "" in (tensors[0].name, self.slots[0].name):
-            found = {self.slots[0].name: tensors[0]}  # one vector needs no name
-        found |= dict.fromkeys(tensors.absent)
-        chosen = [self._fitting(slot, found) for slot in self.slots]
-        wanted = {slot.name for slot in self.slots} | set(self.left_out)
-        for name, t in found.items():
-            if name not in wanted and t is not None and t.dtype in FLOATING:
-                raise _misfit(f"tensor {called(name)} is not in the session's layout")
+        chosen = self._chosen(tensors)
         wide = any(t.array.dtype.itemsize > 4 or t.array.dtype.kind != "f" for t in chosen)
         dtype = np.float64 if wide else np.float32
         with np.errstate(invalid="ignore"):  # some kinds of NaN, which are refused below
@@ -167,11 +160,22 @@ class Layout:
             if not any(fnmatchcase(name, pattern) for pattern in NOT_GRADIENTS)
         ]
 
-    def unflatten(self, vector: npt.NDArray[np.float64], *, exact: bool = False) -> Gradient:
-        """The tensors of a flat vector, each in the layout's type (bfloat16 as float32), or all in float64."""
+    def in_float64(self) -> Layout:
+        """The layout of residuals: the same tensors, which keep their precision between rounds."""
+        return replace(self, slots=tuple(slot._replace(dtype="float64") for slot in self.slots))
+
+    def plain_bytes(self, tensors: Gradient) -> int:
+        """What a gradient takes when it is sent as it is, in its own types."""
+        return sum(
+            t.array.size * (_BFLOAT16_BYTES if t.dtype == "bfloat16" else t.array.dtype.itemsize)
+            for t in self._chosen(tensors)
+        )
+
+    def unflatten(self, vector: npt.NDArray[np.float64]) -> Gradient:
+        """The tensors of a flat vector, each in the layout's type (bfloat16 as float32)."""
         tensors = []
         for slot, part in self._parts(vector):
-            kind = "float64" if exact else "float32" if slot.dtype == "bfloat16" else slot.dtype
+            kind = "float32" if slot.dtype == "bfloat16" else slot.dtype
             with np.errstate(over="ignore"):
                 array = part.astype(kind)
             if not np.isfinite(array).all():
@@ -187,6 +191,19 @@ class Layout:
         ends = np.cumsum([slot.size for slot in self.slots])
         for slot, part in zip(self.slots, np.split(vector, ends[:-1]), strict=True):
             yield slot, part.reshape(slot.shape)
+
+    def _chosen(self, tensors: Gradient) -> list[Tensor]:
+        """The tensor of every slot; refuse tensors that do not fit the layout."""
+        found: dict[str, Tensor | None] = {t.name: t for t in tensors}
+        if len(self.slots) == len(tensors) == 1 and "" in (tensors[0].name, self.slots[0].name):
+            found = {self.slots[0].name: tensors[0]}  # one vector needs no name
+        found |= dict.fromkeys(tensors.absent)
+        chosen = [self._fitting(slot, found) for slot in self.slots]
+        wanted = {slot.name for slot in self.slots} | set(self.left_out)
+        for name, t in found.items():
+            if name not in wanted and t is not None and t.dtype in FLOATING:
+                raise _misfit(f"tensor {called(name)} is not in the session's layout")
+        return chosen
 
     def _fitting(self, slot: Slot, found: dict[str, Tensor | None]) -> Tensor:
         if slot.name not in found:

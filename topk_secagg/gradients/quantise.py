@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,9 @@ from ..errors import BadData
 
 Reals = npt.NDArray[np.float64]
 
+LARGEST_CLIP = 2.0**53  # up to which all integers are floats
+_SMALLEST_CLIP = 2.0**-900  # with a smaller one, the steps per unit are no double any more
+_CLIP_OF_ZEROS = 1.0
 _ROUNDING_MARGIN = 2  # steps: rounding moves a value by less than that
 
 
@@ -52,8 +56,7 @@ def quantise(
     else -1.
     """
     clipped = check_clip(fixed, values, saturate=saturate)
-    within = np.clip(values, -fixed.clip, fixed.clip) if clipped else values
-    steps = within * weight * float(fixed.scale)
+    steps = _in_steps(fixed, values, weight)
     chance = uniform(source, values.size)
     rounded = np.floor(steps)
     rounded += chance < steps - rounded
@@ -66,20 +69,87 @@ def quantise(
     return to_field(bounded.astype(np.int64), fixed.field), clipped
 
 
+def _in_steps(fixed: FixedPoint, values: Reals, weight: float) -> Reals:
+    """weight * value * scale, not rounded yet; a value beyond the clip is moved to it."""
+    beyond = np.abs(values) > fixed.clip
+    within = np.clip(values, -fixed.clip, fixed.clip) if beyond.any() else values
+    steps: Reals = within * weight * float(fixed.scale)
+    return steps
+
+
+def rounding_error(fixed: FixedPoint, values: Reals, weight: float = 1.0) -> float | None:
+    """What rounding is expected to add to these values, rms, as a share of their own rms.
+
+    A value of y steps that becomes one of its two neighbours has the variance f (1 - f), where
+    f = y - floor(y). Where zero cannot be sent, a value below one step becomes +-1 and has 1 - y^2.
+    None if all values are zero.
+    """
+    steps = _in_steps(fixed, values, weight)
+    fraction = steps - np.floor(steps)
+    variance = fraction * (1 - fraction)
+    if fixed.never_zero:
+        small = np.abs(steps) < 1
+        variance[small] = 1 - steps[small] ** 2
+    energy = float(np.square(steps).sum())
+    return math.sqrt(float(variance.sum())) / math.sqrt(energy) if energy else None
+
+
 def check_clip(fixed: FixedPoint, values: Reals, *, saturate: bool = False) -> int:
     """How many values are beyond the clip; unless they saturate, refuse them, and suggest a larger
     clip."""
     clipped = int(np.count_nonzero(np.abs(values) > fixed.clip))
     if clipped and not saturate:
-        largest = float(np.abs(values).max())
-        step = 10.0 ** (math.floor(math.log10(largest)) - 1)  # for two digits
+        largest = magnitude(values)
         raise BadData(
             f"{clipped} of {values.size} selected values are beyond the clip of {fixed.clip:g}: "
             f"the largest is {largest:.6g}",
-            f"clamp them, or start a round with a clip of {math.ceil(largest / step) * step:g}",
+            f"clamp them, or start a round with a clip of {sufficient_clip(largest):g}",
             "clip",
         )
     return clipped
+
+
+def check_clips(clip: float, largest: Mapping[str, float]) -> None:
+    """Refuse users with values beyond the clip, all at once.
+
+    `largest` has the largest magnitude of each. The hint has the one clip that would do for all.
+    """
+    beyond = {user: value for user, value in largest.items() if value > clip}
+    if not beyond:
+        return
+    most = max(beyond.values())
+    enough = f"{sufficient_clip(most):g}"
+    raise BadData(
+        f"values of user {', '.join(beyond)} are beyond the clip of {clip:g}: "
+        f"the largest is {most:.6g}",
+        f"clamp them, or choose a clip of {enough}",
+        f"clips {enough}",
+    )
+
+
+def magnitude(vector: npt.NDArray[Any]) -> float:
+    """The largest magnitude in a vector; 0 if it is empty."""
+    return max(float(vector.max()), -float(vector.min())) if vector.size else 0.0
+
+
+def sufficient_clip(largest: float) -> float:
+    """The next number of two digits that is not smaller: what a person would type."""
+    step = 10.0 ** (math.floor(math.log10(largest)) - 1)
+    digits = math.floor(largest / step)
+    while (rounded := float(f"{digits * step:g}")) < largest:  # division rounds, up or down
+        digits += 1
+    return rounded
+
+
+def clip_of(largest: Iterable[float]) -> float:
+    """The clip for users with these largest magnitudes, none of whose values it cuts."""
+    most = max(largest, default=0.0)
+    if most > LARGEST_CLIP:
+        raise BadData(
+            f"the largest magnitude is {most:g}, and values up to 2^53 can be sent",
+            "scale the gradients down",
+        )
+    return max(most, _SMALLEST_CLIP) if most else _CLIP_OF_ZEROS
 
 
 def largest_sum(fixed: FixedPoint, weights: Iterable[float]) -> float:

@@ -12,14 +12,13 @@ from typing import NamedTuple
 
 from ..algebra.field import DEFAULT_FIELD, ceil_div, divisors, is_prime, stored_type
 from ..errors import UsageError
-from ..gradients.quantise import FixedPoint
+from ..gradients.quantise import LARGEST_CLIP, FixedPoint
 
 PERMUTATION = "permutation"
 MOMENTS = "moments"
 CONSTRUCTIONS = (PERMUTATION, MOMENTS)
 
 _DEFAULT_PICKS = 4
-_LARGEST_REAL = 2.0**53  # up to which all integers are floats
 
 
 @dataclass(frozen=True)
@@ -227,7 +226,7 @@ def _check_scale(p: Parameters) -> None:
     """At least one step, and N of the largest values without wrapping."""
     for name, value in (("clip", p.clip), ("largest weight", p.max_weight)):
         _require(
-            0 < value <= _LARGEST_REAL,
+            0 < value <= LARGEST_CLIP,
             f"the {name} is {value:g}",
             "choose a positive number up to 2^53",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,13 @@ import numpy.typing as npt
 from ..algebra.randomness import CipherRandomness, Randomness
 from ..errors import BadData, CannotWrite, InputMissing, Refused, SecAggError, UsageError, about
 from ..gradients.files import read_gradient
-from ..gradients.quantise import dequantise, quantise, rounding_source, uniform
+from ..gradients.quantise import (
+    dequantise,
+    quantise,
+    rounding_error,
+    rounding_source,
+    uniform,
+)
 from ..gradients.select import kept_energy
 from ..gradients.tensors import left_out
 from ..protocol.constructions import construction
@@ -35,8 +41,8 @@ SELECTIONS = ("top", "random")
 
 @dataclass(frozen=True)
 class MaskReport:
-    """What `mask` did. `clipped` and `kept_energy` are for the user's own eyes; a repeated call after
-    the residual was committed finds everything done, and has none. `late` is an X after the freeze;
+    """What `mask` did. `clipped`, `kept_energy` and `rounding_error` are for the user's own eyes; a repeated call
+    after the residual was committed finds everything done, and has none. `late` is an X after the freeze;
     `missing_shares` are the users whose shares have not arrived; `unsettled_round` is an earlier one whose residual was
     never committed; `notes` say how the gradient was read."""
 
@@ -49,6 +55,7 @@ class MaskReport:
     missing_shares: list[int]
     clipped: int = 0
     kept_energy: float | None = None
+    rounding_error: float | None = None
     late: bool = False
     unsettled_round: str | None = None
     notes: tuple[str, ...] = ()
@@ -115,8 +122,8 @@ def mask(
             if carried is not None:
                 flat = with_residual(flat, carried)
         rounding = CipherRandomness(stored.key)  # the same when the step is repeated
-        sparse, clipped, energy = choose(p, rounding, flat, weight, select, saturate=saturate)
-        masked = c.mask(stored.secret, sparse)
+        chosen = choose(p, rounding, flat, weight, select, saturate=saturate)
+        masked = construction(p).mask(stored.secret, chosen.sparse)
         x = masked_file.content(
             session, user, stored.sharing, masked, weight, frozenset(holds), signer
         )
@@ -129,7 +136,7 @@ def mask(
         pending = None
         if residual is not None:
             after = residual_file.stage(
-                space.residual_path(user), session, user, unsent(p, flat, sparse, weight)
+                space.residual_path(user), session, user, unsent(p, flat, chosen.sparse, weight)
             )
             pending = residual_file.Residual(
                 str(residual.absolute()), before, after, digest_of_input
@@ -142,8 +149,9 @@ def mask(
     report = replace(
         report,
         sha256=x.digest,
-        clipped=clipped,
-        kept_energy=energy,
+        clipped=chosen.clipped,
+        kept_energy=chosen.kept_energy,
+        rounding_error=chosen.rounding_error,
         unsettled_round=unsettled,
         notes=notes,
     )
@@ -189,10 +197,21 @@ def with_residual(flat: Vector, carried: Vector) -> Vector:
     return total
 
 
+class Chosen(NamedTuple):
+    """What a user sends: coordinates with their values in the field; how many of them were clipped,
+    the share of the energy that they keep, and what rounding is expected to add to them (None if
+    all are zero)."""
+
+    sparse: Sparse
+    clipped: int
+    kept_energy: float
+    rounding_error: float | None
+
+
 def choose(
     p: Parameters, source: Randomness, flat: Vector, weight: float, select: str, *, saturate: bool
-) -> tuple[Sparse, int, float]:
-    """Which coordinates are sent, and as what; how many of them were clipped, and the energy that they keep.
+) -> Chosen:
+    """Which coordinates are sent, and as what.
 
     Random ones are those with the largest of L random keys.
     """
@@ -209,11 +228,22 @@ def choose(
         weight=weight,
         saturate=saturate,
     )
-    return Sparse(index, value), clipped, kept_energy(flat, index)
+    return Chosen(
+        sparse=Sparse(index, value),
+        clipped=clipped,
+        kept_energy=kept_energy(flat, index),
+        rounding_error=rounding_error(p.fixed_point, values, weight),
+    )
 
 
 def unsent(p: Parameters, flat: Vector, sparse: Sparse, weight: float) -> npt.NDArray[np.float64]:
     """The new residual: what is left of the vector once these weighted values are sent."""
     left = flat.astype(np.float64)
-    left[sparse.index] -= dequantise(p.fixed_point, sparse.value) / weight
+    with np.errstate(over="ignore"):
+        left[sparse.index] -= dequantise(p.fixed_point, sparse.value) / weight
+    if not np.isfinite(left).all():
+        raise BadData(
+            f"with a weight of {weight:g} one step of the quantiser is too large for a residual",
+            "choose a larger weight",
+        )
     return left

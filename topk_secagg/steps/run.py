@@ -2,35 +2,104 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
-from ..errors import Refused, TooFewSurvivors, UsageError, about
-from ..gradients.quantise import check_clip
+from ..errors import Busy, Refused, SecAggError, TooFewSurvivors, UsageError, about
+from ..gradients.files import read_gradient
+from ..gradients.layout import Layout
+from ..gradients.quantise import check_clips, magnitude
 from ..protocol.constructions import construction
+from ..protocol.parameters import Parameters
+from ..storage import residual as residual_file
 from ..storage import survivors as survivors_file
 from ..storage.atomic import make_folder
+from ..storage.ledger import Ledger
+from ..storage.session import read_session
 from ..storage.workspace import Workspace
 from .access import Access
 from .decode import DecodeReport, decode
 from .each import Report, for_each
 from .eliminate import EliminateReport, eliminate
 from .freeze import confirm, freeze
-from .mask import MaskReport, mask, read_flat
+from .mask import MaskReport, mask, with_residual
 from .offline import offline
+from .settle import settle
+
+Note = Callable[..., None]
 
 
 @dataclass(frozen=True)
 class RunReport:
-    """Who did what, and what came out."""
+    """Who did what, and what came out; `settled` are the survivors that did not answer, and whose
+    residuals were committed all the same."""
 
     masked: list[MaskReport]
     answered: list[EliminateReport]
+    settled: list[int]
     decoded: DecodeReport
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What the gradients of a round are like before it starts: the largest magnitude that each user
+    would send, its residual included, and the bytes of the largest gradient as it is."""
+
+    largest: dict[int, float]
+    plain_bytes: int
+
+
+def survey(
+    layout: Layout,
+    gradients: Sequence[Path],
+    masking: Sequence[int],
+    *,
+    residuals: Path | None = None,
+    entry: str = "",
+    strip_prefix: str = "",
+    jobs: int | None = None,
+    note: Note = lambda *_: None,
+) -> Survey:
+    """Read the gradients of the users that mask, and their residuals; nothing is written."""
+
+    def look(user: int) -> tuple[float, int]:
+        path = gradients[user - 1]
+        tensors = read_gradient(path, entry, strip_prefix)
+        with about(path):
+            flat = layout.flatten(tensors)
+            plain_bytes = layout.plain_bytes(tensors)
+        if residuals is not None:
+            kept = _residual_path(residuals, user)
+            carried, _ = residual_file.read(kept, user, layout.length)
+            if carried is not None:
+                with about(kept):
+                    flat = with_residual(flat, carried)
+        return magnitude(flat), plain_bytes
+
+    seen = _phase("check", masking, look, jobs, note)
+    return Survey(
+        largest={user: largest for user, (largest, _) in seen.items()},
+        plain_bytes=max((plain_bytes for _, plain_bytes in seen.values()), default=0),
+    )
+
+
+def clip_note(clip: float, *, residuals: bool) -> str:
+    """Where a clip comes from that nobody gave."""
+    also = ", residuals included" if residuals else ""
+    return f"the clip is {clip:.6g}, the largest magnitude of all gradients{also}"
+
+
+def check_enough(p: Parameters, masking: Sequence[int], answering: Sequence[int]) -> None:
+    """Refuse drop-outs after which the round could not be decoded."""
+    least = construction(p).answer_shape(len(masking), fallback=True).quorum
+    for left, need, what in ((masking, p.survivors, "mask"), (answering, least, "answer")):
+        if len(left) < need:
+            raise TooFewSurvivors(
+                f"{len(left)} users would {what}, and {need} are needed", "let fewer users drop out"
+            )
 
 
 def run(
@@ -50,12 +119,14 @@ def run(
     output: Path | None = None,
     mean: bool = False,
     jobs: int | None = None,
-    note: Callable[..., None] = lambda *_: None,
+    surveyed: Survey | None = None,
+    note: Note = lambda *_: None,
 ) -> RunReport:
     """Every user's steps, less those of the users that drop out; gradients[n-1] belongs to user n.
 
-    All gradients are checked before any offline work. `note` hears of every phase, the user that has finished
-    it (0 at its start), and how many users there are in it; of decoding, also of the share that is done.
+    All gradients are checked before any offline work; `surveyed` saves reading them for that again.
+    `note` hears of every phase, the user that has finished it (0 at its start), and how many users
+    there are in it; of decoding, also of the share that is done.
     """
     users = list(space.users())
     if len(gradients) != len(users):
@@ -65,13 +136,7 @@ def run(
     masking = [user for user in users if user not in drop_masking]
     answering = [user for user in masking if user not in drop_elimination]
     p = space.session.parameters
-    c = construction(p)
-    least = c.answer_shape(len(masking), fallback=True).quorum
-    for left, need, what in ((masking, p.survivors, "mask"), (answering, least, "answer")):
-        if len(left) < need:
-            raise TooFewSurvivors(
-                f"{len(left)} users would {what}, and {need} are needed", "let fewer users drop out"
-            )
+    check_enough(p, masking, answering)
     if space.survivors_path.exists() and survivors_file.read(space).users != masking:
         raise Refused(
             "the survivors of this round are fixed already, and differ", "choose another folder"
@@ -96,8 +161,7 @@ def run(
         )  # who runs it has said so
 
     def phase(name: str, who: Sequence[int], step: Callable[[int], Report]) -> dict[int, Report]:
-        note(name, 0, len(who))
-        return for_each(who, step, jobs, lambda user: note(name, user, len(who))).check()
+        return _phase(name, who, step, jobs, note)
 
     mask_of = partial(
         mask, space, entry=entry, strip_prefix=strip_prefix, select=select, saturate=saturate
@@ -105,20 +169,28 @@ def run(
 
     def mask_one(user: int) -> MaskReport:
         weight = weights[user - 1] if weights else 1.0
-        residual = residuals / f"user-{user:02}.h5" if residuals else None
+        residual = _residual_path(residuals, user) if residuals else None
         return mask_of(
             user, gradients[user - 1], weight=weight, residual=residual, access=access(user)
         )
 
-    def check_one(user: int) -> None:
-        path = gradients[user - 1]
-        flat, _ = read_flat(space.session, path, entry, strip_prefix)
-        if select == "top" and not saturate and not residuals:  # as `mask` would refuse it
-            with about(path):
-                check_clip(p.fixed_point, flat[c.select(flat)].astype(np.float64))
-
-    phase("check", masking, check_one)
+    if surveyed is None:
+        surveyed = survey(
+            space.session.layout,
+            gradients,
+            masking,
+            residuals=residuals,
+            entry=entry,
+            strip_prefix=strip_prefix,
+            jobs=jobs,
+            note=note,
+        )
+    if not saturate:
+        open_users = [user for user in masking if not _has_masked(space, user)]
+        names = {user: f"{user} ({gradients[user - 1].name})" for user in open_users}
+        check_clips(p.clip, {names[user]: surveyed.largest[user] for user in open_users})
     with space.run_of_all():
+        _check_unchanged(space)
         phase(
             "offline", users, lambda n: offline(space, n, randomness=randomness, access=access(n))
         )
@@ -127,8 +199,64 @@ def run(
         if space.session.confirm:
             phase("confirm", users, lambda n: confirm(space, n, access=access(n)))
         answered = phase("eliminate", answering, lambda n: eliminate(space, n, access=access(n)))
-        if len(answering) < c.answer_shape(len(survivors)).quorum:
+        if len(answering) < construction(p).answer_shape(len(survivors)).quorum:
             again = partial(eliminate, space, fallback=True)
             answered = phase("eliminate, fallback", answering, lambda n: again(n, access=access(n)))
+        silent = [user for user in masking if user not in answering]
+        if residuals is None:
+            silent = []
+        if silent:  # what they sent is in the sum as well
+            phase("settle", silent, lambda n: settle(space, n))
         decoded = decode(space, output, mean=mean, progress=partial(note, "decode", 0, 1))
-        return RunReport(list(masked.values()), list(answered.values()), decoded)
+        return RunReport(
+            masked=list(masked.values()),
+            answered=list(answered.values()),
+            settled=silent,
+            decoded=decoded,
+        )
+
+
+@contextmanager
+def withdrawn_unless_drawn(space: Workspace, *, new: bool) -> Iterator[None]:
+    """Take a new session.json back if `run` stops before anything secret is drawn.
+
+    Then nobody has used it, and the folder is free for another try with other parameters.
+    """
+    try:
+        yield
+    except BaseException:
+        if new:
+            with suppress(SecAggError, OSError), space.run_of_all():
+                if not any(space.private.glob("user-*")):
+                    space.session_path.unlink(missing_ok=True)
+        raise
+
+
+def _check_unchanged(space: Workspace) -> None:
+    """Refuse a session.json that another `run` has taken back or written anew since it was read."""
+    if read_session(space.session_path).id != space.session.id:
+        raise Busy("another process has just started this round anew", "run this again")
+
+
+def _has_masked(space: Workspace, user: int) -> bool:
+    """Whether an interrupted `run` went that far: then the residual may have been committed."""
+    with suppress(SecAggError):
+        ledger = Ledger.read(space.ledger_path(user), space.session.id, user)
+        return ledger.masked is not None
+    return False
+
+
+def _residual_path(folder: Path, user: int) -> Path:
+    return folder / f"user-{user:02}.h5"
+
+
+def _phase(
+    name: str,
+    who: Sequence[int],
+    step: Callable[[int], Report],
+    jobs: int | None,
+    note: Note,
+) -> dict[int, Report]:
+    """A step of several users, of whom the first failure is raised; `note` hears of each."""
+    note(name, 0, len(who))
+    return for_each(who, step, jobs, lambda user: note(name, user, len(who))).check()
