@@ -27,7 +27,9 @@ _WIDTH = 120  # of a table that goes to a file or a pipe
 
 # what to do about an error, in the words of the command line
 HINTS = {
+    "again": "{hint}; --again sends it all the same",
     "clip": "{hint}: mask with --saturate, or init with --clip",
+    "decode-first": "{hint}: topk-secagg decode {value} --secrets DIR; mask --again does not ask",
     "disk": "compare the constructions with `topk-secagg plan`",
     "entry": "choose one with --entry; {hint}",
     "fallback": "{hint}: topk-secagg eliminate {value} --user n --fallback",
@@ -42,6 +44,7 @@ HINTS = {
     "session-prefix": "{hint}: init with --strip-prefix {value}",
     "top-k": "give either --top-k K or --density SHARE",
     "weight": "{hint}: init --max-weight",
+    "without-them": "{hint}; --without-them masks all the same",
 }
 
 # what is under way, the user that has finished it (0 for none yet), of how many; or how much of it is done

@@ -174,3 +174,13 @@ def lock(path: Path, mode: int = PUBLIC) -> Iterator[None]:
                 "wait for it to end, then run this again",
             ) from None
         yield
+
+
+@contextmanager
+def waiting_lock(path: Path) -> Iterator[None]:
+    """Hold the private lock file `path` for a moment; a second process or thread waits."""
+    with writing(path):
+        fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE)
+    with os.fdopen(fd, "rb"):
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield

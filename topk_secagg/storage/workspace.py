@@ -11,10 +11,10 @@ from functools import cached_property
 from pathlib import Path
 
 from ..errors import UsageError
-from .atomic import PRIVATE, lock, make_folder
+from .atomic import PRIVATE, lock, make_folder, waiting_lock
 from .session import Session, read_session
 
-LOCK_NAME = re.compile(r"\.((user-\d+|run)\.)?lock")  # of the three locks below
+LOCK_NAME = re.compile(r"\.((user-\d+|run|input)\.)?lock")  # of the four locks below
 _OTHERS = 0o077
 _MAY_WRITE = 0o022
 
@@ -41,6 +41,11 @@ class Workspace:
     def private(self) -> Path:
         """The folder of secrets, ledgers and staged residuals."""
         return self.secrets / self.session.id if self.secrets else self.root / "secrets"
+
+    @property
+    def input_key_path(self) -> Path:
+        """The key of the digests of gradients, for all rounds whose secrets are in one folder."""
+        return (self.secrets or self.private) / "input.key"
 
     def secret_path(self, user: int) -> Path:
         """User n alone."""
@@ -147,6 +152,10 @@ class Workspace:
         """The lock under which `run` goes through all steps: a second one would stop both in the middle."""
         make_folder(self.private, private=True)
         return lock(self.private / ".run.lock", PRIVATE)
+
+    def making_the_input_key(self) -> AbstractContextManager[None]:
+        """The lock under which the first of several users makes the key; the others wait for it."""
+        return waiting_lock(self.input_key_path.with_name(".input.lock"))
 
     def step_of_all(self) -> AbstractContextManager[None]:
         """The lock under which a step runs that belongs to no user: init and decode."""
