@@ -88,7 +88,7 @@ def _check_only(only: Iterable[int] | None, survivors: list[int]) -> None:
     if only is not None and sorted(set(only)) != survivors:
         raise Refused(
             f"the survivors of this round are fixed already: {', '.join(map(str, survivors))}",
-            "users that came late drop out of this round; use survivors.json as it is",
+            "users that came late drop out of this round; freeze these users and no others",
         )
 
 
