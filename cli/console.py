@@ -27,10 +27,12 @@ _WIDTH = 120  # of a table that goes to a file or a pipe
 
 # what to do about an error, in the words of the command line
 HINTS = {
+    "again": "{hint}; --again sends it all the same",
     "clip": "{hint}: mask with --saturate, or init with --clip",
     "clip-twice": "give either --clip C or --clip-from-sum F",
     "clips": "{hint}: run with --saturate, or start a new round with --clip {value}",
     "density": "{hint}: --density 0.01, --density 1.0 or --top-k K",
+    "decode-first": "{hint}: topk-secagg decode {value} --secrets DIR; mask --again does not ask",
     "disk": "compare the constructions with `topk-secagg plan`",
     "entry": "choose one with --entry; {hint}",
     "fallback": "{hint}: topk-secagg eliminate {value} --user n --fallback",
@@ -46,6 +48,7 @@ HINTS = {
     "strict": "{hint}; without --strict, the sum comes with how many liars its answers exclude",
     "top-k": "give either --top-k K or --density SHARE",
     "weight": "{hint}: init --max-weight",
+    "without-them": "{hint}; --without-them masks all the same",
 }
 
 # what is under way, the user that has finished it (0 for none yet), of how many; or how much of it is done

@@ -62,7 +62,8 @@ def offline(space: ts.Workspace, user: int, **how: Any) -> o.Told:
         f"session {space.session.fingerprint}",
         f"send shares/user-MM/{space.share_path(user, user).name} to user MM only ({amount(report.share_bytes)})",
     ]
-    return o.Told({"secret": secret, **vars(report)}, lines)
+    warnings = list(_folder_warnings(user, report.other_folder))
+    return o.Told({"secret": secret, **vars(report)}, lines, warnings=warnings)
 
 
 def _files(
@@ -99,6 +100,8 @@ def _files(
     ),
     o.select_option,
     o.saturate_option,
+    o.flag("--again", "Send a gradient again that was sent in a round that failed."),
+    o.flag("--without-them", "Mask although the shares of fewer than U users have arrived."),
     example="round --user 3 --gradient gradients/user-03.pt",
 )
 def mask(
@@ -108,7 +111,9 @@ def mask(
 
     Keeps the coordinates of largest magnitude (moments: the largest of every bucket), quantises and masks
     them, and writes the public file masked/user-NN.h5. A user masks one gradient per round; its ledger
-    refuses a second one.
+    refuses a second one. Opens and checks the shares that have arrived: X says whose its user holds, and
+    that stays so. With --secrets, the same gradient is recognised in later rounds: where a round with it
+    failed, or has no sum that is known here, it is refused without --again.
     """
     if gradients and len(gradients) != len(space.users()):
         raise click.UsageError(
@@ -141,6 +146,17 @@ def _warnings(space: ts.Workspace, report: MaskReport) -> Iterator[str]:
         yield f"{secret} can be read by others; run: chmod 600 {secret}"
     if report.late:
         yield f"the survivors are fixed already: this X of user {user} comes too late"
+    yield from _folder_warnings(report.user, report.other_folder)
+    for where in report.sent_before:
+        yield (
+            f"user {user} masked the same gradient in the round in {where}; whoever has the sums "
+            "of both can subtract them"
+        )
+    for sender, why in report.bad_shares.items():
+        yield (
+            f"the share of user {sender} for user {user} is bad: {why}; X says that it is not held, "
+            "and the round goes on without that user if too few hold its shares"
+        )
     if lacking := report.missing_shares:
         whose = f"user {plain(lacking)}" if len(lacking) <= _FEW else f"{len(lacking)} users"
         yield (
@@ -150,7 +166,18 @@ def _warnings(space: ts.Workspace, report: MaskReport) -> Iterator[str]:
     if earlier := report.unsettled_round:
         again = f"topk-secagg settle {earlier} --user {user}"
         what = f"the residual of the round in {earlier} was never settled"
-        yield f"{what}; if user {user} was in its sum, run `{again}` first"
+        yield (
+            f"{what}; run `{again}` first, unless you hold its survivors.json without user {user}"
+        )
+
+
+def _folder_warnings(user: int, other_folder: str | None) -> Iterator[str]:
+    """A session that comes back in another folder."""
+    if other_folder:
+        yield (
+            f"user {user} prepared this session in {other_folder}; if nobody moved that folder here, "
+            "an old session was issued again: do not take part"
+        )
 
 
 def rounding_warnings(p: ts.Parameters, error: float | None, values: str) -> Iterator[str]:
@@ -309,7 +336,7 @@ def agreement_line(colluders: int, report: DecodeReport) -> str:
 
 @o.command(
     "Decode the aggregate.",
-    o.round_argument,
+    *o.space_options,
     *o.output_options,
     o.flag("--strict", "Refuse if any answer is damaged or disagrees, or fewer than D + 2T agree."),
     *o.pin_options,
@@ -329,6 +356,8 @@ def decode(
     the gradient as well. An answer that cannot be read counts as missing. A wrong answer is left out
     if at most T are wrong and D + 2T others agree. The result says how many users lying together the
     agreement of the answers excludes; --strict refuses a sum for which that is fewer than T.
+    The ledgers in --secrets note whether there is a sum: a round that failed counts as published, and
+    mask asks before it sends the same gradient again.
     """
     with console.progress() as note:
         report = ts.decode(

@@ -102,7 +102,8 @@ def test_each_has_its_own_files_and_those_for_it_only(finished):
         names = set(contents(four.machine(user).folder))
         own = f"user-{user:02}"
         assert {name for name in names if name.startswith("secrets/")} == {
-            f"secrets/{own}.ledger.json"
+            f"secrets/{own}.ledger.json",
+            "secrets/input.key",
         }  # forgotten
         assert {name for name in names if name.startswith(f"shares/{own}/")} == set()
         made = {name for name in names if name.startswith("shares/")}

@@ -55,7 +55,8 @@ def transcript(request, tmp_path_factory):
         say(*command, "-v")
         say(*command, "--json", "-v")
     for flag in ("-v", "--json"):
-        say("inspect", *(r.folder / name for name in contents(r.folder)), flag)
+        files = [r.folder / name for name in contents(r.folder) if Path(name).suffix != ".key"]
+        say("inspect", *files, flag)
         say("status", r.folder, "--user", 1, flag)
         say("audit", r.folder, flag)
     say(*r.elsewhere(base / "run").run("-v"))
@@ -80,6 +81,17 @@ class TestNothingSecretIsShown:
     def printed_numbers(text: str) -> set[int]:
         """Whole numbers; runs of digits within digests are none, and would agree with a secret now and then."""
         return set(map(int, re.findall(r"(?<![\w.])\d+(?![\w.])", text)))
+
+    @staticmethod
+    def test_the_key_and_the_digests_of_gradients_are_neither_printed_nor_public(transcript):
+        folder, said = transcript
+        key = (folder / "secrets/input.key").read_bytes()
+        digests = [ledger["input"] for ledger in map(document, folder.glob("secrets/*.json"))]
+        public = [file for name, (file, _) in contents(folder).items() if name.startswith(PUBLIC)]
+        everything = b"".join(public) + said.encode()
+        assert sum(digest is not None for digest in digests) == 4
+        for text in (key, key.hex().encode(), *(d.encode() for d in digests if d)):
+            assert text[:16] not in everything
 
     def test_no_mask_share_place_or_key_is_printed(self, transcript):
         folder, said = transcript

@@ -29,6 +29,7 @@ from rounds import (
     Stages,
     Violation,
     call,
+    document,
     forked,
     in_child,
     leftovers,
@@ -86,6 +87,38 @@ class Step:
         if found := leftovers(state.folder):
             raise Violation(f"{found} at the end of the round")
         self.good.add(now)
+
+
+class FreezeBeforeALateX(Step):
+    """`freeze` while one user has not masked; its X arrives before the command is run again.
+
+    The set is fixed from when the ledger names it, whether survivors.json was written or not.
+    """
+
+    def __init__(self, bench: Stages) -> None:
+        super().__init__(bench, "freeze")
+        self.label = f"{bench.recipe.name} freeze before a late X"
+        *self.early, self.late = bench.recipe.masking
+
+    def start(self) -> Round:
+        """The round when all but one have masked."""
+        state = self.bench.at("offline")
+        for user in self.early:
+            must(*state.mask(user))
+        return state
+
+    def again(self, state: Round) -> None:
+        """The X comes, and the ledger decides whether it is in the set."""
+        lines = [document(path) for path in (state.folder / "secrets").glob("*.ledger.json")]
+        frozen = [line["survivors"] for line in lines if line["survivors"]]
+        must(*state.mask(self.late))
+        super().again(state)
+        rows = document(state.folder / "survivors.json")["survivors"]
+        if frozen and rows != frozen[0]:
+            raise Violation(f"{self.label}: {rows} are frozen, and the ledger has {frozen[0]}")
+        users = [row["user"] for row in rows]
+        if users != [*self.early, *([] if frozen else [self.late])]:
+            raise Violation(f"{self.label}: {users} are frozen")
 
 
 def hooked(strike: Callable[[int, str], None]) -> None:
@@ -203,8 +236,9 @@ STEPS = (
     *(("moments", name) for name in ("offline", "mask", "eliminate", "decode", "run")),
     *(("residual", name) for name in ("mask", "eliminate", "settle", "forget")),
     *(("spare", name) for name in ("fallback", "decode")),
-    *(("sealed", name) for name in ("offline", "freeze", "confirm", "eliminate", "forget")),
+    *(("sealed", name) for name in ("offline", "mask", "freeze", "confirm", "eliminate", "forget")),
 )
+LATE = ("permutation", "sealed")  # rounds of which one X comes after a freeze that was stopped
 
 
 def seeded(name: str, folder: Path) -> Stages:
@@ -262,6 +296,9 @@ def main() -> int:
             if not args.only or name in args.only:
                 all_points(Step(benches[recipe], name), counts, violations)
                 print(f"{recipe} {name}: {time.monotonic() - started:.0f} s", flush=True)
+        if not args.only or "freeze" in args.only:
+            for recipe in LATE:
+                all_points(FreezeBeforeALateX(benches[recipe]), counts, violations)
     what = f"{sum(counts.values())} points in {time.monotonic() - started:.0f} s:"
     return concluded(what, counts, violations)
 

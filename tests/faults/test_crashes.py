@@ -5,8 +5,20 @@ import os
 import signal
 
 import pytest
-from crashes import STEPS, Step, hooked, killed_at, number_of_points, profiled, refused_at
-from rounds import in_child, python
+from crashes import (
+    LATE,
+    STEPS,
+    FreezeBeforeALateX,
+    Step,
+    hooked,
+    killed_at,
+    number_of_points,
+    profiled,
+    refused_at,
+)
+from rounds import Violation, in_child, python
+
+from topk_secagg.storage.ledger import Ledger
 
 
 @pytest.mark.parametrize(("recipe", "name"), STEPS)
@@ -24,6 +36,27 @@ def test_killed_at_every_operation_what_was_sent_is_in_the_ledger(benches, name)
     """Even under a temporary name: two X with the same masks in masked/ would reveal the input."""
     step = Step(benches["small-field"], name)
     assert all(killed_at(step, hooked, k) for k in range(1, number_of_points(step, hooked) + 1))
+
+
+@pytest.mark.parametrize("recipe", LATE)
+def test_freeze_goes_on_with_the_set_in_its_ledger_although_another_x_has_come(benches, recipe):
+    step = FreezeBeforeALateX(benches[recipe])
+    points = range(1, number_of_points(step, hooked) + 1)
+    assert all(killed_at(step, hooked, k) for k in points[-12:])  # around the ledger and the file
+
+
+def test_without_the_set_in_the_ledger_a_stopped_freeze_ends_the_round(benches, monkeypatch):
+    """The twin: the digest alone does not give the set back."""
+    step = FreezeBeforeALateX(benches["permutation"])
+    points = number_of_points(step, hooked)
+    record = Ledger.record
+
+    def forgetting(ledger, **changes):
+        return record(ledger, **(changes | {"survivors": None}))
+
+    monkeypatch.setattr(Ledger, "record", forgetting)
+    with pytest.raises(Violation, match="already frozen another survivor set"):
+        all(killed_at(step, hooked, k) for k in range(points - 12, points))
 
 
 @pytest.mark.parametrize(

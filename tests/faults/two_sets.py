@@ -126,15 +126,16 @@ class Scene:
     def forgeries(self, chosen: Set, genuine: list[bytes]) -> Iterator[bytes]:
         """survivors.json as the colluders can write it: signed by them, in their own name or the freezer's, unsigned,
         or under a signature from elsewhere."""
-        s, files, freezer = self.space.session, self.files(chosen), self.setting.freezer
+        s, freezer = self.space.session, self.setting.freezer
+        rows = survivors.rows_of(self.files(chosen))
         if not self.keys:
-            yield survivors.content(s, files, freezer, None)
+            yield survivors.content(s, rows, freezer, None)
             return
         for n, identity in self.keys.items():
-            yield survivors.content(s, files, n, identity)
+            yield survivors.content(s, rows, n, identity)
             if n != freezer:
-                yield survivors.content(s, files, freezer, identity)
-        unsigned = json.loads(survivors.content(s, files, freezer, None))
+                yield survivors.content(s, rows, freezer, identity)
+        unsigned = json.loads(survivors.content(s, rows, freezer, None))
         for signature in (None, *(json.loads(content)["signature"] for content in genuine)):
             body = {
                 key: value

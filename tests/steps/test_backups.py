@@ -3,9 +3,11 @@
 import shutil
 
 import pytest
-from rounds import both, must
+from rounds import CONFIRMING, both, must
 
 from topk_secagg.steps import mask as mask_step
+from topk_secagg.storage import survivors as survivors_file
+from topk_secagg.storage.keys import read_identity
 from topk_secagg.storage.ledger import Ledger
 from topk_secagg.storage.masked import read as read_masked
 from topk_secagg.storage.workspace import Workspace
@@ -67,3 +69,35 @@ def test_without_the_check_two_x_would_reveal_how_many_places_they_share(round_a
     monkeypatch.setattr(Ledger, "check_masks", lambda *_: None)
     must(*r.mask(1, gradient=r.gradient(5)))
     assert len(first & places()) == len(dict(r.sent(1)).keys() & dict(r.sent(5)).keys()) > 0
+
+
+@pytest.fixture
+def accused(round_at):
+    """A round with confirmations in which user 2 names an X of user 5, which has not masked."""
+    r = round_at("offline", **CONFIRMING)
+    for n in (1, 2, 3, 4):
+        must(*r.mask(n))
+    space = Workspace(r.folder)
+    real = {n: read_masked(space.session, space.masked_path(n), n) for n in (1, 2, 3, 4)}
+    rows = [*survivors_file.rows_of(real), survivors_file.Row(5, "0" * 64, 1.0)]
+    content = survivors_file.content(space.session, rows, 2, read_identity(r.identity(2)))
+    space.survivors_path.write_bytes(content)
+    return r
+
+
+def test_a_set_that_too_few_confirmed_does_not_keep_a_user_from_masking(accused):
+    must(*accused.confirm(2))
+    said = must(*accused.mask(5, "--json"))
+    assert (said.json["late"], said.err) == (False, "")
+
+
+def test_a_set_that_enough_confirmed_shows_what_was_sent(accused, refuses):
+    for n in (1, 2, 3, 4):
+        must(*accused.confirm(n))
+    assert "does not know" in refuses(77, *accused.mask(5)).err
+
+
+def test_if_confirmations_did_not_count_any_user_could_stop_another(accused, refuses, monkeypatch):
+    """The twin."""
+    monkeypatch.setattr(survivors_file, "fixed", survivors_file.read)
+    assert "does not know" in refuses(77, *accused.mask(5)).err

@@ -7,7 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
-from rounds import call, must
+from rounds import call, must, rewrite
 
 from topk_secagg.steps import eliminate as eliminate_step
 from topk_secagg.storage import residual as residual_file
@@ -174,3 +174,29 @@ def test_what_is_clipped_away_stays_in_the_residual(new_round, tmp_path):
     assert (
         abs(kept(tmp_path / "r1.h5")[3] - 4.0) <= 1 / Workspace(r.folder).session.parameters.scale
     )
+
+
+def test_a_round_that_fails_counts_as_sent(frozen, mask, shared, gradients, tmp_path):
+    """The residual is committed when Y leaves, whatever becomes of the sum."""
+    for user in ALL:
+        must(*frozen.eliminate(user))
+    path = frozen.folder / "elimination/user-02.h5"
+    rewrite(path, lambda _, found: found["y"].fill(0))
+    committed = {user: (tmp_path / f"r{user}.h5").read_bytes() for user in ALL}
+    assert call(*frozen.decode()).code == 65
+    assert {user: (tmp_path / f"r{user}.h5").read_bytes() for user in ALL} == committed
+    gradients(3)
+    later = shared("later")
+    assert must(*mask(later, 1)).err == ""  # nothing waits to be settled
+
+
+def test_an_x_that_left_counts_as_sent_unless_survivors_json_lacks_it(
+    frozen, mask, shared, gradients, refuses, tmp_path
+):
+    gradients(3)
+    said = must(*mask(shared("later"), 1)).err  # user 1 has not answered
+    assert f"the residual of the round in {frozen.folder} was never settled" in said
+    assert f"run `topk-secagg settle {frozen.folder} --user 1` first" in said
+    assert "unless you hold its survivors.json without user 1" in said
+    must(*frozen.settle(1))
+    assert np.abs(kept(tmp_path / "r1.h5")).max() > 0

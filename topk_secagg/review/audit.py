@@ -134,6 +134,7 @@ def _folders(found: Evidence) -> None:
         *([space.confirmation_path] if space.session.confirm else []),
     ]
     expected = {space.session_path, space.survivors_path, space.aggregate_path}
+    expected.add(space.input_key_path)
     for n in space.users():
         expected |= {
             path(n) for path in (space.secret_path, space.ledger_path, space.residual_path, *public)

@@ -24,11 +24,13 @@ from ..storage import survivors as survivors_file
 from ..storage.answer import AnswerFile, opened_answer
 from ..storage.artifacts import opened
 from ..storage.atomic import OWN, whole_file
+from ..storage.ledger import DECODED, FAILED
 from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
 from .access import PLAIN, Access, check_pins
 from .each import for_each
 from .offline import Progress
+from .published import PUBLISHED, record_outcome
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,10 @@ def decode(
         try:
             report, total = _found(space, survivors, verify=False, strict=strict, progress=progress)
         except (BadData, TooFewSurvivors):  # is a file damaged? it is left out
-            report, total = _found(space, survivors, verify=True, strict=strict, progress=progress)
+            with _failing(space, strict=strict):
+                report, total = _found(
+                    space, survivors, verify=True, strict=strict, progress=progress
+                )
         if not _decoded_by_others(space, survivors, total):
             aggregate_file.write(
                 space, survivors, total, report.blocks, report.answering, report.corrected
@@ -88,7 +93,23 @@ def decode(
             vector[total.index] = real / math.fsum(survivors.weights.values()) if mean else real
             with whole_file(output, OWN) as stream:
                 write_gradient(stream, output.suffix, session.layout.unflatten(vector))
+        record_outcome(space, DECODED)
     return report
+
+
+@contextmanager
+def _failing(space: Workspace, *, strict: bool) -> Iterator[None]:
+    """If there are answers enough, and they give no sum, then this round has failed.
+
+    `strict` refuses what could be decoded otherwise, and says nothing about that.
+    """
+    try:
+        yield
+    except BadData as error:
+        if strict:
+            raise
+        record_outcome(space, FAILED)
+        raise BadData(error.message, f"{error.hint}; {PUBLISHED}", error.topic) from error
 
 
 def _found(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,12 +52,19 @@ def freeze(
         ledger = Ledger.read(space.ledger_path(user), session.id, user)
         if space.survivors_path.exists():
             return _again(space, user, ledger, only, sealed=signer is not None)
-        files, left_out = _chosen(space, only)
-        content = survivors_file.content(session, files, user, signer)
+        left_out: dict[int, str] = {}
+        rows = ledger.survivors
+        if rows is None:
+            files, left_out = _chosen(space, only)
+            rows = survivors_file.rows_of(files)
+        # else an earlier call was stopped before survivors.json appeared: it is that set for good
+        users = [row.user for row in rows]
+        _check_only(only, users)
+        content = survivors_file.content(session, rows, user, signer)
         ledger.check_survivors(digest(content), "frozen", "confirmed", "answered")
-        ledger.record(frozen=digest(content))
+        ledger.record(frozen=digest(content), survivors=rows)
         write_whole(space.survivors_path, content)
-    return FreezeReport(user, sorted(files), digest(content), written=True, left_out=left_out)
+    return FreezeReport(user, users, digest(content), written=True, left_out=left_out)
 
 
 def _again(
@@ -72,12 +79,17 @@ def _again(
         )
     own = ("frozen",) if before.freezer == user else ()
     ledger.check_survivors(before.digest, *own, "confirmed", "answered")
-    if only is not None and sorted(set(only)) != before.users:
-        raise Refused(
-            f"the survivors of this round are fixed already: {', '.join(map(str, before.users))}",
-            "users that came late drop out of this round; use survivors.json as it is",
-        )
+    _check_only(only, before.users)
     return FreezeReport(before.freezer, before.users, before.digest, written=False)
+
+
+def _check_only(only: Iterable[int] | None, survivors: list[int]) -> None:
+    """Refuse other users than those that are frozen already."""
+    if only is not None and sorted(set(only)) != survivors:
+        raise Refused(
+            f"the survivors of this round are fixed already: {', '.join(map(str, survivors))}",
+            "users that came late drop out of this round; freeze these users and no others",
+        )
 
 
 def _chosen(
@@ -96,6 +108,8 @@ def _chosen(
 
     attempts = for_each(list(space.present("masked")) if only is None else sorted(set(only)), read)
     files = attempts.reports if only is None else attempts.check()
+    if only is None:
+        _check_hope(space, files)
     if len(files) < need:
         what = "have masked soundly" if only is None else "are named"
         raise TooFewSurvivors(
@@ -104,8 +118,8 @@ def _chosen(
     kept = answerable(files, need)
     lost = [n for n in files if n not in kept]
     if only is None and not kept:
-        what = f"there are no {need} users that hold each other's shares"
-        raise TooFewSurvivors(what, "fetch missing shares before masking")
+        what = f"there are no {need} users yet that hold each other's shares"
+        raise TooFewSurvivors(what, "wait for more users to mask, with all shares")
     if only is not None and lost:
         what = (
             f"fewer than {need} of these users hold the shares of user {', '.join(map(str, lost))}"
@@ -115,6 +129,40 @@ def _chosen(
         lost, "too few users hold its share"
     )
     return {n: files[n] for n in kept}, left_out
+
+
+def _check_hope(space: Workspace, files: dict[int, MaskedFile]) -> None:
+    """Say so if this round can never be frozen, whoever masks yet."""
+    need = space.session.parameters.survivors
+    holds = {n: x.holds for n, x in files.items()}
+    if beyond_saving(holds, space.users(), need):
+        early = ", ".join(
+            str(n) for n, x in sorted(files.items()) if len(x.holds) < len(space.users())
+        )
+        raise TooFewSurvivors(
+            f"this round is beyond saving: no {need} users can hold each other's shares any more, "
+            f"because X says for good whose shares its user held (users that lack some: {early})",
+            "start a new round, and mask when all shares have arrived",
+        )
+
+
+def beyond_saving(holds: Mapping[int, Collection[int]], users: Iterable[int], need: int) -> bool:
+    """Whether there will never be `need` users that hold each other's shares.
+
+    Whoever is not in `holds` has not masked, and may still come to hold everything. True is certain;
+    False is not, because only users with too few partners are struck out, one round after the other.
+    """
+    hopeful = set(users)
+
+    def has(n: int, m: int) -> bool:
+        return n not in holds or m in holds[n]
+
+    def partners(n: int) -> int:
+        return sum(has(n, m) and has(m, n) for m in hopeful) if has(n, n) else 0
+
+    while struck := {n for n in hopeful if partners(n) < need}:
+        hopeful -= struck
+    return not hopeful
 
 
 def answerable(files: dict[int, MaskedFile], need: int) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,15 +25,20 @@ from ..gradients.tensors import left_out
 from ..protocol.constructions import construction
 from ..protocol.messages import Sparse
 from ..protocol.parameters import Parameters
+from ..storage import inputs
 from ..storage import masked as masked_file
 from ..storage import residual as residual_file
 from ..storage import secret as secret_file
 from ..storage import survivors as survivors_file
+from ..storage.keys import Identity
 from ..storage.ledger import Ledger
+from ..storage.secret import StoredSecret
 from ..storage.session import Session
-from ..storage.share import is_there
+from ..storage.share import is_there, opened_share
 from ..storage.workspace import Workspace
 from .access import PLAIN, Access, admitted
+from .offline import other_folder
+from .published import sent_before
 
 Vector = npt.NDArray[Any]
 SELECTIONS = ("top", "random")
@@ -41,10 +46,15 @@ SELECTIONS = ("top", "random")
 
 @dataclass(frozen=True)
 class MaskReport:
-    """What `mask` did. `clipped`, `kept_energy` and `rounding_error` are for the user's own eyes; a repeated call
-    after the residual was committed finds everything done, and has none. `late` is an X after the freeze;
-    `missing_shares` are the users whose shares have not arrived; `unsettled_round` is an earlier one whose residual was
-    never committed; `notes` say how the gradient was read."""
+    """What `mask` did. `clipped`, `kept_energy` and `rounding_error` are for the user's own eyes;
+    a repeated call after the residual was committed finds everything done, and has none.
+
+    `holds` are the users whose shares X says that this user holds, `missing_shares` those whose
+    shares have not arrived, and `bad_shares` says what is wrong with shares that have. `late` is an
+    X after the freeze; `unsettled_round` is an earlier one whose residual was never committed;
+    `sent_before` are other rounds in which the same gradient was masked; `other_folder` is where
+    this session was prepared, if not here; `notes` say how the gradient was read.
+    """
 
     user: int
     path: Path
@@ -52,12 +62,16 @@ class MaskReport:
     entries: int
     payload_bytes: int
     private_secret: bool
+    holds: list[int]
     missing_shares: list[int]
+    bad_shares: dict[int, str]
     clipped: int = 0
     kept_energy: float | None = None
     rounding_error: float | None = None
     late: bool = False
     unsettled_round: str | None = None
+    sent_before: list[str] = field(default_factory=list)
+    other_folder: str | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -72,9 +86,15 @@ def mask(
     residual: Path | None = None,
     select: str = "top",
     saturate: bool = False,
+    again: bool = False,
+    without_them: bool = False,
     access: Access = PLAIN,
 ) -> MaskReport:
-    """Select, quantise and mask; the ledger line is durable before X appears."""
+    """Select, quantise and mask; the ledger line is durable before X appears.
+
+    `again`: even if the same gradient was sent in a round that failed. `without_them`: even if
+    fewer than U users' shares have arrived.
+    """
     signer = admitted(space, user, access)
     session, path = space.session, space.masked_path(user)
     p, c = session.parameters, construction(session.parameters)
@@ -84,20 +104,24 @@ def mask(
             "choose a weight within the bound, or start a round with a larger one",
             "weight",
         )
-    flat, notes = read_flat(session, gradient, entry, strip_prefix)
+    own, notes = read_flat(session, gradient, entry, strip_prefix)
+    flat = own
     with space.step_of(user):
-        ledger = Ledger.read(space.ledger_path(user), session.id, user)
-        ledger.check_kept()
-        stored = secret_file.read(space, user)
-        if ledger.shared != stored.sharing:
-            hint = "run offline again for this user; it continues where it stopped"
-            raise InputMissing(f"the shares of user {user} are not complete", hint)
-        holds = ledger.holds
-        if holds is None:  # what X says about arrived shares stays as it was when X was first made
-            holds = tuple(m for m in space.users() if is_there(space, user, m))
-        missing = [m for m in space.users() if m not in holds]
+        ledger, stored = _prepared(space, user)
+        shares = _arrived(space, user, ledger, signer)
+        if ledger.masked is None and not without_them:
+            _check_enough(p, user, shares)
         report = MaskReport(
-            user, path, ledger.masked or "", c.entries, c.masked_bytes, stored.private, missing
+            user=user,
+            path=path,
+            sha256=ledger.masked or "",
+            entries=c.entries,
+            payload_bytes=c.masked_bytes,
+            private_secret=stored.private,
+            holds=list(shares.held),
+            missing_shares=shares.missing,
+            bad_shares=shares.bad,
+            other_folder=other_folder(space, ledger),
         )
         before, unsettled, digest_of_input = None, None, ""
         if residual is not None:
@@ -125,7 +149,7 @@ def mask(
         chosen = choose(p, rounding, flat, weight, select, saturate=saturate)
         masked = construction(p).mask(stored.secret, chosen.sparse)
         x = masked_file.content(
-            session, user, stored.sharing, masked, weight, frozenset(holds), signer
+            session, user, stored.sharing, masked, weight, frozenset(shares.held), signer
         )
         ledger.check_masks(x.digest)
         if _sent_before(space, user, stored.sharing) - {x.digest}:
@@ -133,6 +157,8 @@ def mask(
                 f"user {user} has sent another X in this round, though its ledger does not know it",
                 "was the secrets folder restored from a backup? it must not be used; start a new round",
             )
+        first_time = ledger.masked is None and not session.insecure
+        elsewhere = sent_before(space, own, again=again) if first_time else []
         pending = None
         if residual is not None:
             after = residual_file.stage(
@@ -143,8 +169,15 @@ def mask(
             )
             residual_file.leave_note(residual, session.id, space.root.absolute())
         space.make_room(path)
+        # in a round from a public seed nothing is secret, and nothing worth remembering
+        known = inputs.digest(inputs.made_key(space), own) if first_time else ledger.input
         # durable before a byte of X is anywhere that others can see
-        ledger.record(masked=x.digest, holds=holds, residual=pending or ledger.residual)
+        ledger.record(
+            masked=x.digest,
+            holds=shares.held,
+            residual=pending or ledger.residual,
+            input=known,
+        )
         x.write(path)
     report = replace(
         report,
@@ -153,22 +186,86 @@ def mask(
         kept_energy=chosen.kept_energy,
         rounding_error=chosen.rounding_error,
         unsettled_round=unsettled,
+        sent_before=elsewhere,
         notes=notes,
     )
-    with suppress(SecAggError):  # only now: the round may have been frozen meanwhile
-        report = replace(report, late=user not in survivors_file.read(space).digests)
-    return report
+    survivors = survivors_file.fixed(space)  # only now: the round may have been frozen meanwhile
+    return replace(report, late=survivors is not None and user not in survivors.digests)
+
+
+def _prepared(space: Workspace, user: int) -> tuple[Ledger, StoredSecret]:
+    """The ledger and the secret of a user that has shared it, and has not erased it."""
+    if not space.ledger_path(user).exists() and not space.secret_path(user).exists():
+        raise InputMissing(
+            f"user {user} has no secret in {space.private}",
+            "run offline first, for this user and with the same folder of secrets",
+        )
+    ledger = Ledger.read(space.ledger_path(user), space.session.id, user)
+    ledger.check_kept()
+    stored = secret_file.read(space, user)
+    if ledger.shared != stored.sharing:
+        hint = "run offline again for this user; it continues where it stopped"
+        raise InputMissing(f"the shares of user {user} are not complete", hint)
+    return ledger, stored
+
+
+@dataclass(frozen=True)
+class _Shares:
+    """Whose shares a user holds, whose have not arrived, and what is wrong with those of others."""
+
+    held: tuple[int, ...]
+    missing: list[int]
+    bad: dict[int, str]
+
+
+def _arrived(space: Workspace, user: int, ledger: Ledger, opener: Identity | None) -> _Shares:
+    """Open every share for this user and check all of it, one after the other.
+
+    Others rely on what X says about them: too few could answer if a share counted that cannot be
+    used. Once X is made, what it says stays as it is.
+    """
+    if ledger.holds is not None:
+        lacking = [m for m in space.users() if m not in ledger.holds]
+        missing = [m for m in lacking if not is_there(space, user, m)]
+        return _Shares(ledger.holds, missing, {})
+    held: list[int] = []
+    missing, bad = [], {}
+    for m in space.users():
+        try:
+            with opened_share(space, user, m, identity=opener) as share:
+                share.check_all()
+            held.append(m)
+        except InputMissing:
+            missing.append(m)
+        except BadData as error:
+            bad[m] = error.message.removeprefix(f"{space.share_path(user, m)}: ")
+    return _Shares(tuple(held), missing, bad)
+
+
+def _check_enough(p: Parameters, user: int, shares: _Shares) -> None:
+    """Refuse an X whose user could not answer for U survivors: what it says cannot be mended."""
+    if len(shares.held) >= p.survivors:
+        return
+    lacking = [f"missing: {', '.join(map(str, shares.missing))}"] if shares.missing else []
+    lacking += [f"the share of user {m} is bad: {why}" for m, why in shares.bad.items()]
+    raise InputMissing(
+        f"user {user} holds the shares of {len(shares.held)} users, and an answer takes those of "
+        f"at least {p.survivors}; {'; '.join(lacking)}",
+        "fetch them first: X says for good whose shares its user held",
+        "without-them",
+    )
 
 
 def _sent_before(space: Workspace, user: int, sharing: str) -> set[str | None]:
     """Digests of X that this user sent with this sharing, as far as the round's public files show it.
 
     A ledger that does not know of them is older than they are: the secrets came back from a backup. In a sealed
-    round, files that are not signed as they should be show nothing.
+    round, files that are not signed as they should be show nothing; nor does a survivors.json that
+    too few users confirmed, where users confirm: any user could name any X in it.
     """
     found: set[str | None] = set()
-    with suppress(SecAggError):
-        found.add(survivors_file.read(space).digests.get(user))
+    if survivors := survivors_file.fixed(space):
+        found.add(survivors.digests.get(user))
     with suppress(SecAggError):
         x = masked_file.read(space.session, space.masked_path(user), user)
         found.add(x.digest if x.sharing == sharing else None)

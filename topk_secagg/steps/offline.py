@@ -24,13 +24,17 @@ SOURCES = ("cipher", "os")
 
 @dataclass(frozen=True)
 class OfflineReport:
-    """What `offline` did: how many share files it wrote, and how many it found complete."""
+    """What `offline` did: how many share files it wrote, and how many it found complete.
+
+    `other_folder` is where this user prepared the same session before, if that was not here.
+    """
 
     user: int
     randomness: str
     shares_written: int
     shares_kept: int
     share_bytes: int
+    other_folder: str | None = None
 
 
 def offline(
@@ -90,8 +94,23 @@ def offline(
             )
         ledger.record(shared=stored.sharing)
     return OfflineReport(
-        user, stored.randomness, len(missing), p.users - len(missing), construction(p).share_bytes
+        user=user,
+        randomness=stored.randomness,
+        shares_written=len(missing),
+        shares_kept=p.users - len(missing),
+        share_bytes=construction(p).share_bytes,
+        other_folder=other_folder(space, ledger),
     )
+
+
+def other_folder(space: Workspace, ledger: Ledger) -> str | None:
+    """Where this user prepared this session, if its round has another folder now.
+
+    The folder was moved, or an old session.json was issued once more, with old X and shares.
+    """
+    if space.secrets is None or ledger.folder in (None, str(space.root.resolve())):
+        return None
+    return ledger.folder
 
 
 def _secret(space: Workspace, user: int, randomness: str) -> tuple[Ledger, StoredSecret]:
@@ -100,7 +119,8 @@ def _secret(space: Workspace, user: int, randomness: str) -> tuple[Ledger, Store
     if space.secret_path(user).exists():
         return Ledger.read(path, session.id, user), secret_file.read(space, user)
     if not path.exists():
-        Ledger(path, session.id, user, session.insecure).write()
+        folder = str(space.root.resolve()) if space.secrets else None
+        Ledger(path, session.id, user, session.insecure, folder=folder).write()
     ledger = Ledger.read(path, session.id, user)
     ledger.check_kept()
     if ledger.shared:

@@ -79,7 +79,7 @@ def forget(space: Workspace, user: int, *, access: Access = PLAIN) -> ForgetRepo
         ledger = Ledger.read(space.ledger_path(user), space.session.id, user)
         if not ledger.forgotten:
             _check_done(space, user, ledger)
-            ledger.record(forgotten=True)
+            ledger.record(forgotten=True, input=None)  # which would tell gradients apart
         others = [m for m in space.users() if m != user]
         final = (
             space.session.parameters.spare is None or space.aggregate_path.exists()

@@ -234,3 +234,13 @@ def _flock(fd: int, path: Path) -> None:
             f"another process is at work on {path.parent}",
             "wait for it to end, then run this again",
         ) from None
+
+
+@contextmanager
+def waiting_lock(path: Path) -> Iterator[None]:
+    """Hold the private lock file `path` for a moment; a second process or thread waits."""
+    with writing(path):
+        fd = _open_lock(path)
+    with os.fdopen(fd, "rb"):
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield

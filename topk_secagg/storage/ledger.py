@@ -7,13 +7,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 from ..errors import BadData, Refused
 from . import documents
 from .atomic import PRIVATE, write_whole
 from .documents import Mark, Sha256
 from .residual import Residual
+from .survivors import Row
+
+DECODED = "decoded"
+FAILED = "failed"
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,10 @@ class Ledger:
     """`shared` names the sharing whose shares are all written, `masked` is the digest of X_n and `holds` whose
     shares it says the user had; `frozen`, `confirmed` and `answered` are the digests of the survivors.json that
     this user wrote, signed, and answered (again, with D = U - T, if `fallback`). `forgotten`: the secret is gone.
+
+    `survivors` is what the frozen survivors.json lists: whoever froze it can write it again. `folder`
+    is the round's folder, where the ledger itself is elsewhere. `input` is a keyed digest of the
+    gradient (storage/inputs.py) and `outcome` what became of the round, as far as its user knows.
     """
 
     path: Path
@@ -31,11 +39,15 @@ class Ledger:
     masked: Sha256 | None = None
     holds: tuple[int, ...] | None = None
     frozen: Sha256 | None = None
+    survivors: tuple[Row, ...] | None = None
     confirmed: Sha256 | None = None
     answered: Sha256 | None = None
     fallback: bool = False
     forgotten: bool = False
     residual: Residual | None = None
+    folder: Annotated[str, lambda path: "\0" not in path] | None = None
+    input: Sha256 | None = None
+    outcome: Annotated[str, (DECODED, FAILED).__contains__] | None = None
 
     @staticmethod
     def read(path: Path, session: str, user: int) -> Ledger:

@@ -5,13 +5,13 @@ In a round with recipients survivors.json is signed by the user that froze it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import BadData, InputMissing, TooFewSurvivors
+from ..errors import BadData, InputMissing, SecAggError, TooFewSurvivors
 from . import documents
 from .atomic import write_whole
 from .documents import Mark, Sha256
@@ -27,7 +27,7 @@ _AGAIN = "fetch it again from the user that froze the round"
 
 
 @dataclass(frozen=True)
-class _Row:
+class Row:
     """One X in survivors.json."""
 
     user: int
@@ -36,7 +36,7 @@ class _Row:
 
 
 _MARK = {"session": Sha256, "insecure": Mark}
-_TYPES = _MARK | {"freezer": int, "survivors": tuple[_Row, ...], "signature": str | None}
+_TYPES = _MARK | {"freezer": int, "survivors": tuple[Row, ...], "signature": str | None}
 _CONFIRMATION_TYPES = _MARK | {"user": int, "survivors": Sha256, "signature": str}
 
 
@@ -56,11 +56,13 @@ class Survivors:
         return sorted(self.digests)
 
 
-def content(
-    s: Session, files: dict[int, MaskedFile], freezer: int, signer: Identity | None
-) -> bytes:
-    """survivors.json for these X."""
-    rows = [_Row(n, x.digest, x.weight) for n, x in sorted(files.items())]
+def rows_of(files: Mapping[int, MaskedFile]) -> tuple[Row, ...]:
+    """What survivors.json says about these X, in the order of their users."""
+    return tuple(Row(n, x.digest, x.weight) for n, x in sorted(files.items()))
+
+
+def content(s: Session, rows: Sequence[Row], freezer: int, signer: Identity | None) -> bytes:
+    """survivors.json with these rows; the same rows always give the same bytes."""
     body = {"session": s.id, "insecure": s.insecure, "freezer": freezer, "survivors": rows}
     return _signed("survivors", body, signer)
 
@@ -80,7 +82,7 @@ def _digest(kind: str, body: dict[str, Any]) -> str:
 def parse(path: Path, data: bytes) -> tuple[Survivors, dict[str, Any]]:
     """survivors.json of any session: users with a digest and a positive weight, each once."""
     body = documents.parse(path, data, "survivors", _TYPES, _AGAIN)
-    rows: tuple[_Row, ...] = body["survivors"]
+    rows: tuple[Row, ...] = body["survivors"]
     digests, weights = (
         {row.user: row.sha256 for row in rows},
         {row.user: row.weight for row in rows},
@@ -124,6 +126,21 @@ def read(space: Workspace) -> Survivors:
             "do not answer: it would reveal inputs",
         )
     return found
+
+
+def fixed(space: Workspace) -> Survivors | None:
+    """The survivor set that this round is bound to, as far as its public files show one.
+
+    Where users confirm, any user may sign a set; it binds nobody before enough users confirmed it.
+    """
+    try:
+        survivors = read(space)
+    except SecAggError:
+        return None
+    need = space.session.confirmations
+    if need and len(confirmed_by(space, survivors.digest, space.users())) < need:
+        return None
+    return survivors
 
 
 def check_arrived(what: str, files: dict[int, Path]) -> None:

@@ -11,12 +11,12 @@ from functools import cached_property
 from pathlib import Path
 
 from ..errors import UsageError
-from .atomic import lock, lock_unless_foreign, make_folder
+from .atomic import lock, lock_unless_foreign, make_folder, waiting_lock
 from .documents import digest
 from .session import Session, parse_session, read_bytes
 
 # of the locks below; `.lock` alone is what earlier versions had
-LOCK_NAME = re.compile(r"\.((user-\d+|account-\d+|run)\.)?lock")
+LOCK_NAME = re.compile(r"\.((user-\d+|account-\d+|run|input)\.)?lock")
 _OTHERS = 0o077
 _MAY_WRITE = 0o022
 
@@ -53,6 +53,11 @@ class Workspace:
     def private(self) -> Path:
         """The folder of secrets, ledgers and staged residuals."""
         return self.secrets / self.session.id if self.secrets else self.root / "secrets"
+
+    @property
+    def input_key_path(self) -> Path:
+        """The key of the digests of gradients, for all rounds whose secrets are in one folder."""
+        return (self.secrets or self.private) / "input.key"
 
     def secret_path(self, user: int) -> Path:
         """User n alone."""
@@ -159,6 +164,10 @@ class Workspace:
         """The lock under which `run` goes through all steps: a second one would stop both in the middle."""
         make_folder(self.private, private=True)
         return lock(self.private / ".run.lock")
+
+    def making_the_input_key(self) -> AbstractContextManager[None]:
+        """The lock under which the first of several users makes the key; the others wait for it."""
+        return waiting_lock(self.input_key_path.with_name(".input.lock"))
 
     def step_of_account(self) -> AbstractContextManager[None]:
         """The lock under which a step runs that belongs to no user: init and decode.
