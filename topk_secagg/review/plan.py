@@ -30,6 +30,11 @@ THEOREM, DENSE = "Theorem 1", "LightSecAgg"
 _PROBE_BYTES = 64 << 20
 _TIMES = 3
 _START_UP = 1.0  # seconds
+# How much is encoded to measure the speed: rows of so many symbols, and about so many products.
+_ROWS = 8
+_NARROWEST = 64
+_WIDEST = 4096
+_PRODUCTS = 200_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,15 +137,22 @@ def _dense(p: Parameters) -> Row:
 
 
 def measure_speed(p: Parameters, folder: Path) -> Speed:
-    """Measure this machine and disk; each measurement takes a fraction of a second."""
-    q, width, rows = p.field, 4096, 8
+    """Measure this machine and disk; each measurement takes a fraction of a second.
+
+    The part of the shares that is encoded has fewer symbols where N T products make up a symbol of all
+    users: with a thousand users it would take minutes otherwise.
+    """
+    products = p.users * p.colluders
+    width = max(_NARROWEST, min(_WIDEST, _PRODUCTS // products))
+    rows = max(1, min(_ROWS, _PRODUCTS // products // width))
     matrix = np.ones((p.users, p.blocks + p.colluders), dtype=np.uint64)
     noise = np.ones((rows, p.colluders, width), dtype=np.uint32)
-    zeros, ones = np.zeros(rows, dtype=np.int64), np.ones(rows, dtype=np.uint32)
+    zeros = np.zeros(rows, dtype=np.int64)
+    ones = np.ones(rows, dtype=np.uint32)
     shares = np.empty((p.users, rows, width), dtype=np.uint32)
 
     def compute() -> None:
-        encode(matrix, noise, zeros, zeros, ones, q, shares)
+        encode(matrix, noise, zeros, zeros, ones, p.field, shares)
         hashlib.sha256(shares.data)
 
     def write() -> None:

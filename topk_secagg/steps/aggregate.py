@@ -161,14 +161,37 @@ class _Form:
             result[name] = (
                 (example.double() if exact else example).new_tensor(array) if of_torch else array
             )
+        for slot in self.layout.slots:  # tied tensors are one tensor again
+            result |= dict.fromkeys(slot.also, result[slot.name])
         return result if self.named else result[""]
 
 
 def _tensors(named: Mapping[str, Any]) -> Tensors:
-    """Arrays and torch tensors as what every reader hands over; torch itself is not imported."""
-    return Tensors(
-        [_tensor(str(name), value) for name, value in named.items() if value is not None]
-    )
+    """Arrays and torch tensors as what every reader hands over; torch itself is not imported.
+
+    As in files, the same view of the same memory under two names is a tied tensor.
+    """
+    tensors = []
+    ties: dict[str, str] = {}
+    first_names: dict[tuple[Any, ...], str] = {}
+    for name, value in named.items():
+        if value is None:
+            continue
+        first = first_names.setdefault(_view(value), str(name))
+        if first == str(name):
+            tensors.append(_tensor(str(name), value))
+        else:
+            ties[str(name)] = first
+    return Tensors(tensors, ties=ties)
+
+
+def _view(value: Any) -> tuple[Any, ...]:
+    """What two tied tensors have in common: the memory, shape, strides and type."""
+    if hasattr(value, "data_ptr") and value.numel():
+        return value.data_ptr(), tuple(value.shape), value.stride(), value.dtype, value.device
+    if isinstance(value, np.ndarray) and value.size:
+        return value.ctypes.data, value.shape, value.strides, value.dtype
+    return (object(),)  # numbers, lists and empty tensors are tied to nothing
 
 
 def _tensor(name: str, value: Any) -> Tensor:
