@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ..brief import Brief
 from ..errors import BadData, UsageError
 from .tensors import FLOATING, Gradient, Tensor, called, left_out
 
@@ -36,8 +37,8 @@ class Slot(NamedTuple):
         return math.prod(self.shape)
 
 
-@dataclass(frozen=True)
-class Layout:
+@dataclass(frozen=True, repr=False)
+class Layout(Brief):
     """The tensors of a gradient in order; their entries in C order make up the flat vector.
 
     `left_out` names what else a gradient file may hold: buffers, and gradients that were None. In a `sequence`
@@ -244,7 +245,7 @@ class Layout:
 def _slot(item: Any) -> Slot:
     match item:
         case {"name": name, "shape": list(shape), "dtype": dtype, **others} if dtype in FLOATING:
-            also = others.pop("also", [None])  # which is absent where there is nothing to say
+            also: Any = others.pop("also", [None])  # which is absent where there is nothing to say
             fits = not others and isinstance(also, list) and also
             if fits and all(type(n) is int and n >= 0 for n in shape):
                 names = tuple(str(other) for other in also if other is not None)

@@ -46,7 +46,15 @@ _TEMPORARY_NAME = re.compile(r"\..+\.\d+\.tmp")
 def audit(
     space: Workspace, identities: Sequence[Path] = (), progress: Progress = lambda _: None
 ) -> list[Finding]:
-    """All findings on a round. Damaged files become findings; only a missing session.json raises."""
+    """Check a round point by point. Damaged files become findings; only a missing session.json raises.
+
+    Arguments:
+    space: the round (`Workspace`).
+    identities: identity files, to open the sealed shares for these users.
+    progress: called with the share that is done, 0 to 1.
+
+    Returns the findings: each has a `verdict` ("pass", "fail" or "not checkable"), and says on what and why.
+    """
     return gather(space, identities, progress).findings
 
 

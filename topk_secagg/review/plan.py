@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from ..algebra.field import DEFAULT_FIELD, SMALL_FIELD
 from ..algebra.linear import encode
+from ..brief import Brief
 from ..errors import UsageError, amount
 from ..protocol.constructions import construction
 from ..protocol.parameters import Parameters, theorem_r1, theorem_r2
@@ -37,7 +38,7 @@ _WIDEST = 4096
 _PRODUCTS = 200_000_000
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Row(Cost):
     """The cost of one way to run the round, or of a peer; a `step` of the quantiser is a fraction of the clip."""
 
@@ -53,8 +54,8 @@ class Row(Cost):
         return self.masked_bytes + self.answer_bytes
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, repr=False)
+class Plan(Brief):
     """All rows, the one that `init` would choose, and where a peer needs less than that one."""
 
     rows: list[Row]
@@ -72,7 +73,15 @@ class Speed(NamedTuple):
 def plan(
     chosen: Parameters, gradient: npt.NDArray[Any] | None = None, speed: Speed | None = None
 ) -> Plan:
-    """Compare the constructions for the users, K and L of `chosen`, with several P and both fields."""
+    """What a round would cost: compare the constructions, with several P and both fields.
+
+    Arguments:
+    chosen: the parameters of the round (`Parameters`).
+    gradient: a flat vector of L coordinates, to compute what part of its energy each choice keeps.
+    speed: of this machine, from `measure_speed`, to estimate how long each choice takes.
+
+    Returns a Plan: its `rows`, the `best` of them, which `init` would choose, and `remarks`.
+    """
     variants = sorted(
         dict.fromkeys([chosen, *_variants(chosen)]), key=lambda p: (p.picks > 0, -p.field, p.picks)
     )

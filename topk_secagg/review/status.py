@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..brief import Brief
 from ..errors import InputMissing, SecAggError
 from ..protocol.elimination import decodable
 from ..storage import masked as masked_file
@@ -20,8 +21,8 @@ from ..storage.workspace import Workspace
 _Lack = dict[str, list[Path]]  # missing files that a step needs, by what they are
 
 
-@dataclass
-class UserStatus:
+@dataclass(repr=False)
+class UserStatus(Brief):
     """The files of one user: whose shares it holds (None if unknown), and its X, confirmation and Y.
 
     X and Y are "yes", "", or what is wrong.
@@ -36,8 +37,8 @@ class UserStatus:
     blocks: int | None = None
 
 
-@dataclass(frozen=True)
-class Next:
+@dataclass(frozen=True, repr=False)
+class Next(Brief):
     """The next step of a user or of the round.
 
     It waits for `waits_for`, in words, and for the files `missing`; `possible` says whether it can run without them.
@@ -55,8 +56,8 @@ class Next:
         return not self.waits_for
 
 
-@dataclass(frozen=True)
-class Status:
+@dataclass(frozen=True, repr=False)
+class Status(Brief):
     """A round as its files show it."""
 
     users: list[UserStatus]
@@ -68,7 +69,14 @@ class Status:
 
 
 def status(space: Workspace, user: int | None = None) -> Status:
-    """The status of a round, from the point of view of a user if one is given."""
+    """Who has done what in a round, what is missing, and what to do next.
+
+    Arguments:
+    space: the round (`Workspace`).
+    user: from the point of view of this user.
+
+    Returns a Status.
+    """
     if user is not None:
         space.check_user(user)
     problems: list[str] = []

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..algebra.randomness import CipherRandomness, fresh_key
+from ..brief import Brief
 from ..errors import UsageError, about
 from ..gradients.layout import Layout
 from ..gradients.quantize import dequantise
@@ -26,8 +27,8 @@ from .mask import choose, unsent, with_residual
 Gradient = Any  # an array, or a mapping of names to arrays or torch tensors
 
 
-@dataclass(frozen=True)
-class Costs:
+@dataclass(frozen=True, repr=False)
+class Costs(Brief):
     """Bytes that a user sends: its shares for the others, X and Y; and the rates R1 and R2."""
 
     offline: int
@@ -37,8 +38,8 @@ class Costs:
     r2: float
 
 
-@dataclass(frozen=True)
-class Aggregated:
+@dataclass(frozen=True, repr=False)
+class Aggregated(Brief):
     """The sum (or mean) in the form of a gradient, what it cost, and the users' new residuals.
 
     `sent` is what each survivor masked, in the field, for comparing: in a real round nobody else sees it.
@@ -70,10 +71,29 @@ def aggregate(
 ) -> Aggregated:
     """Aggregate the gradients of users 1..N securely, as `run` does, but in memory.
 
-    gradients: a list (users 1..N) or a mapping {user: gradient}; all of one form: an array, or a mapping of names
-    to arrays or torch tensors. survivors (U) users must remain, colluders (T) learn nothing but the sum.
-    residuals, which may be empty, asks for error feedback: what was not sent before is added, and what is not sent
-    now is returned, for the users that are in the sum.
+    Arguments:
+    gradients: a list (users 1..N) or a mapping {user: gradient}; all of one form: an array, or a
+        mapping of names to arrays or torch tensors.
+    survivors: U, the users that must remain at least.
+    colluders: T, the users that together learn nothing but the sum.
+    drop_masking: users that never send an X; they are not in the sum.
+    drop_elimination: users that send an X, and never answer.
+    weights: what each user's gradient is multiplied with, a list or {user: weight}; 1 by default.
+    residuals: error feedback, {user: residual}, which may be empty: what was not sent before is added,
+        and what is not sent now is returned, for the users that are in the sum.
+    select: "top" sends the largest magnitudes, "random" random coordinates.
+    saturate: clamp values beyond the clip, and count them, instead of refusing.
+    mean: divide the sum by the sum of the survivors' weights.
+    top_k: K, the coordinates that each user sends; or
+    density: K as a share of the gradient's length, such as 0.01.
+    field: q, a prime below 2^32.
+    blocks: D, in the construction permutation.
+    construction: "permutation" (the paper's) or "moments"; by default by the size of the offline files.
+    picks: P, in the construction moments.
+    spare: in the construction moments, pack answers so tightly that only so many may be missing.
+    clip: the largest magnitude of a gradient's values.
+
+    Returns an Aggregated: `total` in the form of a gradient, `costs`, `residuals` and more.
     """
     given = _by_user(gradients)
     users = sorted(given)

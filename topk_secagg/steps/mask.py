@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..algebra.randomness import CipherRandomness, Randomness
+from ..brief import Brief
 from ..errors import BadData, CannotWrite, InputMissing, Refused, SecAggError, UsageError, about
 from ..gradients.files import read_gradient
 from ..gradients.quantize import dequantise, quantise, rounding_source, uniform
@@ -34,8 +35,8 @@ Vector = npt.NDArray[Any]
 SELECTIONS = ("top", "random")
 
 
-@dataclass(frozen=True)
-class MaskReport:
+@dataclass(frozen=True, repr=False)
+class MaskReport(Brief):
     """What `mask` did. `clipped` and `kept_energy` are for the user's own eyes; a repeated call after
     the residual was committed finds everything done, and has none. `late` is an X after the freeze;
     `missing_shares` are the users whose shares have not arrived; `unsettled_round` is an earlier one whose residual was
@@ -68,7 +69,25 @@ def mask(
     saturate: bool = False,
     access: Access = PLAIN,
 ) -> MaskReport:
-    """Select, quantise and mask; the ledger line is durable before X appears."""
+    """Masked-input phase of one user: select, quantise and mask its gradient, and write X.
+
+    The ledger line is durable before X appears. A user masks one gradient in a round.
+
+    Arguments:
+    space: the round (`Workspace`).
+    user: the user's number, from 1.
+    gradient: its file: .pt, .pth, .bin, .ckpt, .safetensors, .npz or .npy.
+    entry: the entry of a PyTorch checkpoint that holds the tensors.
+    strip_prefix: taken off tensor names that begin with it.
+    weight: what the gradient is multiplied with; it is public.
+    residual: the user's file for error feedback, which this step reads and `eliminate` replaces.
+    select: "top" sends the largest magnitudes, "random" random coordinates.
+    saturate: clamp values beyond the clip, and count them, instead of refusing.
+    access: how the user takes part: its identity in a sealed round, the session and the keys that it
+        expects (`Access`).
+
+    Returns a MaskReport.
+    """
     signer = admitted(space, user, access)
     session, path = space.session, space.masked_path(user)
     p, c = session.parameters, construction(session.parameters)

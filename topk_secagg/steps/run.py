@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ..brief import Brief
 from ..errors import Refused, TooFewSurvivors, UsageError, about
 from ..gradients.quantize import check_clip
 from ..protocol.constructions import construction
@@ -24,8 +25,8 @@ from .mask import MaskReport, mask, read_flat
 from .offline import offline
 
 
-@dataclass(frozen=True)
-class RunReport:
+@dataclass(frozen=True, repr=False)
+class RunReport(Brief):
     """Who did what, and what came out."""
 
     masked: list[MaskReport]
@@ -52,10 +53,30 @@ def run(
     jobs: int | None = None,
     note: Callable[..., None] = lambda *_: None,
 ) -> RunReport:
-    """Every user's steps, less those of the users that drop out; gradients[n-1] belongs to user n.
+    """A whole round on one machine: every user's steps, less those of the users that drop out.
 
-    All gradients are checked before any offline work. `note` hears of every phase, the user that has finished
-    it (0 at its start), and how many users there are in it; of decoding, also of the share that is done.
+    All gradients are checked before any offline work. The same call resumes an interrupted round.
+
+    Arguments:
+    space: the round, from `init`.
+    gradients: one file for each user; gradients[n-1] belongs to user n.
+    drop_masking: users that never send an X; they are not in the sum.
+    drop_elimination: users that send an X, and never answer.
+    weights: what each user's gradient is multiplied with, in order of the users; 1 by default.
+    residuals: a folder for error feedback, with a file for each user.
+    identities: the users' identity files, in order, in a sealed round.
+    randomness: "cipher" (AES-256-CTR keyed by the operating system) or "os" (every byte from it).
+    entry: the entry of a PyTorch checkpoint that holds the tensors.
+    strip_prefix: taken off tensor names that begin with it.
+    select: "top" sends the largest magnitudes, "random" random coordinates.
+    saturate: clamp values beyond the clip, and count them, instead of refusing.
+    output: write the sum there too: .pt, .safetensors, .npz or .npy.
+    mean: divide what `output` gets by the sum of the survivors' weights.
+    jobs: users to work on at a time; the number of cores by default.
+    note: called as note(phase, user, count) when a user has finished a phase (user 0 at its start);
+        of decoding, also with the share that is done.
+
+    Returns a RunReport: `masked` and `answered`, a report for each user, and `decoded`.
     """
     users = list(space.users())
     if len(gradients) != len(users):

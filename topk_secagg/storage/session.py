@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_type_hints
 
+from ..brief import Brief
 from ..errors import BadData, UsageError
 from ..gradients.layout import Layout
 from ..protocol.constructions import construction
@@ -19,8 +20,8 @@ _FINGERPRINT = 16  # hexadecimal digits
 _AGAIN = "fetch session.json again"
 
 
-@dataclass(frozen=True)
-class Session:
+@dataclass(frozen=True, repr=False)
+class Session(Brief):
     """What all users agree on: parameters, points, the layout of the gradient, keys, and who freezes. Whether these fit
     together is checked when it is made."""
 
