@@ -68,6 +68,22 @@ def test_a_repr_says_what_matters_and_not_what_was_sent(finished):
     assert "0.123" not in repr(result)
 
 
+@pytest.mark.parametrize("kind", ["float16", "float32", "float64"])
+def test_residuals_go_into_the_next_round_as_they_are(kind):
+    """They are in float64, so that nothing is lost, and the gradients need not be."""
+    rng = np.random.default_rng(0)
+    gradients = [
+        {"w": rng.uniform(-1, 1, 40).astype(kind), "b": np.ones(2, kind)} for _ in range(4)
+    ]
+    options = {"survivors": 3, "colluders": 1, "top_k": 4}
+    first = ts.aggregate(gradients, **options, residuals={})
+    second = ts.aggregate(gradients, **options, residuals=first.residuals, clip=4.0)
+    everything = sum(first.total["w"] + second.total["w"])
+    kept = sum(sum(residual["w"]) for residual in second.residuals.values())
+    wanted = 2 * sum(float(value) for gradient in gradients for value in gradient["w"])
+    assert everything + kept == pytest.approx(wanted, abs=0.05 if kind == "float16" else 1e-4)
+
+
 def test_a_folder_without_a_round_has_a_repr(tmp_path):
     assert repr(ts.Workspace(tmp_path / "none")) == laid_out(
         "Workspace", [repr(str(tmp_path / "none"))]

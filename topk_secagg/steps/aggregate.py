@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 import numpy as np
@@ -129,7 +129,7 @@ def aggregate(
     for n in u1:
         flat = form.flatten(given[n], n)
         if kept and kept.get(n) is not None:
-            flat = with_residual(flat, form.flatten(kept[n], n))
+            flat = with_residual(flat, form.flatten_residual(kept[n], n))
         source = randomness.child(f"rounding of user {n}")
         inputs[n], more, _ = choose(p, source, flat, weight[n], select, saturate=saturate)
         clipped += more
@@ -171,6 +171,14 @@ class _Form:
         """A gradient as one flat vector."""
         with about(f"the gradient of user {user}"):
             return self.layout.flatten(_tensors(dict(gradient) if self.named else {"": gradient}))
+
+    def flatten_residual(self, residual: Gradient, user: int) -> npt.NDArray[Any]:
+        """A residual as one flat vector: it is in float64, whatever the types of the gradients are."""
+        named = _tensors(dict(residual) if self.named else {"": residual})
+        wide = [t._replace(dtype="float64", array=t.array.astype(np.float64)) for t in named]
+        slots = tuple(slot._replace(dtype="float64") for slot in self.layout.slots)
+        with about(f"the residual of user {user}"):
+            return replace(self.layout, slots=slots).flatten(Tensors(wide, ties=named.ties))
 
     def unflatten(self, vector: npt.NDArray[np.float64], *, exact: bool = False) -> Gradient:
         """The inverse, in the types of the example, or in float64; a torch tensor where the example has one."""
