@@ -326,7 +326,7 @@ def _init_words(p: ts.Parameters, **options: Any) -> list[str]:
     return [PROGRAM, "init", "ROUND", *chain(*words)]
 
 
-_UNITS = (("s", 1), ("min", 60), ("h", 3600), ("d", 86_400), ("years", 365.25 * 86_400))
+_UNITS = (("s", 1), ("min", 60), ("h", 3600), ("d", 86_400), ("y", 365.25 * 86_400))
 _LONGEST = 999  # years that are worth telling apart
 
 

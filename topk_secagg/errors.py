@@ -81,4 +81,4 @@ def amount(count: float) -> str:
         count /= 1000
         if count < 999.5:  # which three digits round to 1000
             return f"{count:.3g} {unit}"
-    return f"{count / 1000:,.0f} YB"
+    return ">999 ZB"

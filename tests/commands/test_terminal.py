@@ -77,14 +77,34 @@ def test_amounts_have_three_digits_and_never_an_exponent():
     assert [amount(count) for count in (0, 999, 1000, 999_499, 999_600, 2.67e12, 4e16, 2e22)] == [
         "0 B", "999 B", "1 kB", "999 kB", "1 MB", "2.67 TB", "40 PB", "20 ZB",
     ]  # fmt: skip
-    assert "e+" not in amount(1e40)
+    assert amount(1e40) == ">999 ZB"
+
+
+def test_amounts_and_times_fit_their_columns_of_a_narrow_table():
+    from topk_secagg_cli.rounds import _duration
+
+    for exponent in range(25):
+        for factor in (1, 1.2345, 3, 9.994, 9.996):
+            assert len(amount(factor * 10**exponent)) <= 7
+            assert len(_duration(factor * 10**exponent)) <= 7
+
+
+def test_plan_with_the_energy_of_a_gradient_fits_too(tmp_path):
+    np.save(tmp_path / "g.npy", np.random.default_rng(0).uniform(-0.5, 0.5, 25_866))
+    code, seen = on_a_terminal("plan", *SMALL[:8], "--like", tmp_path / "g.npy")
+    assert code == 0
+    lines = seen.replace("\r", "").splitlines()
+    own_words = [line for line in lines if "g.npy" not in line]  # a path may be longer
+    assert max(map(len, own_words)) <= COLUMNS
+    assert [line for line in lines if line.startswith("moments *")]
+    assert "energy" in next(line for line in lines if line.startswith("construction"))
 
 
 def test_times_are_in_a_unit_of_which_there_are_two_or_more():
     from topk_secagg_cli.rounds import _duration
 
     shown = {0.25: "0.25 s", 1.6: "1.6 s", 119: "119 s", 5400: "90 min", 31 * 3600: "31 h"}
-    shown |= {3 * 86_400: "3 d", 1000 * 86_400: "2.7 years", 1e18: "> 999 years"}
+    shown |= {3 * 86_400: "3 d", 1000 * 86_400: "2.7 y", 1e18: "> 999 y"}
     assert {seconds: _duration(seconds) for seconds in shown} == shown
 
 
