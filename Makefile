@@ -80,9 +80,9 @@ GENERATED := README.md experiments/README.md $(addprefix docs/,cli.md walkthroug
 test: $(DEV_READY) ## run all tests, on all cores
 	$(BIN)/python -m pytest -n auto
 
-test-torch: $(DEV_READY) ## compare the readers with real PyTorch
-	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(BIN)/python -m pytest tests/gradients tests/experiments/test_cifar_curve.py
+test-torch: $(DEV_READY) ## compare the readers with real PyTorch, and run the examples that need it
+	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0 opacus==1.6.0
+	$(BIN)/python -m pytest tests/gradients tests/experiments/test_cifar_curve.py tests/experiments/test_torch_examples.py
 
 test-workflows: ## run the workflow with Snakemake on local cores
 	$(PYTHON) -m venv $(VENV)-workflows

@@ -9,18 +9,23 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import topk_secagg as ts
 from topk_secagg.errors import amount
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 PROGRAM = "topk-secagg"
 _WIDTH = 120  # of a table that goes to a file or a pipe
@@ -55,6 +60,39 @@ HINTS = {
 Note = Callable[..., None]
 
 
+@dataclass
+class Answer:
+    """The one object that --json prints when the command has ended, and what went wrong first."""
+
+    wanted: bool = False
+    command: str = "error"
+    facts: dict[str, Any] = field(default_factory=dict)
+    error: str = ""
+    hint: str = ""
+
+    def begin(self, command: str, *, wanted: bool) -> None:
+        """Forget the command before."""
+        self.wanted = wanted
+        self.command = command
+        self.facts = {}
+        self.error = ""
+        self.hint = ""
+
+    def print(self, exit_code: int = 0) -> None:
+        """Print the object, once; after a failure it says what `fail` said."""
+        if not self.wanted or not (self.facts or exit_code):
+            return
+        self.wanted = False
+        facts = {"schema": f"{PROGRAM}/{self.command}/1", **self.facts}
+        if exit_code:
+            facts |= {"error": self.error, "hint": self.hint or None, "exit_code": exit_code}
+        click.echo(json.dumps(facts, allow_nan=False, default=os.fspath))
+
+
+# of the command that runs in this process
+answer = Answer()
+
+
 @dataclass(frozen=True)
 class Console:
     """How this call of a command wants to be answered."""
@@ -63,16 +101,25 @@ class Console:
     as_json: bool
     quiet: bool
     verbose: bool
+    bars: list[Progress] = field(default_factory=list)  # that are on the screen now
 
     def say(self, *messages: str) -> None:
         """Lines about what was done, on standard error."""
-        for message in messages if not self.quiet else ():
-            click.echo(printable(message), err=True)
+        if not self.quiet:
+            self._report(*messages)
 
     def warn(self, *messages: str) -> None:
         """Lines that even -q shows."""
+        self._report(*(f"{PROGRAM}: warning: {message}" for message in messages))
+
+    def _report(self, *messages: str) -> None:
+        """Lines on standard error: above the bars, if there are any, and never through them."""
         for message in messages:
-            click.echo(printable(f"{PROGRAM}: warning: {message}"), err=True)
+            text = fitted(printable(message), sys.stderr)
+            if self.bars:
+                self.bars[-1].console.print(text, markup=False, highlight=False, soft_wrap=True)
+            else:
+                click.echo(text, err=True)
 
     def warn_foreign_secrets(self, paths: Sequence[Path]) -> None:
         """Secrets of other users in the folder of a round."""
@@ -94,11 +141,29 @@ class Console:
         for text in texts if not self.quiet and not self.as_json else ():
             click.echo(printable(text))
 
+    def prose(self, *texts: str) -> None:
+        """Sentences of the result; on a terminal no line breaks within a word."""
+        self.line(*(part for text in texts for part in fitted(text, sys.stdout).splitlines()))
+
+    def pasted(self, before: str, words: Sequence[str]) -> None:
+        """A command to paste; on a terminal its lines end where the shell allows it."""
+        quoted = [*before.split(), *map(shlex.quote, words)]
+        width = screen_width(sys.stdout)
+        lines = [quoted[0]]
+        for word in quoted[1:]:
+            if width is None or len(lines[-1]) + len(word) + len("  \\") < width:
+                lines[-1] += f" {word}"
+            else:
+                lines[-1] += " \\"
+                lines.append(f"    {word}")
+        self.line(*lines)
+
     def result(
         self, facts: Mapping[str, Any], *lines: str, space: ts.Workspace | None = None
     ) -> None:
-        """The outcome of a command: one JSON object, or the same in a few lines. The facts name the session of
-        `space`. Everybody who takes part in a round of a public seed is warned."""
+        """The outcome of a command: one JSON object, printed when the command has ended, or the same in
+        a few lines. The facts name the session of `space`. Everybody who takes part in a round of a
+        public seed is warned."""
         if space:
             facts = {"session": space.session.id, **facts, "insecure": bool(space.session.insecure)}
         if facts.get("insecure"):
@@ -106,12 +171,14 @@ class Console:
                 "this round is drawn from a public seed: anyone can unmask it, use it for tests only"
             )
         if self.as_json:
-            facts = {"schema": f"{PROGRAM}/{self.command}/1", **facts}
-            click.echo(json.dumps(facts, allow_nan=False, default=os.fspath))
+            answer.facts = dict(facts)
         self.line(*lines)
 
-    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """A table on standard output; without column names, a list of facts."""
+    def table(
+        self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, narrow: bool = False
+    ) -> None:
+        """A table on standard output; without column names, a list of facts. A narrow one has less
+        space between its columns."""
         if self.quiet or self.as_json:
             return
         from rich import box
@@ -125,6 +192,8 @@ class Console:
             box=box.SIMPLE_HEAD if columns else None,
             show_header=bool(columns),
             pad_edge=False,
+            show_edge=not narrow,
+            padding=(0, 1, 0, 0) if narrow else (0, 1),
         )
         for row in rows:
             table.add_row(*(Text(printable(cell), overflow="fold") for cell in row))
@@ -155,13 +224,30 @@ class Console:
         tasks: dict[str, TaskID] = {}
         columns = *Progress.get_default_columns()[:-1], TimeElapsedColumn()
         with Progress(*columns, console=Screen(stderr=True), transient=not stays) as bars:
+            self.bars.append(bars)
 
             def note(what: str, user: int, count: int, done: float | None = None) -> None:
                 if what not in tasks:
                     tasks[what] = bars.add_task(what, total=count)
                 bars.update(tasks[what], advance=bool(user), completed=done)
 
-            yield note
+            try:
+                yield note
+            finally:
+                self.bars.remove(bars)
+
+
+def screen_width(stream: Any) -> int | None:
+    """The columns of the terminal that a stream writes to; None where it is a file or a pipe."""
+    return shutil.get_terminal_size().columns if stream and stream.isatty() else None
+
+
+def fitted(text: str, stream: Any) -> str:
+    """Text in lines that fit the terminal and break between words; elsewhere it stays one line."""
+    width = screen_width(stream)
+    if width is None:
+        return text
+    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 def printable(text: str) -> str:
@@ -170,7 +256,12 @@ def printable(text: str) -> str:
 
 
 def fail(message: str, hint: str = "") -> None:
-    """The one line of an error, and what to do about it. Where it cannot be printed, the exit code still says it."""
+    """The one line of an error, and what to do about it. Where it cannot be printed, the exit code still says it.
+
+    The object of --json has the first one.
+    """
+    if not answer.error:
+        answer.error, answer.hint = message, hint
     try:
         click.echo(printable(f"{PROGRAM}: {message}"), err=True)
         if hint:
@@ -193,7 +284,7 @@ def fail_with(error: ts.SecAggError, before: str = "") -> None:
 
 
 def hear_library(console: Console) -> None:
-    """On a terminal, say what the library logs: each message once."""
+    """Say what the library logs, such as that a first run compiles: each message once."""
     import logging
 
     say = cache(console.say)
@@ -204,7 +295,7 @@ def hear_library(console: Console) -> None:
 
     log = logging.getLogger("topk_secagg")
     log.setLevel(logging.INFO)
-    log.handlers[:] = [Handler()] if console.draws else []
+    log.handlers[:] = [Handler()]
 
 
 def rated(p: ts.Parameters, name: str, payload: int) -> tuple[dict[str, float], str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from types import FrameType
@@ -12,7 +13,7 @@ import click
 from topk_secagg import __version__
 from topk_secagg.errors import BadData, CannotWrite, SecAggError
 
-from .console import PROGRAM, discard, fail, fail_with
+from .console import PROGRAM, answer, discard, fail, fail_with
 from .phases import confirm, decode, eliminate, forget, freeze, keygen, mask, offline, settle
 from .review import audit, inspect, status
 from .rounds import init, plan, run
@@ -88,11 +89,33 @@ def main() -> NoReturn:
     if _signals:
         fail("interrupted" if _signals[0] == signal.SIGINT else "terminated")
         code = 128 + _signals[0]
+    if code not in (0, BROKEN_PIPE):
+        _answer_failure(code)
     sys.exit(code)
+
+
+def _answer_failure(code: int) -> None:
+    """The object of --json for a command that failed; nothing more can be done where it cannot be printed."""
+    try:
+        answer.print(code)
+        if sys.stdout:
+            sys.stdout.flush()
+    except OSError:
+        discard(sys.stdout)
+
+
+def _begin() -> None:
+    """What --json asks for, as far as it is known before click has understood the call."""
+    words = sys.argv[1:]
+    command = words[0] if words and words[0] in cli.commands else "error"
+    variable = os.environ.get(f"TOPK_SECAGG_{command.upper()}_JSON", "")
+    wanted = "--json" in words or variable.lower() in ("1", "true", "t", "yes", "y", "on")
+    answer.begin(command, wanted=wanted)
 
 
 def _run() -> int:
     """The exit code of the call."""
+    _begin()
     try:
         code = cli.main(prog_name=PROGRAM, standalone_mode=False)  # that of click's Exit, or None
         if sys.stdout:

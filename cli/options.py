@@ -13,7 +13,7 @@ import click
 
 import topk_secagg as ts
 
-from .console import PROGRAM, Console, fail_with, hear_library
+from .console import PROGRAM, Console, answer, fail_with, hear_library
 
 PATH = click.Path(path_type=Path, readable=False)
 
@@ -60,6 +60,7 @@ def command(
     def of(function: Callable[..., None]) -> click.Command:
         def call(**given: Any) -> None:
             console = Console(function.__name__, *map(given.pop, ("json", "quiet", "verbose")))
+            answer.begin(console.command, wanted=console.as_json)
             hear_library(console)
             if given.get("mean") and given["output"] is None:
                 raise click.UsageError("--mean is about what --output gets; give --output FILE")
@@ -71,6 +72,7 @@ def command(
                 given["access"] = ts.Access(**{name: given.pop(name) for name in names})
                 _check_session(given["space"], given["access"])
             function(console, **given)
+            answer.print()
 
         name, params = function.__name__, [*options, *answer_options]
         help = f"{getdoc(function)}\n\n\b\nExample:\n  {PROGRAM} {name} {example}"
@@ -202,13 +204,31 @@ clip_option_of_run = value(
     "The largest magnitude of a gradient's values.  [default: that of all gradients and residuals]",
     float,
 )
+REQUIRED = "[required]"
+GRADIENT_REQUIRED = "[required: this, or the other of --gradient and --gradients]"
+_SIZE_REQUIRED = "[required: this, or the other of --top-k and --density]"
+_LAYOUT_REQUIRED = "[required: this, or the other of --like and --length]"
+# `init` and `plan` cannot do without these, and `run` finds them in the gradients
+users_and_layout = (
+    value("--users", "N", f"Number of users.  {REQUIRED}"),
+    file("--like", f"A gradient of the model.  {_LAYOUT_REQUIRED}"),
+    value("--length", "L", f"One flat vector of L coordinates.  {_LAYOUT_REQUIRED}"),
+)
+users_and_layout_of_run = (
+    value("--users", "N", "Number of users.  [default: the number of gradients]"),
+    file("--like", "A gradient of the model.  [default: the first gradient]"),
+    value("--length", "L", "One flat vector of L coordinates."),
+)
 round_options = (
-    value("--users", "N", "Number of users."),
-    value("--survivors", "U", "Minimum number of users that must remain."),
-    value("--colluders", "T", "Number of colluding users to protect against."),
-    value("--top-k", "K", "Number of coordinates that each user sends."),
-    value("--density", "SHARE", "K as a share of L: 0.01 is 1 %, and 1.0 everything.", share),
-    file("--like", "A gradient of the model."),
+    value("--survivors", "U", f"Minimum number of users that must remain.  {REQUIRED}"),
+    value("--colluders", "T", f"Number of colluding users to protect against.  {REQUIRED}"),
+    value("--top-k", "K", f"Number of coordinates that each user sends.  {_SIZE_REQUIRED}"),
+    value(
+        "--density",
+        "SHARE",
+        f"K as a share of L: 0.01 is 1 %, and 1.0 everything.  {_SIZE_REQUIRED}",
+        share,
+    ),
     entry_option,
     prefix_option,
     value("--only", "PATTERN", "Only tensors with such a name. Repeatable.", str, multiple=True),
@@ -219,7 +239,6 @@ round_options = (
         str,
         multiple=True,
     ),
-    value("--length", "L", "One flat vector of L coordinates."),
     clip_option,
     value(
         "--max-weight",

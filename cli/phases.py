@@ -77,10 +77,13 @@ def _files(
 
 @o.step(
     "Mask a user's gradient: X_n.",
-    o.file("--gradient", ".pt, .pth, .bin, .ckpt, .safetensors, .npz or .npy."),
+    o.file(
+        "--gradient",
+        f".pt, .pth, .bin, .ckpt, .safetensors, .npz or .npy.  {o.GRADIENT_REQUIRED}",
+    ),
     o.file(
         "--gradients",
-        "A folder with one gradient for every user of the round.",
+        f"A folder with one gradient for every user of the round.  {o.GRADIENT_REQUIRED}",
         "DIR",
         callback=_files,
     ),

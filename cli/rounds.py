@@ -106,6 +106,7 @@ def start_round(
 @o.command(
     "Start a round: write session.json.",
     o.round_argument,
+    *o.users_and_layout,
     *o.round_options,
     o.file(
         "--from",
@@ -127,7 +128,7 @@ def init(console: Console, space: ts.Workspace, **options: Any) -> None:
     """Start a round: fix what all users agree on, and write ROUND/session.json.
 
     Everybody works with the same session.json; its SHA-256 names the session. A round that was started
-    with the same options is left as it is.
+    with the same options is left as it is. With --from, no other option is required.
     """
     from topk_secagg.protocol.constructions import construction
     from topk_secagg.steps.costs import cost
@@ -209,6 +210,7 @@ def start_like(console: Console, root: Path, **options: Any) -> tuple[ts.Workspa
         "The users' identity files, as `keygen` names them, in a sealed round.",
         "DIR",
     ),
+    *o.users_and_layout_of_run,
     *o.run_options,
     example="round --gradients gradients/ --survivors 3 --colluders 1 --density 0.01",
 )
@@ -313,6 +315,7 @@ def run_round(
 
 @o.command(
     "What a round would cost, before it is run.",
+    *o.users_and_layout,
     *o.round_options,
     o.file("--plot", "Draw the trade-off (needs matplotlib).", "FILE.png"),
     example="--users 10 --survivors 5 --colluders 3 --density 0.01 --like gradient.pt",
@@ -330,7 +333,7 @@ def plan(console: Console, plot: Path | None, **options: Any) -> None:
         raise UsageError("drawing needs matplotlib", "pip install 'topk-secagg[plot]'")
     _, p, reason, gradient = chosen(console, **options)
     found = ts.plan(p, gradient, measure_speed(p, Path.cwd()))
-    paste = _init_call(p, **options)
+    paste = _init_words(p, **options)
     rows = [
         {
             "construction": row.name,
@@ -348,28 +351,33 @@ def plan(console: Console, plot: Path | None, **options: Any) -> None:
     if plot:
         _plot(plot, rows)
     facts = picked(found, "remarks", "certain_answers", "liars_excluded")
-    console.result({"choices": rows, **facts, "command": paste})
-    console.table(
-        list(_COLUMNS),
-        [
-            ["" if row[name] is None else show(row[name]) for name, show in _COLUMNS.values()]
-            for row in rows
-        ],
-    )
-    console.line(
+    console.result({"choices": rows, **facts, "command": shlex.join(paste)})
+    columns = {
+        title: column
+        for title, column in _COLUMNS.items()
+        if title != "energy" or gradient is not None
+    }
+    cells = [
+        ["" if row[name] is None else show(row[name]) for name, show in columns.values()]
+        for row in rows
+    ]
+    for row, texts in zip(rows, cells, strict=True):
+        texts[0] += " *" if row["recommended"] else ""
+    console.table(list(columns), cells, narrow=True)
+    console.prose(
         *([f"init chooses (*) {reason}"] if reason else []),
         *found.remarks,
-        "X and Y are what one user broadcasts when nobody drops out; step is the resolution, as a share of the clip",
-        *(
-            ["energy is what the selected entries keep of the global top-K's"]
-            if gradient is not None
-            else []
-        ),
+        "a pair: the share that one user sends to one other before there are gradients; in all: "
+        "the files of all users",
+        "X is what a user broadcasts with its gradient, and Y what it answers, when nobody drops out",
+        f"one step of the quantiser, the resolution, is {_steps(rows)}",
+        *([_ENERGY] if gradient is not None else []),
         "LightSecAgg aggregates dense gradients; Theorem 1 has the paper's rates",
         _strict_line(p, found),
         "time is an estimate for `run` with all users on this machine, from a quick measurement in this folder",
-        f"to start: {paste}",
+        f"the largest step of the choice takes {amount(found.best.memory_bytes or 0)} of memory",
     )
+    console.pasted("to start:", paste)
 
 
 def _strict_line(p: ts.Parameters, found: Plan) -> str:
@@ -387,7 +395,16 @@ def _strict_line(p: ts.Parameters, found: Plan) -> str:
     return f"{line}, and there are {p.users} users: {most}; it needs {rule}"
 
 
-def _init_call(p: ts.Parameters, **options: Any) -> str:
+_ENERGY = "energy is the sum of the squares of the entries that are sent, as a share of that of the K largest"
+
+
+def _steps(rows: list[dict[str, Any]]) -> str:
+    """The resolution in each field of the table, as a share of the clip."""
+    steps = {row["field"]: row["step"] for row in rows if row["field"]}
+    return ", ".join(f"{step:.2g} of the clip in field {field}" for field, step in steps.items())
+
+
+def _init_words(p: ts.Parameters, **options: Any) -> list[str]:
     """The call of `init` that chooses exactly these parameters, and the layout and seed of the options."""
     from topk_secagg.algebra.field import DEFAULT_FIELD
 
@@ -411,19 +428,24 @@ def _init_call(p: ts.Parameters, **options: Any) -> str:
         for name, value in given
         if value not in (None, "")
     ]
-    return shlex.join([PROGRAM, "init", "ROUND", *chain(*words)])
+    return [PROGRAM, "init", "ROUND", *chain(*words)]
+
+
+_UNITS = (("s", 1), ("min", 60), ("h", 3600), ("d", 86_400), ("y", 365.25 * 86_400))
+_LONGEST = 999  # years that are worth telling apart
 
 
 def _duration(seconds: float) -> str:
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds / length:.3g} {unit}"
-    return f"{seconds:.2g} s"
+    """A time of two or three digits, such as 1.6 s, 90 min or 31 h: in a unit of which there are two or more."""
+    unit, length = next((u for u in reversed(_UNITS) if seconds >= 2 * u[1]), _UNITS[0])
+    count = seconds / length
+    if unit == _UNITS[-1][0] and count > _LONGEST:
+        return f"> {_LONGEST} {unit}"
+    return f"{count:.2g} {unit}" if count < 10 else f"{count:.0f} {unit}"
 
 
 # what the columns of the table show: a fact, and in which form
 _COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
-    "": ("recommended", lambda recommended: "*" if recommended else ""),
     "construction": ("construction", str),
     "P": ("picks", lambda picks: str(picks or "")),
     "field": ("field", str),
@@ -431,8 +453,6 @@ _COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "in all": ("all_bytes", amount),
     "X": ("masked_bytes", amount),
     "Y": ("answer_bytes", amount),
-    "step": ("step", "{:.1e}".format),
-    "memory": ("memory_bytes", amount),
     "time": ("seconds", _duration),
     "energy": ("energy", "{:.4f}".format),
 }

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from topk_secagg_cli.main import cli
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
+FIRST_RUN = "compiling kernels for the first time; this takes a few seconds"  # not in documents
 
 
 class Transcript:
@@ -36,7 +37,7 @@ class Transcript:
         if result.exit_code:
             raise RuntimeError(f"{command} exited with {result.exit_code}: {result.output}")
         lines = (result.output if messages else result.stdout).splitlines()
-        return "\n".join(line for line in lines if line.strip()) + "\n"
+        return "\n".join(line for line in lines if line.strip() and line != FIRST_RUN) + "\n"
 
     def block(self, *commands: str, messages: bool = False) -> str:
         """Commands and their output as a code block."""

@@ -44,6 +44,8 @@ EXAMPLE = (
     ROOT / "fixtures" / "example"
 )  # the worked example of the paper: five users, four coordinates
 SCRIPT = Path(sys.executable).with_name("topk-secagg")
+# what a command also says where nobody has compiled before; only its own tests look for it
+COMPILING = "compiling kernels for the first time; this takes a few seconds\n"
 DOCUMENTED = {0, 2, 65, 66, 69, 73, 75, 77, 130, 143}
 TERABYTES = 1 << 41  # two of them
 PATIENCE = 100  # seconds that a command of a small round may take
@@ -98,7 +100,7 @@ def call(*args: object) -> Result:
         ):
             main()
     except SystemExit as end:
-        return Result(int(end.code or 0), out.getvalue(), err.getvalue())
+        return Result(int(end.code or 0), out.getvalue(), err.getvalue().replace(COMPILING, ""))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -161,7 +163,9 @@ def python(code: str, *args: object, **how: Any) -> subprocess.CompletedProcess[
 
 
 def process(command: Sequence[object], **how: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, **how)  # type: ignore[call-overload]
+    end = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, **how)  # type: ignore[call-overload]
+    end.stderr = end.stderr.replace(COMPILING, "")
+    return end
 
 
 def forked(task: Callable[[], object], *, silent: bool = False) -> int:

@@ -1,11 +1,14 @@
-"""The wheel holds every package, and runs a round where nothing else of the project is available."""
+"""The wheel holds every package, and runs a round where nothing else of the project is available; the archive of the
+sources holds all tests and documents."""
 
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from importlib import metadata
+from pathlib import Path
 
 import pytest
 from rounds import ROOT, process
@@ -22,6 +25,13 @@ for package in (topk_secagg, topk_secagg_cli):
 from topk_secagg_cli.main import main
 main()
 """
+
+
+def has_setuptools() -> bool:
+    try:
+        return int(metadata.version("setuptools").split(".")[0]) >= NEEDED
+    except metadata.PackageNotFoundError:
+        return False
 
 
 def expected_files() -> set[str]:
@@ -57,11 +67,8 @@ def wheel(tmp_path_factory):
         base,
         source,
     ]
-    try:
-        if int(metadata.version("setuptools").split(".")[0]) >= NEEDED:
-            command.insert(4, "--no-build-isolation")
-    except metadata.PackageNotFoundError:
-        pass
+    if has_setuptools():
+        command.insert(4, "--no-build-isolation")
     end = subprocess.run(command, capture_output=True, text=True, check=False)
     if end.returncode and "No matching distribution found for setuptools" in end.stderr:
         pytest.skip("neither a new setuptools nor an index to fetch it from")
@@ -107,3 +114,52 @@ def test_the_wheel_alone_can_be_imported_and_runs_a_round(wheel, tmp_path):
         assert end.returncode == 0, end.stderr
     assert "sum of users 1, 2, 3, 4" in end.stdout
     assert (tmp_path / "sum.npy").exists()
+
+
+WHOLE_FOLDERS = ("benchmarks", "docs", "experiments", "fixtures", "tests", "workflows")
+
+
+def files_below(folder: Path) -> set[str]:
+    """The files of a folder that belong to the project, by their paths."""
+    return {
+        path.relative_to(folder.parent).as_posix()
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and ".snakemake" not in path.parts
+    }
+
+
+def test_the_archive_of_the_sources_holds_all_tests_and_documents(tmp_path):
+    """setuptools alone would take the tests at the top of tests/, which need the files that it leaves out."""
+    copy = tmp_path / "source"
+    copy.mkdir()
+    for path in ROOT.iterdir():
+        if path.name in (*WHOLE_FOLDERS, *SOURCES):
+            ignore = shutil.ignore_patterns("__pycache__", ".snakemake")
+            shutil.copytree(path, copy / path.name, ignore=ignore)
+        elif path.is_file() and not path.name.startswith("."):
+            shutil.copy(path, copy)
+    command = [sys.executable, "-m", "build", "--sdist", "--outdir", tmp_path, copy]
+    if has_setuptools():
+        command.insert(4, "--no-isolation")
+    end = subprocess.run(command, capture_output=True, text=True, check=False)
+    if (
+        end.returncode
+        and "No matching distribution found for setuptools" in end.stdout + end.stderr
+    ):
+        pytest.skip("neither a new setuptools nor an index to fetch it from")
+    assert end.returncode == 0, end.stderr
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
+        names = {member.name.split("/", 1)[1] for member in archive.getmembers() if member.isfile()}
+    for folder in WHOLE_FOLDERS:
+        expected = files_below(ROOT / folder)
+        assert len(expected) > 3
+        assert expected <= names, sorted(expected - names)[:5]
+    assert {"Makefile", "CHANGELOG.md", "LICENSE", "MANIFEST.in", "README.md"} <= names
+
+
+def test_the_metadata_names_no_address_where_nothing_is(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        name = next(name for name in archive.namelist() if name.endswith("METADATA"))
+        head = archive.read(name).decode().partition("\n\n")[0]
+    assert "Name: topk-secagg" in head
+    assert "URL" not in head

@@ -74,9 +74,11 @@ def about(subject: object) -> Iterator[None]:
 
 
 def amount(count: float) -> str:
-    """Bytes in a message: 1234567 is 1.23 MB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}" if unit != "B" else f"{count:.0f} B"
+    """Bytes in a message: 1234567 is 1.23 MB. Three digits, and never an exponent."""
+    if count < 1000:
+        return f"{count:.0f} B"
+    for unit in ("kB", "MB", "GB", "TB", "PB", "EB", "ZB"):
         count /= 1000
-    return f"{count:.3g} TB"
+        if count < 999.5:  # which three digits round to 1000
+            return f"{count:.3g} {unit}"
+    return ">999 ZB"

@@ -28,8 +28,12 @@ Arrays = dict[str, Array]
 
 def start(work: Path) -> float:
     """Deal out the images, and train for the first time; the accuracy of the new model."""
-    from sklearn.datasets import load_digits
-
+    try:
+        from sklearn.datasets import load_digits
+    except ModuleNotFoundError:
+        sys.exit(
+            "the digits come from scikit-learn, which is not installed: pip install scikit-learn"
+        )
     rng = np.random.default_rng(0)
     images, labels = load_digits(return_X_y=True)
     order = rng.permutation(len(labels))

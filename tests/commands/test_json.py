@@ -3,12 +3,13 @@
 import json
 import os
 import pty
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rounds import CONFIRMING, SCRIPT, Round, both, call, must, process, shell
+from rounds import CONFIRMING, SCRIPT, Result, Round, both, call, must, process, shell
 
 # For each command: the stage that it needs, and how it is called there
 CALLS: dict[str, tuple[str, Callable[[Round], tuple[object, ...]]]] = {
@@ -104,8 +105,107 @@ def test_quiet_still_says_what_went_wrong(round_at, tmp_path, name):
     for flags in ("-q",), ("--json",), ("-q", "--json"):
         result = call(*CALLS[name][1](r), *more, *flags)
         assert result.code in (2, 66)
-        assert result.out == ""
         assert result.err.startswith("topk-secagg: ")
+        if "--json" in flags:
+            assert_failure(result, name)
+        else:
+            assert result.out == ""
+
+
+def assert_failure(result: Result, name: str) -> dict[str, object]:
+    """One object on standard output that says what the lines on standard error say."""
+    assert result.out.count("\n") == 1
+    found = strictly(result.out)
+    assert found["schema"] == f"topk-secagg/{name}/1"
+    assert found["exit_code"] == result.code
+    lines = [line for line in result.err.splitlines() if "warning:" not in line]
+    assert lines[0].startswith(f"topk-secagg: {found['error']}") or found["error"] in lines[0]
+    assert (f"hint: {found['hint']}" in lines) == (found["hint"] is not None)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "words"),
+    [
+        (("plan",), "plan", "missing option '--users'"),
+        (("mask", "round", "--nonsense"), "mask", "no such option"),
+        (("offline", "round"), "offline", "missing option '--user'"),
+        (("init", "round", "--users", "many"), "init", "not a valid integer"),
+        (("nosuch",), "error", "no such command"),
+    ],
+)
+def test_a_call_that_makes_no_sense_is_answered_in_json_too(arguments, name, words):
+    result = call(*arguments, "--json")
+    assert result.code == 2
+    assert words in str(assert_failure(result, name)["error"])
+    assert call(*arguments).out == ""
+
+
+def test_the_variable_for_json_counts_when_a_call_fails(tmp_path, monkeypatch):
+    monkeypatch.setenv("TOPK_SECAGG_FREEZE_JSON", "1")
+    assert_failure(call("freeze", tmp_path / "nowhere"), "freeze")
+    assert_failure(call("freeze", tmp_path / "nowhere", "--nonsense"), "freeze")
+
+
+def test_a_command_that_finds_something_wrong_prints_one_object_with_both(round_at):
+    """The findings of an audit, the files that can be shown, the users that succeeded; and the error."""
+    r = round_at("decoded")
+    x = r.folder / "masked" / "user-01.h5"
+    content = bytearray(x.read_bytes())
+    content[-1] ^= 1
+    x.write_bytes(content)
+    audit = assert_failure(call("audit", r.folder, "--json"), "audit")
+    assert audit["verdict"] == "fail"
+    shown = assert_failure(call("inspect", r.folder / "session.json", x, "--json"), "inspect")
+    assert shown["exit_code"] == 65
+    assert len(shown["files"]) >= 1
+    several = round_at("init", "several")
+    must(*several.offline(1))
+    users = call(
+        "mask",
+        several.folder,
+        "--user",
+        "1-2",
+        "--gradients",
+        several.inputs / "gradients",
+        "--json",
+    )
+    found = assert_failure(users, "mask")
+    assert {one["exit_code"] for one in found["failed"]} == {found["exit_code"]}
+
+
+def test_a_bug_and_an_interruption_are_answered_in_json_too(round_at, monkeypatch):
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("by zero")
+
+    r = round_at("init")
+    monkeypatch.setattr("topk_secagg.status", broken, raising=False)
+    result = call("status", r.folder, "--json")
+    assert result.code == 1
+    assert "a bug: ZeroDivisionError" in str(assert_failure(result, "status")["error"])
+
+
+def test_help_marks_what_is_required(tmp_path):
+    """Every option without which a command fails with its usage is marked, with its alternative."""
+    required = {
+        "init": ["users", "survivors", "colluders", "top-k", "density", "like", "length"],
+        "run": ["gradients", "survivors", "colluders", "top-k", "density"],
+        "plan": ["users", "survivors", "colluders", "top-k", "density", "like", "length"],
+        "mask": ["user", "gradient", "gradients"],
+        "offline": ["user"],
+        "confirm": ["user"],
+        "eliminate": ["user"],
+        "settle": ["user"],
+        "forget": ["user"],
+        "keygen": ["user"],
+    }
+    from topk_secagg_cli.main import cli
+
+    for name, command in cli.commands.items():
+        text = command.get_help(command.make_context(name, [], resilient_parsing=True))
+        entries = re.findall(r"^  (?:-\w, )?--([\w-]+)(.*(?:\n {10,}.*)*)", text, re.MULTILINE)
+        marked = [option for option, about in entries if "[required" in about]
+        assert sorted(marked) == sorted(required.get(name, [])), name
 
 
 def on_a_terminal(*args: object) -> tuple[int, str]:

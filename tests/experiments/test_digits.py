@@ -8,13 +8,29 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("sklearn")
-
 DIGITS = Path(__file__).parents[2] / "experiments" / "digits"
 ROUNDS = 5
 
 
+def test_without_scikit_learn_there_is_a_sentence_and_no_folder(tmp_path):
+    (tmp_path / "sklearn").mkdir()
+    (tmp_path / "sklearn" / "__init__.py").write_text("raise ModuleNotFoundError('sklearn')")
+    end = subprocess.run(
+        [sys.executable, DIGITS / "model.py", "start", tmp_path / "work"],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert end.returncode == 1
+    assert end.stderr == (
+        "the digits come from scikit-learn, which is not installed: pip install scikit-learn\n"
+    )
+    assert not (tmp_path / "work").exists()
+
+
 def test_all_three_ways_train_a_model_and_agree(tmp_path):
+    pytest.importorskip("sklearn")
     ways = {
         "python": [sys.executable, DIGITS / "loop.py", tmp_path / "python", str(ROUNDS)],
         "shell": ["sh", DIGITS / "loop.sh", tmp_path / "shell", str(ROUNDS)],

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..errors import BadData, CannotWrite, InputMissing, UsageError
 from . import torch_file
-from .tensors import Gradient, Tensor, called, left_out, refusing, stored, widen
+from .tensors import Gradient, Tensor, called, left_out, refusing, stored, tied, widen
 
 _DTYPES = {
     "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "I8": "int8", "I16": "int16",
@@ -28,10 +28,15 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _BUDGET_FACTOR = 16
 _BUDGET_FLOOR = 64 << 20
 _END_RECORD = 22  # bytes of a zip file's last record, without its comment
+_FORMAT = "format"  # the one key in the metadata of safetensors files that is no tensor's name
 
 
-def _read_safetensors(path: Path) -> list[Tensor]:
-    """The tensors of a file, in the order of their data."""
+def _read_safetensors(path: Path) -> Gradient:
+    """The tensors of a file, in the order of their data.
+
+    safetensors.torch.save_model writes tied tensors once, and says in the metadata under which other
+    names they are known: {"other name": "name in the file"}.
+    """
     from safetensors import deserialize, safe_open
 
     with refusing(path), safe_open(path, framework="numpy") as file:
@@ -52,12 +57,23 @@ def _read_safetensors(path: Path) -> list[Tensor]:
             else:
                 array = file.get_tensor(name)
             tensors.append(Tensor(name, _DTYPES[code], array))
-        return tensors
+        ties = {
+            name: first
+            for name, first in sorted((file.metadata() or {}).items())
+            if first in codes and name not in codes and name != _FORMAT
+        }
+        return Gradient(tensors, ties=ties)
 
 
-def _write_safetensors(stream: IO[bytes], tensors: list[Tensor]) -> None:
-    """A length, a JSON header and the bytes of the tensors; the same tensors give the same bytes."""
+def _write_safetensors(stream: IO[bytes], tensors: Gradient) -> None:
+    """A length, a JSON header and the bytes of the tensors; the same tensors give the same bytes.
+
+    Tied tensors are written once, as safetensors.torch.save_model does: its load_model ties them again,
+    and refuses a file with both.
+    """
     header: dict[str, Any] = {}
+    if tensors.ties:
+        header["__metadata__"] = {_FORMAT: "pt", **tensors.ties}
     parts = [stored(t) for t in tensors]
     end = 0
     for t, part in zip(tensors, parts, strict=True):
@@ -71,13 +87,13 @@ def _write_safetensors(stream: IO[bytes], tensors: list[Tensor]) -> None:
         stream.write(part.data)
 
 
-def _read_npy(path: Path) -> list[Tensor]:
+def _read_npy(path: Path) -> Gradient:
     """One unnamed array."""
     with path.open("rb") as stream, refusing(path):
-        return [_tensor("", stream, os.fstat(stream.fileno()).st_size)]
+        return Gradient([_tensor("", stream, os.fstat(stream.fileno()).st_size)])
 
 
-def _read_npz(path: Path) -> list[Tensor]:
+def _read_npz(path: Path) -> Gradient:
     """The arrays of an archive, in its order."""
     tensors = []
     with path.open("rb") as stream, refusing(path), zipfile.ZipFile(stream) as archive:
@@ -95,18 +111,18 @@ def _read_npz(path: Path) -> list[Tensor]:
                 tensors.append(_tensor(info.filename.removesuffix(".npy"), member, info.file_size))
         if len({t.name for t in tensors}) < len(tensors):
             raise ValueError("two arrays of one name")
-    return tensors
+    return Gradient(tensors)
 
 
-def _write_npy(stream: IO[bytes], tensors: list[Tensor]) -> None:
-    """All tensors one after the other, as one flat vector."""
+def _write_npy(stream: IO[bytes], tensors: Gradient) -> None:
+    """All tensors one after the other, as one flat vector; tied ones once."""
     np.save(stream, np.concatenate([t.array.reshape(-1) for t in tensors]), allow_pickle=False)
 
 
-def _write_npz(stream: IO[bytes], tensors: list[Tensor]) -> None:
-    """An uncompressed archive with an array per tensor; the same tensors give the same bytes."""
+def _write_npz(stream: IO[bytes], tensors: Gradient) -> None:
+    """An uncompressed archive with an array for every name; the same tensors give the same bytes."""
     with zipfile.ZipFile(stream, "w") as archive:
-        for t in tensors:
+        for t in tensors.under_every_name():
             with archive.open(
                 zipfile.ZipInfo(f"{t.name or 'gradient'}.npy"), "w", force_zip64=True
             ) as member:
@@ -173,9 +189,7 @@ def read_gradient(path: Path, entry: str = "", strip_prefix: str = "") -> Gradie
             raise InputMissing(f"{path} is not a file", "check the path")
         path.open("rb").close()  # safetensors would say of a forbidden file that it is not there
         found = (
-            torch_file.read(path, entry)
-            if path.suffix in TORCH
-            else Gradient(_READERS[path.suffix](path))
+            torch_file.read(path, entry) if path.suffix in TORCH else _READERS[path.suffix](path)
         )
     except FileNotFoundError:
         raise InputMissing(f"{path} is not there", "check the path") from None
@@ -184,14 +198,24 @@ def read_gradient(path: Path, entry: str = "", strip_prefix: str = "") -> Gradie
             f"cannot read {path}: {(error.strerror or '').lower()}", "check the path"
         ) from None
     if strip_prefix and not found.sequence:
-        tensors = [t._replace(name=t.name.removeprefix(strip_prefix)) for t in found]
-        absent = [name.removeprefix(strip_prefix) for name in found.absent]
-        if len({t.name for t in tensors} | set(absent)) < len(tensors) + len(absent):
-            what = f"{path}: two tensors have the same name without the prefix {strip_prefix!r}"
-            raise BadData(what, "strip less of it")
-        found = Gradient(tensors, absent, found.notes)
-    found.notes += left_out("None", found.absent)
+        found = _without_prefix(found, path, strip_prefix)
+    found.notes += (*tied(found.ties), *left_out("None", found.absent))
     return found
+
+
+def _without_prefix(gradient: Gradient, path: Path, prefix: str) -> Gradient:
+    """The same tensors under names without the prefix; refuse it where two names become the same."""
+    tensors = [t._replace(name=t.name.removeprefix(prefix)) for t in gradient]
+    absent = [name.removeprefix(prefix) for name in gradient.absent]
+    ties = [
+        (name.removeprefix(prefix), first.removeprefix(prefix))
+        for name, first in gradient.ties.items()
+    ]
+    names = [*(t.name for t in tensors), *absent, *(name for name, _ in ties)]
+    if len(set(names)) < len(names):
+        what = f"{path}: two tensors have the same name without the prefix {prefix!r}"
+        raise BadData(what, "strip less of it")
+    return Gradient(tensors, absent, gradient.notes, ties=dict(ties))
 
 
 def check_writable(path: Path) -> None:

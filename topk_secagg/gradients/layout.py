@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ..brief import Brief
 from ..errors import BadData, UsageError
 from .tensors import FLOATING, Gradient, Tensor, called, left_out
 
@@ -23,11 +24,17 @@ _BFLOAT16_BYTES = 2  # of a value in a file; in memory it is a float32
 
 
 class Slot(NamedTuple):
-    """One tensor's place in the layout."""
+    """One tensor's place in the layout; `also` are the other names of a tied tensor."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str
+    also: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All its names."""
+        return (self.name, *self.also)
 
     @property
     def size(self) -> int:
@@ -50,12 +57,13 @@ class Slot(NamedTuple):
                 )
 
 
-@dataclass(frozen=True)
-class Layout:
+@dataclass(frozen=True, repr=False)
+class Layout(Brief):
     """The tensors of a gradient in order; their entries in C order make up the flat vector.
 
     `left_out` names what else a gradient file may hold: buffers, and gradients that were None. In a `sequence`
-    (a list of tensors) the names of slots and `left_out` are the positions "0", "1", ...
+    (a list of tensors) the names of slots and `left_out` are the positions "0", "1", ... Tied tensors
+    have one slot.
     """
 
     slots: tuple[Slot, ...]
@@ -94,15 +102,22 @@ class Layout:
         gradient: Gradient, only: Sequence[str] = (), exclude: Sequence[str] = NOT_GRADIENTS
     ) -> Layout:
         """The layout of a gradient file: its floating-point tensors that match `only` (if any is given)
-        and not `exclude`, both shell patterns for names. The gradient gets a note of the others."""
-        slots, others = [], []
+        and not `exclude`, both shell patterns for names. The gradient gets a note of the others. Each name
+        of a tied tensor is wanted or not by itself."""
+        slots = []
+        others = []
         for t in gradient:
-            wanted = not only or any(fnmatchcase(t.name, pattern) for pattern in only)
-            unwanted = any(fnmatchcase(t.name, pattern) for pattern in exclude)
-            if wanted and not unwanted and t.dtype in FLOATING:
-                slots.append(Slot(t.name, t.array.shape, t.dtype))
-            else:
-                others.append(t.name)
+            names = [t.name, *(name for name, first in gradient.ties.items() if first == t.name)]
+            wanted = [
+                name
+                for name in names
+                if t.dtype in FLOATING
+                and (not only or any(fnmatchcase(name, pattern) for pattern in only))
+                and not any(fnmatchcase(name, pattern) for pattern in exclude)
+            ]
+            others += [name for name in names if name not in wanted]
+            if wanted:
+                slots.append(Slot(wanted[0], t.array.shape, t.dtype, also=tuple(wanted[1:])))
         gradient.notes += left_out("not gradients", others)
         layout = Layout(tuple(slots), (*others, *gradient.absent), gradient.sequence)
         if layout.length == 0:
@@ -117,7 +132,8 @@ class Layout:
     def from_json(slots: list[Any], left_out: list[Any]) -> Layout:
         """The inverse of `as_json`; ValueError for other lists."""
         found = [_slot(item) for item in slots]
-        names = [*(item["name"] for item in slots), *left_out]
+        names = [name for item in slots for name in [item["name"], *item.get("also", [])]]
+        names += left_out
         kinds = {type(name) for name in names}
         if kinds not in ({str}, {int}) or len(set(names)) < len(names):
             raise ValueError("the names of the layout are not distinct strings, nor positions")
@@ -128,12 +144,13 @@ class Layout:
     def as_json(self) -> dict[str, list[Any]]:
         """For session.json; only in a sequence, names are integers (positions)."""
         name = int if self.sequence else str
-        return {
-            "layout": [
-                {"name": name(s.name), "shape": list(s.shape), "dtype": s.dtype} for s in self.slots
-            ],
-            "left_out": [name(left) for left in self.left_out],
-        }
+        slots = []
+        for s in self.slots:
+            item: dict[str, Any] = {"name": name(s.name), "shape": list(s.shape), "dtype": s.dtype}
+            if s.also:
+                item["also"] = [name(other) for other in s.also]
+            slots.append(item)
+        return {"layout": slots, "left_out": [name(left) for left in self.left_out]}
 
     def flatten(self, tensors: Gradient) -> npt.NDArray[Any]:
         """The flat vector, (L,) float32 or float64; refuse tensors that do not fit the layout."""
@@ -152,7 +169,9 @@ class Layout:
 
     def unused(self, tensors: Gradient) -> list[str]:
         """Names of tensors that the layout leaves out although they may be gradients and not buffers."""
-        left_out = set(self.left_out)
+        taken = {name for slot in self.slots for name in slot.names}
+        taken |= {first for name, first in tensors.ties.items() if name in taken}
+        left_out = set(self.left_out) - taken
         names = [t.name for t in tensors if t.name in left_out and t.dtype in FLOATING]
         return [
             name
@@ -184,7 +203,8 @@ class Layout:
                     "aggregate.h5 has it; start the next round with gradients in float32",
                 )
             tensors.append(Tensor(slot.name, slot.dtype, array))
-        return Gradient(tensors, self.left_out, sequence=self.sequence)
+        ties = {other: slot.name for slot in self.slots for other in slot.also}
+        return Gradient(tensors, self.left_out, sequence=self.sequence, ties=ties)
 
     def _parts(self, vector: npt.NDArray[Any]) -> Iterator[tuple[Slot, npt.NDArray[Any]]]:
         """Every slot, and its part of a flat vector, as a view in the slot's shape."""
@@ -195,21 +215,26 @@ class Layout:
     def _chosen(self, tensors: Gradient) -> list[Tensor]:
         """The tensor of every slot; refuse tensors that do not fit the layout."""
         found: dict[str, Tensor | None] = {t.name: t for t in tensors}
+        found |= {name: found[first] for name, first in tensors.ties.items()}
         if len(self.slots) == len(tensors) == 1 and "" in (tensors[0].name, self.slots[0].name):
             found = {self.slots[0].name: tensors[0]}  # one vector needs no name
         found |= dict.fromkeys(tensors.absent)
         chosen = [self._fitting(slot, found) for slot in self.slots]
-        wanted = {slot.name for slot in self.slots} | set(self.left_out)
+        wanted = {name for slot in self.slots for name in slot.names} | set(self.left_out)
         for name, t in found.items():
-            if name not in wanted and t is not None and t.dtype in FLOATING:
+            known = name in wanted or tensors.ties.get(name) in wanted
+            if not known and t is not None and t.dtype in FLOATING:
                 raise _misfit(f"tensor {called(name)} is not in the session's layout")
         return chosen
 
     def _fitting(self, slot: Slot, found: dict[str, Tensor | None]) -> Tensor:
-        if slot.name not in found:
+        """The tensor of a slot; of a tied one, under whichever of its names the file has it."""
+        names = [name for name in slot.names if name in found]
+        if not names:
             self._refuse_prefix(slot, found)
             raise _misfit(f"tensor {called(slot.name)} of the session's layout is missing")
-        t = found[slot.name]
+        present = [t for t in map(found.get, names) if t is not None]
+        t = present[0] if present else None
         if t is None:
             raise BadData(
                 f"tensor {called(slot.name)} of the session's layout is None",
@@ -223,6 +248,13 @@ class Layout:
             raise _misfit(
                 f"tensor {called(slot.name)} has type {t.dtype}, the session {slot.dtype}"
             )
+        for other in present[1:]:
+            if other.array is not t.array and not _same_values(other.array, t.array):
+                raise BadData(
+                    f"tensors {called(t.name)} and {called(other.name)} differ, "
+                    "and the session has them as one tied tensor",
+                    "save them tied, or start the round with a gradient in which they are not",
+                )
         return t
 
     def _refuse_prefix(self, missing: Slot, found: dict[str, Tensor | None]) -> None:
@@ -265,12 +297,18 @@ class Layout:
 
 def _slot(item: Any) -> Slot:
     match item:
-        case {"name": name, "shape": list(shape), "dtype": dtype} if (
-            len(item) == 3 and dtype in FLOATING
-        ):
-            if all(type(n) is int and n >= 0 for n in shape):
-                return Slot(str(name), tuple(shape), dtype)
+        case {"name": name, "shape": list(shape), "dtype": dtype, **others} if dtype in FLOATING:
+            also: Any = others.pop("also", [None])  # which is absent where there is nothing to say
+            fits = not others and isinstance(also, list) and also
+            if fits and all(type(n) is int and n >= 0 for n in shape):
+                names = tuple(str(other) for other in also if other is not None)
+                return Slot(str(name), tuple(shape), dtype, also=names)
     raise ValueError("a tensor of the layout does not have a name, shape and dtype")
+
+
+def _same_values(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> bool:
+    """Whether two tensors have the same shape, type and values; a NaN equals itself."""
+    return a.dtype == b.dtype and np.array_equal(a, b, equal_nan=True)
 
 
 def _misfit(what: str) -> BadData:

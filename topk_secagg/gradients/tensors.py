@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -31,8 +31,9 @@ class Tensor(NamedTuple):
 class Gradient(list[Tensor]):
     """The tensors of a gradient file, in its order.
 
-    `absent` names those that are None. In a `sequence` the names of both are the positions "0", "1", ... of a list.
-    `notes` are lines to show to the user.
+    `absent` names those that are None. `ties` are further names of tensors that are listed once: the
+    other name -> the name in the list. In a `sequence` all names are the positions "0", "1", ... of a
+    list. `notes` are lines to show to the user.
     """
 
     def __init__(
@@ -42,9 +43,19 @@ class Gradient(list[Tensor]):
         notes: Sequence[str] = (),
         *,
         sequence: bool = False,
+        ties: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(tensors)
-        self.absent, self.notes, self.sequence = tuple(absent), tuple(notes), sequence
+        self.absent = tuple(absent)
+        self.notes = tuple(notes)
+        self.sequence = sequence
+        self.ties = dict(ties or {})
+
+    def under_every_name(self) -> list[Tensor]:
+        """The tensors, followed by those that are tied to one of them, under their own names."""
+        by_name = {t.name: t for t in self}
+        tied = [by_name[first]._replace(name=name) for name, first in self.ties.items()]
+        return [*self, *tied]
 
 
 def called(name: str) -> str:
@@ -54,9 +65,19 @@ def called(name: str) -> str:
 
 def left_out(why: str, names: Sequence[str]) -> tuple[str, ...]:
     """A note that these tensors are left out, if there are any."""
+    return (f"left out, {why}: {_shown(names)}",) if names else ()
+
+
+def tied(ties: Mapping[str, str]) -> tuple[str, ...]:
+    """A note that these tensors are others under a second name, if there are any."""
+    pairs = [f"{name} is {first}" for name, first in ties.items()]
+    return (f"tied, so counted once: {_shown(pairs)}",) if pairs else ()
+
+
+def _shown(names: Sequence[str]) -> str:
+    """The first few of many names."""
     more = len(names) - _NAMES_SHOWN
-    shown = ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
-    return (f"left out, {why}: {shown}",) if names else ()
+    return ", ".join(names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def widen(stored: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:

@@ -89,6 +89,9 @@ def read(path: Path, entry: str = "") -> Gradient:
     tuple gives "0", "1", ...; the names of nested containers are joined with ".". `entry` is such a name, of a
     container or a tensor; if several have it because keys contain dots, the one with the longest keys is taken.
     Without `entry`, the entry of a checkpoint that is obviously its model is read.
+
+    Tied tensors, which are the same view (storage, offset, size and stride), are listed once, under the
+    name that comes first. Views that overlap in another way are tensors of their own.
     """
     with path.open("rb") as file, refusing(path):
         archive = _Archive(file)
@@ -106,10 +109,12 @@ def read(path: Path, entry: str = "") -> Gradient:
             (keys[len(start) :], leaf) for keys, leaf in leaves if keys[: len(start)] == start
         ]
         found: dict[str, Tensor | None] = {}
+        ties: dict[str, str] = {}
+        names: dict[int, str] = {}  # the first name of an array, by its id: `found` keeps it alive
         for keys, leaf in chosen:
             name = _name(keys)
             archive.budget.spend(CHARACTER_COST * len(name))
-            if name in found:
+            if name in found or name in ties:
                 raise BadData(f"two of its tensors are called {called(name)}", ONLY_TENSORS)
             if not _is_tensor(leaf) and (leaf is not None or not name):
                 where = (
@@ -118,10 +123,16 @@ def read(path: Path, entry: str = "") -> Gradient:
                     else "its content"
                 )
                 raise BadData(f"{where} is {_kind(leaf)}, not a tensor", *_choices_hint(leaves))
-            found[name] = None
-            if leaf is not None:
-                with refusing(f"its tensor {called(name)}" if name else "its tensor"):
-                    found[name] = Tensor(name, *archive.array(leaf))
+            if leaf is None:
+                found[name] = None
+                continue
+            with refusing(f"its tensor {called(name)}" if name else "its tensor"):
+                tensor = Tensor(name, *archive.array(leaf))
+            first = names.setdefault(id(tensor.array), name)
+            if first == name:
+                found[name] = tensor
+            else:
+                ties[name] = first
         if not found:
             raise BadData("there is no tensor in it", *_choices_hint(leaves))
         tensors = [t for t in found.values() if t is not None]
@@ -133,6 +144,7 @@ def read(path: Path, entry: str = "") -> Gradient:
             absent,
             notes,
             sequence=all(len(k) == 1 and type(k[0]) is int for k, _ in chosen),
+            ties=ties,
         )
 
 
@@ -144,6 +156,8 @@ class _Archive:
         self.size = file.seek(0, os.SEEK_END)
         self.budget = Budget(self.size)
         self.storages: dict[str, tuple[str, Array]] = {}  # key -> kind, values
+        # (key of the storage, offset, size, stride) -> the array, so that tied tensors are one object
+        self.views: dict[tuple[Any, ...], Array] = {}
         file.seek(0)
         start = file.read(len(_OLD_MAGIC))
         if start == _OLD_MAGIC:
@@ -242,7 +256,7 @@ class _Archive:
                         "it is negated or conjugated lazily",
                         "save tensor.resolve_conj().resolve_neg()",
                     )
-                return DTYPES[storage.kind], self._view(values, offset, size, stride)
+                return DTYPES[storage.kind], self._view(storage.key, values, offset, size, stride)
             case Call(name, (_, _, _, _, _, _, Name(dtype), *_)) if name == _OF_NEW_TYPE:
                 raise BadData(f"it is of the type {dtype.removeprefix('torch.')}", _CONVERT)
             case Call(name, _) if name in _REFUSED:
@@ -252,9 +266,12 @@ class _Archive:
         )
 
     def _view(
-        self, values: Array, offset: Any, size: tuple[Any, ...], stride: tuple[Any, ...]
+        self, key: str, values: Array, offset: Any, size: tuple[Any, ...], stride: tuple[Any, ...]
     ) -> Array:
-        """x[i, j, ...] = values[offset + i stride_0 + j stride_1 + ...] for i < size_0, j < size_1, ..."""
+        """x[i, j, ...] = values[offset + i stride_0 + j stride_1 + ...] for i < size_0, j < size_1, ...
+
+        The same view of the storage `key` is the same array.
+        """
         numbers = (offset, *size, *stride)
         if (
             len(size) != len(stride)
@@ -264,6 +281,10 @@ class _Archive:
             raise BadData("it has a size, stride or offset that no tensor has", AGAIN)
         if min(numbers) < 0:
             raise BadData("it has a negative size, stride or offset", AGAIN)
+        view = (key, offset, size, stride)  # hashed only now: these are a text and integers
+        if view in self.views:
+            self.budget.spend(_TENSOR_COST)
+            return self.views[view]
         count = math.prod(size)
         self.budget.spend(_TENSOR_COST + count * values.itemsize)
         if count == 0:
@@ -273,7 +294,10 @@ class _Archive:
         ):
             raise BadData("it reaches beyond its storage", AGAIN)
         steps = [step * values.itemsize for step in stride]
-        return np.ndarray(size, values.dtype, values.data, offset * values.itemsize, steps)
+        self.views[view] = np.ndarray(
+            size, values.dtype, values.data, offset * values.itemsize, steps
+        )
+        return self.views[view]
 
     def _storage(self, storage: Storage) -> Array:
         """The values of a storage, flat; bfloat16 is widened to float32."""
@@ -386,6 +410,7 @@ def write(stream: IO[bytes], tensors: Gradient) -> None:
     """Write a state_dict of the tensors, a list if they are a sequence, or a single tensor if its name is empty.
 
     The same tensors give the same bytes. A bfloat16 tensor is rounded from its float32 array, ties to even.
+    Tied tensors share a storage, so that torch ties them again.
     """
     with zipfile.ZipFile(stream, "w") as archive:
         _add(archive, "data.pkl", _pickle(tensors))
@@ -397,13 +422,14 @@ def write(stream: IO[bytes], tensors: Gradient) -> None:
 
 
 def _pickle(tensors: Gradient) -> bytes:
+    calls = {t.name: _call(key, t) for key, t in enumerate(tensors)}
+    calls |= {name: calls[first] for name, first in tensors.ties.items()}
     if tensors.sequence:
-        calls = {t.name: _call(key, t) for key, t in enumerate(tensors)}
-        places = map(str, range(len(tensors) + len(tensors.absent)))
+        places = map(str, range(len(calls) + len(tensors.absent)))
         return b"\x80\x02](" + b"".join(calls.get(place, b"N") for place in places) + b"e."
-    if [t.name for t in tensors] == [""]:
-        return b"\x80\x02" + _call(0, tensors[0]) + b"."
-    items = [_plain(t.name) + _call(key, t) for key, t in enumerate(tensors)]
+    if list(calls) == [""]:
+        return b"\x80\x02" + calls[""] + b"."
+    items = [_plain(name) + call for name, call in calls.items()]
     return b"\x80\x02" + _ORDERED_DICT + b"(" + b"".join(items) + b"u."
 
 

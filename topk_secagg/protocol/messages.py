@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..algebra.field import Integers, Symbols
+from ..brief import Brief
 
 
-@dataclass(frozen=True)
-class Points:
+@dataclass(frozen=True, repr=False)
+class Points(Brief):
     """The public, pairwise distinct points alpha_1..alpha_N and beta_1, beta_2, ..."""
 
     alpha: tuple[int, ...]

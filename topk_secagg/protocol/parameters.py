@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..algebra.field import DEFAULT_FIELD, ceil_div, divisors, is_prime, stored_type
+from ..brief import Brief
 from ..errors import UsageError
 from ..gradients.quantise import LARGEST_CLIP, FixedPoint
 
@@ -21,8 +22,8 @@ CONSTRUCTIONS = (PERMUTATION, MOMENTS)
 _DEFAULT_PICKS = 4
 
 
-@dataclass(frozen=True)
-class Parameters:
+@dataclass(frozen=True, repr=False)
+class Parameters(Brief):
     """N users, at least U survive, at most T collude; K of L coordinates; the field F_q.
 
     `blocks` is D: fixed in `permutation`, and U - T, the least that an answer packs, in `moments`.
@@ -63,7 +64,20 @@ class Parameters:
     ) -> Parameters:
         """Fill in D = U - T, the buckets and the scale, and check everything.
 
-        P is 4 when none is asked for, or as many as a bucket has coordinates.
+        Arguments:
+        users: N.
+        survivors: U, the users that must remain at least.
+        colluders: T, the users that together learn nothing but the sum.
+        top_k: K, the coordinates that each user sends.
+        length: L, the coordinates of a gradient.
+        blocks: D, in the construction permutation; U - T by default.
+        field: q, a prime below 2^32.
+        construction: "permutation" or "moments".
+        picks: P, in the construction moments; 4 by default, or as many as a bucket has coordinates.
+        spare: in the construction moments, how many answers may be missing, so that answers are
+            smaller; by default any U of them decode.
+        clip: the largest magnitude of a gradient's values.
+        max_weight: the largest weight that a user may give its gradient.
         """
         _require(
             construction == PERMUTATION or blocks is None,

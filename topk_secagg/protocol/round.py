@@ -40,7 +40,12 @@ def run_round(
 ) -> Sparse:
     """The sum over `survivors` (U1) of the sparse inputs, decoded from the `answering` users (U2).
 
+    Arguments:
+    p: the parameters of the round.
     inputs: the sparse quantised input of every user that masks.
+    survivors: U1, the users whose inputs are summed.
+    answering: U2, those of them that answer.
+    randomness: the source of all secrets and noise.
     """
     users = range(1, p.users + 1)
     u1 = sorted(survivors)

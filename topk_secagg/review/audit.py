@@ -50,8 +50,18 @@ def audit(
     *,
     access: Access = PLAIN,
 ) -> list[Finding]:
-    """All findings on a round. Damaged files become findings; only a missing session.json raises,
-    and one that is not the pinned one."""
+    """Check a round point by point. Damaged files become findings; only a missing session.json raises,
+    and one that is not the pinned one.
+
+    Arguments:
+    space: the round (`Workspace`).
+    identities: identity files, to open the sealed shares for these users.
+    progress: called with the share that is done, 0 to 1.
+    access: the session and the keys that are expected (`Access`).
+
+    Returns the findings: each has a `verdict` ("pass", "fail" or "not checkable"), and says on what
+    and why.
+    """
     return gather(space, identities, progress, access=access).findings
 
 

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from ..algebra.field import DEFAULT_FIELD, SMALL_FIELD
 from ..algebra.linear import encode
+from ..brief import Brief
 from ..errors import UsageError, amount
 from ..gradients.select import kept_energy
 from ..protocol.agreement import certain_quorum, liars_excluded
@@ -31,9 +32,14 @@ THEOREM, DENSE = "Theorem 1", "LightSecAgg"
 _PROBE_BYTES = 64 << 20
 _TIMES = 3
 _START_UP = 1.0  # seconds
+# How much is encoded to measure the speed: rows of so many symbols, and about so many products.
+_ROWS = 8
+_NARROWEST = 64
+_WIDEST = 4096
+_PRODUCTS = 200_000_000
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Row(Cost):
     """The cost of one way to run the round, or of a peer; a `step` of the quantiser is a fraction of the clip."""
 
@@ -49,8 +55,8 @@ class Row(Cost):
         return self.masked_bytes + self.answer_bytes
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, repr=False)
+class Plan(Brief):
     """All rows, the one that `init` would choose, and where a peer needs less than that one.
 
     `certain_answers` (D + 2T) answers that agree exclude T users that lie together; if all users
@@ -74,7 +80,15 @@ class Speed(NamedTuple):
 def plan(
     chosen: Parameters, gradient: npt.NDArray[Any] | None = None, speed: Speed | None = None
 ) -> Plan:
-    """Compare the constructions for the users, K and L of `chosen`, with several P and both fields."""
+    """What a round would cost: compare the constructions, with several P and both fields.
+
+    Arguments:
+    chosen: the parameters of the round (`Parameters`).
+    gradient: a flat vector of L coordinates, to compute what part of its energy each choice keeps.
+    speed: of this machine, from `measure_speed`, to estimate how long each choice takes.
+
+    Returns a Plan: its `rows`, the `best` of them, which `init` would choose, and `remarks`.
+    """
     variants = sorted(
         dict.fromkeys([chosen, *_variants(chosen)]), key=lambda p: (p.picks > 0, -p.field, p.picks)
     )
@@ -146,15 +160,22 @@ def _dense(p: Parameters) -> Row:
 
 
 def measure_speed(p: Parameters, folder: Path) -> Speed:
-    """Measure this machine and disk; each measurement takes a fraction of a second."""
-    q, width, rows = p.field, 4096, 8
+    """Measure this machine and disk; each measurement takes a fraction of a second.
+
+    The part of the shares that is encoded has fewer symbols where N T products make up a symbol of all
+    users: with a thousand users it would take minutes otherwise.
+    """
+    products = p.users * p.colluders
+    width = max(_NARROWEST, min(_WIDEST, _PRODUCTS // products))
+    rows = max(1, min(_ROWS, _PRODUCTS // products // width))
     matrix = np.ones((p.users, p.blocks + p.colluders), dtype=np.uint64)
     noise = np.ones((rows, p.colluders, width), dtype=np.uint32)
-    zeros, ones = np.zeros(rows, dtype=np.int64), np.ones(rows, dtype=np.uint32)
+    zeros = np.zeros(rows, dtype=np.int64)
+    ones = np.ones(rows, dtype=np.uint32)
     shares = np.empty((p.users, rows, width), dtype=np.uint32)
 
     def compute() -> None:
-        encode(matrix, noise, zeros, zeros, ones, q, shares)
+        encode(matrix, noise, zeros, zeros, ones, p.field, shares)
         hashlib.sha256(shares.data)
 
     def write() -> None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..brief import Brief
 from ..errors import InputMissing, SecAggError
 from ..protocol.constructions import construction
 from ..steps.access import PLAIN, Access, check_pins
@@ -21,8 +22,8 @@ from ..storage.workspace import Workspace
 _Lack = dict[str, list[Path]]  # missing files that a step needs, by what they are
 
 
-@dataclass
-class UserStatus:
+@dataclass(repr=False)
+class UserStatus(Brief):
     """The files of one user: whose shares it holds (None if unknown), and its X, confirmation and Y.
 
     X and Y are "yes", "", or what is wrong.
@@ -37,8 +38,8 @@ class UserStatus:
     blocks: int | None = None
 
 
-@dataclass(frozen=True)
-class Next:
+@dataclass(frozen=True, repr=False)
+class Next(Brief):
     """The next step of a user or of the round.
 
     It waits for `waits_for`, in words, and for the files `missing`; `possible` says whether it can run without them.
@@ -56,8 +57,8 @@ class Next:
         return not self.waits_for
 
 
-@dataclass(frozen=True)
-class Status:
+@dataclass(frozen=True, repr=False)
+class Status(Brief):
     """A round as its files show it."""
 
     users: list[UserStatus]
@@ -69,7 +70,15 @@ class Status:
 
 
 def status(space: Workspace, user: int | None = None, *, access: Access = PLAIN) -> Status:
-    """The status of a round, from the point of view of a user if one is given."""
+    """Who has done what in a round, what is missing, and what to do next.
+
+    Arguments:
+    space: the round (`Workspace`).
+    user: from the point of view of this user.
+    access: the session and the keys that are expected (`Access`).
+
+    Returns a Status.
+    """
     check_pins(space, access)
     if user is not None:
         space.check_user(user)

@@ -37,7 +37,14 @@ PLAIN = Access()
 
 
 def keygen(user: int, path: Path) -> Recipient:
-    """Write a new identity file, readable by its owner alone; the public keys are returned."""
+    """Make the keys of one user for sealed rounds.
+
+    Arguments:
+    user: the user's number, from 1.
+    path: the new identity file, which only its owner can read.
+
+    Returns the public keys; `line()` of them is a line of the file that `init` takes as `recipients`.
+    """
     if path.exists():
         raise CannotWrite(f"{path} exists", "keys are not overwritten; choose another name")
     identity = Identity.generate()

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..algebra.randomness import CipherRandomness, fresh_key, source_of
+from ..brief import Brief
 from ..errors import BadData, UsageError, about
 from ..gradients.layout import Layout
 from ..gradients.quantise import check_clips, clip_of, dequantise, magnitude
@@ -30,8 +31,8 @@ Gradient = Any  # an array, or a mapping or list of arrays or torch tensors
 Vector = npt.NDArray[Any]
 
 
-@dataclass(frozen=True)
-class Costs:
+@dataclass(frozen=True, repr=False)
+class Costs(Brief):
     """Bytes that a user sends: its shares for the others, X and Y; and the rates R1 and R2."""
 
     offline: int
@@ -41,8 +42,8 @@ class Costs:
     r2: float
 
 
-@dataclass(frozen=True)
-class Aggregated:
+@dataclass(frozen=True, repr=False)
+class Aggregated(Brief):
     """The sum (or mean) in the form of a gradient, what it cost, and the users' new residuals.
 
     `sent` is what each survivor masked, in the field, for comparing: in a real round nobody else
@@ -80,13 +81,33 @@ def aggregate(
 ) -> Aggregated:
     """Aggregate the gradients of users 1..N securely, as `run` does, but in memory.
 
-    gradients: a list (users 1..N) or a mapping {user: gradient}; a gradient is an array, or a
-    mapping of names to arrays or torch tensors, or a list of them. Buffers such as running_mean are
-    left out. survivors (U) users must remain, colluders (T) learn nothing but the sum.
-    residuals, which may be empty, asks for error feedback: what was not sent before is added, and
-    what is not sent now is returned, for the users that are in the sum. They are float64, and go
-    into the next round as they are. Without a clip, it is the largest magnitude of all gradients
-    (with their residuals) that are sent.
+    Arguments:
+    gradients: a list (users 1..N) or a mapping {user: gradient}; all of one form: an array, or a
+        mapping of names to arrays or torch tensors, or a list of them. Buffers such as running_mean
+        are left out.
+    survivors: U, the users that must remain at least.
+    colluders: T, the users that together learn nothing but the sum.
+    drop_masking: users that never send an X; they are not in the sum.
+    drop_elimination: users that send an X, and never answer.
+    weights: what each user's gradient is multiplied with, a list or {user: weight}; 1 by default.
+    residuals: error feedback, {user: residual}, which may be empty: what was not sent before is added,
+        and what is not sent now is returned, for the users that are in the sum. They are
+        float64, and go into the next round as they are.
+    select: "top" sends the largest magnitudes, "random" random coordinates.
+    saturate: clamp values beyond the clip, and count them, instead of refusing.
+    mean: divide the sum by the sum of the survivors' weights.
+    top_k: K, the coordinates that each user sends; or
+    density: K as a share of the gradient's length, such as 0.01.
+    field: q, a prime below 2^32.
+    blocks: D, in the construction permutation.
+    construction: "permutation" (the paper's) or "moments"; by default by the size of the offline files.
+    picks: P, in the construction moments.
+    spare: in the construction moments, pack answers so tightly that only so many may be missing.
+    clip: the largest magnitude of a gradient's values; by default that of all gradients (with
+        their residuals) that are sent.
+    randomness: "cipher" (AES-256-CTR keyed by the operating system) or "os" (every byte from it).
+
+    Returns an Aggregated: `total` in the form of a gradient, `costs`, `residuals` and more.
     """
     given = _gradients(gradients)
     users = list(given)
@@ -264,7 +285,12 @@ class _Form:
         return self._parts[name][1]
 
     def _shaped(self, found: dict[str, Any]) -> Gradient:
-        """These values as a mapping, a list with None for what is left out, or one value."""
+        """These values as a mapping, a list with None for what is left out, or one value.
+
+        Tied tensors are one tensor again.
+        """
+        for slot in self.layout.slots:
+            found |= dict.fromkeys(slot.also, found[slot.name])
         if isinstance(self._example, Mapping):
             return {self._parts[name][0]: value for name, value in found.items()}
         if self.layout.sequence:
@@ -294,18 +320,39 @@ def _name(key: Any) -> str:
 
 
 def _tensors(gradient: Gradient) -> Tensors:
-    """A gradient as what every reader of files returns."""
+    """A gradient as what every reader of files returns.
+
+    As in files, the same view of the same memory under two names is a tied tensor.
+    """
     items = _items(gradient)
     names = [_name(key) for key, _ in items]
     if len(set(names)) < len(names):
         raise BadData(
             "two of its tensors have the same name", "give every tensor a name of its own"
         )
-    return Tensors(
-        [_tensor(_name(key), value) for key, value in items if value is not None],
-        [_name(key) for key, value in items if value is None],
-        sequence=_is_list_of_tensors(gradient),
-    )
+    tensors = []
+    absent = []
+    ties: dict[str, str] = {}
+    first_names: dict[tuple[Any, ...], str] = {}
+    for name, (_, value) in zip(names, items, strict=True):
+        if value is None:
+            absent.append(name)
+            continue
+        first = first_names.setdefault(_view(value), name)
+        if first == name:
+            tensors.append(_tensor(name, value))
+        else:
+            ties[name] = first
+    return Tensors(tensors, absent, sequence=_is_list_of_tensors(gradient), ties=ties)
+
+
+def _view(value: Any) -> tuple[Any, ...]:
+    """What two tied tensors have in common: the memory, shape, strides and type."""
+    if hasattr(value, "data_ptr") and value.numel():
+        return value.data_ptr(), tuple(value.shape), value.stride(), value.dtype, value.device
+    if isinstance(value, np.ndarray) and value.size:
+        return value.ctypes.data, value.shape, value.strides, value.dtype
+    return (object(),)  # numbers, lists and empty tensors are tied to nothing
 
 
 def _tensor(name: str, value: Any) -> Tensor:

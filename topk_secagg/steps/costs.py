@@ -6,6 +6,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..brief import Brief
 from ..errors import CannotWrite, amount
 from ..protocol.constructions import construction
 from ..protocol.parameters import Parameters
@@ -17,8 +18,8 @@ _AGGREGATE_BYTES = 16  # index, symbol and real of one coordinate
 _DECODE_BUFFER = 64 << 20
 
 
-@dataclass(frozen=True)
-class Cost:
+@dataclass(frozen=True, repr=False)
+class Cost(Brief):
     """Bytes of a round in which nobody drops out: of the share files of a pair of users, of all files, of an X and
     of a Y. And the memory that its largest step takes, where it is known."""
 

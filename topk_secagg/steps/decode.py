@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from ..algebra.randomness import CipherRandomness, fresh_key
+from ..brief import Brief
 from ..errors import BadData, SecAggError, TooFewSurvivors
 from ..gradients.files import check_writable, write_gradient
 from ..gradients.quantise import beyond_clip, dequantise
@@ -33,8 +34,8 @@ from .offline import Progress
 from .published import PUBLISHED, record_outcome
 
 
-@dataclass(frozen=True)
-class DecodeReport:
+@dataclass(frozen=True, repr=False)
+class DecodeReport(Brief):
     """What `decode` found: U1, U2, who of these answered wrongly, whose files were left out and why,
     what a user sent in the two phases, and how many coordinates are larger than honest users can
     make them.
@@ -65,10 +66,18 @@ def decode(
     access: Access = PLAIN,
     progress: Progress = lambda _: None,
 ) -> DecodeReport:
-    """Write aggregate.h5, and the sum (or mean) in the layout of the gradient to `output`.
+    """The sum, from enough answers: write aggregate.h5, and the sum in the form of a gradient to `output`.
 
-    An answer that cannot be read, or is for another survivor set, counts as missing. `strict`
-    refuses it, and any sum that T users could have forged: all answers must agree, and be D + 2T.
+    Arguments:
+    space: the round (`Workspace`).
+    output: write the sum there too: .pt, .safetensors, .npz or .npy.
+    mean: divide what `output` gets by the sum of the survivors' weights.
+    strict: refuse an answer that cannot be read, or is for another survivor set, instead of leaving
+        it out, and any sum that T users could have forged: all answers must agree, and be D + 2T.
+    access: the session and the keys that are expected (`Access`).
+    progress: called with the share that is done, 0 to 1.
+
+    Returns a DecodeReport: U1, U2, and who of these answered wrongly.
     """
     check_pins(space, access)
     session = space.session

@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..brief import Brief
 from ..errors import Refused, UsageError
 from ..protocol.constructions import construction
 from ..storage import answer as answer_file
@@ -20,8 +21,8 @@ from .offline import Progress
 from .settle import commit_residual
 
 
-@dataclass(frozen=True)
-class EliminateReport:
+@dataclass(frozen=True, repr=False)
+class EliminateReport(Brief):
     """What `eliminate` did, with D = `blocks`."""
 
     user: int
@@ -42,9 +43,19 @@ def eliminate(
     access: Access = PLAIN,
     progress: Progress = lambda _: None,
 ) -> EliminateReport:
-    """Read U1, its X and the shares of U1 for this user, and write Y_n; one survivor set per round.
+    """Mask-elimination phase of one user: read U1, its X and the shares of U1 for this user, and write Y.
 
-    With `fallback`, answer the same survivors once more with D = U - T, so that any U answers decode.
+    A user answers one survivor set in a round.
+
+    Arguments:
+    space: the round (`Workspace`).
+    user: the user's number, from 1.
+    fallback: answer the same survivors once more with D = U - T, so that any U answers decode.
+    access: how the user takes part: its identity in a sealed round, the session and the keys that it
+        expects (`Access`).
+    progress: called with the share that is done, 0 to 1.
+
+    Returns an EliminateReport.
     """
     opener = admitted(space, user, access)
     session = space.session

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..brief import Brief
 from ..errors import InputMissing, Refused, TooFewSurvivors, UsageError
 from ..storage import masked as masked_file
 from ..storage import survivors as survivors_file
@@ -18,8 +19,8 @@ from .access import PLAIN, Access, admitted
 from .each import for_each
 
 
-@dataclass(frozen=True)
-class FreezeReport:
+@dataclass(frozen=True, repr=False)
+class FreezeReport(Brief):
     """U1, whether this call made it so, and whom it left out for what reason."""
 
     freezer: int
@@ -36,9 +37,18 @@ def freeze(
     user: int | None = None,
     access: Access = PLAIN,
 ) -> FreezeReport:
-    """Write survivors.json for the users that have masked, or for those in `only`.
+    """Fix the survivors: write survivors.json for the users that have masked.
 
     It is the step of the session's freezer, or of any user where users confirm; a user freezes one set a round.
+
+    Arguments:
+    space: the round (`Workspace`).
+    only: these users and no others; their X must be in order.
+    user: who freezes; the session's freezer by default.
+    access: how the user takes part: its identity in a sealed round, the session and the keys that it
+        expects (`Access`).
+
+    Returns a FreezeReport.
     """
     session = space.session
     user = session.freezer if user is None else user
@@ -179,8 +189,8 @@ def answerable(files: dict[int, MaskedFile], need: int) -> list[int]:
     return []
 
 
-@dataclass(frozen=True)
-class ConfirmReport:
+@dataclass(frozen=True, repr=False)
+class ConfirmReport(Brief):
     """What `confirm` did, and who has confirmed this survivors.json so far."""
 
     user: int
@@ -197,6 +207,14 @@ def confirm(space: Workspace, user: int, *, access: Access = PLAIN) -> ConfirmRe
     So it confirms only a set that can be answered: with every X in it here and sound, and its own
     X, if there is one, the one that it sent. Otherwise one user could have all others confirm
     survivors for whom nobody has an answer.
+
+    Arguments:
+    space: the round (`Workspace`).
+    user: the user's number, from 1.
+    access: how the user takes part: its identity in a sealed round, the session and the keys that it
+        expects (`Access`).
+
+    Returns a ConfirmReport.
     """
     signer = admitted(space, user, access)
     session = space.session

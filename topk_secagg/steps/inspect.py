@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..brief import Brief
 from ..errors import BadData, InputMissing, SecAggError
 from ..protocol.constructions import construction
 from ..protocol.parameters import Parameters, rate_of_answer, rate_of_masked
@@ -24,8 +25,8 @@ _AT_ONCE = 1 << 20  # values
 _LEVELS_UP = 3
 
 
-@dataclass
-class Description:
+@dataclass(repr=False)
+class Description(Brief):
     """Facts about one file, in the order in which they are shown."""
 
     path: Path
@@ -41,7 +42,14 @@ class Description:
 
 
 def inspect(path: Path, *, reveal: bool = False) -> Description:
-    """Describe a file of a round; `reveal` shows the values of secret files too."""
+    """Describe a file of a round: kind, session, user, shapes, ranges, and whether it is intact.
+
+    Arguments:
+    path: the file.
+    reveal: show the values of secret files too.
+
+    Returns a Description.
+    """
     if path.suffix == ".age":
         raise BadData(f"{path} is sealed", "decrypt it with age to look inside")
     session = _session_near(path)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..algebra.randomness import CipherRandomness, Randomness
+from ..brief import Brief
 from ..errors import BadData, CannotWrite, InputMissing, Refused, SecAggError, UsageError, about
 from ..gradients.files import read_gradient
 from ..gradients.quantise import (
@@ -44,8 +45,8 @@ Vector = npt.NDArray[Any]
 SELECTIONS = ("top", "random")
 
 
-@dataclass(frozen=True)
-class MaskReport:
+@dataclass(frozen=True, repr=False)
+class MaskReport(Brief):
     """What `mask` did. `clipped`, `kept_energy` and `rounding_error` are for the user's own eyes;
     a repeated call after the residual was committed finds everything done, and has none.
 
@@ -90,10 +91,26 @@ def mask(
     without_them: bool = False,
     access: Access = PLAIN,
 ) -> MaskReport:
-    """Select, quantise and mask; the ledger line is durable before X appears.
+    """Masked-input phase of one user: select, quantise and mask its gradient, and write X.
 
-    `again`: even if the same gradient was sent in a round that failed. `without_them`: even if
-    fewer than U users' shares have arrived.
+    The ledger line is durable before X appears. A user masks one gradient in a round.
+
+    Arguments:
+    space: the round (`Workspace`).
+    user: the user's number, from 1.
+    gradient: its file: .pt, .pth, .bin, .ckpt, .safetensors, .npz or .npy.
+    entry: the entry of a PyTorch checkpoint that holds the tensors.
+    strip_prefix: taken off tensor names that begin with it.
+    weight: what the gradient is multiplied with; it is public.
+    residual: the user's file for error feedback, which this step reads and `eliminate` replaces.
+    select: "top" sends the largest magnitudes, "random" random coordinates.
+    saturate: clamp values beyond the clip, and count them, instead of refusing.
+    again: mask it even if the same gradient was sent in a round that failed.
+    without_them: mask even if fewer than U users' shares have arrived.
+    access: how the user takes part: its identity in a sealed round, the session and the keys that it
+        expects (`Access`).
+
+    Returns a MaskReport.
     """
     signer = admitted(space, user, access)
     session, path = space.session, space.masked_path(user)

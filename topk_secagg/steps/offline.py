@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..algebra.randomness import KEY_BYTES, fresh_key, seeded_key, source_of
+from ..brief import Brief
 from ..errors import Refused, UsageError
 from ..protocol.constructions import construction
 from ..protocol.messages import ShareChunk
@@ -22,8 +23,8 @@ Progress = Callable[[float], None]
 SOURCES = ("cipher", "os")
 
 
-@dataclass(frozen=True)
-class OfflineReport:
+@dataclass(frozen=True, repr=False)
+class OfflineReport(Brief):
     """What `offline` did: how many share files it wrote, and how many it found complete.
 
     `other_folder` is where this user prepared the same session before, if that was not here.
@@ -45,10 +46,20 @@ def offline(
     access: Access = PLAIN,
     progress: Progress = lambda _: None,
 ) -> OfflineReport:
-    """Draw Z_n and write secrets/user-n.h5 and shares/user-m/from-n.h5 for every m.
+    """Offline phase of one user: draw Z_n, write secrets/user-n.h5 and shares/user-m/from-n.h5 for every m.
 
     An interrupted run continues with the same shares, since their noise comes from a key in the secret
     file; noise from the system cannot be drawn again, so there a new secret is drawn instead.
+
+    Arguments:
+    space: the round (`Workspace`).
+    user: the user's number, from 1.
+    randomness: "cipher" (AES-256-CTR keyed by the operating system) or "os" (every byte from it).
+    access: how the user takes part: its identity in a sealed round, the session and the keys that it
+        expects (`Access`).
+    progress: called with the share that is done, 0 to 1.
+
+    Returns an OfflineReport.
     """
     signer = admitted(space, user, access)
     p = space.session.parameters

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from ..brief import Brief
 from ..errors import Busy, Refused, SecAggError, TooFewSurvivors, UsageError, about
 from ..gradients.files import read_gradient
 from ..gradients.layout import Layout
@@ -32,8 +33,8 @@ from .settle import settle
 Note = Callable[..., None]
 
 
-@dataclass(frozen=True)
-class RunReport:
+@dataclass(frozen=True, repr=False)
+class RunReport(Brief):
     """Who did what, and what came out; `settled` are the survivors that did not answer, and whose
     residuals were committed all the same."""
 
@@ -122,11 +123,31 @@ def run(
     surveyed: Survey | None = None,
     note: Note = lambda *_: None,
 ) -> RunReport:
-    """Every user's steps, less those of the users that drop out; gradients[n-1] belongs to user n.
+    """A whole round on one machine: every user's steps, less those of the users that drop out.
 
-    All gradients are checked before any offline work; `surveyed` saves reading them for that again.
-    `note` hears of every phase, the user that has finished it (0 at its start), and how many users
-    there are in it; of decoding, also of the share that is done.
+    All gradients are checked before any offline work. The same call resumes an interrupted round.
+
+    Arguments:
+    space: the round, from `init`.
+    gradients: one file for each user; gradients[n-1] belongs to user n.
+    drop_masking: users that never send an X; they are not in the sum.
+    drop_elimination: users that send an X, and never answer.
+    weights: what each user's gradient is multiplied with, in order of the users; 1 by default.
+    residuals: a folder for error feedback, with a file for each user.
+    identities: the users' identity files, in order, in a sealed round.
+    randomness: "cipher" (AES-256-CTR keyed by the operating system) or "os" (every byte from it).
+    entry: the entry of a PyTorch checkpoint that holds the tensors.
+    strip_prefix: taken off tensor names that begin with it.
+    select: "top" sends the largest magnitudes, "random" random coordinates.
+    saturate: clamp values beyond the clip, and count them, instead of refusing.
+    output: write the sum there too: .pt, .safetensors, .npz or .npy.
+    mean: divide what `output` gets by the sum of the survivors' weights.
+    surveyed: what `survey` found in the gradients, which saves reading them for that again.
+    jobs: users to work on at a time; the number of cores by default.
+    note: called as note(phase, user, count) when a user has finished a phase (user 0 at its start);
+        of decoding, also with the share that is done.
+
+    Returns a RunReport: `masked` and `answered`, a report for each user, and `decoded`.
     """
     users = list(space.users())
     if len(gradients) != len(users):

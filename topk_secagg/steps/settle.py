@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ..brief import Brief
 from ..errors import InputMissing, Refused, UsageError
 from ..storage import residual as residual_file
 from ..storage import survivors as survivors_file
@@ -14,8 +15,8 @@ from ..storage.workspace import Workspace
 from .access import PLAIN, Access, check_pins
 
 
-@dataclass(frozen=True)
-class SettleReport:
+@dataclass(frozen=True, repr=False)
+class SettleReport(Brief):
     """Where the residual is, and whether this call put it there."""
 
     user: int
@@ -36,7 +37,15 @@ def commit_residual(space: Workspace, user: int, ledger: Ledger) -> bool:
 
 
 def settle(space: Workspace, user: int, *, access: Access = PLAIN) -> SettleReport:
-    """Commit the residual of a user whose X is in the sum, whether or not it answered."""
+    """Commit the residual of a user whose X is in the sum, whether or not it answered.
+
+    Arguments:
+    space: the round (`Workspace`).
+    user: the user's number, from 1.
+    access: the session and the keys that are expected (`Access`).
+
+    Returns a SettleReport.
+    """
     check_pins(space, access)
     space.check_user(user)
     with space.step_of(user):
@@ -56,8 +65,8 @@ def settle(space: Workspace, user: int, *, access: Access = PLAIN) -> SettleRepo
     return SettleReport(user, Path(ledger.residual.path), committed)
 
 
-@dataclass(frozen=True)
-class ForgetReport:
+@dataclass(frozen=True, repr=False)
+class ForgetReport(Brief):
     """The files that were erased, those of other accounts, which were not, and who still needs this user's shares."""
 
     user: int
@@ -72,6 +81,12 @@ def forget(space: Workspace, user: int, *, access: Access = PLAIN) -> ForgetRepo
     That is after its answer, or when it dropped out. The ledger stays: what is spent stays spent. Shares for users
     that have not answered yet stay, where these users seem to run their steps in this folder. In a folder of several
     accounts nobody can erase a sealed share that another account put there.
+
+    Arguments:
+    space: the round (`Workspace`).
+    user: the user's number, from 1.
+
+    Returns a ForgetReport.
     """
     check_pins(space, access)
     space.check_user(user)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, get_type_hints
 
+from ..brief import Brief
 from ..errors import BadData, UsageError
 from ..gradients.layout import Layout
 from ..protocol.constructions import construction
@@ -22,8 +23,8 @@ _NONCE = re.compile(r"[0-9a-f]{32}")
 _AGAIN = "fetch session.json again"
 
 
-@dataclass(frozen=True)
-class Session:
+@dataclass(frozen=True, repr=False)
+class Session(Brief):
     """What all users agree on: parameters, points, layout of the gradient, keys, and who freezes.
 
     Whether these fit together is checked when it is made. `nonce` and `id` belong to a file: a

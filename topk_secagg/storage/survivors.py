@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..brief import Brief
 from ..errors import BadData, InputMissing, SecAggError, TooFewSurvivors
 from . import documents
 from .atomic import write_whole
@@ -40,8 +41,8 @@ _TYPES = _MARK | {"freezer": int, "survivors": tuple[Row, ...], "signature": str
 _CONFIRMATION_TYPES = _MARK | {"user": int, "survivors": Sha256, "signature": str}
 
 
-@dataclass(frozen=True)
-class Survivors:
+@dataclass(frozen=True, repr=False)
+class Survivors(Brief):
     """U1 with the digest and the weight of each X, who froze it, and the document's own digest."""
 
     digests: dict[int, str]

@@ -6,11 +6,12 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import cached_property
 from pathlib import Path
 
-from ..errors import UsageError
+from ..brief import laid_out
+from ..errors import SecAggError, UsageError
 from .atomic import lock, lock_unless_foreign, make_folder, waiting_lock
 from .documents import digest
 from .session import Session, parse_session, read_bytes
@@ -33,6 +34,15 @@ class Workspace:
         self.session_path = root / "session.json"  # the parameters; these three files are public
         self.survivors_path = root / "survivors.json"  # U1, with the digest of each X
         self.aggregate_path = root / "aggregate.h5"  # the sum
+
+    def __repr__(self) -> str:
+        parts = [repr(str(self.root))]
+        if self.secrets is not None:
+            parts.append(f"secrets={str(self.secrets)!r}")
+        with suppress(SecAggError, OSError):  # a folder without a session has a repr too
+            parts.append(f"session={self.session.fingerprint!r}")
+            parts.append(self.session.parameters.summary())
+        return laid_out("Workspace", parts)
 
     @cached_property
     def session_content(self) -> bytes:
