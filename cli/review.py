@@ -147,7 +147,7 @@ def inspect(console: Console, files: tuple[Path, ...], reveal: bool) -> None:
 
 @o.command(
     "Check a round, point by point.",
-    o.round_argument,
+    *o.space_options,
     o.file(
         "--identity",
         "A user's keys, to open the sealed shares for that user. Repeatable.",
@@ -163,7 +163,8 @@ def audit(
 
     Public files are enough for much of it. Where secrets and shares are available too, it also checks that
     the shares interpolate to selectors, that masks and places fit X, and that Y can be recomputed. It
-    changes nothing in the round, and shows no secret value.
+    changes nothing in the round, and shows no secret value. It follows no links and opens no folder
+    that a round does not have, but names them.
     """
     from topk_secagg.review.audit import gather
     from topk_secagg.review.report import condensed, page, summary
