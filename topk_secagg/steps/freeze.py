@@ -9,7 +9,7 @@ from pathlib import Path
 from ..errors import InputMissing, Refused, TooFewSurvivors, UsageError
 from ..storage import masked as masked_file
 from ..storage import survivors as survivors_file
-from ..storage.atomic import write_whole
+from ..storage.atomic import mark_done, write_whole
 from ..storage.documents import digest
 from ..storage.ledger import Ledger
 from ..storage.masked import MaskedFile
@@ -77,6 +77,7 @@ def _again(
             f"the survivors of this round are fixed already: {', '.join(map(str, before.users))}",
             "users that came late drop out of this round; use survivors.json as it is",
         )
+    mark_done(space.survivors_path)
     return FreezeReport(before.freezer, before.users, before.digest, written=False)
 
 

@@ -16,7 +16,7 @@ from ..gradients.layout import NOT_GRADIENTS, Layout
 from ..gradients.tensors import Gradient
 from ..protocol.offline import choose_points
 from ..protocol.parameters import Parameters
-from ..storage.atomic import make_folder, write_whole
+from ..storage.atomic import make_folder, mark_done, write_whole
 from ..storage.keys import read_recipients
 from ..storage.session import Session
 from ..storage.workspace import Workspace
@@ -180,5 +180,7 @@ def _start(root: Path, session: Session, *, distributed: bool) -> tuple[Workspac
             raise Refused(
                 f"{space.session_path} exists, with other parameters", "choose another folder"
             )
+        else:
+            mark_done(space.session_path)
         space.make_rooms()
     return space, new

@@ -24,6 +24,7 @@ from ..storage import masked as masked_file
 from ..storage import residual as residual_file
 from ..storage import secret as secret_file
 from ..storage import survivors as survivors_file
+from ..storage.atomic import mark_done
 from ..storage.ledger import Ledger
 from ..storage.session import Session
 from ..storage.share import is_there
@@ -111,6 +112,7 @@ def mask(
                         f"{path} is not the X that user {user} sent",
                         "fetch it from somebody who has it",
                     )
+                mark_done(path)
                 return report
             unsettled = residual_file.waiting_round(residual, session.id)
             if carried is not None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from ..errors import InputMissing, Refused, UsageError
 from ..storage import residual as residual_file
 from ..storage import survivors as survivors_file
+from ..storage.atomic import mark_done
 from ..storage.ledger import Ledger
 from ..storage.workspace import Workspace
 
@@ -50,6 +51,7 @@ def settle(space: Workspace, user: int) -> SettleReport:
                 "use the old residual file in the next round",
             )
         committed = commit_residual(space, user, ledger)
+        mark_done(Path(ledger.residual.path))
     return SettleReport(user, Path(ledger.residual.path), committed)
 
 
