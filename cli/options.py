@@ -119,7 +119,11 @@ jobs_option = value(
     "--jobs", "J", "Users to work on at a time.  [default: the cores]", click.IntRange(min=1)
 )
 access_options = (
-    file("--identity", "This user's keys, from `keygen`, in a sealed round."),
+    file(
+        "--identity",
+        "This user's keys, from `keygen`, in a sealed round.",
+        envvar="TOPK_SECAGG_IDENTITY",
+    ),
     value(
         "--session",
         "HEX",
