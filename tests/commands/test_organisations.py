@@ -61,7 +61,7 @@ class Organisations:
         here.folder.mkdir(parents=True, exist_ok=True)
         environment = os.environ | {
             "PATH": f"{SCRIPT.parent}:{os.environ['PATH']}", "STORE": str(self.store), "PAUSE": "0.5",
-            "PATIENCE": "2", "LIMIT": "90", "RECIPIENTS": str(r.recipients), **settings,
+            "PATIENCE": "2", "LIMIT": "900", "RECIPIENTS": str(r.recipients), **settings,
         }  # fmt: skip
         sums = here.folder.with_name("sum.npy")
         words = [here.folder, user, r.identity(user), r.gradient(user), self.sync, sums]
@@ -84,7 +84,7 @@ def finished(tmp_path_factory):
         assert all(process.poll() is None for process in running.values())
         time.sleep(0.1)
     running[3] = four.start(3)
-    said = {user: process.communicate(timeout=100)[1] for user, process in running.items()}
+    said = {user: process.communicate(timeout=1000)[1] for user, process in running.items()}
     assert [process.returncode for process in running.values()] == [0, 0, 0], said
     return four, said
 
@@ -138,7 +138,7 @@ def test_the_store_has_public_files_and_sealed_shares_only_and_can_decode(finish
 
 def test_an_organisation_after_the_freeze_has_nothing_to_do(finished):
     process = finished[0].start(4)
-    (line,) = process.communicate(timeout=100)[1].splitlines()
+    (line,) = process.communicate(timeout=1000)[1].splitlines()
     assert re.fullmatch(STAMP + "organisation 4: nothing is left to do", line)
     assert process.returncode == 0
     assert not list(finished[0].machine(4).folder.glob("secrets/*"))
@@ -161,7 +161,7 @@ def test_it_ends_with_the_code_and_the_reason_of_the_command(tmp_path, code, sai
     (tmp_path / "mine").write_text("\n".join([lines[0], other.strip(), *lines[2:]]) + "\n")
     settings = {"LIMIT": "10"} if code == 75 else {"RECIPIENTS": str(tmp_path / "mine")}
     process = four.start(1, **settings)
-    printed = process.communicate(timeout=100)[1]
+    printed = process.communicate(timeout=1000)[1]
     assert (process.returncode, said in printed) == (code, True), printed
 
 
@@ -221,7 +221,7 @@ class Alone:
 
     def ends(self) -> tuple[int, list[str]]:
         """Its exit code, and what it said after the time."""
-        lines = self.process.communicate(timeout=100)[1].splitlines()
+        lines = self.process.communicate(timeout=1000)[1].splitlines()
         assert all(re.match(STAMP, line) for line in lines), lines
         return self.process.returncode, [re.sub(STAMP + "organisation 3: ", "", x) for x in lines]
 
@@ -328,7 +328,7 @@ def test_fetching_ends_with_the_script_even_if_it_is_killed(tmp_path, number):
     wait_until(alone.hanging)
     alone.process.send_signal(number)
     wait_until(lambda: not alone.hanging())
-    alone.process.communicate(timeout=100)
+    alone.process.communicate(timeout=1000)
     pulls = len((tmp_path / "hanging").read_text().split())
     time.sleep(2)  # several pauses: nothing is fetched any more
     assert len((tmp_path / "hanging").read_text().split()) == pulls
