@@ -13,6 +13,7 @@ import pytest
 from rounds import ROOT, SCRIPT, Recipe, Round, call, contents, must
 
 WORKFLOWS = ROOT / "workflows"
+FIRST_FETCH = "waits for a first fetch"  # if that takes longer than a pause
 STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ "
 FOUR = Recipe(
     "organisations",
@@ -138,8 +139,9 @@ def test_the_store_has_public_files_and_sealed_shares_only_and_can_decode(finish
 
 def test_an_organisation_after_the_freeze_has_nothing_to_do(finished):
     process = finished[0].start(4)
-    (line,) = process.communicate(timeout=1000)[1].splitlines()
+    *before, line = process.communicate(timeout=1000)[1].splitlines()
     assert re.fullmatch(STAMP + "organisation 4: nothing is left to do", line)
+    assert all(FIRST_FETCH in line for line in before)  # on a busy machine
     assert process.returncode == 0
     assert not list(finished[0].machine(4).folder.glob("secrets/*"))
 
@@ -220,10 +222,11 @@ class Alone:
         (self.folder / name).chmod(0o755)
 
     def ends(self) -> tuple[int, list[str]]:
-        """Its exit code, and what it said after the time."""
+        """Its exit code, and what it said after the time; but not that the first fetch took long."""
         lines = self.process.communicate(timeout=1000)[1].splitlines()
         assert all(re.match(STAMP, line) for line in lines), lines
-        return self.process.returncode, [re.sub(STAMP + "organisation 3: ", "", x) for x in lines]
+        self.said = [re.sub(STAMP + "organisation 3: ", "", line) for line in lines]
+        return self.process.returncode, [line for line in self.said if line != FIRST_FETCH]
 
     def calls(self) -> dict[str, list[str]]:
         """How each command was called: its words, the session and the recipients."""
@@ -282,25 +285,20 @@ def test_without_settings_nothing_is_pinned_and_the_weight_is_1(tmp_path):
 
 
 def test_limit_holds_for_session_json_with_one_line_for_the_wait(tmp_path):
-    alone = Alone(tmp_path, "exit 0", LIMIT="2")
+    alone = Alone(tmp_path, "exit 0", LIMIT="6")
     said = ["waits for session.json", "gave up: session.json is still missing"]
     assert alone.ends() == (75, said)
 
 
 def test_a_pull_that_fails_again_and_again_is_one_line(tmp_path):
-    code, said = Alone(tmp_path, "exit 1", LIMIT="3").ends()
-    assert code == 75
-    assert sorted(said) == sorted(
-        [
-            "nothing could be fetched; trying again",
-            "waits for a first fetch",
-            "gave up: nothing could be fetched",
-        ]
-    )
+    alone = Alone(tmp_path, "exit 1", LIMIT="6")
+    failing = ["nothing could be fetched; trying again", "gave up: nothing could be fetched"]
+    assert alone.ends() == (75, failing)
+    assert alone.said.count(FIRST_FETCH) == 1
 
 
 def test_limit_holds_for_a_first_pull_that_hangs(tmp_path):
-    alone = Alone(tmp_path, HANGS, LIMIT="3")
+    alone = Alone(tmp_path, HANGS, LIMIT="6")
     code, said = alone.ends()
     assert (code, said[-1]) == (75, "gave up: nothing could be fetched")
     wait_until(lambda: not alone.hanging())
@@ -308,7 +306,7 @@ def test_limit_holds_for_a_first_pull_that_hangs(tmp_path):
 
 def test_limit_holds_while_a_later_pull_hangs(tmp_path):
     (tmp_path / "waits").touch()
-    alone = Alone(tmp_path, TWICE, LIMIT="4", PATIENCE="600")
+    alone = Alone(tmp_path, TWICE, LIMIT="8", PATIENCE="600")
     code, said = alone.ends()
     assert (code, said[0]) == (75, "mask waits for a share")
     assert said[-1] == "gave up: mask still waits for a share"
@@ -316,7 +314,7 @@ def test_limit_holds_while_a_later_pull_hangs(tmp_path):
 
 
 def test_limit_holds_for_a_push_that_hangs(tmp_path):
-    alone = Alone(tmp_path, f'if [ "$1" = push ]; then {HANGS}; else {FETCHES}; fi', LIMIT="3")
+    alone = Alone(tmp_path, f'if [ "$1" = push ]; then {HANGS}; else {FETCHES}; fi', LIMIT="6")
     assert alone.ends() == (75, ["gave up: nothing could be sent"])
     wait_until(lambda: not alone.hanging())
 
