@@ -677,7 +677,9 @@ class TestItStaysInTheFolder:
         assert printed.code == as_json.code
         return printed.code, printed.out + printed.err + as_json.out + page.read_text()
 
-    @pytest.mark.parametrize("name", ["masked/all", "shares/user-03", "extra", "confirmed"])
+    @pytest.mark.parametrize(
+        "name", ["masked/all", "shares/user-03", "extra", "confirmed", "secrets"]
+    )
     def test_a_link_is_named_and_not_followed(self, finished, tmp_path, outside, name):
         space = finished()
         shutil.rmtree(space.root / name, ignore_errors=True)
@@ -752,6 +754,20 @@ class TestItStaysInTheFolder:
         failed = call("audit", *given)
         assert failed.code == 65
         assert "user-02.h5: mode 0644: others than its owner may use it" in failed.err
+
+    @pytest.mark.parametrize("place", ["round/own", "round", "."])
+    def test_secrets_may_be_in_the_round_or_around_it(self, finished, tmp_path, place):
+        space = finished()
+        (tmp_path / place).mkdir(exist_ok=True)
+        (space.root / "secrets").rename(tmp_path / place / space.session.id)
+        (tmp_path / "by-link").symlink_to(space.root)
+        given = (tmp_path / "by-link", "--secrets", tmp_path / place, "--json")
+        found = must("audit", *given).json["findings"]
+        assert {f["verdict"] for f in found if f["point"] != ONLY} == {"pass"}
+        path = tmp_path / place / space.session.id / "user-02.h5"
+        path.chmod(0o644)
+        failed = [f for f in call("audit", *given).json["findings"] if f["verdict"] == "fail"]
+        assert [f["point"] for f in failed] == ["permissions"]
 
     def test_links_in_circles_end(self, finished):
         space = finished()

@@ -211,9 +211,9 @@ class Evidence:
     def _link_to(self, path: Path) -> Path | None:
         """The link through which this path of the round leads, if there is one; the folder of the
         round, and that of the secrets, may be given by links."""
-        base = self.space.root
-        if self.space.secrets and path.is_relative_to(self.space.secrets):
-            base = self.space.secrets
+        given = [self.space.root, *([self.space.secrets] if self.space.secrets else [])]
+        around = (folder for folder in given if path.is_relative_to(folder))
+        base = max(around, key=lambda folder: len(folder.parts))
         inside = [path, *path.parents][: len(path.relative_to(base).parts)]
         return next((part for part in reversed(inside) if is_link(part)), None)
 

@@ -32,8 +32,7 @@ def check_folders(found: Evidence) -> None:
     """Check the modes of all files, and look for files that do not belong there."""
     folders = _Folders(found)
     folders.enter(found.space.root)
-    if not found.space.private.is_relative_to(found.space.root):
-        folders.enter(found.space.private)
+    folders.enter(found.space.private)  # wherever the user keeps it
     if not any(f.point == ONLY_FILES_OF_THE_ROUND for f in found.findings):
         found.add(ONLY_FILES_OF_THE_ROUND, ".", "pass")
 
@@ -48,13 +47,17 @@ class _Folders:
         self.shares = found.space.share_path(1, 1).parent.parent
         self.expected = _files_of(found.space)
         self.known = {self.shares, *(path.parent for path in self.expected)}
+        self.entered: set[Path] = set()
 
     def has_folder(self, path: Path) -> bool:
         """Whether a round has such a folder."""
         return path in self.known
 
     def enter(self, folder: Path) -> None:
-        """Look at a folder and at what lies in it."""
+        """Look at a folder and at what lies in it, once."""
+        if folder in self.entered:
+            return
+        self.entered.add(folder)
         if evidence.is_link(folder) and folder != self.space.root:  # which the auditor chose itself
             self._leave_out(folder, "a link, which was not followed")
             return
@@ -69,6 +72,7 @@ class _Folders:
         self._check_mode(folder, secret=self._is_secret(folder) and folder != self.shares)
         for path in entries:
             if evidence.is_link(path):
+                self.entered.add(path)  # it is named once
                 self._leave_out(path, "a link, which was not followed")
             elif not _is_folder(path):
                 self._file(path)
