@@ -41,7 +41,7 @@ LAST      := $(lastword $(USERS))
 MASKING   := $(filter-out 10,$(USERS))
 ANSWERING := $(filter-out 04,$(MASKING))
 
-# (a step that finds its file as it should be leaves it so; `touch` tells Make that it was done)
+# a step that finds its file as it should be gives it a new time, so that Make does not run it again
 # `offline` writes the secret first and the share for the last user last, so that one stands for all
 OFFLINE  := $(USERS:%=$(DEMO)/shares/user-$(LAST)/from-%.h5)
 MASKED   := $(MASKING:%=$(DEMO)/masked/user-%.h5)
@@ -55,7 +55,6 @@ $(DEMO)/session.json: | $(RUN_READY)
 
 $(DEMO)/shares/user-$(LAST)/from-%.h5: $(DEMO)/session.json
 	$(TOPK) offline $(DEMO) --user $* --quiet
-	@touch $@
 
 # (X records whose shares have arrived, so that everybody shares first)
 $(DEMO)/masked/user-%.h5: $(GRADIENTS)/user-%.pt $(OFFLINE)
@@ -63,7 +62,6 @@ $(DEMO)/masked/user-%.h5: $(GRADIENTS)/user-%.pt $(OFFLINE)
 
 $(DEMO)/survivors.json: $(MASKED)
 	$(TOPK) freeze $(DEMO)
-	@touch $@
 
 $(DEMO)/elimination/user-%.h5: $(DEMO)/survivors.json
 	$(TOPK) eliminate $(DEMO) --user $* --quiet

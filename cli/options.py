@@ -153,7 +153,11 @@ pin_options = (
     ),
 )
 access_options = (
-    file("--identity", "This user's keys, from `keygen`, in a sealed round."),
+    file(
+        "--identity",
+        "This user's keys, from `keygen`, in a sealed round.",
+        envvar="TOPK_SECAGG_IDENTITY",
+    ),
     *pin_options,
     flag("--insecure", "Take part although the round is drawn from a public seed."),
 )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,9 +14,16 @@ import topk_secagg as ts
 from topk_secagg.errors import BadData, Busy, CannotWrite
 
 from . import options as o
+from . import phases
 from .console import PROGRAM, Console, picked, plain
 
+if TYPE_CHECKING:
+    from topk_secagg.review.status import Next, Status
+
 _POLL = 0.5  # seconds
+_UNKNOWN_FILE = "FILE"  # a path that only the user knows
+# where nobody in particular asks, these are the steps of the users whose files the round waits for
+_MAKING_WHAT_IS_MISSING = ("offline", "confirm")
 
 
 @o.command(
@@ -27,7 +36,7 @@ _POLL = 0.5  # seconds
         "Wait until the next step can be run, or exit 75.",
         click.FloatRange(min=0),
     ),
-    *o.pin_options,
+    *o.access_options,
     example="round --user 3 --wait 600",
 )
 def status(
@@ -39,15 +48,17 @@ def status(
 ) -> None:
     """Show who has done what in a round, which files of whom are missing, and the next command.
 
-    With --user, also what this user should send to whom. --wait returns when the next step can be run
-    (exit 0), or when the time is up (exit 75).
+    With --user, also what this user should send to whom. The next command has the --secrets,
+    --identity, --session and --recipients that status was given, so that it can be pasted; FILE stands
+    for what status does not know. --wait returns when the next step can be run (exit 0), or when the
+    time is up (exit 75).
     """
     end = time.monotonic() + (wait or 0)
     found = ts.status(space, user, access=access)
     while not found.next.ready and (left := end - time.monotonic()) > 0:
         time.sleep(min(_POLL, left))
         found = ts.status(space, user, access=access)
-    N, following = len(found.users), _command(space, found.next.step, found.next.user or user)
+    following = _command(space, found.next, user, access)
     facts = {
         "users": [vars(u) for u in found.users],
         "survivors": found.survivors.users if found.survivors else None,
@@ -65,44 +76,86 @@ def status(
     console.warn(*found.problems)
     console.result(facts, space=space)
     console.line(f"session {space.session.fingerprint}, {space.session.parameters.summary()}")
-    rows = []
-    for u in found.users:
-        lacking = [m for m in space.users() if m not in (u.holds or [])]
-        shares = (
-            f"all {N}" if not lacking else f"lacks {plain(lacking)}" if u.holds is not None else ""
-        )
-        survivor = "" if u.survivor is None else "yes" if u.survivor else "dropped out"
-        confirmed = ["yes" if u.confirmed else ""] if space.session.confirm else []
-        rows.append([str(u.user), shares, u.masked, survivor, *confirmed, u.answered])
-    columns = [
-        "user",
-        "shares received",
-        "X",
-        "survivor",
-        *(["confirmed"] if space.session.confirm else []),
-        "Y",
-    ]
-    console.table(columns, rows)
-    sent = (f"send {path} to {whom}" for path, whom in found.send)
-    console.line(*sent, f"next: {following}" if following else "nothing is left to do")
-    if found.next.waits_for:
-        now = (
-            "; it can be run without them"
-            if found.next.possible and found.next.step != "offline"
-            else ""
-        )
-        console.line(f"waiting for {found.next.waits_for}{now}")
+    _status_table(console, space, found)
+    console.line(*(f"send {path} to {whom}" for path, whom in found.send))
+    console.line(*_next_lines(found.next, following))
     if wait is not None and not found.next.ready:
         raise Busy(
             f"{found.next.step} still waits for {found.next.waits_for}", "run this again later"
         )
 
 
-def _command(space: ts.Workspace, step: str, user: int | None) -> str:
-    """The command for a step, to be pasted; "" if there is none."""
-    by = "" if step in ("freeze", "decode") else f" --user {user or 'n'}"
-    call = shlex.join([PROGRAM, step, str(space.root)]) + by
-    return f"{call} --gradient FILE" if step == "mask" else call if step else ""
+def _status_table(console: Console, space: ts.Workspace, found: Status) -> None:
+    """A row for every user."""
+    confirms = space.session.confirm
+    rows = []
+    for u in found.users:
+        lacking = [m for m in space.users() if m not in (u.holds or [])]
+        shares = "" if u.holds is None else f"lacks {plain(lacking)}"
+        if not lacking:
+            shares = f"all {len(found.users)}"
+        survivor = "" if u.survivor is None else "yes" if u.survivor else "dropped out"
+        confirmed = ["yes" if u.confirmed else ""] if confirms else []
+        rows.append([str(u.user), shares, u.masked, survivor, *confirmed, u.answered])
+    confirmed_column = ["confirmed"] if confirms else []
+    console.table(["user", "shares received", "X", "survivor", *confirmed_column, "Y"], rows)
+
+
+def _next_lines(following: Next, command: str) -> Iterator[str]:
+    """The one next command, if it can be run now; or else what it waits for, and what comes then."""
+    if not command:
+        yield "nothing is left to do"
+        return
+    makes_what_is_missing = following.step in _MAKING_WHAT_IS_MISSING and following.possible
+    if not following.ready:
+        without = "; it can be run without them" * (
+            following.possible and not makes_what_is_missing
+        )
+        yield f"waiting for {following.waits_for}{without}"
+    yield f"{'next' if following.possible else 'then'}: {command}"
+
+
+def _command(space: ts.Workspace, following: Next, user: int | None, access: ts.Access) -> str:
+    """The command for a step, to be pasted; "" if there is none.
+
+    It has those of the options of this call that its step takes.
+    """
+    step = following.step
+    if not step:
+        return ""
+    taken = {option.name for option in getattr(phases, step).params}
+    words = [PROGRAM, step, str(space.root)]
+    if "user" in taken and step != "freeze":
+        words += ["--user", _users(space, following, user)]
+    elif step == "freeze" and user not in (None, space.session.freezer):
+        words += ["--user", str(user)]
+    if step == "mask":
+        words += ["--gradient", _UNKNOWN_FILE]
+    identity = access.identity
+    if identity is None and space.session.recipients:
+        identity = Path(_UNKNOWN_FILE)
+    given = {
+        "secrets": space.secrets,
+        "identity": identity,
+        "session": access.session,
+        "recipients": access.recipients,
+    }
+    for name, value in given.items():
+        if name in taken and value is not None:
+            words += [f"--{name}", str(value)]
+    if "insecure" in taken and access.insecure:
+        words.append("--insecure")
+    return shlex.join(words)
+
+
+def _users(space: ts.Workspace, following: Next, user: int | None) -> str:
+    """Whose step it is: that of the user who asks, or of the users that the round waits for, of whom
+    each runs it with its own keys in a sealed round."""
+    asked = following.user or user
+    if asked:
+        return str(asked)
+    waited_for = following.users[:1] if space.session.recipients else following.users
+    return ",".join(map(str, waited_for))
 
 
 @o.command(
@@ -154,7 +207,7 @@ def inspect(console: Console, files: tuple[Path, ...], reveal: bool) -> None:
 
 @o.command(
     "Check a round, point by point.",
-    o.round_argument,
+    *o.space_options,
     o.file(
         "--identity",
         "A user's keys, to open the sealed shares for that user. Repeatable.",
@@ -175,7 +228,8 @@ def audit(
 
     Public files are enough for much of it. Where secrets and shares are available too, it also checks that
     the shares interpolate to selectors, that masks and places fit X, and that Y can be recomputed. It
-    changes nothing in the round, and shows no secret value.
+    changes nothing in the round, and shows no secret value. It follows no links and opens no folder
+    that a round does not have, but names them.
     """
     from topk_secagg.review.audit import gather
     from topk_secagg.review.report import condensed, page, summary, unpinned

@@ -2,7 +2,9 @@
 store in the middle that has public files and sealed shares only."""
 
 import os
+import re
 import shutil
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -11,6 +13,8 @@ import pytest
 from rounds import ROOT, SCRIPT, Recipe, Round, call, contents, must
 
 WORKFLOWS = ROOT / "workflows"
+FIRST_FETCH = "waits for a first fetch"  # if that takes longer than a pause
+STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ "
 FOUR = Recipe(
     "organisations",
     users=4,
@@ -58,7 +62,7 @@ class Organisations:
         here.folder.mkdir(parents=True, exist_ok=True)
         environment = os.environ | {
             "PATH": f"{SCRIPT.parent}:{os.environ['PATH']}", "STORE": str(self.store), "PAUSE": "0.5",
-            "PATIENCE": "2", "LIMIT": "90", "TOPK_SECAGG_RECIPIENTS": str(r.recipients),
+            "PATIENCE": "2", "LIMIT": "900", "TOPK_SECAGG_RECIPIENTS": str(r.recipients),
             "TOPK_SECAGG_SESSION": self.session, **settings,
         }  # fmt: skip
         sums = here.folder.with_name("sum.npy")
@@ -82,7 +86,7 @@ def finished(tmp_path_factory):
         assert all(process.poll() is None for process in running.values())
         time.sleep(0.1)
     running[3] = four.start(3)
-    said = {user: process.communicate(timeout=100)[1] for user, process in running.items()}
+    said = {user: process.communicate(timeout=1000)[1] for user, process in running.items()}
     assert [process.returncode for process in running.values()] == [0, 0, 0], said
     return four, said
 
@@ -137,7 +141,9 @@ def test_the_store_has_public_files_and_sealed_shares_only_and_can_decode(finish
 
 def test_an_organisation_after_the_freeze_has_nothing_to_do(finished):
     process = finished[0].start(4)
-    assert process.communicate(timeout=100)[1] == "organisation 4: nothing is left to do\n"
+    *before, line = process.communicate(timeout=1000)[1].splitlines()
+    assert re.fullmatch(STAMP + "organisation 4: nothing is left to do", line)
+    assert all(FIRST_FETCH in line for line in before)  # on a busy machine
     assert process.returncode == 0
     assert not list(finished[0].machine(4).folder.glob("secrets/*"))
 
@@ -145,7 +151,7 @@ def test_an_organisation_after_the_freeze_has_nothing_to_do(finished):
 @pytest.mark.parametrize(
     ("settings", "code", "said"),
     [
-        ({"LIMIT": "0"}, 75, "gave up: mask still waits for shares of user 2, 3, 4 for user 1"),
+        ({"LIMIT": "10"}, 75, "gave up: mask still waits for shares of user 2, 3, 4 for user 1"),
         ({"TOPK_SECAGG_RECIPIENTS": "mine"}, 77, "other keys for user 2"),
         ({"TOPK_SECAGG_RECIPIENTS": "", "RECIPIENTS": "mine"}, 77, "other keys for user 2"),
         ({"TOPK_SECAGG_SESSION": "0" * 16}, 77, "not 0000000000000000"),
@@ -159,7 +165,7 @@ def test_it_ends_with_the_code_and_the_reason_of_the_command(tmp_path, settings,
     (tmp_path / "mine").write_text("\n".join([lines[0], other.strip(), *lines[2:]]) + "\n")
     given = {key: str(tmp_path / v) if v == "mine" else v for key, v in settings.items()}
     process = four.start(1, **given)
-    printed = process.communicate(timeout=100)[1]
+    printed = process.communicate(timeout=1000)[1]
     assert (process.returncode, said in printed) == (code, True), printed
     if code != 75:  # it has drawn nothing
         assert not (four.machine(1).folder / "secrets").exists()
@@ -171,3 +177,160 @@ def test_the_script_says_how_it_is_called():
     )
     assert end.returncode == 2
     assert "organisation.sh ROUND NUMBER IDENTITY GRADIENT SYNC OUTPUT" in end.stderr
+
+
+# --- the script alone, with a program in the place of topk-secagg that notes how it is called ---
+
+PRETENDED = """#!/bin/sh
+# status names one step after the other; a step is done once it was called
+set -eu
+echo "$* | ${TOPK_SECAGG_SESSION:-} | ${TOPK_SECAGG_RECIPIENTS:-}" >> "$NOTES/calls"
+done=$(grep -vc '^status' "$NOTES/calls" || true)
+if [ "$1" != status ]; then exit 0; fi
+if [ -e "$NOTES/waits" ]; then
+  sleep 0.5
+  echo '{"next": {"step": "mask", "ready": false, "possible": false, "waits_for": "a share"}, "send": []}'
+  exit 75
+fi
+step=$(echo offline mask freeze confirm eliminate decode forget | cut -d ' ' -f $((done + 1)))
+if [ "$step" ]; then step='"'$step'"'; else step=null; fi
+echo '{"next": {"step": '$step', "ready": true, "possible": true, "waits_for": null},'
+echo '"send": [{"path": "'$ROUND'/masked/user-03.h5"}]}'
+"""
+FETCHES = 'if [ "$1" = pull ]; then mkdir -p "$ROUND"; touch "$ROUND/session.json"; else cat >/dev/null; fi'
+HANGS = 'echo $$ >> "$NOTES/hanging"; sleep 1000'
+TWICE = f'if [ "$1" = pull ] && [ -e "$ROUND/session.json" ]; then {HANGS}; else {FETCHES}; fi'
+
+
+class Alone:
+    """The script with a pretended program and a SYNC of one line of shell."""
+
+    def __init__(self, folder: Path, sync: str, **settings: str) -> None:
+        self.folder = folder
+        self._program("topk-secagg", PRETENDED)
+        self._program("sync", f"#!/bin/sh\n{sync}\n")
+        environment = os.environ | {
+            "PATH": f"{folder}:{os.environ['PATH']}", "NOTES": str(folder), "PAUSE": "0.5", **settings,
+        }  # fmt: skip
+        words = ["round", "3", "identity", "gradient.pt", str(folder / "sync"), "sum.pt"]
+        self.process = subprocess.Popen(
+            [WORKFLOWS / "organisation.sh", *words],
+            cwd=folder,
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def _program(self, name: str, content: str) -> None:
+        (self.folder / name).write_text(content)
+        (self.folder / name).chmod(0o755)
+
+    def ends(self) -> tuple[int, list[str]]:
+        """Its exit code, and what it said after the time; but not that the first fetch took long."""
+        lines = self.process.communicate(timeout=1000)[1].splitlines()
+        assert all(re.match(STAMP, line) for line in lines), lines
+        self.said = [re.sub(STAMP + "organisation 3: ", "", line) for line in lines]
+        return self.process.returncode, [line for line in self.said if line != FIRST_FETCH]
+
+    def calls(self) -> dict[str, list[str]]:
+        """How each command was called: its words, the session and the recipients."""
+        lines = (self.folder / "calls").read_text().splitlines()
+        return {line.split()[0]: line.split(" | ") for line in lines}
+
+    def hanging(self) -> list[int]:
+        """The processes of SYNC that hang."""
+        noted = self.folder / "hanging"
+        pids = map(int, noted.read_text().split()) if noted.exists() else ()
+        return [pid for pid in pids if is_running(pid)]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def wait_until(holds) -> None:
+    for _ in range(600):
+        if holds():
+            return
+        time.sleep(0.1)
+    raise AssertionError("it never happens")
+
+
+def test_weight_residual_mean_and_pins_reach_the_commands(tmp_path):
+    settings = {
+        "WEIGHT": "2.5", "RESIDUAL": "kept.h5", "MEAN": "yes", "RECIPIENTS": "keys",
+        "TOPK_SECAGG_SESSION": "0123456789abcdef",
+    }  # fmt: skip
+    alone = Alone(tmp_path, FETCHES, **settings)
+    steps = ["offline", "mask", "freeze", "confirm", "eliminate", "decode", "forget"]
+    assert alone.ends() == (0, [*steps, "nothing is left to do"])
+    calls = alone.calls()
+    assert set(calls) == {"status", *steps}
+    for name, (_, session, recipients) in calls.items():
+        assert (name, session, recipients) == (name, "0123456789abcdef", "keys")
+    for name in ("status", "offline", "mask", "freeze", "confirm", "eliminate"):
+        assert " --identity identity --recipients keys" in calls[name][0]
+    assert "--gradient gradient.pt --weight 2.5 --residual kept.h5" in calls["mask"][0]
+    assert "--output sum.pt --mean" in calls["decode"][0]
+
+
+def test_without_settings_nothing_is_pinned_and_the_weight_is_1(tmp_path):
+    alone = Alone(tmp_path, FETCHES, RECIPIENTS="", TOPK_SECAGG_SESSION="")
+    assert alone.ends()[0] == 0
+    calls = alone.calls()
+    assert not any("--recipients" in words for words, _, _ in calls.values())
+    assert "--weight 1" in calls["mask"][0]
+    assert "--residual" not in calls["mask"][0]
+    assert "--mean" not in calls["decode"][0]
+
+
+def test_limit_holds_for_session_json_with_one_line_for_the_wait(tmp_path):
+    alone = Alone(tmp_path, "exit 0", LIMIT="6")
+    said = ["waits for session.json", "gave up: session.json is still missing"]
+    assert alone.ends() == (75, said)
+
+
+def test_a_pull_that_fails_again_and_again_is_one_line(tmp_path):
+    alone = Alone(tmp_path, "exit 1", LIMIT="6")
+    failing = ["nothing could be fetched; trying again", "gave up: nothing could be fetched"]
+    assert alone.ends() == (75, failing)
+    assert alone.said.count(FIRST_FETCH) == 1
+
+
+def test_limit_holds_for_a_first_pull_that_hangs(tmp_path):
+    alone = Alone(tmp_path, HANGS, LIMIT="6")
+    code, said = alone.ends()
+    assert (code, said[-1]) == (75, "gave up: nothing could be fetched")
+    wait_until(lambda: not alone.hanging())
+
+
+def test_limit_holds_while_a_later_pull_hangs(tmp_path):
+    (tmp_path / "waits").touch()
+    alone = Alone(tmp_path, TWICE, LIMIT="8", PATIENCE="600")
+    code, said = alone.ends()
+    assert (code, said[0]) == (75, "mask waits for a share")
+    assert said[-1] == "gave up: mask still waits for a share"
+    wait_until(lambda: not alone.hanging())
+
+
+def test_limit_holds_for_a_push_that_hangs(tmp_path):
+    alone = Alone(tmp_path, f'if [ "$1" = push ]; then {HANGS}; else {FETCHES}; fi', LIMIT="6")
+    assert alone.ends() == (75, ["gave up: nothing could be sent"])
+    wait_until(lambda: not alone.hanging())
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["KILL", "TERM"])
+def test_fetching_ends_with_the_script_even_if_it_is_killed(tmp_path, number):
+    (tmp_path / "waits").touch()
+    alone = Alone(tmp_path, TWICE)
+    wait_until(alone.hanging)
+    alone.process.send_signal(number)
+    wait_until(lambda: not alone.hanging())
+    alone.process.communicate(timeout=1000)
+    pulls = len((tmp_path / "hanging").read_text().split())
+    time.sleep(2)  # several pauses: nothing is fetched any more
+    assert len((tmp_path / "hanging").read_text().split()) == pulls

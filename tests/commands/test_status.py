@@ -1,13 +1,14 @@
 """`status` in every state of a round, for all users and for one; and steps whose input has not arrived."""
 
 import os
+import shlex
 import shutil
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rounds import CONFIRMING, Round, call, edit, must
+from rounds import CONFIRMING, Result, Round, call, edit, must
 
 ALL = [1, 2, 3, 4, 5]
 LEDGER = "secrets/user-02.ledger.json"
@@ -271,6 +272,100 @@ def test_an_absent_user_does_not_stop_the_round(new_round):
         "shares of user 5 for user 4",
         True,
     )
+
+
+def next_command(result: Result) -> list[str]:
+    """The command that status prints to be pasted; none while it waits, or when all is done."""
+    lines = result.out.splitlines()
+    found = [line.removeprefix("next: ") for line in lines if line.startswith("next: ")]
+    assert len(found) <= 1, "one next step"
+    assert len(found) + any(line.startswith("then: ") for line in lines) <= 1
+    waiting = any(line.startswith("waiting for") for line in lines)
+    return shlex.split(found[0]) if found and not waiting else []
+
+
+@pytest.mark.parametrize("kind", ["plain", "sealed with confirmations and secrets elsewhere"])
+def test_what_status_prints_leads_through_a_whole_round(new_round, kind):
+    """Every user does what status prints, word for word but for the name of its gradient."""
+    sealed = kind != "plain"
+    r = new_round(users=4, masking=(1, 2, 3, 4), sealed=sealed, confirm=sealed, homes=sealed)
+    must(*r.init())
+    session = document_id(r)
+    steps: dict[int, list[str]] = {n: [] for n in r.recipe.everybody}
+
+    def given(user: int) -> list[object]:
+        if not sealed:
+            return []
+        keys = ["--identity", r.identity(user), "--recipients", r.recipients]
+        return [*keys, "--secrets", r.home(user), "--session", session[:20]]
+
+    for user in [*r.recipe.everybody] * 8:
+        command = next_command(must("status", r.folder, "--user", user, *given(user)))
+        if not command:
+            continue
+        assert command[0] == "topk-secagg"
+        words = [str(r.gradient(user)) if word == "FILE" else word for word in command[1:]]
+        if words[0] not in ("decode", "forget"):  # which may take fewer options
+            assert {str(word) for word in given(user)} <= set(words)
+        must(*words)
+        steps[user].append(words[0])
+    own = ["offline", "mask", *["confirm"] * sealed, "eliminate"]
+    last = [step for n in r.recipe.everybody for step in steps[n] if step in ("freeze", "decode")]
+    assert last == ["freeze", "decode"]
+    for user, done in steps.items():
+        assert [step for step in done if step in own] == own
+        assert done[-1] == "forget"
+        said = must("status", r.folder, "--user", user, *given(user)).out
+        assert said.splitlines()[-1] == "nothing is left to do"
+    r.check_sum(survivors=(1, 2, 3, 4), answering=(1, 2, 3, 4))
+
+
+def document_id(r: Round) -> str:
+    return must("status", r.folder, "--json").json["session"]
+
+
+def test_without_a_user_it_prints_what_somebody_can_run(round_at):
+    """One person who runs all users of a plain round."""
+    r = round_at("init")
+    command = must("status", r.folder).out.splitlines()[-1]
+    assert command == f"next: topk-secagg offline {r.folder} --user 1,2,3,4,5"
+    must(*shlex.split(command)[2:])
+    lines = must("status", r.folder).out.splitlines()
+    assert lines[-2:] == [
+        "waiting for X of user 1, 2, 3, 4, 5",
+        f"then: topk-secagg freeze {r.folder}",
+    ]
+
+
+def test_what_status_does_not_know_is_left_to_the_user(round_at, monkeypatch):
+    r = round_at("init", sealed=True)
+    command = f"topk-secagg offline {r.folder} --user 2 --identity"
+    assert status(r, "--user", 2)["next"]["command"] == f"{command} FILE"
+    monkeypatch.setenv("TOPK_SECAGG_IDENTITY", str(r.identity(2)))
+    assert status(r, "--user", 2)["next"]["command"] == f"{command} {r.identity(2)}"
+    must("offline", r.folder, "--user", 2)  # which takes it from the environment too
+
+
+def test_options_with_spaces_can_be_pasted(round_at, tmp_path):
+    r = round_at("init", folder="my round")
+    found = status(r, "--user", 2, "--secrets", tmp_path / "my secrets")
+    words = shlex.split(found["next"]["command"])
+    assert words[2:] == [
+        str(r.folder), "--user", "2", "--secrets", str(tmp_path / "my secrets")
+    ]  # fmt: skip
+    must(*words[1:])
+    assert list((tmp_path / "my secrets").glob("*/user-02.h5"))
+
+
+def test_status_refuses_another_session_and_other_keys(round_at, refuses, tmp_path):
+    r = round_at("init", sealed=True)
+    said = refuses(77, "status", r.folder, "--session", "0" * 16).err
+    assert "this is session" in said
+    lines = r.recipients.read_text().splitlines()
+    other = must("keygen", "--user", 2, "--output", tmp_path / "other.identity").out
+    (tmp_path / "mine").write_text("\n".join([lines[0], other.strip(), *lines[2:]]) + "\n")
+    said = refuses(77, "status", r.folder, "--recipients", tmp_path / "mine").err
+    assert "other keys for user 2" in said
 
 
 def test_problems_are_named(round_at):

@@ -3,6 +3,7 @@
 import errno
 import io
 import os
+import struct
 import tracemalloc
 import warnings
 import zipfile
@@ -391,6 +392,46 @@ def test_a_flipped_bit_in_an_npz_file_never_changes_a_tensor(tmp_path, content):
             changed += tensors is not None and not set(seen(tensors)) <= set(whole)
     assert not crashes
     assert not changed
+
+
+@pytest.mark.parametrize("bug", [NameError, AttributeError, TypeError, AssertionError])
+@pytest.mark.parametrize(
+    ("suffix", "function"),
+    [
+        (".npy", "files._tensor"),
+        (".npz", "files._tensor"),
+        (".safetensors", "files.widen"),
+        (".pt", "torch_file._leaves"),
+        (".pt", "torch_file._Archive.array"),
+    ],
+)
+def test_a_bug_of_a_reader_is_not_taken_for_a_damaged_file(
+    tmp_path, monkeypatch, suffix, function, bug
+):
+    """Or the tests of damaged files would pass whatever a reader does."""
+    path = tmp_path / f"gradient{suffix}"
+    with path.open("wb") as stream:
+        kind = "bfloat16" if suffix == ".safetensors" else "float32"
+        write_gradient(stream, suffix, Gradient([Tensor("a", kind, np.ones(3, np.float32))]))
+    read_gradient(path)
+
+    def broken(*_, **__):
+        raise bug("ours")
+
+    monkeypatch.setattr(f"topk_secagg.gradients.{function}", broken)
+    with pytest.raises(bug, match="ours"):
+        read_gradient(path)
+
+
+def test_a_header_that_is_no_description_is_refused(tmp_path):
+    for text in (
+        b"{[]: 1}",
+        b"{'descr': 3, 'fortran_order': False, 'shape': ()}",
+        b"(",
+        b"[1] + 1",
+    ):
+        header = text.ljust(117) + b"\n"
+        refused(tmp_path, ".npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header)
 
 
 def test_two_arrays_of_one_name_are_refused(tmp_path):

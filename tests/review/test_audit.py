@@ -23,11 +23,13 @@ from topk_secagg.protocol.messages import Masked, Secret
 from topk_secagg.protocol.moments import Moments
 from topk_secagg.protocol.parameters import Parameters
 from topk_secagg.protocol.permutation import Permutation
+from topk_secagg.review import audit as audit_module
+from topk_secagg.review import evidence, folders
 from topk_secagg.review.audit import audit, gather
 from topk_secagg.review.report import page
 from topk_secagg.review.uniformity import chi_square_tail, laws, uniformity
 from topk_secagg.steps import freeze as freeze_step
-from topk_secagg.storage import masked, secret
+from topk_secagg.storage import documents, masked, secret
 from topk_secagg.storage import survivors as survivors_file
 from topk_secagg.storage.keys import read_identity
 from topk_secagg.storage.workspace import Workspace
@@ -49,6 +51,7 @@ ROUNDS = {
 ONE_SET = "one survivor set, one set of X"
 AGREE = "Y on one polynomial (Reed-Solomon)"
 CONFIRMED = "confirmations of survivors.json"
+ONLY = "only files of the round"
 FROZEN = ("survivors of this round, from its freezer", "survivors.json")
 SHARES = "shares interpolate to selectors"
 RECOMPUTED = ("aggregate recomputed", "aggregate.h5")
@@ -611,39 +614,246 @@ def test_a_ledger_that_contradicts_what_was_sent(sealed, key, values):
         assert fails(space) == [("ledgers", "secrets/user-01.ledger.json")]
 
 
-@pytest.mark.parametrize(
-    ("mode", "names"),
-    [
-        (
-            0o750,
-            "secrets secrets/user-02.h5 secrets/user-02.ledger.json shares/user-03 shares/user-01/from-02.h5",
-        ),
-        (0o777, ". shares masked survivors.json"),
-    ],
-)
-def test_files_and_folders_that_are_open_to_others(finished, mode, names):
+def test_secrets_that_are_open_to_others(finished):
     space = finished()
-    for name in names.split():
-        (space.root / name).chmod(mode)
-    assert set(fails(space)) == {
-        ("permissions", str(space.root) if n == "." else n) for n in names.split()
+    names = (
+        "secrets",
+        "secrets/user-02.h5",
+        "secrets/user-02.ledger.json",
+        "shares/user-03",
+        "shares/user-01/from-02.h5",
+    )
+    for name in names:
+        (space.root / name).chmod(0o750)
+    assert set(fails(space)) == {("permissions", name) for name in names}
+
+
+def test_modes_of_public_files_are_noted_and_no_fail(finished):
+    """A checkout or a copy has modes of its own, such as those of a file system without any."""
+    space = finished(public=True)
+    for path in [space.root, *space.root.rglob("*")]:
+        path.chmod(0o777)
+    result = must("audit", space.root, "--json")
+    noted = [f for f in result.json["findings"] if f["point"] == "permissions"]
+    assert {f["verdict"] for f in noted} == {"not checkable"}
+    assert {"masked", "masked/user-01.h5", "survivors.json"} < {f["subject"] for f in noted}
+    assert "mode 0777: here everybody may write to it" in must("audit", space.root).out
+
+
+def test_a_copy_with_other_modes_still_fails_where_others_can_read_secrets(finished):
+    space = finished()
+    for path in space.root.rglob("*"):
+        path.chmod(0o777 if path.is_dir() else 0o644)  # as `cp -r` or an archive may leave them
+    result = call("audit", space.root, "--json")
+    failed = {f["subject"] for f in result.json["findings"] if f["verdict"] == "fail"}
+    private = {
+        str(path.relative_to(space.root))
+        for folder in ("secrets", "shares")
+        for path in (space.root / folder).rglob("*")
+        if path.suffix != ".lock"
     }
+    assert (result.code, failed) == (65, {"secrets", *private})
+    assert "others than its owner may use it, and it is a secret" in result.err
 
 
-def test_secrets_outside_of_the_round_and_links_in_circles(finished, tmp_path):
-    space = finished()
-    (tmp_path / "own").mkdir()
-    (space.root / "secrets").rename(tmp_path / "own" / space.session.id)
-    space = Workspace(space.root, tmp_path / "own")
-    assert (of(audit(space), "fail"), of(audit(space), "not checkable")) == ([], [])
-    (space.root / "shares/user-03").rename(tmp_path / "elsewhere")
-    (space.root / "shares/user-03").symlink_to(tmp_path / "elsewhere")
-    (tmp_path / "elsewhere/again").symlink_to(space.root / "shares")
-    (tmp_path / "elsewhere/from-02.h5").chmod(0o644)
-    space.secret_path(2).chmod(0o644)
-    assert set(fails(space)) == {
-        ("permissions", str(space.secret_path(2))), ("permissions", "shares/user-03/from-02.h5")
-    }  # fmt: skip
+class TestItStaysInTheFolder:
+    """Others can put links and folders into a round; they must not lead the audit elsewhere."""
+
+    @pytest.fixture
+    def outside(self, tmp_path):
+        """Files of the auditor's machine that have nothing to do with the round."""
+        folder = tmp_path / "outside"
+        (folder / "deeper").mkdir(parents=True)
+        for name in ("private-name.json", "user-01.h5", "deeper/private-name.h5"):
+            (folder / name).write_text("{}")
+        return folder
+
+    @staticmethod
+    def shown(space, tmp_path):
+        """Everything that the command says about a round, and its exit code."""
+        page = tmp_path / "page.html"
+        printed = call("audit", space.root, "--report", page, "--verbose")
+        as_json = call("audit", space.root, "--json")
+        assert printed.code == as_json.code
+        return printed.code, printed.out + printed.err + as_json.out + page.read_text()
+
+    @pytest.mark.parametrize(
+        "name", ["masked/all", "shares/user-03", "extra", "confirmed", "secrets"]
+    )
+    def test_a_link_is_named_and_not_followed(self, finished, tmp_path, outside, name):
+        space = finished()
+        shutil.rmtree(space.root / name, ignore_errors=True)
+        (space.root / name).symlink_to(outside)
+        code, text = self.shown(space, tmp_path)
+        assert (code, "private-name" in text) == (0, False)
+        left_out = [(f.subject, f.why) for f in audit(space) if f.point == ONLY]
+        assert left_out == [(name, "a link, which was not followed")]
+
+    def test_without_the_check_a_link_leads_the_audit_through_the_machine(
+        self, finished, tmp_path, outside, monkeypatch
+    ):
+        space = finished()
+        shutil.rmtree(space.root / "shares/user-03")
+        (space.root / "shares/user-03").symlink_to(outside)
+        monkeypatch.setattr(evidence, "is_link", lambda _: False)
+        assert "shares/user-03/private-name.json" in self.shown(space, tmp_path)[1]
+
+    def test_a_folder_that_no_round_has_is_named_and_not_entered(
+        self, finished, tmp_path, outside, monkeypatch
+    ):
+        space = finished()
+        outside.rename(space.root / "masked/extra")
+        code, text = self.shown(space, tmp_path)
+        assert (code, "private-name" in text) == (0, False)
+        left_out = [(f.subject, f.why) for f in audit(space) if f.point == ONLY]
+        why = "a folder that this round does not have; it was not opened"
+        assert left_out == [("masked/extra", why)]
+        monkeypatch.setattr(folders._Folders, "has_folder", lambda *_: True)  # the twin
+        assert "masked/extra/deeper/private-name.h5" in self.shown(space, tmp_path)[1]
+
+    @pytest.mark.parametrize(
+        ("name", "point"),
+        [
+            ("masked/user-02.h5", "X of the right size, indices and values allowed"),
+            ("survivors.json", "schema"),
+            ("elimination", AGREE),
+            ("secrets", "ledgers"),
+        ],
+    )
+    def test_what_is_behind_a_link_is_not_read(self, finished, tmp_path, monkeypatch, name, point):
+        space = finished()
+        real = (space.root / name).rename(tmp_path / "elsewhere")
+        (space.root / name).symlink_to(real)
+
+        def of_point():
+            findings = audit(Workspace(space.root))
+            about = [f.verdict for f in findings if f.point == point and name in f.subject]
+            return set(about), of(findings, "fail")
+
+        assert of_point() == ({"not checkable"}, [])
+        monkeypatch.setattr(evidence, "is_link", lambda _: False)  # the twin
+        assert of_point() == ({"pass"}, [])
+
+    def test_a_session_behind_a_link_is_not_read(self, finished, tmp_path, refuses):
+        space = finished(public=True)
+        real = space.session_path.rename(tmp_path / "session.json")
+        space.session_path.symlink_to(real)
+        assert "session.json is a link" in refuses(66, "audit", space.root).err
+
+    def test_the_round_and_its_secrets_may_be_given_by_links(self, finished, tmp_path):
+        space = finished()
+        (tmp_path / "own").mkdir()
+        (space.root / "secrets").rename(tmp_path / "own" / space.session.id)
+        (tmp_path / "round-by-link").symlink_to(space.root)
+        (tmp_path / "own-by-link").symlink_to(tmp_path / "own")
+        given = (tmp_path / "round-by-link", "--secrets", tmp_path / "own-by-link")
+        found = must("audit", *given, "--json").json
+        assert {f["verdict"] for f in found["findings"]} == {"pass"}
+        assert "ledgers" in {f["point"] for f in found["findings"]}
+        (tmp_path / "own" / space.session.id / "user-02.h5").chmod(0o644)
+        failed = call("audit", *given)
+        assert failed.code == 65
+        assert "user-02.h5: mode 0644: others than its owner may use it" in failed.err
+
+    @pytest.mark.parametrize("place", ["round/own", "round", "."])
+    def test_secrets_may_be_in_the_round_or_around_it(self, finished, tmp_path, place):
+        space = finished()
+        (tmp_path / place).mkdir(exist_ok=True)
+        (space.root / "secrets").rename(tmp_path / place / space.session.id)
+        (tmp_path / "by-link").symlink_to(space.root)
+        given = (tmp_path / "by-link", "--secrets", tmp_path / place, "--json")
+        found = must("audit", *given).json["findings"]
+        assert {f["verdict"] for f in found if f["point"] != ONLY} == {"pass"}
+        path = tmp_path / place / space.session.id / "user-02.h5"
+        path.chmod(0o644)
+        failed = [f for f in call("audit", *given).json["findings"] if f["verdict"] == "fail"]
+        assert [f["point"] for f in failed] == ["permissions"]
+
+    def test_links_in_circles_end(self, finished):
+        space = finished()
+        (space.root / "shares/user-03/again").symlink_to(space.root / "shares")
+        (space.root / "masked/self").symlink_to("self")
+        findings = audit(space)
+        assert of(findings, "fail") == []
+        assert set(of(findings, "not checkable")) == {
+            (ONLY, "shares/user-03/again"),
+            (ONLY, "masked/self"),
+        }
+
+    def test_a_folder_that_cannot_be_listed_is_named(self, finished, monkeypatch):
+        space = finished(public=True)
+        really = Path.iterdir
+
+        def closed(path):
+            if path.name == "masked":
+                raise PermissionError(13, "Permission denied", str(path))
+            return really(path)
+
+        monkeypatch.setattr(Path, "iterdir", closed)
+        found = {f.subject: f.why for f in audit(space) if f.point == ONLY}
+        assert found == {"masked": "it cannot be listed: permission denied"}
+
+
+class TestABugIsNoFindingAboutAUser:
+    """An audit blames files only for what files can cause."""
+
+    BUGS = (NameError, AttributeError, TypeError, KeyError, AssertionError)
+
+    @pytest.mark.parametrize("bug", BUGS)
+    @pytest.mark.parametrize(
+        ("module", "function"),
+        [(masked, "read"), (folders, "_pretended_kind"), (audit_module, "beyond_clip")],
+    )
+    def test_it_gets_out(self, finished, monkeypatch, bug, module, function):
+        space = finished(public=True)
+        (space.root / "notes.json").write_text("{}")
+
+        def broken(*_, **__):
+            raise bug("ours")
+
+        monkeypatch.setattr(module, function, broken)
+        with pytest.raises(bug, match="ours"):
+            audit(space)
+        result = call("audit", space.root)
+        assert result.code == 1
+        assert "a bug" in result.err
+        assert "FAIL" not in result.out
+
+    def test_a_kind_that_cannot_be_told_is_one_thing_and_a_bug_in_telling_another(
+        self, finished, monkeypatch
+    ):
+        space = finished(public=True)
+        (space.root / "notes.json").write_text("{}")
+        assert (ONLY, "notes.json") in of(audit(space), "not checkable")
+
+        def broken(*_):
+            raise NameError("ours")
+
+        monkeypatch.setattr(documents, "kind_of", broken)
+        with pytest.raises(NameError, match="ours"):
+            audit(space)
+
+    def test_a_disk_that_fails_is_not_the_fault_of_the_file(self, finished, monkeypatch):
+        space = finished(public=True)
+
+        def failing(*_, **__):
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr(masked, "read", failing)
+        findings = audit(space)
+        assert of(findings, "fail") == []
+        assert (
+            "X of the right size, indices and values allowed",
+            "masked/user-01.h5",
+        ) in of(findings, "not checkable")
+
+    @pytest.mark.parametrize("value", [None, [], 3, "x", {}, {"users": []}, {"alpha": 3}])
+    @pytest.mark.parametrize("part", ["parameters", "points"])
+    def test_a_part_of_a_session_of_another_type_is_a_fail(self, finished, part, value):
+        space = finished(public=True)
+        edit(space.session_path, lambda body: body.update({part: value}))
+        findings = audit(Workspace(space.root))
+        assert ("schema", "session.json") in of(findings, "fail")
 
 
 def test_what_is_missing_is_not_checkable(finished):
@@ -736,10 +946,7 @@ def test_confirmations_that_are_missing_forged_or_of_another_survivors_json(seal
         ("ledgers", "secrets/user-02.ledger.json"),
     ]
     space.confirmation_path(1).write_text("[]")
-    space.confirmation_path(1).chmod(0o666)
-    assert {("permissions", "confirmed/user-01.json"), (CONFIRMED, "confirmed/user-01.json")} < set(
-        fails(space)
-    )
+    assert (CONFIRMED, "confirmed/user-01.json") in fails(space)
 
 
 def test_the_folders_of_a_sealed_round_may_be_shared(sealed):
@@ -751,7 +958,10 @@ def test_the_folders_of_a_sealed_round_may_be_shared(sealed):
         ("secrets", 0o1777),
     ):
         (space.root / name).chmod(mode)  # in the first two, users cannot replace files of others
-    assert fails(space) == [("permissions", "secrets"), ("permissions", "elimination")]
+    findings = audit(space)
+    assert of(findings, "fail") == [("permissions", "secrets")]
+    assert ("permissions", "elimination") in of(findings, "not checkable")
+    assert ("permissions", "masked") in of(findings, "pass")
 
 
 def test_temporary_files_and_foreign_files_are_no_fail_but_files_of_the_round_under_wrong_names_are(
@@ -767,9 +977,9 @@ def test_temporary_files_and_foreign_files_are_no_fail_but_files_of_the_round_un
     shutil.copy(space.secret_path(1), space.root / "backup")
     findings = [f for f in audit(space) if f.point == "only files of the round"]
     assert [(f.subject, f.verdict) for f in findings] == [
+        ("backup", "not checkable"),
         ("notes.json", "not checkable"),
         ("secrets/.user-01.h5.77.tmp", "pass"),
-        ("backup", "not checkable"),
     ]
     leftover.chmod(0o640)
     assert fails(space) == [("permissions", "secrets/.user-01.h5.77.tmp")]

@@ -37,9 +37,9 @@ def _read_safetensors(path: Path) -> Gradient:
     safetensors.torch.save_model writes tied tensors once, and says in the metadata under which other
     names they are known: {"other name": "name in the file"}.
     """
-    from safetensors import deserialize, safe_open
+    from safetensors import SafetensorError, deserialize, safe_open
 
-    with refusing(path), safe_open(path, framework="numpy") as file:
+    with refusing(path, SafetensorError), safe_open(path, framework="numpy") as file:
         codes = {name: file.get_slice(name).get_dtype() for name in file.offset_keys()}
         # numpy has no bfloat16, so that the library returns bytes of such tensors, but no arrays
         raw = dict(deserialize(path.read_bytes())) if "BF16" in codes.values() else {}  # type: ignore[no-untyped-call]
@@ -148,7 +148,10 @@ def _tensor(name: str, stream: IO[bytes], size: int) -> Tensor:
         (1, 0): np.lib.format.read_array_header_1_0,
         (2, 0): np.lib.format.read_array_header_2_0,
     }[version]
-    shape, fortran, dtype = header(stream)
+    try:
+        shape, fortran, dtype = header(stream)
+    except TypeError as error:  # it is a Python literal, such as {[]: 1}
+        raise ValueError("it has a header that describes no array") from error
     expected = math.prod(shape) * dtype.itemsize
     if dtype.kind not in "fiub" or dtype.itemsize > 8:
         raise BadData(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import struct
+import tokenize
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -105,9 +109,27 @@ def stored(tensor: Tensor) -> npt.NDArray[np.uint8]:
     return array.astype(array.dtype.newbyteorder("<"), copy=False).reshape(-1).view(np.uint8)
 
 
+# What parsers raise for bytes that make no sense: zipfile and zlib, struct, pickletools and the
+# stack of a pickle, and numpy, which reads headers as Python. Anything else is a bug of ours.
+_MALFORMED: tuple[type[Exception], ...] = (
+    ValueError,
+    LookupError,
+    EOFError,
+    OverflowError,
+    MemoryError,
+    RuntimeError,
+    SyntaxError,
+    tokenize.TokenError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
 @contextmanager
-def refusing(what: object) -> Iterator[None]:
-    """Turn every error that a malformed file causes into one that names the file, or the part of it."""
+def refusing(what: object, *others: type[Exception]) -> Iterator[None]:
+    """Turn every error that a malformed file causes, and `others` that its parser raises, into one
+    that names the file, or the part of it."""
     try:
         yield
     except BadData as error:
@@ -116,9 +138,7 @@ def refusing(what: object) -> Iterator[None]:
         if error.errno:  # not the file's fault
             raise
         raise BadData(f"{what}: {error}", "export the gradient again") from error
-    except (
-        Exception
-    ) as error:  # numpy parses headers as Python: SyntaxError, TokenError, MemoryError ...
+    except (*_MALFORMED, *others) as error:
         raise BadData(
             f"{what}: it is damaged, or not what its name says", "export the gradient again"
         ) from error

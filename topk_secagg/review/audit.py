@@ -6,13 +6,10 @@ This module needs only public files; audit_shares.py checks secrets and shares w
 from __future__ import annotations
 
 import json
-import os
-import re
-import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,26 +18,25 @@ from ..errors import BadData, InputMissing
 from ..gradients.quantise import beyond_clip, largest_sum
 from ..protocol.constructions import construction
 from ..protocol.decoding import Decoded, decode
+from ..protocol.messages import Points
 from ..protocol.parameters import Parameters, rate_of_answer, rate_of_masked
 from ..steps.access import PLAIN, Access, check_keys, check_session
 from ..steps.freeze import answerable
-from ..steps.inspect import KINDS
 from ..steps.offline import Progress
-from ..storage import aggregate, answer, documents, masked, residual, survivors
-from ..storage.artifacts import Artifact, opened
+from ..storage import aggregate, answer, documents, masked, survivors
+from ..storage.artifacts import Artifact
 from ..storage.atomic import allow_open_files
 from ..storage.keys import Identity, read_identity
-from ..storage.workspace import LOCK_NAME, Workspace
+from ..storage.workspace import Workspace
 from .audit_shares import audit_private
-from .evidence import Evidence, Finding, available
+from .evidence import Evidence, Finding
+from .folders import check_folders
 from .uniformity import FEWEST_BINS, LEAST_EXPECTED, laws, uniformity
 
+_Part = TypeVar("_Part")
 _ONE_SET = "one survivor set, one set of X"
 _AGREE = "Y on one polynomial (Reed-Solomon)"
 _CONFIRMED = "confirmations of survivors.json"
-_ONLY = "only files of the round"
-_ARTIFACT_NAME = re.compile(r"(user|from)-\d+(\.ledger|\.residual)?\.(h5|json|h5\.age)")
-_TEMPORARY_NAME = re.compile(r"\..+\.\d+\.tmp")
 
 
 def audit(
@@ -83,7 +79,7 @@ def gather(
     found.keys_pinned = access.recipients is not None
     openers = _openers(found, identities)
     allow_open_files(2 * found.p.users)
-    _folders(found)
+    check_folders(found)
     _survivors(found)
     _masked(found)
     _uniform(found)
@@ -114,14 +110,16 @@ def _openers(found: Evidence, identities: Sequence[Path]) -> dict[int, Identity]
 def _session(found: Evidence) -> None:
     """Check session.json; where possible, its parameters and points get separate verdicts."""
     path = found.space.session_path
+    found.check_not_linked(path)
     body: Any = None
     with suppress(BadData, ValueError, RecursionError):  # `parse_session` will say what is wrong
         body = json.loads(found.space.session_content)
     if isinstance(body, dict):
         with found.check("parameters admissible", path) as check:
-            check.why = Parameters(**dict(body["parameters"])).summary()
+            check.why = _part_of_session(body, "parameters", Parameters).summary()
         with found.check("points distinct", path) as check:
-            points = [*body["points"]["alpha"], *body["points"]["beta"]]
+            parsed = _part_of_session(body, "points", Points)
+            points = [*parsed.alpha, *parsed.beta]
             check.why = f"{len(points)} points"
             if len(set(points)) < len(points):
                 raise BadData(f"{len(set(points))} points where {len(points)} should be")
@@ -134,119 +132,20 @@ def _session(found: Evidence) -> None:
                 raise InputMissing("drawn from a public seed: nothing in it is secret")
 
 
-def _folders(found: Evidence) -> None:
-    """Check the permissions of all files, and look for files that do not belong there."""
-    space, root, sealed = found.space, found.space.root, found.space.session.recipients is not None
-    shares = space.share_path(1, 1).parent.parent
-    public = [
-        space.masked_path,
-        space.answer_path,
-        *([space.confirmation_path] if space.session.confirm else []),
-    ]
-    expected = {space.session_path, space.survivors_path, space.aggregate_path}
-    expected.add(space.input_key_path)
-    for n in space.users():
-        expected |= {
-            path(n) for path in (space.secret_path, space.ledger_path, space.residual_path, *public)
-        }
-        expected |= {space.share_path(m, n) for m in space.users()}
-    known = {shares, *(path.parent for path in expected)}
-    for path in _walk(root, space.private, shares, *(path(1).parent for path in public)):
-        # everybody may see sealed shares
-        secret = path.is_relative_to(space.private) or (not sealed and path.is_relative_to(shares))
-        if path.is_dir():
-            if path in known:  # every folder in shares/ is closed, so that it need not be
-                _check_mode(found, path, secret=secret and path != shares, sealed=sealed)
-            continue
-        if LOCK_NAME.fullmatch(path.name):
-            continue
-        if secret or path in expected:
-            _check_mode(found, path, secret=secret)
-        if path not in expected:
-            _unexpected(found, path)
-    for path in sorted(root.iterdir()):
-        if path.is_dir() and path not in known:
-            found.add(
-                _ONLY,
-                path,
-                "not checkable",
-                "a folder that this round does not have; it was not opened",
-            )
-    if not any(f.point == _ONLY for f in found.findings):
-        found.add(_ONLY, ".", "pass")
-
-
-def _walk(root: Path, *folders: Path) -> Iterator[Path]:
-    """The round's folders and their files, in order; links are followed, but not in circles."""
-    seen = set()
-    for top in (root, *folders):
-        for where, below, names in os.walk(top, followlinks=True):
-            status = Path(where).stat()
-            if (status.st_dev, status.st_ino) in seen:
-                below[:] = []
-                continue
-            seen.add((status.st_dev, status.st_ino))
-            below[:] = [] if top == root else sorted(below)
-            yield Path(where)
-            yield from (Path(where, name) for name in sorted(names))
-
-
-def _check_mode(found: Evidence, path: Path, *, secret: bool, sealed: bool = False) -> None:
-    """In a sealed round a folder may be open to all if it has the sticky bit: nobody can replace another's file."""
-    with found.check("permissions", path) as check:
-        try:
-            mode = stat.S_IMODE(path.stat().st_mode)
-        except OSError as error:
-            raise InputMissing(
-                f"its mode cannot be read: {(error.strerror or '').lower()}"
-            ) from None
-        if secret and mode & 0o077:
-            raise BadData(f"mode {mode:04o}: others than its owner may use it, and it is a secret")
-        if mode & 0o002 and not (sealed and mode & stat.S_ISVTX):
-            raise BadData(f"mode {mode:04o}: anybody may write to it")
-        check.why = f"mode {mode:04o}"
-
-
-def _unexpected(found: Evidence, path: Path) -> None:
-    """Judge a file with a name that this round does not use: it fails only if it pretends to be a file of a round."""
-    what, at_root = _pretended(path), path.parent == found.space.root
-    if _TEMPORARY_NAME.fullmatch(path.name):
-        found.add(_ONLY, path, "pass", "left by a step that was killed, or that is still running")
-    elif what == residual.KIND.name:
-        found.add(_ONLY, path, "not checkable", "a residual that its user keeps here")
-    elif what:
-        found.add(
-            _ONLY,
-            path,
-            "fail",
-            f"a {what} file of this program under a name that it must not have here",
-        )
-    elif not at_root and _ARTIFACT_NAME.fullmatch(path.name):
-        found.add(
-            _ONLY,
-            path,
-            "fail",
-            "it is named like a file of the round, and this round has no such file",
-        )
-    elif not at_root or path.suffix in (".h5", ".json", ".age"):
-        found.add(_ONLY, path, "not checkable", "it is not a file of a round")
-
-
-def _pretended(path: Path) -> str:
-    """The kind that the file claims to be, or ""."""
+def _part_of_session(body: dict[str, Any], name: str, kind: type[_Part]) -> _Part:
+    """One part of a session.json whose other parts may be damaged."""
     try:
-        if path.suffix == ".json":
-            return documents.kind_of(path, documents.read_bytes(path, ""))
-        with opened(path, *KINDS) as artifact:
-            return artifact.kind.name
-    except Exception:  # then it is something else
-        return ""
+        part: _Part = documents.typed(body.get(name), kind, name)
+    except TypeError as error:  # which names what is not of its type
+        raise BadData(f"its {error} is not what a session has there") from error
+    return part
 
 
 def _survivors(found: Evidence) -> None:
     """Check survivors.json, and that the right user wrote it."""
     path = found.space.survivors_path
     with found.check("schema", path) as schema:
+        found.check_not_linked(path)
         survivors.parse(path, documents.read_bytes(path, "the round is not frozen yet"))
     if schema.passed:
         with found.check("survivors of this round, from its freezer", path) as check:
@@ -271,7 +170,7 @@ def _masked(found: Evidence) -> None:
     for n in found.space.users():
         path = found.space.masked_path(n)
         found.examine(path, masked.KIND, session.header(n), read, last)
-        if not available(path) and (u1 is None or n in u1.digests):
+        if not found.available(path) and (u1 is None or n in u1.digests):
             found.add(last, path, "not checkable", "it is not available")
         if u1 and n in u1.digests:
             with found.check(_ONE_SET, path) as check:
@@ -326,7 +225,7 @@ def _answers(found: Evidence) -> None:
                 found.answers[n] = y.shape
             return f"{y.payload} bytes, D = {y.shape.blocks}"
 
-    for n in space.present("elimination"):
+    for n in space.users():
         found.examine(space.answer_path(n), answer.KIND, space.session.header(n), read)
     for n, digest in found.answered.items():
         with found.check(_ONE_SET, space.answer_path(n)) as check:
@@ -347,7 +246,7 @@ def _confirmations(found: Evidence) -> None:
     space, need = found.space, found.space.session.confirmations
     for n in space.users() if space.session.confirm else ():
         path = space.confirmation_path(n)
-        if available(path):
+        if found.available(path):
             with found.check(_CONFIRMED, path) as check:
                 named = str(
                     survivors.parse_confirmation(path, documents.read_bytes(path, ""))["survivors"]

@@ -23,7 +23,7 @@ from ..storage.keys import Identity
 from ..storage.ledger import Ledger
 from ..storage.secret import StoredSecret
 from ..storage.share import ShareFile, opened_share
-from .evidence import Evidence, available
+from .evidence import Evidence
 
 
 def audit_private(
@@ -72,7 +72,7 @@ class _Private:
     def ledger(self, n: int, stored: StoredSecret | None) -> None:
         """Check that the ledger and the files agree."""
         path, found = self.space.ledger_path(n), self.found
-        if not available(path):
+        if not found.available(path):
             found.add("ledgers", path, "not checkable", "it is not available")
             return
         with found.check("schema", path) as schema:
@@ -87,7 +87,7 @@ class _Private:
         u1, x, y = found.survivors, found.masked.get(n), found.answers.get(n)
         if ledger.insecure != self.space.session.insecure:
             raise BadData("its mark for a public seed is not the session's")
-        if ledger.forgotten and available(self.space.secret_path(n)):
+        if ledger.forgotten and found.available(self.space.secret_path(n)):
             raise BadData("it says that the secret was erased, and the secret is there")
         if (stored and ledger.shared not in (None, stored.sharing)) or (
             x and ledger.shared != x.sharing
@@ -199,7 +199,7 @@ class _Private:
         if session.recipients is None:
             expected = session.header(m, sender=n) | ({"sharing": sharing} if sharing else {})
             self.found.examine(path, share.KIND, expected, read)
-        elif available(path):
+        elif self.found.available(path):
             with self.found.check("sealed shares open, signed and whole", path):
                 read()
         return kept[0] if kept else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
 
 Verdict = Literal["pass", "fail", "not checkable"]
+# What files can cause: our readers raise a SecAggError for every one that is damaged, the system an
+# OSError for one that it cannot read. Anything else is a bug of ours, and no finding about a user.
+CAUSED_BY_FILES = (SecAggError, OSError, MemoryError)
 _LONGEST = 400  # characters of a reason; a hostile file could have it quote a lot
 
 _LOOKS = "look random. This can find faults, but it does not prove secrecy."
@@ -29,7 +33,8 @@ _ESTABLISHES = {
     "points distinct": "No two evaluation points are equal, so that every share and every answer counts.",
     "schema": "Each file has exactly the form that the file format prescribes.",
     "no public seed": "The round was not drawn from a public seed, with which anybody could unmask it.",
-    "permissions": "By their modes, no secret is open to other accounts, and no file can be changed by everybody.",
+    "permissions": "By their modes, no secret is open to other accounts. Modes of public files are noted only, since "
+    "a copy has modes of its own.",
     "only files of the round": "Nothing in the folders pretends to be a file of this round.",
     "survivors of this round, from its freezer": "survivors.json is of this session, names enough users, and is from "
     "a user that may freeze the round. If the round has keys, it is signed with that user's.",
@@ -143,7 +148,7 @@ class Evidence:
         result = Check([subject])
         try:
             yield result
-        except Exception as error:  # no error that a damaged file causes may stop the audit
+        except CAUSED_BY_FILES as error:
             for blamed in result.subjects:
                 self.blame(point, blamed, error)
         else:
@@ -151,15 +156,12 @@ class Evidence:
             result.passed = True
 
     def blame(self, point: str, subject: Path | str, error: Exception) -> None:
-        """Add a failed check; if its input is missing, it is not checkable instead."""
-        # the text of an unexpected error could hold anything, also a secret
-        why = (
-            str(error) if isinstance(error, SecAggError) else f"unreadable ({type(error).__name__})"
-        )
-        missing = isinstance(
-            error, InputMissing | MemoryError
-        )  # what is too large for this machine may be sound
-        self.add(point, subject, "not checkable" if missing else "fail", why)
+        """Add a failed check; if its input is missing or cannot be read, it is not checkable instead."""
+        if isinstance(error, SecAggError):
+            missing = isinstance(error, InputMissing)
+            self.add(point, subject, "not checkable" if missing else "fail", error.message)
+        else:  # what this machine cannot read, or has no memory for, may be sound
+            self.add(point, subject, "not checkable", f"unreadable ({type(error).__name__})")
 
     def examine(
         self,
@@ -173,7 +175,7 @@ class Evidence:
 
         `content` may return the reason to report for a pass.
         """
-        if not available(path):
+        if not self.available(path):
             return
         signer = self.space.session.recipient(int(expected["user"])) if kind.signed else None
         origin = "session, user and signature" if signer else "session and user"
@@ -188,19 +190,48 @@ class Evidence:
                 self.add(points.pop(0), path, "pass")
                 said = content(artifact)
                 self.add(points[0], path, "pass", said if isinstance(said, str) else "")
-        except Exception as error:
+        except CAUSED_BY_FILES as error:
             self.blame(points[0], path, error)
             for point in points[1:]:
                 self.add(point, path, "not checkable", f"its {points[0]} could not be confirmed")
 
+    def available(self, path: Path) -> bool:
+        """Whether there is such a file. One in a closed folder counts: reading it reports why it fails.
 
-def available(path: Path) -> bool:
-    """Whether there is such a file. One in a closed folder counts: reading it reports why it fails."""
+        What is behind a link does not count.
+        """
+        if self._link_to(path):
+            return False
+        try:
+            path.lstat()
+        except OSError as error:
+            return not isinstance(error, FileNotFoundError | NotADirectoryError)
+        return True
+
+    def check_not_linked(self, path: Path) -> None:
+        """Refuse to read what is behind a link."""
+        if link := self._link_to(path):
+            raise InputMissing(
+                f"{link} is a link, and an audit does not follow links",
+                "put the file itself there, or audit the folder that holds it",
+            )
+
+    def _link_to(self, path: Path) -> Path | None:
+        """The link through which this path of the round leads, if there is one; the folder of the
+        round, and that of the secrets, may be given by links."""
+        given = [self.space.root, *([self.space.secrets] if self.space.secrets else [])]
+        around = (folder for folder in given if path.is_relative_to(folder))
+        base = max(around, key=lambda folder: len(folder.parts))
+        inside = [path, *path.parents][: len(path.relative_to(base).parts)]
+        return next((part for part in reversed(inside) if is_link(part)), None)
+
+
+def is_link(path: Path) -> bool:
+    """Whether a path is a link, which an audit does not follow."""
     try:
-        path.lstat()
-    except OSError as error:
-        return not isinstance(error, FileNotFoundError | NotADirectoryError)
-    return True
+        return stat.S_ISLNK(path.lstat().st_mode)
+    except OSError:  # nothing is there, or nothing can be seen
+        return False
 
 
 def _printable(text: str) -> str:

@@ -19,7 +19,16 @@ from ..storage.share import is_there
 from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
 
-_Lack = dict[str, list[Path]]  # missing files that a step needs, by what they are
+
+@dataclass(frozen=True)
+class _Missing:
+    """Files that a step needs, and whose they are."""
+
+    files: tuple[Path, ...] = ()
+    users: tuple[int, ...] = ()
+
+
+_Lack = dict[str, _Missing]  # by what they are
 
 
 @dataclass(repr=False)
@@ -50,6 +59,7 @@ class Next(Brief):
     waits_for: str = ""
     missing: tuple[Path, ...] = ()
     possible: bool = True
+    users: tuple[int, ...] = ()  # whose files are missing
 
     @property
     def ready(self) -> bool:
@@ -140,17 +150,22 @@ def _noting(found: UserStatus, what: str) -> Iterator[None]:
 def _lack(what: str, users: Iterable[int], path: Callable[[int], Path], after: str = "") -> _Lack:
     """The missing files of these users."""
     files = {n: path(n) for n in users}
-    return (
-        {f"{what} of user {', '.join(map(str, files))}{after}": list(files.values())}
-        if files
-        else {}
-    )
+    if not files:
+        return {}
+    named = f"{what} of user {', '.join(map(str, files))}{after}"
+    return {named: _Missing(tuple(files.values()), tuple(files))}
 
 
 def _waiting(step: str, user: int | None, lack: _Lack, *, possible: bool = False) -> Next:
     """The step that waits for these files."""
-    files = tuple(path for paths in lack.values() for path in paths)
-    return Next(step, user, ", ".join(lack), files, possible=possible or not lack)
+    return Next(
+        step=step,
+        user=user,
+        waits_for=", ".join(lack),
+        missing=tuple(path for missing in lack.values() for path in missing.files),
+        possible=possible or not lack,
+        users=tuple(dict.fromkeys(n for missing in lack.values() for n in missing.users)),
+    )
 
 
 @dataclass(frozen=True)
@@ -190,7 +205,8 @@ class _Look:
                 )
             if user == s.freezer:
                 return self._freeze(user)
-            frozen = {f"survivors.json of user {s.freezer}": [self.space.survivors_path]}
+            survivors = _Missing((self.space.survivors_path,), (s.freezer,))
+            frozen = {f"survivors.json of user {s.freezer}": survivors}
             return _waiting("confirm" if s.confirm else "eliminate", user, frozen)
         if s.confirm and ledger.confirmed is None:  # those that dropped out count too
             return _waiting("confirm", user, self._inputs(self.survivors.users))
@@ -222,10 +238,13 @@ class _Look:
             if u.holds is not None
         }
         senders = sorted(set().union(*lacking.values())) if lacking else self.space.users()
-        files = [
+        if not senders:
+            return {}
+        files = tuple(
             self.space.share_path(n, m) for n, missing in lacking.items() for m in sorted(missing)
-        ]
-        return {f"shares of user {', '.join(map(str, senders))}": files} if senders else {}
+        )
+        named = f"shares of user {', '.join(map(str, senders))}"
+        return {named: _Missing(files, tuple(senders))}
 
     def _inputs(self, users: Iterable[int]) -> _Lack:
         return _lack(
@@ -252,7 +271,7 @@ class _Look:
             return Next("decode")
         silent = (n for n in survivors.users if self.users[n - 1].answered != "yes")
         lack = _lack("answers", silent, self.space.answer_path)
-        return _waiting("decode", None, lack or {"enough answers of one kind": []})
+        return _waiting("decode", None, lack or {"enough answers of one kind": _Missing()})
 
 
 def _send(space: Workspace, user: int, survivors: Survivors | None) -> list[tuple[Path, str]]:

@@ -10,7 +10,7 @@ from ..brief import Brief
 from ..errors import InputMissing, Refused, TooFewSurvivors, UsageError
 from ..storage import masked as masked_file
 from ..storage import survivors as survivors_file
-from ..storage.atomic import write_whole
+from ..storage.atomic import mark_done, write_whole
 from ..storage.documents import digest
 from ..storage.ledger import Ledger
 from ..storage.masked import MaskedFile
@@ -90,6 +90,7 @@ def _again(
     own = ("frozen",) if before.freezer == user else ()
     ledger.check_survivors(before.digest, *own, "confirmed", "answered")
     _check_only(only, before.users)
+    mark_done(space.survivors_path)
     return FreezeReport(before.freezer, before.users, before.digest, written=False)
 
 

@@ -21,7 +21,7 @@ from ..protocol.constructions import construction
 from ..protocol.parameters import Parameters, quantisation_scale
 from ..storage import aggregate as aggregate_file
 from ..storage.artifacts import opened
-from ..storage.atomic import make_folder, write_whole
+from ..storage.atomic import make_folder, mark_done, write_whole
 from ..storage.keys import read_recipients
 from ..storage.session import Session
 from ..storage.workspace import Workspace
@@ -292,6 +292,8 @@ def _start(root: Path, session: Session, *, distributed: bool) -> tuple[Workspac
                 + ", ".join(_differences(space.session, session)),
                 "choose another folder",
             )
+        else:
+            mark_done(space.session_path)
         space.make_rooms()
     return space, new
 

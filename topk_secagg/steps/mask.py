@@ -31,6 +31,7 @@ from ..storage import masked as masked_file
 from ..storage import residual as residual_file
 from ..storage import secret as secret_file
 from ..storage import survivors as survivors_file
+from ..storage.atomic import mark_done
 from ..storage.keys import Identity
 from ..storage.ledger import Ledger
 from ..storage.secret import StoredSecret
@@ -158,6 +159,7 @@ def mask(
                         f"{path} is not the X that user {user} sent",
                         "fetch it from somebody who has it",
                     )
+                mark_done(path)
                 return report
             unsettled = residual_file.waiting_round(residual, session.id)
             if carried is not None:

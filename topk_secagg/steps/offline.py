@@ -14,6 +14,7 @@ from ..protocol.constructions import construction
 from ..protocol.messages import ShareChunk
 from ..storage import secret as secret_file
 from ..storage import share as share_file
+from ..storage.atomic import mark_done
 from ..storage.ledger import Ledger
 from ..storage.secret import StoredSecret
 from ..storage.workspace import Workspace
@@ -104,6 +105,8 @@ def offline(
                 space, user, missing, stored.sharing, _shares(space, stored, progress), signer
             )
         ledger.record(shared=stored.sharing)
+        # the share for the last user last, which then stands for all
+        mark_done(space.secret_path(user), *(space.share_path(m, user) for m in space.users()))
     return OfflineReport(
         user=user,
         randomness=stored.randomness,

@@ -10,6 +10,7 @@ from ..brief import Brief
 from ..errors import InputMissing, Refused, UsageError
 from ..storage import residual as residual_file
 from ..storage import survivors as survivors_file
+from ..storage.atomic import mark_done
 from ..storage.ledger import Ledger
 from ..storage.workspace import Workspace
 from .access import PLAIN, Access, check_pins
@@ -62,6 +63,7 @@ def settle(space: Workspace, user: int, *, access: Access = PLAIN) -> SettleRepo
                 "use the old residual file in the next round",
             )
         committed = commit_residual(space, user, ledger)
+        mark_done(Path(ledger.residual.path))
     return SettleReport(user, Path(ledger.residual.path), committed)
 
 

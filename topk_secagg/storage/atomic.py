@@ -151,6 +151,16 @@ def write_whole(path: Path, content: bytes, mode: int = PUBLIC) -> None:
         stream.write(content)
 
 
+def mark_done(*paths: Path) -> None:
+    """Give files that are as they should be the time of now, in this order: so Make sees that their
+    step was done. A file of another account stays as it is, and so does one that is missing."""
+    for path in paths:
+        with suppress(OSError):  # the time is a courtesy, and no reason to fail
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
+                os.utime(path, follow_symlinks=False)
+
+
 def pwrite_all(fd: int, data: memoryview, offset: int) -> None:
     """Write all bytes at an offset."""
     while data:

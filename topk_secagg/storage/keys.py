@@ -113,6 +113,8 @@ def unsigned(sender: Recipient | None, kind: str, digest: str, signature: str | 
 
 def read_identity(path: Path) -> Identity:
     """The identity in a file of `keygen`, which nobody else may read."""
+    from pyrage import IdentityError
+
     with open_regular(path, "make keys first, or check the path") as stream:
         mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
         text = stream.read(_LARGEST_IDENTITY).decode("ascii", "replace")
@@ -128,7 +130,7 @@ def read_identity(path: Path) -> Identity:
         (age,) = (line for line in text.splitlines() if line.startswith("AGE-SECRET-KEY-1"))
         identity = Identity(age, signing)
         identity.public(0)
-    except Exception as error:  # pyrage.IdentityError is not among the built-in kinds
+    except (ValueError, IdentityError) as error:
         raise BadData(
             f"{path} is not an identity file of `topk-secagg keygen`", "check the path"
         ) from error
