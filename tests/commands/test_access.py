@@ -13,7 +13,6 @@ from rounds import (
     contents,
     document,
     edit,
-    is_root,
     must,
 )
 
@@ -288,7 +287,7 @@ class TestConfirmations:
         refuses(66, *round_at("masked", **CONFIRMING).confirm(1))
 
 
-@pytest.mark.skipif(not is_root(), reason="only root can give files away")
+@pytest.mark.needs_root
 def test_plain_shares_are_not_put_into_a_folder_of_another_account(round_at, refuses):
     for step, stage in (("offline", "init"), ("mask", "offline"), ("eliminate", "frozen")):
         r = round_at(stage, step)

@@ -23,7 +23,6 @@ from rounds import (
     flip,
     forked,
     in_child,
-    is_root,
     must,
     waited,
 )
@@ -241,7 +240,7 @@ def open_folder():
     shutil.rmtree(folder)
 
 
-@pytest.mark.skipif(not is_root(), reason="only root can become two other accounts")
+@pytest.mark.needs_root
 class TestTwoAccounts:
     """Users 1, 3 and 5 have one account, users 2 and 4 another; ROUND is a folder for all, with the sticky bit."""
 
