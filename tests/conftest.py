@@ -111,13 +111,18 @@ def new_round(construction, tmp_path):
 
 @pytest.fixture
 def refuses(tmp_path):
-    """refuses(65, "decode", folder): that exit code, one clear error, and nothing changed anywhere."""
+    """refuses(65, "decode", folder, says="damaged"): that exit code, one clear error with these words, and
+    nothing changed anywhere. Several reasons share a code, so every case names words of its own."""
 
-    def check(code, *args):
+    def check(code, *args, says=()):
         before = contents(tmp_path)
         result = call(*args)
         assert result.code == code, result
         assert_one_error(result)
+        # (the path of a test's folder has words of the test's name, which prove nothing)
+        said = result.err.replace(str(tmp_path), "")
+        for phrase in [says] if isinstance(says, str) else says:
+            assert phrase in said, (phrase, result)
         assert leftovers(tmp_path) == []
         assert contents(tmp_path) == before
         return result

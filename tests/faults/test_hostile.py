@@ -357,9 +357,7 @@ def planting(
     return hook
 
 
-@pytest.mark.parametrize(
-    "uid", [None, pytest.param(ANOTHER, marks=pytest.mark.needs_root)]
-)
+@pytest.mark.parametrize("uid", [None, pytest.param(ANOTHER, marks=pytest.mark.needs_root)])
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(
     ("recipe", "name"),
