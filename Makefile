@@ -7,7 +7,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 TOPK   := $(BIN)/topk-secagg
 
-.PHONY: help demo test test-torch test-workflows secrecy vectors fuzz lint cog-check types check docs pictures bench bench-quick clean
+.PHONY: help demo test test-root test-fresh test-oldest test-newest test-torch test-workflows dist lint-workflows secrecy vectors fuzz lint cog-check types check docs pictures bench bench-quick clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -78,6 +78,22 @@ GENERATED := README.md experiments/README.md $(addprefix docs/,cli.md walkthroug
 test: $(DEV_READY) ## run all tests, on all cores
 	$(BIN)/python -m pytest -n auto
 
+# (MORE=--no-skips: fail where a file system cannot be mounted)
+test-root: $(DEV_READY) ## run the tests that need root: other accounts, and disks that are full
+	$(if $(filter 0,$(shell id -u)),,sudo )$(BIN)/python -m pytest -n auto -m needs_root -rs $(MORE)
+
+test-fresh: $(DEV_READY) ## run all tests with other Hypothesis examples in every run, and five times as many
+	HYPOTHESIS_PROFILE=fresh $(BIN)/python -m pytest -n auto
+
+# every dependency in the oldest version that pyproject.toml allows, or the newest that there is
+test-oldest test-newest: test-%: ## run all tests with the oldest, or the newest, dependencies
+	$(PYTHON) -m venv --clear $(VENV)-$*
+	$(VENV)-$*/bin/pip install --quiet --disable-pip-version-check uv
+	$(VENV)-$*/bin/uv pip install --quiet --python $(VENV)-$*/bin/python --editable '.[dev]' \
+	  --upgrade --resolution $(if $(filter oldest,$*),lowest-direct,highest)
+	$(VENV)-$*/bin/uv pip list --python $(VENV)-$*/bin/python
+	$(VENV)-$*/bin/python -m pytest -n auto $(MORE)
+
 test-torch: $(DEV_READY) ## compare the readers with real PyTorch, and run the examples that need it
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0 opacus==1.6.0
 	$(BIN)/python -m pytest tests/gradients tests/experiments/test_cifar_curve.py tests/experiments/test_torch_examples.py
@@ -93,11 +109,24 @@ secrecy: $(DEV_READY) ## compute that T users learn nothing but the sum, and tha
 vectors: $(DEV_READY) ## regenerate the test vectors for other implementations
 	$(BIN)/python fixtures/vectors/make.py
 
+FUZZ_SEED ?= 1
 fuzz: $(DEV_READY) ## damage, crashes, random rounds and attacks by the thousand (about twenty minutes)
-	$(BIN)/python tests/faults/damage.py --cases 20000 --seconds 900
+	$(BIN)/python tests/faults/damage.py --cases 20000 --seconds 900 --seed $(FUZZ_SEED)
 	$(BIN)/python tests/faults/crashes.py
-	$(BIN)/python tests/faults/drill.py --rounds 500 --seconds 900
+	$(BIN)/python tests/faults/drill.py --rounds 500 --seconds 900 --seed $(FUZZ_SEED)
 	$(BIN)/python tests/faults/two_sets.py
+
+dist: ## build the wheel and the sdist, install each in a fresh environment and try it
+	rm -rf dist $(VENV)-dist
+	$(PYTHON) -m venv $(VENV)-dist
+	$(VENV)-dist/bin/pip install --quiet --disable-pip-version-check 'build>=1.2'
+	$(VENV)-dist/bin/python -m build --outdir dist . > $(VENV)-dist/build.log || { cat $(VENV)-dist/build.log; exit 1; }
+	for file in dist/*; do PYTHON="$(PYTHON)" .ci/smoke "$$file" || exit 1; done
+
+lint-workflows: ## check the files of .github for what makes them unsafe
+	$(PYTHON) -m venv $(VENV)-zizmor
+	$(VENV)-zizmor/bin/pip install --quiet --disable-pip-version-check 'zizmor>=1.10'
+	$(VENV)-zizmor/bin/zizmor --offline --pedantic .github
 
 lint: $(DEV_READY) ## ruff, and whether the generated documents are current
 	$(BIN)/ruff check .
@@ -126,4 +155,4 @@ bench-quick: $(DEV_READY) ## the same with smaller sizes and fewer repeats, prin
 	$(BIN)/python benchmarks/bench.py --quick
 
 clean: ## remove the demo and the environment
-	rm -rf $(DEMO) $(VENV) $(VENV)-workflows $(VENV)-peers build dist *.egg-info
+	rm -rf $(DEMO) $(VENV) $(VENV)-* build dist *.egg-info

@@ -113,6 +113,12 @@ def _begin() -> None:
     answer.begin(command, wanted=wanted)
 
 
+def _command_typed() -> str:
+    """The command whose help fits, where click does not say in which one an option was wrong."""
+    first = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    return f"{PROGRAM} {first}" if first in cli.commands else PROGRAM
+
+
 def _run() -> int:
     """The exit code of the call."""
     _begin()
@@ -125,7 +131,7 @@ def _run() -> int:
         click.echo(error.ctx.get_help() if error.ctx else "", err=True)
         return error.exit_code
     except click.UsageError as error:
-        path = error.ctx.command_path if error.ctx else PROGRAM
+        path = error.ctx.command_path if error.ctx else _command_typed()
         message = error.format_message()
         fail((message[:1].lower() + message[1:]).rstrip("."), f"see `{path} --help`")
         return error.exit_code

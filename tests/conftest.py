@@ -1,5 +1,6 @@
-"""What all tests share: reproducible Hypothesis, no waiting for the disk, `import oracle` and `import rounds` from any
-folder, rounds at every stage, which are played once and copied, and what a refusal must be like."""
+"""What all tests share: reproducible Hypothesis, no waiting for the disk, `import oracle` and
+`import rounds` from any folder, which tests only root can run, rounds at every stage, which are
+played once and copied, and what a refusal must be like."""
 
 import os
 import sys
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
-from rounds import RECIPES, Round, Stages, assert_one_error, call, contents, leftovers
+from rounds import RECIPES, Round, Stages, assert_one_error, call, contents, is_root, leftovers
 
 os.umask(0o022)
 
@@ -22,7 +23,43 @@ settings.register_profile(
     max_examples=80,
     suppress_health_check=[HealthCheck.too_slow],  # a busy machine is no failure
 )
-settings.load_profile("repeatable")
+# `make test-fresh`: other examples in every run, and how to get those that fail again
+settings.register_profile(
+    "fresh",
+    settings.get_profile("repeatable"),
+    derandomize=False,
+    max_examples=400,
+    print_blob=True,
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--no-skips",
+        action="store_true",
+        help="a test that is skipped fails: where everything that it needs has to be there",
+    )
+
+
+def pytest_configure(config):
+    config.addinivalue_line(
+        "markers",
+        "needs_root: the test becomes another account, gives files away or mounts a file system",
+    )
+
+
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("needs_root") and not is_root():
+        pytest.skip("only root can run it: make test-root")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    report = yield
+    if report.skipped and item.config.getoption("--no-skips"):
+        report.outcome = "failed"
+    return report
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -74,13 +111,18 @@ def new_round(construction, tmp_path):
 
 @pytest.fixture
 def refuses(tmp_path):
-    """refuses(65, "decode", folder): that exit code, one clear error, and nothing changed anywhere."""
+    """refuses(65, "decode", folder, says="damaged"): that exit code, one clear error with these words, and
+    nothing changed anywhere. Several reasons share a code, so every case names words of its own."""
 
-    def check(code, *args):
+    def check(code, *args, says=()):
         before = contents(tmp_path)
         result = call(*args)
         assert result.code == code, result
         assert_one_error(result)
+        # (the path of a test's folder has words of the test's name, which prove nothing)
+        said = result.err.replace(str(tmp_path), "")
+        for phrase in [says] if isinstance(says, str) else says:
+            assert phrase in said, (phrase, result)
         assert leftovers(tmp_path) == []
         assert contents(tmp_path) == before
         return result

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rounds import python
 
 import topk_secagg
 
@@ -37,6 +38,14 @@ def imported(path: Path) -> Iterator[str]:
 def test_a_module_imports_only_from_earlier_packages(path):
     allowed = {*ORDER[: ORDER.index(path.parent.name)], "errors", "brief"}
     assert set(imported(path)) <= allowed
+
+
+def test_only_running_the_package_leads_to_the_command_line():
+    """`python -m topk_secagg` does; importing the library never does."""
+    naming = [path for path in ROOT.rglob("*.py") if "topk_secagg_cli" in path.read_text()]
+    assert naming == [ROOT / "__main__.py"]
+    code = "import sys, topk_secagg.__main__; print('topk_secagg_cli' in sys.modules)"
+    assert python(code).stdout == "False\n"
 
 
 def test_only_the_commands_print():

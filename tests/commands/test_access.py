@@ -13,7 +13,6 @@ from rounds import (
     contents,
     document,
     edit,
-    is_root,
     must,
 )
 
@@ -39,7 +38,7 @@ class TestSession:
             assert "16" in refuses(2, *r.step(step), "--session", pin).err
         with monkeypatch.context() as patch:
             patch.setenv("TOPK_SECAGG_SESSION", "0" * 64)
-            refuses(77, *r.step(step))
+            refuses(77, *r.step(step), says=f"this is session {name[:16]}, not 0000")
             patch.setenv("TOPK_SECAGG_SESSION", name)
             must(*r.step(step))
         for pin in (name, name[:16], name[:30].upper()):
@@ -67,10 +66,12 @@ class TestKeys:
         theirs = tmp_path / "theirs"
         theirs.write_text("\n".join([*lines[:2], other.strip(), *lines[3:]]))
         assert "other keys for user 3" in refuses(77, *r.step(step), "--recipients", theirs).err
-        refuses(66, *r.step(step), "--recipients", tmp_path / "nowhere")
+        nowhere = ("--recipients", tmp_path / "nowhere")
+        refuses(66, *r.step(step), *nowhere, says="/nowhere is not there")
         mine_short = tmp_path / "short"
         mine_short.write_text(lines[0] + "\n")
-        refuses(65, *r.step(step), "--recipients", mine_short)
+        says = "/short does not have exactly one line for each of the 5 users"
+        refuses(65, *r.step(step), "--recipients", mine_short, says=says)
         must(*r.step(step), "--recipients", mine)
 
     @pytest.mark.parametrize("step", ["offline", "mask", "eliminate"])
@@ -95,11 +96,12 @@ class TestKeys:
         assert "chmod 600" in refuses(77, *plain, "--identity", open_to_all).err
         assert "not an identity file" in refuses(65, *plain, "--identity", tmp_path / "junk").err
         assert "does not hold the keys" in refuses(65, *plain, "--identity", r.identity(2)).err
-        refuses(66, *plain, "--identity", tmp_path / "gone")
+        refuses(66, *plain, "--identity", tmp_path / "gone", says="/gone is not there")
         if step not in ("freeze", "confirm"):
-            user = plain.index("--user") + 1
-            several = [*plain[:user], "1,2", *plain[user + 1 :]]
-            refuses(2, *several, "--identity", r.identity(1))
+            several = [step, r.folder, "--user", "1,2", "--identity", r.identity(1)]
+            if step == "mask":
+                several += ["--gradients", r.inputs / "gradients"]
+            refuses(2, *several, says="--identity belongs to one user")
         open_to_all.chmod(0o600)
         must(*plain, "--identity", open_to_all)
 
@@ -123,7 +125,7 @@ class TestKeys:
             r.recipients.write_text("\n".join(content))
             assert match in refuses(65, *r.init()).err
         r.recipients.unlink()
-        refuses(66, *r.init())
+        refuses(66, *r.init(), says="recipients is not there")
         assert not r.folder.exists()
         r.recipients.write_text("\n# a comment\n".join(reversed(lines)))
         must(*r.init())
@@ -140,8 +142,8 @@ class TestKeys:
         public = must("keygen", "--user", 1, "--output", path)
         assert path.stat().st_mode & 0o777 == 0o600
         assert public.out.startswith("1 age1")
-        refuses(73, "keygen", "--user", 1, "--output", path)
-        refuses(2, "keygen", "--user", 0)
+        refuses(73, "keygen", "--user", 1, "--output", path, says="keys are not overwritten")
+        refuses(2, "keygen", "--user", 0, says="there is no user 0")
 
 
 class TestTheFreezer:
@@ -234,13 +236,14 @@ class TestConfirmations:
         for n in (1, 2, 3):
             must(*frozen.confirm(n))
         path = frozen.folder / "confirmed/user-04.json"
+        missing = "3 users have confirmed these survivors, and 4 must; missing: 4, 5"
         twin = round_at("masked", "twin", **CONFIRMING)
         must(*twin.freeze("--only", "1-4"))
         must(*twin.confirm(4))  # the same user and session, but another set
         shutil.copy(twin.folder / "confirmed/user-04.json", path)
-        refuses(66, *frozen.eliminate(1))
+        refuses(66, *frozen.eliminate(1), says=missing)
         shutil.copy(frozen.folder / "confirmed/user-03.json", path)
-        refuses(66, *frozen.eliminate(1))
+        refuses(66, *frozen.eliminate(1), says=missing)
         for key, value in (
             ("user", 4),
             ("signature", "0" * 128),
@@ -248,9 +251,9 @@ class TestConfirmations:
             ("session", "0" * 64),
         ):
             edit(path, lambda content, key=key, value=value: content.update({key: value}))
-            refuses(66, *frozen.eliminate(1))
+            refuses(66, *frozen.eliminate(1), says=missing)
         path.write_bytes(b"{")
-        refuses(66, *frozen.eliminate(1))
+        refuses(66, *frozen.eliminate(1), says=missing)
         must(*frozen.confirm(4))
         must(*frozen.eliminate(1))
 
@@ -273,17 +276,18 @@ class TestConfirmations:
     def test_confirming_makes_sense_only_with_keys(self, round_at, new_round, refuses):
         for sealed in (False, True):
             r = round_at("frozen", f"sealed-{sealed}", sealed=sealed)
-            refuses(2, *r.confirm(1))
-        refuses(2, *new_round("unsealed").init("--confirm"))
+            refuses(2, *r.confirm(1), says="users do not confirm in this round")
+        refuses(2, *new_round("unsealed").init("--confirm"), says="there are no keys")
         few = new_round("few", sealed=True, confirm=True)
         assert "U > (N + T) / 2: at least 4" in refuses(2, *few.init()).err
         assert attributes(r.folder / "masked/user-01.h5")["signature"]
 
     def test_there_is_nothing_to_confirm_before_the_freeze(self, round_at, refuses):
-        refuses(66, *round_at("masked", **CONFIRMING).confirm(1))
+        masked = round_at("masked", **CONFIRMING)
+        refuses(66, *masked.confirm(1), says="survivors.json is not there")
 
 
-@pytest.mark.skipif(not is_root(), reason="only root can give files away")
+@pytest.mark.needs_root
 def test_plain_shares_are_not_put_into_a_folder_of_another_account(round_at, refuses):
     for step, stage in (("offline", "init"), ("mask", "offline"), ("eliminate", "frozen")):
         r = round_at(stage, step)
@@ -297,8 +301,10 @@ def test_plain_shares_are_not_put_into_a_folder_of_another_account(round_at, ref
 def test_init_from_another_round_copies_everything_but_the_nonce(round_at, refuses, tmp_path):
     r = round_at("decoded", **CONFIRMING)
     for more in ("--users=5", "--density=0.5", "--confirm", "--freezer=2"):
-        refuses(2, "init", tmp_path / "next", "--from", r.folder, more)
-    refuses(66, "init", tmp_path / "next", "--from", tmp_path / "nowhere")
+        says = "--from takes everything from the other round"
+        refuses(2, "init", tmp_path / "next", "--from", r.folder, more, says=says)
+    nowhere = ("--from", tmp_path / "nowhere")
+    refuses(66, "init", tmp_path / "next", *nowhere, says="/nowhere/session.json is not there")
     said = must("init", tmp_path / "next", "--from", r.folder, "--json").json
     assert (said["written"], said["sealed"], said["confirmations"]) == (True, True, 4)
     old, new = document(r.folder / "session.json"), document(tmp_path / "next/session.json")

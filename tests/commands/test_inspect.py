@@ -171,7 +171,8 @@ def test_a_file_of_another_session_or_outside_of_a_round_is_reported(round_at, t
 def test_a_foreign_file_is_refused(refuses, tmp_path, content, suffix):
     path = tmp_path / f"file{suffix}"
     path.write_bytes(content)
-    refuses(65, "inspect", path)
+    says = "is not a topk-secagg file" if suffix == ".json" else "it is damaged, or not a file of"
+    refuses(65, "inspect", path, says=says)
 
 
 def test_truncated_files_and_folders_are_refused(refuses, round_at):
@@ -181,8 +182,8 @@ def test_truncated_files_and_folders_are_refused(refuses, round_at):
         whole = path.read_bytes()
         for kept in (8, 100, len(whole) // 2, len(whole) - 1):
             path.write_bytes(whole[:kept])
-            refuses(65, "inspect", path)
-    refuses(65, "inspect", r.folder)
+            refuses(65, "inspect", path, says=f"{path.name}: it is damaged, or not a file of")
+    refuses(65, "inspect", r.folder, says="/round is not a file")
 
 
 class TestHostileFiles:
@@ -193,36 +194,47 @@ class TestHostileFiles:
         return round_at("decoded")
 
     @pytest.mark.parametrize(
-        ("kind", "change"),
+        ("kind", "change", "says"),
         [
             *(
-                ("survivors", lambda content, value=value: content.update(survivors=value))
+                (
+                    "survivors",
+                    lambda content, value=value: content.update(survivors=value),
+                    "its survivors is not what a survivors has there",
+                )
                 for value in (3, None, [1], [None], ["user"], [{}], {"user": 1})
             ),
-            ("survivors", lambda content: content.pop("survivors")),
-            ("ledger", lambda content: content.pop("masked")),
-            ("session", lambda content: content.pop("nonce")),
+            ("survivors", lambda content: content.pop("survivors"), "the keys of a survivors"),
+            ("ledger", lambda content: content.pop("masked"), "the keys of a ledger"),
+            ("session", lambda content: content.pop("nonce"), "the keys of a session"),
             *(
-                (kind, lambda content: content.update(kind="banana"))
+                (kind, lambda content: content.update(kind="banana"), "not a topk-secagg file")
                 for kind in ("survivors", "ledger", "session")
             ),
             (
                 "ledger",
                 lambda content: content.update(session="0" * 64, intact=True, path="/etc/shadow"),
+                "the keys of a ledger",
             ),
-            ("ledger", lambda content: content.update(user=float("nan"))),
+            (
+                "ledger",
+                lambda content: content.update(user=float("nan")),
+                "is not a topk-secagg file",
+            ),
         ],
     )
-    def test_impossible_documents(self, done, refuses, kind, change):
-        edit(done.folder / KINDS[kind], change)
+    def test_impossible_documents(self, done, refuses, kind, change, says):
+        path = done.folder / KINDS[kind]
+        edit(path, change)
         for flags in ((), ("--json",)):
-            refuses(65, "inspect", done.folder / KINDS[kind], *flags)
+            refuses(65, "inspect", path, *flags, says=(path.name, says))
 
     @pytest.mark.parametrize("value", [np.nan, np.inf])
     def test_an_aggregate_that_is_not_finite(self, done, refuses, value):
         rewrite(done.folder / "aggregate.h5", lambda _, found: found["real"].__setitem__(0, value))
         for flags in ((), ("--json",)):
-            refuses(65, "inspect", done.folder / "aggregate.h5", *flags)
+            says = "aggregate.h5: a value of real is not finite"
+            refuses(65, "inspect", done.folder / "aggregate.h5", *flags, says=says)
 
     def test_text_in_a_file_cannot_steer_the_terminal(self, done):
         """Escape sequences move the cursor, set the title, or rewrite what was printed before."""

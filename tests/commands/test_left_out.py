@@ -105,12 +105,14 @@ class TestFreeze:
         for n in (1, 2):
             (r.folder / f"masked/user-{n:02}.h5").write_bytes(b"")
         assert "2 users have masked soundly, and 3 must survive" in refuses(69, *r.freeze()).err
-        refuses(69, *r.freeze("--only", "3,4"))
+        says = "2 users are named, and 3 must survive"
+        refuses(69, *r.freeze("--only", "3,4"), says=says)
         assert (
             "hint: user 5 has not masked; leave it out"
             in refuses(66, *r.freeze("--only", "3-5")).err
         )
-        refuses(69, *round_at("offline", "shared").freeze())
+        shared = round_at("offline", "shared")
+        refuses(69, *shared.freeze(), says="0 users have masked soundly, and 3 must survive")
 
     def test_a_user_whose_share_too_few_hold_is_left_out(self, round_at, refuses):
         r = round_at("offline", masking=ALL, answering=(1, 2, 3, 5))

@@ -5,7 +5,6 @@ import itertools
 import stat
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 from rounds import (
@@ -18,6 +17,7 @@ from rounds import (
     document,
     leftovers,
     must,
+    rewrite,
     words,
 )
 
@@ -232,15 +232,15 @@ class TestTheSum:
         must(*r.run("--select", "random"))
         assert must(*r.init("--json")).json["written"] is False
         assert contents(r.folder) == before
-        for code, more in (
-            (77, ["--drop-masking=", "--drop-elimination="]),  # everybody masks
-            (77, ["--drop-elimination=3,5"]),
-            (77, ["--randomness=os"]),
-            (69, ["--drop-masking=1,2,3"]),
-            (69, ["--drop-elimination=2,3,4"]),
-            (73, ["--output", tmp_path / "nowhere" / "sum.npy"]),
+        for code, more, says in (
+            (77, ["--drop-masking=", "--drop-elimination="], "are fixed already, and differ"),
+            (77, ["--drop-elimination=3,5"], "user 3 has answered in this round already"),
+            (77, ["--randomness=os"], "not every byte of it is from the operating system"),
+            (69, ["--drop-masking=1,2,3"], "2 users would mask, and 3 are needed"),
+            (69, ["--drop-elimination=2,3,4"], "1 users would answer, and 3 are needed"),
+            (73, ["--output", tmp_path / "nowhere" / "sum.npy"], "/nowhere/sum.npy: its folder"),
         ):
-            refuses(code, *r.run("--select", "random", *more))
+            refuses(code, *r.run("--select", "random", *more), says=says)
 
     def test_decoding_again_with_one_more_answer_gives_the_same_sum(self, round_at):
         r = round_at("decoded")
@@ -322,9 +322,8 @@ class TestInsecureSeed:
 
     def test_a_file_with_the_mark_removed_is_left_out(self, round_at, refuses):
         r = round_at("masked", seed=7)
-        with h5py.File(r.folder / "masked/user-01.h5", "r+") as file:
-            file.attrs["insecure"] = np.uint64(0)
-        refuses(65, *r.freeze("--only", "1-4"))
+        rewrite(r.folder / "masked/user-01.h5", lambda found, _: found.update(insecure=0))
+        refuses(65, *r.freeze("--only", "1-4"), says="user-01.h5: its insecure is 0, not 1")
         assert list(must(*r.freeze("--json")).json["left_out"]) == ["1"]
 
 

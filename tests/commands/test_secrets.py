@@ -169,13 +169,14 @@ class TestTheLedgerComesFirst:
         recorded = ledger(r)[line]
         assert recorded is not None
         if step == "mask":
-            refuses(77, *r.mask(1, gradient=doubled(r, 1, tmp_path)))
+            second = r.mask(1, gradient=doubled(r, 1, tmp_path))
+            refuses(77, *second, says="already masked another input")
         elif step == "freeze":
-            refuses(77, *r.freeze("--only", "1-3"))
+            refuses(77, *r.freeze("--only", "1-3"), says="already frozen another survivor set")
         else:
             frozen = (r.folder / "survivors.json").read_bytes()
             edit(r.folder / "survivors.json", lambda content: content["survivors"].pop())
-            refuses(77, *r.eliminate(1))
+            refuses(77, *r.eliminate(1), says="another survivor set")
             (r.folder / "survivors.json").write_bytes(frozen)
         must(*r.step(step))
         assert ledger(r)[line] == recorded
@@ -277,7 +278,7 @@ class TestMasksAreUsedOnce:
 
         r = round_at("masked")
         more = doubled(r, 1, tmp_path)
-        refuses(77, *r.mask(1, gradient=more))
+        refuses(77, *r.mask(1, gradient=more), says="already masked another input")
         x = [datasets(r.folder / "masked/user-01.h5")["value"].astype(object)]
         with monkeypatch.context() as patch:
             patch.setattr(Ledger, "check_masks", lambda *_: None)
@@ -308,7 +309,7 @@ class TestMasksAreUsedOnce:
 
         r = round_at("decoded")
         edit(r.folder / "survivors.json", lambda content: content["survivors"].pop())
-        refuses(77, *r.eliminate(1))
+        refuses(77, *r.eliminate(1), says="another survivor set")
         with monkeypatch.context() as patch:
             patch.setattr(Ledger, "check_survivors", lambda *_: None)
             patch.setattr("topk_secagg.steps.eliminate.answered_before", lambda *_: None)
@@ -351,7 +352,7 @@ class TestTheSecretAndItsShares:
             (other.folder / "secrets" / name).unlink()
         must(*other.offline(1))
         shutil.copy(other.folder / "secrets/user-01.h5", r.folder / "secrets/user-01.h5")
-        refuses(77, *r.offline(1))
+        refuses(77, *r.offline(1), says="user-01.h5 is not the secret whose shares were made")
 
 
 class TestRandomnessOfTheSystem:
@@ -395,10 +396,13 @@ class TestRandomnessOfTheSystem:
         must(*r.offline(1, *self.OS))
         assert contents(r.folder) == before
         (r.folder / "shares/user-02/from-01.h5").unlink()
-        refuses(77, *r.offline(1, *self.OS))
-        refuses(77, *r.offline(1))
-        refuses(77, *round_at("offline", "cipher").offline(1, *self.OS))
-        refuses(2, *round_at("init", "seeded", seed=7).offline(1, *self.OS))
+        gone = "shares of user 1 are gone, and their noise cannot be drawn again"
+        refuses(77, *r.offline(1, *self.OS), says=gone)
+        refuses(77, *r.offline(1), says=gone)
+        cipher = round_at("offline", "cipher").offline(1, *self.OS)
+        refuses(77, *cipher, says="not every byte of it is from the operating system")
+        seeded = round_at("init", "seeded", seed=7).offline(1, *self.OS)
+        refuses(2, *seeded, says=("drawn from a public seed", "leave out --randomness os"))
 
 
 class TestWhoMayRead:

@@ -44,18 +44,19 @@ class TestSettle:
     def test_nothing_to_settle(self, kept, round_at, refuses):
         assert "no residual" in refuses(2, *kept.settle(3)).err
         assert "not in the sum" in refuses(77, *kept.settle(4)).err
-        refuses(2, *kept.settle(9))
+        refuses(2, *kept.settle(9), says="there is no user 9 in this round")
         (kept.folder / "survivors.json").unlink()
-        refuses(66, *kept.settle(1))
-        refuses(66, *round_at("init", "new").settle(1))
+        refuses(66, *kept.settle(1), says="survivors.json is not there")
+        new = round_at("init", "new")
+        refuses(66, *new.settle(1), says="user-01.ledger.json is not there")
 
     def test_a_residual_that_was_changed_is_not_overwritten(self, kept, tmp_path, refuses):
         shutil.copy(kept.folder / "secrets/user-01.residual.h5", tmp_path / "mine.h5")
         staged = kept.folder / "secrets/user-02.residual.h5"
         shutil.copy(staged, tmp_path / "r1.h5")  # that of another user
-        refuses(65, *kept.settle(1))
+        refuses(65, *kept.settle(1), says="/r1.h5: its user is 2, not 1")
         (tmp_path / "r1.h5").write_bytes(b"")
-        refuses(65, *kept.settle(1))
+        refuses(65, *kept.settle(1), says="/r1.h5: it is damaged")
         (tmp_path / "r1.h5").unlink()
         must(*kept.settle(1))
 
@@ -112,7 +113,7 @@ class TestForget:
     ):
         """User 4 masked and was not frozen, user 5 never masked."""
         r = round_at("masked")
-        refuses(77, *r.forget(user))
+        refuses(77, *r.forget(user), says=f"user {user} has not answered yet")
         must(*r.freeze("--only", "1-3"))
         must(*r.forget(user))
         assert self.held(user, contents(r.folder)) == []
@@ -121,13 +122,13 @@ class TestForget:
         for n in (1, 2, 3):
             assert "has not answered yet" in refuses(77, *kept.forget(n)).err
         must(*kept.settle(1))
-        refuses(77, *kept.forget(1))
+        refuses(77, *kept.forget(1), says="user 1 has not answered yet")
         must(*kept.eliminate(1))
         must(*kept.forget(1))
         must(*kept.forget(4))  # the X of which came too late
         assert not (tmp_path / "r4.h5").exists()
         assert self.held(4, contents(kept.folder)) == []
-        refuses(2, *kept.forget(9))
+        refuses(2, *kept.forget(9), says="there is no user 9 in this round")
 
     def test_a_residual_that_could_not_be_committed_is_not_erased(self, kept, refuses, tmp_path):
         (tmp_path / "r1.h5").mkdir()  # in the way

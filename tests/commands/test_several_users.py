@@ -57,51 +57,56 @@ class TestSeveralUsers:
         ]
 
 
+NOT_A_LIST = "invalid value for '--drop-{phase}': '{users}' is not a list of users"
+
+
 class TestInvalidUsers:
     @pytest.mark.parametrize("step", ["offline", "mask", "eliminate"])
     @pytest.mark.parametrize(
-        "users",
+        ("users", "says"),
         [
-            "9",
-            "6",
-            "0",
-            "-1",
-            "1.5",
-            "one",
-            "1-",
-            "-",
-            "1-9",
-            "3-1",
-            "",
-            ",",
-            "9" * 20,
-            "1-" + "9" * 20,
-            "1;2",
+            ("9", "there is no user 9 in this round"),
+            ("6", "there is no user 6 in this round"),
+            ("0", "there is no user 0 in this round"),
+            ("1-9", "there is no user 6 in this round"),
+            ("", "--user names nobody"),
+            (",", "--user names nobody"),
+            *(
+                (users, f"invalid value for '--user': '{users}' is not a list of users")
+                for users in (
+                    *("-1", "1.5", "one", "1-", "-", "3-1", "1;2"),
+                    *("9" * 20, "1-" + "9" * 20),
+                )
+            ),
         ],
     )
-    def test_users_that_do_not_exist(self, refuses, round_at, step, users):
+    def test_users_that_do_not_exist(self, refuses, round_at, step, users, says):
         r = round_at("frozen")
         more = ("--gradients", r.inputs / "gradients") if step == "mask" else ()
-        refuses(2, step, r.folder, "--user", users, *more)
+        refuses(2, step, r.folder, "--user", users, *more, says=says)
 
     def test_what_belongs_to_one_user_is_not_given_to_several(self, round_at, refuses):
         r = round_at("offline")
         gradients = ("--gradients", r.inputs / "gradients")
-        refuses(2, "mask", r.folder, "--user", "1,2", "--gradient", r.gradient(1))
-        refuses(
-            2, "mask", r.folder, "--user", "1,2", *gradients, "--residual", r.folder.parent / "r.h5"
-        )
-        refuses(2, *r.mask(1), *gradients)
-        refuses(2, "mask", r.folder, "--user", 1)
-        refuses(2, "offline", r.folder, "--user", "all", "--jobs", 0)
+        mask_both = ("mask", r.folder, "--user", "1,2")
+        one = ("--gradient", r.gradient(1))
+        refuses(2, *mask_both, *one, says="--gradient belongs to one user")
+        residual = ("--residual", r.folder.parent / "r.h5")
+        refuses(2, *mask_both, *gradients, *residual, says="--residual belongs to one user")
+        either = "give either --gradient FILE or --gradients DIR"
+        refuses(2, *r.mask(1), *gradients, says=either)
+        refuses(2, "mask", r.folder, "--user", 1, says=either)
+        no_jobs = ("offline", r.folder, "--user", "all", "--jobs", 0)
+        refuses(2, *no_jobs, says="invalid value for '--jobs': 0")
 
     def test_a_folder_without_a_gradient_for_every_user(self, round_at, refuses, tmp_path):
         r = round_at("offline")
         (tmp_path / "few").mkdir()
         for n in (1, 2, 3):
             shutil.copy(r.gradient(n), tmp_path / "few")
-        refuses(2, "mask", r.folder, "--user", "all", "--gradients", tmp_path / "few")
-        refuses(66, "mask", r.folder, "--user", "all", "--gradients", tmp_path / "nowhere")
+        mask_all = ("mask", r.folder, "--user", "all", "--gradients")
+        refuses(2, *mask_all, tmp_path / "few", says="3 gradients in /few for 5 users")
+        refuses(66, *mask_all, tmp_path / "nowhere", says="/nowhere does not exist")
 
 
 def save(folder: Path, names: list[str], values: list[float] | None = None) -> Path:
@@ -157,6 +162,7 @@ class TestGradientsOfARun:
             *SMALL,
             "--output",
             folder / "sum.npy",
+            says="/gradients/sum.npy would lie among the gradients",
         )
         assert not (tmp_path / "round").exists()
 
@@ -173,21 +179,40 @@ class TestGradientsOfARun:
         must("run", tmp_path / "round", "--gradients", folder, "--length", 4, *SMALL, "--saturate")
 
     @pytest.mark.parametrize(
-        "bad",
+        ("bad", "says"),
         [
-            "--output sum.txt", "--users 4", "--top-k 9", "--mean", "--insecure-seed 7 --randomness os",
-            *(f"--drop-{phase} {users}" for phase in ("masking", "elimination") for users in
-              ("9", "0", "all", "1-99999999999", "x")),
+            ("--output sum.txt", "no writer for '.txt' files"),
+            ("--users 4", "5 gradients for 4 users"),
+            ("--top-k 9", "cannot select 9 of 4 coordinates"),
+            ("--mean", "give --output FILE"),
+            ("--insecure-seed 7 --randomness os", "contradict each other"),
+            *(
+                (f"--drop-{phase} {users}", says.format(phase=phase, users=users))
+                for phase in ("masking", "elimination")
+                for users, says in (
+                    ("9", "there is no user 9 to drop out"),
+                    ("0", "there is no user 0 to drop out"),
+                    ("all", NOT_A_LIST),
+                    ("1-99999999999", NOT_A_LIST),
+                    ("x", NOT_A_LIST),
+                )
+            ),
         ],
-    )  # fmt: skip
-    def test_run_refuses_before_any_work(self, refuses, tmp_path, bad):
-        refuses(2, "run", tmp_path / "round", "--gradients", EXAMPLE, *SMALL, *words(bad))
+    )
+    def test_run_refuses_before_any_work(self, refuses, tmp_path, bad, says):
+        command = ("run", tmp_path / "round", "--gradients", EXAMPLE, *SMALL, *words(bad))
+        refuses(2, *command, says=says)
         assert not (tmp_path / "round").exists()
 
     def test_missing_gradients_and_weights(self, refuses, tmp_path):
         (tmp_path / "empty").mkdir()
-        for where in ("empty", "nowhere", "nowhere.npy"):
-            refuses(66, "run", tmp_path / "round", "--gradients", tmp_path / where, *SMALL)
+        for where, says in (
+            ("empty", "there are no gradients in /empty"),
+            ("nowhere", "/nowhere does not exist"),
+            ("nowhere.npy", "/nowhere.npy does not exist"),
+        ):
+            command = ("run", tmp_path / "round", "--gradients", tmp_path / where, *SMALL)
+            refuses(66, *command, says=says)
         refuses(
             66,
             "run",
@@ -197,6 +222,7 @@ class TestGradientsOfARun:
             *SMALL,
             "--weights",
             tmp_path / "w.csv",
+            says="/w.csv does not exist",
         )
 
     def test_run_says_what_was_clamped_and_how_much_is_kept(self, tmp_path):
@@ -236,14 +262,23 @@ class TestWeights:
         assert weights == ["2.0", "4.0", "10.0"]
 
     @pytest.mark.parametrize(
-        "content",
+        ("content", "says"),
         [
-            "1,2\n2,4\n", "1,2\n2,4\n3,1\n4,1\n", "1,2\n2,4\n2,1\n3,1\n", "1\n2\n3\n", "", "1,2\n2,x\n3,1\n",
-            "\x00\xff", "1,2\n2,4\n3,0\n", "1,-1\n2,4\n3,1\n", "1,nan\n2,4\n3,1\n", "1,2\n2,inf\n3,1\n",
+            ("1,2\n2,4\n", "has no weight for user 3"),
+            ("", "has no weight for user 1, 2, 3"),
+            ("1,2\n2,4\n3,1\n4,1\n", "'4' names no user or gradient"),
+            ("1,2\n2,4\n2,1\n3,1\n", "'2' appears twice"),
+            ("1\n2\n3\n", "is not a table of users and weights"),
+            ("1,2\n2,x\n3,1\n", "is not a table of users and weights"),
+            ("\x00\xff", "is not a table of users and weights"),
+            ("1,2\n2,4\n3,0\n", "the weight of '3' is 0"),
+            ("1,-1\n2,4\n3,1\n", "the weight of '1' is -1"),
+            ("1,nan\n2,4\n3,1\n", "the weight of '1' is nan"),
+            ("1,2\n2,inf\n3,1\n", "the weight of '2' is inf"),
         ],
-    )  # fmt: skip
+    )
     def test_invalid_weights_are_refused_before_any_work(
-        self, gradients, tmp_path, refuses, content
+        self, gradients, tmp_path, refuses, content, says
     ):
         (tmp_path / "w.csv").write_text(content)
         refuses(
@@ -255,6 +290,7 @@ class TestWeights:
             *SMALL,
             "--weights",
             tmp_path / "w.csv",
+            says=("/w.csv", says),
         )
 
     def test_a_weight_beyond_the_sessions_largest_is_refused(self, new_round, refuses, tmp_path):

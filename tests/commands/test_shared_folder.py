@@ -23,7 +23,6 @@ from rounds import (
     flip,
     forked,
     in_child,
-    is_root,
     must,
     waited,
 )
@@ -125,7 +124,7 @@ class TestSecretsElsewhere:
         must(*copy.mask(1))  # the same gradient gives the same X
         assert contents(copy.folder / "masked") == contents(r.folder / "masked")
         plain = replace(copy, recipe=replace(copy.recipe, homes=False))
-        refuses(66, *plain.mask(1))
+        refuses(66, *plain.mask(1), says="user-01.ledger.json is not there")
 
     def test_with_secrets_in_the_folder_a_copy_masks_a_second_gradient(self, round_at, tmp_path):
         """The twin: why secrets belong elsewhere."""
@@ -243,7 +242,7 @@ def open_folder():
     shutil.rmtree(folder)
 
 
-@pytest.mark.skipif(not is_root(), reason="only root can become two other accounts")
+@pytest.mark.needs_root
 class TestTwoAccounts:
     """Users 1, 3 and 5 have one account, users 2 and 4 another; ROUND is a folder for all, with the sticky bit."""
 

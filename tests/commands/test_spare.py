@@ -98,7 +98,7 @@ def test_enough_first_answers_decode_even_if_a_user_fell_back(short):
 
 def test_status_knows_that_answers_of_two_kinds_do_not_decode_together(short, refuses):
     fall_back(short, 3, 5)
-    refuses(69, *short.decode())
+    refuses(69, *short.decode(), says="2 fallback answers, of which 3 would suffice")
     found = must("status", short.folder, "--json").json["next"]
     assert (found["step"], found["ready"], found["possible"]) == ("decode", False, False)
     assert found["waits_for"] == "enough answers of one kind"
@@ -135,7 +135,7 @@ def test_after_forget_a_user_cannot_fall_back_but_the_others_can(short, refuses)
 @both
 def test_without_spare_answers_there_is_nothing_to_fall_back_to(round_at, refuses):
     r = round_at("answered")
-    refuses(2, *r.eliminate(1, "--fallback"))
+    refuses(2, *r.eliminate(1, "--fallback"), says="there is nothing to fall back to")
     (r.folder / "elimination/user-01.h5").unlink()
     said = refuses(69, *r.decode()).err
     assert "2 sound answers, and 3 are needed (missing: 1, 4)" in said

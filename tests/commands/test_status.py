@@ -385,8 +385,9 @@ def test_problems_are_named(round_at):
 
 
 def test_status_needs_a_session_and_a_user_of_the_round(round_at, refuses, tmp_path):
-    refuses(66, "status", tmp_path / "nowhere")
-    refuses(2, "status", round_at("init").folder, "--user", 6)
+    refuses(66, "status", tmp_path / "nowhere", says="/nowhere/session.json is not there")
+    started = round_at("init")
+    refuses(2, "status", started.folder, "--user", 6, says="there is no user 6 in this round")
 
 
 def test_status_waits_until_the_file_arrives_or_the_time_is_up_and_not_if_the_step_is_ready(

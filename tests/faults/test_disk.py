@@ -19,7 +19,6 @@ from rounds import (
     Stages,
     assert_one_error,
     in_child,
-    is_root,
     judged,
     leftovers,
     linked_copy,
@@ -36,7 +35,6 @@ BIG = {  # about 1.1 MB of shares a user
         "big", users=3, top_k=3600, length=20000, construction="moments", picks=4, masking=(1, 2, 3)
     ),
 }
-as_root = pytest.mark.skipif(not is_root(), reason="only root can become another account")
 
 
 @contextmanager
@@ -47,10 +45,10 @@ def small_disk(size: str) -> Iterator[Path]:
         place.mkdir()
         mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
         if (
-            not (is_root() and shutil.which("mount"))
+            not shutil.which("mount")
             or subprocess.run(mount, check=False, capture_output=True).returncode
         ):
-            pytest.skip("only root can mount a file system, and not everywhere")
+            pytest.skip("no file system can be mounted here, not even by root")
         try:
             yield place
         finally:
@@ -74,6 +72,7 @@ def started_on(disk: Path, step: Step) -> Iterator[Round]:
         state.folder.unlink()
 
 
+@pytest.mark.needs_root
 @pytest.mark.parametrize("room", ["40k", "700k", "1400k"])
 @pytest.mark.parametrize("construction", BIG)
 def test_a_full_disk(construction, room):
@@ -96,6 +95,7 @@ def test_a_full_disk(construction, room):
         state.check_aggregate()
 
 
+@pytest.mark.needs_root
 @pytest.mark.parametrize(("recipe", "name"), WRITERS)
 def test_no_room_at_all(benches, recipe, name):
     step = Step(benches[recipe], name)
@@ -154,6 +154,7 @@ def test_no_room_to_open_a_sealed_share():
             step.recovers(state)
 
 
+@pytest.mark.needs_root
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_disk_that_became_read_only(benches, name):
     step = Step(benches["permutation"], name)
@@ -165,7 +166,7 @@ def test_a_disk_that_became_read_only(benches, name):
         step.recovers(state)
 
 
-@as_root
+@pytest.mark.needs_root
 @pytest.mark.parametrize("name", COMMANDS)
 def test_folders_of_another_account(benches, name):
     """All can be read, and nothing written; a secret would not even be tried there."""
@@ -178,7 +179,7 @@ def test_folders_of_another_account(benches, name):
     step.recovers(state)
 
 
-@as_root
+@pytest.mark.needs_root
 @pytest.mark.parametrize("kind", ["a file", "a pipe"])
 def test_the_lock_of_another_account(benches, kind):
     """An account that may write to the folder can decode, even if another one made its lock."""
@@ -207,7 +208,7 @@ def test_more_users_than_files_may_be_open():
         assert in_child(*state.offline(1), before=few).code == 0
 
 
-@as_root
+@pytest.mark.needs_root
 @pytest.mark.parametrize(
     ("name", "path"),
     [

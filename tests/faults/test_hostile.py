@@ -19,7 +19,6 @@ from rounds import (
     claim_terabytes,
     forked,
     in_child,
-    is_root,
     judged,
     leftovers,
     waited,
@@ -358,9 +357,7 @@ def planting(
     return hook
 
 
-@pytest.mark.parametrize(
-    "uid", [None, pytest.param(ANOTHER, marks=pytest.mark.skipif(not is_root(), reason="not root"))]
-)
+@pytest.mark.parametrize("uid", [None, pytest.param(ANOTHER, marks=pytest.mark.needs_root)])
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(
     ("recipe", "name"),
@@ -399,7 +396,7 @@ def test_nothing_is_written_through_a_planted_link(benches, recipe, name, when, 
     step.finish(state)
 
 
-@pytest.mark.skipif(not is_root(), reason="only root can give folders away")
+@pytest.mark.needs_root
 @pytest.mark.parametrize(
     ("recipe", "place", "mode"),
     [

@@ -2,19 +2,20 @@
 
 import errno
 import io
-import os
 import struct
 import tracemalloc
 import warnings
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from rounds import become, forked, is_root, waited
 
 from topk_secagg.errors import BadData, InputMissing, SecAggError, UsageError
 from topk_secagg.gradients.files import READABLE, check_writable, read_gradient, write_gradient
@@ -172,13 +173,23 @@ def test_an_unknown_suffix_is_refused_before_anything_is_read(tmp_path, name):
         assert ".npy" in caught.value.hint
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 @pytest.mark.parametrize("suffix", READABLE)
-def test_a_forbidden_file_cannot_be_read(tmp_path, suffix):
-    path = tmp_path / f"gradient{suffix}"
-    path.touch(mode=0)
-    with pytest.raises(InputMissing, match="permission denied"):
-        read_gradient(path)
+def test_a_forbidden_file_cannot_be_read(suffix):
+    """In a fork, as another account if this is root's: root may read everything."""
+
+    def attempt() -> None:
+        if is_root():
+            become(65534)
+        with pytest.raises(InputMissing, match="permission denied"):
+            read_gradient(path)
+
+    with TemporaryDirectory() as folder:  # every account can get into it, unlike those of pytest
+        Path(folder).chmod(0o755)
+        path = Path(folder) / f"gradient{suffix}"
+        path.touch(mode=0)
+        assert waited(forked(attempt)) == 0
+        path.chmod(0o644)  # the twin: a file that may be read is refused for another reason
+        assert waited(forked(attempt, silent=True)) == 99
 
 
 # Entries, prefixes and what is None

@@ -107,7 +107,8 @@ def test_steps_can_be_repeated_before_and_after_the_commit(frozen, mask, refuses
         must(*command)
         assert (tmp_path / "r1.h5").read_bytes() == committed
     for gradient, more in ((2, ()), (1, ("--weight", 0.5)), (1, ("--select", "random"))):
-        refuses(77, *mask(frozen, 1, *more, gradient=gradient))
+        second = mask(frozen, 1, *more, gradient=gradient)
+        refuses(77, *second, says="already masked another input")
 
 
 def test_an_old_round_never_touches_the_residual_again(frozen, shared, mask, tmp_path):
