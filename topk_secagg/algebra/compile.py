@@ -1,4 +1,4 @@
-"""python -m topk_secagg.algebra.compile: compile the kernels now, instead of when they are first used.
+"""python -m topk_secagg.algebra.compile: compile the kernels now, not when they are first used.
 
 For administrators and images: the machine code goes beside the source if this account may write
 there, where all users of the installation find it, or else to the account's own cache.

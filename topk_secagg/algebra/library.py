@@ -30,7 +30,15 @@ from typing import Any, NamedTuple
 Function = Callable[..., None]
 
 SOURCE = Path(__file__).parent
-COMPILED = ("entry.py", "field.py", "kernels.py", "machine_code.py", "montgomery.py", "recovery.py")
+COMPILED = (  # what the machine code is made from, and by
+    "entry.py",
+    "field.py",
+    "kernels.py",
+    "library.py",
+    "machine_code.py",
+    "montgomery.py",
+    "recovery.py",
+)
 COMPILER = f"{__package__}.machine_code"
 
 DRAFT_PREFIX = ".draft-"
@@ -71,7 +79,7 @@ class Folder(NamedTuple):
         """The folder's descriptor, if nobody but its owners can change it; OSError otherwise."""
         fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            self.check(fd, f"{self.path}")
+            self.check(fd, str(self.path))
             yield fd
         finally:
             os.close(fd)
@@ -86,10 +94,12 @@ class Folder(NamedTuple):
     def read(self, name: str) -> bytes:
         """A file that one of the owners has put here: no link, and no pipe."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        with self.opened() as folder, open(os.open(name, flags, dir_fd=folder), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        with self.opened() as folder:
+            fd = os.open(name, flags, dir_fd=folder)
+        with os.fdopen(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise PermissionError(f"{name} is no file")
-            self.check(file.fileno(), name)
+            self.check(fd, name)
             return file.read()
 
     def write(self, name: str, content: bytes) -> None:
@@ -99,9 +109,10 @@ class Folder(NamedTuple):
         with self.opened() as folder:
             _remove_old_drafts(folder)
             draft = f"{DRAFT_PREFIX}{os.getpid()}"
-            with open(os.open(draft, flags, 0o644, dir_fd=folder), "wb") as file:
+            fd = os.open(draft, flags, 0o644, dir_fd=folder)
+            with os.fdopen(fd, "wb") as file:
                 file.write(content)
-                os.fchmod(file.fileno(), 0o644)
+                os.fchmod(fd, 0o644)
             os.replace(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
@@ -153,9 +164,10 @@ def file_name() -> str:
     numba = find_spec("numba")
     if numba is None or numba.origin is None:
         raise RuntimeError("numba is not installed, and the kernels are compiled by it")
-    sources = [SOURCE / name for name in COMPILED]
-    sources.append(Path(numba.origin).with_name("_version.py"))
-    digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in sources]
+    version = Path(numba.origin).with_name("_version.py")  # importing numba takes too long
+    files = [SOURCE / name for name in COMPILED]
+    files.append(version if version.exists() else Path(numba.origin))
+    digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
     key = repr((digests, llvmlite.__version__, processor()))
     return f"kernels-{hashlib.sha256(key.encode()).hexdigest()[:32]}.o"
 
@@ -198,7 +210,7 @@ def compile_kernels() -> Code:
         check=False,
     )
     compilers, _, machine_code = done.stdout.partition(b"\n")
-    if done.returncode or not machine_code:
+    if done.returncode or not compilers.startswith(b"numba "):
         lines = done.stderr.decode(errors="replace").strip().splitlines() or ["no output"]
         raise RuntimeError(f"the kernels cannot be compiled: {lines[-1]}")
     return Code(compilers.decode(), machine_code)

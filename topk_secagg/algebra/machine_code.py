@@ -5,8 +5,8 @@ one object file of all, through llvmlite. Between the two, the text is changed i
 
 - Every pointer that one of our functions takes becomes `noalias`, which is C's `restrict`. It holds
   by the rule in `kernels`. Without it, each loop would first compare all its arrays.
-- `noinline` is taken back. numba marks its reference counting so, but no array here is counted: once
-  it is inlined, LLVM sees that it does nothing, and leaves it out.
+- `noinline` is taken back. numba marks its reference counting so, but no array here is counted:
+  once it is inlined, LLVM sees that it does nothing, and leaves it out.
 
 The result calls nothing from outside but C's memory functions: no Python, and no numba.
 """

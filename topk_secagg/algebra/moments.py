@@ -1,4 +1,4 @@
-"""Moments of sparse vectors: shared, summed, and turned back into the one sparse vector behind them.
+"""Moments of sparse vectors: shared, summed, and turned back into the vector behind them.
 
 The moments of place p are v_p = (gamma^(p j)) for j = 0, 1, ..., with gamma of order n in F_q*. The
 moments of a vector w of length n are sum_p w_p v_p; moving a place by delta multiplies entry j by
@@ -233,7 +233,10 @@ def _powers(ratio: int, count: int, q: int) -> Words:
 
 @lru_cache(maxsize=8)
 def _power_tables(gamma: int, bits: int, q: int) -> tuple[Words, Words]:
-    """Two small tables whose products are all powers of gamma below 2^bits: gamma^(i + j len(low))."""
+    """Two small tables, gamma^i and gamma^(j len(low)).
+
+    Their products are all powers of gamma below 2^bits.
+    """
     low = 1 << _ceil_div(bits, 2)
     return _powers(gamma, low, q), _powers(pow(gamma, low, q), 1 << bits // 2, q)
 

@@ -164,9 +164,10 @@ def arrange(
     indices: Symbols,
     values: Symbols,
 ) -> None:
-    """Put entry i, of row r, to where ends[place_i] says, and move that on; its index is place_i B + r.
+    """Put entry i, of row r, to where ends[place_i] says, and move that on.
 
-    Row first + j has count_j entries. Entries that `ends` sends beyond the room are left out.
+    Its index is place_i B + r. Row first + j has count_j entries. Entries that `ends` sends beyond
+    the room are left out.
     """
     rows = _sizes(count, 1)[0]
     entries = _sizes(place, 1)[0]

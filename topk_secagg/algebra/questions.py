@@ -1,8 +1,9 @@
-"""A question for each kernel whose answer is known: `native` asks it when it first loads the kernel.
+"""A question for each kernel whose answer is known; `native` asks it when it loads the kernel.
 
 Each function here has the name of a kernel, and says whether the kernel answers rightly. Rows are
 longer than the processor's vectors, and not a multiple of them, so that every part of a vectorised
-loop is used. The right answers come from numpy and from Python's integers.
+loop is used. The right answers come from numpy and from Python's integers. What a kernel writes to
+is zero before, so that a kernel that does nothing is wrong.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def combine() -> bool:
     y = _symbols(4, 3, WIDTH)
     row = np.array([1, 0, 1])
     group = np.array([2, 0, 1])
-    out = np.empty((3, WIDTH), np.uint32)
+    out = np.zeros((3, WIDTH), np.uint32)
     twice = to_montgomery(to_montgomery(matrix, Q), Q)
     native.combine(matrix_mm=twice, y=y, row=row, group=group, q=Q, out=out)
     expected = _product(matrix[row][:, :, None], y[:, group].swapaxes(0, 1)).sum(axis=1)
@@ -74,7 +75,7 @@ def weigh() -> bool:
     """Two pieces and a part of a third."""
     y = _symbols(2, 2 * PIECE + 5)
     factors = _symbols(2, 3) >> np.uint32(10)
-    sums = np.empty((2, 2, PIECE), np.uint64)
+    sums = np.zeros((2, 2, PIECE), np.uint64)
     native.weigh(y, factors, Q, sums)
     pieces = np.zeros((2, 3 * PIECE), np.uint32)
     pieces[:, : y.shape[1]] = y
@@ -86,7 +87,7 @@ def count_places() -> bool:
     """Four entries at three places."""
     counts = np.array([1, 0, 0])
     native.count_places(np.array([2, 0, 2, 2], np.uint32), counts)
-    return counts.tolist() == [2, 0, 3]
+    return np.array_equal(counts, [2, 0, 3])
 
 
 def arrange() -> bool:
@@ -110,7 +111,7 @@ def arrange() -> bool:
 
 def geometric() -> bool:
     """The powers of a number."""
-    out = np.empty(WIDTH, np.uint64)
+    out = np.zeros(WIDTH, np.uint64)
     native.geometric(3, GAMMA * R % Q, Q, out)
     return out.tolist() == [3 * power % Q for power in _powers(WIDTH)]
 
@@ -118,7 +119,7 @@ def geometric() -> bool:
 def invert() -> bool:
     """Numbers and their inverses."""
     values = _symbols(5)
-    inverses_m = np.empty(5, np.uint64)
+    inverses_m = np.zeros(5, np.uint64)
     native.invert(values, Q, inverses_m)
     return all(_product(values, inverses_m) == R % Q)
 
@@ -130,7 +131,7 @@ def share() -> bool:
     point = np.array([1, 0])
     matrix = _symbols(2, 3, 2)
     noise = _symbols(2, 2, WIDTH)
-    shares = np.empty((3, 2, WIDTH), np.uint32)
+    shares = np.zeros((3, 2, WIDTH), np.uint32)
     native.share(
         place=place,
         inverse_m=to_montgomery(inverse, Q),
@@ -150,7 +151,7 @@ def share() -> bool:
 def tabulate() -> bool:
     """Three times the moments of some places."""
     places = np.array([39, 0, 9], np.uint32)
-    table = np.empty((3, WIDTH), np.uint32)
+    table = np.zeros((3, WIDTH), np.uint32)
     native.tabulate(places, _tables(), 3, Q, table)
     return np.array_equal(table, _product(_moments(places), 3))
 
@@ -194,9 +195,9 @@ def _found(
     moments: Symbols, powers_m: native.Words, turns: int
 ) -> tuple[list[int], list[int], list[int]]:
     """What `solve` finds among the first 37 places."""
-    weight = np.empty(4, np.int64)
-    place = np.empty(9, np.uint32)
-    value = np.empty(9, np.uint32)
+    weight = np.zeros(4, np.int64)
+    place = np.zeros(9, np.uint32)
+    value = np.zeros(9, np.uint32)
     native.solve(
         moments=moments,
         powers_m=powers_m,
@@ -216,9 +217,9 @@ def transform() -> bool:
     first, second = _moments(np.array([2, 39]), ORDER)
     moments[0] = (_product(first, 5) + _product(second, Q - 1)) % Q
     moments[1, 0] = 1  # the same everywhere
-    weight = np.empty(2, np.int64)
-    place = np.empty(5, np.uint32)
-    value = np.empty(5, np.uint32)
+    weight = np.zeros(2, np.int64)
+    place = np.zeros(5, np.uint32)
+    value = np.zeros(5, np.uint32)
     native.transform(
         moments=moments,
         powers_m=to_montgomery(np.array(_powers(ORDER)), Q),
@@ -256,7 +257,8 @@ def _moments(places: npt.NDArray[Any], count: int = WIDTH) -> npt.NDArray[np.uin
     """Row i: gamma^(place_i j)."""
     powers = np.array(_powers(ORDER), np.uint64)
     exponents = places.astype(np.int64)[:, None] * np.arange(count) % ORDER
-    return powers[exponents]
+    moments: npt.NDArray[np.uint64] = powers[exponents]
+    return moments
 
 
 def _tables() -> tuple[native.Words, native.Words]:
