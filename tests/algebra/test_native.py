@@ -1,212 +1,442 @@
-"""Kernels are compiled once, kept as files and loaded without numba; files that others could write are ignored."""
+"""A kernel gets only what it can take, and is used only if it computes what it should."""
 
 from __future__ import annotations
 
-import ast
-import hashlib
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
-from topk_secagg.algebra import kernels, native
+from topk_secagg.algebra import kernels, library, native, questions, recovery  # noqa: F401
+from topk_secagg.algebra.entry import KERNELS
+from topk_secagg.algebra.field import PIECE, to_montgomery
 
-PROGRAM = """
-import os
-import sys
-import numpy as np
-from topk_secagg.algebra import native
-from pathlib import Path
-native._folders = lambda: iter([native._Folder(Path(sys.argv[1]), (os.geteuid(),))])
-out = np.empty(3, np.uint64)
-native.run("geometric", 2**32 % 97, 5 * 2**32 % 97, 97, pow(97, -1, 2**32), out=(out,))
-assert [int(v) * pow(2**32, -1, 97) % 97 for v in out] == [1, 5, 25]
-print("numba" in sys.modules)
-"""
+Q = 97
 
 
-def numba_was_loaded(folder: Path) -> bool:
-    """Whether a new process, which keeps its object files here, had to compile."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, folder], check=True, capture_output=True, text=True
-    )
-    return done.stdout == "True\n"
+# Questions with known answers
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Path:
-    """The object file that a process left."""
-    assert numba_was_loaded(tmp_path)
-    (file,) = tmp_path.iterdir()
-    assert not numba_was_loaded(tmp_path)
-    return file
+def unasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process that has not used a kernel yet."""
+    monkeypatch.setattr(native, "_answered", {})
 
 
-def test_a_kernel_is_compiled_once_and_then_loaded_without_numba(kept: Path) -> None:
-    assert kept.name.startswith("geometric-")
-    assert kept.stat().st_mode & 0o777 == 0o644
+def test_every_kernel_has_a_typed_function_and_a_question() -> None:
+    assert len(KERNELS) == 13
+    for name in KERNELS:
+        assert callable(getattr(native, name))
+        assert callable(getattr(questions, name))
 
 
-def planted(file: str) -> bytes:
-    """An object file with a sound digest."""
-    return native._sealed(file, b"planted", b"code")
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_kernel_answers_its_question_once_before_it_is_used(
+    unasked: None, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    ask = native._ask
+    monkeypatch.setattr(native, "_ask", lambda name: (asked.append(name), ask(name)))
+    question = getattr(questions, name)
+    assert question()
+    assert question()
+    assert asked == [name]
 
 
-def replace_by(kept: Path, what: str) -> None:
-    """Something else under the name of an object file."""
-    content, flipped = kept.read_bytes(), bytearray(kept.read_bytes())
-    flipped[len(content) // 2] ^= 1
-    kept.unlink()
-    if what == "a folder":
-        kept.mkdir()
-    elif what == "a pipe":
-        os.mkfifo(kept)
-    elif what == "a link":
-        kept.with_name("elsewhere").write_bytes(content)
-        kept.symlink_to("elsewhere")
+def idle(*_: int) -> None:
+    """A kernel that does nothing."""
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_kernel_that_answers_wrongly_is_not_used(
+    unasked: None, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "function", lambda *_: idle)
+    for _ in range(2):
+        with pytest.raises(RuntimeError) as caught:
+            getattr(questions, name)()
+        message = str(caught.value)
+        assert f"the kernel {name} computes wrongly" in message
+        assert "numba 0." in message
+        assert "llvmlite 0." in message
+        assert library.processor() in message
+
+
+def test_twin_without_questions_a_wrong_kernel_is_used(
+    unasked: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "function", lambda *_: idle)
+    monkeypatch.setattr(native, "_ask", lambda _: None)
+    out = np.zeros(3, np.uint64)
+    native.geometric(1, 5, Q, out)
+    assert out.tolist() == [0, 0, 0]
+
+
+def test_a_kernel_is_not_found_with_another_number_of_arguments() -> None:
+    """Else it would take its arguments from anywhere."""
+    with pytest.raises(
+        RuntimeError, match="no kernel invert takes 4 arguments: compiled with numba"
+    ):
+        library.function("invert", 4)
+
+
+# What kernels are given
+
+
+def arguments(name: str) -> dict[str, Any]:
+    """Arguments that a kernel takes; sizes differ wherever they can."""
+    u4, u8, i8 = np.uint32, np.uint64, np.int64
+    tables = (np.ones(4, u8), np.ones(2, u8))
+    cases: dict[str, dict[str, Any]] = {
+        "encode": {
+            "dense_m": np.ones((2, 3), u8),
+            "sparse_m": np.ones((2, 4), u8),
+            "noise": np.ones((5, 3, 6), u4),
+            "slot": np.full(5, 3, i8),
+            "place": np.full(5, 5, i8),
+            "scale": np.ones(5, u4),
+            "shares": np.ones((2, 5, 6), u4),
+        },
+        "eliminate": {
+            "f": np.ones((2, 3), u4),
+            "h": np.ones((2, 3), u4),
+            "x_m": np.ones(2, u8),
+            "total": np.ones(3, u4),
+        },
+        "combine": {
+            "matrix_mm": np.ones((2, 3), u8),
+            "y": np.ones((3, 4, 5), u4),
+            "row": np.full(6, 1, i8),
+            "group": np.full(6, 3, i8),
+            "out": np.ones((6, 5), u4),
+        },
+        "weigh": {
+            "y": np.ones((2, PIECE + 1), u4),
+            "factors": np.ones((3, 2), u4),
+            "sums": np.ones((2, 3, PIECE), u8),
+        },
+        "count_places": {"place": np.full(3, 1, u4), "counts": np.ones(2, i8)},
+        "arrange": {
+            "count": np.array([1, 2], i8),
+            "place": np.full(3, 3, u4),
+            "value": np.ones(3, u4),
+            "first": 0,
+            "buckets": 2,
+            "ends": np.zeros(4, i8),
+            "indices": np.ones(5, u4),
+            "values": np.ones(5, u4),
+        },
+        "geometric": {"first": 1, "ratio_m": 1, "out": np.ones(3, u8)},
+        "invert": {"values": np.ones(3, u4), "out_m": np.ones(3, u8)},
+        "share": {
+            "place": np.full(2, 7, u4),
+            "inverse_m": np.ones(2, u8),
+            "point": np.full(2, 4, i8),
+            "matrix_m": np.ones((5, 3, 4), u8),
+            "noise": np.ones((2, 4, 6), u4),
+            "powers_m": tables,
+            "shares": np.ones((3, 2, 6), u4),
+        },
+        "tabulate": {
+            "exponent": np.full(2, 7, u4),
+            "powers_m": tables,
+            "first": 1,
+            "table": np.ones((2, 3), u4),
+        },
+        "answer": {
+            "g": np.ones((6, 9), u4),
+            "shift": np.full(6, 4, u4),
+            "value": np.ones(6, u4),
+            "scale": np.ones(3, u4),
+            "group": np.full(3, 1, i8),
+            "table": np.ones((5, 8), u4),
+            "out": np.ones((2, 7), u4),
+        },
+        "solve": {
+            "moments": np.ones((3, 4), u4),
+            "powers_m": np.ones(8, u8),
+            "searched": 8,
+            "turns": 4,
+            "weight": np.ones(3, i8),
+            "place": np.ones(7, u4),
+            "value": np.ones(7, u4),
+        },
+        "transform": {
+            "moments": np.ones((3, 4), u4),
+            "powers_m": np.ones(4, u8),
+            "most": 2,
+            "weight": np.ones(3, i8),
+            "place": np.ones(7, u4),
+            "value": np.ones(7, u4),
+        },
+    }
+    return cases[name] if name == "count_places" or name == "arrange" else {"q": Q} | cases[name]
+
+
+WRITTEN = {
+    "shares", "total", "out", "sums", "counts", "ends", "indices", "values", "out_m", "table",
+    "weight", "place", "value",
+}  # fmt: skip
+READ_SOMEWHERE = {"table": "answer", "values": "invert", "place": "", "value": ""}
+INDICES = {
+    ("encode", "slot"), ("encode", "place"), ("combine", "row"), ("combine", "group"),
+    ("count_places", "place"), ("arrange", "place"), ("share", "place"), ("share", "point"),
+    ("tabulate", "exponent"), ("answer", "shift"), ("answer", "group"),
+}  # fmt: skip
+
+
+def is_written(name: str, argument: str) -> bool:
+    """Whether a kernel writes to this array."""
+    if argument in ("place", "value"):
+        return name in ("solve", "transform")
+    return argument in WRITTEN and READ_SOMEWHERE.get(argument) != name
+
+
+def arrays() -> Iterator[tuple[str, str]]:
+    """Every array of every kernel."""
+    for name in KERNELS:
+        for argument, value in arguments(name).items():
+            if isinstance(value, np.ndarray):
+                yield name, argument
+
+
+def call(name: str, given: dict[str, Any]) -> None:
+    function: Callable[..., None] = getattr(native, name)
+    function(**given)
+
+
+@pytest.fixture
+def uncalled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of kernels that would have been called."""
+    names: list[str] = []
+    monkeypatch.setattr(native, "_call", lambda name, *_: names.append(name))
+    return names
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_what_a_kernel_takes_is_accepted(name: str) -> None:
+    call(name, arguments(name))
+
+
+def not_contiguous(array: np.ndarray) -> np.ndarray:
+    """The same numbers, with others between them."""
+    return np.repeat(array, 2, axis=array.ndim - 1)[..., ::2]
+
+
+KINDS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "another type": lambda array: array.astype(np.uint16),
+    "signed": lambda array: array.view("ui"[array.dtype.kind == "u"] + str(array.itemsize)),
+    "another byte order": lambda array: array.astype(array.dtype.newbyteorder()),
+    "a dimension more": lambda array: array[None],
+    "not contiguous": not_contiguous,
+}
+SIZES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "shorter": lambda array: array[:-1].copy(),
+    "narrower": lambda array: array[..., :-1].copy(),
+    "longer": lambda array: np.concatenate([array, array[:1]]),
+}
+# Nothing else has the same first or last size as these. Other tests say what they must be.
+FREE_SIZES = {
+    ("geometric", "out"),
+    ("count_places", "place"),
+    ("count_places", "counts"),
+    ("encode", "sparse_m"),
+    ("combine", "matrix_mm"),
+    ("combine", "y"),
+    ("arrange", "ends"),
+    ("arrange", "count"),
+    ("share", "matrix_m"),
+    ("answer", "g"),
+    ("answer", "table"),
+    ("answer", "out"),
+    ("solve", "powers_m"),
+    ("tabulate", "table"),
+    ("weigh", "y"),
+    ("weigh", "factors"),
+}
+
+
+@pytest.mark.parametrize("how", KINDS)
+@pytest.mark.parametrize(("name", "argument"), list(arrays()))
+def test_a_kernel_is_not_called_with_another_kind_of_array(
+    uncalled: list[str], name: str, argument: str, how: str
+) -> None:
+    given = arguments(name)
+    given[argument] = KINDS[how](given[argument])
+    with pytest.raises(ValueError, match=r"a kernel takes|an index is not below"):
+        call(name, given)
+    assert uncalled == []
+
+
+@pytest.mark.parametrize("how", SIZES)
+@pytest.mark.parametrize(
+    ("name", "argument"), [pair for pair in arrays() if pair not in FREE_SIZES]
+)
+def test_a_kernel_is_not_called_with_an_array_of_another_size(
+    uncalled: list[str], name: str, argument: str, how: str
+) -> None:
+    given = arguments(name)
+    given[argument] = SIZES[how](given[argument])
+    with pytest.raises(
+        ValueError, match=r"takes|index|not enough|do not have|do not make|not those"
+    ):
+        call(name, given)
+    assert uncalled == []
+
+
+@pytest.mark.parametrize(("name", "argument"), [pair for pair in arrays() if is_written(*pair)])
+def test_a_kernel_is_not_called_to_write_where_it_may_not(
+    uncalled: list[str], name: str, argument: str
+) -> None:
+    given = arguments(name)
+    given[argument].flags.writeable = False
+    with pytest.raises(ValueError, match="writable"):
+        call(name, given)
+    assert uncalled == []
+
+
+@pytest.mark.parametrize("beyond", [0, -1])
+@pytest.mark.parametrize(("name", "argument"), sorted(INDICES))
+def test_a_kernel_is_not_called_with_an_index_beyond_its_array(
+    uncalled: list[str], name: str, argument: str, beyond: int
+) -> None:
+    """The arrays above hold the largest index that there is."""
+    given = arguments(name)
+    indices = given[argument]
+    if beyond and indices.dtype.kind == "u":
+        indices[-1] = 2**32 - 1
     else:
-        line = hashlib.sha256(kept.name.encode() + b"\nno line").digest() + b"no line"
-        cases = {"flipped": bytes(flipped), "cut": content[:100], "empty": b"", "one line": line}
-        kept.write_bytes(cases.get(what, planted("invert-0.o")))
-        kept.chmod(0o644)
+        indices[-1] = -1 if beyond else indices[-1] + 1
+    with pytest.raises(ValueError, match="an index is not below"):
+        call(name, given)
+    assert uncalled == []
 
 
 @pytest.mark.parametrize(
-    "what", ["flipped", "cut", "empty", "one line", "another's", "a folder", "a pipe", "a link"]
+    ("name", "change"),
+    [
+        ("weigh", {"factors": np.ones((3, 1), np.uint32)}),
+        ("arrange", {"count": np.array([1, 1])}),
+        ("arrange", {"count": np.array([-1, 4])}),
+        ("geometric", {"out": np.ones(0, np.uint64)}),
+        (
+            "share",
+            {"shares": np.ones((3, 2, 0), np.uint32), "noise": np.ones((2, 4, 0), np.uint32)},
+        ),
+        ("tabulate", {"table": np.ones((2, 0), np.uint32)}),
+        ("answer", {"table": np.ones((5, 6), np.uint32)}),
+        ("answer", {"table": np.ones((5, 10), np.uint32)}),
+        ("answer", {"scale": np.ones(4, np.uint32), "group": np.ones(4, np.int64)}),
+        ("answer", {"scale": np.ones(0, np.uint32), "group": np.ones(0, np.int64)}),
+        ("solve", {"searched": 9}),
+        ("solve", {"searched": -1}),
+        ("solve", {"turns": 3}),
+        ("solve", {"powers_m": np.ones(9, np.uint64)}),
+        ("transform", {"most": -1}),
+        ("transform", {"most": 3}),
+    ],
 )
-def test_only_the_file_that_was_kept_is_run(kept: Path, what: str) -> None:
-    """Damage, and things that other users could put there; the object file of another kernel too."""
-    replace_by(kept, what)
-    assert numba_was_loaded(kept.parent)
-
-
-TYPES = ("int", "int", "int", "int", "u8x1")
-
-
-@pytest.fixture
-def trusting(kept: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An object file with a sound digest, in a folder that this process uses."""
-    owners = (os.geteuid(),)
-    monkeypatch.setattr(native, "_folders", lambda: iter([native._Folder(kept.parent, owners)]))
-    assert native._file("geometric", TYPES) == kept.name
-    kept.write_bytes(planted(kept.name))
-    assert native._kept("geometric", TYPES) == ("planted", b"code")
-    return kept
-
-
-@pytest.mark.parametrize("bit", [0o020, 0o002])
-@pytest.mark.parametrize("which", ["the file", "its folder"])
-def test_what_others_can_write_to_is_not_run(trusting: Path, which: str, bit: int) -> None:
-    path = trusting if which == "the file" else trusting.parent
-    path.chmod(path.stat().st_mode | bit)
-    assert native._kept("geometric", TYPES) is None
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-@pytest.mark.parametrize("which", ["the file", "its folder"])
-def test_what_belongs_to_another_user_is_not_run(trusting: Path, which: str) -> None:
-    os.chown(trusting if which == "the file" else trusting.parent, 1234, -1)
-    assert native._kept("geometric", TYPES) is None
-
-
-def test_a_folder_behind_a_link_is_not_used(
-    trusting: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_kernel_is_not_called_with_sizes_that_do_not_fit(
+    uncalled: list[str], name: str, change: dict[str, Any]
 ) -> None:
-    link = tmp_path / "link"
-    link.symlink_to(trusting.parent)
-    monkeypatch.setattr(native, "_folders", lambda: iter([native._Folder(link, (os.geteuid(),))]))
-    assert native._kept("geometric", TYPES) is None
+    with pytest.raises(ValueError, match=r"not|at least|first"):
+        call(name, arguments(name) | change)
+    assert uncalled == []
 
 
-def test_files_of_root_count_beside_the_source_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file of root is not always from root: the command line of a setuid program is one, and says anything."""
-    monkeypatch.setattr(os, "geteuid", lambda: 1234)
-    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
-    assert [folder.owners for folder in native._folders()] == [(1234, 0), (1234,)]
-    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
-    assert len(list(native._folders())) == 1, "a relative cache is ignored"
+def test_even_moduli_have_no_montgomery_form() -> None:
+    with pytest.raises(ValueError, match="not invertible"):
+        native.invert(np.ones(1, np.uint32), 96, np.ones(1, np.uint64))
 
 
-def test_drafts_of_killed_processes_are_removed_once_they_are_old(tmp_path: Path) -> None:
-    old, new = tmp_path / ".draft-1", tmp_path / ".draft-2"
-    for draft in (old, new):
-        draft.touch()
-    os.utime(old, (0, 0))
-    native._Folder(tmp_path, (os.geteuid(),)).write("name", b"content")
-    assert sorted(tmp_path.iterdir()) == [new, tmp_path / "name"]
+# Twins: without the checks, kernels read and write beyond their arrays
 
 
-def test_the_settings_of_numba_are_part_of_the_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = native._circumstances.__wrapped__()
-    monkeypatch.setenv("NUMBA_BOUNDSCHECK", "1")
-    assert native._circumstances.__wrapped__() != before
+def unchecked(array: np.ndarray, *_: object) -> int:
+    """The address of an array, whatever it is."""
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
-def test_a_switched_off_compiler_compiles_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def add_five(total: np.ndarray) -> None:
+    """total += 5, for a total of eight symbols."""
+    f = np.full((1, 8), 5, np.uint32)
+    native.eliminate(f, np.zeros_like(f), to_montgomery(np.ones(1, np.uint32), Q), Q, total)
+
+
+@pytest.mark.parametrize("what", ["too short", "not contiguous", "read-only", "another type"])
+def test_twin_without_the_checks_a_kernel_writes_elsewhere(
+    what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
-    assert numba_was_loaded(tmp_path)
+    buffer = np.zeros(32, np.uint32)
+    fixed = buffer[8:16]
+    fixed.flags.writeable = False
+    total = {
+        "too short": buffer[8:12],
+        "not contiguous": buffer[8:24:2],
+        "read-only": fixed,
+        "another type": buffer[8:16].view(np.int32),
+    }[what]
+    with pytest.raises(ValueError, match="kernel"):
+        add_five(total)
+    assert not buffer.any()
+    monkeypatch.setattr(native, "_read", unchecked)
+    monkeypatch.setattr(native, "_write", unchecked)
+    add_five(total)
+    assert buffer.tolist() == [0] * 8 + [5] * 8 + [0] * 16
 
 
-def test_an_object_file_is_for_its_source_its_compiler_and_its_processor(
+def test_twin_without_the_check_of_indices_a_kernel_reads_elsewhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    before = native._file("share", ("int",))
-    assert before != native._file("answer", ("int",))
-    assert before != native._file("share", ("u4x1",))
-    monkeypatch.setattr(native, "_circumstances", lambda: "another processor")
-    assert before != native._file("share", ("int",))
+    buffer = np.arange(16, dtype=np.uint32)
+    y = buffer[:8].reshape(1, 2, 4)
+    one_mm = to_montgomery(to_montgomery(np.ones((1, 1), np.uint32), Q), Q)
+    out = np.zeros((1, 4), np.uint32)
+    group = np.array([3])
+    with pytest.raises(ValueError, match="an index is not below 2"):
+        native.combine(matrix_mm=one_mm, y=y, row=np.zeros(1, np.int64), group=group, q=Q, out=out)
+    monkeypatch.setattr(native, "_check_indices", lambda *_: None)
+    native.combine(matrix_mm=one_mm, y=y, row=np.zeros(1, np.int64), group=group, q=Q, out=out)
+    assert out.tolist() == [[12, 13, 14, 15]]
 
 
-def test_an_object_file_is_for_everything_that_the_source_of_the_kernels_imports() -> None:
-    folder = Path(native.__file__).parent
-    for source in native._SOURCES:
-        for node in ast.walk(ast.parse((folder / source).read_text())):
-            if isinstance(node, ast.ImportFrom) and node.level == 1:
-                assert f"{node.module}.py" in native._SOURCES, source
+def test_entries_beyond_the_room_are_left_out() -> None:
+    """The kernel itself looks where it writes: nobody else can without doing the work."""
+    buffer = np.zeros(8, np.uint32)
+    values = np.zeros(4, np.uint32)
+    for end in (3, -1, 2**40):
+        native.arrange(
+            count=np.array([2]),
+            place=np.zeros(2, np.uint32),
+            value=np.full(2, 9, np.uint32),
+            first=0,
+            buckets=1,
+            ends=np.array([end]),
+            indices=buffer[2:6],
+            values=values,
+        )
+    assert values.tolist() == [9, 0, 0, 9]
+    assert not buffer.any(), "the index of place 0 and row 0 is 0"
 
 
-def nowhere() -> Iterator[native._Folder]:
-    yield native._Folder(Path("/proc/nowhere"), (os.geteuid(),))
-
-
-def test_where_no_folder_can_be_written_a_kernel_is_compiled_in_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(native, "_folders", nowhere)
-    symbol, code = native._compiled("geometric", ("int", "int", "int", "int", "u8x1"))
-    assert symbol.encode() in code
-
-
-def test_kernels_need_nothing_but_themselves() -> None:
-    """No allocation, no Python: an object file has no symbol that a process would have to provide."""
-    import llvmlite.binding as llvm
-
-    words = ("int", "int")
-    for name, types in {
-        "geometric": (*words, *words, "u8x1"),
-        "invert": ("u4x1", *words, "u8x1"),
-        "solve": ("u4x2", "u8x1", *words, *words, "i8x1", "u4x1", "u4x1", "u8x3", "u8x2", "u8x3"),
-        "transform": ("u4x2", "u8x1", "int", *words, "i8x1", "u4x1", "u4x1", "u8x2"),
-    }.items():
-        _, code = kernels.machine_code(name, types)
-        assert llvm.ObjectFileRef.from_data(code)
-        for helper in (b"NRT_", b"Py", b"numba_"):
-            assert helper not in code, name
-
-
-def test_inputs_are_made_contiguous_and_outputs_must_be() -> None:
-    values = np.arange(1, 13, dtype=np.uint32)[::2]
-    out = np.empty(6, np.uint64)
-    native.run("invert", values, 97, pow(97, -1, 2**32), out=(out,))
-    back = pow(2**32, -1, 97)
-    assert [int(v) * back * int(a) % 97 for v, a in zip(out, values, strict=True)] == [1] * 6
-    with pytest.raises(ValueError, match="byte order"):
-        native.run("invert", values.astype(">u4"), 97, pow(97, -1, 2**32), out=(out,))
-    with pytest.raises(ValueError, match="contiguous"):
-        native.run("invert", values, 97, pow(97, -1, 2**32), out=(np.empty(12, np.uint64)[::2],))
+def test_powers_that_are_not_distinct_write_nothing_beyond_the_room() -> None:
+    """With gamma = 1 all points are roots: more than the room has places for."""
+    moments = np.ones((3, 4), np.uint32)
+    ones_m = to_montgomery(np.ones(64, np.uint32), Q)
+    weight = np.zeros(3, np.int64)
+    place, value = np.zeros((2, 16), np.uint32)
+    native.solve(
+        moments=moments,
+        powers_m=ones_m,
+        searched=64,
+        turns=1,
+        q=Q,
+        weight=weight,
+        place=place[:7],
+        value=value[:7],
+    )
+    assert weight.tolist() == [-1, -1, -1]
+    assert not place[7:].any()
+    assert not value[7:].any()

@@ -99,10 +99,39 @@ def test_a_machine_that_cannot_store_compiled_kernels_can_still_run_a_round(roun
     """An installation that the user may not write to, and no home: a container, a system package."""
     code = """
 import pathlib, sys
-from topk_secagg.algebra import native
-native._folders = lambda: iter([native._Folder(pathlib.Path("/proc/nowhere"), ())])
+from topk_secagg.algebra import library
+library.folders = lambda: iter([library.Folder(pathlib.Path("/proc/nowhere"), ())])
 from topk_secagg_cli.main import main
 main()
 """
     end = python(code, *round_at("init").offline(1))
     assert end.returncode == 0, end.stderr
+
+
+WRONG = """
+from topk_secagg.algebra import library, native
+library.function = lambda name, count: lambda *arguments: None
+from topk_secagg_cli.main import main
+main()
+"""
+UNASKED = "from topk_secagg.algebra import native; native._ask = lambda name: None" + WRONG
+
+
+def test_a_kernel_that_computes_wrongly_stops_the_command_before_it_writes_a_share(round_at):
+    """A compiler that goes wrong, or versions that do not fit, must not spoil a round silently."""
+    r = round_at("init")
+    end = python(WRONG, *r.offline(1))
+    assert end.returncode == 1
+    assert "a bug: RuntimeError: the kernel encode computes wrongly" in end.stderr
+    assert "compiled with numba 0." in end.stderr
+    assert "and llvmlite 0." in end.stderr
+    assert "on the processor" in end.stderr
+    assert "hint:" in end.stderr
+    assert list(r.folder.rglob("from-*.h5")) == []
+
+
+def test_twin_without_the_question_the_command_writes_wrong_shares(round_at):
+    r = round_at("init")
+    end = python(UNASKED, *r.offline(1))
+    assert end.returncode == 0, end.stderr
+    assert list(r.folder.rglob("from-*.h5"))

@@ -32,7 +32,10 @@ def ceil_div(a: int, b: int) -> int:
 
 @lru_cache(maxsize=8)
 def divisors(n: int) -> tuple[int, ...]:
-    """All divisors of n, increasing: those up to its root, out of at most 65536 for n < 2^32, and n divided by each."""
+    """All divisors of n, increasing: those up to its root, and n divided by each.
+
+    For n < 2^32 at most 65536 numbers are tried.
+    """
     numbers = np.arange(1, math.isqrt(n) + 1, dtype=np.uint64)
     low = numbers[n % numbers == 0].tolist()
     return tuple(sorted({*low, *(n // d for d in low)}))

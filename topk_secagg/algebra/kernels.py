@@ -1,24 +1,30 @@
-"""The bulk arithmetic, as numba compiles it: exact for every prime q < 2^32. Loaded only to compile; see `native`.
+"""The bulk arithmetic, as numba compiles it: exact for every prime q < 2^32. Loads numba.
 
-A kernel is a plain function of contiguous arrays and 64-bit integers. It returns nothing and allocates nothing: its
-last arguments are the arrays it writes to, scratch space included. What a call writes to never overlaps another of its
-arrays, in calls of parts neither: the compiler relies on it. Symbols are 32-bit words, computed with in 64 bits; `_m`
-marks a factor in Montgomery form.
+Only `machine_code` loads this module, to compile it; `native` calls the kernels, and checks what it
+gives them. The functions here check nothing.
+
+A kernel is a C function. It takes pointers (`..._at`), the sizes of the arrays behind them, and
+numbers; every kernel gets q and q^-1 mod 2^32. It returns nothing and allocates nothing: its last
+arguments are the arrays it writes to, scratch space included. What it writes to never overlaps
+another of its arrays, and the same holds for the functions that it calls: the compiler relies on it
+(see `machine_code`). Symbols are 32-bit words, computed with in 64 bits. `montgomery` explains the
+arithmetic; `_m` marks a number in Montgomery form.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
+from numba import carray
 
+from .entry import IntegersAt, Size, SymbolsAt, Word, WordsAt, kernel
 from .field import PIECE
 from .montgomery import (
     HALF,
     LOW,
     ONE,
-    OPTIONS,
+    TWO,
     ZERO,
     montgomery,
     part,
@@ -27,23 +33,9 @@ from .montgomery import (
     reduced,
     times,
 )
-from .recovery import solve, transform  # noqa: F401 - kernels too
 
-
-def machine_code(name: str, types: tuple[str, ...]) -> tuple[str, bytes]:
-    """The symbol and the object file of a kernel: an argument is "int", or like "u4x2" for a type and dimensions."""
-    arguments = [
-        numba.types.uint64
-        if kind == "int"
-        else numba.types.Array(numba.from_dtype(np.dtype(kind[:2])), int(kind[3]), "C")
-        for kind in types
-    ]
-    signature = numba.types.void(*arguments)
-    function = getattr(
-        globals()[name], "py_func", globals()[name]
-    )  # a kernel may be a part of others
-    result = numba.njit(signature, **OPTIONS)(function).get_compile_result(signature)
-    return result.fndesc.llvm_func_name, result.library._get_compiled_object()
+# The sum of so many products of 22 and 32 bits, and of one symbol, is below 2^64.
+PRODUCTS_AT_ONCE = 1000
 
 
 # Lagrange interpolation of vectors
@@ -53,125 +45,228 @@ def machine_code(name: str, types: tuple[str, ...]) -> tuple[str, bytes]:
 def _add_products(factors_m: Any, vectors: Any, q: Any, q_inverse: Any, out: Any) -> None:
     """out += sum_t factors[t] vectors[t]."""
     for t in range(len(factors_m)):
-        factor_m, vector = factors_m[t], vectors[t]
+        factor_m = factors_m[t]
+        vector = vectors[t]
         for j in range(len(out)):
-            out[j] = plus(times(factor_m, np.uint64(vector[j]), q, q_inverse), np.uint64(out[j]), q)
+            product = times(factor_m, np.uint64(vector[j]), q, q_inverse)
+            out[j] = plus(product, np.uint64(out[j]), q)
 
 
+@kernel
 def encode(
-    dense: Any,
-    sparse: Any,
-    noise: Any,
-    slot: Any,
-    place: Any,
-    scale: Any,
-    q: Any,
-    q_inverse: Any,
-    shares: Any,
+    dense_m_at: WordsAt,
+    sparse_m_at: WordsAt,
+    noise_at: SymbolsAt,
+    slot_at: IntegersAt,
+    place_at: IntegersAt,
+    scale_at: SymbolsAt,
+    users: Size,
+    blocks: Size,
+    rows: Size,
+    noises: Size,
+    width: Size,
+    q: Word,
+    q_inverse: Word,
+    shares_at: SymbolsAt,
 ) -> None:
     """See `linear.encode`."""
-    for i in range(noise.shape[0]):
-        for m in range(len(dense)):
-            out, j = shares[m, i], place[i]
+    dense_m = carray(dense_m_at, (users, noises))
+    sparse_m = carray(sparse_m_at, (users, blocks))
+    noise = carray(noise_at, (rows, noises, width))
+    slot = carray(slot_at, rows)
+    place = carray(place_at, rows)
+    scale = carray(scale_at, rows)
+    shares = carray(shares_at, (users, rows, width))
+    for i in range(rows):
+        for m in range(users):
+            out = shares[m, i]
             out[:] = 0
-            _add_products(dense[m], noise[i], q, q_inverse, out)
-            out[j] = plus(
-                times(sparse[m, slot[i]], np.uint64(scale[i]), q, q_inverse), np.uint64(out[j]), q
-            )
-
-
-def eliminate(f: Any, h: Any, x_m: Any, q: Any, q_inverse: Any, total: Any) -> None:
-    """See `linear.eliminate`."""
-    for i in range(len(f)):
-        for j in range(len(total)):
-            term = plus(times(x_m[i], np.uint64(f[i, j]), q, q_inverse), q - np.uint64(h[i, j]), q)
-            total[j] = plus(term, np.uint64(total[j]), q)
+            _add_products(dense_m[m], noise[i], q, q_inverse, out)
+            entry = times(sparse_m[m, slot[i]], np.uint64(scale[i]), q, q_inverse)
+            out[place[i]] = plus(entry, np.uint64(out[place[i]]), q)
 
 
 @part
-def _add_halves(a: Any, x: Any, b: Any, y: Any, c: Any, z: Any, low: Any, high: Any) -> None:
-    """low and high += the halves of a x, b y and c z: sums of products that are reduced once, at the end."""
-    for j in range(len(low)):
-        first, second = (a & LOW) * np.uint64(x[j]), (b & LOW) * np.uint64(y[j])
+def _add_term(x_m: Any, f: Any, h: Any, q: Any, q_inverse: Any, total: Any) -> None:
+    """total += x f - h."""
+    for j in range(len(total)):
+        product = times(x_m, np.uint64(f[j]), q, q_inverse)
+        term = plus(product, q - np.uint64(h[j]), q)
+        total[j] = plus(term, np.uint64(total[j]), q)
+
+
+@kernel
+def eliminate(
+    f_at: SymbolsAt,
+    h_at: SymbolsAt,
+    x_m_at: WordsAt,
+    rows: Size,
+    width: Size,
+    q: Word,
+    q_inverse: Word,
+    total_at: SymbolsAt,
+) -> None:
+    """See `linear.eliminate`."""
+    f = carray(f_at, (rows, width))
+    h = carray(h_at, (rows, width))
+    x_m = carray(x_m_at, rows)
+    total = carray(total_at, width)
+    for i in range(rows):
+        _add_term(x_m[i], f[i], h[i], q, q_inverse, total)
+
+
+@part
+def _add_halves(a: Any, x: Any, b: Any, y: Any, c: Any, z: Any, total: Any, high: Any) -> None:
+    """Add a x + b y + c z to a lazy sum (see `montgomery`); three at a time save loads and stores.
+
+    total += a x + b y + c z modulo 2^64, and high += the high halves of these products.
+    """
+    for j in range(len(total)):
+        first = (a & LOW) * np.uint64(x[j])
+        second = (b & LOW) * np.uint64(y[j])
         third = (c & LOW) * np.uint64(z[j])
-        low[j] += first + second + third
+        total[j] += first + second + third
         high[j] += (first >> HALF) + (second >> HALF) + (third >> HALF)
 
 
+@part
+def _reduce(total: Any, high: Any, q: Any, q_inverse: Any, out: Any) -> None:
+    """out = R^-2 times a lazy sum."""
+    for j in range(len(out)):
+        out[j] = reduced(total[j], high[j], q, q_inverse)
+
+
+@kernel
 def combine(
-    matrix: Any, y: Any, row: Any, group: Any, q: Any, q_inverse: Any, out: Any, low: Any, high: Any
+    matrix_mm_at: WordsAt,
+    y_at: SymbolsAt,
+    row_at: IntegersAt,
+    group_at: IntegersAt,
+    points: Size,
+    users: Size,
+    groups: Size,
+    width: Size,
+    blocks: Size,
+    q: Word,
+    q_inverse: Word,
+    out_at: SymbolsAt,
+    total_at: WordsAt,
+    high_at: WordsAt,
 ) -> None:
     """See `linear.combine`."""
-    last = len(y) - 1
-    for b in range(len(out)):
-        factors, g, sums = matrix[row[b]], group[b], out[b]
-        low[:] = 0
+    matrix_mm = carray(matrix_mm_at, (points, users))
+    y = carray(y_at, (users, groups, width))
+    row = carray(row_at, blocks)
+    group = carray(group_at, blocks)
+    out = carray(out_at, (blocks, width))
+    total = carray(total_at, width)
+    high = carray(high_at, width)
+    last = users - 1
+    for b in range(blocks):
+        factors = matrix_mm[row[b]]
+        g = group[b]
+        total[:] = 0
         high[:] = 0
-        for u in range(0, last + 1, 3):
-            v, w = min(u + 1, last), min(u + 2, last)
-            second, third = factors[v] if v > u else ZERO, factors[w] if w > v else ZERO
-            _add_halves(factors[u], y[u, g], second, y[v, g], third, y[w, g], low, high)
-        for j in range(len(sums)):
-            sums[j] = reduced(low[j], high[j], q, q_inverse)
+        for u in range(0, users, 3):
+            v = min(u + 1, last)
+            w = min(u + 2, last)
+            second = factors[v] if v > u else ZERO
+            third = factors[w] if w > v else ZERO
+            _add_halves(factors[u], y[u, g], second, y[v, g], third, y[w, g], total, high)
+        _reduce(total, high, q, q_inverse, out[b])
 
 
 @part
 def _add_pieces(pieces: Any, factors: Any, sums: Any) -> None:
     """sums[v] += sum_r factors[r] pieces[r PIECE + v]."""
     for r in range(len(factors)):
-        piece, factor = pieces[r * PIECE : (r + 1) * PIECE], np.uint64(factors[r])
+        piece = pieces[r * PIECE : (r + 1) * PIECE]
+        factor = np.uint64(factors[r])
         for v in range(PIECE):
             sums[v] += factor * np.uint64(piece[v])
 
 
 @part
 def _weigh(symbols: Any, factors: Any, q: Any, sums: Any) -> None:
-    """sums[v] = sum_r factors[r] symbols[r PIECE + v] mod q; a thousand products of 22 and 32 bits do not overflow."""
+    """sums[v] = sum_r factors[r] symbols[r PIECE + v] mod q, for factors below 2^22."""
     pieces = len(symbols) // PIECE
     sums[:] = 0
     for j in range(pieces * PIECE, len(symbols)):
         sums[j % PIECE] = np.uint64(factors[pieces]) * np.uint64(symbols[j])
-    for first in range(0, max(1, pieces), 1000):
-        last = min(first + 1000, pieces)
+    for first in range(0, max(1, pieces), PRODUCTS_AT_ONCE):
+        last = min(first + PRODUCTS_AT_ONCE, pieces)
         _add_pieces(symbols[first * PIECE : last * PIECE], factors[first:last], sums)
         for v in range(PIECE):
             sums[v] %= q
 
 
-def weigh(y: Any, factors: Any, q: Any, sums: Any) -> None:
+@kernel
+def weigh(
+    y_at: SymbolsAt,
+    factors_at: SymbolsAt,
+    users: Size,
+    symbols: Size,
+    count: Size,
+    pieces: Size,
+    q: Word,
+    sums_at: WordsAt,
+) -> None:
     """See `linear.weighted_sums`."""
-    for u in range(len(y)):
-        for c in range(len(factors)):
+    y = carray(y_at, (users, symbols))
+    factors = carray(factors_at, (count, pieces))
+    sums = carray(sums_at, (users, count, PIECE))
+    for u in range(users):
+        for c in range(count):
             _weigh(y[u], factors[c], q, sums[u, c])
 
 
 # Moments
 
 
-def arrange(
-    count: Any,
-    place: Any,
-    value: Any,
-    first: Any,
-    buckets: Any,
-    ends: Any,
-    indices: Any,
-    values: Any,
-) -> None:
-    """Put entries behind those of their place that are there; ends[p] is where the next one of place p goes.
+@kernel
+def count_places(place_at: SymbolsAt, entries: Size, places: Size, counts_at: IntegersAt) -> None:
+    """counts[p] += how many entries have place p."""
+    place = carray(place_at, entries)
+    counts = carray(counts_at, places)
+    for i in range(entries):
+        counts[place[i]] += 1
 
-    Where there is no room at all, they are only counted.
+
+@kernel
+def arrange(
+    count_at: IntegersAt,
+    place_at: SymbolsAt,
+    value_at: SymbolsAt,
+    rows: Size,
+    entries: Size,
+    places: Size,
+    first: Word,
+    buckets: Word,
+    room: Size,
+    ends_at: IntegersAt,
+    indices_at: SymbolsAt,
+    values_at: SymbolsAt,
+) -> None:
+    """Put the entries of some rows behind those of their place that are there already.
+
+    ends[p] is where the next entry of place p goes, unless it is beyond the room. The index of an
+    entry is place buckets + row.
     """
+    count = carray(count_at, rows)
+    place = carray(place_at, entries)
+    value = carray(value_at, entries)
+    ends = carray(ends_at, places)
+    indices = carray(indices_at, room)
+    values = carray(values_at, room)
     i = 0
-    for row in range(len(count)):
+    for row in range(rows):
         for _ in range(count[row]):
             p = place[i]
-            if len(indices):
-                indices[ends[p]], values[ends[p]] = (
-                    np.uint64(p) * buckets + first + np.uint64(row),
-                    value[i],
-                )
-            ends[p] += 1
+            end = ends[p]
+            if 0 <= end < room:  # nobody else can check this without doing the work
+                indices[end] = np.uint64(p) * buckets + first + np.uint64(row)
+                values[end] = value[i]
+            ends[p] = end + 1
             i += 1
 
 
@@ -183,7 +278,7 @@ def _scale(factor_m: Any, vector: Any, q: Any, q_inverse: Any, out: Any) -> None
 
 
 @part
-def geometric(first: Any, ratio_m: Any, q: Any, q_inverse: Any, out: Any) -> None:
+def _geometric(first: Any, ratio_m: Any, q: Any, q_inverse: Any, out: Any) -> None:
     """out[j] = first ratio^j, twice as many with each step."""
     out[0] = first
     filled = 1
@@ -193,6 +288,14 @@ def geometric(first: Any, ratio_m: Any, q: Any, q_inverse: Any, out: Any) -> Non
         filled *= 2
 
 
+@kernel
+def geometric(
+    first: Word, ratio_m: Word, count: Size, q: Word, q_inverse: Word, out_at: WordsAt
+) -> None:
+    """out[j] = first ratio^j; there is at least one."""
+    _geometric(first, ratio_m, q, q_inverse, carray(out_at, count))
+
+
 @part
 def _power_m(exponent: Any, low_m: Any, high_m: Any, q: Any, q_inverse: Any) -> Any:
     """gamma^exponent from two tables: low_m[e] = gamma^e, and high_m[e] = gamma^(e len(low))."""
@@ -200,71 +303,164 @@ def _power_m(exponent: Any, low_m: Any, high_m: Any, q: Any, q_inverse: Any) -> 
     return times(low_m[exponent % digit], high_m[exponent // digit], q, q_inverse)
 
 
-def invert(values: Any, q: Any, q_inverse: Any, inverses_m: Any) -> None:
-    """The inverses of symbols that are not zero, by one power: of the product of all (Montgomery's trick)."""
+@kernel
+def invert(values_at: SymbolsAt, count: Size, q: Word, q_inverse: Word, out_m_at: WordsAt) -> None:
+    """The inverses of symbols that are not zero, by one power (Montgomery's trick).
+
+    On the way up out[i] is the product of the values before i; the power inverts the product of
+    all; on the way down it loses one value with each step.
+    """
+    values = carray(values_at, count)
+    out_m = carray(out_m_at, count)
     product_m = montgomery(ONE, q)
-    for i in range(len(values)):
-        inverses_m[i] = product_m
+    for i in range(count):
+        out_m[i] = product_m
         product_m = times(product_m, montgomery(np.uint64(values[i]), q), q, q_inverse)
-    product_m = power_m(product_m, q - np.uint64(2), q, q_inverse)
-    for i in range(len(values) - 1, -1, -1):
-        inverses_m[i] = times(inverses_m[i], product_m, q, q_inverse)
-        product_m = times(product_m, montgomery(np.uint64(values[i]), q), q, q_inverse)
+    inverse_m = power_m(product_m, q - TWO, q, q_inverse)
+    for i in range(count - 1, -1, -1):
+        out_m[i] = times(out_m[i], inverse_m, q, q_inverse)
+        inverse_m = times(inverse_m, montgomery(np.uint64(values[i]), q), q, q_inverse)
 
 
+@part
+def _copy(vector: Any, out: Any) -> None:
+    """out = vector."""
+    for j in range(len(out)):
+        out[j] = vector[j]
+
+
+@kernel
 def share(
-    place: Any, inverse_m: Any, point: Any, matrix_m: Any, noise: Any, low_m: Any, high_m: Any, q: Any, q_inverse: Any,
-    shares: Any, secret: Any,
-) -> None:  # fmt: skip
-    """See `moments.share`."""
-    users, rows, width = shares.shape
+    place_at: SymbolsAt,
+    inverse_m_at: WordsAt,
+    point_at: IntegersAt,
+    matrix_m_at: WordsAt,
+    noise_at: SymbolsAt,
+    low_m_at: WordsAt,
+    high_m_at: WordsAt,
+    points: Size,
+    users: Size,
+    rows: Size,
+    noises: Size,
+    width: Size,
+    low_size: Size,
+    high_size: Size,
+    q: Word,
+    q_inverse: Word,
+    shares_at: SymbolsAt,
+    secret_at: WordsAt,
+) -> None:
+    """See `moments.share`; `secret` is room for the moments of one place."""
+    place = carray(place_at, rows)
+    inverse_m = carray(inverse_m_at, rows)
+    point = carray(point_at, rows)
+    matrix_m = carray(matrix_m_at, (points, users, noises))
+    noise = carray(noise_at, (rows, noises, width))
+    low_m = carray(low_m_at, low_size)
+    high_m = carray(high_m_at, high_size)
+    shares = carray(shares_at, (users, rows, width))
+    secret = carray(secret_at, width)
     for i in range(rows):
         ratio_m = _power_m(np.uint64(place[i]), low_m, high_m, q, q_inverse)
-        geometric(times(inverse_m[i], ONE, q, q_inverse), ratio_m, q, q_inverse, secret)
+        inverse = times(inverse_m[i], ONE, q, q_inverse)
+        _geometric(inverse, ratio_m, q, q_inverse, secret)
         for m in range(users):
             out = shares[m, i]
-            for j in range(width):
-                out[j] = secret[j]
+            _copy(secret, out)
             _add_products(matrix_m[point[i], m], noise[i], q, q_inverse, out)
 
 
+@kernel
 def tabulate(
-    exponent: Any, low_m: Any, high_m: Any, first: Any, q: Any, q_inverse: Any, table: Any
+    exponent_at: SymbolsAt,
+    low_m_at: WordsAt,
+    high_m_at: WordsAt,
+    rows: Size,
+    width: Size,
+    low_size: Size,
+    high_size: Size,
+    first: Word,
+    q: Word,
+    q_inverse: Word,
+    table_at: SymbolsAt,
 ) -> None:
     """Row i of the table: first gamma^(exponent_i j)."""
-    for i in range(len(table)):
+    exponent = carray(exponent_at, rows)
+    low_m = carray(low_m_at, low_size)
+    high_m = carray(high_m_at, high_size)
+    table = carray(table_at, (rows, width))
+    for i in range(rows):
         ratio_m = _power_m(np.uint64(exponent[i]), low_m, high_m, q, q_inverse)
-        geometric(first, ratio_m, q, q_inverse, table[i])
+        _geometric(first, ratio_m, q, q_inverse, table[i])
 
 
 @part
 def _add_moved(
     powers: Any, factor: Any, vector: Any, q: Any, q_inverse: Any, total: Any, high: Any
 ) -> None:
-    """Add the products of the vector with factor powers[j] to the sums: see `montgomery.reduced`."""
+    """Add the products of the vector with factor powers[j] to a lazy sum (see `montgomery`)."""
     for j in range(len(total)):
-        product = (times(np.uint64(powers[j]), factor, q, q_inverse) & LOW) * np.uint64(vector[j])
+        moved = times(np.uint64(powers[j]), factor, q, q_inverse)
+        product = (moved & LOW) * np.uint64(vector[j])
         total[j] += product
         high[j] += product >> HALF
 
 
+@part
+def _add_reduced(total: Any, high: Any, q: Any, q_inverse: Any, out: Any) -> None:
+    """out += R^-2 times a lazy sum."""
+    for j in range(len(out)):
+        out[j] = plus(reduced(total[j], high[j], q, q_inverse), np.uint64(out[j]), q)
+
+
+@kernel
 def answer(
-    g: Any, shift: Any, value: Any, scale: Any, group: Any, table_m4: Any, q: Any, q_inverse: Any,
-    out: Any, total: Any, high: Any,
-) -> None:  # fmt: skip
-    """See `moments.answer`. The table has R^4 gamma^(shift j): it is divided by R twice, and so is the sum."""
-    rows, end = len(group), 0
+    g_at: SymbolsAt,
+    shift_at: SymbolsAt,
+    value_at: SymbolsAt,
+    scale_at: SymbolsAt,
+    group_at: IntegersAt,
+    table_at: SymbolsAt,
+    terms: Size,
+    length: Size,
+    rows: Size,
+    table_rows: Size,
+    width: Size,
+    groups: Size,
+    out_width: Size,
+    q: Word,
+    q_inverse: Word,
+    out_at: SymbolsAt,
+    total_at: WordsAt,
+    high_at: WordsAt,
+) -> None:
+    """See `moments.answer`: g (terms, length), and `rows` of the terms are of one user.
+
+    The table (table_rows, width) has R^4 gamma^(shift j). A product with the factor divides that by
+    R, the factor itself was divided by R, and the sum is divided by R^2. The width may be more than
+    is written to `out` (groups, out_width): whole vectors are faster.
+    """
+    g = carray(g_at, (terms, length))
+    shift = carray(shift_at, terms)
+    value = carray(value_at, terms)
+    scale = carray(scale_at, rows)
+    group = carray(group_at, rows)
+    table = carray(table_at, (table_rows, width))
+    out = carray(out_at, (groups, out_width))
+    total = carray(total_at, width)
+    high = carray(high_at, width)
+    end = 0
     while end < rows:
         first = end
         while end < rows and group[end] == group[first]:
             end += 1
         total[:] = 0
         high[:] = 0
-        for start in range(0, len(g), rows):
+        start = 0
+        while start < terms:  # numba's `range` would look whether the step is zero
             for k in range(first, end):
                 i = start + k
                 factor = times(np.uint64(value[i]), np.uint64(scale[k]), q, q_inverse)
-                _add_moved(table_m4[shift[i]], factor, g[i], q, q_inverse, total, high)
-        sums = out[group[first]]
-        for j in range(len(sums)):
-            sums[j] = plus(reduced(total[j], high[j], q, q_inverse), np.uint64(sums[j]), q)
+                _add_moved(table[shift[i]], factor, g[i], q, q_inverse, total, high)
+            start += rows
+        _add_reduced(total, high, q, q_inverse, out[group[first]])

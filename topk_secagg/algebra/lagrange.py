@@ -12,8 +12,8 @@ import numpy.typing as npt
 def lagrange_matrix(nodes: Sequence[int], points: Sequence[int], q: int) -> npt.NDArray[np.uint64]:
     """The matrix that turns values at `nodes` into values at `points`, (len(points), len(nodes)).
 
-    Entry (p, i) is prod over j != i of (point_p - node_j) / (node_i - node_j): a polynomial of degree
-    below len(nodes) is given by its values at the nodes. No point is a node.
+    Entry (p, i) is prod over j != i of (point_p - node_j) / (node_i - node_j): a polynomial of
+    degree below len(nodes) is given by its values at the nodes. No point is a node.
     """
     below = [pow(math.prod(x - y for y in nodes if y != x), -1, q) for x in nodes]
     matrix = np.empty((len(points), len(nodes)), dtype=np.uint64)

@@ -1,7 +1,8 @@
-"""Moments of sparse vectors: shared, summed, and turned back into the one sparse vector behind them.
+"""Moments of sparse vectors: shared, summed, and turned back into the vector behind them.
 
-The moments of place p are v_p = (gamma^(p j)) for j = 0, 1, ..., with gamma of order n in F_q*. The moments of
-a vector w of length n are sum_p w_p v_p; moving a place by delta multiplies entry j by gamma^(delta j).
+The moments of place p are v_p = (gamma^(p j)) for j = 0, 1, ..., with gamma of order n in F_q*. The
+moments of a vector w of length n are sum_p w_p v_p; moving a place by delta multiplies entry j by
+gamma^(delta j).
 """
 
 from __future__ import annotations
@@ -11,19 +12,24 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import BadData
-from .field import LANES, Integers, Symbols, montgomery_constants, to_montgomery
-from .native import run
+from . import native
+from .field import Integers, Symbols, to_montgomery
+from .native import Words
 from .parallel import cores, together
 
-_ROWS_NAMED = 5
-_WORTH_THREADS = 1 << 16  # entries
+ROWS_NAMED = 5  # in an error
+ENTRIES_WORTH_THREADS = 1 << 16
+VECTOR_SYMBOLS = 8  # of 32 bits, that a processor adds at once
+R = 1 << 32  # see montgomery.py
 
 
 class Entries(NamedTuple):
-    """The non-zero entries of several vectors, vector by vector: how many each has, and their places and values."""
+    """The non-zero entries of several vectors, vector by vector.
+
+    How many each has, and their places and values.
+    """
 
     counts: Integers
     place: Symbols
@@ -45,20 +51,17 @@ def share(
     shares[m, i, j] = factor_i^-1 gamma^(place_i j) + sum_t matrix[point_i, m, t] noise[i, t, j],
     with matrix (points, N, T) and noise (rows, T, W).
     """
-    inverse_m = _words(factor.size)
-    run("invert", factor, *montgomery_constants(q), out=(inverse_m,))
-    bits, out = int(place.max(initial=0)).bit_length(), (shares, _words(shares.shape[2]))
-    tables = _power_tables(gamma, bits, q)
-    run(
-        "share",
-        place,
-        inverse_m,
-        point,
-        to_montgomery(matrix, q),
-        noise,
-        *tables,
-        *montgomery_constants(q),
-        out=out,
+    inverse_m = np.empty(factor.size, np.uint64)
+    native.invert(np.ascontiguousarray(factor), q, inverse_m)
+    native.share(
+        place=np.ascontiguousarray(place),
+        inverse_m=inverse_m,
+        point=np.ascontiguousarray(point, np.int64),
+        matrix_m=to_montgomery(matrix, q),
+        noise=np.ascontiguousarray(noise),
+        powers_m=_power_tables(gamma, _bits(place), q),
+        q=q,
+        shares=shares,
     )
 
 
@@ -72,51 +75,48 @@ def answer(
     q: int,
     total: Symbols,
 ) -> None:
-    """Add the rows of g, moved and scaled, to their groups: total (groups, W1), g (rows, at least W1).
+    """Add the rows of g, moved and scaled, to their groups: total (groups, W1).
 
-    total[group_i, j] += value_i scale_i gamma^(shift_i j) g[i, j]. The rows may be those of several users, one behind
-    the other: `scale` and `group` are for the rows of one.
+    total[group_i, j] += value_i scale_i gamma^(shift_i j) g[i, j], with g (rows, at least W1). The
+    rows may be those of several users, one behind the other: `scale` and `group` are for the rows
+    of one.
     """
-    bits, width = (
-        int(shift.max(initial=0)).bit_length(),
-        min(-(-total.shape[1] // 8) * 8, g.shape[1]),
-    )  # whole vectors
+    bits = _bits(shift)
+    width = min(VECTOR_SYMBOLS * _ceil_div(total.shape[1], VECTOR_SYMBOLS), g.shape[1])
     if 1 << bits <= shift.size:  # each power is used more than once
         table = _all_moments(gamma, bits, width, q)
+        row = np.ascontiguousarray(shift)
     else:
-        table, shift = (
-            _moments_of(shift, bits, gamma, width, q),
-            np.arange(shift.size, dtype=np.uint32),
-        )
-    run(
-        "answer",
-        g,
-        shift,
-        value,
-        scale,
-        group,
-        table,
-        *montgomery_constants(q),
-        out=(total, *_words(2, width)),
+        table = _moments_of(np.ascontiguousarray(shift), bits, gamma, width, q)
+        row = np.arange(shift.size, dtype=np.uint32)
+    native.answer(
+        g=np.ascontiguousarray(g),
+        shift=row,
+        value=np.ascontiguousarray(value),
+        scale=np.ascontiguousarray(scale),
+        group=np.ascontiguousarray(group, np.int64),
+        table=table,
+        q=q,
+        out=total,
     )
 
 
 def _moments_of(places: Symbols, bits: int, gamma: int, width: int, q: int) -> Symbols:
     """The first `width` moments of each place below 2^bits, times R^4."""
     table = np.empty((places.size, width), np.uint32)
-    run(
-        "tabulate",
-        places,
-        *_power_tables(gamma, bits, q),
-        pow(2, 128, q),
-        *montgomery_constants(q),
-        out=(table,),
+    native.tabulate(
+        exponent=places,
+        powers_m=_power_tables(gamma, bits, q),
+        first=pow(R, 4, q),
+        q=q,
+        table=table,
     )
     return table
 
 
 @lru_cache(maxsize=2)
 def _all_moments(gamma: int, bits: int, width: int, q: int) -> Symbols:
+    """The same, of all places below 2^bits."""
     return _moments_of(np.arange(1 << bits, dtype=np.uint32), bits, gamma, width, q)
 
 
@@ -125,10 +125,10 @@ def recover(
 ) -> Entries:
     """For each row of moments, the only vector with at most `weight` non-zero entries.
 
-    moments (rows, W1) with W1 = order, or W1 = 2 weight; then only the first `places` are searched, and time and memory
-    go with these, which may be far fewer. A row that no such vector has is BadData, whatever the reason: what is found
-    must give back all W1 moments, and two vectors that both do would differ in at most W1 of the `order` places, hence
-    nowhere.
+    moments (rows, W1) with W1 = order, or W1 = 2 weight; then only the first `places` are searched,
+    and time and memory go with these, which may be far fewer. A row that no such vector has is
+    BadData, whatever the reason: what is found must give back all W1 moments, and two vectors that
+    both do would differ in at most W1 of the `order` places, hence nowhere.
     """
     rows, count = moments.shape
     if count not in (order, 2 * weight) or count > order:
@@ -137,91 +137,114 @@ def recover(
         raise BadData("a moment is not below the field's size")
     most = min(weight, order)
     found = np.empty(rows, np.int64)
-    place, value = (np.empty(rows * most + 1, np.uint32) for _ in range(2))
-    constants, out = montgomery_constants(q), (found, place, value)
+    place = np.empty(rows * most + 1, np.uint32)
+    value = np.empty(rows * most + 1, np.uint32)
     if count == order:
-        run(
-            "transform",
-            moments,
-            _powers(gamma, order, q),
-            most,
-            *constants,
-            out=(*out, _words(3, order)),
+        native.transform(
+            moments=np.ascontiguousarray(moments),
+            powers_m=_powers(gamma, order, q),
+            most=most,
+            q=q,
+            weight=found,
+            place=place,
+            value=value,
         )
     else:
         searched = order if places is None else places
         turns = 4 if order % 4 == 0 and order <= 2 * searched else 1  # see recovery._search
-        tried = searched if turns == 1 else order
-        marks = _words(-(-tried // turns // 64), turns, LANES)
-        scratch = _words(9, count + 5, LANES), _words(most + 1, 64), marks
-        run(
-            "solve",
-            moments,
-            _powers(gamma, tried, q),
-            searched,
-            tried // turns,
-            *constants,
-            out=(*out, *scratch),
+        native.solve(
+            moments=np.ascontiguousarray(moments),
+            powers_m=_powers(gamma, searched if turns == 1 else order, q),
+            searched=searched,
+            turns=turns,
+            q=q,
+            weight=found,
+            place=place,
+            value=value,
         )
     bad = np.flatnonzero(found < 0)
     if bad.size:
-        named = ", ".join(map(str, bad[:_ROWS_NAMED])) + (", ..." if bad.size > _ROWS_NAMED else "")
+        named = ", ".join(map(str, bad[:ROWS_NAMED])) + (", ..." if bad.size > ROWS_NAMED else "")
         what = f"no vector with at most {weight} non-zero entries has these moments"
         raise BadData(f"{what}: {bad.size} of {rows} rows ({named})")
     entries = int(found.sum())
     return Entries(found, place[:entries], value[:entries])
 
 
+class _Run(NamedTuple):
+    """Some of the parts, with the number of the first row of each."""
+
+    parts: Sequence[Entries]
+    firsts: Sequence[int]
+
+
 def arranged(parts: Sequence[Entries], places: int) -> tuple[Symbols, Symbols]:
     """The index, place B + row, and the value of all entries of B vectors, by index.
 
-    A counting sort, on each core for a run of the parts: where the entries of a place go is known for every run.
+    A counting sort, on each core for a run of the parts: first each run counts its entries at every
+    place, so that it is known where they go; then each puts them there.
     """
     firsts = np.cumsum([0, *(part.counts.size for part in parts)]).tolist()
-    buckets, entries, size = (
-        firsts[-1],
-        sum(part.place.size for part in parts),
-        -(-len(parts) // cores()) or 1,
-    )
+    buckets = firsts[-1]
+    entries = sum(part.place.size for part in parts)
+    size = max(1, _ceil_div(len(parts), cores()))
     runs = [
-        list(zip(parts, firsts, strict=False))[at : at + size] for at in range(0, len(parts), size)
+        _Run(parts[at : at + size], firsts[at : at + size]) for at in range(0, len(parts), size)
     ]
-
-    def go(ends: Integers, *out: Symbols) -> None:
-        def arrange(run_parts: Sequence[tuple[Entries, int]], own: Integers) -> None:
-            for part, first in run_parts:
-                run("arrange", *part, first, buckets, out=(own, *out))
-
-        calls = (
-            partial(arrange, run_parts, own) for run_parts, own in zip(runs, ends, strict=True)
-        )
-        together(calls, cores() if entries > _WORTH_THREADS else 0)
-
+    threads = cores() if entries > ENTRIES_WORTH_THREADS else 0
     counts = np.zeros((len(runs), places), np.int64)
-    go(counts, *np.empty((2, 0), np.uint32))
-    indices, values = (np.empty(entries, np.uint32) for _ in range(2))
-    go(
-        np.ascontiguousarray(np.cumsum(counts.T).reshape(places, -1).T) - counts, indices, values
-    )  # place by place
+    together((partial(_count, *pair) for pair in zip(runs, counts, strict=True)), threads)
+    # where the entries of each run begin: place by place, and of a place run by run
+    ends = np.cumsum(counts.T).reshape(places, len(runs)).T - counts
+    indices = np.empty(entries, np.uint32)
+    values = np.empty(entries, np.uint32)
+
+    def put(run: _Run, own_ends: Integers) -> None:
+        for part, first in zip(run.parts, run.firsts, strict=True):
+            native.arrange(
+                count=part.counts,
+                place=part.place,
+                value=part.value,
+                first=first,
+                buckets=buckets,
+                ends=own_ends,
+                indices=indices,
+                values=values,
+            )
+
+    pairs = zip(runs, np.ascontiguousarray(ends), strict=True)
+    together((partial(put, *pair) for pair in pairs), threads)
     return indices, values
 
 
-def _powers(ratio: int, count: int, q: int) -> NDArray[np.uint64]:
+def _count(run: _Run, counts: Integers) -> None:
+    """counts[p] += how many entries of the run have place p."""
+    for part in run.parts:
+        native.count_places(part.place, counts)
+
+
+def _powers(ratio: int, count: int, q: int) -> Words:
     """ratio^0, ratio^1, ... in Montgomery form."""
-    powers_m = _words(count)
-    if not count:
-        return powers_m
-    run("geometric", (1 << 32) % q, (ratio << 32) % q, *montgomery_constants(q), out=(powers_m,))
+    powers_m = np.empty(count, np.uint64)
+    if count:
+        native.geometric(R % q, ratio * R % q, q, powers_m)
     return powers_m
 
 
 @lru_cache(maxsize=8)
-def _power_tables(gamma: int, bits: int, q: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    """Two small tables whose products are all powers of gamma below 2^bits: gamma^(i + j len(low))."""
-    low = 1 << -(-bits // 2)
+def _power_tables(gamma: int, bits: int, q: int) -> tuple[Words, Words]:
+    """Two small tables, gamma^i and gamma^(j len(low)).
+
+    Their products are all powers of gamma below 2^bits.
+    """
+    low = 1 << _ceil_div(bits, 2)
     return _powers(gamma, low, q), _powers(pow(gamma, low, q), 1 << bits // 2, q)
 
 
-def _words(*shape: int) -> NDArray[np.uint64]:
-    """Scratch space of a kernel."""
-    return np.empty(shape, np.uint64)
+def _bits(numbers: Symbols) -> int:
+    """How many bits the largest has."""
+    return int(numbers.max(initial=0)).bit_length()
+
+
+def _ceil_div(a: int, b: int) -> int:
+    return -(-a // b)

@@ -1,108 +1,109 @@
-"""Montgomery multiplication modulo q with R = 2^32, for use in kernels. Loads numba.
+"""Arithmetic modulo q on single numbers, for use in kernels. Loads numba.
 
-An `_m` at the end of a name marks a factor in Montgomery form, a R mod q. For a_m = a R mod q and b < q,
-p = a_m b;  m = (p mod R) q^-1 mod R;  a b = (p >> 32) - (m q >> 32)  (plus q when negative).
-Symbols are held in 64-bit words, so that every product fits.
+**Montgomery's product.** A division by q costs more than everything else here, so products are
+reduced without one. Let R = 2^32, q odd and below R, and write a factor a as a_m = a R mod q, its
+*Montgomery form*. For b < q the product p = a_m b is below q R, and
+
+    m = (p mod R) q^-1 mod R      makes      p - m q      a multiple of R, so that
+    (p - m q) / R  =  (p >> 32) - (m q >> 32)  =  a b  (mod q),
+
+a number between -q and q: add q when it is negative. One factor in Montgomery form is enough, and
+the result then has the usual form. An `_m` at the end of a name marks a number in Montgomery form,
+`_mm` one that was multiplied by R twice.
+
+**Lazy sums.** In a sum of many products only the sum needs to be reduced. It is kept as two
+numbers: the sum of the products modulo 2^64, and the sum of their high halves. Together they
+determine a sum of fewer than 2^31 products; see `reduced`.
+
+Symbols are held in 64-bit words, so that every product of two fits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
-from numba.core.compiler import Compiler
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 HALF = np.uint64(32)
 LOW = np.uint64(0xFFFFFFFF)
-ZERO, ONE = np.uint64(0), np.uint64(1)
-numba.config.DISABLE_JIT = 0  # whatever the environment says: there is no other way to run a kernel
-
-
-class _Apart(Compiler):  # type: ignore[misc] # numba has no types
-    """numba's compiler, told that the arrays of a call do not overlap: else each loop checks that again."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        with suppress(AttributeError):  # a numba without this flag is as right, and a little slower
-            self.state.flags.noalias = True
-
-
-OPTIONS = {
-    "error_model": "numpy",
-    "_nrt": False,
-    "no_cpython_wrapper": True,
-    "no_cfunc_wrapper": True,
-    "pipeline_class": _Apart,
-}
-
-
-def inlined(function: Function) -> Function:
-    """A function that kernels call."""
-    return cast(Function, numba.njit(inline="always", error_model="numpy")(function))
+ZERO = np.uint64(0)
+ONE = np.uint64(1)
+TWO = np.uint64(2)
 
 
 def part(function: Function) -> Function:
-    """A function that kernels call, too long to be inlined."""
-    return cast(Function, numba.njit(**OPTIONS)(function))
+    """A function that kernels call. Divisions by zero, which never happen, are not looked for."""
+    return cast(Function, numba.njit(error_model="numpy")(function))
 
 
-@inlined
+@part
 def lift(difference: Any, q: Any) -> Any:
-    """A difference in (-q, q), wrapped to 64 bits, as its residue: a negative one is the larger before q is added."""
+    """The residue of a number in (-q, q) that is wrapped to 64 bits.
+
+    A negative number is a very large one before q is added, and a small one afterwards.
+    """
     return min(difference, difference + q)
 
 
-@inlined
-def times(a_m: Any, b: Any, q: Any, q_inverse: Any) -> Any:
-    """a b mod q; the masks tell the compiler that 32 x 32 bit products will do."""
-    p = (a_m & LOW) * (b & LOW)
+@part
+def _divided_by_r(p: Any, q: Any, q_inverse: Any) -> Any:
+    """p / R mod q, for p < q R. The masks tell the compiler that products of 32 bits will do."""
     m = ((p & LOW) * (q_inverse & LOW)) & LOW
     return lift((p >> HALF) - ((m * (q & LOW)) >> HALF), q)
 
 
-@inlined
+@part
+def times(a_m: Any, b: Any, q: Any, q_inverse: Any) -> Any:
+    """a b mod q."""
+    return _divided_by_r((a_m & LOW) * (b & LOW), q, q_inverse)
+
+
+@part
 def plus(a: Any, b: Any, q: Any) -> Any:
     """a + b mod q for a, b < q."""
     return lift(a + b - q, q)
 
 
-@inlined
+@part
 def difference(a_m: Any, b: Any, c_m: Any, d: Any, q: Any, q_inverse: Any) -> Any:
-    """a b - c d mod q, reduced once: q R is added to a negative difference, which is then below q R."""
-    one, other = (a_m & LOW) * (b & LOW), (c_m & LOW) * (d & LOW)
-    p = one - other + (q << HALF if one < other else ZERO)
-    m = ((p & LOW) * (q_inverse & LOW)) & LOW
-    return lift((p >> HALF) - ((m * (q & LOW)) >> HALF), q)
+    """a b - c d mod q, reduced once: q R is added to a negative difference, which is then < q R."""
+    first = (a_m & LOW) * (b & LOW)
+    second = (c_m & LOW) * (d & LOW)
+    p = first - second + (q << HALF if first < second else ZERO)
+    return _divided_by_r(p, q, q_inverse)
 
 
-@inlined
+@part
 def reduced(total: Any, high: Any, q: Any, q_inverse: Any) -> Any:
-    """R^-2 times a sum of products, mod q; given are the sum mod R^2 and the sum of the high halves of the products."""
-    low = total - (high << HALF)  # the sum of the low halves
+    """R^-2 times a sum of products, mod q.
+
+    `total` is the sum of the products modulo 2^64, and `high` the sum of their high halves. The sum
+    is high R + low, where low is the sum of the low halves: it is below 2^64, so that the first
+    line is exact. The sum is then divided by R twice.
+    """
+    low = total - (high << HALF)
     m = ((low & LOW) * (q_inverse & LOW)) & LOW
-    rest = high + (low >> HALF) + q - ((m * (q & LOW)) >> HALF)
-    m = ((rest & LOW) * (q_inverse & LOW)) & LOW
-    return lift((rest >> HALF) - ((m * (q & LOW)) >> HALF), q)
+    once = high + (low >> HALF) + q - ((m * (q & LOW)) >> HALF)
+    return _divided_by_r(once, q, q_inverse)
 
 
-@inlined
+@part
 def montgomery(a: Any, q: Any) -> Any:
     """a R mod q."""
     return (a << HALF) % q
 
 
-@inlined
+@part
 def power_m(base_m: Any, exponent: Any, q: Any, q_inverse: Any) -> Any:
-    """base^exponent in Montgomery form."""
-    result = montgomery(ONE, q)
+    """base^exponent in Montgomery form, by squaring."""
+    result_m = montgomery(ONE, q)
     while exponent:
         if exponent & ONE:
-            result = times(result, base_m, q, q_inverse)
+            result_m = times(result_m, base_m, q, q_inverse)
         base_m = times(base_m, base_m, q, q_inverse)
         exponent >>= ONE
-    return result
+    return result_m

@@ -1,224 +1,492 @@
-"""Runs the kernels of `kernels.py`: compiled by numba once, kept as object files, and loaded without numba.
+"""The kernels as typed functions: what they are given is checked here, and nothing else calls them.
 
-numba can cache functions too, but then every process imports numba and, for each function that it loads, looks through
-all of numba's registries. Here a process maps a few kilobytes of machine code through LLVM; it imports numba
-only where an object file is missing. Kernels release the GIL.
+A kernel is machine code and checks nothing, so a wrong size would read or write somebody else's
+memory. Each function here checks the type, size and layout of every array, and every number that a
+kernel uses as an index. A mistake is a ValueError: these are our own, never the user's.
+
+When a process first uses a kernel, the kernel has to answer a question whose answer is known
+(`questions`): a compiler that goes wrong, or other versions than we have tried, must not corrupt a
+round silently. Kernels release the GIL.
 """
 
 from __future__ import annotations
 
-import ctypes
-import hashlib
-import logging
-import os
-import stat
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from functools import cache, lru_cache
-from importlib.util import find_spec
-from pathlib import Path
-from threading import Lock
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from threading import RLock
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-_SOURCES = ("field.py", "kernels.py", "montgomery.py", "native.py", "recovery.py")
-_DIGEST_BYTES = 32
-_DRAFT, _OLD = ".draft-", 3600  # a name, and seconds
-_log = logging.getLogger(__name__)
-_lock = Lock()
+from . import library
+from .field import LANES, PIECE, Symbols, montgomery_constants
+
+Words = npt.NDArray[np.uint64]
+Indices = npt.NDArray[np.int64]
+
+SYMBOL = np.dtype(np.uint32)
+WORD = np.dtype(np.uint64)
+INTEGER = np.dtype(np.int64)
+
+SEARCHED_AT_ONCE = 64  # points, whose powers `solve` has room for
+COLUMN_BLOCKS = 9  # arrays (moments + SPARE_ROWS, LANES) of scratch space that `solve` needs
+SPARE_ROWS = 5
+
+_answered: dict[str, library.Function] = {}  # the kernels that have answered their question
+_questioned: dict[str, library.Function] = {}
+_lock = RLock()  # a question calls its kernel, and comes back here
 
 
-def run(name: str, *inputs: npt.NDArray[Any] | int, out: tuple[npt.NDArray[Any], ...]) -> None:
-    """Call a kernel with its inputs, arrays or integers below 2^64, and with the arrays it writes to."""
-    if not all(array.flags.c_contiguous and array.flags.writeable for array in out):
-        raise ValueError(f"{name} writes to whole, contiguous arrays only")
-    values = [
-        value if isinstance(value, int) else np.ascontiguousarray(value)
-        for value in (*inputs, *out)
-    ]
-    types = tuple(
-        "int" if isinstance(value, int) else _type(value.dtype, value.ndim) for value in values
-    )
-    words: list[int] = []
-    for value in values:
-        words += (value,) if isinstance(value, int) else _words(value)
-    with _lock:  # a kernel is loaded once
-        kernel = _loaded(name, types)
-    results = (
-        ctypes.c_void_p * 2
-    )()  # for the value and the error that numba's functions return: there are none
-    at = ctypes.addressof(results)
-    if kernel(at, at + ctypes.sizeof(ctypes.c_void_p), *words):
-        raise AssertionError(f"{name} failed")
+# Lagrange interpolation of vectors; see `linear`
 
 
-@lru_cache
-def _type(dtype: np.dtype[Any], dimensions: int) -> str:
-    """The name of a type of arrays."""
-    if not dtype.isnative:
-        raise ValueError("kernels take numbers in this machine's byte order only")
-    return f"{dtype.str[1:]}x{dimensions}"
-
-
-def _words(array: npt.NDArray[Any]) -> tuple[int, ...]:
-    """How numba's functions take an array: owner, parent (none), entries, bytes an entry, address, shape, strides."""
-    if array.flags.writeable and array.size:
-        address = ctypes.addressof(
-            ctypes.c_char.from_buffer(array.data)
-        )  # three times as fast as the other way
-    else:
-        address = array.ctypes.data
-    return 0, 0, array.size, array.itemsize, address, *array.shape, *array.strides
-
-
-@cache
-def _loaded(name: str, types: tuple[str, ...]) -> Callable[..., int]:
-    """The kernel for these types of arguments, as a function of machine words."""
-    import llvmlite.binding as llvm
-
-    symbol, code = _kept(name, types) or _compiled(name, types)
-    engine = _engine()
-    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
-    engine.finalize_object()
-    count = 2 + sum(1 if kind == "int" else 5 + 2 * int(kind[-1]) for kind in types)
-    return ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_uint64] * count)(
-        engine.get_function_address(symbol)
+def encode(
+    dense_m: Words,
+    sparse_m: Words,
+    noise: Symbols,
+    slot: Indices,
+    place: Indices,
+    scale: Symbols,
+    q: int,
+    shares: Symbols,
+) -> None:
+    """shares[m, i] = sum_t dense[m, t] noise[i, t] + sparse[m, slot_i] scale_i e_(place_i)."""
+    users, rows, width = _sizes(shares, 3)
+    blocks = _sizes(sparse_m, 2)[1]
+    noises = _sizes(dense_m, 2)[1]
+    _check_indices(slot, blocks)
+    _check_indices(place, width)
+    _call(
+        "encode",
+        _read(dense_m, WORD, (users, noises)),
+        _read(sparse_m, WORD, (users, blocks)),
+        _read(noise, SYMBOL, (rows, noises, width)),
+        _read(slot, INTEGER, (rows,)),
+        _read(place, INTEGER, (rows,)),
+        _read(scale, SYMBOL, (rows,)),
+        users,
+        blocks,
+        rows,
+        noises,
+        width,
+        *montgomery_constants(q),
+        _write(shares, SYMBOL, (users, rows, width)),
     )
 
 
-@lru_cache(maxsize=1)
-def _engine() -> Any:
-    """LLVM's loader. It owns the code, so it lives as long as the process."""
-    import llvmlite.binding as llvm
+def eliminate(f: Symbols, h: Symbols, x_m: Words, q: int, total: Symbols) -> None:
+    """total += sum_i x_i f_i - h_i."""
+    rows, width = _sizes(f, 2)
+    _call(
+        "eliminate",
+        _read(f, SYMBOL, (rows, width)),
+        _read(h, SYMBOL, (rows, width)),
+        _read(x_m, WORD, (rows,)),
+        rows,
+        width,
+        *montgomery_constants(q),
+        _write(total, SYMBOL, (width,)),
+    )
 
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    machine = llvm.Target.from_default_triple().create_target_machine()
-    return llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+
+def combine(
+    matrix_mm: Words, y: Symbols, row: Indices, group: Indices, q: int, out: Symbols
+) -> None:
+    """out[b] = sum_u matrix[row_b, u] y[u, group_b]; the matrix is multiplied by R^2."""
+    users, groups, width = _sizes(y, 3)
+    points = _sizes(matrix_mm, 2)[0]
+    blocks = _sizes(row, 1)[0]
+    _check_indices(row, points)
+    _check_indices(group, groups)
+    sums = np.empty((2, width), WORD)
+    sums_at = _write(sums, WORD, (2, width))
+    _call(
+        "combine",
+        _read(matrix_mm, WORD, (points, users)),
+        _read(y, SYMBOL, (users, groups, width)),
+        _read(row, INTEGER, (blocks,)),
+        _read(group, INTEGER, (blocks,)),
+        points,
+        users,
+        groups,
+        width,
+        blocks,
+        *montgomery_constants(q),
+        _write(out, SYMBOL, (blocks, width)),
+        sums_at,
+        sums_at + width * WORD.itemsize,
+    )
 
 
-# Object files
+def weigh(y: Symbols, factors: Symbols, q: int, sums: Words) -> None:
+    """sums[u, c, v] = sum_r factors[c, r] y[u, r PIECE + v] mod q; factors are below 2^22."""
+    users, symbols = _sizes(y, 2)
+    count, pieces = _sizes(factors, 2)
+    if pieces * PIECE < symbols:
+        raise ValueError(f"{pieces} factors are not enough for {symbols} symbols")
+    _call(
+        "weigh",
+        _read(y, SYMBOL, (users, symbols)),
+        _read(factors, SYMBOL, (count, pieces)),
+        users,
+        symbols,
+        count,
+        pieces,
+        q,
+        _write(sums, WORD, (users, count, PIECE)),
+    )
 
 
-class _Folder(NamedTuple):
-    """A place for object files, and the accounts that may have written them."""
+# Moments; see `moments`
 
-    path: Path
-    owners: tuple[int, ...]
 
-    @contextmanager
-    def opened(self) -> Iterator[int]:
-        """A descriptor of the folder, if nobody but its owners can change what is in it; OSError otherwise."""
-        fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+def count_places(place: Symbols, counts: Indices) -> None:
+    """counts[p] += how many entries have place p."""
+    entries = _sizes(place, 1)[0]
+    places = _sizes(counts, 1)[0]
+    _check_indices(place, places)
+    _call(
+        "count_places",
+        _read(place, SYMBOL, (entries,)),
+        entries,
+        places,
+        _write(counts, INTEGER, (places,)),
+    )
+
+
+def arrange(
+    count: Indices,
+    place: Symbols,
+    value: Symbols,
+    first: int,
+    buckets: int,
+    ends: Indices,
+    indices: Symbols,
+    values: Symbols,
+) -> None:
+    """Put entry i, of row r, to where ends[place_i] says, and move that on.
+
+    Its index is place_i B + r. Row first + j has count_j entries. Entries that `ends` sends beyond
+    the room are left out.
+    """
+    rows = _sizes(count, 1)[0]
+    entries = _sizes(place, 1)[0]
+    places = _sizes(ends, 1)[0]
+    room = _sizes(indices, 1)[0]
+    _check_indices(place, places)
+    if count.min(initial=0) < 0 or count.sum() != entries:
+        raise ValueError(f"the rows do not have {entries} entries")
+    _call(
+        "arrange",
+        _read(count, INTEGER, (rows,)),
+        _read(place, SYMBOL, (entries,)),
+        _read(value, SYMBOL, (entries,)),
+        rows,
+        entries,
+        places,
+        first,
+        buckets,
+        room,
+        _write(ends, INTEGER, (places,)),
+        _write(indices, SYMBOL, (room,)),
+        _write(values, SYMBOL, (room,)),
+    )
+
+
+def geometric(first: int, ratio_m: int, q: int, out: Words) -> None:
+    """out[j] = first ratio^j, both below q; `out` is not empty."""
+    count = _sizes(out, 1)[0]
+    if not count:
+        raise ValueError("a geometric sequence has a first number")
+    _call(
+        "geometric",
+        first,
+        ratio_m,
+        count,
+        *montgomery_constants(q),
+        _write(out, WORD, (count,)),
+    )
+
+
+def invert(values: Symbols, q: int, out_m: Words) -> None:
+    """out[i] = 1 / values[i], in Montgomery form; no value is zero."""
+    count = _sizes(values, 1)[0]
+    _call(
+        "invert",
+        _read(values, SYMBOL, (count,)),
+        count,
+        *montgomery_constants(q),
+        _write(out_m, WORD, (count,)),
+    )
+
+
+def share(
+    place: Symbols,
+    inverse_m: Words,
+    point: Indices,
+    matrix_m: Words,
+    noise: Symbols,
+    powers_m: tuple[Words, Words],
+    q: int,
+    shares: Symbols,
+) -> None:
+    """shares[m, i, j] = inverse_i gamma^(place_i j) + sum_t matrix[point_i, m, t] noise[i, t, j].
+
+    `powers_m` are the tables of `moments` with the powers of gamma.
+    """
+    users, rows, width = _sizes(shares, 3)
+    points, _, noises = _sizes(matrix_m, 3)
+    low_m, high_m = powers_m
+    low_size = _sizes(low_m, 1)[0]
+    high_size = _sizes(high_m, 1)[0]
+    _check_indices(point, points)
+    _check_indices(place, low_size * high_size)
+    if not width:
+        raise ValueError("a place has at least one moment")
+    secret = np.empty(width, WORD)
+    _call(
+        "share",
+        _read(place, SYMBOL, (rows,)),
+        _read(inverse_m, WORD, (rows,)),
+        _read(point, INTEGER, (rows,)),
+        _read(matrix_m, WORD, (points, users, noises)),
+        _read(noise, SYMBOL, (rows, noises, width)),
+        _read(low_m, WORD, (low_size,)),
+        _read(high_m, WORD, (high_size,)),
+        points,
+        users,
+        rows,
+        noises,
+        width,
+        low_size,
+        high_size,
+        *montgomery_constants(q),
+        _write(shares, SYMBOL, (users, rows, width)),
+        _write(secret, WORD, (width,)),
+    )
+
+
+def tabulate(
+    exponent: Symbols, powers_m: tuple[Words, Words], first: int, q: int, table: Symbols
+) -> None:
+    """table[i, j] = first gamma^(exponent_i j); `powers_m` as in `share`."""
+    rows, width = _sizes(table, 2)
+    low_m, high_m = powers_m
+    low_size = _sizes(low_m, 1)[0]
+    high_size = _sizes(high_m, 1)[0]
+    _check_indices(exponent, low_size * high_size)
+    if not width:
+        raise ValueError("a place has at least one moment")
+    _call(
+        "tabulate",
+        _read(exponent, SYMBOL, (rows,)),
+        _read(low_m, WORD, (low_size,)),
+        _read(high_m, WORD, (high_size,)),
+        rows,
+        width,
+        low_size,
+        high_size,
+        first,
+        *montgomery_constants(q),
+        _write(table, SYMBOL, (rows, width)),
+    )
+
+
+def answer(
+    g: Symbols,
+    shift: Symbols,
+    value: Symbols,
+    scale: Symbols,
+    group: Indices,
+    table: Symbols,
+    q: int,
+    out: Symbols,
+) -> None:
+    """out[group_k, j] += sum of value_i scale_k table[shift_i, j] g[i, j] / R^4.
+
+    Row i of g is row k = i mod rows of a user, for `rows` entries of scale and group.
+    """
+    terms, length = _sizes(g, 2)
+    rows = _sizes(scale, 1)[0]
+    table_rows, width = _sizes(table, 2)
+    groups, out_width = _sizes(out, 2)
+    if not out_width <= width <= length:
+        raise ValueError(f"{length} symbols of {width} moments do not make {out_width}")
+    if terms % rows if rows else terms:
+        raise ValueError(f"{terms} rows are not those of users with {rows} each")
+    _check_indices(shift, table_rows)
+    _check_indices(group, groups)
+    sums = np.empty((2, width), WORD)
+    sums_at = _write(sums, WORD, (2, width))
+    _call(
+        "answer",
+        _read(g, SYMBOL, (terms, length)),
+        _read(shift, SYMBOL, (terms,)),
+        _read(value, SYMBOL, (terms,)),
+        _read(scale, SYMBOL, (rows,)),
+        _read(group, INTEGER, (rows,)),
+        _read(table, SYMBOL, (table_rows, width)),
+        terms,
+        length,
+        rows,
+        table_rows,
+        width,
+        groups,
+        out_width,
+        *montgomery_constants(q),
+        _write(out, SYMBOL, (groups, out_width)),
+        sums_at,
+        sums_at + width * WORD.itemsize,
+    )
+
+
+# Sparse vectors from moments; see `moments.recover`
+
+
+def solve(
+    moments: Symbols,
+    powers_m: Words,
+    searched: int,
+    turns: int,
+    q: int,
+    weight: Indices,
+    place: Symbols,
+    value: Symbols,
+) -> None:
+    """The vector behind each row of moments, among the first `searched` places.
+
+    powers_m[k] = gamma^k, for all places that are tried. They are cut into `turns` runs, 1 or 4.
+    """
+    rows, count = _sizes(moments, 2)
+    tried = _sizes(powers_m, 1)[0]
+    most = count // 2
+    if turns not in (1, 4) or tried % turns or not 0 <= searched <= tried:
+        raise ValueError(f"{searched} of {tried} places cannot be searched in {turns} turns")
+    room = rows * most + 1
+    points = tried // turns
+    blocks = -(-points // SEARCHED_AT_ONCE)
+    columns = np.empty((COLUMN_BLOCKS, count + SPARE_ROWS, LANES), WORD)
+    powers_mm = np.empty((most + 1, SEARCHED_AT_ONCE), WORD)
+    marks = np.empty((blocks, turns, LANES), WORD)
+    _call(
+        "solve",
+        _read(moments, SYMBOL, (rows, count)),
+        _read(powers_m, WORD, (tried,)),
+        rows,
+        count,
+        tried,
+        searched,
+        points,
+        turns,
+        blocks,
+        *montgomery_constants(q),
+        _write(weight, INTEGER, (rows,)),
+        _write(place, SYMBOL, (room,)),
+        _write(value, SYMBOL, (room,)),
+        _write(columns, WORD, columns.shape),
+        _write(powers_mm, WORD, powers_mm.shape),
+        _write(marks, WORD, marks.shape),
+    )
+
+
+def transform(
+    moments: Symbols,
+    powers_m: Words,
+    most: int,
+    q: int,
+    weight: Indices,
+    place: Symbols,
+    value: Symbols,
+) -> None:
+    """As `solve`, for as many moments as places; a vector has at most `most` entries."""
+    rows, order = _sizes(moments, 2)
+    if not order or most < 0:
+        raise ValueError(f"{order} moments do not determine {most} places")
+    room = rows * most + 1
+    scratch = np.empty((3, order), WORD)
+    _call(
+        "transform",
+        _read(moments, SYMBOL, (rows, order)),
+        _read(powers_m, WORD, (order,)),
+        rows,
+        order,
+        most,
+        *montgomery_constants(q),
+        _write(weight, INTEGER, (rows,)),
+        _write(place, SYMBOL, (room,)),
+        _write(value, SYMBOL, (room,)),
+        _write(scratch, WORD, scratch.shape),
+    )
+
+
+# What a kernel may be given
+
+
+def _sizes(array: npt.NDArray[Any], dimensions: int) -> tuple[int, ...]:
+    """The shape of an array with so many dimensions."""
+    if array.ndim != dimensions:
+        raise ValueError(f"a kernel takes an array of {dimensions} dimensions, not {array.ndim}")
+    return array.shape
+
+
+def _read(array: npt.NDArray[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
+    """The address of an array of this type and shape, whose entries lie one behind the other."""
+    if array.dtype != dtype or array.shape != shape:
+        raise ValueError(
+            f"a kernel takes {dtype} of shape {shape}, not {array.dtype} of shape {array.shape}"
+        )
+    if not array.flags.c_contiguous:
+        raise ValueError("a kernel takes contiguous arrays only")
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def _write(array: npt.NDArray[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
+    """The same of an array that may be written to."""
+    if not array.flags.writeable:
+        raise ValueError("a kernel writes to contiguous, writable arrays only")
+    return _read(array, dtype, shape)
+
+
+def _check_indices(indices: npt.NDArray[Any], size: int) -> None:
+    """All are at least 0 and below the size. A negative number is a very large one without sign."""
+    unsigned = indices.view(WORD) if indices.dtype == INTEGER else indices
+    if int(unsigned.max(initial=0)) >= size and indices.size:
+        raise ValueError(f"an index is not below {size}")
+
+
+# Kernels that are loaded
+
+
+def _call(name: str, *arguments: int) -> None:
+    """Call a kernel."""
+    function = _answered.get(name) or _questioned_kernel(name, len(arguments))
+    function(*arguments)
+
+
+def _questioned_kernel(name: str, count: int) -> library.Function:
+    """A kernel that has shown, in this process, that it computes what it should."""
+    with _lock:
+        if name in _answered:  # asked by another thread meanwhile
+            return _answered[name]
+        if name in _questioned:  # it is its question that calls
+            return _questioned[name]
+        _questioned[name] = library.function(name, count)
         try:
-            if not self.trusts(os.fstat(fd)):
-                raise PermissionError(f"others can write to {self.path}")
-            yield fd
+            _ask(name)
+            _answered[name] = _questioned[name]
         finally:
-            os.close(fd)
-
-    def trusts(self, found: os.stat_result) -> bool:
-        """Whether only the owners can have written this file or folder."""
-        return found.st_uid in self.owners and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-
-    def read(self, name: str) -> bytes:
-        """A file that one of the owners has put here."""
-        with self.opened() as folder:
-            fd = os.open(
-                name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder
-            )
-        with os.fdopen(fd, "rb") as stream:
-            found = os.fstat(fd)
-            if not stat.S_ISREG(found.st_mode) or not self.trusts(found):
-                raise PermissionError(f"others can have written {name}")
-            return stream.read()
-
-    def write(self, name: str, content: bytes) -> None:
-        """Put a file here, whole, in the place of what is there; old drafts of killed processes are removed."""
-        self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
-        with self.opened() as folder:
-            with os.scandir(folder) as others:
-                for other in others:
-                    if other.name.startswith(_DRAFT) and other.stat().st_mtime < time.time() - _OLD:
-                        os.unlink(other.name, dir_fd=folder)
-            draft = f"{_DRAFT}{os.getpid()}"
-            fd = os.open(
-                draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder
-            )
-            with os.fdopen(fd, "wb") as stream:
-                stream.write(content)
-                os.fchmod(fd, 0o644)
-            os.replace(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+            del _questioned[name]
+        return _answered[name]
 
 
-def _folders() -> Iterator[_Folder]:
-    """Beside the source, where the administrator may have compiled, or else in the user's own cache."""
-    yield _Folder(Path(__file__).parent / "__pycache__", (os.geteuid(), 0))
-    with suppress(RuntimeError):  # this user has no home
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-        if cache.is_absolute():
-            yield _Folder(cache / "topk-secagg", (os.geteuid(),))
+def _ask(name: str) -> None:
+    """RuntimeError if a kernel gives a wrong answer."""
+    from . import questions
 
-
-def _kept(name: str, types: tuple[str, ...]) -> tuple[str, bytes] | None:
-    """The symbol and the code of a kernel from its file, if there is one that nobody else can have written."""
-    file = _file(name, types)
-    for folder in _folders():
-        with suppress(OSError):
-            content = folder.read(file)
-            symbol, newline, code = content[_DIGEST_BYTES:].partition(b"\n")
-            if newline and content == _sealed(file, symbol, code):
-                return symbol.decode(), code
-    return None
-
-
-def _compiled(name: str, types: tuple[str, ...]) -> tuple[str, bytes]:
-    """The symbol and the code of a kernel, made now; a later process finds it in the first folder that can be used."""
-    from .kernels import machine_code
-
-    _log.info("compiling kernels for the first time; this takes a few seconds")
-    symbol, code = machine_code(name, types)
-    file = _file(name, types)
-    for folder in _folders():
-        with suppress(OSError):
-            folder.write(file, _sealed(file, symbol.encode(), code))
-            break
-    return symbol, code
-
-
-def _sealed(file: str, symbol: bytes, code: bytes) -> bytes:
-    """The content of an object file: it is for one name only."""
-    body = symbol + b"\n" + code
-    return hashlib.sha256(file.encode() + b"\n" + body).digest() + body
-
-
-def _file(name: str, types: tuple[str, ...]) -> str:
-    """An object file is for a kernel, for types of arguments, and for everything the code depends on."""
-    key = hashlib.sha256(repr((_circumstances(), types)).encode()).hexdigest()
-    return f"{name}-{key[:32]}.o"
-
-
-@lru_cache(maxsize=1)
-def _circumstances() -> str:
-    """The kernels' source, the compiler and its settings, and the processor."""
-    import llvmlite
-    import llvmlite.binding as llvm
-
-    numba = find_spec("numba")
-    assert numba is not None
-    assert numba.origin is not None
-    files = [
-        Path(numba.origin).with_name("_version.py"),
-        *(Path(__file__).with_name(file) for file in _SOURCES),
-    ]
-    digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
-    features = ""
-    with suppress(
-        RuntimeError
-    ):  # LLVM does not know them on every system; numba compiles without them there
-        features = llvm.get_host_cpu_features().flatten()
-    settings = sorted(item for item in os.environ.items() if item[0].startswith("NUMBA_"))
-    return repr((digests, llvmlite.__version__, settings, llvm.get_host_cpu_name(), features))
+    question: Callable[[], bool] = getattr(questions, name)
+    if not question():
+        raise RuntimeError(
+            f"the kernel {name} computes wrongly: compiled with {library.compilers()}, "
+            f"on the processor {library.processor()}"
+        )

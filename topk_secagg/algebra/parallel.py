@@ -16,8 +16,8 @@ Result = TypeVar("Result")
 def reuse_memory() -> None:
     """Let freed arrays of up to 16 MB be used again, instead of being returned to the system.
 
-    New pages can cost more than the arithmetic on them. glibc keeps blocks that are no larger than one that was freed
-    before; this one is never touched. Elsewhere it has no effect.
+    New pages can cost more than the arithmetic on them. glibc keeps blocks that are no larger than
+    one that was freed before; this one is never touched. Elsewhere it has no effect.
     """
     np.empty(1 << 24, dtype=np.uint8)
 
@@ -28,7 +28,7 @@ def cores() -> int:
 
 
 def ahead(calls: Iterable[Callable[[], Result]], threads: int = 1) -> Iterator[Result]:
-    """The results in order; while one is used, up to `threads` of the next calls are running. 0: none is."""
+    """The results in order; while one is used, up to `threads` of the next calls are running."""
     if not threads:
         yield from (call() for call in calls)
         return

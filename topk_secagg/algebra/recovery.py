@@ -1,7 +1,8 @@
 """Kernels that find sparse vectors from their moments, many vectors at a time. Loads numba.
 
-LANES vectors lie side by side: column v of an array (rows, LANES) belongs to one of them, so that the compiler can use
-the processor's vector instructions.
+LANES vectors lie side by side: column v of an array (rows, LANES) belongs to one of them, so that
+the compiler can use the processor's vector instructions. `kernels` says what holds for all kernels,
+and `montgomery` explains the arithmetic and lazy sums.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numba import carray
 
+from .entry import IntegersAt, Size, SymbolsAt, Word, WordsAt, kernel
 from .field import LANES
 from .montgomery import (
     HALF,
     LOW,
     ONE,
+    TWO,
     ZERO,
     difference,
     lift,
@@ -26,9 +30,15 @@ from .montgomery import (
     times,
 )
 
-ALL = np.uint64(2**64 - 1)
-_DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)  # its bits from i to i + 5 differ for all i
-_POSITION = np.argsort([(int(_DE_BRUIJN) << i) % 2**64 >> 58 for i in range(64)])
+ALL_BITS = np.uint64(2**64 - 1)
+WORD_BITS = 64  # roots are marked by the bits of words
+
+# The six highest bits of _DE_BRUIJN 2^i are different for every i: they tell which bit is set.
+_DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
+_POSITION = np.argsort([(int(_DE_BRUIJN) << i) % 2**64 >> 58 for i in range(WORD_BITS)])
+
+
+# Rows of LANES numbers
 
 
 @part
@@ -36,115 +46,6 @@ def _fill(value: Any, row: Any) -> None:
     """row = value; numpy's assignment would call a function for each row."""
     for v in range(LANES):
         row[v] = value
-
-
-@part
-def _discrepancies(
-    now: Any, moments: Any, n: Any, q: Any, q_inverse: Any, low: Any, out: Any
-) -> None:
-    """out = R^-2 sum_k now_k S_(n-k) mod q."""
-    _fill(ZERO, low)
-    _fill(ZERO, out)
-    for k in range(min(n + 1, len(now))):
-        c, s = now[k], moments[n - k]
-        for v in range(LANES):
-            product = (c[v] & LOW) * (s[v] & LOW)
-            low[v] += product
-            out[v] += product >> HALF
-    for v in range(LANES):
-        out[v] = reduced(low[v], out[v], q, q_inverse)
-
-
-@part
-def _lengthen(n: Any, discrepancy: Any, width: Any, longer: Any) -> Any:
-    """Where C becomes longer with term n, and how long it is then; `longer` is a mask of 64 bits.
-
-    The result is the largest exponent in C and x B, before and after: x B goes up to n + 1 - width.
-    """
-    largest = ZERO
-    for v in range(LANES):
-        largest = max(largest, max(width[v], n + ONE - width[v]))
-        grows = (discrepancy[v] != 0) & (width[v] + width[v] <= n)
-        longer[v] = ALL if grows else ZERO
-        width[v] = n + ONE - width[v] if grows else width[v]
-    return np.int64(largest)
-
-
-@part
-def _step(
-    c: Any, b: Any, divisor: Any, discrepancy: Any, longer: Any, q: Any, q_inverse: Any, kept: Any
-) -> None:
-    """One row of C <- d' C - d x B; `kept` is what comes into the next row of x B: C or x B."""
-    for v in range(LANES):
-        old, other = c[v], b[v]
-        c[v] = difference(divisor[v], old, discrepancy[v], other, q, q_inverse)
-        kept[v] = other ^ ((other ^ old) & longer[v])
-
-
-@part
-def _locators(moments: Any, q: Any, q_inverse: Any, now: Any, before: Any, state: Any) -> None:
-    """Berlekamp and Massey: the shortest C = (c_0, ..., c_w) with sum_k c_k S_(n-k) = 0 for all n >= w; c_0 is not 0.
-
-    C is left in `now`, and w in state[0]; C is cut off where w is too large for it. Without inversions and branches:
-    C <- d' C - d x B and, where that is longer, B <- C and d' <- d, else B <- x B. Here d and d' are the
-    discrepancies of C and of the earlier B; `before` holds x B, with a row more than C. Only ratios count.
-    """
-    width, divisor, discrepancy, longer, low = state[0], state[1], state[2], state[3], state[4]
-    now[:] = 0
-    before[:] = 0
-    width[:] = 0
-    now[0] = before[1] = divisor[:] = ONE
-    last = 0
-    for n in range(len(moments)):
-        _discrepancies(now[: last + 1], moments, n, q, q_inverse, low, discrepancy)
-        last = min(_lengthen(np.uint64(n), discrepancy, width, longer), len(now) - 1)
-        for k in range(last, -1, -1):
-            _step(now[k], before[k], divisor, discrepancy, longer, q, q_inverse, before[k + 1])
-        _fill(ZERO, before[0])
-        for v in range(LANES):
-            divisor[v] ^= (divisor[v] ^ discrepancy[v]) & longer[v]
-
-
-@part
-def _evaluate(coefficients: Any, points_m: Any, q: Any, q_inverse: Any, out: Any) -> None:
-    """sum_k c_k * z^(n-1-k) at every point z, by Horner's rule: the highest of n coefficients is first."""
-    out[:] = 0
-    for coefficient in coefficients:
-        for i in range(len(points_m)):
-            out[i] = plus(times(out[i], points_m[i], q, q_inverse), coefficient, q)
-
-
-@part
-def _evaluate_columns(
-    numerator: Any,
-    derivative: Any,
-    z_m: Any,
-    q: Any,
-    q_inverse: Any,
-    state: Any,
-    above: Any,
-    below: Any,
-) -> None:
-    """`_evaluate` in every column, of two polynomials at its point z: sums of products with the powers of z."""
-    power_mm, first, second = state[2], state[3], state[4]
-    _fill(montgomery(montgomery(ONE, q), q), power_mm)
-    _fill(ZERO, first)
-    _fill(ZERO, second)
-    _fill(ZERO, above)
-    _fill(ZERO, below)
-    for j in range(len(numerator) - 1, -1, -1):
-        a, b = numerator[j], derivative[j]
-        for v in range(LANES):
-            power = power_mm[v]
-            one, other = (power & LOW) * (a[v] & LOW), (power & LOW) * (b[v] & LOW)
-            first[v] += one
-            above[v] += one >> HALF
-            second[v] += other
-            below[v] += other >> HALF
-            power_mm[v] = times(z_m[v], power, q, q_inverse)
-    for v in range(LANES):
-        above[v] = reduced(first[v], above[v], q, q_inverse)
-        below[v] = reduced(second[v], below[v], q, q_inverse)
 
 
 @part
@@ -168,25 +69,90 @@ def _square(a_m: Any, q: Any, q_inverse: Any) -> None:
         a_m[v] = times(a_m[v], a_m[v], q, q_inverse)
 
 
+# The locator: the shortest recurrence of a sequence
+
+
 @part
-def _divide(above: Any, below_m: Any, q: Any, q_inverse: Any, product_m: Any, power_m: Any) -> None:
-    """above <- above / below, by one power for all rows: that of their product (Montgomery's trick)."""
-    product_m[0] = montgomery(ONE, q)
-    for k in range(len(above)):
-        _product(product_m[k], below_m[k], q, q_inverse, product_m[k + 1])
-    inverse_m = product_m[len(above)]
+def _discrepancies(
+    now: Any, moments: Any, n: Any, q: Any, q_inverse: Any, total: Any, out: Any
+) -> None:
+    """out = R^-2 sum_k now_k S_(n-k) mod q."""
+    _fill(ZERO, total)
+    _fill(ZERO, out)
+    for k in range(min(n + 1, len(now))):
+        c = now[k]
+        s = moments[n - k]
+        for v in range(LANES):
+            product = (c[v] & LOW) * (s[v] & LOW)
+            total[v] += product
+            out[v] += product >> HALF
     for v in range(LANES):
-        power_m[v], inverse_m[v] = inverse_m[v], montgomery(ONE, q)
-    exponent = q - np.uint64(2)
-    while exponent:
-        if exponent & ONE:
-            _multiply(power_m, inverse_m, q, q_inverse)
-        _square(power_m, q, q_inverse)
-        exponent >>= ONE
-    for k in range(len(above) - 1, -1, -1):
-        _multiply(product_m[k], above[k], q, q_inverse)
-        _multiply(inverse_m, above[k], q, q_inverse)
-        _multiply(below_m[k], inverse_m, q, q_inverse)
+        out[v] = reduced(total[v], out[v], q, q_inverse)
+
+
+@part
+def _lengthen(n: Any, discrepancy: Any, width: Any, longer: Any) -> Any:
+    """Where C becomes longer with term n, and how long it is then; `longer` is a mask of 64 bits.
+
+    The result is the largest exponent in C and x B, before and after: x B goes up to n + 1 - width.
+    """
+    largest = ZERO
+    for v in range(LANES):
+        other = n + ONE - width[v]
+        largest = max(largest, max(width[v], other))
+        grows = (discrepancy[v] != 0) & (width[v] + width[v] <= n)
+        longer[v] = ALL_BITS if grows else ZERO
+        width[v] = other if grows else width[v]
+    return np.int64(largest)
+
+
+@part
+def _step(
+    c: Any, b: Any, divisor: Any, discrepancy: Any, longer: Any, q: Any, q_inverse: Any, kept: Any
+) -> None:
+    """One row of C <- d' C - d x B; `kept` is what comes into the next row of x B: C or x B."""
+    for v in range(LANES):
+        old = c[v]
+        other = b[v]
+        c[v] = difference(divisor[v], old, discrepancy[v], other, q, q_inverse)
+        kept[v] = other ^ ((other ^ old) & longer[v])
+
+
+@part
+def _locators(moments: Any, q: Any, q_inverse: Any, now: Any, before: Any, state: Any) -> None:
+    """The shortest C = (c_0, ..., c_w) with sum_k c_k S_(n-k) = 0 for all n >= w; c_0 is not 0.
+
+    The algorithm of Berlekamp and Massey, without inversions and branches. With d and d' the
+    discrepancies of C and of an earlier locator B, each term of the sequence changes
+
+        C <- d' C - d x B,      and where that is longer    B <- C and d' <- d,    else B <- x B.
+
+    Only ratios count, so nothing is divided. C is left in `now`, and w in state[0]; C is cut off
+    where w is too large for it. `before` holds x B, with a row more than C.
+    """
+    width = state[0]
+    divisor = state[1]
+    discrepancy = state[2]
+    longer = state[3]
+    total = state[4]
+    now[:] = 0
+    before[:] = 0
+    _fill(ZERO, width)
+    _fill(ONE, divisor)
+    _fill(ONE, now[0])
+    _fill(ONE, before[1])
+    last = 0
+    for n in range(len(moments)):
+        _discrepancies(now[: last + 1], moments, n, q, q_inverse, total, discrepancy)
+        last = min(_lengthen(np.uint64(n), discrepancy, width, longer), len(now) - 1)
+        for k in range(last, -1, -1):
+            _step(now[k], before[k], divisor, discrepancy, longer, q, q_inverse, before[k + 1])
+        _fill(ZERO, before[0])
+        for v in range(LANES):
+            divisor[v] ^= (divisor[v] ^ discrepancy[v]) & longer[v]
+
+
+# Its roots
 
 
 @part
@@ -196,12 +162,15 @@ def _sum(
     """out = R^-2 sum of factors_k rows_k mod q over k = first, first + step, ..."""
     _fill(ZERO, total)
     _fill(ZERO, out)
-    for k in range(first, len(rows), step):
-        row, factor = rows[k], factors[k]
+    k = first
+    while k < len(rows):  # numba's `range` would look whether the step is zero
+        row = rows[k]
+        factor = factors[k]
         for v in range(LANES):
             product = (factor & LOW) * (row[v] & LOW)
             total[v] += product
             out[v] += product >> HALF
+        k += step
     for v in range(LANES):
         out[v] = reduced(total[v], out[v], q, q_inverse)
 
@@ -210,7 +179,8 @@ def _sum(
 def _mark(sums: Any, i_m: Any, q: Any, q_inverse: Any, bit: Any, marks: Any) -> None:
     """Set the bit in marks[t] where A_0 + i^t A_1 + i^2t A_2 + i^3t A_3 = 0, for t = 0, ..., 3."""
     for v in range(LANES):
-        even, odd = plus(sums[0, v], sums[2, v], q), plus(sums[1, v], sums[3, v], q)
+        even = plus(sums[0, v], sums[2, v], q)
+        odd = plus(sums[1, v], sums[3, v], q)
         marks[0, v] |= bit if even == lift(ZERO - odd, q) else ZERO
         marks[2, v] |= bit if even == odd else ZERO
         even = lift(sums[0, v] - sums[2, v], q)
@@ -220,28 +190,40 @@ def _mark(sums: Any, i_m: Any, q: Any, q_inverse: Any, bit: Any, marks: Any) -> 
 
 
 @part
-def _search(
-    now: Any, points_m: Any, h: Any, q: Any, q_inverse: Any, marks: Any, powers: Any, sums: Any
-) -> None:
-    """Mark the roots among the points of z^w C(1/z) in each column: bit i % 64 of marks[i // 64, t] for point t h + i.
+def _tabulate_powers(points_m: Any, q: Any, q_inverse: Any, powers_mm: Any) -> None:
+    """powers_mm[last - k, i] = points[i]^k."""
+    last = len(powers_mm) - 1
+    powers_mm[last] = montgomery(montgomery(ONE, q), q)
+    for k in range(last - 1, -1, -1):
+        row = powers_mm[k]
+        below = powers_mm[k + 1]
+        for i in range(len(points_m)):
+            row[i] = times(points_m[i], below[i], q, q_inverse)
 
-    With A_a the terms of C whose exponents are a mod 4, C(z) = A_0(z) + A_1(z) + A_2(z) + A_3(z); z i has the same A_a,
-    times i^a, for i = gamma^h of order 4. Four values cost little more than one.
+
+@part
+def _search(
+    now: Any, points_m: Any, h: Any, q: Any, q_inverse: Any, marks: Any, powers_mm: Any, sums: Any
+) -> None:
+    """Mark the roots of z^w C(1/z) among the points, in each column.
+
+    Point t h + i is bit i % 64 of marks[i // 64, t]. With A_a the terms of C whose exponents are
+    a mod 4, C(z) = A_0(z) + A_1(z) + A_2(z) + A_3(z); z i has the same A_a, times i^a, for
+    i = gamma^h of order 4. So four values cost little more than one. Where `marks` has one turn
+    only, each point is tried by itself.
     """
-    turns, last = marks.shape[1], len(now) - 1
+    turns = marks.shape[1]
+    last = len(now) - 1
     marks[:] = 0
     for block in range(len(marks)):
-        first = block * 64
-        some_m = points_m[first : min(first + 64, h)]
-        powers[last] = montgomery(montgomery(ONE, q), q)
-        for k in range(last - 1, -1, -1):
-            row, before = powers[k], powers[k + 1]
-            for i in range(len(some_m)):
-                row[i] = times(some_m[i], before[i], q, q_inverse)
+        first = block * WORD_BITS
+        some_m = points_m[first : min(first + WORD_BITS, h)]
+        _tabulate_powers(some_m, q, q_inverse, powers_mm)
         for i in range(len(some_m)):
             bit = ONE << np.uint64(i)
             for a in range(turns):
-                _sum(now, powers[:, i], (last - a) % turns, turns, q, q_inverse, sums[4], sums[a])
+                start = (last - a) % turns
+                _sum(now, powers_mm[:, i], start, turns, q, q_inverse, sums[4], sums[a])
             if turns == 4:
                 _mark(sums, points_m[h], q, q_inverse, bit, marks[block])
             else:
@@ -250,16 +232,18 @@ def _search(
 
 
 @part
-def _roots(marks: Any, v: Any, h: Any, searched: Any, places: Any) -> Any:
+def _roots(marks: Any, v: Any, h: Any, searched: Any, most: Any, places: Any) -> Any:
     """How many roots are marked in column v among the places searched; these places, in order.
 
+    A locator has at most `most` roots, if the points are distinct; nothing is written beyond.
     `places` has room for one more: it is written before it is known whether it counts.
     """
     roots = 0
     for t in range(marks.shape[1]):
         for block in range(len(marks)):
-            bits, first = marks[block, t, v], t * h + block * 64
-            while bits:
+            bits = marks[block, t, v]
+            first = t * h + block * WORD_BITS
+            while bits and roots <= most:
                 lowest = bits & (ZERO - bits)
                 place = first + _POSITION[(lowest * _DE_BRUIJN) >> np.uint64(58)]
                 places[roots] = place
@@ -268,89 +252,245 @@ def _roots(marks: Any, v: Any, h: Any, searched: Any, places: Any) -> Any:
     return roots
 
 
+# The values at its roots
+
+
+@part
+def _polynomials(
+    now: Any, sequence: Any, q: Any, q_inverse: Any, total: Any, numerator: Any, derivative: Any
+) -> None:
+    """The coefficients of z^(most-w) O(z) and of z^(most-w) C~'(z), the highest first; see `solve`.
+
+    Instead of z^(most-w) C~' it is the derivative of z^(most-w) C~: at the roots they are the same.
+    Those of O are divided by R^2, and the others by R.
+    """
+    most = len(numerator)
+    for j in range(most):
+        _discrepancies(now, sequence, j, q, q_inverse, total, numerator[j])
+        _fill(np.uint64(most - j) % q, derivative[j])
+        _multiply(now[j], derivative[j], q, q_inverse)
+
+
+@part
+def _evaluate_columns(
+    numerator: Any,
+    derivative: Any,
+    z_m: Any,
+    q: Any,
+    q_inverse: Any,
+    state: Any,
+    above: Any,
+    below: Any,
+) -> None:
+    """Two polynomials in every column, at its point z: lazy sums of products with powers of z."""
+    power_mm = state[2]
+    first = state[3]
+    second = state[4]
+    _fill(montgomery(montgomery(ONE, q), q), power_mm)
+    _fill(ZERO, first)
+    _fill(ZERO, second)
+    _fill(ZERO, above)
+    _fill(ZERO, below)
+    for j in range(len(numerator) - 1, -1, -1):
+        a = numerator[j]
+        b = derivative[j]
+        for v in range(LANES):
+            power = power_mm[v]
+            one = (power & LOW) * (a[v] & LOW)
+            other = (power & LOW) * (b[v] & LOW)
+            first[v] += one
+            above[v] += one >> HALF
+            second[v] += other
+            below[v] += other >> HALF
+            power_mm[v] = times(z_m[v], power, q, q_inverse)
+    for v in range(LANES):
+        above[v] = reduced(first[v], above[v], q, q_inverse)
+        below[v] = reduced(second[v], below[v], q, q_inverse)
+
+
+@part
+def _divide(above: Any, below_m: Any, q: Any, q_inverse: Any, products_m: Any, base_m: Any) -> None:
+    """above <- above / below, by one power for all rows: that of their product.
+
+    Montgomery's trick, as in `kernels.invert`. products_m[k] is the product of the rows before k.
+    """
+    one_m = montgomery(ONE, q)
+    _fill(one_m, products_m[0])
+    for k in range(len(above)):
+        _product(products_m[k], below_m[k], q, q_inverse, products_m[k + 1])
+    inverse_m = products_m[len(above)]
+    for v in range(LANES):
+        base_m[v] = inverse_m[v]
+        inverse_m[v] = one_m
+    exponent = q - TWO
+    while exponent:
+        if exponent & ONE:
+            _multiply(base_m, inverse_m, q, q_inverse)
+        _square(base_m, q, q_inverse)
+        exponent >>= ONE
+    for k in range(len(above) - 1, -1, -1):
+        _multiply(products_m[k], above[k], q, q_inverse)
+        _multiply(inverse_m, above[k], q, q_inverse)
+        _multiply(below_m[k], inverse_m, q, q_inverse)
+
+
+@part
+def _load(moments: Any, columns: Any) -> None:
+    """Rows of moments as columns; a column without a row is zero."""
+    if len(moments) < LANES:
+        columns[:] = 0
+    for v in range(len(moments)):
+        for j in range(moments.shape[1]):
+            columns[j, v] = moments[v, j]
+
+
+@kernel
 def solve(
-    moments: Any, powers_m: Any, searched: Any, h: Any, q: Any, q_inverse: Any,
-    weight: Any, places: Any, values: Any, columns: Any, powers: Any, marks: Any,
-) -> None:  # fmt: skip
-    """The sparse vector behind each row: its weight, or -1 where there is none; its places and values, row by row.
+    moments_at: SymbolsAt,
+    powers_m_at: WordsAt,
+    rows: Size,
+    count: Size,
+    tried: Size,
+    searched: Size,
+    h: Size,
+    turns: Size,
+    blocks: Size,
+    q: Word,
+    q_inverse: Word,
+    weight_at: IntegersAt,
+    places_at: SymbolsAt,
+    values_at: SymbolsAt,
+    columns_at: WordsAt,
+    powers_mm_at: WordsAt,
+    marks_at: WordsAt,
+) -> None:
+    """The sparse vector behind each row of `count` moments: see `moments.recover`.
+
+    Written are its weight, or -1 where there is none, and its places and values, row by row.
 
     With z^w C(1/z) = prod_k (z - gamma^k) = C~(z) over the places k, and O the polynomial part of
-    C~(z) * sum_j S_j z^(-j-1), the value at place i is O(gamma^i) / C~'(gamma^i) (Forney). In columns both are
-    multiplied by z^(most - w), which cancels. C generates all the moments and has w distinct roots: so they are the
-    moments of the vector with these values. None of these is zero, since then a shorter C would do.
+    C~(z) sum_j S_j z^(-j-1), the value at place i is O(gamma^i) / C~'(gamma^i) (Forney). In columns
+    both are multiplied by z^(most - w), which cancels. C generates all the moments and has w
+    distinct roots: so they are the moments of the vector with these values. None of these is zero,
+    since then a shorter C would do.
     """
-    count, most = moments.shape[1], moments.shape[1] // 2
-    sequence, now, before = columns[0, :count], columns[1, : most + 1], columns[2, : most + 2]
-    points_m, numerator, derivative = columns[3, :most], columns[4, :most], columns[5, :most]
+    most = count // 2
+    room = rows * most + 1
+    moments = carray(moments_at, (rows, count))
+    powers_m = carray(powers_m_at, tried)
+    weight = carray(weight_at, rows)
+    places = carray(places_at, room)
+    values = carray(values_at, room)
+    columns = carray(columns_at, (9, count + 5, LANES))
+    powers_mm = carray(powers_mm_at, (most + 1, WORD_BITS))
+    marks = carray(marks_at, (blocks, turns, LANES))
+    sequence = columns[0, :count]
+    now = columns[1, : most + 1]
+    before = columns[2, : most + 2]
+    points_m = columns[3, :most]
+    numerator = columns[4, :most]
+    derivative = columns[5, :most]
+    sums = columns[6, :5]
     state = columns[8, :5]
     width = state[0]
     end = 0
-    for first in range(0, len(moments), LANES):
-        rows, start = min(LANES, len(moments) - first), end
-        if rows < LANES:
-            sequence[:] = 0
-        for v in range(rows):
-            for j in range(count):
-                sequence[j, v] = moments[first + v, j]
+    for first in range(0, rows, LANES):
+        lanes = min(LANES, rows - first)
+        start = end
+        _load(moments[first : first + lanes], sequence)
         _locators(sequence, q, q_inverse, now, before, state)
+        _search(now, powers_m, h, q, q_inverse, marks, powers_mm, sums)
         points_m[:] = montgomery(ONE, q)
         longest = 0
-        _search(now, powers_m, np.int64(h), q, q_inverse, marks, powers, columns[6, :5])
-        for v in range(rows):
-            found = _roots(marks, v, np.int64(h), np.int64(searched), places[end:])
-            found = found if found == np.int64(width[v]) else -1
-            weight[first + v] = found
-            longest = max(longest, found)
-            for k in range(found):
+        for v in range(lanes):
+            roots = _roots(marks, v, h, searched, most, places[end:])
+            if roots != np.int64(width[v]) or roots > most:
+                weight[first + v] = -1
+                continue
+            weight[first + v] = roots
+            longest = max(longest, roots)
+            for k in range(roots):
                 points_m[k, v] = powers_m[places[end + k]]
-            end += max(0, found)
-        for j in range(most):
-            _discrepancies(now, sequence, j, q, q_inverse, state[4], numerator[j])
-            derivative[j] = np.uint64(most - j) % q
-            _multiply(now[j], derivative[j], q, q_inverse)
-        above, below_m = columns[6, :longest], columns[7, :longest]
+            end += roots
+        _polynomials(now, sequence, q, q_inverse, state[4], numerator, derivative)
+        above = columns[6, :longest]
+        below_m = columns[7, :longest]
         for k in range(longest):
             _evaluate_columns(
                 numerator, derivative, points_m[k], q, q_inverse, state, above[k], below_m[k]
             )
         for v in range(LANES):
-            for k in range(max(0, weight[first + v]) if v < rows else 0, longest):
+            roots = max(0, weight[first + v]) if v < lanes else 0
+            for k in range(roots, longest):
                 below_m[k, v] = ONE  # nothing is divided there
         _divide(above, below_m, q, q_inverse, before, state[2])
-        for v in range(rows):
+        for v in range(lanes):
             for k in range(weight[first + v]):
                 values[start] = above[k, v]
                 start += 1
 
 
+# As many moments as places
+
+
+@part
+def _evaluate(coefficients: Any, points_m: Any, q: Any, q_inverse: Any, out: Any) -> None:
+    """sum_k c_k z^(n-1-k) at every point z, by Horner's rule: the highest coefficient is first."""
+    out[:] = 0
+    for k in range(len(coefficients)):
+        coefficient = coefficients[k]
+        for i in range(len(points_m)):
+            out[i] = plus(times(out[i], points_m[i], q, q_inverse), coefficient, q)
+
+
+@part
+def _inverse_m(n: Any, q: Any, q_inverse: Any) -> Any:
+    """1 / n in Montgomery form."""
+    return power_m(montgomery(np.uint64(n) % q, q), q - TWO, q, q_inverse)
+
+
+@kernel
 def transform(
-    moments: Any,
-    powers_m: Any,
-    most: Any,
-    q: Any,
-    q_inverse: Any,
-    weight: Any,
-    places: Any,
-    values: Any,
-    scratch: Any,
+    moments_at: SymbolsAt,
+    powers_m_at: WordsAt,
+    rows: Size,
+    order: Size,
+    most: Size,
+    q: Word,
+    q_inverse: Word,
+    weight_at: IntegersAt,
+    places_at: SymbolsAt,
+    values_at: SymbolsAt,
+    scratch_at: WordsAt,
 ) -> None:
     """As `solve`, for as many moments as places: value_k = (1/n) sum_j S_j gamma^(-k j)."""
-    order, end = moments.shape[1], 0
-    inverse_m = power_m(montgomery(np.uint64(order) % q, q), q - np.uint64(2), q, q_inverse)
-    backwards, points_m, found = scratch[0, :order], scratch[1, :order], scratch[2, :order]
-    for k in range(order):
-        points_m[k] = powers_m[(order - k) % order]  # gamma^-k = gamma^(n-k)
-    for r in range(len(moments)):
+    moments = carray(moments_at, (rows, order))
+    powers_m = carray(powers_m_at, order)
+    weight = carray(weight_at, rows)
+    places = carray(places_at, rows * most + 1)
+    values = carray(values_at, rows * most + 1)
+    scratch = carray(scratch_at, (3, order))
+    backwards = scratch[0]
+    points_m = scratch[1]
+    vector = scratch[2]
+    inverse_m = _inverse_m(order, q, q_inverse)
+    points_m[0] = powers_m[0]
+    for k in range(1, order):
+        points_m[k] = powers_m[order - k]  # gamma^-k = gamma^(n-k)
+    end = 0
+    for r in range(rows):
         for j in range(order):
             backwards[j] = moments[r, order - 1 - j]
-        _evaluate(backwards, points_m, q, q_inverse, found)
-        weight[r] = 0
+        _evaluate(backwards, points_m, q, q_inverse, vector)
+        nonzero = 0
         for k in range(order):
-            weight[r] += found[k] != 0
-        if weight[r] > np.int64(most):
+            nonzero += vector[k] != 0
+        if nonzero > most:
             weight[r] = -1
             continue
+        weight[r] = nonzero
         for k in range(order):
-            if found[k] != 0:
-                places[end], values[end] = k, times(inverse_m, found[k], q, q_inverse)
+            if vector[k] != 0:
+                places[end] = k
+                values[end] = times(inverse_m, vector[k], q, q_inverse)
                 end += 1

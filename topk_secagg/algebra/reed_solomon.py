@@ -1,7 +1,7 @@
-"""Which answers are wrong: the values of one polynomial at the users' points are a Reed-Solomon codeword.
+"""Which answers are wrong: a polynomial's values at the users' points are a Reed-Solomon codeword.
 
-The words here are random combinations of all columns, a few symbols a user. Only finding out who is wrong
-needs linear algebra over F_q, and with it galois.
+The words here are random combinations of all columns, a few symbols a user. Only finding out who is
+wrong needs linear algebra over F_q, and with it galois.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .lagrange import lagrange_matrix
 
 
 def agree(alpha: Sequence[int], words: Symbols, dimension: int, q: int) -> bool:
-    """Whether every column of `words` (users, columns) holds values of a polynomial of degree < dimension."""
+    """Whether each column of `words` (users, columns) is a polynomial of degree < dimension."""
     predicting = lagrange_matrix(alpha[:dimension], alpha[dimension:], q).astype(object)
     values = words.astype(object)
     return bool(np.all((predicting @ values[:dimension] - values[dimension:]) % q == 0))
@@ -27,9 +27,10 @@ def agree(alpha: Sequence[int], words: Symbols, dimension: int, q: int) -> bool:
 def wrong_positions(
     alpha: Sequence[int], words: Symbols, dimension: int, q: int
 ) -> list[int] | None:
-    """The rows of `words` (users, columns) that keep the others from agreeing; None if they cannot be found.
+    """The rows of `words` (users, columns) that keep the others from agreeing.
 
-    At most floor((users - dimension) / 2) rows can be found; if no more are wrong, the answer is certain.
+    None if they cannot be found: at most floor((users - dimension) / 2) rows can be. If no more are
+    wrong, the answer is certain.
     """
     most = (len(alpha) - dimension) // 2
     wrong: set[int] = set()
@@ -75,7 +76,10 @@ def _berlekamp_welch(
 
 @lru_cache(maxsize=1)
 def _galois() -> Any:
-    """galois, which cannot be imported where numba has no folder for its cache. Nothing is compiled here."""
+    """galois, which cannot be imported where numba has no folder for its cache.
+
+    Nothing is compiled here.
+    """
     import numba
 
     with tempfile.TemporaryDirectory() as folder:

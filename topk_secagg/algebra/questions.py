@@ -1,0 +1,268 @@
+"""A question for each kernel whose answer is known; `native` asks it when it loads the kernel.
+
+Each function here has the name of a kernel, and says whether the kernel answers rightly. Rows are
+longer than the processor's vectors, and not a multiple of them, so that every part of a vectorised
+loop is used. The right answers come from numpy and from Python's integers. What a kernel writes to
+is zero before, so that a kernel that does nothing is wrong.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from . import native
+from .field import DEFAULT_FIELD, PIECE, Symbols, to_montgomery
+
+Q = DEFAULT_FIELD
+R = 2**32
+WIDTH = 37
+ORDER = 40
+GAMMA = 1534276952  # of that order in F_Q
+
+
+def encode() -> bool:
+    """Two users, and two rows of two blocks and two noises."""
+    matrix = _symbols(2, 4)
+    noise = _symbols(2, 2, WIDTH)
+    slot = np.array([1, 0])
+    place = np.array([0, WIDTH - 1])
+    scale = _symbols(2)
+    shares = np.zeros((2, 2, WIDTH), np.uint32)
+    native.encode(
+        dense_m=to_montgomery(matrix[:, 2:], Q),
+        sparse_m=to_montgomery(matrix[:, :2], Q),
+        noise=noise,
+        slot=slot,
+        place=place,
+        scale=scale,
+        q=Q,
+        shares=shares,
+    )
+    expected = _product(matrix[:, None, 2:, None], noise[None]).sum(axis=2)
+    for i in range(2):
+        expected[:, i, place[i]] += _product(matrix[:, slot[i]], scale[i])
+    return np.array_equal(shares, expected % Q)
+
+
+def eliminate() -> bool:
+    """Three rows."""
+    f = _symbols(3, WIDTH)
+    h = _symbols(3, WIDTH)[::-1].copy()
+    x = _symbols(3)
+    total = _symbols(WIDTH)
+    expected = total + (_product(x[:, None], f) + (Q - h.astype(np.uint64))).sum(axis=0)
+    native.eliminate(f, h, to_montgomery(x, Q), Q, total)
+    return np.array_equal(total, expected % Q)
+
+
+def combine() -> bool:
+    """Four users: three that are added at once, and one more."""
+    matrix = _symbols(2, 4)
+    y = _symbols(4, 3, WIDTH)
+    row = np.array([1, 0, 1])
+    group = np.array([2, 0, 1])
+    out = np.zeros((3, WIDTH), np.uint32)
+    twice = to_montgomery(to_montgomery(matrix, Q), Q)
+    native.combine(matrix_mm=twice, y=y, row=row, group=group, q=Q, out=out)
+    expected = _product(matrix[row][:, :, None], y[:, group].swapaxes(0, 1)).sum(axis=1)
+    return np.array_equal(out, expected % Q)
+
+
+def weigh() -> bool:
+    """Two pieces and a part of a third."""
+    y = _symbols(2, 2 * PIECE + 5)
+    factors = _symbols(2, 3) >> np.uint32(10)
+    sums = np.zeros((2, 2, PIECE), np.uint64)
+    native.weigh(y, factors, Q, sums)
+    pieces = np.zeros((2, 3 * PIECE), np.uint32)
+    pieces[:, : y.shape[1]] = y
+    expected = _product(factors[None, :, :, None], pieces.reshape(2, 1, 3, PIECE)).sum(axis=2)
+    return np.array_equal(sums, expected % Q)
+
+
+def count_places() -> bool:
+    """Four entries at three places."""
+    counts = np.array([1, 0, 0])
+    native.count_places(np.array([2, 0, 2, 2], np.uint32), counts)
+    return np.array_equal(counts, [2, 0, 3])
+
+
+def arrange() -> bool:
+    """Rows 5 and 6 of ten, with three entries at two places."""
+    ends = np.array([1, 2])
+    indices = np.zeros(4, np.uint32)
+    values = np.zeros(4, np.uint32)
+    native.arrange(
+        count=np.array([1, 2]),
+        place=np.array([1, 0, 1], np.uint32),
+        value=np.array([7, 8, 9], np.uint32),
+        first=5,
+        buckets=10,
+        ends=ends,
+        indices=indices,
+        values=values,
+    )
+    found = (ends.tolist(), indices.tolist(), values.tolist())
+    return found == ([2, 4], [0, 6, 15, 16], [0, 8, 7, 9])
+
+
+def geometric() -> bool:
+    """The powers of a number."""
+    out = np.zeros(WIDTH, np.uint64)
+    native.geometric(3, GAMMA * R % Q, Q, out)
+    return out.tolist() == [3 * power % Q for power in _powers(WIDTH)]
+
+
+def invert() -> bool:
+    """Numbers and their inverses."""
+    values = _symbols(5)
+    inverses_m = np.zeros(5, np.uint64)
+    native.invert(values, Q, inverses_m)
+    return all(_product(values, inverses_m) == R % Q)
+
+
+def share() -> bool:
+    """Two picks for three users."""
+    place = np.array([39, 2], np.uint32)
+    inverse = _symbols(2)
+    point = np.array([1, 0])
+    matrix = _symbols(2, 3, 2)
+    noise = _symbols(2, 2, WIDTH)
+    shares = np.zeros((3, 2, WIDTH), np.uint32)
+    native.share(
+        place=place,
+        inverse_m=to_montgomery(inverse, Q),
+        point=point,
+        matrix_m=to_montgomery(matrix, Q),
+        noise=noise,
+        powers_m=_tables(),
+        q=Q,
+        shares=shares,
+    )
+    secret = _product(inverse[:, None], _moments(place))
+    hidden = _product(matrix[point][..., None], noise[:, None]).sum(axis=2)  # of picks and users
+    expected = hidden.swapaxes(0, 1) + secret
+    return np.array_equal(shares, expected % Q)
+
+
+def tabulate() -> bool:
+    """Three times the moments of some places."""
+    places = np.array([39, 0, 9], np.uint32)
+    table = np.zeros((3, WIDTH), np.uint32)
+    native.tabulate(places, _tables(), 3, Q, table)
+    return np.array_equal(table, _product(_moments(places), 3))
+
+
+def answer() -> bool:
+    """Two users with three picks each, in two groups; one moment is not wanted."""
+    places = np.array([3, 39], np.uint32)
+    shift = np.array([0, 1, 1, 1, 0, 1], np.uint32)
+    g = _symbols(6, WIDTH)
+    value = _symbols(6)
+    scale = _symbols(3)
+    group = np.array([1, 1, 0])
+    out = _symbols(2, WIDTH - 1)
+    moments = _moments(places)
+    expected = out.astype(np.uint64)
+    for i in range(6):
+        factor = _product(value[i], scale[i % 3])
+        terms = _product(_product(factor, moments[shift[i]]), g[i])
+        expected[group[i % 3]] += terms[: WIDTH - 1]
+    table = _product(moments, pow(R, 4, Q)).astype(np.uint32)
+    native.answer(
+        g=g, shift=shift, value=value, scale=scale, group=group, table=table, q=Q, out=out
+    )
+    return np.array_equal(out, expected % Q)
+
+
+def solve() -> bool:
+    """Vectors with none, one and two entries, and moments that no such vector has."""
+    moments = np.zeros((4, 4), np.uint32)
+    moments[1] = _product(_moments(np.array([36]))[0, :4], 5)
+    moments[2] = (_moments(np.array([1]))[0, :4] + _product(_moments(np.array([17]))[0, :4], 7)) % Q
+    moments[3, 3] = 1
+    powers_m = to_montgomery(np.array(_powers(ORDER)), Q)
+    return all(
+        _found(moments, powers_m, turns) == ([0, 1, 2, -1], [36, 1, 17], [5, 1, 7])
+        for turns in (1, 4)
+    )
+
+
+def _found(
+    moments: Symbols, powers_m: native.Words, turns: int
+) -> tuple[list[int], list[int], list[int]]:
+    """What `solve` finds among the first 37 places."""
+    weight = np.zeros(4, np.int64)
+    place = np.zeros(9, np.uint32)
+    value = np.zeros(9, np.uint32)
+    native.solve(
+        moments=moments,
+        powers_m=powers_m,
+        searched=37,
+        turns=turns,
+        q=Q,
+        weight=weight,
+        place=place,
+        value=value,
+    )
+    return weight.tolist(), place[:3].tolist(), value[:3].tolist()
+
+
+def transform() -> bool:
+    """A vector with two entries, and one with more than two."""
+    moments = np.zeros((2, ORDER), np.uint32)
+    first, second = _moments(np.array([2, 39]), ORDER)
+    moments[0] = (_product(first, 5) + _product(second, Q - 1)) % Q
+    moments[1, 0] = 1  # the same everywhere
+    weight = np.zeros(2, np.int64)
+    place = np.zeros(5, np.uint32)
+    value = np.zeros(5, np.uint32)
+    native.transform(
+        moments=moments,
+        powers_m=to_montgomery(np.array(_powers(ORDER)), Q),
+        most=2,
+        q=Q,
+        weight=weight,
+        place=place,
+        value=value,
+    )
+    found = (weight.tolist(), place[:2].tolist(), value[:2].tolist())
+    return found == ([2, -1], [2, 39], [5, Q - 1])
+
+
+# What questions and answers are made of
+
+
+def _symbols(*shape: int) -> Symbols:
+    """Symbols of all sizes, the largest among them."""
+    count = np.arange(int(np.prod(shape)), dtype=np.uint64)
+    return (Q - 1 - count * np.uint64(2654435769) % Q).astype(np.uint32).reshape(shape)
+
+
+def _product(a: npt.NDArray[Any] | int, b: npt.NDArray[Any] | int) -> npt.NDArray[np.uint64]:
+    """a b mod q, entry by entry."""
+    product: npt.NDArray[np.uint64] = np.asarray(a, np.uint64) * np.asarray(b, np.uint64) % Q
+    return product
+
+
+def _powers(count: int) -> list[int]:
+    """gamma^0, gamma^1, ..."""
+    return [pow(GAMMA, j, Q) for j in range(count)]
+
+
+def _moments(places: npt.NDArray[Any], count: int = WIDTH) -> npt.NDArray[np.uint64]:
+    """Row i: gamma^(place_i j)."""
+    powers = np.array(_powers(ORDER), np.uint64)
+    exponents = places.astype(np.int64)[:, None] * np.arange(count) % ORDER
+    moments: npt.NDArray[np.uint64] = powers[exponents]
+    return moments
+
+
+def _tables() -> tuple[native.Words, native.Words]:
+    """gamma^0, ..., gamma^7, and gamma^0, gamma^8, ..., gamma^56."""
+    low = [pow(GAMMA, e, Q) for e in range(8)]
+    high = [pow(GAMMA, 8 * e, Q) for e in range(8)]
+    return to_montgomery(np.array(low), Q), to_montgomery(np.array(high), Q)
