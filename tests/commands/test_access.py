@@ -301,7 +301,7 @@ def test_plain_shares_are_not_put_into_a_folder_of_another_account(round_at, ref
 def test_init_from_another_round_copies_everything_but_the_nonce(round_at, refuses, tmp_path):
     r = round_at("decoded", **CONFIRMING)
     for more in ("--users=5", "--density=0.5", "--confirm", "--freezer=2"):
-        says = "--from takes everything from the other round"
+        says = "--from takes everything but the clip"
         refuses(2, "init", tmp_path / "next", "--from", r.folder, more, says=says)
     nowhere = ("--from", tmp_path / "nowhere")
     refuses(66, "init", tmp_path / "next", *nowhere, says="/nowhere/session.json is not there")
