@@ -106,7 +106,8 @@ def test_it_names_the_date_the_program_the_session_and_the_survivors(spaces, rep
     assert space.session.id in text
     assert hashlib.sha256(space.survivors_path.read_bytes()).hexdigest() in text
     assert "4 of 5 users are in the sum" in text
-    assert "user 1: 1 user 2: 0.25 user 3: 2 user 4: 1 Verdicts" in text
+    assert "user 1: 1 user 2: 0.25 user 3: 2 user 4: 1 Users that lie together" in text
+    assert "the sum is right unless more than T = 1 lie. Verdicts" in text
     assert "The weights add up to 4.25." in text
 
 
