@@ -270,9 +270,9 @@ def audit(
         rows.append(("" if point == before else point, verdict.replace("fail", "FAIL"), text))
         before = point
     console.table(("point", "verdict", "on what, and why"), rows)
-    console.line(summary(findings) + (f"; report: {report}" if report else ""))
     if session:
         console.line(f"session {session.fingerprint}")
+    console.line(summary(findings) + (f"; report: {report}" if report else ""))
     if remark := unpinned(found):
         console.warn(remark)
     if failed:
