@@ -93,11 +93,12 @@ secrecy: $(DEV_READY) ## compute that T users learn nothing but the sum, and tha
 vectors: $(DEV_READY) ## regenerate the test vectors for other implementations
 	$(BIN)/python fixtures/vectors/make.py
 
-fuzz: $(DEV_READY) ## damage, crashes, random rounds and attacks by the thousand (about twenty minutes)
+fuzz: $(DEV_READY) ## damage, crashes, random rounds and attacks by the thousand (about half an hour)
 	$(BIN)/python tests/faults/damage.py --cases 20000 --seconds 900
 	$(BIN)/python tests/faults/crashes.py
 	$(BIN)/python tests/faults/drill.py --rounds 500 --seconds 900
 	$(BIN)/python tests/faults/two_sets.py
+	$(BIN)/python tests/faults/store_drill.py --rounds 100 --seconds 1200
 
 lint: $(DEV_READY) ## ruff, and whether the generated documents are current
 	$(BIN)/ruff check .
