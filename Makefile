@@ -110,11 +110,12 @@ vectors: $(DEV_READY) ## regenerate the test vectors for other implementations
 	$(BIN)/python fixtures/vectors/make.py
 
 FUZZ_SEED ?= 1
-fuzz: $(DEV_READY) ## damage, crashes, random rounds and attacks by the thousand (about twenty minutes)
+fuzz: $(DEV_READY) ## damage, crashes, random rounds and attacks by the thousand (about half an hour)
 	$(BIN)/python tests/faults/damage.py --cases 20000 --seconds 900 --seed $(FUZZ_SEED)
 	$(BIN)/python tests/faults/crashes.py
 	$(BIN)/python tests/faults/drill.py --rounds 500 --seconds 900 --seed $(FUZZ_SEED)
 	$(BIN)/python tests/faults/two_sets.py
+	$(BIN)/python tests/faults/store_drill.py --rounds 100 --seconds 1200
 
 dist: ## build the wheel and the sdist, install each in a fresh environment and try it
 	rm -rf dist $(VENV)-dist
