@@ -232,7 +232,8 @@ def become(account: int) -> None:
 
 
 def assert_one_error(result: Result) -> None:
-    """One line that says what is wrong and a hint, no traceback, nothing on standard output."""
+    """One line that says what is wrong and a hint, no traceback; on standard output nothing, or with --json one
+    object that says the same."""
     assert result.code in DOCUMENTED - {0}, result
     lines = result.err.splitlines()
     hints = 0 if result.code > 128 else 1
@@ -247,7 +248,12 @@ def assert_one_error(result: Result) -> None:
     ), result.err
     assert "a bug" not in said[0]
     assert "Traceback" not in result.err
-    assert result.out == ""
+    if result.out.startswith('{"schema"'):
+        assert result.out.count("\n") == 1
+        assert result.json["exit_code"] == result.code
+        assert result.json["error"] in said[0]
+    else:
+        assert result.out == ""
 
 
 # --- rounds whose sum is known ----------------------------------------------------------------------------------------
