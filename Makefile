@@ -25,10 +25,12 @@ $(VENV)/bin/python:
 
 $(RUN_READY): pyproject.toml | $(VENV)/bin/python
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	$(BIN)/python -m topk_secagg.algebra.compile
 	@touch $@
 
 $(DEV_READY): pyproject.toml | $(VENV)/bin/python
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/python -m topk_secagg.algebra.compile
 	@touch $@ $(RUN_READY)
 
 # --- the demo: one process per user and step -------------------------------------------------

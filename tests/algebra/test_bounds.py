@@ -13,11 +13,20 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 CHECKED = """
+import ctypes
+import inspect
 import sys
 from topk_secagg.algebra import kernels, library, moments, native, recovery
 from topk_secagg.algebra.entry import KERNELS, compiled
 
-library.function = lambda name, count: compiled(KERNELS[name]).ctypes
+functions = []
+
+def function(name, count):
+    assert count == len(inspect.signature(KERNELS[name]).parameters)
+    functions.append(compiled(KERNELS[name]))
+    return ctypes.CFUNCTYPE(None, *[ctypes.c_uint64] * count)(functions[-1].address)
+
+library.function = function
 """
 TESTS = """
 import pytest

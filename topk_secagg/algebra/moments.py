@@ -184,8 +184,7 @@ def arranged(parts: Sequence[Entries], places: int) -> tuple[Symbols, Symbols]:
     A counting sort, on each core for a run of the parts: first each run counts its entries at every
     place, so that it is known where they go; then each puts them there.
     """
-    firsts = np.cumsum([0, *(part.counts.size for part in parts)]).tolist()
-    buckets = firsts[-1]
+    *firsts, buckets = np.cumsum([0, *(part.counts.size for part in parts)]).tolist()
     entries = sum(part.place.size for part in parts)
     size = max(1, _ceil_div(len(parts), cores()))
     runs = [
