@@ -1,0 +1,120 @@
+"""The ledger by itself: what it remembers, for whom, and what it then refuses."""
+
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topk_secagg.errors import BadData, Refused
+from topk_secagg.storage import ledger as ledger_file
+from topk_secagg.storage.ledger import Ledger
+from topk_secagg.storage.residual import Residual
+
+SESSION = "a" * 64
+FIRST = "1" * 64
+SECOND = "2" * 64
+SETS = ("frozen", "confirmed", "answered")  # the lines that name a survivors.json
+EVERYTHING = {
+    "shared": FIRST,
+    "masked": SECOND,
+    "holds": (1, 2, 5),
+    "frozen": FIRST,
+    "confirmed": FIRST,
+    "answered": FIRST,
+    "fallback": True,
+    "forgotten": True,
+    "residual": Residual(path="r.h5", before=None, after=FIRST, input=SECOND, committed=False),
+}
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    """The ledger of user 3, which has done nothing yet."""
+    fresh = Ledger(tmp_path / "user-03.ledger.json", SESSION, 3, 0)
+    fresh.write()
+    return fresh
+
+
+def test_a_new_ledger_knows_of_nothing(ledger):
+    for line, value in EVERYTHING.items():
+        assert not getattr(ledger, line), (line, value)
+    assert Ledger.read(ledger.path, SESSION, 3) == ledger
+
+
+@pytest.mark.parametrize("line", EVERYTHING)
+def test_every_line_is_durable_at_once_and_alone(ledger, line):
+    recorded = ledger.record(**{line: EVERYTHING[line]})
+    assert recorded == replace(ledger, **{line: EVERYTHING[line]})
+    assert Ledger.read(ledger.path, SESSION, 3) == recorded
+
+
+def test_all_lines_together_come_back(ledger):
+    recorded = ledger.record(**EVERYTHING)
+    assert Ledger.read(ledger.path, SESSION, 3) == recorded
+
+
+def test_only_its_user_may_read_it(ledger):
+    for path in (ledger.path, ledger.record(masked=FIRST).path):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_what_is_known_already_is_not_written_again(ledger):
+    recorded = ledger.record(masked=FIRST)
+    before = recorded.path.stat().st_ino
+    assert recorded.record(masked=FIRST) == recorded
+    assert recorded.path.stat().st_ino == before
+    assert recorded.record(masked=SECOND).path.stat().st_ino != before  # the twin: a new file
+
+
+@pytest.mark.parametrize(("session", "user"), [("b" * 64, 3), (SESSION, 4), ("b" * 64, 4)])
+def test_a_ledger_is_read_for_its_own_session_and_user_alone(ledger, session, user):
+    with pytest.raises(BadData, match="belongs to another session or user"):
+        Ledger.read(ledger.path, session, user)
+
+
+@pytest.mark.parametrize("line", SETS)
+@pytest.mark.parametrize("others", [(), SETS])
+def test_a_second_survivor_set_is_refused_whichever_line_knows_the_first(ledger, line, others):
+    recorded = ledger.record(**{line: FIRST})
+    asked = others or (line,)
+    recorded.check_survivors(FIRST, *asked)
+    with pytest.raises(Refused, match=f"user 3 has already {line} another survivor set"):
+        recorded.check_survivors(SECOND, *asked)
+
+
+def test_only_the_lines_that_are_asked_count(ledger):
+    """A user that froze one set may not answer another: so the steps ask for every line."""
+    recorded = ledger.record(frozen=FIRST)
+    recorded.check_survivors(SECOND, "confirmed", "answered")
+    with pytest.raises(Refused):
+        recorded.check_survivors(SECOND, "confirmed", "answered", "frozen")
+
+
+@given(st.lists(st.sampled_from([FIRST, SECOND]), min_size=1, max_size=6))
+def test_masks_are_good_for_the_first_input_only(digests):
+    """Whatever is asked in whatever order: the first X may be repeated, and no other follows."""
+    used = Ledger(Path("unused"), SESSION, 3, 0)
+    for digest in digests:
+        if digest == digests[0]:
+            used.check_masks(digest)
+            used = replace(used, masked=digest)
+        else:
+            with pytest.raises(Refused, match="user 3 has already masked another input"):
+                used.check_masks(digest)
+    assert used.masked == digests[0]
+
+
+def test_a_secret_that_was_erased_is_not_used(ledger):
+    ledger.check_kept()
+    with pytest.raises(Refused, match="user 3 has erased its secret"):
+        ledger.record(forgotten=True).check_kept()
+
+
+def test_the_path_is_no_part_of_the_file(ledger, tmp_path):
+    copy = tmp_path / "elsewhere.json"
+    copy.write_bytes(ledger.path.read_bytes())
+    assert str(tmp_path) not in copy.read_text()
+    assert ledger_file.parse_ledger(copy, copy.read_bytes()) == replace(ledger, path=copy)
