@@ -6,7 +6,8 @@ from typing import NoReturn
 
 
 def main() -> NoReturn:
-    """Run a command. While it is still being loaded there is nothing to clean up, so Ctrl-C just ends it."""
+    """Run a command. While it is still being loaded there is nothing to clean up, so Ctrl-C just
+    ends it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.environ.setdefault(
         "OPENBLAS_NUM_THREADS", "1"

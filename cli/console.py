@@ -1,7 +1,7 @@
 """Everything a person reads: messages in lower case without a period, a hint after each error.
 
-Results go to standard output, as a table or (with --json) as one object; all else to standard error.
-Only click is loaded here at first; rich comes when something is really drawn.
+Results go to standard output, as a table or (with --json) as one object; all else to standard
+error. Only click is loaded here at first; rich comes when something is really drawn.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ HINTS = {
     "fallback": "{hint}: topk-secagg eliminate {value} --user n --fallback",
     "identity": "add --identity FILE (see `topk-secagg keygen`)",
     "insecure": "{hint}: add --insecure",
-    "like": "give either --like FILE or --length L; --entry, --strip-prefix, --only and --exclude go with --like",
+    "like": "give either --like FILE or --length L; --entry, --strip-prefix, --only and --exclude "
+    "go with --like",
     "names": "check the file, --only and --exclude",
     "no-entry": "leave out --entry; {hint}",
     "prefix": "{hint}: add --strip-prefix {value}",
@@ -56,7 +57,8 @@ HINTS = {
     "without-them": "{hint}; --without-them masks all the same",
 }
 
-# what is under way, the user that has finished it (0 for none yet), of how many; or how much of it is done
+# what is under way, the user that has finished it (0 for none yet), of how many; or how much of it
+# is done
 Note = Callable[..., None]
 
 
@@ -161,14 +163,15 @@ class Console:
     def result(
         self, facts: Mapping[str, Any], *lines: str, space: ts.Workspace | None = None
     ) -> None:
-        """The outcome of a command: one JSON object, printed when the command has ended, or the same in
-        a few lines. The facts name the session of `space`. Everybody who takes part in a round of a
-        public seed is warned."""
+        """The outcome of a command: one JSON object, printed when the command has ended, or the
+        same in a few lines. The facts name the session of `space`. Everybody who takes part in a
+        round of a public seed is warned."""
         if space:
             facts = {"session": space.session.id, **facts, "insecure": bool(space.session.insecure)}
         if facts.get("insecure"):
             self.warn(
-                "this round is drawn from a public seed: anyone can unmask it, use it for tests only"
+                "this round is drawn from a public seed: anyone can unmask it, use it for tests "
+                "only"
             )
         if self.as_json:
             answer.facts = dict(facts)
@@ -210,7 +213,8 @@ class Console:
 
     @contextmanager
     def progress(self, *, stays: bool = False) -> Iterator[Note]:
-        """Bars on a terminal while something long runs, which may stay; elsewhere, with -v, a line for each user."""
+        """Bars on a terminal while something long runs, which may stay; elsewhere, with -v, a line
+        for each user."""
         if not self.draws:
             yield (
                 lambda what, user, *_: (
@@ -251,17 +255,20 @@ def fitted(text: str, stream: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """Text in which nothing steers the terminal: names and attributes come from other people's files."""
+    """Text in which nothing steers the terminal: names and attributes come from other people's
+    files."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def fail(message: str, hint: str = "") -> None:
-    """The one line of an error, and what to do about it. Where it cannot be printed, the exit code still says it.
+    """The one line of an error, and what to do about it. Where it cannot be printed, the exit code
+    still says it.
 
     The object of --json has the first one.
     """
     if not answer.error:
-        answer.error, answer.hint = message, hint
+        answer.error = message
+        answer.hint = hint
     try:
         click.echo(printable(f"{PROGRAM}: {message}"), err=True)
         if hint:

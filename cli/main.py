@@ -70,7 +70,8 @@ def _stop(number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _unraisable(unraisable: object) -> None:
-    """A signal can strike in a callback of a library, which swallows the exception; `main` still knows."""
+    """A signal can strike in a callback of a library, which swallows the exception; `main` still
+    knows."""
     if not isinstance(getattr(unraisable, "exc_value", None), Stopped):
         sys.__unraisablehook__(unraisable)  # type: ignore[arg-type]
 
@@ -95,7 +96,8 @@ def main() -> NoReturn:
 
 
 def _answer_failure(code: int) -> None:
-    """The object of --json for a command that failed; nothing more can be done where it cannot be printed."""
+    """The object of --json for a command that failed; nothing more can be done where it cannot be
+    printed."""
     try:
         answer.print(code)
         if sys.stdout:

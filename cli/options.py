@@ -24,7 +24,8 @@ def file(name: str, help: str, metavar: str = "FILE", **others: Any) -> click.Op
 
 
 def value(name: str, metavar: str, help: str, kind: Any = int, **others: Any) -> click.Option:
-    """An option that takes a number, or a text where `kind` is str; a default is shown unless it is empty."""
+    """An option that takes a number, or a text where `kind` is str; a default is shown unless it is
+    empty."""
     shown = bool(others.get("default"))
     return click.Option([name], type=kind, metavar=metavar, help=help, show_default=shown, **others)
 
@@ -51,10 +52,11 @@ answer_options = (
 def command(
     about: str, *options: click.Parameter, example: str
 ) -> Callable[[Callable[..., None]], click.Command]:
-    """A command with the name and the docstring of its function, these options, and an example of a call.
+    """A command with the name and the docstring of its function, these options, and an example of a
+    call.
 
-    The function receives the console that --json, -q and -v ask for, and a Workspace and an Access instead of the
-    options that they are made of.
+    The function receives the console that --json, -q and -v ask for, and a Workspace and an Access
+    instead of the options that they are made of.
     """
 
     def of(function: Callable[..., None]) -> click.Command:
@@ -74,7 +76,8 @@ def command(
             function(console, **given)
             answer.print()
 
-        name, params = function.__name__, [*options, *answer_options]
+        name = function.__name__
+        params = [*options, *answer_options]
         help = f"{getdoc(function)}\n\n\b\nExample:\n  {PROGRAM} {name} {example}"
         return click.Command(name, callback=call, params=params, help=help, short_help=about)
 
@@ -239,7 +242,8 @@ round_options = (
     value(
         "--exclude",
         "PATTERN",
-        "No tensors with such a name. Repeatable.  [default: *running_mean, *running_var, *num_batches_tracked]",
+        "No tensors with such a name. Repeatable.  [default: *running_mean, *running_var, "
+        "*num_batches_tracked]",
         str,
         multiple=True,
     ),
@@ -254,13 +258,15 @@ round_options = (
     value(
         "--field",
         "Q",
-        "A prime below 2^32. 65521 halves every file, with values rounded to 1/3276 of the clip for ten "
+        "A prime below 2^32. 65521 halves every file, with values rounded to 1/3276 of the clip "
+        "for ten "
         "users.  [default: 4281076801]",
     ),
     click.Option(
         ["--construction"],
         type=click.Choice(["permutation", "moments"]),
-        help="The paper's, or ours with small files.  [default: permutation while its files stay below 1 GiB]",
+        help="The paper's, or ours with small files.  [default: permutation while its files stay "
+        "below 1 GiB]",
     ),
     value("--blocks", "D", "permutation: blocks per polynomial.  [default: U - T]"),
     value("--picks", "P", "moments: picks per bucket.  [default: 4]"),
@@ -282,7 +288,8 @@ run_options = tuple(
 
 
 class Told(NamedTuple):
-    """What there is to say about the step of one user: facts, the same in lines, and what else it should know."""
+    """What there is to say about the step of one user: facts, the same in lines, and what else it
+    should know."""
 
     facts: dict[str, Any]
     lines: list[str]
@@ -293,7 +300,8 @@ class Told(NamedTuple):
 def step(
     about: str, *options: click.Parameter, example: str
 ) -> Callable[[Callable[..., Told]], click.Command]:
-    """A command that is a step of one user, or of several in one process; the function does it for one."""
+    """A command that is a step of one user, or of several in one process; the function does it for
+    one."""
     every = (*space_options, users_option, *options, jobs_option, *access_options)
     made = command(about, *every, example=example)
     return lambda function: made(update_wrapper(partial(_for_users, function), function))
@@ -302,11 +310,13 @@ def step(
 def _for_users(
     function: Callable[..., Told], console: Console, space: ts.Workspace, **given: Any
 ) -> None:
-    """Run the step of each user, and show what there is to say; failures last, each with its exit code."""
+    """Run the step of each user, and show what there is to say; failures last, each with its exit
+    code."""
     from topk_secagg.steps.each import for_each
     from topk_secagg.storage import survivors
 
-    users, jobs = given.pop("user"), given.pop("jobs")
+    users = given.pop("user")
+    jobs = given.pop("jobs")
     if users == "all":  # only survivors have something to answer
         users = (
             survivors.read(space).users if console.command == "eliminate" else list(space.users())
@@ -324,7 +334,8 @@ def _for_users(
         )
         work = partial(function, space, progress=alone, **given)
         outcome = for_each(users, work, jobs, lambda n: note(console.command, n, len(users)))
-    told, failures = list(outcome.reports.values()), outcome.failures
+    told = list(outcome.reports.values())
+    failures = outcome.failures
     console.notes({user: report.notes for user, report in outcome.reports.items()})
     console.warn(*(warning for report in told for warning in report.warnings))
     if len(users) == 1:

@@ -31,8 +31,8 @@ _ROUNDING_LIMIT = 0.05  # what rounding may add to the values that are sent, rms
 def keygen(console: Console, user: int, output: Path | None) -> None:
     """Make the keys of one user: an age identity to open shares, and an Ed25519 key to sign them.
 
-    Writes the identity file (mode 0600, also good for `age -d -i`), and prints the public line. All users'
-    lines together are the file for `init --recipients`.
+    Writes the identity file (mode 0600, also good for `age -d -i`), and prints the public line. All
+    users' lines together are the file for `init --recipients`.
     """
     if user < 1:
         raise click.UsageError(f"there is no user {user}; users are numbered from 1")
@@ -50,17 +50,19 @@ def keygen(console: Console, user: int, output: Path | None) -> None:
 def offline(space: ts.Workspace, user: int, **how: Any) -> o.Told:
     """Offline phase of a user: draw its secret, and share it with every user.
 
-    Writes secrets/user-NN.h5, which never leaves this machine, and shares/user-MM/from-NN.h5, which you
-    send to user MM only. An interrupted run continues with the same shares.
+    Writes secrets/user-NN.h5, which never leaves this machine, and shares/user-MM/from-NN.h5, which
+    you send to user MM only. An interrupted run continues with the same shares.
     """
-    report, secret = ts.offline(space, user, **how), space.secret_path(user)
+    report = ts.offline(space, user, **how)
+    secret = space.secret_path(user)
     done = f"user {user} drew its secret: {secret}"
     lines = [
         done
         if report.shares_written
         else f"user {user} has all its shares already; nothing was changed",
         f"session {space.session.fingerprint}",
-        f"send shares/user-MM/{space.share_path(user, user).name} to user MM only ({amount(report.share_bytes)})",
+        f"send shares/user-MM/{space.share_path(user, user).name} to user MM only "
+        f"({amount(report.share_bytes)})",
     ]
     warnings = list(_folder_warnings(user, report.other_folder))
     return o.Told({"secret": secret, **vars(report)}, lines, warnings=warnings)
@@ -112,11 +114,11 @@ def mask(
 ) -> o.Told:
     """Masked-input phase of a user: X_n from its gradient.
 
-    Keeps the coordinates of largest magnitude (moments: the largest of every bucket), quantises and masks
-    them, and writes the public file masked/user-NN.h5. A user masks one gradient per round; its ledger
-    refuses a second one. Opens and checks the shares that have arrived: X says whose its user holds, and
-    that stays so. With --secrets, the same gradient is recognised in later rounds: where a round with it
-    failed, or has no sum that is known here, it is refused without --again.
+    Keeps the coordinates of largest magnitude (moments: the largest of every bucket), quantises and
+    masks them, and writes the public file masked/user-NN.h5. A user masks one gradient per round;
+    its ledger refuses a second one. Opens and checks the shares that have arrived: X says whose its
+    user holds, and that stays so. With --secrets, the same gradient is recognised in later rounds:
+    where a round with it failed, or has no sum that is known here, it is refused without --again.
     """
     if gradients and len(gradients) != len(space.users()):
         raise click.UsageError(
@@ -126,7 +128,8 @@ def mask(
     if own is None or (gradient and gradients):
         raise click.UsageError("give either --gradient FILE or --gradients DIR")
     del how["progress"]  # there is none to speak of
-    report, p = ts.mask(space, user, own, **how), space.session.parameters
+    report = ts.mask(space, user, own, **how)
+    p = space.session.parameters
     r1, payload = rated(p, "R1", report.payload_bytes)
     lines = [
         f"user {user} masked {report.entries} of {p.length} coordinates: {report.path}",
@@ -144,7 +147,8 @@ def mask(
 
 def _warnings(space: ts.Workspace, report: MaskReport) -> Iterator[str]:
     """What a user should know beyond its X."""
-    user, secret = report.user, space.secret_path(report.user)
+    user = report.user
+    secret = space.secret_path(report.user)
     if not report.private_secret:
         yield f"{secret} can be read by others; run: chmod 600 {secret}"
     if report.late:
@@ -157,7 +161,8 @@ def _warnings(space: ts.Workspace, report: MaskReport) -> Iterator[str]:
         )
     for sender, why in report.bad_shares.items():
         yield (
-            f"the share of user {sender} for user {user} is bad: {why}; X says that it is not held, "
+            f"the share of user {sender} for user {user} is bad: {why}; X says that it is not "
+            "held, "
             "and the round goes on without that user if too few hold its shares"
         )
     if lacking := report.missing_shares:
@@ -178,7 +183,8 @@ def _folder_warnings(user: int, other_folder: str | None) -> Iterator[str]:
     """A session that comes back in another folder."""
     if other_folder:
         yield (
-            f"user {user} prepared this session in {other_folder}; if nobody moved that folder here, "
+            f"user {user} prepared this session in {other_folder}; if nobody moved that folder "
+            "here, "
             "an old session was issued again: do not take part"
         )
 
@@ -195,8 +201,8 @@ def rounding_warnings(p: ts.Parameters, error: float | None, values: str) -> Ite
 def selection_lines(
     p: ts.Parameters, energy: float | None, clipped: int, whose: str = "it keeps"
 ) -> Iterator[str]:
-    """How close the selection comes to the global top-K, where it is not that, and how much --saturate has changed.
-    Only the user itself sees it."""
+    """How close the selection comes to the global top-K, where it is not that, and how much
+    --saturate has changed. Only the user itself sees it."""
     if energy not in (None, 1):
         yield f"{whose} {energy:.4f} of the energy of the global top-K"
     if clipped:
@@ -220,9 +226,10 @@ def freeze(
 ) -> None:
     """Fix the survivors U1 of the masked-input phase in survivors.json.
 
-    This is the step of the session's freezer; in rounds with --confirm, of any user. It takes every user
-    whose X is sound, unless too few users hold its share. All users must answer the same survivors.json,
-    because answers for two sets would reveal what one user sent: once it exists it never changes.
+    This is the step of the session's freezer; in rounds with --confirm, of any user. It takes every
+    user whose X is sound, unless too few users hold its share. All users must answer the same
+    survivors.json, because answers for two sets would reveal what one user sent: once it exists it
+    never changes.
     """
     report = ts.freeze(space, only, user=user, access=access)
     console.warn(*(f"user {n} is left out: {why}" for n, why in report.left_out.items()))
@@ -249,9 +256,9 @@ def freeze(
 def confirm(console: Console, space: ts.Workspace, user: int, access: ts.Access) -> None:
     """Sign survivors.json, in a round that was started with --confirm.
 
-    Users answer only once more than (N+T)/2 users have confirmed the same survivors.json. A user confirms
-    one per round: one with every X here and sound, and with its own as it sent it. Writes the
-    public file confirmed/user-NN.json.
+    Users answer only once more than (N+T)/2 users have confirmed the same survivors.json. A user
+    confirms one per round: one with every X here and sound, and with its own as it sent it. Writes
+    the public file confirmed/user-NN.json.
     """
     report = ts.confirm(space, user, access=access)
     console.result(
@@ -271,9 +278,9 @@ def confirm(console: Console, space: ts.Workspace, user: int, access: ts.Access)
 def eliminate(space: ts.Workspace, user: int, **how: Any) -> o.Told:
     """Mask-elimination phase of a user: Y_n for the frozen survivors.
 
-    Reads survivors.json, the X of every survivor and the shares that this user holds of them, and writes
-    the public file elimination/user-NN.h5. A user answers one survivor set per round. `--user all` means
-    all survivors.
+    Reads survivors.json, the X of every survivor and the shares that this user holds of them, and
+    writes the public file elimination/user-NN.h5. A user answers one survivor set per round.
+    `--user all` means all survivors.
     """
     report = ts.eliminate(space, user, **how)
     r2, payload = rated(space.session.parameters, "R2", report.payload_bytes)
@@ -289,21 +296,25 @@ def eliminate(space: ts.Workspace, user: int, **how: Any) -> o.Told:
 def described(
     console: Console, space: ts.Workspace, report: DecodeReport
 ) -> tuple[dict[str, Any], list[str]]:
-    """Warn of what deserves attention in an aggregate; what else is said about it, as facts and in lines."""
+    """Warn of what deserves attention in an aggregate; what else is said about it, as facts and in
+    lines."""
     console.warn(
         *(f"the answer of user {n} is left out: {why}" for n, why in report.left_out.items())
     )
     if report.beyond_clip:
         console.warn(
-            f"{report.beyond_clip} coordinates are larger than the survivors' clipped gradients can make them: "
+            f"{report.beyond_clip} coordinates are larger than the survivors' clipped gradients "
+            "can make them: "
             "a user cheated, or a share is wrong"
         )
-    p, spare = space.session.parameters, len(report.answering) - report.answers_needed
+    p = space.session.parameters
+    spare = len(report.answering) - report.answers_needed
     r1, x = rated(p, "R1", report.masked_payload_bytes)
     r2, y = rated(p, "R2", report.answer_payload_bytes)
     facts = {**vars(report), **r1, **r2, "checked_answers": spare}
     return facts, [
-        f"sum of users {plain(report.survivors)}, decoded from {plain(report.answering)}: {report.path}",
+        f"sum of users {plain(report.survivors)}, decoded from {plain(report.answering)}: "
+        f"{report.path}",
         f"{report.nonzero} of {p.length} coordinates are not zero",
         f"X: {x}",
         f"Y: {y}",
@@ -355,12 +366,12 @@ def decode(
 ) -> None:
     """Decode the sum of the survivors' inputs from the answers in elimination/.
 
-    Writes aggregate.h5: the sum, sparse, in the field and as reals. --output writes it in the shape of
-    the gradient as well. An answer that cannot be read counts as missing. A wrong answer is left out
-    if at most T are wrong and D + 2T others agree. The result says how many users lying together the
-    agreement of the answers excludes; --strict refuses a sum for which that is fewer than T.
-    The ledgers in --secrets note whether there is a sum: a round that failed counts as published, and
-    mask asks before it sends the same gradient again.
+    Writes aggregate.h5: the sum, sparse, in the field and as reals. --output writes it in the shape
+    of the gradient as well. An answer that cannot be read counts as missing. A wrong answer is left
+    out if at most T are wrong and D + 2T others agree. The result says how many users lying
+    together the agreement of the answers excludes; --strict refuses a sum for which that is fewer
+    than T. The ledgers in --secrets note whether there is a sum: a round that failed counts as
+    published, and mask asks before it sends the same gradient again.
     """
     with console.progress() as note:
         report = ts.decode(
@@ -386,8 +397,8 @@ def decode(
 def settle(console: Console, space: ts.Workspace, user: int, access: ts.Access) -> None:
     """Commit the residual of a survivor that missed the elimination phase.
 
-    Its X is in the sum, so that its new residual holds, whether it answers or not. `eliminate` does the
-    same. In rounds with --confirm, enough users must have confirmed the survivors.
+    Its X is in the sum, so that its new residual holds, whether it answers or not. `eliminate` does
+    the same. In rounds with --confirm, enough users must have confirmed the survivors.
     """
     report = ts.settle(space, user, access=access)
     done = f"residual of user {user}: {report.path}" + (
@@ -418,7 +429,8 @@ def forget(console: Console, space: ts.Workspace, user: int, access: ts.Access) 
     ]
     if report.kept:
         lines.append(
-            f"{len(report.kept)} sealed shares belong to other accounts; only your identity opens them"
+            f"{len(report.kept)} sealed shares belong to other accounts; only your identity opens "
+            "them"
         )
     if report.needed_by:
         lines.append(f"its shares for user {plain(report.needed_by)}, who have not answered, stay")

@@ -102,7 +102,8 @@ def _status_table(console: Console, space: ts.Workspace, found: Status) -> None:
 
 
 def _next_lines(following: Next, command: str) -> Iterator[str]:
-    """The one next command, if it can be run now; or else what it waits for, and what comes then."""
+    """The one next command, if it can be run now; or else what it waits for, and what comes
+    then."""
     if not command:
         yield "nothing is left to do"
         return
@@ -149,8 +150,8 @@ def _command(space: ts.Workspace, following: Next, user: int | None, access: ts.
 
 
 def _users(space: ts.Workspace, following: Next, user: int | None) -> str:
-    """Whose step it is: that of the user who asks, or of the users that the round waits for, of whom
-    each runs it with its own keys in a sealed round."""
+    """Whose step it is: that of the user who asks, or of the users that the round waits for, of
+    whom each runs it with its own keys in a sealed round."""
     asked = following.user or user
     if asked:
         return str(asked)
@@ -165,11 +166,13 @@ def _users(space: ts.Workspace, following: Next, user: int | None) -> str:
     example="round/session.json round/masked/user-03.h5",
 )
 def inspect(console: Console, files: tuple[Path, ...], reveal: bool) -> None:
-    """Show what files of a round hold: kind, session, user, shapes, ranges, and whether they are intact.
+    """Show what files of a round hold: kind, session, user, shapes, ranges, and whether they are
+    intact.
 
     The values in secrets/ and shares/ are shown only with --reveal.
     """
-    found, failure = [], None
+    found = []
+    failure = None
     for path in files:
         try:
             found.append(ts.inspect(path, reveal=reveal))
@@ -224,12 +227,13 @@ def audit(
     report: Path | None,
     access: ts.Access,
 ) -> None:
-    """Check a round point by point: pass, fail, or not checkable and why. Exits with 65 if anything fails.
+    """Check a round point by point: pass, fail, or not checkable and why. Exits with 65 if anything
+    fails.
 
-    Public files are enough for much of it. Where secrets and shares are available too, it also checks that
-    the shares interpolate to selectors, that masks and places fit X, and that Y can be recomputed. It
-    changes nothing in the round, and shows no secret value. It follows no links and opens no folder
-    that a round does not have, but names them.
+    Public files are enough for much of it. Where secrets and shares are available too, it also
+    checks that the shares interpolate to selectors, that masks and places fit X, and that Y can be
+    recomputed. It changes nothing in the round, and shows no secret value. It follows no links and
+    opens no folder that a round does not have, but names them.
     """
     from topk_secagg.review.audit import gather
     from topk_secagg.review.report import condensed, page, summary, unpinned
@@ -243,7 +247,8 @@ def audit(
         )
     with console.progress() as note:
         found = gather(space, identity, lambda done: note("auditing", 0, 1, done), access=access)
-    findings, session = found.findings, found.session
+    findings = found.findings
+    session = found.session
     if report:
         write_whole(report, page(found, program=f"{PROGRAM} {ts.__version__}"), OWN)
     if session:  # else it is too damaged to say whose secrets should not be here
@@ -264,7 +269,8 @@ def audit(
         "insecure": bool(session and session.insecure),
     }
     console.result(facts)
-    rows, before = [], ""
+    rows = []
+    before = ""
     for point, verdict, about, why in condensed(findings, everything=console.verbose):
         text = f"{about}: {why}" if why else about
         rows.append(("" if point == before else point, verdict.replace("fail", "FAIL"), text))

@@ -38,9 +38,11 @@ def taken(function: Callable[..., Any], options: dict[str, Any]) -> dict[str, An
 def chosen(
     console: Console, **options: Any
 ) -> tuple[Layout, ts.Parameters, str, npt.NDArray[Any] | None]:
-    """The layout and the parameters that the options of `init` ask for, why, and the gradient that --like names.
+    """The layout and the parameters that the options of `init` ask for, why, and the gradient that
+    --like names.
 
-    What is left out of that gradient is said, how the clip fits it, and what one step of the quantiser is.
+    What is left out of that gradient is said, how the clip fits it, and what one step of the
+    quantiser is.
     """
     layout, tensors = chosen_layout(**options)
     p, reason = chosen_parameters(layout, **options)
@@ -54,9 +56,11 @@ def chosen(
         if largest > p.clip
         else f"{largest / p.clip:.1%} of the clip"
     )
-    name, step = options["like"].name, 1 / p.scale
+    name = options["like"].name
+    step = 1 / p.scale
     console.say(
-        f"the largest value of {name} is {largest:.4g}, {fits}; one step of the quantiser is {step:.3g}"
+        f"the largest value of {name} is {largest:.4g}, {fits}; one step of the quantiser is "
+        f"{step:.3g}"
     )
     return layout, p, reason, gradient
 
@@ -98,7 +102,8 @@ def start_round(
         console.say(f"construction {reason}")
     if p.survivors == p.colluders + 1:
         console.warn(
-            "U = T + 1: when only U users remain, T of them can subtract their inputs and see the last one"
+            "U = T + 1: when only U users remain, T of them can subtract their inputs and see the "
+            "last one"
         )
     return space, new
 
@@ -127,8 +132,8 @@ def start_round(
 def init(console: Console, space: ts.Workspace, **options: Any) -> None:
     """Start a round: fix what all users agree on, and write ROUND/session.json.
 
-    Everybody works with the same session.json; its SHA-256 names the session. A round that was started
-    with the same options is left as it is. With --from, no other option is required.
+    Everybody works with the same session.json; its SHA-256 names the session. A round that was
+    started with the same options is left as it is. With --from, no other option is required.
     """
     from topk_secagg.protocol.constructions import construction
     from topk_secagg.steps.costs import cost
@@ -223,10 +228,10 @@ def run(
 ) -> None:
     """A whole round on one machine: every step of every user, through the same files.
 
-    For studies and offline batches. N is the number of gradients unless --users says so, and the layout
-    is that of the first gradient unless --like or --length says so. Without --clip, the clip is the
-    largest magnitude that any user would send. The same call resumes an interrupted round. A round
-    that stopped before any secret was drawn can be run again with other options.
+    For studies and offline batches. N is the number of gradients unless --users says so, and the
+    layout is that of the first gradient unless --like or --length says so. Without --clip, the clip
+    is the largest magnitude that any user would send. The same call resumes an interrupted round. A
+    round that stopped before any secret was drawn can be run again with other options.
     """
     from topk_secagg.protocol.constructions import construction
     from topk_secagg.steps.gather import check_output, gradient_files, identity_files, read_weights
@@ -253,7 +258,8 @@ def run(
     if options["identities"]:
         options["identities"] = identity_files(options["identities"], users)
     space, report, seen = run_round(console, space, files, **options)
-    p, c = space.session.parameters, construction(space.session.parameters)
+    p = space.session.parameters
+    c = construction(space.session.parameters)
     console.notes({user.user: user.notes for user in report.masked})
     facts, lines = described(console, space, report.decoded)
     by_user = dict(enumerate(files, start=1))
@@ -285,7 +291,8 @@ def run(
 def run_round(
     console: Console, space: ts.Workspace, files: list[Path], **options: Any
 ) -> tuple[ts.Workspace, RunReport, Survey]:
-    """Look at all gradients, start a round with a clip that fits them if none is given, and run it."""
+    """Look at all gradients, start a round with a clip that fits them if none is given, and run
+    it."""
     from topk_secagg.gradients.quantise import clip_of
     from topk_secagg.steps.run import clip_note, survey, withdrawn_unless_drawn
 
@@ -321,11 +328,12 @@ def run_round(
     example="--users 10 --survivors 5 --colluders 3 --density 0.01 --like gradient.pt",
 )
 def plan(console: Console, plot: Path | None, **options: Any) -> None:
-    """Show what each construction would cost for the options of `init`, and which one `init` would choose.
+    """Show what each construction would cost for the options of `init`, and which one `init` would
+    choose.
 
-    The table has both constructions, several numbers of picks, and two fields; the last rows are what the
-    paper's theorem and dense LightSecAgg need. With --like, also how much of the energy of the K largest
-    entries of that gradient each choice keeps.
+    The table has both constructions, several numbers of picks, and two fields; the last rows are
+    what the paper's theorem and dense LightSecAgg need. With --like, also how much of the energy of
+    the K largest entries of that gradient each choice keeps.
     """
     from topk_secagg.review.plan import measure_speed
 
@@ -369,12 +377,14 @@ def plan(console: Console, plot: Path | None, **options: Any) -> None:
         *found.remarks,
         "a pair: the share that one user sends to one other before there are gradients; in all: "
         "the files of all users",
-        "X is what a user broadcasts with its gradient, and Y what it answers, when nobody drops out",
+        "X is what a user broadcasts with its gradient, and Y what it answers, when nobody drops "
+        "out",
         f"one step of the quantiser, the resolution, is {_steps(rows)}",
         *([_ENERGY] if gradient is not None else []),
         "LightSecAgg aggregates dense gradients; Theorem 1 has the paper's rates",
         _strict_line(p, found),
-        "time is an estimate for `run` with all users on this machine, from a quick measurement in this folder",
+        "time is an estimate for `run` with all users on this machine, from a quick measurement in "
+        "this folder",
         f"the largest step of the choice takes {amount(found.best.memory_bytes or 0)} of memory",
     )
     console.pasted("to start:", paste)
@@ -405,7 +415,8 @@ def _steps(rows: list[dict[str, Any]]) -> str:
 
 
 def _init_words(p: ts.Parameters, **options: Any) -> list[str]:
-    """The call of `init` that chooses exactly these parameters, and the layout and seed of the options."""
+    """The call of `init` that chooses exactly these parameters, and the layout and seed of the
+    options."""
     from topk_secagg.algebra.field import DEFAULT_FIELD
 
     given = [
@@ -436,7 +447,8 @@ _LONGEST = 999  # years that are worth telling apart
 
 
 def _duration(seconds: float) -> str:
-    """A time of two or three digits, such as 1.6 s, 90 min or 31 h: in a unit of which there are two or more."""
+    """A time of two or three digits, such as 1.6 s, 90 min or 31 h: in a unit of which there are
+    two or more."""
     unit, length = next((u for u in reversed(_UNITS) if seconds >= 2 * u[1]), _UNITS[0])
     count = seconds / length
     if unit == _UNITS[-1][0] and count > _LONGEST:

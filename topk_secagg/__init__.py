@@ -5,8 +5,8 @@
     init ──> offline ── secret of user n ──┘                      │
                 └────── shares for every user m ──────────────────┘
 
-`aggregate` runs a whole round in memory. Every command of the command line is a function of the same name, over the
-`Workspace` of a round's folder; `Access` says how a user takes part.
+`aggregate` runs a whole round in memory. Every command of the command line is a function of the
+same name, over the `Workspace` of a round's folder; `Access` says how a user takes part.
 
 Six packages, each importing only those before it: `algebra` (the field), `gradients` (reals in and
 out, which coordinates are sent), `protocol` (the phases of the paper, no files), `storage` (the

@@ -14,7 +14,8 @@ _FEW = 12  # entries of a list that are shown
 
 
 class Brief:
-    """Gives a dataclass, made with repr=False, a repr in which arrays and long values are abbreviated."""
+    """Gives a dataclass, made with repr=False, a repr in which arrays and long values are
+    abbreviated."""
 
     def __repr__(self) -> str:
         parts = [
@@ -41,7 +42,8 @@ def laid_out(name: str, parts: list[str]) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value in a repr: of an array its type and shape, of a long list or mapping its beginning."""
+    """A value in a repr: of an array its type and shape, of a long list or mapping its
+    beginning."""
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"<{str(value.dtype).removeprefix('torch.')} array {tuple(value.shape)}>"
     if isinstance(value, Path):

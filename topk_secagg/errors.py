@@ -9,8 +9,8 @@ from contextlib import contextmanager
 class SecAggError(Exception):
     """An error with one line that says what is wrong and a hint that says what to do.
 
-    `topic` names what the hint is about, with a value after a space where there is one, for callers that can say it
-    in their own words: the library knows no command-line options.
+    `topic` names what the hint is about, with a value after a space where there is one, for callers
+    that can say it in their own words: the library knows no command-line options.
     """
 
     exit_code = 1

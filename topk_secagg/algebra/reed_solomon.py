@@ -50,12 +50,14 @@ def _berlekamp_welch(
 ) -> set[int] | None:
     """The positions of at most `most` errors in one word, or None.
 
-    Find E (degree <= most) and Q (degree < dimension + most), not both zero, with Q(a_i) = y_i E(a_i) for
-    all i: if at most `most` symbols are wrong, Q / E is the polynomial behind the others.
+    Find E (degree <= most) and Q (degree < dimension + most), not both zero, with Q(a_i) = y_i
+    E(a_i) for all i: if at most `most` symbols are wrong, Q / E is the polynomial behind the
+    others.
     """
     galois = _galois()
     field = galois.GF(q, compile="python-calculate")
-    points, values = field(list(alpha)), field(word.astype(object))
+    points = field(list(alpha))
+    values = field(word.astype(object))
     powers = field([[pow(a, j, q) for j in range(dimension + most)] for a in alpha])
     system = np.hstack([powers, -(values[:, None] * powers[:, : most + 1])])
     solutions = system.view(field).null_space()
@@ -83,7 +85,8 @@ def _galois() -> Any:
     import numba
 
     with tempfile.TemporaryDirectory() as folder:
-        before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, folder
+        before = numba.config.CACHE_DIR
+        numba.config.CACHE_DIR = folder
         import galois
 
         numba.config.CACHE_DIR = before

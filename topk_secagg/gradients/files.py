@@ -34,8 +34,8 @@ _FORMAT = "format"  # the one key in the metadata of safetensors files that is n
 def _read_safetensors(path: Path) -> Gradient:
     """The tensors of a file, in the order of their data.
 
-    safetensors.torch.save_model writes tied tensors once, and says in the metadata under which other
-    names they are known: {"other name": "name in the file"}.
+    safetensors.torch.save_model writes tied tensors once, and says in the metadata under which
+    other names they are known: {"other name": "name in the file"}.
     """
     from safetensors import SafetensorError, deserialize, safe_open
 
@@ -68,8 +68,8 @@ def _read_safetensors(path: Path) -> Gradient:
 def _write_safetensors(stream: IO[bytes], tensors: Gradient) -> None:
     """A length, a JSON header and the bytes of the tensors; the same tensors give the same bytes.
 
-    Tied tensors are written once, as safetensors.torch.save_model does: its load_model ties them again,
-    and refuses a file with both.
+    Tied tensors are written once, as safetensors.torch.save_model does: its load_model ties them
+    again, and refuses a file with both.
     """
     header: dict[str, Any] = {}
     if tensors.ties:
@@ -77,7 +77,8 @@ def _write_safetensors(stream: IO[bytes], tensors: Gradient) -> None:
     parts = [stored(t) for t in tensors]
     end = 0
     for t, part in zip(tensors, parts, strict=True):
-        start, end = end, end + part.nbytes
+        start = end
+        end = end + part.nbytes
         place = {"shape": list(t.array.shape), "data_offsets": [start, end]}
         header[t.name or "gradient"] = {"dtype": _NAMES[t.dtype], **place}
     text = json.dumps(header, separators=(",", ":")).encode()
@@ -120,7 +121,8 @@ def _write_npy(stream: IO[bytes], tensors: Gradient) -> None:
 
 
 def _write_npz(stream: IO[bytes], tensors: Gradient) -> None:
-    """An uncompressed archive with an array for every name; the same tensors give the same bytes."""
+    """An uncompressed archive with an array for every name; the same tensors give the same
+    bytes."""
     with zipfile.ZipFile(stream, "w") as archive:
         for t in tensors.under_every_name():
             with archive.open(
@@ -132,7 +134,8 @@ def _write_npz(stream: IO[bytes], tensors: Gradient) -> None:
 
 
 def _check_count(stream: IO[bytes], found: int) -> None:
-    """Refuse an archive whose end record has another count than the members found: zipfile would lose some."""
+    """Refuse an archive whose end record has another count than the members found: zipfile would
+    lose some."""
     stream.seek(0, os.SEEK_END)
     stream.seek(max(0, stream.tell() - _END_RECORD - 0xFFFF))
     tail = stream.read()
@@ -172,11 +175,13 @@ _WRITERS = {
     ".npz": _write_npz,
     ".npy": _write_npy,
 }
-READABLE, WRITABLE = (*TORCH, *_READERS), tuple(_WRITERS)
+READABLE = (*TORCH, *_READERS)
+WRITABLE = tuple(_WRITERS)
 
 
 def read_gradient(path: Path, entry: str = "", strip_prefix: str = "") -> Gradient:
-    """The tensors of a gradient file, in the file's order; `entry` selects a part of a PyTorch checkpoint.
+    """The tensors of a gradient file, in the file's order; `entry` selects a part of a PyTorch
+    checkpoint.
 
     `strip_prefix` is removed from the names that start with it.
     """
@@ -207,7 +212,8 @@ def read_gradient(path: Path, entry: str = "", strip_prefix: str = "") -> Gradie
 
 
 def _without_prefix(gradient: Gradient, path: Path, prefix: str) -> Gradient:
-    """The same tensors under names without the prefix; refuse it where two names become the same."""
+    """The same tensors under names without the prefix; refuse it where two names become the
+    same."""
     tensors = [t._replace(name=t.name.removeprefix(prefix)) for t in gradient]
     absent = [name.removeprefix(prefix) for name in gradient.absent]
     ties = [

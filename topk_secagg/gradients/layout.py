@@ -61,9 +61,9 @@ class Slot(NamedTuple):
 class Layout(Brief):
     """The tensors of a gradient in order; their entries in C order make up the flat vector.
 
-    `left_out` names what else a gradient file may hold: buffers, and gradients that were None. In a `sequence`
-    (a list of tensors) the names of slots and `left_out` are the positions "0", "1", ... Tied tensors
-    have one slot.
+    `left_out` names what else a gradient file may hold: buffers, and gradients that were None. In a
+    `sequence` (a list of tensors) the names of slots and `left_out` are the positions "0", "1", ...
+    Tied tensors have one slot.
     """
 
     slots: tuple[Slot, ...]
@@ -101,9 +101,9 @@ class Layout(Brief):
     def like(
         gradient: Gradient, only: Sequence[str] = (), exclude: Sequence[str] = NOT_GRADIENTS
     ) -> Layout:
-        """The layout of a gradient file: its floating-point tensors that match `only` (if any is given)
-        and not `exclude`, both shell patterns for names. The gradient gets a note of the others. Each name
-        of a tied tensor is wanted or not by itself."""
+        """The layout of a gradient file: its floating-point tensors that match `only` (if any is
+        given) and not `exclude`, both shell patterns for names. The gradient gets a note of the
+        others. Each name of a tied tensor is wanted or not by itself."""
         slots = []
         others = []
         for t in gradient:
@@ -122,7 +122,8 @@ class Layout(Brief):
         layout = Layout(tuple(slots), (*others, *gradient.absent), gradient.sequence)
         if layout.length == 0:
             raise UsageError(
-                "nothing is left of the gradient: it has no floating-point coordinates that are wanted",
+                "nothing is left of the gradient: it has no floating-point coordinates that are "
+                "wanted",
                 "check the file, and which names are wanted",
                 "names",
             )
@@ -168,7 +169,8 @@ class Layout(Brief):
         return flat
 
     def unused(self, tensors: Gradient) -> list[str]:
-        """Names of tensors that the layout leaves out although they may be gradients and not buffers."""
+        """Names of tensors that the layout leaves out although they may be gradients and not
+        buffers."""
         taken = {name for slot in self.slots for name in slot.names}
         taken |= {first for name, first in tensors.ties.items() if name in taken}
         left_out = set(self.left_out) - taken
@@ -258,24 +260,25 @@ class Layout(Brief):
         return t
 
     def _refuse_prefix(self, missing: Slot, found: dict[str, Tensor | None]) -> None:
-        """Refuse names that differ from the session's only by a prefix, with a hint how to fix it."""
+        """Refuse names that differ from the session's only by a prefix, with a hint how to fix
+        it."""
         for name in found:
             tail = min(name, missing.name, key=len)
             while not (name.endswith(tail) and missing.name.endswith(tail)):
                 tail = tail.partition(".")[2]
-            ours, theirs = name.removesuffix(tail), missing.name.removesuffix(tail)
+            ours = name.removesuffix(tail)
+            theirs = missing.name.removesuffix(tail)
             if tail and all(
                 s.name.startswith(theirs)
                 and (t := found.get(ours + s.name.removeprefix(theirs))) is not None
                 and t.array.shape == s.shape
                 for s in self.slots
             ):
-                hint, topic = f"strip the prefix {ours!r} from its names", f"prefix {ours}"
+                hint = f"strip the prefix {ours!r} from its names"
+                topic = f"prefix {ours}"
                 if theirs:
-                    hint, topic = (
-                        f"start the round without the prefix {theirs!r}",
-                        f"session-prefix {theirs}",
-                    )
+                    hint = f"start the round without the prefix {theirs!r}"
+                    topic = f"session-prefix {theirs}"
                 raise BadData(
                     f"it has {called(name)} where the session has {called(missing.name)}",
                     hint,

@@ -52,8 +52,8 @@ def quantise(
 
     Within the last step before the clip the mean may be off by less than a step: no result is
     larger than `largest`. A value beyond the clip is refused, or moved to it when `saturate` is
-    set. Where no value may be zero, a value y below one step becomes 1 with probability (1 + y) / 2,
-    else -1.
+    set. Where no value may be zero, a value y below one step becomes 1 with probability (1 + y) /
+    2, else -1.
     """
     clipped = check_clip(fixed, values, saturate=saturate)
     steps = _in_steps(fixed, values, weight)

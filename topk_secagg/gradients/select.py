@@ -82,7 +82,8 @@ def bucket_top(gradient: Vector, buckets: int, picks: int) -> Coordinates:
 
 
 def kept_energy(gradient: Vector, index: Coordinates) -> float:
-    """The energy (sum of squares) of the selected values, divided by that of as many largest ones."""
+    """The energy (sum of squares) of the selected values, divided by that of as many largest
+    ones."""
     values = gradient[index].astype(np.float64)
     best = gradient[top_k(gradient, index.size)].astype(np.float64)
     largest = np.abs(best).max()

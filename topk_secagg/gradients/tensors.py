@@ -35,9 +35,9 @@ class Tensor(NamedTuple):
 class Gradient(list[Tensor]):
     """The tensors of a gradient file, in its order.
 
-    `absent` names those that are None. `ties` are further names of tensors that are listed once: the
-    other name -> the name in the list. In a `sequence` all names are the positions "0", "1", ... of a
-    list. `notes` are lines to show to the user.
+    `absent` names those that are None. `ties` are further names of tensors that are listed once:
+    the other name -> the name in the list. In a `sequence` all names are the positions "0", "1",
+    ... of a list. `notes` are lines to show to the user.
     """
 
     def __init__(
@@ -90,7 +90,8 @@ def widen(stored: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
 
 
 def narrow(array: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
-    """The nearest bfloat16 of each float32, ties to even: (x + 0x7fff + bit 16 of x) >> 16 for its bits x.
+    """The nearest bfloat16 of each float32, ties to even: (x + 0x7fff + bit 16 of x) >> 16 for its
+    bits x.
 
     A NaN keeps the upper half of its bits, and stays a NaN if that half alone would not be one.
     """

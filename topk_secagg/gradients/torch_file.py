@@ -1,7 +1,8 @@
 """Gradients as files of `torch.save`, read and written without torch and without unpickling.
 
-Such a file is a zip of uncompressed members: `data/<key>` are the storages, plain arrays; `data.pkl` says
-which storage, offset, size and stride make up each tensor; `byteorder` is the byte order of the numbers.
+Such a file is a zip of uncompressed members: `data/<key>` are the storages, plain arrays;
+`data.pkl` says which storage, offset, size and stride make up each tensor; `byteorder` is the byte
+order of the numbers.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ DTYPES = {
 }  # fmt: skip
 
 _TENSOR_COST = 400  # bytes of a Tensor and its array without its values
-_LEAF_COST, _KEY_COST = 240, 16  # bytes of a leaf, and of each key that leads there
+_LEAF_COST = 240  # bytes of a leaf
+_KEY_COST = 16  # bytes of each key that leads to a leaf
 _MAX_PICKLE = 16 << 20  # bytes; a tensor takes some 150
 _MAX_DEPTH = 32  # of containers in containers
 _MAX_WRAPPED = 2  # a tensor with attributes in a Parameter
@@ -48,7 +50,9 @@ _OLD_MAGIC = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
 _LOCAL_HEADER = struct.Struct(
     "<4s2xHH16xHH"
 )  # magic, flags, method, length of the name and of the extra field
-_UTF8_NAME, _SIZES_FOLLOW = 0x0800, 0x0008  # the flags that torch.save sets
+# the flags that torch.save sets
+_UTF8_NAME = 0x0800
+_SIZES_FOLLOW = 0x0008
 _DIRECTORY = 0x10  # among a member's attributes
 
 # Tensors that are a storage, an offset, a size and a stride: how many arguments may follow these.
@@ -71,7 +75,8 @@ _CONVERT = "save tensor.to(torch.float32)"
 
 # What `write` needs.
 _ALIGNMENT = 64  # where torch starts a storage, so that the file can be memory-mapped
-_HEADER_BYTES, _ZIP64_BYTES = 30, 20  # of a zip member, and what a large one has in addition
+_HEADER_BYTES = 30  # of a zip member
+_ZIP64_BYTES = 20  # that a large one has in addition
 _PADDING = struct.Struct("<2sH")  # the extra field's tag and length
 _ROOT = "archive"
 _STORAGES = {dtype: kind.removeprefix("torch.") for kind, dtype in DTYPES.items()}
@@ -85,13 +90,14 @@ _Leaves = list[tuple[_Keys, Any]]
 def read(path: Path, entry: str = "") -> Gradient:
     """The tensors at `entry` of a torch file, in the file's order, without those that are None.
 
-    A file that holds one tensor gives one Tensor with the name ""; a state_dict keeps its names; a list or
-    tuple gives "0", "1", ...; the names of nested containers are joined with ".". `entry` is such a name, of a
-    container or a tensor; if several have it because keys contain dots, the one with the longest keys is taken.
-    Without `entry`, the entry of a checkpoint that is obviously its model is read.
+    A file that holds one tensor gives one Tensor with the name ""; a state_dict keeps its names; a
+    list or tuple gives "0", "1", ...; the names of nested containers are joined with ".". `entry`
+    is such a name, of a container or a tensor; if several have it because keys contain dots, the
+    one with the longest keys is taken. Without `entry`, the entry of a checkpoint that is obviously
+    its model is read.
 
-    Tied tensors, which are the same view (storage, offset, size and stride), are listed once, under the
-    name that comes first. Views that overlap in another way are tensors of their own.
+    Tied tensors, which are the same view (storage, offset, size and stride), are listed once, under
+    the name that comes first. Views that overlap in another way are tensors of their own.
     """
     with path.open("rb") as file, refusing(path):
         archive = _Archive(file)
@@ -156,7 +162,8 @@ class _Archive:
         self.size = file.seek(0, os.SEEK_END)
         self.budget = Budget(self.size)
         self.storages: dict[str, tuple[str, Array]] = {}  # key -> kind, values
-        # (key of the storage, offset, size, stride) -> the array, so that tied tensors are one object
+        # (key of the storage, offset, size, stride) -> the array, so that tied tensors are one
+        # object
         self.views: dict[tuple[Any, ...], Array] = {}
         file.seek(0)
         start = file.read(len(_OLD_MAGIC))
@@ -268,7 +275,8 @@ class _Archive:
     def _view(
         self, key: str, values: Array, offset: Any, size: tuple[Any, ...], stride: tuple[Any, ...]
     ) -> Array:
-        """x[i, j, ...] = values[offset + i stride_0 + j stride_1 + ...] for i < size_0, j < size_1, ...
+        """x[i, j, ...] = values[offset + i stride_0 + j stride_1 + ...] for i < size_0, j < size_1,
+        ...
 
         The same view of the storage `key` is the same array.
         """
@@ -308,7 +316,8 @@ class _Archive:
         if storage.kind not in DTYPES:
             raise BadData(f"it is in a {called(storage.kind)}", _CONVERT)
         if storage.key not in self.storages:
-            raw, dtype = self.member(f"data/{storage.key}"), DTYPES[storage.kind]
+            raw = self.member(f"data/{storage.key}")
+            dtype = DTYPES[storage.kind]
             self.storages[storage.key] = storage.kind, self._numbers(raw, dtype)
         kind, values = self.storages[storage.key]
         if kind != storage.kind or len(values) != storage.length:
@@ -341,7 +350,8 @@ def _name(keys: _Keys) -> str:
 
 
 def _leaves(value: Any, budget: Budget, keys: _Keys = ()) -> Iterator[tuple[_Keys, Any]]:
-    """Everything in `value` that is not a container, with the keys (text) and positions (numbers) that lead there."""
+    """Everything in `value` that is not a container, with the keys (text) and positions (numbers)
+    that lead there."""
     budget.spend(_LEAF_COST + _KEY_COST * len(keys))
     if type(value) not in (dict, list, tuple):
         yield keys, value
@@ -360,7 +370,8 @@ def _only_tensors(leaves: Iterable[Any]) -> bool:
 
 
 def _named(leaves: _Leaves, entry: str) -> _Keys:
-    """The path that `entry` names; of several the one with the longest keys, which are the fewest."""
+    """The path that `entry` names; of several the one with the longest keys, which are the
+    fewest."""
     found = [
         keys[:n] for keys, _ in leaves for n in range(1, len(keys) + 1) if _name(keys[:n]) == entry
     ]
@@ -407,17 +418,19 @@ def _choices_hint(leaves: _Leaves) -> tuple[str, str]:
 
 
 def write(stream: IO[bytes], tensors: Gradient) -> None:
-    """Write a state_dict of the tensors, a list if they are a sequence, or a single tensor if its name is empty.
+    """Write a state_dict of the tensors, a list if they are a sequence, or a single tensor if its
+    name is empty.
 
-    The same tensors give the same bytes. A bfloat16 tensor is rounded from its float32 array, ties to even.
-    Tied tensors share a storage, so that torch ties them again.
+    The same tensors give the same bytes. A bfloat16 tensor is rounded from its float32 array, ties
+    to even. Tied tensors share a storage, so that torch ties them again.
     """
     with zipfile.ZipFile(stream, "w") as archive:
         _add(archive, "data.pkl", _pickle(tensors))
         _add(archive, "byteorder", b"little")
         for key, tensor in enumerate(tensors):
             _add(archive, f"data/{key}", stored(tensor).data)
-        # No .format_version: with it torch may compute where its own writer would have put the storages.
+        # No .format_version: with it torch may compute where its own writer would have put the
+        # storages.
         _add(archive, "version", b"3\n")
 
 
@@ -434,7 +447,8 @@ def _pickle(tensors: Gradient) -> bytes:
 
 
 def _call(key: int, tensor: Tensor) -> bytes:
-    """_rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks), a contiguous tensor."""
+    """_rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks), a contiguous
+    tensor."""
     size = tensor.array.shape
     stride = tuple(math.prod(size[axis + 1 :]) for axis in range(len(size)))
     kind = f"ctorch\n{_STORAGES[tensor.dtype]}\n".encode()
@@ -460,7 +474,8 @@ def _plain(value: str | int | tuple[int, ...]) -> bytes:
 
 
 def _add(archive: zipfile.ZipFile, name: str, content: bytes | memoryview) -> None:
-    """Add a member whose bytes begin at a multiple of 64, with the padding field that torch uses."""
+    """Add a member whose bytes begin at a multiple of 64, with the padding field that torch
+    uses."""
     info = zipfile.ZipInfo(f"{_ROOT}/{name}")
     info.create_system = 0  # the same bytes on every system
     large = len(content) > zipfile.ZIP64_LIMIT

@@ -1,9 +1,10 @@
 """The program in a torch file's data.pkl, run without importing or calling anything.
 
-`data.pkl` is a program for a stack machine. pickle.Unpickler would run it, but even without imports it allocates
-what the file asks for (a put at memo slot 2^31 takes 32 GiB) and hashes tuples of any depth. This module runs only
-the few opcodes that torch.save emits, which `pickletools` decodes. It imports nothing, records calls instead of
-making them, and charges every step to a budget that is proportional to the size of the file.
+`data.pkl` is a program for a stack machine. pickle.Unpickler would run it, but even without imports
+it allocates what the file asks for (a put at memo slot 2^31 takes 32 GiB) and hashes tuples of any
+depth. This module runs only the few opcodes that torch.save emits, which `pickletools` decodes. It
+imports nothing, records calls instead of making them, and charges every step to a budget that is
+proportional to the size of the file.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from typing import Any
 from ..errors import BadData
 from .tensors import called
 
-# The content may take BUDGET_FACTOR bytes of memory for each byte of the file, plus BUDGET_FLOOR bytes.
+# The content may take BUDGET_FACTOR bytes of memory for each byte of the file, plus BUDGET_FLOOR
+# bytes.
 BUDGET_FACTOR = 16
 BUDGET_FLOOR = 4 << 20
 STEP_COST = (
@@ -25,7 +27,8 @@ STEP_COST = (
 )
 CHARACTER_COST = 4  # bytes
 
-# How many items an opcode takes from the stack; those of the second table take all down to the last mark.
+# How many items an opcode takes from the stack; those of the second table take all down to the last
+# mark.
 _TAKES = {
     "TUPLE1": 1,
     "TUPLE2": 2,
@@ -94,7 +97,8 @@ class Budget:
 
 
 def run(code: bytes, budget: Budget) -> Any:
-    """What the pickle describes: containers (dicts have text keys), numbers, text and the records above."""
+    """What the pickle describes: containers (dicts have text keys), numbers, text and the records
+    above."""
     stack: list[Any] = []
     below: list[list[Any]] = []  # the stacks under each mark
     memo: dict[int, Any] = {}
@@ -103,7 +107,8 @@ def run(code: bytes, budget: Budget) -> Any:
         budget.spend(STEP_COST)
         items = [stack.pop() for _ in range(_TAKES.get(opcode.name, 0))][::-1]
         if opcode.name in _TAKE_TO_MARK:
-            items, stack = stack, below.pop()
+            items = stack
+            stack = below.pop()
         match [opcode.name, *items]:
             case ["BINGET" | "LONG_BINGET"]:
                 stack.append(memo[argument])

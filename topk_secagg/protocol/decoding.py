@@ -129,13 +129,16 @@ def _total_and_words(
     randomness: Randomness,
     progress: Callable[[float], None],
 ) -> tuple[Sparse | BadData, Symbols]:
-    """The aggregate from the first D+T answers, or why there is none, and random combinations of the symbols of each
-    answer, (users, columns): none for D+T answers, which always agree.
+    """The aggregate from the first D+T answers, or why there is none, and random combinations of
+    the symbols of each answer, (users, columns): none for D+T answers, which always agree.
 
-    Symbols are combined in two steps: pieces of PIECE symbols, and then the PIECE sums. If a symbol is wrong, each
-    step hides it with a probability of at most 1 / bound, so a column does with at most 2 / bound.
+    Symbols are combined in two steps: pieces of PIECE symbols, and then the PIECE sums. If a symbol
+    is wrong, each step hides it with a probability of at most 1 / bound, so a column does with at
+    most 2 / bound.
     """
-    c, q, quorum = construction(p), p.field, shape.quorum
+    c = construction(p)
+    q = p.field
+    quorum = shape.quorum
     matrix = decoding_matrix(points, tuple(answers)[:quorum], (), q)
     bound = min(q, 1 << _FACTOR_BITS)
     columns = math.ceil(_CHECK_BITS / (math.log2(bound) - 1)) if len(answers) > quorum else 0
@@ -149,7 +152,8 @@ def _total_and_words(
         except BadData as error:
             return BadData(f"{error.message}: an answer or a share is wrong", _AGAIN), sums
 
-    sums, parts = np.zeros((len(answers), columns, PIECE), np.uint64), dict[int, Any]()
+    sums = np.zeros((len(answers), columns, PIECE), np.uint64)
+    parts = dict[int, Any]()
     for first, (part, more) in _each(shape, answers, work, progress):
         sums += more
         parts[first] = part
@@ -166,9 +170,10 @@ def _each(
     work: Callable[[int, Symbols], Result],
     progress: Callable[[float], None],
 ) -> Iterator[tuple[int, Result]]:
-    """The first of a few groups, and the result of `work` on it and these groups of each answer, (users, groups,
-    width); in any order."""
-    groups, width = shape.groups, shape.width
+    """The first of a few groups, and the result of `work` on it and these groups of each answer,
+    (users, groups, width); in any order."""
+    groups = shape.groups
+    width = shape.width
     symbols = len(answers) * groups * width
     count = -(-symbols // _BUFFER_SYMBOLS // cores()) * cores()  # all cores have the same to do
     step = -(-groups // min(count, groups))
@@ -178,7 +183,9 @@ def _each(
     buffers = [
         np.empty(len(answers) * step * width, dtype=np.uint32) for _ in range(max(1, threads))
     ]
-    count, starts, reading = -(-groups // step), iter(range(0, groups, step)), Lock()
+    count = -(-groups // step)
+    starts = iter(range(0, groups, step))
+    reading = Lock()
 
     def read_and_work() -> tuple[int, Result]:
         buffer = buffers.pop()

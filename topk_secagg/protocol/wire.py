@@ -15,10 +15,12 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class Packed:
-    """The code of `count` integers below `bound`, one after the other at ceil(log2 bound) bits: `size` bytes."""
+    """The code of `count` integers below `bound`, one after the other at ceil(log2 bound) bits:
+    `size` bytes."""
 
     def __init__(self, count: int, bound: int) -> None:
-        self.count, self.bits = count, (bound - 1).bit_length()
+        self.count = count
+        self.bits = (bound - 1).bit_length()
         self.size = (count * self.bits + 7) // 8
 
     def pack(self, values: Symbols) -> Bytes:
@@ -31,7 +33,8 @@ class Packed:
 
     def unpack(self, packed: Bytes) -> Symbols:
         """The inverse of `pack`; padding must be zero."""
-        count, bits = self.count, self.bits
+        count = self.count
+        bits = self.bits
         if packed.size != self.size:
             raise BadData(f"{packed.size} bytes cannot hold {count} integers of {bits} bits")
         if bits == 32:
@@ -45,22 +48,21 @@ class Packed:
 
 
 class EliasFano:
-    """The code of `count` increasing integers below `bound`: their low bits packed, then a bit vector of their high
-    parts.
+    """The code of `count` increasing integers below `bound`: their low bits packed, then a bit
+    vector of their high parts.
 
-    In the bit vector the i-th integer sets bit (index_i >> low) + i: for a few per cent of many integers,
-    within 0.6 bit of log2 C(bound, count) / count for each.
+    In the bit vector the i-th integer sets bit (index_i >> low) + i: for a few per cent of many
+    integers, within 0.6 bit of log2 C(bound, count) / count for each.
     """
 
     def __init__(self, count: int, bound: int) -> None:
-        self.count, self.bound = count, bound
+        self.count = count
+        self.bound = bound
         self.low = min(
             range(32), key=lambda low: count * low + ((bound - 1) >> low)
         )  # makes the code shortest
-        self.lower, self.upper_bits = (
-            Packed(count, 1 << self.low),
-            count + ((bound - 1) >> self.low),
-        )
+        self.lower = Packed(count, 1 << self.low)
+        self.upper_bits = count + ((bound - 1) >> self.low)
         self.size = self.lower.size + (self.upper_bits + 7) // 8
 
     def pack(self, index: Symbols) -> Bytes:
@@ -71,7 +73,8 @@ class EliasFano:
 
     def unpack(self, packed: Bytes) -> Symbols:
         """The inverse of `pack`; anything but the one code of an increasing sequence is refused."""
-        count, bound = self.count, self.bound
+        count = self.count
+        bound = self.bound
         if packed.size != self.size:
             raise BadData(f"{packed.size} bytes cannot hold {count} indices below {bound}")
         lower, upper = np.split(packed, [self.lower.size])

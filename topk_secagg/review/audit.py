@@ -1,6 +1,7 @@
 """`audit`: check from the available files whether a round was run properly.
 
-This module needs only public files; audit_shares.py checks secrets and shares where they are available.
+This module needs only public files; audit_shares.py checks secrets and shares where they are
+available.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ def audit(
     *,
     access: Access = PLAIN,
 ) -> list[Finding]:
-    """Check a round point by point. Damaged files become findings; only a missing session.json raises,
-    and one that is not the pinned one.
+    """Check a round point by point. Damaged files become findings; only a missing session.json
+    raises, and one that is not the pinned one.
 
     Arguments:
     space: the round (`Workspace`).
@@ -155,12 +156,11 @@ def _survivors(found: Evidence) -> None:
 
 
 def _masked(found: Evidence) -> None:
-    """Check every X, whether it is the one that was frozen, and whether enough survivors can answer."""
-    session, u1, last = (
-        found.space.session,
-        found.survivors,
-        "X of the right size, indices and values allowed",
-    )
+    """Check every X, whether it is the one that was frozen, and whether enough survivors can
+    answer."""
+    session = found.space.session
+    u1 = found.survivors
+    last = "X of the right size, indices and values allowed"
 
     def read(artifact: Artifact) -> str:
         n = artifact.attributes["user"]
@@ -197,7 +197,8 @@ def _masked(found: Evidence) -> None:
 
 
 def _uniform(found: Evidence) -> None:
-    """Check that masked values, and shifts or permuted indices, look uniform: in all X, and in each long one."""
+    """Check that masked values, and shifts or permuted indices, look uniform: in all X, and in each
+    long one."""
     x = {n: file.masked for n, file in sorted(found.masked.items())}
     subjects: list[tuple[Path | str, list[int]]] = [("masked", list(x))]
     if construction(found.p).entries >= FEWEST_BINS * LEAST_EXPECTED:
@@ -211,7 +212,8 @@ def _uniform(found: Evidence) -> None:
 
 def _answers(found: Evidence) -> None:
     """Check every Y, and that all are for one survivors.json."""
-    space, u1 = found.space, found.survivors
+    space = found.space
+    u1 = found.survivors
 
     def read(artifact: Artifact) -> str:
         n = artifact.attributes["user"]
@@ -243,7 +245,8 @@ def _answers(found: Evidence) -> None:
 
 def _confirmations(found: Evidence) -> None:
     """Check every confirmation, and that there are enough for the answers that exist."""
-    space, need = found.space, found.space.session.confirmations
+    space = found.space
+    need = found.space.session.confirmations
     for n in space.users() if space.session.confirm else ():
         path = space.confirmation_path(n)
         if found.available(path):
@@ -272,7 +275,8 @@ def _aggregate(found: Evidence) -> None:
     """Check aggregate.h5, and that it is for survivors.json."""
 
     def read(artifact: Artifact) -> str:
-        total, u1 = aggregate.parsed(found.space, artifact), found.survivors
+        total = aggregate.parsed(found.space, artifact)
+        u1 = found.survivors
         if u1 and (total.digest != u1.digest or total.survivors != u1.users):
             raise artifact.bad("it is for another survivor set than survivors.json")
         if u1 and total.blocks not in construction(found.p).answer_shapes(len(u1.digests)):
@@ -285,8 +289,11 @@ def _aggregate(found: Evidence) -> None:
 
 def _decoded(found: Evidence) -> dict[int, Decoded]:
     """Decode the answers with each D; name the users whose answers do not agree with the others."""
-    space, u1, sums = found.space, found.survivors, dict[int, Decoded]()
-    count, given = len(u1.digests) if u1 else 0, {n: y.blocks for n, y in found.answers.items()}
+    space = found.space
+    u1 = found.survivors
+    sums = dict[int, Decoded]()
+    count = len(u1.digests) if u1 else 0
+    given = {n: y.blocks for n, y in found.answers.items()}
     enough = construction(found.p).decodable(count, given)
     if u1 is None or not enough:
         kinds = (
@@ -326,13 +333,15 @@ def _decoded(found: Evidence) -> dict[int, Decoded]:
 
 def _sum(found: Evidence, sums: dict[int, Decoded]) -> None:
     """Check that the aggregate is the decoded sum, and no larger than the clip allows."""
-    stored, path = found.aggregate, found.space.aggregate_path
+    stored = found.aggregate
+    path = found.space.aggregate_path
     with found.check("aggregate recomputed", path) as check:
         if stored is None:
             raise InputMissing("no sound aggregate is available")
         if not sums:
             raise InputMissing("the available answers do not decode to a sum")
-        index, value = stored.total.index, stored.total.value
+        index = stored.total.index
+        value = stored.total.value
         totals = [result.total for result in sums.values()]
         if not all(
             np.array_equal(index, t.index) and np.array_equal(value, t.value) for t in totals
@@ -349,7 +358,8 @@ def _sum(found: Evidence, sums: dict[int, Decoded]) -> None:
             raise BadData("the users that it says answered wrongly are not those that did")
         if absent := [str(n) for n in stored.corrected if n not in known]:
             raise InputMissing(
-                f"it says that users {', '.join(absent)} answered wrongly, whose Y are not available"
+                f"it says that users {', '.join(absent)} answered wrongly, whose Y are not "
+                "available"
             )
         check.why = f"{index.size} coordinates, the same from {len(found.answers)} answers"
     with found.check("sums within the clip", path) as check:

@@ -30,7 +30,9 @@ def audit_private(
     found: Evidence, openers: dict[int, Identity], progress: Callable[[float], None]
 ) -> None:
     """Check the secret, ledger and shares of one user at a time, then the answers."""
-    private, space, steps = _Private(found, openers), found.space, 2 * found.p.users
+    private = _Private(found, openers)
+    space = found.space
+    steps = 2 * found.p.users
     for n in space.users():
         stored = private.secret(n)
         private.ledger(n, stored)
@@ -52,15 +54,20 @@ class _Private:
     """The checks, and the sound shares and unmasked inputs."""
 
     def __init__(self, found: Evidence, openers: dict[int, Identity]) -> None:
-        self.found, self.space, self.p = found, found.space, found.p
-        self.construction, self.openers = construction(found.p), openers
+        self.found = found
+        self.space = found.space
+        self.p = found.p
+        self.construction = construction(found.p)
+        self.openers = openers
         self.sound: set[tuple[int, int]] = set()
         self.inputs: dict[int, Sparse] = {}
 
     def secret(self, n: int) -> StoredSecret | None:
         """The secret of a user, if it is available and sound; also check its staged residual."""
-        space, kept = self.space, list[StoredSecret]()
-        header, waiting = space.session.header(n), space.residual_path(n)
+        space = self.space
+        kept = list[StoredSecret]()
+        header = space.session.header(n)
+        waiting = space.residual_path(n)
         self.found.examine(
             space.secret_path(n), secret.KIND, header, lambda _: kept.append(secret.read(space, n))
         )
@@ -71,7 +78,8 @@ class _Private:
 
     def ledger(self, n: int, stored: StoredSecret | None) -> None:
         """Check that the ledger and the files agree."""
-        path, found = self.space.ledger_path(n), self.found
+        path = self.space.ledger_path(n)
+        found = self.found
         if not found.available(path):
             found.add("ledgers", path, "not checkable", "it is not available")
             return
@@ -83,8 +91,11 @@ class _Private:
 
     def _agreement(self, ledger: Ledger, stored: StoredSecret | None) -> str:
         """What the ledger records, if no file contradicts it."""
-        n, found = ledger.user, self.found
-        u1, x, y = found.survivors, found.masked.get(n), found.answers.get(n)
+        n = ledger.user
+        found = self.found
+        u1 = found.survivors
+        x = found.masked.get(n)
+        y = found.answers.get(n)
         if ledger.insecure != self.space.session.insecure:
             raise BadData("its mark for a public seed is not the session's")
         if ledger.forgotten and found.available(self.space.secret_path(n)):
@@ -121,7 +132,8 @@ class _Private:
         if x.sharing != stored.sharing:
             raise BadData("it belongs to another sharing than the secret")
         sparse = self.construction.unmask(stored.secret, x.masked)
-        count, beyond = sparse.value.size, beyond_clip(self.p.fixed_point, sparse.value, [x.weight])
+        count = sparse.value.size
+        beyond = beyond_clip(self.p.fixed_point, sparse.value, [x.weight])
         if beyond:
             raise BadData(
                 f"{beyond} of {count} values are beyond the clip once the masks are taken off"
@@ -148,7 +160,9 @@ class _Private:
 
     def _interpolate(self, n: int, shares: dict[int, ShareFile], known: Secret | None) -> None:
         """Check row by row that the shares of one sender determine what an honest user shares."""
-        c, users, points = self.construction, sorted(shares), self.space.session.points
+        c = self.construction
+        users = sorted(shares)
+        points = self.space.session.points
         one = self.space.share_path(0, n)
         with self.found.check(
             "shares interpolate to selectors", one.parent.with_name("user-*") / one.name
@@ -188,8 +202,11 @@ class _Private:
             check.why = f"{c.rows} selectors {of}, {len(shares)} shares"
 
     def _opened(self, files: ExitStack, m: int, n: int, sharing: str | None) -> ShareFile | None:
-        """A share with every row checked, left open in `files`; None if it is not available or not sound."""
-        session, path, kept = self.space.session, self.space.share_path(m, n), list[ShareFile]()
+        """A share with every row checked, left open in `files`; None if it is not available or not
+        sound."""
+        session = self.space.session
+        path = self.space.share_path(m, n)
+        kept = list[ShareFile]()
 
         def read(_: object = None) -> None:
             opened = files.enter_context(self._share(m, n, sharing))
@@ -220,13 +237,15 @@ class _Private:
             raise InputMissing(
                 f"{len(held)} sound shares for its user are available, and {len(users)} are needed"
             )
-        shape, frozen = found.answers[n], found.frozen
+        shape = found.answers[n]
+        frozen = found.frozen
         with ExitStack() as files:
             shares = {
                 m: files.enter_context(self._share(n, m, frozen[m].sharing)).read for m in users
             }
             y = files.enter_context(opened_answer(self.space, n, found.survivors))
-            x, points = {m: frozen[m].masked for m in users}, self.space.session.points
+            x = {m: frozen[m].masked for m in users}
+            points = self.space.session.points
             for start, part in self.construction.answer_chunks(points, n, x, shares, shape):
                 if not np.array_equal(part, y.read(start, np.empty_like(part))):
                     raise BadData("it is not what the X and the shares of its user give")
@@ -249,7 +268,8 @@ class _Private:
             total, inverse, to_signed(np.concatenate([x.value for x in inputs]), self.p.field)
         )
         stored = found.aggregate.total
-        index, value = coordinate[total != 0], total[total != 0]
+        index = coordinate[total != 0]
+        value = total[total != 0]
         if not (
             np.array_equal(stored.index, index)
             and np.array_equal(to_signed(stored.value, self.p.field), value)

@@ -29,24 +29,32 @@ _LONGEST = 400  # characters of a reason; a hostile file could have it quote a l
 
 _LOOKS = "look random. This can find faults, but it does not prove secrecy."
 _ESTABLISHES = {
-    "parameters admissible": "The numbers in session.json allow a round that is secret and that can be decoded.",
-    "points distinct": "No two evaluation points are equal, so that every share and every answer counts.",
+    "parameters admissible": "The numbers in session.json allow a round that is secret and that "
+    "can be decoded.",
+    "points distinct": "No two evaluation points are equal, so that every share and every answer "
+    "counts.",
     "schema": "Each file has exactly the form that the file format prescribes.",
-    "no public seed": "The round was not drawn from a public seed, with which anybody could unmask it.",
-    "permissions": "By their modes, no secret is open to other accounts. Modes of public files are noted only, since "
+    "no public seed": "The round was not drawn from a public seed, with which anybody could unmask "
+    "it.",
+    "permissions": "By their modes, no secret is open to other accounts. Modes of public files are "
+    "noted only, since "
     "a copy has modes of its own.",
     "only files of the round": "Nothing in the folders pretends to be a file of this round.",
-    "survivors of this round, from its freezer": "survivors.json is of this session, names enough users, and is from "
+    "survivors of this round, from its "
+    "freezer": "survivors.json is of this session, names enough users, and is from "
     "a user that may freeze the round. If the round has keys, it is signed with that user's.",
-    "digest": "No file was damaged by accident since it was written (signatures protect against forgery).",
+    "digest": "No file was damaged by accident since it was written (signatures protect against "
+    "forgery).",
     "session and user": "Each file says that it is of this session and of the user in its name.",
     "session, user and signature": "Each file is of this session, and signed with the key that "
     "session.json has for the user in its name.",
-    "X of the right size, indices and values allowed": "Each X has the right size, and only entries that an honest "
-    "user can send.",
-    "one survivor set, one set of X": "Every X is the one that survivors.json names, and every Y answers this "
+    "X of the right size, indices and values "
+    "allowed": "Each X has the right size, and only entries that an honest user can send.",
+    "one survivor set, one set of "
+    "X": "Every X is the one that survivors.json names, and every Y answers this "
     "survivors.json. Answers for two survivor sets could reveal gradients.",
-    "enough survivors hold all shares": "Enough survivors to decode the sum said that they hold all survivors' shares.",
+    "enough survivors hold all "
+    "shares": "Enough survivors to decode the sum said that they hold all survivors' shares.",
     "masked value uniform": f"The masked values {_LOOKS}",
     "shift uniform": f"The shifts, which hide the chosen coordinates, {_LOOKS}",
     "permuted index uniform": f"The permuted indices, which hide the chosen ones, {_LOOKS}",
@@ -57,14 +65,17 @@ _ESTABLISHES = {
     "other one can have as many, unless more than T users cheat.",
     "aggregate recomputed": "The available answers decode to the sum in aggregate.h5.",
     "sums within the clip": "No coordinate of the sum is larger than honest users can make it.",
-    "rates against the theorem": "The size of what users sent, beside the paper's theorem: this is about cost only.",
+    "rates against the "
+    "theorem": "The size of what users sent, beside the paper's theorem: this is about cost only.",
     "ledgers": "What each user noted in its ledger agrees with the files of the round.",
     "masks and places fit X": "Without its masks, each X is an input that an honest user can have.",
     "sealed shares open, signed and whole": "The receiver's key opens each sealed share; it is "
     "whole, and signed with its sender's key.",
-    "shares interpolate to selectors": "The shares of each user fit together, and hold what an honest user shares.",
+    "shares interpolate to "
+    "selectors": "The shares of each user fit together, and hold what an honest user shares.",
     "Y recomputed": "Each answer is exactly what the X and the shares of its user give.",
-    "aggregate is the sum of the inputs": "The sum in aggregate.h5 is exactly the sum of what the survivors masked.",
+    "aggregate is the sum of the "
+    "inputs": "The sum in aggregate.h5 is exactly the sum of what the survivors masked.",
     "everything else": "Nothing else can be checked without a sound session.json.",
 }
 
@@ -90,7 +101,8 @@ class Finding:
 
 @dataclass
 class Check:
-    """A check in progress: what to blame if it fails, the reason to report for a pass, and whether it passed."""
+    """A check in progress: what to blame if it fails, the reason to report for a pass, and whether
+    it passed."""
 
     subjects: Sequence[Path | str]
     why: str = ""
@@ -100,11 +112,10 @@ class Check:
 class Evidence:
     """The findings so far, and the sound data read so far.
 
-    `confirmed` and `answered` are the digests of the survivors.json that a user's confirmation and Y
-    name; `answers` is the shape of every sound Y of a survivor. The sum that these decode to is right
-    if at most `liars_excluded` users lie; None if there is no sum.
-    `session_pinned` and `keys_pinned` say whether these are known to be the right ones, from
-    outside the round.
+    `confirmed` and `answered` are the digests of the survivors.json that a user's confirmation and
+    Y name; `answers` is the shape of every sound Y of a survivor. The sum that these decode to is
+    right if at most `liars_excluded` users lie; None if there is no sum. `session_pinned` and
+    `keys_pinned` say whether these are known to be the right ones, from outside the round.
     """
 
     def __init__(self, space: Workspace, *, session_pinned: bool = False) -> None:
@@ -129,10 +140,8 @@ class Evidence:
 
     def payloads(self) -> dict[str, int]:
         """The bytes of an X and of the largest Y, 0 where no sound one is available."""
-        x, symbols = (
-            construction(self.p).masked_bytes,
-            (y.groups * y.width for y in self.answers.values()),
-        )
+        x = construction(self.p).masked_bytes
+        symbols = (y.groups * y.width for y in self.answers.values())
         return {"X": x if self.masked else 0, "Y": self.p.symbol_bytes * max(symbols, default=0)}
 
     def add(self, point: str, subject: Path | str, verdict: Verdict, why: str = "") -> None:
@@ -156,7 +165,8 @@ class Evidence:
             result.passed = True
 
     def blame(self, point: str, subject: Path | str, error: Exception) -> None:
-        """Add a failed check; if its input is missing or cannot be read, it is not checkable instead."""
+        """Add a failed check; if its input is missing or cannot be read, it is not checkable
+        instead."""
         if isinstance(error, SecAggError):
             missing = isinstance(error, InputMissing)
             self.add(point, subject, "not checkable" if missing else "fail", error.message)
@@ -171,7 +181,8 @@ class Evidence:
         content: Callable[[Artifact], object],
         last: str = "ranges",
     ) -> None:
-        """Check the schema, digest, session, signature and content of an HDF5 file, if there is one.
+        """Check the schema, digest, session, signature and content of an HDF5 file, if there is
+        one.
 
         `content` may return the reason to report for a pass.
         """
@@ -196,7 +207,8 @@ class Evidence:
                 self.add(point, path, "not checkable", f"its {points[0]} could not be confirmed")
 
     def available(self, path: Path) -> bool:
-        """Whether there is such a file. One in a closed folder counts: reading it reports why it fails.
+        """Whether there is such a file. One in a closed folder counts: reading it reports why it
+        fails.
 
         What is behind a link does not count.
         """

@@ -118,7 +118,8 @@ class _Folders:
             shared = self.sealed and mode & stat.S_ISVTX
             if mode & _EVERYBODY_WRITES and not shared:
                 raise InputMissing(
-                    f"mode {mode:04o}: here everybody may write to it; if this is a copy, that says "
+                    f"mode {mode:04o}: here everybody may write to it; if this is a copy, that "
+                    "says "
                     "nothing about the round"
                 )
             check.why = f"mode {mode:04o}"

@@ -1,4 +1,5 @@
-"""`plan`: what a round would cost with each construction, compared with the paper's theorem and LightSecAgg."""
+"""`plan`: what a round would cost with each construction, compared with the paper's theorem and
+LightSecAgg."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ from ..protocol.parameters import Parameters, theorem_r1, theorem_r2
 from ..steps.costs import Cost, cost
 
 PICKS = (1, 2, 4, 8)
-THEOREM, DENSE = "Theorem 1", "LightSecAgg"
+THEOREM = "Theorem 1"
+DENSE = "LightSecAgg"
 _PROBE_BYTES = 64 << 20
 _TIMES = 3
 _START_UP = 1.0  # seconds
@@ -41,7 +43,8 @@ _PRODUCTS = 200_000_000
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Row(Cost):
-    """The cost of one way to run the round, or of a peer; a `step` of the quantiser is a fraction of the clip."""
+    """The cost of one way to run the round, or of a peer; a `step` of the quantiser is a fraction
+    of the clip."""
 
     name: str
     parameters: Parameters | None = None
@@ -115,7 +118,8 @@ def plan(
 
 
 def _variants(base: Parameters) -> list[Parameters]:
-    """The paper's construction, and `moments` with a few numbers of picks, in the default field and a small one."""
+    """The paper's construction, and `moments` with a few numbers of picks, in the default field and
+    a small one."""
     found = []
     names = ("users", "survivors", "colluders", "top_k", "length", "clip", "max_weight")
     same = {name: getattr(base, name) for name in names}
@@ -129,7 +133,9 @@ def _variants(base: Parameters) -> list[Parameters]:
 
 
 def _row(p: Parameters, gradient: npt.NDArray[Any] | None, speed: Speed | None) -> Row:
-    c, step, time = construction(p), 1 / (p.scale * p.clip), None
+    c = construction(p)
+    step = 1 / (p.scale * p.clip)
+    time = None
     if (
         speed
     ):  # `run` starts, encodes, hashes and writes all shares, then reads and hashes the used ones
@@ -162,8 +168,8 @@ def _dense(p: Parameters) -> Row:
 def measure_speed(p: Parameters, folder: Path) -> Speed:
     """Measure this machine and disk; each measurement takes a fraction of a second.
 
-    The part of the shares that is encoded has fewer symbols where N T products make up a symbol of all
-    users: with a thousand users it would take minutes otherwise.
+    The part of the shares that is encoded has fewer symbols where N T products make up a symbol of
+    all users: with a thousand users it would take minutes otherwise.
     """
     products = p.users * p.colluders
     width = max(_NARROWEST, min(_WIDEST, _PRODUCTS // products))

@@ -39,7 +39,8 @@ _LABELS = {
 def condensed(
     findings: Sequence[Finding], *, everything: bool = False
 ) -> list[tuple[str, Verdict, str, str]]:
-    """Rows of point, verdict, subjects and reason, grouped by point. Findings with the same reason share a row.
+    """Rows of point, verdict, subjects and reason, grouped by point. Findings with the same reason
+    share a row.
 
     Unless `everything` is set, many passes of one point become a count.
     """
@@ -71,7 +72,9 @@ def summary(findings: Sequence[Finding]) -> str:
 
 def page(found: Evidence, *, program: str = "topk-secagg", at: datetime | None = None) -> bytes:
     """The whole page. `program` is a name and a version."""
-    root, session, u1 = found.space.root, found.session, found.survivors
+    root = found.space.root
+    session = found.session
+    u1 = found.survivors
     here = (".", str(root))
     findings = [
         replace(f, subject="the round's folder") if f.subject in here else f for f in found.findings
@@ -174,7 +177,8 @@ def _parameters(session: Session) -> str:
 def _weights(session: Session, u1: Survivors | None) -> str:
     if u1 is None:
         return _tag("p", "There is no survivors.json yet, or it is not sound.")
-    users, total = session.parameters.users, math.fsum(u1.weights.values())
+    users = session.parameters.users
+    total = math.fsum(u1.weights.values())
     note = (
         f"{len(u1.users)} of {users} users are in the sum, each gradient times its user's weight."
     )
@@ -186,7 +190,8 @@ def _weights(session: Session, u1: Survivors | None) -> str:
 
 def _liars(found: Evidence) -> str:
     """How many lying users the agreement of the answers excludes."""
-    excluded, colluders = found.liars_excluded, found.p.colluders
+    excluded = found.liars_excluded
+    colluders = found.p.colluders
     if excluded is None:
         return "The available answers give no sum, or do not agree on one."
     if excluded == 0:
@@ -214,7 +219,8 @@ def _table(head: Sequence[str], rows: Iterable[str], kind: str) -> str:
 
 def _verdicts(findings: Sequence[Finding]) -> str:
     """Failed checks first, then those that were not checkable, then the passes."""
-    rows, told = [], set[str]()
+    rows = []
+    told = set[str]()
     order = ("fail", "not checkable", "pass")
     for point, verdict, about, why in sorted(
         condensed(findings), key=lambda row: order.index(row[1])
@@ -254,7 +260,8 @@ def _rect(x: float, y: float, width: float, height: float, kind: str, title: str
 
 def _bars(law: Law) -> str:
     """A histogram with bins of equal width, and a line at the expected level."""
-    count, height = sum(part.size for part in law.parts), 180
+    count = sum(part.size for part in law.parts)
+    height = 180
     most = max(1, min(_FIGURE_BINS, law.bound, count // LEAST_EXPECTED))
     bins = min(
         range(most, most // 2, -1), key=lambda b: law.bound % b
@@ -262,7 +269,8 @@ def _bars(law: Law) -> str:
     width, left = divmod(law.bound, bins)
     observed, _ = histogram(law.parts, bins * width, bins)
     expected = count * width / law.bound
-    step, unit = 100 / bins, height / (max(*observed, expected) * 1.05)
+    step = 100 / bins
+    unit = height / (max(*observed, expected) * 1.05)
     drawn = []
     for b, found in enumerate(observed):
         low = law.low + b * width
@@ -281,9 +289,13 @@ def _bars(law: Law) -> str:
 
 
 def _bytes(found: Evidence) -> str:
-    """What a user sends in each phase, measured and in theory; every pair of bars has its own scale."""
-    space, p, c = found.space, found.p, construction(found.p)
-    shares, sent = 0, found.payloads()
+    """What a user sends in each phase, measured and in theory; every pair of bars has its own
+    scale."""
+    space = found.space
+    p = found.p
+    c = construction(found.p)
+    shares = 0
+    sent = found.payloads()
     for n in space.users():
         with suppress(OSError):  # if not all share files of a user are there
             shares = max(shares, sum(space.share_path(m, n).stat().st_size for m in space.users()))
@@ -301,7 +313,8 @@ def _bytes(found: Evidence) -> str:
         ("masked gradient, X", sent["X"], theorem[0], "Theorem 1"),
         ("answer, Y", sent["Y"], theorem[1], "Theorem 1"),
     ]
-    drawn, y = [], 0.0
+    drawn = []
+    y = 0.0
     for name, measured, theory, whose in phases:
         drawn.append(_text(0, y + 15, name))
         for value, kind, label in ((measured, "bar", "measured"), (theory, "other", whose)):
@@ -318,7 +331,9 @@ def _bytes(found: Evidence) -> str:
 
 def _grid(found: Evidence) -> str:
     """Users by phases: who was there, who dropped out, and whose answer was wrong."""
-    users, u1, total = found.space.users(), found.survivors, found.aggregate
+    users = found.space.users()
+    u1 = found.survivors
+    total = found.aggregate
     columns: list[tuple[str, Collection[int]]] = [
         ("sent X", found.masked),
         ("frozen", u1.users if u1 else ()),
@@ -328,7 +343,8 @@ def _grid(found: Evidence) -> str:
             ("signed", [n for n, digest in found.confirmed.items() if u1 and digest == u1.digest])
         )
     columns += [("sent Y", found.answers), ("used", total.answering if total else ())]
-    step, drawn = 100 / (len(columns) + 1), [_text(0, 15, "user")]
+    step = 100 / (len(columns) + 1)
+    drawn = [_text(0, 15, "user")]
     drawn += [_text((c + 1.5) * step, 15, name, "middle") for c, (name, _) in enumerate(columns)]
     for row, n in enumerate(users, 1):
         drawn.append(_text(0, row * 24 + 16, str(n)))

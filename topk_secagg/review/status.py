@@ -33,7 +33,8 @@ _Lack = dict[str, _Missing]  # by what they are
 
 @dataclass(repr=False)
 class UserStatus(Brief):
-    """The files of one user: whose shares it holds (None if unknown), and its X, confirmation and Y.
+    """The files of one user: whose shares it holds (None if unknown), and its X, confirmation and
+    Y.
 
     X and Y are "yes", "", or what is wrong.
     """
@@ -51,7 +52,8 @@ class UserStatus(Brief):
 class Next(Brief):
     """The next step of a user or of the round.
 
-    It waits for `waits_for`, in words, and for the files `missing`; `possible` says whether it can run without them.
+    It waits for `waits_for`, in words, and for the files `missing`; `possible` says whether it can
+    run without them.
     """
 
     step: str  # the name of a command, or nothing when all is done
@@ -93,7 +95,8 @@ def status(space: Workspace, user: int | None = None, *, access: Access = PLAIN)
     if user is not None:
         space.check_user(user)
     problems: list[str] = []
-    survivors, ledger = None, None
+    survivors = None
+    ledger = None
     with _collecting(problems):
         survivors = survivors_file.read(space)
     with _collecting(problems):
@@ -179,7 +182,8 @@ class _Look:
     def next_of_round(self) -> Next:
         """The first step that some user has not done."""
         if self.survivors is None:
-            lack, freeze = self._all_shares(), self._freeze(self.space.session.freezer)
+            lack = self._all_shares()
+            freeze = self._freeze(self.space.session.freezer)
             return (
                 freeze
                 if freeze.possible or not lack
@@ -192,7 +196,8 @@ class _Look:
 
     def next_of_user(self, user: int, ledger: Ledger | None) -> Next:
         """The next step of one user, as far as its own ledger shows what it has done."""
-        own, s = self.users[user - 1], self.space.session
+        own = self.users[user - 1]
+        s = self.space.session
         if ledger is None or ledger.shared is None:
             return Next("offline", user) if self.survivors is None else Next("", user)
         if self.survivors is None:

@@ -20,7 +20,8 @@ FALSE_ALARM = 1e-6
 # distribution is up to 9.1e-7 in truth (counted exactly, 2 to 64 bins).
 _LEAST_TAIL = 1e-7
 LEAST_EXPECTED = 5
-FEWEST_BINS, _MOST_BINS = 16, 64
+FEWEST_BINS = 16
+_MOST_BINS = 64
 
 
 class Law(NamedTuple):
@@ -34,7 +35,8 @@ class Law(NamedTuple):
 
 
 def laws(p: Parameters, masked: Sequence[Masked]) -> tuple[Law, Law]:
-    """What should be uniform in X: values in F_q, or in F_q* if they are never zero; and indices."""
+    """What should be uniform in X: values in F_q, or in F_q* if they are never zero; and
+    indices."""
     c = construction(p)
     low = int(c.p.fixed_point.never_zero)
     values = [x.value - np.uint32(low) for x in masked]
@@ -45,7 +47,8 @@ def laws(p: Parameters, masked: Sequence[Masked]) -> tuple[Law, Law]:
 
 
 def chi_square_tail(statistic: float, freedom: int) -> float:
-    """Q(freedom/2, statistic/2), the probability of more than `statistic`: a finite sum, by parity."""
+    """Q(freedom/2, statistic/2), the probability of more than `statistic`: a finite sum, by
+    parity."""
     half = statistic / 2
     if half <= 0:
         return 1.0
@@ -59,14 +62,17 @@ def histogram(
     parts: Sequence[Symbols], bound: int, bins: int
 ) -> tuple[Integers, npt.NDArray[np.float64]]:
     """How many values fall into each of `bins` ranges below `bound`, and how many should."""
-    values, edges = np.concatenate(parts), -(-np.arange(bins + 1) * bound // bins)
+    values = np.concatenate(parts)
+    edges = -(-np.arange(bins + 1) * bound // bins)
     return np.histogram(values, edges - 0.5)[0], np.diff(edges) * values.size / bound
 
 
 def uniformity(parts: Sequence[Symbols], bound: int, *, distinct: bool = False) -> str:
-    """Refuse values that are not uniform below `bound`; `distinct` ones are drawn without replacement.
+    """Refuse values that are not uniform below `bound`; `distinct` ones are drawn without
+    replacement.
 
-    Pearson's chi-square. Without replacement, K of L, all covariances are (L - K) / (L - 1) times as large.
+    Pearson's chi-square. Without replacement, K of L, all covariances are (L - K) / (L - 1) times
+    as large.
     """
     count = sum(part.size for part in parts)
     fewer = min(count, sum(bound - part.size for part in parts)) if distinct else count

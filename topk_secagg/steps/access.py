@@ -43,7 +43,8 @@ def keygen(user: int, path: Path) -> Recipient:
     user: the user's number, from 1.
     path: the new identity file, which only its owner can read.
 
-    Returns the public keys; `line()` of them is a line of the file that `init` takes as `recipients`.
+    Returns the public keys; `line()` of them is a line of the file that `init` takes as
+    `recipients`.
     """
     if path.exists():
         raise CannotWrite(f"{path} exists", "keys are not overwritten; choose another name")

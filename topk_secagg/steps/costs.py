@@ -20,8 +20,8 @@ _DECODE_BUFFER = 64 << 20
 
 @dataclass(frozen=True, repr=False)
 class Cost(Brief):
-    """Bytes of a round in which nobody drops out: of the share files of a pair of users, of all files, of an X and
-    of a Y. And the memory that its largest step takes, where it is known."""
+    """Bytes of a round in which nobody drops out: of the share files of a pair of users, of all
+    files, of an X and of a Y. And the memory that its largest step takes, where it is known."""
 
     pair_bytes: int
     all_bytes: int
@@ -32,8 +32,10 @@ class Cost(Brief):
 
 def cost(p: Parameters) -> Cost:
     """Bytes and memory of a round with these parameters, if all users survive."""
-    c, pair = construction(p), file_bytes(p)
-    x, y = c.masked_bytes, c.answer_bytes(p.users)
+    c = construction(p)
+    pair = file_bytes(p)
+    x = c.masked_bytes
+    y = c.answer_bytes(p.users)
     own = 2 * p.symbol_bytes * c.rows + x + y + 4 * _FILE_OVERHEAD  # secret, ledger, X and Y
     total = _AGGREGATE_BYTES * min(p.length, p.users * c.entries) + 4 * _FILE_OVERHEAD
     block = p.users * c.chunk_rows * c.width * 4
@@ -43,7 +45,8 @@ def cost(p: Parameters) -> Cost:
 
 def check_disk(folder: Path, p: Parameters, *, distributed: bool) -> None:
     """Refuse to start a round whose offline files the disk cannot hold."""
-    c, place = cost(p), folder.absolute()  # which need not be there yet
+    c = cost(p)
+    place = folder.absolute()  # which need not be there yet
     free = shutil.disk_usage(
         next(there for there in (place, *place.parents) if there.exists())
     ).free

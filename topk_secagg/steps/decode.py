@@ -36,9 +36,9 @@ from .published import PUBLISHED, record_outcome
 
 @dataclass(frozen=True, repr=False)
 class DecodeReport(Brief):
-    """What `decode` found: U1, U2, who of these answered wrongly, whose files were left out and why,
-    what a user sent in the two phases, and how many coordinates are larger than honest users can
-    make them.
+    """What `decode` found: U1, U2, who of these answered wrongly, whose files were left out and
+    why, what a user sent in the two phases, and how many coordinates are larger than honest users
+    can make them.
 
     The sum is right if at most `liars_excluded` of the users that answered lie together.
     """
@@ -66,7 +66,8 @@ def decode(
     access: Access = PLAIN,
     progress: Progress = lambda _: None,
 ) -> DecodeReport:
-    """The sum, from enough answers: write aggregate.h5, and the sum in the form of a gradient to `output`.
+    """The sum, from enough answers: write aggregate.h5, and the sum in the form of a gradient to
+    `output`.
 
     Arguments:
     space: the round (`Workspace`).
@@ -98,7 +99,8 @@ def decode(
                 space, survivors, total, report.blocks, report.answering, report.corrected
             )
         if output is not None:
-            vector, real = np.zeros(p.length), dequantise(p.fixed_point, total.value)
+            vector = np.zeros(p.length)
+            real = dequantise(p.fixed_point, total.value)
             vector[total.index] = real / math.fsum(survivors.weights.values()) if mean else real
             with whole_file(output, OWN) as stream:
                 write_gradient(stream, output.suffix, session.layout.unflatten(vector))
@@ -126,11 +128,13 @@ def _found(
 ) -> tuple[DecodeReport, Sparse]:
     """The report, and the sum.
 
-    Answers are hashed while they are read for decoding; with `verify`, damaged ones are left out before. Only in a
-    round without keys, and unless `strict`, answers beyond those that determine the sum are not hashed: they agree with
-    these, or else it is BadData. If they are signed, one could be changed so that it agrees with a wrong one.
+    Answers are hashed while they are read for decoding; with `verify`, damaged ones are left out
+    before. Only in a round without keys, and unless `strict`, answers beyond those that determine
+    the sum are not hashed: they agree with these, or else it is BadData. If they are signed, one
+    could be changed so that it agrees with a wrong one.
     """
-    s, p = space.session, space.session.parameters
+    s = space.session
+    p = space.session.parameters
     users = [n for n in space.present("elimination") if n in survivors.digests]
     with ExitStack() as files:
         attempts = for_each(
@@ -185,7 +189,8 @@ def _told_where(space: Workspace) -> Iterator[None]:
 
 
 def _decoded_by_others(space: Workspace, survivors: Survivors, total: Sparse) -> bool:
-    """Whether another account has put the same sum into a folder that several share, where its file stays."""
+    """Whether another account has put the same sum into a folder that several share, where its file
+    stays."""
     with suppress(SecAggError), opened(space.aggregate_path, aggregate_file.KIND) as artifact:
         if os.fstat(artifact.fd).st_uid != os.geteuid():
             before = aggregate_file.parsed(space, artifact)
@@ -199,11 +204,13 @@ def _decoded_by_others(space: Workspace, survivors: Survivors, total: Sparse) ->
 def _decodable(
     space: Workspace, survivors: Survivors, answers: dict[int, AnswerFile]
 ) -> tuple[AnswerShape, list[int]]:
-    """The shape of which there are enough answers, the session's or the fallback's, and their users.
+    """The shape of which there are enough answers, the session's or the fallback's, and their
+    users.
 
     Of two, the one whose answers can exclude more liars; else the session's own, which comes first.
     """
-    p, count = space.session.parameters, len(survivors.digests)
+    p = space.session.parameters
+    count = len(survivors.digests)
     c = construction(p)
     enough = c.decodable(count, {n: answer.shape.blocks for n, answer in answers.items()})
     if enough:

@@ -39,7 +39,8 @@ def for_each(
     jobs: int | None = None,
     done: Callable[[int], None] = lambda _: None,
 ) -> Outcome[Report]:
-    """Run the step of every user, `jobs` at a time; a user that fails does not keep the others from finishing."""
+    """Run the step of every user, `jobs` at a time; a user that fails does not keep the others from
+    finishing."""
     outcome: Outcome[Report] = Outcome({}, {})
 
     def finish(user: int, report: Callable[[], Report]) -> None:

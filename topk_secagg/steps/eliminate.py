@@ -43,7 +43,8 @@ def eliminate(
     access: Access = PLAIN,
     progress: Progress = lambda _: None,
 ) -> EliminateReport:
-    """Mask-elimination phase of one user: read U1, its X and the shares of U1 for this user, and write Y.
+    """Mask-elimination phase of one user: read U1, its X and the shares of U1 for this user, and
+    write Y.
 
     A user answers one survivor set in a round.
 
@@ -91,7 +92,8 @@ def eliminate(
             ledger = ledger.record(answered=survivors.digest, fallback=fallback)
             answer_file.write(space, user, survivors, shape, blocks, opener, progress)
         commit_residual(space, user, ledger)
-    path, payload = space.answer_path(user), shape.groups * shape.width * p.symbol_bytes
+    path = space.answer_path(user)
+    payload = shape.groups * shape.width * p.symbol_bytes
     return EliminateReport(
         user, path, survivors.users, survivors.digest, shape.blocks, shape.quorum, fallback, payload
     )
@@ -100,7 +102,8 @@ def eliminate(
 def _check(
     space: Workspace, ledger: Ledger, survivors: survivors_file.Survivors, *, fallback: bool
 ) -> None:
-    """Refuse whatever could lead to answers for two survivor sets, or to an answer for a forged X."""
+    """Refuse whatever could lead to answers for two survivor sets, or to an answer for a forged
+    X."""
     user = ledger.user
     ledger.check_kept()
     survivors_file.check_own_row(survivors, user, ledger.masked)

@@ -39,7 +39,8 @@ def freeze(
 ) -> FreezeReport:
     """Fix the survivors: write survivors.json for the users that have masked.
 
-    It is the step of the session's freezer, or of any user where users confirm; a user freezes one set a round.
+    It is the step of the session's freezer, or of any user where users confirm; a user freezes one
+    set a round.
 
     Arguments:
     space: the round (`Workspace`).
@@ -80,7 +81,8 @@ def freeze(
 def _again(
     space: Workspace, user: int, ledger: Ledger, only: Iterable[int] | None, *, sealed: bool
 ) -> FreezeReport:
-    """A survivors.json that is there already stays as it is; one that this user did not write is not its own."""
+    """A survivors.json that is there already stays as it is; one that this user did not write is
+    not its own."""
     before = survivors_file.read(space)
     if before.freezer == user and ledger.frozen is None and not sealed:
         raise Refused(
@@ -160,8 +162,9 @@ def _check_hope(space: Workspace, files: dict[int, MaskedFile]) -> None:
 def beyond_saving(holds: Mapping[int, Collection[int]], users: Iterable[int], need: int) -> bool:
     """Whether there will never be `need` users that hold each other's shares.
 
-    Whoever is not in `holds` has not masked, and may still come to hold everything. True is certain;
-    False is not, because only users with too few partners are struck out, one round after the other.
+    Whoever is not in `holds` has not masked, and may still come to hold everything. True is
+    certain; False is not, because only users with too few partners are struck out, one round after
+    the other.
     """
     hopeful = set(users)
 

@@ -1,4 +1,5 @@
-"""Which file belongs to which user: gradients, weights, residuals and identities of a whole round."""
+"""Which file belongs to which user: gradients, weights, residuals and identities of a whole
+round."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ def natural(path: Path) -> tuple[list[tuple[int, str]], str]:
 
 
 def gradient_files(paths: Sequence[Path]) -> list[Path]:
-    """One gradient file per user: files in the order given, those of a folder in natural order of their names."""
+    """One gradient file per user: files in the order given, those of a folder in natural order of
+    their names."""
     files: list[Path] = []
     for path in paths:
         if not path.exists():
@@ -120,7 +122,8 @@ def identity_files(folder: Path, users: int) -> list[Path]:
 
 
 def check_output(output: Path, gradients: Sequence[Path]) -> None:
-    """Refuse to write the sum where it cannot be, or among the gradients: the next round would take it for one."""
+    """Refuse to write the sum where it cannot be, or among the gradients: the next round would take
+    it for one."""
     check_writable(output)
     for path in gradients:
         if path.is_dir() and output.resolve().parent == path.resolve():

@@ -45,7 +45,8 @@ _PAPER_LIMIT = 1 << 30  # the paper's construction runs by default while its fil
 
 
 class RoundOptions(TypedDict, total=False):
-    """Further parameters of a round, as `Parameters.choose` takes them, or `density` for K; None is the default."""
+    """Further parameters of a round, as `Parameters.choose` takes them, or `density` for K; None is
+    the default."""
 
     top_k: int | None
     density: float | None
@@ -58,10 +59,11 @@ class RoundOptions(TypedDict, total=False):
 
 
 def choose_parameters(length: int, **options: Any) -> tuple[Parameters, str]:
-    """`Parameters.choose`, with K from a density if one is given, and the construction (with the reason for it).
+    """`Parameters.choose`, with K from a density if one is given, and the construction (with the
+    reason for it).
 
-    Options that are None are left out. Without a construction, blocks ask for `permutation`, picks or spare answers
-    for `moments`; else the paper's runs while its offline files stay below 1 GiB.
+    Options that are None are left out. Without a construction, blocks ask for `permutation`, picks
+    or spare answers for `moments`; else the paper's runs while its offline files stay below 1 GiB.
     """
     given = _checked({"length": length, **options})
     if "top_k" in given and "density" in given:
@@ -87,7 +89,8 @@ def choose_parameters(length: int, **options: Any) -> tuple[Parameters, str]:
         moments = Parameters.choose(construction="moments", **given)
     except UsageError as error:
         raise UsageError(
-            f"the paper's construction needs {amount(needed)} of offline files, and moments does not fit here",
+            f"the paper's construction needs {amount(needed)} of offline files, and moments does "
+            "not fit here",
             "choose a smaller K, or another field",
         ) from error
     small = amount(cost(moments).all_bytes)
@@ -167,11 +170,10 @@ def start(
     insecure_seed: int | None = None,
     distributed: bool = False,
 ) -> tuple[Workspace, bool]:
-    """Write session.json into a new round, and say whether it is new: one that was started like this is left alone."""
-    keys, points = (
-        read_recipients(recipients, parameters.users) if recipients else None,
-        construction(parameters).points(),
-    )
+    """Write session.json into a new round, and say whether it is new: one that was started like
+    this is left alone."""
+    keys = read_recipients(recipients, parameters.users) if recipients else None
+    points = construction(parameters).points()
     session = Session(parameters, points, layout, keys, freezer, confirm, insecure_seed)
     return _start(root, session, distributed=distributed)
 
@@ -194,30 +196,22 @@ def init(
 ) -> Workspace:
     """Start a round: fix what all users agree on, and write session.json into the folder `root`.
 
-    A round that was started in the same way is left as it is. Give either `like` or `length`, and either
-    `top_k` or `density`.
+    A round that was started in the same way is left as it is. Give either `like` or `length`, and
+    either `top_k` or `density`.
 
-    Arguments:
-    root: the folder of the round.
-    users: N.
-    survivors: U, the users that must remain at least.
-    colluders: T, the users that together learn nothing but the sum.
-    like: a gradient file, whose names, shapes and types all gradients of the round have.
-    length: L, for gradients that are one flat vector.
-    entry: the entry of a PyTorch checkpoint that holds the tensors.
-    strip_prefix: taken off tensor names that begin with it.
-    max_weight: the largest weight that a user may give its gradient.
-    recipients: the users' public keys, a line each as `keygen` makes it: seals and signs the files.
-    freezer: the user that freezes.
-    confirm: whether users must confirm the survivors.
-    top_k: K, the coordinates that each user sends; or
-    density: K as a share of the gradient's length, such as 0.01.
-    field: q, a prime below 2^32.
-    blocks: D, in the construction permutation.
-    construction: "permutation" (the paper's) or "moments"; by default by the size of the offline files.
-    picks: P, in the construction moments.
-    spare: in the construction moments, pack answers so tightly that only so many may be missing.
-    clip: the largest magnitude of a gradient's values.
+    Arguments: root: the folder of the round. users: N. survivors: U, the users that must remain at
+    least. colluders: T, the users that together learn nothing but the sum. like: a gradient file,
+    whose names, shapes and types all gradients of the round have. length: L, for gradients that are
+    one flat vector. entry: the entry of a PyTorch checkpoint that holds the tensors. strip_prefix:
+    taken off tensor names that begin with it. max_weight: the largest weight that a user may give
+    its gradient. recipients: the users' public keys, a line each as `keygen` makes it: seals and
+    signs the files. freezer: the user that freezes. confirm: whether users must confirm the
+    survivors. top_k: K, the coordinates that each user sends; or density: K as a share of the
+    gradient's length, such as 0.01. field: q, a prime below 2^32. blocks: D, in the construction
+    permutation. construction: "permutation" (the paper's) or "moments"; by default by the size of
+    the offline files. picks: P, in the construction moments. spare: in the construction moments,
+    pack answers so tightly that only so many may be missing. clip: the largest magnitude of a
+    gradient's values.
 
     Returns the round (`Workspace`), which the other functions take first.
     """

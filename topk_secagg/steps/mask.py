@@ -114,8 +114,10 @@ def mask(
     Returns a MaskReport.
     """
     signer = admitted(space, user, access)
-    session, path = space.session, space.masked_path(user)
-    p, c = session.parameters, construction(session.parameters)
+    session = space.session
+    path = space.masked_path(user)
+    p = session.parameters
+    c = construction(session.parameters)
     if not 0 < weight <= p.max_weight:
         raise UsageError(
             f"a weight of {weight:g}, and this round takes weights above 0 up to {p.max_weight:g}",
@@ -141,7 +143,9 @@ def mask(
             bad_shares=shares.bad,
             other_folder=other_folder(space, ledger),
         )
-        before, unsettled, digest_of_input = None, None, ""
+        before = None
+        unsettled = None
+        digest_of_input = ""
         if residual is not None:
             if not residual.absolute().parent.is_dir():
                 hint = "make the folder and run this again"
@@ -174,7 +178,8 @@ def mask(
         if _sent_before(space, user, stored.sharing) - {x.digest}:
             raise Refused(
                 f"user {user} has sent another X in this round, though its ledger does not know it",
-                "was the secrets folder restored from a backup? it must not be used; start a new round",
+                "was the secrets folder restored from a backup? it must not be used; start a new "
+                "round",
             )
         first_time = ledger.masked is None and not session.insecure
         elsewhere = sent_before(space, own, again=again) if first_time else []
@@ -248,7 +253,8 @@ def _arrived(space: Workspace, user: int, ledger: Ledger, opener: Identity | Non
         missing = [m for m in lacking if not is_there(space, user, m)]
         return _Shares(ledger.holds, missing, {})
     held: list[int] = []
-    missing, bad = [], {}
+    missing = []
+    bad = {}
     for m in space.users():
         try:
             with opened_share(space, user, m, identity=opener) as share:
@@ -276,11 +282,13 @@ def _check_enough(p: Parameters, user: int, shares: _Shares) -> None:
 
 
 def _sent_before(space: Workspace, user: int, sharing: str) -> set[str | None]:
-    """Digests of X that this user sent with this sharing, as far as the round's public files show it.
+    """Digests of X that this user sent with this sharing, as far as the round's public files show
+    it.
 
-    A ledger that does not know of them is older than they are: the secrets came back from a backup. In a sealed
-    round, files that are not signed as they should be show nothing; nor does a survivors.json that
-    too few users confirmed, where users confirm: any user could name any X in it.
+    A ledger that does not know of them is older than they are: the secrets came back from a backup.
+    In a sealed round, files that are not signed as they should be show nothing; nor does a
+    survivors.json that too few users confirmed, where users confirm: any user could name any X in
+    it.
     """
     found: set[str | None] = set()
     if survivors := survivors_file.fixed(space):
@@ -302,7 +310,8 @@ def read_flat(
 
 
 def with_residual(flat: Vector, carried: Vector) -> Vector:
-    """The gradient and what was not sent before; two finite values can add up to one that is not."""
+    """The gradient and what was not sent before; two finite values can add up to one that is
+    not."""
     with np.errstate(over="ignore"):
         total: Vector = flat + carried
     if not np.isfinite(total).all():

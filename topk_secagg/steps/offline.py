@@ -47,10 +47,12 @@ def offline(
     access: Access = PLAIN,
     progress: Progress = lambda _: None,
 ) -> OfflineReport:
-    """Offline phase of one user: draw Z_n, write secrets/user-n.h5 and shares/user-m/from-n.h5 for every m.
+    """Offline phase of one user: draw Z_n, write secrets/user-n.h5 and shares/user-m/from-n.h5 for
+    every m.
 
-    An interrupted run continues with the same shares, since their noise comes from a key in the secret
-    file; noise from the system cannot be drawn again, so there a new secret is drawn instead.
+    An interrupted run continues with the same shares, since their noise comes from a key in the
+    secret file; noise from the system cannot be drawn again, so there a new secret is drawn
+    instead.
 
     Arguments:
     space: the round (`Workspace`).
@@ -81,11 +83,12 @@ def offline(
             )
         if randomness == "os" != stored.randomness:
             raise Refused(
-                f"user {user} has a secret already, and not every byte of it is from the operating system",
+                f"user {user} has a secret already, and not every byte of it is from the operating "
+                "system",
                 "keep it, or start a new round",
             )
-        # a sealed share does not show of which sharing it is: it counts only when the ledger says that all of this
-        # sharing were written
+        # a sealed share does not show of which sharing it is: it counts only when the ledger says
+        # that all of this sharing were written
         unknown = space.session.recipients is not None and ledger.shared != stored.sharing
         missing = [
             m
@@ -128,8 +131,10 @@ def other_folder(space: Workspace, ledger: Ledger) -> str | None:
 
 
 def _secret(space: Workspace, user: int, randomness: str) -> tuple[Ledger, StoredSecret]:
-    """The secret and ledger on disk, or new ones; the ledger first: a secret without one is not used."""
-    session, path = space.session, space.ledger_path(user)
+    """The secret and ledger on disk, or new ones; the ledger first: a secret without one is not
+    used."""
+    session = space.session
+    path = space.ledger_path(user)
     if space.secret_path(user).exists():
         return Ledger.read(path, session.id, user), secret_file.read(space, user)
     if not path.exists():

@@ -1,8 +1,9 @@
 """What became of the rounds in which a user sent a gradient: it must not be sent again lightly.
 
 A round that failed counts as published. A user that dealt bad shares, or sent noise, knows its own
-part of the answers: it subtracts that, and has the sum of the honest users alone. The same gradients
-in another round with other survivors give a second sum, and the difference is somebody's input.
+part of the answers: it subtracts that, and has the sum of the honest users alone. The same
+gradients in another round with other survivors give a second sum, and the difference is somebody's
+input.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ PUBLISHED = "a round that failed counts as published: do not send the same gradi
 def record_outcome(space: Workspace, outcome: str) -> None:
     """Tell the ledgers that are here what became of the round, if they remember a gradient.
 
-    A sum, once decoded, stays known. A ledger that is not ours, or whose user is at work, is left as
-    it is: such a user has answered or will, and without a known sum that alone makes `mask` ask.
+    A sum, once decoded, stays known. A ledger that is not ours, or whose user is at work, is left
+    as it is: such a user has answered or will, and without a known sum that alone makes `mask` ask.
     """
     for user in space.users():
         with suppress(SecAggError):
@@ -48,7 +49,8 @@ def _to_be_told(ledger: Ledger, outcome: str) -> bool:
 
 
 def known_outcome(ledger: Ledger) -> str | None:
-    """What became of the X of a ledger: DECODED, FAILED, LEFT_OUT, or None if its user does not know.
+    """What became of the X of a ledger: DECODED, FAILED, LEFT_OUT, or None if its user does not
+    know.
 
     The ledger says so, or else the public files in the folder of its round.
     """
@@ -64,7 +66,8 @@ def known_outcome(ledger: Ledger) -> str | None:
 
 
 def _has_sum(space: Workspace, ledger: Ledger) -> bool:
-    """Whether the sum of the survivors that this user answered for is in the folder of the round."""
+    """Whether the sum of the survivors that this user answered for is in the folder of the
+    round."""
     with opened(space.aggregate_path, aggregate_file.KIND) as artifact:
         found = aggregate_file.parsed(space, artifact)
     return ledger.answered in (None, found.digest)

@@ -26,10 +26,12 @@ class SettleReport(Brief):
 
 
 def commit_residual(space: Workspace, user: int, ledger: Ledger) -> bool:
-    """Put the staged residual of a survivor where its user keeps it; whether that was still to be done."""
+    """Put the staged residual of a survivor where its user keeps it; whether that was still to be
+    done."""
     if ledger.residual is None:
         return False
-    staged, new = space.residual_path(user), not ledger.residual.committed
+    staged = space.residual_path(user)
+    new = not ledger.residual.committed
     if new:
         residual_file.commit(staged, ledger.residual, user, space.session.parameters.length)
         ledger.record(residual=replace(ledger.residual, committed=True))
@@ -69,7 +71,8 @@ def settle(space: Workspace, user: int, *, access: Access = PLAIN) -> SettleRepo
 
 @dataclass(frozen=True, repr=False)
 class ForgetReport(Brief):
-    """The files that were erased, those of other accounts, which were not, and who still needs this user's shares."""
+    """The files that were erased, those of other accounts, which were not, and who still needs this
+    user's shares."""
 
     user: int
     erased: list[Path]
@@ -78,11 +81,13 @@ class ForgetReport(Brief):
 
 
 def forget(space: Workspace, user: int, *, access: Access = PLAIN) -> ForgetReport:
-    """Erase the secret of a user, the shares that it holds, and its plain copies of those that it made.
+    """Erase the secret of a user, the shares that it holds, and its plain copies of those that it
+    made.
 
-    That is after its answer, or when it dropped out. The ledger stays: what is spent stays spent. Shares for users
-    that have not answered yet stay, where these users seem to run their steps in this folder. In a folder of several
-    accounts nobody can erase a sealed share that another account put there.
+    That is after its answer, or when it dropped out. The ledger stays: what is spent stays spent.
+    Shares for users that have not answered yet stay, where these users seem to run their steps in
+    this folder. In a folder of several accounts nobody can erase a sealed share that another
+    account put there.
 
     Arguments:
     space: the round (`Workspace`).
@@ -109,7 +114,8 @@ def forget(space: Workspace, user: int, *, access: Access = PLAIN) -> ForgetRepo
         paths = [space.secret_path(user), space.residual_path(user)]
         paths += [space.share_path(user, m) for m in space.users()]
         paths += [space.share_path(m, user) for m in others if m not in needed]
-        erased, kept = [], []
+        erased = []
+        kept = []
         for path in paths:
             try:
                 path.unlink()

@@ -1,4 +1,5 @@
-"""aggregate.h5: the sum, sparse, in the field and as reals; who survived, who answered, whose answer was wrong."""
+"""aggregate.h5: the sum, sparse, in the field and as reals; who survived, who answered, whose
+answer was wrong."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def write(
 ) -> None:
     """Write aggregate.h5."""
     s = space.session
-    p, users = s.parameters, zip(_USERS, (survivors.users, answering, corrected), strict=True)
+    p = s.parameters
+    users = zip(_USERS, (survivors.users, answering, corrected), strict=True)
     datasets = {"index": total.index, "value": total.value, "real": total.value}
     datasets |= {name: np.array(listed, dtype="<u4") for name, listed in users}
     made: dict[str, Callable[[Array], Array]] = {
@@ -68,7 +70,8 @@ def write(
 
 
 def parsed(space: Workspace, artifact: Artifact) -> Aggregate:
-    """What an open aggregate.h5 of this round holds, with everything checked that needs no other file."""
+    """What an open aggregate.h5 of this round holds, with everything checked that needs no other
+    file."""
     p = space.session.parameters
     artifact.expect(space.session.header(0))
     for name, d in artifact.datasets.items():
@@ -76,7 +79,9 @@ def parsed(space: Workspace, artifact: Artifact) -> Aggregate:
             raise artifact.bad(f"its {name} is too large")
     artifact.verify()
     content = {name: artifact.read(name) for name in artifact.datasets}
-    index, value, real = content["index"].astype(np.int64), content["value"], content["real"]
+    index = content["index"].astype(np.int64)
+    value = content["value"]
+    real = content["real"]
     if not index.size == value.size == real.size:
         raise artifact.bad("its datasets are not of one length")
     if np.any(np.diff(index) <= 0) or np.any(index >= p.length) or np.any(value >= p.field):
@@ -94,7 +99,8 @@ def parsed(space: Workspace, artifact: Artifact) -> Aggregate:
     blocks = int(artifact.attributes["blocks"])
     if len(u2) - len(wrong) < blocks + p.colluders:
         raise artifact.bad(
-            f"it says that {len(u2) - len(wrong)} users answered, and it takes {blocks + p.colluders}"
+            f"it says that {len(u2) - len(wrong)} users answered, and it takes "
+            f"{blocks + p.colluders}"
         )
     if wrong and not is_correctable(p, blocks, len(u2), len(wrong)):
         raise artifact.bad(

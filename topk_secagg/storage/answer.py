@@ -44,7 +44,8 @@ def write(
 ) -> None:
     """Write Y_n, whose groups come in order."""
     s = space.session
-    path, layout = space.answer_path(user), shapes(s.parameters, shape)
+    path = space.answer_path(user)
+    layout = shapes(s.parameters, shape)
     dtype, size = layout["y"]
     space.make_room(path)
     attributes = s.header(user, survivors=survivors.digest, blocks=shape.blocks)
@@ -62,10 +63,13 @@ class AnswerFile:
     """Y_n in an open file, read group by group."""
 
     def __init__(self, p: Parameters, artifact: Artifact, shape: AnswerShape) -> None:
-        self.artifact, self.field, self.shape = artifact, p.field, shape
+        self.artifact = artifact
+        self.field = p.field
+        self.shape = shape
         self._y = artifact.datasets["y"]
         self.payload = self._y.size  # bytes of Y
-        self.hashing = False  # of what is read from now on, for `intact`: all groups, in order, perhaps several times
+        # of what is read from now on, for `intact`: all groups, in order, perhaps several times
+        self.hashing = False
         self._digests: list[Digest] = []  # one for each time that it was read
 
     def read(self, start: int, out: Symbols) -> Symbols:
@@ -97,12 +101,14 @@ class AnswerFile:
 def opened_answer(
     space: Workspace, user: int, survivors: Survivors, *, verify: bool = True
 ) -> Iterator[AnswerFile]:
-    """Open Y_n and check that it was made for this survivor set and these X, with one of the D that are possible.
+    """Open Y_n and check that it was made for this survivor set and these X, with one of the D that
+    are possible.
 
     Without `verify`, its digest has not been checked.
     """
     s = space.session
-    p, possible = s.parameters, construction(s.parameters).answer_shapes(len(survivors.digests))
+    p = s.parameters
+    possible = construction(s.parameters).answer_shapes(len(survivors.digests))
     with opened(space.answer_path(user), KIND) as artifact:
         blocks = artifact.attributes["blocks"]
         if artifact.attributes["survivors"] != survivors.digest:

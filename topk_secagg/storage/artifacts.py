@@ -1,7 +1,8 @@
 """What all HDF5 files of a round have in common: kinds, schema, digest, signature.
 
-docs/file-format.md is the specification. Files are laid out by the HDF5 library and read by a parser of our
-own: their structure must fit the schema exactly before anything else is read from them.
+docs/file-format.md is the specification. Files are laid out by the HDF5 library and read by a
+parser of our own: their structure must fit the schema exactly before anything else is read from
+them.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ Attributes = dict[str, str | int]
 class Kind:
     """The schema of one kind of file.
 
-    `datasets` are the types that each may have, and a description for readers who use another program.
-    A file has one of the sets in `layouts`, or all of them; `undigested` ones have checksums of their own.
-    `missing` says what to do when there is no such file.
+    `datasets` are the types that each may have, and a description for readers who use another
+    program. A file has one of the sets in `layouts`, or all of them; `undigested` ones have
+    checksums of their own. `missing` says what to do when there is no such file.
     """
 
     name: str
@@ -52,7 +53,9 @@ class Kind:
     signed: bool = False  # in rounds with recipients
 
 
-BYTES, SYMBOLS = ("|u1",), ("<u2", "<u4")  # types
+# types of datasets
+BYTES = ("|u1",)
+SYMBOLS = ("<u2", "<u4")
 _COMMON = ("format", "insecure", "kind", "session", "sha256", "user", "version")
 _TEXT = {
     "format",
@@ -68,11 +71,14 @@ _TEXT = {
 
 
 class Digest:
-    """SHA-256 over the attributes by name, then the datasets by name, each with its type and shape."""
+    """SHA-256 over the attributes by name, then the datasets by name, each with its type and
+    shape."""
 
     def __init__(self, kind: Kind, attributes: Attributes) -> None:
         attributes.update(format=FORMAT, version=VERSION, kind=kind.name)
-        self._kind, self._attributes, self._hash = kind, attributes, hashlib.sha256()
+        self._kind = kind
+        self._attributes = attributes
+        self._hash = hashlib.sha256()
         self.hexdigest = self._hash.hexdigest
         for name in sorted(set(attributes) - {"sha256", "signature"}):
             self._hash.update(f"attribute {name} {attributes[name]}\n".encode())
@@ -95,7 +101,8 @@ class Digest:
 
 @dataclass(frozen=True)
 class Content:
-    """An artifact in memory. `attributes` needs those of the session and of the kind; digest and signature follow."""
+    """An artifact in memory. `attributes` needs those of the session and of the kind; digest and
+    signature follow."""
 
     kind: Kind
     attributes: Attributes
@@ -107,7 +114,8 @@ class Content:
 
     def _parts(self, name: str) -> Iterator[tuple[int, Array]]:
         """The first row, and what the dataset holds from there."""
-        array, made = self.datasets[name], self.made.get(name, np.ascontiguousarray)
+        array = self.datasets[name]
+        made = self.made.get(name, np.ascontiguousarray)
         rows = max(1, _PART_BYTES // max(1, array[:1].nbytes))
         yield from (
             (start, made(array[start : start + rows]))
@@ -132,7 +140,8 @@ class Content:
             return self._digested(put)
 
     def _digested(self, put: Put) -> str:
-        """The digest of all parts; a part of a large file is hashed while the next one is made and put."""
+        """The digest of all parts; a part of a large file is hashed while the next one is made and
+        put."""
         digest = Digest(self.kind, self.attributes)
 
         def updates() -> Iterator[Callable[[], None]]:
@@ -180,11 +189,13 @@ class Artifact:
         )
 
     def digest(self, look: Callable[[Array], None] = lambda _: None) -> str:
-        """The digest of what the file holds; `look` sees the parts of datasets that are read on the way."""
+        """The digest of what the file holds; `look` sees the parts of datasets that are read on the
+        way."""
         digest = Digest(self.kind, self.attributes)
         for name in sorted(set(self.datasets) - set(self.kind.undigested)):
             d = self.datasets[name]
-            count, step = math.prod(d.shape), _HASH_BYTES // d.dtype.itemsize
+            count = math.prod(d.shape)
+            step = _HASH_BYTES // d.dtype.itemsize
             for start in range(0, max(1, count), step):
                 part = self.read_flat(name, start, min(start + step, count))
                 digest.part(name, d.shape, start, part)
@@ -198,12 +209,14 @@ class Artifact:
 
     def fit(self, kinds: tuple[Kind, ...]) -> None:
         """Refuse a file that does not fit the schema of one of these kinds exactly."""
-        attributes, datasets = self.attributes, self.datasets
+        attributes = self.attributes
+        datasets = self.datasets
         if attributes.get("format") != FORMAT:
             raise self.bad("it is not a topk-secagg file")
         if attributes.get("version") != VERSION:
             raise self.bad(
-                f"it has format version {attributes.get('version')}, and this program reads {VERSION}"
+                f"it has format version {attributes.get('version')}, and this program reads "
+                f"{VERSION}"
             )
         name = attributes.get("kind")
         fitting = [kind for kind in kinds if kind.name == name]
@@ -235,7 +248,8 @@ class Artifact:
                 raise self.bad(f"its {name} has type {d.dtype.str}, not {dtype}")
 
     def expect(self, attributes: Attributes, sender: Recipient | None = None) -> Self:
-        """Refuse a file of another session, user, sender or sharing, or that its sender did not sign."""
+        """Refuse a file of another session, user, sender or sharing, or that its sender did not
+        sign."""
         for name, value in attributes.items():
             if self.attributes[name] != value:
                 found = self.attributes[name]
@@ -263,9 +277,11 @@ def opened(
     shapes: Shapes | None = None,
     file: AbstractContextManager[IO[bytes]] | None = None,
 ) -> Iterator[Artifact]:
-    """The artifact of one of these kinds in a file, or in `file` instead, with its structure checked.
+    """The artifact of one of these kinds in a file, or in `file` instead, with its structure
+    checked.
 
-    With the shapes that a session determines the digest is checked too, once it is known to have them.
+    With the shapes that a session determines the digest is checked too, once it is known to have
+    them.
     """
     with file or open_regular(
         path, kinds[0].missing if len(kinds) == 1 else "check the path"

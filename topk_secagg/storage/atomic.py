@@ -1,4 +1,5 @@
-"""Files that appear whole or not at all, folders with the right mode, and locks between processes."""
+"""Files that appear whole or not at all, folders with the right mode, and locks between
+processes."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def open_regular(path: Path, hint: str) -> IO[bytes]:
 
 
 def make_folder(path: Path, *, private: bool = False) -> None:
-    """Create a folder and those above it; a private one is closed to others, and refused if it is theirs."""
+    """Create a folder and those above it; a private one is closed to others, and refused if it is
+    theirs."""
     with writing(path):
         path.mkdir(parents=True, exist_ok=True, mode=0o700 if private else 0o777)
         if private:
@@ -94,8 +96,9 @@ def sync_folder(path: Path) -> None:
 def whole_file(path: Path, mode: int = PUBLIC) -> Iterator[IO[bytes]]:
     """A new file that takes the name `path`, durably, when the block ends without error.
 
-    Until then it has a temporary name beside it. It is only written through the descriptor with which it was
-    made, so that nobody can put another file in its place. What killed processes left is removed.
+    Until then it has a temporary name beside it. It is only written through the descriptor with
+    which it was made, so that nobody can put another file in its place. What killed processes left
+    is removed.
     """
     with writing(path):
         for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
@@ -165,12 +168,15 @@ def pwrite_all(fd: int, data: memoryview, offset: int) -> None:
     """Write all bytes at an offset."""
     while data:
         done = os.pwrite(fd, data, offset)
-        data, offset = data[done:], offset + done
+        data = data[done:]
+        offset = offset + done
 
 
 def pread_into(fd: int, out: Array, offset: int) -> Array:
-    """Fill a contiguous array from `offset` on; it stays writable, as the kernels want arrays to be."""
-    data, done = out.reshape(-1).view(np.uint8), 0
+    """Fill a contiguous array from `offset` on; it stays writable, as the kernels want arrays to
+    be."""
+    data = out.reshape(-1).view(np.uint8)
+    done = 0
     while done < data.size:
         got = os.preadv(fd, [data[done:].data], offset + done)
         if not got:

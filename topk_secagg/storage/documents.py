@@ -24,7 +24,8 @@ AGAIN = "fetch or make the file again"
 
 
 def dump(kind: str, body: dict[str, Any]) -> bytes:
-    """The bytes of a document; equal bodies give equal bytes. A dataclass is an object with its fields."""
+    """The bytes of a document; equal bodies give equal bytes. A dataclass is an object with its
+    fields."""
     document = {"format": FORMAT, "kind": kind, "version": VERSION, **body}
     return (
         json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False, default=vars) + "\n"
@@ -59,7 +60,8 @@ def kind_of(path: Path, content: bytes) -> str:
 def parse(
     path: Path, content: bytes, kind: str, types: Mapping[str, Any], hint: str = AGAIN
 ) -> dict[str, Any]:
-    """The body of a document of the given kind: with exactly these keys, and values of these types (see `typed`)."""
+    """The body of a document of the given kind: with exactly these keys, and values of these types
+    (see `typed`)."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         body = dict(pairs)
@@ -92,12 +94,14 @@ def parse(
 
 
 def typed(value: Any, wanted: Any, name: str) -> Any:
-    """A JSON value as the wanted type; a TypeError names the first part of it that is not of its type.
+    """A JSON value as the wanted type; a TypeError names the first part of it that is not of its
+    type.
 
     A dataclass is an object with exactly its fields, and a tuple a list; Annotated adds a test, and
     X | None is null. A list that is too long is refused before any of its entries is looked at.
     """
-    origin, parts = get_origin(wanted), get_args(wanted)
+    origin = get_origin(wanted)
+    parts = get_args(wanted)
     if origin in (Union, UnionType):
         return None if value is None else typed(value, parts[0], name)
     if origin is Annotated and parts[1](typed(value, parts[0], name)):

@@ -1,9 +1,9 @@
 """The little of HDF5 that the files of a round use, read without the HDF5 library.
 
-The library trusts the metadata of a file: one that lies, under checksums that fit, can crash it. So files
-of others are read by this parser, which knows one layout (docs/file-format.md) and refuses all others
-before it has read more than the headers. Names of pieces and messages are those of the HDF5 File Format
-Specification, version 3.0.
+The library trusts the metadata of a file: one that lies, under checksums that fit, can crash it. So
+files of others are read by this parser, which knows one layout (docs/file-format.md) and refuses
+all others before it has read more than the headers. Names of pieces and messages are those of the
+HDF5 File Format Specification, version 3.0.
 """
 
 from __future__ import annotations
@@ -33,8 +33,17 @@ _LONGEST_TEXT = 128
 _LARGEST_OVERHEAD = 64 << 10  # bytes of a file besides its datasets; honest ones have about 2,000
 
 # types of messages
-_NIL, _DATASPACE, _LINK_INFO, _DATATYPE, _FILL_VALUE, _LINK = 0, 1, 2, 3, 5, 6
-_LAYOUT, _GROUP_INFO, _ATTRIBUTE, _CONTINUATION, _ATTRIBUTE_INFO = 8, 10, 12, 16, 21
+_NIL = 0
+_DATASPACE = 1
+_LINK_INFO = 2
+_DATATYPE = 3
+_FILL_VALUE = 5
+_LINK = 6
+_LAYOUT = 8
+_GROUP_INFO = 10
+_ATTRIBUTE = 12
+_CONTINUATION = 16
+_ATTRIBUTE_INFO = 21
 # those that a header may have, with the body where there is only one
 _Allowed = dict[int, bytes | None]
 _NO_HEAP = b"\0\0" + b"\xff" * 16  # links or attributes are in the header itself
@@ -92,7 +101,8 @@ def parse(fd: int) -> tuple[dict[str, str | int], dict[str, Dataset]]:
     if size - sum(d.size for d in datasets.values()) > _LARGEST_OVERHEAD:
         raise Unknown("more than its datasets")
     spans += [(d.offset, d.offset + d.size) for d in datasets.values() if d.size]
-    # pieces do not overlap, and whatever lies between them is zero: no bit of a file is without meaning
+    # pieces do not overlap, and whatever lies between them is zero: no bit of a file is without
+    # meaning
     ordered = sorted([*spans, (size, size)])
     gaps = [(end, start) for (_, end), (start, _) in pairwise(ordered)]
     if any(start < end for end, start in gaps) or ordered[-1] != (size, size):
@@ -107,14 +117,16 @@ def parse(fd: int) -> tuple[dict[str, str | int], dict[str, Dataset]]:
 def _messages(
     fd: int, address: int, allowed: _Allowed, spans: list[tuple[int, int]]
 ) -> Iterator[tuple[int, bytes]]:
-    """The messages of an object header (version 2): type and body. Its pieces are added to `spans`."""
+    """The messages of an object header (version 2): type and body. Its pieces are added to
+    `spans`."""
     signature, flags, most, fewest = struct.unpack("<5sBHH", _read(fd, address, 10))
     counts = flags & 0x10  # how many attributes the header may hold
     if (
         signature != b"OHDR\2" or flags & ~0x13 or (counts and fewest > most)
     ):  # neither times nor order of creation
         raise Unknown("another object header")
-    begin, width = 10 if counts else 6, 1 << (flags & 3)
+    begin = 10 if counts else 6
+    width = 1 << (flags & 3)
     length = int.from_bytes(_read(fd, address + begin, width), "little")
     chunks = [(address, begin + width, length)]
     read = messages = 0
@@ -126,10 +138,12 @@ def _messages(
         spans.append((at, at + len(chunk) + 4))
         if number and chunk[:4] != b"OCHK":
             raise Unknown("another continuation of a header")
-        body, gaps = chunk[skip:], False
+        body = chunk[skip:]
+        gaps = False
         while len(body) >= _MESSAGE.size:
             kind, size, how = _MESSAGE.unpack_from(body)
-            message, body = body[4 : 4 + size], body[4 + size :]
+            message = body[4 : 4 + size]
+            body = body[4 + size :]
             messages += 1
             gaps |= kind == _NIL
             if len(message) != size or how & ~0x05 or messages > _MOST_MESSAGES:
@@ -153,7 +167,8 @@ def _messages(
 
 def _link(body: bytes) -> tuple[str, int]:
     """Name and address of a hard link."""
-    name, address = body[3:-8], int.from_bytes(body[-8:], "little")
+    name = body[3:-8]
+    address = int.from_bytes(body[-8:], "little")
     if list(body[:3]) != [1, 0, len(body) - 11]:
         raise Unknown("a link that is not a plain one")
     return _text(name), address
@@ -164,7 +179,9 @@ def _attribute(body: bytes) -> tuple[str, str | int]:
     label, _, rest = body[9:].partition(b"\0")
     name = _text(label)
     size = 8 if rest[:1] == b"\x13" else 12  # of the type: text, or a number
-    dtype, space, value = rest[:size], rest[size : size + 4], rest[size + 4 :]
+    dtype = rest[:size]
+    space = rest[size : size + 4]
+    value = rest[size + 4 :]
     start = struct.pack("<BBHHH", 3, 0, len(label) + 1, size, 4)
     if body[:9] not in (start + b"\0", start + b"\1") or space != _SCALAR:
         raise Unknown("an attribute that is not a plain one")
@@ -188,17 +205,20 @@ def _dataset(fd: int, address: int, name: str, spans: list[tuple[int, int]]) -> 
     label, description = _attribute(parts[_ATTRIBUTE])
     if label != "description" or not isinstance(description, str):
         raise Unknown(f"a dataset {name!r} without a description")
-    dtype, layout = _NUMBERS.get(parts[_DATATYPE]), parts[_LAYOUT]
+    dtype = _NUMBERS.get(parts[_DATATYPE])
+    layout = parts[_LAYOUT]
     if dtype is None or layout[:2] not in (b"\x03\x01", b"\x04\x01") or len(layout) != 18:
         raise Unknown(f"a dataset {name!r} of another type, or one that is not contiguous")
-    shape, (offset, size) = _shape(parts[_DATASPACE], name), struct.unpack("<QQ", layout[2:])
+    shape = _shape(parts[_DATASPACE], name)
+    (offset, size) = struct.unpack("<QQ", layout[2:])
     if size != math.prod(shape) * dtype.itemsize:
         raise Unknown(f"a dataset {name!r} whose shape and size differ")
     return Dataset(dtype, shape, 0 if offset == _UNDEFINED else offset, size, description)
 
 
 def _shape(body: bytes, name: str) -> tuple[int, ...]:
-    """The shape in a simple dataspace that cannot grow: without limits, or with those that it has reached."""
+    """The shape in a simple dataspace that cannot grow: without limits, or with those that it has
+    reached."""
     limited = body[2:3] == b"\1"
     rank = (len(body) - 4) // (16 if limited else 8)
     if not 0 < rank <= _LARGEST_RANK:
@@ -243,7 +263,9 @@ def lookup3(data: bytes) -> int:
     a = b = c = (0xDEADBEEF + len(data)) & ones
     for at in range(0, len(padded), 12):
         x, y, z = struct.unpack_from("<III", padded, at)
-        a, b, c = (a + x) & ones, (b + y) & ones, (c + z) & ones
+        a = (a + x) & ones
+        b = (b + y) & ones
+        c = (c + z) & ones
         if at + 12 < len(padded):
             for k in (4, 6, 8, 16, 19, 4):
                 a, b, c = b, (c + b) & ones, (a - c) & ones ^ (c << k & ones | c >> 32 - k)

@@ -1,6 +1,8 @@
-"""Laying out the HDF5 files of a round, with the HDF5 library, such that hdf5_parser.py can read them.
+"""Laying out the HDF5 files of a round, with the HDF5 library, such that hdf5_parser.py can read
+them.
 
-All attributes stand in one block behind the datasets, since the digest among them becomes known last.
+All attributes stand in one block behind the datasets, since the digest among them becomes known
+last.
 """
 
 from __future__ import annotations
@@ -29,15 +31,17 @@ Put = Callable[[str, int, Array], None]
 def new_file(
     stream: IO[bytes], shapes: Shapes, schema: Schema, attributes: Mapping[str, str | int]
 ) -> Iterator[Put]:
-    """A new HDF5 file in an open file; what it gives writes rows of a dataset from a row on, in any order.
+    """A new HDF5 file in an open file; what it gives writes rows of a dataset from a row on, in any
+    order.
 
-    Attributes, fixed-length text or 64-bit unsigned integers, are written at the end: some become known on the way. A
-    full disk becomes the OSError that it is. HDF5 never opens a file by name: what a name refers to can change between
-    two calls.
+    Attributes, fixed-length text or 64-bit unsigned integers, are written at the end: some become
+    known on the way. A full disk becomes the OSError that it is. HDF5 never opens a file by name:
+    what a name refers to can change between two calls.
     """
     import h5py
 
-    target, places = _Target(stream.fileno(), "r+", closefd=False), dict[str, int]()
+    target = _Target(stream.fileno(), "r+", closefd=False)
+    places = dict[str, int]()
     contiguous = h5py.h5p.create(
         h5py.h5p.DATASET_CREATE
     )  # with a place in the file before anything is written to it
@@ -54,8 +58,9 @@ def new_file(
             offset = places[name] + first_row * rows[:1].nbytes
             pwrite_all(target.fileno(), data, offset)
             if len(data) >= _LARGE and hasattr(os, "posix_fadvise"):
-                # Linux begins to write these bytes to the disk, so that syncing the file takes less; pages that are
-                # being written stay in memory, although the advice is that nobody needs them
+                # Linux begins to write these bytes to the disk, so that syncing the file takes
+                # less; pages that are being written stay in memory, although the advice is that
+                # nobody needs them
                 with suppress(OSError):
                     os.posix_fadvise(target.fileno(), offset, len(data), os.POSIX_FADV_DONTNEED)
 
@@ -69,7 +74,8 @@ def new_file(
 
 
 def _created(target: _Target) -> Any:
-    """An empty HDF5 file. The list of properties goes at once: HDF5 would free its `target` after Python has ended."""
+    """An empty HDF5 file. The list of properties goes at once: HDF5 would free its `target` after
+    Python has ended."""
     import h5py
 
     creation = h5py.h5p.create(h5py.h5p.FILE_CREATE)
@@ -84,7 +90,8 @@ def _created(target: _Target) -> Any:
 
 
 class _Target(io.FileIO):
-    """An open file as HDF5 wants it, which never fails: the first error is kept for when HDF5 is done.
+    """An open file as HDF5 wants it, which never fails: the first error is kept for when HDF5 is
+    done.
 
     HDF5 goes on after an error, and would call other methods while the exception is pending.
     """

@@ -1,4 +1,5 @@
-"""Which gradient a user masked: a keyed digest in its ledger, so that the same one is noticed again.
+"""Which gradient a user masked: a keyed digest in its ledger, so that the same one is noticed
+again.
 
 The key is in the folder of the secrets, so that a ledger alone gives no way to try out gradients.
 With a folder for the secrets of many rounds, a user's other ledgers are beside its own.
@@ -55,7 +56,8 @@ def made_key(space: Workspace) -> bytes:
 
 
 def digest(key: bytes, gradient: Array) -> str:
-    """HMAC-SHA-256 of the flat gradient; equal values have equal digests, however they are stored."""
+    """HMAC-SHA-256 of the flat gradient; equal values have equal digests, however they are
+    stored."""
     code = hmac.new(key, digestmod=hashlib.sha256)
     for start in range(0, gradient.size, _AT_ONCE):
         values = gradient[start : start + _AT_ONCE].astype("<f8")

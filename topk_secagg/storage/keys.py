@@ -1,7 +1,8 @@
-"""The keys of a user: an age identity to open sealed shares with, and an Ed25519 key to sign them with.
+"""The keys of a user: an age identity to open sealed shares with, and an Ed25519 key to sign them
+with.
 
-An identity file is one of age whose comments hold the signing key, so that `age -d -i FILE` takes it.
-A recipients file has a line for each user, as `keygen` prints it: NUMBER age1... ed25519:HEX.
+An identity file is one of age whose comments hold the signing key, so that `age -d -i FILE` takes
+it. A recipients file has a line for each user, as `keygen` prints it: NUMBER age1... ed25519:HEX.
 age does not say who encrypted a file; whatever is sealed here is signed inside.
 """
 
@@ -191,7 +192,8 @@ def check_recipients(recipients: tuple[Recipient, ...]) -> None:
 
 @contextmanager
 def sealed(path: Path, recipient: Recipient, scratch: Path) -> Iterator[IO[bytes]]:
-    """A file without a name to write to; when the block ends it is encrypted for one reader, under the name `path`."""
+    """A file without a name to write to; when the block ends it is encrypted for one reader, under
+    the name `path`."""
     from pyrage import encrypt_io, x25519
 
     with writing(scratch), tempfile.TemporaryFile(dir=scratch) as plain:
@@ -210,11 +212,13 @@ def sealed(path: Path, recipient: Recipient, scratch: Path) -> Iterator[IO[bytes
 def unsealed(
     path: Path, sender: int, largest: int, identity: Identity, scratch: Path
 ) -> Iterator[IO[bytes]]:
-    """The plaintext of a sealed file of user `sender`, as a file without a name, which vanishes with the process."""
+    """The plaintext of a sealed file of user `sender`, as a file without a name, which vanishes
+    with the process."""
     from pyrage import DecryptError, decrypt_io
 
     refused = BadData(
-        f"{path}: the share of user {sender} does not open: it is damaged, or not for this identity",
+        f"{path}: the share of user {sender} does not open: it is damaged, or not for this "
+        "identity",
         f"fetch it from user {sender} again",
     )
     hint = f"fetch it from user {sender}"
@@ -236,7 +240,8 @@ class _Guarded:
     """A file to write to; a full disk is reported as such, not as damaged data."""
 
     def __init__(self, file: IO[bytes], path: Path) -> None:
-        self.file, self.path = file, path
+        self.file = file
+        self.path = path
         self.error: CannotWrite | None = None
 
     def write(self, data: bytes) -> int:
@@ -253,14 +258,16 @@ class _Guarded:
 
 
 def _is_age(stream: IO[bytes]) -> bool:
-    """Whether a file starts with an age header of sane size: the library would read any line to its end."""
+    """Whether a file starts with an age header of sane size: the library would read any line to its
+    end."""
     start = stream.read(_HEADER_LIMIT)
     stream.seek(0)
     return start.startswith(b"age-encryption.org/v1\n") and b"\n---" in start
 
 
 def looks_sealed(path: Path, least: int, largest: int) -> bool:
-    """Whether there is a sealed file of plausible size; without the key nobody can see more of it."""
+    """Whether there is a sealed file of plausible size; without the key nobody can see more of
+    it."""
     with suppress(InputMissing, BadData), open_regular(path, "") as stream:
         return _is_age(stream) and least < os.fstat(stream.fileno()).st_size <= largest
     return False

@@ -22,13 +22,15 @@ FAILED = "failed"
 
 @dataclass(frozen=True)
 class Ledger:
-    """`shared` names the sharing whose shares are all written, `masked` is the digest of X_n and `holds` whose
-    shares it says the user had; `frozen`, `confirmed` and `answered` are the digests of the survivors.json that
-    this user wrote, signed, and answered (again, with D = U - T, if `fallback`). `forgotten`: the secret is gone.
+    """`shared` names the sharing whose shares are all written, `masked` is the digest of X_n and
+    `holds` whose shares it says the user had; `frozen`, `confirmed` and `answered` are the digests
+    of the survivors.json that this user wrote, signed, and answered (again, with D = U - T, if
+    `fallback`). `forgotten`: the secret is gone.
 
-    `survivors` is what the frozen survivors.json lists: whoever froze it can write it again. `folder`
-    is the round's folder, where the ledger itself is elsewhere. `input` is a keyed digest of the
-    gradient (storage/inputs.py) and `outcome` what became of the round, as far as its user knows.
+    `survivors` is what the frozen survivors.json lists: whoever froze it can write it again.
+    `folder` is the round's folder, where the ledger itself is elsewhere. `input` is a keyed digest
+    of the gradient (storage/inputs.py) and `outcome` what became of the round, as far as its user
+    knows.
     """
 
     path: Path
@@ -89,7 +91,8 @@ class Ledger:
             )
 
     def check_survivors(self, digest: str, *lines: str) -> None:
-        """Refuse a second survivor set, as far as these lines know one. Answers to two sets reveal one user's input."""
+        """Refuse a second survivor set, as far as these lines know one. Answers to two sets reveal
+        one user's input."""
         for line in lines:
             if getattr(self, line) not in (None, digest):
                 raise Refused(

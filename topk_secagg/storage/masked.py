@@ -37,7 +37,8 @@ KIND = Kind(
 
 @dataclass(frozen=True)
 class MaskedFile:
-    """X_n as read: its digest, the sharing that it belongs to, its public weight, and whose shares its user held."""
+    """X_n as read: its digest, the sharing that it belongs to, its public weight, and whose shares
+    its user held."""
 
     masked: Masked
     digest: str
@@ -47,8 +48,10 @@ class MaskedFile:
 
 
 def shapes(p: Parameters) -> Shapes:
-    """Packed indices; values at log2 q bits, as symbols where these are whole bytes; a bit for every user."""
-    c, symbol = construction(p), stored_type(p.field)
+    """Packed indices; values at log2 q bits, as symbols where these are whole bytes; a bit for
+    every user."""
+    c = construction(p)
+    symbol = stored_type(p.field)
     whole = c.value_code.bits == 8 * symbol.itemsize
     value = (symbol.str, (c.entries,)) if whole else ("|u1", (c.value_code.size,))
     return {
@@ -68,7 +71,8 @@ def content(
     signer: Identity | None,
 ) -> Content:
     """X_n as a file."""
-    p, c = s.parameters, construction(s.parameters)
+    p = s.parameters
+    c = construction(s.parameters)
     bits = np.array([m in holds for m in range(1, p.users + 1)])
     datasets = {
         "index": c.index_code.pack(masked.index),
@@ -94,13 +98,15 @@ def read(s: Session, path: Path, user: int) -> MaskedFile:
             held = np.flatnonzero(wire.Packed(p.users, 2).unpack(artifact.read("holds"))) + 1
         except BadData as error:
             raise artifact.bad(error.message) from error
-        a, weight = artifact.attributes, 0.0
+        a = artifact.attributes
+        weight = 0.0
         with suppress(ValueError):
             weight = float(a["weight"])
         if (
             not 0 < weight <= p.max_weight or repr(weight) != a["weight"]
         ):  # a number has one spelling
             raise artifact.bad(
-                f"its weight is {a['weight']!r}, which is not a positive number up to {p.max_weight:g}"
+                f"its weight is {a['weight']!r}, which is not a positive number up to "
+                f"{p.max_weight:g}"
             )
         return MaskedFile(masked, a["sha256"], a["sharing"], weight, frozenset(held.tolist()))

@@ -1,9 +1,9 @@
 """Error feedback: what a user did not send in one round, kept for the next.
 
-`mask` stages the new residual with the user's secrets, and the ledger remembers what it replaces. It is
-committed once the user is among the survivors: the file named by the user is replaced if it is still the one
-that was read, and left alone if it is the new one already; then the ledger says so. Every step can be repeated,
-and a crash between any two leaves the old residual or the new one.
+`mask` stages the new residual with the user's secrets, and the ledger remembers what it replaces.
+It is committed once the user is among the survivors: the file named by the user is replaced if it
+is still the one that was read, and left alone if it is the new one already; then the ledger says
+so. Every step can be repeated, and a crash between any two leaves the old residual or the new one.
 
 While a residual waits, a note beside the user's file says for which round.
 """
@@ -36,11 +36,12 @@ KIND = Kind(
 
 @dataclass(frozen=True)
 class Residual:
-    """The residual of a user: where it is kept, the digest of what was read, and of what replaces it.
+    """The residual of a user: where it is kept, the digest of what was read, and of what replaces
+    it.
 
-    `before` is None when there was no file yet. `input` is the digest of the gradient, its weight and the
-    way of selecting, so that a repeated `mask` can be distinguished from another one after the commit. Once
-    it is `committed` the user's file is never touched again by this round.
+    `before` is None when there was no file yet. `input` is the digest of the gradient, its weight
+    and the way of selecting, so that a repeated `mask` can be distinguished from another one after
+    the commit. Once it is `committed` the user's file is never touched again by this round.
     """
 
     path: Annotated[str, lambda path: "\0" not in path]

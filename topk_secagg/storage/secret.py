@@ -37,10 +37,11 @@ KIND = Kind(
 
 @dataclass(frozen=True)
 class StoredSecret:
-    """Places and masks, and the key from which everything is drawn that must come out the same when a step is repeated:
-    rounding, and the noise unless its `randomness` is "os".
+    """Places and masks, and the key from which everything is drawn that must come out the same when
+    a step is repeated: rounding, and the noise unless its `randomness` is "os".
 
-    `sharing` is the public name of these shares: an X is unmasked only with shares of the same name.
+    `sharing` is the public name of these shares: an X is unmasked only with shares of the same
+    name.
     """
 
     secret: Secret
@@ -51,7 +52,8 @@ class StoredSecret:
 
 
 def shapes(p: Parameters) -> Shapes:
-    """Types and shapes of the datasets; a place takes as many bytes as it needs to hold any place."""
+    """Types and shapes of the datasets; a place takes as many bytes as it needs to hold any
+    place."""
     c = construction(p)
     return {
         "place": (stored_type(c.index_bound).str, (c.rows,)),
@@ -85,7 +87,8 @@ def read(space: Workspace, user: int) -> StoredSecret:
             construction(s.parameters).check_secret(secret)
         except BadData as error:
             raise artifact.bad(error.message) from error
-        key, a = artifact.read("key").tobytes(), artifact.attributes
+        key = artifact.read("key").tobytes()
+        a = artifact.attributes
         return StoredSecret(
             secret, key, a["randomness"], a["sharing"], private=artifact.mode & 0o077 == 0
         )

@@ -53,7 +53,8 @@ class Session(Brief):
 
     @property
     def confirmations(self) -> int:
-        """Confirmations that an answer needs: more than (N+T)/2, so that any two such sets share an honest user."""
+        """Confirmations that an answer needs: more than (N+T)/2, so that any two such sets share an
+        honest user."""
         return (self.parameters.users + self.parameters.colluders) // 2 + 1 if self.confirm else 0
 
     def recipient(self, user: int) -> Recipient | None:
@@ -81,7 +82,8 @@ class Session(Brief):
         return documents.dump("session", body)
 
     def __post_init__(self) -> None:
-        p, points = self.parameters, [*self.points.alpha, *self.points.beta]
+        p = self.parameters
+        points = [*self.points.alpha, *self.points.beta]
         if p.users > MOST_USERS:
             raise UsageError(f"{p.users} users", f"a round has at most {MOST_USERS}")
         self.layout.check_limits()  # before anything is computed from it
@@ -105,7 +107,8 @@ class Session(Brief):
             )
         if self.confirm and self.confirmations > p.survivors:
             raise UsageError(
-                f"{self.confirmations} users would have to confirm, and only {p.survivors} need to remain",
+                f"{self.confirmations} users would have to confirm, and only {p.survivors} need to "
+                "remain",
                 f"keep U > (N + T) / 2: at least {self.confirmations}",
             )
 

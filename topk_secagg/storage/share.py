@@ -1,7 +1,9 @@
-"""shares/user-MM/from-NN.h5: what user NN shares with user MM. Large, with a checksum for every few rows.
+"""shares/user-MM/from-NN.h5: what user NN shares with user MM. Large, with a checksum for every few
+rows.
 
-The digest of the file covers the table of checksums; rows are checked against it when they are read.
-In a round with recipients the file is signed by its sender and encrypted with age for its receiver.
+The digest of the file covers the table of checksums; rows are checked against it when they are
+read. In a round with recipients the file is signed by its sender and encrypted with age for its
+receiver.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ _ROWS_AT_ONCE = 64  # that `check_all` reads, where every row has its own checks
 
 
 def shapes(p: Parameters) -> Shapes:
-    """Types and shapes of the datasets, in the order of the file: a checksum for every `check_rows` rows."""
+    """Types and shapes of the datasets, in the order of the file: a checksum for every `check_rows`
+    rows."""
     c = construction(p)
     table = (stored_type(p.field).str, (c.rows, c.width))
     checks = (-(-c.rows // c.check_rows), len(c.share_names), _DIGEST_BYTES)
@@ -77,8 +80,11 @@ class ShareFile:
 
     def __init__(self, p: Parameters, artifact: Artifact) -> None:
         c = construction(p)
-        self.artifact, self.field = artifact, p.field
-        self.names, self.rows, self.unit = c.share_names, c.rows, c.check_rows
+        self.artifact = artifact
+        self.field = p.field
+        self.names = c.share_names
+        self.rows = c.rows
+        self.unit = c.check_rows
         self.check = artifact.read("check")
 
     def read(self, rows: Integers) -> tuple[Symbols, ...]:
@@ -98,10 +104,8 @@ class ShareFile:
 
     def _run(self, at: int, start: int, stop: int) -> Symbols:
         """Rows start..stop-1 of one dataset, read in whole units of a checksum."""
-        low, high = (
-            start // self.unit * self.unit,
-            min(-(-stop // self.unit) * self.unit, self.rows),
-        )
+        low = start // self.unit * self.unit
+        high = min(-(-stop // self.unit) * self.unit, self.rows)
         stored = self.artifact.read_rows(self.names[at], low, high)
         for first in range(low, high, self.unit):
             part = stored[first - low : first - low + self.unit]
@@ -124,9 +128,11 @@ def opened_share(
     identity: Identity | None = None,
     scratch: Path | None = None,
 ) -> Iterator[ShareFile]:
-    """The share that user `user` holds of user `sender`, plain or sealed, with everything but its rows checked."""
+    """The share that user `user` holds of user `sender`, plain or sealed, with everything but its
+    rows checked."""
     s = space.session
-    p, path = s.parameters, space.share_path(user, sender)
+    p = s.parameters
+    path = space.share_path(user, sender)
     expected = s.header(user, sender=sender) | ({"sharing": sharing} if sharing else {})
     file = None
     if s.recipients:
@@ -140,7 +146,8 @@ def opened_share(
 
 
 def is_there(space: Workspace, user: int, sender: int, sharing: str | None = None) -> bool:
-    """Whether a share has arrived that looks like the right one; if it must be of one sharing, every row is checked.
+    """Whether a share has arrived that looks like the right one; if it must be of one sharing,
+    every row is checked.
 
     A sealed one shows only its size.
     """
@@ -166,11 +173,12 @@ def write(
 ) -> None:
     """Write the shares for these users; none appears under its name before all are complete.
 
-    The next block is computed while others hash and write this one. Sealed shares are first written into nameless files
-    in the folder of the secret that they come from.
+    The next block is computed while others hash and write this one. Sealed shares are first written
+    into nameless files in the folder of the secret that they come from.
     """
     s = space.session
-    c, layout = construction(s.parameters), shapes(s.parameters)
+    c = construction(s.parameters)
+    layout = shapes(s.parameters)
     checks = np.zeros((len(users), *layout["check"][1]), dtype=np.uint8)
     allow_open_files(2 * len(users))
     with (

@@ -1,4 +1,5 @@
-"""survivors.json: U1, with the digest and weight of each X; and confirmed/user-NN.json, signatures of it.
+"""survivors.json: U1, with the digest and weight of each X; and confirmed/user-NN.json, signatures
+of it.
 
 In a round with recipients survivors.json is signed by the user that froze it.
 """
@@ -84,10 +85,8 @@ def parse(path: Path, data: bytes) -> tuple[Survivors, dict[str, Any]]:
     """survivors.json of any session: users with a digest and a positive weight, each once."""
     body = documents.parse(path, data, "survivors", _TYPES, _AGAIN)
     rows: tuple[Row, ...] = body["survivors"]
-    digests, weights = (
-        {row.user: row.sha256 for row in rows},
-        {row.user: row.weight for row in rows},
-    )
+    digests = {row.user: row.sha256 for row in rows}
+    weights = {row.user: row.weight for row in rows}
     if len(digests) < len(rows):
         raise BadData(f"{path} names a user twice", _AGAIN)
     return Survivors(
@@ -96,8 +95,10 @@ def parse(path: Path, data: bytes) -> tuple[Survivors, dict[str, Any]]:
 
 
 def read(space: Workspace) -> Survivors:
-    """survivors.json, which must name at least U users of this session, and be signed in a sealed round."""
-    path, s = space.survivors_path, space.session
+    """survivors.json, which must name at least U users of this session, and be signed in a sealed
+    round."""
+    path = space.survivors_path
+    s = space.session
     p = s.parameters
     largest = _MOST_ELSE + _MOST_PER_USER * p.users
     data = documents.read_bytes(
@@ -194,7 +195,8 @@ def parse_confirmation(path: Path, data: bytes) -> dict[str, Any]:
 
 def confirmed_by(space: Workspace, survivors: str, users: Iterable[int]) -> list[int]:
     """Those of `users` whose valid confirmation of this survivors.json is there."""
-    result, s = [], space.session
+    result = []
+    s = space.session
     for n in users:
         path = space.confirmation_path(n)
         with suppress(InputMissing, BadData):

@@ -23,14 +23,16 @@ _MAY_WRITE = 0o022
 
 
 class Workspace:
-    """The folder of a round, and where its secrets are. User numbers have at least two digits in file names.
+    """The folder of a round, and where its secrets are. User numbers have at least two digits in
+    file names.
 
-    With `secrets`, secrets and ledgers are in a folder of that folder, named by the session: then whatever is in the
-    round's folder may be copied, and a copy of it brings no fresh ledger along.
+    With `secrets`, secrets and ledgers are in a folder of that folder, named by the session: then
+    whatever is in the round's folder may be copied, and a copy of it brings no fresh ledger along.
     """
 
     def __init__(self, root: Path, secrets: Path | None = None) -> None:
-        self.root, self.secrets = root, secrets
+        self.root = root
+        self.secrets = secrets
         self.session_path = root / "session.json"  # the parameters; these three files are public
         self.survivors_path = root / "survivors.json"  # U1, with the digest of each X
         self.aggregate_path = root / "aggregate.h5"  # the sum
@@ -82,7 +84,8 @@ class Workspace:
         return self.private / f"user-{user:02}.residual.h5"
 
     def share_path(self, user: int, sender: int) -> Path:
-        """The share of user `sender` for user `user`: these two alone. Sealed when the session has keys."""
+        """The share of user `sender` for user `user`: these two alone. Sealed when the session has
+        keys."""
         suffix = ".h5.age" if self.session.recipients else ".h5"
         return self.root / "shares" / f"user-{user:02}" / f"from-{sender:02}{suffix}"
 
@@ -117,8 +120,9 @@ class Workspace:
     def make_room(self, path: Path, *, private: bool = False) -> None:
         """Make the folder for a file of the round, or for a plain share, which is private.
 
-        A folder in a sealed round is open to whom the round's folder is open to, whatever the umask. Where several
-        accounts may write there, nobody can replace a file of another (the sticky bit).
+        A folder in a sealed round is open to whom the round's folder is open to, whatever the
+        umask. Where several accounts may write there, nobody can replace a file of another (the
+        sticky bit).
         """
         if self.session.recipients is None:
             make_folder(path.parent, private=private)
@@ -134,7 +138,8 @@ class Workspace:
                     place.chmod(mode | open_to | sticky)
 
     def make_rooms(self) -> None:
-        """Make all folders of a sealed round that several accounts share, before two of them can do it at once."""
+        """Make all folders of a sealed round that several accounts share, before two of them can do
+        it at once."""
         if self.session.recipients and self.root.stat().st_mode & _MAY_WRITE:
             public = [
                 self.masked_path(1),
@@ -145,15 +150,15 @@ class Workspace:
                 self.make_room(path)
 
     def runs_here(self, user: int) -> bool:
-        """Whether a user runs its steps with this folder of secrets: its ledger is there, and not in a closed folder
-        of another account."""
+        """Whether a user runs its steps with this folder of secrets: its ledger is there, and not
+        in a closed folder of another account."""
         return os.path.lexists(self.ledger_path(user))
 
     def foreign_secrets(self, user: int | None = None) -> list[Path]:
         """Secrets of other users in the round's folder, which should never have come here.
 
-        Where all users have left a secret or a ledger, one person runs the whole round; a single secret is that of
-        the user who asks.
+        Where all users have left a secret or a ledger, one person runs the whole round; a single
+        secret is that of the user who asks.
         """
         folder = Workspace(self.root)
         secrets = {
@@ -171,7 +176,8 @@ class Workspace:
         return lock(self.private / f".user-{user:02}.lock")
 
     def run_of_all(self) -> AbstractContextManager[None]:
-        """The lock under which `run` goes through all steps: a second one would stop both in the middle."""
+        """The lock under which `run` goes through all steps: a second one would stop both in the
+        middle."""
         make_folder(self.private, private=True)
         return lock(self.private / ".run.lock")
 
