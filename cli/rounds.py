@@ -342,12 +342,11 @@ def plan(console: Console, plot: Path | None, **options: Any) -> None:
     _, p, reason, gradient = chosen(console, **options)
     found = ts.plan(p, gradient, measure_speed(p, Path.cwd()))
     paste = _init_words(p, **options)
+    # peers have none
     rows = [
         {
             "construction": row.name,
-            **{
-                name: getattr(row.parameters, name, None) for name in ("picks", "field")
-            },  # peers have none
+            **{name: getattr(row.parameters, name, None) for name in ("picks", "field")},
             **picked(
                 row, "pair_bytes", "all_bytes", "masked_bytes", "answer_bytes", "online_bytes"
             ),
@@ -425,11 +424,12 @@ def _init_words(p: ts.Parameters, **options: Any) -> list[str]:
     ]
     given += [(name, pattern) for name in ("only", "exclude") for pattern in options[name]]
     given += picked(p, "users", "survivors", "colluders", "top_k", "construction").items()
+    # those of the other construction too
     defaults = {
         "blocks": p.survivors - p.colluders,
         "picks": 0,
         "spare": None,
-    }  # those of the other construction too
+    }
     defaults |= {"field": DEFAULT_FIELD, "clip": 1, "max_weight": 1}
     given += [
         (name, value) for name, value in picked(p, *defaults).items() if value != defaults[name]

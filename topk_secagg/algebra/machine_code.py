@@ -27,9 +27,8 @@ from .library import features, symbol
 FASTEST = 3  # of LLVM's levels of optimisation
 
 _OUR_FUNCTION = re.compile(r"^define [^@]*@[^(]*topk_secagg.*$", re.MULTILINE)
-_POINTER = re.compile(
-    r"(\bptr|\*) (?=%)"
-)  # an argument without attributes, as LLVM 15 and 22 write it
+# an argument without attributes, as LLVM 15 and 22 write it
+_POINTER = re.compile(r"(\bptr|\*) (?=%)")
 _NOT_INLINED = re.compile(r"\bnoinline\b")
 
 

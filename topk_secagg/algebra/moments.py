@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import BadData
 from . import native
-from .field import Integers, Symbols, to_montgomery
+from .field import Integers, Symbols, ceil_div, to_montgomery
 from .native import Words
 from .parallel import cores, together
 
@@ -82,7 +82,7 @@ def answer(
     of one.
     """
     bits = _bits(shift)
-    width = min(VECTOR_SYMBOLS * _ceil_div(total.shape[1], VECTOR_SYMBOLS), g.shape[1])
+    width = min(VECTOR_SYMBOLS * ceil_div(total.shape[1], VECTOR_SYMBOLS), g.shape[1])
     if 1 << bits <= shift.size:  # each power is used more than once
         table = _all_moments(gamma, bits, width, q)
         row = np.ascontiguousarray(shift)
@@ -186,7 +186,7 @@ def arranged(parts: Sequence[Entries], places: int) -> tuple[Symbols, Symbols]:
     """
     *firsts, buckets = np.cumsum([0, *(part.counts.size for part in parts)]).tolist()
     entries = sum(part.place.size for part in parts)
-    size = max(1, _ceil_div(len(parts), cores()))
+    size = max(1, ceil_div(len(parts), cores()))
     runs = [
         _Run(parts[at : at + size], firsts[at : at + size]) for at in range(0, len(parts), size)
     ]
@@ -236,14 +236,10 @@ def _power_tables(gamma: int, bits: int, q: int) -> tuple[Words, Words]:
 
     Their products are all powers of gamma below 2^bits.
     """
-    low = 1 << _ceil_div(bits, 2)
+    low = 1 << ceil_div(bits, 2)
     return _powers(gamma, low, q), _powers(pow(gamma, low, q), 1 << bits // 2, q)
 
 
 def _bits(numbers: Symbols) -> int:
     """How many bits the largest has."""
     return int(numbers.max(initial=0)).bit_length()
-
-
-def _ceil_div(a: int, b: int) -> int:
-    return -(-a // b)

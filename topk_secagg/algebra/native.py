@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import library
-from .field import LANES, PIECE, Symbols, montgomery_constants
+from .field import LANES, PIECE, Symbols, ceil_div, montgomery_constants
 
 Words = npt.NDArray[np.uint64]
 Indices = npt.NDArray[np.int64]
@@ -364,7 +364,7 @@ def solve(
         raise ValueError(f"{searched} of {tried} places cannot be searched in {turns} turns")
     room = rows * most + 1
     points = tried // turns
-    blocks = -(-points // SEARCHED_AT_ONCE)
+    blocks = ceil_div(points, SEARCHED_AT_ONCE)
     columns = np.empty((COLUMN_BLOCKS, count + SPARE_ROWS, LANES), WORD)
     powers_mm = np.empty((most + 1, SEARCHED_AT_ONCE), WORD)
     marks = np.empty((blocks, turns, LANES), WORD)

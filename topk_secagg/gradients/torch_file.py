@@ -40,16 +40,16 @@ _MAX_DEPTH = 32  # of containers in containers
 _MAX_WRAPPED = 2  # a tensor with attributes in a Parameter
 _MAX_DIMENSIONS = 32
 _MAX_LISTED = 12  # entries in a hint
+# what the entry of a checkpoint with the model is usually called
 _MODELS = (
     "state_dict",
     "model_state_dict",
-)  # what the entry of a checkpoint with the model is usually called
+)
 
 _ZIP_MAGIC = b"PK\x03\x04"
 _OLD_MAGIC = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
-_LOCAL_HEADER = struct.Struct(
-    "<4s2xHH16xHH"
-)  # magic, flags, method, length of the name and of the extra field
+# magic, flags, method, length of the name and of the extra field
+_LOCAL_HEADER = struct.Struct("<4s2xHH16xHH")
 # the flags that torch.save sets
 _UTF8_NAME = 0x0800
 _SIZES_FOLLOW = 0x0008
@@ -192,9 +192,8 @@ class _Archive:
             if not info.filename.startswith(root) or info.filename != info.orig_filename:
                 self._refuse(info, "is not one of torch.save's")
             if info.external_attr & _DIRECTORY:
-                self._refuse(
-                    info, "is a directory"
-                )  # torch would use uninitialised memory as its content
+                # torch would use uninitialised memory as its content
+                self._refuse(info, "is a directory")
             if name in self.members:
                 self._refuse(info, "is there twice")
             if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
@@ -256,9 +255,8 @@ class _Archive:
                 len(rest) in _STRIDED.get(name, ())
             ):
                 values = self._storage(storage)
-                if (
-                    len(rest) > 2 and rest[2]
-                ):  # the flags conj and neg: torch applies them when it computes
+                # the flags conj and neg: torch applies them when it computes
+                if len(rest) > 2 and rest[2]:
                     raise BadData(
                         "it is negated or conjugated lazily",
                         "save tensor.resolve_conj().resolve_neg()",

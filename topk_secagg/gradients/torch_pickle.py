@@ -117,9 +117,8 @@ def run(code: bytes, budget: Budget) -> Any:
             case ["BININT" | "BININT1" | "BININT2" | "LONG1" | "BINFLOAT"]:
                 stack.append(argument)
             case ["BINUNICODE"]:
-                stack.append(
-                    argument.encode().decode()
-                )  # pickletools lets surrogates through, and this does not
+                # pickletools lets surrogates through, and this does not
+                stack.append(argument.encode().decode())
             case [name] if name in _NEW:
                 stack.append(_NEW[name]())
             case ["MARK"]:

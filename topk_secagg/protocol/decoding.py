@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..algebra.field import PIECE, Integers, Symbols
+from ..algebra.field import PIECE, Integers, Symbols, ceil_div
 from ..algebra.linear import weighted_sums
 from ..algebra.parallel import ahead, cores, reuse_memory
 from ..algebra.randomness import Randomness
@@ -145,7 +145,7 @@ def _total_and_words(
 
     def work(first: int, y: Symbols) -> tuple[Any, Integers]:
         flat = y.reshape(len(y), -1)
-        factors = np.empty((columns, -(-flat.shape[1] // PIECE)), dtype=np.uint32)
+        factors = np.empty((columns, ceil_div(flat.shape[1], PIECE)), dtype=np.uint32)
         sums = weighted_sums(flat, randomness.child(f"pieces {first}").integers(bound, factors), q)
         try:
             return c.decode_groups(matrix, shape, first, y[:quorum]), sums
@@ -175,15 +175,15 @@ def _each(
     groups = shape.groups
     width = shape.width
     symbols = len(answers) * groups * width
-    count = -(-symbols // _BUFFER_SYMBOLS // cores()) * cores()  # all cores have the same to do
-    step = -(-groups // min(count, groups))
+    count = ceil_div(symbols, _BUFFER_SYMBOLS * cores()) * cores()  # all cores have the same to do
+    step = ceil_div(groups, min(count, groups))
     threads = cores() if symbols > _LEAST_SYMBOLS else 0
     if threads:
         reuse_memory()
     buffers = [
         np.empty(len(answers) * step * width, dtype=np.uint32) for _ in range(max(1, threads))
     ]
-    count = -(-groups // step)
+    count = ceil_div(groups, step)
     starts = iter(range(0, groups, step))
     reading = Lock()
 

@@ -58,9 +58,8 @@ class EliasFano:
     def __init__(self, count: int, bound: int) -> None:
         self.count = count
         self.bound = bound
-        self.low = min(
-            range(32), key=lambda low: count * low + ((bound - 1) >> low)
-        )  # makes the code shortest
+        # makes the code shortest
+        self.low = min(range(32), key=lambda low: count * low + ((bound - 1) >> low))
         self.lower = Packed(count, 1 << self.low)
         self.upper_bits = count + ((bound - 1) >> self.low)
         self.size = self.lower.size + (self.upper_bits + 7) // 8

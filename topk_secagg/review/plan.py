@@ -136,9 +136,8 @@ def _row(p: Parameters, gradient: npt.NDArray[Any] | None, speed: Speed | None) 
     c = construction(p)
     step = 1 / (p.scale * p.clip)
     time = None
-    if (
-        speed
-    ):  # `run` starts, encodes, hashes and writes all shares, then reads and hashes the used ones
+    # `run` starts, encodes, hashes and writes all shares, then reads and hashes the used ones
+    if speed:
         hashed_again = c.offline_bytes * c.entries / c.rows
         time = (
             _START_UP

@@ -263,9 +263,8 @@ def _bars(law: Law) -> str:
     count = sum(part.size for part in law.parts)
     height = 180
     most = max(1, min(_FIGURE_BINS, law.bound, count // LEAST_EXPECTED))
-    bins = min(
-        range(most, most // 2, -1), key=lambda b: law.bound % b
-    )  # so that few values are left over
+    # so that few values are left over
+    bins = min(range(most, most // 2, -1), key=lambda b: law.bound % b)
     width, left = divmod(law.bound, bins)
     observed, _ = histogram(law.parts, bins * width, bins)
     expected = count * width / law.bound

@@ -202,9 +202,8 @@ class _Look:
             return Next("offline", user) if self.survivors is None else Next("", user)
         if self.survivors is None:
             if ledger.masked is None:
-                enough = (
-                    len(own.holds or []) >= s.parameters.survivors
-                )  # else nobody could answer for U users
+                # else nobody could answer for U users
+                enough = len(own.holds or []) >= s.parameters.survivors
                 return _waiting(
                     "mask", user, self._shares(user, self.space.users()), possible=enough
                 )

@@ -50,9 +50,8 @@ def check_disk(folder: Path, p: Parameters, *, distributed: bool) -> None:
     free = shutil.disk_usage(
         next(there for there in (place, *place.parents) if there.exists())
     ).free
-    needed = (
-        2 * p.users * c.pair_bytes if distributed else c.all_bytes
-    )  # what one user sends and receives, or all
+    # what one user sends and receives, or all
+    needed = 2 * p.users * c.pair_bytes if distributed else c.all_bytes
     if needed > free:
         whose = "this user's files" if distributed else "the offline files of all users"
         raise CannotWrite(

@@ -73,9 +73,8 @@ def eliminate(
     with space.step_of(user):
         ledger = Ledger.read(space.ledger_path(user), session.id, user)
         _check(space, ledger, survivors, fallback=fallback)
-        fallback = (
-            fallback or ledger.fallback
-        )  # once it has answered so, repeating the step changes nothing
+        # once it has answered so, repeating the step changes nothing
+        fallback = fallback or ledger.fallback
         shape = construction(p).answer_shape(len(survivors.digests), fallback=fallback)
         frozen = survivors_file.read_frozen(space, survivors)
         held = {m: space.share_path(user, m) for m in frozen}

@@ -37,9 +37,8 @@ def gradient_files(paths: Sequence[Path]) -> list[Path]:
             if file.suffix in READABLE and not file.name.startswith(".")
         ]
         patterns = {file: re.sub(r"\d+", "#", file.name) for file in sorted(found, key=natural)}
-        if (
-            1 < len(set(patterns.values())) < len(found)
-        ):  # if all names differ, they have no pattern
+        # if all names differ, they have no pattern
+        if 1 < len(set(patterns.values())) < len(found):
             usual = Counter(patterns.values()).most_common(1)[0][0]
             # probably no gradients of a user
             strays = ", ".join(file.name for file, pattern in patterns.items() if pattern != usual)
@@ -60,9 +59,8 @@ def read_weights(path: Path, files: Sequence[Path]) -> list[float]:
     try:
         text = path.read_text()
         if path.suffix == ".json":
-            pairs = json.loads(
-                text, object_pairs_hook=tuple
-            )  # a dict would drop a key that is there twice
+            # a dict would drop a key that is there twice
+            pairs = json.loads(text, object_pairs_hook=tuple)
             if not isinstance(pairs, tuple) or any(isinstance(value, bool) for _, value in pairs):
                 raise TypeError("no object, or true and false as weights")
         else:

@@ -29,11 +29,12 @@ from .arguments import real_number, whole_number
 from .costs import check_disk, cost
 
 _NONCE_BYTES = 16
+# constructions that options ask for
 _IMPLIED = {
     "picks": "moments",
     "spare": "moments",
     "blocks": "permutation",
-}  # constructions that options ask for
+}
 _WHOLE_NUMBERS = {
     "users", "survivors", "colluders", "top_k", "length", "blocks", "field", "picks", "spare"
 }  # fmt: skip
@@ -275,9 +276,8 @@ def _start(root: Path, session: Session, *, distributed: bool) -> tuple[Workspac
     if new:
         check_disk(root, session.parameters, distributed=distributed)
     make_folder(root)
-    with (
-        space.step_of_account() if new else nullcontext()
-    ):  # a second `run` does not stop the first, which decodes now
+    # a second `run` does not stop the first, which decodes now
+    with space.step_of_account() if new else nullcontext():
         if not space.session_path.exists():
             write_whole(space.session_path, replace(session, nonce=nonce.hex()).content())
         elif replace(space.session, id="", nonce="") != session:

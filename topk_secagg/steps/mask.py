@@ -156,9 +156,8 @@ def mask(
             if kept and (kept.committed or before == kept.after):
                 if kept.input != digest_of_input:
                     ledger.check_masks("")
-                if (
-                    masked_file.read(session, path, user).digest != ledger.masked
-                ):  # it cannot be computed again
+                # it cannot be computed again
+                if masked_file.read(session, path, user).digest != ledger.masked:
                     raise BadData(
                         f"{path} is not the X that user {user} sent",
                         "fetch it from somebody who has it",
@@ -170,7 +169,7 @@ def mask(
                 flat = with_residual(flat, carried)
         rounding = CipherRandomness(stored.key)  # the same when the step is repeated
         chosen = choose(p, rounding, flat, weight, select, saturate=saturate)
-        masked = construction(p).mask(stored.secret, chosen.sparse)
+        masked = c.mask(stored.secret, chosen.sparse)
         x = masked_file.content(
             session, user, stored.sharing, masked, weight, frozenset(shares.held), signer
         )

@@ -177,9 +177,8 @@ def run(
         make_folder(residuals, private=True)
 
     def access(user: int) -> Access:
-        return Access(
-            identities[user - 1] if identities else None, insecure=True
-        )  # who runs it has said so
+        # who runs it has said so
+        return Access(identities[user - 1] if identities else None, insecure=True)
 
     def phase(name: str, who: Sequence[int], step: Callable[[int], Report]) -> dict[int, Report]:
         return _phase(name, who, step, jobs, note)

@@ -103,12 +103,10 @@ def forget(space: Workspace, user: int, *, access: Access = PLAIN) -> ForgetRepo
             _check_done(space, user, ledger)
             ledger.record(forgotten=True, input=None)  # which would tell gradients apart
         others = [m for m in space.users() if m != user]
-        final = (
-            space.session.parameters.spare is None or space.aggregate_path.exists()
-        )  # else some may fall back
-        sealed = (
-            space.session.recipients is not None
-        )  # then others may use this folder with secrets elsewhere
+        # else some may fall back
+        final = space.session.parameters.spare is None or space.aggregate_path.exists()
+        # then others may use this folder with secrets elsewhere
+        sealed = space.session.recipients is not None
         here = [m for m in others if sealed or space.runs_here(m)]
         needed = [m for m in here if not (final and space.answer_path(m).exists())]
         paths = [space.secret_path(user), space.residual_path(user)]

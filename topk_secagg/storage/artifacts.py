@@ -108,9 +108,8 @@ class Content:
     attributes: Attributes
     datasets: Mapping[str, Array]
     signer: Identity | None = None
-    made: Mapping[str, Callable[[Array], Array]] = field(
-        default_factory=dict
-    )  # what such datasets hold, part by part
+    # what such datasets hold, part by part
+    made: Mapping[str, Callable[[Array], Array]] = field(default_factory=dict)
 
     def _parts(self, name: str) -> Iterator[tuple[int, Array]]:
         """The first row, and what the dataset holds from there."""

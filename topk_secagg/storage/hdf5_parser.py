@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 
 _UNDEFINED = 2**64 - 1
-_SUPERBLOCK = struct.Struct(
-    "<8s4B4Q"
-)  # version, two sizes, flags; base, extension, end, root; a checksum follows
+# version, two sizes, flags; base, extension, end, root; a checksum follows
+_SUPERBLOCK = struct.Struct("<8s4B4Q")
 _MESSAGE = struct.Struct("<BHB")  # type, size of the body, flags
 _MOST_CHUNKS = 8
 _MOST_MESSAGES = 64
@@ -107,9 +106,8 @@ def parse(fd: int) -> tuple[dict[str, str | int], dict[str, Dataset]]:
     gaps = [(end, start) for (_, end), (start, _) in pairwise(ordered)]
     if any(start < end for end, start in gaps) or ordered[-1] != (size, size):
         raise Unknown("pieces that overlap, or lie beyond its end")
-    if any(
-        any(_read(fd, end, start - end)) for end, start in gaps
-    ):  # together at most _LARGEST_OVERHEAD
+    # together at most _LARGEST_OVERHEAD
+    if any(any(_read(fd, end, start - end)) for end, start in gaps):
         raise Unknown("bytes that belong to nothing")
     return attributes, datasets
 
@@ -121,9 +119,8 @@ def _messages(
     `spans`."""
     signature, flags, most, fewest = struct.unpack("<5sBHH", _read(fd, address, 10))
     counts = flags & 0x10  # how many attributes the header may hold
-    if (
-        signature != b"OHDR\2" or flags & ~0x13 or (counts and fewest > most)
-    ):  # neither times nor order of creation
+    # neither times nor order of creation
+    if signature != b"OHDR\2" or flags & ~0x13 or (counts and fewest > most):
         raise Unknown("another object header")
     begin = 10 if counts else 6
     width = 1 << (flags & 3)
@@ -187,9 +184,8 @@ def _attribute(body: bytes) -> tuple[str, str | int]:
         raise Unknown("an attribute that is not a plain one")
     if _NUMBERS.get(dtype) == "<u8" and len(value) == 8:
         return name, int.from_bytes(value, "little")
-    if (
-        dtype == struct.pack("<4BI", 0x13, 1, 0, 0, len(value)) and 0 < len(value) <= _LONGEST_TEXT
-    ):  # ASCII
+    # ASCII
+    if dtype == struct.pack("<4BI", 0x13, 1, 0, 0, len(value)) and 0 < len(value) <= _LONGEST_TEXT:
         return name, _text(value.rstrip(b"\0"))
     raise Unknown(f"an attribute {name!r} that is neither text nor an integer")
 

@@ -21,9 +21,8 @@ _LARGE = 1 << 17  # bytes
 _MOST_ATTRIBUTES = 64  # in the header of the root group; HDF5 would put more than eight into a heap
 
 Shapes = Mapping[str, tuple[str, tuple[int, ...]]]
-Schema = Mapping[
-    str, tuple[tuple[str, ...], str]
-]  # the types that each dataset may have, and its description
+# the types that each dataset may have, and its description
+Schema = Mapping[str, tuple[tuple[str, ...], str]]
 Put = Callable[[str, int, Array], None]
 
 
@@ -42,9 +41,8 @@ def new_file(
 
     target = _Target(stream.fileno(), "r+", closefd=False)
     places = dict[str, int]()
-    contiguous = h5py.h5p.create(
-        h5py.h5p.DATASET_CREATE
-    )  # with a place in the file before anything is written to it
+    # with a place in the file before anything is written to it
+    contiguous = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     contiguous.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     contiguous.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     with _created(target) as file:

@@ -79,9 +79,8 @@ def content(
         "value": c.value_code.pack(masked.value).view(shapes(p)["value"][0]),
         "holds": np.packbits(bits, bitorder="little"),
     }
-    attributes = s.header(
-        user, sharing=sharing, weight=repr(float(weight))
-    )  # the shortest decimal that gives it back
+    # the shortest decimal that gives it back
+    attributes = s.header(user, sharing=sharing, weight=repr(float(weight)))
     return Content(KIND, attributes, datasets, signer)
 
 
@@ -102,9 +101,8 @@ def read(s: Session, path: Path, user: int) -> MaskedFile:
         weight = 0.0
         with suppress(ValueError):
             weight = float(a["weight"])
-        if (
-            not 0 < weight <= p.max_weight or repr(weight) != a["weight"]
-        ):  # a number has one spelling
+        # a number has one spelling
+        if not 0 < weight <= p.max_weight or repr(weight) != a["weight"]:
             raise artifact.bad(
                 f"its weight is {a['weight']!r}, which is not a positive number up to "
                 f"{p.max_weight:g}"

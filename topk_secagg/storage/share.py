@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..algebra.field import Integers, Symbols, stored_type
+from ..algebra.field import Integers, Symbols, ceil_div, stored_type
 from ..algebra.parallel import together
 from ..errors import BadData, InputMissing
 from ..protocol.construction import stacked
@@ -58,7 +58,7 @@ def shapes(p: Parameters) -> Shapes:
     rows."""
     c = construction(p)
     table = (stored_type(p.field).str, (c.rows, c.width))
-    checks = (-(-c.rows // c.check_rows), len(c.share_names), _DIGEST_BYTES)
+    checks = (ceil_div(c.rows, c.check_rows), len(c.share_names), _DIGEST_BYTES)
     return {**dict.fromkeys(c.share_names, table), "check": ("|u1", checks)}
 
 
@@ -105,7 +105,7 @@ class ShareFile:
     def _run(self, at: int, start: int, stop: int) -> Symbols:
         """Rows start..stop-1 of one dataset, read in whole units of a checksum."""
         low = start // self.unit * self.unit
-        high = min(-(-stop // self.unit) * self.unit, self.rows)
+        high = min(ceil_div(stop, self.unit) * self.unit, self.rows)
         stored = self.artifact.read_rows(self.names[at], low, high)
         for first in range(low, high, self.unit):
             part = stored[first - low : first - low + self.unit]
@@ -181,9 +181,8 @@ def write(
     layout = shapes(s.parameters)
     checks = np.zeros((len(users), *layout["check"][1]), dtype=np.uint8)
     allow_open_files(2 * len(users))
-    with (
-        ExitStack() as files
-    ):  # which end in reverse order: all are laid out first, and the last user's appears last
+    # which end in reverse order: all are laid out first, and the last user's appears last
+    with ExitStack() as files:
         streams = {}
         for m in reversed(users):
             path = space.share_path(m, sender)
