@@ -55,7 +55,15 @@ def quantise(
     set. Where no value may be zero, a value y below one step becomes 1 with probability (1 + y) /
     2, else -1.
     """
-    clipped = check_clip(fixed, values, saturate=saturate)
+    clipped = int(np.count_nonzero(np.abs(values) > fixed.clip))
+    if clipped and not saturate:
+        largest = magnitude(values)
+        raise BadData(
+            f"{clipped} of {values.size} selected values are beyond the clip of {fixed.clip:g}: "
+            f"the largest is {largest:.6g}",
+            f"clamp them, or start a round with a clip of {sufficient_clip(largest):g}",
+            "clip",
+        )
     steps = _in_steps(fixed, values, weight)
     chance = uniform(source, values.size)
     rounded = np.floor(steps)
@@ -92,21 +100,6 @@ def rounding_error(fixed: FixedPoint, values: Reals, weight: float = 1.0) -> flo
         variance[small] = 1 - steps[small] ** 2
     energy = float(np.square(steps).sum())
     return math.sqrt(float(variance.sum())) / math.sqrt(energy) if energy else None
-
-
-def check_clip(fixed: FixedPoint, values: Reals, *, saturate: bool = False) -> int:
-    """How many values are beyond the clip; unless they saturate, refuse them, and suggest a larger
-    clip."""
-    clipped = int(np.count_nonzero(np.abs(values) > fixed.clip))
-    if clipped and not saturate:
-        largest = magnitude(values)
-        raise BadData(
-            f"{clipped} of {values.size} selected values are beyond the clip of {fixed.clip:g}: "
-            f"the largest is {largest:.6g}",
-            f"clamp them, or start a round with a clip of {sufficient_clip(largest):g}",
-            "clip",
-        )
-    return clipped
 
 
 def check_clips(clip: float, largest: Mapping[str, float]) -> None:
