@@ -110,9 +110,9 @@ def mask(
 
     Keeps the coordinates of largest magnitude (moments: the largest of every bucket), quantises and masks
     them, and writes the public file masked/user-NN.h5. A user masks one gradient per round; its ledger
-    refuses a second one. Opens and checks the shares that have arrived: X says whose its user holds, and
-    that stays so. With --secrets, the same gradient is recognised in later rounds: where a round with it
-    failed, or has no sum that is known here, it is refused without --again.
+    refuses a second one. Opens and checks the shares that have arrived: X says whose its user holds,
+    and that stays so. With --secrets, the same gradient is recognised in later rounds: where a round
+    with it failed, or has no sum that is known here, it is refused without --again.
     """
     if gradients and len(gradients) != len(space.users()):
         raise click.UsageError(
@@ -149,8 +149,8 @@ def _warnings(space: ts.Workspace, report: MaskReport) -> Iterator[str]:
         )
     for sender, why in report.bad_shares.items():
         yield (
-            f"the share of user {sender} for user {user} is bad: {why}; X says that it is not held, "
-            "and the round goes on without that user if too few hold its shares"
+            f"the share of user {sender} for user {user} is bad: {why}; "
+            "X says that it is not held, and freeze leaves out users whose shares too few hold"
         )
     if lacking := report.missing_shares:
         whose = f"user {plain(lacking)}" if len(lacking) <= _FEW else f"{len(lacking)} users"
@@ -170,8 +170,8 @@ def _folder_warnings(user: int, other_folder: str | None) -> Iterator[str]:
     """A session that comes back in another folder."""
     if other_folder:
         yield (
-            f"user {user} prepared this session in {other_folder}; if nobody moved that folder here, "
-            "an old session was issued again: do not take part"
+            f"user {user} prepared this session in {other_folder}; "
+            "if nobody moved that folder here, an old session was issued again: do not take part"
         )
 
 
@@ -310,9 +310,9 @@ def decode(
     """Decode the sum of the survivors' inputs from the answers in elimination/.
 
     Writes aggregate.h5: the sum, sparse, in the field and as reals. --output writes it in the shape of
-    the gradient as well. An answer that cannot be read counts as missing. The ledgers in --secrets note
-    whether there is a sum: a round that failed counts as published, and mask asks before it sends the same
-    gradient again.
+    the gradient as well. An answer that cannot be read counts as missing. The ledgers in --secrets
+    note whether there is a sum: a round that failed counts as published, and mask asks before it sends
+    the same gradient again.
     """
     with console.progress() as note:
         report = ts.decode(

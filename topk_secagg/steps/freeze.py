@@ -149,8 +149,8 @@ def _check_hope(space: Workspace, files: dict[int, MaskedFile]) -> None:
 def beyond_saving(holds: Mapping[int, Collection[int]], users: Iterable[int], need: int) -> bool:
     """Whether there will never be `need` users that hold each other's shares.
 
-    Whoever is not in `holds` has not masked, and may still come to hold everything. True is certain;
-    False is not, because only users with too few partners are struck out, one round after the other.
+    Whoever is not in `holds` has not masked, and may still come to hold everything. True is
+    certain; False is not, because only users with too few partners are struck out, again and again.
     """
     hopeful = set(users)
 

@@ -26,9 +26,10 @@ class Ledger:
     shares it says the user had; `frozen`, `confirmed` and `answered` are the digests of the survivors.json that
     this user wrote, signed, and answered (again, with D = U - T, if `fallback`). `forgotten`: the secret is gone.
 
-    `survivors` is what the frozen survivors.json lists: whoever froze it can write it again. `folder`
-    is the round's folder, where the ledger itself is elsewhere. `input` is a keyed digest of the
-    gradient (storage/inputs.py) and `outcome` what became of the round, as far as its user knows.
+    `survivors` is what the frozen survivors.json lists: whoever froze it can write it again.
+    `folder` is the round's folder, where the ledger itself is elsewhere. `input` is a keyed digest
+    of the gradient (storage/inputs.py), and `outcome` what became of the round, as far as its user
+    knows.
     """
 
     path: Path
