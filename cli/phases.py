@@ -161,9 +161,8 @@ def _warnings(space: ts.Workspace, report: MaskReport) -> Iterator[str]:
         )
     for sender, why in report.bad_shares.items():
         yield (
-            f"the share of user {sender} for user {user} is bad: {why}; X says that it is not "
-            "held, "
-            "and the round goes on without that user if too few hold its shares"
+            f"the share of user {sender} for user {user} is bad: {why}; "
+            "X says that it is not held, and freeze leaves out users whose shares too few hold"
         )
     if lacking := report.missing_shares:
         whose = f"user {plain(lacking)}" if len(lacking) <= _FEW else f"{len(lacking)} users"
@@ -183,9 +182,8 @@ def _folder_warnings(user: int, other_folder: str | None) -> Iterator[str]:
     """A session that comes back in another folder."""
     if other_folder:
         yield (
-            f"user {user} prepared this session in {other_folder}; if nobody moved that folder "
-            "here, "
-            "an old session was issued again: do not take part"
+            f"user {user} prepared this session in {other_folder}; "
+            "if nobody moved that folder here, an old session was issued again: do not take part"
         )
 
 

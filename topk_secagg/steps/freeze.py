@@ -163,8 +163,7 @@ def beyond_saving(holds: Mapping[int, Collection[int]], users: Iterable[int], ne
     """Whether there will never be `need` users that hold each other's shares.
 
     Whoever is not in `holds` has not masked, and may still come to hold everything. True is
-    certain; False is not, because only users with too few partners are struck out, one round after
-    the other.
+    certain; False is not, because only users with too few partners are struck out, again and again.
     """
     hopeful = set(users)
 

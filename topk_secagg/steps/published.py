@@ -21,36 +21,39 @@ from ..storage.ledger import DECODED, FAILED, Ledger
 from ..storage.workspace import Workspace
 
 LEFT_OUT = "left out"
-PUBLISHED = "a round that failed counts as published: do not send the same gradient again with other survivors"
+PUBLISHED = (
+    "a round that failed counts as published: "
+    "do not send the same gradient again with other survivors"
+)
 
 
 def record_outcome(space: Workspace, outcome: str) -> None:
     """Tell the ledgers that are here what became of the round, if they remember a gradient.
 
-    A sum, once decoded, stays known. A ledger that is not ours, or whose user is at work, is left
-    as it is: such a user has answered or will, and without a known sum that alone makes `mask` ask.
+    A sum, once decoded, stays known. A ledger of another account, or of a user that is at work, is
+    left as it is: `mask` then asks if its user answered, unless it finds the sum itself.
     """
     for user in space.users():
-        with suppress(SecAggError):
-            if not _to_be_told(_ledger(space, user), outcome):
-                continue
-            with suppress(Busy), space.step_of(user):
-                ledger = _ledger(space, user)
-                if _to_be_told(ledger, outcome):
-                    ledger.record(outcome=outcome)
+        if _to_be_told(space, user, outcome) is None:
+            continue
+        with suppress(Busy, Refused), space.step_of(user):
+            ledger = _to_be_told(space, user, outcome)
+            if ledger is not None:
+                ledger.record(outcome=outcome)
 
 
-def _ledger(space: Workspace, user: int) -> Ledger:
-    return Ledger.read(space.ledger_path(user), space.session.id, user)
-
-
-def _to_be_told(ledger: Ledger, outcome: str) -> bool:
-    return ledger.input is not None and ledger.outcome not in (outcome, DECODED)
+def _to_be_told(space: Workspace, user: int, outcome: str) -> Ledger | None:
+    """The ledger of a user, if it is here, remembers a gradient, and does not know the outcome."""
+    try:
+        ledger = Ledger.read(space.ledger_path(user), space.session.id, user)
+    except SecAggError:  # it is not here, or is no ledger of this round
+        return None
+    known = ledger.input is None or ledger.outcome in (outcome, DECODED)
+    return None if known else ledger
 
 
 def known_outcome(ledger: Ledger) -> str | None:
-    """What became of the X of a ledger: DECODED, FAILED, LEFT_OUT, or None if its user does not
-    know.
+    """What became of the X of a ledger: DECODED, FAILED, LEFT_OUT, or None if that is not known.
 
     The ledger says so, or else the public files in the folder of its round.
     """

@@ -29,7 +29,7 @@ class Ledger:
 
     `survivors` is what the frozen survivors.json lists: whoever froze it can write it again.
     `folder` is the round's folder, where the ledger itself is elsewhere. `input` is a keyed digest
-    of the gradient (storage/inputs.py) and `outcome` what became of the round, as far as its user
+    of the gradient (storage/inputs.py), and `outcome` what became of the round, as far as its user
     knows.
     """
 
