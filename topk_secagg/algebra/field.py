@@ -75,6 +75,11 @@ def to_signed(symbols: Symbols, q: int) -> npt.NDArray[np.int32]:
 
 LANES = 32  # sparse vectors that are recovered side by side
 PIECE = 64  # symbols that a random combination weighs alike
+POINTS_AT_ONCE = 64  # that are tried as roots: a bit of a word for each
+
+# The scratch space of `recovery.solve` is so many arrays (moments + SPARE_ROWS, LANES).
+COLUMN_BLOCKS = 9
+SPARE_ROWS = 5
 
 
 @lru_cache(maxsize=8)

@@ -19,7 +19,16 @@ import numpy as np
 import numpy.typing as npt
 
 from . import library
-from .field import LANES, PIECE, Symbols, ceil_div, montgomery_constants
+from .field import (
+    COLUMN_BLOCKS,
+    LANES,
+    PIECE,
+    POINTS_AT_ONCE,
+    SPARE_ROWS,
+    Symbols,
+    ceil_div,
+    montgomery_constants,
+)
 
 Words = npt.NDArray[np.uint64]
 Indices = npt.NDArray[np.int64]
@@ -27,10 +36,6 @@ Indices = npt.NDArray[np.int64]
 SYMBOL = np.dtype(np.uint32)
 WORD = np.dtype(np.uint64)
 INTEGER = np.dtype(np.int64)
-
-SEARCHED_AT_ONCE = 64  # points, whose powers `solve` has room for
-COLUMN_BLOCKS = 9  # arrays (moments + SPARE_ROWS, LANES) of scratch space that `solve` needs
-SPARE_ROWS = 5
 
 _answered: dict[str, library.Function] = {}  # the kernels that have answered their question
 _questioned: dict[str, library.Function] = {}
@@ -364,9 +369,9 @@ def solve(
         raise ValueError(f"{searched} of {tried} places cannot be searched in {turns} turns")
     room = rows * most + 1
     points = tried // turns
-    blocks = ceil_div(points, SEARCHED_AT_ONCE)
+    blocks = ceil_div(points, POINTS_AT_ONCE)
     columns = np.empty((COLUMN_BLOCKS, count + SPARE_ROWS, LANES), WORD)
-    powers_mm = np.empty((most + 1, SEARCHED_AT_ONCE), WORD)
+    powers_mm = np.empty((most + 1, POINTS_AT_ONCE), WORD)
     marks = np.empty((blocks, turns, LANES), WORD)
     _call(
         "solve",

@@ -243,9 +243,9 @@ def _symbols(*shape: int) -> Symbols:
 
 
 def _product(a: npt.NDArray[Any] | int, b: npt.NDArray[Any] | int) -> npt.NDArray[np.uint64]:
-    """a b mod q, entry by entry."""
-    product: npt.NDArray[np.uint64] = np.asarray(a, np.uint64) * np.asarray(b, np.uint64) % Q
-    return product
+    """a b mod q, entry by entry; also of single numbers, which numpy 1 would make fractions."""
+    product: npt.NDArray[np.uint64] = np.asarray(a, np.uint64) * np.asarray(b, np.uint64)
+    return product % np.uint64(Q)
 
 
 def _powers(count: int) -> list[int]:

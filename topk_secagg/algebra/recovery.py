@@ -13,7 +13,7 @@ import numpy as np
 from numba import carray
 
 from .entry import IntegersAt, Size, SymbolsAt, Word, WordsAt, kernel
-from .field import LANES
+from .field import COLUMN_BLOCKS, LANES, POINTS_AT_ONCE, SPARE_ROWS
 from .montgomery import (
     HALF,
     LOW,
@@ -31,11 +31,10 @@ from .montgomery import (
 )
 
 ALL_BITS = np.uint64(2**64 - 1)
-WORD_BITS = 64  # roots are marked by the bits of words
 
 # The six highest bits of _DE_BRUIJN 2^i are different for every i: they tell which bit is set.
 _DE_BRUIJN = np.uint64(0x03F79D71B4CB0A89)
-_POSITION = np.argsort([(int(_DE_BRUIJN) << i) % 2**64 >> 58 for i in range(WORD_BITS)])
+_POSITION = np.argsort([(int(_DE_BRUIJN) << i) % 2**64 >> 58 for i in range(POINTS_AT_ONCE)])
 
 
 # Rows of LANES numbers
@@ -216,8 +215,8 @@ def _search(
     last = len(now) - 1
     marks[:] = 0
     for block in range(len(marks)):
-        first = block * WORD_BITS
-        some_m = points_m[first : min(first + WORD_BITS, h)]
+        first = block * POINTS_AT_ONCE
+        some_m = points_m[first : min(first + POINTS_AT_ONCE, h)]
         _tabulate_powers(some_m, q, q_inverse, powers_mm)
         for i in range(len(some_m)):
             bit = ONE << np.uint64(i)
@@ -242,7 +241,7 @@ def _roots(marks: Any, v: Any, h: Any, searched: Any, most: Any, places: Any) ->
     for t in range(marks.shape[1]):
         for block in range(len(marks)):
             bits = marks[block, t, v]
-            first = t * h + block * WORD_BITS
+            first = t * h + block * POINTS_AT_ONCE
             while bits and roots <= most:
                 lowest = bits & (ZERO - bits)
                 place = first + _POSITION[(lowest * _DE_BRUIJN) >> np.uint64(58)]
@@ -381,8 +380,8 @@ def solve(
     weight = carray(weight_at, rows)
     places = carray(places_at, room)
     values = carray(values_at, room)
-    columns = carray(columns_at, (9, count + 5, LANES))
-    powers_mm = carray(powers_mm_at, (most + 1, WORD_BITS))
+    columns = carray(columns_at, (COLUMN_BLOCKS, count + SPARE_ROWS, LANES))
+    powers_mm = carray(powers_mm_at, (most + 1, POINTS_AT_ONCE))
     marks = carray(marks_at, (blocks, turns, LANES))
     sequence = columns[0, :count]
     now = columns[1, : most + 1]
