@@ -3,7 +3,8 @@
 It is the only module of the library that knows the command line, and only when it is run.
 """
 
-if __name__ == "__main__":
-    from topk_secagg_cli.__main__ import main
+from importlib import import_module
 
-    main()
+if __name__ == "__main__":
+    # (by its installed name, under which a type checker does not find the folder cli/)
+    import_module("topk_secagg_cli.__main__").main()
