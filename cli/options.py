@@ -259,8 +259,7 @@ round_options = (
         "--field",
         "Q",
         "A prime below 2^32. 65521 halves every file, with values rounded to 1/3276 of the clip "
-        "for ten "
-        "users.  [default: 4281076801]",
+        "for ten users.  [default: 4281076801]",
     ),
     click.Option(
         ["--construction"],

@@ -302,8 +302,7 @@ def described(
     if report.beyond_clip:
         console.warn(
             f"{report.beyond_clip} coordinates are larger than the survivors' clipped gradients "
-            "can make them: "
-            "a user cheated, or a share is wrong"
+            "can make them: a user cheated, or a share is wrong"
         )
     p = space.session.parameters
     spare = len(report.answering) - report.answers_needed

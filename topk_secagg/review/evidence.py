@@ -29,53 +29,72 @@ _LONGEST = 400  # characters of a reason; a hostile file could have it quote a l
 
 _LOOKS = "look random. This can find faults, but it does not prove secrecy."
 _ESTABLISHES = {
-    "parameters admissible": "The numbers in session.json allow a round that is secret and that "
-    "can be decoded.",
-    "points distinct": "No two evaluation points are equal, so that every share and every answer "
-    "counts.",
+    "parameters admissible": (
+        "The numbers in session.json allow a round that is secret and that can be decoded."
+    ),
+    "points distinct": (
+        "No two evaluation points are equal, so that every share and every answer counts."
+    ),
     "schema": "Each file has exactly the form that the file format prescribes.",
-    "no public seed": "The round was not drawn from a public seed, with which anybody could unmask "
-    "it.",
-    "permissions": "By their modes, no secret is open to other accounts. Modes of public files are "
-    "noted only, since "
-    "a copy has modes of its own.",
+    "no public seed": (
+        "The round was not drawn from a public seed, with which anybody could unmask it."
+    ),
+    "permissions": (
+        "By their modes, no secret is open to other accounts. Modes of public files are noted "
+        "only, since a copy has modes of its own."
+    ),
     "only files of the round": "Nothing in the folders pretends to be a file of this round.",
-    "survivors of this round, from its "
-    "freezer": "survivors.json is of this session, names enough users, and is from "
-    "a user that may freeze the round. If the round has keys, it is signed with that user's.",
-    "digest": "No file was damaged by accident since it was written (signatures protect against "
-    "forgery).",
+    "survivors of this round, from its freezer": (
+        "survivors.json is of this session, names enough users, and is from a user that may "
+        "freeze the round. If the round has keys, it is signed with that user's."
+    ),
+    "digest": (
+        "No file was damaged by accident since it was written (signatures protect against forgery)."
+    ),
     "session and user": "Each file says that it is of this session and of the user in its name.",
-    "session, user and signature": "Each file is of this session, and signed with the key that "
-    "session.json has for the user in its name.",
-    "X of the right size, indices and values "
-    "allowed": "Each X has the right size, and only entries that an honest user can send.",
-    "one survivor set, one set of "
-    "X": "Every X is the one that survivors.json names, and every Y answers this "
-    "survivors.json. Answers for two survivor sets could reveal gradients.",
-    "enough survivors hold all "
-    "shares": "Enough survivors to decode the sum said that they hold all survivors' shares.",
+    "session, user and signature": (
+        "Each file is of this session, and signed with the key that session.json has for the "
+        "user in its name."
+    ),
+    "X of the right size, indices and values allowed": (
+        "Each X has the right size, and only entries that an honest user can send."
+    ),
+    "one survivor set, one set of X": (
+        "Every X is the one that survivors.json names, and every Y answers this "
+        "survivors.json. Answers for two survivor sets could reveal gradients."
+    ),
+    "enough survivors hold all shares": (
+        "Enough survivors to decode the sum said that they hold all survivors' shares."
+    ),
     "masked value uniform": f"The masked values {_LOOKS}",
     "shift uniform": f"The shifts, which hide the chosen coordinates, {_LOOKS}",
     "permuted index uniform": f"The permuted indices, which hide the chosen ones, {_LOOKS}",
     "ranges": "Every number in each file is within the limits that the round sets for it.",
-    "Y on one polynomial (Reed-Solomon)": "More users answered than are needed, and all agree. "
-    "The result says how many users that lie together this excludes.",
-    "confirmations of survivors.json": "Enough users' keys signed this survivors.json that no "
-    "other one can have as many, unless more than T users cheat.",
+    "Y on one polynomial (Reed-Solomon)": (
+        "More users answered than are needed, and all agree. The result says how many users "
+        "that lie together this excludes."
+    ),
+    "confirmations of survivors.json": (
+        "Enough users' keys signed this survivors.json that no other one can have as many, "
+        "unless more than T users cheat."
+    ),
     "aggregate recomputed": "The available answers decode to the sum in aggregate.h5.",
     "sums within the clip": "No coordinate of the sum is larger than honest users can make it.",
-    "rates against the "
-    "theorem": "The size of what users sent, beside the paper's theorem: this is about cost only.",
+    "rates against the theorem": (
+        "The size of what users sent, beside the paper's theorem: this is about cost only."
+    ),
     "ledgers": "What each user noted in its ledger agrees with the files of the round.",
     "masks and places fit X": "Without its masks, each X is an input that an honest user can have.",
-    "sealed shares open, signed and whole": "The receiver's key opens each sealed share; it is "
-    "whole, and signed with its sender's key.",
-    "shares interpolate to "
-    "selectors": "The shares of each user fit together, and hold what an honest user shares.",
+    "sealed shares open, signed and whole": (
+        "The receiver's key opens each sealed share; it is whole, and signed with its sender's key."
+    ),
+    "shares interpolate to selectors": (
+        "The shares of each user fit together, and hold what an honest user shares."
+    ),
     "Y recomputed": "Each answer is exactly what the X and the shares of its user give.",
-    "aggregate is the sum of the "
-    "inputs": "The sum in aggregate.h5 is exactly the sum of what the survivors masked.",
+    "aggregate is the sum of the inputs": (
+        "The sum in aggregate.h5 is exactly the sum of what the survivors masked."
+    ),
     "everything else": "Nothing else can be checked without a sound session.json.",
 }
 

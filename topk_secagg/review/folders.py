@@ -119,8 +119,7 @@ class _Folders:
             if mode & _EVERYBODY_WRITES and not shared:
                 raise InputMissing(
                     f"mode {mode:04o}: here everybody may write to it; if this is a copy, that "
-                    "says "
-                    "nothing about the round"
+                    "says nothing about the round"
                 )
             check.why = f"mode {mode:04o}"
 
