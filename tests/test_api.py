@@ -63,7 +63,7 @@ def test_a_repr_says_what_matters_and_not_what_was_sent(finished):
     assert space.session.fingerprint in repr(space)
     assert "N 40, U 30, T 2, K 10" in repr(space)
     assert "masked=[40 x MaskReport]" in repr(report)
-    result = ts.aggregate([np.full(9, 0.123)] * 3, survivors=2, colluders=1, top_k=9)
+    result = ts.aggregate([np.full(9, 0.123)] * 3, survivors=2, colluders=1, top_k=9, clip=1.0)
     assert "total=<float64 array (9,)>" in repr(result)
     assert "0.123" not in repr(result)
 

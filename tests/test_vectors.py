@@ -111,7 +111,7 @@ def test_the_forged_answers_agree_but_for_an_honest_one(monkeypatch):
     p, q = vector["parameters"], vector["parameters"]["field"]
     answers = {int(n): integers(y)[0] for n, y in vector["answers"].items()}
     make = runpy.run_path(str(FOLDER / "make.py"))
-    alpha = make["choose_points"](make["Parameters"](**p)).alpha
+    alpha = make["construction"](make["Parameters"](**p)).points().alpha
     quorum = p["blocks"] + p["colluders"]
 
     def predicted(known: list[int], n: int) -> list[int]:

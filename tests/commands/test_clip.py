@@ -173,8 +173,8 @@ class TestStartingAgain:
         """It may have been sent to others."""
         folder = gradients([0.5, 3.64, 1.0])
         must("init", tmp_path / "round", "--users", 3, "--like", folder / "user-1.npy", *SMALL)
-        refuses(65, *run(folder))
-        refuses(65, *run(folder, "--clip", 1))
+        refuses(65, *run(folder), says="beyond the clip of 1")
+        refuses(65, *run(folder, "--clip", 1), says="beyond the clip of 1")
         assert "clip is 1.0 there and 4.0 here" in refuses(77, *run(folder, "--clip", 4)).err
 
     def test_a_session_that_another_run_has_taken_back_is_not_used(
@@ -226,14 +226,14 @@ class TestFromTheSum:
         done = tmp_path / "round"
         command = ("init", tmp_path / "next", "--from", done)
         for more in ("0", "-1", "nan", "inf", "x"):
-            refuses(2, *command, "--clip-from-sum", more)
+            refuses(2, *command, "--clip-from-sum", more, says="--clip-from-sum")
         both_given = refuses(2, *command, "--clip-from-sum", 2, "--clip", 1).err
         assert "either --clip C or --clip-from-sum F" in both_given
         alone = refuses(2, "init", tmp_path / "next", *SMALL, "--length", 4, "--clip-from-sum", 2)
         assert "give --from too" in alone.err
         shutil.copy(done / "aggregate.h5", tmp_path / "whole.h5")
         flip(done / "aggregate.h5", -1)
-        refuses(65, *command, "--clip-from-sum", 2)
+        refuses(65, *command, "--clip-from-sum", 2, says="aggregate.h5")
         (done / "aggregate.h5").unlink()
         said = refuses(66, *command, "--clip-from-sum", 2).err
         assert "aggregate.h5 is not there" in said
@@ -251,7 +251,8 @@ class TestFromTheSum:
         for name in ("round", "other"):
             must(*run(gradients([0.5, -1.5, 0.5]), into=name))
         shutil.copy(tmp_path / "other/aggregate.h5", tmp_path / "round/aggregate.h5")
-        refuses(65, "init", tmp_path / "n", "--from", tmp_path / "round", "--clip-from-sum", 2)
+        command = ("init", tmp_path / "n", "--from", tmp_path / "round", "--clip-from-sum", 2)
+        refuses(65, *command, says="belongs to another session")
 
 
 class TestRounding:
@@ -312,7 +313,7 @@ class TestDensity:
         assert "a density of 1 may mean 1 % of the entries, or all of them" in said
         assert "--density 0.01, --density 1.0 or --top-k K" in said
         for bad in ("2", "0", "1.5", "nan", "x", "-1"):
-            refuses(2, "init", tmp_path / "round", *options, "--density", bad)
+            refuses(2, "init", tmp_path / "round", *options, "--density", bad, says="density")
         found = must("init", tmp_path / "round", *options, "--density", "1.0", "--json").json
         assert found["top_k"] == 8
 

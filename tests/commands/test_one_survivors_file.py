@@ -99,7 +99,9 @@ class TestConfirm:
         files = {n: masked.read(space.session, space.masked_path(n), n) for n in r.recipe.everybody}
         files[named] = replace(files[named], digest="0" * 64)
         signer = read_identity(r.identity(4))
-        space.survivors_path.write_bytes(survivors.content(space.session, files, 4, signer))
+        space.survivors_path.write_bytes(
+            survivors.content(space.session, survivors.rows_of(files), 4, signer)
+        )
 
     @pytest.mark.parametrize("named", [1, 3])
     def test_nobody_confirms_a_set_that_names_an_x_which_its_user_never_made(

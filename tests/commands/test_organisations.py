@@ -210,7 +210,8 @@ class Alone:
         self._program("topk-secagg", PRETENDED)
         self._program("sync", f"#!/bin/sh\n{sync}\n")
         environment = os.environ | {
-            "PATH": f"{folder}:{os.environ['PATH']}", "NOTES": str(folder), "PAUSE": "0.5", **settings,
+            "PATH": f"{folder}:{os.environ['PATH']}", "NOTES": str(folder), "PAUSE": "0.5",
+            "RECIPIENTS": "keys", "TOPK_SECAGG_SESSION": "0123456789abcdef", **settings,
         }  # fmt: skip
         words = ["round", "3", "identity", "gradient.pt", str(folder / "sync"), "sum.pt"]
         self.process = subprocess.Popen(
@@ -261,10 +262,7 @@ def wait_until(holds) -> None:
 
 
 def test_weight_residual_mean_and_pins_reach_the_commands(tmp_path):
-    settings = {
-        "WEIGHT": "2.5", "RESIDUAL": "kept.h5", "MEAN": "yes", "RECIPIENTS": "keys",
-        "TOPK_SECAGG_SESSION": "0123456789abcdef",
-    }  # fmt: skip
+    settings = {"WEIGHT": "2.5", "RESIDUAL": "kept.h5", "MEAN": "yes"}
     alone = Alone(tmp_path, FETCHES, **settings)
     steps = ["offline", "mask", "freeze", "confirm", "eliminate", "decode", "forget"]
     assert alone.ends() == (0, [*steps, "nothing is left to do"])
@@ -273,16 +271,16 @@ def test_weight_residual_mean_and_pins_reach_the_commands(tmp_path):
     for name, (_, session, recipients) in calls.items():
         assert (name, session, recipients) == (name, "0123456789abcdef", "keys")
     for name in ("status", "offline", "mask", "freeze", "confirm", "eliminate"):
-        assert " --identity identity --recipients keys" in calls[name][0]
+        assert " --identity identity" in calls[name][0]
     assert "--gradient gradient.pt --weight 2.5 --residual kept.h5" in calls["mask"][0]
     assert "--output sum.pt --mean" in calls["decode"][0]
 
 
-def test_without_settings_nothing_is_pinned_and_the_weight_is_1(tmp_path):
-    alone = Alone(tmp_path, FETCHES, RECIPIENTS="", TOPK_SECAGG_SESSION="")
-    assert alone.ends()[0] == 0
+def test_without_a_session_it_says_so_and_the_weight_is_1(tmp_path):
+    alone = Alone(tmp_path, FETCHES, TOPK_SECAGG_SESSION="")
+    code, said = alone.ends()
+    assert (code, "TOPK_SECAGG_SESSION is not set" in said[0]) == (0, True)
     calls = alone.calls()
-    assert not any("--recipients" in words for words, _, _ in calls.values())
     assert "--weight 1" in calls["mask"][0]
     assert "--residual" not in calls["mask"][0]
     assert "--mean" not in calls["decode"][0]

@@ -172,7 +172,9 @@ class TestTheLedgerComesFirst:
             second = r.mask(1, gradient=doubled(r, 1, tmp_path))
             refuses(77, *second, says="already masked another input")
         elif step == "freeze":
-            refuses(77, *r.freeze("--only", "1-3"), says="already frozen another survivor set")
+            refuses(
+                77, *r.freeze("--only", "1-3"), says="survivors of this round are fixed already"
+            )
         else:
             frozen = (r.folder / "survivors.json").read_bytes()
             edit(r.folder / "survivors.json", lambda content: content["survivors"].pop())

@@ -124,7 +124,7 @@ class TestSecretsElsewhere:
         must(*copy.mask(1))  # the same gradient gives the same X
         assert contents(copy.folder / "masked") == contents(r.folder / "masked")
         plain = replace(copy, recipe=replace(copy.recipe, homes=False))
-        refuses(66, *plain.mask(1), says="user-01.ledger.json is not there")
+        refuses(66, *plain.mask(1), says="user 1 has no secret")
 
     def test_with_secrets_in_the_folder_a_copy_masks_a_second_gradient(self, round_at, tmp_path):
         """The twin: why secrets belong elsewhere."""

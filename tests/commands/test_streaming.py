@@ -21,7 +21,8 @@ from rounds import (
     placed,
 )
 
-from topk_secagg.protocol import constructions, moments
+from topk_secagg.protocol import construction as construction_module
+from topk_secagg.protocol import moments
 from topk_secagg.storage import documents
 
 LENGTH, TOP, WIDTH = 256, 6, 128
@@ -147,7 +148,7 @@ def test_only_the_named_rows_and_the_checksums_are_read(frozen, monkeypatch):
 @both
 def test_memory_does_not_grow_with_the_shares(tmp_path, construction, monkeypatch):
     """With small buffers, a round of four times the size needs hardly more, though its shares are far larger."""
-    monkeypatch.setattr(constructions, "CHUNK_SYMBOLS", 1 << 14)
+    monkeypatch.setattr(construction_module, "CHUNK_SYMBOLS", 1 << 14)
     monkeypatch.setattr(moments, "_CHECK_BYTES", 1 << 12)
     monkeypatch.setattr(moments, "_READ_CHECKS", 4)
     monkeypatch.setattr(

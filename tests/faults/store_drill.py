@@ -198,7 +198,7 @@ class Store:
                 continue
             fewer = {n: x for n, x in files.items() if n != left_out}
             for n, identity in self.keys.items():
-                yield survivors.content(session, fewer, n, identity)
+                yield survivors.content(session, survivors.rows_of(fewer), n, identity)
 
 
 class StoreDrill:

@@ -75,7 +75,7 @@ class TestALockThatOthersHold:
         with held(answered.folder / OWN, mode=0o600, owner=OTHER):
             must(*answered.decode())
             monkeypatch.setattr(atomic, "_is_own", lambda _: True)  # the twin
-            refuses(75, *answered.decode())
+            refuses(75, *answered.decode(), says="another process")
 
     def test_a_lock_of_ones_own_counts(self, answered, refuses):
         with held(answered.folder / OWN, mode=0o600):

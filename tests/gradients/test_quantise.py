@@ -299,5 +299,5 @@ def test_what_rounding_is_expected_to_add_is_what_it_adds(construction, clip):
 
 def test_what_rounding_adds_to_nothing_has_no_share():
     for construction in CONSTRUCTIONS:
-        assert rounding_error(round_of(construction=construction), np.zeros(4)) is None
-    assert rounding_error(round_of(83, 5, 1.0), np.array([0.5, 0.25])) == 0.0
+        assert rounding_error(round_of(construction=construction).fixed_point, np.zeros(4)) is None
+    assert rounding_error(round_of(83, 5, 1.0).fixed_point, np.array([0.5, 0.25])) == 0.0

@@ -17,7 +17,7 @@ from topk_secagg.gradients.files import read_gradient, write_gradient
 from topk_secagg.gradients.layout import Layout
 from topk_secagg.gradients.tensors import Gradient, Tensor
 
-ROUND = words("--survivors 3 --colluders 1 --density 1 --clip 8")
+ROUND = words("--survivors 3 --colluders 1 --density 1.0 --clip 8")
 NOTE = "tied, so counted once: head.weight is embedding.weight"
 
 

@@ -17,7 +17,8 @@ from rounds import Recipe, Round, call, claim_terabytes, edit, must, placed, rew
 import topk_secagg as ts
 from topk_secagg.algebra.field import SMALL_FIELD
 from topk_secagg.errors import BadData, InputMissing
-from topk_secagg.protocol import constructions, moments
+from topk_secagg.protocol import construction as construction_module
+from topk_secagg.protocol import moments
 from topk_secagg.protocol.constructions import construction
 from topk_secagg.protocol.messages import Masked, Secret
 from topk_secagg.protocol.moments import Moments
@@ -264,7 +265,7 @@ def test_a_user_that_forgot_its_secret(finished):
 
 @pytest.mark.parametrize(("kind", "width"), [("permutation", 120), ("moments", 20)])
 def test_shares_of_many_blocks_are_streamed(tmp_path, monkeypatch, kind, width):
-    monkeypatch.setattr(constructions, "CHUNK_SYMBOLS", N * width * 9)
+    monkeypatch.setattr(construction_module, "CHUNK_SYMBOLS", N * width * 9)
     monkeypatch.setattr(moments, "_CHECK_BYTES", 3 * 4 * width)
     space = play(
         tmp_path / "round", kind, top_k=K + 2

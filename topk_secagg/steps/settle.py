@@ -92,6 +92,7 @@ def forget(space: Workspace, user: int, *, access: Access = PLAIN) -> ForgetRepo
     Arguments:
     space: the round (`Workspace`).
     user: the user's number, from 1.
+    access: the session and the keys that are expected (`Access`).
 
     Returns a ForgetReport.
     """

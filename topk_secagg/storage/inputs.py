@@ -26,14 +26,11 @@ _AT_ONCE = 1 << 18  # values that are converted at a time
 def key(space: Workspace) -> bytes | None:
     """The key of the digests in this folder of secrets; None before anything was masked there."""
     path = space.input_key_path
-    try:
-        with open_regular(path, "") as stream:
-            check_own(os.fstat(stream.fileno()), path)
-            found = stream.read(KEY_BYTES + 1)
-    except InputMissing:
-        if path.exists():
-            raise
+    if not os.path.lexists(path):
         return None
+    with open_regular(path, "check the permissions of the folder of secrets") as stream:
+        check_own(os.fstat(stream.fileno()), path)
+        found = stream.read(KEY_BYTES + 1)
     if len(found) != KEY_BYTES:
         raise BadData(
             f"{path} is not a key of {KEY_BYTES} bytes",
