@@ -200,19 +200,28 @@ def init(
     A round that was started in the same way is left as it is. Give either `like` or `length`, and
     either `top_k` or `density`.
 
-    Arguments: root: the folder of the round. users: N. survivors: U, the users that must remain at
-    least. colluders: T, the users that together learn nothing but the sum. like: a gradient file,
-    whose names, shapes and types all gradients of the round have. length: L, for gradients that are
-    one flat vector. entry: the entry of a PyTorch checkpoint that holds the tensors. strip_prefix:
-    taken off tensor names that begin with it. max_weight: the largest weight that a user may give
-    its gradient. recipients: the users' public keys, a line each as `keygen` makes it: seals and
-    signs the files. freezer: the user that freezes. confirm: whether users must confirm the
-    survivors. top_k: K, the coordinates that each user sends; or density: K as a share of the
-    gradient's length, such as 0.01. field: q, a prime below 2^32. blocks: D, in the construction
-    permutation. construction: "permutation" (the paper's) or "moments"; by default by the size of
-    the offline files. picks: P, in the construction moments. spare: in the construction moments,
-    pack answers so tightly that only so many may be missing. clip: the largest magnitude of a
-    gradient's values.
+    Arguments:
+    root: the folder of the round.
+    users: N.
+    survivors: U, the users that must remain at least.
+    colluders: T, the users that together learn nothing but the sum.
+    like: a gradient file, whose names, shapes and types all gradients of the round have.
+    length: L, for gradients that are one flat vector.
+    entry: the entry of a PyTorch checkpoint that holds the tensors.
+    strip_prefix: taken off tensor names that begin with it.
+    max_weight: the largest weight that a user may give its gradient.
+    recipients: the users' public keys, a line each as `keygen` makes it: seals and signs the files.
+    freezer: the user that freezes.
+    confirm: whether users must confirm the survivors.
+    top_k: K, the coordinates that each user sends; or
+    density: K as a share of the gradient's length, such as 0.01.
+    field: q, a prime below 2^32.
+    blocks: D, in the construction permutation.
+    construction: "permutation" (the paper's) or "moments"; by default by the size of the offline
+        files.
+    picks: P, in the construction moments.
+    spare: in the construction moments, pack answers so tightly that only so many may be missing.
+    clip: the largest magnitude of a gradient's values.
 
     Returns the round (`Workspace`), which the other functions take first.
     """
