@@ -397,3 +397,18 @@ def test_a_clip_that_leaves_not_one_step_is_refused(q, N, factor):
     assume(q > 2 * N)
     clip = (q - 1) // 2 / N * (1 + factor)
     refused("has no room", users=N, survivors=2, colluders=1, top_k=1, length=1, field=q, clip=clip)
+
+
+def test_a_row_that_is_longer_than_a_checksum_covers_has_one_of_its_own():
+    """Part of the format: 2 N P = 20,000 moments of four bytes are more than 64 KiB."""
+    p = Parameters.choose(
+        users=100,
+        survivors=50,
+        colluders=10,
+        top_k=200,
+        length=60_000,
+        construction="moments",
+        picks=100,
+    )
+    assert construction(p).width == 20_000
+    assert construction(p).check_rows == 1

@@ -145,6 +145,15 @@ def test_an_index_costs_at_most_six_tenths_of_a_bit_more_than_it_must(count, bou
     assert least < EliasFano(count, bound).size * 8 / count < least + 0.6
 
 
+def test_the_split_of_elias_fano_is_the_first_of_the_shortest():
+    """Part of the format: another split of the bits, as long or longer, is another code."""
+    for count, bound in product(range(1, 10), range(1, 80)):
+        lengths = [count * low + (bound - 1) // 2**low for low in range(32)]
+        code = EliasFano(count, bound)
+        assert code.low == lengths.index(min(lengths)), (count, bound)
+        assert code.upper_bits == count + (bound - 1) // 2**code.low
+
+
 def test_x_is_within_three_percent_of_the_theorem():
     p = Parameters.choose(users=10, survivors=5, colluders=3, top_k=1000, length=100_000)
     symbols_needed = 1000 + log2_choices(100_000, 1000) / math.log2(p.field)

@@ -1,12 +1,13 @@
 """The ledger by itself: what it remembers, for whom, and what it then refuses."""
 
 import stat
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rounds import document, edit
 
 from topk_secagg.errors import BadData, Refused
 from topk_secagg.storage import ledger as ledger_file
@@ -118,3 +119,33 @@ def test_the_path_is_no_part_of_the_file(ledger, tmp_path):
     copy.write_bytes(ledger.path.read_bytes())
     assert str(tmp_path) not in copy.read_text()
     assert ledger_file.parse_ledger(copy, copy.read_bytes()) == replace(ledger, path=copy)
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        *((line, value) for line in ("shared", "masked", *SETS) for value in ("A" * 64, "1" * 63)),
+        ("session", "A" * 64),
+        ("insecure", 2),
+        ("user", "3"),
+        ("fallback", 1),
+        ("forgotten", None),
+        ("holds", 5),
+    ],
+)
+def test_a_line_that_is_not_what_a_step_records_is_refused(ledger, line, value):
+    """A digest in other letters would never be equal to that of a file, and refuse what is right."""
+    edit(ledger.path, lambda content: content.update({line: value}))
+    with pytest.raises(BadData, match=f"its {line} is not what a ledger has there"):
+        Ledger.read(ledger.path, SESSION, 3)
+
+
+def test_lines_are_in_order_so_that_the_same_ledger_has_the_same_bytes(ledger):
+    lines = list(document(ledger.record(**EVERYTHING).path))
+    own = [line for line in lines if line not in ("format", "kind", "version")]
+    assert own == sorted(own)
+
+
+def test_a_line_changes_only_by_being_recorded(ledger):
+    with pytest.raises(FrozenInstanceError):
+        ledger.masked = FIRST
