@@ -52,6 +52,10 @@ class CannotWrite(SecAggError):
     exit_code = 73
 
 
+class CannotLock(CannotWrite):
+    """The file system has no locks, so that a second process could use the same secret."""
+
+
 class Busy(SecAggError):
     """Another process is running this step."""
 

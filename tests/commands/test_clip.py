@@ -226,7 +226,7 @@ class TestFromTheSum:
         done = tmp_path / "round"
         command = ("init", tmp_path / "next", "--from", done)
         for more in ("0", "-1", "nan", "inf", "x"):
-            refuses(2, *command, "--clip-from-sum", more, says="--clip-from-sum")
+            refuses(2, *command, "--clip-from-sum", more, says="clip")
         both_given = refuses(2, *command, "--clip-from-sum", 2, "--clip", 1).err
         assert "either --clip C or --clip-from-sum F" in both_given
         alone = refuses(2, "init", tmp_path / "next", *SMALL, "--length", 4, "--clip-from-sum", 2)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from ..errors import Busy, Refused, SecAggError
+from ..errors import Busy, CannotLock, Refused, SecAggError
 from ..storage import aggregate as aggregate_file
 from ..storage import inputs
 from ..storage import survivors as survivors_file
@@ -30,13 +30,14 @@ PUBLISHED = (
 def record_outcome(space: Workspace, outcome: str) -> None:
     """Tell the ledgers that are here what became of the round, if they remember a gradient.
 
-    A sum, once decoded, stays known. A ledger of another account, or of a user that is at work, is
-    left as it is: `mask` then asks if its user answered, unless it finds the sum itself.
+    A sum, once decoded, stays known. A ledger of another account, of a user that is at work, or on
+    a file system without locks is left as it is: `mask` then asks if its user answered, unless it
+    finds the sum itself.
     """
     for user in space.users():
         if _to_be_told(space, user, outcome) is None:
             continue
-        with suppress(Busy, Refused), space.step_of(user):
+        with suppress(Busy, CannotLock, Refused), space.step_of(user):
             ledger = _to_be_told(space, user, outcome)
             if ledger is not None:
                 ledger.record(outcome=outcome)

@@ -16,7 +16,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import BadData, Busy, CannotWrite, InputMissing, Refused
+from ..errors import BadData, Busy, CannotLock, CannotWrite, InputMissing, Refused
 
 Array = npt.NDArray[Any]
 PUBLIC = 0o644  # whatever the umask is: others take part with these files
@@ -199,7 +199,7 @@ def lock(path: Path) -> Iterator[None]:
         try:
             _flock(fd, path)
         except OSError as error:
-            raise CannotWrite(
+            raise CannotLock(
                 f"cannot lock {path}: {reason(error)}",
                 "a second process could use the same secret: keep secrets on a local disk",
                 "secrets",
