@@ -61,6 +61,20 @@ def multiply(a: Symbols, b: Symbols, q: int) -> Symbols:
     return (a.astype(np.uint64) * b % np.uint64(q)).astype(np.uint32)
 
 
+def add(a: Symbols, b: Symbols, q: int) -> Symbols:
+    """a + b in F_q, entry by entry. A sum that wraps, or is not below q, is q too large."""
+    total = a + b
+    total -= np.uint32(q) * ((total < a) | (total >= np.uint32(q)))
+    return total
+
+
+def subtract(a: Symbols, b: Symbols, q: int) -> Symbols:
+    """a - b in F_q, entry by entry. A difference that wraps is q too small."""
+    difference = a - b
+    difference += np.uint32(q) * (a < b)
+    return difference
+
+
 def to_field(signed: npt.NDArray[np.int64], q: int) -> Symbols:
     """Any integer as its residue: -1 becomes q - 1."""
     return np.mod(signed, np.int64(q)).astype(np.uint32)

@@ -38,6 +38,27 @@ from .montgomery import (
 PRODUCTS_AT_ONCE = 1000
 
 
+# Uniform symbols
+
+
+@kernel
+def accept(
+    words_at: SymbolsAt, count: Size, limit: Word, out_at: SymbolsAt, accepted_at: IntegersAt
+) -> None:
+    """The words below the limit, in their order, and how many there are.
+
+    Every word is written, and the next one over it if it is rejected: there is room for all.
+    """
+    words = carray(words_at, count)
+    out = carray(out_at, count)
+    accepted = carray(accepted_at, 1)
+    end = 0
+    for i in range(count):
+        out[end] = words[i]
+        end += np.int64(np.uint64(words[i]) < limit)
+    accepted[0] = end
+
+
 # Lagrange interpolation of vectors
 
 
@@ -322,13 +343,6 @@ def invert(values_at: SymbolsAt, count: Size, q: Word, q_inverse: Word, out_m_at
         inverse_m = times(inverse_m, montgomery(np.uint64(values[i]), q), q, q_inverse)
 
 
-@part
-def _copy(vector: Any, out: Any) -> None:
-    """out = vector."""
-    for j in range(len(out)):
-        out[j] = vector[j]
-
-
 @kernel
 def share(
     place_at: SymbolsAt,
@@ -354,7 +368,7 @@ def share(
     place = carray(place_at, rows)
     inverse_m = carray(inverse_m_at, rows)
     point = carray(point_at, rows)
-    matrix_m = carray(matrix_m_at, (points, users, noises))
+    matrix_m = carray(matrix_m_at, (points, users, 1 + noises))
     noise = carray(noise_at, (rows, noises, width))
     low_m = carray(low_m_at, low_size)
     high_m = carray(high_m_at, high_size)
@@ -366,8 +380,9 @@ def share(
         _geometric(inverse, ratio_m, q, q_inverse, secret)
         for m in range(users):
             out = shares[m, i]
-            _copy(secret, out)
-            _add_products(matrix_m[point[i], m], noise[i], q, q_inverse, out)
+            factors_m = matrix_m[point[i], m]
+            _scale(factors_m[0], secret, q, q_inverse, out)
+            _add_products(factors_m[1:], noise[i], q, q_inverse, out)
 
 
 @kernel

@@ -46,10 +46,11 @@ def share(
     q: int,
     shares: Symbols,
 ) -> None:
-    """Shamir sharings of factor^-1 v_place, evaluated for every user: shares (N, rows, W).
+    """Shamir sharings of factor^-1 v_place, evaluated for several users: shares (users, rows, W).
 
-    shares[m, i, j] = factor_i^-1 gamma^(place_i j) + sum_t matrix[point_i, m, t] noise[i, t, j],
-    with matrix (points, N, T) and noise (rows, T, W).
+    shares[m, i, j] = matrix[point_i, m, 0] factor_i^-1 gamma^(place_i j)
+    + sum_t matrix[point_i, m, 1 + t] noise[i, t, j],
+    with matrix (points, users, 1 + T) and noise (rows, T, W).
     """
     inverse_m = np.empty(factor.size, np.uint64)
     native.invert(np.ascontiguousarray(factor), q, inverse_m)

@@ -42,6 +42,27 @@ _questioned: dict[str, library.Function] = {}
 _lock = RLock()  # a question calls its kernel, and comes back here
 
 
+# Uniform symbols; see `randomness`
+
+
+def accept(words: Symbols, limit: int, out: Symbols) -> int:
+    """Put the words below the limit to the front of `out`, in their order; how many there are.
+
+    What lies behind them in `out` may be overwritten too: it has room for all words.
+    """
+    count = _sizes(words, 1)[0]
+    accepted = np.empty(1, INTEGER)
+    _call(
+        "accept",
+        _read(words, SYMBOL, (count,)),
+        count,
+        limit,
+        _write(out, SYMBOL, (count,)),
+        _write(accepted, INTEGER, (1,)),
+    )
+    return int(accepted[0])
+
+
 # Lagrange interpolation of vectors; see `linear`
 
 
@@ -235,12 +256,14 @@ def share(
     q: int,
     shares: Symbols,
 ) -> None:
-    """shares[m, i, j] = inverse_i gamma^(place_i j) + sum_t matrix[point_i, m, t] noise[i, t, j].
+    """shares[m, i, j] = matrix[point_i, m, 0] inverse_i gamma^(place_i j)
+    + sum_t matrix[point_i, m, 1 + t] noise[i, t, j].
 
     `powers_m` are the tables of `moments` with the powers of gamma.
     """
     users, rows, width = _sizes(shares, 3)
-    points, _, noises = _sizes(matrix_m, 3)
+    points = _sizes(matrix_m, 3)[0]
+    noises = _sizes(noise, 3)[1]
     low_m, high_m = powers_m
     low_size = _sizes(low_m, 1)[0]
     high_size = _sizes(high_m, 1)[0]
@@ -254,7 +277,7 @@ def share(
         _read(place, SYMBOL, (rows,)),
         _read(inverse_m, WORD, (rows,)),
         _read(point, INTEGER, (rows,)),
-        _read(matrix_m, WORD, (points, users, noises)),
+        _read(matrix_m, WORD, (points, users, 1 + noises)),
         _read(noise, SYMBOL, (rows, noises, width)),
         _read(low_m, WORD, (low_size,)),
         _read(high_m, WORD, (high_size,)),

@@ -23,6 +23,15 @@ ORDER = 40
 GAMMA = 1534276952  # of that order in F_Q
 
 
+def accept() -> bool:
+    """Words of which three are rejected, the first and the last among them."""
+    words = _symbols(WIDTH)
+    words[[0, 5, WIDTH - 1]] = Q
+    out = np.zeros(WIDTH, np.uint32)
+    accepted = native.accept(words, Q, out)
+    return accepted == WIDTH - 3 and np.array_equal(out[:accepted], words[words < Q])
+
+
 def encode() -> bool:
     """Two users, and two rows of two blocks and two noises."""
     matrix = _symbols(2, 4)
@@ -129,7 +138,7 @@ def share() -> bool:
     place = np.array([39, 2], np.uint32)
     inverse = _symbols(2)
     point = np.array([1, 0])
-    matrix = _symbols(2, 3, 2)
+    matrix = _symbols(2, 3, 3)
     noise = _symbols(2, 2, WIDTH)
     shares = np.zeros((3, 2, WIDTH), np.uint32)
     native.share(
@@ -143,9 +152,10 @@ def share() -> bool:
         shares=shares,
     )
     secret = _product(inverse[:, None], _moments(place))
-    hidden = _product(matrix[point][..., None], noise[:, None]).sum(axis=2)  # of picks and users
-    expected = hidden.swapaxes(0, 1) + secret
-    return np.array_equal(shares, expected % Q)
+    factors = matrix[point][..., None]  # of picks and users
+    expected = _product(factors[:, :, 0], secret[:, None])
+    expected += _product(factors[:, :, 1:], noise[:, None]).sum(axis=2)
+    return np.array_equal(shares, expected.swapaxes(0, 1) % Q)
 
 
 def tabulate() -> bool:

@@ -11,15 +11,17 @@ import hmac
 import os
 from abc import ABC, abstractmethod
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 
-from .field import Symbols
+from .field import Symbols, stored_type
 
 KEY_BYTES = 32
 _OS_READ = 1 << 20
+_WORTH_A_KERNEL = 1 << 14  # words
 
 
 class Randomness(ABC):
@@ -35,22 +37,32 @@ class Randomness(ABC):
         where the source can be replayed."""
 
     def integers(self, bound: int, out: Symbols) -> Symbols:
-        """Fill `out` (contiguous uint32) with uniform integers below `bound` <= 2^32."""
+        """Fill `out` (contiguous uint32) with uniform integers below `bound` <= 2^32.
+
+        The words of the stream have the size of a stored symbol of F_bound, 2 or 4 bytes. They are
+        taken in their order, and those beyond the largest multiple of the bound are skipped. No
+        word is read ahead: two calls give what one call for both would have given.
+        """
         if not out.flags.c_contiguous:
             raise ValueError("only a contiguous array can be filled in place")
-        words = out.reshape(-1)
-        self.fill(words.view(np.uint8))
-        limit = 2**32 // bound * bound
-        if limit < 2**32:
-            rejected = np.flatnonzero(words >= np.uint32(limit))
-            while rejected.size:
-                again = np.empty(rejected.size, dtype=np.uint32)
-                self.fill(again.view(np.uint8))
-                words[rejected] = again
-                rejected = rejected[again >= np.uint32(limit)]
+        symbols = out.reshape(-1)
+        word = stored_type(bound)
+        words = 1 << 8 * word.itemsize
+        limit = words // bound * bound
+        filled = 0
+        while filled < symbols.size:
+            drawn = np.empty(symbols.size - filled, dtype=word)
+            self.fill(drawn.view(np.uint8))
+            filled += _accept(drawn, limit, symbols[filled:])
         if limit != bound:
-            np.remainder(words, np.uint32(bound), out=words)
+            np.remainder(symbols, np.uint32(bound), out=symbols)
         return out
+
+    def bytes(self, count: int) -> bytes:
+        """So many uniform bytes."""
+        out = np.empty(count, dtype=np.uint8)
+        self.fill(out)
+        return out.tobytes()
 
     def permutation(self, n: int) -> Symbols:
         """A uniform permutation of range(n): the order of n distinct 64-bit keys."""
@@ -61,6 +73,17 @@ class Randomness(ABC):
             ranked = keys[order]
             if not np.any(ranked[1:] == ranked[:-1]):
                 return order.astype(np.uint32)
+
+
+def _accept(words: npt.NDArray[Any], limit: int, out: Symbols) -> int:
+    """Put the words below the limit to the front of `out`, in their order; how many there are."""
+    if words.size < _WORTH_A_KERNEL:
+        accepted = words[words < limit]
+        out[: accepted.size] = accepted
+        return accepted.size
+    from . import native  # a process that draws little loads no kernels
+
+    return native.accept(words.astype(np.uint32, copy=False), limit, out)
 
 
 class CipherRandomness(Randomness):

@@ -18,6 +18,7 @@ from ..algebra.linear import combine
 from ..algebra.randomness import Randomness
 from ..errors import BadData
 from . import wire
+from .deal import Deal, Rows, drawn_key, symbol_stream
 from .messages import (
     AnswerChunk,
     AnswerShape,
@@ -29,7 +30,7 @@ from .messages import (
     ShareChunk,
     Sparse,
 )
-from .parameters import Parameters
+from .parameters import KEYS, SEEDS, Parameters
 
 DecodedGroups = TypeVar("DecodedGroups")  # what `decode_groups` makes of a few groups
 ShareRows = Callable[[str, slice, Symbols, Symbols], None]
@@ -48,6 +49,7 @@ class Construction(ABC, Generic[DecodedGroups]):
     share_names: ClassVar[tuple[str, ...]]
     index_name: ClassVar[str]
     distinct: ClassVar[bool]  # the indices of X
+    needs_masked_sum: ClassVar[bool] = False  # to decode; then X are not needed to answer
     rows: int
     width: int
     entries: int
@@ -68,8 +70,25 @@ class Construction(ABC, Generic[DecodedGroups]):
         alphas = range(self.beta_count, self.beta_count + self.p.users)
         return Points(alpha=tuple(alphas), beta=tuple(betas))
 
+    @property
+    def seed_count(self) -> int:
+        """How many users of a dealing can get a seed instead of a share."""
+        return 0
+
+    def seeded(self, dealer: int) -> tuple[int, ...]:
+        """The users that get a seed of this dealer: those that follow it, cyclically."""
+        count = self.seed_count if self.p.dealing == SEEDS else 0
+        return tuple((dealer + i) % self.p.users + 1 for i in range(count))
+
+    def written(self, dealer: int) -> tuple[int, ...]:
+        """The users whose shares of this dealer are written out."""
+        if self.p.dealing == KEYS:
+            return ()
+        seeded = self.seeded(dealer)
+        return tuple(m for m in range(1, self.p.users + 1) if m not in seeded)
+
     @abstractmethod
-    def draw_secret(self, source: Randomness) -> Secret:
+    def draw_secret(self, deal: Deal, source: Randomness) -> Secret:
         """The secret places and masks of a user."""
 
     @abstractmethod
@@ -77,9 +96,12 @@ class Construction(ABC, Generic[DecodedGroups]):
         """Refuse a secret that cannot have been drawn."""
 
     @abstractmethod
-    def sharing(self, points: Points, secret: Secret) -> ShareRows:
-        """What fills shares[name] (N, rows, width) of these rows of a secret, from noise
-        (rows, T, width)."""
+    def sharing(self, deal: Deal, secret: Secret) -> ShareRows:
+        """What fills shares[name] (users, rows, width) of these rows of a secret.
+
+        The users are those whose shares are written out. They follow from noise (rows, T, width),
+        or from the symbols of the seeds, (rows, seeds, width).
+        """
 
     @property
     def chunk_rows(self) -> int:
@@ -90,32 +112,58 @@ class Construction(ABC, Generic[DecodedGroups]):
         fitting = min(self.rows, CHUNK_SYMBOLS // (self.p.users * self.width))
         return max(1, fitting // self.check_rows) * self.check_rows
 
-    def share_chunks(
-        self, points: Points, secret: Secret, noise: Randomness
-    ) -> Iterator[ShareChunk]:
-        """The shares for all users, `chunk_rows` rows at a time; every chunk draws from a stream
-        of its own.
+    def share_chunks(self, deal: Deal, secret: Secret, source: Randomness) -> Iterator[ShareChunk]:
+        """The shares that are written out, `chunk_rows` rows at a time.
 
         Two sets of buffers take turns: a chunk is valid until the next but one is drawn.
         """
-        p = self.p
         step = self.chunk_rows
-        share = self.sharing(points, secret)
+        users = len(self.written(deal.dealer))
+        if not users:
+            return
+        share = self.sharing(deal, secret)
         buffers = [
-            [np.empty(p.users * step * self.width, dtype=np.uint32) for _ in self.share_names]
+            [np.empty(users * step * self.width, dtype=np.uint32) for _ in self.share_names]
             for _ in range(2)
         ]
-        z = np.empty((step, p.colluders, self.width), dtype=np.uint32)
-        for turn, start in enumerate(range(0, self.rows, step)):
-            stop = min(start + step, self.rows)
-            count = stop - start
-            source = noise.child(f"noise {start}")
+        for turn, (rows, noises) in enumerate(self._noises(deal, source)):
             shares = {}
             for name, buffer in zip(self.share_names, buffers[turn % 2], strict=True):
-                shares[name] = front(buffer, p.users, count, self.width)
-                source.integers(p.field, z[:count])
-                share(name, slice(start, stop), z[:count], shares[name])
-            yield ShareChunk(start, stop, shares)
+                shares[name] = front(buffer, users, rows.stop - rows.start, self.width)
+                share(name, rows, next(noises), shares[name])
+            yield ShareChunk(rows.start, rows.stop, shares)
+
+    def _noises(self, deal: Deal, source: Randomness) -> Iterator[tuple[slice, Iterator[Symbols]]]:
+        """The rows of each chunk, and the free values that each of its tables takes.
+
+        Noise comes from a stream of its own for every chunk; the symbols of a seed from one
+        stream for all.
+        """
+        p = self.p
+        streams = [
+            Rows(symbol_stream(deal, drawn_key(deal, source, (m,)), (m,)), self.width, p.field)
+            for m in self.seeded(deal.dealer)
+        ]
+        step = self.chunk_rows
+        for start in range(0, self.rows, step):
+            rows = slice(start, min(start + step, self.rows))
+            if streams:
+                yield rows, iter([self._symbols(rows, streams)])
+            else:
+                yield rows, self._noise(rows, source.child(f"noise {start}"))
+
+    def _noise(self, rows: slice, source: Randomness) -> Iterator[Symbols]:
+        """Uniform values (rows, T, width), as often as asked for."""
+        z = np.empty((rows.stop - rows.start, self.p.colluders, self.width), dtype=np.uint32)
+        while True:
+            yield source.integers(self.p.field, z)
+
+    def _symbols(self, rows: slice, streams: Sequence[Rows]) -> Symbols:
+        """What the seeds' streams give, (rows, seeds, width)."""
+        z = np.empty((len(streams), rows.stop - rows.start, self.width), dtype=np.uint32)
+        for stream, symbols in zip(streams, z, strict=True):
+            stream.read(rows.start, symbols)
+        return np.ascontiguousarray(z.swapaxes(0, 1))
 
     @property
     def share_bytes(self) -> int:
@@ -184,7 +232,8 @@ class Construction(ABC, Generic[DecodedGroups]):
         below n, and no zeros.
         """
         index = masked.index
-        if index.shape != (self.entries,) or masked.value.shape != (self.entries,):
+        indices = 0 if self.needs_masked_sum else self.entries
+        if index.shape != (indices,) or masked.value.shape != (self.entries,):
             raise BadData(f"it does not have exactly {self.entries} entries")
         if np.any(masked.value >= np.uint32(self.p.field)):
             raise BadData("a value is not below the field's size")
@@ -258,12 +307,18 @@ class Construction(ABC, Generic[DecodedGroups]):
 
     @abstractmethod
     def decode_groups(
-        self, matrix: Integers, shape: AnswerShape, first: int, y: Symbols
+        self,
+        matrix: Integers,
+        shape: AnswerShape,
+        first: int,
+        y: Symbols,
+        masked_sum: Symbols | None,
     ) -> DecodedGroups:
         """The aggregate in groups first, first+1, ... from exactly D+T answers,
         y (users, groups, width).
 
-        matrix (betas, users): from values at these users' alphas to those at the betas.
+        matrix (betas, users): from values at these users' alphas to those at the betas. masked_sum
+        is the sum of all X, where `needs_masked_sum`.
         """
 
     @abstractmethod

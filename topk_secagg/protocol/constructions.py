@@ -7,10 +7,15 @@ from typing import Any
 
 from .construction import Construction
 from .moments import Moments
-from .parameters import MOMENTS, PERMUTATION, Parameters
+from .parameters import MOMENTS, PERMUTATION, SKETCH, Parameters
 from .permutation import Permutation
+from .sketch import Sketch
 
-_BY_NAME: dict[str, type[Construction[Any]]] = {PERMUTATION: Permutation, MOMENTS: Moments}
+_BY_NAME: dict[str, type[Construction[Any]]] = {
+    PERMUTATION: Permutation,
+    MOMENTS: Moments,
+    SKETCH: Sketch,
+}
 
 
 @lru_cache(maxsize=64)

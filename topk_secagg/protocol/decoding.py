@@ -51,6 +51,7 @@ def decode(
     answers: Answers,
     randomness: Randomness,
     *,
+    masked_sum: Symbols | None = None,
     strict: bool = False,
     progress: Callable[[float], None] = lambda _: None,
 ) -> Decoded:
@@ -59,7 +60,8 @@ def decode(
     D+T answers determine Y(x), of degree D+T-1. The answers beyond must lie on the same polynomial;
     that is checked on random combinations of all their columns, drawn here, after the answers were
     made. If they do not, the wrong ones are found from the same combinations, and left out if they
-    are at most T and D+2T others agree. `strict` leaves out none, and asks for D+2T that agree.
+    are at most T and D+2T others agree. masked_sum is the sum of all X, which `sketch` needs. `strict`
+    leaves out none, and asks for D+2T that agree.
     """
     users = sorted(answers)
     if len(users) < shape.quorum:
@@ -67,7 +69,7 @@ def decode(
             f"{len(users)} answers, and {shape.quorum} are needed", "wait for more users to answer"
         )
     total, words = _total_and_words(
-        p, points, shape, {n: answers[n] for n in users}, randomness, progress
+        p, points, shape, {n: answers[n] for n in users}, masked_sum, randomness, progress
     )
     wrong = _wrong_users(p, points, shape, users, words)
     agreeing = len(users) - len(wrong)
@@ -76,7 +78,7 @@ def decode(
     if wrong:
         right = [n for n in users if n not in wrong][: shape.quorum]
         total, _ = _total_and_words(
-            p, points, shape, {n: answers[n] for n in right}, randomness, progress
+            p, points, shape, {n: answers[n] for n in right}, masked_sum, randomness, progress
         )
     if isinstance(total, BadData):
         raise total
@@ -126,6 +128,7 @@ def _total_and_words(
     points: Points,
     shape: AnswerShape,
     answers: Answers,
+    masked_sum: Symbols | None,
     randomness: Randomness,
     progress: Callable[[float], None],
 ) -> tuple[Sparse | BadData, Symbols]:
@@ -148,7 +151,7 @@ def _total_and_words(
         factors = np.empty((columns, ceil_div(flat.shape[1], PIECE)), dtype=np.uint32)
         sums = weighted_sums(flat, randomness.child(f"pieces {first}").integers(bound, factors), q)
         try:
-            return c.decode_groups(matrix, shape, first, y[:quorum]), sums
+            return c.decode_groups(matrix, shape, first, y[:quorum], masked_sum), sums
         except BadData as error:
             return BadData(f"{error.message}: an answer or a share is wrong", _AGAIN), sums
 

@@ -24,14 +24,18 @@ class Secret:
 
     permutation: place[k] = pi_n(k) and mask[k] = r_{n,k} for every coordinate k.
     moments: place[i] = s and mask[i] = rho for pick i = b P + j of bucket b.
+    sketch: mask[b W + j] = u for moment j of bucket b, up to the end of the last group; no places.
+    `keys` are those of the family's blocks, where shares are dealt by keys.
     """
 
     place: Symbols
     mask: Symbols
+    keys: tuple[bytes, ...] = ()
 
 
 class ShareChunk(NamedTuple):
-    """Rows start, ..., stop-1 of every user's shares, by name: (N, rows, width) each."""
+    """Rows start, ..., stop-1 of the shares that are written out, by name: (users, rows, width)
+    each."""
 
     start: int
     stop: int
@@ -48,7 +52,8 @@ class Sparse:
 
 @dataclass(frozen=True)
 class Masked:
-    """X_n: permuted indices (or shifts) and masked values, (entries,) each."""
+    """X_n: permuted indices (or shifts) and masked values, (entries,) each; in `sketch` values
+    alone."""
 
     index: Symbols
     value: Symbols

@@ -11,21 +11,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from ..algebra.field import Integers, Symbols, ceil_div, multiply, smallest_generator
+from ..algebra.field import Integers, Symbols, ceil_div, multiply
 from ..algebra.lagrange import lagrange_matrix
 from ..algebra.linear import combine
-from ..algebra.moments import Entries, answer, arranged, recover, share
+from ..algebra.moments import Entries, answer, recover, share
 from ..algebra.parallel import ahead
 from ..algebra.randomness import Randomness
 from ..errors import BadData
-from ..gradients.select import bucket_top
 from . import wire
-from .construction import Construction, ShareRows, stacked
+from .buckets import Buckets
+from .construction import ShareRows, stacked
+from .deal import Deal
 from .messages import (
     AnswerChunk,
     AnswerShape,
@@ -38,37 +37,35 @@ from .messages import (
 )
 from .parameters import Parameters
 
-_CHECK_BYTES = 1 << 16  # of a share under one checksum
 _READ_CHECKS = 16  # checksums' worth of rows that are read at a time
 _TOGETHER_SYMBOLS = 1 << 17  # of several users' shares that are worth a copy, to save calls
 _READ_AHEAD_SYMBOLS = 1 << 17  # of a share, from which reading ahead pays
 
 
-class Moments(Construction[Entries]):
+class Moments(Buckets):
     """Share g of pick i of bucket b: a Shamir sharing of rho^-1 v_s at beta_b, with T noise
     vectors."""
 
     share_names = ("g",)
     index_name = "shift"
-    distinct = False
 
     def __init__(self, p: Parameters) -> None:
         super().__init__(p)
-        q = p.field
-        self.order = p.order  # n
-        self.gamma = pow(smallest_generator(q), (q - 1) // self.order, q)
         self.rows = p.buckets * p.picks
-        self.width = min(2 * p.users * p.picks, self.order)  # W: what N survivors could need
         self.entries = self.rows
         self.beta_count = p.users - p.colluders  # the most buckets that an answer packs
         self.share_quorum = p.colluders + 1  # a sharing has degree T
         self.index_bound = self.order
         self.index_code = wire.Packed(self.entries, self.order)
-        self.check_rows = max(1, _CHECK_BYTES // (self.width * p.symbol_bytes))  # all are read
 
     # offline phase
 
-    def draw_secret(self, source: Randomness) -> Secret:
+    @property
+    def seed_count(self) -> int:
+        """T values of a polynomial of degree T are free: its value at beta_b is given."""
+        return self.p.colluders
+
+    def draw_secret(self, deal: Deal, source: Randomness) -> Secret:  # noqa: ARG002
         """For every pick: s uniform in [0, n) and rho uniform in F_q*."""
         mask = np.empty(self.rows, dtype=np.uint32)
         source.child("mask").integers(self.p.field - 1, mask)
@@ -89,22 +86,39 @@ class Moments(Construction[Entries]):
         beta: Integers = rows // self.p.picks % self.beta_count
         return beta
 
-    def sharing(self, points: Points, secret: Secret) -> ShareRows:
+    def sharing(self, deal: Deal, secret: Secret) -> ShareRows:
         """g_j(alpha_m) = rho^-1 gamma^(s j) + (alpha_m - beta_b) sum_t z_(t,j) alpha_m^t for all
-        m."""
+        m; by seeds, the polynomial through the secret at beta_b and the seeds' symbols."""
         q = self.p.field
-        powers = range(self.p.colluders)
-        matrix = np.array(
-            [
-                [[(a - b) * pow(a, t, q) % q for t in powers] for a in points.alpha]
-                for b in points.beta
-            ],
-            dtype=np.uint64,
-        )
+        alphas = [deal.points.alpha[m - 1] for m in self.written(deal.dealer)]
+        seeded = [deal.points.alpha[m - 1] for m in self.seeded(deal.dealer)]
+        if seeded:
+            matrix = np.array(
+                [lagrange_matrix([b, *seeded], alphas, q) for b in deal.points.beta],
+                dtype=np.uint64,
+            )
+        else:
+            powers = range(self.p.colluders)
+            matrix = np.array(
+                [
+                    [[1, *((a - b) * pow(a, t, q) % q for t in powers)] for a in alphas]
+                    for b in deal.points.beta
+                ],
+                dtype=np.uint64,
+            )
 
         def share_g(_: str, rows: slice, z: Symbols, out: Symbols) -> None:
             beta = self._beta_of(np.arange(rows.start, rows.stop))
-            share(secret.place[rows], secret.mask[rows], beta, matrix, z, self.gamma, q, out)
+            share(
+                place=secret.place[rows],
+                factor=secret.mask[rows],
+                point=beta,
+                matrix=matrix,
+                noise=z,
+                gamma=self.gamma,
+                q=q,
+                shares=out,
+            )
 
         return share_g
 
@@ -150,10 +164,6 @@ class Moments(Construction[Entries]):
 
     # masked-input phase
 
-    def select(self, gradient: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The P largest magnitudes of every bucket."""
-        return bucket_top(gradient, self.p.buckets, self.p.picks)
-
     def mask(self, secret: Secret, sparse: Sparse) -> Masked:
         """delta = (k - s) mod n and x = w rho, pick by pick: one-time pads in Z_n and in F_q*.
 
@@ -190,7 +200,7 @@ class Moments(Construction[Entries]):
             blocks=blocks,
             quorum=blocks + p.colluders,
             groups=ceil_div(p.buckets, blocks),
-            width=min(2 * survivor_count * p.picks, self.order),
+            width=self.moment_count(survivor_count),
         )
 
     def answer_chunks(
@@ -247,26 +257,19 @@ class Moments(Construction[Entries]):
     # decoding
 
     def decode_groups(
-        self, matrix: Integers, shape: AnswerShape, first: int, y: Symbols
+        self,
+        matrix: Integers,
+        shape: AnswerShape,
+        first: int,
+        y: Symbols,
+        masked_sum: Symbols | None,  # noqa: ARG002 - answers are enough
     ) -> Entries:
-        """Y(beta_b) are the moments of bucket b of the sum, which has at most |U1| P non-zero
-        entries there."""
+        """Y(beta_b) are the moments of bucket b of the sum."""
         p = self.p
         low = first * shape.blocks
         bucket = np.arange(low, min(low + y.shape[1] * shape.blocks, p.buckets))
         sums = combine(matrix, y, bucket % self.beta_count, (bucket - low) // shape.blocks, p.field)
-        weight = shape.survivor_count * p.picks
-        entries = recover(sums, weight, self.order, self.gamma, p.field, p.places)
-        last = p.places - 1  # the only place that not all buckets have
-        at = np.flatnonzero(entries.place >= last)
-        row = low + np.searchsorted(np.cumsum(entries.counts), at, side="right")
-        if np.any(entries.place[at] > last) or np.any(row >= p.length - last * p.buckets):
-            raise BadData("the aggregate has values at places that are no coordinates")
-        return entries
-
-    def join_groups(self, parts: Sequence[Entries]) -> Sparse:
-        """All entries by place k // B; those of a place come bucket by bucket."""
-        return Sparse(*arranged(parts, self.p.places))
+        return self.recovered(low, sums, shape.survivor_count)
 
 
 @lru_cache(maxsize=256)

@@ -17,18 +17,31 @@ from ..gradients.quantise import LARGEST_CLIP, FixedPoint
 
 PERMUTATION = "permutation"
 MOMENTS = "moments"
-CONSTRUCTIONS = (PERMUTATION, MOMENTS)
+SKETCH = "sketch"
+CONSTRUCTIONS = (PERMUTATION, MOMENTS, SKETCH)
 
-_DEFAULT_PICKS = 4
+# how shares are dealt
+KEYS = "keys"
+SEEDS = "seeds"
+SHARES = "shares"
+DEALINGS = {
+    PERMUTATION: (SHARES,),
+    MOMENTS: (SEEDS, SHARES),
+    SKETCH: (KEYS, SEEDS, SHARES),
+}  # the first is the default
+
+_DEFAULT_PICKS = 2
+_MOST_PICKS = 16  # by default in `sketch`: decoding takes longer with more
 
 
 @dataclass(frozen=True, repr=False)
 class Parameters(Brief):
     """N users, at least U survive, at most T collude; K of L coordinates; the field F_q.
 
-    `blocks` is D: fixed in `permutation`, and U - T, the least that an answer packs, in `moments`.
-    `picks` (P), `buckets` (B) and `spare` belong to `moments`; in `permutation` they are 0, 0 and
-    None. Use `Parameters.choose` to fill in the defaults.
+    `blocks` is D: fixed in `permutation`, U - T in `sketch`, and U - T, the least that an answer
+    packs, in `moments`. `picks` (P) and `buckets` (B) are 0 in `permutation`; `spare` belongs to
+    `moments` and is None elsewhere. `dealing` says what a share file holds: keys, a seed or shares
+    that are written out. Use `Parameters.choose` to fill in the defaults.
     """
 
     users: int
@@ -42,6 +55,7 @@ class Parameters(Brief):
     picks: int
     buckets: int
     spare: int | None
+    dealing: str
     clip: float
     max_weight: float
     scale: int
@@ -59,6 +73,7 @@ class Parameters(Brief):
         construction: str = PERMUTATION,
         picks: int | None = None,
         spare: int | None = None,
+        dealing: str | None = None,
         clip: float = 1.0,
         max_weight: float = 1.0,
     ) -> Parameters:
@@ -72,25 +87,42 @@ class Parameters(Brief):
         length: L, the coordinates of a gradient.
         blocks: D, in the construction permutation; U - T by default.
         field: q, a prime below 2^32.
-        construction: "permutation" or "moments".
-        picks: P, in the construction moments; 4 by default, or as many as a bucket has coordinates.
+        construction: "permutation", "moments" or "sketch".
+        picks: P, in the constructions moments and sketch. By default 2 in moments, or as many as a
+            bucket has coordinates; in sketch the P up to 16 with the fewest bytes.
         spare: in the construction moments, how many answers may be missing, so that answers are
             smaller; by default any U of them decode.
+        dealing: "keys" (sketch), "seeds" (sketch, moments) or "shares"; by default the first that
+            the construction has.
         clip: the largest magnitude of a gradient's values.
         max_weight: the largest weight that a user may give its gradient.
         """
         _require(
             construction == PERMUTATION or blocks is None,
-            "blocks belong to the construction permutation: moments chooses D when it answers",
+            "blocks belong to the construction permutation: in the others D follows from U and T",
             "leave them out, or choose the construction permutation",
         )
+        if dealing is None:
+            dealing = DEALINGS.get(construction, (SHARES,))[0]
         if construction == MOMENTS and picks is None:
             picks = _fitting_picks(top_k, length)
+        if blocks is None:
+            blocks = survivors - colluders
+        if construction == SKETCH and picks is None:
+            picks = _cheapest_picks(
+                users=users,
+                survivors=survivors,
+                blocks=max(1, blocks),
+                top_k=top_k,
+                length=length,
+                field=field,
+                dealing=dealing,
+            )
         return Parameters(
             users=users,
             survivors=survivors,
             colluders=colluders,
-            blocks=survivors - colluders if blocks is None else blocks,
+            blocks=blocks,
             top_k=top_k,
             length=length,
             field=field,
@@ -98,6 +130,7 @@ class Parameters(Brief):
             picks=picks or 0,
             buckets=0 if picks is None else ceil_div(top_k, max(picks, 1)),
             spare=spare,
+            dealing=dealing,
             clip=float(clip),
             max_weight=float(max_weight),
             scale=quantisation_scale(field, users, clip, max_weight),
@@ -113,9 +146,16 @@ class Parameters(Brief):
             f"unknown construction {self.construction!r}",
             f"one of {', '.join(CONSTRUCTIONS)}",
         )
+        _require(
+            self.dealing in DEALINGS[self.construction],
+            f"the construction {self.construction} does not deal {self.dealing!r:.20}",
+            f"one of {', '.join(DEALINGS[self.construction])}",
+        )
         if self.construction == PERMUTATION:
             _check_permutation(self)
         else:
+            _check_buckets(self)
+        if self.construction == MOMENTS:
             _check_moments(self)
 
     @property
@@ -141,13 +181,16 @@ class Parameters(Brief):
 
     @property
     def places(self) -> int:
-        """M = ceil(L / B), the places of a bucket in `moments`."""
+        """M = ceil(L / B), the places of a bucket."""
         return ceil_div(self.length, self.buckets)
 
     @property
     def order(self) -> int:
-        """n, the order of gamma in `moments`: the smallest divisor of q - 1 that is at least M."""
-        return next(d for d in divisors(self.field - 1) if d >= self.places)
+        """n, the order of gamma: the smallest divisor of q - 1 that is at least M."""
+        order = _order(self.field, self.places)
+        if order is None:
+            raise ValueError(f"no element of F_{self.field} has {self.places} powers")
+        return order
 
     def summary(self) -> str:
         """The parameters in one line, by the paper's letters."""
@@ -163,6 +206,8 @@ class Parameters(Brief):
             own: dict[str, int | None] = {"D": self.blocks}
         else:
             own = {"P": self.picks, "B": self.buckets, "n": self.order, "spare": self.spare}
+            if self.construction == SKETCH:
+                own["D"] = self.blocks
         return ", ".join([*_spelled(letters), self.construction, *_spelled(own)])
 
 
@@ -186,6 +231,40 @@ def _fitting_picks(top_k: int, length: int) -> int:
         if top_k < 1 or length // ceil_div(top_k, picks) >= picks:
             return picks
     return 1
+
+
+def _cheapest_picks(
+    *,
+    users: int,
+    survivors: int,
+    blocks: int,
+    top_k: int,
+    length: int,
+    field: int,
+    dealing: str,
+) -> int:
+    """The P up to 16 for which a user of `sketch` sends the fewest symbols: X, Y, and the shares
+    that are written out.
+
+    Of equal ones the largest: it keeps most of the largest coordinates. Numbers that no round can
+    have are refused later.
+    """
+    written = {SEEDS: max(0, users - 1 - survivors), SHARES: users - 1}.get(dealing, 0)
+
+    def symbols(picks: int) -> float:
+        buckets = ceil_div(top_k, picks)
+        order = _order(field, ceil_div(length, buckets)) if buckets > 0 else None
+        if order is None:
+            return math.inf
+        width = min(2 * users * picks, order)
+        return width * (buckets + ceil_div(buckets, blocks) * (1 + written))
+
+    return min(range(_MOST_PICKS, 0, -1), key=symbols)
+
+
+def _order(field: int, places: int) -> int | None:
+    """The smallest divisor of q - 1 that is at least the number of places, if there is one."""
+    return next((d for d in divisors(field - 1) if d >= places), None) if field > 1 else None
 
 
 # constraints
@@ -257,12 +336,12 @@ def _check_permutation(p: Parameters) -> None:
     """Nothing that belongs to another construction."""
     _require(
         p.picks == 0 and p.buckets == 0 and p.spare is None,
-        "picks and spare answers belong to the construction moments, not to permutation",
-        "leave them out, or choose the construction moments",
+        "picks and spare answers do not belong to the construction permutation",
+        "leave them out, or choose another construction",
     )
 
 
-def _check_moments(p: Parameters) -> None:
+def _check_buckets(p: Parameters) -> None:
     """P picks in each of B buckets, whose places the field has room for."""
     P = p.picks
     B = p.buckets
@@ -271,29 +350,40 @@ def _check_moments(p: Parameters) -> None:
     _require(
         fitting == B, f"{B} buckets do not fit K = {p.top_k} and P = {P}", f"there are {fitting}"
     )
-    _require(
-        p.length // B >= P,
-        f"cannot pick {P} of the {p.length // B} coordinates of a bucket: "
-        f"K = {p.top_k} is close to L",
-        "choose fewer picks, a smaller K, or the construction permutation",
-    )
     least = p.survivors - p.colluders
     _require(
         p.blocks == least,
-        f"D = {p.blocks}: the construction moments chooses D when it answers",
+        f"D = {p.blocks}: in the construction {p.construction} D follows from U and T",
         f"record {least}",
     )
-    _require(p.spare is None or p.spare >= 0, f"{p.spare} spare answers", "keep them at 0 or more")
-    betas = p.users - p.colluders  # one for each bucket that an answer may pack
     _require(
-        p.field >= p.users + betas,
-        f"a field of {p.field} elements has no {p.users} + {betas} distinct points",
-        "keep q >= 2 N - T",
+        p.spare is None or p.construction == MOMENTS,
+        "spare answers belong to the construction moments",
+        "leave them out, or choose the construction moments",
     )
     _require(
         p.field - 1 >= p.places,
         f"a field of {p.field} elements has no {p.places} places",
         "keep q - 1 >= ceil(L / B): choose a larger field or more coordinates to send",
+    )
+
+
+def _check_moments(p: Parameters) -> None:
+    """Picks that are all coordinates, and a point for each bucket that an answer may pack."""
+    P = p.picks
+    B = p.buckets
+    _require(
+        p.length // B >= P,
+        f"cannot pick {P} of the {p.length // B} coordinates of a bucket: "
+        f"K = {p.top_k} is close to L",
+        "choose fewer picks, a smaller K, or another construction",
+    )
+    _require(p.spare is None or p.spare >= 0, f"{p.spare} spare answers", "keep them at 0 or more")
+    betas = p.users - p.colluders
+    _require(
+        p.field >= p.users + betas,
+        f"a field of {p.field} elements has no {p.users} + {betas} distinct points",
+        "keep q >= 2 N - T",
     )
 
 

@@ -16,6 +16,7 @@ from ..errors import BadData
 from ..gradients.select import top_k
 from . import wire
 from .construction import Construction, ShareRows
+from .deal import Deal
 from .messages import (
     AnswerChunk,
     AnswerShape,
@@ -50,7 +51,7 @@ class Permutation(Construction[Sparse]):
 
     # offline phase
 
-    def draw_secret(self, source: Randomness) -> Secret:
+    def draw_secret(self, deal: Deal, source: Randomness) -> Secret:
         """A uniform permutation pi_n of [L] and a uniform mask vector r_n."""
         mask = np.empty(self.p.length, dtype=np.uint32)
         source.child("mask").integers(self.p.field, mask)
@@ -69,7 +70,7 @@ class Permutation(Construction[Sparse]):
         sigma = _inverse(secret.place)
         return sigma // self.width, sigma % self.width, secret.mask[sigma]
 
-    def sharing(self, points: Points, secret: Secret) -> ShareRows:
+    def sharing(self, deal: Deal, secret: Secret) -> ShareRows:
         """f_{n,i}(alpha_m) and h_{n,i}(alpha_m) for all m.
 
         f_i(beta_d) = block d of selector i for d <= D and fresh noise z_i^(d) for D < d <= D+T;
@@ -77,6 +78,7 @@ class Permutation(Construction[Sparse]):
         (eq. polynomial:1 and polynomial:2).
         """
         q = self.p.field
+        points = deal.points
         matrix = lagrange_matrix(points.beta[: self.share_quorum], points.alpha, q)
         slot, place, mask = self.selectors(secret)
         scale = {"f": np.ones_like(mask), "h": mask}
@@ -191,6 +193,7 @@ class Permutation(Construction[Sparse]):
         shape: AnswerShape,
         first: int,
         y: Symbols,
+        masked_sum: Symbols | None,
     ) -> Sparse:
         """Y(beta_1)..Y(beta_D), one after the other: k = d * width + place."""
         p = self.p

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from ..algebra.field import Integers, Symbols
-from ..algebra.randomness import Randomness
-from ..errors import TooFewSurvivors
+from ..algebra.field import Integers, Symbols, add
+from ..algebra.randomness import KEY_BYTES, Randomness
+from ..errors import TooFewSurvivors, UsageError
 from .construction import stacked
 from .constructions import construction
+from .deal import Deal, drawn_key
 from .decoding import decode
-from .messages import AnswerReader, AnswerShape, HeldShares, MaskedInputs, Points, Secret, Sparse
-from .parameters import Parameters
-
-
-@dataclass(frozen=True)
-class InMemoryShares:
-    """The shares that one user holds of another: f and h, or g, (rows, width) each."""
-
-    tables: tuple[Symbols, ...]
-
-    def __call__(self, rows: Integers) -> tuple[Symbols, ...]:
-        """The given rows of each; without a copy if they are neighbours."""
-        low = rows[0]
-        high = rows[-1] + 1
-        wanted = slice(low, high) if high - low == rows.size else rows
-        return tuple(table[wanted] for table in self.tables)
+from .family import find_family
+from .held import KeyShares, SeedShares, WrittenShares
+from .messages import (
+    AnswerReader,
+    AnswerShape,
+    HeldShares,
+    Masked,
+    MaskedInputs,
+    Points,
+    Secret,
+    Sparse,
+)
+from .parameters import KEYS, Parameters
 
 
 def run_round(
@@ -59,9 +56,10 @@ def run_round(
     # Offline phase: Z_n for every user
     points = c.points()
     sources = {n: randomness.child(f"user {n}") for n in users}
-    secrets = {n: c.draw_secret(sources[n]) for n in users}
-    dealt = {n: deal(p, points, secrets[n], sources[n]) for n in users}
-    shares = {m: {n: dealt[n][m - 1] for n in users} for m in users}
+    deals = {n: new_deal(p, points, n, sources[n]) for n in users}
+    secrets = {n: c.draw_secret(deals[n], sources[n]) for n in users}
+    dealt = {n: deal_shares(p, deals[n], secrets[n], sources[n]) for n in users}
+    shares = {m: {n: dealt[n][m - 1] for n in u1} for m in u1}
 
     # Masked-input phase: X_n
     masked = {n: c.mask(secrets[n], inputs[n]) for n in u1}
@@ -73,17 +71,65 @@ def run_round(
     answers = {n: reader_of(answer(p, points, n, masked, shares[n], shape)) for n in u2}
 
     # Decoding
-    return decode(p, points, shape, answers, randomness.child("decode")).total
+    return decode(
+        p,
+        points,
+        shape,
+        answers,
+        randomness.child("decode"),
+        masked_sum=sum_of_masked(p, masked.values(), shape),
+    ).total
 
 
-def deal(p: Parameters, points: Points, secret: Secret, source: Randomness) -> list[InMemoryShares]:
-    """The shares of one user for users 1..N."""
+def new_deal(p: Parameters, points: Points, dealer: int, source: Randomness) -> Deal:
+    """A dealing of a round that has no files, and so no session."""
+    family = find_family(p, points) if p.dealing == KEYS else ()
+    if family is None:
+        raise UsageError(
+            f"no family of keys was found for N = {p.users}, U = {p.survivors}, T = {p.colluders}",
+            "deal by seeds",
+        )
+    sharing = source.child("sharing").bytes(KEY_BYTES).hex()
+    return Deal(points=points, session="", dealer=dealer, sharing=sharing, family=family)
+
+
+def deal_shares(
+    p: Parameters, deal: Deal, secret: Secret, source: Randomness
+) -> list[Callable[[Integers], tuple[Symbols, ...]]]:
+    """What users 1..N hold of one dealer."""
     c = construction(p)
-    tables = {name: np.empty((p.users, c.rows, c.width), dtype=np.uint32) for name in c.share_names}
-    for chunk in c.share_chunks(points, secret, source):
+    if p.dealing == KEYS:
+        keys = dict(zip(deal.family, secret.keys, strict=True))
+        return [
+            KeyShares(c, deal, m, {block: key for block, key in keys.items() if m in block})
+            for m in range(1, p.users + 1)
+        ]
+    users = c.written(deal.dealer)
+    tables = {
+        name: np.empty((len(users), c.rows, c.width), dtype=np.uint32) for name in c.share_names
+    }
+    for chunk in c.share_chunks(deal, secret, source):
         for name, shares in chunk.shares.items():
             tables[name][:, chunk.start : chunk.stop] = shares
-    return [InMemoryShares(tuple(table[m] for table in tables.values())) for m in range(p.users)]
+    held: dict[int, Callable[[Integers], tuple[Symbols, ...]]] = {
+        m: WrittenShares(tuple(table[at] for table in tables.values()))
+        for at, m in enumerate(users)
+    }
+    for m in c.seeded(deal.dealer):
+        held[m] = SeedShares(c, deal, m, drawn_key(deal, source, (m,)))
+    return [held[m] for m in sorted(held)]
+
+
+def sum_of_masked(p: Parameters, masked: Iterable[Masked], shape: AnswerShape) -> Symbols | None:
+    """The sum of all X as far as an answer of this shape reaches, (B, W1), where decoding needs
+    it."""
+    c = construction(p)
+    if not c.needs_masked_sum:
+        return None
+    total = np.zeros((p.buckets, shape.width), dtype=np.uint32)
+    for x in masked:
+        total = add(total, x.value.reshape(p.buckets, c.width)[:, : shape.width], p.field)
+    return total
 
 
 def answer(

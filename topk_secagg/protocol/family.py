@@ -1,0 +1,351 @@
+"""Families of blocks: which users hold a key together, so that T of them miss enough.
+
+A block R is a set of N-U+1 users. Its polynomial g_R(x) = product over m not in R of (x - alpha_m)
+has degree U-1 and is zero at the alphas of all users outside R. A dealer draws a key for every
+block, gives it to the users in R, and its polynomial is f = sum over R of G(key_R) g_R.
+
+*The condition.* For every set C of T users, the vectors (g_R(beta_1), ..., g_R(beta_D)) of the
+blocks that C does not meet have rank D. Then the masks f(beta_1), ..., f(beta_D) are uniform given
+all keys that C holds: without it, they are not.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import combinations, islice
+
+import numpy as np
+import numpy.typing as npt
+
+from ..algebra.field import Integers
+from ..errors import BadData
+from .deal import Block
+from .messages import Points
+from .parameters import Parameters
+
+MOST_BLOCKS = 512  # in a family
+MOST_COALITIONS = 100_000  # sets of T users that are looked at one by one
+SEARCH_SECONDS = 5.0
+ENOUGH_SECONDS = 1.0  # after which one family will do
+SEARCH_TRIES = 24
+_COALITIONS_AT_ONCE = 4096
+_MOST_CANDIDATES = 256  # blocks that are compared with each other in a step of the search
+_MOST_COMPARED = 512  # coalitions for which they are compared
+_SMALL_PRIME = 32749
+_MOST_NUMBERS = 1 << 23  # that a search keeps: D^2 for each coalition
+
+Members = npt.NDArray[np.bool_]  # (sets, N): who is in each
+
+
+def block_size(p: Parameters) -> int:
+    """N - U + 1: the users that are not in a block are U - 1, the degree of its polynomial."""
+    return p.users - p.survivors + 1
+
+
+def coalition_count(p: Parameters) -> int:
+    """C(N, T)."""
+    return math.comb(p.users, p.colluders)
+
+
+def block_values(
+    p: Parameters, points: Points, family: Sequence[Block], at: Sequence[int]
+) -> Integers:
+    """g_R(x) for every x in `at` and every block R, (points, blocks)."""
+    q = p.field
+    values = np.ones((len(at), len(family)), dtype=np.uint64)
+    members = _members(p, family)
+    for m, alpha in enumerate(points.alpha):
+        difference = np.array([(x - alpha) % q for x in at], dtype=np.uint64)[:, None]
+        values = np.where(members[:, m], values, values * difference % np.uint64(q))
+    return values
+
+
+def check_family(p: Parameters, points: Points, family: Sequence[Block]) -> None:
+    """BadData unless these are blocks, and the condition holds for all coalitions."""
+    if len(family) > MOST_BLOCKS:
+        raise BadData(f"a family of {len(family)} blocks, and {MOST_BLOCKS} are the most")
+    if coalition_count(p) > MOST_COALITIONS:
+        raise BadData(f"{coalition_count(p)} coalitions are too many for keys")
+    size = block_size(p)
+    users = range(1, p.users + 1)
+    for block in family:
+        if len(block) != size or list(block) != sorted(set(block)) or not set(block) <= set(users):
+            raise BadData(f"a block is not {size} users in increasing order")
+    if list(family) != sorted(set(family)):
+        raise BadData("the blocks are not distinct and in increasing order")
+    lacking = lacking_coalition(p, points, family)
+    if lacking is not None:
+        named = ", ".join(map(str, lacking))
+        raise BadData(f"users {named} together would learn more than the sum from their keys")
+
+
+def lacking_coalition(
+    p: Parameters, points: Points, family: Sequence[Block]
+) -> tuple[int, ...] | None:
+    """The first set of T users for which the condition does not hold."""
+    members = _members(p, family)
+    values = block_values(p, points, family, points.beta[: p.blocks]).T  # (blocks, D)
+    for coalitions in _some_coalitions(p):
+        missed = ~_met(members, coalitions)  # (coalitions, blocks)
+        for at in _lacking(missed, values, p.field):
+            return tuple(int(m) + 1 for m in coalitions[at])
+    return None
+
+
+def _some_coalitions(p: Parameters) -> Iterator[Integers]:
+    """All sets of T users, counted from 0, a few thousand at a time: (coalitions, T)."""
+    every = combinations(range(p.users), p.colluders)
+    while some := list(islice(every, _COALITIONS_AT_ONCE)):
+        yield np.array(some)
+
+
+def _members(p: Parameters, sets: Sequence[Block]) -> Members:
+    """Who is in each set, (sets, N)."""
+    members = np.zeros((len(sets), p.users), dtype=bool)
+    for row, users in zip(members, sets, strict=True):
+        row[[m - 1 for m in users]] = True
+    return members
+
+
+def _met(members: Members, coalitions: Integers) -> Members:
+    """Whether each coalition has a user in each block, (coalitions, blocks)."""
+    met = np.zeros((len(coalitions), len(members)), dtype=bool)
+    for user in coalitions.T:
+        met |= members[:, user].T
+    return met
+
+
+def _lacking(missed: Members, values: Integers, q: int) -> Iterator[int]:
+    """The coalitions whose missed blocks' values (blocks, D) have a rank below D.
+
+    The first D blocks that a coalition misses nearly always have full rank; they are tried for all
+    coalitions at once, and only the rest one by one.
+    """
+    D = values.shape[1]
+    enough = missed.sum(axis=1) >= D
+    first = np.argsort(~missed, axis=1, kind="stable")[:, :D]
+    full = np.zeros(len(missed), dtype=bool)
+    full[enough] = _have_full_rank(values[first[enough]], q)
+    for at in np.flatnonzero(~full):
+        if not enough[at] or _rank(values[missed[at]], q) < D:
+            yield int(at)
+
+
+def _have_full_rank(matrices: Integers, q: int) -> npt.NDArray[np.bool_]:
+    """Whether each of the square matrices (count, D, D) is invertible, by elimination."""
+    m = matrices.copy()
+    count, D, _ = m.shape
+    every = np.arange(count)
+    full = np.ones(count, dtype=bool)
+    modulus = np.uint64(q)
+    for column in range(D):
+        pivot = column + np.argmax(m[:, column:, column] != 0, axis=1)
+        swapped = m[every, pivot].copy()
+        m[every, pivot] = m[:, column]
+        m[:, column] = swapped
+        full &= swapped[:, column] != 0
+        # rows below: row * pivot - row[column] * pivot row, which keeps the rank
+        below = m[:, column + 1 :]
+        scaled = below * swapped[:, None, column, None] % modulus
+        removed = below[:, :, column, None] * swapped[:, None] % modulus
+        m[:, column + 1 :] = (scaled + (modulus - removed)) % modulus
+    return full
+
+
+def _rank(rows: Integers, q: int) -> int:
+    """The rank over F_q of one matrix (rows, D)."""
+    left = [[int(v) for v in row] for row in rows]
+    rank = 0
+    for column in range(rows.shape[1]):
+        pivot = next((row for row in left if row[column]), None)
+        if pivot is None:
+            continue
+        rank += 1
+        left.remove(pivot)
+        left = [
+            [(v * pivot[column] - row[column] * w) % q for v, w in zip(row, pivot, strict=True)]
+            for row in left
+        ]
+    return rank
+
+
+# Search
+
+
+def find_family(p: Parameters, points: Points) -> tuple[Block, ...] | None:
+    """A small family that meets the condition; None where none is found within the limits.
+
+    Which one is found depends on the time that there is: any that meets the condition will do.
+    """
+    if coalition_count(p) > MOST_COALITIONS:
+        return None
+    for family in _families(p.users, p.survivors, p.colluders):
+        if lacking_coalition(p, points, family) is None:
+            return family
+    return None
+
+
+@lru_cache(maxsize=32)
+def _families(users: int, survivors: int, colluders: int) -> tuple[tuple[Block, ...], ...]:
+    """Families for these N, U and T, the smallest first.
+
+    They were found with random points in a small field: with the points of a session the
+    condition nearly always holds too, and is checked.
+    """
+    size = users - survivors + 1
+    if math.comb(users, size) <= MOST_BLOCKS and (size == 1 or survivors == colluders + 1):
+        # all single users; or a block for each coalition, which only that block misses
+        return (tuple(combinations(range(1, users + 1), size)),)
+    if math.comb(users, colluders) * (survivors - colluders) ** 2 > _MOST_NUMBERS:
+        return ()
+    start = time.monotonic()
+    families: set[tuple[Block, ...]] = set()
+    for attempt in range(SEARCH_TRIES):
+        spent = time.monotonic() - start
+        if spent > SEARCH_SECONDS or (families and spent > ENOUGH_SECONDS):
+            break
+        end = start + SEARCH_SECONDS
+        chance = random.Random(attempt)  # noqa: S311 - a family is public
+        family = _Search(users, survivors, colluders, chance, end).family()
+        families |= set() if family is None else {family}
+    return tuple(sorted(families, key=len))
+
+
+class _Search:
+    """A greedy search: again and again the block that raises the most coalitions' ranks.
+
+    The rank of a coalition is that of the blocks it misses; it must become D. A block raises it if
+    it is not in their span, so if it is not orthogonal to a random vector that is orthogonal to
+    them all.
+    """
+
+    def __init__(
+        self, users: int, survivors: int, colluders: int, chance: random.Random, end: float
+    ) -> None:
+        self._users = users
+        self._size = users - survivors + 1
+        self._rank = survivors - colluders  # D
+        self._chance = chance
+        self._random = np.random.default_rng(chance.randrange(1 << 32))  # nothing secret
+        self._end = end
+        self._coalitions = np.array(list(combinations(range(users), colluders)))
+        points = chance.sample(range(_SMALL_PRIME), users + self._rank)
+        beta = np.array(points[users:])
+        self._differences = (beta[:, None] - np.array(points[:users])) % _SMALL_PRIME  # (D, N)
+
+    def family(self) -> tuple[Block, ...] | None:
+        """A family, or None if it would be too large or take too long."""
+        chosen: list[Block] = []
+        spaces = _Orthogonal(len(self._coalitions), self._rank, self._random)
+        while spaces.lacking.any():
+            if len(chosen) == MOST_BLOCKS or time.monotonic() > self._end:
+                return None
+            block = self._best(set(chosen), spaces)
+            if block is None:
+                return None
+            chosen.append(block)
+            missed = self._missed([block])[0]
+            spaces.add(np.flatnonzero(missed), self._values([block])[0])
+        return self._pruned(sorted(chosen))
+
+    def _best(self, chosen: set[Block], spaces: _Orthogonal) -> Block | None:
+        """The block that helps most; some coalitions stand for all where there are many."""
+        candidates = self._candidates(chosen)
+        if not candidates:
+            return None
+        needy = np.flatnonzero(spaces.lacking)
+        if needy.size > _MOST_COMPARED:
+            needy = needy[self._chance.sample(range(needy.size), _MOST_COMPARED)]
+        raised = self._values(candidates) @ spaces.vectors[needy].T % _SMALL_PRIME != 0
+        raised &= self._missed(candidates, needy)
+        # who lacks most counts most: a few coalitions at the end are dear
+        helped = raised @ np.square(spaces.lacking[needy])
+        return candidates[self._chance.choice(np.flatnonzero(helped == helped.max()).tolist())]
+
+    def _candidates(self, chosen: set[Block]) -> list[Block]:
+        """Blocks that are not chosen yet: all, or as many random ones as can be compared."""
+        users = range(1, self._users + 1)
+        if math.comb(self._users, self._size) <= _MOST_CANDIDATES:
+            return [block for block in combinations(users, self._size) if block not in chosen]
+        order = np.argsort(self._random.random((_MOST_CANDIDATES, self._users)), axis=1)
+        drawn = np.sort(order[:, : self._size] + 1, axis=1)
+        return sorted(set(map(tuple, drawn.tolist())) - chosen)
+
+    def _members(self, blocks: Sequence[Block]) -> Members:
+        members = np.zeros((len(blocks), self._users), dtype=bool)
+        np.put_along_axis(members, np.array(blocks) - 1, values=True, axis=1)
+        return members
+
+    def _missed(self, blocks: Sequence[Block], some: Integers | slice = slice(None)) -> Members:
+        """Which of some coalitions miss each block, (blocks, coalitions)."""
+        missed = np.ones((len(blocks), len(self._coalitions[some])), dtype=bool)
+        outside = ~self._members(blocks)
+        for user in self._coalitions[some].T:
+            missed &= outside[:, user]
+        return missed
+
+    def _values(self, blocks: Sequence[Block]) -> Integers:
+        """g_R(beta_1), ..., g_R(beta_D) of each block, (blocks, D)."""
+        outside = ~self._members(blocks)
+        values = np.ones((len(blocks), self._rank), dtype=np.int64)
+        for user in range(self._users):
+            values = np.where(
+                outside[:, user, None],
+                values * self._differences[:, user] % _SMALL_PRIME,
+                values,
+            )
+        return values
+
+    def _pruned(self, chosen: list[Block]) -> tuple[Block, ...]:
+        """Without the blocks that no coalition needs, as far as time allows."""
+        missed = self._missed(chosen)
+        values = self._values(chosen).astype(np.uint64)
+        kept = np.ones(len(chosen), dtype=bool)
+        for at in self._chance.sample(range(len(chosen)), len(chosen)):
+            if time.monotonic() > self._end:
+                break
+            kept[at] = False
+            left = missed[:, missed[at]] & kept[:, None]  # of the coalitions that miss it
+            scarce = left.sum(axis=0) < self._rank
+            if scarce.any() or next(_lacking(left.T, values, _SMALL_PRIME), None) is not None:
+                kept[at] = True
+        return tuple(block for block, keep in zip(chosen, kept, strict=True) if keep)
+
+
+class _Orthogonal:
+    """For each coalition, a basis of the vectors that are orthogonal to the blocks it misses."""
+
+    def __init__(self, coalitions: int, rank: int, chance: np.random.Generator) -> None:
+        self._bases = np.broadcast_to(np.eye(rank, dtype=np.int64), (coalitions, rank, rank)).copy()
+        self._random = chance
+        self.lacking = np.full(coalitions, rank)
+        self.vectors = np.empty((coalitions, rank), dtype=np.int64)  # a random one of each space
+        self._draw(np.arange(coalitions))
+
+    def add(self, coalitions: Integers, values: Integers) -> None:
+        """A block with these values that the coalitions miss.
+
+        A basis vector that is not orthogonal to it clears the others, and becomes zero itself.
+        """
+        bases = self._bases[coalitions]
+        products = bases @ values % _SMALL_PRIME  # (coalitions, D)
+        raised = products.any(axis=1)
+        coalitions = coalitions[raised]
+        bases = bases[raised]
+        products = products[raised]
+        every = np.arange(len(coalitions))
+        pivot = (products != 0).argmax(axis=1)
+        cleared = bases * products[every, pivot][:, None, None]
+        cleared -= products[:, :, None] * bases[every, pivot][:, None]
+        self._bases[coalitions] = cleared % _SMALL_PRIME
+        self.lacking[coalitions] -= 1
+        self._draw(coalitions)
+
+    def _draw(self, coalitions: Integers) -> None:
+        rank = self._bases.shape[1]
+        factors = self._random.integers(1, _SMALL_PRIME, (len(coalitions), 1, rank))
+        self.vectors[coalitions] = (factors @ self._bases[coalitions] % _SMALL_PRIME)[:, 0]

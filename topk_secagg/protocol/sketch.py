@@ -1,0 +1,254 @@
+"""`sketch`: the fewest bytes in all, and almost nothing before the gradient exists.
+
+Buckets, places and moments are those of `moments`, but here a user masks the moments of its
+gradient, its *sketch*, instead of sharing those of secret places. The mask is uniform, so it can be
+shared by keys. See docs/scheme.md for why that is secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from ..algebra.field import Integers, Symbols, add, ceil_div, subtract
+from ..algebra.lagrange import lagrange_matrix
+from ..algebra.linear import combine
+from ..algebra.moments import Entries, answer
+from ..algebra.randomness import Randomness
+from ..errors import BadData
+from . import wire
+from .buckets import Buckets
+from .construction import CHUNK_SYMBOLS, ShareRows
+from .deal import Deal, Rows, drawn_key, symbol_stream
+from .family import block_values
+from .messages import (
+    AnswerChunk,
+    AnswerShape,
+    HeldShares,
+    Masked,
+    MaskedInputs,
+    Points,
+    Secret,
+    Sparse,
+)
+from .parameters import KEYS, SEEDS, Parameters
+
+_NOTHING = np.empty(0, dtype=np.uint32)
+
+
+class Sketch(Buckets):
+    """Share f of a group of D buckets: a uniform polynomial of degree U-1 for each moment, whose
+    values at the betas mask the buckets."""
+
+    share_names = ("f",)
+    index_name = ""
+    needs_masked_sum = True
+
+    def __init__(self, p: Parameters) -> None:
+        super().__init__(p)
+        self.rows = ceil_div(p.buckets, p.blocks)  # groups
+        self.entries = p.buckets * self.width
+        self.beta_count = p.blocks
+        self.share_quorum = p.survivors  # D + T
+        self.index_bound = 1
+        self.index_code = wire.Packed(0, 1)  # there are no indices
+
+    # offline phase
+
+    @property
+    def seed_count(self) -> int:
+        """D + T values of a uniform polynomial of degree D + T - 1 are free."""
+        return self.p.survivors
+
+    def draw_secret(self, deal: Deal, source: Randomness) -> Secret:
+        """The masks of all buckets, and the keys from which they follow if shares are keys."""
+        if self.p.dealing == KEYS:
+            return self.secret_of_keys(
+                deal, tuple(drawn_key(deal, source, block) for block in deal.family)
+            )
+        if self.p.dealing == SEEDS:
+            receivers = self.seeded(deal.dealer)
+            nodes = [deal.points.alpha[m - 1] for m in receivers]
+            streams = [symbol_stream(deal, drawn_key(deal, source, (m,)), (m,)) for m in receivers]
+            matrix = lagrange_matrix(nodes, deal.points.beta, self.p.field)
+            return Secret(place=_NOTHING, mask=self._masks(matrix, streams))
+        mask = np.empty(self.rows * self.p.blocks * self.width, dtype=np.uint32)
+        source.child("mask").integers(self.p.field, mask)
+        return Secret(place=_NOTHING, mask=mask)
+
+    def secret_of_keys(self, deal: Deal, keys: tuple[bytes, ...]) -> Secret:
+        """u = f(beta_1), ..., f(beta_D) of every group, f = sum over R of G(key_R) g_R."""
+        matrix = block_values(self.p, deal.points, deal.family, deal.points.beta)
+        streams = [
+            symbol_stream(deal, key, block) for key, block in zip(keys, deal.family, strict=True)
+        ]
+        return Secret(place=_NOTHING, mask=self._masks(matrix, streams), keys=keys)
+
+    def _masks(self, matrix: Integers, streams: Sequence[Randomness]) -> Symbols:
+        """The masks of all groups' buckets, one after the other: matrix (D, streams) times what
+        the streams give."""
+        p = self.p
+        tables = [Rows(stream, self.width, p.field) for stream in streams]
+        masks = np.empty((self.rows * p.blocks, self.width), dtype=np.uint32)
+        step = max(1, CHUNK_SYMBOLS // (len(tables) * self.width))
+        for start in range(0, self.rows, step):
+            count = min(step, self.rows - start)
+            drawn = np.empty((len(tables), count, self.width), dtype=np.uint32)
+            for table, symbols in zip(tables, drawn, strict=True):
+                table.read(start, symbols)
+            group, beta = np.divmod(np.arange(count * p.blocks), p.blocks)
+            first = start * p.blocks
+            masks[first : first + group.size] = combine(matrix, drawn, beta, group, p.field)
+        return masks.reshape(-1)
+
+    def check_secret(self, secret: Secret) -> None:
+        """Masks must be symbols."""
+        if np.any(secret.mask >= self.p.field):
+            raise BadData("a mask is not below the field's size")
+
+    def sharing(self, deal: Deal, secret: Secret) -> ShareRows:
+        """f(alpha_m) of the users whose shares are written out.
+
+        By seeds: through the values of the users that have a seed. Else through the masks at the
+        betas and noise at the alphas of users 1 to T.
+        """
+        p = self.p
+        q = p.field
+        points = deal.points
+        receivers = [points.alpha[m - 1] for m in self.written(deal.dealer)]
+        masks = secret.mask.reshape(self.rows, p.blocks, self.width)
+        if p.dealing == SEEDS:
+            nodes = [points.alpha[m - 1] for m in self.seeded(deal.dealer)]
+        else:
+            nodes = [*points.beta, *points.alpha[: p.colluders]]
+        matrix = lagrange_matrix(nodes, receivers, q)
+
+        def share_f(_: str, rows: slice, z: Symbols, out: Symbols) -> None:
+            values = z if p.dealing == SEEDS else np.concatenate([masks[rows], z], axis=1)
+            user, row = np.divmod(np.arange(len(receivers) * len(z)), len(z))
+            out[:] = combine(matrix, values.swapaxes(0, 1), user, row, q).reshape(out.shape)
+
+        return share_f
+
+    def shared_places(
+        self,
+        points: Points,
+        users: Sequence[int],
+        first: int,
+        shares: Mapping[str, Symbols],
+        secret: Secret | None,
+    ) -> Integers:
+        """Rows of f lie on polynomials of degree U-1, whose values at the betas are the masks.
+
+        There are no secret places.
+        """
+        f = shares["f"]
+        D = self.p.blocks
+        row, beta = np.divmod(np.arange(f.shape[1] * D), D)
+        masks = self.interpolated(points, users, f, beta, row)
+        if secret:
+            own = secret.mask.reshape(-1, self.width)[first * D : first * D + len(masks)]
+            if not np.array_equal(masks, own):
+                raise BadData("the masks are not those of the sender's secret")
+        return _NOTHING
+
+    # masked-input phase
+
+    def sketch(self, sparse: Sparse) -> Symbols:
+        """S(w)_(b,j) = sum over the picks (k, w) of bucket b of w gamma^(k j), (B, W)."""
+        p = self.p
+        place, bucket = np.divmod(sparse.index, p.buckets)
+        order = np.argsort(bucket, kind="stable")
+        total = np.zeros((p.buckets, self.width), dtype=np.uint32)
+        ones = np.ones(self.width, dtype=np.uint32)
+        step = max(1, CHUNK_SYMBOLS // self.width)
+        for start in range(0, order.size, step):
+            some = order[start : start + step]
+            answer(
+                g=np.broadcast_to(ones, (some.size, self.width)),
+                shift=place[some].astype(np.uint32),
+                value=sparse.value[some],
+                scale=np.ones(some.size, dtype=np.uint32),
+                group=bucket[some],
+                gamma=self.gamma,
+                q=p.field,
+                total=total,
+            )
+        return total
+
+    def mask(self, secret: Secret, sparse: Sparse) -> Masked:
+        """X = S(w) + u: B W symbols, uniform for every input."""
+        p = self.p
+        bucket = sparse.index % p.buckets
+        if np.any(np.bincount(bucket, minlength=p.buckets) > p.picks):
+            raise ValueError(f"more than {p.picks} picks in a bucket")
+        if np.unique(sparse.index).size != sparse.index.size:
+            raise ValueError("a coordinate is picked twice")
+        u = secret.mask[: self.entries]
+        return Masked(index=_NOTHING, value=add(self.sketch(sparse).reshape(-1), u, p.field))
+
+    def unmask(self, secret: Secret, masked: Masked) -> Sparse:
+        """The input behind X - u, which has at most P entries in a bucket."""
+        p = self.p
+        moments = subtract(masked.value, secret.mask[: self.entries], p.field)
+        sketch = moments.reshape(p.buckets, self.width)[:, : self.moment_count(1)]
+        return self.join_groups([self.recovered(0, sketch, survivor_count=1)])
+
+    # mask-elimination phase
+
+    def answer_shape(
+        self,
+        survivor_count: int,
+        *,
+        fallback: bool = False,  # noqa: ARG002 - any U answers decode
+    ) -> AnswerShape:
+        """W1 = min(2 |U1| P, n) symbols for each group of D = U - T buckets."""
+        p = self.p
+        return AnswerShape(
+            survivor_count=survivor_count,
+            blocks=p.blocks,
+            quorum=p.survivors,
+            groups=self.rows,
+            width=self.moment_count(survivor_count),
+        )
+
+    def answer_chunks(
+        self,
+        points: Points,  # noqa: ARG002
+        user: int,  # noqa: ARG002
+        masked: MaskedInputs,  # noqa: ARG002 - it does not depend on any X
+        shares: HeldShares,
+        shape: AnswerShape,
+    ) -> Iterator[AnswerChunk]:
+        """Y_n = sum over m in U1 of f_m(alpha_n), for j < W1."""
+        step = max(1, CHUNK_SYMBOLS // self.width)
+        for first in range(0, shape.groups, step):
+            rows = np.arange(first, min(first + step, shape.groups))
+            total = np.zeros((rows.size, shape.width), dtype=np.uint32)
+            for share in shares.values():
+                total = add(total, share(rows)[0][:, : shape.width], self.p.field)
+            yield AnswerChunk(first, total)
+
+    # decoding
+
+    def decode_groups(
+        self,
+        matrix: Integers,
+        shape: AnswerShape,
+        first: int,
+        y: Symbols,
+        masked_sum: Symbols | None,
+    ) -> Entries:
+        """The sum of all X less Y(beta_1), Y(beta_2), ... of the groups is the sketch of the sum.
+
+        masked_sum (B, W1): the sum of the X of U1.
+        """
+        p = self.p
+        if masked_sum is None:
+            raise ValueError("a sketch is decoded with the sum of all X")
+        low = first * p.blocks
+        bucket = np.arange(low, min(low + y.shape[1] * p.blocks, p.buckets))
+        masks = combine(matrix, y, bucket % p.blocks, (bucket - low) // p.blocks, p.field)
+        moments = subtract(masked_sum[bucket], masks, p.field)
+        return self.recovered(low, moments, shape.survivor_count)
