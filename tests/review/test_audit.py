@@ -697,7 +697,7 @@ class TestItStaysInTheFolder:
         space = finished()
         shutil.rmtree(space.root / "shares/user-03")
         (space.root / "shares/user-03").symlink_to(outside)
-        monkeypatch.setattr(evidence, "is_link", lambda _: False)
+        monkeypatch.setattr(evidence.Evidence, "is_link", staticmethod(lambda _: False))
         assert "shares/user-03/private-name.json" in self.shown(space, tmp_path)[1]
 
     def test_a_folder_that_no_round_has_is_named_and_not_entered(
@@ -733,7 +733,7 @@ class TestItStaysInTheFolder:
             return set(about), of(findings, "fail")
 
         assert of_point() == ({"not checkable"}, [])
-        monkeypatch.setattr(evidence, "is_link", lambda _: False)  # the twin
+        monkeypatch.setattr(evidence.Evidence, "is_link", staticmethod(lambda _: False))  # the twin
         assert of_point() == ({"pass"}, [])
 
     def test_a_session_behind_a_link_is_not_read(self, finished, tmp_path, refuses):

@@ -27,37 +27,37 @@ from .evidence import Evidence
 
 
 def audit_private(
-    found: Evidence, openers: dict[int, Identity], progress: Callable[[float], None]
+    evidence: Evidence, openers: dict[int, Identity], progress: Callable[[float], None]
 ) -> None:
     """Check the secret, ledger and shares of one user at a time, then the answers."""
-    private = _Private(found, openers)
-    space = found.space
-    steps = 2 * found.p.users
+    private = _Private(evidence, openers)
+    space = evidence.space
+    steps = 2 * evidence.p.users
     for n in space.users():
         stored = private.secret(n)
         private.ledger(n, stored)
-        if n in found.masked:
-            with found.check("masks and places fit X", space.masked_path(n)) as check:
+        if n in evidence.masked:
+            with evidence.check("masks and places fit X", space.masked_path(n)) as check:
                 check.why = private.fit(n, stored)
         private.shares(n, stored)
         progress(n / steps)
     for n in space.users():
-        if n in found.answers:
-            with found.check("Y recomputed", space.answer_path(n)) as check:
+        if n in evidence.answers:
+            with evidence.check("Y recomputed", space.answer_path(n)) as check:
                 check.why = private.recomputed(n)
         progress(0.5 + n / steps)
-    with found.check("aggregate is the sum of the inputs", space.aggregate_path) as check:
+    with evidence.check("aggregate is the sum of the inputs", space.aggregate_path) as check:
         check.why = private.summed()
 
 
 class _Private:
     """The checks, and the sound shares and unmasked inputs."""
 
-    def __init__(self, found: Evidence, openers: dict[int, Identity]) -> None:
-        self.found = found
-        self.space = found.space
-        self.p = found.p
-        self.construction = construction(found.p)
+    def __init__(self, evidence: Evidence, openers: dict[int, Identity]) -> None:
+        self.evidence = evidence
+        self.space = evidence.space
+        self.p = evidence.p
+        self.construction = construction(evidence.p)
         self.openers = openers
         self.sound: set[tuple[int, int]] = set()
         self.inputs: dict[int, Sparse] = {}
@@ -68,10 +68,10 @@ class _Private:
         kept = list[StoredSecret]()
         header = space.session.header(n)
         waiting = space.residual_path(n)
-        self.found.examine(
+        self.evidence.examine(
             space.secret_path(n), secret.KIND, header, lambda _: kept.append(secret.read(space, n))
         )
-        self.found.examine(
+        self.evidence.examine(
             waiting, residual.KIND, header, lambda _: residual.read(waiting, n, self.p.length)
         )
         return kept[0] if kept else None
@@ -79,26 +79,26 @@ class _Private:
     def ledger(self, n: int, stored: StoredSecret | None) -> None:
         """Check that the ledger and the files agree."""
         path = self.space.ledger_path(n)
-        found = self.found
-        if not found.available(path):
-            found.add("ledgers", path, "not checkable", "it is not available")
+        evidence = self.evidence
+        if not evidence.available(path):
+            evidence.add("ledgers", path, "not checkable", "it is not available")
             return
-        with found.check("schema", path) as schema:
+        with evidence.check("schema", path) as schema:
             ledger = Ledger.read(path, self.space.session.id, n)
         if schema.passed:
-            with found.check("ledgers", path) as check:
+            with evidence.check("ledgers", path) as check:
                 check.why = self._agreement(ledger, stored)
 
     def _agreement(self, ledger: Ledger, stored: StoredSecret | None) -> str:
         """What the ledger records, if no file contradicts it."""
         n = ledger.user
-        found = self.found
-        u1 = found.survivors
-        x = found.masked.get(n)
-        y = found.answers.get(n)
+        evidence = self.evidence
+        u1 = evidence.survivors
+        x = evidence.masked.get(n)
+        y = evidence.answers.get(n)
         if ledger.insecure != self.space.session.insecure:
             raise BadData("its mark for a public seed is not the session's")
-        if ledger.forgotten and found.available(self.space.secret_path(n)):
+        if ledger.forgotten and evidence.available(self.space.secret_path(n)):
             raise BadData("it says that the secret was erased, and the secret is there")
         if (stored and ledger.shared not in (None, stored.sharing)) or (
             x and ledger.shared != x.sharing
@@ -107,8 +107,8 @@ class _Private:
         seen = {
             "masked": x and x.digest,
             "frozen": u1.digest if u1 and u1.freezer == n else None,
-            "confirmed": found.confirmed.get(n),
-            "answered": found.answered.get(n),
+            "confirmed": evidence.confirmed.get(n),
+            "answered": evidence.answered.get(n),
         }
         for word, digest in seen.items():
             if digest and getattr(ledger, word) != digest:
@@ -126,7 +126,7 @@ class _Private:
 
     def fit(self, n: int, stored: StoredSecret | None) -> str:
         """Check that X, once unmasked, is a possible input of an honest user."""
-        x = self.found.masked[n]
+        x = self.evidence.masked[n]
         if stored is None:
             raise InputMissing("no sound secret of its user is available")
         if x.sharing != stored.sharing:
@@ -147,7 +147,7 @@ class _Private:
 
     def shares(self, n: int, stored: StoredSecret | None) -> None:
         """Check each share of one sender, and whether they fit together."""
-        x = self.found.masked.get(n)
+        x = self.evidence.masked.get(n)
         sharing = stored.sharing if stored else x.sharing if x else None
         with ExitStack() as files:
             shares: dict[int, ShareFile] = {}
@@ -164,7 +164,7 @@ class _Private:
         users = sorted(shares)
         points = self.space.session.points
         one = self.space.share_path(0, n)
-        with self.found.check(
+        with self.evidence.check(
             "shares interpolate to selectors", one.parent.with_name("user-*") / one.name
         ) as check:
             if len(users) < c.share_quorum:
@@ -215,9 +215,9 @@ class _Private:
 
         if session.recipients is None:
             expected = session.header(m, sender=n) | ({"sharing": sharing} if sharing else {})
-            self.found.examine(path, share.KIND, expected, read)
-        elif self.found.available(path):
-            with self.found.check("sealed shares open, signed and whole", path):
+            self.evidence.examine(path, share.KIND, expected, read)
+        elif self.evidence.available(path):
+            with self.evidence.check("sealed shares open, signed and whole", path):
                 read()
         return kept[0] if kept else None
 
@@ -227,23 +227,23 @@ class _Private:
 
     def recomputed(self, n: int) -> str:
         """Recompute Y_n from the frozen X and the shares that user n holds."""
-        found = self.found
-        assert found.survivors is not None
-        users = found.survivors.users
-        if len(found.frozen) < len(users):
+        evidence = self.evidence
+        assert evidence.survivors is not None
+        users = evidence.survivors.users
+        if len(evidence.frozen) < len(users):
             raise InputMissing("not every frozen X is available")
         held = [m for m in users if (n, m) in self.sound]
         if len(held) < len(users):
             raise InputMissing(
                 f"{len(held)} sound shares for its user are available, and {len(users)} are needed"
             )
-        shape = found.answers[n]
-        frozen = found.frozen
+        shape = evidence.answers[n]
+        frozen = evidence.frozen
         with ExitStack() as files:
             shares = {
                 m: files.enter_context(self._share(n, m, frozen[m].sharing)).read for m in users
             }
-            y = files.enter_context(opened_answer(self.space, n, found.survivors))
+            y = files.enter_context(opened_answer(self.space, n, evidence.survivors))
             x = {m: frozen[m].masked for m in users}
             points = self.space.session.points
             for start, part in self.construction.answer_chunks(points, n, x, shares, shape):
@@ -253,11 +253,11 @@ class _Private:
 
     def summed(self) -> str:
         """Check that the aggregate is the plain sum of what the survivors masked."""
-        found = self.found
-        if found.survivors is None or found.aggregate is None:
+        evidence = self.evidence
+        if evidence.survivors is None or evidence.aggregate is None:
             raise InputMissing("no sound aggregate or survivors.json is available")
-        users = found.survivors.users
-        if not all(n in self.inputs and n in found.frozen for n in users):
+        users = evidence.survivors.users
+        if not all(n in self.inputs and n in evidence.frozen for n in users):
             raise InputMissing("not every survivor's secret and X are available")
         inputs = [self.inputs[n] for n in users]
         coordinate, inverse = np.unique(
@@ -267,7 +267,7 @@ class _Private:
         np.add.at(
             total, inverse, to_signed(np.concatenate([x.value for x in inputs]), self.p.field)
         )
-        stored = found.aggregate.total
+        stored = evidence.aggregate.total
         index = coordinate[total != 0]
         value = total[total != 0]
         if not (

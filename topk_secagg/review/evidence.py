@@ -13,9 +13,9 @@ from ..errors import InputMissing, SecAggError
 from ..protocol.constructions import construction
 from ..protocol.messages import AnswerShape
 from ..protocol.parameters import Parameters
-from ..steps.inspect import check_size
 from ..storage.aggregate import Aggregate
 from ..storage.artifacts import Artifact, Attributes, Kind, opened
+from ..storage.kinds import check_size
 from ..storage.masked import MaskedFile
 from ..storage.session import Session
 from ..storage.survivors import Survivors
@@ -159,9 +159,9 @@ class Evidence:
 
     def payloads(self) -> dict[str, int]:
         """The bytes of an X and of the largest Y, 0 where no sound one is available."""
-        x = construction(self.p).masked_bytes
-        symbols = (y.groups * y.width for y in self.answers.values())
-        return {"X": x if self.masked else 0, "Y": self.p.symbol_bytes * max(symbols, default=0)}
+        c = construction(self.p)
+        answers = (c.bytes_of_answer(shape) for shape in self.answers.values())
+        return {"X": c.masked_bytes if self.masked else 0, "Y": max(answers, default=0)}
 
     def add(self, point: str, subject: Path | str, verdict: Verdict, why: str = "") -> None:
         """Add a finding, with paths relative to the round and without control characters."""
@@ -254,15 +254,15 @@ class Evidence:
         around = (folder for folder in given if path.is_relative_to(folder))
         base = max(around, key=lambda folder: len(folder.parts))
         inside = [path, *path.parents][: len(path.relative_to(base).parts)]
-        return next((part for part in reversed(inside) if is_link(part)), None)
+        return next((part for part in reversed(inside) if self.is_link(part)), None)
 
-
-def is_link(path: Path) -> bool:
-    """Whether a path is a link, which an audit does not follow."""
-    try:
-        return stat.S_ISLNK(path.lstat().st_mode)
-    except OSError:  # nothing is there, or nothing can be seen
-        return False
+    @staticmethod
+    def is_link(path: Path) -> bool:
+        """Whether a path is a link, which an audit does not follow."""
+        try:
+            return stat.S_ISLNK(path.lstat().st_mode)
+        except OSError:  # nothing is there, or nothing can be seen
+            return False
 
 
 def _printable(text: str) -> str:

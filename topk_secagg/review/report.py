@@ -70,21 +70,22 @@ def summary(findings: Sequence[Finding]) -> str:
     return f"{fail} FAILED, {rest}" if fail else f"nothing failed: {rest}"
 
 
-def page(found: Evidence, *, program: str = "topk-secagg", at: datetime | None = None) -> bytes:
+def page(evidence: Evidence, *, program: str = "topk-secagg", at: datetime | None = None) -> bytes:
     """The whole page. `program` is a name and a version."""
-    root = found.space.root
-    session = found.session
-    u1 = found.survivors
+    root = evidence.space.root
+    session = evidence.session
+    u1 = evidence.survivors
     here = (".", str(root))
     findings = [
-        replace(f, subject="the round's folder") if f.subject in here else f for f in found.findings
+        replace(f, subject="the round's folder") if f.subject in here else f
+        for f in evidence.findings
     ]
     bad = any(f.verdict == "fail" for f in findings)
     parts = [
         f'<p class="banner {"fail" if bad else "pass"}">{escape(summary(findings))}</p>',
         _tag("p", _INTRODUCTION),
     ]
-    if remark := unpinned(found):
+    if remark := unpinned(evidence):
         parts.insert(1, f'<p class="banner not-checkable">{escape(remark)}</p>')
     made = f"{(at or datetime.now(UTC)).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC, by {program}"
     if session and session.insecure:
@@ -98,15 +99,15 @@ def page(found: Evidence, *, program: str = "topk-secagg", at: datetime | None =
     }
     parts.append(_facts({"date": made, **names}, "long"))
     if session:
-        parts += [_tag("h2", "Whose round this is"), _origin(found, session)]
+        parts += [_tag("h2", "Whose round this is"), _origin(evidence, session)]
         parts += [_tag("h2", "Parameters"), _parameters(session)]
         parts += [_tag("h2", "Survivors and their weights"), _weights(session, u1)]
-        parts += [_tag("h2", "Users that lie together"), _tag("p", escape(_liars(found)))]
+        parts += [_tag("h2", "Users that lie together"), _tag("p", escape(_liars(evidence)))]
     parts += [_tag("h2", "Verdicts"), _verdicts(findings)]
     if session:
-        x = [file.masked for file in found.masked.values()]
-        histograms = [_bars(law) for law in laws(found.p, x)] if x else []
-        figures = "".join([*histograms, _bytes(found), _grid(found)])
+        x = [file.masked for file in evidence.masked.values()]
+        histograms = [_bars(law) for law in laws(evidence.p, x)] if x else []
+        figures = "".join([*histograms, _bytes(evidence), _grid(evidence)])
         parts += [_tag("h2", "Figures"), _tag("div", figures, "figures")]
     parts += [_tag("h2", "Everything that was checked"), _passes(findings)]
     name = escape(root.absolute().name)
@@ -131,11 +132,11 @@ def _facts(facts: Mapping[str, object], kind: str = "") -> str:
     return _tag("dl", "".join(_tag("div", row) for row in rows), kind)
 
 
-def unpinned(found: Evidence) -> str:
+def unpinned(evidence: Evidence) -> str:
     """What a reader has yet to compare, as neither session nor keys were pinned; or nothing."""
-    if not found.session or not found.session.recipients:
+    if not evidence.session or not evidence.session.recipients:
         return ""
-    if found.session_pinned or found.keys_pinned:
+    if evidence.session_pinned or evidence.keys_pinned:
         return ""
     return (
         "neither the session nor the keys were pinned: somebody could have made up the whole round "
@@ -143,19 +144,19 @@ def unpinned(found: Evidence) -> str:
     )
 
 
-def _origin(found: Evidence, session: Session) -> str:
+def _origin(evidence: Evidence, session: Session) -> str:
     """The fingerprints of the session and of every user's keys, and whether they were pinned."""
     facts = {
         "fingerprint of the session": session.fingerprint,
-        "the session was": "pinned" if found.session_pinned else "NOT pinned",
+        "the session was": "pinned" if evidence.session_pinned else "NOT pinned",
     }
     if session.recipients is None:
         note = "This round has no keys. Nothing in it is signed, and no file shows who made it."
         return _facts(facts) + _tag("p", note)
     facts["the users' keys were"] = "NOT pinned"
-    if found.keys_pinned:
+    if evidence.keys_pinned:
         facts["the users' keys were"] = "pinned"
-    elif found.session_pinned:
+    elif evidence.session_pinned:
         facts["the users' keys were"] = "pinned with the session, which holds them"
     title = _tag("p", "Fingerprints of the users' public keys:")
     rows = (_tag("li", f"user {key.user}: {key.fingerprint}") for key in session.recipients)
@@ -188,10 +189,10 @@ def _weights(session: Session, u1: Survivors | None) -> str:
     return _tag("p", f"{note} The weights add up to {total:.15g}.") + _tag("ul", "".join(rows))
 
 
-def _liars(found: Evidence) -> str:
+def _liars(evidence: Evidence) -> str:
     """How many lying users the agreement of the answers excludes."""
-    excluded = found.liars_excluded
-    colluders = found.p.colluders
+    excluded = evidence.liars_excluded
+    colluders = evidence.p.colluders
     if excluded is None:
         return "The available answers give no sum, or do not agree on one."
     if excluded == 0:
@@ -271,10 +272,12 @@ def _bars(law: Law) -> str:
     step = 100 / bins
     unit = height / (max(*observed, expected) * 1.05)
     drawn = []
-    for b, found in enumerate(observed):
+    for b, count_in_bin in enumerate(observed):
         low = law.low + b * width
-        title = f"{low:,} to {low + width - 1:,}: {found}, expected {expected:.1f}"
-        drawn.append(_rect(b * step, height - found * unit, step, found * unit, "bar", title))
+        title = f"{low:,} to {low + width - 1:,}: {count_in_bin}, expected {expected:.1f}"
+        drawn.append(
+            _rect(b * step, height - count_in_bin * unit, step, count_in_bin * unit, "bar", title)
+        )
     for y, kind in ((height, "axis"), (height - expected * unit, "level")):
         drawn.append(f'<line x1="0" y1="{y:.1f}" x2="100%" y2="{y:.1f}" class="{kind}"/>')
     drawn.append(_text(0, height + _LINE, f"{law.low:,}"))
@@ -287,14 +290,14 @@ def _bars(law: Law) -> str:
     )
 
 
-def _bytes(found: Evidence) -> str:
+def _bytes(evidence: Evidence) -> str:
     """What a user sends in each phase, measured and in theory; every pair of bars has its own
     scale."""
-    space = found.space
-    p = found.p
-    c = construction(found.p)
+    space = evidence.space
+    p = evidence.p
+    c = construction(evidence.p)
     shares = 0
-    sent = found.payloads()
+    sent = evidence.payloads()
     for n in space.users():
         with suppress(OSError):  # if not all share files of a user are there
             shares = max(shares, sum(space.share_path(m, n).stat().st_size for m in space.users()))
@@ -328,20 +331,23 @@ def _bytes(found: Evidence) -> str:
     return _figure("What a user sends in each phase", note, y, drawn)
 
 
-def _grid(found: Evidence) -> str:
+def _grid(evidence: Evidence) -> str:
     """Users by phases: who was there, who dropped out, and whose answer was wrong."""
-    users = found.space.users()
-    u1 = found.survivors
-    total = found.aggregate
+    users = evidence.space.users()
+    u1 = evidence.survivors
+    total = evidence.aggregate
     columns: list[tuple[str, Collection[int]]] = [
-        ("sent X", found.masked),
+        ("sent X", evidence.masked),
         ("frozen", u1.users if u1 else ()),
     ]
-    if found.space.session.confirm:
+    if evidence.space.session.confirm:
         columns.append(
-            ("signed", [n for n, digest in found.confirmed.items() if u1 and digest == u1.digest])
+            (
+                "signed",
+                [n for n, digest in evidence.confirmed.items() if u1 and digest == u1.digest],
+            )
         )
-    columns += [("sent Y", found.answers), ("used", total.answering if total else ())]
+    columns += [("sent Y", evidence.answers), ("used", total.answering if total else ())]
     step = 100 / (len(columns) + 1)
     drawn = [_text(0, 15, "user")]
     drawn += [_text((c + 1.5) * step, 15, name, "middle") for c, (name, _) in enumerate(columns)]
