@@ -139,7 +139,14 @@ def test_a_share_that_a_third_user_forged_and_signed_itself_is_refused(
     sharing = read_masked(space.session, space.masked_path(2), 2).sharing
     zeros = np.zeros((1, c.rows, c.width), dtype=np.uint32)
     block = ShareChunk(0, c.rows, dict.fromkeys(c.share_names, zeros))
-    share_file.write(space, 2, [1], sharing, [block], read_identity(r.identity(3)))
+    share_file.write(
+        space,
+        2,
+        users=[1],
+        sharing=sharing,
+        chunks=[block],
+        signer=read_identity(r.identity(3)),
+    )
     assert "user 2 did not sign it: the file is forged" in refuses(65, *r.eliminate(1)).err
     # the twin: without the check of the signature the forgery would be believed
     monkeypatch.setattr(artifacts, "check_signature", lambda *_, **__: None)

@@ -19,7 +19,7 @@ from ..errors import BadData, InputMissing
 from ..gradients.quantise import beyond_clip, largest_sum
 from ..protocol.constructions import construction
 from ..protocol.decoding import Decoded, decode
-from ..protocol.messages import Points
+from ..protocol.messages import AnswerShape, Points
 from ..protocol.parameters import Parameters, rate_of_answer, rate_of_masked
 from ..steps.access import PLAIN, Access, check_keys, check_session
 from ..steps.freeze import answerable
@@ -28,6 +28,7 @@ from ..storage import aggregate, answer, documents, masked, survivors
 from ..storage.artifacts import Artifact
 from ..storage.atomic import allow_open_files
 from ..storage.keys import Identity, read_identity
+from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
 from .audit_shares import audit_private
 from .evidence import Evidence, Finding
@@ -36,6 +37,7 @@ from .uniformity import FEWEST_BINS, LEAST_EXPECTED, laws, uniformity
 
 _Part = TypeVar("_Part")
 _ONE_SET = "one survivor set, one set of X"
+_MASKED_ALLOWED = "X of the right size, indices and values allowed"
 _AGREE = "Y on one polynomial (Reed-Solomon)"
 _CONFIRMED = "confirmations of survivors.json"
 
@@ -74,7 +76,7 @@ def collect_evidence(
     evidence = Evidence(space, session_pinned=access.session is not None)
     _session(evidence)
     if evidence.session is None:
-        evidence.add("everything else", ".", "not checkable", "session.json is not sound")
+        evidence.add_not_checkable("everything else", ".", "session.json is not sound")
         return evidence
     check_keys(space, access)
     evidence.keys_pinned = access.recipients is not None
@@ -160,7 +162,6 @@ def _masked(evidence: Evidence) -> None:
     answer."""
     session = evidence.space.session
     u1 = evidence.survivors
-    last = "X of the right size, indices and values allowed"
 
     def read(artifact: Artifact) -> str:
         n = artifact.attributes["user"]
@@ -169,33 +170,42 @@ def _masked(evidence: Evidence) -> None:
 
     for n in evidence.space.users():
         path = evidence.space.masked_path(n)
-        evidence.examine(path, masked.KIND, session.header(n), read, last)
+        evidence.examine(
+            path, masked.KIND, expected=session.header(n), read=read, last=_MASKED_ALLOWED
+        )
         if not evidence.available(path) and (u1 is None or n in u1.digests):
-            evidence.add(last, path, "not checkable", "it is not available")
+            evidence.add_not_checkable(_MASKED_ALLOWED, path, "it is not available")
         if u1 and n in u1.digests:
             with evidence.check(_ONE_SET, path) as check:
-                if n not in evidence.masked:
-                    raise InputMissing("survivors.json names it, and no sound file is available")
-                if evidence.masked[n].digest != u1.digests[n]:
-                    raise BadData(
-                        "it is not the file that was frozen: survivors.json names another digest"
-                    )
-                evidence.frozen[n] = evidence.masked[n]
-                if evidence.masked[n].weight != u1.weights[n]:
-                    raise BadData("its weight is not the one in survivors.json")
-                check.why = "as frozen"
+                check.why = _frozen(evidence, u1, n)
     if u1:
-        with evidence.check(
-            "enough survivors hold all shares", evidence.space.survivors_path
-        ) as check:
-            need = evidence.p.survivors
-            if sorted(evidence.frozen) != u1.users:
-                raise InputMissing("not every frozen X is available")
-            if answerable(evidence.frozen, need) != u1.users:
-                raise BadData(
-                    f"fewer than {need} survivors held the shares of all survivors when they masked"
-                )
-            check.why = f"at least {need}"
+        point = "enough survivors hold all shares"
+        with evidence.check(point, evidence.space.survivors_path) as check:
+            check.why = _enough_holders(evidence, u1)
+
+
+def _frozen(evidence: Evidence, u1: Survivors, n: int) -> str:
+    """Refuse an X that is not the one in survivors.json, or has another weight there."""
+    if n not in evidence.masked:
+        raise InputMissing("survivors.json names it, and no sound file is available")
+    if evidence.masked[n].digest != u1.digests[n]:
+        raise BadData("it is not the file that was frozen: survivors.json names another digest")
+    evidence.frozen[n] = evidence.masked[n]
+    if evidence.masked[n].weight != u1.weights[n]:
+        raise BadData("its weight is not the one in survivors.json")
+    return "as frozen"
+
+
+def _enough_holders(evidence: Evidence, u1: Survivors) -> str:
+    """Refuse survivors of whom too few held the shares of all."""
+    need = evidence.p.survivors
+    if sorted(evidence.frozen) != u1.users:
+        raise InputMissing("not every frozen X is available")
+    if answerable(evidence.frozen, need) != u1.users:
+        raise BadData(
+            f"fewer than {need} survivors held the shares of all survivors when they masked"
+        )
+    return f"at least {need}"
 
 
 def _uniform(evidence: Evidence) -> None:
@@ -230,40 +240,40 @@ def _answers(evidence: Evidence) -> None:
             return f"{y.payload} bytes, D = {y.shape.blocks}"
 
     for n in space.users():
-        evidence.examine(space.answer_path(n), answer.KIND, space.session.header(n), read)
+        expected = space.session.header(n)
+        evidence.examine(space.answer_path(n), answer.KIND, expected=expected, read=read)
     for n, digest in evidence.answered.items():
         with evidence.check(_ONE_SET, space.answer_path(n)) as check:
-            absent = "all Y name one survivors.json, which is not available or not sound"
-            check.why = "for survivors.json" if u1 else absent
-            if u1 is None and len(set(evidence.answered.values())) > 1:
-                raise BadData("the Y name several survivor sets")
-            if u1 and digest != u1.digest:
-                raise BadData(
-                    "it answers another survivor set, or other X, than survivors.json has"
-                )
-            if u1 and n not in u1.digests:
-                raise BadData(f"user {n} is not among the survivors, and had nothing to answer")
+            check.why = _answers_survivors(evidence, n, digest)
+
+
+def _answers_survivors(evidence: Evidence, n: int, digest: str) -> str:
+    """Refuse a Y for another survivors.json, or of a user that is not in it."""
+    u1 = evidence.survivors
+    if u1 is None:
+        if len(set(evidence.answered.values())) > 1:
+            raise BadData("the Y name several survivor sets")
+        return "all Y name one survivors.json, which is not available or not sound"
+    if digest != u1.digest:
+        raise BadData("it answers another survivor set, or other X, than survivors.json has")
+    if n not in u1.digests:
+        raise BadData(f"user {n} is not among the survivors, and had nothing to answer")
+    return "for survivors.json"
 
 
 def _confirmations(evidence: Evidence) -> None:
     """Check every confirmation, and that there are enough for the answers that exist."""
     space = evidence.space
-    need = evidence.space.session.confirmations
-    for n in space.users() if space.session.confirm else ():
+    if not space.session.confirm:
+        return
+    for n in space.users():
         path = space.confirmation_path(n)
         if evidence.available(path):
             with evidence.check(_CONFIRMED, path) as check:
-                content = documents.read_bytes(path, "")
-                confirmation = survivors.parse_confirmation(path, content)
-                named = str(confirmation["survivors_sha256"])
-                if not survivors.confirmed_by(space, named, [n]):
-                    raise BadData(f"user {n} did not sign it in this session: the file is forged")
-                evidence.confirmed[n] = named
-                if evidence.survivors and named != evidence.survivors.digest:
-                    raise BadData("it confirms another survivors.json")
-                check.why = "signed"
-    if space.session.confirm and evidence.answered:
+                check.why = _confirmed(evidence, n, path)
+    if evidence.answered:
         with evidence.check(_CONFIRMED, "elimination") as check:
+            need = space.session.confirmations
             confirmed = list(evidence.confirmed.values())
             for digest in sorted(set(evidence.answered.values())):
                 if (there := confirmed.count(digest)) < need:
@@ -271,6 +281,18 @@ def _confirmations(evidence: Evidence) -> None:
                         f"{there} valid confirmations are available, and an answer needs {need}"
                     )
             check.why = f"at least {need} for every answer"
+
+
+def _confirmed(evidence: Evidence, n: int, path: Path) -> str:
+    """Refuse a confirmation that user n did not sign, or that is of another survivors.json."""
+    body = survivors.parse_confirmation(path, documents.read_bytes(path, ""))
+    digest = str(body["survivors_sha256"])
+    if not survivors.confirmed_by(evidence.space, digest, [n]):
+        raise BadData(f"user {n} did not sign it in this session: the file is forged")
+    evidence.confirmed[n] = digest
+    if evidence.survivors and digest != evidence.survivors.digest:
+        raise BadData("it confirms another survivors.json")
+    return "signed"
 
 
 def _aggregate(evidence: Evidence) -> None:
@@ -286,98 +308,123 @@ def _aggregate(evidence: Evidence) -> None:
         evidence.aggregate = total
         return f"{total.total.index.size} coordinates"
 
-    evidence.examine(
-        evidence.space.aggregate_path, aggregate.KIND, evidence.space.session.header(0), read
-    )
+    path = evidence.space.aggregate_path
+    expected = evidence.space.session.header(0)
+    evidence.examine(path, aggregate.KIND, expected=expected, read=read)
 
 
 def _decoded(evidence: Evidence) -> dict[int, Decoded]:
     """Decode the answers with each D; name the users whose answers do not agree with the others."""
-    space = evidence.space
     u1 = evidence.survivors
-    sums = dict[int, Decoded]()
     count = len(u1.digests) if u1 else 0
-    given = {n: y.blocks for n, y in evidence.answers.items()}
-    enough = construction(evidence.p).decodable(count, given)
+    given = {n: shape.blocks for n, shape in evidence.answers.items()}
+    c = construction(evidence.p)
+    enough = c.decodable(count, given)
     if u1 is None or not enough:
         kinds = (
-            f"more than {y.quorum} with D = {y.blocks}"
-            for y in construction(evidence.p).answer_shapes(count).values()
+            f"more than {shape.quorum} with D = {shape.blocks}"
+            for shape in c.answer_shapes(count).values()
         )
         needed = " or ".join(kinds) if u1 else "a sound survivors.json"
         why = f"{len(evidence.answers)} sound answers are available; needed: {needed}"
-        evidence.add(_AGREE, "elimination", "not checkable", why)
+        evidence.add_not_checkable(_AGREE, "elimination", why)
         return {}
+    sums = dict[int, Decoded]()
     for shape, users in enough.items():
-        with evidence.check(_AGREE, "elimination") as check, ExitStack() as files:
-            rows = {n: files.enter_context(answer.opened_answer(space, n, u1)).read for n in users}
-            result = decode(
-                evidence.p, space.session.points, shape, rows, CipherRandomness(fresh_key())
-            )
+        with evidence.check(_AGREE, "elimination") as check:
+            result = _decoded_answers(evidence, u1, shape=shape, users=users)
             sums[shape.blocks] = result
             excluded = result.liars_excluded
             evidence.liars_excluded = max(excluded, evidence.liars_excluded or 0)
-            if len(users) == shape.quorum:
-                raise InputMissing(
-                    f"there are only {shape.quorum} answers, which always agree:"
-                    " the sum is right if nobody lied"
-                )
             if result.corrected:
-                check.subjects = [space.answer_path(n) for n in result.corrected]
-                raise BadData(
-                    "it is not on the polynomial of the other answers; its user may be innocent,"
-                    " as a bad share has the same effect"
-                )
-            check.why = (
-                f"{len(users)} answers agree, and {shape.quorum} suffice: this excludes"
-                f" {excluded} of at most T = {evidence.p.colluders} users that lie together"
-            )
+                check.subjects = [evidence.space.answer_path(n) for n in result.corrected]
+            check.why = _agreement(evidence.p, shape, result, answers=len(users))
     return sums
+
+
+def _decoded_answers(
+    evidence: Evidence, u1: Survivors, *, shape: AnswerShape, users: list[int]
+) -> Decoded:
+    """The sum that the answers of these users give."""
+    space = evidence.space
+    with ExitStack() as files:
+        answers = {n: files.enter_context(answer.opened_answer(space, n, u1)) for n in users}
+        return decode(
+            p=evidence.p,
+            points=space.session.points,
+            shape=shape,
+            answers={n: file.read for n, file in answers.items()},
+            randomness=CipherRandomness(fresh_key()),
+        )
+
+
+def _agreement(p: Parameters, shape: AnswerShape, result: Decoded, *, answers: int) -> str:
+    """What the agreement of the answers says; refuse answers that do not agree."""
+    if answers == shape.quorum:
+        raise InputMissing(
+            f"there are only {shape.quorum} answers, which always agree:"
+            " the sum is right if nobody lied"
+        )
+    if result.corrected:
+        raise BadData(
+            "it is not on the polynomial of the other answers; its user may be innocent,"
+            " as a bad share has the same effect"
+        )
+    return (
+        f"{answers} answers agree, and {shape.quorum} suffice: this excludes"
+        f" {result.liars_excluded} of at most T = {p.colluders} users that lie together"
+    )
 
 
 def _sum(evidence: Evidence, sums: dict[int, Decoded]) -> None:
     """Check that the aggregate is the decoded sum, and no larger than the clip allows."""
-    stored = evidence.aggregate
     path = evidence.space.aggregate_path
     with evidence.check("aggregate recomputed", path) as check:
-        if stored is None:
-            raise InputMissing("no sound aggregate is available")
-        if not sums:
-            raise InputMissing("the available answers do not decode to a sum")
-        index = stored.total.index
-        value = stored.total.value
-        totals = [result.total for result in sums.values()]
-        if not all(
-            np.array_equal(index, t.index) and np.array_equal(value, t.value) for t in totals
-        ):
-            raise BadData("it is not the sum that the answers decode to")
-        used = [
-            n
-            for n, y in evidence.answers.items()
-            if y.blocks == stored.blocks and n in stored.answering
-        ]
-        known = used if stored.blocks in sums else []
-        wrong = sums[stored.blocks].corrected if known else []
-        if [n for n in stored.corrected if n in known] != [n for n in wrong if n in known]:
-            raise BadData("the users that it says answered wrongly are not those that did")
-        if absent := [str(n) for n in stored.corrected if n not in known]:
-            raise InputMissing(
-                f"it says that users {', '.join(absent)} answered wrongly, whose Y are not "
-                "available"
-            )
-        check.why = f"{index.size} coordinates, the same from {len(evidence.answers)} answers"
+        check.why = _recomputed(evidence, sums)
     with evidence.check("sums within the clip", path) as check:
-        totals = [stored.total] if stored else [result.total for result in sums.values()]
-        if not totals or evidence.survivors is None:
-            raise InputMissing("no sum is available, or no sound survivors.json")
-        largest = largest_sum(evidence.p.fixed_point, evidence.survivors.weights.values())
-        beyond = max(
-            beyond_clip(evidence.p.fixed_point, t.value, evidence.survivors.weights.values())
-            for t in totals
+        check.why = _within_clip(evidence, sums)
+
+
+def _recomputed(evidence: Evidence, sums: dict[int, Decoded]) -> str:
+    """Refuse an aggregate that is not the sum to which the answers decode, or that blames others
+    than those who answered wrongly."""
+    stored = evidence.aggregate
+    if stored is None:
+        raise InputMissing("no sound aggregate is available")
+    if not sums:
+        raise InputMissing("the available answers do not decode to a sum")
+    index = stored.total.index
+    value = stored.total.value
+    for total in (result.total for result in sums.values()):
+        if not (np.array_equal(index, total.index) and np.array_equal(value, total.value)):
+            raise BadData("it is not the sum that the answers decode to")
+    known = []
+    wrong = []
+    if stored.blocks in sums:
+        of_these_blocks = [n for n, y in evidence.answers.items() if y.blocks == stored.blocks]
+        known = [n for n in of_these_blocks if n in stored.answering]
+        wrong = [n for n in sums[stored.blocks].corrected if n in known]
+    if [n for n in stored.corrected if n in known] != wrong:
+        raise BadData("the users that it says answered wrongly are not those that did")
+    if absent := [str(n) for n in stored.corrected if n not in known]:
+        raise InputMissing(
+            f"it says that users {', '.join(absent)} answered wrongly, whose Y are not available"
         )
-        if beyond:
-            raise BadData(f"{beyond} coordinates are larger than honest users can make them")
-        check.why = f"at most {largest / evidence.p.scale:.6g}"
+    return f"{index.size} coordinates, the same from {len(evidence.answers)} answers"
+
+
+def _within_clip(evidence: Evidence, sums: dict[int, Decoded]) -> str:
+    """Refuse a sum with coordinates that are larger than honest users can make them."""
+    stored = evidence.aggregate
+    totals = [stored.total] if stored else [result.total for result in sums.values()]
+    if not totals or evidence.survivors is None:
+        raise InputMissing("no sum is available, or no sound survivors.json")
+    fixed_point = evidence.p.fixed_point
+    weights = evidence.survivors.weights.values()
+    beyond = max(beyond_clip(fixed_point, total.value, weights) for total in totals)
+    if beyond:
+        raise BadData(f"{beyond} coordinates are larger than honest users can make them")
+    return f"at most {largest_sum(fixed_point, weights) / evidence.p.scale:.6g}"
 
 
 def _rates(evidence: Evidence) -> None:

@@ -12,7 +12,7 @@ from tempfile import gettempdir
 
 import numpy as np
 
-from ..algebra.field import to_signed
+from ..algebra.field import Integers, Symbols, to_signed
 from ..errors import BadData, InputMissing
 from ..gradients.quantise import beyond_clip
 from ..protocol.constructions import construction
@@ -24,6 +24,8 @@ from ..storage.ledger import Ledger
 from ..storage.secret import StoredSecret
 from ..storage.share import ShareFile, opened_share
 from .evidence import Evidence
+
+_Tables = dict[int, tuple[Symbols, ...]]  # rows of a share by its holder, of every dataset
 
 
 def audit_private(
@@ -65,23 +67,29 @@ class _Private:
     def secret(self, n: int) -> StoredSecret | None:
         """The secret of a user, if it is available and sound; also check its staged residual."""
         space = self.space
-        kept = list[StoredSecret]()
         header = space.session.header(n)
+        stored = list[StoredSecret]()  # one, or none
+        self.evidence.examine(
+            space.secret_path(n),
+            secret.KIND,
+            expected=header,
+            read=lambda _: stored.append(secret.read(space, n)),
+        )
         waiting = space.residual_path(n)
         self.evidence.examine(
-            space.secret_path(n), secret.KIND, header, lambda _: kept.append(secret.read(space, n))
+            waiting,
+            residual.KIND,
+            expected=header,
+            read=lambda _: residual.read(waiting, n, self.p.length),
         )
-        self.evidence.examine(
-            waiting, residual.KIND, header, lambda _: residual.read(waiting, n, self.p.length)
-        )
-        return kept[0] if kept else None
+        return stored[0] if stored else None
 
     def ledger(self, n: int, stored: StoredSecret | None) -> None:
         """Check that the ledger and the files agree."""
         path = self.space.ledger_path(n)
         evidence = self.evidence
         if not evidence.available(path):
-            evidence.add("ledgers", path, "not checkable", "it is not available")
+            evidence.add_not_checkable("ledgers", path, "it is not available")
             return
         with evidence.check("schema", path) as schema:
             ledger = Ledger.read(path, self.space.session.id, n)
@@ -152,7 +160,7 @@ class _Private:
         with ExitStack() as files:
             shares: dict[int, ShareFile] = {}
             for m in self.space.users():
-                if opened := self._opened(files, m, n, sharing):
+                if opened := self._opened(files, m, n, sharing=sharing):
                     shares[m] = opened
                     sharing = str(opened.artifact.attributes["sharing"])
             self.sound |= {(m, n) for m in shares}
@@ -161,69 +169,88 @@ class _Private:
     def _interpolate(self, n: int, shares: dict[int, ShareFile], known: Secret | None) -> None:
         """Check row by row that the shares of one sender determine what an honest user shares."""
         c = self.construction
-        users = sorted(shares)
-        points = self.space.session.points
         one = self.space.share_path(0, n)
-        with self.evidence.check(
-            "shares interpolate to selectors", one.parent.with_name("user-*") / one.name
-        ) as check:
-            if len(users) < c.share_quorum:
+        of_all_users = one.parent.with_name("user-*") / one.name
+        with self.evidence.check("shares interpolate to selectors", of_all_users) as check:
+            if len(shares) < c.share_quorum:
                 raise InputMissing(
-                    f"{len(users)} sound shares are available, and {c.share_quorum} are needed"
+                    f"{len(shares)} sound shares are available, and {c.share_quorum} are needed"
                 )
             places = np.empty(c.rows, dtype=np.int64)
             for first in range(0, c.rows, c.chunk_rows):
                 rows = np.arange(first, min(first + c.chunk_rows, c.rows))
-                tables = zip(*(shares[m].read(rows) for m in users), strict=True)
-                # the same rows of all shares by name, (users, rows, width) each
-                block = {
-                    name: np.stack(parts) for name, parts in zip(c.share_names, tables, strict=True)
-                }
+                tables = self._tables(shares, rows)
                 try:
-                    places[rows] = c.shared_places(points, users, first, block, known)
+                    places[rows] = self._places(tables, known, first)
                 except BadData as error:
-                    blamed = []
-                    for at, m in enumerate(users):
-                        left = {
-                            name: np.delete(tables, at, axis=0) for name, tables in block.items()
-                        }
-                        with suppress(BadData):  # without its share, the others fit together
-                            c.shared_places(
-                                points, users[:at] + users[at + 1 :], first, left, known
-                            )
-                            blamed.append(m)
+                    blamed = self._blamed(tables, known, first)
                     if len(blamed) == 1:
                         check.subjects = [self.space.share_path(blamed[0], n)]
-                    where = f"rows from {first} on, users {', '.join(map(str, users))}"
-                    raise BadData(f"{where}: {error.message}") from error
+                    users = ", ".join(map(str, sorted(shares)))
+                    raise BadData(
+                        f"rows from {first} on, users {users}: {error.message}"
+                    ) from error
             # sigma_n is a permutation if pi_n is; in moments any places are allowed
             c.check_secret(Secret(places.astype(np.uint32), np.ones(c.rows, dtype=np.uint32)))
             of = "of the available secret" if known else "of some secret"
             check.why = f"{c.rows} selectors {of}, {len(shares)} shares"
 
-    def _opened(self, files: ExitStack, m: int, n: int, sharing: str | None) -> ShareFile | None:
+    def _tables(self, shares: dict[int, ShareFile], rows: Integers) -> _Tables:
+        """The same rows of all shares."""
+        return {m: shares[m].read(rows) for m in sorted(shares)}
+
+    def _places(self, tables: _Tables, known: Secret | None, first: int) -> Integers:
+        """The places that these users' shares determine in rows first, first+1, ..."""
+        names = self.construction.share_names
+        # (users, rows, width) each
+        stacked = (np.stack(parts) for parts in zip(*tables.values(), strict=True))
+        return self.construction.shared_places(
+            points=self.space.session.points,
+            users=list(tables),
+            first=first,
+            shares=dict(zip(names, stacked, strict=True)),
+            secret=known,
+        )
+
+    def _blamed(self, tables: _Tables, known: Secret | None, first: int) -> list[int]:
+        """The users without whose share the others fit together."""
+        blamed = []
+        for m in tables:
+            others = {user: table for user, table in tables.items() if user != m}
+            with suppress(BadData):
+                self._places(others, known, first)
+                blamed.append(m)
+        return blamed
+
+    def _opened(self, files: ExitStack, m: int, n: int, *, sharing: str | None) -> ShareFile | None:
         """A share with every row checked, left open in `files`; None if it is not available or not
         sound."""
         session = self.space.session
         path = self.space.share_path(m, n)
-        kept = list[ShareFile]()
+        sound = list[ShareFile]()  # one, or none
 
         def read(_: object = None) -> None:
             opened = files.enter_context(self._share(m, n, sharing))
             opened.check_all()
-            kept.append(opened)
+            sound.append(opened)
 
         if session.recipients is None:
-            expected = session.header(m, sender=n) | ({"sharing": sharing} if sharing else {})
-            self.evidence.examine(path, share.KIND, expected, read)
+            expected = share.share_header(session, m, n, sharing=sharing)
+            self.evidence.examine(path, share.KIND, expected=expected, read=read)
         elif self.evidence.available(path):
             with self.evidence.check("sealed shares open, signed and whole", path):
                 read()
-        return kept[0] if kept else None
+        return sound[0] if sound else None
 
     def _share(self, m: int, n: int, sharing: str | None) -> AbstractContextManager[ShareFile]:
-        # the round may not be the auditor's to write to
-        return opened_share(self.space, m, n, sharing, self.openers.get(m), Path(gettempdir()))
+        return opened_share(
+            self.space,
+            user=m,
+            sender=n,
+            sharing=sharing,
+            identity=self.openers.get(m),
+            scratch=Path(gettempdir()),  # the round may not be the auditor's to write to
+        )
 
     def recomputed(self, n: int) -> str:
         """Recompute Y_n from the frozen X and the shares that user n holds."""
@@ -245,8 +272,10 @@ class _Private:
             }
             y = files.enter_context(opened_answer(self.space, n, evidence.survivors))
             x = {m: frozen[m].masked for m in users}
-            points = self.space.session.points
-            for start, part in self.construction.answer_chunks(points, n, x, shares, shape):
+            chunks = self.construction.answer_chunks(
+                points=self.space.session.points, user=n, masked=x, shares=shares, shape=shape
+            )
+            for start, part in chunks:
                 if not np.array_equal(part, y.read(start, np.empty_like(part))):
                     raise BadData("it is not what the X and the shares of its user give")
         return f"from the shares of {len(users)} survivors, D = {shape.blocks}"

@@ -33,7 +33,7 @@ def audit_folders(evidence: Evidence) -> None:
     folders.enter(evidence.space.root)
     folders.enter(evidence.space.private)  # wherever the user keeps it
     if not any(f.point == ONLY_FILES_OF_THE_ROUND for f in evidence.findings):
-        evidence.add(ONLY_FILES_OF_THE_ROUND, ".", "pass")
+        evidence.add_pass(ONLY_FILES_OF_THE_ROUND, ".")
 
 
 class _Folders:
@@ -57,9 +57,8 @@ class _Folders:
         if folder in self.entered:
             return
         self.entered.add(folder)
-        if (
-            self.evidence.is_link(folder) and folder != self.space.root
-        ):  # which the auditor chose itself
+        chosen = folder == self.space.root  # by the auditor itself
+        if self.evidence.is_link(folder) and not chosen:
             self._leave_out(folder, "a link, which was not followed")
             return
         if not os.path.lexists(folder):
@@ -83,7 +82,7 @@ class _Folders:
                 self._leave_out(path, "a folder that this round does not have; it was not opened")
 
     def _leave_out(self, path: Path, why: str) -> None:
-        self.evidence.add(ONLY_FILES_OF_THE_ROUND, path, "not checkable", why)
+        self.evidence.add_not_checkable(ONLY_FILES_OF_THE_ROUND, path, why)
 
     def _is_secret(self, path: Path) -> bool:
         """Whether only its owner may see it. Everybody may see sealed shares."""
@@ -130,26 +129,23 @@ class _Folders:
         kind = _pretended_kind(path)
         at_root = path.parent == self.space.root
         if _TEMPORARY_NAME.fullmatch(path.name):
-            self.evidence.add(
+            self.evidence.add_pass(
                 ONLY_FILES_OF_THE_ROUND,
                 path,
-                "pass",
                 "left by a step that was killed, or that is still running",
             )
         elif kind == residual.KIND.name:
             self._leave_out(path, "a residual that its user keeps here")
         elif kind:
-            self.evidence.add(
+            self.evidence.add_fail(
                 ONLY_FILES_OF_THE_ROUND,
                 path,
-                "fail",
                 f"a {kind} file of this program under a name that it must not have here",
             )
         elif not at_root and _ARTIFACT_NAME.fullmatch(path.name):
-            self.evidence.add(
+            self.evidence.add_fail(
                 ONLY_FILES_OF_THE_ROUND,
                 path,
-                "fail",
                 "it is named like a file of the round, and this round has no such file",
             )
         elif not at_root or path.suffix in _OF_THIS_PROGRAM:

@@ -151,7 +151,7 @@ class Content:
     def of(draft: Draft, tables: Tables) -> Content:
         """The file with these datasets, of which the digest is computed first."""
         digest = draft.new_digest()
-        _hash_parts(draft.kind, tables, digest, lambda *_: None)
+        _hash_parts(draft.kind, tables, digest, put=lambda *_: None)
         return Content(draft.kind, draft.completed(digest.hexdigest()), tables)
 
     @property
@@ -172,7 +172,7 @@ def write_hashed(path: Path, draft: Draft, tables: Tables) -> str:
     """Write a file, whole, and hash it on the way; its SHA-256."""
     digest = draft.new_digest()
     with _new_artifact(path, draft.kind, tables) as file:
-        _hash_parts(draft.kind, tables, digest, file.put)
+        _hash_parts(draft.kind, tables, digest, put=file.put)
         file.finish(draft.completed(digest.hexdigest()))
     return digest.hexdigest()
 

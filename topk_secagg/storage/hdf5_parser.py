@@ -83,7 +83,7 @@ def parse(fd: int) -> tuple[dict[str, str | int], dict[str, Dataset]]:
     if end != size:
         raise Unknown(f"{size} bytes, not {end}")
     spans = [(0, _SUPERBLOCK.size + 4)]  # start and end of every piece that is accounted for
-    messages = list(_messages(fd, root, _OF_ROOT, spans))
+    messages = list(_messages(fd, root, allowed=_OF_ROOT, spans=spans))
     if _LINK_INFO not in dict(messages):
         raise Unknown("something other than a group at its root")
     links = [_link(body) for kind, body in messages if kind == _LINK]
@@ -96,7 +96,7 @@ def parse(fd: int) -> tuple[dict[str, str | int], dict[str, Dataset]]:
         if name in attributes:
             raise Unknown(f"two attributes {name!r}")
         attributes[name] = value
-    datasets = {name: _dataset(fd, address, name, spans) for name, address in links}
+    datasets = {name: _dataset(fd, address, name, spans=spans) for name, address in links}
     if size - sum(d.size for d in datasets.values()) > _LARGEST_OVERHEAD:
         raise Unknown("more than its datasets")
     spans += [(d.offset, d.offset + d.size) for d in datasets.values() if d.size]
@@ -192,7 +192,8 @@ def _attribute(body: bytes) -> tuple[str, str | int]:
 
 def _dataset(fd: int, address: int, name: str, spans: list[tuple[int, int]]) -> Dataset:
     """A contiguous dataset of one of the known types."""
-    messages = [m for m in _messages(fd, address, _OF_DATASET, spans) if m[0] != _NIL]
+    all_messages = _messages(fd, address, allowed=_OF_DATASET, spans=spans)
+    messages = [(kind, body) for kind, body in all_messages if kind != _NIL]
     parts = dict(messages)
     if len(parts) < len(messages) or parts.keys() | {_NIL, _ATTRIBUTE_INFO} != _OF_DATASET.keys():
         raise Unknown(
@@ -209,7 +210,13 @@ def _dataset(fd: int, address: int, name: str, spans: list[tuple[int, int]]) -> 
     (offset, size) = struct.unpack("<QQ", layout[2:])
     if size != math.prod(shape) * dtype.itemsize:
         raise Unknown(f"a dataset {name!r} whose shape and size differ")
-    return Dataset(dtype, shape, 0 if offset == _UNDEFINED else offset, size, description)
+    return Dataset(
+        dtype=dtype,
+        shape=shape,
+        offset=0 if offset == _UNDEFINED else offset,
+        size=size,
+        description=description,
+    )
 
 
 def _shape(body: bytes, name: str) -> tuple[int, ...]:

@@ -215,7 +215,7 @@ def write(
                 file.put(name, start, shares[m - 1])
 
         puts = (
-            partial(put, name, chunk.start, rows)
+            partial(put, name, start=chunk.start, shares=rows)
             for chunk in chunks
             for name, rows in chunk.shares.items()
         )
