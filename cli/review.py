@@ -235,7 +235,7 @@ def audit(
     recomputed. It changes nothing in the round, and shows no secret value. It follows no links and
     opens no folder that a round does not have, but names them.
     """
-    from topk_secagg.review.audit import gather
+    from topk_secagg.review.audit import collect_evidence
     from topk_secagg.review.report import condensed, page, summary, unpinned
     from topk_secagg.storage.atomic import OWN, write_whole
 
@@ -246,7 +246,9 @@ def audit(
             f"cannot write {report}: its folder is not there", "make the folder first"
         )
     with console.progress() as note:
-        found = gather(space, identity, lambda done: note("auditing", 0, 1, done), access=access)
+        found = collect_evidence(
+            space, identity, lambda done: note("auditing", 0, 1, done), access=access
+        )
     findings = found.findings
     session = found.session
     if report:
@@ -261,7 +263,8 @@ def audit(
         **picked(found, "session_pinned", "keys_pinned"),
         "verdict": "fail" if failed else "pass",
         "counts": {
-            v: sum(f.verdict == v for f in findings) for v in ("pass", "fail", "not checkable")
+            verdict.replace(" ", "_"): sum(f.verdict == verdict for f in findings)
+            for verdict in ("pass", "fail", "not checkable")
         },
         "findings": [vars(f) for f in findings],
         "liars_excluded": found.liars_excluded,

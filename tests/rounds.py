@@ -34,10 +34,10 @@ from oracle import bucket_count, bucket_top, lifted, plain_sum, top_k
 from topk_secagg.algebra.field import DEFAULT_FIELD
 from topk_secagg.gradients.files import write_gradient
 from topk_secagg.gradients.tensors import Gradient, Tensor
-from topk_secagg.steps.inspect import KINDS
-from topk_secagg.storage.artifacts import Content, opened
+from topk_secagg.storage.artifacts import Draft, Table, opened, write_hashed
 from topk_secagg.storage.hdf5_writer import new_file
 from topk_secagg.storage.keys import Identity
+from topk_secagg.storage.kinds import ARTIFACT_KINDS
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = (
@@ -652,20 +652,21 @@ def rewrite(
     path: Path, change: Callable[[Any, Any], object], signer: Identity | None = None
 ) -> None:
     """Change attributes and datasets of a file, and give it a valid digest; a signature only from `signer`."""
-    with opened(path, *KINDS) as artifact:
+    with opened(path, *ARTIFACT_KINDS) as artifact:
         attributes, datasets = (
             dict(artifact.attributes),
             {name: artifact.read(name) for name in artifact.datasets},
         )
     change(attributes, datasets)
-    Content(artifact.kind, attributes, datasets, signer).write(path)
+    tables = {name: Table(array) for name, array in datasets.items()}
+    write_hashed(path, Draft(artifact.kind, attributes, signer), tables)
 
 
 def claim_terabytes(path: Path) -> None:
     """Make it a sparse file of two terabytes whose metadata claims that size, and that is sound otherwise."""
-    with opened(path, *KINDS) as artifact:
+    with opened(path, *ARTIFACT_KINDS) as artifact:
         shapes = {name: (d.dtype.str, d.shape) for name, d in artifact.datasets.items()}
-        found = dict(artifact.attributes)
+        attributes = artifact.attributes
     first = next(iter(shapes))
     dtype, shape = shapes[first]
     shapes[first] = (
@@ -673,8 +674,8 @@ def claim_terabytes(path: Path) -> None:
         (TERABYTES // np.dtype(dtype).itemsize // int(np.prod(shape[1:])), *shape[1:]),
     )
     with path.open("w+b") as stream:
-        with new_file(stream, shapes, artifact.kind.datasets, found):
-            pass
+        with new_file(stream, shapes, artifact.kind.datasets) as file:
+            file.finish(attributes)
         os.truncate(path, said_end(stream))
 
 

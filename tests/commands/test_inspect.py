@@ -71,7 +71,7 @@ def test_files_of_a_sealed_round_with_residuals_and_confirmations(round_at, refu
     done = round_at("decoded", "done", **CONFIRMING)
     confirmed = described(done.folder / "confirmed/user-02.json")
     assert (confirmed["kind"], confirmed["user"]) == ("confirmation", 2)
-    assert confirmed["survivors"] == described(done.folder / "survivors.json")["sha256"]
+    assert confirmed["survivors_sha256"] == described(done.folder / "survivors.json")["sha256"]
     session = described(done.folder / "session.json")
     keys = must("keygen", "--user", 9, "--output", r.folder.with_name("new"), "--json").json[
         "fingerprint"
@@ -241,7 +241,9 @@ class TestHostileFiles:
         evil = "\x1b[2J\x1b]0;owned\x07"
         edit(done.folder / KINDS["ledger"], lambda content: content.update(answered=evil))
         edit(done.folder / "session.json", lambda content: content["layout"][0].update(name=evil))
-        rewrite(done.folder / KINDS["elimination"], lambda found, _: found.update(survivors=evil))
+        rewrite(
+            done.folder / KINDS["elimination"], lambda found, _: found.update(survivors_sha256=evil)
+        )
         inspected = [
             ("inspect", done.folder / KINDS[kind]) for kind in ("ledger", "session", "elimination")
         ]

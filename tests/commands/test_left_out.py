@@ -162,7 +162,7 @@ JUNK: dict[str, tuple[Callable[[Path], object], str]] = {
     "half": (lambda path: path.write_bytes(path.read_bytes()[:700]), "it is damaged"),
     "a bit": (lambda path: flip(path, placed(path)["y"][0]), "does not match its digest"),
     "a symbol": (change("y", -1, Q), "not below the field's size"),
-    "another set": (attribute(survivors="0" * 64), "another survivor set"),
+    "another set": (attribute(survivors_sha256="0" * 64), "another survivor set"),
     "another D": (attribute(blocks=1), "packs 1 blocks"),
     "another user's": (
         lambda path: shutil.copy(path.with_name("user-01.h5"), path),
@@ -211,7 +211,7 @@ class TestDecode:
         said = must(*r.decode("--json")).json
         assert (list(said["left_out"]), said["corrected"]) == ([str(user)], [])
         monkeypatch.setattr(
-            AnswerFile, "intact", lambda _: True
+            AnswerFile, "is_intact", lambda _: True
         )  # the twin: nobody looks at the digest
         monkeypatch.setattr(Artifact, "verify", lambda *_: None)
         said = must(*r.decode("--json")).json
@@ -284,7 +284,7 @@ def test_a_signed_answer_that_was_made_to_agree_with_a_wrong_one_is_left_out(rou
     said = must(*r.decode("--json")).json
     assert (list(said["left_out"]), said["checked_answers"]) == (["5"], 0)
     monkeypatch.setattr(
-        AnswerFile, "intact", lambda _: True
+        AnswerFile, "is_intact", lambda _: True
     )  # the twin: nobody looks at the digest
     said = must(*r.decode("--json")).json
     assert (list(said["left_out"]), said["checked_answers"]) == ([], 1)
@@ -304,7 +304,7 @@ def test_an_answer_that_changes_after_it_was_checked_is_refused(round_at, monkey
 
     monkeypatch.setattr(Artifact, "verify", verify_and_change)
     if not looked_at:
-        monkeypatch.setattr(AnswerFile, "intact", lambda _: True)
+        monkeypatch.setattr(AnswerFile, "is_intact", lambda _: True)
     said = judged(*r.decode())
     assert said.code == (65 if looked_at else 0)
     assert ("was changed while it was read" in said.err) == looked_at

@@ -26,8 +26,8 @@ OWN = {
     "secret": {"randomness", "sharing"},
     "share": {"sender", "sharing"},
     "masked": {"sharing", "weight"},
-    "elimination": {"survivors", "blocks"},
-    "aggregate": {"survivors", "blocks"},
+    "elimination": {"survivors_sha256", "blocks"},
+    "aggregate": {"survivors_sha256", "blocks"},
 }
 PARAMETERS = [
     "users", "survivors", "colluders", "blocks", "top_k", "length", "field",
@@ -164,7 +164,7 @@ class TestFiles:
         assert {row["user"]: row["sha256"] for row in rows} == masked
         digest = hashlib.sha256((done / "survivors.json").read_bytes()).hexdigest()
         for path in (*files(done, "elimination").values(), done / "aggregate.h5"):
-            assert attributes(path)["survivors"] == digest
+            assert attributes(path)["survivors_sha256"] == digest
         for n in EVERYBODY:
             ledger = document(done / f"secrets/user-{n:02}.ledger.json")
             assert (ledger["user"], ledger["masked"]) == (n, masked.get(n))

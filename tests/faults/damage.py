@@ -41,8 +41,8 @@ from rounds import (
     waited,
 )
 
-from topk_secagg.steps.inspect import KINDS
 from topk_secagg.storage.hdf5_parser import lookup3
+from topk_secagg.storage.kinds import ARTIFACT_KINDS
 
 ROOM = 2 << 30  # of address space, beyond what is used before the first case
 GROWTH = 192 << 20  # that the resident memory may grow by
@@ -410,7 +410,7 @@ def _edit_attribute(file: h5py.File, source: random.Random) -> None:
         file.attrs.modify(name, np.uint64(source.choice(numbers)))
 
 
-KINDS_BYTES = tuple(kind.name.encode() for kind in KINDS)
+KINDS_BYTES = tuple(kind.name.encode() for kind in ARTIFACT_KINDS)
 
 
 def _reshape(file: h5py.File, source: random.Random) -> None:
@@ -435,7 +435,7 @@ def _reshape(file: h5py.File, source: random.Random) -> None:
 def reseal(file: h5py.File) -> None:
     """Give the file the digest of what it holds."""
     kind = _plain(file.attrs.get("kind", b""))
-    skipped = next((k.undigested for k in KINDS if k.name == kind), ())
+    skipped = next((k.undigested for k in ARTIFACT_KINDS if k.name == kind), ())
     digest = hashlib.sha256()
     for name in sorted(set(file.attrs) - {"sha256", "signature"}):
         digest.update(f"attribute {name} {_plain(file.attrs[name])}\n".encode())

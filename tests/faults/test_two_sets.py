@@ -37,7 +37,12 @@ def test_two_survivor_sets_are_never_answered(name):
 
 BROKEN = {
     "the ledger": ("plain, honest freezer", Ledger, "check_survivors", lambda *_: None),
-    "the signature": ("sealed, honest freezer", survivors, "unsigned", lambda *_: ""),
+    "the signature": (
+        "sealed, honest freezer",
+        survivors,
+        "check_signature",
+        lambda *_, **__: None,
+    ),
     "the ledger of a confirmed round": (
         "confirmed, corrupt freezer",
         Ledger,

@@ -104,7 +104,13 @@ class Scene:
             x = self.x[n]
             changed = Masked(x.masked.index, np.maximum(1, x.masked.value // 2).astype(np.uint32))
             own = masked.content(
-                self.space.session, n, x.sharing, changed, x.weight, x.holds, self.keys.get(n)
+                self.space.session,
+                n,
+                sharing=x.sharing,
+                masked=changed,
+                weight=x.weight,
+                holds=x.holds,
+                signer=self.keys.get(n),
             )
             own.write(self.second / f"user-{n:02}.h5")
 
@@ -217,7 +223,7 @@ class Attempt:
                 path.write_bytes(old[about])
             elif old:
                 body = json.loads(next(iter(old.values()))) | {
-                    "survivors": about
+                    "survivors_sha256": about
                 }  # signed for another set
                 path.write_bytes((json.dumps(body, indent=2) + "\n").encode())
             else:
@@ -229,7 +235,7 @@ class Attempt:
         """Have a user answer what it is shown. What leaves it must name just that, and nothing else before or after."""
         if self.command("eliminate", user, *more):
             return
-        about = attributes(self.view / "elimination" / f"user-{user:02}.h5")["survivors"]
+        about = attributes(self.view / "elimination" / f"user-{user:02}.h5")["survivors_sha256"]
         ledger = document(self.vault / self.scene.space.session.id / f"user-{user:02}.ledger.json")
         if not about == ledger["answered"] == digest(content):
             raise Violation(

@@ -26,7 +26,7 @@ from topk_secagg.protocol.parameters import Parameters
 from topk_secagg.protocol.permutation import Permutation
 from topk_secagg.review import audit as audit_module
 from topk_secagg.review import evidence, folders
-from topk_secagg.review.audit import audit, gather
+from topk_secagg.review.audit import audit, collect_evidence
 from topk_secagg.review.report import page
 from topk_secagg.review.uniformity import chi_square_tail, laws, uniformity
 from topk_secagg.steps import freeze as freeze_step
@@ -201,7 +201,7 @@ def test_a_running_round_and_users_that_drop_out_are_no_fail(tmp_path):
         new_round(tmp_path / "insecure", "moments", seed=3).play(upto="init").folder
     )
     assert ("no public seed", "session.json") in of(audit(insecure), "not checkable")
-    assert b"INSECURE" in page(gather(insecure))
+    assert b"INSECURE" in page(collect_evidence(insecure))
     r = new_round(tmp_path / "round", "moments", masking=(1, 2, 3, 4), answering=(1, 2, 4)).play(
         upto="init"
     )
@@ -697,7 +697,7 @@ class TestItStaysInTheFolder:
         space = finished()
         shutil.rmtree(space.root / "shares/user-03")
         (space.root / "shares/user-03").symlink_to(outside)
-        monkeypatch.setattr(evidence, "is_link", lambda _: False)
+        monkeypatch.setattr(evidence.Evidence, "is_link", staticmethod(lambda _: False))
         assert "shares/user-03/private-name.json" in self.shown(space, tmp_path)[1]
 
     def test_a_folder_that_no_round_has_is_named_and_not_entered(
@@ -733,7 +733,7 @@ class TestItStaysInTheFolder:
             return set(about), of(findings, "fail")
 
         assert of_point() == ({"not checkable"}, [])
-        monkeypatch.setattr(evidence, "is_link", lambda _: False)  # the twin
+        monkeypatch.setattr(evidence.Evidence, "is_link", staticmethod(lambda _: False))  # the twin
         assert of_point() == ({"pass"}, [])
 
     def test_a_session_behind_a_link_is_not_read(self, finished, tmp_path, refuses):
@@ -998,7 +998,7 @@ def test_temporary_files_and_foreign_files_are_no_fail_but_files_of_the_round_un
 def test_a_damaged_session_is_a_fail(finished, content):
     space = finished(public=True)
     space.session_path.write_text(content)
-    found = gather(Workspace(space.root))
+    found = collect_evidence(Workspace(space.root))
     assert ("schema", "session.json") in of(found.findings, "fail")
     assert ("everything else", ".") in of(found.findings, "not checkable")
     page(found)

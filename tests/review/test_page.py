@@ -15,7 +15,7 @@ from rounds import Recipe, Round, must
 
 import topk_secagg
 from topk_secagg.protocol.constructions import construction
-from topk_secagg.review.audit import audit, gather
+from topk_secagg.review.audit import audit, collect_evidence
 from topk_secagg.review.evidence import establishes
 from topk_secagg.review.report import page
 from topk_secagg.storage.workspace import Workspace
@@ -113,14 +113,14 @@ def test_it_names_the_date_the_program_the_session_and_the_survivors(spaces, rep
 
 def test_its_date_is_utc_wherever_it_is_made(spaces):
     at = datetime(2026, 1, 1, 1, 30, tzinfo=timezone(timedelta(hours=2)))
-    assert b"2025-12-31 23:30:00 UTC" in page(gather(spaces["public"]), at=at)
+    assert b"2025-12-31 23:30:00 UTC" in page(collect_evidence(spaces["public"]), at=at)
 
 
 def test_without_survivors_it_says_so(spaces, tmp_path):
     shutil.copytree(spaces["public"].root, tmp_path / "round")
     space = Workspace(tmp_path / "round")
     space.survivors_path.unlink()
-    (tmp_path / "page.html").write_bytes(page(gather(space)))
+    (tmp_path / "page.html").write_bytes(page(collect_evidence(space)))
     assert "SHA-256 of survivors.json not available, or not sound" in text_of(
         tmp_path / "page.html"
     )

@@ -100,7 +100,7 @@ def test_a_disk_that_is_full_when_a_share_is_opened_is_not_blamed_on_its_sender(
     )
     with (
         pytest.raises(CannotWrite, match="no space left"),
-        keys.unsealed(path, 1, 10**7, identity, tmp_path),
+        keys.unsealed(path, 1, largest=10**7, identity=identity, scratch=tmp_path),
     ):
         pass
 
@@ -139,10 +139,17 @@ def test_a_share_that_a_third_user_forged_and_signed_itself_is_refused(
     sharing = read_masked(space.session, space.masked_path(2), 2).sharing
     zeros = np.zeros((1, c.rows, c.width), dtype=np.uint32)
     block = ShareChunk(0, c.rows, dict.fromkeys(c.share_names, zeros))
-    share_file.write(space, 2, [1], sharing, [block], read_identity(r.identity(3)))
+    share_file.write(
+        space,
+        2,
+        users=[1],
+        sharing=sharing,
+        chunks=[block],
+        signer=read_identity(r.identity(3)),
+    )
     assert "user 2 did not sign it: the file is forged" in refuses(65, *r.eliminate(1)).err
     # the twin: without the check of the signature the forgery would be believed
-    monkeypatch.setattr(artifacts, "unsigned", lambda *_: "")
+    monkeypatch.setattr(artifacts, "check_signature", lambda *_, **__: None)
     must(*r.eliminate(1))
 
 
@@ -157,7 +164,7 @@ def test_an_x_that_its_user_did_not_sign_is_not_frozen(round_at, refuses, monkey
         )
         assert "user 2 did not sign it" in refuses(65, *r.freeze("--only", "1-3")).err
     # the twin: without the check everybody would answer the forged X
-    monkeypatch.setattr(artifacts, "unsigned", lambda *_: "")
+    monkeypatch.setattr(artifacts, "check_signature", lambda *_, **__: None)
     must(*r.freeze())
     must(*r.eliminate(1))
 
@@ -186,7 +193,7 @@ def test_a_forged_answer_does_not_keep_its_victim_from_answering(round_at):
     must(*r.eliminate(2))
     forged = r.folder / "elimination/user-03.h5"
     shutil.copy(r.folder / "elimination/user-02.h5", forged)
-    rewrite(forged, lambda attributes, _: attributes.update(user=3, survivors="0" * 64))
+    rewrite(forged, lambda attributes, _: attributes.update(user=3, survivors_sha256="0" * 64))
     must(*r.eliminate(3))
 
 

@@ -36,8 +36,8 @@ def _every_checksum_once(monkeypatch):
 def written(path: Path, shapes: Shapes, attributes: dict[str, str | int]) -> None:
     """A file with these datasets, all zero."""
     with path.open("w+b") as stream:
-        with new_file(stream, shapes, dict.fromkeys(shapes, ((), "what it holds")), attributes):
-            pass
+        with new_file(stream, shapes, dict.fromkeys(shapes, ((), "what it holds"))) as file:
+            file.finish(attributes)
         os.truncate(path, said_end(stream))  # datasets at the end exist only once they are written
 
 

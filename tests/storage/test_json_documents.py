@@ -43,7 +43,9 @@ WRONG: dict[str, tuple[str, Callable[[dict[str, Any]], object]]] = {
 
 
 def _parsed(body: dict[str, Any]) -> dict[str, Any]:
-    return documents.parse(Path("it.json"), documents.dump("ledger", body), "ledger", TYPES)
+    return documents.parse(
+        Path("it.json"), documents.dump("ledger", body), kind="ledger", types=TYPES
+    )
 
 
 @pytest.mark.parametrize(

@@ -288,8 +288,11 @@ class Construction(ABC, Generic[DecodedGroups]):
         return enough
 
     def answer_bytes(self, survivor_count: int, *, fallback: bool = False) -> int:
-        """The payload of Y."""
-        shape = self.answer_shape(survivor_count, fallback=fallback)
+        """The payload of Y for |U1| survivors."""
+        return self.bytes_of_answer(self.answer_shape(survivor_count, fallback=fallback))
+
+    def bytes_of_answer(self, shape: AnswerShape) -> int:
+        """The payload of a Y of this shape: the one place where its size is computed."""
         return shape.groups * shape.width * self.p.symbol_bytes
 
     @abstractmethod

@@ -19,7 +19,7 @@ from ..errors import BadData, InputMissing
 from ..gradients.quantise import beyond_clip, largest_sum
 from ..protocol.constructions import construction
 from ..protocol.decoding import Decoded, decode
-from ..protocol.messages import Points
+from ..protocol.messages import AnswerShape, Points
 from ..protocol.parameters import Parameters, rate_of_answer, rate_of_masked
 from ..steps.access import PLAIN, Access, check_keys, check_session
 from ..steps.freeze import answerable
@@ -28,14 +28,16 @@ from ..storage import aggregate, answer, documents, masked, survivors
 from ..storage.artifacts import Artifact
 from ..storage.atomic import allow_open_files
 from ..storage.keys import Identity, read_identity
+from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
 from .audit_shares import audit_private
 from .evidence import Evidence, Finding
-from .folders import check_folders
+from .folders import audit_folders
 from .uniformity import FEWEST_BINS, LEAST_EXPECTED, laws, uniformity
 
 _Part = TypeVar("_Part")
 _ONE_SET = "one survivor set, one set of X"
+_MASKED_ALLOWED = "X of the right size, indices and values allowed"
 _AGREE = "Y on one polynomial (Reed-Solomon)"
 _CONFIRMED = "confirmations of survivors.json"
 
@@ -59,10 +61,10 @@ def audit(
     Returns the findings: each has a `verdict` ("pass", "fail" or "not checkable"), and says on what
     and why.
     """
-    return gather(space, identities, progress, access=access).findings
+    return collect_evidence(space, identities, progress, access=access).findings
 
 
-def gather(
+def collect_evidence(
     space: Workspace,
     identities: Sequence[Path] = (),
     progress: Progress = lambda _: None,
@@ -71,31 +73,31 @@ def gather(
 ) -> Evidence:
     """All findings on a round, and the sound data behind them."""
     check_session(space, access)
-    found = Evidence(space, session_pinned=access.session is not None)
-    _session(found)
-    if found.session is None:
-        found.add("everything else", ".", "not checkable", "session.json is not sound")
-        return found
+    evidence = Evidence(space, session_pinned=access.session is not None)
+    _session(evidence)
+    if evidence.session is None:
+        evidence.add_not_checkable("everything else", ".", "session.json is not sound")
+        return evidence
     check_keys(space, access)
-    found.keys_pinned = access.recipients is not None
-    openers = _openers(found, identities)
-    allow_open_files(2 * found.p.users)
-    check_folders(found)
-    _survivors(found)
-    _masked(found)
-    _uniform(found)
-    _answers(found)
-    _confirmations(found)
-    _aggregate(found)
-    _sum(found, _decoded(found))
-    _rates(found)
-    audit_private(found, openers, progress)
-    return found
+    evidence.keys_pinned = access.recipients is not None
+    openers = _openers(evidence, identities)
+    allow_open_files(2 * evidence.p.users)
+    audit_folders(evidence)
+    _survivors(evidence)
+    _masked(evidence)
+    _uniform(evidence)
+    _answers(evidence)
+    _confirmations(evidence)
+    _aggregate(evidence)
+    _sum(evidence, _decoded(evidence))
+    _rates(evidence)
+    audit_private(evidence, openers, progress)
+    return evidence
 
 
-def _openers(found: Evidence, identities: Sequence[Path]) -> dict[int, Identity]:
+def _openers(evidence: Evidence, identities: Sequence[Path]) -> dict[int, Identity]:
     """The identities by user."""
-    recipients = found.space.session.recipients or ()
+    recipients = evidence.space.session.recipients or ()
     openers = {}
     for path in identities if recipients else ():
         identity = read_identity(path)
@@ -108,28 +110,28 @@ def _openers(found: Evidence, identities: Sequence[Path]) -> dict[int, Identity]
     return openers
 
 
-def _session(found: Evidence) -> None:
+def _session(evidence: Evidence) -> None:
     """Check session.json; where possible, its parameters and points get separate verdicts."""
-    path = found.space.session_path
-    found.check_not_linked(path)
+    path = evidence.space.session_path
+    evidence.check_not_linked(path)
     body: Any = None
     with suppress(BadData, ValueError, RecursionError):  # `parse_session` will say what is wrong
-        body = json.loads(found.space.session_content)
+        body = json.loads(evidence.space.session_content)
     if isinstance(body, dict):
-        with found.check("parameters admissible", path) as check:
+        with evidence.check("parameters admissible", path) as check:
             check.why = _part_of_session(body, "parameters", Parameters).summary()
-        with found.check("points distinct", path) as check:
+        with evidence.check("points distinct", path) as check:
             parsed = _part_of_session(body, "points", Points)
             points = [*parsed.alpha, *parsed.beta]
             check.why = f"{len(points)} points"
             if len(set(points)) < len(points):
                 raise BadData(f"{len(set(points))} points where {len(points)} should be")
-    with found.check("schema", path) as check:
-        found.session = found.space.session
-        check.why = f"session {found.session.fingerprint}"
-    if found.session:
-        with found.check("no public seed", path):
-            if found.session.insecure:
+    with evidence.check("schema", path) as check:
+        evidence.session = evidence.space.session
+        check.why = f"session {evidence.session.fingerprint}"
+    if evidence.session:
+        with evidence.check("no public seed", path):
+            if evidence.session.insecure:
                 raise InputMissing("drawn from a public seed: nothing in it is secret")
 
 
@@ -142,128 +144,138 @@ def _part_of_session(body: dict[str, Any], name: str, kind: type[_Part]) -> _Par
     return part
 
 
-def _survivors(found: Evidence) -> None:
+def _survivors(evidence: Evidence) -> None:
     """Check survivors.json, and that the right user wrote it."""
-    path = found.space.survivors_path
-    with found.check("schema", path) as schema:
-        found.check_not_linked(path)
+    path = evidence.space.survivors_path
+    with evidence.check("schema", path) as schema:
+        evidence.check_not_linked(path)
         survivors.parse(path, documents.read_bytes(path, "the round is not frozen yet"))
     if schema.passed:
-        with found.check("survivors of this round, from its freezer", path) as check:
-            u1 = found.survivors = survivors.read(found.space)
+        with evidence.check("survivors of this round, from its freezer", path) as check:
+            u1 = evidence.survivors = survivors.read(evidence.space)
             signed = "signed" if u1.signature else "not signed, as there are no keys"
             check.why = f"{len(u1.digests)} survivors, frozen by user {u1.freezer}, {signed}"
 
 
-def _masked(found: Evidence) -> None:
+def _masked(evidence: Evidence) -> None:
     """Check every X, whether it is the one that was frozen, and whether enough survivors can
     answer."""
-    session = found.space.session
-    u1 = found.survivors
-    last = "X of the right size, indices and values allowed"
+    session = evidence.space.session
+    u1 = evidence.survivors
 
     def read(artifact: Artifact) -> str:
         n = artifact.attributes["user"]
-        x = found.masked[n] = masked.read(session, artifact.path, n)
+        x = evidence.masked[n] = masked.read(session, artifact.path, n)
         return f"{x.masked.index.size} entries; its user held the shares of {len(x.holds)} users"
 
-    for n in found.space.users():
-        path = found.space.masked_path(n)
-        found.examine(path, masked.KIND, session.header(n), read, last)
-        if not found.available(path) and (u1 is None or n in u1.digests):
-            found.add(last, path, "not checkable", "it is not available")
+    for n in evidence.space.users():
+        path = evidence.space.masked_path(n)
+        evidence.examine(
+            path, masked.KIND, expected=session.header(n), read=read, last=_MASKED_ALLOWED
+        )
+        if not evidence.available(path) and (u1 is None or n in u1.digests):
+            evidence.add_not_checkable(_MASKED_ALLOWED, path, "it is not available")
         if u1 and n in u1.digests:
-            with found.check(_ONE_SET, path) as check:
-                if n not in found.masked:
-                    raise InputMissing("survivors.json names it, and no sound file is available")
-                if found.masked[n].digest != u1.digests[n]:
-                    raise BadData(
-                        "it is not the file that was frozen: survivors.json names another digest"
-                    )
-                found.frozen[n] = found.masked[n]
-                if found.masked[n].weight != u1.weights[n]:
-                    raise BadData("its weight is not the one in survivors.json")
-                check.why = "as frozen"
+            with evidence.check(_ONE_SET, path) as check:
+                check.why = _frozen(evidence, u1, n)
     if u1:
-        with found.check("enough survivors hold all shares", found.space.survivors_path) as check:
-            need = found.p.survivors
-            if sorted(found.frozen) != u1.users:
-                raise InputMissing("not every frozen X is available")
-            if answerable(found.frozen, need) != u1.users:
-                raise BadData(
-                    f"fewer than {need} survivors held the shares of all survivors when they masked"
-                )
-            check.why = f"at least {need}"
+        point = "enough survivors hold all shares"
+        with evidence.check(point, evidence.space.survivors_path) as check:
+            check.why = _enough_holders(evidence, u1)
 
 
-def _uniform(found: Evidence) -> None:
+def _frozen(evidence: Evidence, u1: Survivors, n: int) -> str:
+    """Refuse an X that is not the one in survivors.json, or has another weight there."""
+    if n not in evidence.masked:
+        raise InputMissing("survivors.json names it, and no sound file is available")
+    if evidence.masked[n].digest != u1.digests[n]:
+        raise BadData("it is not the file that was frozen: survivors.json names another digest")
+    evidence.frozen[n] = evidence.masked[n]
+    if evidence.masked[n].weight != u1.weights[n]:
+        raise BadData("its weight is not the one in survivors.json")
+    return "as frozen"
+
+
+def _enough_holders(evidence: Evidence, u1: Survivors) -> str:
+    """Refuse survivors of whom too few held the shares of all."""
+    need = evidence.p.survivors
+    if sorted(evidence.frozen) != u1.users:
+        raise InputMissing("not every frozen X is available")
+    if answerable(evidence.frozen, need) != u1.users:
+        raise BadData(
+            f"fewer than {need} survivors held the shares of all survivors when they masked"
+        )
+    return f"at least {need}"
+
+
+def _uniform(evidence: Evidence) -> None:
     """Check that masked values, and shifts or permuted indices, look uniform: in all X, and in each
     long one."""
-    x = {n: file.masked for n, file in sorted(found.masked.items())}
+    x = {n: file.masked for n, file in sorted(evidence.masked.items())}
     subjects: list[tuple[Path | str, list[int]]] = [("masked", list(x))]
-    if construction(found.p).entries >= FEWEST_BINS * LEAST_EXPECTED:
-        subjects += [(found.space.masked_path(n), [n]) for n in x]
+    if construction(evidence.p).entries >= FEWEST_BINS * LEAST_EXPECTED:
+        subjects += [(evidence.space.masked_path(n), [n]) for n in x]
     for subject, users in subjects:
         whose = " in one X" if isinstance(subject, Path) else ""
-        for law in laws(found.p, [x[n] for n in users]):
-            with found.check(f"{law.name} uniform{whose}", subject) as check:
+        for law in laws(evidence.p, [x[n] for n in users]):
+            with evidence.check(f"{law.name} uniform{whose}", subject) as check:
                 check.why = uniformity(law.parts, law.bound, distinct=law.distinct)
 
 
-def _answers(found: Evidence) -> None:
+def _answers(evidence: Evidence) -> None:
     """Check every Y, and that all are for one survivors.json."""
-    space = found.space
-    u1 = found.survivors
+    space = evidence.space
+    u1 = evidence.survivors
 
     def read(artifact: Artifact) -> str:
         n = artifact.attributes["user"]
-        found.answered[n] = artifact.attributes["survivors"]
-        if u1 is None or found.answered[n] != u1.digest:
+        evidence.answered[n] = artifact.attributes["survivors_sha256"]
+        if u1 is None or evidence.answered[n] != u1.digest:
             raise InputMissing(
                 "its size follows from the survivors.json that it names, which is not available"
             )
         with answer.opened_answer(space, n, u1) as y:
             if n in u1.digests:
-                found.answers[n] = y.shape
+                evidence.answers[n] = y.shape
             return f"{y.payload} bytes, D = {y.shape.blocks}"
 
     for n in space.users():
-        found.examine(space.answer_path(n), answer.KIND, space.session.header(n), read)
-    for n, digest in found.answered.items():
-        with found.check(_ONE_SET, space.answer_path(n)) as check:
-            absent = "all Y name one survivors.json, which is not available or not sound"
-            check.why = "for survivors.json" if u1 else absent
-            if u1 is None and len(set(found.answered.values())) > 1:
-                raise BadData("the Y name several survivor sets")
-            if u1 and digest != u1.digest:
-                raise BadData(
-                    "it answers another survivor set, or other X, than survivors.json has"
-                )
-            if u1 and n not in u1.digests:
-                raise BadData(f"user {n} is not among the survivors, and had nothing to answer")
+        expected = space.session.header(n)
+        evidence.examine(space.answer_path(n), answer.KIND, expected=expected, read=read)
+    for n, digest in evidence.answered.items():
+        with evidence.check(_ONE_SET, space.answer_path(n)) as check:
+            check.why = _answers_survivors(evidence, n, digest)
 
 
-def _confirmations(found: Evidence) -> None:
+def _answers_survivors(evidence: Evidence, n: int, digest: str) -> str:
+    """Refuse a Y for another survivors.json, or of a user that is not in it."""
+    u1 = evidence.survivors
+    if u1 is None:
+        if len(set(evidence.answered.values())) > 1:
+            raise BadData("the Y name several survivor sets")
+        return "all Y name one survivors.json, which is not available or not sound"
+    if digest != u1.digest:
+        raise BadData("it answers another survivor set, or other X, than survivors.json has")
+    if n not in u1.digests:
+        raise BadData(f"user {n} is not among the survivors, and had nothing to answer")
+    return "for survivors.json"
+
+
+def _confirmations(evidence: Evidence) -> None:
     """Check every confirmation, and that there are enough for the answers that exist."""
-    space = found.space
-    need = found.space.session.confirmations
-    for n in space.users() if space.session.confirm else ():
+    space = evidence.space
+    if not space.session.confirm:
+        return
+    for n in space.users():
         path = space.confirmation_path(n)
-        if found.available(path):
-            with found.check(_CONFIRMED, path) as check:
-                named = str(
-                    survivors.parse_confirmation(path, documents.read_bytes(path, ""))["survivors"]
-                )
-                if not survivors.confirmed_by(space, named, [n]):
-                    raise BadData(f"user {n} did not sign it in this session: the file is forged")
-                found.confirmed[n] = named
-                if found.survivors and named != found.survivors.digest:
-                    raise BadData("it confirms another survivors.json")
-                check.why = "signed"
-    if space.session.confirm and found.answered:
-        with found.check(_CONFIRMED, "elimination") as check:
-            confirmed = list(found.confirmed.values())
-            for digest in sorted(set(found.answered.values())):
+        if evidence.available(path):
+            with evidence.check(_CONFIRMED, path) as check:
+                check.why = _confirmed(evidence, n, path)
+    if evidence.answered:
+        with evidence.check(_CONFIRMED, "elimination") as check:
+            need = space.session.confirmations
+            confirmed = list(evidence.confirmed.values())
+            for digest in sorted(set(evidence.answered.values())):
                 if (there := confirmed.count(digest)) < need:
                     raise InputMissing(
                         f"{there} valid confirmations are available, and an answer needs {need}"
@@ -271,119 +283,158 @@ def _confirmations(found: Evidence) -> None:
             check.why = f"at least {need} for every answer"
 
 
-def _aggregate(found: Evidence) -> None:
+def _confirmed(evidence: Evidence, n: int, path: Path) -> str:
+    """Refuse a confirmation that user n did not sign, or that is of another survivors.json."""
+    body = survivors.parse_confirmation(path, documents.read_bytes(path, ""))
+    digest = str(body["survivors_sha256"])
+    if not survivors.confirmed_by(evidence.space, digest, [n]):
+        raise BadData(f"user {n} did not sign it in this session: the file is forged")
+    evidence.confirmed[n] = digest
+    if evidence.survivors and digest != evidence.survivors.digest:
+        raise BadData("it confirms another survivors.json")
+    return "signed"
+
+
+def _aggregate(evidence: Evidence) -> None:
     """Check aggregate.h5, and that it is for survivors.json."""
 
     def read(artifact: Artifact) -> str:
-        total = aggregate.parsed(found.space, artifact)
-        u1 = found.survivors
-        if u1 and (total.digest != u1.digest or total.survivors != u1.users):
+        total = aggregate.parsed(evidence.space, artifact)
+        u1 = evidence.survivors
+        if u1 and (total.survivors_sha256 != u1.digest or total.survivors != u1.users):
             raise artifact.bad("it is for another survivor set than survivors.json")
-        if u1 and total.blocks not in construction(found.p).answer_shapes(len(u1.digests)):
+        if u1 and total.blocks not in construction(evidence.p).answer_shapes(len(u1.digests)):
             raise artifact.bad(f"answers of this round do not pack {total.blocks} blocks")
-        found.aggregate = total
+        evidence.aggregate = total
         return f"{total.total.index.size} coordinates"
 
-    found.examine(found.space.aggregate_path, aggregate.KIND, found.space.session.header(0), read)
+    path = evidence.space.aggregate_path
+    expected = evidence.space.session.header(0)
+    evidence.examine(path, aggregate.KIND, expected=expected, read=read)
 
 
-def _decoded(found: Evidence) -> dict[int, Decoded]:
+def _decoded(evidence: Evidence) -> dict[int, Decoded]:
     """Decode the answers with each D; name the users whose answers do not agree with the others."""
-    space = found.space
-    u1 = found.survivors
-    sums = dict[int, Decoded]()
+    u1 = evidence.survivors
     count = len(u1.digests) if u1 else 0
-    given = {n: y.blocks for n, y in found.answers.items()}
-    enough = construction(found.p).decodable(count, given)
+    given = {n: shape.blocks for n, shape in evidence.answers.items()}
+    c = construction(evidence.p)
+    enough = c.decodable(count, given)
     if u1 is None or not enough:
         kinds = (
-            f"more than {y.quorum} with D = {y.blocks}"
-            for y in construction(found.p).answer_shapes(count).values()
+            f"more than {shape.quorum} with D = {shape.blocks}"
+            for shape in c.answer_shapes(count).values()
         )
         needed = " or ".join(kinds) if u1 else "a sound survivors.json"
-        why = f"{len(found.answers)} sound answers are available; needed: {needed}"
-        found.add(_AGREE, "elimination", "not checkable", why)
+        why = f"{len(evidence.answers)} sound answers are available; needed: {needed}"
+        evidence.add_not_checkable(_AGREE, "elimination", why)
         return {}
+    sums = dict[int, Decoded]()
     for shape, users in enough.items():
-        with found.check(_AGREE, "elimination") as check, ExitStack() as files:
-            rows = {n: files.enter_context(answer.opened_answer(space, n, u1)).read for n in users}
-            result = decode(
-                found.p, space.session.points, shape, rows, CipherRandomness(fresh_key())
-            )
+        with evidence.check(_AGREE, "elimination") as check:
+            result = _decoded_answers(evidence, u1, shape=shape, users=users)
             sums[shape.blocks] = result
             excluded = result.liars_excluded
-            found.liars_excluded = max(excluded, found.liars_excluded or 0)
-            if len(users) == shape.quorum:
-                raise InputMissing(
-                    f"there are only {shape.quorum} answers, which always agree:"
-                    " the sum is right if nobody lied"
-                )
+            evidence.liars_excluded = max(excluded, evidence.liars_excluded or 0)
             if result.corrected:
-                check.subjects = [space.answer_path(n) for n in result.corrected]
-                raise BadData(
-                    "it is not on the polynomial of the other answers; its user may be innocent,"
-                    " as a bad share has the same effect"
-                )
-            check.why = (
-                f"{len(users)} answers agree, and {shape.quorum} suffice: this excludes"
-                f" {excluded} of at most T = {found.p.colluders} users that lie together"
-            )
+                check.subjects = [evidence.space.answer_path(n) for n in result.corrected]
+            check.why = _agreement(evidence.p, shape, result, answers=len(users))
     return sums
 
 
-def _sum(found: Evidence, sums: dict[int, Decoded]) -> None:
-    """Check that the aggregate is the decoded sum, and no larger than the clip allows."""
-    stored = found.aggregate
-    path = found.space.aggregate_path
-    with found.check("aggregate recomputed", path) as check:
-        if stored is None:
-            raise InputMissing("no sound aggregate is available")
-        if not sums:
-            raise InputMissing("the available answers do not decode to a sum")
-        index = stored.total.index
-        value = stored.total.value
-        totals = [result.total for result in sums.values()]
-        if not all(
-            np.array_equal(index, t.index) and np.array_equal(value, t.value) for t in totals
-        ):
-            raise BadData("it is not the sum that the answers decode to")
-        used = [
-            n
-            for n, y in found.answers.items()
-            if y.blocks == stored.blocks and n in stored.answering
-        ]
-        known = used if stored.blocks in sums else []
-        wrong = sums[stored.blocks].corrected if known else []
-        if [n for n in stored.corrected if n in known] != [n for n in wrong if n in known]:
-            raise BadData("the users that it says answered wrongly are not those that did")
-        if absent := [str(n) for n in stored.corrected if n not in known]:
-            raise InputMissing(
-                f"it says that users {', '.join(absent)} answered wrongly, whose Y are not "
-                "available"
-            )
-        check.why = f"{index.size} coordinates, the same from {len(found.answers)} answers"
-    with found.check("sums within the clip", path) as check:
-        totals = [stored.total] if stored else [result.total for result in sums.values()]
-        if not totals or found.survivors is None:
-            raise InputMissing("no sum is available, or no sound survivors.json")
-        largest = largest_sum(found.p.fixed_point, found.survivors.weights.values())
-        beyond = max(
-            beyond_clip(found.p.fixed_point, t.value, found.survivors.weights.values())
-            for t in totals
+def _decoded_answers(
+    evidence: Evidence, u1: Survivors, *, shape: AnswerShape, users: list[int]
+) -> Decoded:
+    """The sum that the answers of these users give."""
+    space = evidence.space
+    with ExitStack() as files:
+        answers = {n: files.enter_context(answer.opened_answer(space, n, u1)) for n in users}
+        return decode(
+            p=evidence.p,
+            points=space.session.points,
+            shape=shape,
+            answers={n: file.read for n, file in answers.items()},
+            randomness=CipherRandomness(fresh_key()),
         )
-        if beyond:
-            raise BadData(f"{beyond} coordinates are larger than honest users can make them")
-        check.why = f"at most {largest / found.p.scale:.6g}"
 
 
-def _rates(found: Evidence) -> None:
+def _agreement(p: Parameters, shape: AnswerShape, result: Decoded, *, answers: int) -> str:
+    """What the agreement of the answers says; refuse answers that do not agree."""
+    if answers == shape.quorum:
+        raise InputMissing(
+            f"there are only {shape.quorum} answers, which always agree:"
+            " the sum is right if nobody lied"
+        )
+    if result.corrected:
+        raise BadData(
+            "it is not on the polynomial of the other answers; its user may be innocent,"
+            " as a bad share has the same effect"
+        )
+    return (
+        f"{answers} answers agree, and {shape.quorum} suffice: this excludes"
+        f" {result.liars_excluded} of at most T = {p.colluders} users that lie together"
+    )
+
+
+def _sum(evidence: Evidence, sums: dict[int, Decoded]) -> None:
+    """Check that the aggregate is the decoded sum, and no larger than the clip allows."""
+    path = evidence.space.aggregate_path
+    with evidence.check("aggregate recomputed", path) as check:
+        check.why = _recomputed(evidence, sums)
+    with evidence.check("sums within the clip", path) as check:
+        check.why = _within_clip(evidence, sums)
+
+
+def _recomputed(evidence: Evidence, sums: dict[int, Decoded]) -> str:
+    """Refuse an aggregate that is not the sum to which the answers decode, or that blames others
+    than those who answered wrongly."""
+    stored = evidence.aggregate
+    if stored is None:
+        raise InputMissing("no sound aggregate is available")
+    if not sums:
+        raise InputMissing("the available answers do not decode to a sum")
+    index = stored.total.index
+    value = stored.total.value
+    for total in (result.total for result in sums.values()):
+        if not (np.array_equal(index, total.index) and np.array_equal(value, total.value)):
+            raise BadData("it is not the sum that the answers decode to")
+    known = []
+    wrong = []
+    if stored.blocks in sums:
+        of_these_blocks = [n for n, y in evidence.answers.items() if y.blocks == stored.blocks]
+        known = [n for n in of_these_blocks if n in stored.answering]
+        wrong = [n for n in sums[stored.blocks].corrected if n in known]
+    if [n for n in stored.corrected if n in known] != wrong:
+        raise BadData("the users that it says answered wrongly are not those that did")
+    if absent := [str(n) for n in stored.corrected if n not in known]:
+        raise InputMissing(
+            f"it says that users {', '.join(absent)} answered wrongly, whose Y are not available"
+        )
+    return f"{index.size} coordinates, the same from {len(evidence.answers)} answers"
+
+
+def _within_clip(evidence: Evidence, sums: dict[int, Decoded]) -> str:
+    """Refuse a sum with coordinates that are larger than honest users can make them."""
+    stored = evidence.aggregate
+    totals = [stored.total] if stored else [result.total for result in sums.values()]
+    if not totals or evidence.survivors is None:
+        raise InputMissing("no sum is available, or no sound survivors.json")
+    fixed_point = evidence.p.fixed_point
+    weights = evidence.survivors.weights.values()
+    beyond = max(beyond_clip(fixed_point, total.value, weights) for total in totals)
+    if beyond:
+        raise BadData(f"{beyond} coordinates are larger than honest users can make them")
+    return f"at most {largest_sum(fixed_point, weights) / evidence.p.scale:.6g}"
+
+
+def _rates(evidence: Evidence) -> None:
     """Compare the bytes of X and Y with the rates of the theorem."""
     for (what, payload), rate_of in zip(
-        found.payloads().items(), (rate_of_masked, rate_of_answer), strict=True
+        evidence.payloads().items(), (rate_of_masked, rate_of_answer), strict=True
     ):
-        with found.check("rates against the theorem", what) as check:
+        with evidence.check("rates against the theorem", what) as check:
             if not payload:
                 raise InputMissing(f"no sound {what} is available")
-            rate = rate_of(found.p, payload)
+            rate = rate_of(evidence.p, payload)
             times = f"{rate.measured / rate.theorem:.3g} times Theorem 1 ({rate.theorem:.6g})"
             check.why = f"{payload} bytes, {rate.name} {rate.measured:.6g}: {times}"

@@ -12,7 +12,7 @@ from tempfile import gettempdir
 
 import numpy as np
 
-from ..algebra.field import to_signed
+from ..algebra.field import Integers, Symbols, to_signed
 from ..errors import BadData, InputMissing
 from ..gradients.quantise import beyond_clip
 from ..protocol.constructions import construction
@@ -25,39 +25,41 @@ from ..storage.secret import StoredSecret
 from ..storage.share import ShareFile, opened_share
 from .evidence import Evidence
 
+_Tables = dict[int, tuple[Symbols, ...]]  # rows of a share by its holder, of every dataset
+
 
 def audit_private(
-    found: Evidence, openers: dict[int, Identity], progress: Callable[[float], None]
+    evidence: Evidence, openers: dict[int, Identity], progress: Callable[[float], None]
 ) -> None:
     """Check the secret, ledger and shares of one user at a time, then the answers."""
-    private = _Private(found, openers)
-    space = found.space
-    steps = 2 * found.p.users
+    private = _Private(evidence, openers)
+    space = evidence.space
+    steps = 2 * evidence.p.users
     for n in space.users():
         stored = private.secret(n)
         private.ledger(n, stored)
-        if n in found.masked:
-            with found.check("masks and places fit X", space.masked_path(n)) as check:
+        if n in evidence.masked:
+            with evidence.check("masks and places fit X", space.masked_path(n)) as check:
                 check.why = private.fit(n, stored)
         private.shares(n, stored)
         progress(n / steps)
     for n in space.users():
-        if n in found.answers:
-            with found.check("Y recomputed", space.answer_path(n)) as check:
+        if n in evidence.answers:
+            with evidence.check("Y recomputed", space.answer_path(n)) as check:
                 check.why = private.recomputed(n)
         progress(0.5 + n / steps)
-    with found.check("aggregate is the sum of the inputs", space.aggregate_path) as check:
+    with evidence.check("aggregate is the sum of the inputs", space.aggregate_path) as check:
         check.why = private.summed()
 
 
 class _Private:
     """The checks, and the sound shares and unmasked inputs."""
 
-    def __init__(self, found: Evidence, openers: dict[int, Identity]) -> None:
-        self.found = found
-        self.space = found.space
-        self.p = found.p
-        self.construction = construction(found.p)
+    def __init__(self, evidence: Evidence, openers: dict[int, Identity]) -> None:
+        self.evidence = evidence
+        self.space = evidence.space
+        self.p = evidence.p
+        self.construction = construction(evidence.p)
         self.openers = openers
         self.sound: set[tuple[int, int]] = set()
         self.inputs: dict[int, Sparse] = {}
@@ -65,40 +67,46 @@ class _Private:
     def secret(self, n: int) -> StoredSecret | None:
         """The secret of a user, if it is available and sound; also check its staged residual."""
         space = self.space
-        kept = list[StoredSecret]()
         header = space.session.header(n)
+        stored = list[StoredSecret]()  # one, or none
+        self.evidence.examine(
+            space.secret_path(n),
+            secret.KIND,
+            expected=header,
+            read=lambda _: stored.append(secret.read(space, n)),
+        )
         waiting = space.residual_path(n)
-        self.found.examine(
-            space.secret_path(n), secret.KIND, header, lambda _: kept.append(secret.read(space, n))
+        self.evidence.examine(
+            waiting,
+            residual.KIND,
+            expected=header,
+            read=lambda _: residual.read(waiting, n, self.p.length),
         )
-        self.found.examine(
-            waiting, residual.KIND, header, lambda _: residual.read(waiting, n, self.p.length)
-        )
-        return kept[0] if kept else None
+        return stored[0] if stored else None
 
     def ledger(self, n: int, stored: StoredSecret | None) -> None:
         """Check that the ledger and the files agree."""
         path = self.space.ledger_path(n)
-        found = self.found
-        if not found.available(path):
-            found.add("ledgers", path, "not checkable", "it is not available")
+        evidence = self.evidence
+        if not evidence.available(path):
+            evidence.add_not_checkable("ledgers", path, "it is not available")
             return
-        with found.check("schema", path) as schema:
+        with evidence.check("schema", path) as schema:
             ledger = Ledger.read(path, self.space.session.id, n)
         if schema.passed:
-            with found.check("ledgers", path) as check:
+            with evidence.check("ledgers", path) as check:
                 check.why = self._agreement(ledger, stored)
 
     def _agreement(self, ledger: Ledger, stored: StoredSecret | None) -> str:
         """What the ledger records, if no file contradicts it."""
         n = ledger.user
-        found = self.found
-        u1 = found.survivors
-        x = found.masked.get(n)
-        y = found.answers.get(n)
+        evidence = self.evidence
+        u1 = evidence.survivors
+        x = evidence.masked.get(n)
+        y = evidence.answers.get(n)
         if ledger.insecure != self.space.session.insecure:
             raise BadData("its mark for a public seed is not the session's")
-        if ledger.forgotten and found.available(self.space.secret_path(n)):
+        if ledger.forgotten and evidence.available(self.space.secret_path(n)):
             raise BadData("it says that the secret was erased, and the secret is there")
         if (stored and ledger.shared not in (None, stored.sharing)) or (
             x and ledger.shared != x.sharing
@@ -107,8 +115,8 @@ class _Private:
         seen = {
             "masked": x and x.digest,
             "frozen": u1.digest if u1 and u1.freezer == n else None,
-            "confirmed": found.confirmed.get(n),
-            "answered": found.answered.get(n),
+            "confirmed": evidence.confirmed.get(n),
+            "answered": evidence.answered.get(n),
         }
         for word, digest in seen.items():
             if digest and getattr(ledger, word) != digest:
@@ -126,7 +134,7 @@ class _Private:
 
     def fit(self, n: int, stored: StoredSecret | None) -> str:
         """Check that X, once unmasked, is a possible input of an honest user."""
-        x = self.found.masked[n]
+        x = self.evidence.masked[n]
         if stored is None:
             raise InputMissing("no sound secret of its user is available")
         if x.sharing != stored.sharing:
@@ -147,12 +155,12 @@ class _Private:
 
     def shares(self, n: int, stored: StoredSecret | None) -> None:
         """Check each share of one sender, and whether they fit together."""
-        x = self.found.masked.get(n)
+        x = self.evidence.masked.get(n)
         sharing = stored.sharing if stored else x.sharing if x else None
         with ExitStack() as files:
             shares: dict[int, ShareFile] = {}
             for m in self.space.users():
-                if opened := self._opened(files, m, n, sharing):
+                if opened := self._opened(files, m, n, sharing=sharing):
                     shares[m] = opened
                     sharing = str(opened.artifact.attributes["sharing"])
             self.sound |= {(m, n) for m in shares}
@@ -161,103 +169,124 @@ class _Private:
     def _interpolate(self, n: int, shares: dict[int, ShareFile], known: Secret | None) -> None:
         """Check row by row that the shares of one sender determine what an honest user shares."""
         c = self.construction
-        users = sorted(shares)
-        points = self.space.session.points
         one = self.space.share_path(0, n)
-        with self.found.check(
-            "shares interpolate to selectors", one.parent.with_name("user-*") / one.name
-        ) as check:
-            if len(users) < c.share_quorum:
+        of_all_users = one.parent.with_name("user-*") / one.name
+        with self.evidence.check("shares interpolate to selectors", of_all_users) as check:
+            if len(shares) < c.share_quorum:
                 raise InputMissing(
-                    f"{len(users)} sound shares are available, and {c.share_quorum} are needed"
+                    f"{len(shares)} sound shares are available, and {c.share_quorum} are needed"
                 )
             places = np.empty(c.rows, dtype=np.int64)
             for first in range(0, c.rows, c.chunk_rows):
                 rows = np.arange(first, min(first + c.chunk_rows, c.rows))
-                tables = zip(*(shares[m].read(rows) for m in users), strict=True)
-                # the same rows of all shares by name, (users, rows, width) each
-                block = {
-                    name: np.stack(parts) for name, parts in zip(c.share_names, tables, strict=True)
-                }
+                tables = self._tables(shares, rows)
                 try:
-                    places[rows] = c.shared_places(points, users, first, block, known)
+                    places[rows] = self._places(tables, known, first)
                 except BadData as error:
-                    blamed = []
-                    for at, m in enumerate(users):
-                        left = {
-                            name: np.delete(tables, at, axis=0) for name, tables in block.items()
-                        }
-                        with suppress(BadData):  # without its share, the others fit together
-                            c.shared_places(
-                                points, users[:at] + users[at + 1 :], first, left, known
-                            )
-                            blamed.append(m)
+                    blamed = self._blamed(tables, known, first)
                     if len(blamed) == 1:
                         check.subjects = [self.space.share_path(blamed[0], n)]
-                    where = f"rows from {first} on, users {', '.join(map(str, users))}"
-                    raise BadData(f"{where}: {error.message}") from error
+                    users = ", ".join(map(str, sorted(shares)))
+                    raise BadData(
+                        f"rows from {first} on, users {users}: {error.message}"
+                    ) from error
             # sigma_n is a permutation if pi_n is; in moments any places are allowed
             c.check_secret(Secret(places.astype(np.uint32), np.ones(c.rows, dtype=np.uint32)))
             of = "of the available secret" if known else "of some secret"
             check.why = f"{c.rows} selectors {of}, {len(shares)} shares"
 
-    def _opened(self, files: ExitStack, m: int, n: int, sharing: str | None) -> ShareFile | None:
+    def _tables(self, shares: dict[int, ShareFile], rows: Integers) -> _Tables:
+        """The same rows of all shares."""
+        return {m: shares[m].read(rows) for m in sorted(shares)}
+
+    def _places(self, tables: _Tables, known: Secret | None, first: int) -> Integers:
+        """The places that these users' shares determine in rows first, first+1, ..."""
+        names = self.construction.share_names
+        # (users, rows, width) each
+        stacked = (np.stack(parts) for parts in zip(*tables.values(), strict=True))
+        return self.construction.shared_places(
+            points=self.space.session.points,
+            users=list(tables),
+            first=first,
+            shares=dict(zip(names, stacked, strict=True)),
+            secret=known,
+        )
+
+    def _blamed(self, tables: _Tables, known: Secret | None, first: int) -> list[int]:
+        """The users without whose share the others fit together."""
+        blamed = []
+        for m in tables:
+            others = {user: table for user, table in tables.items() if user != m}
+            with suppress(BadData):
+                self._places(others, known, first)
+                blamed.append(m)
+        return blamed
+
+    def _opened(self, files: ExitStack, m: int, n: int, *, sharing: str | None) -> ShareFile | None:
         """A share with every row checked, left open in `files`; None if it is not available or not
         sound."""
         session = self.space.session
         path = self.space.share_path(m, n)
-        kept = list[ShareFile]()
+        sound = list[ShareFile]()  # one, or none
 
         def read(_: object = None) -> None:
             opened = files.enter_context(self._share(m, n, sharing))
             opened.check_all()
-            kept.append(opened)
+            sound.append(opened)
 
         if session.recipients is None:
-            expected = session.header(m, sender=n) | ({"sharing": sharing} if sharing else {})
-            self.found.examine(path, share.KIND, expected, read)
-        elif self.found.available(path):
-            with self.found.check("sealed shares open, signed and whole", path):
+            expected = share.share_header(session, m, n, sharing=sharing)
+            self.evidence.examine(path, share.KIND, expected=expected, read=read)
+        elif self.evidence.available(path):
+            with self.evidence.check("sealed shares open, signed and whole", path):
                 read()
-        return kept[0] if kept else None
+        return sound[0] if sound else None
 
     def _share(self, m: int, n: int, sharing: str | None) -> AbstractContextManager[ShareFile]:
-        # the round may not be the auditor's to write to
-        return opened_share(self.space, m, n, sharing, self.openers.get(m), Path(gettempdir()))
+        return opened_share(
+            self.space,
+            user=m,
+            sender=n,
+            sharing=sharing,
+            identity=self.openers.get(m),
+            scratch=Path(gettempdir()),  # the round may not be the auditor's to write to
+        )
 
     def recomputed(self, n: int) -> str:
         """Recompute Y_n from the frozen X and the shares that user n holds."""
-        found = self.found
-        assert found.survivors is not None
-        users = found.survivors.users
-        if len(found.frozen) < len(users):
+        evidence = self.evidence
+        assert evidence.survivors is not None
+        users = evidence.survivors.users
+        if len(evidence.frozen) < len(users):
             raise InputMissing("not every frozen X is available")
         held = [m for m in users if (n, m) in self.sound]
         if len(held) < len(users):
             raise InputMissing(
                 f"{len(held)} sound shares for its user are available, and {len(users)} are needed"
             )
-        shape = found.answers[n]
-        frozen = found.frozen
+        shape = evidence.answers[n]
+        frozen = evidence.frozen
         with ExitStack() as files:
             shares = {
                 m: files.enter_context(self._share(n, m, frozen[m].sharing)).read for m in users
             }
-            y = files.enter_context(opened_answer(self.space, n, found.survivors))
+            y = files.enter_context(opened_answer(self.space, n, evidence.survivors))
             x = {m: frozen[m].masked for m in users}
-            points = self.space.session.points
-            for start, part in self.construction.answer_chunks(points, n, x, shares, shape):
+            chunks = self.construction.answer_chunks(
+                points=self.space.session.points, user=n, masked=x, shares=shares, shape=shape
+            )
+            for start, part in chunks:
                 if not np.array_equal(part, y.read(start, np.empty_like(part))):
                     raise BadData("it is not what the X and the shares of its user give")
         return f"from the shares of {len(users)} survivors, D = {shape.blocks}"
 
     def summed(self) -> str:
         """Check that the aggregate is the plain sum of what the survivors masked."""
-        found = self.found
-        if found.survivors is None or found.aggregate is None:
+        evidence = self.evidence
+        if evidence.survivors is None or evidence.aggregate is None:
             raise InputMissing("no sound aggregate or survivors.json is available")
-        users = found.survivors.users
-        if not all(n in self.inputs and n in found.frozen for n in users):
+        users = evidence.survivors.users
+        if not all(n in self.inputs and n in evidence.frozen for n in users):
             raise InputMissing("not every survivor's secret and X are available")
         inputs = [self.inputs[n] for n in users]
         coordinate, inverse = np.unique(
@@ -267,7 +296,7 @@ class _Private:
         np.add.at(
             total, inverse, to_signed(np.concatenate([x.value for x in inputs]), self.p.field)
         )
-        stored = found.aggregate.total
+        stored = evidence.aggregate.total
         index = coordinate[total != 0]
         value = total[total != 0]
         if not (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,9 +13,9 @@ from ..errors import InputMissing, SecAggError
 from ..protocol.constructions import construction
 from ..protocol.messages import AnswerShape
 from ..protocol.parameters import Parameters
-from ..steps.inspect import check_size
 from ..storage.aggregate import Aggregate
 from ..storage.artifacts import Artifact, Attributes, Kind, opened
+from ..storage.kinds import check_size
 from ..storage.masked import MaskedFile
 from ..storage.session import Session
 from ..storage.survivors import Survivors
@@ -159,16 +159,30 @@ class Evidence:
 
     def payloads(self) -> dict[str, int]:
         """The bytes of an X and of the largest Y, 0 where no sound one is available."""
-        x = construction(self.p).masked_bytes
-        symbols = (y.groups * y.width for y in self.answers.values())
-        return {"X": x if self.masked else 0, "Y": self.p.symbol_bytes * max(symbols, default=0)}
+        c = construction(self.p)
+        answers = (c.bytes_of_answer(shape) for shape in self.answers.values())
+        return {"X": c.masked_bytes if self.masked else 0, "Y": max(answers, default=0)}
 
-    def add(self, point: str, subject: Path | str, verdict: Verdict, why: str = "") -> None:
-        """Add a finding, with paths relative to the round and without control characters."""
+    def add_pass(self, point: str, subject: Path | str, why: str = "") -> None:
+        """A point that was checked and holds."""
+        self._add(Finding(point=point, subject=str(subject), verdict="pass", why=why))
+
+    def add_fail(self, point: str, subject: Path | str, why: str) -> None:
+        """A point that was checked and does not hold."""
+        self._add(Finding(point=point, subject=str(subject), verdict="fail", why=why))
+
+    def add_not_checkable(self, point: str, subject: Path | str, why: str) -> None:
+        """A point that could not be checked."""
+        self._add(Finding(point=point, subject=str(subject), verdict="not checkable", why=why))
+
+    def _add(self, finding: Finding) -> None:
+        """Keep a finding, with paths relative to the round and without control characters."""
         root = f"{self.space.root}/"
-        name = str(subject).removeprefix(root)
-        text = why.replace(root, "").removeprefix(f"{name}: ").removeprefix(f"{name} ")
-        self.findings.append(Finding(point, _printable(name), verdict, _printable(text[:_LONGEST])))
+        name = finding.subject.removeprefix(root)
+        why = finding.why.replace(root, "").removeprefix(f"{name}: ").removeprefix(f"{name} ")
+        self.findings.append(
+            replace(finding, subject=_printable(name), why=_printable(why[:_LONGEST]))
+        )
 
     @contextmanager
     def check(self, point: str, subject: Path | str) -> Iterator[Check]:
@@ -180,30 +194,33 @@ class Evidence:
             for blamed in result.subjects:
                 self.blame(point, blamed, error)
         else:
-            self.add(point, subject, "pass", result.why)
+            self.add_pass(point, subject, result.why)
             result.passed = True
 
     def blame(self, point: str, subject: Path | str, error: Exception) -> None:
         """Add a failed check; if its input is missing or cannot be read, it is not checkable
         instead."""
-        if isinstance(error, SecAggError):
-            missing = isinstance(error, InputMissing)
-            self.add(point, subject, "not checkable" if missing else "fail", error.message)
+        if isinstance(error, InputMissing):
+            self.add_not_checkable(point, subject, error.message)
+        elif isinstance(error, SecAggError):
+            self.add_fail(point, subject, error.message)
         else:  # what this machine cannot read, or has no memory for, may be sound
-            self.add(point, subject, "not checkable", f"unreadable ({type(error).__name__})")
+            self.add_not_checkable(point, subject, f"unreadable ({type(error).__name__})")
 
     def examine(
         self,
         path: Path,
         kind: Kind,
+        *,
         expected: Attributes,
-        content: Callable[[Artifact], object],
+        read: Callable[[Artifact], object],
         last: str = "ranges",
     ) -> None:
         """Check the schema, digest, session, signature and content of an HDF5 file, if there is
         one.
 
-        `content` may return the reason to report for a pass.
+        `read` checks the content, which is the point `last`. It may return the reason to report for
+        a pass.
         """
         if not self.available(path):
             return
@@ -212,18 +229,18 @@ class Evidence:
         points = ["schema", "digest", origin, last]
         try:
             with opened(path, kind) as artifact:
-                self.add(points.pop(0), path, "pass", f"a {kind.name} file of version 1")
+                self.add_pass(points.pop(0), path, f"a {kind.name} file of version 1")
                 check_size(artifact, self.p)
                 artifact.verify()
-                self.add(points.pop(0), path, "pass")
+                self.add_pass(points.pop(0), path)
                 artifact.expect(expected, signer)
-                self.add(points.pop(0), path, "pass")
-                said = content(artifact)
-                self.add(points[0], path, "pass", said if isinstance(said, str) else "")
+                self.add_pass(points.pop(0), path)
+                why = read(artifact)
+                self.add_pass(points[0], path, why if isinstance(why, str) else "")
         except CAUSED_BY_FILES as error:
             self.blame(points[0], path, error)
             for point in points[1:]:
-                self.add(point, path, "not checkable", f"its {points[0]} could not be confirmed")
+                self.add_not_checkable(point, path, f"its {points[0]} could not be confirmed")
 
     def available(self, path: Path) -> bool:
         """Whether there is such a file. One in a closed folder counts: reading it reports why it
@@ -254,15 +271,15 @@ class Evidence:
         around = (folder for folder in given if path.is_relative_to(folder))
         base = max(around, key=lambda folder: len(folder.parts))
         inside = [path, *path.parents][: len(path.relative_to(base).parts)]
-        return next((part for part in reversed(inside) if is_link(part)), None)
+        return next((part for part in reversed(inside) if self.is_link(part)), None)
 
-
-def is_link(path: Path) -> bool:
-    """Whether a path is a link, which an audit does not follow."""
-    try:
-        return stat.S_ISLNK(path.lstat().st_mode)
-    except OSError:  # nothing is there, or nothing can be seen
-        return False
+    @staticmethod
+    def is_link(path: Path) -> bool:
+        """Whether a path is a link, which an audit does not follow."""
+        try:
+            return stat.S_ISLNK(path.lstat().st_mode)
+        except OSError:  # nothing is there, or nothing can be seen
+            return False
 
 
 def _printable(text: str) -> str:

@@ -12,12 +12,11 @@ import stat
 from pathlib import Path
 
 from ..errors import BadData, InputMissing, SecAggError
-from ..steps.inspect import KINDS
 from ..storage import documents, residual
 from ..storage.artifacts import opened
 from ..storage.atomic import reason
+from ..storage.kinds import ARTIFACT_KINDS
 from ..storage.workspace import LOCK_NAME, Workspace
-from . import evidence
 from .evidence import Evidence
 
 ONLY_FILES_OF_THE_ROUND = "only files of the round"
@@ -28,24 +27,24 @@ _OTHERS = 0o077
 _EVERYBODY_WRITES = 0o002
 
 
-def check_folders(found: Evidence) -> None:
+def audit_folders(evidence: Evidence) -> None:
     """Check the modes of all files, and look for files that do not belong there."""
-    folders = _Folders(found)
-    folders.enter(found.space.root)
-    folders.enter(found.space.private)  # wherever the user keeps it
-    if not any(f.point == ONLY_FILES_OF_THE_ROUND for f in found.findings):
-        found.add(ONLY_FILES_OF_THE_ROUND, ".", "pass")
+    folders = _Folders(evidence)
+    folders.enter(evidence.space.root)
+    folders.enter(evidence.space.private)  # wherever the user keeps it
+    if not any(f.point == ONLY_FILES_OF_THE_ROUND for f in evidence.findings):
+        evidence.add_pass(ONLY_FILES_OF_THE_ROUND, ".")
 
 
 class _Folders:
     """The files and folders that a round has, and what is there instead."""
 
-    def __init__(self, found: Evidence) -> None:
-        self.found = found
-        self.space = found.space
-        self.sealed = found.space.session.recipients is not None
-        self.shares = found.space.share_path(1, 1).parent.parent
-        self.expected = _files_of(found.space)
+    def __init__(self, evidence: Evidence) -> None:
+        self.evidence = evidence
+        self.space = evidence.space
+        self.sealed = evidence.space.session.recipients is not None
+        self.shares = evidence.space.share_path(1, 1).parent.parent
+        self.expected = _files_of(evidence.space)
         self.known = {self.shares, *(path.parent for path in self.expected)}
         self.entered: set[Path] = set()
 
@@ -58,7 +57,8 @@ class _Folders:
         if folder in self.entered:
             return
         self.entered.add(folder)
-        if evidence.is_link(folder) and folder != self.space.root:  # which the auditor chose itself
+        chosen = folder == self.space.root  # by the auditor itself
+        if self.evidence.is_link(folder) and not chosen:
             self._leave_out(folder, "a link, which was not followed")
             return
         if not os.path.lexists(folder):
@@ -69,9 +69,9 @@ class _Folders:
             self._leave_out(folder, f"it cannot be listed: {reason(error)}")
             return
         # every folder in shares/ is closed, so that shares/ itself need not be
-        self._check_mode(folder, secret=self._is_secret(folder) and folder != self.shares)
+        self._judge_mode(folder, secret=self._is_secret(folder) and folder != self.shares)
         for path in entries:
-            if evidence.is_link(path):
+            if self.evidence.is_link(path):
                 self.entered.add(path)  # it is named once
                 self._leave_out(path, "a link, which was not followed")
             elif not _is_folder(path):
@@ -82,7 +82,7 @@ class _Folders:
                 self._leave_out(path, "a folder that this round does not have; it was not opened")
 
     def _leave_out(self, path: Path, why: str) -> None:
-        self.found.add(ONLY_FILES_OF_THE_ROUND, path, "not checkable", why)
+        self.evidence.add_not_checkable(ONLY_FILES_OF_THE_ROUND, path, why)
 
     def _is_secret(self, path: Path) -> bool:
         """Whether only its owner may see it. Everybody may see sealed shares."""
@@ -95,18 +95,18 @@ class _Folders:
             return
         secret = self._is_secret(path)
         if secret or path in self.expected:
-            self._check_mode(path, secret=secret)
+            self._judge_mode(path, secret=secret)
         if path not in self.expected:
             self._unexpected(path)
 
-    def _check_mode(self, path: Path, *, secret: bool) -> None:
+    def _judge_mode(self, path: Path, *, secret: bool) -> None:
         """A secret that is open to others is a fail; the mode of a public file is at most noted,
         because copies and checkouts have modes of their own.
 
         In a sealed round several accounts may share a folder with the sticky bit, in which nobody
         can replace another's file.
         """
-        with self.found.check("permissions", path) as check:
+        with self.evidence.check("permissions", path) as check:
             try:
                 mode = stat.S_IMODE(path.stat().st_mode)
             except OSError as error:
@@ -129,26 +129,23 @@ class _Folders:
         kind = _pretended_kind(path)
         at_root = path.parent == self.space.root
         if _TEMPORARY_NAME.fullmatch(path.name):
-            self.found.add(
+            self.evidence.add_pass(
                 ONLY_FILES_OF_THE_ROUND,
                 path,
-                "pass",
                 "left by a step that was killed, or that is still running",
             )
         elif kind == residual.KIND.name:
             self._leave_out(path, "a residual that its user keeps here")
         elif kind:
-            self.found.add(
+            self.evidence.add_fail(
                 ONLY_FILES_OF_THE_ROUND,
                 path,
-                "fail",
                 f"a {kind} file of this program under a name that it must not have here",
             )
         elif not at_root and _ARTIFACT_NAME.fullmatch(path.name):
-            self.found.add(
+            self.evidence.add_fail(
                 ONLY_FILES_OF_THE_ROUND,
                 path,
-                "fail",
                 "it is named like a file of the round, and this round has no such file",
             )
         elif not at_root or path.suffix in _OF_THIS_PROGRAM:
@@ -180,7 +177,7 @@ def _pretended_kind(path: Path) -> str:
     try:
         if path.suffix == ".json":
             return documents.kind_of(path, documents.read_bytes(path, ""))
-        with opened(path, *KINDS) as artifact:
+        with opened(path, *ARTIFACT_KINDS) as artifact:
             return artifact.kind.name
     except (SecAggError, OSError):  # then it is something else, or nobody can tell
         return ""

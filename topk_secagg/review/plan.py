@@ -42,7 +42,7 @@ _PRODUCTS = 200_000_000
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Row(Cost):
+class PlanRow(Cost):
     """The cost of one way to run the round, or of a peer; a `step` of the quantiser is a fraction
     of the clip."""
 
@@ -66,8 +66,8 @@ class Plan(Brief):
     answer, their agreement excludes `liars_excluded`.
     """
 
-    rows: list[Row]
-    best: Row
+    rows: list[PlanRow]
+    best: PlanRow
     remarks: list[str]
     certain_answers: int
     liars_excluded: int
@@ -120,7 +120,7 @@ def plan(
 def _variants(base: Parameters) -> list[Parameters]:
     """The paper's construction, and `moments` with a few numbers of picks, in the default field and
     a small one."""
-    found = []
+    variants = []
     names = ("users", "survivors", "colluders", "top_k", "length", "clip", "max_weight")
     same = {name: getattr(base, name) for name in names}
     for field, picks in product({base.field, DEFAULT_FIELD, SMALL_FIELD}, (None, *PICKS)):
@@ -128,40 +128,53 @@ def _variants(base: Parameters) -> list[Parameters]:
             {"construction": "moments", "picks": picks, "spare": base.spare} if picks else {}
         )
         with suppress(UsageError):  # it does not fit a bucket or the field
-            found.append(Parameters.choose(**same, field=field, **own))
-    return found
+            variants.append(Parameters.choose(**same, field=field, **own))
+    return variants
 
 
-def _row(p: Parameters, gradient: npt.NDArray[Any] | None, speed: Speed | None) -> Row:
+def _row(p: Parameters, gradient: npt.NDArray[Any] | None, speed: Speed | None) -> PlanRow:
     c = construction(p)
     step = 1 / (p.scale * p.clip)
     time = None
     # `run` starts, encodes, hashes and writes all shares, then reads and hashes the used ones
     if speed:
-        hashed_again = c.offline_bytes * c.entries / c.rows
-        time = (
-            _START_UP
-            + c.offline_bytes * (speed.compute + speed.write)
-            + hashed_again * speed.compute
-        )
+        writing = c.offline_bytes * (speed.compute + speed.write)
+        reading = c.offline_bytes * c.entries / c.rows * speed.compute
+        time = _START_UP + writing + reading
     energy = kept_energy(gradient, c.select(gradient)) if gradient is not None else None
-    return Row(
-        **vars(cost(p)), name=p.construction, parameters=p, step=step, seconds=time, energy=energy
+    return PlanRow(
+        **vars(cost(p)),
+        name=p.construction,
+        parameters=p,
+        step=step,
+        seconds=time,
+        energy=energy,
     )
 
 
-def _theorem(p: Parameters) -> Row:
+def _theorem(p: Parameters) -> PlanRow:
     """The paper's scheme at its rates: 2 L L/(U-T) symbols per pair offline, (R1 + R2) L online."""
     symbol = math.log2(p.field) / 8
     pair = round(2 * p.length * p.length * theorem_r2(p) * symbol)
-    x, y = (round(rate(p) * p.length * symbol) for rate in (theorem_r1, theorem_r2))
-    return Row(pair, p.users**2 * pair, x, y, name=THEOREM)
+    return PlanRow(
+        name=THEOREM,
+        pair_bytes=pair,
+        all_bytes=p.users**2 * pair,
+        masked_bytes=round(theorem_r1(p) * p.length * symbol),
+        answer_bytes=round(theorem_r2(p) * p.length * symbol),
+    )
 
 
-def _dense(p: Parameters) -> Row:
+def _dense(p: Parameters) -> PlanRow:
     """LightSecAgg sends whole gradients: L/(U-T) symbols per pair offline, L and L/(U-T) online."""
     part = round(p.length * theorem_r2(p) * p.symbol_bytes)
-    return Row(part, p.users**2 * part, p.length * p.symbol_bytes, part, name=DENSE)
+    return PlanRow(
+        name=DENSE,
+        pair_bytes=part,
+        all_bytes=p.users**2 * part,
+        masked_bytes=p.length * p.symbol_bytes,
+        answer_bytes=part,
+    )
 
 
 def measure_speed(p: Parameters, folder: Path) -> Speed:
@@ -180,7 +193,15 @@ def measure_speed(p: Parameters, folder: Path) -> Speed:
     shares = np.empty((p.users, rows, width), dtype=np.uint32)
 
     def compute() -> None:
-        encode(matrix, noise, zeros, zeros, ones, p.field, shares)
+        encode(
+            encoding=matrix,
+            noise=noise,
+            slot=zeros,
+            place=zeros,
+            scale=ones,
+            q=p.field,
+            shares=shares,
+        )
         hashlib.sha256(shares.data)
 
     def write() -> None:

@@ -13,7 +13,7 @@ from ..protocol.constructions import construction
 from ..steps.access import PLAIN, Access, check_pins
 from ..storage import masked as masked_file
 from ..storage import survivors as survivors_file
-from ..storage.answer import opened_answer
+from ..storage.answer import check_origin, opened_answer
 from ..storage.ledger import Ledger
 from ..storage.share import is_there
 from ..storage.survivors import Survivors
@@ -28,7 +28,7 @@ class _Missing:
     users: tuple[int, ...] = ()
 
 
-_Lack = dict[str, _Missing]  # by what they are
+_MissingByName = dict[str, _Missing]  # the name says in words what they are
 
 
 @dataclass(repr=False)
@@ -102,10 +102,17 @@ def status(space: Workspace, user: int | None = None, *, access: Access = PLAIN)
     with _collecting(problems):
         ledger = Ledger.read(space.ledger_path(user), space.session.id, user) if user else None
     users = [_user(space, n, survivors, own=n == user) for n in space.users()]
-    look = _Look(space, users, survivors)
-    following = look.next_of_user(user, ledger) if user else look.next_of_round()
+    next_steps = _NextSteps(space, users, survivors)
+    following = next_steps.of_user(user, ledger) if user else next_steps.of_round()
     send = _send(space, user, survivors) if user else []
-    return Status(users, survivors, following, send, space.foreign_secrets(user), problems)
+    return Status(
+        users=users,
+        survivors=survivors,
+        next=following,
+        send=send,
+        foreign_secrets=space.foreign_secrets(user),
+        problems=problems,
+    )
 
 
 @contextmanager
@@ -119,122 +126,136 @@ def _collecting(problems: list[str]) -> Iterator[None]:
 
 def _user(space: Workspace, n: int, survivors: Survivors | None, *, own: bool) -> UserStatus:
     """The status of one user."""
-    found = UserStatus(n)
+    status = UserStatus(n)
     if own or space.runs_here(n):
-        found.holds = [m for m in space.users() if is_there(space, n, m)]
+        status.holds = [m for m in space.users() if is_there(space, n, m)]
     if survivors:
-        found.survivor = n in survivors.digests
-        found.confirmed = bool(survivors_file.confirmed_by(space, survivors.digest, [n]))
+        status.survivor = n in survivors.digests
+        status.confirmed = bool(survivors_file.confirmed_by(space, survivors.digest, [n]))
     if space.masked_path(n).exists():
-        with _noting(found, "masked"):
+        with _noting(status, "masked"):
             x = masked_file.read(space.session, space.masked_path(n), n)
-            found.holds = sorted(x.holds) if found.holds is None else found.holds
+            status.holds = sorted(x.holds) if status.holds is None else status.holds
             if survivors and survivors.digests.get(n, x.digest) != x.digest:
                 raise SecAggError("not the one that was frozen")
     if space.answer_path(n).exists():
-        with _noting(found, "answered"):
-            if survivors is None:
-                raise SecAggError("for another survivor set")
-            with opened_answer(space, n, survivors) as answer:
-                found.blocks = answer.shape.blocks
-    return found
+        with _noting(status, "answered"):
+            status.blocks = _answered_blocks(space, n, survivors)
+    return status
+
+
+def _answered_blocks(space: Workspace, n: int, survivors: Survivors | None) -> int:
+    """D of a sound answer."""
+    if survivors is None:
+        check_origin(space, n)
+        raise SecAggError("there is no sound survivors.json that it answers")
+    with opened_answer(space, n, survivors) as answer:
+        return answer.shape.blocks
 
 
 @contextmanager
-def _noting(found: UserStatus, what: str) -> Iterator[None]:
+def _noting(status: UserStatus, what: str) -> Iterator[None]:
     """Record "yes" for a sound file, or what is wrong with it."""
     try:
         yield
-        setattr(found, what, "yes")
+        setattr(status, what, "yes")
     except SecAggError as error:
-        setattr(found, what, error.message.partition(": ")[2] or error.message)
+        setattr(status, what, error.message.partition(": ")[2] or error.message)
 
 
-def _lack(what: str, users: Iterable[int], path: Callable[[int], Path], after: str = "") -> _Lack:
-    """The missing files of these users."""
+def _missing_files(what: str, users: Iterable[int], path: Callable[[int], Path]) -> _MissingByName:
+    """The missing files of these users; `what` has a place for their numbers."""
     files = {n: path(n) for n in users}
     if not files:
         return {}
-    named = f"{what} of user {', '.join(map(str, files))}{after}"
-    return {named: _Missing(tuple(files.values()), tuple(files))}
+    numbers = ", ".join(map(str, files))
+    return {what.format(numbers): _Missing(tuple(files.values()), tuple(files))}
 
 
-def _waiting(step: str, user: int | None, lack: _Lack, *, possible: bool = False) -> Next:
+def _waiting(
+    step: str, user: int | None, missing: _MissingByName, *, possible: bool = False
+) -> Next:
     """The step that waits for these files."""
+    files = [path for part in missing.values() for path in part.files]
+    users = [n for part in missing.values() for n in part.users]
     return Next(
         step=step,
         user=user,
-        waits_for=", ".join(lack),
-        missing=tuple(path for missing in lack.values() for path in missing.files),
-        possible=possible or not lack,
-        users=tuple(dict.fromkeys(n for missing in lack.values() for n in missing.users)),
+        waits_for=", ".join(missing),
+        missing=tuple(files),
+        possible=possible or not missing,
+        users=tuple(dict.fromkeys(users)),
     )
 
 
 @dataclass(frozen=True)
-class _Look:
+class _NextSteps:
     """Finds the next step from the status of all users."""
 
     space: Workspace
     users: list[UserStatus]
     survivors: Survivors | None
 
-    def next_of_round(self) -> Next:
+    def of_round(self) -> Next:
         """The first step that some user has not done."""
         if self.survivors is None:
-            lack = self._all_shares()
+            missing = self._all_shares()
             freeze = self._freeze(self.space.session.freezer)
-            return (
-                freeze
-                if freeze.possible or not lack
-                else _waiting("offline", None, lack, possible=True)
-            )
-        lack = self._confirmations()
-        return (
-            _waiting("confirm", None, lack, possible=True) if lack else self._decode(self.survivors)
-        )
+            if freeze.possible or not missing:
+                return freeze
+            return _waiting("offline", None, missing, possible=True)
+        missing = self._confirmations()
+        if missing:
+            return _waiting("confirm", None, missing, possible=True)
+        return self._decode(self.survivors)
 
-    def next_of_user(self, user: int, ledger: Ledger | None) -> Next:
+    def of_user(self, user: int, ledger: Ledger | None) -> Next:
         """The next step of one user, as far as its own ledger shows what it has done."""
-        own = self.users[user - 1]
-        s = self.space.session
         if ledger is None or ledger.shared is None:
             return Next("offline", user) if self.survivors is None else Next("", user)
         if self.survivors is None:
-            if ledger.masked is None:
-                # else nobody could answer for U users
-                enough = len(own.holds or []) >= s.parameters.survivors
-                return _waiting(
-                    "mask", user, self._shares(user, self.space.users()), possible=enough
-                )
-            if user == s.freezer:
-                return self._freeze(user)
-            survivors = _Missing((self.space.survivors_path,), (s.freezer,))
-            frozen = {f"survivors.json of user {s.freezer}": survivors}
-            return _waiting("confirm" if s.confirm else "eliminate", user, frozen)
-        if s.confirm and ledger.confirmed is None:  # those that dropped out count too
-            return _waiting("confirm", user, self._inputs(self.survivors.users))
+            return self._before_freezing(user, ledger)
+        return self._after_freezing(user, ledger, self.survivors)
+
+    def _before_freezing(self, user: int, ledger: Ledger) -> Next:
+        """To mask, to freeze, or to wait for survivors.json."""
+        s = self.space.session
+        if ledger.masked is None:
+            # else nobody could answer for U users
+            enough = len(self.users[user - 1].holds or []) >= s.parameters.survivors
+            return _waiting("mask", user, self._shares(user, self.space.users()), possible=enough)
+        if user == s.freezer:
+            return self._freeze(user)
+        survivors = _Missing((self.space.survivors_path,), (s.freezer,))
+        missing = {f"survivors.json of user {s.freezer}": survivors}
+        return _waiting("confirm" if s.confirm else "eliminate", user, missing)
+
+    def _after_freezing(self, user: int, ledger: Ledger, survivors: Survivors) -> Next:
+        """To confirm, to answer, to decode or to forget."""
+        own = self.users[user - 1]
+        # those that dropped out count too
+        if self.space.session.confirm and ledger.confirmed is None:
+            return _waiting("confirm", user, self._inputs(survivors.users))
         if not own.survivor:  # as one user says, until enough have confirmed it
             if ledger.forgotten:
                 return Next("", user)
             return _waiting("forget", user, self._confirmations())
         if not ledger.forgotten and (ledger.answered is None or own.answered != "yes"):
-            users = self.survivors.users
-            return _waiting(
-                "eliminate",
-                user,
-                self._inputs(users) | self._shares(user, users) | self._confirmations(),
-            )
-        following = self._decode(self.survivors)
+            inputs = self._inputs(survivors.users)
+            shares = self._shares(user, survivors.users)
+            return _waiting("eliminate", user, inputs | shares | self._confirmations())
+        following = self._decode(survivors)
         return following if following.step or ledger.forgotten else Next("forget", user)
 
-    def _shares(self, user: int, senders: Iterable[int]) -> _Lack:
-        missing = set(senders) - set(self.users[user - 1].holds or [])
-        return _lack(
-            "shares", sorted(missing), lambda m: self.space.share_path(user, m), f" for user {user}"
+    def _shares(self, user: int, senders: Iterable[int]) -> _MissingByName:
+        lacking = set(senders) - set(self.users[user - 1].holds or [])
+        return _missing_files(
+            f"shares of user {{}} for user {user}",
+            sorted(lacking),
+            lambda m: self.space.share_path(user, m),
         )
 
-    def _all_shares(self) -> _Lack:
+    def _all_shares(self) -> _MissingByName:
         """The shares that some user lacks, for users whose shares are visible here."""
         lacking = {
             u.user: set(self.space.users()) - set(u.holds)
@@ -245,26 +266,25 @@ class _Look:
         if not senders:
             return {}
         files = tuple(
-            self.space.share_path(n, m) for n, missing in lacking.items() for m in sorted(missing)
+            self.space.share_path(n, m) for n, theirs in lacking.items() for m in sorted(theirs)
         )
-        named = f"shares of user {', '.join(map(str, senders))}"
-        return {named: _Missing(files, tuple(senders))}
+        name = f"shares of user {', '.join(map(str, senders))}"
+        return {name: _Missing(files, tuple(senders))}
 
-    def _inputs(self, users: Iterable[int]) -> _Lack:
-        return _lack(
-            "X", (n for n in users if self.users[n - 1].masked != "yes"), self.space.masked_path
-        )
+    def _inputs(self, users: Iterable[int]) -> _MissingByName:
+        lacking = (n for n in users if self.users[n - 1].masked != "yes")
+        return _missing_files("X of user {}", lacking, self.space.masked_path)
 
-    def _confirmations(self) -> _Lack:
+    def _confirmations(self) -> _MissingByName:
         """The missing confirmations, if there are too few."""
-        enough = sum(u.confirmed for u in self.users) >= self.space.session.confirmations
-        missing = (u.user for u in self.users if not u.confirmed and not enough)
-        return _lack("confirmations", missing, self.space.confirmation_path)
+        if sum(u.confirmed for u in self.users) >= self.space.session.confirmations:
+            return {}
+        lacking = (u.user for u in self.users if not u.confirmed)
+        return _missing_files("confirmations of user {}", lacking, self.space.confirmation_path)
 
     def _freeze(self, user: int) -> Next:
-        enough = (
-            sum(u.masked == "yes" for u in self.users) >= self.space.session.parameters.survivors
-        )
+        masked = sum(u.masked == "yes" for u in self.users)
+        enough = masked >= self.space.session.parameters.survivors
         return _waiting("freeze", user, self._inputs(self.space.users()), possible=enough)
 
     def _decode(self, survivors: Survivors) -> Next:
@@ -274,8 +294,8 @@ class _Look:
         if c.decodable(len(survivors.digests), {u.user: u.blocks for u in self.users}):
             return Next("decode")
         silent = (n for n in survivors.users if self.users[n - 1].answered != "yes")
-        lack = _lack("answers", silent, self.space.answer_path)
-        return _waiting("decode", None, lack or {"enough answers of one kind": _Missing()})
+        missing = _missing_files("answers of user {}", silent, self.space.answer_path)
+        return _waiting("decode", None, missing or {"enough answers of one kind": _Missing()})
 
 
 def _send(space: Workspace, user: int, survivors: Survivors | None) -> list[tuple[Path, str]]:

@@ -41,7 +41,7 @@ def laws(p: Parameters, masked: Sequence[Masked]) -> tuple[Law, Law]:
     low = int(c.p.fixed_point.never_zero)
     values = [x.value - np.uint32(low) for x in masked]
     return (
-        Law("masked value", values, p.field - low, low),
+        Law("masked value", values, bound=p.field - low, low=low),
         Law(c.index_name, [x.index for x in masked], c.index_bound, distinct=c.distinct),
     )
 
@@ -87,7 +87,10 @@ def uniformity(parts: Sequence[Symbols], bound: int, *, distinct: bool = False) 
     if distinct:
         statistic *= (bound - 1) / (bound - parts[0].size)
     tail = chi_square_tail(statistic, bins - 1)
-    text = f"chi-square {statistic:.1f} over {bins} bins, tail {tail:.2g}, false alarms at most {FALSE_ALARM:g}"
+    text = (
+        f"chi-square {statistic:.1f} over {bins} bins, tail {tail:.2g}, "
+        f"false alarms at most {FALSE_ALARM:g}"
+    )
     if tail < _LEAST_TAIL:
         raise BadData(f"they are not: {text}")
     return text

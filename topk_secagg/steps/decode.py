@@ -153,13 +153,13 @@ def _found(
             found = decode_answers(
                 p, s.points, shape, given, source, strict=strict, progress=progress
             )
-        if not all(answer.intact() for answer in hashed) or (found.corrected and not every):
+        if not all(answer.is_intact() for answer in hashed) or (found.corrected and not every):
             raise BadData(
                 "an answer is damaged, or was changed while it was read",
                 "let no other program write to it",
             )
         for n in answers.keys() - used.keys() if not verify else ():
-            answers[n].artifact.verify(answers[n].check)
+            answers[n].artifact.verify(answers[n].check_symbols)
     report = DecodeReport(
         path=space.aggregate_path,
         survivors=survivors.users,
@@ -197,7 +197,7 @@ def _decoded_by_others(space: Workspace, survivors: Survivors, total: Sparse) ->
             same = np.array_equal(before.total.index, total.index) and np.array_equal(
                 before.total.value, total.value
             )
-            return same and before.digest == survivors.digest
+            return same and before.survivors_sha256 == survivors.digest
     return False
 
 

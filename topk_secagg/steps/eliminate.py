@@ -86,13 +86,21 @@ def eliminate(
             }
             shares = {m: files.enter_context(share).read for m, share in opening.items()}
             masked = {m: x.masked for m, x in frozen.items()}
-            blocks = construction(p).answer_chunks(session.points, user, masked, shares, shape)
+            chunks = construction(p).answer_chunks(session.points, user, masked, shares, shape)
             # durable before a byte of Y is anywhere that others can see
             ledger = ledger.record(answered=survivors.digest, fallback=fallback)
-            answer_file.write(space, user, survivors, shape, blocks, opener, progress)
+            answer_file.write(
+                space,
+                user,
+                survivors=survivors,
+                shape=shape,
+                chunks=chunks,
+                signer=opener,
+                progress=progress,
+            )
         commit_residual(space, user, ledger)
     path = space.answer_path(user)
-    payload = shape.groups * shape.width * p.symbol_bytes
+    payload = construction(p).bytes_of_answer(shape)
     return EliminateReport(
         user, path, survivors.users, survivors.digest, shape.blocks, shape.quorum, fallback, payload
     )

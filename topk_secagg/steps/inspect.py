@@ -13,13 +13,13 @@ import numpy as np
 from ..brief import Brief
 from ..errors import BadData, InputMissing, SecAggError
 from ..protocol.constructions import construction
-from ..protocol.parameters import Parameters, rate_of_answer, rate_of_masked
-from ..storage import aggregate, answer, documents, masked, residual, secret, share, survivors
+from ..protocol.parameters import rate_of_answer, rate_of_masked
+from ..storage import documents, masked, share, survivors
 from ..storage.artifacts import Artifact, opened
+from ..storage.kinds import ARTIFACT_KINDS, check_size
 from ..storage.ledger import parse_ledger
 from ..storage.session import Session, read_session
 
-KINDS = (secret.KIND, share.KIND, masked.KIND, answer.KIND, residual.KIND, aggregate.KIND)
 _SHOWN = 8
 _AT_ONCE = 1 << 20  # values
 _LEVELS_UP = 3
@@ -55,7 +55,7 @@ def inspect(path: Path, *, reveal: bool = False) -> Description:
     session = _session_near(path)
     if path.suffix == ".json":
         return _describe_document(path, session)
-    with opened(path, *KINDS) as artifact:
+    with opened(path, *ARTIFACT_KINDS) as artifact:
         return _describe_artifact(artifact, session, reveal=reveal)
 
 
@@ -115,7 +115,7 @@ def _describe_document(path: Path, session: Session | None) -> Description:
         d.facts |= {"signed": found.signature is not None, "sha256": found.digest}
     else:
         body = survivors.parse_confirmation(path, content)
-        d.facts |= {name: body[name] for name in ("user", "session", "survivors")}
+        d.facts |= {name: body[name] for name in ("user", "session", "survivors_sha256")}
         d.facts["insecure"] = bool(body["insecure"])
     _check_session(d, d.facts["session"], session)
     return d
@@ -153,25 +153,6 @@ def _describe_artifact(artifact: Artifact, session: Session | None, *, reveal: b
     if session is not None and not d.problems:
         _add_rates(d, artifact, session)
     return d
-
-
-def check_size(artifact: Artifact, p: Parameters) -> None:
-    """Refuse a file whose datasets take more bytes than in any such file of a session."""
-    kind = artifact.kind
-    if kind is answer.KIND:
-        largest = answer.largest_bytes(p)
-    elif kind is aggregate.KIND:
-        largest = p.length * (4 + 4 + 8) + p.users * 3 * 4
-    else:
-        modules = {secret.KIND.name: secret, share.KIND.name: share, masked.KIND.name: masked}
-        shapes = (
-            residual.shapes(p.length) if kind is residual.KIND else modules[kind.name].shapes(p)
-        )
-        largest = sum(
-            np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in shapes.values()
-        )
-    if sum(dataset.size for dataset in artifact.datasets.values()) > largest:
-        raise artifact.bad("it is larger than any such file of this session")
 
 
 def _values(artifact: Artifact, name: str) -> dict[str, Any]:

@@ -171,7 +171,13 @@ def mask(
         chosen = choose(p, rounding, flat, weight, select, saturate=saturate)
         masked = c.mask(stored.secret, chosen.sparse)
         x = masked_file.content(
-            session, user, stored.sharing, masked, weight, frozenset(shares.held), signer
+            session,
+            user,
+            sharing=stored.sharing,
+            masked=masked,
+            weight=weight,
+            holds=frozenset(shares.held),
+            signer=signer,
         )
         ledger.check_masks(x.digest)
         if _sent_before(space, user, stored.sharing) - {x.digest}:
@@ -193,7 +199,7 @@ def mask(
             residual_file.leave_note(residual, session.id, space.root.absolute())
         space.make_room(path)
         # in a round from a public seed nothing is secret, and nothing worth remembering
-        known = inputs.digest(inputs.made_key(space), own) if first_time else ledger.input
+        known = inputs.digest(inputs.ensure_key(space), own) if first_time else ledger.input
         # durable before a byte of X is anywhere that others can see
         ledger.record(
             masked=x.digest,

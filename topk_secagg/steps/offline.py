@@ -105,7 +105,12 @@ def offline(
             missing = list(space.users())
         if missing:
             share_file.write(
-                space, user, missing, stored.sharing, _shares(space, stored, progress), signer
+                space,
+                user,
+                users=missing,
+                sharing=stored.sharing,
+                chunks=_shares(space, stored, progress),
+                signer=signer,
             )
         ledger.record(shared=stored.sharing)
         # the share for the last user last, which then stands for all

@@ -74,7 +74,7 @@ def _has_sum(space: Workspace, ledger: Ledger) -> bool:
     round."""
     with opened(space.aggregate_path, aggregate_file.KIND) as artifact:
         found = aggregate_file.parsed(space, artifact)
-    return ledger.answered in (None, found.digest)
+    return ledger.answered in (None, found.survivors_sha256)
 
 
 def sent_before(space: Workspace, gradient: Array, *, again: bool) -> list[str]:
@@ -83,7 +83,7 @@ def sent_before(space: Workspace, gradient: Array, *, again: bool) -> list[str]:
     Refuses if one of them failed, or was answered and has no sum that its user knows of; `again`
     goes on all the same.
     """
-    key = inputs.key(space)
+    key = inputs.read_key(space)
     if key is None:
         return []
     found = []

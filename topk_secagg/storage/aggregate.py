@@ -3,7 +3,6 @@ answer was wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,12 +12,14 @@ from ..algebra.field import stored_type
 from ..gradients.quantise import dequantise
 from ..protocol.agreement import is_correctable
 from ..protocol.messages import Sparse
-from .artifacts import SYMBOLS, Artifact, Content, Kind
-from .atomic import Array
+from ..protocol.parameters import Parameters
+from .artifacts import SYMBOLS, Artifact, Draft, Kind, Table, write_hashed
 from .survivors import Survivors
 from .workspace import Workspace
 
 _USERS = ("survivors", "answering", "corrected")
+_NUMBER_BYTES = 4
+_COORDINATE_BYTES = 4 + 4 + 8  # index, symbol and real
 KIND = Kind(
     "aggregate",
     {
@@ -30,7 +31,7 @@ KIND = Kind(
         "corrected": (("<u4",), "users whose answers were wrong and left out"),
     },
     "decode the round first",
-    attributes=("survivors", "blocks"),
+    attributes=("survivors_sha256", "blocks"),
 )
 
 
@@ -43,7 +44,7 @@ class Aggregate:
     answering: list[int]
     corrected: list[int]
     blocks: int
-    digest: str
+    survivors_sha256: str
 
 
 def write(
@@ -57,16 +58,21 @@ def write(
     """Write aggregate.h5."""
     s = space.session
     p = s.parameters
-    users = zip(_USERS, (survivors.users, answering, corrected), strict=True)
-    datasets = {"index": total.index, "value": total.value, "real": total.value}
-    datasets |= {name: np.array(listed, dtype="<u4") for name, listed in users}
-    made: dict[str, Callable[[Array], Array]] = {
-        "index": lambda part: part.astype("<u4", copy=False),
-        "value": lambda part: part.astype(stored_type(p.field), copy=False),
-        "real": partial(dequantise, p.fixed_point),
+    tables = {
+        "index": Table(total.index, lambda part: part.astype("<u4", copy=False)),
+        "value": Table(total.value, lambda part: part.astype(stored_type(p.field), copy=False)),
+        "real": Table(total.value, partial(dequantise, p.fixed_point)),
+        "survivors": Table(np.array(survivors.users, dtype="<u4")),
+        "answering": Table(np.array(answering, dtype="<u4")),
+        "corrected": Table(np.array(corrected, dtype="<u4")),
     }
-    attributes = s.header(0, survivors=survivors.digest, blocks=blocks)
-    Content(KIND, attributes, datasets, made=made).write(space.aggregate_path)
+    attributes = s.header(0, survivors_sha256=survivors.digest, blocks=blocks)
+    write_hashed(space.aggregate_path, Draft(KIND, attributes), tables)
+
+
+def largest_bytes(p: Parameters) -> int:
+    """The most bytes that the datasets take: every coordinate, and all users in every list."""
+    return p.length * _COORDINATE_BYTES + p.users * len(_USERS) * _NUMBER_BYTES
 
 
 def parsed(space: Workspace, artifact: Artifact) -> Aggregate:
@@ -78,10 +84,23 @@ def parsed(space: Workspace, artifact: Artifact) -> Aggregate:
         if len(d.shape) != 1 or d.shape[0] > (p.users if name in _USERS else p.length):
             raise artifact.bad(f"its {name} is too large")
     artifact.verify()
-    content = {name: artifact.read(name) for name in artifact.datasets}
-    index = content["index"].astype(np.int64)
-    value = content["value"]
-    real = content["real"]
+    total = _checked_sum(p, artifact)
+    users = {name: artifact.read(name).tolist() for name in _USERS}
+    blocks = int(artifact.attributes["blocks"])
+    _check_users(p, artifact, users, blocks=blocks)
+    return Aggregate(
+        total=total,
+        **users,
+        blocks=blocks,
+        survivors_sha256=artifact.attributes["survivors_sha256"],
+    )
+
+
+def _checked_sum(p: Parameters, artifact: Artifact) -> Sparse:
+    """The sum: non-zero symbols at increasing coordinates, with the reals that belong to them."""
+    index = artifact.read("index").astype(np.int64)
+    value = artifact.read("value")
+    real = artifact.read("real")
     if not index.size == value.size == real.size:
         raise artifact.bad("its datasets are not of one length")
     if np.any(np.diff(index) <= 0) or np.any(index >= p.length) or np.any(value >= p.field):
@@ -91,20 +110,25 @@ def parsed(space: Workspace, artifact: Artifact) -> Aggregate:
     value = value.astype(np.uint32)
     if np.any(value == 0) or not np.array_equal(real, dequantise(p.fixed_point, value)):
         raise artifact.bad("its reals are not its values divided by the scale, or it lists zeros")
-    u1, u2, wrong = (content[name].tolist() for name in _USERS)
-    if any(users != sorted(set(users)) for users in (u1, u2, wrong)) or not set(wrong) <= set(
-        u2
-    ) <= set(u1):
+    return Sparse(index, value)
+
+
+def _check_users(
+    p: Parameters, artifact: Artifact, users: dict[str, list[int]], *, blocks: int
+) -> None:
+    """Refuse lists of users that are not nested, or from which no sum could have been decoded."""
+    survivors, answering, corrected = (users[name] for name in _USERS)
+    each_once = all(listed == sorted(set(listed)) for listed in users.values())
+    if not each_once or not set(corrected) <= set(answering) <= set(survivors):
         raise artifact.bad("its lists of users are not nested")
-    blocks = int(artifact.attributes["blocks"])
-    if len(u2) - len(wrong) < blocks + p.colluders:
+    agreeing = len(answering) - len(corrected)
+    if agreeing < blocks + p.colluders:
         raise artifact.bad(
-            f"it says that {len(u2) - len(wrong)} users answered, and it takes "
-            f"{blocks + p.colluders}"
+            f"it says that {agreeing} users answered, and it takes {blocks + p.colluders}"
         )
-    if wrong and not is_correctable(p, blocks, len(u2), len(wrong)):
+    correctable = is_correctable(p, blocks=blocks, answers=len(answering), wrong=len(corrected))
+    if corrected and not correctable:
         raise artifact.bad(
-            f"it leaves out {len(wrong)} answers as wrong, and the {len(u2) - len(wrong)} others"
+            f"it leaves out {len(corrected)} answers as wrong, and the {agreeing} others"
             " are too few to tell"
         )
-    return Aggregate(Sparse(index, value), u1, u2, wrong, blocks, artifact.attributes["survivors"])

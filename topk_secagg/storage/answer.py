@@ -12,7 +12,7 @@ from ..errors import BadData, InputMissing
 from ..protocol.constructions import construction
 from ..protocol.messages import AnswerChunk, AnswerShape
 from ..protocol.parameters import Parameters
-from .artifacts import SYMBOLS, Artifact, Digest, Kind, opened
+from .artifacts import SYMBOLS, Artifact, Digest, Draft, Kind, opened
 from .atomic import Array, pread_into, whole_file
 from .hdf5_writer import Shapes, new_file
 from .keys import Identity
@@ -23,7 +23,7 @@ KIND = Kind(
     "elimination",
     {"y": (SYMBOLS, "the answer Y: a row for each group of D blocks")},
     "it has not arrived, or its user has not answered",
-    attributes=("survivors", "blocks"),
+    attributes=("survivors_sha256", "blocks"),
     signed=True,
 )
 
@@ -36,9 +36,10 @@ def shapes(p: Parameters, shape: AnswerShape) -> Shapes:
 def write(
     space: Workspace,
     user: int,
+    *,
     survivors: Survivors,
     shape: AnswerShape,
-    blocks: Iterable[AnswerChunk],
+    chunks: Iterable[AnswerChunk],
     signer: Identity | None,
     progress: Callable[[float], None],
 ) -> None:
@@ -48,15 +49,16 @@ def write(
     layout = shapes(s.parameters, shape)
     dtype, size = layout["y"]
     space.make_room(path)
-    attributes = s.header(user, survivors=survivors.digest, blocks=shape.blocks)
-    digest = Digest(KIND, attributes)
-    with whole_file(path) as stream, new_file(stream, layout, KIND.datasets, attributes) as put:
-        for start, rows in blocks:
+    header = s.header(user, survivors_sha256=survivors.digest, blocks=shape.blocks)
+    draft = Draft(KIND, header, signer)
+    digest = draft.new_digest()
+    with whole_file(path) as stream, new_file(stream, layout, KIND.datasets) as file:
+        for start, rows in chunks:
             stored = np.ascontiguousarray(rows, dtype=dtype)
-            digest.part("y", size, start, stored)
-            put("y", start, stored)
+            digest.add("y", size, start=start, rows=stored)
+            file.put("y", start, stored)
             progress((start + len(rows)) / shape.groups)
-        digest.sign(signer)
+        file.finish(draft.completed(digest.hexdigest()))
 
 
 class AnswerFile:
@@ -67,8 +69,8 @@ class AnswerFile:
         self.field = p.field
         self.shape = shape
         self._y = artifact.datasets["y"]
-        self.payload = self._y.size  # bytes of Y
-        # of what is read from now on, for `intact`: all groups, in order, perhaps several times
+        self.payload = construction(p).bytes_of_answer(shape)
+        # of what is read from now on, for `is_intact`: all groups, in order, perhaps several times
         self.hashing = False
         self._digests: list[Digest] = []  # one for each time that it was read
 
@@ -78,20 +80,19 @@ class AnswerFile:
         pread_into(self.artifact.fd, y, self._y.offset + start * y[0].nbytes)
         if self.hashing:
             if not start:
-                self._digests.append(Digest(KIND, self.artifact.attributes))
-            self._digests[-1].part("y", self._y.shape, start, y)
-        self.check(y)
+                self._digests.append(Digest(self.artifact.attributes))
+            self._digests[-1].add("y", self._y.shape, start=start, rows=y)
+        self.check_symbols(y)
         if y is not out:
             out[:] = y
         return out
 
-    def intact(self) -> bool:
+    def is_intact(self) -> bool:
         """Whether it was hashed, and is what its digest says."""
-        return {digest.hexdigest() for digest in self._digests} == {
-            self.artifact.attributes["sha256"]
-        }
+        read = {digest.hexdigest() for digest in self._digests}
+        return read == {self.artifact.attributes["sha256"]}
 
-    def check(self, y: Array) -> None:
+    def check_symbols(self, y: Array) -> None:
         """Refuse symbols that are none."""
         if y.size and y.max() >= self.field:
             raise self.artifact.bad("a symbol is not below the field's size")
@@ -108,10 +109,12 @@ def opened_answer(
     """
     s = space.session
     p = s.parameters
-    possible = construction(s.parameters).answer_shapes(len(survivors.digests))
+    possible = construction(p).answer_shapes(len(survivors.digests))
     with opened(space.answer_path(user), KIND) as artifact:
+        # first, because an answer of another session is for other survivors too
+        artifact.expect_attributes(s.header(user))
         blocks = artifact.attributes["blocks"]
-        if artifact.attributes["survivors"] != survivors.digest:
+        if artifact.attributes["survivors_sha256"] != survivors.digest:
             raise artifact.bad(
                 "it answers another survivor set, or other masked inputs",
                 "all answers must be for one survivors.json; ask the user which one was answered",
@@ -121,9 +124,15 @@ def opened_answer(
         artifact.expect_shapes(shapes(p, possible[blocks]))
         answer = AnswerFile(p, artifact, possible[blocks])
         if verify:
-            artifact.verify(answer.check)
+            artifact.verify(answer.check_symbols)
         artifact.expect(s.header(user), s.recipient(user))
         yield answer
+
+
+def check_origin(space: Workspace, user: int) -> None:
+    """Refuse a Y of another session or user, whatever survivors it is for."""
+    with opened(space.answer_path(user), KIND) as artifact:
+        artifact.expect_attributes(space.session.header(user))
 
 
 def answered_before(space: Workspace, user: int) -> str | None:
@@ -133,7 +142,7 @@ def answered_before(space: Workspace, user: int) -> str | None:
         if artifact.datasets["y"].size <= largest_bytes(s.parameters):
             artifact.verify()
             artifact.expect(s.header(user), s.recipient(user))
-            return str(artifact.attributes["survivors"])
+            return str(artifact.attributes["survivors_sha256"])
     return None
 
 

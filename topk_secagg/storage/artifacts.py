@@ -13,25 +13,25 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Self
 
 import numpy as np
 
 from ..algebra.parallel import together
-from ..errors import BadData
+from ..errors import BadData, about
 from .atomic import PRIVATE, PUBLIC, Array, open_regular, pread_into, whole_file
 from .documents import AGAIN, FORMAT, VERSION
 from .hdf5_parser import Dataset, Unknown, parse
-from .hdf5_writer import Put, Schema, Shapes, new_file
-from .keys import Identity, Recipient, unsigned
+from .hdf5_writer import NewFile, Put, Schema, Shapes, new_file
+from .keys import Identity, Recipient, check_signature
 
 _HASH_BYTES = 1 << 22
 _PART_BYTES = 1 << 20  # of a dataset that are written at a time
 
-Attributes = dict[str, str | int]
+Attributes = Mapping[str, str | int]
 
 
 @dataclass(frozen=True)
@@ -64,109 +64,161 @@ _TEXT = {
     "sha256",
     "sharing",
     "randomness",
-    "survivors",
-    "weight",
     "signature",
+    "survivors_sha256",
+    "weight",
 }
 
 
 class Digest:
-    """SHA-256 over the attributes by name, then the datasets by name, each with its type and
-    shape."""
+    """The SHA-256 of a file, as it grows: over its attributes by name, then its datasets by name,
+    each with its type and shape."""
 
-    def __init__(self, kind: Kind, attributes: Attributes) -> None:
-        attributes.update(format=FORMAT, version=VERSION, kind=kind.name)
-        self._kind = kind
-        self._attributes = attributes
+    def __init__(self, attributes: Attributes) -> None:
         self._hash = hashlib.sha256()
-        self.hexdigest = self._hash.hexdigest
         for name in sorted(set(attributes) - {"sha256", "signature"}):
             self._hash.update(f"attribute {name} {attributes[name]}\n".encode())
 
-    def part(self, name: str, shape: tuple[int, ...], start: int, rows: Array) -> None:
+    def add(self, name: str, shape: tuple[int, ...], start: int, rows: Array) -> None:
         """Rows of a dataset from `start` on, in order and contiguous."""
         if not start:
-            self._hash.update(
-                f"dataset {name} {rows.dtype.str} {','.join(map(str, shape))}\n".encode()
-            )
+            sizes = ",".join(map(str, shape))
+            self._hash.update(f"dataset {name} {rows.dtype.str} {sizes}\n".encode())
         self._hash.update(rows.data)
 
-    def sign(self, signer: Identity | None) -> str:
-        """Put the digest, and its signature, among the attributes."""
-        self._attributes["sha256"] = digest = self.hexdigest()
-        if signer and self._kind.signed:
-            self._attributes["signature"] = signer.sign(self._kind.name, digest)
-        return digest
+    def hexdigest(self) -> str:
+        """The digest of what was added so far."""
+        return self._hash.hexdigest()
+
+
+class Draft:
+    """What a file says of itself before its digest is known, and who signs it."""
+
+    def __init__(self, kind: Kind, attributes: Attributes, signer: Identity | None = None) -> None:
+        self.kind = kind
+        self._signer = signer if kind.signed else None
+        self._attributes: Attributes = {
+            **attributes,
+            "format": FORMAT,
+            "version": VERSION,
+            "kind": kind.name,
+        }
+
+    def new_digest(self) -> Digest:
+        """The digest of such a file, to which its datasets are yet to be added."""
+        return Digest(self._attributes)
+
+    def completed(self, digest: str) -> Attributes:
+        """All attributes of the file that has this digest, with the signature if it has one."""
+        attributes = {**self._attributes, "sha256": digest}
+        if self._signer:
+            attributes["signature"] = self._signer.sign(self.kind.name, digest)
+        return attributes
+
+
+@dataclass(frozen=True)
+class Table:
+    """A dataset to be written: `stored` gives what the file has in place of a part of the array."""
+
+    array: Array
+    stored: Callable[[Array], Array] = np.ascontiguousarray
+
+    def parts(self) -> Iterator[tuple[int, Array]]:
+        """The first row of every part, and what the file has from there on."""
+        rows = max(1, _PART_BYTES // max(1, self.array[:1].nbytes))
+        for start in range(0, max(1, len(self.array)), rows):
+            yield start, self.stored(self.array[start : start + rows])
+
+    def type_and_shape(self) -> tuple[str, tuple[int, ...]]:
+        """Of the dataset in the file."""
+        _, first = next(self.parts())
+        return first.dtype.str, self.array.shape
+
+
+Tables = Mapping[str, Table]
 
 
 @dataclass(frozen=True)
 class Content:
-    """An artifact in memory. `attributes` needs those of the session and of the kind; digest and
-    signature follow."""
+    """A complete file in memory; its digest, and the signature if it has one, are among its
+    attributes."""
 
     kind: Kind
     attributes: Attributes
-    datasets: Mapping[str, Array]
-    signer: Identity | None = None
-    # what such datasets hold, part by part
-    made: Mapping[str, Callable[[Array], Array]] = field(default_factory=dict)
+    tables: Tables
 
-    def _parts(self, name: str) -> Iterator[tuple[int, Array]]:
-        """The first row, and what the dataset holds from there."""
-        array = self.datasets[name]
-        made = self.made.get(name, np.ascontiguousarray)
-        rows = max(1, _PART_BYTES // max(1, array[:1].nbytes))
-        yield from (
-            (start, made(array[start : start + rows]))
-            for start in range(0, max(1, len(array)), rows)
-        )
+    @staticmethod
+    def of(draft: Draft, tables: Tables) -> Content:
+        """The file with these datasets, of which the digest is computed first."""
+        digest = draft.new_digest()
+        _hash_parts(draft.kind, tables, digest, put=lambda *_: None)
+        return Content(draft.kind, draft.completed(digest.hexdigest()), tables)
 
-    @cached_property
+    @property
     def digest(self) -> str:
-        """Its SHA-256, which is put among the attributes with its signature."""
-        return self._digested(lambda *_: None)
+        """Its SHA-256."""
+        return str(self.attributes["sha256"])
 
-    def write(self, path: Path) -> str:
-        """Write it, whole; its SHA-256."""
-        shapes = {
-            name: (next(self._parts(name))[1].dtype.str, array.shape)
-            for name, array in self.datasets.items()
-        }
-        with (
-            whole_file(path, PRIVATE if self.kind.secret else PUBLIC) as stream,
-            new_file(stream, shapes, self.kind.datasets, self.attributes) as put,
-        ):
-            return self._digested(put)
-
-    def _digested(self, put: Put) -> str:
-        """The digest of all parts; a part of a large file is hashed while the next one is made and
-        put."""
-        digest = Digest(self.kind, self.attributes)
-
-        def updates() -> Iterator[Callable[[], None]]:
-            for name in sorted(self.datasets):
-                for start, part in self._parts(name):
-                    put(name, start, part)
-                    if name not in self.kind.undigested:
-                        yield partial(digest.part, name, self.datasets[name].shape, start, part)
-
-        together(
-            updates(), int(sum(array.nbytes for array in self.datasets.values()) > _HASH_BYTES)
-        )
-        return digest.sign(self.signer)
+    def write(self, path: Path) -> None:
+        """Write it, whole."""
+        with _new_artifact(path, self.kind, self.tables) as file:
+            for name, table in self.tables.items():
+                for start, part in table.parts():
+                    file.put(name, start, part)
+            file.finish(self.attributes)
 
 
-@dataclass
+def write_hashed(path: Path, draft: Draft, tables: Tables) -> str:
+    """Write a file, whole, and hash it on the way; its SHA-256."""
+    digest = draft.new_digest()
+    with _new_artifact(path, draft.kind, tables) as file:
+        _hash_parts(draft.kind, tables, digest, put=file.put)
+        file.finish(draft.completed(digest.hexdigest()))
+    return digest.hexdigest()
+
+
+@contextmanager
+def _new_artifact(path: Path, kind: Kind, tables: Tables) -> Iterator[NewFile]:
+    """A file of this kind with room for these datasets."""
+    shapes = {name: table.type_and_shape() for name, table in tables.items()}
+    mode = PRIVATE if kind.secret else PUBLIC
+    with whole_file(path, mode) as stream, new_file(stream, shapes, kind.datasets) as file:
+        yield file
+
+
+def _hash_parts(kind: Kind, tables: Tables, digest: Digest, put: Put) -> None:
+    """Put all parts, and add them to the digest; a part of a large file is hashed while the next
+    one is made and put."""
+
+    def updates() -> Iterator[Callable[[], None]]:
+        for name, table in sorted(tables.items()):
+            for start, part in table.parts():
+                put(name, start, part)
+                if name not in kind.undigested:
+                    yield partial(digest.add, name, table.array.shape, start=start, rows=part)
+
+    total_bytes = sum(table.array.nbytes for table in tables.values())
+    together(updates(), int(total_bytes > _HASH_BYTES))
+
+
+def _unseen(_: Array) -> None:
+    """For callers that need not see what is hashed."""
+
+
+@dataclass(frozen=True)
 class Artifact:
-    """An open artifact whose structure and attributes have been checked."""
+    """An open artifact whose structure and attributes have been checked.
+
+    `loaded` are whole datasets, which are not read from the file again.
+    """
 
     path: Path
     kind: Kind
-    attributes: dict[str, Any]
-    datasets: dict[str, Dataset]
+    attributes: Mapping[str, Any]
+    datasets: Mapping[str, Dataset]
     fd: int
     mode: int = 0
-    held: dict[str, Array] = field(default_factory=dict)  # whole datasets, which are not read again
+    loaded: Mapping[str, Array] = field(default_factory=dict)
 
     def read(self, name: str) -> Array:
         """A whole dataset."""
@@ -180,93 +232,116 @@ class Artifact:
 
     def read_flat(self, name: str, start: int, stop: int) -> Array:
         """Elements start..stop-1 of a dataset, whatever its shape."""
-        if name in self.held:
-            return self.held[name].reshape(-1)[start:stop]
-        d = self.datasets[name]
-        return pread_into(
-            self.fd, np.empty(stop - start, d.dtype), d.offset + start * d.dtype.itemsize
-        )
+        if name in self.loaded:
+            return self.loaded[name].reshape(-1)[start:stop]
+        dataset = self.datasets[name]
+        values = np.empty(stop - start, dataset.dtype)
+        return pread_into(self.fd, values, dataset.offset + start * dataset.dtype.itemsize)
 
-    def digest(self, look: Callable[[Array], None] = lambda _: None) -> str:
-        """The digest of what the file holds; `look` sees the parts of datasets that are read on the
-        way."""
-        digest = Digest(self.kind, self.attributes)
+    def digest(self, see: Callable[[Array], None] = _unseen) -> str:
+        """The digest of what the file holds; `see` is given the parts of datasets that are read on
+        the way."""
+        digest = Digest(self.attributes)
         for name in sorted(set(self.datasets) - set(self.kind.undigested)):
-            d = self.datasets[name]
-            count = math.prod(d.shape)
-            step = _HASH_BYTES // d.dtype.itemsize
+            dataset = self.datasets[name]
+            count = math.prod(dataset.shape)
+            step = _HASH_BYTES // dataset.dtype.itemsize
             for start in range(0, max(1, count), step):
                 part = self.read_flat(name, start, min(start + step, count))
-                digest.part(name, d.shape, start, part)
-                look(part)
+                digest.add(name, dataset.shape, start=start, rows=part)
+                see(part)
         return digest.hexdigest()
 
-    def verify(self, look: Callable[[Array], None] = lambda _: None) -> None:
+    def verify(self, see: Callable[[Array], None] = _unseen) -> None:
         """Refuse a file that does not hold what its digest says."""
-        if self.digest(look) != self.attributes["sha256"]:
+        if self.digest(see) != self.attributes["sha256"]:
             raise self.bad("its content does not match its digest: the file is damaged")
 
-    def fit(self, kinds: tuple[Kind, ...]) -> None:
-        """Refuse a file that does not fit the schema of one of these kinds exactly."""
-        attributes = self.attributes
-        datasets = self.datasets
-        if attributes.get("format") != FORMAT:
-            raise self.bad("it is not a topk-secagg file")
-        if attributes.get("version") != VERSION:
-            raise self.bad(
-                f"it has format version {attributes.get('version')}, and this program reads "
-                f"{VERSION}"
-            )
-        name = attributes.get("kind")
-        fitting = [kind for kind in kinds if kind.name == name]
-        if not fitting:
-            raise self.bad(
-                f"it is of kind {name!r}" + (f", not {kinds[0].name!r}" if len(kinds) == 1 else "")
-            )
-        self.kind = kind = fitting[0]
-        optional = {"signature"} if kind.signed else set()
-        if set(attributes) - optional != {*_COMMON, *kind.attributes} or any(
-            isinstance(value, str) != (name in _TEXT) for name, value in attributes.items()
-        ):
-            raise self.bad("its attributes do not fit its kind")
-        if set(datasets) not in (kind.layouts or [set(kind.datasets)]) or any(
-            d.dtype.str not in kind.datasets[name][0] or d.description != kind.datasets[name][1]
-            for name, d in datasets.items()
-        ):
-            raise self.bad("its datasets do not fit its kind")
+    def with_datasets_loaded(self) -> Artifact:
+        """The same file with all that its digest covers in memory: what is used later are then the
+        very bytes on which the digest was checked."""
+        digested = set(self.datasets) - set(self.kind.undigested)
+        return replace(self, loaded={name: self.read(name) for name in digested})
 
     def expect_shapes(self, shapes: Shapes) -> None:
         """Refuse datasets of other types or shapes than the session asks for."""
         if set(shapes) != set(self.datasets):
             raise self.bad("it belongs to another construction")
         for name, (dtype, shape) in shapes.items():
-            d = self.datasets[name]
-            if d.shape != shape:
-                raise self.bad(f"its {name} has shape {d.shape}, not {shape}")
-            if d.dtype != np.dtype(dtype):
-                raise self.bad(f"its {name} has type {d.dtype.str}, not {dtype}")
+            dataset = self.datasets[name]
+            if dataset.shape != shape:
+                raise self.bad(f"its {name} has shape {dataset.shape}, not {shape}")
+            if dataset.dtype != np.dtype(dtype):
+                raise self.bad(f"its {name} has type {dataset.dtype.str}, not {dtype}")
+
+    def expect_attributes(self, attributes: Attributes) -> None:
+        """Refuse a file of another session, user, sender or sharing."""
+        for name, expected in attributes.items():
+            actual = self.attributes[name]
+            if actual == expected:
+                continue
+            problem = f"its {name} is {actual}, not {expected}"
+            if name == "session":
+                problem = "it belongs to another session"
+            raise self.bad(problem, "was it copied from elsewhere?")
 
     def expect(self, attributes: Attributes, sender: Recipient | None = None) -> Self:
-        """Refuse a file of another session, user, sender or sharing, or that its sender did not
-        sign."""
-        for name, value in attributes.items():
-            if self.attributes[name] != value:
-                found = self.attributes[name]
-                what = (
-                    "it belongs to another session"
-                    if name == "session"
-                    else f"its {name} is {found}, not {value}"
-                )
-                raise self.bad(what, "was it copied from elsewhere?")
-        if wrong := unsigned(
-            sender, self.kind.name, self.attributes["sha256"], self.attributes.get("signature")
-        ):
-            raise self.bad(wrong, f"ask user {sender.user} for the real one" if sender else AGAIN)
+        """Refuse a file with other attributes, or that its sender did not sign."""
+        self.expect_attributes(attributes)
+        with about(self.path):
+            check_signature(
+                sender,
+                kind=self.kind.name,
+                digest=self.attributes["sha256"],
+                signature=self.attributes.get("signature"),
+            )
         return self
 
     def bad(self, what: str, hint: str = AGAIN) -> BadData:
         """An error about this file."""
         return BadData(f"{self.path}: {what}", hint)
+
+
+def _checked_kind(
+    kinds: tuple[Kind, ...], attributes: Attributes, datasets: Mapping[str, Dataset]
+) -> Kind:
+    """The one of these kinds that the file says it is, and whose schema it fits exactly."""
+    if attributes.get("format") != FORMAT:
+        raise BadData("it is not a topk-secagg file", AGAIN)
+    version = attributes.get("version")
+    if version != VERSION:
+        raise BadData(f"it has format version {version}, and this program reads {VERSION}", AGAIN)
+    name = attributes.get("kind")
+    kind = next((kind for kind in kinds if kind.name == name), None)
+    if kind is None:
+        expected = f", not {kinds[0].name!r}" if len(kinds) == 1 else ""
+        raise BadData(f"it is of kind {name!r}{expected}", AGAIN)
+    if not _attributes_fit(kind, attributes):
+        raise BadData("its attributes do not fit its kind", AGAIN)
+    if not _datasets_fit(kind, datasets):
+        raise BadData("its datasets do not fit its kind", AGAIN)
+    return kind
+
+
+def _attributes_fit(kind: Kind, attributes: Attributes) -> bool:
+    """Whether there are all attributes of a kind and no others, each text or a number as it must
+    be."""
+    optional = {"signature"} if kind.signed else set()
+    if set(attributes) - optional != {*_COMMON, *kind.attributes}:
+        return False
+    return all(isinstance(value, str) == (name in _TEXT) for name, value in attributes.items())
+
+
+def _datasets_fit(kind: Kind, datasets: Mapping[str, Dataset]) -> bool:
+    """Whether there are the datasets of a kind, each of a type that it may have, and described as
+    it must be."""
+    if set(datasets) not in (kind.layouts or [set(kind.datasets)]):
+        return False
+    for name, dataset in datasets.items():
+        types, description = kind.datasets[name]
+        if dataset.dtype.str not in types or dataset.description != description:
+            return False
+    return True
 
 
 @contextmanager
@@ -282,9 +357,8 @@ def opened(
     With the shapes that a session determines the digest is checked too, once it is known to have
     them.
     """
-    with file or open_regular(
-        path, kinds[0].missing if len(kinds) == 1 else "check the path"
-    ) as stream:
+    hint = kinds[0].missing if len(kinds) == 1 else "check the path"
+    with file or open_regular(path, hint) as stream:
         fd = stream.fileno()
         try:
             attributes, datasets = parse(fd)
@@ -292,17 +366,18 @@ def opened(
             raise BadData(
                 f"{path}: it is damaged, or not a file of a round: {unknown}", AGAIN
             ) from unknown
+        with about(path):
+            kind = _checked_kind(kinds, attributes, datasets)
         artifact = Artifact(
-            path, kinds[0], attributes, datasets, fd, stat.S_IMODE(os.fstat(fd).st_mode)
+            path=path,
+            kind=kind,
+            attributes=attributes,
+            datasets=datasets,
+            fd=fd,
+            mode=stat.S_IMODE(os.fstat(fd).st_mode),
         )
-        artifact.fit(kinds)
         if shapes:
             artifact.expect_shapes(shapes)
-            # what is used later are the same bytes that the digest is checked on
-            artifact.held = {
-                name: artifact.read(name)
-                for name in datasets
-                if name not in artifact.kind.undigested
-            }
+            artifact = artifact.with_datasets_loaded()
             artifact.verify()
         yield artifact

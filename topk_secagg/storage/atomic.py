@@ -258,5 +258,13 @@ def waiting_lock(path: Path) -> Iterator[None]:
     with writing(path):
         fd = _open_lock(path)
     with os.fdopen(fd, "rb"):
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        except OSError as error:
+            raise CannotLock(
+                f"cannot lock {path}: {reason(error)}",
+                "two users that mask at once could make two keys of which one is lost: "
+                "keep secrets on a local disk",
+                "secrets",
+            ) from error
         yield

@@ -17,7 +17,7 @@ from .atomic import open_regular
 
 FORMAT = "topk-secagg"
 VERSION = 1
-KINDS = ("session", "survivors", "confirmation", "ledger")
+DOCUMENT_KINDS = ("session", "survivors", "confirmation", "ledger")
 LARGEST = 16 << 20  # bytes of a document
 LONGEST_LIST = 1 << 16  # entries
 AGAIN = "fetch or make the file again"
@@ -52,13 +52,13 @@ def kind_of(path: Path, content: bytes) -> str:
         kind = json.loads(content.decode("ascii"), parse_constant=_refuse)["kind"]
     except (ValueError, RecursionError, TypeError, KeyError):
         kind = None
-    if kind not in KINDS:
+    if kind not in DOCUMENT_KINDS:
         raise BadData(f"{path} is not a topk-secagg file", "check the path")
     return str(kind)
 
 
 def parse(
-    path: Path, content: bytes, kind: str, types: Mapping[str, Any], hint: str = AGAIN
+    path: Path, content: bytes, *, kind: str, types: Mapping[str, Any], hint: str = AGAIN
 ) -> dict[str, Any]:
     """The body of a document of the given kind: with exactly these keys, and values of these types
     (see `typed`)."""

@@ -83,7 +83,7 @@ def parse(fd: int) -> tuple[dict[str, str | int], dict[str, Dataset]]:
     if end != size:
         raise Unknown(f"{size} bytes, not {end}")
     spans = [(0, _SUPERBLOCK.size + 4)]  # start and end of every piece that is accounted for
-    messages = list(_messages(fd, root, _OF_ROOT, spans))
+    messages = list(_messages(fd, root, allowed=_OF_ROOT, spans=spans))
     if _LINK_INFO not in dict(messages):
         raise Unknown("something other than a group at its root")
     links = [_link(body) for kind, body in messages if kind == _LINK]
@@ -96,12 +96,17 @@ def parse(fd: int) -> tuple[dict[str, str | int], dict[str, Dataset]]:
         if name in attributes:
             raise Unknown(f"two attributes {name!r}")
         attributes[name] = value
-    datasets = {name: _dataset(fd, address, name, spans) for name, address in links}
+    datasets = {name: _dataset(fd, address, name, spans=spans) for name, address in links}
     if size - sum(d.size for d in datasets.values()) > _LARGEST_OVERHEAD:
         raise Unknown("more than its datasets")
     spans += [(d.offset, d.offset + d.size) for d in datasets.values() if d.size]
-    # pieces do not overlap, and whatever lies between them is zero: no bit of a file is without
-    # meaning
+    _check_nothing_between(fd, size, spans)
+    return attributes, datasets
+
+
+def _check_nothing_between(fd: int, size: int, spans: list[tuple[int, int]]) -> None:
+    """Refuse pieces that overlap, and anything but zeros between them: no bit of a file is without
+    meaning."""
     ordered = sorted([*spans, (size, size)])
     gaps = [(end, start) for (_, end), (start, _) in pairwise(ordered)]
     if any(start < end for end, start in gaps) or ordered[-1] != (size, size):
@@ -109,7 +114,6 @@ def parse(fd: int) -> tuple[dict[str, str | int], dict[str, Dataset]]:
     # together at most _LARGEST_OVERHEAD
     if any(any(_read(fd, end, start - end)) for end, start in gaps):
         raise Unknown("bytes that belong to nothing")
-    return attributes, datasets
 
 
 def _messages(
@@ -135,31 +139,35 @@ def _messages(
         spans.append((at, at + len(chunk) + 4))
         if number and chunk[:4] != b"OCHK":
             raise Unknown("another continuation of a header")
-        body = chunk[skip:]
-        gaps = False
-        while len(body) >= _MESSAGE.size:
-            kind, size, how = _MESSAGE.unpack_from(body)
-            message = body[4 : 4 + size]
-            body = body[4 + size :]
+        for kind, message in _split(chunk[skip:]):
             messages += 1
-            gaps |= kind == _NIL
-            if len(message) != size or how & ~0x05 or messages > _MOST_MESSAGES:
+            if messages > _MOST_MESSAGES:
                 raise Unknown("another kind of message")
-            if kind == _CONTINUATION and size == 16:
+            if kind == _CONTINUATION and len(message) == 16:
                 offset, long = struct.unpack("<QQ", message)
                 if long < 8:
                     raise Unknown("another continuation of a header")
                 chunks.append((offset, 4, long - 8))
                 continue
-            if (
-                kind not in allowed
-                or allowed[kind] not in (None, message)
-                or (kind == _NIL and any(message))
-            ):
+            known = kind in allowed and allowed[kind] in (None, message)
+            if not known or (kind == _NIL and any(message)):
                 raise Unknown(f"a message of type {kind}")
             yield kind, message
-        if body and (gaps or any(body)):
-            raise Unknown("a gap that should not be there")
+
+
+def _split(body: bytes) -> Iterator[tuple[int, bytes]]:
+    """The messages in a piece of an object header: type and body."""
+    has_nil = False
+    while len(body) >= _MESSAGE.size:
+        kind, size, how = _MESSAGE.unpack_from(body)
+        message = body[_MESSAGE.size : _MESSAGE.size + size]
+        body = body[_MESSAGE.size + size :]
+        has_nil |= kind == _NIL
+        if len(message) != size or how & ~0x05:
+            raise Unknown("another kind of message")
+        yield kind, message
+    if body and (has_nil or any(body)):
+        raise Unknown("a gap that should not be there")
 
 
 def _link(body: bytes) -> tuple[str, int]:
@@ -192,7 +200,8 @@ def _attribute(body: bytes) -> tuple[str, str | int]:
 
 def _dataset(fd: int, address: int, name: str, spans: list[tuple[int, int]]) -> Dataset:
     """A contiguous dataset of one of the known types."""
-    messages = [m for m in _messages(fd, address, _OF_DATASET, spans) if m[0] != _NIL]
+    all_messages = _messages(fd, address, allowed=_OF_DATASET, spans=spans)
+    messages = [(kind, body) for kind, body in all_messages if kind != _NIL]
     parts = dict(messages)
     if len(parts) < len(messages) or parts.keys() | {_NIL, _ATTRIBUTE_INFO} != _OF_DATASET.keys():
         raise Unknown(
@@ -209,7 +218,13 @@ def _dataset(fd: int, address: int, name: str, spans: list[tuple[int, int]]) -> 
     (offset, size) = struct.unpack("<QQ", layout[2:])
     if size != math.prod(shape) * dtype.itemsize:
         raise Unknown(f"a dataset {name!r} whose shape and size differ")
-    return Dataset(dtype, shape, 0 if offset == _UNDEFINED else offset, size, description)
+    return Dataset(
+        dtype=dtype,
+        shape=shape,
+        offset=0 if offset == _UNDEFINED else offset,
+        size=size,
+        description=description,
+    )
 
 
 def _shape(body: bytes, name: str) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ last.
 from __future__ import annotations
 
 import io
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -26,47 +27,64 @@ Schema = Mapping[str, tuple[tuple[str, ...], str]]
 Put = Callable[[str, int, Array], None]
 
 
-@contextmanager
-def new_file(
-    stream: IO[bytes], shapes: Shapes, schema: Schema, attributes: Mapping[str, str | int]
-) -> Iterator[Put]:
-    """A new HDF5 file in an open file; what it gives writes rows of a dataset from a row on, in any
-    order.
+def bytes_of(shapes: Shapes) -> int:
+    """The bytes of all datasets together."""
+    return sum(np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in shapes.values())
 
-    Attributes, fixed-length text or 64-bit unsigned integers, are written at the end: some become
-    known on the way. A full disk becomes the OSError that it is. HDF5 never opens a file by name:
-    what a name refers to can change between two calls.
+
+class NewFile:
+    """An HDF5 file in the making: its datasets have their places, and its attributes come last."""
+
+    def __init__(self, file: Any, descriptor: int, places: Mapping[str, int]) -> None:
+        self._file = file
+        self._descriptor = descriptor
+        self._places = places  # of the first byte of every dataset
+        self.is_finished = False
+
+    def put(self, name: str, first_row: int, rows: Array) -> None:
+        """Write rows of a dataset from a row on, in any order."""
+        data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
+        offset = self._places[name] + first_row * rows[:1].nbytes
+        pwrite_all(self._descriptor, data, offset)
+        if len(data) >= _LARGE and hasattr(os, "posix_fadvise"):
+            # Linux begins to write these bytes to the disk, so that syncing the file takes less;
+            # pages that are being written stay in memory, although the advice is that nobody needs
+            # them
+            with suppress(OSError):
+                os.posix_fadvise(self._descriptor, offset, len(data), os.POSIX_FADV_DONTNEED)
+
+    def finish(self, attributes: Mapping[str, str | int]) -> None:
+        """Write all attributes: fixed-length text, or 64-bit unsigned integers."""
+        for name, value in sorted(attributes.items()):
+            stored = np.bytes_(value) if isinstance(value, str) else np.uint64(value)
+            self._file.attrs.create(name, stored)
+        self.is_finished = True
+
+
+@contextmanager
+def new_file(stream: IO[bytes], shapes: Shapes, schema: Schema) -> Iterator[NewFile]:
+    """A new HDF5 file in an open file, which must be given its attributes in the end.
+
+    A full disk becomes the OSError that it is. HDF5 never opens a file by name: what a name refers
+    to can change between two calls.
     """
     import h5py
 
     target = _Target(stream.fileno(), "r+", closefd=False)
-    places = dict[str, int]()
     # with a place in the file before anything is written to it
     contiguous = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     contiguous.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
     contiguous.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
     with _created(target) as file:
+        places = {}
         for name, (dtype, shape) in shapes.items():
-            made = file.create_dataset(name, shape, dtype, dcpl=contiguous, track_times=False)
-            made.attrs.create("description", np.bytes_(schema[name][1]))  # for `h5ls -v`
-            places[name] = made.id.get_offset() or 0
-
-        def put(name: str, first_row: int, rows: Array) -> None:
-            data = np.ascontiguousarray(rows).reshape(-1).view(np.uint8).data
-            offset = places[name] + first_row * rows[:1].nbytes
-            pwrite_all(target.fileno(), data, offset)
-            if len(data) >= _LARGE and hasattr(os, "posix_fadvise"):
-                # Linux begins to write these bytes to the disk, so that syncing the file takes
-                # less; pages that are being written stay in memory, although the advice is that
-                # nobody needs them
-                with suppress(OSError):
-                    os.posix_fadvise(target.fileno(), offset, len(data), os.POSIX_FADV_DONTNEED)
-
-        yield put
-        for name, value in sorted(attributes.items()):
-            file.attrs.create(
-                name, np.bytes_(value) if isinstance(value, str) else np.uint64(value)
-            )
+            dataset = file.create_dataset(name, shape, dtype, dcpl=contiguous, track_times=False)
+            dataset.attrs.create("description", np.bytes_(schema[name][1]))  # for `h5ls -v`
+            places[name] = dataset.id.get_offset() or 0
+        unfinished = NewFile(file, target.fileno(), places)
+        yield unfinished
+        if not unfinished.is_finished:
+            raise ValueError("a file was left without its attributes")
     if target.error:
         raise target.error
 

@@ -23,33 +23,33 @@ from .workspace import Workspace
 _AT_ONCE = 1 << 18  # values that are converted at a time
 
 
-def key(space: Workspace) -> bytes | None:
+def read_key(space: Workspace) -> bytes | None:
     """The key of the digests in this folder of secrets; None before anything was masked there."""
     path = space.input_key_path
     if not os.path.lexists(path):
         return None
     with open_regular(path, "check the permissions of the folder of secrets") as stream:
         check_own(os.fstat(stream.fileno()), path)
-        found = stream.read(KEY_BYTES + 1)
-    if len(found) != KEY_BYTES:
+        key = stream.read(KEY_BYTES + 1)
+    if len(key) != KEY_BYTES:
         raise BadData(
             f"{path} is not a key of {KEY_BYTES} bytes",
             "remove it; gradients that were masked before are then not recognised",
         )
-    return found
+    return key
 
 
-def made_key(space: Workspace) -> bytes:
+def ensure_key(space: Workspace) -> bytes:
     """The key, new if there is none; users that mask at the same time get the same one."""
-    found = key(space)
-    if found is not None:
-        return found
+    key = read_key(space)
+    if key is not None:
+        return key
     with space.making_the_input_key():
-        found = key(space)
-        if found is None:
-            found = fresh_key()
-            write_whole(space.input_key_path, found, PRIVATE)
-    return found
+        key = read_key(space)  # another user may have made it meanwhile
+        if key is None:
+            key = fresh_key()
+            write_whole(space.input_key_path, key, PRIVATE)
+    return key
 
 
 def digest(key: bytes, gradient: Array) -> str:
@@ -67,7 +67,7 @@ def ledgers_with(space: Workspace, wanted: str) -> list[Ledger]:
     """The ledgers of other sessions in this folder of secrets that name the gradient `wanted`."""
     if space.secrets is None:
         return []
-    found = []
+    ledgers = []
     for path in sorted(space.secrets.glob("*/user-*.ledger.json")):
         if path.parent == space.private:
             continue
@@ -76,5 +76,5 @@ def ledgers_with(space: Workspace, wanted: str) -> list[Ledger]:
         except InputMissing:
             continue  # removed just now, or of another account
         if wanted.encode() in content:  # there may be thousands, of which few are of interest
-            found.append(parse_ledger(path, content))
-    return [ledger for ledger in found if ledger.input == wanted]
+            ledgers.append(parse_ledger(path, content))
+    return [ledger for ledger in ledgers if ledger.input == wanted]

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from ..errors import BadData, CannotWrite, InputMissing, Refused
 from .atomic import open_regular, whole_file, writing
-from .documents import read_bytes
+from .documents import AGAIN, read_bytes
 
 _SIGNING = "# ed25519 secret: "
 _RECIPIENT = re.compile(r"(\d{1,9})\s+(\S+)\s+ed25519:(\S*)", re.ASCII)
@@ -100,16 +100,22 @@ def _statement(kind: str, digest: str) -> bytes:
     return f"topk-secagg {kind} {digest}".encode()
 
 
-def unsigned(sender: Recipient | None, kind: str, digest: str, signature: str | None) -> str:
-    """What is wrong with the signature of a file, or nothing; without keys there is none."""
+def check_signature(
+    sender: Recipient | None, *, kind: str, digest: str, signature: str | None
+) -> None:
+    """Refuse a file that its sender did not sign, or that is signed where nobody has keys."""
     if sender is None:
-        return "" if signature is None else "it is signed, and this round has no keys"
+        if signature is not None:
+            raise BadData("it is signed, and this round has no keys", AGAIN)
+        return
     try:
         key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(sender.ed25519))
         key.verify(bytes.fromhex(signature or ""), _statement(kind, digest))
-    except (ValueError, InvalidSignature):
-        return f"user {sender.user} did not sign it: the file is forged"
-    return ""
+    except (ValueError, InvalidSignature) as error:
+        raise BadData(
+            f"user {sender.user} did not sign it: the file is forged",
+            f"ask user {sender.user} for the real one",
+        ) from error
 
 
 def read_identity(path: Path) -> Identity:
@@ -143,11 +149,11 @@ def read_recipients(path: Path, users: int) -> tuple[Recipient, ...]:
     text = read_bytes(path, "collect the lines that `topk-secagg keygen` prints").decode(
         "ascii", "replace"
     )
-    found: dict[int, Recipient] = {}
+    by_user: dict[int, Recipient] = {}
     for line in map(str.strip, text.splitlines()):
         if match := _RECIPIENT.fullmatch(line):
             recipient = Recipient(int(match[1]), match[2], match[3])
-            if found.setdefault(recipient.user, recipient) is not recipient:
+            if by_user.setdefault(recipient.user, recipient) is not recipient:
                 raise BadData(
                     f"{path} has two lines for user {recipient.user}", "keep one line for each user"
                 )
@@ -156,12 +162,12 @@ def read_recipients(path: Path, users: int) -> tuple[Recipient, ...]:
                 f"{path}: a line is not NUMBER age1... ed25519:HEX",
                 "take it from `topk-secagg keygen`",
             )
-    if sorted(found) != list(range(1, users + 1)):
+    if sorted(by_user) != list(range(1, users + 1)):
         raise BadData(
             f"{path} does not have exactly one line for each of the {users} users",
             "add or drop lines",
         )
-    recipients = tuple(found[n] for n in sorted(found))
+    recipients = tuple(by_user[n] for n in sorted(by_user))
     check_recipients(recipients)
     return recipients
 
@@ -210,7 +216,7 @@ def sealed(path: Path, recipient: Recipient, scratch: Path) -> Iterator[IO[bytes
 
 @contextmanager
 def unsealed(
-    path: Path, sender: int, largest: int, identity: Identity, scratch: Path
+    path: Path, sender: int, *, largest: int, identity: Identity, scratch: Path
 ) -> Iterator[IO[bytes]]:
     """The plaintext of a sealed file of user `sender`, as a file without a name, which vanishes
     with the process."""

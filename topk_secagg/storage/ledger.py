@@ -108,6 +108,6 @@ _TYPES = {
 
 def parse_ledger(path: Path, content: bytes) -> Ledger:
     """The ledger of any user, from its bytes."""
-    return Ledger(
-        path, **documents.parse(path, content, "ledger", _TYPES, "take part in a new round")
-    )
+    hint = "take part in a new round"
+    body = documents.parse(path, content, kind="ledger", types=_TYPES, hint=hint)
+    return Ledger(path, **body)

@@ -14,7 +14,7 @@ from ..protocol import wire
 from ..protocol.constructions import construction
 from ..protocol.messages import Masked
 from ..protocol.parameters import Parameters
-from .artifacts import BYTES, SYMBOLS, Content, Kind, opened
+from .artifacts import BYTES, SYMBOLS, Content, Draft, Kind, Table, opened
 from .hdf5_writer import Shapes
 from .keys import Identity
 from .session import Session
@@ -64,6 +64,7 @@ def shapes(p: Parameters) -> Shapes:
 def content(
     s: Session,
     user: int,
+    *,
     sharing: str,
     masked: Masked,
     weight: float,
@@ -81,7 +82,8 @@ def content(
     }
     # the shortest decimal that gives it back
     attributes = s.header(user, sharing=sharing, weight=repr(float(weight)))
-    return Content(KIND, attributes, datasets, signer)
+    tables = {name: Table(array) for name, array in datasets.items()}
+    return Content.of(Draft(KIND, attributes, signer), tables)
 
 
 def read(s: Session, path: Path, user: int) -> MaskedFile:
@@ -94,7 +96,7 @@ def read(s: Session, path: Path, user: int) -> MaskedFile:
             value = c.value_code.unpack(artifact.read("value").view(np.uint8))
             masked = Masked(c.index_code.unpack(artifact.read("index")), value)
             c.check_masked(masked)
-            held = np.flatnonzero(wire.Packed(p.users, 2).unpack(artifact.read("holds"))) + 1
+            holds = np.flatnonzero(wire.Packed(p.users, 2).unpack(artifact.read("holds"))) + 1
         except BadData as error:
             raise artifact.bad(error.message) from error
         a = artifact.attributes
@@ -107,4 +109,10 @@ def read(s: Session, path: Path, user: int) -> MaskedFile:
                 f"its weight is {a['weight']!r}, which is not a positive number up to "
                 f"{p.max_weight:g}"
             )
-        return MaskedFile(masked, a["sha256"], a["sharing"], weight, frozenset(held.tolist()))
+        return MaskedFile(
+            masked=masked,
+            digest=a["sha256"],
+            sharing=a["sharing"],
+            weight=weight,
+            holds=frozenset(holds.tolist()),
+        )

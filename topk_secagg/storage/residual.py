@@ -20,7 +20,7 @@ from typing import Annotated
 import numpy as np
 
 from ..errors import BadData, CannotWrite, Refused, SecAggError
-from .artifacts import Artifact, Content, Kind, opened
+from .artifacts import Artifact, Draft, Kind, Table, opened, write_hashed
 from .atomic import PRIVATE, Array, pread_into, write_whole
 from .documents import Sha256, read_bytes
 from .hdf5_writer import Shapes
@@ -67,9 +67,8 @@ def read(path: Path, user: int, length: int) -> tuple[Array | None, str | None]:
 
 def stage(path: Path, session: Session, user: int, value: Array) -> str:
     """Write the new residual beside the secret; the digest is returned."""
-    return Content(KIND, session.header(user), {"value": value.astype("<f8", copy=False)}).write(
-        path
-    )
+    tables = {"value": Table(value.astype("<f8", copy=False))}
+    return write_hashed(path, Draft(KIND, session.header(user)), tables)
 
 
 def commit(staged: Path, residual: Residual, user: int, length: int) -> None:

@@ -12,7 +12,7 @@ from ..errors import BadData
 from ..protocol.constructions import construction
 from ..protocol.messages import Secret
 from ..protocol.parameters import Parameters
-from .artifacts import BYTES, SYMBOLS, Content, Kind, opened
+from .artifacts import BYTES, SYMBOLS, Draft, Kind, Table, opened, write_hashed
 from .hdf5_writer import Shapes
 from .workspace import Workspace
 
@@ -66,13 +66,13 @@ def write(space: Workspace, user: int, stored: StoredSecret) -> None:
     """Write the secret, readable by its owner alone."""
     s = space.session
     types = shapes(s.parameters)
-    datasets = {
-        "place": stored.secret.place.astype(types["place"][0]),
-        "mask": stored.secret.mask.astype(types["mask"][0]),
-        "key": np.frombuffer(stored.key, dtype=np.uint8),
+    tables = {
+        "place": Table(stored.secret.place.astype(types["place"][0])),
+        "mask": Table(stored.secret.mask.astype(types["mask"][0])),
+        "key": Table(np.frombuffer(stored.key, dtype=np.uint8)),
     }
     attributes = s.header(user, randomness=stored.randomness, sharing=stored.sharing)
-    Content(KIND, attributes, datasets).write(space.secret_path(user))
+    write_hashed(space.secret_path(user), Draft(KIND, attributes), tables)
 
 
 def read(space: Workspace, user: int) -> StoredSecret:
@@ -90,5 +90,9 @@ def read(space: Workspace, user: int) -> StoredSecret:
         key = artifact.read("key").tobytes()
         a = artifact.attributes
         return StoredSecret(
-            secret, key, a["randomness"], a["sharing"], private=artifact.mode & 0o077 == 0
+            secret=secret,
+            key=key,
+            randomness=a["randomness"],
+            sharing=a["sharing"],
+            private=artifact.mode & 0o077 == 0,
         )

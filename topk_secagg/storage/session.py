@@ -14,7 +14,6 @@ from ..protocol.constructions import construction
 from ..protocol.messages import Points
 from ..protocol.parameters import Parameters
 from . import documents
-from .artifacts import Attributes
 from .keys import Recipient, check_recipients
 
 FINGERPRINT_DIGITS = 16  # of a session's name, in hexadecimal
@@ -61,7 +60,7 @@ class Session(Brief):
         """The keys of a user, in a sealed round."""
         return self.recipients[user - 1] if self.recipients else None
 
-    def header(self, user: int, **others: str | int) -> Attributes:
+    def header(self, user: int, **others: str | int) -> dict[str, str | int]:
         """The attributes of a file of this session."""
         return {"session": self.id, "user": user, "insecure": self.insecure, **others}
 
@@ -129,7 +128,7 @@ def read_bytes(path: Path) -> bytes:
 
 def parse_session(path: Path, content: bytes) -> Session:
     """Check session.json: types, constraints on the parameters, distinct points, the layout."""
-    body = documents.parse(path, content, "session", _TYPES, _AGAIN)
+    body = documents.parse(path, content, kind="session", types=_TYPES, hint=_AGAIN)
     try:
         layout = Layout.from_json(body.pop("layout"), body.pop("left_out"))
         return Session(**body, layout=layout, id=documents.digest(content))

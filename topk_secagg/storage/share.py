@@ -9,11 +9,11 @@ receiver.
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
@@ -24,10 +24,11 @@ from ..protocol.construction import stacked
 from ..protocol.constructions import construction
 from ..protocol.messages import ShareChunk
 from ..protocol.parameters import Parameters
-from .artifacts import BYTES, SYMBOLS, Artifact, Digest, Kind, opened
+from .artifacts import BYTES, SYMBOLS, Artifact, Attributes, Draft, Kind, opened
 from .atomic import PRIVATE, Array, allow_open_files, whole_file
-from .hdf5_writer import Shapes, new_file
+from .hdf5_writer import NewFile, Shapes, bytes_of, new_file
 from .keys import Identity, looks_sealed, sealed, unsealed
+from .session import Session
 from .workspace import Workspace
 
 KIND = Kind(
@@ -49,6 +50,7 @@ KIND = Kind(
     signed=True,
 )
 _DIGEST_BYTES = 32
+_HEADER_BYTES = 4096  # about what HDF5 adds to the datasets
 _FILE_OVERHEAD = 1 << 14  # bytes that HDF5 may add to the datasets
 _ROWS_AT_ONCE = 64  # that `check_all` reads, where every row has its own checksum
 
@@ -64,10 +66,7 @@ def shapes(p: Parameters) -> Shapes:
 
 def file_bytes(p: Parameters) -> int:
     """About what a share file takes on disk."""
-    return (
-        sum(np.dtype(dtype).itemsize * math.prod(shape) for dtype, shape in shapes(p).values())
-        + 4096
-    )
+    return bytes_of(shapes(p)) + _HEADER_BYTES
 
 
 def _sealed_bytes(p: Parameters) -> int:
@@ -85,7 +84,7 @@ class ShareFile:
         self.names = c.share_names
         self.rows = c.rows
         self.unit = c.check_rows
-        self.check = artifact.read("check")
+        self.checksums = artifact.read("check")
 
     def read(self, rows: Integers) -> tuple[Symbols, ...]:
         """Increasing `rows` of every dataset; neighbours are read at once."""
@@ -109,7 +108,8 @@ class ShareFile:
         stored = self.artifact.read_rows(self.names[at], low, high)
         for first in range(low, high, self.unit):
             part = stored[first - low : first - low + self.unit]
-            if hashlib.sha256(part.data).digest() != self.check[first // self.unit, at].tobytes():
+            expected = self.checksums[first // self.unit, at].tobytes()
+            if hashlib.sha256(part.data).digest() != expected:
                 raise self.artifact.bad(
                     f"rows from {first} on do not match their checksum: the file is damaged"
                 )
@@ -133,16 +133,29 @@ def opened_share(
     s = space.session
     p = s.parameters
     path = space.share_path(user, sender)
-    expected = s.header(user, sender=sender) | ({"sharing": sharing} if sharing else {})
     file = None
     if s.recipients:
         if identity is None:
             raise InputMissing(
                 f"{path} is sealed, and there is no identity of user {user}", "give it"
             )
-        file = unsealed(path, sender, _sealed_bytes(p), identity, scratch or space.private)
+        file = unsealed(
+            path,
+            sender,
+            largest=_sealed_bytes(p),
+            identity=identity,
+            scratch=scratch or space.private,
+        )
     with opened(path, KIND, shapes=shapes(p), file=file) as artifact:
+        expected = share_header(s, user, sender, sharing=sharing)
         yield ShareFile(p, artifact.expect(expected, s.recipient(sender)))
+
+
+def share_header(s: Session, user: int, sender: int, *, sharing: str | None) -> Attributes:
+    """The attributes that a share must have; without a sharing, it may be of any."""
+    if sharing is None:
+        return s.header(user, sender=sender)
+    return s.header(user, sender=sender, sharing=sharing)
 
 
 def is_there(space: Workspace, user: int, sender: int, sharing: str | None = None) -> bool:
@@ -156,7 +169,8 @@ def is_there(space: Workspace, user: int, sender: int, sharing: str | None = Non
         return looks_sealed(
             space.share_path(user, sender), construction(p).share_bytes, _sealed_bytes(p)
         )
-    with suppress(InputMissing, BadData), opened_share(space, user, sender, sharing) as share:
+    opening = opened_share(space, user, sender, sharing=sharing)
+    with suppress(InputMissing, BadData), opening as share:
         if sharing:
             share.check_all()
         return True
@@ -166,56 +180,83 @@ def is_there(space: Workspace, user: int, sender: int, sharing: str | None = Non
 def write(
     space: Workspace,
     sender: int,
+    *,
     users: list[int],
     sharing: str,
-    blocks: Iterable[ShareChunk],
+    chunks: Iterable[ShareChunk],
     signer: Identity | None,
 ) -> None:
     """Write the shares for these users; none appears under its name before all are complete.
 
-    The next block is computed while others hash and write this one. Sealed shares are first written
+    The next chunk is computed while others hash and write this one. Sealed shares are first written
     into nameless files in the folder of the secret that they come from.
     """
     s = space.session
     c = construction(s.parameters)
-    layout = shapes(s.parameters)
-    checks = np.zeros((len(users), *layout["check"][1]), dtype=np.uint8)
     allow_open_files(2 * len(users))
     # which end in reverse order: all are laid out first, and the last user's appears last
-    with ExitStack() as files:
-        streams = {}
-        for m in reversed(users):
-            path = space.share_path(m, sender)
-            space.make_room(path, private=True)
-            keys = s.recipient(m)
-            streams[m] = files.enter_context(
-                sealed(path, keys, space.private) if keys else whole_file(path, PRIVATE)
+    with ExitStack() as opened_files:
+        streams = {
+            m: opened_files.enter_context(_new_stream(space, m, sender)) for m in reversed(users)
+        }
+        files = {
+            m: _UnfinishedShare(
+                s.parameters,
+                Draft(KIND, share_header(s, m, sender, sharing=sharing), signer),
+                opened_files.enter_context(
+                    new_file(streams[m], shapes(s.parameters), KIND.datasets)
+                ),
             )
-        headers = {m: s.header(m, sender=sender, sharing=sharing) for m in users}
-        writers = [
-            files.enter_context(new_file(streams[m], layout, KIND.datasets, headers[m]))
             for m in users
-        ]
+        }
 
         def put(name: str, start: int, shares: Symbols) -> None:
-            column = c.share_names.index(name)
-            for m, put_one, check in zip(users, writers, checks, strict=True):
-                stored: Array = np.ascontiguousarray(shares[m - 1], dtype=layout[name][0])
-                put_one(name, start, stored)
-                for first in range(0, len(stored), c.check_rows):
-                    digest = hashlib.sha256(stored[first : first + c.check_rows].data).digest()
-                    check[(start + first) // c.check_rows, column] = np.frombuffer(
-                        digest, dtype=np.uint8
-                    )
+            for m, file in files.items():
+                file.put(name, start, shares[m - 1])
 
         puts = (
-            partial(put, name, block.start, rows)
-            for block in blocks
-            for name, rows in block.shares.items()
+            partial(put, name, start=chunk.start, shares=rows)
+            for chunk in chunks
+            for name, rows in chunk.shares.items()
         )
         together(puts, len(c.share_names))
-        for header, put_one, check in zip(headers.values(), writers, checks, strict=True):
-            put_one("check", 0, check)
-            digest = Digest(KIND, header)
-            digest.part("check", check.shape, 0, check)
-            digest.sign(signer)
+        for file in files.values():
+            file.finish()
+
+
+def _new_stream(space: Workspace, user: int, sender: int) -> AbstractContextManager[IO[bytes]]:
+    """Where the share for a user is written: a private file, or one that will be sealed for it."""
+    path = space.share_path(user, sender)
+    space.make_room(path, private=True)
+    keys = space.session.recipient(user)
+    return sealed(path, keys, space.private) if keys else whole_file(path, PRIVATE)
+
+
+class _UnfinishedShare:
+    """A share of which rows are put, each with its checksum, until it is finished."""
+
+    def __init__(self, p: Parameters, draft: Draft, file: NewFile) -> None:
+        self._construction = construction(p)
+        self._dtype = stored_type(p.field)
+        self._draft = draft
+        self._file = file
+        _, table_of_checksums = shapes(p)["check"]
+        self._checksums = np.zeros(table_of_checksums, dtype=np.uint8)
+
+    def put(self, name: str, start: int, rows: Symbols) -> None:
+        """Rows of one dataset from `start` on, which is a multiple of the rows under a checksum."""
+        column = self._construction.share_names.index(name)
+        unit = self._construction.check_rows
+        stored: Array = np.ascontiguousarray(rows, dtype=self._dtype)
+        self._file.put(name, start, stored)
+        for first in range(0, len(stored), unit):
+            checksum = hashlib.sha256(stored[first : first + unit].data).digest()
+            row = (start + first) // unit
+            self._checksums[row, column] = np.frombuffer(checksum, dtype=np.uint8)
+
+    def finish(self) -> None:
+        """Write the checksums, and then the attributes: the digest covers both."""
+        self._file.put("check", 0, self._checksums)
+        digest = self._draft.new_digest()
+        digest.add("check", self._checksums.shape, start=0, rows=self._checksums)
+        self._file.finish(self._draft.completed(digest.hexdigest()))

@@ -17,7 +17,7 @@ from ..errors import BadData, InputMissing, SecAggError, TooFewSurvivors
 from . import documents
 from .atomic import write_whole
 from .documents import Mark, Sha256
-from .keys import Identity, unsigned
+from .keys import Identity, check_signature
 from .masked import MaskedFile
 from .masked import read as read_masked
 from .session import Session
@@ -39,7 +39,7 @@ class Row:
 
 _MARK = {"session": Sha256, "insecure": Mark}
 _TYPES = _MARK | {"freezer": int, "survivors": tuple[Row, ...], "signature": str | None}
-_CONFIRMATION_TYPES = _MARK | {"user": int, "survivors": Sha256, "signature": str}
+_CONFIRMATION_TYPES = _MARK | {"user": int, "survivors_sha256": Sha256, "signature": str}
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,15 +83,20 @@ def _digest(kind: str, body: dict[str, Any]) -> str:
 
 def parse(path: Path, data: bytes) -> tuple[Survivors, dict[str, Any]]:
     """survivors.json of any session: users with a digest and a positive weight, each once."""
-    body = documents.parse(path, data, "survivors", _TYPES, _AGAIN)
+    body = documents.parse(path, data, kind="survivors", types=_TYPES, hint=_AGAIN)
     rows: tuple[Row, ...] = body["survivors"]
     digests = {row.user: row.sha256 for row in rows}
     weights = {row.user: row.weight for row in rows}
     if len(digests) < len(rows):
         raise BadData(f"{path} names a user twice", _AGAIN)
-    return Survivors(
-        digests, weights, body["freezer"], body["signature"], documents.digest(data)
-    ), body
+    survivors = Survivors(
+        digests=digests,
+        weights=weights,
+        freezer=body["freezer"],
+        signature=body["signature"],
+        digest=documents.digest(data),
+    )
+    return survivors, body
 
 
 def read(space: Workspace) -> Survivors:
@@ -104,30 +109,41 @@ def read(space: Workspace) -> Survivors:
     data = documents.read_bytes(
         path, "wait until the round is frozen, or fetch survivors.json", largest
     )
-    found, body = parse(path, data)
+    survivors, body = parse(path, data)
     if body["session"] != s.id or body["insecure"] != s.insecure:
         raise BadData(f"{path} belongs to another session", "was it copied from elsewhere?")
-    if (
-        not {*found.digests, found.freezer} <= set(space.users())
-        or not all(0 < weight <= p.max_weight for weight in found.weights.values())
-        or list(found.digests) != found.users
-        or documents.dump("survivors", body) != data
-    ):
+    if not _is_of_this_round(space, survivors) or documents.dump("survivors", body) != data:
         raise BadData(f"{path} names users or weights that are not in this round", _AGAIN)
-    if found.freezer != s.freezer and not s.confirm:
+    if survivors.freezer != s.freezer and not s.confirm:
         raise BadData(
-            f"{path} is from user {found.freezer}, and user {s.freezer} freezes this round", _AGAIN
+            f"{path} is from user {survivors.freezer}, and user {s.freezer} freezes this round",
+            _AGAIN,
         )
-    if wrong := unsigned(
-        s.recipient(found.freezer), "survivors", _digest("survivors", body), found.signature
-    ):
-        raise BadData(f"{path}: {wrong}", _AGAIN)
-    if len(found.digests) < p.survivors:
+    try:
+        check_signature(
+            s.recipient(survivors.freezer),
+            kind="survivors",
+            digest=_digest("survivors", body),
+            signature=survivors.signature,
+        )
+    except BadData as error:
+        raise BadData(f"{path}: {error.message}", _AGAIN) from error
+    if len(survivors.digests) < p.survivors:
         raise TooFewSurvivors(
-            f"{path} names {len(found.digests)} survivors, and {p.survivors} are needed",
+            f"{path} names {len(survivors.digests)} survivors, and {p.survivors} are needed",
             "do not answer: it would reveal inputs",
         )
-    return found
+    return survivors
+
+
+def _is_of_this_round(space: Workspace, survivors: Survivors) -> bool:
+    """Whether users and weights are those that this round can have, by increasing user."""
+    largest = space.session.parameters.max_weight
+    return (
+        {*survivors.digests, survivors.freezer} <= set(space.users())
+        and all(0 < weight <= largest for weight in survivors.weights.values())
+        and list(survivors.digests) == survivors.users
+    )
 
 
 def fixed(space: Workspace) -> Survivors | None:
@@ -173,27 +189,31 @@ def read_frozen(space: Workspace, survivors: Survivors) -> dict[int, MaskedFile]
 # confirmations
 
 
-def confirm(space: Workspace, user: int, survivors: str, signer: Identity) -> Path:
+def confirm(space: Workspace, user: int, survivors_sha256: str, signer: Identity) -> Path:
     """Publish a user's signature of the digest of survivors.json."""
     path = space.confirmation_path(user)
     space.make_room(path)
-    write_whole(
-        path, _signed("confirmation", _confirmation(space.session, user, survivors), signer)
-    )
+    body = _confirmation(space.session, user, survivors_sha256)
+    write_whole(path, _signed("confirmation", body, signer))
     return path
 
 
-def _confirmation(s: Session, user: int, survivors: str) -> dict[str, Any]:
+def _confirmation(s: Session, user: int, survivors_sha256: str) -> dict[str, Any]:
     """What a confirmation signs: session, user and survivors.json."""
-    return {"session": s.id, "insecure": s.insecure, "user": user, "survivors": survivors}
+    return {
+        "session": s.id,
+        "insecure": s.insecure,
+        "user": user,
+        "survivors_sha256": survivors_sha256,
+    }
 
 
 def parse_confirmation(path: Path, data: bytes) -> dict[str, Any]:
     """A confirmation of any session."""
-    return documents.parse(path, data, "confirmation", _CONFIRMATION_TYPES)
+    return documents.parse(path, data, kind="confirmation", types=_CONFIRMATION_TYPES)
 
 
-def confirmed_by(space: Workspace, survivors: str, users: Iterable[int]) -> list[int]:
+def confirmed_by(space: Workspace, survivors_sha256: str, users: Iterable[int]) -> list[int]:
     """Those of `users` whose valid confirmation of this survivors.json is there."""
     result = []
     s = space.session
@@ -202,10 +222,13 @@ def confirmed_by(space: Workspace, survivors: str, users: Iterable[int]) -> list
         with suppress(InputMissing, BadData):
             body = parse_confirmation(path, documents.read_bytes(path, "", _MOST_ELSE))
             signature = body.pop("signature")
-            signed = not unsigned(
-                s.recipient(n), "confirmation", _digest("confirmation", body), signature
+            check_signature(
+                s.recipient(n),
+                kind="confirmation",
+                digest=_digest("confirmation", body),
+                signature=signature,
             )
-            if signed and body == _confirmation(s, n, survivors):
+            if body == _confirmation(s, n, survivors_sha256):
                 result.append(n)
     return result
 

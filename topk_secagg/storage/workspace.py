@@ -16,8 +16,7 @@ from .atomic import lock, lock_unless_foreign, make_folder, waiting_lock
 from .documents import digest
 from .session import Session, parse_session, read_bytes
 
-# of the locks below; `.lock` alone is what earlier versions had
-LOCK_NAME = re.compile(r"\.((user-\d+|account-\d+|run|input)\.)?lock")
+LOCK_NAME = re.compile(r"\.(user-\d+|account-\d+|run|input)\.lock")  # of the locks below
 _OTHERS = 0o077
 _MAY_WRITE = 0o022
 
