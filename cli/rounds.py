@@ -249,9 +249,6 @@ def run(
             f"{len(files)} gradients for {options['users']} users; one file per user is needed"
         )
     users = options["users"] = len(files)
-    for user in (*options["drop_masking"], *options["drop_elimination"]):
-        if not 1 <= user <= users:
-            raise click.UsageError(f"there is no user {user} to drop out; users are 1 to {users}")
     if options["weights"]:
         options["weights"] = read_weights(options["weights"], files)
         options["max_weight"] = max(options["weights"])
@@ -294,16 +291,19 @@ def run_round(
     """Look at all gradients, start a round with a clip that fits them if none is given, and run
     it."""
     from topk_secagg.gradients.quantise import clip_of
-    from topk_secagg.steps.run import clip_note, survey, withdrawn_unless_drawn
+    from topk_secagg.steps.dropouts import remaining
+    from topk_secagg.steps.run import survey, withdrawn_unless_drawn
+    from topk_secagg.steps.sending import clip_note
 
+    users = range(1, len(files) + 1)
+    left = remaining(users, options["drop_masking"], options["drop_elimination"])
     if options["clip"] is not None:
         layout, p, reason, _ = chosen(console, **options)
     else:
         layout, tensors = chosen_layout(**options)
         console.say(*(tensors.notes if tensors else ()))
-    masking = [n for n in range(1, len(files) + 1) if n not in options["drop_masking"]]
     with console.progress() as note:
-        seen = survey(layout, files, masking, **taken(survey, options), note=note)
+        seen = survey(layout, files, left.masking, **taken(survey, options), note=note)
     if options["clip"] is None:
         resumed = space.session_path.exists()
         clip = space.session.parameters.clip if resumed else clip_of(seen.largest.values())

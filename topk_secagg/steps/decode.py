@@ -16,6 +16,7 @@ from ..brief import Brief
 from ..errors import BadData, SecAggError, TooFewSurvivors
 from ..gradients.files import check_writable, write_gradient
 from ..gradients.quantise import beyond_clip, dequantise
+from ..progress import Progress, unheard
 from ..protocol.agreement import FALLBACK, liars_excluded
 from ..protocol.constructions import construction
 from ..protocol.decoding import decode as decode_answers
@@ -30,7 +31,6 @@ from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
 from .access import PLAIN, Access, check_pins
 from .each import for_each
-from .offline import Progress
 from .published import PUBLISHED, record_outcome
 
 
@@ -64,7 +64,7 @@ def decode(
     mean: bool = False,
     strict: bool = False,
     access: Access = PLAIN,
-    progress: Progress = lambda _: None,
+    progress: Progress = unheard,
 ) -> DecodeReport:
     """The sum, from enough answers: write aggregate.h5, and the sum in the form of a gradient to
     `output`.
