@@ -15,29 +15,18 @@ from ..errors import UsageError, about
 from ..gradients.arrays import Form, Vector, refuse_path
 from ..gradients.arrays import Given as Gradient
 from ..gradients.quantise import check_clips, clip_of, dequantise, magnitude
-from ..protocol.constructions import construction
 from ..protocol.messages import Sparse
-from ..protocol.parameters import Parameters, rate_of_answer, rate_of_masked
+from ..protocol.parameters import Parameters
 from ..protocol.round import run_round
 from .arguments import SELECTIONS, SOURCES, by_user, check_choice, real_number
+from .costs import Costs, costs
 from .dropouts import remaining
 from .init import RoundOptions, choose_parameters
 from .sending import choose, clip_note, unsent, with_residual
 
 
 @dataclass(frozen=True, repr=False)
-class Costs(Brief):
-    """Bytes that a user sends: its shares for the others, X and Y; and the rates R1 and R2."""
-
-    offline: int
-    masked: int
-    answer: int
-    r1: float
-    r2: float
-
-
-@dataclass(frozen=True, repr=False)
-class Aggregated(Brief):
+class AggregateReport(Brief):
     """The sum (or mean) in the form of a gradient, what it cost, and the users' new residuals.
 
     `sent` is what each survivor masked, in the field, for comparing: in a real round nobody else
@@ -72,7 +61,7 @@ def aggregate(
     mean: bool = False,
     randomness: str = "cipher",
     **options: Unpack[RoundOptions],
-) -> Aggregated:
+) -> AggregateReport:
     """Aggregate the gradients of users 1..N securely, as `run` does, but in memory.
 
     Arguments:
@@ -101,7 +90,7 @@ def aggregate(
         their residuals) that are sent.
     randomness: "cipher" (AES-256-CTR keyed by the operating system) or "os" (every byte from it).
 
-    Returns an Aggregated: `total` in the form of a gradient, `costs`, `residuals` and more.
+    Returns an AggregateReport: `total` in the form of a gradient, `costs`, `residuals` and more.
     """
     given = _gradients(gradients)
     users = list(given)
@@ -152,9 +141,9 @@ def aggregate(
     vector[total.index] = dequantise(p.fixed_point, total.value)
     if mean:
         vector /= math.fsum(weight[n] for n in u1)
-    return Aggregated(
+    return AggregateReport(
         total=form.unflatten(vector),
-        costs=_costs(p, len(u1), len(u2)),
+        costs=costs(p, len(u1), len(u2)),
         residuals=None if residuals is None else kept,
         survivors=u1,
         answering=u2,
@@ -213,18 +202,3 @@ def _vector(form: Form, user: int, gradient: Gradient, residual: Gradient | None
         return flat
     with about(f"the residual of user {user}"):
         return with_residual(flat, form.flatten_residual(residual))
-
-
-def _costs(p: Parameters, survivors: int, answering: int) -> Costs:
-    c = construction(p)
-    masked = c.masked_bytes
-    answer = c.answer_bytes(survivors)
-    if answering < c.answer_shape(survivors).quorum:
-        answer += c.answer_bytes(survivors, fallback=True)
-    return Costs(
-        offline=c.share_bytes * (p.users - 1),
-        masked=masked,
-        answer=answer,
-        r1=rate_of_masked(p, masked).measured,
-        r2=rate_of_answer(p, answer).measured,
-    )

@@ -32,7 +32,7 @@ class EliminateReport(Brief):
     blocks: int
     answers_needed: int
     fallback: bool
-    payload_bytes: int
+    answer_bytes: int
 
 
 def eliminate(

@@ -52,7 +52,7 @@ class MaskReport(Brief):
     path: Path
     sha256: str
     entries: int
-    payload_bytes: int
+    masked_bytes: int
     private_secret: bool
     holds: list[int]
     missing_shares: list[int]
@@ -126,7 +126,7 @@ def mask(
             path=path,
             sha256=ledger.masked or "",
             entries=c.entries,
-            payload_bytes=c.masked_bytes,
+            masked_bytes=c.masked_bytes,
             private_secret=stored.private,
             holds=list(shares.held),
             missing_shares=shares.missing,
@@ -279,13 +279,13 @@ def _sent_before(space: Workspace, user: int, sharing: str) -> set[str | None]:
     survivors.json that too few users confirmed, where users confirm: any user could name any X in
     it.
     """
-    found: set[str | None] = set()
+    digests: set[str | None] = set()
     if survivors := survivors_file.fixed(space):
-        found.add(survivors.digests.get(user))
+        digests.add(survivors.digests.get(user))
     with suppress(SecAggError):
         x = masked_file.read(space.session, space.masked_path(user), user)
-        found.add(x.digest if x.sharing == sharing else None)
-    return found - {None}
+        digests.add(x.digest if x.sharing == sharing else None)
+    return digests - {None}
 
 
 def read_flat(

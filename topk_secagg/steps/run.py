@@ -262,4 +262,4 @@ def _phase(
 ) -> dict[int, Report]:
     """A step of several users, of whom the first failure is raised; `note` hears of each."""
     note(name, 0, len(who))
-    return for_each(who, step, jobs, lambda user: note(name, user, len(who))).check()
+    return for_each(who, step, jobs, lambda user: note(name, user, len(who))).every_report()
