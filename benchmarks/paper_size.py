@@ -41,9 +41,7 @@ def whole_round(folder: Path, source: Path, *options: object) -> Outcome:
     shares = [path.stat().st_size for path in root.glob("shares/*/*")]
     offline = sum(shares) + sum(path.stat().st_size for path in root.glob("secrets/*.h5"))
     shutil.rmtree(root)
-    return Outcome(
-        run, shares, offline, facts["masked_payload_bytes"] + facts["answer_payload_bytes"]
-    )
+    return Outcome(run, shares, offline, facts["masked_bytes"] + facts["answer_bytes"])
 
 
 def main(folder: Path) -> None:

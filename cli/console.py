@@ -27,6 +27,8 @@ from topk_secagg.errors import amount
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+    from topk_secagg.protocol.parameters import Rate
+
 PROGRAM = "topk-secagg"
 _WIDTH = 120  # of a table that goes to a file or a pipe
 
@@ -132,11 +134,11 @@ class Console:
 
     def notes(self, notes: Mapping[int, Sequence[str]]) -> None:
         """Lines about the users' gradients, one for all users with the same note."""
-        told: dict[str, list[int]] = {}
+        users_by_note: dict[str, list[int]] = {}
         for user, own in notes.items():
             for note in own:
-                told.setdefault(note, []).append(user)
-        self.say(*(f"user {plain(users)}: {note}" for note, users in told.items()))
+                users_by_note.setdefault(note, []).append(user)
+        self.say(*(f"user {plain(users)}: {note}" for note, users in users_by_note.items()))
 
     def line(self, *texts: str) -> None:
         """Lines of the result, on standard output; with --json, only `result` prints there."""
@@ -305,16 +307,13 @@ def hear_library(console: Console) -> None:
     log.handlers[:] = [Handler()]
 
 
-def rated(p: ts.Parameters, name: str, payload: int) -> tuple[dict[str, float], str]:
-    """R1 of an X or R2 of a Y beside the theorem's, as facts and in a line."""
-    from topk_secagg.protocol.parameters import rate_of_answer, rate_of_masked
-
-    rate = (rate_of_masked if name == "R1" else rate_of_answer)(p, payload)
-    line = f"payload {amount(payload)}, {name} {rate.measured:.6g} (theorem {rate.theorem:.6g})"
-    return rate.facts(), line
+def payload_line(rate: Rate, payload: int) -> str:
+    """The bytes of an X or a Y, and R1 or R2 beside the theorem's."""
+    rates = f"{rate.name} {rate.measured:.6g} (theorem {rate.theorem:.6g})"
+    return f"payload {amount(payload)}, {rates}"
 
 
-def picked(report: object, *names: str) -> dict[str, Any]:
+def facts_of(report: object, *names: str) -> dict[str, Any]:
     """These fields of a report, as facts."""
     return {name: getattr(report, name) for name in names}
 

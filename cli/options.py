@@ -93,14 +93,14 @@ def _check_session(space: ts.Workspace, access: ts.Access) -> None:
 
 def user_set(value: str) -> list[int]:
     """User numbers and ranges separated by commas: 1-4,7 as a list."""
-    found: dict[int, None] = {}  # in order, each once
+    listed: dict[int, None] = {}  # in order, each once
     for part in filter(None, map(str.strip, value.split(","))):
         match = re.fullmatch(r"(\d{1,9})(?:\s*-\s*(\d{1,9}))?", part)
         users = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
         if not 1 <= len(users) <= _MOST_USERS:
             raise click.BadParameter(f"{value!r} is not a list of users such as 1-4,7")
-        found |= dict.fromkeys(users)
-    return list(found)
+        listed |= dict.fromkeys(users)
+    return list(listed)
 
 
 def share(value: str) -> float | int:
@@ -286,7 +286,7 @@ run_options = tuple(
 )
 
 
-class Told(NamedTuple):
+class StepResult(NamedTuple):
     """What there is to say about the step of one user: facts, the same in lines, and what else it
     should know."""
 
@@ -298,7 +298,7 @@ class Told(NamedTuple):
 
 def step(
     about: str, *options: click.Parameter, example: str
-) -> Callable[[Callable[..., Told]], click.Command]:
+) -> Callable[[Callable[..., StepResult]], click.Command]:
     """A command that is a step of one user, or of several in one process; the function does it for
     one."""
     every = (*space_options, users_option, *options, jobs_option, *access_options)
@@ -307,7 +307,7 @@ def step(
 
 
 def _for_users(
-    function: Callable[..., Told], console: Console, space: ts.Workspace, **given: Any
+    function: Callable[..., StepResult], console: Console, space: ts.Workspace, **given: Any
 ) -> None:
     """Run the step of each user, and show what there is to say; failures last, each with its exit
     code."""
@@ -333,20 +333,21 @@ def _for_users(
         )
         work = partial(function, space, progress=alone, **given)
         outcome = for_each(users, work, jobs, lambda n: note(console.command, n, len(users)))
-    told = list(outcome.reports.values())
+    results = list(outcome.reports.values())
     failures = outcome.failures
-    console.notes({user: report.notes for user, report in outcome.reports.items()})
-    console.warn(*(warning for report in told for warning in report.warnings))
+    console.notes({user: result.notes for user, result in outcome.reports.items()})
+    console.warn(*(warning for result in results for warning in result.warnings))
     if len(users) == 1:
-        outcome.check()
-        console.result(told[0].facts, *told[0].lines, space=space)
+        outcome.every_report()
+        console.result(results[0].facts, *results[0].lines, space=space)
         return
     failed = [
         {"user": n, "message": error.message, "exit_code": error.exit_code}
         for n, error in failures.items()
     ]
-    lines = [*(report.lines[0] for report in told), *(told[0].lines[1:2] if told else [])]
-    facts = [{"session": space.session.id, **report.facts} for report in told]
+    lines = [result.lines[0] for result in results]
+    lines += results[0].lines[1:2] if results else []
+    facts = [{"session": space.session.id, **result.facts} for result in results]
     console.result({"users": facts, "failed": failed}, *lines, space=space)
     for n, error in failures.items():
         fail_with(error, f"user {n} (exit {error.exit_code}): ")

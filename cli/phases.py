@@ -12,7 +12,7 @@ import topk_secagg as ts
 from topk_secagg.errors import amount
 
 from . import options as o
-from .console import Console, plain, rated
+from .console import Console, payload_line, plain
 
 if TYPE_CHECKING:
     from topk_secagg.steps.decode import DecodeReport
@@ -47,7 +47,7 @@ def keygen(console: Console, user: int, output: Path | None) -> None:
 
 
 @o.step("Draw a user's secret and share it.", o.randomness_option, example="round --user 3")
-def offline(space: ts.Workspace, user: int, **how: Any) -> o.Told:
+def offline(space: ts.Workspace, user: int, **how: Any) -> o.StepResult:
     """Offline phase of a user: draw its secret, and share it with every user.
 
     Writes secrets/user-NN.h5, which never leaves this machine, and shares/user-MM/from-NN.h5, which
@@ -65,14 +65,14 @@ def offline(space: ts.Workspace, user: int, **how: Any) -> o.Told:
         f"({amount(report.share_bytes)})",
     ]
     warnings = list(_folder_warnings(user, report.other_folder))
-    return o.Told({"secret": secret, **vars(report)}, lines, warnings=warnings)
+    return o.StepResult({"secret": secret, **vars(report)}, lines, warnings=warnings)
 
 
 def _files(
     _context: click.Context, _option: click.Parameter, folder: Path | None
 ) -> list[Path] | None:
     """The gradients in the folder that --gradients names."""
-    from topk_secagg.steps.gather import gradient_files
+    from topk_secagg.steps.user_files import gradient_files
 
     return None if folder is None else gradient_files([folder])
 
@@ -111,7 +111,7 @@ def _files(
 )
 def mask(
     space: ts.Workspace, user: int, gradient: Path | None, gradients: list[Path] | None, **how: Any
-) -> o.Told:
+) -> o.StepResult:
     """Masked-input phase of a user: X_n from its gradient.
 
     Keeps the coordinates of largest magnitude (moments: the largest of every bucket), quantises and
@@ -120,6 +120,8 @@ def mask(
     user holds, and that stays so. With --secrets, the same gradient is recognised in later rounds:
     where a round with it failed, or has no sum that is known here, it is refused without --again.
     """
+    from topk_secagg.protocol.parameters import rate_of_masked
+
     if gradients and len(gradients) != len(space.users()):
         raise click.UsageError(
             f"{len(gradients)} gradients in {gradients[0].parent} for {len(space.users())} users"
@@ -130,19 +132,19 @@ def mask(
     del how["progress"]  # there is none to speak of
     report = ts.mask(space, user, own, **how)
     p = space.session.parameters
-    r1, payload = rated(p, "R1", report.payload_bytes)
+    rate = rate_of_masked(p, report.masked_bytes)
     lines = [
         f"user {user} masked {report.entries} of {p.length} coordinates: {report.path}",
         f"session {space.session.fingerprint}",
-        payload,
+        payload_line(rate, report.masked_bytes),
         *selection_lines(p, report.kept_energy, report.clipped),
     ]
-    facts = {**vars(report), "weight": how["weight"], **r1}
+    facts = {**vars(report), "weight": how["weight"], **rate.facts()}
     warnings = [
         *_warnings(space, report),
         *rounding_warnings(p, report.rounding_error, f"the values that user {user} sends"),
     ]
-    return o.Told(facts, lines, report.notes, warnings)
+    return o.StepResult(facts, lines, report.notes, warnings)
 
 
 def _warnings(space: ts.Workspace, report: MaskReport) -> Iterator[str]:
@@ -273,22 +275,24 @@ def confirm(console: Console, space: ts.Workspace, user: int, access: ts.Access)
     o.flag("--fallback", "Answer once more with D = U - T, when too few answers came (--spare)."),
     example="round --user 3",
 )
-def eliminate(space: ts.Workspace, user: int, **how: Any) -> o.Told:
+def eliminate(space: ts.Workspace, user: int, **how: Any) -> o.StepResult:
     """Mask-elimination phase of a user: Y_n for the frozen survivors.
 
     Reads survivors.json, the X of every survivor and the shares that this user holds of them, and
     writes the public file elimination/user-NN.h5. A user answers one survivor set per round.
     `--user all` means all survivors.
     """
+    from topk_secagg.protocol.parameters import rate_of_answer
+
     report = ts.eliminate(space, user, **how)
-    r2, payload = rated(space.session.parameters, "R2", report.payload_bytes)
+    rate = rate_of_answer(space.session.parameters, report.answer_bytes)
     digests = f"session {space.session.fingerprint}, survivors.json {report.survivors_sha256[:16]}"
     lines = [
         f"user {user} answered for {plain(report.survivors)}: {report.path}",
         f"{digests}: compare with the others",
-        payload,
+        payload_line(rate, report.answer_bytes),
     ]
-    return o.Told({**vars(report), **r2}, lines)
+    return o.StepResult({**vars(report), **rate.facts()}, lines)
 
 
 def described(
@@ -296,6 +300,8 @@ def described(
 ) -> tuple[dict[str, Any], list[str]]:
     """Warn of what deserves attention in an aggregate; what else is said about it, as facts and in
     lines."""
+    from topk_secagg.protocol.parameters import rate_of_answer, rate_of_masked
+
     console.warn(
         *(f"the answer of user {n} is left out: {why}" for n, why in report.left_out.items())
     )
@@ -306,15 +312,15 @@ def described(
         )
     p = space.session.parameters
     spare = len(report.answering) - report.answers_needed
-    r1, x = rated(p, "R1", report.masked_payload_bytes)
-    r2, y = rated(p, "R2", report.answer_payload_bytes)
-    facts = {**vars(report), **r1, **r2, "checked_answers": spare}
+    r1 = rate_of_masked(p, report.masked_bytes)
+    r2 = rate_of_answer(p, report.answer_bytes)
+    facts = {**vars(report), **r1.facts(), **r2.facts(), "checked_answers": spare}
     return facts, [
         f"sum of users {plain(report.survivors)}, decoded from {plain(report.answering)}: "
         f"{report.path}",
         f"{report.nonzero} of {p.length} coordinates are not zero",
-        f"X: {x}",
-        f"Y: {y}",
+        f"X: {payload_line(r1, report.masked_bytes)}",
+        f"Y: {payload_line(r2, report.answer_bytes)}",
         agreement_line(p.colluders, report),
     ]
 

@@ -15,12 +15,14 @@ from topk_secagg.errors import BadData, Busy, CannotWrite
 
 from . import options as o
 from . import phases
-from .console import PROGRAM, Console, picked, plain
+from .console import PROGRAM, Console, facts_of, plain
 
 if TYPE_CHECKING:
     from topk_secagg.review.status import Next, Status
+    from topk_secagg.steps.inspect import Description
 
 _POLL = 0.5  # seconds
+_IN_WORDS = {"holds": "holds the shares of"}  # facts whose names alone say too little
 _UNKNOWN_FILE = "FILE"  # a path that only the user knows
 # where nobody in particular asks, these are the steps of the users whose files the round waits for
 _MAKING_WHAT_IS_MISSING = ("offline", "confirm")
@@ -54,46 +56,46 @@ def status(
     time is up (exit 75).
     """
     end = time.monotonic() + (wait or 0)
-    found = ts.status(space, user, access=access)
-    while not found.next.ready and (left := end - time.monotonic()) > 0:
+    seen = ts.status(space, user, access=access)
+    while not seen.next.ready and (left := end - time.monotonic()) > 0:
         time.sleep(min(_POLL, left))
-        found = ts.status(space, user, access=access)
-    following = _command(space, found.next, user, access)
+        seen = ts.status(space, user, access=access)
+    following = _command(space, seen.next, user, access)
     facts = {
-        "users": [vars(u) for u in found.users],
-        "survivors": found.survivors.users if found.survivors else None,
-        "survivors_sha256": found.survivors.digest if found.survivors else None,
+        "users": [vars(u) for u in seen.users],
+        "survivors": seen.survivors.users if seen.survivors else None,
+        "survivors_sha256": seen.survivors.digest if seen.survivors else None,
         "next": {
-            **picked(found.next, "user", "ready", "possible", "missing"),
-            "step": found.next.step or None,
-            "waits_for": found.next.waits_for or None,
+            **facts_of(seen.next, "user", "ready", "possible", "missing"),
+            "step": seen.next.step or None,
+            "waits_for": seen.next.waits_for or None,
             "command": following or None,
         },
-        "send": [{"path": path, "to": whom} for path, whom in found.send],
-        **picked(found, "foreign_secrets", "problems"),
+        "send": [{"path": path, "to": whom} for path, whom in seen.send],
+        **facts_of(seen, "foreign_secrets", "problems"),
     }
-    console.warn_foreign_secrets(found.foreign_secrets)
-    console.warn(*found.problems)
+    console.warn_foreign_secrets(seen.foreign_secrets)
+    console.warn(*seen.problems)
     console.result(facts, space=space)
     console.line(f"session {space.session.fingerprint}, {space.session.parameters.summary()}")
-    _status_table(console, space, found)
-    console.line(*(f"send {path} to {whom}" for path, whom in found.send))
-    console.line(*_next_lines(found.next, following))
-    if wait is not None and not found.next.ready:
+    _status_table(console, space, seen)
+    console.line(*(f"send {path} to {whom}" for path, whom in seen.send))
+    console.line(*_next_lines(seen.next, following))
+    if wait is not None and not seen.next.ready:
         raise Busy(
-            f"{found.next.step} still waits for {found.next.waits_for}", "run this again later"
+            f"{seen.next.step} still waits for {seen.next.waits_for}", "run this again later"
         )
 
 
-def _status_table(console: Console, space: ts.Workspace, found: Status) -> None:
+def _status_table(console: Console, space: ts.Workspace, seen: Status) -> None:
     """A row for every user."""
     confirms = space.session.confirm
     rows = []
-    for u in found.users:
+    for u in seen.users:
         lacking = [m for m in space.users() if m not in (u.holds or [])]
         shares = "" if u.holds is None else f"lacks {plain(lacking)}"
         if not lacking:
-            shares = f"all {len(found.users)}"
+            shares = f"all {len(seen.users)}"
         survivor = "" if u.survivor is None else "yes" if u.survivor else "dropped out"
         confirmed = ["yes" if u.confirmed else ""] if confirms else []
         rows.append([str(u.user), shares, u.masked, survivor, *confirmed, u.answered])
@@ -124,9 +126,9 @@ def _command(space: ts.Workspace, following: Next, user: int | None, access: ts.
     step = following.step
     if not step:
         return ""
-    taken = {option.name for option in getattr(phases, step).params}
+    names = {option.name for option in getattr(phases, step).params}
     words = [PROGRAM, step, str(space.root)]
-    if "user" in taken and step != "freeze":
+    if "user" in names and step != "freeze":
         words += ["--user", _users(space, following, user)]
     elif step == "freeze" and user not in (None, space.session.freezer):
         words += ["--user", str(user)]
@@ -142,9 +144,9 @@ def _command(space: ts.Workspace, following: Next, user: int | None, access: ts.
         "recipients": access.recipients,
     }
     for name, value in given.items():
-        if name in taken and value is not None:
+        if name in names and value is not None:
             words += [f"--{name}", str(value)]
-    if "insecure" in taken and access.insecure:
+    if "insecure" in names and access.insecure:
         words.append("--insecure")
     return shlex.join(words)
 
@@ -171,28 +173,24 @@ def inspect(console: Console, files: tuple[Path, ...], reveal: bool) -> None:
 
     The values in secrets/ and shares/ are shown only with --reveal.
     """
-    found = []
+    descriptions = []
     failure = None
     for path in files:
         try:
-            found.append(ts.inspect(path, reveal=reveal))
+            descriptions.append(ts.inspect(path, reveal=reveal))
         except ts.SecAggError as error:
             failure = failure or error
-    if found:
+    if descriptions:
         shown = [
-            d.facts | picked(d, "path", "kind", "intact", "datasets", "problems") for d in found
+            d.facts | facts_of(d, "path", "kind", "intact", "datasets", "problems")
+            for d in descriptions
         ]
         console.result({"files": shown})
-    for d in found:
+    for d in descriptions:
         state = "intact" if d.intact else "NOT INTACT"
         insecure = ", INSECURE: drawn from a public seed" if d.facts.get("insecure") else ""
         console.line(f"{d.path}: {d.kind}, {state}{insecure}")
-        facts = [
-            (key.replace("_", " "), plain(value))
-            for key, value in d.facts.items()
-            if key != "insecure"
-        ]
-        console.table((), facts + [("problem", problem) for problem in d.problems])
+        console.table((), [*_fact_rows(d), *(("problem", problem) for problem in d.problems)])
         rows = []
         for name, info in d.datasets.items():
             shape = f"{info['type']} {'x'.join(map(str, info['shape']))}"
@@ -203,9 +201,20 @@ def inspect(console: Console, files: tuple[Path, ...], reveal: bool) -> None:
         console.line("")
     if failure:
         raise failure
-    for d in found:
+    for d in descriptions:
         if d.problems:
             raise BadData(f"{d.path}: {d.problems[0]}", "fetch or make the file again")
+
+
+def _fact_rows(d: Description) -> Iterator[tuple[str, str]]:
+    """What is known about a file, in words."""
+    for name, value in d.facts.items():
+        if name == "fingerprints":
+            yield from (
+                (f"keys of user {user}", fingerprint) for user, fingerprint in value.items()
+            )
+        elif name != "insecure":
+            yield _IN_WORDS.get(name, name.replace("_", " ")), plain(value)
 
 
 @o.command(
@@ -246,13 +255,13 @@ def audit(
             f"cannot write {report}: its folder is not there", "make the folder first"
         )
     with console.progress() as note:
-        found = collect_evidence(
+        evidence = collect_evidence(
             space, identity, lambda done: note("auditing", 0, 1, done), access=access
         )
-    findings = found.findings
-    session = found.session
+    findings = evidence.findings
+    session = evidence.session
     if report:
-        write_whole(report, page(found, program=f"{PROGRAM} {ts.__version__}"), OWN)
+        write_whole(report, page(evidence, program=f"{PROGRAM} {ts.__version__}"), OWN)
     if session:  # else it is too damaged to say whose secrets should not be here
         console.warn_foreign_secrets(space.foreign_secrets())
     failed = [f for f in findings if f.verdict == "fail"]
@@ -260,14 +269,14 @@ def audit(
     facts = {
         "session": session and session.id,
         "fingerprints": {key.user: key.fingerprint for key in keys},
-        **picked(found, "session_pinned", "keys_pinned"),
+        **facts_of(evidence, "session_pinned", "keys_pinned"),
         "verdict": "fail" if failed else "pass",
         "counts": {
             verdict.replace(" ", "_"): sum(f.verdict == verdict for f in findings)
             for verdict in ("pass", "fail", "not checkable")
         },
         "findings": [vars(f) for f in findings],
-        "liars_excluded": found.liars_excluded,
+        "liars_excluded": evidence.liars_excluded,
         "report": report,
         "insecure": bool(session and session.insecure),
     }
@@ -282,7 +291,7 @@ def audit(
     if session:
         console.line(f"session {session.fingerprint}")
     console.line(summary(findings) + (f"; report: {report}" if report else ""))
-    if remark := unpinned(found):
+    if remark := unpinned(evidence):
         console.warn(remark)
     if failed:
         more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""

@@ -17,7 +17,7 @@ import topk_secagg as ts
 from topk_secagg.errors import UsageError, amount
 
 from . import options as o
-from .console import PROGRAM, Console, picked
+from .console import PROGRAM, Console, facts_of
 from .phases import described, rounding_warnings, selection_lines
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from topk_secagg.steps.run import RunReport, Survey
 
 
-def taken(function: Callable[..., Any], options: dict[str, Any]) -> dict[str, Any]:
+def arguments_of(function: Callable[..., Any], options: dict[str, Any]) -> dict[str, Any]:
     """Those of the options that a function has arguments for."""
     names = signature(function).parameters
     return {name: value for name, value in options.items() if name in names}
@@ -72,14 +72,14 @@ def chosen_layout(**options: Any) -> tuple[Layout, Gradient | None]:
     for name in ("users", "survivors", "colluders"):
         if options[name] is None:
             raise click.UsageError(f"Missing option '--{name}'.")
-    return choose_layout(**taken(choose_layout, options))
+    return choose_layout(**arguments_of(choose_layout, options))
 
 
 def chosen_parameters(layout: Layout, **options: Any) -> tuple[ts.Parameters, str]:
     """The parameters that the options of `init` ask for, and why."""
     from topk_secagg.steps.init import choose_parameters
 
-    wanted = taken(ts.Parameters.choose, options) | {
+    wanted = arguments_of(ts.Parameters.choose, options) | {
         "density": options["density"],
         "length": layout.length,
     }
@@ -97,7 +97,7 @@ def start_round(
             f"{o.KEYS_VARIABLE} is set, but a round takes its keys from --recipients alone: "
             "this one has none"
         )
-    space, new = start(root, p, layout, **taken(start, options))
+    space, new = start(root, p, layout, **arguments_of(start, options))
     if reason and new:
         console.say(f"construction {reason}")
     if p.survivors == p.colluders + 1:
@@ -136,7 +136,7 @@ def init(console: Console, space: ts.Workspace, **options: Any) -> None:
     started with the same options is left as it is. With --from, no other option is required.
     """
     from topk_secagg.protocol.constructions import construction
-    from topk_secagg.steps.costs import cost
+    from topk_secagg.steps.costs import footprint, offline_bytes
 
     if options["from"] is not None:
         space, new = start_like(console, space.root, **options)
@@ -147,17 +147,18 @@ def init(console: Console, space: ts.Workspace, **options: Any) -> None:
         space, new = start_round(console, space.root, layout, p, reason, **options)
     session = space.session
     p = session.parameters
-    files = cost(p)
+    files = footprint(p)
     console.result(
         {
             "path": space.session_path,
             "written": new,
             **vars(p),
-            **picked(construction(p), "entries", "share_bytes", "offline_bytes"),
-            **picked(files, "pair_bytes", "all_bytes"),
+            **facts_of(construction(p), "entries", "share_bytes"),
+            "offline_bytes": offline_bytes(p),
+            **facts_of(files, "pair_bytes", "all_bytes"),
             "left_out": session.layout.left_out,
             "sealed": session.recipients is not None,
-            **picked(session, "freezer", "confirmations"),
+            **facts_of(session, "freezer", "confirmations"),
         },
         f"session {session.fingerprint}: {space.session_path}" + ("" if new else " exists already"),
         p.summary(),
@@ -234,7 +235,13 @@ def run(
     round that stopped before any secret was drawn can be run again with other options.
     """
     from topk_secagg.protocol.constructions import construction
-    from topk_secagg.steps.gather import check_output, gradient_files, identity_files, read_weights
+    from topk_secagg.steps.costs import offline_bytes
+    from topk_secagg.steps.user_files import (
+        check_output,
+        gradient_files,
+        identity_files,
+        read_weights,
+    )
 
     given = [*gradients, *more]
     if options["output"] is not None:
@@ -249,9 +256,6 @@ def run(
             f"{len(files)} gradients for {options['users']} users; one file per user is needed"
         )
     users = options["users"] = len(files)
-    for user in (*options["drop_masking"], *options["drop_elimination"]):
-        if not 1 <= user <= users:
-            raise click.UsageError(f"there is no user {user} to drop out; users are 1 to {users}")
     if options["weights"]:
         options["weights"] = read_weights(options["weights"], files)
         options["max_weight"] = max(options["weights"])
@@ -274,15 +278,15 @@ def run(
     console.warn(*rounding_warnings(p, rounding, "the values that a user sends"))
     facts |= {"gradients": by_user, "clipped": clipped, "kept_energy": kept}
     facts |= {"clip": p.clip, "rounding_error": rounding, "settled": report.settled}
-    facts |= picked(c, "share_bytes", "offline_bytes")
+    facts |= {"share_bytes": c.share_bytes, "offline_bytes": offline_bytes(p)}
     facts |= {"plain_bytes": seen.plain_bytes}
-    online = report.decoded.masked_payload_bytes + report.decoded.answer_payload_bytes
+    online = report.decoded.masked_bytes + report.decoded.answer_bytes
     console.result(
         facts,
         "users: " + ", ".join(f"{user} {file.name}" for user, file in by_user.items()),
         *lines,
         *selection_lines(p, kept, clipped, "every user keeps at least"),
-        f"a user sends {amount(c.share_bytes * (users - 1))} offline and {amount(online)} online; "
+        f"a user sends {amount(offline_bytes(p))} offline and {amount(online)} online; "
         f"a plain gradient has {amount(seen.plain_bytes)}",
         space=space,
     )
@@ -294,16 +298,19 @@ def run_round(
     """Look at all gradients, start a round with a clip that fits them if none is given, and run
     it."""
     from topk_secagg.gradients.quantise import clip_of
-    from topk_secagg.steps.run import clip_note, survey, withdrawn_unless_drawn
+    from topk_secagg.steps.dropouts import remaining
+    from topk_secagg.steps.run import survey, withdrawn_unless_drawn
+    from topk_secagg.steps.sending import clip_note
 
+    users = range(1, len(files) + 1)
+    left = remaining(users, options["drop_masking"], options["drop_elimination"])
     if options["clip"] is not None:
         layout, p, reason, _ = chosen(console, **options)
     else:
         layout, tensors = chosen_layout(**options)
         console.say(*(tensors.notes if tensors else ()))
-    masking = [n for n in range(1, len(files) + 1) if n not in options["drop_masking"]]
     with console.progress() as note:
-        seen = survey(layout, files, masking, **taken(survey, options), note=note)
+        seen = survey(layout, files, left.masking, **arguments_of(survey, options), note=note)
     if options["clip"] is None:
         resumed = space.session_path.exists()
         clip = space.session.parameters.clip if resumed else clip_of(seen.largest.values())
@@ -316,7 +323,7 @@ def run_round(
         console.say(f"{origin}; one step of the quantiser is {1 / p.scale:.3g}")
     space, new = start_round(console, space.root, layout, p, reason, **options)
     with withdrawn_unless_drawn(space, new=new), console.progress(stays=True) as note:
-        report = ts.run(space, files, **taken(ts.run, options), surveyed=seen, note=note)
+        report = ts.run(space, files, **arguments_of(ts.run, options), surveyed=seen, note=note)
     return space, report, seen
 
 
@@ -340,24 +347,24 @@ def plan(console: Console, plot: Path | None, **options: Any) -> None:
     if plot and importlib.util.find_spec("matplotlib") is None:
         raise UsageError("drawing needs matplotlib", "pip install 'topk-secagg[plot]'")
     _, p, reason, gradient = chosen(console, **options)
-    found = ts.plan(p, gradient, measure_speed(p, Path.cwd()))
+    comparison = ts.plan(p, gradient, measure_speed(p, Path.cwd()))
     paste = _init_words(p, **options)
     # peers have none
     rows = [
         {
             "construction": row.name,
             **{name: getattr(row.parameters, name, None) for name in ("picks", "field")},
-            **picked(
+            **facts_of(
                 row, "pair_bytes", "all_bytes", "masked_bytes", "answer_bytes", "online_bytes"
             ),
-            **picked(row, "step", "seconds", "energy", "memory_bytes"),
-            "recommended": row is found.best,
+            **facts_of(row, "step", "seconds", "energy", "memory_bytes"),
+            "recommended": row is comparison.best,
         }
-        for row in found.rows
+        for row in comparison.rows
     ]
     if plot:
         _plot(plot, rows)
-    facts = picked(found, "remarks", "certain_answers", "liars_excluded")
+    facts = facts_of(comparison, "remarks", "certain_answers", "liars_excluded")
     console.result({"choices": rows, **facts, "command": shlex.join(paste)})
     columns = {
         title: column
@@ -373,7 +380,7 @@ def plan(console: Console, plot: Path | None, **options: Any) -> None:
     console.table(list(columns), cells, narrow=True)
     console.prose(
         *([f"init chooses (*) {reason}"] if reason else []),
-        *found.remarks,
+        *comparison.remarks,
         "a pair: the share that one user sends to one other before there are gradients; in all: "
         "the files of all users",
         "X is what a user broadcasts with its gradient, and Y what it answers, when nobody drops "
@@ -381,20 +388,20 @@ def plan(console: Console, plot: Path | None, **options: Any) -> None:
         f"one step of the quantiser, the resolution, is {_steps(rows)}",
         *([_ENERGY] if gradient is not None else []),
         "LightSecAgg aggregates dense gradients; Theorem 1 has the paper's rates",
-        _strict_line(p, found),
+        _strict_line(p, comparison),
         "time is an estimate for `run` with all users on this machine, from a quick measurement in "
         "this folder",
-        f"the largest step of the choice takes {amount(found.best.memory_bytes or 0)} of memory",
+        f"the largest step of the choice takes {amount(comparison.best.memory_bytes or 0)} of memory",
     )
     console.pasted("to start:", paste)
 
 
-def _strict_line(p: ts.Parameters, found: Plan) -> str:
+def _strict_line(p: ts.Parameters, comparison: Plan) -> str:
     """What it takes to exclude T users that lie together."""
-    line = f"decode --strict takes {found.certain_answers} answers that agree (D + 2T)"
-    if found.certain_answers <= p.users:
+    line = f"decode --strict takes {comparison.certain_answers} answers that agree (D + 2T)"
+    if comparison.certain_answers <= p.users:
         return f"{line}, which exclude T = {p.colluders} users that lie together"
-    excluded = found.liars_excluded
+    excluded = comparison.liars_excluded
     most = (
         f"at most {excluded} of T = {p.colluders} liars are excluded"
         if excluded
@@ -423,7 +430,7 @@ def _init_words(p: ts.Parameters, **options: Any) -> list[str]:
         for name in ("like", "length", "entry", "strip_prefix", "insecure_seed")
     ]
     given += [(name, pattern) for name in ("only", "exclude") for pattern in options[name]]
-    given += picked(p, "users", "survivors", "colluders", "top_k", "construction").items()
+    given += facts_of(p, "users", "survivors", "colluders", "top_k", "construction").items()
     # those of the other construction too
     defaults = {
         "blocks": p.survivors - p.colluders,
@@ -432,7 +439,7 @@ def _init_words(p: ts.Parameters, **options: Any) -> list[str]:
     }
     defaults |= {"field": DEFAULT_FIELD, "clip": 1, "max_weight": 1}
     given += [
-        (name, value) for name, value in picked(p, *defaults).items() if value != defaults[name]
+        (name, value) for name, value in facts_of(p, *defaults).items() if value != defaults[name]
     ]
     words = [
         (f"--{name.replace('_', '-')}", str(value))

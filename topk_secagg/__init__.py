@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from .review.plan import plan
     from .review.status import status
     from .steps.access import Access, keygen
-    from .steps.aggregate import Aggregated, aggregate
+    from .steps.aggregate import AggregateReport, aggregate
     from .steps.decode import decode
     from .steps.eliminate import eliminate
     from .steps.freeze import confirm, freeze
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from .storage.workspace import Workspace
 
 __all__ = [
-    "Access", "Aggregated", "Parameters", "SecAggError", "Workspace", "aggregate", "audit", "confirm", "decode",
+    "Access", "AggregateReport", "Parameters", "SecAggError", "Workspace", "aggregate", "audit", "confirm", "decode",
     "eliminate", "forget", "freeze", "init", "inspect", "keygen", "mask", "offline", "plan", "run", "run_round",
     "settle", "status",
 ]  # fmt: skip
@@ -51,7 +51,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Access": "steps.access",
-    "Aggregated": "steps.aggregate",
+    "AggregateReport": "steps.aggregate",
     "Parameters": "protocol.parameters",
     "SecAggError": "errors",
     "Workspace": "storage.workspace",

@@ -10,6 +10,7 @@ from typing import Any
 
 _WIDTH = 88  # columns of a repr
 _LONGEST = 70  # characters of one value: a digest fits
+_DIGITS = 8  # of a number that is not whole
 _FEW = 12  # entries of a list that are shown
 
 
@@ -42,10 +43,12 @@ def laid_out(name: str, parts: list[str]) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value in a repr: of an array its type and shape, of a long list or mapping its
-    beginning."""
+    """A value in a repr: of an array its type and shape, of a long list or mapping its beginning,
+    of a number its first digits."""
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"<{str(value.dtype).removeprefix('torch.')} array {tuple(value.shape)}>"
+    if isinstance(value, float):
+        return f"{value:.{_DIGITS}g}"
     if isinstance(value, Path):
         return repr(str(value))
     if isinstance(value, Mapping):

@@ -168,12 +168,12 @@ class Curve:
             at.rounds_by_files += 1
         at.residuals = result.residuals or {}
         at.clipped += result.clipped
-        at.offline_bytes += result.costs.offline
-        at.online_bytes += result.costs.masked + result.costs.answer
+        at.offline_bytes += result.costs.offline_bytes
+        at.online_bytes += result.costs.masked_bytes + result.costs.answer_bytes
         return result.total
 
     def check_by_files(
-        self, result: ts.Aggregated, moved: dict[int, Vector], silent: list[int]
+        self, result: ts.AggregateReport, moved: dict[int, Vector], silent: list[int]
     ) -> None:
         """The same round by `topk-secagg run`, on .pt files, gives the same sum but for the rounding.
 
@@ -236,7 +236,7 @@ def drop_outs(s: Settings, done: int) -> tuple[list[int], list[int]]:
     return sorted(order[:first]), sorted(order[first : USERS - SURVIVORS])
 
 
-def check_exact(result: ts.Aggregated) -> None:
+def check_exact(result: ts.AggregateReport) -> None:
     """The sum is bit-equal to that of the users' quantised entries."""
     p = result.parameters
     plain = np.zeros(p.length, dtype=np.int64)
@@ -246,7 +246,7 @@ def check_exact(result: ts.Aggregated) -> None:
         raise SystemExit("the sum is not the plain sum of what was quantised")
 
 
-def run_command(folder: Path, result: ts.Aggregated, silent: Iterable[int]) -> None:
+def run_command(folder: Path, result: ts.AggregateReport, silent: Iterable[int]) -> None:
     """`topk-secagg run` with the parameters of a round in memory; writes folder/sum.pt."""
     p = result.parameters
     dropped = [user for user in range(1, USERS + 1) if user not in result.survivors]

@@ -76,7 +76,7 @@ def test_files_of_a_sealed_round_with_residuals_and_confirmations(round_at, refu
     keys = must("keygen", "--user", 9, "--output", r.folder.with_name("new"), "--json").json[
         "fingerprint"
     ]
-    assert len(session["keys of user 3"]) == len(keys) == 16
+    assert len(session["fingerprints"]["3"]) == len(keys) == 16
     assert (session["sealed"], session["confirmations"]) == (True, 4)
     assert "sealed" in refuses(65, "inspect", done.folder / "shares/user-02/from-03.h5.age").err
 
@@ -122,12 +122,12 @@ def test_rates_of_x_and_y_stand_beside_the_theorem(round_at):
         for name, array in datasets(folder / KINDS["masked"]).items()
         if name != "holds"
     )
-    assert masked["payload_bytes"] == payload
+    assert masked["masked_bytes"] == payload
     assert masked["r1"] == pytest.approx(payload * 8 / np.log2(q) / 4)
     assert masked["r1_theorem"] == pytest.approx((2 + np.log(6) / np.log(q)) / 4)
-    assert masked["holds the shares of"] == [1, 2, 3, 4, 5]
+    assert masked["holds"] == [1, 2, 3, 4, 5]
     answer = described(folder / KINDS["elimination"])
-    assert (answer["payload_bytes"], answer["r2"], answer["r2_theorem"]) == (8, 0.5, 0.5)
+    assert (answer["answer_bytes"], answer["r2"], answer["r2_theorem"]) == (8, 0.5, 0.5)
     assert described(folder / KINDS["share"])["rows_checked"] == 4
 
 

@@ -319,3 +319,44 @@ def test_a_command_whose_output_nobody_reads_ends_as_one_in_a_pipe_does(round_at
         )
         assert (end.returncode, end.stderr) == (141, b""), args
     os.close(theirs)
+
+
+def keys_of(value: object) -> set[str]:
+    """The keys of all objects within a JSON value."""
+    if isinstance(value, list):
+        return set().union(*map(keys_of, value))
+    if isinstance(value, dict):
+        return set(value).union(*map(keys_of, value.values()))
+    return set()
+
+
+@both
+@pytest.mark.parametrize("name", CALLS)
+def test_json_keys_are_snake_case_and_one_quantity_has_one_name(command, name):
+    """Users are keys too, by their numbers."""
+    keys = keys_of(must(*command, "--json").json)
+    assert [key for key in keys if not re.fullmatch(r"[a-z][a-z0-9_]*|\d+", key)] == []
+    assert not keys & {"payload_bytes", "masked_payload_bytes", "answer_payload_bytes"}
+    expected = {
+        "mask": {"masked_bytes", "r1"},
+        "eliminate": {"answer_bytes", "r2"},
+        "decode": {"masked_bytes", "answer_bytes", "r1", "r2"},
+        "run": {"offline_bytes", "masked_bytes", "answer_bytes", "r1", "r2"},
+        "init": {"offline_bytes"},
+        "plan": {"masked_bytes", "answer_bytes"},
+        "inspect": {"offline_bytes", "masked_bytes", "answer_bytes", "holds"},
+    }
+    assert expected.get(name, set()) <= keys
+
+
+@both
+def test_the_bytes_of_a_phase_are_the_same_in_every_command(round_at):
+    r = round_at("answered")
+    decoded = must(*r.decode(), "--json").json
+    masked = must(*r.mask(1), "--json").json
+    answered = must(*r.eliminate(1), "--json").json
+    shown = must("inspect", r.folder / "session.json", "--json").json["files"][0]
+    assert decoded["masked_bytes"] == masked["masked_bytes"]
+    assert decoded["answer_bytes"] == answered["answer_bytes"]
+    sizes = must(*r.offline(1), "--json").json
+    assert shown["offline_bytes"] == sizes["share_bytes"] * (shown["users"] - 1)

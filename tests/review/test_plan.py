@@ -13,7 +13,7 @@ from topk_secagg.errors import CannotWrite, UsageError
 from topk_secagg.gradients.layout import Layout
 from topk_secagg.protocol.parameters import Parameters
 from topk_secagg.review.plan import DENSE, THEOREM, plan
-from topk_secagg.steps.costs import check_disk, cost
+from topk_secagg.steps.costs import check_disk, footprint
 from topk_secagg.steps.init import choose_parameters, start
 from topk_secagg.steps.run import run
 from topk_secagg.storage.workspace import Workspace
@@ -44,11 +44,11 @@ def test_a_round_takes_the_bytes_that_were_predicted(tmp_path, options):
         np.save(files[-1], np.random.default_rng(n).uniform(-1, 1, p.length))
     space, _ = start(tmp_path / "round", p, Layout.flat(p.length))
     report = run(space, files)
-    predicted = cost(p)
+    predicted = footprint(p)
     used = sum(path.stat().st_size for path in (tmp_path / "round").rglob("*") if path.is_file())
     assert used <= predicted.all_bytes <= 1.2 * used
-    assert predicted.masked_bytes == report.masked[0].payload_bytes
-    assert predicted.answer_bytes == report.answered[0].payload_bytes
+    assert predicted.masked_bytes == report.masked[0].masked_bytes
+    assert predicted.answer_bytes == report.answered[0].answer_bytes
 
 
 def test_where_four_picks_do_not_fit_a_bucket_fewer_are_chosen():
@@ -99,7 +99,7 @@ def test_the_command_can_be_pasted_and_starts_the_very_round_that_is_marked(tmp_
     (marked,) = [c for c in facts["choices"] if c["recommended"]]
     p = Workspace(tmp_path / "round").session.parameters
     assert (p.construction, p.picks, p.clip) == (marked["construction"], marked["picks"], 0.5)
-    assert cost(p).all_bytes == marked["all_bytes"]
+    assert footprint(p).all_bytes == marked["all_bytes"]
     ours = [c for c in facts["choices"] if c["field"]]
     assert all(c["seconds"] > 0 and 0 <= c["energy"] <= 1 and c["step"] > 0 for c in ours)
 

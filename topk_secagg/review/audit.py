@@ -17,13 +17,13 @@ import numpy as np
 from ..algebra.randomness import CipherRandomness, fresh_key
 from ..errors import BadData, InputMissing
 from ..gradients.quantise import beyond_clip, largest_sum
+from ..progress import Progress
 from ..protocol.constructions import construction
 from ..protocol.decoding import Decoded, decode
 from ..protocol.messages import AnswerShape, Points
 from ..protocol.parameters import Parameters, rate_of_answer, rate_of_masked
 from ..steps.access import PLAIN, Access, check_keys, check_session
 from ..steps.freeze import answerable
-from ..steps.offline import Progress
 from ..storage import aggregate, answer, documents, masked, survivors
 from ..storage.artifacts import Artifact
 from ..storage.atomic import allow_open_files

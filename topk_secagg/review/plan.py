@@ -26,7 +26,7 @@ from ..gradients.select import kept_energy
 from ..protocol.agreement import certain_quorum, liars_excluded
 from ..protocol.constructions import construction
 from ..protocol.parameters import Parameters, theorem_r1, theorem_r2
-from ..steps.costs import Cost, cost
+from ..steps.costs import Footprint, footprint
 
 PICKS = (1, 2, 4, 8)
 THEOREM = "Theorem 1"
@@ -42,7 +42,7 @@ _PRODUCTS = 200_000_000
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class PlanRow(Cost):
+class PlanRow(Footprint):
     """The cost of one way to run the round, or of a peer; a `step` of the quantiser is a fraction
     of the clip."""
 
@@ -143,7 +143,7 @@ def _row(p: Parameters, gradient: npt.NDArray[Any] | None, speed: Speed | None) 
         time = _START_UP + writing + reading
     energy = kept_energy(gradient, c.select(gradient)) if gradient is not None else None
     return PlanRow(
-        **vars(cost(p)),
+        **vars(footprint(p)),
         name=p.construction,
         parameters=p,
         step=step,

@@ -8,42 +8,25 @@ from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
-import numpy.typing as npt
 
 from ..algebra.randomness import CipherRandomness, fresh_key, source_of
 from ..brief import Brief
-from ..errors import BadData, UsageError, about
-from ..gradients.layout import Layout
+from ..errors import UsageError, about
+from ..gradients.arrays import Form, Vector, refuse_path
+from ..gradients.arrays import Given as Gradient
 from ..gradients.quantise import check_clips, clip_of, dequantise, magnitude
-from ..gradients.tensors import FLOATING, Tensor, called, left_out
-from ..gradients.tensors import Gradient as Tensors
-from ..protocol.constructions import construction
 from ..protocol.messages import Sparse
-from ..protocol.parameters import Parameters, rate_of_answer, rate_of_masked
+from ..protocol.parameters import Parameters
 from ..protocol.round import run_round
-from .arguments import by_user, is_path, real_number, some_users
+from .arguments import SELECTIONS, SOURCES, by_user, check_choice, real_number
+from .costs import Costs, costs
+from .dropouts import remaining
 from .init import RoundOptions, choose_parameters
-from .mask import SELECTIONS, choose, unsent, with_residual
-from .offline import SOURCES
-from .run import check_enough, clip_note
-
-Gradient = Any  # an array, or a mapping or list of arrays or torch tensors
-Vector = npt.NDArray[Any]
+from .sending import choose, clip_note, unsent, with_residual
 
 
 @dataclass(frozen=True, repr=False)
-class Costs(Brief):
-    """Bytes that a user sends: its shares for the others, X and Y; and the rates R1 and R2."""
-
-    offline: int
-    masked: int
-    answer: int
-    r1: float
-    r2: float
-
-
-@dataclass(frozen=True, repr=False)
-class Aggregated(Brief):
+class AggregateReport(Brief):
     """The sum (or mean) in the form of a gradient, what it cost, and the users' new residuals.
 
     `sent` is what each survivor masked, in the field, for comparing: in a real round nobody else
@@ -78,7 +61,7 @@ def aggregate(
     mean: bool = False,
     randomness: str = "cipher",
     **options: Unpack[RoundOptions],
-) -> Aggregated:
+) -> AggregateReport:
     """Aggregate the gradients of users 1..N securely, as `run` does, but in memory.
 
     Arguments:
@@ -107,20 +90,19 @@ def aggregate(
         their residuals) that are sent.
     randomness: "cipher" (AES-256-CTR keyed by the operating system) or "os" (every byte from it).
 
-    Returns an Aggregated: `total` in the form of a gradient, `costs`, `residuals` and more.
+    Returns an AggregateReport: `total` in the form of a gradient, `costs`, `residuals` and more.
     """
     given = _gradients(gradients)
     users = list(given)
     weight = _weights(weights, users)
-    _check_choice("selection", select, SELECTIONS)
-    _check_choice("source of randomness", randomness, SOURCES)
-    dropped = some_users("drop_masking", drop_masking, users)
-    silent = some_users("drop_elimination", drop_elimination, users)
-    u1 = [n for n in users if n not in dropped]
-    u2 = [n for n in u1 if n not in silent]
+    check_choice("selection", select, SELECTIONS)
+    check_choice("source of randomness", randomness, SOURCES)
+    left = remaining(users, drop_masking, drop_elimination)
+    u1 = left.masking
+    u2 = left.answering
 
     with about("the gradient of user 1"):
-        form = _Form(given[1])
+        form = Form(given[1])
     kept = _residuals(residuals, users)
     vectors = {n: _vector(form, n, given[n], kept.get(n)) for n in u1}
     largest = {n: magnitude(vectors[n]) for n in u1}
@@ -137,7 +119,7 @@ def aggregate(
         max_weight=max(1.0, *weight.values()),
         **options,
     )
-    check_enough(p, u1, u2)
+    left.check_enough(p)
     if not saturate:
         check_clips(p.clip, {str(n): value for n, value in largest.items()})
 
@@ -159,9 +141,9 @@ def aggregate(
     vector[total.index] = dequantise(p.fixed_point, total.value)
     if mean:
         vector /= math.fsum(weight[n] for n in u1)
-    return Aggregated(
+    return AggregateReport(
         total=form.unflatten(vector),
-        costs=_costs(p, len(u1), len(u2)),
+        costs=costs(p, len(u1), len(u2)),
         residuals=None if residuals is None else kept,
         survivors=u1,
         answering=u2,
@@ -175,7 +157,7 @@ def aggregate(
 
 def _gradients(gradients: Any) -> dict[int, Gradient]:
     """The gradients of users 1 to N, in order."""
-    _refuse_path("gradients", gradients)
+    refuse_path("gradients", gradients)
     given = by_user("gradients", gradients)
     users = sorted(given)
     if not users:
@@ -188,26 +170,31 @@ def _gradients(gradients: Any) -> dict[int, Gradient]:
 def _weights(weights: Any, users: list[int]) -> dict[int, float]:
     if weights is None:
         return dict.fromkeys(users, 1.0)
-    found = {
+    numbers = {
         n: real_number(f"the weight of user {n}", weight)
         for n, weight in by_user("weights", weights).items()
     }
-    if sorted(found) != users or not all(0 < weight < math.inf for weight in found.values()):
+    if sorted(numbers) != users or not all(0 < weight < math.inf for weight in numbers.values()):
         raise UsageError("every user needs a positive weight", "give one for each user")
-    return found
+    return numbers
 
 
 def _residuals(residuals: Any, users: list[int]) -> dict[int, Gradient]:
     """The residuals that users kept; who has none starts from zero."""
     if residuals is None:
         return {}
-    _refuse_path("residuals", residuals)
-    found = by_user("residuals", residuals)
-    some_users("residuals", found, users)
-    return {n: residual for n, residual in found.items() if residual is not None}
+    refuse_path("residuals", residuals)
+    kept = by_user("residuals", residuals)
+    for user in kept:
+        if user not in users:
+            raise UsageError(
+                f"residuals has user {user}, whom this round does not have",
+                f"users are 1 to {len(users)}",
+            )
+    return {n: residual for n, residual in kept.items() if residual is not None}
 
 
-def _vector(form: _Form, user: int, gradient: Gradient, residual: Gradient | None) -> Vector:
+def _vector(form: Form, user: int, gradient: Gradient, residual: Gradient | None) -> Vector:
     """What a user has to send: its gradient, and what it did not send before."""
     with about(f"the gradient of user {user}"):
         flat = form.flatten(gradient)
@@ -215,169 +202,3 @@ def _vector(form: _Form, user: int, gradient: Gradient, residual: Gradient | Non
         return flat
     with about(f"the residual of user {user}"):
         return with_residual(flat, form.flatten_residual(residual))
-
-
-def _check_choice(what: str, value: Any, choices: Sequence[str]) -> None:
-    if not isinstance(value, str) or value not in choices:
-        raise UsageError(f"unknown {what} {value!r:.60}", f"one of {', '.join(choices)}")
-
-
-def _refuse_path(what: str, value: Any) -> None:
-    """Files are for `run`: here nothing is read."""
-    if is_path(value):
-        raise UsageError(
-            f"{what}: {value!r:.120} is a path, not a gradient",
-            "load the file first, or use run, which reads files",
-        )
-
-
-def _costs(p: Parameters, survivors: int, answering: int) -> Costs:
-    c = construction(p)
-    masked = c.masked_bytes
-    answer = c.answer_bytes(survivors)
-    if answering < c.answer_shape(survivors).quorum:
-        answer += c.answer_bytes(survivors, fallback=True)
-    return Costs(
-        offline=c.share_bytes * (p.users - 1),
-        masked=masked,
-        answer=answer,
-        r1=rate_of_masked(p, masked).measured,
-        r2=rate_of_answer(p, answer).measured,
-    )
-
-
-class _Form:
-    """How gradients are given, and so how the sum and the residuals are returned."""
-
-    def __init__(self, example: Gradient) -> None:
-        tensors = _tensors(example)
-        self.layout = Layout.like(tensors)
-        self.notes = tensors.notes + left_out("None", tensors.absent)
-        self._example = example
-        self._parts = {_name(key): (key, value) for key, value in _items(example)}
-
-    def flatten(self, gradient: Gradient) -> Vector:
-        """A gradient as one flat vector."""
-        return self.layout.flatten(_tensors(gradient))
-
-    def flatten_residual(self, residual: Gradient) -> Vector:
-        """A residual as one flat vector in float64, whatever its floating-point types are."""
-        found = _tensors(residual)
-        found[:] = [
-            Tensor(t.name, "float64", t.array.astype(np.float64)) if t.dtype in FLOATING else t
-            for t in found
-        ]
-        return self.layout.in_float64().flatten(found)
-
-    def unflatten(self, vector: npt.NDArray[np.float64]) -> Gradient:
-        """The inverse of `flatten`, in the example's types; torch tensors where it has them."""
-        arrays = {t.name: t.array for t in self.layout.unflatten(vector)}
-        return self._shaped({name: _like(self._value(name), arrays[name]) for name in arrays})
-
-    def residual(self, vector: npt.NDArray[np.float64]) -> Gradient:
-        """The same in float64: a residual keeps its precision from round to round."""
-        arrays = {t.name: t.array for t in self.layout.in_float64().unflatten(vector)}
-        return self._shaped(
-            {name: _exactly_like(self._value(name), arrays[name]) for name in arrays}
-        )
-
-    def _value(self, name: str) -> Any:
-        return self._parts[name][1]
-
-    def _shaped(self, found: dict[str, Any]) -> Gradient:
-        """These values as a mapping, a list with None for what is left out, or one value.
-
-        Tied tensors are one tensor again.
-        """
-        for slot in self.layout.slots:
-            found |= dict.fromkeys(slot.also, found[slot.name])
-        if isinstance(self._example, Mapping):
-            return {self._parts[name][0]: value for name, value in found.items()}
-        if self.layout.sequence:
-            return [found.get(name) for name in self._parts]
-        return found[""]
-
-
-def _items(gradient: Gradient) -> list[tuple[Any, Any]]:
-    """The parts of a gradient with their names or positions; one array has no name."""
-    if isinstance(gradient, Mapping):
-        return list(gradient.items())
-    if _is_list_of_tensors(gradient):
-        return list(enumerate(gradient))
-    return [("", gradient)]
-
-
-def _is_list_of_tensors(gradient: Gradient) -> bool:
-    """Whether it is a list of arrays (or None), and not one array written as a list of numbers."""
-    return isinstance(gradient, list | tuple) and any(
-        part is None or (hasattr(part, "shape") and not isinstance(part, np.generic))
-        for part in gradient
-    )
-
-
-def _name(key: Any) -> str:
-    return key if isinstance(key, str) else str(key)
-
-
-def _tensors(gradient: Gradient) -> Tensors:
-    """A gradient as what every reader of files returns.
-
-    As in files, the same view of the same memory under two names is a tied tensor.
-    """
-    items = _items(gradient)
-    names = [_name(key) for key, _ in items]
-    if len(set(names)) < len(names):
-        raise BadData(
-            "two of its tensors have the same name", "give every tensor a name of its own"
-        )
-    tensors = []
-    absent = []
-    ties: dict[str, str] = {}
-    first_names: dict[tuple[Any, ...], str] = {}
-    for name, (_, value) in zip(names, items, strict=True):
-        if value is None:
-            absent.append(name)
-            continue
-        first = first_names.setdefault(_view(value), name)
-        if first == name:
-            tensors.append(_tensor(name, value))
-        else:
-            ties[name] = first
-    return Tensors(tensors, absent, sequence=_is_list_of_tensors(gradient), ties=ties)
-
-
-def _view(value: Any) -> tuple[Any, ...]:
-    """What two tied tensors have in common: the memory, shape, strides and type."""
-    if hasattr(value, "data_ptr") and value.numel():
-        return value.data_ptr(), tuple(value.shape), value.stride(), value.dtype, value.device
-    if isinstance(value, np.ndarray) and value.size:
-        return value.ctypes.data, value.shape, value.strides, value.dtype
-    return (object(),)  # numbers, lists and empty tensors are tied to nothing
-
-
-def _tensor(name: str, value: Any) -> Tensor:
-    """An array or a torch tensor; torch itself is not imported."""
-    _refuse_path(called(name), value)
-    try:
-        if not hasattr(value, "detach"):
-            array = np.asarray(value)
-            kind = array.dtype.name
-            return Tensor(name, kind, array.astype(np.float32) if kind == "bfloat16" else array)
-        value = value.detach().cpu()
-        kind = str(value.dtype).removeprefix("torch.")
-        return Tensor(name, kind, (value.float() if kind == "bfloat16" else value).numpy())
-    except (AttributeError, OverflowError, RuntimeError, TypeError, ValueError) as error:
-        raise BadData(
-            f"tensor {called(name)}: a {type(value).__name__} cannot be read as an array",
-            "give arrays or torch tensors",
-        ) from error
-
-
-def _like(example: Any, array: npt.NDArray[Any]) -> Any:
-    """An array as a torch tensor of the example's type and device, where the example is one."""
-    return example.detach().new_tensor(array) if hasattr(example, "detach") else array
-
-
-def _exactly_like(example: Any, array: npt.NDArray[np.float64]) -> Any:
-    """The same in float64."""
-    return example.detach().double().new_tensor(array) if hasattr(example, "detach") else array

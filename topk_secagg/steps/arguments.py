@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Real
-from os import PathLike
 from typing import Any
 
 from ..errors import UsageError
+from ..gradients.arrays import is_path
+
+SELECTIONS = ("top", "random")
+SOURCES = ("cipher", "os")
 
 
 def whole_number(name: str, value: Any) -> int:
@@ -36,18 +39,13 @@ def real_number(name: str, value: Any) -> float:
         ) from None
 
 
-def is_path(value: Any) -> bool:
-    """Whether it names a file instead of holding its content."""
-    return isinstance(value, str | bytes | PathLike)
-
-
 def by_user(name: str, given: Any) -> dict[int, Any]:
     """A list (users 1, 2, ...) or a mapping of users as a dictionary."""
     if isinstance(given, Mapping):
-        found = {whole_number(f"a user in {name}", user): value for user, value in given.items()}
-        if len(found) < len(given):
+        values = {whole_number(f"a user in {name}", user): value for user, value in given.items()}
+        if len(values) < len(given):
             raise UsageError(f"a user appears twice in {name}", "give one value for each user")
-        return found
+        return values
     try:
         if is_path(given):
             raise TypeError
@@ -59,25 +57,23 @@ def by_user(name: str, given: Any) -> dict[int, Any]:
         ) from None
 
 
-def some_users(name: str, given: Any, users: Iterable[int]) -> list[int]:
-    """A collection of users, each of whom must be one of these."""
+def user_list(name: str, given: Any) -> list[int]:
+    """A collection of users as a sorted list."""
     try:
         if is_path(given):
             raise TypeError
-        found = sorted({whole_number(f"a user in {name}", user) for user in given})
+        return sorted({whole_number(f"a user in {name}", user) for user in given})
     except TypeError:
         raise UsageError(
             f"{name} is {_shown(given)}, which is not a list of users",
             "give a list, such as [4, 5]",
         ) from None
-    known = list(users)
-    for user in found:
-        if user not in known:
-            raise UsageError(
-                f"{name} has user {user}, whom this round does not have",
-                f"users are 1 to {len(known)}",
-            )
-    return found
+
+
+def check_choice(what: str, value: Any, choices: Sequence[str]) -> None:
+    """Refuse a word that is none of these."""
+    if not isinstance(value, str) or value not in choices:
+        raise UsageError(f"unknown {what} {value!r:.60}", f"one of {', '.join(choices)}")
 
 
 def _shown(value: Any) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..brief import Brief
 from ..errors import CannotWrite, amount
 from ..protocol.constructions import construction
-from ..protocol.parameters import Parameters
+from ..protocol.parameters import Parameters, rate_of_answer, rate_of_masked
 from ..storage.share import file_bytes
 
 _LIBRARIES = 190 << 20  # what Python with numba and HDF5 takes before any work
@@ -19,7 +19,39 @@ _DECODE_BUFFER = 64 << 20
 
 
 @dataclass(frozen=True, repr=False)
-class Cost(Brief):
+class Costs(Brief):
+    """Bytes that a user sends: before there are gradients, X and Y; and the rates R1 and R2."""
+
+    offline_bytes: int
+    masked_bytes: int
+    answer_bytes: int
+    r1: float
+    r2: float
+
+
+def offline_bytes(p: Parameters) -> int:
+    """What a user sends before there are gradients: a share for each of the others."""
+    return construction(p).share_bytes * (p.users - 1)
+
+
+def costs(p: Parameters, survivor_count: int, answer_count: int) -> Costs:
+    """What a user sends in a round with |U1| survivors, of whom so many answer."""
+    c = construction(p)
+    masked = c.masked_bytes
+    answer = c.answer_bytes(survivor_count)
+    if answer_count < c.answer_shape(survivor_count).quorum:
+        answer += c.answer_bytes(survivor_count, fallback=True)
+    return Costs(
+        offline_bytes=offline_bytes(p),
+        masked_bytes=masked,
+        answer_bytes=answer,
+        r1=rate_of_masked(p, masked).measured,
+        r2=rate_of_answer(p, answer).measured,
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class Footprint(Brief):
     """Bytes of a round in which nobody drops out: of the share files of a pair of users, of all
     files, of an X and of a Y. And the memory that its largest step takes, where it is known."""
 
@@ -30,7 +62,7 @@ class Cost(Brief):
     memory_bytes: int | None = None
 
 
-def cost(p: Parameters) -> Cost:
+def footprint(p: Parameters) -> Footprint:
     """Bytes and memory of a round with these parameters, if all users survive."""
     c = construction(p)
     pair = file_bytes(p)
@@ -40,18 +72,24 @@ def cost(p: Parameters) -> Cost:
     total = _AGGREGATE_BYTES * min(p.length, p.users * c.entries) + 4 * _FILE_OVERHEAD
     block = p.users * c.chunk_rows * c.width * 4
     memory = _LIBRARIES + max(5 * block, 16 * p.length, min(p.users * y, _DECODE_BUFFER))
-    return Cost(pair, p.users * (p.users * pair + own) + total, x, y, memory)
+    return Footprint(
+        pair_bytes=pair,
+        all_bytes=p.users * (p.users * pair + own) + total,
+        masked_bytes=x,
+        answer_bytes=y,
+        memory_bytes=memory,
+    )
 
 
 def check_disk(folder: Path, p: Parameters, *, distributed: bool) -> None:
     """Refuse to start a round whose offline files the disk cannot hold."""
-    c = cost(p)
+    files = footprint(p)
     place = folder.absolute()  # which need not be there yet
     free = shutil.disk_usage(
         next(there for there in (place, *place.parents) if there.exists())
     ).free
     # what one user sends and receives, or all
-    needed = 2 * p.users * c.pair_bytes if distributed else c.all_bytes
+    needed = 2 * p.users * files.pair_bytes if distributed else files.all_bytes
     if needed > free:
         whose = "this user's files" if distributed else "the offline files of all users"
         raise CannotWrite(

@@ -16,6 +16,7 @@ from ..brief import Brief
 from ..errors import BadData, SecAggError, TooFewSurvivors
 from ..gradients.files import check_writable, write_gradient
 from ..gradients.quantise import beyond_clip, dequantise
+from ..progress import Progress, unheard
 from ..protocol.agreement import FALLBACK, liars_excluded
 from ..protocol.constructions import construction
 from ..protocol.decoding import decode as decode_answers
@@ -30,7 +31,6 @@ from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
 from .access import PLAIN, Access, check_pins
 from .each import for_each
-from .offline import Progress
 from .published import PUBLISHED, record_outcome
 
 
@@ -53,8 +53,8 @@ class DecodeReport(Brief):
     blocks: int
     answers_needed: int
     liars_excluded: int
-    masked_payload_bytes: int
-    answer_payload_bytes: int
+    masked_bytes: int
+    answer_bytes: int
 
 
 def decode(
@@ -64,7 +64,7 @@ def decode(
     mean: bool = False,
     strict: bool = False,
     access: Access = PLAIN,
-    progress: Progress = lambda _: None,
+    progress: Progress = unheard,
 ) -> DecodeReport:
     """The sum, from enough answers: write aggregate.h5, and the sum in the form of a gradient to
     `output`.
@@ -88,10 +88,12 @@ def decode(
     with space.step_of_account():
         survivors = survivors_file.read(space)
         try:
-            report, total = _found(space, survivors, verify=False, strict=strict, progress=progress)
+            report, total = _decoded(
+                space, survivors, verify=False, strict=strict, progress=progress
+            )
         except (BadData, TooFewSurvivors):  # is a file damaged? it is left out
             with _failing(space, strict=strict):
-                report, total = _found(
+                report, total = _decoded(
                     space, survivors, verify=True, strict=strict, progress=progress
                 )
         if not _decoded_by_others(space, survivors, total):
@@ -123,7 +125,7 @@ def _failing(space: Workspace, *, strict: bool) -> Iterator[None]:
         raise BadData(error.message, f"{error.hint}; {PUBLISHED}", error.topic) from error
 
 
-def _found(
+def _decoded(
     space: Workspace, survivors: Survivors, *, verify: bool, strict: bool, progress: Progress
 ) -> tuple[DecodeReport, Sparse]:
     """The report, and the sum.
@@ -140,7 +142,7 @@ def _found(
         attempts = for_each(
             users, lambda n: files.enter_context(opened_answer(space, n, survivors, verify=verify))
         )
-        answers = attempts.check() if strict else attempts.reports
+        answers = attempts.every_report() if strict else attempts.reports
         shape, users = _decodable(space, survivors, answers)
         used = {n: answers[n] for n in users}
         every = verify or strict or s.recipients is not None
@@ -149,11 +151,11 @@ def _found(
             answer.hashing = True
         given = {n: answer.read for n, answer in used.items()}
         source = CipherRandomness(fresh_key())
-        with _told_where(space):
-            found = decode_answers(
+        with _naming_the_folder(space):
+            decoded = decode_answers(
                 p, s.points, shape, given, source, strict=strict, progress=progress
             )
-        if not all(answer.is_intact() for answer in hashed) or (found.corrected and not every):
+        if not all(answer.is_intact() for answer in hashed) or (decoded.corrected and not every):
             raise BadData(
                 "an answer is damaged, or was changed while it was read",
                 "let no other program write to it",
@@ -164,21 +166,21 @@ def _found(
         path=space.aggregate_path,
         survivors=survivors.users,
         answering=list(used),
-        corrected=found.corrected,
+        corrected=decoded.corrected,
         left_out=attempts.left_out(space.answer_path),
-        nonzero=found.total.index.size,
-        beyond_clip=beyond_clip(p.fixed_point, found.total.value, survivors.weights.values()),
+        nonzero=decoded.total.index.size,
+        beyond_clip=beyond_clip(p.fixed_point, decoded.total.value, survivors.weights.values()),
         blocks=shape.blocks,
         answers_needed=shape.quorum,
-        liars_excluded=found.liars_excluded,
-        masked_payload_bytes=construction(p).masked_bytes,
-        answer_payload_bytes=next(iter(used.values())).payload,
+        liars_excluded=decoded.liars_excluded,
+        masked_bytes=construction(p).masked_bytes,
+        answer_bytes=next(iter(used.values())).payload,
     )
-    return report, found.total
+    return report, decoded.total
 
 
 @contextmanager
-def _told_where(space: Workspace) -> Iterator[None]:
+def _naming_the_folder(space: Workspace) -> Iterator[None]:
     """The advice to answer again, which knows no folder, names the folder of this round."""
     try:
         yield

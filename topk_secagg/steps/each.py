@@ -19,7 +19,7 @@ class Outcome(NamedTuple, Generic[Report]):
     reports: dict[int, Report]
     failures: dict[int, SecAggError]
 
-    def check(self) -> dict[int, Report]:
+    def every_report(self) -> dict[int, Report]:
         """The reports of all users; the first failure is raised."""
         for error in self.failures.values():
             raise error

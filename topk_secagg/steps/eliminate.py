@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..brief import Brief
 from ..errors import Refused, UsageError
+from ..progress import Progress, unheard
 from ..protocol.constructions import construction
 from ..storage import answer as answer_file
 from ..storage import survivors as survivors_file
@@ -17,7 +18,6 @@ from ..storage.ledger import Ledger
 from ..storage.share import opened_share
 from ..storage.workspace import Workspace
 from .access import PLAIN, Access, admitted
-from .offline import Progress
 from .settle import commit_residual
 
 
@@ -32,7 +32,7 @@ class EliminateReport(Brief):
     blocks: int
     answers_needed: int
     fallback: bool
-    payload_bytes: int
+    answer_bytes: int
 
 
 def eliminate(
@@ -41,7 +41,7 @@ def eliminate(
     *,
     fallback: bool = False,
     access: Access = PLAIN,
-    progress: Progress = lambda _: None,
+    progress: Progress = unheard,
 ) -> EliminateReport:
     """Mask-elimination phase of one user: read U1, its X and the shares of U1 for this user, and
     write Y.

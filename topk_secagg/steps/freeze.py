@@ -120,7 +120,7 @@ def _chosen(
         return masked_file.read(space.session, space.masked_path(n), n)
 
     attempts = for_each(list(space.present("masked")) if only is None else sorted(set(only)), read)
-    files = attempts.reports if only is None else attempts.check()
+    files = attempts.reports if only is None else attempts.every_report()
     if only is None:
         _check_hope(space, files)
     if len(files) < need:

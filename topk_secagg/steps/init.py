@@ -26,7 +26,7 @@ from ..storage.keys import read_recipients
 from ..storage.session import Session
 from ..storage.workspace import Workspace
 from .arguments import real_number, whole_number
-from .costs import check_disk, cost
+from .costs import check_disk, footprint
 
 _NONCE_BYTES = 16
 # constructions that options ask for
@@ -80,7 +80,7 @@ def choose_parameters(length: int, **options: Any) -> tuple[Parameters, str]:
     if asked is not None:
         return Parameters.choose(construction=asked, **given), ""
     paper = Parameters.choose(construction="permutation", **given)
-    needed = cost(paper).all_bytes
+    needed = footprint(paper).all_bytes
     if needed < _PAPER_LIMIT:
         return (
             paper,
@@ -94,7 +94,7 @@ def choose_parameters(length: int, **options: Any) -> tuple[Parameters, str]:
             "not fit here",
             "choose a smaller K, or another field",
         ) from error
-    small = amount(cost(moments).all_bytes)
+    small = amount(footprint(moments).all_bytes)
     return (
         moments,
         f"moments: its offline files take {small}, the paper's would take {amount(needed)}",

@@ -19,6 +19,7 @@ from ..storage.artifacts import Artifact, opened
 from ..storage.kinds import ARTIFACT_KINDS, check_size
 from ..storage.ledger import parse_ledger
 from ..storage.session import Session, read_session
+from .costs import offline_bytes
 
 _SHOWN = 8
 _AT_ONCE = 1 << 20  # values
@@ -86,8 +87,8 @@ def _describe_document(path: Path, session: Session | None) -> Description:
             "confirmations": s.confirmations,
         }
         d.facts |= {"sealed": s.recipients is not None}
-        d.facts |= {f"keys of user {r.user}": r.fingerprint for r in s.recipients or ()}
-        d.facts["offline_bytes"] = construction(s.parameters).offline_bytes
+        d.facts["fingerprints"] = {r.user: r.fingerprint for r in s.recipients or ()}
+        d.facts["offline_bytes"] = offline_bytes(s.parameters)
         return d
     if kind == "ledger":
         ledger = parse_ledger(path, content)
@@ -108,16 +109,16 @@ def _describe_document(path: Path, session: Session | None) -> Description:
         }
         d.facts["residual"] = ledger.residual.path if ledger.residual else None
     elif kind == "survivors":
-        found, body = survivors.parse(path, content)
+        listed, body = survivors.parse(path, content)
         d.facts |= {"session": body["session"], "insecure": bool(body["insecure"])}
-        d.facts |= {"freezer": found.freezer, "survivors": found.users}
-        d.facts["weights"] = [found.weights[n] for n in found.users]
-        d.facts |= {"signed": found.signature is not None, "sha256": found.digest}
+        d.facts |= {"freezer": listed.freezer, "survivors": listed.users}
+        d.facts["weights"] = [listed.weights[n] for n in listed.users]
+        d.facts |= {"signed": listed.signature is not None, "sha256": listed.digest}
     else:
         body = survivors.parse_confirmation(path, content)
         d.facts |= {name: body[name] for name in ("user", "session", "survivors_sha256")}
         d.facts["insecure"] = bool(body["insecure"])
-    _check_session(d, d.facts["session"], session)
+    _compare_session(d, d.facts["session"], session)
     return d
 
 
@@ -135,7 +136,7 @@ def _describe_artifact(artifact: Artifact, session: Session | None, *, reveal: b
         d.problems.append("its content does not match its digest")
     if session is not None:
         d.facts["parameters"] = session.parameters.summary()
-    _check_session(d, artifact.attributes["session"], session)
+    _compare_session(d, artifact.attributes["session"], session)
     secret = artifact.kind.secret
     if secret and artifact.mode & 0o077:
         d.facts["warning"] = f"others may read this secret file (mode {artifact.mode:04o})"
@@ -169,10 +170,10 @@ def _values(artifact: Artifact, name: str) -> dict[str, Any]:
     return {"low": ends.min().item(), "high": ends.max().item(), "values": first.tolist()}
 
 
-def _check_session(d: Description, found: object, session: Session | None) -> None:
+def _compare_session(d: Description, named: object, session: Session | None) -> None:
     if session is None:
         d.facts["session_checked"] = False
-    elif found != session.id:
+    elif named != session.id:
         d.problems.append("it belongs to another session than session.json beside it")
 
 
@@ -184,15 +185,15 @@ def _add_rates(d: Description, artifact: Artifact, session: Session) -> None:
         if d.kind == "masked":
             x = masked.read(session, artifact.path, artifact.attributes["user"])
             d.facts |= {
-                "payload_bytes": c.masked_bytes,
+                "masked_bytes": c.masked_bytes,
                 **rate_of_masked(p, c.masked_bytes).facts(),
             }
-            d.facts[c.index_name] = x.masked.index[:_SHOWN].tolist()
-            d.facts["masked value"] = x.masked.value[:_SHOWN].tolist()
-            d.facts["holds the shares of"] = sorted(x.holds)
+            d.facts[c.index_name.replace(" ", "_")] = x.masked.index[:_SHOWN].tolist()
+            d.facts["masked_value"] = x.masked.value[:_SHOWN].tolist()
+            d.facts["holds"] = sorted(x.holds)
         elif d.kind == "elimination":
             payload = artifact.datasets["y"].size
-            d.facts |= {"payload_bytes": payload, **rate_of_answer(p, payload).facts()}
+            d.facts |= {"answer_bytes": payload, **rate_of_answer(p, payload).facts()}
         elif d.kind == "share":
             artifact.expect_shapes(share.shapes(p))
             share.ShareFile(p, artifact).check_all()

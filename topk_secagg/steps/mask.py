@@ -5,26 +5,16 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
-from ..algebra.randomness import CipherRandomness, Randomness
+from ..algebra.randomness import CipherRandomness
 from ..brief import Brief
 from ..errors import BadData, CannotWrite, InputMissing, Refused, SecAggError, UsageError, about
 from ..gradients.files import read_gradient
-from ..gradients.quantise import (
-    dequantise,
-    quantise,
-    rounding_error,
-    rounding_source,
-    uniform,
-)
-from ..gradients.select import kept_energy
 from ..gradients.tensors import left_out
 from ..protocol.constructions import construction
-from ..protocol.messages import Sparse
 from ..protocol.parameters import Parameters
 from ..storage import inputs
 from ..storage import masked as masked_file
@@ -41,9 +31,9 @@ from ..storage.workspace import Workspace
 from .access import PLAIN, Access, admitted
 from .offline import other_folder
 from .published import sent_before
+from .sending import choose, unsent, with_residual
 
 Vector = npt.NDArray[Any]
-SELECTIONS = ("top", "random")
 
 
 @dataclass(frozen=True, repr=False)
@@ -62,7 +52,7 @@ class MaskReport(Brief):
     path: Path
     sha256: str
     entries: int
-    payload_bytes: int
+    masked_bytes: int
     private_secret: bool
     holds: list[int]
     missing_shares: list[int]
@@ -136,7 +126,7 @@ def mask(
             path=path,
             sha256=ledger.masked or "",
             entries=c.entries,
-            payload_bytes=c.masked_bytes,
+            masked_bytes=c.masked_bytes,
             private_secret=stored.private,
             holds=list(shares.held),
             missing_shares=shares.missing,
@@ -295,13 +285,13 @@ def _sent_before(space: Workspace, user: int, sharing: str) -> set[str | None]:
     survivors.json that too few users confirmed, where users confirm: any user could name any X in
     it.
     """
-    found: set[str | None] = set()
+    digests: set[str | None] = set()
     if survivors := survivors_file.fixed(space):
-        found.add(survivors.digests.get(user))
+        digests.add(survivors.digests.get(user))
     with suppress(SecAggError):
         x = masked_file.read(space.session, space.masked_path(user), user)
-        found.add(x.digest if x.sharing == sharing else None)
-    return found - {None}
+        digests.add(x.digest if x.sharing == sharing else None)
+    return digests - {None}
 
 
 def read_flat(
@@ -312,68 +302,3 @@ def read_flat(
     notes = tensors.notes + left_out("not in this round", session.layout.unused(tensors))
     with about(gradient):
         return session.layout.flatten(tensors), notes
-
-
-def with_residual(flat: Vector, carried: Vector) -> Vector:
-    """The gradient and what was not sent before; two finite values can add up to one that is
-    not."""
-    with np.errstate(over="ignore"):
-        total: Vector = flat + carried
-    if not np.isfinite(total).all():
-        raise BadData(
-            "gradient and residual add up to values that are not finite",
-            "remove the residual to start from zero",
-        )
-    return total
-
-
-class Chosen(NamedTuple):
-    """What a user sends: coordinates with their values in the field; how many of them were clipped,
-    the share of the energy that they keep, and what rounding is expected to add to them (None if
-    all are zero)."""
-
-    sparse: Sparse
-    clipped: int
-    kept_energy: float
-    rounding_error: float | None
-
-
-def choose(
-    p: Parameters, source: Randomness, flat: Vector, weight: float, select: str, *, saturate: bool
-) -> Chosen:
-    """Which coordinates are sent, and as what.
-
-    Random ones are those with the largest of L random keys.
-    """
-    if select not in SELECTIONS:
-        raise UsageError(f"unknown selection {select!r}", f"one of {', '.join(SELECTIONS)}")
-    index = construction(p).select(
-        flat if select == "top" else uniform(source.child("select"), p.length)
-    )
-    values = flat[index].astype(np.float64)
-    value, clipped = quantise(
-        p.fixed_point,
-        values,
-        rounding_source(source, index, values),
-        weight=weight,
-        saturate=saturate,
-    )
-    return Chosen(
-        sparse=Sparse(index, value),
-        clipped=clipped,
-        kept_energy=kept_energy(flat, index),
-        rounding_error=rounding_error(p.fixed_point, values, weight),
-    )
-
-
-def unsent(p: Parameters, flat: Vector, sparse: Sparse, weight: float) -> npt.NDArray[np.float64]:
-    """The new residual: what is left of the vector once these weighted values are sent."""
-    left = flat.astype(np.float64)
-    with np.errstate(over="ignore"):
-        left[sparse.index] -= dequantise(p.fixed_point, sparse.value) / weight
-    if not np.isfinite(left).all():
-        raise BadData(
-            f"with a weight of {weight:g} one step of the quantiser is too large for a residual",
-            "choose a larger weight",
-        )
-    return left

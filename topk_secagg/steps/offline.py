@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from ..algebra.randomness import KEY_BYTES, fresh_key, seeded_key, source_of
 from ..brief import Brief
 from ..errors import Refused, UsageError
+from ..progress import Progress, unheard
 from ..protocol.constructions import construction
 from ..protocol.messages import ShareChunk
 from ..storage import secret as secret_file
@@ -19,9 +20,7 @@ from ..storage.ledger import Ledger
 from ..storage.secret import StoredSecret
 from ..storage.workspace import Workspace
 from .access import PLAIN, Access, admitted
-
-Progress = Callable[[float], None]
-SOURCES = ("cipher", "os")
+from .arguments import SOURCES, check_choice
 
 
 @dataclass(frozen=True, repr=False)
@@ -45,7 +44,7 @@ def offline(
     *,
     randomness: str = "cipher",
     access: Access = PLAIN,
-    progress: Progress = lambda _: None,
+    progress: Progress = unheard,
 ) -> OfflineReport:
     """Offline phase of one user: draw Z_n, write secrets/user-n.h5 and shares/user-m/from-n.h5 for
     every m.
@@ -66,10 +65,7 @@ def offline(
     """
     signer = admitted(space, user, access)
     p = space.session.parameters
-    if randomness not in SOURCES:
-        raise UsageError(
-            f"unknown source of randomness {randomness!r}", f"one of {', '.join(SOURCES)}"
-        )
+    check_choice("source of randomness", randomness, SOURCES)
     if randomness == "os" and space.session.insecure:
         raise UsageError(
             "this round is drawn from a public seed, not from the operating system", topic="seed"

@@ -35,15 +35,15 @@ def record_outcome(space: Workspace, outcome: str) -> None:
     finds the sum itself.
     """
     for user in space.users():
-        if _to_be_told(space, user, outcome) is None:
+        if _ledger_without(space, user, outcome) is None:
             continue
         with suppress(Busy, CannotLock, Refused), space.step_of(user):
-            ledger = _to_be_told(space, user, outcome)
+            ledger = _ledger_without(space, user, outcome)
             if ledger is not None:
                 ledger.record(outcome=outcome)
 
 
-def _to_be_told(space: Workspace, user: int, outcome: str) -> Ledger | None:
+def _ledger_without(space: Workspace, user: int, outcome: str) -> Ledger | None:
     """The ledger of a user, if it is here, remembers a gradient, and does not know the outcome."""
     try:
         ledger = Ledger.read(space.ledger_path(user), space.session.id, user)
@@ -73,8 +73,8 @@ def _has_sum(space: Workspace, ledger: Ledger) -> bool:
     """Whether the sum of the survivors that this user answered for is in the folder of the
     round."""
     with opened(space.aggregate_path, aggregate_file.KIND) as artifact:
-        found = aggregate_file.parsed(space, artifact)
-    return ledger.answered in (None, found.survivors_sha256)
+        aggregate = aggregate_file.parsed(space, artifact)
+    return ledger.answered in (None, aggregate.survivors_sha256)
 
 
 def sent_before(space: Workspace, gradient: Array, *, again: bool) -> list[str]:
@@ -86,7 +86,7 @@ def sent_before(space: Workspace, gradient: Array, *, again: bool) -> list[str]:
     key = inputs.read_key(space)
     if key is None:
         return []
-    found = []
+    rounds = []
     for ledger in inputs.ledgers_with(space, inputs.digest(key, gradient)):
         outcome = known_outcome(ledger)
         if outcome == LEFT_OUT:
@@ -104,5 +104,5 @@ def sent_before(space: Workspace, gradient: Array, *, again: bool) -> list[str]:
                 "decode that round first; if it cannot be decoded, it counts as published",
                 f"decode-first {where}",
             )
-        found.append(where)
-    return found
+        rounds.append(where)
+    return rounds

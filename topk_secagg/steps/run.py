@@ -9,12 +9,11 @@ from functools import partial
 from pathlib import Path
 
 from ..brief import Brief
-from ..errors import Busy, Refused, SecAggError, TooFewSurvivors, UsageError, about
+from ..errors import Busy, Refused, SecAggError, UsageError, about
 from ..gradients.files import read_gradient
 from ..gradients.layout import Layout
 from ..gradients.quantise import check_clips, magnitude
 from ..protocol.constructions import construction
-from ..protocol.parameters import Parameters
 from ..storage import residual as residual_file
 from ..storage import survivors as survivors_file
 from ..storage.atomic import make_folder
@@ -23,11 +22,13 @@ from ..storage.session import read_session
 from ..storage.workspace import Workspace
 from .access import Access
 from .decode import DecodeReport, decode
+from .dropouts import remaining
 from .each import Report, for_each
 from .eliminate import EliminateReport, eliminate
 from .freeze import confirm, freeze
-from .mask import MaskReport, mask, with_residual
+from .mask import MaskReport, mask
 from .offline import offline
+from .sending import with_residual
 from .settle import settle
 
 Note = Callable[..., None]
@@ -87,22 +88,6 @@ def survey(
     )
 
 
-def clip_note(clip: float, *, residuals: bool) -> str:
-    """Where a clip comes from that nobody gave."""
-    also = ", residuals included" if residuals else ""
-    return f"the clip is {clip:.6g}, the largest magnitude of all gradients{also}"
-
-
-def check_enough(p: Parameters, masking: Sequence[int], answering: Sequence[int]) -> None:
-    """Refuse drop-outs after which the round could not be decoded."""
-    least = construction(p).answer_shape(len(masking), fallback=True).quorum
-    for left, need, what in ((masking, p.survivors, "mask"), (answering, least, "answer")):
-        if len(left) < need:
-            raise TooFewSurvivors(
-                f"{len(left)} users would {what}, and {need} are needed", "let fewer users drop out"
-            )
-
-
 def run(
     space: Workspace,
     gradients: Sequence[Path],
@@ -154,10 +139,11 @@ def run(
         raise UsageError(
             f"{len(gradients)} gradients for {len(users)} users", "one file per user is needed"
         )
-    masking = [user for user in users if user not in drop_masking]
-    answering = [user for user in masking if user not in drop_elimination]
+    left = remaining(users, drop_masking, drop_elimination)
+    masking = left.masking
+    answering = left.answering
     p = space.session.parameters
-    check_enough(p, masking, answering)
+    left.check_enough(p)
     if space.survivors_path.exists() and survivors_file.read(space).users != masking:
         raise Refused(
             "the survivors of this round are fixed already, and differ", "choose another folder"
@@ -168,7 +154,6 @@ def run(
     }
     for what, (dropped, path) in drops.items():
         for user in dropped:
-            space.check_user(user)
             if path(user).exists():
                 raise Refused(
                     f"user {user} has {what} in this round already", "choose another folder"
@@ -222,9 +207,7 @@ def run(
         if len(answering) < construction(p).answer_shape(len(survivors)).quorum:
             again = partial(eliminate, space, fallback=True)
             answered = phase("eliminate, fallback", answering, lambda n: again(n, access=access(n)))
-        silent = [user for user in masking if user not in answering]
-        if residuals is None:
-            silent = []
+        silent = left.silent if residuals is not None else []
         if silent:  # what they sent is in the sum as well
             phase("settle", silent, lambda n: settle(space, n))
         decoded = decode(space, output, mean=mean, progress=partial(note, "decode", 0, 1))
@@ -279,4 +262,4 @@ def _phase(
 ) -> dict[int, Report]:
     """A step of several users, of whom the first failure is raised; `note` hears of each."""
     note(name, 0, len(who))
-    return for_each(who, step, jobs, lambda user: note(name, user, len(who))).check()
+    return for_each(who, step, jobs, lambda user: note(name, user, len(who))).every_report()

@@ -31,14 +31,14 @@ def gradient_files(paths: Sequence[Path]) -> list[Path]:
         if not path.is_dir():
             files.append(path)
             continue
-        found = [
+        readable = [
             file
             for file in path.iterdir()
             if file.suffix in READABLE and not file.name.startswith(".")
         ]
-        patterns = {file: re.sub(r"\d+", "#", file.name) for file in sorted(found, key=natural)}
+        patterns = {file: re.sub(r"\d+", "#", file.name) for file in sorted(readable, key=natural)}
         # if all names differ, they have no pattern
-        if 1 < len(set(patterns.values())) < len(found):
+        if 1 < len(set(patterns.values())) < len(readable):
             usual = Counter(patterns.values()).most_common(1)[0][0]
             # probably no gradients of a user
             strays = ", ".join(file.name for file, pattern in patterns.items() if pattern != usual)
