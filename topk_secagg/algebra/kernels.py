@@ -52,11 +52,11 @@ def accept(
     words = carray(words_at, count)
     out = carray(out_at, count)
     accepted = carray(accepted_at, 1)
-    end = 0
+    accepted[0] = 0
     for i in range(count):
+        end = accepted[0]
         out[end] = words[i]
-        end += np.int64(np.uint64(words[i]) < limit)
-    accepted[0] = end
+        accepted[0] = end + (np.uint64(words[i]) < limit)
 
 
 # Lagrange interpolation of vectors

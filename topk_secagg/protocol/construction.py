@@ -15,10 +15,10 @@ import numpy.typing as npt
 from ..algebra.field import Integers, Symbols
 from ..algebra.lagrange import lagrange_matrix
 from ..algebra.linear import combine
-from ..algebra.randomness import Randomness
+from ..algebra.randomness import KEY_BYTES, Randomness
 from ..errors import BadData
 from . import wire
-from .deal import Deal, Rows, drawn_key, symbol_stream
+from .deal import Block, Deal, Rows, drawn_key, symbol_stream
 from .messages import (
     AnswerChunk,
     AnswerShape,
@@ -63,6 +63,16 @@ class Construction(ABC, Generic[DecodedGroups]):
         self.p = p
 
     # offline phase
+
+    @property
+    def place_count(self) -> int:
+        """The secret places of a user."""
+        return self.rows
+
+    @property
+    def mask_count(self) -> int:
+        """The masks of a user."""
+        return self.rows
 
     def points(self) -> Points:
         """Public, pairwise distinct points: beta_u = u - 1, then alpha_1..alpha_N."""
@@ -165,15 +175,22 @@ class Construction(ABC, Generic[DecodedGroups]):
             stream.read(rows.start, symbols)
         return np.ascontiguousarray(z.swapaxes(0, 1))
 
-    @property
-    def share_bytes(self) -> int:
-        """The symbols that one user sends another offline, in bytes."""
-        return len(self.share_names) * self.rows * self.width * self.p.symbol_bytes
+    def held_bytes(self, dealer: int, user: int, family: Sequence[Block]) -> int:
+        """What a user holds of a dealer: the bytes of its keys, its seed or its share."""
+        if self.p.dealing == KEYS:
+            return KEY_BYTES * sum(user in block for block in family)
+        return KEY_BYTES if user in self.seeded(dealer) else self.share_bytes
+
+    def offline_bytes(self, family: Sequence[Block] = ()) -> int:
+        """The most that a user sends all others before it has a gradient."""
+        users = range(1, self.p.users + 1)
+        dealers = users if self.p.dealing == KEYS else (1,)  # else all send the same
+        return max(sum(self.held_bytes(n, m, family) for m in users if m != n) for n in dealers)
 
     @property
-    def offline_bytes(self) -> int:
-        """The same for all ordered pairs of users."""
-        return self.p.users**2 * self.share_bytes
+    def share_bytes(self) -> int:
+        """A share that is written out, in bytes."""
+        return len(self.share_names) * self.rows * self.width * self.p.symbol_bytes
 
     @abstractmethod
     def shared_places(

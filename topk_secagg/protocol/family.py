@@ -66,6 +66,15 @@ def block_values(
 
 def check_family(p: Parameters, points: Points, family: Sequence[Block]) -> None:
     """BadData unless these are blocks, and the condition holds for all coalitions."""
+    check_blocks(p, family)
+    lacking = lacking_coalition(p, points, family)
+    if lacking is not None:
+        named = ", ".join(map(str, lacking))
+        raise BadData(f"users {named} together would learn more than the sum from their keys")
+
+
+def check_blocks(p: Parameters, family: Sequence[Block]) -> None:
+    """BadData unless these are distinct blocks in order, and few enough to look at them all."""
     if len(family) > MOST_BLOCKS:
         raise BadData(f"a family of {len(family)} blocks, and {MOST_BLOCKS} are the most")
     if coalition_count(p) > MOST_COALITIONS:
@@ -77,10 +86,6 @@ def check_family(p: Parameters, points: Points, family: Sequence[Block]) -> None
             raise BadData(f"a block is not {size} users in increasing order")
     if list(family) != sorted(set(family)):
         raise BadData("the blocks are not distinct and in increasing order")
-    lacking = lacking_coalition(p, points, family)
-    if lacking is not None:
-        named = ", ".join(map(str, lacking))
-        raise BadData(f"users {named} together would learn more than the sum from their keys")
 
 
 def lacking_coalition(
@@ -183,10 +188,15 @@ def find_family(p: Parameters, points: Points) -> tuple[Block, ...] | None:
     """
     if coalition_count(p) > MOST_COALITIONS:
         return None
-    for family in _families(p.users, p.survivors, p.colluders):
-        if lacking_coalition(p, points, family) is None:
-            return family
-    return None
+    asked = (p.users, p.survivors, p.colluders, p.field, points)
+    if asked not in _found_families:
+        families = _families(p.users, p.survivors, p.colluders)
+        fitting = (f for f in families if lacking_coalition(p, points, f) is None)
+        _found_families[asked] = next(fitting, None)
+    return _found_families[asked]
+
+
+_found_families: dict[tuple[int, int, int, int, Points], tuple[Block, ...] | None] = {}
 
 
 @lru_cache(maxsize=32)

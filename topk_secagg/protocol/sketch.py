@@ -57,6 +57,16 @@ class Sketch(Buckets):
     # offline phase
 
     @property
+    def place_count(self) -> int:
+        """There are no secret places."""
+        return 0
+
+    @property
+    def mask_count(self) -> int:
+        """A mask for every moment of every bucket, up to the end of the last group."""
+        return self.rows * self.p.blocks * self.width
+
+    @property
     def seed_count(self) -> int:
         """D + T values of a uniform polynomial of degree D + T - 1 are free."""
         return self.p.survivors
@@ -73,7 +83,7 @@ class Sketch(Buckets):
             streams = [symbol_stream(deal, drawn_key(deal, source, (m,)), (m,)) for m in receivers]
             matrix = lagrange_matrix(nodes, deal.points.beta, self.p.field)
             return Secret(place=_NOTHING, mask=self._masks(matrix, streams))
-        mask = np.empty(self.rows * self.p.blocks * self.width, dtype=np.uint32)
+        mask = np.empty(self.mask_count, dtype=np.uint32)
         source.child("mask").integers(self.p.field, mask)
         return Secret(place=_NOTHING, mask=mask)
 

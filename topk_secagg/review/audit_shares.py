@@ -22,7 +22,7 @@ from ..storage.answer import opened_answer
 from ..storage.keys import Identity
 from ..storage.ledger import Ledger
 from ..storage.secret import StoredSecret
-from ..storage.share import ShareFile, opened_share
+from ..storage.share import OpenShare, opened_share
 from .evidence import Evidence
 
 _Tables = dict[int, tuple[Symbols, ...]]  # rows of a share by its holder, of every dataset
@@ -158,15 +158,15 @@ class _Private:
         x = self.evidence.masked.get(n)
         sharing = stored.sharing if stored else x.sharing if x else None
         with ExitStack() as files:
-            shares: dict[int, ShareFile] = {}
+            shares: dict[int, OpenShare] = {}
             for m in self.space.users():
                 if opened := self._opened(files, m, n, sharing=sharing):
                     shares[m] = opened
-                    sharing = str(opened.artifact.attributes["sharing"])
+                    sharing = opened.sharing
             self.sound |= {(m, n) for m in shares}
             self._interpolate(n, shares, stored.secret if stored else None)
 
-    def _interpolate(self, n: int, shares: dict[int, ShareFile], known: Secret | None) -> None:
+    def _interpolate(self, n: int, shares: dict[int, OpenShare], known: Secret | None) -> None:
         """Check row by row that the shares of one sender determine what an honest user shares."""
         c = self.construction
         one = self.space.share_path(0, n)
@@ -176,12 +176,12 @@ class _Private:
                 raise InputMissing(
                     f"{len(shares)} sound shares are available, and {c.share_quorum} are needed"
                 )
-            places = np.empty(c.rows, dtype=np.int64)
+            places = np.empty(c.place_count, dtype=np.int64)
             for first in range(0, c.rows, c.chunk_rows):
                 rows = np.arange(first, min(first + c.chunk_rows, c.rows))
                 tables = self._tables(shares, rows)
                 try:
-                    places[rows] = self._places(tables, known, first)
+                    determined = self._places(tables, known, first)
                 except BadData as error:
                     blamed = self._blamed(tables, known, first)
                     if len(blamed) == 1:
@@ -190,12 +190,15 @@ class _Private:
                     raise BadData(
                         f"rows from {first} on, users {users}: {error.message}"
                     ) from error
-            # sigma_n is a permutation if pi_n is; in moments any places are allowed
-            c.check_secret(Secret(places.astype(np.uint32), np.ones(c.rows, dtype=np.uint32)))
+                if places.size:
+                    places[rows] = determined
+            if places.size:
+                # sigma_n is a permutation if pi_n is; in moments any places are allowed
+                c.check_secret(Secret(places.astype(np.uint32), np.ones(c.rows, dtype=np.uint32)))
             of = "of the available secret" if known else "of some secret"
             check.why = f"{c.rows} selectors {of}, {len(shares)} shares"
 
-    def _tables(self, shares: dict[int, ShareFile], rows: Integers) -> _Tables:
+    def _tables(self, shares: dict[int, OpenShare], rows: Integers) -> _Tables:
         """The same rows of all shares."""
         return {m: shares[m].read(rows) for m in sorted(shares)}
 
@@ -222,12 +225,12 @@ class _Private:
                 blamed.append(m)
         return blamed
 
-    def _opened(self, files: ExitStack, m: int, n: int, *, sharing: str | None) -> ShareFile | None:
+    def _opened(self, files: ExitStack, m: int, n: int, *, sharing: str | None) -> OpenShare | None:
         """A share with every row checked, left open in `files`; None if it is not available or not
         sound."""
         session = self.space.session
         path = self.space.share_path(m, n)
-        sound = list[ShareFile]()  # one, or none
+        sound = list[OpenShare]()  # one, or none
 
         def read(_: object = None) -> None:
             opened = files.enter_context(self._share(m, n, sharing))
@@ -242,7 +245,7 @@ class _Private:
                 read()
         return sound[0] if sound else None
 
-    def _share(self, m: int, n: int, sharing: str | None) -> AbstractContextManager[ShareFile]:
+    def _share(self, m: int, n: int, sharing: str | None) -> AbstractContextManager[OpenShare]:
         return opened_share(
             self.space,
             user=m,
@@ -257,7 +260,8 @@ class _Private:
         evidence = self.evidence
         assert evidence.survivors is not None
         users = evidence.survivors.users
-        if len(evidence.frozen) < len(users):
+        needs_inputs = not self.construction.needs_masked_sum
+        if needs_inputs and len(evidence.frozen) < len(users):
             raise InputMissing("not every frozen X is available")
         held = [m for m in users if (n, m) in self.sound]
         if len(held) < len(users):
@@ -268,10 +272,11 @@ class _Private:
         frozen = evidence.frozen
         with ExitStack() as files:
             shares = {
-                m: files.enter_context(self._share(n, m, frozen[m].sharing)).read for m in users
+                m: files.enter_context(self._share(n, m, evidence.survivors.sharings[m])).read
+                for m in users
             }
             y = files.enter_context(opened_answer(self.space, n, evidence.survivors))
-            x = {m: frozen[m].masked for m in users}
+            x = {m: frozen[m].masked for m in users} if needs_inputs else {}
             chunks = self.construction.answer_chunks(
                 points=self.space.session.points, user=n, masked=x, shares=shares, shape=shape
             )

@@ -230,7 +230,7 @@ class Evidence:
         try:
             with opened(path, kind) as artifact:
                 self.add_pass(points.pop(0), path, f"a {kind.name} file of version 1")
-                check_size(artifact, self.p)
+                check_size(artifact, self.space.session)
                 artifact.verify()
                 self.add_pass(points.pop(0), path)
                 artifact.expect(expected, signer)

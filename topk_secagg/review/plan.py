@@ -26,7 +26,7 @@ from ..gradients.select import kept_energy
 from ..protocol.agreement import certain_quorum, liars_excluded
 from ..protocol.constructions import construction
 from ..protocol.parameters import Parameters, theorem_r1, theorem_r2
-from ..steps.costs import Footprint, footprint
+from ..steps.costs import Footprint, footprint, offline_bytes
 
 PICKS = (1, 2, 4, 8)
 THEOREM = "Theorem 1"
@@ -138,8 +138,9 @@ def _row(p: Parameters, gradient: npt.NDArray[Any] | None, speed: Speed | None) 
     time = None
     # `run` starts, encodes, hashes and writes all shares, then reads and hashes the used ones
     if speed:
-        writing = c.offline_bytes * (speed.compute + speed.write)
-        reading = c.offline_bytes * c.entries / c.rows * speed.compute
+        shared = p.users * offline_bytes(p)
+        writing = shared * (speed.compute + speed.write)
+        reading = shared * min(1, c.entries / c.rows) * speed.compute
         time = _START_UP + writing + reading
     energy = kept_energy(gradient, c.select(gradient)) if gradient is not None else None
     return PlanRow(

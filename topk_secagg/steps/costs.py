@@ -6,11 +6,14 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..algebra.field import ceil_div
 from ..brief import Brief
 from ..errors import CannotWrite, amount
 from ..protocol.constructions import construction
-from ..protocol.parameters import Parameters, rate_of_answer, rate_of_masked
-from ..storage.share import file_bytes
+from ..protocol.deal import Block
+from ..protocol.family import find_family
+from ..protocol.parameters import KEYS, Parameters, rate_of_answer, rate_of_masked
+from ..storage.share import files_bytes
 
 _LIBRARIES = 190 << 20  # what Python with numba and HDF5 takes before any work
 _FILE_OVERHEAD = 4096  # of an HDF5 file, rounded up to what a disk gives it
@@ -30,8 +33,15 @@ class Costs(Brief):
 
 
 def offline_bytes(p: Parameters) -> int:
-    """What a user sends before there are gradients: a share for each of the others."""
-    return construction(p).share_bytes * (p.users - 1)
+    """What a user sends the others before there are gradients: keys, seeds or shares."""
+    return construction(p).offline_bytes(family_of(p))
+
+
+def family_of(p: Parameters) -> tuple[Block, ...]:
+    """A family of blocks for a round with these parameters, if it deals by keys."""
+    if p.dealing != KEYS:
+        return ()
+    return find_family(p, construction(p).points()) or ()
 
 
 def costs(p: Parameters, survivor_count: int, answer_count: int) -> Costs:
@@ -65,16 +75,18 @@ class Footprint(Brief):
 def footprint(p: Parameters) -> Footprint:
     """Bytes and memory of a round with these parameters, if all users survive."""
     c = construction(p)
-    pair = file_bytes(p)
+    shares = files_bytes(p, family_of(p))
     x = c.masked_bytes
     y = c.answer_bytes(p.users)
-    own = 2 * p.symbol_bytes * c.rows + x + y + 4 * _FILE_OVERHEAD  # secret, ledger, X and Y
+    own = (
+        p.symbol_bytes * (c.place_count + c.mask_count) + x + y + 4 * _FILE_OVERHEAD
+    )  # secret, ledger, X and Y
     total = _AGGREGATE_BYTES * min(p.length, p.users * c.entries) + 4 * _FILE_OVERHEAD
     block = p.users * c.chunk_rows * c.width * 4
     memory = _LIBRARIES + max(5 * block, 16 * p.length, min(p.users * y, _DECODE_BUFFER))
     return Footprint(
-        pair_bytes=pair,
-        all_bytes=p.users * (p.users * pair + own) + total,
+        pair_bytes=ceil_div(shares, p.users),
+        all_bytes=p.users * (shares + own) + total,
         masked_bytes=x,
         answer_bytes=y,
         memory_bytes=memory,

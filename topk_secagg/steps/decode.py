@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
+from ..algebra.field import Symbols
 from ..algebra.randomness import CipherRandomness, fresh_key
 from ..brief import Brief
-from ..errors import BadData, SecAggError, TooFewSurvivors
+from ..errors import BadData, InputMissing, SecAggError, TooFewSurvivors
 from ..gradients.files import check_writable, write_gradient
 from ..gradients.quantise import beyond_clip, dequantise
 from ..progress import Progress, unheard
@@ -21,6 +22,7 @@ from ..protocol.agreement import FALLBACK, liars_excluded
 from ..protocol.constructions import construction
 from ..protocol.decoding import decode as decode_answers
 from ..protocol.messages import AnswerShape, Sparse
+from ..protocol.round import sum_of_masked
 from ..storage import aggregate as aggregate_file
 from ..storage import survivors as survivors_file
 from ..storage.answer import AnswerFile, opened_answer
@@ -153,7 +155,14 @@ def _decoded(
         source = CipherRandomness(fresh_key())
         with _naming_the_folder(space):
             decoded = decode_answers(
-                p, s.points, shape, given, source, strict=strict, progress=progress
+                p,
+                s.points,
+                shape,
+                given,
+                source,
+                masked_sum=_masked_sum(space, survivors, shape),
+                strict=strict,
+                progress=progress,
             )
         if not all(answer.is_intact() for answer in hashed) or (decoded.corrected and not every):
             raise BadData(
@@ -177,6 +186,21 @@ def _decoded(
         answer_bytes=next(iter(used.values())).payload,
     )
     return report, decoded.total
+
+
+def _masked_sum(space: Workspace, survivors: Survivors, shape: AnswerShape) -> Symbols | None:
+    """The sum of all X of U1, where the sum of the inputs is not in the answers alone."""
+    p = space.session.parameters
+    if not construction(p).needs_masked_sum:
+        return None
+    try:
+        each = survivors_file.each_frozen(space, survivors)
+        return sum_of_masked(p, (x.masked for _, x in each), shape)
+    except InputMissing as error:
+        raise InputMissing(
+            f"{error.message}: a sketch cannot be decoded without every X of the survivors",
+            error.hint,
+        ) from error
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from ..storage.ledger import Ledger
 from ..storage.share import opened_share
 from ..storage.workspace import Workspace
 from .access import PLAIN, Access, admitted
+from .keys import check_keys_of_survivor
 from .settle import commit_residual
 
 
@@ -76,16 +77,20 @@ def eliminate(
         # once it has answered so, repeating the step changes nothing
         fallback = fallback or ledger.fallback
         shape = construction(p).answer_shape(len(survivors.digests), fallback=fallback)
-        frozen = survivors_file.read_frozen(space, survivors)
-        held = {m: space.share_path(user, m) for m in frozen}
-        survivors_file.check_arrived(f"the shares of users {{}} for user {user}", held)
-        allow_open_files(2 * len(frozen))
-        with ExitStack() as files:
-            opening = {
-                m: opened_share(space, user, m, x.sharing, opener) for m, x in frozen.items()
-            }
-            shares = {m: files.enter_context(share).read for m, share in opening.items()}
+        masked = {}
+        if not construction(p).needs_masked_sum:  # else an answer depends on no X
+            frozen = survivors_file.read_frozen(space, survivors)
             masked = {m: x.masked for m, x in frozen.items()}
+        held = {m: space.share_path(user, m) for m in survivors.users}
+        survivors_file.check_arrived(f"the shares of users {{}} for user {user}", held)
+        allow_open_files(2 * len(held))
+        with ExitStack() as files:
+            shares = {}
+            for m in survivors.users:
+                opening = opened_share(space, user, m, survivors.sharings[m], opener)
+                share = files.enter_context(opening)
+                check_keys_of_survivor(space, m, share, survivors.dealt[m])
+                shares[m] = share.read
             chunks = construction(p).answer_chunks(session.points, user, masked, shares, shape)
             # durable before a byte of Y is anywhere that others can see
             ledger = ledger.record(answered=survivors.digest, fallback=fallback)
@@ -113,7 +118,9 @@ def _check(
     X."""
     user = ledger.user
     ledger.check_kept()
-    survivors_file.check_own_row(survivors, user, ledger.masked)
+    survivors_file.check_own_row(
+        survivors, user, sent=ledger.masked, sharing=ledger.shared, dealt=ledger.dealt
+    )
     # a user that froze a set answers no other, unless users confirm and agreed on another one
     frozen = () if space.session.confirm else ("frozen",)
     ledger.check_survivors(survivors.digest, *frozen, "confirmed", "answered")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ..brief import Brief
@@ -128,6 +128,7 @@ def _chosen(
         raise TooFewSurvivors(
             f"{len(files)} users {what}, and {need} must survive", "wait for more users to mask"
         )
+    files = with_agreed_lists(files)
     kept = answerable(files, need)
     lost = [n for n in files if n not in kept]
     if only is None and not kept:
@@ -176,6 +177,20 @@ def beyond_saving(holds: Mapping[int, Collection[int]], users: Iterable[int], ne
     while struck := {n for n in hopeful if partners(n) < need}:
         hopeful -= struck
     return not hopeful
+
+
+def with_agreed_lists(files: Mapping[int, MaskedFile]) -> dict[int, MaskedFile]:
+    """These X, each without the dealers whose keys were compared with another list than the one
+    that the dealer's X names."""
+    return {
+        n: replace(
+            x,
+            holds=frozenset(
+                m for m in x.holds if m not in files or x.lists.get(m) == files[m].dealt
+            ),
+        )
+        for n, x in files.items()
+    }
 
 
 def answerable(files: dict[int, MaskedFile], need: int) -> list[int]:
@@ -230,7 +245,9 @@ def confirm(space: Workspace, user: int, *, access: Access = PLAIN) -> ConfirmRe
         ledger = Ledger.read(space.ledger_path(user), session.id, user)
         ledger.check_survivors(survivors.digest, "confirmed", "answered")
         if ledger.confirmed is None:
-            survivors_file.check_own_row(survivors, user, ledger.masked)
+            survivors_file.check_own_row(
+                survivors, user, sent=ledger.masked, sharing=ledger.shared, dealt=ledger.dealt
+            )
             survivors_file.read_frozen(space, survivors)
         ledger.record(confirmed=survivors.digest)
         path = survivors_file.confirm(space, user, survivors.digest, signer)

@@ -18,7 +18,16 @@ from ..gradients.layout import NOT_GRADIENTS, Layout
 from ..gradients.quantise import dequantise, magnitude
 from ..gradients.tensors import Gradient
 from ..protocol.constructions import construction
-from ..protocol.parameters import Parameters, quantisation_scale
+from ..protocol.family import find_family
+from ..protocol.parameters import (
+    KEYS,
+    MOMENTS,
+    PERMUTATION,
+    SEEDS,
+    SKETCH,
+    Parameters,
+    quantisation_scale,
+)
 from ..storage import aggregate as aggregate_file
 from ..storage.artifacts import opened
 from ..storage.atomic import make_folder, mark_done, write_whole
@@ -29,20 +38,18 @@ from .arguments import real_number, whole_number
 from .costs import check_disk, footprint
 
 _NONCE_BYTES = 16
-# constructions that options ask for
-_IMPLIED = {
-    "picks": "moments",
-    "spare": "moments",
-    "blocks": "permutation",
-}
+MINIMISE = {"total": SKETCH, "online": MOMENTS}  # what a user sends, and what sends least of it
 _WHOLE_NUMBERS = {
     "users", "survivors", "colluders", "top_k", "length", "blocks", "field", "picks", "spare"
 }  # fmt: skip
 _NEEDED = {"users", "survivors", "colluders", "length"}  # which have no default
 _REAL_NUMBERS = {"density", "clip", "max_weight"}
+_NAMES = {"construction", "dealing", "minimise"}
 _MOST_COORDINATES = 1 << 32  # which is too many; a share of even more may be no float
 _DERIVED = {"scale", "buckets"}  # parameters that follow from others
-_PAPER_LIMIT = 1 << 30  # the paper's construction runs by default while its files stay below this
+_PAPER_LIMIT = (
+    1 << 28
+)  # bytes: the paper's construction runs by default while its files stay below this
 
 
 class RoundOptions(TypedDict, total=False):
@@ -56,6 +63,8 @@ class RoundOptions(TypedDict, total=False):
     construction: str | None
     picks: int | None
     spare: int | None
+    dealing: str | None
+    minimise: str | None
     clip: float | None
 
 
@@ -63,8 +72,10 @@ def choose_parameters(length: int, **options: Any) -> tuple[Parameters, str]:
     """`Parameters.choose`, with K from a density if one is given, and the construction (with the
     reason for it).
 
-    Options that are None are left out. Without a construction, blocks ask for `permutation`, picks
-    or spare answers for `moments`; else the paper's runs while its offline files stay below 1 GiB.
+    Options that are None are left out. Without a construction, the paper's runs while its offline
+    files stay below 256 MiB; else it is `sketch`, which sends the fewest bytes in all, or
+    `moments`, which sends the fewest with the gradient, as `minimise` says. Keys are dealt where a
+    family of blocks is found, and else seeds.
     """
     given = _checked({"length": length, **options})
     if "top_k" in given and "density" in given:
@@ -74,38 +85,57 @@ def choose_parameters(length: int, **options: Any) -> tuple[Parameters, str]:
     if "density" in given:
         coordinates = min(given["length"], _MOST_COORDINATES)
         given["top_k"] = max(1, round(given.pop("density") * coordinates))
-    asked = given.pop(
-        "construction", next((_IMPLIED[name] for name in _IMPLIED if name in given), None)
-    )
+    chosen, reason = _chosen_construction(given)
+    p = Parameters.choose(construction=chosen, **given)
+    if p.dealing != KEYS or find_family(p, construction(p).points()) is not None:
+        return p, reason
+    if given.get("dealing") == KEYS:
+        raise UsageError(
+            f"no family of keys was found for N = {p.users}, U = {p.survivors}, T = {p.colluders}",
+            "deal by seeds",
+            "dealing",
+        )
+    by_seeds = Parameters.choose(construction=chosen, **given | {"dealing": SEEDS})
+    note = "so many users are dealt seeds and shares: no small family of keys was found"
+    return by_seeds, f"{reason}; {note}" if reason else note
+
+
+def _chosen_construction(given: dict[str, Any]) -> tuple[str, str]:
+    """The construction that the options ask for, and why; takes what only this uses out of
+    them."""
+    minimise = given.pop("minimise", None)
+    asked = given.pop("construction", None)
+    if minimise is not None and minimise not in MINIMISE:
+        raise UsageError(f"cannot minimise {minimise!r:.40}", f"one of {', '.join(MINIMISE)}")
+    if asked is not None and minimise is not None:
+        raise UsageError(
+            "both a construction and what to minimise are given",
+            "leave out one of them",
+            "minimise",
+        )
     if asked is not None:
-        return Parameters.choose(construction=asked, **given), ""
-    paper = Parameters.choose(construction="permutation", **given)
-    needed = footprint(paper).all_bytes
+        return asked, ""
+    if "blocks" in given:
+        return PERMUTATION, ""
+    if "spare" in given:
+        return MOMENTS, ""
+    small = MINIMISE[minimise or "total"]
+    if minimise is not None or "picks" in given or given.get("dealing") in (KEYS, SEEDS):
+        return small, ""
+    needed = footprint(Parameters.choose(construction=PERMUTATION, **given)).all_bytes
     if needed < _PAPER_LIMIT:
         return (
-            paper,
+            PERMUTATION,
             f"permutation, the paper's construction: its offline files take {amount(needed)}",
         )
-    try:
-        moments = Parameters.choose(construction="moments", **given)
-    except UsageError as error:
-        raise UsageError(
-            f"the paper's construction needs {amount(needed)} of offline files, and moments does "
-            "not fit here",
-            "choose a smaller K, or another field",
-        ) from error
-    small = amount(footprint(moments).all_bytes)
-    return (
-        moments,
-        f"moments: its offline files take {small}, the paper's would take {amount(needed)}",
-    )
+    return small, f"{small}: the paper's offline files would take {amount(needed)}"
 
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:
     """The options that are given, each of the type that it must have."""
     given: dict[str, Any] = {}
     for name, value in options.items():
-        if name not in _WHOLE_NUMBERS | _REAL_NUMBERS | {"construction"}:
+        if name not in _WHOLE_NUMBERS | _REAL_NUMBERS | _NAMES:
             raise UsageError(
                 f"there is no option {name!r}",
                 f"one of {', '.join(sorted(RoundOptions.__annotations__))}",
@@ -119,7 +149,7 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
         elif isinstance(value, str):
             given[name] = value
         else:
-            raise UsageError("the construction is not given by its name", "give a string")
+            raise UsageError(f"the {name} is not given by its name", "give a string")
     if "density" in given:
         _check_density(options["density"])
     return given
@@ -175,7 +205,16 @@ def start(
     this is left alone."""
     keys = read_recipients(recipients, parameters.users) if recipients else None
     points = construction(parameters).points()
-    session = Session(parameters, points, layout, keys, freezer, confirm, insecure_seed)
+    session = Session(
+        parameters=parameters,
+        points=points,
+        layout=layout,
+        family=find_family(parameters, points) if parameters.dealing == KEYS else None,
+        recipients=keys,
+        freezer=freezer,
+        confirm=confirm,
+        insecure_seed=insecure_seed,
+    )
     return _start(root, session, distributed=distributed)
 
 
@@ -289,7 +328,7 @@ def _start(root: Path, session: Session, *, distributed: bool) -> tuple[Workspac
     with space.step_of_account() if new else nullcontext():
         if not space.session_path.exists():
             write_whole(space.session_path, replace(session, nonce=nonce.hex()).content())
-        elif replace(space.session, id="", nonce="") != session:
+        elif replace(space.session, id="", nonce="", family=session.family) != session:
             raise Refused(
                 f"{space.session_path} exists, with other parameters: "
                 + ", ".join(_differences(space.session, session)),

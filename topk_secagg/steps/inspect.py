@@ -13,7 +13,7 @@ import numpy as np
 from ..brief import Brief
 from ..errors import BadData, InputMissing, SecAggError
 from ..protocol.constructions import construction
-from ..protocol.parameters import rate_of_answer, rate_of_masked
+from ..protocol.parameters import SHARES, rate_of_answer, rate_of_masked
 from ..storage import documents, masked, share, survivors
 from ..storage.artifacts import Artifact, opened
 from ..storage.kinds import ARTIFACT_KINDS, check_size
@@ -129,7 +129,7 @@ def _describe_artifact(artifact: Artifact, session: Session | None, *, reveal: b
     }
     d.facts["insecure"] = bool(d.facts["insecure"])
     if session is not None:
-        check_size(artifact, session.parameters)
+        check_size(artifact, session)
     matches = artifact.digest() == artifact.attributes["sha256"]
     d.facts["digest"] = "matches" if matches else "DOES NOT MATCH"
     if not matches:
@@ -188,15 +188,19 @@ def _add_rates(d: Description, artifact: Artifact, session: Session) -> None:
                 "masked_bytes": c.masked_bytes,
                 **rate_of_masked(p, c.masked_bytes).facts(),
             }
-            d.facts[c.index_name.replace(" ", "_")] = x.masked.index[:_SHOWN].tolist()
+            if c.index_name:
+                d.facts[c.index_name.replace(" ", "_")] = x.masked.index[:_SHOWN].tolist()
             d.facts["masked_value"] = x.masked.value[:_SHOWN].tolist()
             d.facts["holds"] = sorted(x.holds)
         elif d.kind == "elimination":
             payload = artifact.datasets["y"].size
             d.facts |= {"answer_bytes": payload, **rate_of_answer(p, payload).facts()}
         elif d.kind == "share":
-            artifact.expect_shapes(share.shapes(p))
-            share.ShareFile(p, artifact).check_all()
-            d.facts["rows_checked"] = c.rows
+            attributes = artifact.attributes
+            artifact.expect_shapes(share.shapes(session, attributes["user"], attributes["sender"]))
+            d.facts["dealing"] = share.dealing_of(artifact)
+            if d.facts["dealing"] == SHARES:
+                share.SymbolsFile(p, artifact).check_all()
+                d.facts["rows_checked"] = c.rows
     except (BadData, InputMissing) as error:
         d.problems.append(error.message.removeprefix(f"{artifact.path}: "))

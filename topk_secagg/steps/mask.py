@@ -29,6 +29,7 @@ from ..storage.session import Session
 from ..storage.share import is_there, opened_share
 from ..storage.workspace import Workspace
 from .access import PLAIN, Access, admitted
+from .keys import list_of_keys
 from .offline import other_folder
 from .published import sent_before
 from .sending import choose, unsent, with_residual
@@ -166,7 +167,8 @@ def mask(
             sharing=stored.sharing,
             masked=masked,
             weight=weight,
-            holds=frozenset(shares.held),
+            holds=shares.held,
+            dealt=ledger.dealt,
             signer=signer,
         )
         ledger.check_masks(x.digest)
@@ -193,7 +195,8 @@ def mask(
         # durable before a byte of X is anywhere that others can see
         ledger.record(
             masked=x.digest,
-            holds=shares.held,
+            holds=tuple(shares.held),
+            lists=shares.lists,
             residual=pending or ledger.residual,
             input=known,
         )
@@ -230,11 +233,20 @@ def _prepared(space: Workspace, user: int) -> tuple[Ledger, StoredSecret]:
 
 @dataclass(frozen=True)
 class _Shares:
-    """Whose shares a user holds, whose have not arrived, and what is wrong with those of others."""
+    """Whose shares a user holds, whose have not arrived, and what is wrong with those of others.
 
-    held: tuple[int, ...]
+    Where they are keys, each that is held has the digest of its dealer's list.
+    """
+
+    held: dict[int, str | None]
     missing: list[int]
     bad: dict[int, str]
+
+    @property
+    def lists(self) -> tuple[str, ...] | None:
+        """The digests of the lists, in the order of the dealers that are held."""
+        digests = [digest for digest in self.held.values() if digest is not None]
+        return tuple(digests) or None
 
 
 def _arrived(space: Workspace, user: int, ledger: Ledger, opener: Identity | None) -> _Shares:
@@ -246,20 +258,21 @@ def _arrived(space: Workspace, user: int, ledger: Ledger, opener: Identity | Non
     if ledger.holds is not None:
         lacking = [m for m in space.users() if m not in ledger.holds]
         missing = [m for m in lacking if not is_there(space, user, m)]
-        return _Shares(ledger.holds, missing, {})
-    held: list[int] = []
+        lists = ledger.lists or [None] * len(ledger.holds)
+        return _Shares(dict(zip(ledger.holds, lists, strict=True)), missing, {})
+    held: dict[int, str | None] = {}
     missing = []
     bad = {}
     for m in space.users():
         try:
             with opened_share(space, user, m, identity=opener) as share:
                 share.check_all()
-            held.append(m)
+                held[m] = list_of_keys(space, m, share)
         except InputMissing:
             missing.append(m)
         except BadData as error:
             bad[m] = error.message.removeprefix(f"{space.share_path(user, m)}: ")
-    return _Shares(tuple(held), missing, bad)
+    return _Shares(held, missing, bad)
 
 
 def _check_enough(p: Parameters, user: int, shares: _Shares) -> None:

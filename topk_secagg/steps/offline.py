@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-
-import numpy as np
 
 from ..algebra.randomness import KEY_BYTES, fresh_key, seeded_key, source_of
 from ..brief import Brief
-from ..errors import Refused, UsageError
+from ..errors import Refused, UsageError, about
 from ..progress import Progress, unheard
 from ..protocol.constructions import construction
-from ..protocol.messages import ShareChunk
+from ..protocol.family import check_family
+from ..protocol.parameters import SHARES
+from ..storage import dealt as dealt_file
 from ..storage import secret as secret_file
 from ..storage import share as share_file
-from ..storage.atomic import mark_done
+from ..storage.atomic import mark_done, write_whole
+from ..storage.keys import Identity
 from ..storage.ledger import Ledger
 from ..storage.secret import StoredSecret
 from ..storage.workspace import Workspace
@@ -64,12 +64,22 @@ def offline(
     Returns an OfflineReport.
     """
     signer = admitted(space, user, access)
-    p = space.session.parameters
+    session = space.session
+    p = session.parameters
     check_choice("source of randomness", randomness, SOURCES)
     if randomness == "os" and space.session.insecure:
         raise UsageError(
             "this round is drawn from a public seed, not from the operating system", topic="seed"
         )
+    if randomness == "os" and p.dealing != SHARES:
+        raise UsageError(
+            f"this round deals {p.dealing}, which are expanded by a cipher",
+            "start a round whose shares are written out",
+            "dealing",
+        )
+    if session.family is not None:
+        with about(space.session_path):
+            check_family(p, session.points, session.family)
     with space.step_of(user):
         ledger, stored = _secret(space, user, randomness)
         if ledger.shared not in (None, stored.sharing):
@@ -91,6 +101,7 @@ def offline(
             for m in space.users()
             if unknown or not share_file.is_there(space, m, user, stored.sharing)
         ]
+        dealt = _publish(space, user, stored, signer)
         if missing and stored.randomness == "os":
             if ledger.shared:
                 raise Refused(
@@ -102,13 +113,14 @@ def offline(
         if missing:
             share_file.write(
                 space,
-                user,
                 users=missing,
-                sharing=stored.sharing,
-                chunks=_shares(space, stored, progress),
+                deal=space.session.deal(user, stored.sharing),
+                secret=stored.secret,
+                source=source_of(stored.randomness, stored.key),
                 signer=signer,
+                progress=progress,
             )
-        ledger.record(shared=stored.sharing)
+        ledger.record(shared=stored.sharing, dealt=dealt)
         # the share for the last user last, which then stands for all
         mark_done(space.secret_path(user), *(space.share_path(m, user) for m in space.users()))
     return OfflineReport(
@@ -156,23 +168,29 @@ def _draw(space: Workspace, user: int, randomness: str) -> StoredSecret:
     seed = space.session.insecure_seed
     key = fresh_key() if seed is None else seeded_key(seed, f"user {user}")
     source = source_of(randomness, key)
-    name = np.empty(KEY_BYTES, dtype=np.uint8)
-    source.child("sharing").fill(name)
+    sharing = source.child("sharing").bytes(KEY_BYTES).hex()
+    deal = space.session.deal(user, sharing)
     stored = StoredSecret(
-        construction(space.session.parameters).draw_secret(source),
-        key,
-        randomness,
-        name.tobytes().hex(),
+        secret=construction(space.session.parameters).draw_secret(deal, source),
+        key=key,
+        randomness=randomness,
+        sharing=sharing,
     )
     secret_file.write(space, user, stored)
     return stored
 
 
-def _shares(space: Workspace, stored: StoredSecret, progress: Progress) -> Iterator[ShareChunk]:
-    """The shares of this secret for all users, block by block."""
-    c = construction(space.session.parameters)
-    for block in c.share_chunks(
-        space.session.points, stored.secret, source_of(stored.randomness, stored.key)
-    ):
-        yield block
-        progress(block.stop / c.rows)
+def _publish(
+    space: Workspace, user: int, stored: StoredSecret, signer: Identity | None
+) -> str | None:
+    """Write the commitments to the keys of this secret, where shares are dealt by keys; their
+    digest."""
+    session = space.session
+    if session.family is None:
+        return None
+    path = space.dealt_path(user)
+    content = dealt_file.content(session, user, stored.secret.keys, signer)
+    if not path.exists() or path.read_bytes() != content:
+        space.make_room(path)
+        write_whole(path, content)
+    return dealt_file.read(space, user).digest

@@ -48,6 +48,7 @@ class Kind:
     missing: str
     layouts: tuple[set[str], ...] = ()
     attributes: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()  # attributes that only some rounds have
     undigested: tuple[str, ...] = ()
     secret: bool = False
     signed: bool = False  # in rounds with recipients
@@ -58,6 +59,7 @@ BYTES = ("|u1",)
 SYMBOLS = ("<u2", "<u4")
 _COMMON = ("format", "insecure", "kind", "session", "sha256", "user", "version")
 _TEXT = {
+    "dealt",
     "format",
     "kind",
     "session",
@@ -326,7 +328,7 @@ def _checked_kind(
 def _attributes_fit(kind: Kind, attributes: Attributes) -> bool:
     """Whether there are all attributes of a kind and no others, each text or a number as it must
     be."""
-    optional = {"signature"} if kind.signed else set()
+    optional = {*kind.optional, *(["signature"] if kind.signed else [])}
     if set(attributes) - optional != {*_COMMON, *kind.attributes}:
         return False
     return all(isinstance(value, str) == (name in _TEXT) for name, value in attributes.items())

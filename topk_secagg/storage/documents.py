@@ -10,14 +10,17 @@ from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from ..errors import BadData, UsageError
 from .atomic import open_regular
 
+if TYPE_CHECKING:
+    from .keys import Identity
+
 FORMAT = "topk-secagg"
 VERSION = 1
-DOCUMENT_KINDS = ("session", "survivors", "confirmation", "ledger")
+DOCUMENT_KINDS = ("session", "dealt", "survivors", "confirmation", "ledger")
 LARGEST = 16 << 20  # bytes of a document
 LONGEST_LIST = 1 << 16  # entries
 AGAIN = "fetch or make the file again"
@@ -30,6 +33,17 @@ def dump(kind: str, body: dict[str, Any]) -> bytes:
     return (
         json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False, default=vars) + "\n"
     ).encode()
+
+
+def signed(kind: str, body: dict[str, Any], signer: Identity | None) -> bytes:
+    """The bytes of a document with its signature, or with null if nobody signs."""
+    signature = signer and signer.sign(kind, digest_unsigned(kind, body))
+    return dump(kind, body | {"signature": signature})
+
+
+def digest_unsigned(kind: str, body: dict[str, Any]) -> str:
+    """The digest of a document without its signature: what is signed."""
+    return digest(dump(kind, body | {"signature": None}))
 
 
 def digest(content: bytes) -> str:

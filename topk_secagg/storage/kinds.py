@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..protocol.parameters import Parameters
 from . import aggregate, answer, masked, residual, secret, share
 from .artifacts import Artifact, Kind
 from .hdf5_writer import bytes_of
+from .session import Session
 
 # the most bytes that the datasets of a file of this kind take in a session
-_LARGEST: dict[str, Callable[[Parameters], int]] = {
-    secret.KIND.name: lambda p: bytes_of(secret.shapes(p)),
-    share.KIND.name: lambda p: bytes_of(share.shapes(p)),
-    masked.KIND.name: lambda p: bytes_of(masked.shapes(p)),
-    answer.KIND.name: answer.largest_bytes,
-    residual.KIND.name: lambda p: bytes_of(residual.shapes(p.length)),
-    aggregate.KIND.name: aggregate.largest_bytes,
+_LARGEST: dict[str, Callable[[Session], int]] = {
+    secret.KIND.name: lambda s: bytes_of(secret.shapes(s)),
+    share.KIND.name: share.largest_bytes,
+    masked.KIND.name: lambda s: bytes_of(masked.shapes(s.parameters)),
+    answer.KIND.name: lambda s: answer.largest_bytes(s.parameters),
+    residual.KIND.name: lambda s: bytes_of(residual.shapes(s.parameters.length)),
+    aggregate.KIND.name: lambda s: aggregate.largest_bytes(s.parameters),
 }
 ARTIFACT_KINDS: tuple[Kind, ...] = (
     secret.KIND,
@@ -28,8 +28,8 @@ ARTIFACT_KINDS: tuple[Kind, ...] = (
 )
 
 
-def check_size(artifact: Artifact, p: Parameters) -> None:
+def check_size(artifact: Artifact, s: Session) -> None:
     """Refuse a file whose datasets take more bytes than in any such file of a session."""
-    largest = _LARGEST[artifact.kind.name](p)
+    largest = _LARGEST[artifact.kind.name](s)
     if sum(dataset.size for dataset in artifact.datasets.values()) > largest:
         raise artifact.bad("it is larger than any such file of this session")

@@ -22,10 +22,11 @@ FAILED = "failed"
 
 @dataclass(frozen=True)
 class Ledger:
-    """`shared` names the sharing whose shares are all written, `masked` is the digest of X_n and
-    `holds` whose shares it says the user had; `frozen`, `confirmed` and `answered` are the digests
-    of the survivors.json that this user wrote, signed, and answered (again, with D = U - T, if
-    `fallback`). `forgotten`: the secret is gone.
+    """`shared` names the sharing whose shares are all written, and `dealt` the list of its keys.
+    `masked` is the digest of X_n, `holds` whose shares it says the user had, and `lists` the lists
+    of their keys. `frozen`, `confirmed` and `answered` are the digests of the survivors.json that
+    this user wrote, signed, and answered (again, with D = U - T, if `fallback`). `forgotten`: the
+    secret is gone.
 
     `survivors` is what the frozen survivors.json lists: whoever froze it can write it again.
     `folder` is the round's folder, where the ledger itself is elsewhere. `input` is a keyed digest
@@ -40,6 +41,8 @@ class Ledger:
     shared: Sha256 | None = None
     masked: Sha256 | None = None
     holds: tuple[int, ...] | None = None
+    lists: tuple[Sha256, ...] | None = None
+    dealt: Sha256 | None = None
     frozen: Sha256 | None = None
     survivors: tuple[Row, ...] | None = None
     confirmed: Sha256 | None = None

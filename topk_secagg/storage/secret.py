@@ -11,9 +11,10 @@ from ..algebra.randomness import KEY_BYTES
 from ..errors import BadData
 from ..protocol.constructions import construction
 from ..protocol.messages import Secret
-from ..protocol.parameters import Parameters
 from .artifacts import BYTES, SYMBOLS, Draft, Kind, Table, opened, write_hashed
+from .atomic import Array
 from .hdf5_writer import Shapes
+from .session import Session
 from .workspace import Workspace
 
 KIND = Kind(
@@ -25,11 +26,14 @@ KIND = Kind(
         ),
         "mask": (
             SYMBOLS,
-            "permutation: r_k of every coordinate k; moments: the factor rho of every pick",
+            "permutation: r_k of every coordinate k; moments: the factor rho of every pick; "
+            "sketch: u of every moment of every bucket",
         ),
+        "keys": (BYTES, "the key of every block of users"),
         "key": (BYTES, "the key of the stream from which noise and rounding are drawn"),
     },
     "run offline for this user first",
+    layouts=({"place", "mask", "key"}, {"mask", "key"}, {"mask", "key", "keys"}),
     attributes=("randomness", "sharing"),
     secret=True,
 )
@@ -51,26 +55,33 @@ class StoredSecret:
     private: bool = True
 
 
-def shapes(p: Parameters) -> Shapes:
+def shapes(s: Session) -> Shapes:
     """Types and shapes of the datasets; a place takes as many bytes as it needs to hold any
     place."""
+    p = s.parameters
     c = construction(p)
+    place = {"place": (stored_type(c.index_bound).str, (c.place_count,))} if c.place_count else {}
+    keys = {"keys": ("|u1", (len(s.family), KEY_BYTES))} if s.family is not None else {}
     return {
-        "place": (stored_type(c.index_bound).str, (c.rows,)),
-        "mask": (stored_type(p.field).str, (c.rows,)),
+        **place,
+        "mask": (stored_type(p.field).str, (c.mask_count,)),
         "key": ("|u1", (KEY_BYTES,)),
+        **keys,
     }
 
 
 def write(space: Workspace, user: int, stored: StoredSecret) -> None:
     """Write the secret, readable by its owner alone."""
     s = space.session
-    types = shapes(s.parameters)
-    tables = {
-        "place": Table(stored.secret.place.astype(types["place"][0])),
-        "mask": Table(stored.secret.mask.astype(types["mask"][0])),
-        "key": Table(np.frombuffer(stored.key, dtype=np.uint8)),
+    secret = stored.secret
+    keys = np.frombuffer(b"".join(secret.keys), dtype=np.uint8).reshape(-1, KEY_BYTES)
+    arrays: dict[str, Array] = {
+        "place": secret.place,
+        "mask": secret.mask,
+        "key": np.frombuffer(stored.key, dtype=np.uint8),
+        "keys": keys,
     }
+    tables = {name: Table(arrays[name].astype(dtype)) for name, (dtype, _) in shapes(s).items()}
     attributes = s.header(user, randomness=stored.randomness, sharing=stored.sharing)
     write_hashed(space.secret_path(user), Draft(KIND, attributes), tables)
 
@@ -78,11 +89,16 @@ def write(space: Workspace, user: int, stored: StoredSecret) -> None:
 def read(space: Workspace, user: int) -> StoredSecret:
     """The secret of a user, with every value checked."""
     s = space.session
-    with opened(space.secret_path(user), KIND, shapes=shapes(s.parameters)) as artifact:
+    with opened(space.secret_path(user), KIND, shapes=shapes(s)) as artifact:
         artifact.expect(s.header(user))
-        secret = Secret(
-            artifact.read("place").astype(np.uint32), artifact.read("mask").astype(np.uint32)
-        )
+        mask = artifact.read("mask").astype(np.uint32)
+        place = mask[:0]
+        if "place" in artifact.datasets:
+            place = artifact.read("place").astype(np.uint32)
+        keys: tuple[bytes, ...] = ()
+        if "keys" in artifact.datasets:
+            keys = tuple(row.tobytes() for row in artifact.read("keys"))
+        secret = Secret(place=place, mask=mask, keys=keys)
         try:
             construction(s.parameters).check_secret(secret)
         except BadData as error:

@@ -11,8 +11,10 @@ from ..brief import Brief
 from ..errors import BadData, UsageError
 from ..gradients.layout import Layout
 from ..protocol.constructions import construction
+from ..protocol.deal import Block, Deal
+from ..protocol.family import check_blocks
 from ..protocol.messages import Points
-from ..protocol.parameters import Parameters
+from ..protocol.parameters import KEYS, Parameters
 from . import documents
 from .keys import Recipient, check_recipients
 
@@ -26,6 +28,8 @@ _AGAIN = "fetch session.json again"
 class Session(Brief):
     """What all users agree on: parameters, points, layout of the gradient, keys, and who freezes.
 
+    `family` are the blocks of users that hold a key together, where shares are dealt by keys.
+
     Whether these fit together is checked when it is made. `nonce` and `id` belong to a file: a
     session that is only compared, or not written yet, has neither.
     """
@@ -33,6 +37,7 @@ class Session(Brief):
     parameters: Parameters
     points: Points
     layout: Layout
+    family: tuple[Block, ...] | None = None
     recipients: tuple[Recipient, ...] | None = None
     freezer: int = 1
     confirm: bool = False
@@ -60,6 +65,16 @@ class Session(Brief):
         """The keys of a user, in a sealed round."""
         return self.recipients[user - 1] if self.recipients else None
 
+    def deal(self, dealer: int, sharing: str) -> Deal:
+        """One user's dealing in this round."""
+        return Deal(
+            points=self.points,
+            session=self.id,
+            dealer=dealer,
+            sharing=sharing,
+            family=self.family or (),
+        )
+
     def header(self, user: int, **others: str | int) -> dict[str, str | int]:
         """The attributes of a file of this session."""
         return {"session": self.id, "user": user, "insecure": self.insecure, **others}
@@ -73,6 +88,7 @@ class Session(Brief):
             "insecure_seed": self.insecure_seed,
             "parameters": self.parameters,
             "points": self.points,
+            "family": self.family,
             **self.layout.as_json(),
             "recipients": self.recipients,
             "freezer": self.freezer,
@@ -92,6 +108,10 @@ class Session(Brief):
             raise UsageError("the points are not distinct elements of the field")
         if self.layout.length != p.length:
             raise UsageError(f"the layout has {self.layout.length} coordinates, not {p.length}")
+        if (self.family is not None) != (p.dealing == KEYS):
+            raise UsageError("there is a family of blocks, or none, against the parameters")
+        if self.family is not None:
+            check_blocks(p, self.family)
         if self.recipients is not None:
             if [r.user for r in self.recipients] != list(range(1, p.users + 1)):
                 raise UsageError("there are not the keys of users 1 to N")

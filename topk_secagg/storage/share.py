@@ -1,29 +1,33 @@
-"""shares/user-MM/from-NN.h5: what user NN shares with user MM. Large, with a checksum for every few
-rows.
+"""shares/user-MM/from-NN.h5: what user NN shares with user MM: keys, a seed, or symbols.
 
-The digest of the file covers the table of checksums; rows are checked against it when they are
-read. In a round with recipients the file is signed by its sender and encrypted with age for its
-receiver.
+Symbols are large, with a checksum for every few rows. The digest of the file covers the table of
+checksums; rows are checked against it when they are read. Keys and seeds stand for symbols: who
+reads rows does not know the difference. In a round with recipients the file is signed by its
+sender and encrypted with age for its receiver.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 import numpy as np
 
 from ..algebra.field import Integers, Symbols, ceil_div, stored_type
 from ..algebra.parallel import together
+from ..algebra.randomness import KEY_BYTES, Randomness
 from ..errors import BadData, InputMissing
+from ..progress import Progress, unheard
 from ..protocol.construction import stacked
 from ..protocol.constructions import construction
-from ..protocol.messages import ShareChunk
-from ..protocol.parameters import Parameters
+from ..protocol.deal import Block, Deal, drawn_key
+from ..protocol.held import KeyShares, SeedShares
+from ..protocol.messages import Secret, ShareChunk
+from ..protocol.parameters import KEYS, SEEDS, SHARES, Parameters
 from .artifacts import BYTES, SYMBOLS, Artifact, Attributes, Draft, Kind, opened
 from .atomic import PRIVATE, Array, allow_open_files, whole_file
 from .hdf5_writer import NewFile, Shapes, bytes_of, new_file
@@ -34,16 +38,22 @@ from .workspace import Workspace
 KIND = Kind(
     "share",
     {
-        "f": (SYMBOLS, "f_i(alpha): row i is a share of selector i, cut into D blocks"),
+        "f": (
+            SYMBOLS,
+            "f_i(alpha): row i is a share of selector i, cut into D blocks; sketch: of the masks "
+            "of group i",
+        ),
         "h": (SYMBOLS, "h_i(alpha): row i is a share of selector i times its mask"),
         "g": (
             SYMBOLS,
             "g_j(alpha): row i is a share of the moments of pick i, divided by its factor",
         ),
         "check": (BYTES, "SHA-256 of every few rows of each table"),
+        "seed": (BYTES, "the seed of the stream that the share is"),
+        "keys": (BYTES, "the keys of the blocks with this user, in the order of the family"),
     },
     "fetch it from the user that made it",
-    layouts=({"f", "h", "check"}, {"g", "check"}),
+    layouts=({"f", "h", "check"}, {"g", "check"}, {"f", "check"}, {"seed"}, {"keys"}),
     attributes=("sender", "sharing"),
     undigested=("f", "h", "g"),
     secret=True,
@@ -55,31 +65,103 @@ _FILE_OVERHEAD = 1 << 14  # bytes that HDF5 may add to the datasets
 _ROWS_AT_ONCE = 64  # that `check_all` reads, where every row has its own checksum
 
 
-def shapes(p: Parameters) -> Shapes:
-    """Types and shapes of the datasets, in the order of the file: a checksum for every `check_rows`
-    rows."""
+def shapes(s: Session, user: int, sender: int) -> Shapes:
+    """Types and shapes of the datasets, in the order of the file."""
+    p = s.parameters
+    if s.family is not None:
+        return {"keys": ("|u1", (len(blocks_of(s, user)), KEY_BYTES))}
+    if user in construction(p).seeded(sender):
+        return {"seed": ("|u1", (KEY_BYTES,))}
+    return written_shapes(p)
+
+
+def blocks_of(s: Session, user: int) -> list[Block]:
+    """The blocks of the family that have this user."""
+    return [block for block in s.family or () if user in block]
+
+
+def written_shapes(p: Parameters) -> Shapes:
+    """Of a share that is written out: a checksum for every `check_rows` rows."""
     c = construction(p)
     table = (stored_type(p.field).str, (c.rows, c.width))
     checks = (ceil_div(c.rows, c.check_rows), len(c.share_names), _DIGEST_BYTES)
     return {**dict.fromkeys(c.share_names, table), "check": ("|u1", checks)}
 
 
-def file_bytes(p: Parameters) -> int:
-    """About what a share file takes on disk."""
-    return bytes_of(shapes(p)) + _HEADER_BYTES
+def largest_bytes(s: Session) -> int:
+    """The most bytes that the datasets of a share of this round take."""
+    if s.family is not None:
+        return KEY_BYTES * len(s.family)
+    return max(KEY_BYTES, bytes_of(written_shapes(s.parameters)))
 
 
-def _sealed_bytes(p: Parameters) -> int:
+def files_bytes(p: Parameters, family: Sequence[Block]) -> int:
+    """About what the shares of one dealer take on disk, for all users."""
+    c = construction(p)
+    written = len(c.written(1))
+    others = (
+        sum(c.held_bytes(1, m, family) for m in range(1, p.users + 1)) - written * c.share_bytes
+    )
+    return others + written * bytes_of(written_shapes(p)) + p.users * _HEADER_BYTES
+
+
+def _sealed_bytes(s: Session, user: int, sender: int) -> int:
     """The most that a sealed share takes: age adds 16 bytes to every 64 KiB, and a header."""
-    return file_bytes(p) + file_bytes(p) // 1024 + _FILE_OVERHEAD
+    content = bytes_of(shapes(s, user, sender)) + _HEADER_BYTES
+    return content + content // 1024 + _FILE_OVERHEAD
 
 
-class ShareFile:
-    """The rows of an open share file; reads only what is asked for."""
+def dealing_of(artifact: Artifact) -> str:
+    """What a share file holds: keys, a seed, or shares that are written out."""
+    if "keys" in artifact.datasets:
+        return KEYS
+    return SEEDS if "seed" in artifact.datasets else SHARES
+
+
+class OpenShare(Protocol):
+    """An open share file, whatever it holds."""
+
+    sharing: str
+
+    def read(self, rows: Integers) -> tuple[Symbols, ...]:
+        """Increasing rows of every table of the share."""
+
+    def check_all(self) -> None:
+        """BadData unless everything in it can be used."""
+
+
+class SeedFile:
+    """A share file with a seed."""
+
+    def __init__(self, s: Session, user: int, deal: Deal, artifact: Artifact) -> None:
+        self.sharing = deal.sharing
+        seed = artifact.read("seed").tobytes()
+        self.read = SeedShares(construction(s.parameters), deal, user, seed)
+
+    def check_all(self) -> None:
+        """Any seed will do."""
+
+
+class KeysFile:
+    """A share file with keys, by their blocks."""
+
+    def __init__(self, s: Session, user: int, deal: Deal, artifact: Artifact) -> None:
+        self.sharing = deal.sharing
+        rows = zip(blocks_of(s, user), artifact.read("keys"), strict=True)
+        self.keys = {block: row.tobytes() for block, row in rows}
+        self.read = KeyShares(construction(s.parameters), deal, user, self.keys)
+
+    def check_all(self) -> None:
+        """Keys are checked with their dealer's list, which is another file."""
+
+
+class SymbolsFile:
+    """A share file with symbols; reads only what is asked for."""
 
     def __init__(self, p: Parameters, artifact: Artifact) -> None:
         c = construction(p)
         self.artifact = artifact
+        self.sharing = str(artifact.attributes["sharing"])
         self.field = p.field
         self.names = c.share_names
         self.rows = c.rows
@@ -127,11 +209,10 @@ def opened_share(
     sharing: str | None = None,
     identity: Identity | None = None,
     scratch: Path | None = None,
-) -> Iterator[ShareFile]:
+) -> Iterator[OpenShare]:
     """The share that user `user` holds of user `sender`, plain or sealed, with everything but its
     rows checked."""
     s = space.session
-    p = s.parameters
     path = space.share_path(user, sender)
     file = None
     if s.recipients:
@@ -142,13 +223,20 @@ def opened_share(
         file = unsealed(
             path,
             sender,
-            largest=_sealed_bytes(p),
+            largest=_sealed_bytes(s, user, sender),
             identity=identity,
             scratch=scratch or space.private,
         )
-    with opened(path, KIND, shapes=shapes(p), file=file) as artifact:
-        expected = share_header(s, user, sender, sharing=sharing)
-        yield ShareFile(p, artifact.expect(expected, s.recipient(sender)))
+    with opened(path, KIND, shapes=shapes(s, user, sender), file=file) as artifact:
+        artifact.expect(share_header(s, user, sender, sharing=sharing), s.recipient(sender))
+        deal = s.deal(sender, artifact.attributes["sharing"])
+        dealing = dealing_of(artifact)
+        if dealing == KEYS:
+            yield KeysFile(s, user, deal, artifact)
+        elif dealing == SEEDS:
+            yield SeedFile(s, user, deal, artifact)
+        else:
+            yield SymbolsFile(s.parameters, artifact)
 
 
 def share_header(s: Session, user: int, sender: int, *, sharing: str | None) -> Attributes:
@@ -164,10 +252,12 @@ def is_there(space: Workspace, user: int, sender: int, sharing: str | None = Non
 
     A sealed one shows only its size.
     """
-    p = space.session.parameters
-    if space.session.recipients:
+    s = space.session
+    if s.recipients:
         return looks_sealed(
-            space.share_path(user, sender), construction(p).share_bytes, _sealed_bytes(p)
+            space.share_path(user, sender),
+            bytes_of(shapes(s, user, sender)),
+            _sealed_bytes(s, user, sender),
         )
     opening = opened_share(space, user, sender, sharing=sharing)
     with suppress(InputMissing, BadData), opening as share:
@@ -179,20 +269,74 @@ def is_there(space: Workspace, user: int, sender: int, sharing: str | None = Non
 
 def write(
     space: Workspace,
-    sender: int,
     *,
     users: list[int],
-    sharing: str,
-    chunks: Iterable[ShareChunk],
+    deal: Deal,
+    secret: Secret,
+    source: Randomness,
+    signer: Identity | None,
+    progress: Progress = unheard,
+) -> None:
+    """Write the shares for these users: keys, seeds, and symbols that are written out.
+
+    None of the symbols appears under its name before all are complete."""
+    c = construction(space.session.parameters)
+    for m in users:
+        if m not in c.written(deal.dealer):
+            _write_small(space, m, deal=deal, secret=secret, source=source, signer=signer)
+    written = [m for m in users if m in c.written(deal.dealer)]
+    if written:
+        chunks = c.share_chunks(deal, secret, source)
+        _write_symbols(space, written, deal=deal, chunks=chunks, signer=signer, progress=progress)
+
+
+def _write_small(
+    space: Workspace,
+    user: int,
+    *,
+    deal: Deal,
+    secret: Secret,
+    source: Randomness,
     signer: Identity | None,
 ) -> None:
-    """Write the shares for these users; none appears under its name before all are complete.
+    """A share that is keys or a seed."""
+    s = space.session
+    if s.family is None:
+        name = "seed"
+        content = np.frombuffer(drawn_key(deal, source, (user,)), dtype=np.uint8)
+    else:
+        name = "keys"
+        rows = [key for block, key in zip(s.family, secret.keys, strict=True) if user in block]
+        content = np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(-1, KEY_BYTES)
+    draft = Draft(KIND, share_header(s, user, deal.dealer, sharing=deal.sharing), signer)
+    digest = draft.new_digest()
+    digest.add(name, content.shape, start=0, rows=content)
+    with (
+        _new_stream(space, user, deal.dealer) as stream,
+        new_file(stream, shapes(s, user, deal.dealer), KIND.datasets) as file,
+    ):
+        file.put(name, 0, content)
+        file.finish(draft.completed(digest.hexdigest()))
+
+
+def _write_symbols(
+    space: Workspace,
+    users: list[int],
+    *,
+    deal: Deal,
+    chunks: Iterable[ShareChunk],
+    signer: Identity | None,
+    progress: Progress,
+) -> None:
+    """The shares for these users that are written out.
 
     The next chunk is computed while others hash and write this one. Sealed shares are first written
     into nameless files in the folder of the secret that they come from.
     """
     s = space.session
     c = construction(s.parameters)
+    sender = deal.dealer
+    place = {m: at for at, m in enumerate(c.written(sender))}  # in a chunk
     allow_open_files(2 * len(users))
     # which end in reverse order: all are laid out first, and the last user's appears last
     with ExitStack() as opened_files:
@@ -202,9 +346,9 @@ def write(
         files = {
             m: _UnfinishedShare(
                 s.parameters,
-                Draft(KIND, share_header(s, m, sender, sharing=sharing), signer),
+                Draft(KIND, share_header(s, m, sender, sharing=deal.sharing), signer),
                 opened_files.enter_context(
-                    new_file(streams[m], shapes(s.parameters), KIND.datasets)
+                    new_file(streams[m], written_shapes(s.parameters), KIND.datasets)
                 ),
             )
             for m in users
@@ -212,14 +356,15 @@ def write(
 
         def put(name: str, start: int, shares: Symbols) -> None:
             for m, file in files.items():
-                file.put(name, start, shares[m - 1])
+                file.put(name, start, shares[place[m]])
 
-        puts = (
-            partial(put, name, start=chunk.start, shares=rows)
-            for chunk in chunks
-            for name, rows in chunk.shares.items()
-        )
-        together(puts, len(c.share_names))
+        def puts() -> Iterator[Callable[[], None]]:
+            for chunk in chunks:
+                for name, rows in chunk.shares.items():
+                    yield partial(put, name, start=chunk.start, shares=rows)
+                progress(chunk.stop / c.rows)
+
+        together(puts(), len(c.share_names))
         for file in files.values():
             file.finish()
 
@@ -240,7 +385,7 @@ class _UnfinishedShare:
         self._dtype = stored_type(p.field)
         self._draft = draft
         self._file = file
-        _, table_of_checksums = shapes(p)["check"]
+        _, table_of_checksums = written_shapes(p)["check"]
         self._checksums = np.zeros(table_of_checksums, dtype=np.uint8)
 
     def put(self, name: str, start: int, rows: Symbols) -> None:

@@ -6,7 +6,7 @@ In a round with recipients survivors.json is signed by the user that froze it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,18 +23,21 @@ from .masked import read as read_masked
 from .session import Session
 from .workspace import Workspace
 
-_MOST_PER_USER = 256  # bytes
+_MOST_PER_USER = 512  # bytes
 _MOST_ELSE = 2048
 _AGAIN = "fetch it again from the user that froze the round"
 
 
 @dataclass(frozen=True)
 class Row:
-    """One X in survivors.json."""
+    """One X in survivors.json: its digest and weight, the sharing that it belongs to, and the
+    digest of its dealer's list where shares are dealt by keys."""
 
     user: int
     sha256: Sha256
     weight: float
+    sharing: Sha256
+    dealt: Sha256 | None
 
 
 _MARK = {"session": Sha256, "insecure": Mark}
@@ -44,10 +47,15 @@ _CONFIRMATION_TYPES = _MARK | {"user": int, "survivors_sha256": Sha256, "signatu
 
 @dataclass(frozen=True, repr=False)
 class Survivors(Brief):
-    """U1 with the digest and the weight of each X, who froze it, and the document's own digest."""
+    """U1 with the digest and the weight of each X, who froze it, and the document's own digest.
+
+    `sharings` and `dealt` are what answers rest on: they are in each X too.
+    """
 
     digests: dict[int, str]
     weights: dict[int, float]
+    sharings: dict[int, str]
+    dealt: dict[int, str | None]
     freezer: int
     signature: str | None
     digest: str
@@ -60,25 +68,16 @@ class Survivors(Brief):
 
 def rows_of(files: Mapping[int, MaskedFile]) -> tuple[Row, ...]:
     """What survivors.json says about these X, in the order of their users."""
-    return tuple(Row(n, x.digest, x.weight) for n, x in sorted(files.items()))
+    return tuple(
+        Row(user=n, sha256=x.digest, weight=x.weight, sharing=x.sharing, dealt=x.dealt)
+        for n, x in sorted(files.items())
+    )
 
 
 def content(s: Session, rows: Sequence[Row], freezer: int, signer: Identity | None) -> bytes:
     """survivors.json with these rows; the same rows always give the same bytes."""
     body = {"session": s.id, "insecure": s.insecure, "freezer": freezer, "survivors": rows}
-    return _signed("survivors", body, signer)
-
-
-def _signed(kind: str, body: dict[str, Any], signer: Identity | None) -> bytes:
-    """The bytes of a document with its signature."""
-    return documents.dump(
-        kind, body | {"signature": signer and signer.sign(kind, _digest(kind, body))}
-    )
-
-
-def _digest(kind: str, body: dict[str, Any]) -> str:
-    """The digest of a document without its signature: what is signed."""
-    return documents.digest(documents.dump(kind, body | {"signature": None}))
+    return documents.signed("survivors", body, signer)
 
 
 def parse(path: Path, data: bytes) -> tuple[Survivors, dict[str, Any]]:
@@ -86,12 +85,13 @@ def parse(path: Path, data: bytes) -> tuple[Survivors, dict[str, Any]]:
     body = documents.parse(path, data, kind="survivors", types=_TYPES, hint=_AGAIN)
     rows: tuple[Row, ...] = body["survivors"]
     digests = {row.user: row.sha256 for row in rows}
-    weights = {row.user: row.weight for row in rows}
     if len(digests) < len(rows):
         raise BadData(f"{path} names a user twice", _AGAIN)
     survivors = Survivors(
         digests=digests,
-        weights=weights,
+        weights={row.user: row.weight for row in rows},
+        sharings={row.user: row.sharing for row in rows},
+        dealt={row.user: row.dealt for row in rows},
         freezer=body["freezer"],
         signature=body["signature"],
         digest=documents.digest(data),
@@ -123,7 +123,7 @@ def read(space: Workspace) -> Survivors:
         check_signature(
             s.recipient(survivors.freezer),
             kind="survivors",
-            digest=_digest("survivors", body),
+            digest=documents.digest_unsigned("survivors", body),
             signature=survivors.signature,
         )
     except BadData as error:
@@ -137,10 +137,12 @@ def read(space: Workspace) -> Survivors:
 
 
 def _is_of_this_round(space: Workspace, survivors: Survivors) -> bool:
-    """Whether users and weights are those that this round can have, by increasing user."""
+    """Whether users, weights and lists are those that this round can have, by increasing user."""
     largest = space.session.parameters.max_weight
+    by_keys = space.session.family is not None
     return (
-        {*survivors.digests, survivors.freezer} <= set(space.users())
+        all((digest is not None) == by_keys for digest in survivors.dealt.values())
+        and {*survivors.digests, survivors.freezer} <= set(space.users())
         and all(0 < weight <= largest for weight in survivors.weights.values())
         and list(survivors.digests) == survivors.users
     )
@@ -174,16 +176,26 @@ def check_arrived(what: str, files: dict[int, Path]) -> None:
 
 def read_frozen(space: Workspace, survivors: Survivors) -> dict[int, MaskedFile]:
     """Every X of U1, each the one that was frozen."""
+    return dict(each_frozen(space, survivors))
+
+
+def each_frozen(space: Workspace, survivors: Survivors) -> Iterator[tuple[int, MaskedFile]]:
+    """The same one after the other, so that few are in memory; none if one has not arrived."""
     check_arrived("the X of users {}", {n: space.masked_path(n) for n in survivors.users})
-    result = {}
     for n in survivors.users:
-        result[n] = read_masked(space.session, space.masked_path(n), n)
-        if result[n].digest != survivors.digests[n] or result[n].weight != survivors.weights[n]:
+        x = read_masked(space.session, space.masked_path(n), n)
+        frozen = (
+            survivors.digests[n],
+            survivors.weights[n],
+            survivors.sharings[n],
+            survivors.dealt[n],
+        )
+        if (x.digest, x.weight, x.sharing, x.dealt) != frozen:
             raise BadData(
                 f"{space.masked_path(n)} is not the file that was frozen",
                 "fetch the X that survivors.json names by its digest",
             )
-    return result
+        yield n, x
 
 
 # confirmations
@@ -194,7 +206,7 @@ def confirm(space: Workspace, user: int, survivors_sha256: str, signer: Identity
     path = space.confirmation_path(user)
     space.make_room(path)
     body = _confirmation(space.session, user, survivors_sha256)
-    write_whole(path, _signed("confirmation", body, signer))
+    write_whole(path, documents.signed("confirmation", body, signer))
     return path
 
 
@@ -225,7 +237,7 @@ def confirmed_by(space: Workspace, survivors_sha256: str, users: Iterable[int]) 
             check_signature(
                 s.recipient(n),
                 kind="confirmation",
-                digest=_digest("confirmation", body),
+                digest=documents.digest_unsigned("confirmation", body),
                 signature=signature,
             )
             if body == _confirmation(s, n, survivors_sha256):
@@ -249,9 +261,14 @@ def check_confirmed(space: Workspace, survivors: Survivors) -> None:
         )
 
 
-def check_own_row(survivors: Survivors, user: int, sent: str | None) -> None:
-    """Refuse survivors that name an X of this user which it did not send."""
-    if survivors.digests.get(user, sent) != sent:
+def check_own_row(
+    survivors: Survivors, user: int, *, sent: str | None, sharing: str | None, dealt: str | None
+) -> None:
+    """Refuse survivors that name an X of this user which it did not send, or another sharing or
+    list of it."""
+    own = (sent, sharing, dealt)
+    row = (survivors.digests, survivors.sharings, survivors.dealt)
+    if user in survivors.digests and tuple(part[user] for part in row) != own:
         raise BadData(
             f"survivors.json names an X of user {user} that this user did not send",
             "somebody replaced X or survivors.json; do not confirm or answer it",

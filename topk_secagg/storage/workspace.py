@@ -88,6 +88,10 @@ class Workspace:
         suffix = ".h5.age" if self.session.recipients else ".h5"
         return self.root / "shares" / f"user-{user:02}" / f"from-{sender:02}{suffix}"
 
+    def dealt_path(self, user: int) -> Path:
+        """Public: user n's commitments to its keys, in rounds where shares are dealt by keys."""
+        return self.root / "dealt" / f"user-{user:02}.json"
+
     def masked_path(self, user: int) -> Path:
         """Public: X_n."""
         return self.root / "masked" / f"user-{user:02}.h5"
@@ -144,6 +148,7 @@ class Workspace:
                 self.masked_path(1),
                 self.answer_path(1),
                 *([self.confirmation_path(1)] * self.session.confirm),
+                *([self.dealt_path(1)] * (self.session.family is not None)),
             ]
             for path in (*(self.share_path(n, 1) for n in self.users()), *public):
                 self.make_room(path)
