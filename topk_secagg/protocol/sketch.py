@@ -203,7 +203,10 @@ class Sketch(Buckets):
         p = self.p
         moments = subtract(masked.value, secret.mask[: self.entries], p.field)
         sketch = moments.reshape(p.buckets, self.width)[:, : self.moment_count(1)]
-        return self.join_groups([self.recovered(0, sketch, survivor_count=1)])
+        sparse = self.join_groups([self.recovered(0, sketch, survivor_count=1)])
+        if not np.array_equal(self.sketch(sparse).reshape(-1), moments):
+            raise BadData(f"it is no sketch of at most {p.picks} coordinates in every bucket")
+        return sparse
 
     # mask-elimination phase
 

@@ -14,20 +14,24 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ..algebra.field import Symbols
 from ..algebra.randomness import CipherRandomness, fresh_key
 from ..errors import BadData, InputMissing
 from ..gradients.quantise import beyond_clip, largest_sum
 from ..progress import Progress
 from ..protocol.constructions import construction
 from ..protocol.decoding import Decoded, decode
+from ..protocol.family import check_family
 from ..protocol.messages import AnswerShape, Points
 from ..protocol.parameters import Parameters, rate_of_answer, rate_of_masked
+from ..protocol.round import sum_of_masked
 from ..steps.access import PLAIN, Access, check_keys, check_session
-from ..steps.freeze import answerable
-from ..storage import aggregate, answer, documents, masked, survivors
+from ..steps.freeze import answerable, with_agreed_lists
+from ..storage import aggregate, answer, dealt, documents, masked, survivors
 from ..storage.artifacts import Artifact
 from ..storage.atomic import allow_open_files
 from ..storage.keys import Identity, read_identity
+from ..storage.session import Session
 from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
 from .audit_shares import audit_private
@@ -40,6 +44,8 @@ _ONE_SET = "one survivor set, one set of X"
 _MASKED_ALLOWED = "X of the right size, indices and values allowed"
 _AGREE = "Y on one polynomial (Reed-Solomon)"
 _CONFIRMED = "confirmations of survivors.json"
+_FAMILY = "keys of any T users leave masks uniform"
+_LISTS = "lists of commitments to keys"
 
 
 def audit(
@@ -83,6 +89,7 @@ def collect_evidence(
     openers = _openers(evidence, identities)
     allow_open_files(2 * evidence.p.users)
     audit_folders(evidence)
+    _dealt(evidence)
     _survivors(evidence)
     _masked(evidence)
     _uniform(evidence)
@@ -129,10 +136,38 @@ def _session(evidence: Evidence) -> None:
     with evidence.check("schema", path) as check:
         evidence.session = evidence.space.session
         check.why = f"session {evidence.session.fingerprint}"
+    if evidence.session and evidence.session.family is not None:
+        with evidence.check(_FAMILY, path) as check:
+            check.why = _family(evidence.session)
     if evidence.session:
         with evidence.check("no public seed", path):
             if evidence.session.insecure:
                 raise InputMissing("drawn from a public seed: nothing in it is secret")
+
+
+def _family(session: Session) -> str:
+    """Refuse a family of blocks with which T users would learn more than the sum."""
+    family = session.family or ()
+    check_family(session.parameters, session.points, family)
+    T = session.parameters.colluders
+    return f"{len(family)} keys of each user: no {T} users together hold too many"
+
+
+def _dealt(evidence: Evidence) -> None:
+    """Check every list of commitments."""
+    space = evidence.space
+    if space.session.family is None:
+        return
+    for n in space.users():
+        path = space.dealt_path(n)
+        if not evidence.available(path):
+            evidence.add_not_checkable(_LISTS, path, "it is not available")
+            continue
+        with evidence.check(_LISTS, path) as check:
+            evidence.check_not_linked(path)
+            evidence.dealt[n] = dealt.read(space, n)
+            signed = "signed" if space.session.recipients else "not signed, as there are no keys"
+            check.why = f"{len(evidence.dealt[n].commitments)} commitments, {signed}"
 
 
 def _part_of_session(body: dict[str, Any], name: str, kind: type[_Part]) -> _Part:
@@ -166,7 +201,7 @@ def _masked(evidence: Evidence) -> None:
     def read(artifact: Artifact) -> str:
         n = artifact.attributes["user"]
         x = evidence.masked[n] = masked.read(session, artifact.path, n)
-        return f"{x.masked.index.size} entries; its user held the shares of {len(x.holds)} users"
+        return f"{x.masked.value.size} entries; its user held the shares of {len(x.holds)} users"
 
     for n in evidence.space.users():
         path = evidence.space.masked_path(n)
@@ -193,6 +228,11 @@ def _frozen(evidence: Evidence, u1: Survivors, n: int) -> str:
     evidence.frozen[n] = evidence.masked[n]
     if evidence.masked[n].weight != u1.weights[n]:
         raise BadData("its weight is not the one in survivors.json")
+    x = evidence.masked[n]
+    if (x.sharing, x.dealt) != (u1.sharings[n], u1.dealt[n]):
+        raise BadData("survivors.json names another sharing, or another list of keys, than this X")
+    if n in evidence.dealt and evidence.dealt[n].digest != x.dealt:
+        raise BadData("it names another list of keys than the one that its user published")
     return "as frozen"
 
 
@@ -201,7 +241,7 @@ def _enough_holders(evidence: Evidence, u1: Survivors) -> str:
     need = evidence.p.survivors
     if sorted(evidence.frozen) != u1.users:
         raise InputMissing("not every frozen X is available")
-    if answerable(evidence.frozen, need) != u1.users:
+    if answerable(with_agreed_lists(evidence.frozen), need) != u1.users:
         raise BadData(
             f"fewer than {need} survivors held the shares of all survivors when they masked"
         )
@@ -338,7 +378,7 @@ def _decoded(evidence: Evidence) -> dict[int, Decoded]:
             evidence.liars_excluded = max(excluded, evidence.liars_excluded or 0)
             if result.corrected:
                 check.subjects = [evidence.space.answer_path(n) for n in result.corrected]
-            check.why = _agreement(evidence.p, shape, result, answers=len(users))
+            check.why = _agreement(evidence, shape, result, answers=len(users))
     return sums
 
 
@@ -355,10 +395,20 @@ def _decoded_answers(
             shape=shape,
             answers={n: file.read for n, file in answers.items()},
             randomness=CipherRandomness(fresh_key()),
+            masked_sum=_masked_sum(evidence, u1, shape),
         )
 
 
-def _agreement(p: Parameters, shape: AnswerShape, result: Decoded, *, answers: int) -> str:
+def _masked_sum(evidence: Evidence, u1: Survivors, shape: AnswerShape) -> Symbols | None:
+    """The sum of all frozen X, where the answers alone do not give the sum."""
+    if not construction(evidence.p).needs_masked_sum:
+        return None
+    if sorted(evidence.frozen) != u1.users:
+        raise InputMissing("not every frozen X is available, and a sum takes them all")
+    return sum_of_masked(evidence.p, (x.masked for x in evidence.frozen.values()), shape)
+
+
+def _agreement(evidence: Evidence, shape: AnswerShape, result: Decoded, *, answers: int) -> str:
     """What the agreement of the answers says; refuse answers that do not agree."""
     if answers == shape.quorum:
         raise InputMissing(
@@ -366,10 +416,11 @@ def _agreement(p: Parameters, shape: AnswerShape, result: Decoded, *, answers: i
             " the sum is right if nobody lied"
         )
     if result.corrected:
-        raise BadData(
-            "it is not on the polynomial of the other answers; its user may be innocent,"
-            " as a bad share has the same effect"
-        )
+        guilt = "its user may be innocent, as a bad share has the same effect"
+        if evidence.space.session.names_the_guilty:
+            guilt = "its user lied, or its machine is faulty"
+        raise BadData(f"it is not on the polynomial of the other answers; {guilt}")
+    p = evidence.p
     return (
         f"{answers} answers agree, and {shape.quorum} suffice: this excludes"
         f" {result.liars_excluded} of at most T = {p.colluders} users that lie together"

@@ -22,7 +22,7 @@ from ..storage.answer import opened_answer
 from ..storage.keys import Identity
 from ..storage.ledger import Ledger
 from ..storage.secret import StoredSecret
-from ..storage.share import OpenShare, opened_share
+from ..storage.share import KeysFile, OpenShare, opened_share
 from .evidence import Evidence
 
 _Tables = dict[int, tuple[Symbols, ...]]  # rows of a share by its holder, of every dataset
@@ -164,7 +164,20 @@ class _Private:
                     shares[m] = opened
                     sharing = opened.sharing
             self.sound |= {(m, n) for m in shares}
+            self._compare_keys(n, shares)
             self._interpolate(n, shares, stored.secret if stored else None)
+
+    def _compare_keys(self, n: int, shares: dict[int, OpenShare]) -> None:
+        """Check the keys of one sender with its commitments."""
+        for m, opened in shares.items():
+            if isinstance(opened, KeysFile):
+                with self.evidence.check(
+                    "keys fit the lists", self.space.share_path(m, n)
+                ) as check:
+                    if n not in self.evidence.dealt:
+                        raise InputMissing("no sound list of its sender is available")
+                    self.evidence.dealt[n].check(opened.keys)
+                    check.why = f"{len(opened.keys)} keys"
 
     def _interpolate(self, n: int, shares: dict[int, OpenShare], known: Secret | None) -> None:
         """Check row by row that the shares of one sender determine what an honest user shares."""

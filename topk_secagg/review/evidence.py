@@ -15,6 +15,7 @@ from ..protocol.messages import AnswerShape
 from ..protocol.parameters import Parameters
 from ..storage.aggregate import Aggregate
 from ..storage.artifacts import Artifact, Attributes, Kind, opened
+from ..storage.dealt import Dealt
 from ..storage.kinds import check_size
 from ..storage.masked import MaskedFile
 from ..storage.session import Session
@@ -34,6 +35,16 @@ _ESTABLISHES = {
     ),
     "points distinct": (
         "No two evaluation points are equal, so that every share and every answer counts."
+    ),
+    "keys of any T users leave masks uniform": (
+        "Whatever T users hold the keys of blocks together, the masks of all others stay uniform."
+    ),
+    "lists of commitments to keys": (
+        "Each user published one list of commitments to the keys that it dealt. If the round has "
+        "keys of users, it is signed."
+    ),
+    "keys fit the lists": (
+        "Each key that is available is the one to which its dealer is committed."
     ),
     "schema": "Each file has exactly the form that the file format prescribes.",
     "no public seed": (
@@ -145,6 +156,7 @@ class Evidence:
         self.findings: list[Finding] = []
         self.masked: dict[int, MaskedFile] = {}
         self.frozen: dict[int, MaskedFile] = {}
+        self.dealt: dict[int, Dealt] = {}
         self.survivors: Survivors | None = None
         self.confirmed: dict[int, str] = {}
         self.answered: dict[int, str] = {}

@@ -162,6 +162,8 @@ def _files_of(space: Workspace) -> set[Path]:
         files |= {space.share_path(m, n) for m in space.users()}
         if space.session.confirm:
             files.add(space.confirmation_path(n))
+        if space.session.family is not None:
+            files.add(space.dealt_path(n))
     return files
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from ..brief import Brief
 from ..errors import InputMissing, SecAggError
 from ..protocol.constructions import construction
 from ..steps.access import PLAIN, Access, check_pins
+from ..storage import dealt as dealt_file
 from ..storage import masked as masked_file
 from ..storage import survivors as survivors_file
 from ..storage.answer import check_origin, opened_answer
@@ -128,7 +129,7 @@ def _user(space: Workspace, n: int, survivors: Survivors | None, *, own: bool) -
     """The status of one user."""
     status = UserStatus(n)
     if own or space.runs_here(n):
-        status.holds = [m for m in space.users() if is_there(space, n, m)]
+        status.holds = [m for m in space.users() if is_there(space, n, m) and _is_listed(space, m)]
     if survivors:
         status.survivor = n in survivors.digests
         status.confirmed = bool(survivors_file.confirmed_by(space, survivors.digest, [n]))
@@ -142,6 +143,16 @@ def _user(space: Workspace, n: int, survivors: Survivors | None, *, own: bool) -
         with _noting(status, "answered"):
             status.blocks = _answered_blocks(space, n, survivors)
     return status
+
+
+def _is_listed(space: Workspace, dealer: int) -> bool:
+    """Whether there is a sound list of a dealer's keys, where shares are dealt by keys."""
+    if space.session.family is None:
+        return True
+    with suppress(SecAggError):
+        dealt_file.read(space, dealer)
+        return True
+    return False
 
 
 def _answered_blocks(space: Workspace, n: int, survivors: Survivors | None) -> int:
@@ -232,6 +243,7 @@ class _NextSteps:
 
     def _after_freezing(self, user: int, ledger: Ledger, survivors: Survivors) -> Next:
         """To confirm, to answer, to decode or to forget."""
+        s = self.space.session
         own = self.users[user - 1]
         # those that dropped out count too
         if self.space.session.confirm and ledger.confirmed is None:
@@ -241,7 +253,8 @@ class _NextSteps:
                 return Next("", user)
             return _waiting("forget", user, self._confirmations())
         if not ledger.forgotten and (ledger.answered is None or own.answered != "yes"):
-            inputs = self._inputs(survivors.users)
+            needs_inputs = not construction(s.parameters).needs_masked_sum
+            inputs = self._inputs(survivors.users) if needs_inputs else {}
             shares = self._shares(user, survivors.users)
             return _waiting("eliminate", user, inputs | shares | self._confirmations())
         following = self._decode(survivors)
@@ -249,11 +262,15 @@ class _NextSteps:
 
     def _shares(self, user: int, senders: Iterable[int]) -> _MissingByName:
         lacking = set(senders) - set(self.users[user - 1].holds or [])
-        return _missing_files(
+        shares = _missing_files(
             f"shares of user {{}} for user {user}",
             sorted(lacking),
             lambda m: self.space.share_path(user, m),
         )
+        if self.space.session.family is None:
+            return shares
+        unlisted = sorted(m for m in lacking if not self.space.dealt_path(m).exists())
+        return shares | _missing_files("list of user {}", unlisted, self.space.dealt_path)
 
     def _all_shares(self) -> _MissingByName:
         """The shares that some user lacks, for users whose shares are visible here."""
@@ -292,7 +309,8 @@ class _NextSteps:
             return Next("")
         c = construction(self.space.session.parameters)
         if c.decodable(len(survivors.digests), {u.user: u.blocks for u in self.users}):
-            return Next("decode")
+            inputs = self._inputs(survivors.users) if c.needs_masked_sum else {}
+            return _waiting("decode", None, inputs)
         silent = (n for n in survivors.users if self.users[n - 1].answered != "yes")
         missing = _missing_files("answers of user {}", silent, self.space.answer_path)
         return _waiting("decode", None, missing or {"enough answers of one kind": _Missing()})
@@ -303,7 +321,12 @@ def _send(space: Workspace, user: int, survivors: Survivors | None) -> list[tupl
     if space.aggregate_path.exists():
         return []
     files = [(space.share_path(m, user), f"user {m} only") for m in space.users() if m != user]
-    everybody = [space.masked_path(user), space.confirmation_path(user), space.answer_path(user)]
+    everybody = [
+        space.dealt_path(user),
+        space.masked_path(user),
+        space.confirmation_path(user),
+        space.answer_path(user),
+    ]
     if survivors and user == survivors.freezer:
         everybody.append(space.survivors_path)
     files += [(path, "everybody") for path in everybody]

@@ -34,16 +34,17 @@ class Law(NamedTuple):
     distinct: bool = False
 
 
-def laws(p: Parameters, masked: Sequence[Masked]) -> tuple[Law, Law]:
+def laws(p: Parameters, masked: Sequence[Masked]) -> list[Law]:
     """What should be uniform in X: values in F_q, or in F_q* if they are never zero; and
-    indices."""
+    indices, if there are any."""
     c = construction(p)
     low = int(c.p.fixed_point.never_zero)
     values = [x.value - np.uint32(low) for x in masked]
-    return (
-        Law("masked value", values, bound=p.field - low, low=low),
-        Law(c.index_name, [x.index for x in masked], c.index_bound, distinct=c.distinct),
-    )
+    uniform = [Law("masked value", values, bound=p.field - low, low=low)]
+    if c.index_name:
+        indices = [x.index for x in masked]
+        uniform.append(Law(c.index_name, indices, c.index_bound, distinct=c.distinct))
+    return uniform
 
 
 def chi_square_tail(statistic: float, freedom: int) -> float:

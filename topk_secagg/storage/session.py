@@ -61,6 +61,15 @@ class Session(Brief):
         honest user."""
         return (self.parameters.users + self.parameters.colluders) // 2 + 1 if self.confirm else 0
 
+    @property
+    def names_the_guilty(self) -> bool:
+        """Whether a user that decoding names must have lied, or have a faulty machine.
+
+        Elsewhere a bad share has the same effect on its holder's answer. Keys that are signed and
+        compared with the dealer's commitments cannot have it.
+        """
+        return self.recipients is not None and self.family is not None
+
     def recipient(self, user: int) -> Recipient | None:
         """The keys of a user, in a sealed round."""
         return self.recipients[user - 1] if self.recipients else None
