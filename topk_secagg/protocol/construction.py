@@ -101,6 +101,14 @@ class Construction(ABC, Generic[DecodedGroups]):
     def draw_secret(self, deal: Deal, source: Randomness) -> Secret:
         """The secret places and masks of a user."""
 
+    def secret_of_keys(
+        self,
+        deal: Deal,  # noqa: ARG002
+        keys: tuple[bytes, ...],  # noqa: ARG002
+    ) -> Secret:
+        """The secret that follows from the keys of the family's blocks."""
+        raise ValueError(f"{self.p.construction} deals no keys")
+
     @abstractmethod
     def check_secret(self, secret: Secret) -> None:
         """Refuse a secret that cannot have been drawn."""

@@ -20,7 +20,7 @@ from ..storage.workspace import LOCK_NAME, Workspace
 from .evidence import Evidence
 
 ONLY_FILES_OF_THE_ROUND = "only files of the round"
-_ARTIFACT_NAME = re.compile(r"(user|from)-\d+(\.ledger|\.residual)?\.(h5|json|h5\.age)")
+_ARTIFACT_NAME = re.compile(r"(user|from)-\d+(\.ledger|\.residual|\.held)?\.(h5|json|h5\.age)")
 _TEMPORARY_NAME = re.compile(r"\..+\.\d+\.tmp")
 _OF_THIS_PROGRAM = (".h5", ".json", ".age")
 _OTHERS = 0o077
@@ -163,7 +163,7 @@ def _files_of(space: Workspace) -> set[Path]:
         if space.session.confirm:
             files.add(space.confirmation_path(n))
         if space.session.family is not None:
-            files.add(space.dealt_path(n))
+            files |= {space.dealt_path(n), space.held_path(n)}
     return files
 
 

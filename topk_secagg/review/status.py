@@ -147,7 +147,7 @@ def _user(space: Workspace, n: int, survivors: Survivors | None, *, own: bool) -
 
 def _is_listed(space: Workspace, dealer: int) -> bool:
     """Whether there is a sound list of a dealer's keys, where shares are dealt by keys."""
-    if space.session.family is None:
+    if space.session.family is None or space.session.series is not None:
         return True
     with suppress(SecAggError):
         dealt_file.read(space, dealer)
@@ -267,6 +267,9 @@ class _NextSteps:
             sorted(lacking),
             lambda m: self.space.share_path(user, m),
         )
+        if self.space.session.series is not None:
+            held = (self.space.held_path(user),)
+            return {name: _Missing(held, missing.users) for name, missing in shares.items()}
         if self.space.session.family is None:
             return shares
         unlisted = sorted(m for m in lacking if not self.space.dealt_path(m).exists())

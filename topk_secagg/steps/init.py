@@ -26,13 +26,12 @@ from ..protocol.parameters import (
     SEEDS,
     SKETCH,
     Parameters,
-    quantisation_scale,
 )
 from ..storage import aggregate as aggregate_file
 from ..storage.artifacts import opened
 from ..storage.atomic import make_folder, mark_done, write_whole
 from ..storage.keys import read_recipients
-from ..storage.session import Session
+from ..storage.session import Series, Session
 from ..storage.workspace import Workspace
 from .arguments import real_number, whole_number
 from .costs import check_disk, footprint
@@ -273,22 +272,62 @@ def init(
 
 
 def init_like(
-    root: Path, other: Path, *, clip: float | None = None, clip_from_sum: float | None = None
+    root: Path,
+    other: Path,
+    *,
+    clip_from_sum: float | None = None,
+    new_keys: bool = False,
+    layout: Layout | None = None,
+    **options: Unpack[RoundOptions],
 ) -> tuple[Workspace, bool]:
     """Start a round like another one: everything in its session.json but the nonce, and nothing
     else of it.
 
-    The clip may be another one: `clip`, or that of `clip_of_sum` with the factor `clip_from_sum`.
+    Where shares are dealt by keys it is the next generation of a series, unless `new_keys`. The
+    clip may be another one: `clip`, or that of `clip_of_sum` with the factor `clip_from_sum`; and
+    so may the layout of the gradient and the `options` top_k or density, picks, field and
+    max_weight.
     """
     before = Workspace(other)
-    session = replace(before.session, id="", nonce="")
-    if clip is not None and clip_from_sum is not None:
+    session = before.session
+    given = {name: value for name, value in options.items() if value is not None}
+    if "clip" in given and clip_from_sum is not None:
         raise UsageError("both a clip and a factor for the sum are given", topic="clip-twice")
     if clip_from_sum is not None:
-        clip = clip_of_sum(before, clip_from_sum)
-    if clip is not None:
-        session = replace(session, parameters=_with_clip(session.parameters, clip))
-    return _start(root, session, distributed=True)
+        given["clip"] = clip_of_sum(before, clip_from_sum)
+    layout = layout or session.layout
+    p = _changed_parameters(session.parameters, layout.length, given)
+    series = None
+    if session.family is not None and not new_keys:
+        series = Series(root=session.series_root, generation=session.generation + 1)
+    following = replace(session, id="", nonce="", parameters=p, layout=layout, series=series)
+    return _start(root, following, distributed=True)
+
+
+_MAY_CHANGE = {"top_k", "density", "picks", "clip", "max_weight", "field"}
+
+
+def _changed_parameters(before: Parameters, length: int, given: dict[str, Any]) -> Parameters:
+    """The parameters of a round with some of them changed; what follows from them is computed
+    anew."""
+    unknown = sorted(set(given) - _MAY_CHANGE)
+    if unknown:
+        raise UsageError(
+            f"a round like another one has its {unknown[0]}", "leave it out, or start a new round"
+        )
+    kept = {name: value for name, value in vars(before).items() if name not in _DERIVED}
+    resized = length != before.length or {"top_k", "density"} & set(given)
+    if before.construction != PERMUTATION:
+        del kept["blocks"]
+        if resized and before.construction == SKETCH:
+            del kept["picks"]
+    else:
+        kept |= {"picks": None, "blocks": before.blocks}
+    if "density" in given:
+        del kept["top_k"]
+    kept["length"] = length
+    p, _ = choose_parameters(**kept | given)
+    return p
 
 
 def clip_of_sum(space: Workspace, factor: float) -> float:
@@ -309,11 +348,6 @@ def clip_of_sum(space: Workspace, factor: float) -> float:
     if not largest:
         raise BadData(f"{path}: the sum is zero everywhere, and gives no clip", "choose a clip")
     return factor * largest / p.max_weight
-
-
-def _with_clip(p: Parameters, clip: float) -> Parameters:
-    scale = quantisation_scale(p.field, p.users, clip, p.max_weight)
-    return replace(p, clip=clip, scale=scale)
 
 
 def _start(root: Path, session: Session, *, distributed: bool) -> tuple[Workspace, bool]:

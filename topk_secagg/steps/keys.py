@@ -12,6 +12,8 @@ def list_of_keys(space: Workspace, dealer: int, share: OpenShare) -> str | None:
     """The digest of a dealer's list, with which the keys of its share agree; None without keys."""
     if not isinstance(share, KeysFile):
         return None
+    if share.compared_with is not None:
+        return share.compared_with
     dealt = dealt_file.read(space, dealer)
     dealt.check(share.keys)
     return dealt.digest

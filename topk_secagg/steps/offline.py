@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..algebra.randomness import KEY_BYTES, fresh_key, seeded_key, source_of
 from ..brief import Brief
-from ..errors import Refused, UsageError, about
+from ..errors import BadData, InputMissing, Refused, UsageError, about
 from ..progress import Progress, unheard
 from ..protocol.constructions import construction
 from ..protocol.family import check_family
 from ..protocol.parameters import SHARES
 from ..storage import dealt as dealt_file
+from ..storage import held as held_file
 from ..storage import secret as secret_file
 from ..storage import share as share_file
 from ..storage.atomic import mark_done, write_whole
@@ -21,6 +22,7 @@ from ..storage.secret import StoredSecret
 from ..storage.workspace import Workspace
 from .access import PLAIN, Access, admitted
 from .arguments import SOURCES, check_choice
+from .series import carried_keys
 
 
 @dataclass(frozen=True, repr=False)
@@ -43,6 +45,7 @@ def offline(
     user: int,
     *,
     randomness: str = "cipher",
+    earlier: Workspace | None = None,
     access: Access = PLAIN,
     progress: Progress = unheard,
 ) -> OfflineReport:
@@ -57,6 +60,8 @@ def offline(
     space: the round (`Workspace`).
     user: the user's number, from 1.
     randomness: "cipher" (AES-256-CTR keyed by the operating system) or "os" (every byte from it).
+    earlier: an earlier round of the same series (`Workspace`), from whose keys those of this round
+        follow; nothing is sent.
     access: how the user takes part: its identity in a sealed round, the session and the keys that it
         expects (`Access`).
     progress: called with the share that is done, 0 to 1.
@@ -80,6 +85,8 @@ def offline(
     if session.family is not None:
         with about(space.session_path):
             check_family(p, session.points, session.family)
+    if session.series is not None or earlier is not None:
+        return _offline_in_series(space, user, earlier=earlier, signer=signer)
     with space.step_of(user):
         ledger, stored = _secret(space, user, randomness)
         if ledger.shared not in (None, stored.sharing):
@@ -133,6 +140,52 @@ def offline(
     )
 
 
+def _offline_in_series(
+    space: Workspace, user: int, *, earlier: Workspace | None, signer: Identity | None
+) -> OfflineReport:
+    """The same in a later round of a series: keys follow from those of an earlier round.
+
+    Shares of the root round that arrive late are added until the user masks.
+    """
+    with space.step_of(user):
+        ledger, stored = _found_secret(space, user)
+        if earlier is None:
+            if stored is None or ledger.shared is None:
+                raise InputMissing(
+                    f"this round is generation {space.session.generation} of a series: its keys"
+                    " follow from those of an earlier round",
+                    "name that round",
+                    "from",
+                )
+            held = held_file.read(space, user)
+        else:
+            held = carried_keys(space, earlier, user, signer)
+            if stored is None:
+                stored = _draw(space, user, _kind(space), keys=held.own)
+            elif stored.secret.keys != held.own:
+                raise BadData(
+                    f"the keys that follow from {earlier.root} are not those of this round",
+                    f"name the round from which user {user} prepared this one",
+                )
+            if ledger.masked is None:
+                held_file.write(space, user, replace(held, own=()))
+        if user not in held.lists:
+            raise InputMissing(
+                f"user {user} lacks its own list of keys of the root round",
+                f"put it back: dealt/user-{user:02}.json",
+            )
+        ledger.record(shared=stored.sharing, dealt=held.lists[user])
+        mark_done(space.secret_path(user), space.held_path(user))
+    return OfflineReport(
+        user=user,
+        randomness=stored.randomness,
+        shares_written=0,
+        shares_kept=len(held.lists),
+        share_bytes=0,
+        other_folder=other_folder(space, ledger),
+    )
+
+
 def other_folder(space: Workspace, ledger: Ledger) -> str | None:
     """Where this user prepared this session, if its round has another folder now.
 
@@ -144,8 +197,19 @@ def other_folder(space: Workspace, ledger: Ledger) -> str | None:
 
 
 def _secret(space: Workspace, user: int, randomness: str) -> tuple[Ledger, StoredSecret]:
-    """The secret and ledger on disk, or new ones; the ledger first: a secret without one is not
-    used."""
+    """The secret and ledger on disk, or new ones."""
+    ledger, stored = _found_secret(space, user)
+    return ledger, stored or _draw(space, user, _kind(space, randomness))
+
+
+def _kind(space: Workspace, randomness: str = "cipher") -> str:
+    """Where the randomness of a secret comes from."""
+    return "seed" if space.session.insecure else randomness
+
+
+def _found_secret(space: Workspace, user: int) -> tuple[Ledger, StoredSecret | None]:
+    """The ledger on disk, or a new one, and the secret if there is one; the ledger first: a secret
+    without one is not used."""
     session = space.session
     path = space.ledger_path(user)
     if space.secret_path(user).exists():
@@ -160,18 +224,29 @@ def _secret(space: Workspace, user: int, randomness: str) -> tuple[Ledger, Store
             f"the secret of user {user} is gone, and its shares were already made",
             "restore it from a backup, or start a new round",
         )
-    return ledger, _draw(space, user, "seed" if session.insecure else randomness)
+    return ledger, None
 
 
-def _draw(space: Workspace, user: int, randomness: str) -> StoredSecret:
-    """Draw a new secret and make it durable before any share of it exists."""
-    seed = space.session.insecure_seed
-    key = fresh_key() if seed is None else seeded_key(seed, f"user {user}")
+def _draw(
+    space: Workspace, user: int, randomness: str, keys: tuple[bytes, ...] | None = None
+) -> StoredSecret:
+    """Draw a new secret and make it durable before any share of it exists.
+
+    In a later round of a series its keys are given.
+    """
+    session = space.session
+    c = construction(session.parameters)
+    seed = session.insecure_seed
+    purpose = f"user {user}"
+    if session.series is not None:
+        purpose += f" session {session.id}"
+    key = fresh_key() if seed is None else seeded_key(seed, purpose)
     source = source_of(randomness, key)
     sharing = source.child("sharing").bytes(KEY_BYTES).hex()
-    deal = space.session.deal(user, sharing)
+    deal = session.deal(user, sharing)
+    secret = c.draw_secret(deal, source) if keys is None else c.secret_of_keys(deal, keys)
     stored = StoredSecret(
-        secret=construction(space.session.parameters).draw_secret(deal, source),
+        secret=secret,
         key=key,
         randomness=randomness,
         sharing=sharing,

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..brief import Brief
-from ..errors import InputMissing, Refused, UsageError
+from ..errors import InputMissing, Refused, SecAggError, UsageError
+from ..storage import held as held_file
 from ..storage import residual as residual_file
 from ..storage import survivors as survivors_file
 from ..storage.atomic import mark_done
 from ..storage.ledger import Ledger
+from ..storage.session import MOST_GENERATIONS
 from ..storage.workspace import Workspace
-from .access import PLAIN, Access, check_pins
+from .access import PLAIN, Access, admitted, check_pins
+from .series import keys_of_round
 
 
 @dataclass(frozen=True, repr=False)
@@ -80,7 +84,9 @@ class ForgetReport(Brief):
     needed_by: list[int]
 
 
-def forget(space: Workspace, user: int, *, access: Access = PLAIN) -> ForgetReport:
+def forget(
+    space: Workspace, user: int, *, end_series: bool = False, access: Access = PLAIN
+) -> ForgetReport:
     """Erase the secret of a user, the shares that it holds, and its plain copies of those that it
     made.
 
@@ -89,10 +95,15 @@ def forget(space: Workspace, user: int, *, access: Access = PLAIN) -> ForgetRepo
     this folder. In a folder of several accounts nobody can erase a sealed share that another
     account put there.
 
+    Where shares were dealt by keys, those of the next generation are stored first, so that the
+    series goes on, unless `end_series`.
+
     Arguments:
     space: the round (`Workspace`).
     user: the user's number, from 1.
-    access: the session and the keys that are expected (`Access`).
+    end_series: erase the keys for later rounds too.
+    access: the session and the keys that are expected, and in the root round of a sealed series
+        the identity that opens the keys (`Access`).
 
     Returns a ForgetReport.
     """
@@ -102,6 +113,8 @@ def forget(space: Workspace, user: int, *, access: Access = PLAIN) -> ForgetRepo
         ledger = Ledger.read(space.ledger_path(user), space.session.id, user)
         if not ledger.forgotten:
             _check_done(space, user, ledger)
+            if space.session.family is not None and not end_series:
+                _keep_next_generation(space, user, access)
             ledger.record(forgotten=True, input=None)  # which would tell gradients apart
         others = [m for m in space.users() if m != user]
         # else some may fall back
@@ -112,7 +125,11 @@ def forget(space: Workspace, user: int, *, access: Access = PLAIN) -> ForgetRepo
         needed = [m for m in here if not (final and space.answer_path(m).exists())]
         paths = [space.secret_path(user), space.residual_path(user)]
         paths += [space.share_path(user, m) for m in space.users()]
+        if space.session.family is not None:  # others may yet go on with the series
+            needed = [m for m in here if not _has_forgotten(space, m)]
         paths += [space.share_path(m, user) for m in others if m not in needed]
+        if end_series:
+            paths.append(space.held_path(user))
         erased = []
         kept = []
         for path in paths:
@@ -126,6 +143,22 @@ def forget(space: Workspace, user: int, *, access: Access = PLAIN) -> ForgetRepo
                     raise
                 kept.append(path)
     return ForgetReport(user, erased, kept, needed)
+
+
+def _keep_next_generation(space: Workspace, user: int, access: Access) -> None:
+    """Store the keys of the next generation, before those of this one are erased."""
+    identity = admitted(space, user, access) if space.session.series is None else None
+    session = space.session
+    if session.generation < MOST_GENERATIONS:
+        held = keys_of_round(space, user, identity)
+        held_file.write(space, user, held.advanced(session.generation + 1))
+
+
+def _has_forgotten(space: Workspace, user: int) -> bool:
+    """Whether a user that runs its steps here has forgotten the round."""
+    with suppress(SecAggError):
+        return Ledger.read(space.ledger_path(user), space.session.id, user).forgotten
+    return False
 
 
 def _check_done(space: Workspace, user: int, ledger: Ledger) -> None:

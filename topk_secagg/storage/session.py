@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 from ..brief import Brief
 from ..errors import BadData, UsageError
@@ -19,9 +19,19 @@ from . import documents
 from .keys import Recipient, check_recipients
 
 FINGERPRINT_DIGITS = 16  # of a session's name, in hexadecimal
+MOST_GENERATIONS = 10_000
 MOST_USERS = 1024  # a round of so many has a million shares; commands look for each of them
 _NONCE = re.compile(r"[0-9a-f]{32}")
 _AGAIN = "fetch session.json again"
+
+
+@dataclass(frozen=True)
+class Series:
+    """Which round of a series this is: its keys are those of the root, put `generation` times
+    through `next_key`."""
+
+    root: documents.Sha256
+    generation: int
 
 
 @dataclass(frozen=True, repr=False)
@@ -29,6 +39,7 @@ class Session(Brief):
     """What all users agree on: parameters, points, layout of the gradient, keys, and who freezes.
 
     `family` are the blocks of users that hold a key together, where shares are dealt by keys.
+    `series` names the round whose keys this one goes on with; a round that deals keys has none.
 
     Whether these fit together is checked when it is made. `nonce` and `id` belong to a file: a
     session that is only compared, or not written yet, has neither.
@@ -38,6 +49,7 @@ class Session(Brief):
     points: Points
     layout: Layout
     family: tuple[Block, ...] | None = None
+    series: Series | None = None
     recipients: tuple[Recipient, ...] | None = None
     freezer: int = 1
     confirm: bool = False
@@ -60,6 +72,34 @@ class Session(Brief):
         """Confirmations that an answer needs: more than (N+T)/2, so that any two such sets share an
         honest user."""
         return (self.parameters.users + self.parameters.colluders) // 2 + 1 if self.confirm else 0
+
+    @property
+    def series_root(self) -> str:
+        """The session whose keys were dealt."""
+        return self.id if self.series is None else self.series.root
+
+    @property
+    def generation(self) -> int:
+        """How often the root's keys are put through `next_key`."""
+        return 0 if self.series is None else self.series.generation
+
+    def kept_in_series(self) -> dict[str, Any]:
+        """What all rounds of a series have in common."""
+        p = self.parameters
+        return {
+            "number of users": p.users,
+            "number of survivors": p.survivors,
+            "number of colluders": p.colluders,
+            "set of points": self.points,
+            "family of blocks": self.family,
+            "list of recipients": self.recipients,
+            "freezer": self.freezer,
+            "rule of confirmation": self.confirm,
+        }
+
+    def blocks_of(self, user: int) -> list[Block]:
+        """The blocks of the family that have this user."""
+        return [block for block in self.family or () if user in block]
 
     @property
     def names_the_guilty(self) -> bool:
@@ -98,6 +138,7 @@ class Session(Brief):
             "parameters": self.parameters,
             "points": self.points,
             "family": self.family,
+            "series": self.series,
             **self.layout.as_json(),
             "recipients": self.recipients,
             "freezer": self.freezer,
@@ -121,6 +162,13 @@ class Session(Brief):
             raise UsageError("there is a family of blocks, or none, against the parameters")
         if self.family is not None:
             check_blocks(p, self.family)
+        if self.series is not None and self.family is None:
+            raise UsageError("only rounds that deal keys make a series")
+        if self.series is not None and not 1 <= self.series.generation <= MOST_GENERATIONS:
+            raise UsageError(
+                f"generation {self.series.generation} of a series",
+                f"a series has at most {MOST_GENERATIONS}: start a new one",
+            )
         if self.recipients is not None:
             if [r.user for r in self.recipients] != list(range(1, p.users + 1)):
                 raise UsageError("there are not the keys of users 1 to N")
@@ -141,7 +189,7 @@ class Session(Brief):
             )
 
 
-_TYPES = get_type_hints(Session) | {
+_TYPES = get_type_hints(Session, include_extras=True) | {
     "nonce": Annotated[str, _NONCE.fullmatch],
     "layout": list,  # this and the next are for Layout.from_json
     "left_out": list,

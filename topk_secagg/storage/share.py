@@ -9,7 +9,7 @@ sender and encrypted with age for its receiver.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from ..protocol.deal import Block, Deal, drawn_key
 from ..protocol.held import KeyShares, SeedShares
 from ..protocol.messages import Secret, ShareChunk
 from ..protocol.parameters import KEYS, SEEDS, SHARES, Parameters
+from . import held as held_file
 from .artifacts import BYTES, SYMBOLS, Artifact, Attributes, Draft, Kind, opened
 from .atomic import PRIVATE, Array, allow_open_files, whole_file
 from .hdf5_writer import NewFile, Shapes, bytes_of, new_file
@@ -69,15 +70,10 @@ def shapes(s: Session, user: int, sender: int) -> Shapes:
     """Types and shapes of the datasets, in the order of the file."""
     p = s.parameters
     if s.family is not None:
-        return {"keys": ("|u1", (len(blocks_of(s, user)), KEY_BYTES))}
+        return {"keys": ("|u1", (len(s.blocks_of(user)), KEY_BYTES))}
     if user in construction(p).seeded(sender):
         return {"seed": ("|u1", (KEY_BYTES,))}
     return written_shapes(p)
-
-
-def blocks_of(s: Session, user: int) -> list[Block]:
-    """The blocks of the family that have this user."""
-    return [block for block in s.family or () if user in block]
 
 
 def written_shapes(p: Parameters) -> Shapes:
@@ -143,13 +139,22 @@ class SeedFile:
 
 
 class KeysFile:
-    """A share file with keys, by their blocks."""
+    """Keys by their blocks, from a share file; in a later round of a series, those that the user
+    holds, which were compared with the list of this digest."""
 
-    def __init__(self, s: Session, user: int, deal: Deal, artifact: Artifact) -> None:
+    def __init__(
+        self,
+        s: Session,
+        user: int,
+        *,
+        deal: Deal,
+        keys: Mapping[Block, bytes],
+        compared_with: str | None = None,
+    ) -> None:
         self.sharing = deal.sharing
-        rows = zip(blocks_of(s, user), artifact.read("keys"), strict=True)
-        self.keys = {block: row.tobytes() for block, row in rows}
-        self.read = KeyShares(construction(s.parameters), deal, user, self.keys)
+        self.keys = keys
+        self.compared_with = compared_with
+        self.read = KeyShares(construction(s.parameters), deal, user, keys)
 
     def check_all(self) -> None:
         """Keys are checked with their dealer's list, which is another file."""
@@ -213,6 +218,9 @@ def opened_share(
     """The share that user `user` holds of user `sender`, plain or sealed, with everything but its
     rows checked."""
     s = space.session
+    if s.series is not None:
+        yield _held_share(space, user, sender, sharing or "")
+        return
     path = space.share_path(user, sender)
     file = None
     if s.recipients:
@@ -232,11 +240,37 @@ def opened_share(
         deal = s.deal(sender, artifact.attributes["sharing"])
         dealing = dealing_of(artifact)
         if dealing == KEYS:
-            yield KeysFile(s, user, deal, artifact)
+            rows = zip(s.blocks_of(user), artifact.read("keys"), strict=True)
+            keys = {block: row.tobytes() for block, row in rows}
+            yield KeysFile(s, user, deal=deal, keys=keys)
         elif dealing == SEEDS:
             yield SeedFile(s, user, deal, artifact)
         else:
             yield SymbolsFile(s.parameters, artifact)
+
+
+def _held_share(space: Workspace, user: int, sender: int, sharing: str) -> KeysFile:
+    """What a user holds of a dealer in a later round of a series."""
+    s = space.session
+    held = held_file.read(space, user)
+    if held.own:
+        raise BadData(
+            f"{space.held_path(user)} holds the keys of the next round: user {user} was forgetting"
+            " this one",
+            "forget it again",
+        )
+    if sender not in held.lists:
+        raise InputMissing(
+            f"{space.held_path(user)} has no keys of user {sender}",
+            "fetch that user's share of the root round, and run offline again",
+        )
+    return KeysFile(
+        s,
+        user,
+        deal=s.deal(sender, sharing),
+        keys=held.keys[sender],
+        compared_with=held.lists[sender],
+    )
 
 
 def share_header(s: Session, user: int, sender: int, *, sharing: str | None) -> Attributes:
@@ -253,6 +287,10 @@ def is_there(space: Workspace, user: int, sender: int, sharing: str | None = Non
     A sealed one shows only its size.
     """
     s = space.session
+    if s.series is not None:
+        with suppress(InputMissing, BadData):
+            return sender in held_file.read(space, user).lists
+        return False
     if s.recipients:
         return looks_sealed(
             space.share_path(user, sender),

@@ -82,6 +82,10 @@ class Workspace:
         """User n alone: the residual that waits for the user to be among the survivors."""
         return self.private / f"user-{user:02}.residual.h5"
 
+    def held_path(self, user: int) -> Path:
+        """User n alone: the keys that it holds, in later rounds of a series."""
+        return self.private / f"user-{user:02}.held.h5"
+
     def share_path(self, user: int, sender: int) -> Path:
         """The share of user `sender` for user `user`: these two alone. Sealed when the session has
         keys."""
