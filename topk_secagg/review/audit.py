@@ -156,7 +156,7 @@ def _family(session: Session) -> str:
 def _dealt(evidence: Evidence) -> None:
     """Check every list of commitments."""
     space = evidence.space
-    if space.session.family is None:
+    if space.session.family is None or space.session.series is not None:
         return
     for n in space.users():
         path = space.dealt_path(n)

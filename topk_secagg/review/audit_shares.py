@@ -17,8 +17,10 @@ from ..errors import BadData, InputMissing
 from ..gradients.quantise import beyond_clip
 from ..protocol.constructions import construction
 from ..protocol.messages import Secret, Sparse
+from ..storage import held as held_file
 from ..storage import residual, secret, share
 from ..storage.answer import opened_answer
+from ..storage.held import Held
 from ..storage.keys import Identity
 from ..storage.ledger import Ledger
 from ..storage.secret import StoredSecret
@@ -61,6 +63,7 @@ class _Private:
         self.p = evidence.p
         self.construction = construction(evidence.p)
         self.openers = openers
+        self.held: dict[int, Held] | None = None  # in a later round of a series
         self.sound: set[tuple[int, int]] = set()
         self.inputs: dict[int, Sparse] = {}
 
@@ -171,13 +174,30 @@ class _Private:
         """Check the keys of one sender with its commitments."""
         for m, opened in shares.items():
             if isinstance(opened, KeysFile):
-                with self.evidence.check(
-                    "keys fit the lists", self.space.share_path(m, n)
-                ) as check:
-                    if n not in self.evidence.dealt:
-                        raise InputMissing("no sound list of its sender is available")
-                    self.evidence.dealt[n].check(opened.keys)
-                    check.why = f"{len(opened.keys)} keys"
+                with self.evidence.check("keys fit the lists", self._path(m, n)) as check:
+                    check.why = self._fit_of_keys(n, opened)
+
+    def _fit_of_keys(self, n: int, opened: KeysFile) -> str:
+        """Refuse keys that are not those to which their dealer is committed.
+
+        In a later round of a series its user compared them, with a list that X must name.
+        """
+        evidence = self.evidence
+        if opened.compared_with is not None:
+            x = evidence.masked.get(n)
+            if x is not None and x.dealt != opened.compared_with:
+                raise BadData(f"they were compared with another list than the X of user {n} names")
+            return f"{len(opened.keys)} keys, as its user says"
+        if n not in evidence.dealt:
+            raise InputMissing("no sound list of its sender is available")
+        evidence.dealt[n].check(opened.keys)
+        return f"{len(opened.keys)} keys"
+
+    def _path(self, m: int, n: int) -> Path:
+        """Where user m has what it holds of user n."""
+        if self.space.session.series is not None:
+            return self.space.held_path(m)
+        return self.space.share_path(m, n)
 
     def _interpolate(self, n: int, shares: dict[int, OpenShare], known: Secret | None) -> None:
         """Check row by row that the shares of one sender determine what an honest user shares."""
@@ -242,7 +262,7 @@ class _Private:
         """A share with every row checked, left open in `files`; None if it is not available or not
         sound."""
         session = self.space.session
-        path = self.space.share_path(m, n)
+        path = self._path(m, n)
         sound = list[OpenShare]()  # one, or none
 
         def read(_: object = None) -> None:
@@ -250,13 +270,39 @@ class _Private:
             opened.check_all()
             sound.append(opened)
 
-        if session.recipients is None:
+        if session.series is not None:
+            if m in self._holders() and n in self._holders()[m].lists:
+                read()
+        elif session.recipients is None:
             expected = share.share_header(session, m, n, sharing=sharing)
             self.evidence.examine(path, share.KIND, expected=expected, read=read)
         elif self.evidence.available(path):
             with self.evidence.check("sealed shares open, signed and whole", path):
                 read()
         return sound[0] if sound else None
+
+    def _holders(self) -> dict[int, Held]:
+        """What users hold, in a later round of a series; each file is examined once."""
+        if self.held is None:
+            self.held = {}
+            for m in self.space.users():
+                self._examine_held(m, self.held)
+        return self.held
+
+    def _examine_held(self, m: int, held: dict[int, Held]) -> None:
+        def read(_: object) -> str:
+            keys = held_file.read(self.space, m)
+            if keys.own:
+                return f"it holds the keys of generation {keys.generation}, for the next round"
+            held[m] = keys
+            return f"it holds keys of {len(keys.lists)} users"
+
+        self.evidence.examine(
+            self.space.held_path(m),
+            held_file.KIND,
+            expected=self.space.session.header(m),
+            read=read,
+        )
 
     def _share(self, m: int, n: int, sharing: str | None) -> AbstractContextManager[OpenShare]:
         return opened_share(

@@ -14,7 +14,7 @@ from ..brief import Brief
 from ..errors import BadData, InputMissing, SecAggError
 from ..protocol.constructions import construction
 from ..protocol.parameters import SHARES, rate_of_answer, rate_of_masked
-from ..storage import documents, masked, share, survivors
+from ..storage import dealt, documents, masked, share, survivors
 from ..storage.artifacts import Artifact, opened
 from ..storage.kinds import ARTIFACT_KINDS, check_size
 from ..storage.ledger import parse_ledger
@@ -22,6 +22,7 @@ from ..storage.session import Session, read_session
 from .costs import offline_bytes
 
 _SHOWN = 8
+_NEVER_SHOWN = {"key", "keys", "seed", "own"}  # datasets that open more than one file
 _AT_ONCE = 1 << 20  # values
 _LEVELS_UP = 3
 
@@ -47,7 +48,7 @@ def inspect(path: Path, *, reveal: bool = False) -> Description:
 
     Arguments:
     path: the file.
-    reveal: show the values of secret files too.
+    reveal: show the values of secret files too, but never keys and seeds.
 
     Returns a Description.
     """
@@ -82,6 +83,9 @@ def _describe_document(path: Path, session: Session | None) -> Description:
             "beta": list(s.points.beta),
         }
         d.facts |= {
+            "keys": len(s.family) if s.family is not None else None,
+            "series": s.series_root,
+            "generation": s.generation,
             "tensors": len(s.layout.slots),
             "freezer": s.freezer,
             "confirmations": s.confirmations,
@@ -113,7 +117,17 @@ def _describe_document(path: Path, session: Session | None) -> Description:
         d.facts |= {"session": body["session"], "insecure": bool(body["insecure"])}
         d.facts |= {"freezer": listed.freezer, "survivors": listed.users}
         d.facts["weights"] = [listed.weights[n] for n in listed.users]
+        d.facts["sharings"] = [listed.sharings[n] for n in listed.users]
+        d.facts["dealt"] = [listed.dealt[n] for n in listed.users]
         d.facts |= {"signed": listed.signature is not None, "sha256": listed.digest}
+    elif kind == "dealt":
+        body = dealt.parse(path, content)
+        d.facts |= {name: body[name] for name in ("user", "session")}
+        d.facts |= {"insecure": bool(body["insecure"]), "commitments": len(body["commitments"])}
+        d.facts |= {
+            "signed": body["signature"] is not None,
+            "sha256": documents.digest_unsigned("dealt", body),
+        }
     else:
         body = survivors.parse_confirmation(path, content)
         d.facts |= {name: body[name] for name in ("user", "session", "survivors_sha256")}
@@ -146,7 +160,7 @@ def _describe_artifact(artifact: Artifact, session: Session | None, *, reveal: b
             "shape": list(dataset.shape),
             "bytes": dataset.size,
         }
-        if secret and not reveal:
+        if (secret and not reveal) or name in _NEVER_SHOWN:
             shown["values"] = "secret"
         elif dataset.size:
             shown.update(_values(artifact, name))

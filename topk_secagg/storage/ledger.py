@@ -113,4 +113,6 @@ def parse_ledger(path: Path, content: bytes) -> Ledger:
     """The ledger of any user, from its bytes."""
     hint = "take part in a new round"
     body = documents.parse(path, content, kind="ledger", types=_TYPES, hint=hint)
+    if body["lists"] is not None and len(body["lists"]) != len(body["holds"] or ()):
+        raise BadData(f"{path} does not name a list for every user whose keys it holds", hint)
     return Ledger(path, **body)
