@@ -4,8 +4,9 @@ import json
 import os
 import pty
 import re
+import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,36 @@ def command(name, round_at):
     else:
         r = round_at(stage, **CONFIRMING if name == "confirm" else {})
     return arguments(r)
+
+
+def keys_of(value: object) -> Iterator[str]:
+    """All keys of objects in a JSON value."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield key
+            yield from keys_of(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from keys_of(inner)
+
+
+@pytest.mark.parametrize("name", ["status", "audit"])
+def test_keys_are_words_joined_by_underscores(command):
+    said = must(*command, "--json").json
+    assert [key for key in keys_of(said) if not re.fullmatch("[a-z0-9]+(_[a-z0-9]+)*", key)] == []
+
+
+def test_an_audit_counts_what_was_not_checkable_under_such_a_key(round_at):
+    r = round_at("decoded")
+    shutil.rmtree(r.folder / "secrets")
+    said = must("audit", r.folder, "--json").json
+    verdicts = [finding["verdict"] for finding in said["findings"]]
+    assert verdicts.count("not checkable") > 0
+    assert said["counts"] == {
+        "pass": verdicts.count("pass"),
+        "fail": 0,
+        "not_checkable": verdicts.count("not checkable"),
+    }
 
 
 def test_every_command_is_tested_here():

@@ -41,15 +41,25 @@ class TestTheSession:
     ):
         name = name_of(honest)
         args = reader_of(honest, command)
-        for pin in ("0" * 16, name[:20] + ("0" if name[20] != "0" else "1"), "f" * 64):
+        for pin in ("0" * 16, "f" * 64):
             said = refuses(77, *args, "--session", pin).err
-            assert f"this is session {name[:16]}, not {pin[:16]}" in said
+            assert f"this is session {name[:16]}, not {pin[:16]}\n" in said
         for pin in (name[:15], "", "x" * 16):
             assert "give at least 16" in refuses(2, *args, "--session", pin).err
         monkeypatch.setenv("TOPK_SECAGG_SESSION", "0" * 64)
         assert "this is session" in refuses(77, *args).err
         monkeypatch.setenv("TOPK_SECAGG_SESSION", name[:16].upper())
         assert f"session {name[:16]}" in must(*args).out
+
+    @pytest.mark.parametrize("place", [15, 16, 20, 63])
+    def test_a_wrong_digit_is_shown_wherever_it_is(self, honest, refuses, place):
+        """Once both were cut off before it: "this is session X, not X"."""
+        name = name_of(honest)
+        wrong = name[:place] + ("0" if name[place] != "0" else "1") + name[place + 1 :]
+        for pin in (wrong, wrong[: place + 1], wrong.upper()):
+            said = refuses(77, "status", honest.folder, "--session", pin).err
+            shown = place + 1
+            assert f"this is session {name[:shown]}, not {wrong[:shown]}\n" in said
 
     def test_freeze_and_confirm_print_it_too(self, round_at):
         r = round_at("frozen", sealed=True)

@@ -384,6 +384,18 @@ def test_problems_are_named(round_at):
     assert following(r)[0] == "freeze"
 
 
+def test_an_answer_of_another_session_is_named_as_such(round_at, new_round):
+    """It is for other survivors too, but that is not what is wrong with it."""
+    r = round_at("answered")
+    other = new_round("other").play(upto="answered")
+    shutil.copy(other.folder / "elimination/user-01.h5", r.folder / "elimination/user-01.h5")
+    assert status(r)["users"][0]["answered"] == "it belongs to another session"
+    assert status(r)["users"][1]["answered"] == "yes"
+    (r.folder / "survivors.json").unlink()
+    assert status(r)["users"][0]["answered"] == "it belongs to another session"
+    assert status(r)["users"][1]["answered"] == "there is no sound survivors.json that it answers"
+
+
 def test_status_needs_a_session_and_a_user_of_the_round(round_at, refuses, tmp_path):
     refuses(66, "status", tmp_path / "nowhere", says="/nowhere/session.json is not there")
     started = round_at("init")

@@ -14,6 +14,7 @@ from rounds import Round, become, call, forked, in_child, is_root, leftovers, mu
 from test_together import at_once
 
 from topk_secagg.storage import atomic
+from topk_secagg.storage.workspace import LOCK_NAME
 
 OWN = f".account-{os.geteuid()}.lock"
 NAMES = (".lock", OWN)
@@ -212,3 +213,35 @@ class TestWithoutALock:
         must(*answered.decode())
         monkeypatch.setattr(fcntl, "flock", lambda *_: None)  # the twin: as if it had locked
         assert call(*answered.eliminate(1)).code == 0
+
+    def test_without_locks_the_key_of_the_inputs_is_not_made_by_two_at_once(
+        self, round_at, refuses, monkeypatch
+    ):
+        """Where only waiting for a lock fails, the step of a user is locked already."""
+        r = round_at("offline")
+        flock = fcntl.flock
+
+        def no_waiting(fd: int, how: int) -> None:
+            if how == fcntl.LOCK_EX:
+                raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+            flock(fd, how)
+
+        monkeypatch.setattr(fcntl, "flock", no_waiting)
+        said = refuses(73, *r.mask(1)).err
+        assert "no locks available" in said
+        assert ".input.lock" in said
+        assert "two users that mask at once could make two keys" in said
+        assert "--secrets DIR" in said
+        assert not (r.folder / "masked/user-01.h5").exists()
+        monkeypatch.setattr(fcntl, "flock", flock)  # the twin
+        must(*r.mask(1))
+
+
+def test_the_names_of_locks_are_those_that_a_round_leaves(round_at):
+    """`.lock` alone is none of them: no version writes it."""
+    r = round_at("decoded")
+    left = {path.name for path in r.folder.rglob("*.lock")}
+    assert {".user-01.lock", ".input.lock", OWN} <= left
+    assert all(LOCK_NAME.fullmatch(name) for name in left)
+    assert LOCK_NAME.fullmatch(".run.lock")
+    assert not LOCK_NAME.fullmatch(".lock")

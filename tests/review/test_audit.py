@@ -336,10 +336,10 @@ DAMAGE: list[tuple[str, Callable[[Path], object], str | list[tuple[str, str]]]] 
     ("aggregate.h5", rewritten(lambda _, d: d["index"].__setitem__(0, L)), "ranges"),
     ("aggregate.h5", rewritten(lambda _, d: d.update(answering=users(1, 2, 9))), "ranges"),
     ("aggregate.h5", rewritten(lambda _, d: d.update(answering=users())), "ranges"),
-    ("aggregate.h5", rewritten(lambda a, _: a.update(survivors="0" * 64)), "ranges"),
+    ("aggregate.h5", rewritten(lambda a, _: a.update(survivors_sha256="0" * 64)), "ranges"),
     ("aggregate.h5", rewritten(lambda a, _: a.update(blocks=1)), "ranges"),
     ("aggregate.h5", rewritten(lambda _, d: d.update(corrected=users(3))), [RECOMPUTED]),
-    ("elimination/user-02.h5", rewritten(lambda a, _: a.update(survivors="0" * 64)),
+    ("elimination/user-02.h5", rewritten(lambda a, _: a.update(survivors_sha256="0" * 64)),
      [(ONE_SET, "elimination/user-02.h5"), ("ledgers", "secrets/user-02.ledger.json")]),
     ("secrets/user-02.h5", rewritten(lambda a, _: a.update(sharing="0" * 64)),
      [("ledgers", "secrets/user-02.ledger.json"), ("masks and places fit X", "masked/user-02.h5")]),
@@ -400,7 +400,7 @@ def test_another_x_than_was_frozen_and_sent_and_a_forged_aggregate(finished, kin
 
 def test_without_survivors_json_answers_to_two_sets_are_all_named(finished):
     space = finished(shares=False)
-    rewrite(space.answer_path(2), lambda a, _: a.update(survivors="0" * 64))
+    rewrite(space.answer_path(2), lambda a, _: a.update(survivors_sha256="0" * 64))
     space.survivors_path.unlink()
     named = [s for p, s in fails(space) if p == ONE_SET]
     assert named == [f"elimination/user-{n:02}.h5" for n in space.users()]

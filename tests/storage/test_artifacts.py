@@ -3,15 +3,25 @@
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import FrozenInstanceError, replace
 from functools import lru_cache
+from types import MappingProxyType
 
 import numpy as np
 import pytest
 from rounds import ROOT, rewrite
 
 from topk_secagg.errors import BadData
+from topk_secagg.protocol.constructions import construction
+from topk_secagg.review.audit import collect_evidence
+from topk_secagg.steps.access import Access
+from topk_secagg.steps.eliminate import eliminate
 from topk_secagg.storage import aggregate, answer, hdf5_parser, masked, residual, secret, survivors
-from topk_secagg.storage.artifacts import Artifact, opened
+from topk_secagg.storage.artifacts import Artifact, Content, Draft, Table, opened, write_hashed
+from topk_secagg.storage.atomic import whole_file
+from topk_secagg.storage.hdf5_writer import new_file
+from topk_secagg.storage.keys import Identity
+from topk_secagg.storage.kinds import ARTIFACT_KINDS, check_size
 from topk_secagg.storage.share import opened_share
 from topk_secagg.storage.workspace import Workspace
 
@@ -139,3 +149,111 @@ def test_symbols_of_another_width_are_refused(space, file):
     rewrite(space.root / file, widen)
     with pytest.raises(BadData, match="has type <u4, not <u2"):
         READERS[file](space)
+
+
+class TestAFileIsCompleteOnceItIsBuilt:
+    KIND = masked.KIND
+    TABLES = staticmethod(
+        lambda: {
+            "index": Table(np.arange(5, dtype="|u1")),
+            "value": Table(np.arange(7, dtype="<u4"), lambda part: part * np.uint32(3)),
+            "holds": Table(np.ones(1, dtype="|u1")),
+        }
+    )
+    ATTRIBUTES = MappingProxyType(
+        {"session": "0" * 64, "user": 1, "insecure": 0, "sharing": "1" * 64, "weight": "1.0"}
+    )
+
+    @pytest.fixture
+    def identity(self):
+        return Identity.generate()
+
+    def test_its_digest_and_signature_are_there_before_it_is_written(self, identity, tmp_path):
+        """The ledger names the digest of X before X appears; writing it changes nothing any more."""
+        attributes = dict(self.ATTRIBUTES)
+        content = Content.of(Draft(self.KIND, attributes, identity), self.TABLES())
+        assert attributes == self.ATTRIBUTES
+        before = dict(content.attributes)
+        assert before["sha256"] == content.digest
+        assert before["signature"] == identity.sign("masked", content.digest)
+        content.write(tmp_path / "x.h5")
+        assert content.attributes == before
+        with opened(tmp_path / "x.h5", self.KIND) as artifact:
+            artifact.verify()
+            assert artifact.attributes == before
+
+    def test_hashed_before_or_on_the_way_it_has_the_same_bytes(self, identity, tmp_path):
+        draft = Draft(self.KIND, self.ATTRIBUTES, identity)
+        content = Content.of(draft, self.TABLES())
+        content.write(tmp_path / "before.h5")
+        assert write_hashed(tmp_path / "way.h5", draft, self.TABLES()) == content.digest
+        assert (tmp_path / "way.h5").read_bytes() == (tmp_path / "before.h5").read_bytes()
+
+    def test_nothing_can_be_added_later(self, space):
+        content = Content.of(Draft(self.KIND, self.ATTRIBUTES), self.TABLES())
+        with pytest.raises(FrozenInstanceError):
+            content.attributes = {}
+        with (
+            opened(space.masked_path(1), masked.KIND) as artifact,
+            pytest.raises(FrozenInstanceError),
+        ):
+            artifact.kind = secret.KIND
+
+    def test_a_kind_that_is_not_signed_has_no_signature(self, identity):
+        header = {**self.ATTRIBUTES, "randomness": "os"}
+        del header["weight"]
+        attributes = Draft(secret.KIND, header, identity).completed("0" * 64)
+        assert "signature" not in attributes
+
+    def test_one_without_attributes_never_appears(self, tmp_path):
+        def write_no_attributes():
+            shapes = {"index": ("|u1", (1,))}
+            with (
+                whole_file(tmp_path / "x.h5") as stream,
+                new_file(stream, shapes, self.KIND.datasets) as file,
+            ):
+                file.put("index", 0, np.ones(1, dtype="|u1"))
+
+        with pytest.raises(ValueError, match="left without its attributes"):
+            write_no_attributes()
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["moments", "moments-spare", "permutation"])
+def test_the_size_of_y_is_the_same_wherever_it_is_known(space):
+    """In the construction, the file, the reader, an audit, and the report of the step."""
+    c = construction(space.session.parameters)
+    survivor_set = survivors.read(space)
+    users = list(space.present("elimination"))
+    evidence = collect_evidence(space)
+    sizes = set()
+    for user in users:
+        with answer.opened_answer(space, user, survivor_set) as y:
+            sizes |= {y.payload, y.artifact.datasets["y"].size, c.bytes_of_answer(y.shape)}
+    report = eliminate(space, users[0], access=Access(insecure=True))
+    sizes |= {report.payload_bytes, evidence.payloads()["Y"]}
+    fallback = space.root.name == "moments-spare"
+    sizes.add(c.answer_bytes(len(survivor_set.users), fallback=report.fallback or fallback))
+    assert len(sizes) == 1
+
+
+@pytest.mark.parametrize("kind", ARTIFACT_KINDS, ids=lambda kind: kind.name)
+def test_every_kind_has_a_largest_size(kind, space):
+    """A file of the round fits, and one byte less would be too little for some."""
+    paths = {
+        "secret": "secrets/user-01.h5",
+        "share": "shares/user-02/from-01.h5",
+        "masked": "masked/user-01.h5",
+        "elimination": "elimination/user-01.h5",
+        "residual": "residual-01.h5",
+        "aggregate": "aggregate.h5",
+    }
+    with opened(space.root / paths[kind.name], kind) as artifact:
+        check_size(artifact, space.session.parameters)
+        name, dataset = next(iter(artifact.datasets.items()))
+        larger = replace(dataset, size=dataset.size + (1 << 20))
+        with pytest.raises(BadData, match="larger than any such file"):
+            check_size(
+                replace(artifact, datasets={**artifact.datasets, name: larger}),
+                space.session.parameters,
+            )

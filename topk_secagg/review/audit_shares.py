@@ -322,10 +322,10 @@ class _Private:
         needs_inputs = not self.construction.needs_masked_sum
         if needs_inputs and len(evidence.frozen) < len(users):
             raise InputMissing("not every frozen X is available")
-        held = [m for m in users if (n, m) in self.sound]
-        if len(held) < len(users):
+        senders = [m for m in users if (n, m) in self.sound]
+        if len(senders) < len(users):
             raise InputMissing(
-                f"{len(held)} sound shares for its user are available, and {len(users)} are needed"
+                f"{len(senders)} sound shares for its user are available, and {len(users)} are needed"
             )
         shape = evidence.answers[n]
         frozen = evidence.frozen
