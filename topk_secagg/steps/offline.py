@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Unpack
 
 import numpy as np
 
@@ -19,8 +20,8 @@ from ..storage.atomic import mark_done
 from ..storage.ledger import Ledger
 from ..storage.secret import StoredSecret
 from ..storage.workspace import Workspace
-from .access import PLAIN, Access, admitted
-from .arguments import SOURCES, check_choice
+from .access import TakingPart, admitted, taking_part
+from .arguments import SOURCES, AnyRound, check_choice
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,12 +40,12 @@ class OfflineReport(Brief):
 
 
 def offline(
-    space: Workspace,
+    round: AnyRound,
     user: int,
     *,
     randomness: str = "cipher",
-    access: Access = PLAIN,
     progress: Progress = unheard,
+    **access: Unpack[TakingPart],
 ) -> OfflineReport:
     """Offline phase of one user: draw Z_n, write secrets/user-n.h5 and shares/user-m/from-n.h5 for
     every m.
@@ -54,16 +55,20 @@ def offline(
     instead.
 
     Arguments:
-    space: the round (`Workspace`).
+    round: the folder of the round.
     user: the user's number, from 1.
     randomness: "cipher" (AES-256-CTR keyed by the operating system) or "os" (every byte from it).
-    access: how the user takes part: its identity in a sealed round, the session and the keys that it
-        expects (`Access`).
     progress: called with the share that is done, 0 to 1.
+    secrets: the folder of the user's secrets and ledgers, instead of the round's own.
+    session: refuse any other session than this one; at least 16 of its digits.
+    recipients: refuse a session that has other keys than this file.
+    identity: the user's keys, in a sealed round.
+    insecure: take part although the round is drawn from a public seed.
 
     Returns an OfflineReport.
     """
-    signer = admitted(space, user, access)
+    space, how = taking_part(round, **access)
+    signer = admitted(space, user, how)
     p = space.session.parameters
     check_choice("source of randomness", randomness, SOURCES)
     if randomness == "os" and space.session.insecure:

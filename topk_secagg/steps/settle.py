@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Unpack
 
 from ..brief import Brief
 from ..errors import InputMissing, Refused, UsageError
@@ -13,7 +14,8 @@ from ..storage import survivors as survivors_file
 from ..storage.atomic import mark_done
 from ..storage.ledger import Ledger
 from ..storage.workspace import Workspace
-from .access import PLAIN, Access, check_pins
+from .access import Pins, check_pins, pinned
+from .arguments import AnyRound
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,16 +41,19 @@ def commit_residual(space: Workspace, user: int, ledger: Ledger) -> bool:
     return new
 
 
-def settle(space: Workspace, user: int, *, access: Access = PLAIN) -> SettleReport:
+def settle(round: AnyRound, user: int, **pins: Unpack[Pins]) -> SettleReport:
     """Commit the residual of a user whose X is in the sum, whether or not it answered.
 
     Arguments:
-    space: the round (`Workspace`).
+    round: the folder of the round.
     user: the user's number, from 1.
-    access: the session and the keys that are expected (`Access`).
+    secrets: the folder of secrets and ledgers, instead of the round's own.
+    session: refuse any other session than this one; at least 16 of its digits.
+    recipients: refuse a session that has other keys than this file.
 
     Returns a SettleReport.
     """
+    space, access = pinned(round, **pins)
     check_pins(space, access)
     space.check_user(user)
     with space.step_of(user):
@@ -80,7 +85,7 @@ class ForgetReport(Brief):
     needed_by: list[int]
 
 
-def forget(space: Workspace, user: int, *, access: Access = PLAIN) -> ForgetReport:
+def forget(round: AnyRound, user: int, **pins: Unpack[Pins]) -> ForgetReport:
     """Erase the secret of a user, the shares that it holds, and its plain copies of those that it
     made.
 
@@ -90,12 +95,15 @@ def forget(space: Workspace, user: int, *, access: Access = PLAIN) -> ForgetRepo
     account put there.
 
     Arguments:
-    space: the round (`Workspace`).
+    round: the folder of the round.
     user: the user's number, from 1.
-    access: the session and the keys that are expected (`Access`).
+    secrets: the folder of secrets and ledgers, instead of the round's own.
+    session: refuse any other session than this one; at least 16 of its digits.
+    recipients: refuse a session that has other keys than this file.
 
     Returns a ForgetReport.
     """
+    space, access = pinned(round, **pins)
     check_pins(space, access)
     space.check_user(user)
     with space.step_of(user):
