@@ -14,7 +14,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -313,9 +313,10 @@ def payload_line(rate: Rate, payload: int) -> str:
     return f"payload {amount(payload)}, {rates}"
 
 
-def facts_of(report: object, *names: str) -> dict[str, Any]:
-    """These fields of a report, as facts."""
-    return {name: getattr(report, name) for name in names}
+def facts_of(report: Any, *names: str) -> dict[str, Any]:
+    """These fields of a report, as facts; without names, all that its repr shows."""
+    shown = names or [field.name for field in fields(report) if field.repr]
+    return {name: getattr(report, name) for name in shown}
 
 
 def plain(value: Any) -> str:

@@ -15,8 +15,9 @@ from topk_secagg.errors import BadData, CannotWrite, SecAggError
 
 from .console import PROGRAM, answer, discard, fail, fail_with
 from .phases import confirm, decode, eliminate, forget, freeze, keygen, mask, offline, settle
+from .plan import plan
 from .review import audit, inspect, status
-from .rounds import init, plan, run
+from .rounds import init, run
 
 BROKEN_PIPE = 141
 BUG = 1

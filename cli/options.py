@@ -55,8 +55,8 @@ def command(
     """A command with the name and the docstring of its function, these options, and an example of a
     call.
 
-    The function receives the console that --json, -q and -v ask for, and a Workspace and an Access
-    instead of the options that they are made of.
+    The function receives the console that --json, -q and -v ask for, and a Workspace instead of the
+    options that it is made of.
     """
 
     def of(function: Callable[..., None]) -> click.Command:
@@ -68,11 +68,8 @@ def command(
                 raise click.UsageError("--mean is about what --output gets; give --output FILE")
             if "round_folder" in given:
                 given["space"] = ts.Workspace(given.pop("round_folder"), given.pop("secrets", None))
-            if "session" in given:
-                own = ("identity", "insecure") if "insecure" in given else ()
-                names = ("session", "recipients", *own)
-                given["access"] = ts.Access(**{name: given.pop(name) for name in names})
-                _check_session(given["space"], given["access"])
+            if given.get("session") is not None:
+                _check_session(given["space"], given["session"])
             function(console, **given)
             answer.print()
 
@@ -84,11 +81,11 @@ def command(
     return of
 
 
-def _check_session(space: ts.Workspace, access: ts.Access) -> None:
+def _check_session(space: ts.Workspace, pin: str) -> None:
     """Compare the session with its pin now, before a command looks at anything in it."""
-    from topk_secagg.steps.access import check_session
+    from topk_secagg.steps.access import Access, check_session
 
-    check_session(space, access)
+    check_session(space, Access(session=pin))
 
 
 def user_set(value: str) -> list[int]:
@@ -286,6 +283,14 @@ run_options = tuple(
 )
 
 
+def check_required(options: dict[str, Any], *names: str) -> None:
+    """Refuse a call without the options that a round cannot do without; --from needs none of them,
+    so that click cannot require them."""
+    for name in names or ("users", "survivors", "colluders"):
+        if options[name] is None:
+            raise click.UsageError(f"Missing option '--{name}'.")
+
+
 class StepResult(NamedTuple):
     """What there is to say about the step of one user: facts, the same in lines, and what else it
     should know."""
@@ -324,7 +329,7 @@ def _for_users(
         space.check_user(n)
     if not users:
         raise click.UsageError("--user names nobody")
-    for name, value in {**given, "identity": given["access"].identity}.items():
+    for name, value in given.items():
         if len(users) > 1 and name in _OF_ONE_USER and value is not None:
             raise click.UsageError(f"--{name} belongs to one user; {_OF_ONE_USER[name]}")
     with console.progress() as note:

@@ -12,7 +12,7 @@ import topk_secagg as ts
 from topk_secagg.errors import amount
 
 from . import options as o
-from .console import Console, payload_line, plain
+from .console import Console, facts_of, payload_line, plain
 
 if TYPE_CHECKING:
     from topk_secagg.steps.decode import DecodeReport
@@ -34,9 +34,9 @@ def keygen(console: Console, user: int, output: Path | None) -> None:
     Writes the identity file (mode 0600, also good for `age -d -i`), and prints the public line. All
     users' lines together are the file for `init --recipients`.
     """
-    if user < 1:
-        raise click.UsageError(f"there is no user {user}; users are numbered from 1")
-    path = output or Path(f"user-{user:02}.identity")
+    from topk_secagg.steps.user_files import identity_name
+
+    path = output or Path(identity_name(user))
     public = ts.keygen(user, path)
     if not console.as_json:
         click.echo(public.line())  # even with -q: it is what the call is for
@@ -65,7 +65,7 @@ def offline(space: ts.Workspace, user: int, **how: Any) -> o.StepResult:
         f"({amount(report.share_bytes)})",
     ]
     warnings = list(_folder_warnings(user, report.other_folder))
-    return o.StepResult({"secret": secret, **vars(report)}, lines, warnings=warnings)
+    return o.StepResult({"secret": secret, **facts_of(report)}, lines, warnings=warnings)
 
 
 def _files(
@@ -139,7 +139,7 @@ def mask(
         payload_line(rate, report.masked_bytes),
         *selection_lines(p, report.kept_energy, report.clipped),
     ]
-    facts = {**vars(report), "weight": how["weight"], **rate.facts()}
+    facts = {**facts_of(report), "weight": how["weight"], **rate.facts()}
     warnings = [
         *_warnings(space, report),
         *rounding_warnings(p, report.rounding_error, f"the values that user {user} sends"),
@@ -222,7 +222,7 @@ def freeze(
     space: ts.Workspace,
     only: list[int] | None,
     user: int | None,
-    access: ts.Access,
+    **access: Any,
 ) -> None:
     """Fix the survivors U1 of the masked-input phase in survivors.json.
 
@@ -231,12 +231,12 @@ def freeze(
     survivors.json, because answers for two sets would reveal what one user sent: once it exists it
     never changes.
     """
-    report = ts.freeze(space, only, user=user, access=access)
+    report = ts.freeze(space, only, user=user, **access)
     console.warn(*(f"user {n} is left out: {why}" for n, why in report.left_out.items()))
     console.result(
         {
             "path": space.survivors_path,
-            **vars(report),
+            **facts_of(report),
             "dropped": [n for n in space.users() if n not in report.survivors],
         },
         f"survivors {plain(report.survivors)}: {space.survivors_path}",
@@ -253,16 +253,16 @@ def freeze(
     *o.access_options,
     example="round --user 3 --identity user-03.identity",
 )
-def confirm(console: Console, space: ts.Workspace, user: int, access: ts.Access) -> None:
+def confirm(console: Console, space: ts.Workspace, user: int, **access: Any) -> None:
     """Sign survivors.json, in a round that was started with --confirm.
 
     Users answer only once more than (N+T)/2 users have confirmed the same survivors.json. A user
     confirms one per round: one with every X here and sound, and with its own as it sent it. Writes
     the public file confirmed/user-NN.json.
     """
-    report = ts.confirm(space, user, access=access)
+    report = ts.confirm(space, user, **access)
     console.result(
-        vars(report),
+        facts_of(report),
         f"user {user} confirmed survivors {plain(report.survivors)}: {report.path}",
         f"session {space.session.fingerprint}, digest {report.survivors_sha256[:16]}",
         f"confirmations of {plain(report.confirmed)} are here; {report.needed} are needed",
@@ -292,7 +292,7 @@ def eliminate(space: ts.Workspace, user: int, **how: Any) -> o.StepResult:
         f"{digests}: compare with the others",
         payload_line(rate, report.answer_bytes),
     ]
-    return o.StepResult({**vars(report), **rate.facts()}, lines)
+    return o.StepResult({**facts_of(report), **rate.facts()}, lines)
 
 
 def described(
@@ -314,7 +314,7 @@ def described(
     spare = len(report.answering) - report.answers_needed
     r1 = rate_of_masked(p, report.masked_bytes)
     r2 = rate_of_answer(p, report.answer_bytes)
-    facts = {**vars(report), **r1.facts(), **r2.facts(), "checked_answers": spare}
+    facts = {**facts_of(report), **r1.facts(), **r2.facts(), "checked_answers": spare}
     return facts, [
         f"sum of users {plain(report.survivors)}, decoded from {plain(report.answering)}: "
         f"{report.path}",
@@ -359,14 +359,7 @@ def agreement_line(colluders: int, report: DecodeReport) -> str:
     *o.pin_options,
     example="round --output sum.pt",
 )
-def decode(
-    console: Console,
-    space: ts.Workspace,
-    output: Path | None,
-    mean: bool,
-    strict: bool,
-    access: ts.Access,
-) -> None:
+def decode(console: Console, space: ts.Workspace, **how: Any) -> None:
     """Decode the sum of the survivors' inputs from the answers in elimination/.
 
     Writes aggregate.h5: the sum, sparse, in the field and as reals. --output writes it in the shape
@@ -377,14 +370,7 @@ def decode(
     published, and mask asks before it sends the same gradient again.
     """
     with console.progress() as note:
-        report = ts.decode(
-            space,
-            output,
-            mean=mean,
-            strict=strict,
-            access=access,
-            progress=lambda done: note("decoding", 0, 1, done),
-        )
+        report = ts.decode(space, progress=lambda done: note("decoding", 0, 1, done), **how)
     facts, lines = described(console, space, report)
     console.warn_foreign_secrets(space.foreign_secrets())
     console.result(facts, *lines, f"session {space.session.fingerprint}", space=space)
@@ -397,17 +383,17 @@ def decode(
     *o.pin_options,
     example="round --user 3",
 )
-def settle(console: Console, space: ts.Workspace, user: int, access: ts.Access) -> None:
+def settle(console: Console, space: ts.Workspace, user: int, **pins: Any) -> None:
     """Commit the residual of a survivor that missed the elimination phase.
 
     Its X is in the sum, so that its new residual holds, whether it answers or not. `eliminate` does
     the same. In rounds with --confirm, enough users must have confirmed the survivors.
     """
-    report = ts.settle(space, user, access=access)
+    report = ts.settle(space, user, **pins)
     done = f"residual of user {user}: {report.path}" + (
         "" if report.committed else " was committed already"
     )
-    console.result(vars(report), done, f"session {space.session.fingerprint}", space=space)
+    console.result(facts_of(report), done, f"session {space.session.fingerprint}", space=space)
 
 
 @o.command(
@@ -417,7 +403,7 @@ def settle(console: Console, space: ts.Workspace, user: int, access: ts.Access) 
     *o.pin_options,
     example="round --user 3",
 )
-def forget(console: Console, space: ts.Workspace, user: int, access: ts.Access) -> None:
+def forget(console: Console, space: ts.Workspace, user: int, **pins: Any) -> None:
     """Erase a user's secret, the shares that it holds, and its copies of those that it made.
 
     Do it once they have done their work: after its answer, or when it dropped out; in rounds with
@@ -425,7 +411,7 @@ def forget(console: Console, space: ts.Workspace, user: int, access: ts.Access) 
     The ledger stays, so that nothing can be used twice. See docs/security.md for what deleting
     means on an SSD.
     """
-    report = ts.forget(space, user, access=access)
+    report = ts.forget(space, user, **pins)
     lines = [
         f"user {user} erased {len(report.erased)} files; its ledger stays",
         f"session {space.session.fingerprint}",
@@ -437,4 +423,4 @@ def forget(console: Console, space: ts.Workspace, user: int, access: ts.Access) 
         )
     if report.needed_by:
         lines.append(f"its shares for user {plain(report.needed_by)}, who have not answered, stay")
-    console.result(vars(report), *lines, space=space)
+    console.result(facts_of(report), *lines, space=space)

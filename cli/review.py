@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import topk_secagg as ts
-from topk_secagg.errors import BadData, Busy, CannotWrite
+from topk_secagg.errors import BadData, Busy
 
 from . import options as o
 from . import phases
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from topk_secagg.review.status import Next, Status
     from topk_secagg.steps.inspect import Description
 
-_POLL = 0.5  # seconds
 _IN_WORDS = {"holds": "holds the shares of"}  # facts whose names alone say too little
 _UNKNOWN_FILE = "FILE"  # a path that only the user knows
 # where nobody in particular asks, these are the steps of the users whose files the round waits for
@@ -46,7 +44,7 @@ def status(
     space: ts.Workspace,
     user: int | None,
     wait: float | None,
-    access: ts.Access,
+    **access: Any,
 ) -> None:
     """Show who has done what in a round, which files of whom are missing, and the next command.
 
@@ -55,14 +53,10 @@ def status(
     for what status does not know. --wait returns when the next step can be run (exit 0), or when the
     time is up (exit 75).
     """
-    end = time.monotonic() + (wait or 0)
-    seen = ts.status(space, user, access=access)
-    while not seen.next.ready and (left := end - time.monotonic()) > 0:
-        time.sleep(min(_POLL, left))
-        seen = ts.status(space, user, access=access)
+    seen = ts.status(space, user, wait=wait, **access)
     following = _command(space, seen.next, user, access)
     facts = {
-        "users": [vars(u) for u in seen.users],
+        "users": [facts_of(u) for u in seen.users],
         "survivors": seen.survivors.users if seen.survivors else None,
         "survivors_sha256": seen.survivors.digest if seen.survivors else None,
         "next": {
@@ -118,7 +112,7 @@ def _next_lines(following: Next, command: str) -> Iterator[str]:
     yield f"{'next' if following.possible else 'then'}: {command}"
 
 
-def _command(space: ts.Workspace, following: Next, user: int | None, access: ts.Access) -> str:
+def _command(space: ts.Workspace, following: Next, user: int | None, access: dict[str, Any]) -> str:
     """The command for a step, to be pasted; "" if there is none.
 
     It has those of the options of this call that its step takes.
@@ -134,19 +128,19 @@ def _command(space: ts.Workspace, following: Next, user: int | None, access: ts.
         words += ["--user", str(user)]
     if step == "mask":
         words += ["--gradient", _UNKNOWN_FILE]
-    identity = access.identity
+    identity = access["identity"]
     if identity is None and space.session.recipients:
         identity = Path(_UNKNOWN_FILE)
     given = {
         "secrets": space.secrets,
         "identity": identity,
-        "session": access.session,
-        "recipients": access.recipients,
+        "session": access["session"],
+        "recipients": access["recipients"],
     }
     for name, value in given.items():
         if name in names and value is not None:
             words += [f"--{name}", str(value)]
-    if "insecure" in names and access.insecure:
+    if "insecure" in names and access["insecure"]:
         words.append("--insecure")
     return shlex.join(words)
 
@@ -232,9 +226,8 @@ def _fact_rows(d: Description) -> Iterator[tuple[str, str]]:
 def audit(
     console: Console,
     space: ts.Workspace,
-    identity: tuple[Path, ...],
     report: Path | None,
-    access: ts.Access,
+    **how: Any,
 ) -> None:
     """Check a round point by point: pass, fail, or not checkable and why. Exits with 65 if anything
     fails.
@@ -244,27 +237,22 @@ def audit(
     recomputed. It changes nothing in the round, and shows no secret value. It follows no links and
     opens no folder that a round does not have, but names them.
     """
-    from topk_secagg.review.audit import collect_evidence
-    from topk_secagg.review.report import condensed, page, summary, unpinned
-    from topk_secagg.storage.atomic import OWN, write_whole
+    from topk_secagg.review.report import condensed, summary, unpinned
 
-    if report and report.suffix != ".html":
-        raise click.UsageError(f"the report is a page of HTML, and {report} does not end in .html")
-    if report and not report.absolute().parent.is_dir():
-        raise CannotWrite(
-            f"cannot write {report}: its folder is not there", "make the folder first"
-        )
     with console.progress() as note:
-        evidence = collect_evidence(
-            space, identity, lambda done: note("auditing", 0, 1, done), access=access
+        audited = ts.audit(
+            space,
+            report=report,
+            program=f"{PROGRAM} {ts.__version__}",
+            progress=lambda done: note("auditing", 0, 1, done),
+            **how,
         )
-    findings = evidence.findings
+    findings = audited.findings
+    failed = audited.failed
+    evidence = audited.evidence
     session = evidence.session
-    if report:
-        write_whole(report, page(evidence, program=f"{PROGRAM} {ts.__version__}"), OWN)
     if session:  # else it is too damaged to say whose secrets should not be here
         console.warn_foreign_secrets(space.foreign_secrets())
-    failed = [f for f in findings if f.verdict == "fail"]
     keys = session.recipients or () if session else ()
     facts = {
         "session": session and session.id,

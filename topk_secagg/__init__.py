@@ -6,7 +6,8 @@
                 └────── shares for every user m ──────────────────┘
 
 `aggregate` runs a whole round in memory. Every command of the command line is a function of the
-same name, over the `Workspace` of a round's folder; `Access` says how a user takes part.
+same name with the same options, and the one that the command line calls. A round, a gradient and any
+other file may be given as a string or a path; each function returns a report.
 
 Six packages, each importing only those before it: `algebra` (the field), `gradients` (reals in and
 out, which coordinates are sent), `protocol` (the phases of the paper, no files), `storage` (the
@@ -23,52 +24,80 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .errors import SecAggError
+    from .errors import (
+        BadData,
+        Busy,
+        CannotLock,
+        CannotWrite,
+        InputMissing,
+        Refused,
+        SecAggError,
+        TooFewSurvivors,
+        UsageError,
+    )
     from .protocol.parameters import Parameters
     from .protocol.round import run_round
-    from .review.audit import audit
-    from .review.plan import plan
-    from .review.status import status
-    from .steps.access import Access, keygen
+    from .review.commands import AuditReport, PlanReport, audit, plan, status
+    from .review.evidence import Finding
+    from .review.status import Status
+    from .steps.access import keygen
     from .steps.aggregate import AggregateReport, aggregate
-    from .steps.decode import decode
-    from .steps.eliminate import eliminate
-    from .steps.freeze import confirm, freeze
-    from .steps.init import init
-    from .steps.inspect import inspect
-    from .steps.mask import mask
-    from .steps.offline import offline
-    from .steps.run import run
-    from .steps.settle import forget, settle
+    from .steps.costs import Costs
+    from .steps.decode import DecodeReport, decode
+    from .steps.eliminate import EliminateReport, eliminate
+    from .steps.freeze import ConfirmReport, FreezeReport, confirm, freeze
+    from .steps.init import InitReport, init
+    from .steps.inspect import Description, inspect
+    from .steps.mask import MaskReport, mask
+    from .steps.offline import OfflineReport, offline
+    from .steps.run import RunReport, run
+    from .steps.settle import ForgetReport, SettleReport, forget, settle
+    from .storage.keys import Recipient
     from .storage.workspace import Workspace
 
 __all__ = [
-    "Access", "AggregateReport", "Parameters", "SecAggError", "Workspace", "aggregate", "audit", "confirm", "decode",
-    "eliminate", "forget", "freeze", "init", "inspect", "keygen", "mask", "offline", "plan", "run", "run_round",
-    "settle", "status",
+    "AggregateReport", "AuditReport", "BadData", "Busy", "CannotLock", "CannotWrite", "ConfirmReport", "Costs",
+    "DecodeReport", "Description", "EliminateReport", "Finding", "ForgetReport", "FreezeReport", "InitReport",
+    "InputMissing", "MaskReport", "OfflineReport", "Parameters", "PlanReport", "Recipient", "Refused", "RunReport",
+    "SecAggError", "SettleReport", "Status", "TooFewSurvivors", "UsageError", "Workspace", "aggregate", "audit",
+    "confirm", "decode", "eliminate", "forget", "freeze", "init", "inspect", "keygen", "mask", "offline", "plan", "run",
+    "run_round", "settle", "status",
 ]  # fmt: skip
 __version__ = "0.1.0"
 
+# where a name is defined
 _HOMES = {
-    "Access": "steps.access",
-    "AggregateReport": "steps.aggregate",
-    "Parameters": "protocol.parameters",
-    "SecAggError": "errors",
-    "Workspace": "storage.workspace",
-    "audit": "review.audit",
-    "confirm": "steps.freeze",
-    "forget": "steps.settle",
-    "keygen": "steps.access",
-    "plan": "review.plan",
-    "run_round": "protocol.round",
-    "status": "review.status",
-}
+    "errors": (
+        "BadData", "Busy", "CannotLock", "CannotWrite", "InputMissing", "Refused", "SecAggError",
+        "TooFewSurvivors", "UsageError",
+    ),
+    "protocol.parameters": ("Parameters",),
+    "protocol.round": ("run_round",),
+    "review.commands": ("AuditReport", "PlanReport", "audit", "plan", "status"),
+    "review.evidence": ("Finding",),
+    "review.status": ("Status",),
+    "steps.access": ("keygen",),
+    "steps.aggregate": ("AggregateReport", "aggregate"),
+    "steps.costs": ("Costs",),
+    "steps.decode": ("DecodeReport", "decode"),
+    "steps.eliminate": ("EliminateReport", "eliminate"),
+    "steps.freeze": ("ConfirmReport", "FreezeReport", "confirm", "freeze"),
+    "steps.init": ("InitReport", "init"),
+    "steps.inspect": ("Description", "inspect"),
+    "steps.mask": ("MaskReport", "mask"),
+    "steps.offline": ("OfflineReport", "offline"),
+    "steps.run": ("RunReport", "run"),
+    "steps.settle": ("ForgetReport", "SettleReport", "forget", "settle"),
+    "storage.keys": ("Recipient",),
+    "storage.workspace": ("Workspace",),
+}  # fmt: skip
+_MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = import_module(f".{_HOMES.get(name, f'steps.{name}')}", __name__)
+    module = import_module(f".{_MODULE_OF[name]}", __name__)
     globals()[name] = value = getattr(module, name)
     return value
 

@@ -48,7 +48,7 @@ def shown(value: Any) -> str:
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"<{str(value.dtype).removeprefix('torch.')} array {tuple(value.shape)}>"
     if isinstance(value, float):
-        return f"{value:.{_DIGITS}g}"
+        return repr(float(f"{value:.{_DIGITS}g}"))
     if isinstance(value, Path):
         return repr(str(value))
     if isinstance(value, Mapping):

@@ -146,21 +146,20 @@ class TestARoundThatTheStoreMadeUp:
 
 
 def test_every_function_of_the_library_takes_the_pins(honest, forged):
-    right = ts.Access(session=name_of(honest), recipients=honest.recipients)
-    space, other = ts.Workspace(honest.folder), ts.Workspace(forged.folder)
+    pins = {"session": name_of(honest), "recipients": str(honest.recipients)}
     functions = {
-        "decode": lambda space, access: ts.decode(space, access=access),
-        "status": lambda space, access: ts.status(space, access=access),
-        "audit": lambda space, access: ts.audit(space, access=access),
-        "settle": lambda space, access: ts.settle(space, 1, access=access),
-        "forget": lambda space, access: ts.forget(space, 1, access=access),
+        "decode": ts.decode,
+        "status": ts.status,
+        "audit": ts.audit,
+        "settle": lambda folder, **pins: ts.settle(folder, 1, **pins),
+        "forget": lambda folder, **pins: ts.forget(folder, 1, **pins),
     }
     assert set(functions) == set(READERS)
     for function in functions.values():
-        for wrong in (ts.Access(session=right.session), ts.Access(recipients=right.recipients)):
+        for name, value in pins.items():
             with pytest.raises(Refused):
-                function(other, wrong)
-        function(space, right)
+                function(str(forged.folder), **{name: value})
+        function(str(honest.folder), **pins)
 
 
 class TestTheAuditor:

@@ -202,21 +202,14 @@ def test_torch_ties_them_again(tmp_path):
     for n in range(1, 5):
         torch.save(model.state_dict(), tmp_path / f"user-{n}.pt")
     inputs = [tmp_path / f"user-{n}.pt" for n in range(1, 5)]
-    space = ts.init(
-        tmp_path / "round",
-        users=4,
-        survivors=3,
-        colluders=1,
-        density=1.0,
-        like=inputs[0],
-        clip=9.0,
-    )
-    assert space.session.parameters.length == 12
-    ts.run(space, inputs, output=tmp_path / "sum.pt")
+    options = {"survivors": 3, "colluders": 1, "density": 1.0, "clip": 9.0}
+    report = ts.run(tmp_path / "round", inputs, **options, output=tmp_path / "sum.pt")
+    assert report.round.session.parameters.length == 12
+    assert sorted(report.total) == ["embedding.weight", "head.weight"]
     total = torch.load(tmp_path / "sum.pt", weights_only=True)
     assert total["head.weight"].data_ptr() == total["embedding.weight"].data_ptr()
     model.load_state_dict(total)
-    ts.run(space, inputs, output=tmp_path / "sum.safetensors")
+    ts.run(tmp_path / "round", inputs, output=tmp_path / "sum.safetensors")
     from safetensors.torch import load_model, save_model
 
     load_model(model, tmp_path / "sum.safetensors")

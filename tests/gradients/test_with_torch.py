@@ -16,9 +16,9 @@ def test_torch_gradients_go_in_and_the_aggregate_steps_an_optimiser_and_loads_as
     import topk_secagg as ts
 
     files = sorted((ROOT / "fixtures" / "gradients").glob("user-*.pt"))[:4]
-    space = ts.init(tmp_path / "round", users=4, survivors=3, colluders=1, top_k=60, like=files[0],
-                    clip=4.0, construction="moments")  # fmt: skip
-    ts.run(space, files, output=tmp_path / "mean.pt", mean=True)
+    ts.init(tmp_path / "round", users=4, survivors=3, colluders=1, top_k=60, like=files[0],
+            clip=4.0, construction="moments")  # fmt: skip
+    ts.run(tmp_path / "round", files, output=tmp_path / "mean.pt", mean=True)
     aggregate = torch.load(tmp_path / "mean.pt", weights_only=True)
     one = torch.load(files[0], weights_only=True)
     assert {n: (t.shape, t.dtype) for n, t in aggregate.items()} == {
@@ -54,10 +54,8 @@ def test_a_list_goes_back_to_the_parameters_it_came_from(tmp_path):
     model(torch.ones(1, 2)).sum().backward()
     file = tmp_path / "gradient.pt"
     torch.save([p.grad for p in model.parameters()], file)
-    space = ts.init(
-        tmp_path / "round", users=4, survivors=3, colluders=1, density=1.0, like=file, clip=9.0
-    )
-    ts.run(space, [file] * 4, output=tmp_path / "sum.pt")
+    options = {"survivors": 3, "colluders": 1, "density": 1.0, "clip": 9.0}
+    ts.run(tmp_path / "round", [file] * 4, output=tmp_path / "sum.pt", **options)
     total = torch.load(tmp_path / "sum.pt", weights_only=True)
     for p, g in zip(model.parameters(), total, strict=True):
         assert (g is None) == (p.grad is None)

@@ -110,7 +110,7 @@ def test_a_late_answer_agrees(space, keys):
     made = make.ROUNDS[space.root.name]
     late = [user for user in made.masking if user not in (made.fallback or made.answering)]
     for user in late:
-        eliminate(space, user, fallback=bool(made.fallback), access=make.access(space, keys, user))
+        eliminate(space, user, fallback=bool(made.fallback), **make.access(space, keys, user))
     before = make.values(space)["aggregate"]
     report = decode(space)
     assert report.answering == list(made.masking)

@@ -4,18 +4,21 @@ tensors."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from os import PathLike
+from os import PathLike, fsdecode
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import BadData, UsageError
+from .files import read_gradient
 from .layout import Layout
-from .tensors import FLOATING, Gradient, Tensor, called, left_out
+from .tensors import FLOATING, Gradient, Tensor, called, left_out, tied
 
 Given = Any  # an array, or a mapping or list of arrays or torch tensors
 Vector = npt.NDArray[Any]
+_WIDEST = 8  # bytes of a value
 
 
 def is_path(value: Any) -> bool:
@@ -30,6 +33,33 @@ def refuse_path(what: str, value: Any) -> None:
             f"{what}: {value!r:.120} is a path, not a gradient",
             "load the file first, or use run, which reads files",
         )
+
+
+def read_any(gradient: Given, entry: str = "", strip_prefix: str = "") -> Gradient:
+    """The tensors of a gradient file, or of a gradient in memory; both by the same rules."""
+    if is_path(gradient):
+        return read_gradient(Path(fsdecode(gradient)), entry, strip_prefix)
+    if entry or strip_prefix:
+        raise UsageError(
+            "entries and prefixes of names are for gradient files",
+            "give the tensors themselves, under the names that the round has",
+        )
+    tensors = tensors_of(gradient)
+    tensors.notes += (*tied(tensors.ties), *left_out("None", tensors.absent))
+    return tensors
+
+
+def in_form(layout: Layout, vector: npt.NDArray[np.float64]) -> Given:
+    """A flat vector in the form of a gradient with this layout: one array, a mapping of names to
+    arrays, or a list with None for what is left out."""
+    tensors = layout.unflatten(vector)
+    arrays = {t.name: t.array for t in tensors.under_every_name()}
+    if layout.sequence:
+        count = len(arrays) + len(layout.left_out)
+        return [arrays.get(str(position)) for position in range(count)]
+    if list(arrays) == [""]:
+        return arrays[""]
+    return arrays
 
 
 class Form:
@@ -148,7 +178,10 @@ def _tensor(name: str, value: Any) -> Tensor:
         if not hasattr(value, "detach"):
             array = np.asarray(value)
             kind = array.dtype.name
-            return Tensor(name, kind, array.astype(np.float32) if kind == "bfloat16" else array)
+            if kind == "bfloat16":
+                array = array.astype(np.float32)
+            _check_type(name, array)
+            return Tensor(name, kind, array)
         value = value.detach().cpu()
         kind = str(value.dtype).removeprefix("torch.")
         return Tensor(name, kind, (value.float() if kind == "bfloat16" else value).numpy())
@@ -157,6 +190,15 @@ def _tensor(name: str, value: Any) -> Tensor:
             f"tensor {called(name)}: a {type(value).__name__} cannot be read as an array",
             "give arrays or torch tensors",
         ) from error
+
+
+def _check_type(name: str, array: Vector) -> None:
+    """Refuse what no gradient file may hold either."""
+    if array.dtype.kind not in "fiub" or array.dtype.itemsize > _WIDEST:
+        raise BadData(
+            f"tensor {called(name)}: an array of type {str(array.dtype)[:40]}",
+            "give array.astype(np.float32)",
+        )
 
 
 def _like(example: Any, array: npt.NDArray[Any]) -> Any:

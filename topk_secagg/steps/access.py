@@ -8,17 +8,36 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 from ..errors import BadData, CannotWrite, Refused, UsageError
 from ..storage.atomic import PRIVATE, write_whole
 from ..storage.keys import Identity, Recipient, read_identity, read_recipients
 from ..storage.session import FINGERPRINT_DIGITS
 from ..storage.workspace import Workspace
+from .arguments import AnyPath, AnyRound, optional_path, path_of, whole_number, workspace
+from .user_files import identity_name
+
+
+class Pins(TypedDict, total=False):
+    """What every function takes that reads a round: where its secrets are, and which session and
+    keys are expected."""
+
+    secrets: AnyPath | None
+    session: str | None
+    recipients: AnyPath | None
+
+
+class TakingPart(Pins, total=False):
+    """What every step of a user takes: the pins, and how the user takes part."""
+
+    identity: AnyPath | None
+    insecure: bool
 
 
 @dataclass(frozen=True)
 class Access:
-    """How somebody uses a round.
+    """How somebody uses a round: `Pins` or `TakingPart` without the folders.
 
     `session`: the name, or the first 16 digits or more, of the only session to use. `recipients`:
     an own list of everybody's public keys, which the session must have. These two are the pins,
@@ -36,16 +55,51 @@ class Access:
 PLAIN = Access()
 
 
-def keygen(user: int, path: Path) -> Recipient:
+def pinned(
+    round: AnyRound,
+    *,
+    secrets: AnyPath | None = None,
+    session: str | None = None,
+    recipients: AnyPath | None = None,
+) -> tuple[Workspace, Access]:
+    """The round, and what is expected of it."""
+    access = Access(session=session, recipients=optional_path("recipients", recipients))
+    return workspace(round, secrets), access
+
+
+def taking_part(
+    round: AnyRound,
+    *,
+    secrets: AnyPath | None = None,
+    session: str | None = None,
+    recipients: AnyPath | None = None,
+    identity: AnyPath | None = None,
+    insecure: bool = False,
+) -> tuple[Workspace, Access]:
+    """The round, and how a user takes part in it."""
+    access = Access(
+        identity=optional_path("identity", identity),
+        session=session,
+        recipients=optional_path("recipients", recipients),
+        insecure=insecure,
+    )
+    return workspace(round, secrets), access
+
+
+def keygen(user: int, output: AnyPath | None = None) -> Recipient:
     """Make the keys of one user for sealed rounds.
 
     Arguments:
     user: the user's number, from 1.
-    path: the new identity file, which only its owner can read.
+    output: the new identity file, which only its owner can read; user-NN.identity in this folder by
+        default.
 
     Returns the public keys; `line()` of them is a line of the file that `init` takes as
     `recipients`.
     """
+    if whole_number("user", user) < 1:
+        raise UsageError(f"there is no user {user}", "users are numbered from 1")
+    path = Path(identity_name(user)) if output is None else path_of("output", output)
     if path.exists():
         raise CannotWrite(f"{path} exists", "keys are not overwritten; choose another name")
     identity = Identity.generate()

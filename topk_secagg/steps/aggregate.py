@@ -129,7 +129,14 @@ def aggregate(
     errors: list[float] = []
     for n in u1:
         rounding = CipherRandomness(key).child(f"rounding of user {n}")
-        chosen = choose(p, rounding, vectors[n], weight[n], select, saturate=bool(saturate))
+        chosen = choose(
+            p,
+            source=rounding,
+            flat=vectors[n],
+            weight=weight[n],
+            select=select,
+            saturate=bool(saturate),
+        )
         inputs[n] = chosen.sparse
         clipped += chosen.clipped
         errors += [] if chosen.rounding_error is None else [chosen.rounding_error]

@@ -5,10 +5,16 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from numbers import Real
+from os import PathLike, fsdecode
+from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
 from ..gradients.arrays import is_path
+from ..storage.workspace import Workspace
+
+AnyPath = str | PathLike[str]  # a file or a folder
+AnyRound = AnyPath | Workspace  # the folder of a round
 
 SELECTIONS = ("top", "random")
 SOURCES = ("cipher", "os")
@@ -37,6 +43,37 @@ def real_number(name: str, value: Any) -> float:
         raise UsageError(
             f"{name} is {_shown(value)}, which is not a number", "give a number"
         ) from None
+
+
+def path_of(name: str, given: Any) -> Path:
+    """A string or a path as a Path."""
+    if not is_path(given):
+        raise UsageError(f"{name} is {_shown(given)}, which is not a path", "give a path")
+    return Path(fsdecode(given))
+
+
+def optional_path(name: str, given: Any) -> Path | None:
+    """The same, or None where nothing is given."""
+    return None if given is None else path_of(name, given)
+
+
+def workspace(given: Any, secrets: Any = None) -> Workspace:
+    """The round that a string, a path or a Workspace names, with its secrets in another folder if
+    one is given."""
+    if isinstance(given, Workspace):
+        if secrets is None:
+            return given
+        return Workspace(given.root, path_of("secrets", secrets))
+    return Workspace(path_of("round", given), optional_path("secrets", secrets))
+
+
+def patterns(name: str, given: Any) -> tuple[str, ...]:
+    """One pattern, or several, as a tuple."""
+    listed = (given,) if isinstance(given, str) else tuple(given or ())
+    for pattern in listed:
+        if not isinstance(pattern, str):
+            raise UsageError(f"{name} has {_shown(pattern)}, which is not a pattern", "give names")
+    return listed
 
 
 def by_user(name: str, given: Any) -> dict[int, Any]:

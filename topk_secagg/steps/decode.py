@@ -6,15 +6,19 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
+import numpy.typing as npt
 
 from ..algebra.field import Symbols
 from ..algebra.randomness import CipherRandomness, fresh_key
 from ..brief import Brief
 from ..errors import BadData, InputMissing, SecAggError, TooFewSurvivors
+from ..gradients.arrays import Given, in_form
 from ..gradients.files import check_writable, write_gradient
 from ..gradients.quantise import beyond_clip, dequantise
 from ..progress import Progress, unheard
@@ -29,20 +33,24 @@ from ..storage.answer import AnswerFile, opened_answer
 from ..storage.artifacts import opened
 from ..storage.atomic import OWN, whole_file
 from ..storage.ledger import DECODED, FAILED
+from ..storage.session import Session
 from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
-from .access import PLAIN, Access, check_pins
+from .access import Pins, check_pins, pinned
+from .arguments import AnyPath, AnyRound, optional_path
 from .each import for_each
 from .published import PUBLISHED, record_outcome
 
 
 @dataclass(frozen=True, repr=False)
 class DecodeReport(Brief):
-    """What `decode` found: U1, U2, who of these answered wrongly, whose files were left out and
+    """What `decode` did: U1, U2, who of these answered wrongly, whose files were left out and
     why, what a user sent in the two phases, and how many coordinates are larger than honest users
     can make them.
 
-    The sum is right if at most `liars_excluded` of the users that answered lie together.
+    `total` is the sum in the form of a gradient, or the mean where that was asked for; `sparse` is
+    the sum in the field, as aggregate.h5 has it. It is right if at most `liars_excluded` of the
+    users that answered lie together.
     """
 
     path: Path
@@ -57,57 +65,78 @@ class DecodeReport(Brief):
     liars_excluded: int
     masked_bytes: int
     answer_bytes: int
+    sparse: Sparse = field(repr=False)
+    session: Session = field(repr=False)
+    divisor: float = field(repr=False)
+
+    @property
+    def vector(self) -> npt.NDArray[np.float64]:
+        """The sum or the mean as one flat vector, (L,)."""
+        p = self.session.parameters
+        vector = np.zeros(p.length)
+        vector[self.sparse.index] = dequantise(p.fixed_point, self.sparse.value) / self.divisor
+        return vector
+
+    @property
+    def total(self) -> Given:
+        """The sum or the mean in the form of a gradient, made anew each time: an array, a mapping of
+        names to arrays, or a list."""
+        return in_form(self.session.layout, self.vector)
 
 
 def decode(
-    space: Workspace,
-    output: Path | None = None,
+    round: AnyRound,
+    output: AnyPath | None = None,
     *,
     mean: bool = False,
     strict: bool = False,
-    access: Access = PLAIN,
     progress: Progress = unheard,
+    **pins: Unpack[Pins],
 ) -> DecodeReport:
     """The sum, from enough answers: write aggregate.h5, and the sum in the form of a gradient to
     `output`.
 
     Arguments:
-    space: the round (`Workspace`).
+    round: the folder of the round.
     output: write the sum there too: .pt, .safetensors, .npz or .npy.
-    mean: divide what `output` gets by the sum of the survivors' weights.
+    mean: divide what `output` gets, and `total` of the report, by the sum of the survivors' weights.
     strict: refuse an answer that cannot be read, or is for another survivor set, instead of leaving
         it out, and any sum that T users could have forged: all answers must agree, and be D + 2T.
-    access: the session and the keys that are expected (`Access`).
     progress: called with the share that is done, 0 to 1.
+    secrets: the folder of secrets and ledgers, instead of the round's own.
+    session: refuse any other session than this one; at least 16 of its digits.
+    recipients: refuse a session that has other keys than this file.
 
-    Returns a DecodeReport: U1, U2, and who of these answered wrongly.
+    Returns a DecodeReport: the sum as its `total`, U1, U2, and who of these answered wrongly.
     """
+    space, access = pinned(round, **pins)
     check_pins(space, access)
-    session = space.session
-    p = session.parameters
-    if output is not None:
-        check_writable(output)
+    written_to = optional_path("output", output)
+    if written_to is not None:
+        check_writable(written_to)
     with space.step_of_account():
         survivors = survivors_file.read(space)
+        decoding = partial(_decoded, space, survivors, strict=strict, progress=progress)
         try:
-            report, total = _decoded(
-                space, survivors, verify=False, strict=strict, progress=progress
-            )
+            report = decoding(verify=False)
         except (BadData, TooFewSurvivors):  # is a file damaged? it is left out
             with _failing(space, strict=strict):
-                report, total = _decoded(
-                    space, survivors, verify=True, strict=strict, progress=progress
-                )
-        if not _decoded_by_others(space, survivors, total):
+                report = decoding(verify=True)
+        if not _decoded_by_others(space, survivors, report.sparse):
             aggregate_file.write(
-                space, survivors, total, report.blocks, report.answering, report.corrected
+                space,
+                survivors,
+                report.sparse,
+                blocks=report.blocks,
+                answering=report.answering,
+                corrected=report.corrected,
             )
-        if output is not None:
-            vector = np.zeros(p.length)
-            real = dequantise(p.fixed_point, total.value)
-            vector[total.index] = real / math.fsum(survivors.weights.values()) if mean else real
-            with whole_file(output, OWN) as stream:
-                write_gradient(stream, output.suffix, session.layout.unflatten(vector))
+        if mean:
+            report = replace(report, divisor=math.fsum(survivors.weights.values()))
+        if written_to is not None:
+            with whole_file(written_to, OWN) as stream:
+                tensors = space.session.layout.unflatten(report.vector)
+                write_gradient(stream, written_to.suffix, tensors)
         record_outcome(space, DECODED)
     return report
 
@@ -129,8 +158,8 @@ def _failing(space: Workspace, *, strict: bool) -> Iterator[None]:
 
 def _decoded(
     space: Workspace, survivors: Survivors, *, verify: bool, strict: bool, progress: Progress
-) -> tuple[DecodeReport, Sparse]:
-    """The report, and the sum.
+) -> DecodeReport:
+    """The sum, and who contributed to it.
 
     Answers are hashed while they are read for decoding; with `verify`, damaged ones are left out
     before. Only in a round without keys, and unless `strict`, answers beyond those that determine
@@ -156,10 +185,10 @@ def _decoded(
         with _naming_the_folder(space):
             decoded = decode_answers(
                 p,
-                s.points,
-                shape,
-                given,
-                source,
+                points=s.points,
+                shape=shape,
+                answers=given,
+                randomness=source,
                 masked_sum=_masked_sum(space, survivors, shape),
                 strict=strict,
                 progress=progress,
@@ -171,7 +200,7 @@ def _decoded(
             )
         for n in answers.keys() - used.keys() if not verify else ():
             answers[n].artifact.verify(answers[n].check_symbols)
-    report = DecodeReport(
+    return DecodeReport(
         path=space.aggregate_path,
         survivors=survivors.users,
         answering=list(used),
@@ -184,8 +213,10 @@ def _decoded(
         liars_excluded=decoded.liars_excluded,
         masked_bytes=construction(p).masked_bytes,
         answer_bytes=next(iter(used.values())).payload,
+        sparse=decoded.total,
+        session=s,
+        divisor=1.0,
     )
-    return report, decoded.total
 
 
 def _masked_sum(space: Workspace, survivors: Survivors, shape: AnswerShape) -> Symbols | None:

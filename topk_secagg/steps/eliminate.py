@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Unpack
 
 from ..brief import Brief
 from ..errors import Refused, UsageError
@@ -17,7 +18,8 @@ from ..storage.atomic import allow_open_files
 from ..storage.ledger import Ledger
 from ..storage.share import opened_share
 from ..storage.workspace import Workspace
-from .access import PLAIN, Access, admitted
+from .access import TakingPart, admitted, taking_part
+from .arguments import AnyRound
 from .keys import check_keys_of_survivor
 from .settle import commit_residual
 
@@ -37,12 +39,12 @@ class EliminateReport(Brief):
 
 
 def eliminate(
-    space: Workspace,
+    round: AnyRound,
     user: int,
     *,
     fallback: bool = False,
-    access: Access = PLAIN,
     progress: Progress = unheard,
+    **access: Unpack[TakingPart],
 ) -> EliminateReport:
     """Mask-elimination phase of one user: read U1, its X and the shares of U1 for this user, and
     write Y.
@@ -50,16 +52,20 @@ def eliminate(
     A user answers one survivor set in a round.
 
     Arguments:
-    space: the round (`Workspace`).
+    round: the folder of the round.
     user: the user's number, from 1.
     fallback: answer the same survivors once more with D = U - T, so that any U answers decode.
-    access: how the user takes part: its identity in a sealed round, the session and the keys that it
-        expects (`Access`).
     progress: called with the share that is done, 0 to 1.
+    secrets: the folder of the user's secrets and ledgers, instead of the round's own.
+    session: refuse any other session than this one; at least 16 of its digits.
+    recipients: refuse a session that has other keys than this file.
+    identity: the user's keys, in a sealed round.
+    insecure: take part although the round is drawn from a public seed.
 
     Returns an EliminateReport.
     """
-    opener = admitted(space, user, access)
+    space, how = taking_part(round, **access)
+    opener = admitted(space, user, how)
     session = space.session
     p = session.parameters
     if fallback and p.spare is None:
@@ -105,10 +111,15 @@ def eliminate(
                 progress=progress,
             )
         commit_residual(space, user, ledger)
-    path = space.answer_path(user)
-    payload = construction(p).bytes_of_answer(shape)
     return EliminateReport(
-        user, path, survivors.users, survivors.digest, shape.blocks, shape.quorum, fallback, payload
+        user=user,
+        path=space.answer_path(user),
+        survivors=survivors.users,
+        survivors_sha256=survivors.digest,
+        blocks=shape.blocks,
+        answers_needed=shape.quorum,
+        fallback=fallback,
+        answer_bytes=shape.groups * shape.width * p.symbol_bytes,
     )
 
 

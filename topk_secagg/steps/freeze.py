@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Unpack
 
 from ..brief import Brief
 from ..errors import InputMissing, Refused, TooFewSurvivors, UsageError
@@ -15,7 +16,8 @@ from ..storage.documents import digest
 from ..storage.ledger import Ledger
 from ..storage.masked import MaskedFile
 from ..storage.workspace import Workspace
-from .access import PLAIN, Access, admitted
+from .access import TakingPart, admitted, taking_part
+from .arguments import AnyRound, user_list
 from .each import for_each
 
 
@@ -31,11 +33,11 @@ class FreezeReport(Brief):
 
 
 def freeze(
-    space: Workspace,
+    round: AnyRound,
     only: Iterable[int] | None = None,
     *,
     user: int | None = None,
-    access: Access = PLAIN,
+    **access: Unpack[TakingPart],
 ) -> FreezeReport:
     """Fix the survivors: write survivors.json for the users that have masked.
 
@@ -43,17 +45,22 @@ def freeze(
     set a round.
 
     Arguments:
-    space: the round (`Workspace`).
+    round: the folder of the round.
     only: these users and no others; their X must be in order.
     user: who freezes; the session's freezer by default.
-    access: how the user takes part: its identity in a sealed round, the session and the keys that it
-        expects (`Access`).
+    secrets: the folder of the user's secrets and ledgers, instead of the round's own.
+    session: refuse any other session than this one; at least 16 of its digits.
+    recipients: refuse a session that has other keys than this file.
+    identity: the user's keys, in a sealed round.
+    insecure: take part although the round is drawn from a public seed.
 
     Returns a FreezeReport.
     """
+    space, how = taking_part(round, **access)
     session = space.session
     user = session.freezer if user is None else user
-    signer = admitted(space, user, access)
+    signer = admitted(space, user, how)
+    only = None if only is None else user_list("only", only)
     if user != session.freezer and not session.confirm:
         raise Refused(
             f"user {session.freezer} freezes this round, not user {user}",
@@ -75,7 +82,13 @@ def freeze(
         ledger.check_survivors(digest(content), "frozen", "confirmed", "answered")
         ledger.record(frozen=digest(content), survivors=rows)
         write_whole(space.survivors_path, content)
-    return FreezeReport(user, users, digest(content), written=True, left_out=left_out)
+    return FreezeReport(
+        freezer=user,
+        survivors=users,
+        survivors_sha256=digest(content),
+        written=True,
+        left_out=left_out,
+    )
 
 
 def _again(
@@ -93,7 +106,12 @@ def _again(
     ledger.check_survivors(before.digest, *own, "confirmed", "answered")
     _check_only(only, before.users)
     mark_done(space.survivors_path)
-    return FreezeReport(before.freezer, before.users, before.digest, written=False)
+    return FreezeReport(
+        freezer=before.freezer,
+        survivors=before.users,
+        survivors_sha256=before.digest,
+        written=False,
+    )
 
 
 def _check_only(only: Iterable[int] | None, survivors: list[int]) -> None:
@@ -219,7 +237,7 @@ class ConfirmReport(Brief):
     needed: int
 
 
-def confirm(space: Workspace, user: int, *, access: Access = PLAIN) -> ConfirmReport:
+def confirm(round: AnyRound, user: int, **access: Unpack[TakingPart]) -> ConfirmReport:
     """Sign the digest of survivors.json, after the ledger: a user confirms one set per round.
 
     So it confirms only a set that can be answered: with every X in it here and sound, and its own
@@ -227,14 +245,18 @@ def confirm(space: Workspace, user: int, *, access: Access = PLAIN) -> ConfirmRe
     survivors for whom nobody has an answer.
 
     Arguments:
-    space: the round (`Workspace`).
+    round: the folder of the round.
     user: the user's number, from 1.
-    access: how the user takes part: its identity in a sealed round, the session and the keys that it
-        expects (`Access`).
+    secrets: the folder of the user's secrets and ledgers, instead of the round's own.
+    session: refuse any other session than this one; at least 16 of its digits.
+    recipients: refuse a session that has other keys than this file.
+    identity: the user's keys, in a sealed round.
+    insecure: take part although the round is drawn from a public seed.
 
     Returns a ConfirmReport.
     """
-    signer = admitted(space, user, access)
+    space, how = taking_part(round, **access)
+    signer = admitted(space, user, how)
     session = space.session
     if not session.confirm or signer is None:
         raise UsageError(
@@ -253,5 +275,10 @@ def confirm(space: Workspace, user: int, *, access: Access = PLAIN) -> ConfirmRe
         path = survivors_file.confirm(space, user, survivors.digest, signer)
     there = survivors_file.confirmed_by(space, survivors.digest, space.users())
     return ConfirmReport(
-        user, path, survivors.users, survivors.digest, there, session.confirmations
+        user=user,
+        path=path,
+        survivors=survivors.users,
+        survivors_sha256=survivors.digest,
+        confirmed=there,
+        needed=session.confirmations,
     )

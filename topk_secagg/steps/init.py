@@ -6,14 +6,15 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from numbers import Integral
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack, get_type_hints
 
 from ..algebra.randomness import seeded_key
+from ..brief import Brief
 from ..errors import BadData, InputMissing, Refused, UsageError, amount
-from ..gradients.files import read_gradient
+from ..gradients.arrays import Given, Vector, is_path, read_any
 from ..gradients.layout import NOT_GRADIENTS, Layout
 from ..gradients.quantise import dequantise, magnitude
 from ..gradients.tensors import Gradient
@@ -33,7 +34,16 @@ from ..storage.atomic import make_folder, mark_done, write_whole
 from ..storage.keys import read_recipients
 from ..storage.session import Series, Session
 from ..storage.workspace import Workspace
-from .arguments import real_number, whole_number
+from .arguments import (
+    AnyPath,
+    AnyRound,
+    optional_path,
+    path_of,
+    patterns,
+    real_number,
+    whole_number,
+    workspace,
+)
 from .costs import check_disk, footprint
 
 _NONCE_BYTES = 16
@@ -65,6 +75,32 @@ class RoundOptions(TypedDict, total=False):
     dealing: str | None
     minimise: str | None
     clip: float | None
+
+
+class SessionOptions(RoundOptions, total=False):
+    """All that a round can be started with; None is the default. `users`, `survivors` and
+    `colluders` have none."""
+
+    users: int | None
+    survivors: int | None
+    colluders: int | None
+    like: Given
+    length: int | None
+    entry: str | None
+    strip_prefix: str | None
+    only: Sequence[str] | str | None
+    exclude: Sequence[str] | str | None
+    max_weight: float | None
+    recipients: AnyPath | None
+    freezer: int | None
+    confirm: bool
+    insecure_seed: int | None
+
+
+_SESSION_OPTIONS = frozenset(get_type_hints(SessionOptions))
+_PARAMETER_OPTIONS = frozenset(get_type_hints(RoundOptions)) | {
+    "users", "survivors", "colluders", "max_weight"
+}  # fmt: skip
 
 
 def choose_parameters(length: int, **options: Any) -> tuple[Parameters, str]:
@@ -170,7 +206,7 @@ def _check_density(density: Any) -> None:
 
 
 def choose_layout(
-    like: Path | None = None,
+    like: Given = None,
     length: int | None = None,
     *,
     entry: str = "",
@@ -178,15 +214,81 @@ def choose_layout(
     only: Sequence[str] = (),
     exclude: Sequence[str] = (),
 ) -> tuple[Layout, Gradient | None]:
-    """The layout of a gradient file, with its content, or of one flat vector."""
+    """The layout of a gradient (a file, or in memory), with its content, or of one flat vector."""
     if like is not None and length is None:
-        gradient = read_gradient(like, entry, strip_prefix)
+        gradient = read_any(like, entry, strip_prefix)
         return Layout.like(gradient, only, exclude or NOT_GRADIENTS), gradient
     if like is not None or length is None:
         raise UsageError("either a gradient file or a length is needed", topic="like")
     if entry or strip_prefix or only or exclude:
         raise UsageError("entries and names of tensors need a gradient file", topic="like")
-    return Layout.flat(length), None  # which `Parameters` refuses if L < 1
+    # an L below 1 is refused by `Parameters`
+    return Layout.flat(whole_number("length", length)), None
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the options of a round ask for: its layout and parameters, why it has this construction,
+    and the example gradient as a flat vector, if there is one. `notes` say how that was read, and
+    how the clip fits it."""
+
+    layout: Layout
+    parameters: Parameters
+    reason: str
+    gradient: Vector | None
+    notes: tuple[str, ...]
+
+
+def chosen_layout(options: SessionOptions) -> tuple[Layout, Gradient | None]:
+    """`choose_layout` with those of the options that are about it."""
+    for name in options:
+        if name not in _SESSION_OPTIONS:
+            raise UsageError(
+                f"there is no option {name!r}", f"one of {', '.join(sorted(_SESSION_OPTIONS))}"
+            )
+    for name in ("users", "survivors", "colluders"):
+        if options.get(name) is None:
+            raise UsageError(f"{name} is not given", "give N, U and T")
+    return choose_layout(
+        options.get("like"),
+        options.get("length"),
+        entry=options.get("entry") or "",
+        strip_prefix=options.get("strip_prefix") or "",
+        only=patterns("only", options.get("only")),
+        exclude=patterns("exclude", options.get("exclude")),
+    )
+
+
+def chosen_parameters(layout: Layout, options: SessionOptions) -> tuple[Parameters, str]:
+    """`choose_parameters` with those of the options that are about them."""
+    numbers = {name: value for name, value in options.items() if name in _PARAMETER_OPTIONS}
+    return choose_parameters(layout.length, **numbers)
+
+
+def choose_round(options: SessionOptions) -> Choice:
+    """What these options ask for; nothing is written."""
+    layout, tensors = chosen_layout(options)
+    parameters, reason = chosen_parameters(layout, options)
+    if tensors is None:
+        return Choice(layout, parameters, reason, gradient=None, notes=())
+    gradient = layout.flatten(tensors)
+    fits = _fit_note(options.get("like"), magnitude(gradient), parameters)
+    return Choice(layout, parameters, reason, gradient, notes=(*tensors.notes, fits))
+
+
+def _fit_note(like: Given, largest: float, p: Parameters) -> str:
+    """How the clip fits the example gradient, and what one step of the quantiser is."""
+    name = path_of("like", like).name if is_path(like) else "the gradient"
+    fits = (
+        f"beyond the clip of {p.clip:g}"
+        if largest > p.clip
+        else f"{largest / p.clip:.1%} of the clip"
+    )
+    step = 1 / p.scale
+    return (
+        f"the largest value of {name} is {largest:.4g}, {fits}; one step of the quantiser is "
+        f"{step:.3g}"
+    )
 
 
 def start(
@@ -217,40 +319,86 @@ def start(
     return _start(root, session, distributed=distributed)
 
 
-def init(
-    root: Path,
-    *,
-    users: int,
-    survivors: int,
-    colluders: int,
-    like: Path | None = None,
-    length: int | None = None,
-    entry: str = "",
-    strip_prefix: str = "",
-    max_weight: float = 1.0,
-    recipients: Path | None = None,
-    freezer: int = 1,
-    confirm: bool = False,
-    **options: Unpack[RoundOptions],
-) -> Workspace:
-    """Start a round: fix what all users agree on, and write session.json into the folder `root`.
+@dataclass(frozen=True, repr=False)
+class InitReport(Brief):
+    """The round (`Workspace`), whether this call wrote its session.json, why it has this
+    construction (empty if it was given), and what its users should know."""
 
-    A round that was started in the same way is left as it is. Give either `like` or `length`, and
-    either `top_k` or `density`.
+    round: Workspace
+    written: bool
+    reason: str = ""
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def start_chosen(
+    root: Path, choice: Choice, options: SessionOptions, *, distributed: bool = False
+) -> InitReport:
+    """Write session.json for what was chosen, with those of the options that are about nothing
+    else."""
+    freezer = options.get("freezer")
+    space, new = start(
+        root,
+        choice.parameters,
+        choice.layout,
+        recipients=optional_path("recipients", options.get("recipients")),
+        freezer=1 if freezer is None else whole_number("freezer", freezer),
+        confirm=bool(options.get("confirm")),
+        insecure_seed=options.get("insecure_seed"),
+        distributed=distributed,
+    )
+    return InitReport(
+        round=space,
+        written=new,
+        reason=choice.reason,
+        notes=choice.notes,
+        warnings=_warnings(choice.parameters),
+    )
+
+
+def _warnings(p: Parameters) -> tuple[str, ...]:
+    if p.survivors > p.colluders + 1:
+        return ()
+    return (
+        "U = T + 1: when only U users remain, T of them can subtract their inputs and see the "
+        "last one",
+    )
+
+
+def init(
+    round: AnyRound,
+    *,
+    from_: AnyRound | None = None,
+    clip_from_sum: float | None = None,
+    distributed: bool = False,
+    **options: Unpack[SessionOptions],
+) -> InitReport:
+    """Start a round: fix what all users agree on, and write session.json into its folder.
+
+    A round that was started in the same way is left as it is. Give users, survivors and colluders,
+    either `like` or `length`, and either `top_k` or `density`; with `from_` nothing but the clip.
 
     Arguments:
-    root: the folder of the round.
+    round: the folder of the round.
+    from_: another round, of which this one takes everything but the nonce, and maybe the clip.
+    clip_from_sum: with `from_`, the clip is so many times the largest magnitude of that round's
+        sum, divided by the largest weight.
+    distributed: every user has its own machine, so that disk space for one user is enough.
     users: N.
     survivors: U, the users that must remain at least.
     colluders: T, the users that together learn nothing but the sum.
-    like: a gradient file, whose names, shapes and types all gradients of the round have.
+    like: a gradient, as a file or in memory: all gradients of the round have its names, shapes and
+        types.
     length: L, for gradients that are one flat vector.
     entry: the entry of a PyTorch checkpoint that holds the tensors.
     strip_prefix: taken off tensor names that begin with it.
-    max_weight: the largest weight that a user may give its gradient.
+    only: patterns; only tensors with such a name.
+    exclude: patterns; no tensors with such a name. By default the buffers of batch norm.
+    max_weight: the largest weight that a user may give its gradient; 1 by default.
     recipients: the users' public keys, a line each as `keygen` makes it: seals and signs the files.
-    freezer: the user that freezes.
+    freezer: the user that freezes; 1 by default.
     confirm: whether users must confirm the survivors.
+    insecure_seed: draw everything from a public seed: reproducible, and not secret at all.
     top_k: K, the coordinates that each user sends; or
     density: K as a share of the gradient's length, such as 0.01.
     field: q, a prime below 2^32.
@@ -259,16 +407,35 @@ def init(
         files.
     picks: P, in the construction moments.
     spare: in the construction moments, pack answers so tightly that only so many may be missing.
-    clip: the largest magnitude of a gradient's values.
+    clip: the largest magnitude of a gradient's values; 1 by default.
 
-    Returns the round (`Workspace`), which the other functions take first.
+    Returns an InitReport, which has the round as a Workspace, and whether it is new.
     """
-    layout, _ = choose_layout(like, length, entry=entry, strip_prefix=strip_prefix)
-    counts = {"users": users, "survivors": survivors, "colluders": colluders}
-    parameters, _ = choose_parameters(layout.length, **counts, max_weight=max_weight, **options)
-    return start(root, parameters, layout, recipients=recipients, freezer=freezer, confirm=confirm)[
-        0
-    ]
+    root = workspace(round).root
+    if from_ is not None:
+        given = given_options(options)
+        if given.keys() - {"clip"}:
+            raise UsageError(
+                "everything but the clip comes from the other round",
+                f"leave out {', '.join(sorted(given.keys() - {'clip'}))}",
+            )
+        space, new = init_like(
+            root, workspace(from_).root, clip=options.get("clip"), clip_from_sum=clip_from_sum
+        )
+        return InitReport(round=space, written=new)
+    if clip_from_sum is not None:
+        raise UsageError("the clip comes from the sum of another round, and none is given")
+    return start_chosen(root, choose_round(options), options, distributed=distributed)
+
+
+def given_options(options: SessionOptions) -> dict[str, Any]:
+    """Those of the options that say something."""
+
+    def says_nothing(value: Any) -> bool:
+        empty = isinstance(value, str | tuple | list) and not value
+        return value is None or value is False or empty
+
+    return {name: value for name, value in options.items() if not says_nothing(value)}
 
 
 def init_like(

@@ -19,6 +19,7 @@ from ..storage.artifacts import Artifact, opened
 from ..storage.kinds import ARTIFACT_KINDS, check_size
 from ..storage.ledger import parse_ledger
 from ..storage.session import Session, read_session
+from .arguments import AnyPath, path_of
 from .costs import offline_bytes
 
 _SHOWN = 8
@@ -43,15 +44,16 @@ class Description(Brief):
         return not self.problems
 
 
-def inspect(path: Path, *, reveal: bool = False) -> Description:
+def inspect(file: AnyPath, *, reveal: bool = False) -> Description:
     """Describe a file of a round: kind, session, user, shapes, ranges, and whether it is intact.
 
     Arguments:
-    path: the file.
+    file: its path.
     reveal: show the values of secret files too, but never keys and seeds.
 
     Returns a Description.
     """
+    path = path_of("file", file)
     if path.suffix == ".age":
         raise BadData(f"{path} is sealed", "decrypt it with age to look inside")
     session = _session_near(path)

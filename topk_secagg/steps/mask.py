@@ -5,14 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
-
-import numpy.typing as npt
+from typing import Unpack
 
 from ..algebra.randomness import CipherRandomness
 from ..brief import Brief
 from ..errors import BadData, CannotWrite, InputMissing, Refused, SecAggError, UsageError, about
-from ..gradients.files import read_gradient
+from ..gradients.arrays import Given, Vector
 from ..gradients.tensors import left_out
 from ..protocol.constructions import construction
 from ..protocol.parameters import Parameters
@@ -28,13 +26,19 @@ from ..storage.secret import StoredSecret
 from ..storage.session import Session
 from ..storage.share import is_there, opened_share
 from ..storage.workspace import Workspace
-from .access import PLAIN, Access, admitted
+from .access import TakingPart, admitted, taking_part
+from .arguments import (
+    SELECTIONS,
+    AnyPath,
+    AnyRound,
+    check_choice,
+    optional_path,
+    real_number,
+)
 from .keys import list_of_keys
 from .offline import other_folder
 from .published import sent_before
-from .sending import choose, unsent, with_residual
-
-Vector = npt.NDArray[Any]
+from .sending import choose, read_gradient_of, subject_of, unsent, with_residual
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,28 +73,29 @@ class MaskReport(Brief):
 
 
 def mask(
-    space: Workspace,
+    round: AnyRound,
     user: int,
-    gradient: Path,
+    gradient: Given,
     *,
     entry: str = "",
     strip_prefix: str = "",
     weight: float = 1.0,
-    residual: Path | None = None,
+    residual: AnyPath | None = None,
     select: str = "top",
     saturate: bool = False,
     again: bool = False,
     without_them: bool = False,
-    access: Access = PLAIN,
+    **access: Unpack[TakingPart],
 ) -> MaskReport:
     """Masked-input phase of one user: select, quantise and mask its gradient, and write X.
 
     The ledger line is durable before X appears. A user masks one gradient in a round.
 
     Arguments:
-    space: the round (`Workspace`).
+    round: the folder of the round.
     user: the user's number, from 1.
-    gradient: its file: .pt, .pth, .bin, .ckpt, .safetensors, .npz or .npy.
+    gradient: its file: .pt, .pth, .bin, .ckpt, .safetensors, .npz or .npy; or the gradient itself: an
+        array, or a mapping of names to arrays or torch tensors, or a list of them.
     entry: the entry of a PyTorch checkpoint that holds the tensors.
     strip_prefix: taken off tensor names that begin with it.
     weight: what the gradient is multiplied with; it is public.
@@ -99,97 +104,62 @@ def mask(
     saturate: clamp values beyond the clip, and count them, instead of refusing.
     again: mask it even if the same gradient was sent in a round that failed.
     without_them: mask even if fewer than U users' shares have arrived.
-    access: how the user takes part: its identity in a sealed round, the session and the keys that it
-        expects (`Access`).
+    secrets: the folder of the user's secrets and ledgers, instead of the round's own.
+    session: refuse any other session than this one; at least 16 of its digits.
+    recipients: refuse a session that has other keys than this file.
+    identity: the user's keys, in a sealed round.
+    insecure: take part although the round is drawn from a public seed.
 
     Returns a MaskReport.
     """
-    signer = admitted(space, user, access)
+    space, how = taking_part(round, **access)
+    signer = admitted(space, user, how)
     session = space.session
-    path = space.masked_path(user)
-    p = session.parameters
-    c = construction(session.parameters)
-    if not 0 < weight <= p.max_weight:
-        raise UsageError(
-            f"a weight of {weight:g}, and this round takes weights above 0 up to {p.max_weight:g}",
-            "choose a weight within the bound, or start a round with a larger one",
-            "weight",
-        )
-    own, notes = read_flat(session, gradient, entry, strip_prefix)
-    flat = own
+    check_choice("selection", select, SELECTIONS)
+    weight = _admissible_weight(session.parameters, weight)
+    kept_at = optional_path("residual", residual)
+    own, notes = _read_flat(session, user, gradient, entry=entry, strip_prefix=strip_prefix)
     with space.step_of(user):
         ledger, stored = _prepared(space, user)
         shares = _arrived(space, user, ledger, signer)
         if ledger.masked is None and not without_them:
-            _check_enough(p, user, shares)
-        report = MaskReport(
-            user=user,
-            path=path,
-            sha256=ledger.masked or "",
-            entries=c.entries,
-            masked_bytes=c.masked_bytes,
-            private_secret=stored.private,
-            holds=list(shares.held),
-            missing_shares=shares.missing,
-            bad_shares=shares.bad,
-            other_folder=other_folder(space, ledger),
-        )
-        before = None
-        unsettled = None
-        digest_of_input = ""
-        if residual is not None:
-            if not residual.absolute().parent.is_dir():
-                hint = "make the folder and run this again"
-                raise CannotWrite(f"there is no folder for the residual {residual}", hint)
-            digest_of_input = residual_file.input_digest(flat, weight, select)
-            carried, before = residual_file.read(residual, user, p.length)
-            kept = ledger.residual
-            if kept and (kept.committed or before == kept.after):
-                if kept.input != digest_of_input:
-                    ledger.check_masks("")
-                # it cannot be computed again
-                if masked_file.read(session, path, user).digest != ledger.masked:
-                    raise BadData(
-                        f"{path} is not the X that user {user} sent",
-                        "fetch it from somebody who has it",
-                    )
-                mark_done(path)
+            _check_enough(session.parameters, user, shares)
+        report = _first_report(space, ledger, stored, shares)
+        feedback = None
+        if kept_at is not None:
+            digest_of_input = residual_file.input_digest(own, weight, select)
+            feedback = _read_feedback(space, user, kept_at, digest_of_input)
+            if _is_committed(feedback, ledger):
+                _check_sent_already(space, feedback, ledger)
                 return report
-            unsettled = residual_file.waiting_round(residual, session.id)
-            if carried is not None:
-                flat = with_residual(flat, carried)
+        flat = own if feedback is None else feedback.added_to(own)
         rounding = CipherRandomness(stored.key)  # the same when the step is repeated
-        chosen = choose(p, rounding, flat, weight, select, saturate=saturate)
-        masked = c.mask(stored.secret, chosen.sparse)
+        chosen = choose(
+            session.parameters,
+            source=rounding,
+            flat=flat,
+            weight=weight,
+            select=select,
+            saturate=saturate,
+        )
         x = masked_file.content(
             session,
-            user,
+            user=user,
             sharing=stored.sharing,
-            masked=masked,
+            masked=construction(session.parameters).mask(stored.secret, chosen.sparse),
             weight=weight,
             holds=shares.held,
             dealt=ledger.dealt,
             signer=signer,
         )
-        ledger.check_masks(x.digest)
-        if _sent_before(space, user, stored.sharing) - {x.digest}:
-            raise Refused(
-                f"user {user} has sent another X in this round, though its ledger does not know it",
-                "was the secrets folder restored from a backup? it must not be used; start a new "
-                "round",
-            )
+        _check_only_x(space, ledger, stored.sharing, x.digest)
         first_time = ledger.masked is None and not session.insecure
         elsewhere = sent_before(space, own, again=again) if first_time else []
-        pending = None
-        if residual is not None:
-            after = residual_file.stage(
-                space.residual_path(user), session, user, unsent(p, flat, chosen.sparse, weight)
-            )
-            pending = residual_file.Residual(
-                str(residual.absolute()), before, after, digest_of_input
-            )
-            residual_file.leave_note(residual, session.id, space.root.absolute())
-        space.make_room(path)
+        pending = ledger.residual
+        if feedback is not None:
+            left = unsent(session.parameters, flat, chosen.sparse, weight)
+            pending = _stage(space, user, feedback, left)
+        space.make_room(report.path)
         # in a round from a public seed nothing is secret, and nothing worth remembering
         known = inputs.digest(inputs.ensure_key(space), own) if first_time else ledger.input
         # durable before a byte of X is anywhere that others can see
@@ -197,22 +167,129 @@ def mask(
             masked=x.digest,
             holds=tuple(shares.held),
             lists=shares.lists,
-            residual=pending or ledger.residual,
+            residual=pending,
             input=known,
         )
-        x.write(path)
-    report = replace(
+        x.write(report.path)
+    survivors = survivors_file.fixed(space)  # only now: the round may have been frozen meanwhile
+    return replace(
         report,
         sha256=x.digest,
         clipped=chosen.clipped,
         kept_energy=chosen.kept_energy,
         rounding_error=chosen.rounding_error,
-        unsettled_round=unsettled,
+        late=survivors is not None and user not in survivors.digests,
+        unsettled_round=None if feedback is None else feedback.unsettled_round,
         sent_before=elsewhere,
         notes=notes,
     )
-    survivors = survivors_file.fixed(space)  # only now: the round may have been frozen meanwhile
-    return replace(report, late=survivors is not None and user not in survivors.digests)
+
+
+def _admissible_weight(p: Parameters, given: float) -> float:
+    """The weight, which must be within what the round takes."""
+    weight = real_number("weight", given)
+    if not 0 < weight <= p.max_weight:
+        raise UsageError(
+            f"a weight of {weight:g}, and this round takes weights above 0 up to {p.max_weight:g}",
+            "choose a weight within the bound, or start a round with a larger one",
+            "weight",
+        )
+    return weight
+
+
+def _first_report(
+    space: Workspace, ledger: Ledger, stored: StoredSecret, shares: _Shares
+) -> MaskReport:
+    """What is known before X is made; it is all when a repeated call finds everything done."""
+    c = construction(space.session.parameters)
+    return MaskReport(
+        user=ledger.user,
+        path=space.masked_path(ledger.user),
+        sha256=ledger.masked or "",
+        entries=c.entries,
+        masked_bytes=c.masked_bytes,
+        private_secret=stored.private,
+        holds=list(shares.held),
+        missing_shares=shares.missing,
+        bad_shares=shares.bad,
+        other_folder=other_folder(space, ledger),
+    )
+
+
+@dataclass(frozen=True)
+class _Feedback:
+    """The residual that a user keeps: its file, what is in it (None if there is no file) with its
+    digest, the digest of what is masked now, and the earlier round that was never settled."""
+
+    path: Path
+    carried: Vector | None
+    digest: str | None
+    digest_of_input: str
+    unsettled_round: str | None
+
+    def added_to(self, flat: Vector) -> Vector:
+        """The gradient and what was not sent before."""
+        return flat if self.carried is None else with_residual(flat, self.carried)
+
+
+def _read_feedback(space: Workspace, user: int, path: Path, digest_of_input: str) -> _Feedback:
+    if not path.absolute().parent.is_dir():
+        hint = "make the folder and run this again"
+        raise CannotWrite(f"there is no folder for the residual {path}", hint)
+    carried, digest = residual_file.read(path, user, space.session.parameters.length)
+    return _Feedback(
+        path=path,
+        carried=carried,
+        digest=digest,
+        digest_of_input=digest_of_input,
+        unsettled_round=residual_file.waiting_round(path, space.session.id),
+    )
+
+
+def _is_committed(feedback: _Feedback, ledger: Ledger) -> bool:
+    """Whether the residual of this round is in its place already: then X cannot be computed again,
+    because what it was computed from is gone."""
+    before = ledger.residual
+    return before is not None and (before.committed or feedback.digest == before.after)
+
+
+def _check_sent_already(space: Workspace, feedback: _Feedback, ledger: Ledger) -> None:
+    """Refuse another input than the one that was masked, and an X that is not the one sent."""
+    user = ledger.user
+    path = space.masked_path(user)
+    if ledger.residual is None or ledger.residual.input != feedback.digest_of_input:
+        ledger.check_masks("")
+    if masked_file.read(space.session, path, user).digest != ledger.masked:
+        raise BadData(
+            f"{path} is not the X that user {user} sent", "fetch it from somebody who has it"
+        )
+    mark_done(path)
+
+
+def _check_only_x(space: Workspace, ledger: Ledger, sharing: str, digest: str) -> None:
+    """Refuse a second X, also one that only the public files of the round know of."""
+    ledger.check_masks(digest)
+    user = ledger.user
+    if _sent_before(space, user, sharing) - {digest}:
+        raise Refused(
+            f"user {user} has sent another X in this round, though its ledger does not know it",
+            "was the secrets folder restored from a backup? it must not be used; start a new round",
+        )
+
+
+def _stage(
+    space: Workspace, user: int, feedback: _Feedback, left: Vector
+) -> residual_file.Residual:
+    """Put what is not sent beside the secret, until the user is among the survivors."""
+    session = space.session
+    after = residual_file.stage(space.residual_path(user), session, user, left)
+    residual_file.leave_note(feedback.path, session.id, space.root.absolute())
+    return residual_file.Residual(
+        path=str(feedback.path.absolute()),
+        before=feedback.digest,
+        after=after,
+        input=feedback.digest_of_input,
+    )
 
 
 def _prepared(space: Workspace, user: int) -> tuple[Ledger, StoredSecret]:
@@ -307,11 +384,11 @@ def _sent_before(space: Workspace, user: int, sharing: str) -> set[str | None]:
     return digests - {None}
 
 
-def read_flat(
-    session: Session, gradient: Path, entry: str, strip_prefix: str
+def _read_flat(
+    session: Session, user: int, gradient: Given, *, entry: str, strip_prefix: str
 ) -> tuple[Vector, tuple[str, ...]]:
     """The gradient as one flat vector in the session's layout, and notes about how it was read."""
-    tensors = read_gradient(gradient, entry, strip_prefix)
+    tensors = read_gradient_of(user, gradient, entry, strip_prefix)
     notes = tensors.notes + left_out("not in this round", session.layout.unused(tensors))
-    with about(gradient):
+    with about(subject_of(user, gradient)):
         return session.layout.flatten(tensors), notes

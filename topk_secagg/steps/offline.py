@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Unpack
 
 from ..algebra.randomness import KEY_BYTES, fresh_key, seeded_key, source_of
 from ..brief import Brief
@@ -20,8 +21,8 @@ from ..storage.keys import Identity
 from ..storage.ledger import Ledger
 from ..storage.secret import StoredSecret
 from ..storage.workspace import Workspace
-from .access import PLAIN, Access, admitted
-from .arguments import SOURCES, check_choice
+from .access import TakingPart, admitted, taking_part
+from .arguments import SOURCES, AnyRound, check_choice, workspace
 from .series import carried_keys
 
 
@@ -41,13 +42,13 @@ class OfflineReport(Brief):
 
 
 def offline(
-    space: Workspace,
+    round: AnyRound,
     user: int,
     *,
     randomness: str = "cipher",
-    earlier: Workspace | None = None,
-    access: Access = PLAIN,
+    earlier: AnyRound | None = None,
     progress: Progress = unheard,
+    **access: Unpack[TakingPart],
 ) -> OfflineReport:
     """Offline phase of one user: draw Z_n, write secrets/user-n.h5 and shares/user-m/from-n.h5 for
     every m.
@@ -57,18 +58,22 @@ def offline(
     instead.
 
     Arguments:
-    space: the round (`Workspace`).
+    round: the folder of the round.
     user: the user's number, from 1.
     randomness: "cipher" (AES-256-CTR keyed by the operating system) or "os" (every byte from it).
-    earlier: an earlier round of the same series (`Workspace`), from whose keys those of this round
-        follow; nothing is sent.
-    access: how the user takes part: its identity in a sealed round, the session and the keys that it
-        expects (`Access`).
+    earlier: an earlier round of the same series, from whose keys those of this round follow;
+        nothing is sent.
     progress: called with the share that is done, 0 to 1.
+    secrets: the folder of the user's secrets and ledgers, instead of the round's own.
+    session: refuse any other session than this one; at least 16 of its digits.
+    recipients: refuse a session that has other keys than this file.
+    identity: the user's keys, in a sealed round.
+    insecure: take part although the round is drawn from a public seed.
 
     Returns an OfflineReport.
     """
-    signer = admitted(space, user, access)
+    space, how = taking_part(round, **access)
+    signer = admitted(space, user, how)
     session = space.session
     p = session.parameters
     check_choice("source of randomness", randomness, SOURCES)
@@ -86,7 +91,8 @@ def offline(
         with about(space.session_path):
             check_family(p, session.points, session.family)
     if session.series is not None or earlier is not None:
-        return _offline_in_series(space, user, earlier=earlier, signer=signer)
+        before = None if earlier is None else workspace(earlier, access.get("secrets"))
+        return _offline_in_series(space, user, earlier=before, signer=signer)
     with space.step_of(user):
         ledger, stored = _secret(space, user, randomness)
         if ledger.shared not in (None, stored.sharing):

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ..algebra.randomness import Randomness
-from ..errors import BadData
+from ..errors import BadData, about
+from ..gradients.arrays import Given, Vector, is_path, read_any
 from ..gradients.quantise import (
     dequantise,
     quantise,
@@ -20,18 +21,32 @@ from ..gradients.quantise import (
     uniform,
 )
 from ..gradients.select import kept_energy
+from ..gradients.tensors import Gradient
 from ..protocol.constructions import construction
 from ..protocol.messages import Sparse
 from ..protocol.parameters import Parameters
-from .arguments import SELECTIONS, check_choice
-
-Vector = npt.NDArray[Any]
+from .arguments import SELECTIONS, check_choice, path_of
 
 
 def clip_note(clip: float, *, residuals: bool) -> str:
     """Where a clip comes from that nobody gave."""
     also = ", residuals included" if residuals else ""
     return f"the clip is {clip:.6g}, the largest magnitude of all gradients{also}"
+
+
+def subject_of(user: int, gradient: Given) -> str:
+    """How an error names a gradient: by its file, or by its user."""
+    return (
+        str(path_of("gradient", gradient)) if is_path(gradient) else f"the gradient of user {user}"
+    )
+
+
+def read_gradient_of(user: int, gradient: Given, entry: str, strip_prefix: str) -> Gradient:
+    """The tensors of a user's gradient, a file or in memory; every error names it."""
+    if is_path(gradient):  # whose reader does so itself
+        return read_any(gradient, entry, strip_prefix)
+    with about(subject_of(user, gradient)):
+        return read_any(gradient, entry, strip_prefix)
 
 
 def with_residual(flat: Vector, carried: Vector) -> Vector:

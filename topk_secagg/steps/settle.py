@@ -6,6 +6,7 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Unpack
 
 from ..brief import Brief
 from ..errors import InputMissing, Refused, SecAggError, UsageError
@@ -16,7 +17,8 @@ from ..storage.atomic import mark_done
 from ..storage.ledger import Ledger
 from ..storage.session import MOST_GENERATIONS
 from ..storage.workspace import Workspace
-from .access import PLAIN, Access, admitted, check_pins
+from .access import Access, Pins, TakingPart, admitted, check_pins, pinned, taking_part
+from .arguments import AnyRound
 from .series import keys_of_round
 
 
@@ -43,16 +45,19 @@ def commit_residual(space: Workspace, user: int, ledger: Ledger) -> bool:
     return new
 
 
-def settle(space: Workspace, user: int, *, access: Access = PLAIN) -> SettleReport:
+def settle(round: AnyRound, user: int, **pins: Unpack[Pins]) -> SettleReport:
     """Commit the residual of a user whose X is in the sum, whether or not it answered.
 
     Arguments:
-    space: the round (`Workspace`).
+    round: the folder of the round.
     user: the user's number, from 1.
-    access: the session and the keys that are expected (`Access`).
+    secrets: the folder of secrets and ledgers, instead of the round's own.
+    session: refuse any other session than this one; at least 16 of its digits.
+    recipients: refuse a session that has other keys than this file.
 
     Returns a SettleReport.
     """
+    space, access = pinned(round, **pins)
     check_pins(space, access)
     space.check_user(user)
     with space.step_of(user):
@@ -85,7 +90,7 @@ class ForgetReport(Brief):
 
 
 def forget(
-    space: Workspace, user: int, *, end_series: bool = False, access: Access = PLAIN
+    round: AnyRound, user: int, *, end_series: bool = False, **access: Unpack[TakingPart]
 ) -> ForgetReport:
     """Erase the secret of a user, the shares that it holds, and its plain copies of those that it
     made.
@@ -99,22 +104,27 @@ def forget(
     series goes on, unless `end_series`.
 
     Arguments:
-    space: the round (`Workspace`).
+    round: the folder of the round.
     user: the user's number, from 1.
     end_series: erase the keys for later rounds too.
-    access: the session and the keys that are expected, and in the root round of a sealed series
-        the identity that opens the keys (`Access`).
+    secrets: the folder of secrets and ledgers, instead of the round's own.
+    session: refuse any other session than this one; at least 16 of its digits.
+    recipients: refuse a session that has other keys than this file.
+    identity: the user's keys, which open the keys that it holds in the first round of a sealed
+        series.
+    insecure: go on although the round is drawn from a public seed.
 
     Returns a ForgetReport.
     """
-    check_pins(space, access)
+    space, how = taking_part(round, **access)
+    check_pins(space, how)
     space.check_user(user)
     with space.step_of(user):
         ledger = Ledger.read(space.ledger_path(user), space.session.id, user)
         if not ledger.forgotten:
             _check_done(space, user, ledger)
             if space.session.family is not None and not end_series:
-                _keep_next_generation(space, user, access)
+                _keep_next_generation(space, user, how)
             ledger.record(forgotten=True, input=None)  # which would tell gradients apart
         others = [m for m in space.users() if m != user]
         # else some may fall back

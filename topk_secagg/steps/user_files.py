@@ -8,11 +8,14 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..errors import BadData, InputMissing, UsageError
+from ..gradients.arrays import Given, is_path
 from ..gradients.files import READABLE, check_writable
+from .arguments import by_user, path_of, real_number
 
 
 def natural(path: Path) -> tuple[list[tuple[int, str]], str]:
@@ -52,6 +55,64 @@ def gradient_files(paths: Sequence[Path]) -> list[Path]:
             f"there are no gradients in {paths[0]}", f"they end in {', '.join(READABLE)}"
         )
     return files
+
+
+def gradients_by_user(given: Any) -> dict[int, Given]:
+    """The gradients of users 1 to N: a folder, files (in the order of the users, or in folders),
+    gradients in memory, or a mapping of users to any of these but folders."""
+    if is_path(given):
+        return _numbered(gradient_files([path_of("gradients", given)]))
+    gradients = by_user("gradients", given)
+    users = sorted(gradients)
+    if not users:
+        raise UsageError("there are no gradients", "give one for every user")
+    if users != list(range(1, len(users) + 1)):
+        raise UsageError(f"the users are {users}, not 1 to {len(users)}", "number them from 1")
+    in_order = [gradients[user] for user in users]
+    if all(map(is_path, in_order)):
+        return _numbered(gradient_files([path_of("gradients", path) for path in in_order]))
+    return _numbered(in_order)
+
+
+def _numbered(gradients: Sequence[Given]) -> dict[int, Given]:
+    return dict(enumerate(gradients, start=1))
+
+
+def weights_by_user(given: Any, gradients: Mapping[int, Given]) -> dict[int, float]:
+    """A weight for every user: from a table, a list or a mapping; 1 each where nothing is given."""
+    if given is None:
+        return dict.fromkeys(gradients, 1.0)
+    if is_path(given):
+        files = [
+            gradient if isinstance(gradient, Path) else Path(str(user))
+            for user, gradient in gradients.items()
+        ]
+        return dict(enumerate(read_weights(path_of("weights", given), files), start=1))
+    weights = {
+        user: real_number(f"the weight of user {user}", weight)
+        for user, weight in by_user("weights", given).items()
+    }
+    positive = all(0 < weight < math.inf for weight in weights.values())
+    if sorted(weights) != sorted(gradients) or not positive:
+        raise UsageError("every user needs a positive weight", "give one for each user")
+    return weights
+
+
+def identities_by_user(given: Any, users: Sequence[int]) -> dict[int, Path]:
+    """The identity file of every user: in a folder, under the names that `keygen` gives; or a list
+    or mapping of files."""
+    if given is None:
+        return {}
+    if is_path(given):
+        files = identity_files(path_of("identities", given), len(users))
+        return dict(enumerate(files, start=1))
+    paths = {
+        user: path_of(f"the identity of user {user}", path)
+        for user, path in by_user("identities", given).items()
+    }
+    if sorted(paths) != sorted(users):
+        raise UsageError("every user needs an identity", "give one for each user")
+    return paths
 
 
 def read_weights(path: Path, files: Sequence[Path]) -> list[float]:
@@ -110,20 +171,25 @@ def read_weights(path: Path, files: Sequence[Path]) -> list[float]:
     return [weights[n] for n in range(1, len(files) + 1)]
 
 
+def identity_name(user: int) -> str:
+    """The name that `keygen` gives an identity file."""
+    return f"user-{user:02}.identity"
+
+
 def identity_files(folder: Path, users: int) -> list[Path]:
     """The identity of every user, under the name that `keygen` gives it."""
-    paths = [folder / f"user-{n:02}.identity" for n in range(1, users + 1)]
+    paths = [folder / identity_name(n) for n in range(1, users + 1)]
     for path in paths:
         if not path.exists():
             raise InputMissing(f"{path} does not exist", "make the keys of every user first")
     return paths
 
 
-def check_output(output: Path, gradients: Sequence[Path]) -> None:
+def check_output(output: Path, gradients: Iterable[Given]) -> None:
     """Refuse to write the sum where it cannot be, or among the gradients: the next round would take
     it for one."""
     check_writable(output)
-    for path in gradients:
+    for path in (path_of("gradients", one) for one in gradients if is_path(one)):
         if path.is_dir() and output.resolve().parent == path.resolve():
             raise UsageError(
                 f"{output} would lie among the gradients", "write the sum to another folder"

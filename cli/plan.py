@@ -1,0 +1,199 @@
+"""What a round would cost, before it is run."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import topk_secagg as ts
+from topk_secagg.errors import UsageError, amount
+
+from . import options as o
+from .console import PROGRAM, Console, facts_of
+
+
+@o.command(
+    "What a round would cost, before it is run.",
+    *o.users_and_layout,
+    *o.round_options,
+    o.file("--plot", "Draw the trade-off (needs matplotlib).", "FILE.png"),
+    example="--users 10 --survivors 5 --colluders 3 --density 0.01 --like gradient.pt",
+)
+def plan(console: Console, plot: Path | None, **options: Any) -> None:
+    """Show what each construction would cost for the options of `init`, and which one `init` would
+    choose.
+
+    The table has both constructions, several numbers of picks, and two fields; the last rows are
+    what the paper's theorem and dense LightSecAgg need. With --like, also how much of the energy of
+    the K largest entries of that gradient each choice keeps.
+    """
+    if plot and importlib.util.find_spec("matplotlib") is None:
+        raise UsageError("drawing needs matplotlib", "pip install 'topk-secagg[plot]'")
+    o.check_required(options)
+    comparison = ts.plan(measure_in=Path.cwd(), **options)
+    p = comparison.parameters
+    console.say(*comparison.notes)
+    paste = _init_words(p, **options)
+    # peers have none
+    rows = [
+        {
+            "construction": row.name,
+            **{name: getattr(row.parameters, name, None) for name in ("picks", "field")},
+            **facts_of(
+                row, "pair_bytes", "all_bytes", "masked_bytes", "answer_bytes", "online_bytes"
+            ),
+            **facts_of(row, "step", "seconds", "energy", "memory_bytes"),
+            "recommended": row is comparison.best,
+        }
+        for row in comparison.rows
+    ]
+    if plot:
+        _plot(plot, rows)
+    facts = facts_of(comparison, "remarks", "certain_answers", "liars_excluded")
+    console.result({"choices": rows, **facts, "command": shlex.join(paste)})
+    columns = {
+        title: column
+        for title, column in _COLUMNS.items()
+        if title != "energy" or options["like"] is not None
+    }
+    cells = [
+        ["" if row[name] is None else show(row[name]) for name, show in columns.values()]
+        for row in rows
+    ]
+    for row, texts in zip(rows, cells, strict=True):
+        texts[0] += " *" if row["recommended"] else ""
+    console.table(list(columns), cells, narrow=True)
+    console.prose(
+        *([f"init chooses (*) {comparison.reason}"] if comparison.reason else []),
+        *comparison.remarks,
+        "a pair: the share that one user sends to one other before there are gradients; in all: "
+        "the files of all users",
+        "X is what a user broadcasts with its gradient, and Y what it answers, when nobody drops "
+        "out",
+        f"one step of the quantiser, the resolution, is {_steps(rows)}",
+        *([_ENERGY] if options["like"] is not None else []),
+        "LightSecAgg aggregates dense gradients; Theorem 1 has the paper's rates",
+        _strict_line(p, comparison),
+        "time is an estimate for `run` with all users on this machine, from a quick measurement in "
+        "this folder",
+        f"the largest step of the choice takes {amount(comparison.best.memory_bytes or 0)} of memory",
+    )
+    console.pasted("to start:", paste)
+
+
+def _strict_line(p: ts.Parameters, comparison: ts.PlanReport) -> str:
+    """What it takes to exclude T users that lie together."""
+    line = f"decode --strict takes {comparison.certain_answers} answers that agree (D + 2T)"
+    if comparison.certain_answers <= p.users:
+        return f"{line}, which exclude T = {p.colluders} users that lie together"
+    excluded = comparison.liars_excluded
+    most = (
+        f"at most {excluded} of T = {p.colluders} liars are excluded"
+        if excluded
+        else "no liar is excluded"
+    )
+    rule = "U + T <= N" if p.spare is None else "U + T <= N, and --spare of at least T"
+    return f"{line}, and there are {p.users} users: {most}; it needs {rule}"
+
+
+_ENERGY = "energy is the sum of the squares of the entries that are sent, as a share of that of the K largest"
+
+
+def _steps(rows: list[dict[str, Any]]) -> str:
+    """The resolution in each field of the table, as a share of the clip."""
+    steps = {row["field"]: row["step"] for row in rows if row["field"]}
+    return ", ".join(f"{step:.2g} of the clip in field {field}" for field, step in steps.items())
+
+
+def _init_words(p: ts.Parameters, **options: Any) -> list[str]:
+    """The call of `init` that chooses exactly these parameters, and the layout and seed of the
+    options."""
+    from topk_secagg.algebra.field import DEFAULT_FIELD
+
+    given = [
+        (name, options[name])
+        for name in ("like", "length", "entry", "strip_prefix", "insecure_seed")
+    ]
+    given += [(name, pattern) for name in ("only", "exclude") for pattern in options[name]]
+    given += facts_of(p, "users", "survivors", "colluders", "top_k", "construction").items()
+    # those of the other construction too
+    defaults = {
+        "blocks": p.survivors - p.colluders,
+        "picks": 0,
+        "spare": None,
+    }
+    defaults |= {"field": DEFAULT_FIELD, "clip": 1, "max_weight": 1}
+    given += [
+        (name, value) for name, value in facts_of(p, *defaults).items() if value != defaults[name]
+    ]
+    words = [
+        (f"--{name.replace('_', '-')}", str(value))
+        for name, value in given
+        if value not in (None, "")
+    ]
+    return [PROGRAM, "init", "ROUND", *chain(*words)]
+
+
+_UNITS = (("s", 1), ("min", 60), ("h", 3600), ("d", 86_400), ("y", 365.25 * 86_400))
+_LONGEST = 999  # years that are worth telling apart
+
+
+def _duration(seconds: float) -> str:
+    """A time of two or three digits, such as 1.6 s, 90 min or 31 h: in a unit of which there are
+    two or more."""
+    unit, length = next((u for u in reversed(_UNITS) if seconds >= 2 * u[1]), _UNITS[0])
+    count = seconds / length
+    if unit == _UNITS[-1][0] and count > _LONGEST:
+        return f"> {_LONGEST} {unit}"
+    return f"{count:.2g} {unit}" if count < 10 else f"{count:.0f} {unit}"
+
+
+# what the columns of the table show: a fact, and in which form
+_COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "construction": ("construction", str),
+    "P": ("picks", lambda picks: str(picks or "")),
+    "field": ("field", str),
+    "a pair": ("pair_bytes", amount),
+    "in all": ("all_bytes", amount),
+    "X": ("masked_bytes", amount),
+    "Y": ("answer_bytes", amount),
+    "time": ("seconds", _duration),
+    "energy": ("energy", "{:.4f}".format),
+}
+
+
+def _plot(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Bars for each choice: offline bytes, online bytes, and the energy kept where it is known."""
+    from matplotlib.figure import Figure
+
+    from topk_secagg.storage.atomic import OWN, whole_file
+
+    facts = {"construction": "{}", "picks": "P = {}", "field": "q = {}"}
+    named = (
+        ", ".join(text.format(row[fact]) for fact, text in facts.items() if row[fact])
+        for row in rows
+    )
+    names = [name + " *" * row["recommended"] for name, row in zip(named, rows, strict=True)]
+    panels = [
+        ("all_bytes", "offline files of all users, bytes"),
+        ("online_bytes", "what a user broadcasts, bytes"),
+    ]
+    if any(row["energy"] for row in rows):
+        panels.append(("energy", "share of the top-K energy that is kept"))
+    figure = Figure(figsize=(7 * len(panels), 5), layout="constrained")
+    for panel, (fact, title) in zip(
+        figure.subplots(1, len(panels), sharey=True), panels, strict=True
+    ):
+        panel.barh(names, [row[fact] or 0 for row in rows])
+        panel.set(xscale="log", title=title)
+        panel.grid(visible=True, axis="x", alpha=0.3)
+        if fact == "energy":  # all are close to 1
+            panel.set(xscale="linear", xlim=(min(row[fact] or 1 for row in rows) - 0.02, 1.005))
+    figure.axes[0].invert_yaxis()
+    figure.supxlabel("* what init chooses")
+    with whole_file(path, OWN) as stream:
+        figure.savefig(stream, format="png", dpi=110)

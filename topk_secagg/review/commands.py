@@ -1,0 +1,171 @@
+"""`plan`, `status` and `audit` as callers ask for them: by the options of the command line."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Unpack
+
+from ..brief import Brief
+from ..errors import CannotWrite, UsageError
+from ..progress import Progress, unheard
+from ..protocol.parameters import Parameters
+from ..steps.access import Pins, TakingPart, pinned, taking_part
+from ..steps.arguments import AnyPath, AnyRound, optional_path, path_of
+from ..steps.init import SessionOptions, choose_round
+from ..storage.atomic import OWN, write_whole
+from .audit import collect_evidence
+from .evidence import Evidence, Finding
+from .plan import Plan, measure_speed
+from .plan import plan as compare
+from .report import page
+from .status import Status
+from .status import status as look
+
+_POLL_SECONDS = 0.5
+_PAGE = ".html"
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class PlanReport(Plan):
+    """A Plan, the parameters that `init` would choose, and why; `notes` say how the example was
+    read, and how the clip fits it."""
+
+    parameters: Parameters = field(repr=False)  # which `best` shows
+    reason: str
+    notes: tuple[str, ...]
+
+
+def plan(*, measure_in: AnyPath | None = None, **options: Unpack[SessionOptions]) -> PlanReport:
+    """What a round would cost: compare the constructions, with several P and both fields.
+
+    Arguments:
+    measure_in: a folder in which the speed of this machine is measured, to estimate how long each
+        choice takes; by default it is not.
+    users: N.
+    survivors: U, the users that must remain at least.
+    colluders: T, the users that together learn nothing but the sum.
+    like: a gradient, as a file or in memory: for its layout, and what part of its energy each choice
+        keeps.
+    length: L, for gradients that are one flat vector.
+    entry: the entry of a PyTorch checkpoint that holds the tensors.
+    strip_prefix: taken off tensor names that begin with it.
+    only: patterns; only tensors with such a name.
+    exclude: patterns; no tensors with such a name. By default the buffers of batch norm.
+    max_weight: the largest weight that a user may give its gradient; 1 by default.
+    recipients: of no consequence here; as `init` takes it.
+    freezer: of no consequence here; as `init` takes it.
+    confirm: of no consequence here; as `init` takes it.
+    insecure_seed: of no consequence here; as `init` takes it.
+    top_k: K, the coordinates that each user sends; or
+    density: K as a share of the gradient's length, such as 0.01.
+    field: q, a prime below 2^32.
+    blocks: D, in the construction permutation.
+    construction: "permutation" (the paper's) or "moments"; by default by the size of the offline
+        files.
+    picks: P, in the construction moments.
+    spare: in the construction moments, pack answers so tightly that only so many may be missing.
+    clip: the largest magnitude of a gradient's values; 1 by default.
+
+    Returns a PlanReport: its `rows`, the `best` of them, which `init` would choose, and `remarks`.
+    """
+    choice = choose_round(options)
+    folder = optional_path("measure_in", measure_in)
+    speed = None if folder is None else measure_speed(choice.parameters, folder)
+    compared = compare(choice.parameters, choice.gradient, speed)
+    return PlanReport(
+        **vars(compared), parameters=choice.parameters, reason=choice.reason, notes=choice.notes
+    )
+
+
+def status(
+    round: AnyRound,
+    user: int | None = None,
+    *,
+    wait: float | None = None,
+    **access: Unpack[TakingPart],
+) -> Status:
+    """Who has done what in a round, what is missing, and what to do next.
+
+    Arguments:
+    round: the folder of the round.
+    user: from the point of view of this user.
+    wait: return when the next step can be run, or after so many seconds.
+    secrets: the folder of the user's secrets and ledgers, instead of the round's own.
+    session: refuse any other session than this one; at least 16 of its digits.
+    recipients: refuse a session that has other keys than this file.
+    identity: of no consequence here; as the user's steps take it.
+    insecure: of no consequence here; as the user's steps take it.
+
+    Returns a Status.
+    """
+    space, how = taking_part(round, **access)
+    end = time.monotonic() + (wait or 0)
+    seen = look(space, user, access=how)
+    while not seen.next.ready and (left := end - time.monotonic()) > 0:
+        time.sleep(min(_POLL_SECONDS, left))
+        seen = look(space, user, access=how)
+    return seen
+
+
+@dataclass(frozen=True, repr=False)
+class AuditReport(Brief):
+    """What an audit found: `failed` are the findings that fail; if there are none, it passes."""
+
+    findings: list[Finding]
+    failed: list[Finding]
+    page: Path | None
+    evidence: Evidence = field(repr=False)
+
+
+def audit(
+    round: AnyRound,
+    *,
+    identity: AnyPath | Sequence[AnyPath] = (),
+    report: AnyPath | None = None,
+    program: str = "topk-secagg",
+    progress: Progress = unheard,
+    **pins: Unpack[Pins],
+) -> AuditReport:
+    """Check a round point by point. Damaged files become findings; only a missing session.json
+    raises, and one that is not the pinned one.
+
+    Arguments:
+    round: the folder of the round.
+    identity: an identity file, or several, to open the sealed shares for these users.
+    report: write the findings to this page (.html) too.
+    program: the name and version that the page gives.
+    progress: called with the share that is done, 0 to 1.
+    secrets: the folder of secrets and ledgers, instead of the round's own.
+    session: refuse any other session than this one; at least 16 of its digits.
+    recipients: refuse a session that has other keys than this file.
+
+    Returns an AuditReport: each of its `findings` has a `verdict` ("pass", "fail" or "not
+    checkable"), and says on what and why.
+    """
+    space, access = pinned(round, **pins)
+    page_path = optional_path("report", report)
+    if page_path is not None:
+        _check_page(page_path)
+    paths = [identity] if isinstance(identity, str | PathLike) else identity
+    identities = [path_of("identity", path) for path in paths]
+    evidence = collect_evidence(space, identities, progress, access=access)
+    if page_path is not None:
+        write_whole(page_path, page(evidence, program=program), OWN)
+    findings = evidence.findings
+    failed = [finding for finding in findings if finding.verdict == "fail"]
+    return AuditReport(findings=findings, failed=failed, page=page_path, evidence=evidence)
+
+
+def _check_page(path: Path) -> None:
+    """Refuse a report that could not be written, before the audit."""
+    if path.suffix != _PAGE:
+        raise UsageError(
+            f"the report is a page of HTML, and {path} does not end in {_PAGE}",
+            "choose such a name",
+        )
+    if not path.absolute().parent.is_dir():
+        raise CannotWrite(f"cannot write {path}: its folder is not there", "make the folder first")
