@@ -146,6 +146,13 @@ pin_options = (
         str,
         envvar="TOPK_SECAGG_SESSION",
     ),
+    value(
+        "--series",
+        "HEX",
+        "Refuse a session of any other series; at least 16 digits of its first session.",
+        str,
+        envvar="TOPK_SECAGG_SERIES",
+    ),
     file(
         "--recipients",
         "Refuse a session that has other keys than this file.",
@@ -260,12 +267,29 @@ round_options = (
     ),
     click.Option(
         ["--construction"],
-        type=click.Choice(["permutation", "moments"]),
+        type=click.Choice(["permutation", "moments", "sketch"]),
         help="The paper's, or ours with small files.  [default: permutation while its files stay "
-        "below 1 GiB]",
+        "below 256 MiB]",
+    ),
+    click.Option(
+        ["--minimise"],
+        type=click.Choice(["total", "online"]),
+        help="Choose the construction by what a user sends: in all (sketch), or with its gradient "
+        "(moments).  [default: total]",
+    ),
+    click.Option(
+        ["--dealing"],
+        type=click.Choice(["keys", "seeds", "shares"]),
+        help="What users send before: keys (sketch), seeds and shares (sketch, moments), or shares "
+        "alone.  [default: the first that fits]",
     ),
     value("--blocks", "D", "permutation: blocks per polynomial.  [default: U - T]"),
-    value("--picks", "P", "moments: picks per bucket.  [default: 4]"),
+    value(
+        "--picks",
+        "P",
+        "moments, sketch: picks per bucket.  [default: 2 in moments; in sketch the P up to 16 with "
+        "the fewest bytes]",
+    ),
     value(
         "--spare",
         "r",
@@ -281,6 +305,46 @@ round_options = (
 run_options = tuple(
     clip_option_of_run if option is clip_option else option for option in round_options
 )
+
+
+from_options = (
+    file(
+        "--from",
+        "Another round, which this one is like, but for the nonce. Where shares are keys, it is "
+        "the next one of a series, and nothing but session.json is exchanged. Its layout, K, P, "
+        "clip, largest weight and field may be given anew.",
+        "OTHER_ROUND",
+    ),
+    flag("--new-keys", "With --from: start a new series, with new keys."),
+    value(
+        "--clip-from-sum",
+        "F",
+        "With --from: the clip is F times the largest magnitude of that round's sum, "
+        "divided by the largest weight.",
+        float,
+    ),
+)
+
+
+def check_from(options: dict[str, Any]) -> None:
+    """Refuse options that are about another round, where none is given."""
+    if options["clip_from_sum"] is not None:
+        raise click.UsageError("--clip-from-sum takes the sum of another round; give --from too")
+    if options["new_keys"]:
+        raise click.UsageError("--new-keys replaces those of another round; give --from too")
+
+
+def typed_options() -> dict[str, Any]:
+    """The options of a call that were typed, without those of the call itself."""
+    context = click.get_current_context()
+    of_the_call = {"round_folder", "from", "json", "quiet", "verbose", "gradients", "more"}
+    return {
+        name: value
+        for name, value in context.params.items()
+        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+        and value not in ((), None)
+        and name not in of_the_call
+    }
 
 
 def check_required(options: dict[str, Any], *names: str) -> None:

@@ -46,16 +46,37 @@ def keygen(console: Console, user: int, output: Path | None) -> None:
     )
 
 
-@o.step("Draw a user's secret and share it.", o.randomness_option, example="round --user 3")
+@o.step(
+    "Draw a user's secret and share it.",
+    o.randomness_option,
+    o.file(
+        "--from",
+        "An earlier round of the same series: the keys of this one follow from its keys, and "
+        "nothing is sent.",
+        "OTHER_ROUND",
+    ),
+    example="round --user 3",
+)
 def offline(space: ts.Workspace, user: int, **how: Any) -> o.StepResult:
     """Offline phase of a user: draw its secret, and share it with every user.
 
     Writes secrets/user-NN.h5, which never leaves this machine, and shares/user-MM/from-NN.h5, which
-    you send to user MM only. An interrupted run continues with the same shares.
+    you send to user MM only. Where shares are keys, it publishes dealt/user-NN.json too: send that
+    to everybody. An interrupted run continues with the same shares.
     """
-    report = ts.offline(space, user, **how)
+    report = ts.offline(space, user, from_=how.pop("from"), **how)
     secret = space.secret_path(user)
     done = f"user {user} drew its secret: {secret}"
+    if space.session.series is not None:
+        lines = [
+            f"user {user} has the keys of {report.shares_kept} users for this round: "
+            f"{space.held_path(user)}",
+            f"session {space.session.fingerprint}",
+            f"generation {space.session.generation} of series {space.session.series_fingerprint}: "
+            "nothing is sent",
+        ]
+        warnings = list(_folder_warnings(user, report.other_folder))
+        return o.StepResult({"secret": secret, **facts_of(report)}, lines, warnings=warnings)
     lines = [
         done
         if report.shares_written
@@ -134,7 +155,7 @@ def mask(
     p = space.session.parameters
     rate = rate_of_masked(p, report.masked_bytes)
     lines = [
-        f"user {user} masked {report.entries} of {p.length} coordinates: {report.path}",
+        f"user {user} masked {report.coordinates} of {p.length} coordinates: {report.path}",
         f"session {space.session.fingerprint}",
         payload_line(rate, report.masked_bytes),
         *selection_lines(p, report.kept_energy, report.clipped),
@@ -321,11 +342,18 @@ def described(
         f"{report.nonzero} of {p.length} coordinates are not zero",
         f"X: {payload_line(r1, report.masked_bytes)}",
         f"Y: {payload_line(r2, report.answer_bytes)}",
-        agreement_line(p.colluders, report),
+        agreement_line(p.colluders, report, guilty=space.session.names_the_guilty),
     ]
 
 
-def agreement_line(colluders: int, report: DecodeReport) -> str:
+def _guilt(*, guilty: bool) -> str:
+    """What it says of a user that it is named."""
+    if guilty:
+        return "who is named lied, or its machine is faulty: all keys fit their commitments"
+    return "who is named may be innocent, a bad share has the same effect"
+
+
+def agreement_line(colluders: int, report: DecodeReport, *, guilty: bool = False) -> str:
     """What the agreement of the answers says about the sum, and on which condition."""
     agreeing = len(report.answering) - len(report.corrected)
     excluded = report.liars_excluded
@@ -334,7 +362,7 @@ def agreement_line(colluders: int, report: DecodeReport) -> str:
             f"WRONG ANSWERS from user {plain(report.corrected)}, left out:"
             f" the {agreeing} others agree, and the sum is right"
             f" unless more than {colluders} users lie (T);"
-            " who is named may be innocent, a bad share has the same effect"
+            f" {_guilt(guilty=guilty)}"
         )
     if not excluded:
         return (
@@ -400,18 +428,20 @@ def settle(console: Console, space: ts.Workspace, user: int, **pins: Any) -> Non
     "Erase a user's secret and shares.",
     *o.space_options,
     o.user_option,
-    *o.pin_options,
+    o.flag("--end-series", "Erase the keys for later rounds of the series too."),
+    *o.access_options,
     example="round --user 3",
 )
-def forget(console: Console, space: ts.Workspace, user: int, **pins: Any) -> None:
+def forget(console: Console, space: ts.Workspace, user: int, **how: Any) -> None:
     """Erase a user's secret, the shares that it holds, and its copies of those that it made.
 
     Do it once they have done their work: after its answer, or when it dropped out; in rounds with
     --confirm, once enough users have confirmed that. With X, the secret reveals the input for ever.
-    The ledger stays, so that nothing can be used twice. See docs/security.md for what deleting
-    means on an SSD.
+    The ledger stays, so that nothing can be used twice. In a series the keys of the next round are
+    stored first, so that it goes on; in its first round that takes --identity if the round is
+    sealed. See docs/security.md for what deleting means on an SSD.
     """
-    report = ts.forget(space, user, **pins)
+    report = ts.forget(space, user, **how)
     lines = [
         f"user {user} erased {len(report.erased)} files; its ledger stays",
         f"session {space.session.fingerprint}",
@@ -422,5 +452,6 @@ def forget(console: Console, space: ts.Workspace, user: int, **pins: Any) -> Non
             "them"
         )
     if report.needed_by:
-        lines.append(f"its shares for user {plain(report.needed_by)}, who have not answered, stay")
+        why = "who may go on with the series" if space.session.family else "who have not answered"
+        lines.append(f"its shares for user {plain(report.needed_by)}, {why}, stay")
     console.result(facts_of(report), *lines, space=space)

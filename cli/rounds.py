@@ -18,6 +18,7 @@ from .phases import described, rounding_warnings, selection_lines
 if TYPE_CHECKING:
     from topk_secagg.steps.init import InitReport
     from topk_secagg.steps.run import RunReport
+    from topk_secagg.storage.session import Session
 
 
 def show_start(console: Console, report: InitReport) -> None:
@@ -26,6 +27,24 @@ def show_start(console: Console, report: InitReport) -> None:
     if report.reason and report.written:
         console.say(f"construction {report.reason}")
     console.warn(*report.warnings)
+
+
+def sending_line(session: Session) -> str:
+    """What a user sends before its gradient and with it, and what the other choice would send."""
+    from topk_secagg.steps.costs import other_choice, sent
+
+    p = session.parameters
+    own = sent(p, in_series=session.series is not None)
+    line = f"a user sends {amount(own.before)} before and {amount(own.online)} with its gradient"
+    other = other_choice(p)
+    if other is None:
+        return line
+    option = "online" if other.construction == "moments" else "total"
+    theirs = sent(other)
+    return (
+        f"{line}; with --minimise {option} ({other.construction}) {amount(theirs.before)} before "
+        f"and {amount(theirs.online)} with it"
+    )
 
 
 def warn_of_keys(console: Console, recipients: Path | None) -> None:
@@ -42,18 +61,7 @@ def warn_of_keys(console: Console, recipients: Path | None) -> None:
     o.round_argument,
     *o.users_and_layout,
     *o.round_options,
-    o.file(
-        "--from",
-        "Take everything but the nonce from another round; the clip may be given anew.",
-        "OTHER_ROUND",
-    ),
-    o.value(
-        "--clip-from-sum",
-        "F",
-        "With --from: the clip is F times the largest magnitude of that round's sum, "
-        "divided by the largest weight.",
-        float,
-    ),
+    *o.from_options,
     o.flag("--distributed", "Every user has its own machine: disk space for one user is enough."),
     *o.keys_options,
     example="round --users 5 --survivors 3 --colluders 1 --top-k 2 --length 4",
@@ -88,8 +96,8 @@ def init(console: Console, space: ts.Workspace, **options: Any) -> None:
         },
         f"session {session.fingerprint}: {space.session_path}{exists}",
         p.summary(),
-        f"offline files: about {amount(files.pair_bytes)} a pair of users, "
-        f"{amount(files.all_bytes)} in all",
+        sending_line(session),
+        f"all files of all users take about {amount(files.all_bytes)}",
         space=space,
     )
 
@@ -99,8 +107,7 @@ def _start(console: Console, space: ts.Workspace, options: dict[str, Any]) -> In
     other = options.pop("from")
     if other is not None:
         return _start_like(console, space, other)
-    if options["clip_from_sum"] is not None:
-        raise click.UsageError("--clip-from-sum takes the sum of another round; give --from too")
+    o.check_from(options)
     o.check_required(options)
     report = ts.init(space, **options)
     warn_of_keys(console, options["recipients"])
@@ -108,22 +115,10 @@ def _start(console: Console, space: ts.Workspace, options: dict[str, Any]) -> In
 
 
 def _start_like(console: Console, space: ts.Workspace, other: Path) -> InitReport:
-    """Start a round like the one that --from names; only the options of the clip go with it."""
-    context = click.get_current_context()
-    typed = {
-        name: value
-        for name, value in context.params.items()
-        if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-        and value not in ((), None)
-    }
-    wanted = {name: typed[name] for name in ("clip", "clip_from_sum") if name in typed}
-    of_the_call = {"round_folder", "from", "json", "quiet", "verbose"}
-    if typed.keys() - of_the_call - wanted.keys():
-        raise click.UsageError(
-            "--from takes everything but the clip from the other round; leave out other options"
-        )
-    report = ts.init(space, from_=other, **wanted)
-    factor = wanted.get("clip_from_sum")
+    """Start a round like the one that --from names, with the options that were typed."""
+    typed = o.typed_options() | {"recipients": None}
+    report = ts.init(space, from_=other, **typed)
+    factor = typed.get("clip_from_sum")
     if factor is not None:
         clip = report.round.session.parameters.clip
         console.say(f"the clip is {clip:.6g}, {factor:g} times what the sum of that round asks for")
@@ -158,6 +153,7 @@ def _start_like(console: Console, space: ts.Workspace, other: Path) -> InitRepor
     ),
     *o.users_and_layout_of_run,
     *o.run_options,
+    *o.from_options,
     example="round --gradients gradients/ --survivors 3 --colluders 1 --density 0.01",
 )
 def run(
@@ -172,9 +168,17 @@ def run(
     For studies and offline batches. N is the number of gradients unless --users says so, and the
     layout is that of the first gradient unless --like or --length says so. Without --clip, the clip
     is the largest magnitude that any user would send. The same call resumes an interrupted round. A
-    round that stopped before any secret was drawn can be run again with other options.
+    round that stopped before any secret was drawn can be run again with other options. With --from
+    it is a round like another one, and where shares are keys the next one of a series.
     """
-    o.check_required(options, "survivors", "colluders")
+    other = options.pop("from")
+    if other is None:
+        o.check_from(options)
+        o.check_required(options, "survivors", "colluders")
+    else:
+        defaults = dict.fromkeys(("recipients", "freezer", "max_weight", "confirm"))
+        typed = o.typed_options()
+        options = {**options, **defaults, **typed, "from_": other}
     if options["randomness"] == "os" and options["insecure_seed"] is not None:
         raise click.UsageError("--randomness os and --insecure-seed contradict each other")
     warn_of_keys(console, options["recipients"])
@@ -220,7 +224,7 @@ def _show_run(console: Console, report: RunReport) -> None:
         "users: " + ", ".join(f"{user} {file.name}" for user, file in report.files.items()),
         *lines,
         *selection_lines(p, kept, clipped, "every user keeps at least"),
-        f"a user sends {amount(offline_bytes(p))} offline and {amount(online)} online; "
+        sending_line(report.round.session),
         f"a plain gradient has {amount(report.plain_bytes)}",
         space=report.round,
     )

@@ -238,6 +238,11 @@ class Construction(ABC, Generic[DecodedGroups]):
 
     # masked-input phase
 
+    @property
+    def coordinate_count(self) -> int:
+        """The coordinates that a user sends."""
+        return self.entries
+
     @abstractmethod
     def select(self, gradient: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The coordinates of largest magnitude, in the order in which they are masked."""

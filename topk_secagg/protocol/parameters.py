@@ -32,6 +32,7 @@ DEALINGS = {
 
 _DEFAULT_PICKS = 2
 _MOST_PICKS = 16  # by default in `sketch`: decoding takes longer with more
+_WORTH_MORE_PICKS = 1.05  # times the fewest bytes: more picks keep more of the largest coordinates
 
 
 @dataclass(frozen=True, repr=False)
@@ -243,11 +244,10 @@ def _cheapest_picks(
     field: int,
     dealing: str,
 ) -> int:
-    """The P up to 16 for which a user of `sketch` sends the fewest symbols: X, Y, and the shares
-    that are written out.
+    """The largest P up to 16 for which a user of `sketch` sends hardly more symbols than for any
+    other: X, Y, and the shares that are written out.
 
-    Of equal ones the largest: it keeps most of the largest coordinates. Numbers that no round can
-    have are refused later.
+    Numbers that no round can have are refused later.
     """
     written = {SEEDS: max(0, users - 1 - survivors), SHARES: users - 1}.get(dealing, 0)
 
@@ -259,7 +259,9 @@ def _cheapest_picks(
         width = min(2 * users * picks, order)
         return width * (buckets + ceil_div(buckets, blocks) * (1 + written))
 
-    return min(range(_MOST_PICKS, 0, -1), key=symbols)
+    sent = {picks: symbols(picks) for picks in range(1, _MOST_PICKS + 1)}
+    enough = _WORTH_MORE_PICKS * min(sent.values())
+    return max(picks for picks, count in sent.items() if count <= enough)
 
 
 def _order(field: int, places: int) -> int | None:

@@ -165,6 +165,11 @@ class Sketch(Buckets):
 
     # masked-input phase
 
+    @property
+    def coordinate_count(self) -> int:
+        """P of every bucket, or all that there are."""
+        return min(self.p.buckets * self.p.picks, self.p.length)
+
     def sketch(self, sparse: Sparse) -> Symbols:
         """S(w)_(b,j) = sum over the picks (k, w) of bucket b of w gamma^(k j), (B, W)."""
         p = self.p

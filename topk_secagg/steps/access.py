@@ -25,6 +25,7 @@ class Pins(TypedDict, total=False):
 
     secrets: AnyPath | None
     session: str | None
+    series: str | None
     recipients: AnyPath | None
 
 
@@ -39,15 +40,16 @@ class TakingPart(Pins, total=False):
 class Access:
     """How somebody uses a round: `Pins` or `TakingPart` without the folders.
 
-    `session`: the name, or the first 16 digits or more, of the only session to use. `recipients`:
-    an own list of everybody's public keys, which the session must have. These two are the pins,
-    which every function takes that reads a round. The others are for users that take part:
-    `identity`, the user's key file in a sealed round; `insecure`, although the round is drawn from
-    a public seed.
+    `session`: the name, or the first 16 digits or more, of the only session to use; `series`: the
+    same of the session with which its series began. `recipients`: an own list of everybody's public
+    keys, which the session must have. These are the pins, which every function takes that reads a
+    round. The others are for users that take part: `identity`, the user's key file in a sealed
+    round; `insecure`, although the round is drawn from a public seed.
     """
 
     identity: Path | None = None
     session: str | None = None
+    series: str | None = None
     recipients: Path | None = None
     insecure: bool = False
 
@@ -60,10 +62,15 @@ def pinned(
     *,
     secrets: AnyPath | None = None,
     session: str | None = None,
+    series: str | None = None,
     recipients: AnyPath | None = None,
 ) -> tuple[Workspace, Access]:
     """The round, and what is expected of it."""
-    access = Access(session=session, recipients=optional_path("recipients", recipients))
+    access = Access(
+        session=session,
+        series=series,
+        recipients=optional_path("recipients", recipients),
+    )
     return workspace(round, secrets), access
 
 
@@ -72,6 +79,7 @@ def taking_part(
     *,
     secrets: AnyPath | None = None,
     session: str | None = None,
+    series: str | None = None,
     recipients: AnyPath | None = None,
     identity: AnyPath | None = None,
     insecure: bool = False,
@@ -80,6 +88,7 @@ def taking_part(
     access = Access(
         identity=optional_path("identity", identity),
         session=session,
+        series=series,
         recipients=optional_path("recipients", recipients),
         insecure=insecure,
     )
@@ -149,28 +158,37 @@ def admitted(space: Workspace, user: int, access: Access) -> Identity | None:
 
 
 def check_pins(space: Workspace, access: Access) -> None:
-    """Refuse another session than the one expected, or one with other keys."""
+    """Refuse another session or series than the one expected, or one with other keys."""
     check_session(space, access)
+    check_series(space, access)
     check_keys(space, access)
 
 
 def check_session(space: Workspace, access: Access) -> None:
     """Refuse another session than the pinned one, before anything in session.json is parsed."""
-    if access.session is None:
-        return
-    pin = access.session.lower()
+    if access.session is not None:
+        _check_pin("session", space.session_id, access.session)
+
+
+def check_series(space: Workspace, access: Access) -> None:
+    """Refuse a session of another series than the pinned one."""
+    if access.series is not None:
+        _check_pin("series", space.session.series_root, access.series)
+
+
+def _check_pin(what: str, name: str, given: str) -> None:
+    """Refuse a name that does not begin with the digits that were given."""
+    pin = given.lower()
     if len(pin) < FINGERPRINT_DIGITS or set(pin) - set("0123456789abcdef"):
         raise UsageError(
-            f"{access.session!r} does not name a session",
+            f"{given!r} does not name a {what}",
             f"give at least {FINGERPRINT_DIGITS} of its hex digits",
         )
-    if not space.session_id.startswith(pin):
-        same = next(
-            i for i, digit in enumerate(pin) if not space.session_id.startswith(pin[: i + 1])
-        )
+    if not name.startswith(pin):
+        same = next(i for i, _ in enumerate(pin) if not name.startswith(pin[: i + 1]))
         digits = max(FINGERPRINT_DIGITS, same + 1)  # enough to see where they differ
         raise Refused(
-            f"this is session {space.session_id[:digits]}, not {pin[:digits]}",
+            f"this is {what} {name[:digits]}, not {pin[:digits]}",
             "ask the user that started the round which session.json is the right one",
         )
 

@@ -8,11 +8,19 @@ from pathlib import Path
 
 from ..algebra.field import ceil_div
 from ..brief import Brief
-from ..errors import CannotWrite, amount
+from ..errors import CannotWrite, UsageError, amount
 from ..protocol.constructions import construction
 from ..protocol.deal import Block
 from ..protocol.family import find_family
-from ..protocol.parameters import KEYS, Parameters, rate_of_answer, rate_of_masked
+from ..protocol.parameters import (
+    KEYS,
+    MOMENTS,
+    SEEDS,
+    SKETCH,
+    Parameters,
+    rate_of_answer,
+    rate_of_masked,
+)
 from ..storage.share import files_bytes
 
 _LIBRARIES = 190 << 20  # what Python with numba and HDF5 takes before any work
@@ -42,6 +50,42 @@ def family_of(p: Parameters) -> tuple[Block, ...]:
     if p.dealing != KEYS:
         return ()
     return find_family(p, construction(p).points()) or ()
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a user sends in a round in which nobody drops out: before it has a gradient, and with
+    it, in bytes."""
+
+    before: int
+    online: int
+
+    @property
+    def total(self) -> int:
+        """In all."""
+        return self.before + self.online
+
+
+def sent(p: Parameters, *, in_series: bool = False) -> Sent:
+    """What a user sends with these parameters; nothing before in a later round of a series."""
+    c = construction(p)
+    online = c.masked_bytes + c.answer_bytes(p.users)
+    return Sent(before=0 if in_series else offline_bytes(p), online=online)
+
+
+def other_choice(p: Parameters) -> Parameters | None:
+    """The same round by the other of `sketch`, which sends the least in all, and `moments`, which
+    sends the least with the gradient; None where that is not possible."""
+    names = ("users", "survivors", "colluders", "top_k", "length", "field", "clip", "max_weight")
+    same = {name: getattr(p, name) for name in names}
+    other = MOMENTS if p.construction == SKETCH else SKETCH
+    try:
+        chosen = Parameters.choose(**same, construction=other)
+        if chosen.dealing == KEYS and not family_of(chosen):
+            chosen = Parameters.choose(**same, construction=other, dealing=SEEDS)
+    except UsageError:
+        return None
+    return chosen
 
 
 def costs(p: Parameters, survivor_count: int, answer_count: int) -> Costs:

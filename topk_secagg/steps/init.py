@@ -19,7 +19,7 @@ from ..gradients.layout import NOT_GRADIENTS, Layout
 from ..gradients.quantise import dequantise, magnitude
 from ..gradients.tensors import Gradient
 from ..protocol.constructions import construction
-from ..protocol.family import find_family
+from ..protocol.family import check_family, find_family
 from ..protocol.parameters import (
     KEYS,
     MOMENTS,
@@ -56,9 +56,7 @@ _REAL_NUMBERS = {"density", "clip", "max_weight"}
 _NAMES = {"construction", "dealing", "minimise"}
 _MOST_COORDINATES = 1 << 32  # which is too many; a share of even more may be no float
 _DERIVED = {"scale", "buckets"}  # parameters that follow from others
-_PAPER_LIMIT = (
-    1 << 28
-)  # bytes: the paper's construction runs by default while its files stay below this
+_PAPER_LIMIT = 1 << 28  # bytes of files, below which the paper's construction is the default
 
 
 class RoundOptions(TypedDict, total=False):
@@ -370,19 +368,23 @@ def init(
     *,
     from_: AnyRound | None = None,
     clip_from_sum: float | None = None,
+    new_keys: bool = False,
     distributed: bool = False,
     **options: Unpack[SessionOptions],
 ) -> InitReport:
     """Start a round: fix what all users agree on, and write session.json into its folder.
 
     A round that was started in the same way is left as it is. Give users, survivors and colluders,
-    either `like` or `length`, and either `top_k` or `density`; with `from_` nothing but the clip.
+    either `like` or `length`, and either `top_k` or `density`. With `from_` nothing is required:
+    the round is like that one, and where shares are dealt by keys the next one of a series.
 
     Arguments:
     round: the folder of the round.
-    from_: another round, of which this one takes everything but the nonce, and maybe the clip.
+    from_: another round, of which this one takes everything but the nonce; the layout, top_k or
+        density, picks, clip, max_weight and field may be given anew.
     clip_from_sum: with `from_`, the clip is so many times the largest magnitude of that round's
         sum, divided by the largest weight.
+    new_keys: with `from_`, start a new series: every user deals new keys.
     distributed: every user has its own machine, so that disk space for one user is enough.
     users: N.
     survivors: U, the users that must remain at least.
@@ -403,9 +405,11 @@ def init(
     density: K as a share of the gradient's length, such as 0.01.
     field: q, a prime below 2^32.
     blocks: D, in the construction permutation.
-    construction: "permutation" (the paper's) or "moments"; by default by the size of the offline
-        files.
-    picks: P, in the construction moments.
+    construction: "permutation" (the paper's), "moments" or "sketch"; or
+    minimise: "total" (sketch) or "online" (moments), what a user sends in all or with its gradient.
+        By default permutation while its offline files stay below 256 MiB, and else "total".
+    dealing: "keys" (sketch), "seeds" (sketch, moments) or "shares", which are written out.
+    picks: P, in the constructions moments and sketch.
     spare: in the construction moments, pack answers so tightly that only so many may be missing.
     clip: the largest magnitude of a gradient's values; 1 by default.
 
@@ -413,18 +417,17 @@ def init(
     """
     root = workspace(round).root
     if from_ is not None:
-        given = given_options(options)
-        if given.keys() - {"clip"}:
-            raise UsageError(
-                "everything but the clip comes from the other round",
-                f"leave out {', '.join(sorted(given.keys() - {'clip'}))}",
-            )
-        space, new = init_like(
-            root, workspace(from_).root, clip=options.get("clip"), clip_from_sum=clip_from_sum
+        return start_like(
+            root,
+            workspace(from_).root,
+            clip_from_sum=clip_from_sum,
+            new_keys=new_keys,
+            options=options,
         )
-        return InitReport(round=space, written=new)
     if clip_from_sum is not None:
         raise UsageError("the clip comes from the sum of another round, and none is given")
+    if new_keys:
+        raise UsageError("new keys replace those of another round, and none is given")
     return start_chosen(root, choose_round(options), options, distributed=distributed)
 
 
@@ -438,50 +441,54 @@ def given_options(options: SessionOptions) -> dict[str, Any]:
     return {name: value for name, value in options.items() if not says_nothing(value)}
 
 
-def init_like(
+_OF_LAYOUT = {"like", "length", "entry", "strip_prefix", "only", "exclude"}
+_OF_PARAMETERS = {"top_k", "density", "picks", "clip", "max_weight", "field"}
+
+
+def start_like(
     root: Path,
     other: Path,
     *,
     clip_from_sum: float | None = None,
     new_keys: bool = False,
-    layout: Layout | None = None,
-    **options: Unpack[RoundOptions],
-) -> tuple[Workspace, bool]:
+    options: SessionOptions,
+) -> InitReport:
     """Start a round like another one: everything in its session.json but the nonce, and nothing
-    else of it.
+    else of it; `options` may change its layout and what follows from it.
 
     Where shares are dealt by keys it is the next generation of a series, unless `new_keys`. The
-    clip may be another one: `clip`, or that of `clip_of_sum` with the factor `clip_from_sum`; and
-    so may the layout of the gradient and the `options` top_k or density, picks, field and
-    max_weight.
+    clip is another one if it is among the options, or that of `clip_of_sum` with the factor
+    `clip_from_sum`.
     """
     before = Workspace(other)
     session = before.session
-    given = {name: value for name, value in options.items() if value is not None}
-    if "clip" in given and clip_from_sum is not None:
+    given = given_options(options)
+    if unknown := sorted(given.keys() - _OF_LAYOUT - _OF_PARAMETERS):
+        raise UsageError(
+            f"{unknown[0]} comes from the other round", f"leave out {', '.join(unknown)}", "from"
+        )
+    changed = {name: given[name] for name in _OF_PARAMETERS if name in given}
+    if "clip" in changed and clip_from_sum is not None:
         raise UsageError("both a clip and a factor for the sum are given", topic="clip-twice")
     if clip_from_sum is not None:
-        given["clip"] = clip_of_sum(before, clip_from_sum)
-    layout = layout or session.layout
-    p = _changed_parameters(session.parameters, layout.length, given)
-    series = None
+        changed["clip"] = clip_of_sum(before, clip_from_sum)
+    layout = session.layout
+    if given.keys() & _OF_LAYOUT:
+        layout, _ = choose_layout(**{name: given[name] for name in _OF_LAYOUT if name in given})
+    p = _changed_parameters(session.parameters, layout.length, changed)
+    following = replace(session, id="", nonce="", parameters=p, layout=layout, series=None)
     if session.family is not None and not new_keys:
         series = Series(root=session.series_root, generation=session.generation + 1)
-    following = replace(session, id="", nonce="", parameters=p, layout=layout, series=series)
-    return _start(root, following, distributed=True)
-
-
-_MAY_CHANGE = {"top_k", "density", "picks", "clip", "max_weight", "field"}
+        following = replace(following, series=series)
+        if p.field != session.parameters.field:
+            check_family(p, session.points, session.family)
+    space, new = _start(root, following, distributed=True)
+    return InitReport(round=space, written=new, warnings=_warnings(p))
 
 
 def _changed_parameters(before: Parameters, length: int, given: dict[str, Any]) -> Parameters:
     """The parameters of a round with some of them changed; what follows from them is computed
     anew."""
-    unknown = sorted(set(given) - _MAY_CHANGE)
-    if unknown:
-        raise UsageError(
-            f"a round like another one has its {unknown[0]}", "leave it out, or start a new round"
-        )
     kept = {name: value for name, value in vars(before).items() if name not in _DERIVED}
     resized = length != before.length or {"top_k", "density"} & set(given)
     if before.construction != PERMUTATION:

@@ -56,7 +56,7 @@ class MaskReport(Brief):
     user: int
     path: Path
     sha256: str
-    entries: int
+    coordinates: int
     masked_bytes: int
     private_secret: bool
     holds: list[int]
@@ -106,6 +106,7 @@ def mask(
     without_them: mask even if fewer than U users' shares have arrived.
     secrets: the folder of the user's secrets and ledgers, instead of the round's own.
     session: refuse any other session than this one; at least 16 of its digits.
+    series: the same of the session with which the series of the round began.
     recipients: refuse a session that has other keys than this file.
     identity: the user's keys, in a sealed round.
     insecure: take part although the round is drawn from a public seed.
@@ -206,7 +207,7 @@ def _first_report(
         user=ledger.user,
         path=space.masked_path(ledger.user),
         sha256=ledger.masked or "",
-        entries=c.entries,
+        coordinates=c.coordinate_count,
         masked_bytes=c.masked_bytes,
         private_secret=stored.private,
         holds=list(shares.held),

@@ -46,7 +46,7 @@ def offline(
     user: int,
     *,
     randomness: str = "cipher",
-    earlier: AnyRound | None = None,
+    from_: AnyRound | None = None,
     progress: Progress = unheard,
     **access: Unpack[TakingPart],
 ) -> OfflineReport:
@@ -61,11 +61,12 @@ def offline(
     round: the folder of the round.
     user: the user's number, from 1.
     randomness: "cipher" (AES-256-CTR keyed by the operating system) or "os" (every byte from it).
-    earlier: an earlier round of the same series, from whose keys those of this round follow;
+    from_: an earlier round of the same series, from whose keys those of this round follow;
         nothing is sent.
     progress: called with the share that is done, 0 to 1.
     secrets: the folder of the user's secrets and ledgers, instead of the round's own.
     session: refuse any other session than this one; at least 16 of its digits.
+    series: the same of the session with which the series of the round began.
     recipients: refuse a session that has other keys than this file.
     identity: the user's keys, in a sealed round.
     insecure: take part although the round is drawn from a public seed.
@@ -90,8 +91,8 @@ def offline(
     if session.family is not None:
         with about(space.session_path):
             check_family(p, session.points, session.family)
-    if session.series is not None or earlier is not None:
-        before = None if earlier is None else workspace(earlier, access.get("secrets"))
+    if session.series is not None or from_ is not None:
+        before = None if from_ is None else workspace(from_, space.secrets)
         return _offline_in_series(space, user, earlier=before, signer=signer)
     with space.step_of(user):
         ledger, stored = _secret(space, user, randomness)

@@ -15,6 +15,7 @@ from ..gradients.arrays import Given, Vector, is_path
 from ..gradients.layout import Layout
 from ..gradients.quantise import check_clips, clip_of, magnitude
 from ..protocol.constructions import construction
+from ..protocol.parameters import SHARES
 from ..storage import residual as residual_file
 from ..storage import survivors as survivors_file
 from ..storage.atomic import make_folder
@@ -42,11 +43,13 @@ from .init import (
     Choice,
     InitReport,
     SessionOptions,
+    choose_layout,
     choose_round,
     chosen_layout,
     chosen_parameters,
     given_options,
     start_chosen,
+    start_like,
 )
 from .mask import MaskReport, mask
 from .offline import offline
@@ -96,6 +99,9 @@ def run(
     round: AnyRound,
     gradients: Any,
     *,
+    from_: AnyRound | None = None,
+    new_keys: bool = False,
+    clip_from_sum: float | None = None,
     drop_masking: Collection[int] = (),
     drop_elimination: Collection[int] = (),
     weights: Mapping[int, float] | Sequence[float] | AnyPath | None = None,
@@ -121,6 +127,11 @@ def run(
     round: the folder of the round.
     gradients: of users 1 to N: a folder, whose files are sorted naturally by name; a list of files,
         or of gradients in memory; or a mapping {user: file or gradient}.
+    from_: another round, which this one is like, as in `init`: the next one of a series, whose keys
+        follow from those of that round.
+    new_keys: with `from_`, start a new series: every user deals new keys.
+    clip_from_sum: with `from_`, the clip is so many times the largest magnitude of that round's
+        sum, divided by the largest weight.
     drop_masking: users that never send an X; they are not in the sum.
     drop_elimination: users that send an X, and never answer.
     weights: what each user's gradient is multiplied with: a list, a mapping {user: weight}, or a
@@ -155,9 +166,12 @@ def run(
     density: K as a share of the gradient's length, such as 0.01.
     field: q, a prime below 2^32.
     blocks: D, in the construction permutation.
-    construction: "permutation" (the paper's) or "moments"; by default by the size of the offline
-        files.
-    picks: P, in the construction moments.
+    construction: "permutation" (the paper's), "moments" or "sketch"; or
+    minimise: "total" (sketch) or "online" (moments), what a user sends in all or with its gradient.
+        By default permutation while its offline files stay below 256 MiB, and else "total".
+    dealing: "keys" (sketch), "seeds" (sketch, moments) or "shares", which are written out and
+        which randomness from the operating system needs.
+    picks: P, in the constructions moments and sketch.
     spare: in the construction moments, pack answers so tightly that only so many may be missing.
     clip: the largest magnitude of a gradient's values; by default that of all gradients (with
         their residuals) that are sent.
@@ -173,6 +187,9 @@ def run(
             "a public seed and randomness from the operating system contradict each other",
             topic="seed",
         )
+    if randomness == "os" and from_ is None and options.get("dealing") is None:
+        options["dealing"] = SHARES
+    before = None if from_ is None else workspace(from_)
     listed = gradients if is_path(gradients) else by_user("gradients", gradients)
     written_to = optional_path("output", output)
     if written_to is not None:
@@ -193,11 +210,19 @@ def run(
         select=select,
         saturate=saturate,
         randomness=randomness,
+        earlier=before,
         jobs=jobs,
         note=note,
     )
     begun = None
-    if space.session_path.exists() and not given_options(options).keys() - _OF_READING:
+    asked = given_options(options).keys() - _OF_READING
+    if randomness == "os":
+        asked -= {"dealing"}
+    if before is not None:
+        begun, seen = _begin_like(space, play, before, clip_from_sum, options, new_keys=new_keys)
+        space = begun.round
+        started(begun)
+    elif space.session_path.exists() and not asked:
         _check_count(given, len(space.users()))
         seen = play.survey(space.session.layout)
     else:
@@ -249,6 +274,35 @@ def _begin(space: Workspace, play: _Play, options: SessionOptions) -> tuple[Init
     return start_chosen(space.root, choice, options), seen
 
 
+def _begin_like(
+    space: Workspace,
+    play: _Play,
+    before: Workspace,
+    clip_from_sum: float | None,
+    options: SessionOptions,
+    *,
+    new_keys: bool,
+) -> tuple[InitReport, Survey]:
+    """Start a round like an earlier one, with a clip that fits the gradients if none is given."""
+    _check_count(play.gradients, len(before.users()))
+    layout = before.session.layout
+    if options.get("like") is not None or options.get("length") is not None:
+        layout, _ = choose_layout(options.get("like"), options.get("length"))
+    seen = play.survey(layout)
+    if options.get("clip") is None and clip_from_sum is None:
+        resumed = space.session_path.exists()
+        fitting = clip_of(seen.largest.values())
+        options = {**options, "clip": space.session.parameters.clip if resumed else fitting}
+    begun = start_like(
+        space.root,
+        before.root,
+        clip_from_sum=clip_from_sum,
+        new_keys=new_keys,
+        options=options,
+    )
+    return begun, seen
+
+
 def _with_fitting_clip(
     space: Workspace, play: _Play, options: SessionOptions, layout: Layout, seen: Survey
 ) -> Choice:
@@ -285,6 +339,7 @@ class _Play:
     select: str
     saturate: bool
     randomness: str
+    earlier: Workspace | None
     jobs: int | None
     note: Note
 
@@ -347,6 +402,8 @@ class _Play:
         access = self._access
         everybody = list(space.users())
         draw = partial(offline, space, randomness=self.randomness)
+        if space.session.series is not None:
+            draw = partial(draw, from_=self.earlier)
         self._phase("offline", everybody, lambda n: draw(n, **access(n)))
         masked = self._phase("mask", self.left.masking, partial(self._mask, space))
         freeze(space, self.left.masking, **access(space.session.freezer))

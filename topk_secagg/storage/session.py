@@ -79,6 +79,11 @@ class Session(Brief):
         return self.id if self.series is None else self.series.root
 
     @property
+    def series_fingerprint(self) -> str:
+        """The start of the root's name."""
+        return self.series_root[:FINGERPRINT_DIGITS]
+
+    @property
     def generation(self) -> int:
         """How often the root's keys are put through `next_key`."""
         return 0 if self.series is None else self.series.generation
