@@ -218,7 +218,6 @@ def _show_run(console: Console, report: RunReport) -> None:
         "offline_bytes": offline_bytes(p),
         "plain_bytes": report.plain_bytes,
     }
-    online = report.decoded.masked_bytes + report.decoded.answer_bytes
     console.result(
         facts,
         "users: " + ", ".join(f"{user} {file.name}" for user, file in report.files.items()),
