@@ -387,9 +387,17 @@ def settle(console: Console, space: ts.Workspace, user: int, **pins: Any) -> Non
     """Commit the residual of a survivor that missed the elimination phase.
 
     Its X is in the sum, so that its new residual holds, whether it answers or not. `eliminate` does
-    the same. In rounds with --confirm, enough users must have confirmed the survivors.
+    the same. In rounds with --confirm, enough users must have confirmed the survivors. Where there
+    is no survivors.json, an X that left counts as sent: the residual is committed, and a copy of the
+    old one stays beside it (NAME.before.h5) in case survivors.json comes without this user.
     """
     report = ts.settle(space, user, **pins)
+    if not report.survivors_known:
+        old = f"; a copy of the old one is {report.before}" if report.before else ""
+        console.warn(
+            f"there is no survivors.json: the X of user {user} counts as sent, and its new "
+            f"residual holds unless survivors.json comes without it{old}"
+        )
     done = f"residual of user {user}: {report.path}" + (
         "" if report.committed else " was committed already"
     )
