@@ -95,7 +95,7 @@ def _files(
         "--weight",
         "W",
         "Scale the gradient; the weight is public, and decode --mean divides by the sum.",
-        float,
+        kind=float,
         default=1.0,
     ),
     o.file(
@@ -144,7 +144,7 @@ def mask(
         *_warnings(space, report),
         *rounding_warnings(p, report.rounding_error, f"the values that user {user} sends"),
     ]
-    return o.StepResult(facts, lines, report.notes, warnings)
+    return o.StepResult(facts, lines, notes=report.notes, warnings=warnings)
 
 
 def _warnings(space: ts.Workspace, report: MaskReport) -> Iterator[str]:
@@ -212,7 +212,7 @@ def selection_lines(
 @o.command(
     "Fix the survivors: U1.",
     *o.space_options,
-    o.value("--only", "1,2,3", "Only these users, although more have masked.", o.user_set),
+    o.value("--only", "1,2,3", "Only these users, although more have masked.", kind=o.user_set),
     o.value("--user", "n", "Who freezes.  [default: the session's freezer]"),
     *o.access_options,
     example="round --only 1,2,3,4",

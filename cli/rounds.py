@@ -52,7 +52,7 @@ def warn_of_keys(console: Console, recipients: Path | None) -> None:
         "F",
         "With --from: the clip is F times the largest magnitude of that round's sum, "
         "divided by the largest weight.",
-        float,
+        kind=float,
     ),
     o.flag("--distributed", "Every user has its own machine: disk space for one user is enough."),
     *o.keys_options,
@@ -141,8 +141,8 @@ def _start_like(console: Console, space: ts.Workspace, other: Path) -> InitRepor
         multiple=True,
         required=True,
     ),
-    o.value("--drop-masking", "5", "Users that never mask.", o.user_set, default=""),
-    o.value("--drop-elimination", "4", "Users that never answer.", o.user_set, default=""),
+    o.value("--drop-masking", "5", "Users that never mask.", kind=o.user_set, default=""),
+    o.value("--drop-elimination", "4", "Users that never answer.", kind=o.user_set, default=""),
     o.file("--weights", "CSV or JSON: user or file name, weight."),
     o.file("--residuals", "Error feedback: a folder with one residual file per user.", "DIR"),
     *o.output_options,
@@ -219,7 +219,7 @@ def _show_run(console: Console, report: RunReport) -> None:
         facts,
         "users: " + ", ".join(f"{user} {file.name}" for user, file in report.files.items()),
         *lines,
-        *selection_lines(p, kept, clipped, "every user keeps at least"),
+        *selection_lines(p, kept, clipped=clipped, whose="every user keeps at least"),
         f"a user sends {amount(offline_bytes(p))} offline and {amount(online)} online; "
         f"a plain gradient has {amount(report.plain_bytes)}",
         space=report.round,

@@ -88,14 +88,25 @@ def eliminate(
         allow_open_files(2 * len(frozen))
         with ExitStack() as files:
             opening = {
-                m: opened_share(space, user, m, x.sharing, opener) for m, x in frozen.items()
+                m: opened_share(space, user, sender=m, sharing=x.sharing, identity=opener)
+                for m, x in frozen.items()
             }
             shares = {m: files.enter_context(share).read for m, share in opening.items()}
             masked = {m: x.masked for m, x in frozen.items()}
-            blocks = construction(p).answer_chunks(session.points, user, masked, shares, shape)
+            blocks = construction(p).answer_chunks(
+                session.points, user, masked=masked, shares=shares, shape=shape
+            )
             # durable before a byte of Y is anywhere that others can see
             ledger = ledger.record(answered=survivors.digest, fallback=fallback)
-            answer_file.write(space, user, survivors, shape, blocks, opener, progress)
+            answer_file.write(
+                space,
+                user,
+                survivors=survivors,
+                shape=shape,
+                blocks=blocks,
+                signer=opener,
+                progress=progress,
+            )
         commit_residual(space, user, ledger)
     return EliminateReport(
         user=user,

@@ -244,7 +244,13 @@ def choose_round(options: SessionOptions) -> Choice:
         return Choice(layout, parameters, reason, gradient=None, notes=())
     gradient = layout.flatten(tensors)
     fits = _fit_note(options.get("like"), magnitude(gradient), parameters)
-    return Choice(layout, parameters, reason, gradient, notes=(*tensors.notes, fits))
+    return Choice(
+        layout=layout,
+        parameters=parameters,
+        reason=reason,
+        gradient=gradient,
+        notes=(*tensors.notes, fits),
+    )
 
 
 def _fit_note(like: Given, largest: float, p: Parameters) -> str:
@@ -448,7 +454,7 @@ def clip_of_sum(space: Workspace, factor: float) -> float:
 
 
 def _with_clip(p: Parameters, clip: float) -> Parameters:
-    scale = quantisation_scale(p.field, p.users, clip, p.max_weight)
+    scale = quantisation_scale(p.field, p.users, clip=clip, max_weight=p.max_weight)
     return replace(p, clip=clip, scale=scale)
 
 

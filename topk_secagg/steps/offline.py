@@ -94,7 +94,7 @@ def offline(
         missing = [
             m
             for m in space.users()
-            if unknown or not share_file.is_there(space, m, user, stored.sharing)
+            if unknown or not share_file.is_there(space, m, sender=user, sharing=stored.sharing)
         ]
         if missing and stored.randomness == "os":
             if ledger.shared:
@@ -106,7 +106,12 @@ def offline(
             missing = list(space.users())
         if missing:
             share_file.write(
-                space, user, missing, stored.sharing, _shares(space, stored, progress), signer
+                space,
+                user,
+                users=missing,
+                sharing=stored.sharing,
+                blocks=_shares(space, stored, progress),
+                signer=signer,
             )
         ledger.record(shared=stored.sharing)
         # the share for the last user last, which then stands for all
@@ -140,7 +145,7 @@ def _secret(space: Workspace, user: int, randomness: str) -> tuple[Ledger, Store
         return Ledger.read(path, session.id, user), secret_file.read(space, user)
     if not path.exists():
         folder = str(space.root.resolve()) if space.secrets else None
-        Ledger(path, session.id, user, session.insecure, folder=folder).write()
+        Ledger(path, session.id, user=user, insecure=session.insecure, folder=folder).write()
     ledger = Ledger.read(path, session.id, user)
     ledger.check_kept()
     if ledger.shared:
@@ -159,10 +164,10 @@ def _draw(space: Workspace, user: int, randomness: str) -> StoredSecret:
     name = np.empty(KEY_BYTES, dtype=np.uint8)
     source.child("sharing").fill(name)
     stored = StoredSecret(
-        construction(space.session.parameters).draw_secret(source),
-        key,
-        randomness,
-        name.tobytes().hex(),
+        secret=construction(space.session.parameters).draw_secret(source),
+        key=key,
+        randomness=randomness,
+        sharing=name.tobytes().hex(),
     )
     secret_file.write(space, user, stored)
     return stored

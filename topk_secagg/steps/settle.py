@@ -43,7 +43,9 @@ def commit_residual(space: Workspace, user: int, ledger: Ledger) -> bool:
     staged = space.residual_path(user)
     new = not ledger.residual.committed
     if new:
-        residual_file.commit(staged, ledger.residual, user, space.session.parameters.length)
+        residual_file.commit(
+            staged, ledger.residual, user=user, length=space.session.parameters.length
+        )
         ledger.record(residual=replace(ledger.residual, committed=True))
     staged.unlink(missing_ok=True)
     return new
@@ -196,7 +198,7 @@ def forget(round: AnyRound, user: int, **pins: Unpack[Pins]) -> ForgetReport:
                 if path.stat().st_uid == os.geteuid():
                     raise
                 kept.append(path)
-    return ForgetReport(user, erased, kept, needed)
+    return ForgetReport(user=user, erased=erased, kept=kept, needed_by=needed)
 
 
 def _check_done(space: Workspace, user: int, ledger: Ledger) -> None:
