@@ -271,7 +271,13 @@ def choose_round(options: SessionOptions) -> Choice:
         return Choice(layout, parameters, reason, gradient=None, notes=())
     gradient = layout.flatten(tensors)
     fits = _fit_note(options.get("like"), magnitude(gradient), parameters)
-    return Choice(layout, parameters, reason, gradient, notes=(*tensors.notes, fits))
+    return Choice(
+        layout=layout,
+        parameters=parameters,
+        reason=reason,
+        gradient=gradient,
+        notes=(*tensors.notes, fits),
+    )
 
 
 def _fit_note(like: Given, largest: float, p: Parameters) -> str:
