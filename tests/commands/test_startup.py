@@ -41,7 +41,8 @@ def test_help_of_every_command_shows_an_example():
     """In one process: what they load is checked above."""
     from topk_secagg_cli.main import cli
 
-    for name, command in cli.commands.items():
+    for name in cli.list_commands():
+        command = cli.get_command(None, name)
         context = command.make_context(name, [], resilient_parsing=True)
         text = command.get_help(context)
         assert f"topk-secagg {name} " in text.split("Example")[1], name

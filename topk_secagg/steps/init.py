@@ -15,12 +15,9 @@ from ..algebra.randomness import seeded_key
 from ..errors import BadData, InputMissing, Refused, UsageError, amount
 from ..gradients.files import read_gradient
 from ..gradients.layout import NOT_GRADIENTS, Layout
-from ..gradients.quantise import dequantise, magnitude
 from ..gradients.tensors import Gradient
 from ..protocol.constructions import construction
 from ..protocol.parameters import Parameters, quantisation_scale
-from ..storage import aggregate as aggregate_file
-from ..storage.artifacts import opened
 from ..storage.atomic import make_folder, mark_done, write_whole
 from ..storage.keys import read_recipients
 from ..storage.session import Session
@@ -254,6 +251,11 @@ def init_like(
 
 def clip_of_sum(space: Workspace, factor: float) -> float:
     """A clip that everybody can compute: factor * (largest magnitude of the sum) / max_weight."""
+    # a round that starts anew reads no sum, and need not load what reads it
+    from ..gradients.quantise import dequantise, magnitude
+    from ..storage import aggregate as aggregate_file
+    from ..storage.artifacts import opened
+
     if not 0 < factor < math.inf:
         raise UsageError(
             f"a factor of {factor:g} for the clip", "give a positive number, such as 2"
