@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 DIGITS = Path(__file__).parents[2] / "experiments" / "digits"
-ROUNDS = 5
+ROUNDS = 3
 
 
 def test_without_scikit_learn_there_is_a_sentence_and_no_folder(tmp_path):
