@@ -1,5 +1,5 @@
-"""The wheel holds every package, and runs a round where nothing else of the project is available; the archive of the
-sources holds all tests and documents."""
+"""The wheel holds every package, and runs a round where nothing else of the project is available;
+the archive of the sources holds all tests and documents."""
 
 import os
 import shutil
@@ -143,7 +143,8 @@ def files_below(folder: Path) -> set[str]:
 
 
 def test_the_archive_of_the_sources_holds_all_tests_and_documents(tmp_path):
-    """setuptools alone would take the tests at the top of tests/, which need the files that it leaves out."""
+    """setuptools alone would take the tests at the top of tests/, which need the files that it
+    leaves out."""
     copy = tmp_path / "source"
     copy.mkdir()
     for path in ROOT.iterdir():

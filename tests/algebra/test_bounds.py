@@ -1,7 +1,7 @@
 """Kernels do not check indices. Compiled with such checks, they pass the same tests.
 
-So none reaches beyond its arrays. numba compiles them itself here; an index that is out of bounds is
-an exception that nobody can catch, which pytest makes an error.
+So none reaches beyond its arrays. numba compiles them itself here; an index that is out of bounds
+is an exception that nobody can catch, which pytest makes an error.
 """
 
 from __future__ import annotations

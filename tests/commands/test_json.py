@@ -1,4 +1,5 @@
-"""`--json`: one object on standard output and nothing else there. `-q`: silence. `-v` and terminals."""
+"""`--json`: one object on standard output and nothing else there. `-q`: silence. `-v` and
+terminals."""
 
 import json
 import os
@@ -148,7 +149,8 @@ def test_the_variable_for_json_counts_when_a_call_fails(tmp_path, monkeypatch):
 
 
 def test_a_command_that_finds_something_wrong_prints_one_object_with_both(round_at):
-    """The findings of an audit, the files that can be shown, the users that succeeded; and the error."""
+    """The findings of an audit, the files that can be shown, the users that succeeded; and the
+    error."""
     r = round_at("decoded")
     x = r.folder / "masked" / "user-01.h5"
     content = bytearray(x.read_bytes())
@@ -276,7 +278,8 @@ def test_the_environment_can_stand_for_options(round_at, monkeypatch):
 
 
 def test_every_option_has_the_variable_that_its_name_promises():
-    """click makes the variable from the name of the parameter, which is not always that of the option."""
+    """click makes the variable from the name of the parameter, which is not always that of the
+    option."""
     from topk_secagg_cli.main import cli
 
     for name in cli.list_commands():
@@ -288,7 +291,8 @@ def test_every_option_has_the_variable_that_its_name_promises():
 
 
 def test_every_option_of_init_and_run_reaches_a_function_of_the_library():
-    """They are handed on by their names: one that no function takes would be dropped without a word."""
+    """They are handed on by their names: one that no function takes would be dropped without a
+    word."""
     import inspect
 
     from topk_secagg_cli.main import cli

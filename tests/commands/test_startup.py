@@ -1,4 +1,5 @@
-"""What a command loads: `--help` must be instant, `mask` must not wait for a compiler, and galois is for rare cases."""
+"""What a command loads: `--help` must be instant, `mask` must not wait for a compiler, and galois
+is for rare cases."""
 
 import sys
 
@@ -97,7 +98,8 @@ def test_importing_the_library_loads_nothing_heavy():
 
 
 def test_a_machine_that_cannot_store_compiled_kernels_can_still_run_a_round(round_at):
-    """An installation that the user may not write to, and no home: a container, a system package."""
+    """An installation that the user may not write to, and no home: a container, a system
+    package."""
     code = """
 import pathlib, sys
 from topk_secagg.algebra import library

@@ -1,4 +1,5 @@
-"""What a person sees: tables and sentences that fit 80 columns, and a first run that says what it does."""
+"""What a person sees: tables and sentences that fit 80 columns, and a first run that says what it
+does."""
 
 import fcntl
 import os
@@ -136,7 +137,8 @@ def test_a_note_on_a_terminal_breaks_between_words(tmp_path):
         assert name in seen
 
 
-# a compiler that has the result already: what is said meanwhile does not depend on how long it takes
+# a compiler that has the result already: what is said meanwhile does not depend on how long it
+# takes
 READY = """
 import sys
 with open({kept!r}, "rb") as kept, open(1, "wb") as out:

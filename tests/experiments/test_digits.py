@@ -1,4 +1,5 @@
-"""The example of experiments/digits: three ways to drive the same federated training, by commands and files only."""
+"""The example of experiments/digits: three ways to drive the same federated training, by commands
+and files only."""
 
 import os
 import re
