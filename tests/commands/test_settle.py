@@ -11,7 +11,8 @@ from rounds import both, call, contents, datasets, document, must
 
 @pytest.fixture
 def kept(round_at, tmp_path):
-    """A frozen round of users 1 to 4 in which users 1, 2 and 4 keep residuals; user 4 came too late."""
+    """A frozen round of users 1 to 4 in which users 1, 2 and 4 keep residuals; user 4 came too
+    late."""
     r = round_at("offline")
     for n in (1, 2, 3):
         must(*r.mask(n, *(["--residual", tmp_path / f"r{n}.h5"] if n != 3 else [])))

@@ -88,7 +88,8 @@ def test_all_users_in_parallel():
 
 
 def test_all_commands_at_once_until_the_round_is_done(bench):
-    """All commands of a round at the same time, until it is done: a command that comes too early says so.
+    """All commands of a round at the same time, until it is done: a command that comes too early
+    says so.
 
     Only masking waits until all have shared: an X records which shares its user had.
     """

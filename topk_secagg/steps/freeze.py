@@ -274,7 +274,7 @@ def confirm(round: AnyRound, user: int, **access: Unpack[TakingPart]) -> Confirm
             )
             survivors_file.read_frozen(space, survivors)
         ledger.record(confirmed=survivors.digest)
-        path = survivors_file.confirm(space, user, survivors=survivors.digest, signer=signer)
+        path = survivors_file.confirm(space, user, survivors_sha256=survivors.digest, signer=signer)
     there = survivors_file.confirmed_by(space, survivors.digest, space.users())
     return ConfirmReport(
         user=user,
