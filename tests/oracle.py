@@ -227,14 +227,18 @@ def joined_permutation(decoded: list[list[Vector]], length: int) -> Vector:
 # `moments`: sizes and points
 
 
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
 def bucket_count(K: int, picks: int) -> int:
     """B = ceil(K/P)."""
-    return -(-K // picks)
+    return ceil_div(K, picks)
 
 
 def place_count(length: int, buckets: int) -> int:
     """M = ceil(L/B)."""
-    return -(-length // buckets)
+    return ceil_div(length, buckets)
 
 
 def order_of_places(M: int, q: int) -> int:
