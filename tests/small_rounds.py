@@ -163,7 +163,8 @@ class Round:
     def answers(self, u1: Iterable[int], *, fallback: bool = False) -> dict[int, Symbols]:
         masked = self.masked(u1)
         shape = construction(self.p).answer_shape(len(masked), fallback=fallback)
-        return {n: answer(self.p, self.points, n, masked, self.shares[n], shape) for n in masked}
+        held = {n: {m: self.shares[n][m] for m in masked} for n in masked}
+        return {n: answer(self.p, self.points, n, masked, held[n], shape) for n in masked}
 
     def plain_sum(self, u1: Iterable[int]) -> list[int]:
         return plain_sum(self.p, [self.inputs[n] for n in u1])
