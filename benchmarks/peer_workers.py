@@ -79,12 +79,13 @@ class Ours:
     def offline(self) -> float:
         """Draw every user's secret and its shares for all."""
         from topk_secagg.protocol.constructions import construction
-        from topk_secagg.protocol.round import deal
+        from topk_secagg.protocol.round import deal_shares, new_deal
 
         def one(n: int) -> Any:
             source = self.source.child(f"user {n}")
-            secret = construction(self.p).draw_secret(source)
-            return secret, deal(self.p, self.points, secret, source)
+            deal = new_deal(self.p, self.points, n, source)
+            secret = construction(self.p).draw_secret(deal, source)
+            return secret, deal_shares(self.p, deal, secret, source)
 
         dealt, seconds = each(one, USERS)
         self.secrets = {n: secret for n, (secret, _) in dealt.items()}

@@ -68,22 +68,15 @@ def test_shares_are_the_moments_of_a_place_over_a_factor_and_noise(
     q, _, gamma, W, count, place = table
     factor = np.maximum(symbols(data.draw, q, count), 1)
     point = np.arange(count) % points
-    matrix = symbols(data.draw, q, points, users, noises).astype(np.uint64)
+    matrix = symbols(data.draw, q, points, users, 1 + noises).astype(np.uint64)
     noise = symbols(data.draw, q, count, noises, W)
     shares = np.empty((users, count, W), np.uint32)
     share(place, factor, point, matrix, noise, gamma, q, shares)
-    z = noise.tolist()
-    assert shares.tolist() == [
-        [
-            [
-                (pow(int(factor[i]), -1, q) * pow(gamma, int(place[i]) * j, q)
-                 + sum(c * z[i][t][j] for t, c in enumerate(matrix[point[i], m].tolist()))) % q
-                for j in range(W)
-            ]
-            for i in range(count)
-        ]
-        for m in range(users)
-    ]  # fmt: skip
+    for i, m, j in product(range(count), range(users), range(W)):
+        secret = pow(int(factor[i]), -1, q) * pow(gamma, int(place[i]) * j, q)
+        terms = [secret, *noise[i, :, j].tolist()]
+        factors = matrix[point[i], m].tolist()
+        assert shares[m, i, j] == sum(c * v for c, v in zip(factors, terms, strict=True)) % q
 
 
 @given(tables(), st.integers(1, 3), st.data())
