@@ -111,12 +111,11 @@ def check_session(space: Workspace, access: Access) -> None:
             f"give at least {FINGERPRINT_DIGITS} of its hex digits",
         )
     if not space.session_id.startswith(pin):
-        same = next(
-            i for i, digit in enumerate(pin) if not space.session_id.startswith(pin[: i + 1])
-        )
+        this = space.session_id
+        same = next(i for i in range(len(pin)) if pin[: i + 1] != this[: i + 1])
         digits = max(FINGERPRINT_DIGITS, same + 1)  # enough to see where they differ
         raise Refused(
-            f"this is session {space.session_id[:digits]}, not {pin[:digits]}",
+            f"this is session {this[:digits]}, not {pin[:digits]}",
             "ask the user that started the round which session.json is the right one",
         )
 
