@@ -76,10 +76,7 @@ QUICK = [
     Case(3, 2, 1, L=20, K=2, P=1, q=11, spare=0),  # M = n = 10
     Case(4, 3, 2, L=10, K=1, P=1),  # W = 8
     # by seeds
-    Case(3, 2, 1, L=4, K=2, P=1, spare=0, together=True, dealing="seeds"),
     Case(3, 2, 1, L=5, K=2, P=2, dealing="seeds"),
-    Case(3, 2, 1, L=7, K=1, P=1, q=11, dealing="seeds"),
-    Case(4, 3, 1, L=6, K=3, P=1, spare=0, dealing="seeds"),
     Case(4, 3, 2, L=4, K=2, P=1, spare=0, dealing="seeds"),
     Case(5, 4, 2, L=4, K=2, P=1, dealing="seeds"),
 ]
@@ -95,6 +92,9 @@ MORE = [
     Case(3, 2, 1, L=3, K=2, P=2, together=True),
     Case(4, 2, 1, L=4, K=2, P=1, spare=0, together=True),
     Case(4, 3, 2, L=4, K=2, P=1, spare=0, together=True),
+    Case(3, 2, 1, L=4, K=2, P=1, spare=0, together=True, dealing="seeds"),
+    Case(3, 2, 1, L=7, K=1, P=1, q=11, dealing="seeds"),
+    Case(4, 3, 1, L=6, K=3, P=1, spare=0, dealing="seeds"),
 ]
 
 
