@@ -77,15 +77,18 @@ GENERATED := README.md experiments/README.md $(addprefix docs/,cli.md walkthroug
 
 # --- for developers --------------------------------------------------------------------------
 
+# all cores; one that has finished its share takes tests from the others, since some take far longer
+PARALLEL := -n auto --dist worksteal
+
 test: $(DEV_READY) ## run all tests, on all cores
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest $(PARALLEL)
 
 # (MORE=--no-skips: fail where a file system cannot be mounted)
 test-root: $(DEV_READY) ## run the tests that need root: other accounts, and disks that are full
-	$(if $(filter 0,$(shell id -u)),,sudo )$(BIN)/python -m pytest -n auto -m needs_root -rs $(MORE)
+	$(if $(filter 0,$(shell id -u)),,sudo )$(BIN)/python -m pytest $(PARALLEL) -m needs_root -rs $(MORE)
 
 test-fresh: $(DEV_READY) ## run all tests with other Hypothesis examples in every run, and five times as many
-	HYPOTHESIS_PROFILE=fresh $(BIN)/python -m pytest -n auto
+	HYPOTHESIS_PROFILE=fresh $(BIN)/python -m pytest $(PARALLEL)
 
 # every dependency in the oldest version that pyproject.toml allows, or the newest that there is
 test-oldest test-newest: test-%: ## run all tests with the oldest, or the newest, dependencies
@@ -94,7 +97,7 @@ test-oldest test-newest: test-%: ## run all tests with the oldest, or the newest
 	$(VENV)-$*/bin/uv pip install --quiet --python $(VENV)-$*/bin/python --editable '.[dev]' \
 	  --upgrade --resolution $(if $(filter oldest,$*),lowest-direct,highest)
 	$(VENV)-$*/bin/uv pip list --python $(VENV)-$*/bin/python
-	$(VENV)-$*/bin/python -m pytest -n auto $(MORE)
+	$(VENV)-$*/bin/python -m pytest $(PARALLEL) $(MORE)
 
 test-torch: $(DEV_READY) ## compare the readers with real PyTorch, and run the examples that need it
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0 opacus==1.6.0

@@ -1,7 +1,8 @@
 """Everything that is measured, in one run: start-up, kernels, floors, peers and growth.
 
-Usage: bench.py [--quick] [--only PART]... [--output FOLDER]. Prints a table, and writes results.json and plots to the
-folder. Every figure is a ratio to a floor or a peer that was measured in turns with it, with the spread over repeats.
+Usage: bench.py [--quick] [--only PART]... [--output FOLDER]. Prints a table, and writes
+results.json and plots to the folder. Every figure is a ratio to a floor or a peer that was measured
+in turns with it, with the spread over repeats.
 """
 
 from __future__ import annotations

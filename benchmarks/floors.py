@@ -1,7 +1,7 @@
 """Each step of one user against its floor: the same bytes written, read, hashed or compared.
 
-N = 10, U = 5, T = 3, K = 1 %, P = 2. What counts is the work beyond start-up: the time of the same command on a round
-of a thousand coordinates is subtracted.
+N = 10, U = 5, T = 3, K = 1 %, P = 2. What counts is the work beyond start-up: the time of the same
+command on a round of a thousand coordinates is subtracted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""How time, memory and bytes of each phase grow with L, N and P, by commands; with fitted exponents and a plot.
+"""How time, memory and bytes of each phase grow with L, N and P, by commands; with fitted exponents
+and a plot.
 
-A point is a round of the fewest users that may remain: T = 0.3 N, U = T + max(2, N/5). Seconds and bytes are those of
-one user, beyond the start-up of the command.
+A point is a round of the fewest users that may remain: T = 0.3 N, U = T + max(2, N/5). Seconds and
+bytes are those of one user, beyond the start-up of the command.
 """
 
 from __future__ import annotations
@@ -98,8 +99,8 @@ def measure(folder: Path, *, quick: bool) -> dict[str, Any]:
 
 
 def exponent(points: list[Point], variable: str, phase: str, kind: str) -> float | None:
-    """e of c x^e by least squares on logarithms, over the three largest points; seconds only if they can be told from
-    start-up in all three."""
+    """e of c x^e by least squares on logarithms, over the three largest points; seconds only if
+    they can be told from start-up in all three."""
     used = points[-3:]
     if kind == "seconds" and not all(p[phase]["seen"] for p in used):
         return None

@@ -1,9 +1,11 @@
-"""Beyond the paper's size, with `moments`: ResNet-50, a thousand million coordinates, a hundred users.
+"""Beyond the paper's size, with `moments`: ResNet-50, a thousand million coordinates, a hundred
+users.
 
-Usage: large.py [resnet50] [billion] [hundred]. resnet50: a whole round of 25.6 million coordinates, N=10, P=2, K = 1 %.
-billion: 10^9 coordinates, density 0.0001, N=10, P=2: offline, mask and eliminate of a user, and decode; the gradient
-(4 GB) is generated in pieces into one .npy file, which every user masks. hundred: N=100, U=70, T=30, L = 272,474, P=1:
-offline of 70 users, mask and eliminate of three.
+Usage: large.py [resnet50] [billion] [hundred]. resnet50: a whole round of 25.6 million coordinates,
+N=10, P=2, K = 1 %. billion: 10^9 coordinates, density 0.0001, N=10, P=2: offline, mask and
+eliminate of a user, and decode; the gradient (4 GB) is generated in pieces into one .npy file,
+which every user masks. hundred: N=100, U=70, T=30, L = 272,474, P=1: offline of 70 users, mask and
+eliminate of three.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ _PIECE = 10**7
 
 
 def gradient(path: Path, length: int) -> Path:
-    """A heavy-tailed random gradient, made by a process of its own: its memory must not count for the next ones."""
+    """A heavy-tailed random gradient, made by a process of its own: its memory must not count for
+    the next ones."""
     maker = multiprocessing.get_context("spawn").Process(target=make_gradient, args=(path, length))
     maker.start()
     maker.join()

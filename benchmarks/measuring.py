@@ -1,4 +1,5 @@
-"""What the benchmarks share: processes and floors on the clock, and figures as ratios with their spread."""
+"""What the benchmarks share: processes and floors on the clock, and figures as ratios with their
+spread."""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ class Figure:
         return None if self.most is None else self.ratio <= self.most
 
 
-# measures a command in a process whose own memory is small: what is forked counts the memory of its parent as its own
+# measures a command in a process whose own memory is small: what is forked counts the memory of its
+# parent as its own
 _LAUNCHER = """
 import os, sys, time
 start = time.perf_counter()
@@ -90,7 +92,8 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def write_and_hash(folder: Path, files: int, size: int) -> float:
-    """Seconds to write, hash and fsync this number of new files of this size; they are removed again."""
+    """Seconds to write, hash and fsync this number of new files of this size; they are removed
+    again."""
     folder.mkdir()
     block = os.urandom(_CHUNK)
     start = time.perf_counter()
@@ -120,7 +123,8 @@ def read_and_hash(paths: Iterable[Path]) -> float:
 
 
 def gradients(folder: Path, length: int, users: int, used: int | None = None) -> Path:
-    """Heavy-tailed random gradients, a .npy file a user: cubes of normal numbers, each file turned by an offset.
+    """Heavy-tailed random gradients, a .npy file a user: cubes of normal numbers, each file turned
+    by an offset.
 
     Only the first `used` differ; the files of the others are links.
     """

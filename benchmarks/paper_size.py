@@ -1,8 +1,10 @@
-"""The paper's experiment for real: N=10, U=5, T=3 at ResNet-20's 272,474 parameters, with `moments`.
+"""The paper's experiment for real: N=10, U=5, T=3 at ResNet-20's 272,474 parameters, with
+`moments`.
 
-Usage: paper_size.py [FOLDER], a folder of ten gradients (experiments/export.py makes real ones); without it,
-heavy-tailed random ones. Runs `topk-secagg run` in turns with writing and hashing as many bytes in the same
-folder, measures the files and what a user broadcasts, and compares with the paper's rates and dense LightSecAgg.
+Usage: paper_size.py [FOLDER], a folder of ten gradients (experiments/export.py makes real ones);
+without it, heavy-tailed random ones. Runs `topk-secagg run` in turns with writing and hashing as
+many bytes in the same folder, measures the files and what a user broadcasts, and compares with the
+paper's rates and dense LightSecAgg.
 """
 
 from __future__ import annotations

@@ -1,11 +1,14 @@
-"""One system of `peers.py` in a process of its own: the phases of a round, each run and timed when asked for.
+"""One system of `peers.py` in a process of its own: the phases of a round, each run and timed when
+asked for.
 
-Usage: peer_workers.py ours|lightsecagg|flower [FILE]. A line of JSON on stdin, {"length": L, "seed": s}, starts a
-round, and {"phase": name} runs one phase of it once. A line on stdout answers each with the phase's seconds; `decode`
-also gives the bytes that a user sends. The result is compared with the plain sum every time, off the clock.
+Usage: peer_workers.py ours|lightsecagg|flower [FILE]. A line of JSON on stdin, {"length": L,
+"seed": s}, starts a round, and {"phase": name} runs one phase of it once. A line on stdout answers
+each with the phase's seconds; `decode` also gives the bytes that a user sends. The result is
+compared with the plain sum every time, off the clock.
 
-What is on the clock is arithmetic in memory: nothing is serialised, sent or stored. N = 10 users share, the first 7
-mask, and the first 5 of those answer. This file runs in the peers' environment too: at the top it imports only numpy.
+What is on the clock is arithmetic in memory: nothing is serialised, sent or stored. N = 10 users
+share, the first 7 mask, and the first 5 of those answer. This file runs in the peers' environment
+too: at the top it imports only numpy.
 """
 
 from __future__ import annotations
@@ -45,7 +48,8 @@ def each(task: Callable[[int], Any], users: range) -> tuple[dict[int, Any], floa
 
 
 class Ours:
-    """`moments` with P = 2 at a density of 1 %, as `topk_secagg.aggregate` and `protocol/round.py` call it."""
+    """`moments` with P = 2 at a density of 1 %, as `topk_secagg.aggregate` and `protocol/round.py`
+    call it."""
 
     version = "this checkout"
 
@@ -75,12 +79,13 @@ class Ours:
     def offline(self) -> float:
         """Draw every user's secret and its shares for all."""
         from topk_secagg.protocol.constructions import construction
-        from topk_secagg.protocol.round import deal
+        from topk_secagg.protocol.round import deal_shares, new_deal
 
         def one(n: int) -> Any:
             source = self.source.child(f"user {n}")
-            secret = construction(self.p).draw_secret(source)
-            return secret, deal(self.p, self.points, secret, source)
+            deal = new_deal(self.p, self.points, n, source)
+            secret = construction(self.p).draw_secret(deal, source)
+            return secret, deal_shares(self.p, deal, secret, source)
 
         dealt, seconds = each(one, USERS)
         self.secrets = {n: secret for n, (secret, _) in dealt.items()}
@@ -88,7 +93,8 @@ class Ours:
         return seconds * N
 
     def mask(self) -> float:
-        """Select, quantise and mask. (`aggregate` also reports the energy that the selection keeps; not here.)"""
+        """Select, quantise and mask. (`aggregate` also reports the energy that the selection keeps;
+        not here.)"""
 
         from topk_secagg.gradients.quantise import quantise, rounding_source
         from topk_secagg.protocol.constructions import construction
@@ -167,8 +173,9 @@ class Unlisted(np.ndarray[Any, Any]):
 class LightSecAgg:
     """FedML's functions, in the order of its client manager and its aggregator.
 
-    FedML sets no prime itself; 2^15 - 19 and 10 bits are those of its example configuration (whose active value, 1997,
-    is too small for a sum of 7). Its managers take U = N and T = N / 2; the functions take any.
+    FedML sets no prime itself; 2^15 - 19 and 10 bits are those of its example configuration (whose
+    active value, 1997, is too small for a sum of 7). Its managers take U = N and T = N / 2; the
+    functions take any.
     """
 
     version, prime, bits = "fedml 0.9.6", 2**15 - 19, 10
@@ -219,7 +226,8 @@ class LightSecAgg:
         return seconds
 
     def answer(self) -> float:
-        """Add up the encoded masks; the function ends with a list for the message, which is not made here."""
+        """Add up the encoded masks; the function ends with a list for the message, which is not
+        made here."""
 
         def one(n: int) -> Any:
             held = {m - 1: self.encoded[m][n - 1] for m in MASKING}
@@ -238,7 +246,8 @@ class LightSecAgg:
         return seconds
 
     def decode(self) -> float:
-        """Decode the sum of the masks, take it off the sum of the masked models, and go back to reals."""
+        """Decode the sum of the masks, take it off the sum of the masked models, and go back to
+        reals."""
         width = self.padded // (U - T)
 
         def work() -> Any:
@@ -260,7 +269,8 @@ class LightSecAgg:
         return seconds
 
     def sizes(self) -> dict[str, dict[str, int]]:
-        """2 bytes hold 15 bits; FedML sends int64 arrays and pickled lists; 4 bytes are a symbol of ours."""
+        """2 bytes hold 15 bits; FedML sends int64 arrays and pickled lists; 4 bytes are a symbol of
+        ours."""
         shares, online = (N - 1) * self.padded // (U - T), self.length + self.padded // (U - T)
         sent = {"offline": (N - 1) * self.listed, "online": 8 * self.length + self.answered}
         return {
@@ -271,10 +281,12 @@ class LightSecAgg:
 
 
 class Flower:
-    """SecAgg+ with all pairs (num_shares = N) and reconstruction_threshold = U; everything else has its default.
+    """SecAgg+ with all pairs (num_shares = N) and reconstruction_threshold = U; everything else has
+    its default.
 
-    The steps of a user are those of `secaggplus_mod`, without turning arrays into bytes; those of the server follow
-    `secaggplus_workflow`, which removes the masks of pairs of dropped-out users as well, though they cancel.
+    The steps of a user are those of `secaggplus_mod`, without turning arrays into bytes; those of
+    the server follow `secaggplus_workflow`, which removes the masks of pairs of dropped-out users
+    as well, though they cancel.
     """
 
     def __init__(self, _file: str) -> None:
@@ -391,7 +403,8 @@ class Flower:
         return seconds
 
     def sizes(self) -> dict[str, dict[str, int]]:
-        """4 bytes hold a symbol below 2^32; Flower sends int64 arrays. Keys, ciphertexts and shares as they are."""
+        """4 bytes hold a symbol below 2^32; Flower sends int64 arrays. Keys, ciphertexts and shares
+        as they are."""
         key = self.mod.Key
         offline = sum(map(len, self.keys[1])) + sum(map(len, self.sealed[1][key.CIPHERTEXT_LIST]))
         shares = sum(map(len, self.answers[1][key.SHARE_LIST]))

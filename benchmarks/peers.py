@@ -1,18 +1,20 @@
 """The phases in memory against FedML's LightSecAgg and Flower's SecAgg+, side by side.
 
-A part of bench.py. N = 10, U = 5, T = 3; 7 users mask and 5 answer, in all three systems. The
-peers are installed into an environment of their own, and every system runs in a process of its own on one core
-(`peer_workers.py`). Systems take turns phase by phase, so that each ratio compares neighbours in time; the first turn
-only warms up. Every result is compared with the plain sum: of all entries for the peers, of what was sent for ours.
+A part of bench.py. N = 10, U = 5, T = 3; 7 users mask and 5 answer, in all three systems. The peers
+are installed into an environment of their own, and every system runs in a process of its own on one
+core (`peer_workers.py`). Systems take turns phase by phase, so that each ratio compares neighbours
+in time; the first turn only warms up. Every result is compared with the plain sum: of all entries
+for the peers, of what was sent for ours.
 
-What counts. Input: a float32 gradient in memory. Offline: all ten users' secrets and shares (Flower: keys and
-encrypted shares). Mask, of one user: select (ours alone), quantise, mask. Answer, of one user. Decode: from the
-answers, and for the peers from the masked vectors, to a dense vector of reals; ours finds the places as well. Nothing
-is serialised or sent on the clock.
+What counts. Input: a float32 gradient in memory. Offline: all ten users' secrets and shares
+(Flower: keys and encrypted shares). Mask, of one user: select (ours alone), quantise, mask. Answer,
+of one user. Decode: from the answers, and for the peers from the masked vectors, to a dense vector
+of reals; ours finds the places as well. Nothing is serialised or sent on the clock.
 
-Bytes that a user sends, each message once, without headers. "packed": whole bytes that hold a symbol of the system's
-own modulus (ours 4, FedML's 15-bit prime 2, Flower 4). "as sent": what the peer's own code hands to its transport.
-"at 4 bytes": LightSecAgg with symbols as wide as ours, as in the README. Its prime resolves steps of 2^-10, ours 5e-9.
+Bytes that a user sends, each message once, without headers. "packed": whole bytes that hold a
+symbol of the system's own modulus (ours 4, FedML's 15-bit prime 2, Flower 4). "as sent": what the
+peer's own code hands to its transport. "at 4 bytes": LightSecAgg with symbols as wide as ours, as
+in the README. Its prime resolves steps of 2^-10, ours 5e-9.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ ROOT = Path(__file__).resolve().parent.parent
 LENGTHS = (27_247, 272_474, 2_724_740)
 PHASES = ("offline", "mask", "answer", "decode")
 PEERS = ("lightsecagg", "flower")
-FLOWER = "flwr>=1.41,<1.43"  # their secure aggregation is the same; 1.42 needs a certifi that some indexes lack
+# their secure aggregation is the same; 1.42 needs a certifi that some indexes lack
+FLOWER = "flwr>=1.41,<1.43"
 LIGHTSECAGG = "fedml/core/mpc/lightsecagg.py"
 THREADS = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"

@@ -28,7 +28,8 @@ def tiny_round(folder: Path) -> Path:
 
 
 def figures(folder: Path, repeats: int) -> list[Figure]:
-    """Commands and imports take turns. Each command does its work: what it writes is removed between the turns."""
+    """Commands and imports take turns. Each command does its work: what it writes is removed
+    between the turns."""
     root, gradient = tiny_round(folder), folder / "tiny.npy"
     rounds = iter(range(10**6))
 

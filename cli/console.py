@@ -9,9 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import sys
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
@@ -245,7 +243,11 @@ class Console:
 
 def screen_width(stream: Any) -> int | None:
     """The columns of the terminal that a stream writes to; None where it is a file or a pipe."""
-    return shutil.get_terminal_size().columns if stream and stream.isatty() else None
+    if not stream or not stream.isatty():
+        return None
+    import shutil  # here and below: most output goes to no terminal, and start-up is short
+
+    return shutil.get_terminal_size().columns
 
 
 def fitted(text: str, stream: Any) -> str:
@@ -253,6 +255,8 @@ def fitted(text: str, stream: Any) -> str:
     width = screen_width(stream)
     if width is None:
         return text
+    import textwrap
+
     return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
 
 

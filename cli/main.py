@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from importlib import import_module
 from types import FrameType
 from typing import NoReturn
 
@@ -14,25 +15,50 @@ from topk_secagg import __version__
 from topk_secagg.errors import BadData, CannotWrite, SecAggError
 
 from .console import PROGRAM, answer, discard, fail, fail_with
-from .phases import confirm, decode, eliminate, forget, freeze, keygen, mask, offline, settle
-from .plan import plan
-from .review import audit, inspect, status
-from .rounds import init, run
 
 BROKEN_PIPE = 141
 BUG = 1
 
 
-class InOrder(click.Group):
-    """Lists the commands in the order of a round."""
+# the modules of the commands, in the order in which --help lists them
+HOMES = {
+    "init": "rounds",
+    "offline": "phases",
+    "mask": "phases",
+    "freeze": "phases",
+    "confirm": "phases",
+    "eliminate": "phases",
+    "decode": "phases",
+    "run": "rounds",
+    # around a round
+    "settle": "phases",
+    "forget": "phases",
+    "status": "review",
+    "inspect": "review",
+    "audit": "review",
+    "plan": "plan",
+    "keygen": "phases",
+}
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """The order in which they were added."""
-        return list(self.commands)
+
+class Commands(click.Group):
+    """Lists the commands in the order of a round, and loads only the one that is called."""
+
+    def list_commands(self, ctx: click.Context | None = None) -> list[str]:  # noqa: ARG002 - click's
+        """The names of all."""
+        return list(HOMES)
+
+    def get_command(self, ctx: click.Context | None, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """A command, if there is one of that name."""
+        if cmd_name not in HOMES:
+            return None
+        module = import_module(f".{HOMES[cmd_name]}", __package__)
+        command: click.Command = getattr(module, cmd_name)
+        return command
 
 
 @click.group(
-    cls=InOrder,
+    cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "TOPK_SECAGG"},
 )
 @click.version_option(__version__, prog_name=PROGRAM)
@@ -50,12 +76,6 @@ def cli() -> None:
     safety, 130 interrupted. Options can come from the environment:
     TOPK_SECAGG_MASK_SATURATE=1 stands for mask --saturate.
     """
-
-
-A_ROUND = (init, offline, mask, freeze, confirm, eliminate, decode, run)
-AROUND_IT = (settle, forget, status, inspect, audit, plan, keygen)
-for command in (*A_ROUND, *AROUND_IT):
-    cli.add_command(command)
 
 
 class Stopped(BaseException):
@@ -110,7 +130,7 @@ def _answer_failure(code: int) -> None:
 def _begin() -> None:
     """What --json asks for, as far as it is known before click has understood the call."""
     words = sys.argv[1:]
-    command = words[0] if words and words[0] in cli.commands else "error"
+    command = words[0] if words and words[0] in HOMES else "error"
     variable = os.environ.get(f"TOPK_SECAGG_{command.upper()}_JSON", "")
     wanted = "--json" in words or variable.lower() in ("1", "true", "t", "yes", "y", "on")
     answer.begin(command, wanted=wanted)
@@ -119,7 +139,7 @@ def _begin() -> None:
 def _command_typed() -> str:
     """The command whose help fits, where click does not say in which one an option was wrong."""
     first = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
-    return f"{PROGRAM} {first}" if first in cli.commands else PROGRAM
+    return f"{PROGRAM} {first}" if first in HOMES else PROGRAM
 
 
 def _run() -> int:

@@ -131,10 +131,10 @@ space_options = (
 )
 user_option = value("--user", "n", "The user's number, from 1.", required=True)
 users_option = value(
-    "--user", "n|1-4,7|all", "The users' numbers, from 1.", users_or_all, required=True
+    "--user", "n|1-4,7|all", "The users' numbers, from 1.", kind=users_or_all, required=True
 )
 jobs_option = value(
-    "--jobs", "J", "Users to work on at a time.  [default: the cores]", click.IntRange(min=1)
+    "--jobs", "J", "Users to work on at a time.  [default: the cores]", kind=click.IntRange(min=1)
 )
 KEYS_VARIABLE = "TOPK_SECAGG_RECIPIENTS"
 # on every command that reads a round
@@ -143,7 +143,7 @@ pin_options = (
         "--session",
         "HEX",
         "Refuse any other session; at least 16 of its digits.",
-        str,
+        kind=str,
         envvar="TOPK_SECAGG_SESSION",
     ),
     value(
@@ -178,13 +178,17 @@ select_option = choice(
     "--select", "Send the largest magnitudes, or random coordinates.", "top", "random"
 )
 entry_option = value(
-    "--entry", "A.B", "The entry of a PyTorch checkpoint that holds the tensors.", str, default=""
+    "--entry",
+    "A.B",
+    "The entry of a PyTorch checkpoint that holds the tensors.",
+    kind=str,
+    default="",
 )
 prefix_option = value(
     "--strip-prefix",
     "PREFIX",
     "Take this off tensor names that begin with it (module.).",
-    str,
+    kind=str,
     default="",
 )
 saturate_option = flag(
@@ -207,13 +211,13 @@ keys_options = (
     flag("--confirm", "More than (N+T)/2 users must confirm the survivors; any user may freeze."),
 )
 clip_option = value(
-    "--clip", "C", "The largest magnitude of a gradient's values.", float, default=1.0
+    "--clip", "C", "The largest magnitude of a gradient's values.", kind=float, default=1.0
 )
 clip_option_of_run = value(
     "--clip",
     "C",
     "The largest magnitude of a gradient's values.  [default: that of all gradients and residuals]",
-    float,
+    kind=float,
 )
 REQUIRED = "[required]"
 GRADIENT_REQUIRED = "[required: this, or the other of --gradient and --gradients]"
@@ -238,17 +242,19 @@ round_options = (
         "--density",
         "SHARE",
         f"K as a share of L: 0.01 is 1 %, and 1.0 everything.  {_SIZE_REQUIRED}",
-        share,
+        kind=share,
     ),
     entry_option,
     prefix_option,
-    value("--only", "PATTERN", "Only tensors with such a name. Repeatable.", str, multiple=True),
+    value(
+        "--only", "PATTERN", "Only tensors with such a name. Repeatable.", kind=str, multiple=True
+    ),
     value(
         "--exclude",
         "PATTERN",
         "No tensors with such a name. Repeatable.  [default: *running_mean, *running_var, "
         "*num_batches_tracked]",
-        str,
+        kind=str,
         multiple=True,
     ),
     clip_option,
@@ -256,7 +262,7 @@ round_options = (
         "--max-weight",
         "W",
         "The largest weight that a user may give its gradient.",
-        float,
+        kind=float,
         default=1.0,
     ),
     value(
@@ -401,7 +407,9 @@ def _for_users(
             (lambda done: note(console.command, 0, 1, done)) if len(users) == 1 else lambda _: None
         )
         work = partial(function, space, progress=alone, **given)
-        outcome = for_each(users, work, jobs, lambda n: note(console.command, n, len(users)))
+        outcome = for_each(
+            users, work, jobs=jobs, done=lambda n: note(console.command, n, len(users))
+        )
     results = list(outcome.reports.values())
     failures = outcome.failures
     console.notes({user: result.notes for user, result in outcome.reports.items()})

@@ -116,7 +116,7 @@ def _files(
         "--weight",
         "W",
         "Scale the gradient; the weight is public, and decode --mean divides by the sum.",
-        float,
+        kind=float,
         default=1.0,
     ),
     o.file(
@@ -165,7 +165,7 @@ def mask(
         *_warnings(space, report),
         *rounding_warnings(p, report.rounding_error, f"the values that user {user} sends"),
     ]
-    return o.StepResult(facts, lines, report.notes, warnings)
+    return o.StepResult(facts, lines, notes=report.notes, warnings=warnings)
 
 
 def _warnings(space: ts.Workspace, report: MaskReport) -> Iterator[str]:
@@ -233,7 +233,7 @@ def selection_lines(
 @o.command(
     "Fix the survivors: U1.",
     *o.space_options,
-    o.value("--only", "1,2,3", "Only these users, although more have masked.", o.user_set),
+    o.value("--only", "1,2,3", "Only these users, although more have masked.", kind=o.user_set),
     o.value("--user", "n", "Who freezes.  [default: the session's freezer]"),
     *o.access_options,
     example="round --only 1,2,3,4",
@@ -415,9 +415,17 @@ def settle(console: Console, space: ts.Workspace, user: int, **pins: Any) -> Non
     """Commit the residual of a survivor that missed the elimination phase.
 
     Its X is in the sum, so that its new residual holds, whether it answers or not. `eliminate` does
-    the same. In rounds with --confirm, enough users must have confirmed the survivors.
+    the same. In rounds with --confirm, enough users must have confirmed the survivors. Where there
+    is no survivors.json, an X that left counts as sent: the residual is committed, and a copy of the
+    old one stays beside it (NAME.before.h5) in case survivors.json comes without this user.
     """
     report = ts.settle(space, user, **pins)
+    if not report.survivors_known:
+        old = f"; a copy of the old one is {report.before}" if report.before else ""
+        console.warn(
+            f"there is no survivors.json: the X of user {user} counts as sent, and its new "
+            f"residual holds unless survivors.json comes without it{old}"
+        )
     done = f"residual of user {user}: {report.path}" + (
         "" if report.committed else " was committed already"
     )

@@ -34,7 +34,7 @@ _MAKING_WHAT_IS_MISSING = ("offline", "confirm")
         "--wait",
         "SECONDS",
         "Wait until the next step can be run, or exit 75.",
-        click.FloatRange(min=0),
+        kind=click.FloatRange(min=0),
     ),
     *o.access_options,
     example="round --user 3 --wait 600",
@@ -54,7 +54,7 @@ def status(
     time is up (exit 75).
     """
     seen = ts.status(space, user, wait=wait, **access)
-    following = _command(space, seen.next, user, access)
+    following = _command(space, seen.next, user=user, access=access)
     facts = {
         "users": [facts_of(u) for u in seen.users],
         "survivors": seen.survivors.users if seen.survivors else None,

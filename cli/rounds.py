@@ -136,8 +136,8 @@ def _start_like(console: Console, space: ts.Workspace, other: Path) -> InitRepor
         multiple=True,
         required=True,
     ),
-    o.value("--drop-masking", "5", "Users that never mask.", o.user_set, default=""),
-    o.value("--drop-elimination", "4", "Users that never answer.", o.user_set, default=""),
+    o.value("--drop-masking", "5", "Users that never mask.", kind=o.user_set, default=""),
+    o.value("--drop-elimination", "4", "Users that never answer.", kind=o.user_set, default=""),
     o.file("--weights", "CSV or JSON: user or file name, weight."),
     o.file("--residuals", "Error feedback: a folder with one residual file per user.", "DIR"),
     *o.output_options,
@@ -218,12 +218,11 @@ def _show_run(console: Console, report: RunReport) -> None:
         "offline_bytes": offline_bytes(p),
         "plain_bytes": report.plain_bytes,
     }
-    online = report.decoded.masked_bytes + report.decoded.answer_bytes
     console.result(
         facts,
         "users: " + ", ".join(f"{user} {file.name}" for user, file in report.files.items()),
         *lines,
-        *selection_lines(p, kept, clipped, "every user keeps at least"),
+        *selection_lines(p, kept, clipped=clipped, whose="every user keeps at least"),
         sending_line(report.round.session),
         f"a plain gradient has {amount(report.plain_bytes)}",
         space=report.round,

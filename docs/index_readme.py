@@ -1,10 +1,11 @@
-"""The README for a package index, which shows it outside of the repository: there, relative links lead nowhere.
+"""The README for a package index, which shows it outside of the repository: there, relative links
+lead nowhere.
 
 Usage: index_readme.py FOLDER [REPOSITORY REF]
 
-Rewrites FOLDER/README.md, in a copy of the sources from which a release is built. With the address of the
-repository and a tag, such as https://example.org/group/topk-secagg v0.1.0, links and pictures lead there. Without,
-pictures are left out, and links become plain text.
+Rewrites FOLDER/README.md, in a copy of the sources from which a release is built. With the address
+of the repository and a tag, such as https://example.org/group/topk-secagg v0.1.0, links and
+pictures lead there. Without, pictures are left out, and links become plain text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Draws the pictures of the README anew: a round in the terminal, and the page of an audit of it (with Chromium)."""
+"""Draws the pictures of the README anew: a round in the terminal, and the page of an audit of it
+(with Chromium)."""
 
 from __future__ import annotations
 

@@ -29,7 +29,8 @@ class Transcript:
         return f"$ topk-secagg {command}\n{self.quietly(command, messages=messages)}"
 
     def quietly(self, command: str, *, messages: bool = False) -> str:
-        """What a command prints on standard output, and on standard error too if `messages` are wanted."""
+        """What a command prints on standard output, and on standard error too if `messages` are
+        wanted."""
         with chdir(self.root):
             result = CliRunner().invoke(
                 cli, shlex.split(command), prog_name="topk-secagg", catch_exceptions=False

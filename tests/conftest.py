@@ -90,7 +90,8 @@ def construction():
 
 @pytest.fixture
 def round_at(stages, construction, tmp_path):
-    """round_at("masked"): a copy of a round up to that stage. Changes to the recipe come by name."""
+    """round_at("masked"): a copy of a round up to that stage. Changes to the recipe come by
+    name."""
 
     def at(stage, folder="round", **changes):
         return stages(replace(RECIPES[construction], **changes)).copy(stage, tmp_path / folder)
@@ -111,8 +112,9 @@ def new_round(construction, tmp_path):
 
 @pytest.fixture
 def refuses(tmp_path):
-    """refuses(65, "decode", folder, says="damaged"): that exit code, one clear error with these words, and
-    nothing changed anywhere. Several reasons share a code, so every case names words of its own.
+    """refuses(65, "decode", folder, says="damaged"): that exit code, one clear error with these
+    words, and nothing changed anywhere. Several reasons share a code, so every case names words of
+    its own.
 
     With `notes_failure`, ledgers may change: `decode` notes there that a round has failed."""
 

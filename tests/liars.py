@@ -16,8 +16,8 @@ from topk_secagg.protocol.parameters import Parameters
 
 @dataclass(frozen=True)
 class Lie:
-    """Delta(x) = factor * product over the roots of (x - alpha), of degree < D+T, in one symbol of Y
-    or in one place of the first buckets. The honest users at the roots agree with the liars."""
+    """Delta(x) = factor * product over the roots of (x - alpha), of degree < D+T, in one symbol of
+    Y or in one place of the first buckets. The honest users at the roots agree with the liars."""
 
     liars: tuple[int, ...]
     roots: tuple[int, ...]

@@ -3,10 +3,14 @@
 Users are numbered from 1 and arrays from 0, as in the package. Vectors are lists of integers in [0, q).
 """
 
+import hashlib
+import hmac
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, islice
+
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 Vector = list[int]
 Ints = Sequence[int]
@@ -227,14 +231,18 @@ def joined_permutation(decoded: list[list[Vector]], length: int) -> Vector:
 # `moments`: sizes and points
 
 
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
 def bucket_count(K: int, picks: int) -> int:
     """B = ceil(K/P)."""
-    return -(-K // picks)
+    return ceil_div(K, picks)
 
 
 def place_count(length: int, buckets: int) -> int:
     """M = ceil(L/B)."""
-    return -(-length // buckets)
+    return ceil_div(length, buckets)
 
 
 def order_of_places(M: int, q: int) -> int:
@@ -367,3 +375,177 @@ def recover(moments: Vector, n: int, t: int, gamma: int, q: int) -> Vector | Non
         return None
     found = dict(zip(places, values, strict=True))
     return [found.get(k, 0) for k in range(n)]
+
+
+# Streams of symbols, keys and seeds
+
+
+def child(key: bytes, label: str) -> bytes:
+    """The key that belongs to a purpose."""
+    return hmac.new(key, label.encode(), hashlib.sha256).digest()
+
+
+def words(key: bytes, size: int) -> Iterator[int]:
+    """The words of the AES-256-CTR key stream, the least significant byte first."""
+    stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+    while True:
+        yield int.from_bytes(stream.update(bytes(size)), "little")
+
+
+def symbols(key: bytes, bound: int) -> Iterator[int]:
+    """Uniform integers below the bound: words from its largest multiple on are skipped."""
+    size = 2 if bound < 2**16 else 4
+    limit = 256**size // bound * bound
+    return (word % bound for word in words(key, size) if word < limit)
+
+
+def table(stream: Iterator[int], rows: int, width: int) -> list[Vector]:
+    """The next symbols, row by row."""
+    return [list(islice(stream, width)) for _ in range(rows)]
+
+
+def listed(users: Ints) -> str:
+    return ",".join(str(m) for m in users)
+
+
+def drawn_key(dealer_key: bytes, session: str, dealer: int, receivers: Ints) -> bytes:
+    """The key of a block, or the seed of a user: the first 32 bytes of a child's stream."""
+    stream = words(child(dealer_key, f"key {session} {dealer} {listed(receivers)}"), 1)
+    return bytes(islice(stream, 32))
+
+
+def drawn_sharing(dealer_key: bytes) -> str:
+    """The random name of a dealing, where there are no files."""
+    return bytes(islice(words(child(dealer_key, "sharing"), 1), 32)).hex()
+
+
+def key_symbols(
+    key: bytes, session: str, dealer: int, receivers: Ints, sharing: str, q: int
+) -> Iterator[int]:
+    """G(key)."""
+    label = f"symbols {session} {dealer} {listed(receivers)} {sharing}"
+    return symbols(child(key, label), q)
+
+
+def seeded(dealer: int, users: int, count: int) -> Vector:
+    """The users that get a seed: those that follow the dealer, cyclically."""
+    return [(dealer - 1 + i) % users + 1 for i in range(1, count + 1)]
+
+
+def moments_shares_by_seeds(
+    s: Ints,
+    rho: Ints,
+    seeds: Mapping[int, list[Vector]],
+    alpha: Ints,
+    points: Ints,
+    picks: int,
+    gamma: int,
+    W: int,
+    q: int,
+) -> list[list[Vector]]:
+    """[m][i][j]: the polynomial through rho^-1 gamma^(s j) at beta_b and the symbols
+    seeds[m][i][j] at alpha_m of the T users that have a seed, at all alphas."""
+    shared = []
+    for a in alpha:
+        rows = []
+        for i in range(len(s)):
+            nodes = [points[i // picks], *(alpha[m - 1] for m in seeds)]
+            secret = [pow(rho[i], -1, q) * pow(gamma, s[i] * j, q) % q for j in range(W)]
+            vectors = [secret, *(theirs[i] for theirs in seeds.values())]
+            rows.append(interpolated_vectors(nodes, vectors, a, q))
+        shared.append(rows)
+    return shared
+
+
+# `sketch`. Tables have a row of W symbols for every group of D buckets, or for every bucket.
+
+
+def sketch_of(sparse: Pairs, buckets: int, W: int, gamma: int, q: int) -> list[Vector]:
+    """[b][j]: sum over the picks (k, w) of bucket b of w gamma^(k // B j)."""
+    total = [[0] * W for _ in range(buckets)]
+    for k, w in sparse:
+        place, b = divmod(k, buckets)
+        total[b] = [(v + w * pow(gamma, place * j, q)) % q for j, v in enumerate(total[b])]
+    return total
+
+
+def block_polynomial(block: Ints, alpha: Ints, x: int, q: int) -> int:
+    """g_R(x), the product over m not in R of x - alpha_m."""
+    outside = [a for m, a in enumerate(alpha, start=1) if m not in block]
+    return math.prod(x - a for a in outside) % q
+
+
+def f_of_keys(
+    drawn: Mapping[tuple[int, ...], list[Vector]], alpha: Ints, x: int, q: int
+) -> list[Vector]:
+    """f(x) = sum over R of G(key_R) g_R(x), group by group: drawn[R] is the table of G(key_R)."""
+    factors = {block: block_polynomial(block, alpha, x, q) for block in drawn}
+    groups = len(next(iter(drawn.values())))
+    width = len(next(iter(drawn.values()))[0])
+    return [
+        [sum(factors[R] * drawn[R][g][j] for R in drawn) % q for j in range(width)]
+        for g in range(groups)
+    ]
+
+
+def f_of_values(values: Mapping[int, list[Vector]], x: int, q: int) -> list[Vector]:
+    """f(x) from its values at D + T points, group by group."""
+    groups = len(next(iter(values.values())))
+    return [
+        interpolated_vectors(list(values), [rows[g] for rows in values.values()], x, q)
+        for g in range(groups)
+    ]
+
+
+def bucket_masks(at_betas: Sequence[list[Vector]], buckets: int) -> list[Vector]:
+    """u of each bucket: bucket i of a group has f(beta_i)."""
+    D = len(at_betas)
+    return [at_betas[b % D][b // D] for b in range(buckets)]
+
+
+def mask_sketch(sketch: list[Vector], masks: list[Vector], q: int) -> list[Vector]:
+    """X = S(w) + u."""
+    return [
+        [(s + u) % q for s, u in zip(*rows, strict=True)]
+        for rows in zip(sketch, masks, strict=True)
+    ]
+
+
+def answer_sketch(held: Sequence[list[Vector]], W1: int, q: int) -> list[Vector]:
+    """Y_n = sum over m in U1 of f_m(alpha_n), for j < W1."""
+    return [
+        [sum(symbols) % q for symbols in zip(*rows, strict=True)][:W1]
+        for rows in zip(*held, strict=True)
+    ]
+
+
+def decode_sketch(
+    answers: Mapping[int, list[Vector]],
+    masked: Sequence[list[Vector]],
+    alpha: Ints,
+    beta: Ints,
+    q: int,
+) -> list[Vector]:
+    """The sketch of the sum, for j < W1: the sum of all X less Y at the betas of the buckets."""
+    nodes = [alpha[n - 1] for n in answers]
+    D = len(beta)
+    moments = []
+    for b in range(len(masked[0])):
+        rows = [y[b // D] for y in answers.values()]
+        masks = interpolated_vectors(nodes, rows, beta[b % D], q)
+        sums = [sum(x[b][j] for x in masked) for j in range(len(masks))]
+        moments.append([(s - u) % q for s, u in zip(sums, masks, strict=True)])
+    return moments
+
+
+def rank(matrix: Sequence[Ints], q: int) -> int:
+    return len(reduced(matrix, q)[1]) if matrix else 0
+
+
+def lacks(
+    family: Sequence[tuple[int, ...]], coalition: Ints, alpha: Ints, beta: Ints, q: int
+) -> bool:
+    """Whether the blocks that a coalition does not meet leave something of the masks open."""
+    missed = [block for block in family if not set(block) & set(coalition)]
+    values = [[block_polynomial(block, alpha, x, q) for x in beta] for block in missed]
+    return rank(values, q) < len(beta)

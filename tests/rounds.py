@@ -1,8 +1,8 @@
-"""Rounds for tests: commands in this process or in a new one, rounds whose sum is known, and what is
-left on disk.
+"""Rounds for tests: commands in this process or in a new one, rounds whose sum is known, and what
+is left on disk.
 
-Gradients are multiples of one step of the quantiser, so that quantising them is exact and every sum can be
-predicted with the oracle.
+Gradients are multiples of one step of the quantiser, so that quantising them is exact and every sum
+can be predicted with the oracle.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ CONFIRMING = {
 both = pytest.mark.parametrize("construction", ["permutation", "moments"])
 
 
-# --- commands ---------------------------------------------------------------------------------------------------------
+# --- commands -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,8 @@ def process(command: Sequence[object], **how: Any) -> subprocess.CompletedProces
 def forked(task: Callable[[], object], *, silent: bool = False) -> int:
     """Run a task in a fork of this process, which has loaded everything already; the process id.
 
-    The fork exits with the code of the command that the task ran, with 0, or with 99 for an exception.
+    The fork exits with the code of the command that the task ran, with 0, or with 99 for an
+    exception.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside numpy's idle threads
@@ -232,8 +233,8 @@ def become(account: int) -> None:
 
 
 def assert_one_error(result: Result) -> None:
-    """One line that says what is wrong and a hint, no traceback; on standard output nothing, or with --json one
-    object that says the same."""
+    """One line that says what is wrong and a hint, no traceback; on standard output nothing, or
+    with --json one object that says the same."""
     assert result.code in DOCUMENTED - {0}, result
     lines = result.err.splitlines()
     hints = 0 if result.code > 128 else 1
@@ -256,7 +257,7 @@ def assert_one_error(result: Result) -> None:
         assert result.out == ""
 
 
-# --- rounds whose sum is known ----------------------------------------------------------------------------------------
+# --- rounds whose sum is known --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -551,8 +552,8 @@ class Stages:
         return self.round.elsewhere(folder)
 
     def at(self, name: str) -> Round:
-        """The round as it was when it was kept under that name ("": not even started), in its own folder, which a
-        ledger with a residual remembers."""
+        """The round as it was when it was kept under that name ("": not even started), in its own
+        folder, which a ledger with a residual remembers."""
         shutil.rmtree(self.round.folder, ignore_errors=True)
         if name:
             linked_copy(self.folder / name, self.round.folder)
@@ -566,7 +567,7 @@ def linked_copy(source: Path, target: Path) -> Path:
     return target
 
 
-# --- files ------------------------------------------------------------------------------------------------------------
+# --- files ----------------------------------------------------------------------------------------
 
 
 def _is_lock(path: Path) -> bool:
@@ -651,7 +652,8 @@ def write_tensors(path: Path, tensors: Iterable[Tensor]) -> Path:
 def rewrite(
     path: Path, change: Callable[[Any, Any], object], signer: Identity | None = None
 ) -> None:
-    """Change attributes and datasets of a file, and give it a valid digest; a signature only from `signer`."""
+    """Change attributes and datasets of a file, and give it a valid digest; a signature only from
+    `signer`."""
     with opened(path, *ARTIFACT_KINDS) as artifact:
         attributes, datasets = (
             dict(artifact.attributes),
@@ -663,7 +665,8 @@ def rewrite(
 
 
 def claim_terabytes(path: Path) -> None:
-    """Make it a sparse file of two terabytes whose metadata claims that size, and that is sound otherwise."""
+    """Make it a sparse file of two terabytes whose metadata claims that size, and that is sound
+    otherwise."""
     with opened(path, *ARTIFACT_KINDS) as artifact:
         shapes = {name: (d.dtype.str, d.shape) for name, d in artifact.datasets.items()}
         attributes = artifact.attributes

@@ -12,12 +12,20 @@ import oracle
 import pytest
 
 from topk_secagg.algebra.field import DEFAULT_FIELD, Symbols
-from topk_secagg.algebra.randomness import CipherRandomness
+from topk_secagg.algebra.randomness import CipherRandomness, Randomness
 from topk_secagg.protocol.constructions import construction
+from topk_secagg.protocol.deal import Deal
 from topk_secagg.protocol.decoding import Decoded, decode
+from topk_secagg.protocol.held import WrittenShares
 from topk_secagg.protocol.messages import Masked, Points, Secret, Sparse
 from topk_secagg.protocol.parameters import Parameters
-from topk_secagg.protocol.round import InMemoryShares, answer, deal, reader_of
+from topk_secagg.protocol.round import (
+    answer,
+    deal_shares,
+    new_deal,
+    reader_of,
+    sum_of_masked,
+)
 
 TINY_CLIP = 2.0**-20  # leaves room for a scale in the smallest fields
 
@@ -33,23 +41,46 @@ def round_of(
     q: int = DEFAULT_FIELD,
     *,
     P: int | None = None,
+    construct: str | None = None,
+    dealing: str = "shares",
     clip: float = TINY_CLIP,
     **raw: Any,
 ) -> Parameters:
-    """`moments` where there are picks P, else `permutation`; L, K, D and `spare` are in `raw`."""
+    """By default `moments` where there are picks P, else `permutation`, with shares written out.
+
+    L, K, D and `spare` are in `raw`.
+    """
     letters = {"L": "length", "K": "top_k", "D": "blocks", "spare": "spare"}
     return Parameters.choose(
-        users=N, survivors=U, colluders=T, field=q, clip=clip, construction="moments" if P else "permutation",
-        picks=P, **{letters[name]: value for name, value in raw.items()},
-    )  # fmt: skip
+        users=N,
+        survivors=U,
+        colluders=T,
+        field=q,
+        clip=clip,
+        construction=construct or ("moments" if P else "permutation"),
+        picks=P,
+        dealing=dealing,
+        **{letters[name]: value for name, value in raw.items()},
+    )
 
 
 def in_small_blocks(monkeypatch: pytest.MonkeyPatch, p: Parameters, symbols: int = 240) -> None:
     """Shares are dealt, and answers read, a few rows at a time."""
-    monkeypatch.setattr("topk_secagg.protocol.construction.CHUNK_SYMBOLS", symbols)
+    for module in ("construction", "sketch", "held"):
+        monkeypatch.setattr(f"topk_secagg.protocol.{module}.CHUNK_SYMBOLS", symbols)
     monkeypatch.setattr("topk_secagg.protocol.decoding._BUFFER_SYMBOLS", symbols)
     monkeypatch.setattr("topk_secagg.protocol.moments._READ_CHECKS", 2)
     monkeypatch.setattr(construction(p), "check_rows", 1)
+
+
+def a_deal(p: Parameters, name: str, dealer: int = 1) -> Deal:
+    """A dealing of a user whose source has this name."""
+    return new_deal(p, construction(p).points(), dealer, source(name))
+
+
+def a_secret(p: Parameters, name: str) -> Secret:
+    """What user 1 draws."""
+    return construction(p).draw_secret(a_deal(p, name), source(name))
 
 
 def pairs(message: Sparse | Masked) -> oracle.Pairs:
@@ -57,10 +88,17 @@ def pairs(message: Sparse | Masked) -> oracle.Pairs:
 
 
 def any_input(p: Parameters, chance: random.Random) -> Sparse:
-    """An input that can be masked, with any symbols as its values, the extreme ones often."""
+    """An input that can be masked, with any symbols as its values, the extreme ones often.
+
+    In `sketch` a bucket may have fewer picks than P, or none.
+    """
     if p.buckets:
-        inside = [range(b, p.length, p.buckets) for b in range(p.buckets)]
-        index = [k for bucket in inside for k in sorted(chance.sample(bucket, p.picks))]
+        index = []
+        for b in range(p.buckets):
+            inside = range(b, p.length, p.buckets)
+            most = min(p.picks, len(inside))
+            count = chance.randint(0, most) if p.construction == "sketch" else p.picks
+            index += sorted(chance.sample(inside, chance.choice([count, most])))
     else:
         index = sorted(chance.sample(range(p.length), p.top_k))
     q, least = p.field, int(p.fixed_point.never_zero)
@@ -78,7 +116,8 @@ def any_inputs(p: Parameters, name: str) -> dict[int, Sparse]:
     minus = (-inputs[1].value.astype(np.int64) % p.field).astype(np.uint32)
     inputs[2] = Sparse(inputs[1].index, minus)
     if p.users > 2:
-        inputs[3] = Sparse(inputs[1].index, inputs[3].value)
+        chosen = np.resize(any_input(p, chance).value, inputs[1].value.size)
+        inputs[3] = Sparse(inputs[1].index, chosen if chosen.size else inputs[1].value)
     return inputs
 
 
@@ -92,18 +131,27 @@ class Round:
 
     p: Parameters
     points: Points
+    deals: dict[int, Deal]
     secrets: dict[int, Secret]
-    shares: dict[int, dict[int, InMemoryShares]]  # [holder][sender]
+    shares: dict[int, dict[int, WrittenShares]]  # [holder][sender]
     inputs: Mapping[int, Sparse]
 
     @staticmethod
     def of(p: Parameters, name: str, inputs: Mapping[int, Sparse] | None = None) -> Round:
-        points, users = construction(p).points(), range(1, p.users + 1)
+        points = construction(p).points()
+        users = range(1, p.users + 1)
         sources = {n: source(f"{name} {n}") for n in users}
-        secrets = {n: construction(p).draw_secret(sources[n]) for n in users}
-        dealt = {n: deal(p, points, secrets[n], sources[n]) for n in users}
-        shares = {m: {n: dealt[n][m - 1] for n in users} for m in users}
-        return Round(p, points, secrets, shares, inputs or any_inputs(p, name))
+        deals = {n: new_deal(p, points, n, sources[n]) for n in users}
+        secrets = {n: construction(p).draw_secret(deals[n], sources[n]) for n in users}
+        dealt = {n: written_out(p, deals[n], secrets[n], sources[n]) for n in users}
+        return Round(
+            p=p,
+            points=points,
+            deals=deals,
+            secrets=secrets,
+            shares={m: {n: dealt[n][m - 1] for n in users} for m in users},
+            inputs=inputs or any_inputs(p, name),
+        )
 
     def with_spare(self, spare: int) -> Round:
         """The same offline phase: how many answers may be missing is not known to it."""
@@ -115,39 +163,56 @@ class Round:
     def answers(self, u1: Iterable[int], *, fallback: bool = False) -> dict[int, Symbols]:
         masked = self.masked(u1)
         shape = construction(self.p).answer_shape(len(masked), fallback=fallback)
-        return {n: answer(self.p, self.points, n, masked, self.shares[n], shape) for n in masked}
+        held = {n: {m: self.shares[n][m] for m in masked} for n in masked}
+        return {n: answer(self.p, self.points, n, masked, held[n], shape) for n in masked}
 
     def plain_sum(self, u1: Iterable[int]) -> list[int]:
         return plain_sum(self.p, [self.inputs[n] for n in u1])
 
     def decode(
         self,
-        survivors: int,
+        u1: Iterable[int],
         answers: Mapping[int, Symbols],
         *,
         fallback: bool = False,
         strict: bool = False,
     ) -> tuple[list[int], list[int]]:
         """The aggregate, and who was corrected."""
-        found = self.decoded(survivors, answers, fallback=fallback, strict=strict)
+        found = self.decoded(u1, answers, fallback=fallback, strict=strict)
         return self.dense(found.total), found.corrected
 
     def decoded(
         self,
-        survivors: int,
+        u1: Iterable[int],
         answers: Mapping[int, Symbols],
         *,
         fallback: bool = False,
         strict: bool = False,
     ) -> Decoded:
         """All that decoding finds."""
-        shape = construction(self.p).answer_shape(survivors, fallback=fallback)
-        given = {n: reader_of(y) for n, y in answers.items()}
-        return decode(self.p, self.points, shape, given, source("decode"), strict=strict)
+        masked = self.masked(u1)
+        shape = construction(self.p).answer_shape(len(masked), fallback=fallback)
+        return decode(
+            self.p,
+            self.points,
+            shape,
+            {n: reader_of(y) for n, y in answers.items()},
+            source("decode"),
+            masked_sum=sum_of_masked(self.p, masked.values(), shape),
+            strict=strict,
+        )
 
     def dense(self, total: Sparse) -> list[int]:
         """A sum as a vector."""
         return dense(self.p, total)
+
+
+def written_out(
+    p: Parameters, deal: Deal, secret: Secret, chance: Randomness
+) -> list[WrittenShares]:
+    """What users 1..N hold of one dealer, whole: keys and seeds too."""
+    rows = np.arange(construction(p).rows)
+    return [WrittenShares(held(rows)) for held in deal_shares(p, deal, secret, chance)]
 
 
 def dense(p: Parameters, total: Sparse) -> list[int]:

@@ -1,4 +1,5 @@
-"""Six packages, each importing only those before it; knowledge of a construction in its own module."""
+"""Six packages, each importing only those before it; knowledge of a construction in its own
+module."""
 
 import ast
 import re

@@ -1,4 +1,5 @@
-"""The oracle itself: its numbers are right. Whole rounds are compared with it in tests/protocol/test_round.py."""
+"""The oracle itself: its numbers are right. Whole rounds are compared with it in
+tests/protocol/test_round.py."""
 
 from fractions import Fraction
 from itertools import combinations, product

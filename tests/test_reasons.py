@@ -1,4 +1,5 @@
-"""Every exit code is checked with its reason: the number alone would hide one refusal behind another."""
+"""Every exit code is checked with its reason: the number alone would hide one refusal behind
+another."""
 
 import ast
 from collections.abc import Iterator

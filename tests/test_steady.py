@@ -1,6 +1,8 @@
-"""What a small round costs, in counts that are the same on every machine: a change here is a change of costs.
+"""What a small round costs, in counts that are the same on every machine: a change here is a change
+of costs.
 
-Seconds are measured in benchmarks/. If a count changes for a good reason, change it here, and say why in the commit.
+Seconds are measured in benchmarks/. If a count changes for a good reason, change it here, and say
+why in the commit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The vectors for other implementations: what the package makes today, and what plain integers make of them."""
+"""The vectors for other implementations: what the package makes today, and what plain integers make
+of them."""
 
 import json
 import runpy

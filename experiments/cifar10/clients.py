@@ -39,7 +39,8 @@ class Images:
 
 
 def partition(labels: npt.NDArray[np.int64], seed: int) -> list[npt.NDArray[np.int64]]:
-    """Which images each user has: every class is dealt out in shares drawn from a Dirichlet distribution."""
+    """Which images each user has: every class is dealt out in shares drawn from a Dirichlet
+    distribution."""
     rng = np.random.default_rng([seed, 0])
     owned: list[list[npt.NDArray[np.int64]]] = [[] for _ in range(USERS)]
     for label in range(10):
@@ -58,7 +59,8 @@ def learning_rate(step: int, rounds: int) -> float:
 
 
 class Model:
-    """The weights as one vector and the statistics of batch norm as another; one network computes with both."""
+    """The weights as one vector and the statistics of batch norm as another; one network computes
+    with both."""
 
     def __init__(self, seed: int) -> None:
         torch.manual_seed(seed)
@@ -90,7 +92,8 @@ class Model:
     def train(
         self, images: Images, own: npt.NDArray[np.int64], rate: float, rng: np.random.Generator
     ) -> tuple[Vector, Tensor, float]:
-        """A user's local steps: the difference of its weights, its statistics, and its mean loss."""
+        """A user's local steps: the difference of its weights, its statistics, and its mean
+        loss."""
         self.load()
         self.network.train()
         optimiser = torch.optim.SGD(self.network.parameters(), lr=rate)

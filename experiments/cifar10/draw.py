@@ -79,7 +79,8 @@ class Peer:
 
 
 def peers(first: Curve) -> dict[str, Peer]:
-    """Dense LightSecAgg, and the paper's construction at the rates of its theorem, with symbols of four bytes."""
+    """Dense LightSecAgg, and the paper's construction at the rates of its theorem, with symbols of
+    four bytes."""
     N, U, T = (int(first.text(name)) for name in ("users", "survivors", "colluders"))
     p = Parameters.choose(
         users=N, survivors=U, colluders=T, top_k=round(0.01 * LENGTH), length=LENGTH
@@ -113,7 +114,8 @@ def accuracy_by_round(curves: list[Curve], drops: list[float], path: Path) -> No
 
 
 def accuracy_by_bytes(curves: list[Curve], path: Path) -> None:
-    """Online alone, and offline too; ours, and what the same curves would cost with others' protocols."""
+    """Online alone, and offline too; ours, and what the same curves would cost with others'
+    protocols."""
     figure, panels = plt.subplots(1, 2, figsize=(9.5, 4.4), sharey=True, layout="constrained")
     for panel, offline in zip(panels, (False, True), strict=True):
         for curve in sorted(curves, key=lambda curve: list(METHODS).index(curve.key)):
@@ -165,7 +167,8 @@ def finish(figure: plt.Figure, panels: list[Axes], path: Path) -> None:
 
 
 def table(curves: list[Curve]) -> str:
-    """What came out, as Markdown; the accuracy after the last round, and its range over the last hundred."""
+    """What came out, as Markdown; the accuracy after the last round, and its range over the last
+    hundred."""
     columns = (
         "images",
         "drop-outs",

@@ -1,10 +1,12 @@
-"""One curve: ResNet-20 on CIFAR-10, trained by ten users whose updates are added up by the real protocol.
+"""One curve: ResNet-20 on CIFAR-10, trained by ten users whose updates are added up by the real
+protocol.
 
 Usage: train.py --data PATH --method topk-ef --drop 0.3 --work WORK
 
-Every round is `topk_secagg.aggregate`, and its sum must be bit-equal to the plain sum of what was quantised; every
-50th round goes through files and `topk-secagg run` once more. If it was interrupted, the same command goes on from the
-checkpoint in WORK. Every 10th round, and the last, is a row of RESULTS/NAME.csv.
+Every round is `topk_secagg.aggregate`, and its sum must be bit-equal to the plain sum of what was
+quantised; every 50th round goes through files and `topk-secagg run` once more. If it was
+interrupted, the same command goes on from the checkpoint in WORK. Every 10th round, and the last,
+is a row of RESULTS/NAME.csv.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ BY_FILES = 50  # rounds from one that goes through files to the next
 
 @dataclass(frozen=True)
 class Settings:
-    """What a curve depends on. `scale` is what the server multiplies the mean by: 1 but for random-K."""
+    """What a curve depends on. `scale` is what the server multiplies the mean by: 1 but for
+    random-K."""
 
     method: str
     density: float
@@ -175,10 +178,11 @@ class Curve:
     def check_by_files(
         self, result: ts.AggregateReport, moved: dict[int, Vector], silent: list[int]
     ) -> None:
-        """The same round by `topk-secagg run`, on .pt files, gives the same sum but for the rounding.
+        """The same round by `topk-secagg run`, on .pt files, gives the same sum but for the
+        rounding.
 
-        Two roundings of a value differ by up to two steps. Random coordinates are drawn anew in every round, so that
-        there the files hold only what was drawn in memory.
+        Two roundings of a value differ by up to two steps. Random coordinates are drawn anew in
+        every round, so that there the files hold only what was drawn in memory.
         """
         chosen = {n: moved[n] + self.at.residuals.get(n, 0.0) for n in moved}
         if self.settings.method == "random":
@@ -230,7 +234,8 @@ class Curve:
 
 
 def drop_outs(s: Settings, done: int) -> tuple[list[int], list[int]]:
-    """Who drops out before masking, and who after it: as many more as leave U. The same for every method."""
+    """Who drops out before masking, and who after it: as many more as leave U. The same for every
+    method."""
     order = [int(user) + 1 for user in np.random.default_rng([s.seed, 2, done]).permutation(USERS)]
     first = round(s.drop * USERS)
     return sorted(order[:first]), sorted(order[first : USERS - SURVIVORS])
@@ -287,7 +292,8 @@ def only(vector: Vector, index: np.ndarray) -> Vector:
 
 
 def best_scale(s: Settings, data: tuple[Images, Images], work: Path, results: Path) -> float:
-    """The scale with the smallest training loss after a tenth of the rounds (the mean of the last two rows)."""
+    """The scale with the smallest training loss after a tenth of the rounds (the mean of the last
+    two rows)."""
     trial = max(s.rounds // 10, RECORDED)
     losses = {scale: trial_loss(replace(s, scale=scale), data, work, trial) for scale in SCALES}
     rows = [

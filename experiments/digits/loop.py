@@ -13,7 +13,8 @@ TOPK = shutil.which("topk-secagg", path=Path(sys.executable).parent) or "topk-se
 
 
 def main(work: Path, rounds: int) -> None:
-    """Every round: the users' updates are files, the command adds them up, everybody takes the step."""
+    """Every round: the users' updates are files, the command adds them up, everybody takes the
+    step."""
     print(f"before round 1: {model.start(work):.1%} of the test images")
     for n in range(1, rounds + 1):
         options = {

@@ -3,8 +3,9 @@
 Usage: model.py start WORK     the users' data, their weights, and round 1
        model.py step WORK n    what the users do after round n: take the step, say how good the model is, train again
 
-Files: WORK/weights.csv, and for every round WORK/n/model.npz (the same for all), WORK/n/updates/user-NN.npz (what a
-user's training changed, its own) and WORK/n/mean.npz (what `topk-secagg run` made of these).
+Files: WORK/weights.csv, and for every round WORK/n/model.npz (the same for all),
+WORK/n/updates/user-NN.npz (what a user's training changed, its own) and WORK/n/mean.npz (what
+`topk-secagg run` made of these).
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ def step(work: Path, done: int) -> float:
 
 
 def begin(work: Path, number: int, model: Arrays) -> float:
-    """Every user trains, and saves what that changed; the model is saved last and says that all is there."""
+    """Every user trains, and saves what that changed; the model is saved last and says that all is
+    there."""
     data = np.load(work / "digits.npz")
     images, labels, owner = data["images"], data["labels"], data["owner"]
     folder = work / str(number)
@@ -77,7 +79,8 @@ def begin(work: Path, number: int, model: Arrays) -> float:
 
 
 def deal(labels: npt.NDArray[np.int64], rng: np.random.Generator) -> npt.NDArray[np.int64]:
-    """The user of every image: 0 for the tested ones; of every digit, users have shares of different size."""
+    """The user of every image: 0 for the tested ones; of every digit, users have shares of
+    different size."""
     owner = np.zeros(len(labels), dtype=np.int64)
     for digit in range(10):
         chances = rng.dirichlet(np.ones(USERS))

@@ -1,4 +1,5 @@
-"""The compiled kernels are exact for every q: compared with Python's integers, also at the extremes."""
+"""The compiled kernels are exact for every q: compared with Python's integers, also at the
+extremes."""
 
 import random
 
@@ -25,7 +26,8 @@ small = st.integers(1, 6)
 
 
 class Values:
-    """Arrays of symbols: `mixed` has the extreme ones often, the others are one symbol throughout."""
+    """Arrays of symbols: `mixed` has the extreme ones often, the others are one symbol
+    throughout."""
 
     def __init__(self, q: int, kind: str, seed: int) -> None:
         self.q, self.kind, self.chance = q, kind, random.Random(seed)

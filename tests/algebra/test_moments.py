@@ -1,4 +1,5 @@
-"""Moments of sparse vectors, compared with plain Python: shared, summed, and turned back into the vector."""
+"""Moments of sparse vectors, compared with plain Python: shared, summed, and turned back into the
+vector."""
 
 import tracemalloc
 from itertools import product
@@ -67,22 +68,15 @@ def test_shares_are_the_moments_of_a_place_over_a_factor_and_noise(
     q, _, gamma, W, count, place = table
     factor = np.maximum(symbols(data.draw, q, count), 1)
     point = np.arange(count) % points
-    matrix = symbols(data.draw, q, points, users, noises).astype(np.uint64)
+    matrix = symbols(data.draw, q, points, users, 1 + noises).astype(np.uint64)
     noise = symbols(data.draw, q, count, noises, W)
     shares = np.empty((users, count, W), np.uint32)
     share(place, factor, point, matrix, noise, gamma, q, shares)
-    z = noise.tolist()
-    assert shares.tolist() == [
-        [
-            [
-                (pow(int(factor[i]), -1, q) * pow(gamma, int(place[i]) * j, q)
-                 + sum(c * z[i][t][j] for t, c in enumerate(matrix[point[i], m].tolist()))) % q
-                for j in range(W)
-            ]
-            for i in range(count)
-        ]
-        for m in range(users)
-    ]  # fmt: skip
+    for i, m, j in product(range(count), range(users), range(W)):
+        secret = pow(int(factor[i]), -1, q) * pow(gamma, int(place[i]) * j, q)
+        terms = [secret, *noise[i, :, j].tolist()]
+        factors = matrix[point[i], m].tolist()
+        assert shares[m, i, j] == sum(c * v for c, v in zip(factors, terms, strict=True)) % q
 
 
 @given(tables(), st.integers(1, 3), st.data())
@@ -152,7 +146,8 @@ def test_recover_finds_every_sparse_vector(case):
         (DEFAULT_FIELD, 400, 40), (DEFAULT_FIELD, 400, 199), (DEFAULT_FIELD, 100, 100),
         (SMALL_FIELD, 420, 60), (SMALL_FIELD, 1, 3), (409, 408, 30),
         (LARGEST, 38, 5), (2**31 - 1, 126, 63), (257, 256, 20),
-        *((DEFAULT_FIELD, n, 9) for n in (63, 64, 65, 130, 252, 260, 264)),  # roots are marked in words of 64 bits
+        # roots are marked in words of 64 bits
+        *((DEFAULT_FIELD, n, 9) for n in (63, 64, 65, 130, 252, 260, 264)),
     ],
 )  # fmt: skip
 def test_every_weight_from_zero_to_t_is_recovered_at_the_sizes_of_a_round(q, n, t):
@@ -246,7 +241,8 @@ def test_a_locator_longer_than_half_the_moments_is_refused(q):
 
 @pytest.mark.parametrize("q", [97, DEFAULT_FIELD, LARGEST])
 def test_a_row_does_not_depend_on_those_beside_it(q):
-    """More rows than are recovered side by side, sparse and arbitrary ones: each is as the oracle finds it alone."""
+    """More rows than are recovered side by side, sparse and arbitrary ones: each is as the oracle
+    finds it alone."""
     n, t = {97: 48, DEFAULT_FIELD: 40, LARGEST: 38}[q], 3
     rng, gamma = np.random.default_rng(q), of_order(n, q)
     given_ = rng.integers(q, size=(2 * LANES + 7, 2 * t)).astype(np.uint32)

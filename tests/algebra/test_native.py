@@ -25,7 +25,7 @@ def unasked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_kernel_has_a_typed_function_and_a_question() -> None:
-    assert len(KERNELS) == 13
+    assert len(KERNELS) == 14
     for name in KERNELS:
         assert callable(getattr(native, name))
         assert callable(getattr(questions, name))
@@ -89,6 +89,7 @@ def arguments(name: str) -> dict[str, Any]:
     u4, u8, i8 = np.uint32, np.uint64, np.int64
     tables = (np.ones(4, u8), np.ones(2, u8))
     cases: dict[str, dict[str, Any]] = {
+        "accept": {"words": np.ones(3, u4), "limit": 5, "out": np.ones(3, u4)},
         "encode": {
             "dense_m": np.ones((2, 3), u8),
             "sparse_m": np.ones((2, 4), u8),
@@ -133,7 +134,7 @@ def arguments(name: str) -> dict[str, Any]:
             "place": np.full(2, 7, u4),
             "inverse_m": np.ones(2, u8),
             "point": np.full(2, 4, i8),
-            "matrix_m": np.ones((5, 3, 4), u8),
+            "matrix_m": np.ones((5, 3, 5), u8),
             "noise": np.ones((2, 4, 6), u4),
             "powers_m": tables,
             "shares": np.ones((3, 2, 6), u4),
@@ -171,9 +172,10 @@ def arguments(name: str) -> dict[str, Any]:
             "value": np.ones(7, u4),
         },
     }
-    return cases[name] if name == "count_places" or name == "arrange" else {"q": Q} | cases[name]
+    return cases[name] if name in WITHOUT_FIELD else {"q": Q} | cases[name]
 
 
+WITHOUT_FIELD = {"accept", "count_places", "arrange"}
 WRITTEN = {
     "shares", "total", "out", "sums", "counts", "ends", "indices", "values", "out_m", "table",
     "weight", "place", "value",

@@ -27,15 +27,15 @@ KEY = bytes(range(32))
 
 
 class Words(Randomness):
-    """Gives out chosen words, least significant byte first, and remembers how many are left."""
+    """Gives out chosen words, least significant byte first, and remembers what is left."""
 
     def __init__(self, words: list[int], size: int = 4) -> None:
-        self.bytes = b"".join(word.to_bytes(size, "little") for word in words)
+        self.left = b"".join(word.to_bytes(size, "little") for word in words)
 
     def fill(self, out: npt.NDArray[np.uint8]) -> None:
-        assert len(self.bytes) >= out.size, "more bytes were asked for than foreseen"
-        out[:] = np.frombuffer(self.bytes[: out.size], dtype=np.uint8)
-        self.bytes = self.bytes[out.size :]
+        assert len(self.left) >= out.size, "more bytes were asked for than foreseen"
+        out[:] = np.frombuffer(self.left[: out.size], dtype=np.uint8)
+        self.left = self.left[out.size :]
 
     def child(self, label: str) -> Randomness:
         raise AssertionError(label)
@@ -45,8 +45,9 @@ class ModuloBiased(CipherRandomness):
     """Sabotage: reduce every word, reject none."""
 
     def integers(self, bound: int, out: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-        self.fill(out.reshape(-1).view(np.uint8))
-        np.remainder(out, np.uint32(bound), out=out)
+        words = np.empty(out.size, dtype=f"<u{word_size(bound)}")
+        self.fill(words.view(np.uint8))
+        out[:] = words % bound
         return out
 
 
@@ -54,58 +55,85 @@ def drawn(source: Randomness, bound: int, count: int) -> list[int]:
     return source.integers(bound, np.empty(count, dtype=np.uint32)).tolist()
 
 
+def word_size(bound: int) -> int:
+    """As a symbol of F_bound is stored."""
+    return 2 if bound < 2**16 else 4
+
+
 @pytest.mark.parametrize(
-    "bound", [3, 5, 7, 97, 101, 65537, 2**31 - 1, 3 * 2**30, 4294967279, DEFAULT_FIELD]
+    "bound", [3, 5, 7, 97, 101, 65521, 65537, 2**31 - 1, 3 * 2**30, 4294967279, DEFAULT_FIELD]
 )
-def test_words_from_the_last_multiple_of_the_bound_on_are_drawn_again(bound):
-    limit = 2**32 // bound * bound
-    source = Words(
-        [limit, limit - 1, 0, 2**32 - 1, limit - bound, *[limit, 2**32 - 1], *[limit, 1], 2, 77]
-    )
-    assert drawn(source, bound, 5) == [2, bound - 1, 0, 1, 0]
-    assert source.bytes == (77).to_bytes(4, "little"), "what is not needed is not drawn"
+def test_words_from_the_last_multiple_of_the_bound_on_are_skipped(bound):
+    size = word_size(bound)
+    largest = 256**size - 1
+    limit = 256**size // bound * bound
+    words = [limit, limit - 1, 0, largest, limit - bound, limit, 1, largest, 2, 77]
+    source = Words(words, size)
+    assert drawn(source, bound, 5) == [bound - 1, 0, 0, 1, 2]
+    assert source.left == (77).to_bytes(size, "little"), "what is not needed is not drawn"
 
 
-@pytest.mark.parametrize("bound", [1, 2, 4, 2**16, 2**31, 2**32])
+@pytest.mark.parametrize("bound", [1, 2, 4, 2**15, 2**16, 2**31, 2**32])
 def test_a_bound_that_divides_the_range_rejects_nothing(bound):
-    words = [0, 1, 2**31 - 1, 2**31, 2**32 - 1]
-    source = Words(words)
+    size = word_size(bound)
+    half = 256**size // 2
+    words = [0, 1, half - 1, half, 256**size - 1]
+    source = Words(words, size)
     assert drawn(source, bound, 5) == [word % bound for word in words]
-    assert not source.bytes
+    assert not source.left
 
 
-@given(st.integers(1, 2**32), st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=20))
-def test_accepted_words_are_reduced_and_all_residues_are_equally_likely(bound, words):
-    limit = 2**32 // bound * bound
-    accepted = [word for word in words if word < limit]
-    first, again = words, [0] * 20
-    result = drawn(Words([*first, *again]), bound, len(words))
-    assert [v for v, word in zip(result, words, strict=True) if word < limit] == [
-        v % bound for v in accepted
-    ]
-    assert [v for v, word in zip(result, words, strict=True) if word >= limit] == [0] * (
-        len(words) - len(accepted)
-    )
+bounds = st.integers(1, 2**32) | st.integers(1, 2**16) | st.sampled_from([65521, DEFAULT_FIELD])
+
+
+@given(bounds, st.data())
+def test_accepted_words_are_reduced_in_their_order_and_all_residues_are_equally_likely(bound, data):
+    size = word_size(bound)
+    limit = 256**size // bound * bound
+    near = st.integers(max(0, limit - 2), min(limit + 1, 256**size - 1))
+    words = data.draw(st.lists(near | st.integers(0, 256**size - 1), min_size=1, max_size=20))
+    expected = [word % bound for word in words if word < limit]
+    source = Words([*words, *[0] * 20], size)
+    assert drawn(source, bound, 20) == [*expected, *[0] * (20 - len(expected))]
+    assert len(source.left) == size * len(expected)
     assert limit % bound == 0
+
+
+@pytest.mark.parametrize("bound", [97, 40_000, 65521, 3 * 2**30, DEFAULT_FIELD])
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=8))
+def test_integers_do_not_depend_on_how_many_are_asked_for_at_a_time(bound, counts):
+    """Two thirds of the range, or less, is a bound that rejects many words."""
+    whole = drawn(CipherRandomness(KEY), bound, sum(counts))
+    source = CipherRandomness(KEY)
+    assert [value for count in counts for value in drawn(source, bound, count)] == whole
+
+
+@pytest.mark.parametrize("bound", [40_000, 3 * 2**30, DEFAULT_FIELD])
+def test_many_words_are_accepted_by_a_kernel_as_few_are_without(bound):
+    many = 1 << 15
+    source = CipherRandomness(KEY)
+    some = [value for _ in range(many >> 8) for value in drawn(source, bound, 256)]
+    assert drawn(CipherRandomness(KEY), bound, many) == some
 
 
 def test_an_array_of_any_shape_is_filled_in_order():
     out = np.zeros((2, 3, 2), dtype=np.uint32)
-    assert Words(list(range(12))).integers(97, out) is out
+    assert Words(list(range(12)), 2).integers(97, out) is out
     assert out.reshape(-1).tolist() == list(range(12))
 
 
-@pytest.mark.parametrize("bound", [5, 97, 2**31 - 1, DEFAULT_FIELD])
+@pytest.mark.parametrize("bound", [5, 97, 65521, 2**31 - 1, DEFAULT_FIELD])
 def test_modulo_bias_is_found_exactly(bound):
     """The words that a biased source keeps do not make whole rounds through the residues."""
-    limit = 2**32 // bound * bound
-    surplus = 2**32 - limit
+    size = word_size(bound)
+    words = 256**size
+    surplus = words - words // bound * bound
     assert surplus % bound != 0
-    kept = Words([2**32 - 1])
+    kept = Words([words - 1], size)
     biased = np.empty(1, dtype=np.uint32)
     ModuloBiased.integers(kept, bound, biased)
-    assert biased.tolist() == [(2**32 - 1) % bound], "the sabotaged source keeps the surplus word"
-    assert drawn(Words([2**32 - 1, 3]), bound, 1) == [3], "the sound one draws again"
+    assert biased.tolist() == [(words - 1) % bound], "the sabotaged source keeps the surplus word"
+    assert drawn(Words([words - 1, 3], size), bound, 1) == [3], "the sound one skips it"
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5])
@@ -123,7 +151,7 @@ def test_every_order_of_the_keys_gives_a_different_permutation(n):
 def test_equal_keys_are_all_drawn_again(tied):
     source = Words([*tied, *tied[::-1], 30, 10, 20], 8)
     assert source.permutation(3).tolist() == [1, 2, 0]
-    assert not source.bytes
+    assert not source.left
 
 
 def test_keys_that_differ_in_the_last_bit_are_not_equal():
@@ -138,7 +166,7 @@ def test_with_redrawing_all_small_keys_give_each_permutation_equally_often():
     for keys in product(range(3), repeat=3):
         source = Words([*keys, *marker], 8)
         order = tuple(source.permutation(3).tolist())
-        if source.bytes:  # the marker was not needed
+        if source.left:  # the marker was not needed
             counts[order] += 1
         biased[tuple(np.argsort(keys, kind="stable").tolist())] += 1
     assert set(counts.values()) == {1}
@@ -162,7 +190,8 @@ def stream(source: Randomness, *sizes: int) -> bytes:
 
 
 def test_the_key_stream_of_the_zero_key_is_the_published_one():
-    """AES-256 of the blocks 0, 1 and 2 under the zero key: H, E(Y0) and C of NIST's GCM test cases 13, 14."""
+    """AES-256 of the blocks 0, 1 and 2 under the zero key: H, E(Y0) and C of NIST's GCM test cases
+    13, 14."""
     published = "dc95c078a2408989ad48a21492842087530f8afbc74536b9a963b4f1c4cb738bcea7403d4d606b6e074ec5d3baf39d18"
     assert stream(CipherRandomness(bytes(32)), 48).hex() == published
 

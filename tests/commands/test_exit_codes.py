@@ -1,6 +1,8 @@
-"""Every exit code through the command: one clear line and a hint, no traceback, nothing left half done.
+"""Every exit code through the command: one clear line and a hint, no traceback, nothing left half
+done.
 
-What damages files at random, kills commands and fills disks is in tests/faults; hostile gradients in tests/gradients.
+What damages files at random, kills commands and fills disks is in tests/faults; hostile gradients
+in tests/gradients.
 """
 
 import fcntl
@@ -653,7 +655,8 @@ class TestCannotWrite73:
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """As if another process held this lock: locks belong to open files, so one in this process is enough."""
+    """As if another process held this lock: locks belong to open files, so one in this process is
+    enough."""
     path.parent.mkdir(exist_ok=True)
     with path.open("w") as stream:
         path.chmod(0o600)

@@ -96,7 +96,7 @@ def test_if_a_look_were_enough_too_few_could_answer(round_at, monkeypatch, refus
     sealed, spoil, why = SPOILED[what]
     r = round_at("offline", sealed=sealed, masking=ALL, answering=ALL)
 
-    def look(space, user, *_):
+    def look(space, user, **_):
         found = tuple(m for m in space.users() if is_there(space, user, m))
         return mask_step._Shares(found, [], {})
 

@@ -187,7 +187,8 @@ def test_truncated_files_and_folders_are_refused(refuses, round_at):
 
 
 class TestHostileFiles:
-    """Files made to do harm when they are shown; HDF5 structures are in tests/faults/test_hostile.py."""
+    """Files made to do harm when they are shown; HDF5 structures are in
+    tests/faults/test_hostile.py."""
 
     @pytest.fixture
     def done(self, round_at):

@@ -1,4 +1,5 @@
-"""An old session.json in a new folder, with the X and shares of week 1: noticed wherever a ledger is."""
+"""An old session.json in a new folder, with the X and shares of week 1: noticed wherever a ledger
+is."""
 
 import shutil
 from dataclasses import replace

@@ -1,4 +1,5 @@
-"""What `freeze` and `decode` leave out, and say so: files that are damaged, stale, foreign or impossible."""
+"""What `freeze` and `decode` leave out, and say so: files that are damaged, stale, foreign or
+impossible."""
 
 import math
 import os
@@ -25,7 +26,8 @@ Q = 4281076801
 def change(
     name: str, at: int, value: int, signer: Identity | None = None
 ) -> Callable[[Path], None]:
-    """Put a value into a dataset of a file, whose digest then fits, and its signature if there is a signer."""
+    """Put a value into a dataset of a file, whose digest then fits, and its signature if there is a
+    signer."""
 
     def apply(path: Path) -> None:
         def put(_: object, found: dict[str, np.ndarray]) -> None:
@@ -220,7 +222,8 @@ class TestDecode:
     def test_a_digest_that_does_not_fit_is_refused_where_all_answers_must_be_sound(
         self, round_at, refuses
     ):
-        """Answers beyond those that determine the sum are only hashed with --strict: it is enough that they agree."""
+        """Answers beyond those that determine the sum are only hashed with --strict: it is enough
+        that they agree."""
         r = round_at("answered", masking=ALL, answering=ALL)
         with h5py.File(r.folder / "elimination/user-05.h5", "r+") as file:
             file.attrs.modify("sha256", np.bytes_("0" * 64))
@@ -272,7 +275,8 @@ def test_an_answer_that_its_user_did_not_sign_counts_as_missing(round_at, refuse
 
 
 def test_a_signed_answer_that_was_made_to_agree_with_a_wrong_one_is_left_out(round_at, monkeypatch):
-    """User 1 lies; whoever delivers the answers changes that of user 5, below its signature, so that the two agree."""
+    """User 1 lies; whoever delivers the answers changes that of user 5, below its signature, so
+    that the two agree."""
     r = round_at("answered", sealed=True, survivors=4, length=6, masking=ALL, answering=ALL)
     first, last = (r.folder / f"elimination/user-{n:02}.h5" for n in (1, 5))
     alpha = document(r.folder / "session.json")["points"]["alpha"]

@@ -1,4 +1,5 @@
-"""In a round with confirmations any user can freeze: what one of them wrote decides nothing by itself."""
+"""In a round with confirmations any user can freeze: what one of them wrote decides nothing by
+itself."""
 
 import shutil
 from dataclasses import replace
@@ -94,7 +95,8 @@ class TestForget:
 
 class TestConfirm:
     def planted(self, r: Round, named: int) -> None:
-        """survivors.json of user 4, in due form, that names an X of user `named` which nobody has."""
+        """survivors.json of user 4, in due form, that names an X of user `named` which nobody
+        has."""
         space = Workspace(r.folder)
         files = {n: masked.read(space.session, space.masked_path(n), n) for n in r.recipe.everybody}
         files[named] = replace(files[named], digest="0" * 64)

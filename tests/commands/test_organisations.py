@@ -1,5 +1,5 @@
-"""Four organisations in four folders, each with its own keys and with the script that the documents recommend, and a
-store in the middle that has public files and sealed shares only."""
+"""Four organisations in four folders, each with its own keys and with the script that the documents
+recommend, and a store in the middle that has public files and sealed shares only."""
 
 import os
 import re
@@ -227,7 +227,8 @@ class Alone:
         (self.folder / name).chmod(0o755)
 
     def ends(self) -> tuple[int, list[str]]:
-        """Its exit code, and what it said after the time; but not that the first fetch took long."""
+        """Its exit code, and what it said after the time; but not that the first fetch took
+        long."""
         lines = self.process.communicate(timeout=1000)[1].splitlines()
         assert all(re.match(STAMP, line) for line in lines), lines
         self.said = [re.sub(STAMP + "organisation 3: ", "", line) for line in lines]

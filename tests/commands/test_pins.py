@@ -1,4 +1,5 @@
-"""The pins of everybody who reads a round: a store that makes up a round with keys of its own is refused."""
+"""The pins of everybody who reads a round: a store that makes up a round with keys of its own is
+refused."""
 
 import re
 import shutil

@@ -1,4 +1,5 @@
-"""A round by single commands, in order, and by `run`: what each leaves on disk, and that the sum is exact."""
+"""A round by single commands, in order, and by `run`: what each leaves on disk, and that the sum is
+exact."""
 
 import hashlib
 import itertools
@@ -208,7 +209,8 @@ class TestTheSum:
         "changes", [{}, {"field": 65521}, {"field": 12289, "survivors": 4, "colluders": 2}], ids=str
     )
     def test_run_gives_the_plain_sum_bit_by_bit(self, new_round, tmp_path, changes):
-        """The single commands do too: every round that these tests copy was checked when it was made."""
+        """The single commands do too: every round that these tests copy was checked when it was
+        made."""
         r = new_round(answering=(1, 2, 3, 4), **changes)
         result = must(*r.run("--output", tmp_path / "sum.npy"))
         assert "sum of users 1, 2, 3, 4, decoded from 1, 2, 3, 4" in result.out

@@ -1,4 +1,5 @@
-"""What must never be printed, stored in public, or used twice; with twins that break the guard on purpose."""
+"""What must never be printed, stored in public, or used twice; with twins that break the guard on
+purpose."""
 
 import base64
 import os
@@ -41,7 +42,8 @@ def doubled(r: Round, user: int, folder: Path) -> Path:
 
 @pytest.fixture(scope="module", params=["permutation", "moments"])
 def transcript(request, tmp_path_factory):
-    """A round with -v, again with --json, all its files inspected: the folder, and what was said."""
+    """A round with -v, again with --json, all its files inspected: the folder, and what was
+    said."""
     base, recipe = tmp_path_factory.mktemp("transcript"), RECIPES[request.param]
     recipe = replace(recipe, length=64, top_k=8) if request.param == "permutation" else recipe
     r = Round(recipe, base / "round", base / "inputs").prepare()
@@ -68,7 +70,8 @@ def transcript(request, tmp_path_factory):
 class TestNothingSecretIsShown:
     @staticmethod
     def secret_numbers(folder: Path) -> set[int]:
-        """Masks, and the symbols of shares; small ones are left out, since sizes and counts are shown."""
+        """Masks, and the symbols of shares; small ones are left out, since sizes and counts are
+        shown."""
         numbers: set[int] = set()
         for path in [*folder.glob("secrets/*.h5"), *folder.glob("shares/*/*.h5")]:
             for name, array in datasets(path).items():
@@ -79,7 +82,8 @@ class TestNothingSecretIsShown:
 
     @staticmethod
     def printed_numbers(text: str) -> set[int]:
-        """Whole numbers; runs of digits within digests are none, and would agree with a secret now and then."""
+        """Whole numbers; runs of digits within digests are none, and would agree with a secret now
+        and then."""
         return set(map(int, re.findall(r"(?<![\w.])\d+(?![\w.])", text)))
 
     @staticmethod
@@ -275,7 +279,8 @@ class TestMasksAreUsedOnce:
     def test_without_the_ledger_two_x_reveal_the_difference_or_the_ratio(
         self, round_at, refuses, tmp_path, monkeypatch
     ):
-        """The twin: the check is what protects. A user that masks its gradient and twice its gradient."""
+        """The twin: the check is what protects. A user that masks its gradient and twice its
+        gradient."""
         from topk_secagg.storage.ledger import Ledger
 
         r = round_at("masked")
@@ -306,7 +311,8 @@ class TestMasksAreUsedOnce:
     def test_without_the_ledger_two_answers_reveal_one_users_input(
         self, round_at, refuses, monkeypatch
     ):
-        """The twin of 77 in eliminate: sums over U1 and over U1 without user 4 differ by what user 4 sent."""
+        """The twin of 77 in eliminate: sums over U1 and over U1 without user 4 differ by what user
+        4 sent."""
         from topk_secagg.storage.ledger import Ledger
 
         r = round_at("decoded")
@@ -348,7 +354,8 @@ class TestTheSecretAndItsShares:
         assert contents(r.folder) == before
 
     def test_another_secret_of_the_same_user_is_not_shared_once_one_is(self, round_at, refuses):
-        """A secret from elsewhere (an old backup) must not overwrite the shares that others hold."""
+        """A secret from elsewhere (an old backup) must not overwrite the shares that others
+        hold."""
         r, other = round_at("masked"), round_at("masked", "elsewhere")
         for name in ("user-01.h5", "user-01.ledger.json"):
             (other.folder / "secrets" / name).unlink()

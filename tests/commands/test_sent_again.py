@@ -1,4 +1,5 @@
-"""A round that failed counts as published: its gradients are not sent again with other survivors."""
+"""A round that failed counts as published: its gradients are not sent again with other
+survivors."""
 
 import shutil
 import stat

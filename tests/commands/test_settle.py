@@ -11,7 +11,8 @@ from rounds import both, call, contents, datasets, document, must
 
 @pytest.fixture
 def kept(round_at, tmp_path):
-    """A frozen round of users 1 to 4 in which users 1, 2 and 4 keep residuals; user 4 came too late."""
+    """A frozen round of users 1 to 4 in which users 1, 2 and 4 keep residuals; user 4 came too
+    late."""
     r = round_at("offline")
     for n in (1, 2, 3):
         must(*r.mask(n, *(["--residual", tmp_path / f"r{n}.h5"] if n != 3 else [])))
@@ -45,10 +46,56 @@ class TestSettle:
         assert "no residual" in refuses(2, *kept.settle(3)).err
         assert "not in the sum" in refuses(77, *kept.settle(4)).err
         refuses(2, *kept.settle(9), says="there is no user 9 in this round")
-        (kept.folder / "survivors.json").unlink()
-        refuses(66, *kept.settle(1), says="survivors.json is not there")
         new = round_at("init", "new")
         refuses(66, *new.settle(1), says="user-01.ledger.json is not there")
+
+    def test_without_survivors_json_an_x_that_left_counts_as_sent(self, kept, tmp_path, refuses):
+        """Rule 10 of the scheme; but nothing is lost if survivors.json comes without it."""
+        survivors = (kept.folder / "survivors.json").read_bytes()
+        (kept.folder / "survivors.json").unlink()
+        staged = (kept.folder / "secrets/user-01.residual.h5").read_bytes()
+        x = kept.folder / "masked/user-01.h5"
+        x.rename(tmp_path / "x.h5")  # as if `mask` had been stopped before it wrote X
+        said = refuses(66, *kept.settle(1), says="which may not have left").err
+        assert "mask the same gradient again" in said
+        assert not (tmp_path / "r1.h5").exists()
+        (tmp_path / "x.h5").rename(x)
+        said = must(*kept.settle(1), "--json")
+        assert (said.json["committed"], said.json["survivors_known"]) == (True, False)
+        assert "counts as sent" in said.err
+        assert (tmp_path / "r1.h5").read_bytes() == staged
+        assert said.json["before"] is None  # there was none
+        (kept.folder / "survivors.json").write_bytes(survivors)
+        again = must(*kept.settle(1), "--json").json
+        assert (again["committed"], again["survivors_known"]) == (False, True)
+
+    def test_without_survivors_json_the_old_residual_is_kept(
+        self, kept, new_round, tmp_path, refuses
+    ):
+        must(*kept.settle(1))
+        old = (tmp_path / "r1.h5").read_bytes()
+        later = new_round("later").play(upto="offline")
+        for n in (1, 2, 3, 4):
+            must(*later.mask(n, "--residual", tmp_path / f"r{n}.h5", "--saturate"))
+        said = must(*later.settle(1), "--json")
+        before = tmp_path / "r1.before.h5"
+        assert said.json["before"] == str(before)
+        assert f"a copy of the old one is {before}" in said.err
+        assert before.read_bytes() == old != (tmp_path / "r1.h5").read_bytes()
+        assert before.stat().st_mode & 0o777 == 0o600
+        must(*later.settle(1))  # changes nothing: the copy is still the old one
+        assert before.read_bytes() == old
+        must(*later.freeze("--only", "2-4"))
+        said = refuses(77, *later.settle(1), says="is not in the sum").err
+        assert f"{before} is a copy of it" in said
+        assert before.read_bytes() == old
+
+    def test_a_survivors_json_that_cannot_be_read_is_not_one_that_is_missing(
+        self, kept, tmp_path, refuses
+    ):
+        (kept.folder / "survivors.json").write_bytes(b"")
+        refuses(65, *kept.settle(1), says="survivors.json")
+        assert not (tmp_path / "r1.h5").exists()
 
     def test_a_residual_that_was_changed_is_not_overwritten(self, kept, tmp_path, refuses):
         shutil.copy(kept.folder / "secrets/user-01.residual.h5", tmp_path / "mine.h5")

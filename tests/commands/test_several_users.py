@@ -317,7 +317,8 @@ class TestWeights:
 class TestResidualsOfARun:
     @both
     def test_what_was_not_sent_is_kept_for_the_next_run(self, new_round, tmp_path):
-        """Without drop-outs: after two runs, what was sent and what is left are twice the gradients."""
+        """Without drop-outs: after two runs, what was sent and what is left are twice the
+        gradients."""
         folder, sent = tmp_path / "residuals", None
         for number in (1, 2):
             everybody = (1, 2, 3, 4, 5)

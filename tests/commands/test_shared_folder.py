@@ -1,4 +1,5 @@
-"""A folder that several share: where secrets are, what a copy of it gives away, and two accounts in one round."""
+"""A folder that several share: where secrets are, what a copy of it gives away, and two accounts in
+one round."""
 
 import os
 import shutil
@@ -173,7 +174,7 @@ class TestForeignSecrets:
         assert call("audit", r.folder).code == 65
 
 
-# --- several accounts -------------------------------------------------------------------------------------------------
+# --- several accounts -----------------------------------------------------------------------------
 
 
 def modes(folder: Path) -> dict[str, int]:
@@ -229,7 +230,8 @@ def as_account(uid: int, *args: object) -> Result:
 
 
 def account(user: int) -> int:
-    """The account of a user: two accounts for five users. Root owns the folder and starts the round."""
+    """The account of a user: two accounts for five users. Root owns the folder and starts the
+    round."""
     return 1001 + user % 2 if user else 0
 
 
@@ -244,7 +246,8 @@ def open_folder():
 
 @pytest.mark.needs_root
 class TestTwoAccounts:
-    """Users 1, 3 and 5 have one account, users 2 and 4 another; ROUND is a folder for all, with the sticky bit."""
+    """Users 1, 3 and 5 have one account, users 2 and 4 another; ROUND is a folder for all, with the
+    sticky bit."""
 
     @pytest.fixture
     def r(self, open_folder, shared):
@@ -359,7 +362,8 @@ class TestTwoAccounts:
         return waited(forked(attempt)) == 1
 
     def test_a_file_in_the_place_of_an_x_is_reported(self, r):
-        """The account of user 2 writes an X of user 1 before user 1 does, signed with the wrong key."""
+        """The account of user 2 writes an X of user 1 before user 1 does, signed with the wrong
+        key."""
         self.play(r, "offline")
         self.own(2, *r.mask(2))
         shutil.copy(r.folder / "masked/user-02.h5", r.folder / "masked/user-01.h5")

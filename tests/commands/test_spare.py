@@ -1,4 +1,5 @@
-"""`--spare r`: answers that pack more when more users survive, and the fallback when too few of them come."""
+"""`--spare r`: answers that pack more when more users survive, and the fallback when too few of
+them come."""
 
 import itertools
 import shlex

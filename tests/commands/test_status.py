@@ -1,4 +1,5 @@
-"""`status` in every state of a round, for all users and for one; and steps whose input has not arrived."""
+"""`status` in every state of a round, for all users and for one; and steps whose input has not
+arrived."""
 
 import os
 import shlex

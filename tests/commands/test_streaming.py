@@ -1,4 +1,5 @@
-"""Shares are larger than memory: they are written and read in parts, and every part that is read is checked."""
+"""Shares are larger than memory: they are written and read in parts, and every part that is read is
+checked."""
 
 import os
 import tracemalloc
@@ -32,7 +33,8 @@ USERS = (1, 2, 3)
 
 @pytest.fixture
 def frozen(round_at):
-    """A round of three users over 256 coordinates with the paper's construction, before the answers."""
+    """A round of three users over 256 coordinates with the paper's construction, before the
+    answers."""
     return round_at("frozen", **NAMED)
 
 
@@ -147,7 +149,8 @@ def test_only_the_named_rows_and_the_checksums_are_read(frozen, monkeypatch):
 
 @both
 def test_memory_does_not_grow_with_the_shares(tmp_path, construction, monkeypatch):
-    """With small buffers, a round of four times the size needs hardly more, though its shares are far larger."""
+    """With small buffers, a round of four times the size needs hardly more, though its shares are
+    far larger."""
     monkeypatch.setattr(construction_module, "CHUNK_SYMBOLS", 1 << 14)
     monkeypatch.setattr(moments, "_CHECK_BYTES", 1 << 12)
     monkeypatch.setattr(moments, "_READ_CHECKS", 4)

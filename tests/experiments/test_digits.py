@@ -1,4 +1,5 @@
-"""The example of experiments/digits: three ways to drive the same federated training, by commands and files only."""
+"""The example of experiments/digits: three ways to drive the same federated training, by commands
+and files only."""
 
 import os
 import re
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 DIGITS = Path(__file__).parents[2] / "experiments" / "digits"
-ROUNDS = 5
+ROUNDS = 3
 
 
 def test_without_scikit_learn_there_is_a_sentence_and_no_folder(tmp_path):

@@ -1,9 +1,10 @@
 """Commands that are killed, or that the disk refuses, at every point where they touch a file.
 
-The command runs in a fork of this process, and a hook strikes at the k-th of its operations on files, or at the k-th
-call of a function. Then every file under its final name must be whole and in its user's ledger, the same command run
-again must complete, no temporary file may be left, and the round must end in the exact aggregate.
-`python tests/faults/crashes.py` goes through all points; a sample is in test_crashes.py.
+The command runs in a fork of this process, and a hook strikes at the k-th of its operations on
+files, or at the k-th call of a function. Then every file under its final name must be whole and in
+its user's ledger, the same command run again must complete, no temporary file may be left, and the
+round must end in the exact aggregate. `python tests/faults/crashes.py` goes through all points; a
+sample is in test_crashes.py.
 """
 
 import argparse
@@ -62,7 +63,8 @@ class Step:
         return self.bench.at(self.stage)
 
     def recovers(self, state: Round) -> None:
-        """Nothing is left half written, the same command completes, and the round ends in the exact aggregate."""
+        """Nothing is left half written, the same command completes, and the round ends in the exact
+        aggregate."""
         assert leftovers(state.folder) == []
         check_whole(state.folder)
         self.again(state)
@@ -76,7 +78,8 @@ class Step:
             raise Violation(f"{self.label} again leaves {found}")
 
     def finish(self, state: Round) -> None:
-        """The round ends in the exact aggregate; it need not be run for files that did so before."""
+        """The round ends in the exact aggregate; it need not be run for files that did so
+        before."""
         now = hashlib.sha256(repr(fingerprint(state.folder)).encode()).digest()
         if now in self.good:
             return
@@ -122,7 +125,8 @@ class FreezeBeforeALateX(Step):
 
 
 def hooked(strike: Callable[[int, str], None]) -> None:
-    """Call `strike(k, name)` before the k-th operation on files. For forks only: it is never undone."""
+    """Call `strike(k, name)` before the k-th operation on files. For forks only: it is never
+    undone."""
     count = 0
 
     def wrap(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -200,7 +204,8 @@ def after(step: Step, state: Round, what: str) -> None:
 
 
 def refused_at(step: Step, k: int, number: int) -> int:
-    """Let the k-th operation on files fail; the exit code: 73 if it was a write. Nothing is left behind."""
+    """Let the k-th operation on files fail; the exit code: 73 if it was a write. Nothing is left
+    behind."""
     state = step.start()
     struck_file = state.folder.with_name("struck")
     struck_file.unlink(missing_ok=True)

@@ -1,7 +1,9 @@
-"""Damaged files: each case brings a small round to a stage, damages one file, and runs the steps left.
+"""Damaged files: each case brings a small round to a stage, damages one file, and runs the steps
+left.
 
-Every case must end in the exact aggregate or in a documented exit code with one line, within seconds and
-little memory.  `python tests/faults/damage.py --cases 20000` runs many; a sample is in test_damage.py.
+Every case must end in the exact aggregate or in a documented exit code with one line, within
+seconds and little memory.  `python tests/faults/damage.py --cases 20000` runs many; a sample is in
+test_damage.py.
 """
 
 import argparse
@@ -88,7 +90,8 @@ class Lab:
         }
 
     def check_untouched(self) -> None:
-        """No command has written into a file that had its name: the stages share them by hard links."""
+        """No command has written into a file that had its name: the stages share them by hard
+        links."""
         for name, bench in self.benches.items():
             if self._prints(bench) != self.untouched[name]:
                 raise Violation(
@@ -528,7 +531,8 @@ def _left(state: Round, stage: str) -> list[Command]:
 
 
 def _ending(state: Round, case: Case) -> str:
-    """Run what reads the file, then the rest; the exit code that ended it, or that all was exact."""
+    """Run what reads the file, then the rest; the exit code that ended it, or that all was
+    exact."""
     left = [c for c in _left(state, case.stage) if c != case.reader]
     if case.stage == "decoded":
         left = [state.decode()] if case.path == "aggregate.h5" else []
@@ -555,7 +559,8 @@ def _ending(state: Round, case: Case) -> str:
 
 
 def _as_the_session_says(state: Round) -> Round:
-    """The round with the parameters in session.json, in case the damage is a legitimate other choice."""
+    """The round with the parameters in session.json, in case the damage is a legitimate other
+    choice."""
     p = document(state.folder / "session.json")["parameters"]
     names = ("survivors", "colluders", "blocks", "top_k", "picks", "construction", "spare")
     return replace(state, recipe=replace(state.recipe, **{name: p[name] for name in names}))

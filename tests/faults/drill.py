@@ -1,7 +1,8 @@
 """Random rounds against a model that says for every step how it must end.
 
-Parameters, formats, constructions and drop-outs are random, and so is the order of the steps: some come too
-early, some twice, some with another input. `python tests/faults/drill.py --rounds 500` runs many.
+Parameters, formats, constructions and drop-outs are random, and so is the order of the steps: some
+come too early, some twice, some with another input. `python tests/faults/drill.py --rounds 500`
+runs many.
 """
 
 import argparse
@@ -71,7 +72,8 @@ class Model:
         return 0
 
     def answerable(self, users: tuple[int, ...]) -> tuple[int, ...]:
-        """The users of whom at least U hold the shares of all; the least held user is removed first."""
+        """The users of whom at least U hold the shares of all; the least held user is removed
+        first."""
         kept = set(users)
         while len(kept) >= self.recipe.survivors:
             if sum(kept <= self.holds[n] for n in kept) >= self.recipe.survivors:
@@ -284,7 +286,8 @@ class Drill:
             self.stray()
 
     def run(self) -> None:
-        """The round, with strays between its steps; ends with an aggregate, or with too few users."""
+        """The round, with strays between its steps; ends with an aggregate, or with too few
+        users."""
         r, model = self.recipe, self.model
         self.strays()
         self.expect(model.init(), self.state.init())

@@ -1,4 +1,5 @@
-"""What the fault tests share on top of rounds.py: their rounds, a place for them, and judges of what is left behind."""
+"""What the fault tests share on top of rounds.py: their rounds, a place for them, and judges of
+what is left behind."""
 
 import contextlib
 import os
@@ -65,7 +66,7 @@ def scratch() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-# --- what is left behind ----------------------------------------------------------------------------------------------
+# --- what is left behind --------------------------------------------------------------------------
 
 
 def fingerprint(folder: Path) -> dict[str, bytes]:

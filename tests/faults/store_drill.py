@@ -1,15 +1,19 @@
-"""A store that controls every public file, and T members with keys, against users that follow `status`.
+"""A store that controls every public file, and T members with keys, against users that follow
+`status`.
 
-Honest users have their keys, secrets and residuals on machines of their own, give their pins to every command
-(`--session`, `--recipients`), and run the step that `status` names. Before each step the store decides what lies in the
-user's folder: old, foreign, damaged and forged files, or none. The T members sign what they like, and agree on lies in
-their answers that fit as many honest answers as a polynomial allows. What must hold:
+Honest users have their keys, secrets and residuals on machines of their own, give their pins to
+every command (`--session`, `--recipients`), and run the step that `status` names. Before each step
+the store decides what lies in the user's folder: old, foreign, damaged and forged files, or none.
+The T members sign what they like, and agree on lies in their answers that fit as many honest
+answers as a polynomial allows. What must hold:
 
 - no honest user loses its secret while its answer is still needed, or its residual;
 - no honest user is named as wrong while at most T lie and D+2T agree;
-- `decode` with pins gives no wrong sum with exit 0, as far as it says that it excludes so many lying users.
+- `decode` with pins gives no wrong sum with exit 0, as far as it says that it excludes so many
+  lying users.
 
-`python tests/faults/store_drill.py --rounds 200` runs many; `--start 120` goes on where a run stopped.
+`python tests/faults/store_drill.py --rounds 200` runs many; `--start 120` goes on where a run
+stopped.
 """
 
 import argparse
@@ -72,7 +76,8 @@ RECIPES = (
 
 @dataclass
 class Member:
-    """A user with a machine of its own: its copy of the round's folder, its secrets and its residual."""
+    """A user with a machine of its own: its copy of the round's folder, its secrets and its
+    residual."""
 
     user: int
     round: Round
@@ -110,7 +115,8 @@ class Member:
 
 
 class Store:
-    """All public files and sealed shares that were ever sent, and what the colluders can make of them."""
+    """All public files and sealed shares that were ever sent, and what the colluders can make of
+    them."""
 
     def __init__(self, source: random.Random, base: Round, keys: dict[int, Identity]) -> None:
         self.source = source
@@ -143,7 +149,8 @@ class Store:
         return [n for n in sorted(self.sent) if not n.startswith("shares/") or n.startswith(shares)]
 
     def show(self, folder: Path, user: int, *, hostile: bool) -> None:
-        """Put files into a user's folder, as the store likes, also in the place of those that the user made."""
+        """Put files into a user's folder, as the store likes, also in the place of those that the
+        user made."""
         for name in ("survivors.json", "aggregate.h5"):
             (folder / name).unlink(missing_ok=True)
         for name in self.wanted(user):
@@ -262,7 +269,8 @@ class StoreDrill:
         return result.code == 0
 
     def check_kept(self, member: Member, before: dict[str, Any]) -> None:
-        """The ledger forgets nothing, the secret is there until it is forgotten, and the residual is one of two."""
+        """The ledger forgets nothing, the secret is there until it is forgotten, and the residual
+        is one of two."""
         ledger = member.ledger
         for line in LEDGER_LINES:
             if before.get(line) not in (None, ledger.get(line)):
@@ -276,7 +284,8 @@ class StoreDrill:
             )
 
     def run(self) -> None:
-        """All turns, the last ones with all files as they are; then the sum, from many views of the answers."""
+        """All turns, the last ones with all files as they are; then the sum, from many views of the
+        answers."""
         for number in range(TURNS):
             late = number >= TURNS // 2
             for n in self.source.sample(self.recipe.everybody, self.recipe.users):
@@ -296,7 +305,8 @@ class StoreDrill:
         return survivors.parse(Path("survivors.json"), content)[0].digests
 
     def check_nothing_lost(self) -> None:
-        """Who is in the agreed set has answered or still can; its residual is the new one, or it waits."""
+        """Who is in the agreed set has answered or still can; its residual is the new one, or it
+        waits."""
         agreed = self.agreed()
         self.counts["rounds with a set" if agreed else "rounds without a set"] += 1
         for n in self.honest:
@@ -330,7 +340,8 @@ class StoreDrill:
     def decode_view(
         self, place: Path, answers: dict[int, bytes], shown: list[int], *, strict: bool
     ) -> None:
-        """One view: the lies of some colluders fit as many of the honest answers as a polynomial allows."""
+        """One view: the lies of some colluders fit as many of the honest answers as a polynomial
+        allows."""
         decoder = self.store.base.elsewhere(place / "round")
         for name, content in self.store.sent.items():
             if not name.startswith(("shares/", "elimination/")):
@@ -366,7 +377,8 @@ class StoreDrill:
                 raise Violation(f"decode gives a wrong sum and says that {said}") from error
 
     def lie(self, folder: Path, liars: list[int], shown: list[int]) -> int:
-        """Move the liars' answers to another polynomial, through D+T-1 of the honest answers; D is returned."""
+        """Move the liars' answers to another polynomial, through D+T-1 of the honest answers; D is
+        returned."""
         session = self.store.space.session
         q = session.parameters.field
         alpha = session.points.alpha

@@ -1,4 +1,5 @@
-"""A full disk, folders that cannot be written, folders that go: exit 73, nothing lost, the round goes on."""
+"""A full disk, folders that cannot be written, folders that go: exit 73, nothing lost, the round
+goes on."""
 
 import os
 import resource
@@ -135,7 +136,8 @@ def test_files_may_not_grow(benches, recipe, name):
         assert limit or result.code == 73
         step.recovers(state)
         if (recipe, name) in (("moments", "offline"), ("sealed", "offline"), ("spare", "fallback")):
-            # in a new process: HDF5 notices the full disk when a file is closed, and does nothing more at the end
+            # in a new process: HDF5 notices the full disk when a file is closed, and does nothing
+            # more at the end
             state = step.start()
             end = shell(*step.command, preexec_fn=limited(limit))
             assert end.returncode == 73, end

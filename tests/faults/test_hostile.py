@@ -1,4 +1,5 @@
-"""Files and links made to do harm: refused before anything is read from them or written through them."""
+"""Files and links made to do harm: refused before anything is read from them or written through
+them."""
 
 import os
 import shutil
@@ -129,7 +130,8 @@ def make_hostile(path: Path, name: str, what: str, folder: Path) -> None:
             file[name].attrs.create("description", description)
 
 
-# a file of each kind: its round, its path, the dataset that is changed, the stage, and a command that reads it
+# a file of each kind: its round, its path, the dataset that is changed, the stage, and a command
+# that reads it
 READERS: dict[str, tuple[str, str, str, str, Callable[[Round], Command]]] = {
     "masked": (
         "moments",
@@ -147,7 +149,8 @@ READERS: dict[str, tuple[str, str, str, str, Callable[[Round], Command]]] = {
         lambda r: r.eliminate(1),
     ),
     "elimination": (
-        "lying",  # with more than D + 2T answers, so that strict decoding has nothing else against it
+        # with more than D + 2T answers, so that strict decoding has nothing else against it
+        "lying",
         "elimination/user-02.h5",
         "y",
         "answered",
@@ -205,7 +208,8 @@ def test_nothing_is_opened_besides_the_file(benches, tmp_path):
 
 @pytest.mark.parametrize("kind", READERS)
 def test_hdf5_is_never_asked_to_open_a_file(benches, kind):
-    """The library would go down over some of it, so it is not asked at all (storage/test_hdf5_parser.py)."""
+    """The library would go down over some of it, so it is not asked at all
+    (storage/test_hdf5_parser.py)."""
     name, path, _, stage, reader = READERS[kind]
     state = benches[name].at(stage)
     with (
@@ -217,7 +221,7 @@ def test_hdf5_is_never_asked_to_open_a_file(benches, kind):
             assert judged(*reader(state)).code == 0
 
 
-# --- anything in the place of a file ----------------------------------------------------------------------------------
+# --- anything in the place of a file --------------------------------------------------------------
 
 
 def instead(path: Path, make: Callable[[Path], object]) -> None:
@@ -316,13 +320,14 @@ def test_anything_in_the_place_of_a_file(benches, recipe, stage, name, command):
                 target.chmod(mode)
 
 
-# --- links and folders of other accounts ------------------------------------------------------------------------------
+# --- links and folders of other accounts ----------------------------------------------------------
 
 
 def planting(
     number: int, when: str, target: Path, marks: Path, uid: int | None
 ) -> Callable[[], None]:
-    """A link to `target` in the place of the `number`-th temporary file, before it is made or just afterwards.
+    """A link to `target` in the place of the `number`-th temporary file, before it is made or just
+    afterwards.
 
     `marks` then says whether that could be done.
     """
@@ -365,7 +370,8 @@ def planting(
      ("residual", "eliminate"), ("residual", "settle"), ("moments", "decode"), ("residual", "forget")],
 )  # fmt: skip
 def test_nothing_is_written_through_a_planted_link(benches, recipe, name, when, uid):
-    """By the same user, or by another one where that may write: no byte goes to its file, and the step says so."""
+    """By the same user, or by another one where that may write: no byte goes to its file, and the
+    step says so."""
     step = Step(benches[recipe], name)
     struck = 0
     for number in range(1, 20):

@@ -84,7 +84,8 @@ class TestALockThatOthersHold:
 
     @pytest.mark.skipif(not is_root(), reason="only root can become two other accounts")
     def test_an_account_that_tries_every_lock_stops_no_other(self, round_at):
-        """The folder is open to all. One account takes hold of whatever it can, another one decodes."""
+        """The folder is open to all. One account takes hold of whatever it can, another one
+        decodes."""
         import shutil
         import tempfile
 

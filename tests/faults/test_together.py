@@ -88,15 +88,21 @@ def test_all_users_in_parallel():
 
 
 def test_all_commands_at_once_until_the_round_is_done(bench):
-    """All commands of a round at the same time, until it is done: a command that comes too early says so.
+    """All commands of a round at the same time, until it is done: a command that comes too early
+    says so.
 
     Only masking waits until all have shared: an X records which shares its user had.
     """
     state = bench.at("init")
     commands = [c for c in state.left("init") if c[0] not in ("freeze", "forget")]
     commands.append(state.freeze("--only", "1,2,3,4"))
-    for turn in range(4):
-        codes = at_once(*(c for c in commands if turn or c[0] != "mask"))
+    shared = False
+    for _ in range(4):
+        started = [c for c in commands if shared or c[0] != "mask"]
+        codes = at_once(*started)
+        # the freezer's `offline` is refused (75) if `freeze` is just at work for the same user
+        offline = [code for c, code in zip(started, codes, strict=True) if c[0] == "offline"]
+        shared = shared or not any(offline)
         assert set(codes) <= {0, 66, 69, 75}, codes
         assert leftovers(state.folder) == []
         if not any(codes):

@@ -1,4 +1,5 @@
-"""A sample of the attacks of two_sets.py, what they find where a check is missing, and why one set is the rule."""
+"""A sample of the attacks of two_sets.py, what they find where a check is missing, and why one set
+is the rule."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -22,7 +23,8 @@ ATTACKS = 6
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_two_survivor_sets_are_never_answered(name):
-    """By one user in any round, and by all honest users together where the round protects them from that."""
+    """By one user in any round, and by all honest users together where the round protects them from
+    that."""
     with scratch() as folder:
         counts, violations = run_attacks(folder, SETTINGS[name], ATTACKS)
     assert violations == []
@@ -62,14 +64,15 @@ def test_the_attacks_succeed_without(what, monkeypatch):
     assert violations
 
 
-# --- why: one answer to another set gives away an input ---------------------------------------------------------------
+# --- why: one answer to another set gives away an input -------------------------------------------
 
 SMALL = 1000  # the largest value that a user sends, in steps: far below q
 Rows = list[list[int]]
 
 
 class View:
-    """What colluders see of a round: everything public, and the shares that they hold themselves."""
+    """What colluders see of a round: everything public, and the shares that they hold
+    themselves."""
 
     def __init__(self, p: Parameters, seed: int) -> None:
         rng, users = np.random.default_rng(seed), range(1, p.users + 1)
@@ -99,7 +102,8 @@ class View:
         ).tolist()
 
     def foretold(self, user: int, survivors: list[int], answering: list[int]) -> Rows:
-        """The same from the answers of D + T others, which lie on one polynomial of degree D + T - 1."""
+        """The same from the answers of D + T others, which lie on one polynomial of degree D + T -
+        1."""
         known, q = [self.answer(n, survivors) for n in answering], self.p.field
         (weights,) = lagrange_matrix(self.alpha(*answering), self.alpha(user), q)
         return [
@@ -115,7 +119,8 @@ def combined(weights: Iterable[int], values: Iterable[int], q: int) -> int:
 def told_apart(
     mixed: int, factors: Mapping[int, int], support: set[int], q: int
 ) -> Iterator[tuple[int, int]]:
-    """Which of D coordinates a sum of e w is from, and the value there: one that is in the sum, where it is small.
+    """Which of D coordinates a sum of e w is from, and the value there: one that is in the sum,
+    where it is small.
 
     (Two entries of one sum, which these rounds do not have, would take a search.)
     """
@@ -128,7 +133,8 @@ def told_apart(
 def leak_of_permutation(
     view: View, helper: int, colluders: list[int], victim: int, at_helper: Rows, support: set[int]
 ) -> dict[int, int]:
-    """The victim's polynomial at T + 1 points: weights that cancel its T noise vectors leave a sum of its D blocks."""
+    """The victim's polynomial at T + 1 points: weights that cancel its T noise vectors leave a sum
+    of its D blocks."""
     p, q, D = view.p, view.p.field, view.p.blocks
     rows = lagrange_matrix(
         view.points.beta, view.alpha(helper, *colluders), q
@@ -154,8 +160,8 @@ def leak_of_permutation(
 def leak_of_moments(
     view: View, helper: int, colluders: list[int], victim: int, at_helper: Rows, support: set[int]
 ) -> dict[int, int]:
-    """Every pick's polynomial has degree T: with the colluders' T points, the helper's gives e_b times the moments at
-    beta_b, summed over the D buckets of a group."""
+    """Every pick's polynomial has degree T: with the colluders' T points, the helper's gives e_b
+    times the moments at beta_b, summed over the D buckets of a group."""
     p, q, D, B = view.p, view.p.field, view.p.blocks, view.p.buckets
     gamma, x = view.c.gamma, view.x[victim]
     found: dict[int, int] = {}
@@ -189,7 +195,8 @@ LEAKS = {"permutation": leak_of_permutation, "moments": leak_of_moments}
 @pytest.mark.parametrize("name", LEAKS)
 @pytest.mark.parametrize(("users", "colluders"), [(4, [4]), (5, [2, 5])])
 def test_one_answer_to_another_set_reveals_an_input(name, users, colluders):
-    """D honest users answer A, one answers A without the victim, and T collude: they have all entries of the victim."""
+    """D honest users answer A, one answers A without the victim, and T collude: they have all
+    entries of the victim."""
     T, everybody = len(colluders), list(range(1, users + 1))
     p = round_of(users, 2 + T, T, L=120, K=4, P=2 if name == "moments" else None)
     view = View(p, seed=2)

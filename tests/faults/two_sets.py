@@ -1,10 +1,11 @@
-"""Colluders who try to have two survivor sets answered, by every pair of sets and every way to split the honest users.
+"""Colluders who try to have two survivor sets answered, by every pair of sets and every way to
+split the honest users.
 
-Answers to two sets reveal an input (test_two_sets.py shows how). Honest users run the commands only, each with its
-secrets and ledger in its own folder. The colluders hold their own keys and secrets and show to every user at every
-step any public files: survivors.json that they wrote, signed, copied or had frozen, for these X or
-those, with confirmations old, new and forged. `python tests/faults/two_sets.py` goes through all of it; a sample is in
-test_two_sets.py.
+Answers to two sets reveal an input (test_two_sets.py shows how). Honest users run the commands
+only, each with its secrets and ledger in its own folder. The colluders hold their own keys and
+secrets and show to every user at every step any public files: survivors.json that they wrote,
+signed, copied or had frozen, for these X or those, with confirmations old, new and forged. `python
+tests/faults/two_sets.py` goes through all of it; a sample is in test_two_sets.py.
 """
 
 import argparse
@@ -130,8 +131,8 @@ class Scene:
         return {n: other.get(n, self.x[n]) for n in chosen.users}
 
     def forgeries(self, chosen: Set, genuine: list[bytes]) -> Iterator[bytes]:
-        """survivors.json as the colluders can write it: signed by them, in their own name or the freezer's, unsigned,
-        or under a signature from elsewhere."""
+        """survivors.json as the colluders can write it: signed by them, in their own name or the
+        freezer's, unsigned, or under a signature from elsewhere."""
         s, freezer = self.space.session, self.setting.freezer
         rows = survivors.rows_of(self.files(chosen))
         if not self.keys:
@@ -190,7 +191,8 @@ class Attempt:
             (self.view / "masked" / f"user-{n:02}.h5").hardlink_to(place / f"user-{n:02}.h5")
 
     def frozen(self, chosen: Set, planted: bytes) -> list[bytes]:
-        """What an honest user freezes when it sees only these X; before that, when a forgery lies there already."""
+        """What an honest user freezes when it sees only these X; before that, when a forgery lies
+        there already."""
         setting = self.setting
         freezer = setting.freezer
         if freezer in setting.colluders:
@@ -211,7 +213,8 @@ class Attempt:
             self.confirmations.setdefault(user, {})[digest(content)] = path.read_bytes()
 
     def spread_confirmations(self, content: bytes) -> None:
-        """All confirmations of this survivors.json that there are, and forged or old ones for the others."""
+        """All confirmations of this survivors.json that there are, and forged or old ones for the
+        others."""
         space, about = Workspace(self.view), digest(content)
         shutil.rmtree(self.view / "confirmed", ignore_errors=True)
         for n, identity in self.scene.keys.items():
@@ -232,7 +235,8 @@ class Attempt:
                 )  # signed by another user
 
     def answer(self, user: int, content: bytes, *more: object) -> None:
-        """Have a user answer what it is shown. What leaves it must name just that, and nothing else before or after."""
+        """Have a user answer what it is shown. What leaves it must name just that, and nothing else
+        before or after."""
         if self.command("eliminate", user, *more):
             return
         about = attributes(self.view / "elimination" / f"user-{user:02}.h5")["survivors_sha256"]
@@ -255,7 +259,8 @@ class Attempt:
 
 
 def attack(scene: Scene, folder: Path, a: Set, b: Set, first: frozenset[int]) -> Attempt:
-    """Offer set A to some honest users and B to the others, in every disguise, and then the other way round."""
+    """Offer set A to some honest users and B to the others, in every disguise, and then the other
+    way round."""
     attempt, setting = Attempt(scene, folder), scene.setting
     offers: dict[Set, list[bytes]] = {}
     genuine: list[bytes] = []
@@ -301,7 +306,8 @@ def attacks(scene: Scene) -> list[tuple[Set, Set, frozenset[int]]]:
 def run_attacks(
     folder: Path, setting: Setting, number: int | None, seed: int = 1
 ) -> tuple[Counter[str], list[str]]:
-    """Some attacks, or all; how many sets were answered how often, how commands ended, and what went wrong."""
+    """Some attacks, or all; how many sets were answered how often, how commands ended, and what
+    went wrong."""
     scene = Scene(setting, folder)
     chosen = attacks(scene)
     if number is not None:

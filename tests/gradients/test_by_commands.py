@@ -1,4 +1,5 @@
-"""Models as they are, through the commands: what is said about them, and errors that name the option that helps."""
+"""Models as they are, through the commands: what is said about them, and errors that name the
+option that helps."""
 
 import json
 from pathlib import Path

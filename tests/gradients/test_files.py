@@ -1,4 +1,5 @@
-""".npy and .npz files: read exactly, and refused with one clear error when they are anything else."""
+""".npy and .npz files: read exactly, and refused with one clear error when they are anything
+else."""
 
 import errno
 import io

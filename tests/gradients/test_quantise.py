@@ -1,4 +1,5 @@
-"""Quantising: exact where it can be, right in the mean where it cannot, and never so large that sums wrap."""
+"""Quantising: exact where it can be, right in the mean where it cannot, and never so large that
+sums wrap."""
 
 from __future__ import annotations
 
@@ -134,7 +135,8 @@ def words_around(count: int) -> dict[int, bool]:
 
 
 def check_probabilities(p: Parameters, value: float, weight: float = 1.0) -> None:
-    """The upper of the two possible results comes for exactly its part of the 2^53 chances, the first ones."""
+    """The upper of the two possible results comes for exactly its part of the 2^53 chances, the
+    first ones."""
     possible = ROUNDINGS[p.construction](value * weight, p.scale)
     assert (
         sum(v * chance for v, chance in possible.items())
@@ -283,7 +285,8 @@ def test_magnitudes_that_no_clip_can_have_are_refused():
 @each_construction
 @pytest.mark.parametrize("clip", [1.0, 10.0, 1000.0])
 def test_what_rounding_is_expected_to_add_is_what_it_adds(construction, clip):
-    """Against the measured rms of many roundings; with a clip of 1000, almost every value is below one step."""
+    """Against the measured rms of many roundings; with a clip of 1000, almost every value is below
+    one step."""
     p = round_of(65521, 10, clip, construction)
     values = np.random.default_rng(0).normal(size=400) * 0.1
     values = np.clip(values, -clip, clip)

@@ -1,4 +1,5 @@
-"""Torch files are read as torch reads them, or refused; nothing in them is run, and memory stays bounded."""
+"""Torch files are read as torch reads them, or refused; nothing in them is run, and memory stays
+bounded."""
 
 import contextlib
 import importlib.util

@@ -1,4 +1,5 @@
-"""The whole way with real PyTorch: gradients saved by torch go in, and torch loads the aggregate."""
+"""The whole way with real PyTorch: gradients saved by torch go in, and torch loads the
+aggregate."""
 
 import re
 import runpy

@@ -73,7 +73,8 @@ class Attack:
         change = (GOAL - self.plain[0]) % p.field or 1
         factor = self.lie.factor_for(p, points, change) if rushing else 1
         told = self.lie.told(p, points, self.answers, factor)
-        return self.whole.decoded(self.shape.survivor_count, told, strict=strict)
+        u1 = range(1, self.shape.survivor_count + 1)
+        return self.whole.decoded(u1, told, strict=strict)
 
     def total(self, found: decoding.Decoded) -> list[int]:
         return self.whole.dense(found.total)
@@ -221,12 +222,13 @@ def test_how_many_liars_are_excluded(agreeing, excluded):
 def spoiled(whole: Round, count: int, wrong: int, survivors: int | None = None) -> BadData:
     """Why `count` answers are refused of which so many are wrong, each in its own way."""
     survivors = survivors or whole.p.users
-    answers = whole.answers(range(1, survivors + 1))
+    u1 = range(1, survivors + 1)
+    answers = whole.answers(u1)
     given = {n: answers[n].copy() for n in range(1, count + 1)}
     for n in range(1, wrong + 1):
         given[n][0, 0] = (int(given[n][0, 0]) + n**3) % whole.p.field
     with pytest.raises(BadData) as refused:
-        whole.decoded(survivors, given, strict=not wrong)
+        whole.decoded(u1, given, strict=not wrong)
     return refused.value
 
 
@@ -248,7 +250,7 @@ def test_a_refusal_says_how_many_are_wrong_and_how_many_more_answers_would_settl
     assert "more than T = 2 are wrong, and no further answer can help" in error.hint
     answers = whole.answers(range(1, 11))
     answers[3][0, 0] = (int(answers[3][0, 0]) + 1) % whole.p.field
-    found = whole.decoded(10, {n: answers[n] for n in range(1, 9)})
+    found = whole.decoded(range(1, 11), {n: answers[n] for n in range(1, 9)})
     assert (found.corrected, found.liars_excluded) == ([3], 2)
 
 

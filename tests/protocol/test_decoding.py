@@ -15,7 +15,7 @@ from topk_secagg.algebra.field import Symbols
 from topk_secagg.errors import BadData, TooFewSurvivors
 from topk_secagg.protocol import decoding
 from topk_secagg.protocol.constructions import construction
-from topk_secagg.protocol.round import InMemoryShares
+from topk_secagg.protocol.held import WrittenShares
 
 N = 8
 T = 2
@@ -51,7 +51,7 @@ class Decoding:
     def decode(
         self, answers: dict[int, Symbols], *, strict: bool = False
     ) -> tuple[list[int], list[int]]:
-        return self.round.decode(N, answers, fallback=self.fallback, strict=strict)
+        return self.round.decode(EVERYBODY, answers, fallback=self.fallback, strict=strict)
 
     def spoiled(self, wrong: tuple[int, ...], how: str) -> dict[int, Symbols]:
         rng, q = np.random.default_rng(2), self.round.p.field
@@ -162,9 +162,9 @@ def test_shares_that_are_no_selectors_are_noticed_without_naming_a_user(raw):
         wrong = [
             (t + garbage.integers(whole.p.field, size=t.shape)) % whole.p.field for t in tables
         ]
-        whole.shares[m][4] = InMemoryShares(tuple(t.astype(np.uint32) for t in wrong))
+        whole.shares[m][4] = WrittenShares(tuple(t.astype(np.uint32) for t in wrong))
     with pytest.raises(BadData, match="an answer or a share is wrong"):
-        whole.decode(5, whole.answers(range(1, 6)))
+        whole.decode(range(1, 6), whole.answers(range(1, 6)))
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_sum_with_a_value_at_no_coordinate_is_refused(P, beyond):
     inputs[3].index[-1] = 2 * beyond + 1
     whole = Round.of(p, "beyond", inputs)
     with pytest.raises(BadData, match=r"no coordinates|no vector with at most"):
-        whole.decode(3, whole.answers((1, 2, 3)))
+        whole.decode((1, 2, 3), whole.answers((1, 2, 3)))
 
 
 def test_a_sum_with_a_value_in_the_padding_is_refused():
@@ -188,4 +188,4 @@ def test_a_sum_with_a_value_in_the_padding_is_refused():
     for n, y in answers.items():
         y[0, 3] = (int(y[0, 3]) + basis[n - 1][1]) % 97
     with pytest.raises(BadData, match="beyond the gradient's end"):
-        whole.decode(4, answers)
+        whole.decode(range(1, 5), answers)

@@ -14,15 +14,15 @@ import numpy as np
 import numpy.typing as npt
 import oracle
 import pytest
-from small_rounds import in_small_blocks, round_of, source
+from small_rounds import a_deal, a_secret, in_small_blocks, round_of, source, written_out
 
 from topk_secagg.algebra.field import DEFAULT_FIELD
 from topk_secagg.algebra.randomness import Randomness
 from topk_secagg.errors import BadData
 from topk_secagg.protocol.constructions import construction
+from topk_secagg.protocol.deal import Deal
 from topk_secagg.protocol.messages import Points, Secret
 from topk_secagg.protocol.parameters import Parameters
-from topk_secagg.protocol.round import deal
 
 Symbols = npt.NDArray[np.uint32]
 Shares = dict[str, Symbols]  # (N, rows, width) by name
@@ -48,7 +48,8 @@ class Recorder(Randomness):
 
 
 def dealt(p: Parameters, points: Points, secret: Secret, noise: Randomness) -> Shares:
-    held = [shares.tables for shares in deal(p, points, secret, noise)]
+    deal = Deal(points=points, session="", dealer=1, sharing="")
+    held = [shares.tables for shares in written_out(p, deal, secret, noise)]
     names = construction(p).share_names
     return {name: np.stack([tables[i] for tables in held]) for i, name in enumerate(names)}
 
@@ -84,7 +85,7 @@ def expected(
 
 def check_shares_of(p: Parameters, points: Points, name: str) -> None:
     recorder = Recorder(source(name))
-    secret = construction(p).draw_secret(recorder)
+    secret = construction(p).draw_secret(a_deal(p, name), recorder)
     shares = dealt(p, points, secret, recorder)
     noise = recorded_noise(p, recorder.log)
     assert {name: table.tolist() for name, table in shares.items()} == expected(
@@ -131,7 +132,7 @@ def test_shares_follow_any_points_not_only_the_default_ones(sizes):
 @pytest.mark.parametrize("q", [97, DEFAULT_FIELD])
 def test_a_secret_is_a_permutation_with_a_mask_for_every_coordinate(q):
     p, recorder = round_of(3, 2, 1, q, L=50, K=5), Recorder(source("secret"))
-    secret = construction(p).draw_secret(recorder)
+    secret = construction(p).draw_secret(a_deal(p, "secret"), recorder)
     assert sorted(secret.place.tolist()) == list(range(50))
     ((bound, drawn),) = recorder.log["mask"]
     assert (bound, drawn.tolist()) == (q, secret.mask.tolist())
@@ -141,7 +142,7 @@ def test_a_secret_is_a_permutation_with_a_mask_for_every_coordinate(q):
 @pytest.mark.parametrize("q", [97, 65521, DEFAULT_FIELD])
 def test_a_secret_is_a_place_and_a_factor_that_is_not_zero_for_every_pick(q):
     p, recorder = round_of(3, 2, 1, q, L=50, K=20, P=2), Recorder(source("secret"))
-    secret = construction(p).draw_secret(recorder)
+    secret = construction(p).draw_secret(a_deal(p, "secret"), recorder)
     assert set(recorder.log) == {"mask", "place"}, "separate streams"
     ((n, places),), ((bound, factors),) = recorder.log["place"], recorder.log["mask"]
     assert (n, bound) == (oracle.order_of_places(5, q), q - 1)
@@ -161,7 +162,7 @@ def test_a_secret_is_a_place_and_a_factor_that_is_not_zero_for_every_pick(q):
 )  # fmt: skip
 def test_an_impossible_secret_is_recognised(sizes, name, value):
     p = round_of(3, 2, 1, 97, L=30, K=4, **sizes)
-    secret = construction(p).draw_secret(source("check"))
+    secret = a_secret(p, "check")
     construction(p).check_secret(secret)
     getattr(secret, name)[secret.place != 5] = value
     with pytest.raises(BadData, match=name if name == "place" else "mask|factor"):
@@ -176,7 +177,7 @@ def test_every_table_of_every_block_has_its_own_noise(sizes, monkeypatch):
     p = round_of(4, 3, 2, **sizes)
     in_small_blocks(monkeypatch, p)
     c, recorder = construction(p), Recorder(source("own noise"))
-    dealt(p, construction(p).points(), construction(p).draw_secret(source("own noise")), recorder)
+    dealt(p, construction(p).points(), a_secret(p, "own noise"), recorder)
     assert len(recorder.log) == math.ceil(c.rows / c.chunk_rows) >= 3
     drawn = np.concatenate([z.reshape(-1) for z in recorded_noise(p, recorder.log)])
     assert len(set(drawn.tolist())) == drawn.size, "of 2^32 values: a repeated one was copied"
@@ -196,7 +197,7 @@ def test_blocks_cover_every_row_once_and_stay_valid_while_the_next_is_drawn(size
     in_small_blocks(monkeypatch, p)
     c, rows, before = construction(p), [], None
     for block in construction(p).share_chunks(
-        construction(p).points(), construction(p).draw_secret(source("cover")), source("cover")
+        a_deal(p, "cover"), a_secret(p, "cover"), source("cover")
     ):
         assert block.start % c.check_rows == 0
         assert tuple(block.shares) == c.share_names
@@ -222,7 +223,7 @@ class Audited:
         self.c, self.points, self.secret = (
             construction(p),
             construction(p).points(),
-            construction(p).draw_secret(source("audit")),
+            a_secret(p, "audit"),
         )
         self.quorum = p.colluders + (1 if p.picks else p.blocks)
         self.shares = dealt(p, self.points, self.secret, source("audit"))
@@ -306,7 +307,7 @@ def test_another_secret_is_found(audited):
     others = (
         Secret(swapped, mask),
         Secret(place, more),
-        construction(audited.p).draw_secret(source("another user")),
+        a_secret(audited.p, "another user"),
     )
     for other in others:
         audited.c.check_secret(other)

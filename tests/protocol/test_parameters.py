@@ -17,9 +17,11 @@ from topk_secagg.protocol.constructions import construction
 from topk_secagg.protocol.messages import AnswerShape
 from topk_secagg.protocol.moments import Moments
 from topk_secagg.protocol.parameters import Parameters, quantisation_scale
+from topk_secagg.protocol.sketch import Sketch
 
 GOOD: dict[str, Any] = {"users": 5, "survivors": 4, "colluders": 2, "top_k": 3, "length": 20}
 MOMENTS: dict[str, Any] = {**GOOD, "construction": "moments", "picks": 2}
+SKETCH: dict[str, Any] = {**GOOD, "construction": "sketch", "picks": 2}
 LARGEST = 2**32 - 5
 fields = st.integers(11, LARGEST).map(oracle.next_prime)
 clips = st.floats(1e-200, 1e9, exclude_min=True) | st.sampled_from([0.1, 0.3, 1.0, 2.0**-20, 1e-5])
@@ -35,6 +37,12 @@ def refused(match: str, **raw: Any) -> None:
 def moments(**raw: Any) -> Moments:
     c = construction(Parameters.choose(**raw))
     assert isinstance(c, Moments)
+    return c
+
+
+def sketch(**raw: Any) -> Sketch:
+    c = construction(Parameters.choose(**raw, construction="sketch"))
+    assert isinstance(c, Sketch)
     return c
 
 
@@ -74,7 +82,7 @@ def moments(**raw: Any) -> Moments:
     ids=str,
 )
 def test_inadmissible_parameters_are_refused(change, match):
-    for good in (GOOD, MOMENTS):
+    for good in (GOOD, MOMENTS, SKETCH):
         Parameters.choose(**good)
         refused(match, **{**good, **change})
 
@@ -86,8 +94,16 @@ def test_inadmissible_parameters_are_refused(change, match):
         (GOOD, {"blocks": 3}, "D = 3 blocks do not fit"),
         (GOOD, {"construction": "shuffle"}, "unknown construction 'shuffle'"),
         (GOOD, {"construction": "rotation"}, "unknown construction 'rotation'"),
-        (GOOD, {"picks": 2}, "picks and spare answers belong to the construction moments"),
-        (GOOD, {"spare": 0}, "picks and spare answers belong to the construction moments"),
+        (
+            GOOD,
+            {"picks": 2},
+            "picks and spare answers do not belong to the construction permutation",
+        ),
+        (
+            GOOD,
+            {"spare": 0},
+            "picks and spare answers do not belong to the construction permutation",
+        ),
         (MOMENTS, {"blocks": 2}, "blocks belong to the construction permutation"),
         (MOMENTS, {"picks": 0}, "0 picks per bucket"),
         (MOMENTS, {"picks": 21}, "cannot pick 21 of the 20 coordinates"),
@@ -95,6 +111,14 @@ def test_inadmissible_parameters_are_refused(change, match):
         (MOMENTS, {"top_k": 19, "length": 19}, "cannot pick 2 of the 1 coordinates"),
         (MOMENTS, {"spare": -1}, "-1 spare answers"),
         (MOMENTS, {"field": 11, "length": 23}, "a field of 11 elements has no 12 places"),
+        (MOMENTS, {"dealing": "keys"}, "the construction moments does not deal 'keys'"),
+        (GOOD, {"dealing": "seeds"}, "the construction permutation does not deal 'seeds'"),
+        (SKETCH, {"dealing": "letters"}, "the construction sketch does not deal 'letters'"),
+        (SKETCH, {"blocks": 2}, "blocks belong to the construction permutation"),
+        (SKETCH, {"picks": 0}, "0 picks per bucket"),
+        (SKETCH, {"picks": 21}, "cannot pick more than the 20 coordinates"),
+        (SKETCH, {"spare": 0}, "spare answers belong to the construction moments"),
+        (SKETCH, {"field": 11, "length": 23}, "a field of 11 elements has no 12 places"),
     ],
     ids=str,
 )
@@ -118,6 +142,15 @@ RECORDED = {
         {"picks": 1},
         {"blocks": 1},
         {"spare": -2},
+        {"dealing": "keys"},
+    ],
+    "sketch": [
+        {"buckets": 0},
+        {"buckets": 3},
+        {"picks": 1},
+        {"blocks": 1},
+        {"spare": 0},
+        {"dealing": ""},
     ],
 }
 
@@ -126,7 +159,8 @@ RECORDED = {
     ("name", "change"), [(n, c) for n in RECORDED for c in RECORDED[n]], ids=str
 )
 def test_recorded_parameters_must_fit_each_other(name, change):
-    p = Parameters.choose(**{**(MOMENTS if name == "moments" else GOOD), "top_k": 4})
+    good = {"permutation": GOOD, "moments": MOMENTS, "sketch": SKETCH}[name]
+    p = Parameters.choose(**{**good, "top_k": 4})
     with pytest.raises(UsageError):
         replace(p, **change)
 
@@ -135,11 +169,11 @@ def test_recorded_parameters_must_fit_each_other(name, change):
     "name", ["users", "survivors", "colluders", "top_k", "length", "field", "picks"]
 )
 def test_numbers_beyond_any_float_are_refused(name):
-    for raw in (GOOD, MOMENTS):
+    for raw in (GOOD, MOMENTS, SKETCH):
         refused(".", **{**raw, name: 10**400})
 
 
-@pytest.mark.parametrize("good", [GOOD, MOMENTS], ids=["permutation", "moments"])
+@pytest.mark.parametrize("good", [GOOD, MOMENTS, SKETCH], ids=["permutation", "moments", "sketch"])
 def test_the_field_is_any_prime_with_room_for_the_points_and_the_values(good):
     for q in range(9, 600):
         raw = {**good, "field": q, "clip": 0.25}
@@ -193,7 +227,8 @@ def test_default_parameters():
     assert (p.blocks, p.field, p.construction) == (4 - 2, 4281076801, "permutation")
     assert (p.picks, p.buckets, p.spare, p.clip, p.max_weight) == (0, 0, None, 1.0, 1.0)
     m = Parameters.choose(**{**MOMENTS, "length": 400, "top_k": 30, "picks": None})
-    assert (m.picks, m.buckets, m.blocks, m.spare, m.field) == (4, 8, 2, None, 4281076801)
+    assert (m.picks, m.buckets, m.blocks, m.spare, m.field) == (2, 15, 2, None, 4281076801)
+    assert (p.dealing, m.dealing) == ("shares", "seeds")
 
 
 def test_sizes_of_a_permutation_round():
@@ -278,16 +313,54 @@ def test_buckets_are_as_few_as_hold_k_and_order_and_gamma_are_those_of_the_oracl
         "field": q,
         "clip": 0.1,
     }
+    if q - 1 < M:
+        for name in ("moments", "sketch"):
+            refused(f"no {M} places", **raw, construction=name, picks=P)
+        return
+    n = oracle.order_of_places(M, q)
+    W = oracle.moment_count(3, P, n)
+    s = sketch(**raw, picks=P)
+    assert (s.p.buckets, s.p.places, s.entries, s.rows) == (B, M, B * W, oracle.ceil_div(B, 2))
+    assert (s.order, s.gamma, s.width) == (n, oracle.element_of_order(n, q), W)
     if L // B < P:
         refused("cannot pick", **raw, construction="moments", picks=P)
-    elif q - 1 < M:
-        refused(f"no {M} places", **raw, construction="moments", picks=P)
-    else:
-        c = moments(**raw, construction="moments", picks=P)
-        n = oracle.order_of_places(M, q)
-        assert (c.p.buckets, c.p.places, c.entries) == (B, M, B * P)
-        assert (c.order, c.gamma) == (n, oracle.element_of_order(n, q))
-        assert c.width == oracle.moment_count(3, P, n)
+        return
+    c = moments(**raw, construction="moments", picks=P)
+    assert (c.p.buckets, c.p.places, c.entries) == (B, M, B * P)
+    assert (c.order, c.gamma) == (n, oracle.element_of_order(n, q))
+    assert c.width == W
+
+
+RESNET: dict[str, Any] = {"users": 10, "colluders": 3, "length": 272_474, "top_k": 2725}
+
+
+def test_sizes_of_a_sketch_round():
+    c = sketch(**RESNET, survivors=5, picks=16)
+    assert (c.p.buckets, c.p.blocks, c.width, c.rows) == (171, 2, 320, 86)
+    assert (c.entries, c.masked_bytes, c.index_code.size) == (171 * 320, 171 * 320 * 4, 0)
+    assert c.answer_shape(10) == c.answer_shape(10, fallback=True) == AnswerShape(10, 2, 5, 86, 320)
+    assert c.answer_shape(7) == AnswerShape(7, 2, 5, 86, 224)
+    assert c.answer_bytes(10) == 86 * 320 * 4
+    assert (c.beta_count, c.share_quorum) == (2, 5)
+    dense = sketch(**GOOD, picks=2)
+    assert (dense.order, dense.width, dense.answer_shape(4).width) == (10, 10, 10)
+
+
+@pytest.mark.parametrize("dealing", ["keys", "seeds", "shares"])
+@pytest.mark.parametrize(
+    "raw",
+    [{**RESNET, "survivors": U} for U in (5, 7, 9)] + [GOOD, {**GOOD, "length": 2000}],
+    ids=str,
+)
+def test_the_default_p_of_a_sketch_sends_the_fewest_symbols_and_else_keeps_most(raw, dealing):
+    def sent(P: int) -> int:
+        c = sketch(**raw, picks=P, dealing=dealing)
+        own = len(c.written(1)) - (1 in c.written(1))  # its own share never travels
+        return c.entries + c.answer_shape(raw["users"]).groups * c.width * (1 + own)
+
+    chosen = sketch(**raw, dealing=dealing).p.picks
+    sizes = {P: sent(P) for P in range(1, 17)}
+    assert chosen == max(P for P in sizes if sizes[P] == min(sizes.values()))
 
 
 def test_the_costs_of_the_papers_own_experiment():
@@ -330,7 +403,7 @@ def test_blocks_of_rows_are_bounded_and_hold_whole_checks(L, D, extra):
 
 
 def test_what_a_session_records_makes_the_same_parameters():
-    for raw in (GOOD, MOMENTS, {**MOMENTS, "spare": 1}):
+    for raw in (GOOD, MOMENTS, {**MOMENTS, "spare": 1}, SKETCH, {**SKETCH, "picks": None}):
         p = Parameters.choose(**raw)
         assert tuple(vars(p)) == tuple(field.name for field in dataclasses.fields(Parameters))
         assert Parameters(**vars(p)) == p
@@ -343,6 +416,9 @@ def test_a_line_names_the_parameters_by_the_letters_of_the_paper():
     )
     assert moments(**MOMENTS, spare=1).p.summary() == (
         "N 5, U 4, T 2, K 3, L 20, q 4281076801, moments, P 2, B 2, n 10, spare 1"
+    )
+    assert Parameters.choose(**SKETCH).summary() == (
+        "N 5, U 4, T 2, K 3, L 20, q 4281076801, sketch, P 2, B 2, n 10, D 2"
     )
 
 

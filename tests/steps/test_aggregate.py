@@ -242,9 +242,9 @@ def test_the_source_of_randomness_is_the_one_that_was_asked_for(monkeypatch, nam
     used = []
     honest = aggregate_step.run_round
 
-    def watched(p, inputs, u1, u2, randomness):
+    def watched(*given, randomness, **named):
         used.append(type(randomness))
-        return honest(p, inputs, u1, u2, randomness)
+        return honest(*given, randomness=randomness, **named)
 
     monkeypatch.setattr(aggregate_step, "run_round", watched)
     ts.aggregate(users_of(array), **SMALL, randomness=name)

@@ -1,4 +1,5 @@
-"""The round as a workflow, on the cores of this machine: who fails or hangs drops out, and the round goes on."""
+"""The round as a workflow, on the cores of this machine: who fails or hangs drops out, and the
+round goes on."""
 
 import os
 import shutil

@@ -16,7 +16,6 @@ import hashlib
 import logging
 import os
 import stat
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -197,6 +196,8 @@ def features() -> str:
 
 def compile_kernels() -> Code:
     """Compile all kernels, in a process of its own: no setting of this one changes the code."""
+    import subprocess  # here, as few processes compile: the rest need not load it
+
     _log.info("compiling kernels for the first time; this takes a few seconds")
     environment = {k: v for k, v in os.environ.items() if not k.startswith("NUMBA_")}
     environment["NUMBA_OPT"] = "0"  # see machine_code

@@ -1,6 +1,7 @@
 """Read and write gradient files by suffix: PyTorch in torch_file.py, numpy and safetensors here.
 
-No reader unpickles objects, or takes more memory than the size of the file justifies.
+No reader unpickles objects, or takes more memory than the size of the file justifies. What reads
+PyTorch's files is loaded for them alone: most commands never see one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from typing import IO, Any
 import numpy as np
 
 from ..errors import BadData, CannotWrite, InputMissing, UsageError
-from . import torch_file
 from .tensors import Gradient, Tensor, called, left_out, refusing, stored, tied, widen
 
 _DTYPES = {
@@ -29,6 +29,20 @@ _BUDGET_FACTOR = 16
 _BUDGET_FLOOR = 64 << 20
 _END_RECORD = 22  # bytes of a zip file's last record, without its comment
 _FORMAT = "format"  # the one key in the metadata of safetensors files that is no tensor's name
+
+
+def _read_torch(path: Path, entry: str) -> Gradient:
+    """The tensors of a PyTorch file, or of a part of it."""
+    from . import torch_file
+
+    return torch_file.read(path, entry)
+
+
+def _write_torch(stream: IO[bytes], tensors: Gradient) -> None:
+    """What torch.save writes."""
+    from . import torch_file
+
+    torch_file.write(stream, tensors)
 
 
 def _read_safetensors(path: Path) -> Gradient:
@@ -170,7 +184,7 @@ def _tensor(name: str, stream: IO[bytes], size: int) -> Tensor:
 TORCH = (".pt", ".pth", ".bin", ".ckpt")
 _READERS = {".safetensors": _read_safetensors, ".npz": _read_npz, ".npy": _read_npy}
 _WRITERS = {
-    ".pt": torch_file.write,
+    ".pt": _write_torch,
     ".safetensors": _write_safetensors,
     ".npz": _write_npz,
     ".npy": _write_npy,
@@ -196,9 +210,7 @@ def read_gradient(path: Path, entry: str = "", strip_prefix: str = "") -> Gradie
         if path.exists() and not path.is_file():
             raise InputMissing(f"{path} is not a file", "check the path")
         path.open("rb").close()  # safetensors would say of a forbidden file that it is not there
-        found = (
-            torch_file.read(path, entry) if path.suffix in TORCH else _READERS[path.suffix](path)
-        )
+        found = _read_torch(path, entry) if path.suffix in TORCH else _READERS[path.suffix](path)
     except FileNotFoundError:
         raise InputMissing(f"{path} is not there", "check the path") from None
     except OSError as error:

@@ -35,6 +35,7 @@ from .parameters import KEYS, SEEDS, Parameters
 DecodedGroups = TypeVar("DecodedGroups")  # what `decode_groups` makes of a few groups
 ShareRows = Callable[[str, slice, Symbols, Symbols], None]
 
+COMMITMENT_BYTES = 64  # of a key, in hexadecimal digits
 CHUNK_SYMBOLS = 1 << 20  # symbols of all users' shares that are held at a time
 
 
@@ -190,10 +191,11 @@ class Construction(ABC, Generic[DecodedGroups]):
         return KEY_BYTES if user in self.seeded(dealer) else self.share_bytes
 
     def offline_bytes(self, family: Sequence[Block] = ()) -> int:
-        """The most that a user sends all others before it has a gradient."""
+        """The most that a user sends before it has a gradient: to all others, and to each."""
         users = range(1, self.p.users + 1)
         dealers = users if self.p.dealing == KEYS else (1,)  # else all send the same
-        return max(sum(self.held_bytes(n, m, family) for m in users if m != n) for n in dealers)
+        to_each = max(sum(self.held_bytes(n, m, family) for m in users if m != n) for n in dealers)
+        return len(family) * COMMITMENT_BYTES + to_each
 
     @property
     def share_bytes(self) -> int:

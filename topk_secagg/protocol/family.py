@@ -30,8 +30,8 @@ from .parameters import Parameters
 MOST_BLOCKS = 512  # in a family
 MOST_COALITIONS = 100_000  # sets of T users that are looked at one by one
 SEARCH_SECONDS = 5.0
-ENOUGH_SECONDS = 1.0  # after which one family will do
-SEARCH_TRIES = 24
+SEARCH_TRIES = 24  # where a try is quick
+_QUICK = 30_000  # blocks times coalitions
 _COALITIONS_AT_ONCE = 4096
 _MOST_CANDIDATES = 256  # blocks that are compared with each other in a step of the search
 _MOST_COMPARED = 512  # coalitions for which they are compared
@@ -212,13 +212,12 @@ def _families(users: int, survivors: int, colluders: int) -> tuple[tuple[Block, 
         return (tuple(combinations(range(1, users + 1), size)),)
     if math.comb(users, colluders) * (survivors - colluders) ** 2 > _MOST_NUMBERS:
         return ()
-    start = time.monotonic()
+    is_quick = math.comb(users, size) * math.comb(users, colluders) <= _QUICK
+    end = time.monotonic() + SEARCH_SECONDS
     families: set[tuple[Block, ...]] = set()
-    for attempt in range(SEARCH_TRIES):
-        spent = time.monotonic() - start
-        if spent > SEARCH_SECONDS or (families and spent > ENOUGH_SECONDS):
+    for attempt in range(SEARCH_TRIES if is_quick else 1):
+        if families and time.monotonic() > end:
             break
-        end = start + SEARCH_SECONDS
         chance = random.Random(attempt)  # noqa: S311 - a family is public
         family = _Search(users, survivors, colluders, chance, end).family()
         families |= set() if family is None else {family}

@@ -158,6 +158,8 @@ class Parameters(Brief):
             _check_buckets(self)
         if self.construction == MOMENTS:
             _check_moments(self)
+        if self.construction == SKETCH:
+            _check_sketch(self)
 
     @property
     def largest(self) -> int:
@@ -259,7 +261,8 @@ def _cheapest_picks(
         width = min(2 * users * picks, order)
         return width * (buckets + ceil_div(buckets, blocks) * (1 + written))
 
-    sent = {picks: symbols(picks) for picks in range(1, _MOST_PICKS + 1)}
+    most = max(1, min(_MOST_PICKS, length))
+    sent = {picks: symbols(picks) for picks in range(1, most + 1)}
     enough = _WORTH_MORE_PICKS * min(sent.values())
     return max(picks for picks, count in sent.items() if count <= enough)
 
@@ -386,6 +389,15 @@ def _check_moments(p: Parameters) -> None:
         p.field >= p.users + betas,
         f"a field of {p.field} elements has no {p.users} + {betas} distinct points",
         "keep q >= 2 N - T",
+    )
+
+
+def _check_sketch(p: Parameters) -> None:
+    """No more picks than coordinates; a bucket may have fewer."""
+    _require(
+        p.picks <= p.length,
+        f"cannot pick more than the {p.length} coordinates",
+        "choose fewer picks",
     )
 
 

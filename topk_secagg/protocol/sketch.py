@@ -240,6 +240,8 @@ class Sketch(Buckets):
         shape: AnswerShape,
     ) -> Iterator[AnswerChunk]:
         """Y_n = sum over m in U1 of f_m(alpha_n), for j < W1."""
+        if len(shares) != shape.survivor_count:  # with another user's term it answers another set
+            raise ValueError(f"shares of {len(shares)} users for {shape.survivor_count} survivors")
         step = max(1, CHUNK_SYMBOLS // self.width)
         for first in range(0, shape.groups, step):
             rows = np.arange(first, min(first + step, shape.groups))

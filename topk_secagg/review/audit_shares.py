@@ -325,7 +325,8 @@ class _Private:
         senders = [m for m in users if (n, m) in self.sound]
         if len(senders) < len(users):
             raise InputMissing(
-                f"{len(senders)} sound shares for its user are available, and {len(users)} are needed"
+                f"{len(senders)} sound shares for its user are available, and "
+                f"{len(users)} are needed"
             )
         shape = evidence.answers[n]
         frozen = evidence.frozen

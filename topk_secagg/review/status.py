@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from ..brief import Brief
 from ..errors import InputMissing, SecAggError
@@ -20,6 +21,8 @@ from ..storage.share import is_there
 from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
 
+_Content = TypeVar("_Content")
+
 
 @dataclass(frozen=True)
 class _Missing:
@@ -32,7 +35,7 @@ class _Missing:
 _MissingByName = dict[str, _Missing]  # the name says in words what they are
 
 
-@dataclass(repr=False)
+@dataclass(frozen=True, repr=False)
 class UserStatus(Brief):
     """The files of one user: whose shares it holds (None if unknown), and its X, confirmation and
     Y.
@@ -41,12 +44,12 @@ class UserStatus(Brief):
     """
 
     user: int
-    holds: list[int] | None = None
-    masked: str = ""
-    survivor: bool | None = None
-    confirmed: bool = False
-    answered: str = ""
-    blocks: int | None = None
+    holds: list[int] | None
+    masked: str
+    survivor: bool | None
+    confirmed: bool
+    answered: str
+    blocks: int | None
 
 
 @dataclass(frozen=True, repr=False)
@@ -127,22 +130,35 @@ def _collecting(problems: list[str]) -> Iterator[None]:
 
 def _user(space: Workspace, n: int, survivors: Survivors | None, *, own: bool) -> UserStatus:
     """The status of one user."""
-    status = UserStatus(n)
+    x, masked = _state(
+        space.masked_path(n), lambda: masked_file.read(space.session, space.masked_path(n), n)
+    )
+    blocks, answered = _state(space.answer_path(n), lambda: _answered_blocks(space, n, survivors))
+    if x and survivors and survivors.digests.get(n, x.digest) != x.digest:
+        masked = "not the one that was frozen"
+    holds = sorted(x.holds) if x else None
     if own or space.runs_here(n):
-        status.holds = [m for m in space.users() if is_there(space, n, m) and _is_listed(space, m)]
-    if survivors:
-        status.survivor = n in survivors.digests
-        status.confirmed = bool(survivors_file.confirmed_by(space, survivors.digest, [n]))
-    if space.masked_path(n).exists():
-        with _noting(status, "masked"):
-            x = masked_file.read(space.session, space.masked_path(n), n)
-            status.holds = sorted(x.holds) if status.holds is None else status.holds
-            if survivors and survivors.digests.get(n, x.digest) != x.digest:
-                raise SecAggError("not the one that was frozen")
-    if space.answer_path(n).exists():
-        with _noting(status, "answered"):
-            status.blocks = _answered_blocks(space, n, survivors)
-    return status
+        holds = [m for m in space.users() if is_there(space, n, m) and _is_listed(space, m)]
+    confirmed = survivors_file.confirmed_by(space, survivors.digest, [n]) if survivors else []
+    return UserStatus(
+        user=n,
+        holds=holds,
+        masked=masked,
+        survivor=n in survivors.digests if survivors else None,
+        confirmed=bool(confirmed),
+        answered=answered,
+        blocks=blocks,
+    )
+
+
+def _state(path: Path, read: Callable[[], _Content]) -> tuple[_Content | None, str]:
+    """What a file holds, if it is sound; and "yes", what is wrong with it, or "" for no file."""
+    if not path.exists():
+        return None, ""
+    try:
+        return read(), "yes"
+    except SecAggError as error:
+        return None, error.message.partition(": ")[2] or error.message
 
 
 def _is_listed(space: Workspace, dealer: int) -> bool:
@@ -162,16 +178,6 @@ def _answered_blocks(space: Workspace, n: int, survivors: Survivors | None) -> i
         raise SecAggError("there is no sound survivors.json that it answers")
     with opened_answer(space, n, survivors) as answer:
         return answer.shape.blocks
-
-
-@contextmanager
-def _noting(status: UserStatus, what: str) -> Iterator[None]:
-    """Record "yes" for a sound file, or what is wrong with it."""
-    try:
-        yield
-        setattr(status, what, "yes")
-    except SecAggError as error:
-        setattr(status, what, error.message.partition(": ")[2] or error.message)
 
 
 def _missing_files(what: str, users: Iterable[int], path: Callable[[int], Path]) -> _MissingByName:

@@ -104,7 +104,7 @@ def aggregate(
     with about("the gradient of user 1"):
         form = Form(given[1])
     kept = _residuals(residuals, users)
-    vectors = {n: _vector(form, n, given[n], kept.get(n)) for n in u1}
+    vectors = {n: _vector(form, n, gradient=given[n], residual=kept.get(n)) for n in u1}
     largest = {n: magnitude(vectors[n]) for n in u1}
     notes = form.notes
     if options.get("clip") is None:
@@ -142,8 +142,10 @@ def aggregate(
         errors += [] if chosen.rounding_error is None else [chosen.rounding_error]
         if residuals is not None:
             with about(f"user {n}"):
-                kept[n] = form.residual(unsent(p, vectors[n], chosen.sparse, weight[n]))
-    total = run_round(p, inputs, u1, u2, source_of(randomness, key))
+                kept[n] = form.residual(
+                    unsent(p, vectors[n], sparse=chosen.sparse, weight=weight[n])
+                )
+    total = run_round(p, inputs, survivors=u1, answering=u2, randomness=source_of(randomness, key))
     vector = np.zeros(p.length)
     vector[total.index] = dequantise(p.fixed_point, total.value)
     if mean:

@@ -95,11 +95,15 @@ def eliminate(
         with ExitStack() as files:
             shares = {}
             for m in survivors.users:
-                opening = opened_share(space, user, m, survivors.sharings[m], opener)
+                opening = opened_share(
+                    space, user, sender=m, sharing=survivors.sharings[m], identity=opener
+                )
                 share = files.enter_context(opening)
-                check_keys_of_survivor(space, m, share, survivors.dealt[m])
+                check_keys_of_survivor(space, m, share=share, expected=survivors.dealt[m])
                 shares[m] = share.read
-            chunks = construction(p).answer_chunks(session.points, user, masked, shares, shape)
+            chunks = construction(p).answer_chunks(
+                session.points, user, masked=masked, shares=shares, shape=shape
+            )
             # durable before a byte of Y is anywhere that others can see
             ledger = ledger.record(answered=survivors.digest, fallback=fallback)
             answer_file.write(

@@ -70,7 +70,7 @@ def freeze(
     with space.step_of(user):
         ledger = Ledger.read(space.ledger_path(user), session.id, user)
         if space.survivors_path.exists():
-            return _again(space, user, ledger, only, sealed=signer is not None)
+            return _again(space, user, ledger=ledger, only=only, sealed=signer is not None)
         left_out: dict[int, str] = {}
         rows = ledger.survivors
         if rows is None:
@@ -79,7 +79,7 @@ def freeze(
         # else an earlier call was stopped before survivors.json appeared: it is that set for good
         users = [row.user for row in rows]
         _check_only(only, users)
-        content = survivors_file.content(session, rows, user, signer)
+        content = survivors_file.content(session, rows, freezer=user, signer=signer)
         ledger.check_survivors(digest(content), "frozen", "confirmed", "answered")
         ledger.record(frozen=digest(content), survivors=rows)
         write_whole(space.survivors_path, content)
@@ -274,7 +274,7 @@ def confirm(round: AnyRound, user: int, **access: Unpack[TakingPart]) -> Confirm
             )
             survivors_file.read_frozen(space, survivors)
         ledger.record(confirmed=survivors.digest)
-        path = survivors_file.confirm(space, user, survivors.digest, signer)
+        path = survivors_file.confirm(space, user, survivors_sha256=survivors.digest, signer=signer)
     there = survivors_file.confirmed_by(space, survivors.digest, space.users())
     return ConfirmReport(
         user=user,

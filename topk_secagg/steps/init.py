@@ -16,7 +16,6 @@ from ..brief import Brief
 from ..errors import BadData, InputMissing, Refused, UsageError, amount
 from ..gradients.arrays import Given, Vector, is_path, read_any
 from ..gradients.layout import NOT_GRADIENTS, Layout
-from ..gradients.quantise import dequantise, magnitude
 from ..gradients.tensors import Gradient
 from ..protocol.constructions import construction
 from ..protocol.family import check_family, find_family
@@ -28,8 +27,6 @@ from ..protocol.parameters import (
     SKETCH,
     Parameters,
 )
-from ..storage import aggregate as aggregate_file
-from ..storage.artifacts import opened
 from ..storage.atomic import make_folder, mark_done, write_whole
 from ..storage.keys import read_recipients
 from ..storage.session import Series, Session
@@ -269,9 +266,17 @@ def choose_round(options: SessionOptions) -> Choice:
     parameters, reason = chosen_parameters(layout, options)
     if tensors is None:
         return Choice(layout, parameters, reason, gradient=None, notes=())
+    from ..gradients.quantise import magnitude
+
     gradient = layout.flatten(tensors)
     fits = _fit_note(options.get("like"), magnitude(gradient), parameters)
-    return Choice(layout, parameters, reason, gradient, notes=(*tensors.notes, fits))
+    return Choice(
+        layout=layout,
+        parameters=parameters,
+        reason=reason,
+        gradient=gradient,
+        notes=(*tensors.notes, fits),
+    )
 
 
 def _fit_note(like: Given, largest: float, p: Parameters) -> str:
@@ -506,6 +511,11 @@ def _changed_parameters(before: Parameters, length: int, given: dict[str, Any]) 
 
 def clip_of_sum(space: Workspace, factor: float) -> float:
     """A clip that everybody can compute: factor * (largest magnitude of the sum) / max_weight."""
+    # a round that starts anew reads no sum, and need not load what reads it
+    from ..gradients.quantise import dequantise, magnitude
+    from ..storage import aggregate as aggregate_file
+    from ..storage.artifacts import opened
+
     if not 0 < factor < math.inf:
         raise UsageError(
             f"a factor of {factor:g} for the clip", "give a positive number, such as 2"

@@ -122,14 +122,14 @@ def mask(
     own, notes = _read_flat(session, user, gradient, entry=entry, strip_prefix=strip_prefix)
     with space.step_of(user):
         ledger, stored = _prepared(space, user)
-        shares = _arrived(space, user, ledger, signer)
+        shares = _arrived(space, user, ledger=ledger, opener=signer)
         if ledger.masked is None and not without_them:
             _check_enough(session.parameters, user, shares)
-        report = _first_report(space, ledger, stored, shares)
+        report = _first_report(space, ledger, stored=stored, shares=shares)
         feedback = None
         if kept_at is not None:
             digest_of_input = residual_file.input_digest(own, weight, select)
-            feedback = _read_feedback(space, user, kept_at, digest_of_input)
+            feedback = _read_feedback(space, user, path=kept_at, digest_of_input=digest_of_input)
             if _is_committed(feedback, ledger):
                 _check_sent_already(space, feedback, ledger)
                 return report
@@ -153,13 +153,13 @@ def mask(
             dealt=ledger.dealt,
             signer=signer,
         )
-        _check_only_x(space, ledger, stored.sharing, x.digest)
+        _check_only_x(space, ledger, sharing=stored.sharing, digest=x.digest)
         first_time = ledger.masked is None and not session.insecure
         elsewhere = sent_before(space, own, again=again) if first_time else []
         pending = ledger.residual
         if feedback is not None:
-            left = unsent(session.parameters, flat, chosen.sparse, weight)
-            pending = _stage(space, user, feedback, left)
+            left = unsent(session.parameters, flat, sparse=chosen.sparse, weight=weight)
+            pending = _stage(space, user, feedback=feedback, left=left)
         space.make_room(report.path)
         # in a round from a public seed nothing is secret, and nothing worth remembering
         known = inputs.digest(inputs.ensure_key(space), own) if first_time else ledger.input
@@ -283,7 +283,7 @@ def _stage(
 ) -> residual_file.Residual:
     """Put what is not sent beside the secret, until the user is among the survivors."""
     session = space.session
-    after = residual_file.stage(space.residual_path(user), session, user, left)
+    after = residual_file.stage(space.residual_path(user), session, user=user, value=left)
     residual_file.leave_note(feedback.path, session.id, space.root.absolute())
     return residual_file.Residual(
         path=str(feedback.path.absolute()),
@@ -389,7 +389,7 @@ def _read_flat(
     session: Session, user: int, gradient: Given, *, entry: str, strip_prefix: str
 ) -> tuple[Vector, tuple[str, ...]]:
     """The gradient as one flat vector in the session's layout, and notes about how it was read."""
-    tensors = read_gradient_of(user, gradient, entry, strip_prefix)
+    tensors = read_gradient_of(user, gradient, entry=entry, strip_prefix=strip_prefix)
     notes = tensors.notes + left_out("not in this round", session.layout.unused(tensors))
     with about(subject_of(user, gradient)):
         return session.layout.flatten(tensors), notes

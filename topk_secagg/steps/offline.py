@@ -113,7 +113,7 @@ def offline(
         missing = [
             m
             for m in space.users()
-            if unknown or not share_file.is_there(space, m, user, stored.sharing)
+            if unknown or not share_file.is_there(space, m, sender=user, sharing=stored.sharing)
         ]
         dealt = _publish(space, user, stored, signer)
         if missing and stored.randomness == "os":
@@ -223,7 +223,7 @@ def _found_secret(space: Workspace, user: int) -> tuple[Ledger, StoredSecret | N
         return Ledger.read(path, session.id, user), secret_file.read(space, user)
     if not path.exists():
         folder = str(space.root.resolve()) if space.secrets else None
-        Ledger(path, session.id, user, session.insecure, folder=folder).write()
+        Ledger(path, session.id, user=user, insecure=session.insecure, folder=folder).write()
     ledger = Ledger.read(path, session.id, user)
     ledger.check_kept()
     if ledger.shared:

@@ -269,7 +269,7 @@ def _begin(space: Workspace, play: _Play, options: SessionOptions) -> tuple[Init
     else:
         layout, tensors = chosen_layout(options)
         seen = play.survey(layout)
-        choice = _with_fitting_clip(space, play, options, layout, seen)
+        choice = _with_fitting_clip(space, play, options=options, layout=layout, seen=seen)
         choice = replace(choice, notes=(*(tensors.notes if tensors else ()), *choice.notes))
     return start_chosen(space.root, choice, options), seen
 
@@ -365,7 +365,7 @@ class _Play:
     def _read(self, layout: Layout, user: int) -> tuple[Vector, int]:
         """A gradient as a flat vector, and the bytes that it has as it is."""
         gradient = self.gradients[user]
-        tensors = read_gradient_of(user, gradient, self.entry, self.strip_prefix)
+        tensors = read_gradient_of(user, gradient, entry=self.entry, strip_prefix=self.strip_prefix)
         with about(subject_of(user, gradient)):
             return layout.flatten(tensors), layout.plain_bytes(tensors)
 
@@ -452,7 +452,9 @@ class _Play:
     ) -> dict[int, Report]:
         """A step of several users, of whom the first failure is raised; `note` hears of each."""
         self.note(name, 0, len(who))
-        outcome = for_each(who, step, self.jobs, lambda user: self.note(name, user, len(who)))
+        outcome = for_each(
+            who, step, jobs=self.jobs, done=lambda user: self.note(name, user, len(who))
+        )
         return outcome.every_report()
 
 

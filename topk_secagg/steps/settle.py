@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Unpack
 
 from ..brief import Brief
-from ..errors import InputMissing, Refused, SecAggError, UsageError
+from ..errors import BadData, InputMissing, Refused, SecAggError, UsageError
 from ..storage import held as held_file
+from ..storage import masked as masked_file
 from ..storage import residual as residual_file
 from ..storage import survivors as survivors_file
-from ..storage.atomic import mark_done
+from ..storage.artifacts import opened
+from ..storage.atomic import PRIVATE, mark_done, write_whole
 from ..storage.ledger import Ledger
 from ..storage.session import MOST_GENERATIONS
 from ..storage.workspace import Workspace
@@ -24,11 +26,17 @@ from .series import keys_of_round
 
 @dataclass(frozen=True, repr=False)
 class SettleReport(Brief):
-    """Where the residual is, and whether this call put it there."""
+    """Where the residual is, and whether this call put it there.
+
+    `survivors_known` is false where there is no survivors.json, and X counts as sent; `before` is
+    then a copy of the residual that was replaced, if there was one.
+    """
 
     user: int
     path: Path
     committed: bool
+    survivors_known: bool = True
+    before: Path | None = None
 
 
 def commit_residual(space: Workspace, user: int, ledger: Ledger) -> bool:
@@ -39,7 +47,9 @@ def commit_residual(space: Workspace, user: int, ledger: Ledger) -> bool:
     staged = space.residual_path(user)
     new = not ledger.residual.committed
     if new:
-        residual_file.commit(staged, ledger.residual, user, space.session.parameters.length)
+        residual_file.commit(
+            staged, ledger.residual, user=user, length=space.session.parameters.length
+        )
         ledger.record(residual=replace(ledger.residual, committed=True))
     staged.unlink(missing_ok=True)
     return new
@@ -47,6 +57,10 @@ def commit_residual(space: Workspace, user: int, ledger: Ledger) -> bool:
 
 def settle(round: AnyRound, user: int, **pins: Unpack[Pins]) -> SettleReport:
     """Commit the residual of a user whose X is in the sum, whether or not it answered.
+
+    An X that left counts as sent, unless its user holds survivors.json without it: so it is
+    committed where there is no survivors.json too, if X is there. The round may still be going on,
+    and leave X out after all: a copy of the old residual stays beside the new one.
 
     Arguments:
     round: the folder of the round.
@@ -67,16 +81,67 @@ def settle(round: AnyRound, user: int, **pins: Unpack[Pins]) -> SettleReport:
             raise UsageError(
                 f"user {user} has no residual in this round", "there is nothing to settle"
             )
-        survivors = survivors_file.read(space)
-        survivors_file.check_confirmed(space, survivors)
-        if survivors.digests.get(user) != ledger.masked:
-            raise Refused(
-                f"the X of user {user} is not in the sum, so that its old residual still holds",
-                "use the old residual file in the next round",
-            )
+        path = Path(ledger.residual.path)
+        known = os.path.lexists(space.survivors_path)
+        if known:
+            _check_in_sum(space, user, ledger)
+        else:
+            _check_left(space, user, ledger)
+            _keep_before(path, ledger.residual)
         committed = commit_residual(space, user, ledger)
-        mark_done(Path(ledger.residual.path))
-    return SettleReport(user, Path(ledger.residual.path), committed)
+        mark_done(path)
+    before = before_path(path)
+    return SettleReport(
+        user=user,
+        path=path,
+        committed=committed,
+        survivors_known=known,
+        before=before if not known and before.exists() else None,
+    )
+
+
+def before_path(path: Path) -> Path:
+    """Where a copy of a residual stays that was replaced before the survivors were known."""
+    return path.with_name(f"{path.stem}.before{path.suffix}")
+
+
+def _check_in_sum(space: Workspace, user: int, ledger: Ledger) -> None:
+    """Refuse a residual whose X is not among the survivors', as enough users say."""
+    survivors = survivors_file.read(space)
+    survivors_file.check_confirmed(space, survivors)
+    if survivors.digests.get(user) == ledger.masked:
+        return
+    hint = "use the old residual file in the next round"
+    if ledger.residual is not None and ledger.residual.committed:
+        old = before_path(Path(ledger.residual.path))
+        hint = f"{old} is a copy of it" if old.exists() else "it was empty: there was none"
+    raise Refused(
+        f"the X of user {user} is not in the sum, so that its old residual still holds", hint
+    )
+
+
+def _check_left(space: Workspace, user: int, ledger: Ledger) -> None:
+    """Refuse while it is not certain that X ever left: `mask` may have been stopped before."""
+    path = space.masked_path(user)
+    if not path.exists():
+        raise InputMissing(
+            f"{space.survivors_path} is not there, nor the X of user {user}, which may not have left",
+            "fetch survivors.json; or mask the same gradient again, which completes the step",
+        )
+    if masked_file.read(space.session, path, user).digest != ledger.masked:
+        raise BadData(
+            f"{path} is not the X that user {user} sent", "fetch it from somebody who has it"
+        )
+
+
+def _keep_before(path: Path, residual: residual_file.Residual) -> None:
+    """Copy the user's residual before it is replaced; a repeated call finds the new one there."""
+    if residual.committed or residual.before is None or not path.is_file():
+        return
+    with opened(path, residual_file.KIND) as artifact:
+        is_old = artifact.attributes["sha256"] == residual.before
+    if is_old:
+        write_whole(before_path(path), path.read_bytes(), PRIVATE)
 
 
 @dataclass(frozen=True, repr=False)
@@ -154,7 +219,7 @@ def forget(
                 if path.stat().st_uid == os.geteuid():
                     raise
                 kept.append(path)
-    return ForgetReport(user, erased, kept, needed)
+    return ForgetReport(user=user, erased=erased, kept=kept, needed_by=needed)
 
 
 def _keep_next_generation(space: Workspace, user: int, access: Access) -> None:

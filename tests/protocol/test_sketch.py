@@ -1,0 +1,593 @@
+"""`sketch`, and `moments` with seeds: everything from a dealer's 32 bytes to the sum, compared with
+plain integers bit for bit; and every pattern of drop-outs decodes to the plain sum."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, product
+
+import numpy as np
+import oracle
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from small_rounds import (
+    Round,
+    a_deal,
+    a_secret,
+    any_input,
+    any_inputs,
+    dense,
+    in_small_blocks,
+    pairs,
+    plain_sum,
+    round_of,
+    source,
+    written_out,
+)
+
+from topk_secagg.algebra.field import DEFAULT_FIELD, SMALL_FIELD
+from topk_secagg.algebra.randomness import CipherRandomness
+from topk_secagg.errors import BadData
+from topk_secagg.protocol import family
+from topk_secagg.protocol.constructions import construction
+from topk_secagg.protocol.deal import Deal, Rows, commitment, next_key, symbol_stream
+from topk_secagg.protocol.held import KeyShares, SeedShares
+from topk_secagg.protocol.messages import Masked, Points, Secret, Sparse
+from topk_secagg.protocol.parameters import Parameters
+from topk_secagg.protocol.round import answer, run_round
+from topk_secagg.protocol.sketch import Sketch
+
+DEALINGS = ("keys", "seeds", "shares")
+FIELDS = [13, 97, SMALL_FIELD, DEFAULT_FIELD, 2**32 - 5]
+Table = list[list[int]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _first_family_will_do():
+    """The search goes on for a second to find smaller families."""
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(family, "ENOUGH_SECONDS", 0)
+        yield
+
+
+def sketch_of(N: int, U: int, T: int, q: int = DEFAULT_FIELD, **raw: object) -> Parameters:
+    return round_of(N, U, T, q, construct="sketch", **raw)
+
+
+# A second implementation
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A dealer of `sketch` in plain integers, from the name of its source."""
+
+    p: Parameters
+    points: Points
+    family: tuple[tuple[int, ...], ...]
+    dealer: int
+    name: str
+
+    @cached_property
+    def key(self) -> bytes:
+        return oracle.child(bytes(32), self.name)
+
+    @property
+    def order(self) -> int:
+        return oracle.order_of_places(
+            oracle.place_count(self.p.length, self.p.buckets), self.p.field
+        )
+
+    @property
+    def gamma(self) -> int:
+        return oracle.element_of_order(self.order, self.p.field)
+
+    @property
+    def width(self) -> int:
+        return oracle.moment_count(self.p.users, self.p.picks, self.order)
+
+    @property
+    def groups(self) -> int:
+        return oracle.ceil_div(self.p.buckets, self.p.survivors - self.p.colluders)
+
+    def drawn(self, receivers: tuple[int, ...]) -> Table:
+        """The symbols of a key or a seed."""
+        key = oracle.drawn_key(self.key, "", self.dealer, receivers)
+        sharing = oracle.drawn_sharing(self.key)
+        stream = oracle.key_symbols(key, "", self.dealer, receivers, sharing, self.p.field)
+        return oracle.table(stream, self.groups, self.width)
+
+    @cached_property
+    def values(self) -> dict[int, Table]:
+        """f at D + T points, where it is dealt by seeds or shares."""
+        p = self.p
+        alpha = self.points.alpha
+        if p.dealing == "seeds":
+            users = oracle.seeded(self.dealer, p.users, p.survivors)
+            return {alpha[m - 1]: self.drawn((m,)) for m in users}
+        masks = oracle.symbols(oracle.child(self.key, "mask"), p.field)
+        noise = oracle.symbols(oracle.child(self.key, "noise 0"), p.field)
+        D = len(self.points.beta)
+        tables: dict[int, Table] = {x: [] for x in (*self.points.beta, *alpha[: p.colluders])}
+        for _ in range(self.groups):
+            for x, row in zip(self.points.beta, oracle.table(masks, D, self.width), strict=True):
+                tables[x].append(row)
+            rows = oracle.table(noise, p.colluders, self.width)
+            for x, row in zip(alpha[: p.colluders], rows, strict=True):
+                tables[x].append(row)
+        return tables
+
+    @cached_property
+    def blocks(self) -> dict[tuple[int, ...], Table]:
+        return {block: self.drawn(block) for block in self.family}
+
+    def f(self, x: int) -> Table:
+        q = self.p.field
+        if self.p.dealing == "keys":
+            return oracle.f_of_keys(self.blocks, self.points.alpha, x, q)
+        return oracle.f_of_values(self.values, x, q)
+
+    @cached_property
+    def masks(self) -> Table:
+        """Of all buckets of all groups, the unused ones too."""
+        at_betas = [self.f(x) for x in self.points.beta]
+        return oracle.bucket_masks(at_betas, self.groups * len(self.points.beta))
+
+    def masked(self, sparse: Sparse) -> Table:
+        p = self.p
+        sketch = oracle.sketch_of(pairs(sparse), p.buckets, self.width, self.gamma, p.field)
+        return oracle.mask_sketch(sketch, self.masks[: p.buckets], p.field)
+
+
+def plain_dealers(whole: Round, name: str) -> dict[int, Plain]:
+    return {
+        n: Plain(whole.p, whole.points, deal.family, n, f"{name} {n}")
+        for n, deal in whole.deals.items()
+    }
+
+
+def check_bit_for_bit(whole: Round, name: str, u1: tuple[int, ...], u2: tuple[int, ...]) -> None:
+    """Masks, shares, X, Y and the sum."""
+    p, q = whole.p, whole.p.field
+    plain = plain_dealers(whole, name)
+    masked = whole.masked(u1)
+    answers = whole.answers(u1)
+    width = plain[1].width
+    W1 = oracle.moment_count(len(u1), p.picks, plain[1].order)
+    shares = {(n, m): plain[m].f(whole.points.alpha[n - 1]) for n in plain for m in plain}
+    for m, dealer in plain.items():
+        assert whole.secrets[m].mask.tolist() == list(chain(*dealer.masks))
+        assert all(whole.shares[n][m].tables[0].tolist() == shares[n, m] for n in plain)
+    x = {m: plain[m].masked(whole.inputs[m]) for m in u1}
+    for m in u1:
+        assert masked[m].index.size == 0
+        assert masked[m].value.reshape(p.buckets, width).tolist() == x[m]
+    y = {n: oracle.answer_sketch([shares[n, m] for m in u1], W1, q) for n in u2}
+    assert {n: answers[n].tolist() for n in u2} == y
+    moments = oracle.decode_sketch(y, list(x.values()), whole.points.alpha, whole.points.beta, q)
+    sums = [whole.plain_sum(u1)[b :: p.buckets] for b in range(p.buckets)]
+    assert moments == [oracle.moments_of(bucket, W1, plain[1].gamma, q) for bucket in sums]
+    found = whole.decode(u1, {n: answers[n] for n in u2})
+    assert found == (whole.plain_sum(u1), [])
+
+
+SIZES = {  # D = 2
+    "W = n": {"L": 14, "K": 5, "P": 2},
+    "W < n": {"L": 50, "K": 3, "P": 1},
+    "the last group is not full": {"L": 40, "K": 5, "P": 1},
+    "one bucket": {"L": 11, "K": 3, "P": 3},
+}
+
+
+@pytest.mark.parametrize("dealing", DEALINGS)
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("q", FIELDS)
+def test_masks_shares_and_messages_are_those_of_plain_integers_bit_for_bit(q, sizes, dealing):
+    if q == 13:
+        sizes = {**sizes, "L": min(sizes["L"], 12)}
+    name = f"bit for bit {q} {sizes}"
+    whole = Round.of(sketch_of(5, 3, 1, q, **sizes, dealing=dealing), name)
+    check_bit_for_bit(whole, name, (1, 2, 3, 5), (5, 2, 3))
+
+
+@pytest.mark.parametrize("dealing", DEALINGS)
+@pytest.mark.parametrize(("N", "U", "T"), [(3, 3, 1), (4, 3, 2), (4, 2, 1), (5, 5, 4), (5, 4, 1)])
+def test_the_same_for_other_numbers_of_users(N, U, T, dealing):
+    name = f"users {N} {U} {T}"
+    whole = Round.of(sketch_of(N, U, T, SMALL_FIELD, L=45, K=5, P=1, dealing=dealing), name)
+    check_bit_for_bit(whole, name, tuple(range(1, U + 1)), tuple(range(U, 0, -1)))
+
+
+def test_the_sizes_are_what_they_are_called():
+    def c(name: str) -> Sketch:
+        found = construction(sketch_of(5, 3, 1, **SIZES[name]))
+        assert isinstance(found, Sketch)
+        return found
+
+    assert c("W = n").width == c("W = n").order == c("W = n").answer_shape(4).width
+    assert c("W < n").answer_shape(4).width < c("W < n").width < c("W < n").order
+    last = c("the last group is not full")
+    assert last.p.buckets % last.p.blocks == 1
+    assert c("one bucket").p.buckets == 1
+    assert c("one bucket").p.picks == c("one bucket").p.top_k
+
+
+# `moments` with seeds
+
+
+@pytest.mark.parametrize("q", FIELDS)
+@pytest.mark.parametrize(("N", "U", "T"), [(5, 3, 1), (5, 4, 2), (3, 3, 2)])
+def test_shares_of_moments_by_seeds_are_those_of_plain_integers_bit_for_bit(N, U, T, q):
+    name = f"moments {q}"
+    whole = Round.of(round_of(N, U, T, q, L=12, K=3, P=1, dealing="seeds"), name)
+    p = whole.p
+    n = oracle.order_of_places(oracle.place_count(p.length, p.buckets), q)
+    gamma = oracle.element_of_order(n, q)
+    W = oracle.moment_count(N, p.picks, n)
+    points = oracle.bucket_points(p.buckets, whole.points.beta, N, T)
+    for dealer in range(1, N + 1):
+        key = oracle.child(bytes(32), f"{name} {dealer}")
+        sharing = oracle.drawn_sharing(key)
+        factors = oracle.table(oracle.symbols(oracle.child(key, "mask"), q - 1), 1, 3)[0]
+        rho = [v + 1 for v in factors]
+        s = oracle.table(oracle.symbols(oracle.child(key, "place"), n), 1, 3)[0]
+        assert whole.secrets[dealer].place.tolist() == s
+        assert whole.secrets[dealer].mask.tolist() == rho
+        seeds = {}
+        for m in oracle.seeded(dealer, N, T):
+            seed = oracle.drawn_key(key, "", dealer, (m,))
+            stream = oracle.key_symbols(seed, "", dealer, (m,), sharing, q)
+            seeds[m] = oracle.table(stream, 3, W)
+        expected = oracle.moments_shares_by_seeds(
+            s, rho, seeds, whole.points.alpha, points, p.picks, gamma, W, q
+        )
+        assert [whole.shares[m][dealer].tables[0].tolist() for m in range(1, N + 1)] == expected
+        assert all(expected[m - 1] == theirs for m, theirs in seeds.items())
+
+
+@pytest.mark.parametrize(("N", "U", "T"), [(2, 2, 1), (4, 2, 1), (5, 3, 2), (5, 5, 4)])
+def test_every_pattern_of_drop_outs_of_moments_with_seeds_decodes_to_the_plain_sum(N, U, T):
+    whole = Round.of(round_of(N, U, T, 97, L=40, K=4, P=1, dealing="seeds"), f"seeds {N}")
+    for u1 in oracle.subsets(range(1, N + 1), U):
+        answers = whole.answers(u1)
+        for u2 in oracle.subsets(u1, U):
+            found = whole.decode(u1, {n: answers[n] for n in u2})
+            assert found == (whole.plain_sum(u1), [])
+
+
+# Every pattern of drop-outs
+
+
+def admissible(most_users: int) -> list[tuple[int, int, int]]:
+    """All (N, U, T) with 1 <= T < U <= N."""
+    return [
+        (N, U, T) for N in range(2, most_users + 1) for U in range(2, N + 1) for T in range(1, U)
+    ]
+
+
+@pytest.mark.parametrize("dealing", DEALINGS)
+@pytest.mark.parametrize(("N", "U", "T"), admissible(5))
+def test_every_pattern_of_drop_outs_decodes_to_the_plain_sum(N, U, T, dealing):
+    for q, sizes in ((oracle.next_prime(2 * N + 1), {"L": 7, "K": 5, "P": 2}),
+                     (DEFAULT_FIELD, {"L": 61, "K": 3, "P": 1})):  # fmt: skip
+        p = sketch_of(N, U, T, q, **sizes, dealing=dealing)
+        whole = Round.of(p, f"{N} {U} {T} {q}")
+        tried = 0
+        for u1 in oracle.subsets(range(1, N + 1), U):
+            expected = whole.plain_sum(u1)
+            answers = whole.answers(u1)
+            for u2 in oracle.subsets(u1, U):
+                assert whole.decode(u1, {n: answers[n] for n in u2}) == (expected, [])
+                tried += 1
+        assert tried == sum(
+            math.comb(N, a) * math.comb(a, b) for a in range(U, N + 1) for b in range(U, a + 1)
+        )
+
+
+# Any round
+
+
+@dataclass
+class Case:
+    p: Parameters
+    inputs: dict[int, Sparse]
+    u1: list[int]
+    u2: list[int]
+
+
+@st.composite
+def cases(draw: st.DrawFn, construct: str) -> Case:
+    N = draw(st.integers(2, 8))
+    U = draw(st.just(N) | st.integers(2, N))
+    T = draw(st.just(U - 1) | st.integers(1, U - 1))
+    q = draw(st.sampled_from([q for q in (5, 17, 97, SMALL_FIELD, DEFAULT_FIELD) if q > 2 * N]))
+    M = draw(st.integers(1, min(q - 1, 40)) | st.just(min(q - 1, 300)))
+    B = draw(st.integers(1, 7))
+    P = draw(st.integers(1, min(M, 4)) | st.sampled_from([1, min(M, 64)]))
+    least = (M - 1) * B + 1 if construct == "sketch" else max((M - 1) * B + 1, P * B)
+    p = round_of(
+        N,
+        U,
+        T,
+        q,
+        construct=construct,
+        L=draw(st.integers(least, M * B)),
+        K=min(draw(st.integers((B - 1) * P + 1, B * P)), least),
+        P=P,
+        dealing=draw(st.sampled_from(DEALINGS if construct == "sketch" else ("seeds",))),
+    )
+    u1 = draw(st.permutations(range(1, N + 1)))[: draw(st.integers(U, N))]
+    u2 = draw(st.permutations(u1))[: draw(st.integers(U, len(u1)))]
+    chance = random.Random(draw(st.integers(0, 2**32)))
+    inputs = {n: any_input(p, chance) for n in u1}
+    for n in u1[1:]:
+        kind = draw(st.sampled_from(["own", "own", "nothing", "zeros", "minus the first"]))
+        first = inputs[u1[0]]
+        if kind == "nothing" and construct == "sketch":
+            inputs[n] = Sparse(first.index[:0], first.value[:0])
+        elif kind == "zeros" and construct == "sketch":
+            inputs[n] = Sparse(first.index, np.zeros_like(first.value))
+        elif kind.startswith("minus"):
+            minus = (-first.value.astype(np.int64) % q).astype(np.uint32)
+            inputs[n] = Sparse(first.index, minus)
+    return Case(p, inputs, u1, u2)
+
+
+@pytest.mark.parametrize(("construct", "count"), [("sketch", 120), ("moments", 50)])
+def test_any_admissible_round_gives_the_plain_sum(construct, count):
+    @settings(max_examples=count)
+    @given(cases(construct))
+    def check(case):
+        total = run_round(case.p, case.inputs, case.u1, case.u2, source("any"))
+        assert dense(case.p, total) == plain_sum(case.p, case.inputs.values())
+
+    check()
+
+
+@pytest.mark.parametrize("dealing", DEALINGS)
+@pytest.mark.parametrize("q", [SMALL_FIELD, DEFAULT_FIELD])
+def test_with_one_bucket_and_p_as_large_as_k_the_sum_is_that_of_the_global_top_k(q, dealing):
+    p = sketch_of(4, 3, 1, q, L=300, K=9, P=9, dealing=dealing)
+    assert p.buckets == 1
+    chance = np.random.default_rng(3)
+    inputs = {}
+    for n in range(1, 5):
+        gradient = chance.permutation(300) - 150.5
+        index = construction(p).select(gradient)
+        assert index.tolist() == oracle.top_k(gradient.tolist(), 9)
+        inputs[n] = Sparse(index, (2 * gradient[index]).astype(np.int64).astype(np.uint32) % q)
+    total = run_round(p, inputs, (1, 2, 4), (1, 2, 4), source("global"))
+    assert dense(p, total) == plain_sum(p, [inputs[n] for n in (1, 2, 4)])
+
+
+@pytest.mark.parametrize("dealing", DEALINGS)
+def test_sixty_four_picks(dealing):
+    p = sketch_of(5, 3, 1, L=2000, K=150, P=64, dealing=dealing)
+    assert construction(p).width < construction(p).order
+    inputs = any_inputs(p, "sixty-four")
+    total = run_round(p, inputs, (1, 2, 3, 5), (1, 3, 5), source("sixty-four"))
+    assert dense(p, total) == plain_sum(p, [inputs[n] for n in (1, 2, 3, 5)])
+
+
+@pytest.mark.parametrize("dealing", DEALINGS)
+def test_everything_of_a_small_gradient_can_be_sent(dealing):
+    """K = L, and buckets with fewer coordinates than P."""
+    p = sketch_of(3, 2, 1, 97, L=11, K=11, P=4, dealing=dealing)
+    assert p.length // p.buckets < p.picks
+    index = construction(p).select(np.ones(11))
+    assert sorted(index.tolist()) == list(range(11))
+    values = np.arange(11, dtype=np.uint32)
+    inputs = {n: Sparse(index, values * n) for n in (1, 2, 3)}
+    total = run_round(p, inputs, (1, 2, 3), (1, 3), source("everything"))
+    assert dense(p, total) == [6 * k for k in range(11)]
+
+
+def test_a_sum_that_cancels_to_nothing_is_decoded_as_nothing():
+    p = sketch_of(4, 3, 1, L=100, K=4, P=2, dealing="keys")
+    inputs = any_inputs(p, "cancel")
+    inputs[3], inputs[4] = inputs[2], inputs[1]
+    whole = Round.of(p, "cancel", inputs)
+    assert whole.decode(range(1, 5), whole.answers(range(1, 5))) == ([0] * 100, [])
+
+
+# In pieces
+
+
+@pytest.mark.parametrize("dealing", DEALINGS)
+@pytest.mark.parametrize("symbols", [1, 100, 333])
+def test_a_round_is_the_same_however_much_is_held_at_a_time(symbols, dealing, monkeypatch):
+    p = sketch_of(4, 3, 1, L=90, K=20, P=1, dealing=dealing)
+    name = f"pieces {dealing}"
+    whole = Round.of(p, name)
+    u1 = (1, 2, 4)
+    answers = whole.answers(u1)
+    masks = {n: secret.mask.tolist() for n, secret in whole.secrets.items()}
+    if dealing == "shares":
+        monkeypatch.setattr(Sketch, "chunk_rows", construction(p).rows)  # part of the format
+    in_small_blocks(monkeypatch, p, symbols)
+    again = Round.of(p, name)
+    assert {n: secret.mask.tolist() for n, secret in again.secrets.items()} == masks
+    for n, y in again.answers(u1).items():
+        assert np.array_equal(y, answers[n])
+    assert again.decode(u1, answers) == (whole.plain_sum(u1), [])
+    total = run_round(p, whole.inputs, u1, u1, source(name))
+    assert dense(p, total) == whole.plain_sum(u1)
+
+
+@pytest.mark.parametrize("q", [97, SMALL_FIELD, 3221225473, DEFAULT_FIELD])
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.booleans())
+def test_rows_of_a_stream_do_not_depend_on_how_they_are_read(q, counts, skipping):
+    deal = Deal(Points((), ()), session="s", dealer=3, sharing="r")
+    stream = oracle.key_symbols(bytes(32), "s", 3, (1, 2), "r", q)
+    expected = oracle.table(stream, sum(counts), 5)
+    rows = Rows(symbol_stream(deal, bytes(32), (1, 2)), 5, q)
+    first = 0
+    for i, count in enumerate(counts):
+        if not (skipping and i % 2):
+            out = np.empty((count, 5), dtype=np.uint32)
+            rows.read(first, out)
+            assert out.tolist() == expected[first : first + count]
+        first += count
+
+
+def test_a_stream_is_not_read_twice_nor_with_gaps():
+    p = sketch_of(4, 3, 1, L=90, K=20, P=1, dealing="keys")
+    deal = a_deal(p, "twice")
+    c = construction(p)
+    secret = a_secret(p, "twice")
+    keys = {b: k for b, k in zip(deal.family, secret.keys, strict=True) if 2 in b}
+    for held in (KeyShares(c, deal, 2, keys), SeedShares(c, deal, 2, bytes(32))):
+        held(np.arange(2, 5))
+        with pytest.raises(ValueError, match="was passed"):
+            held(np.arange(4, 6))
+        with pytest.raises(ValueError, match="row after row"):
+            held(np.array([6, 8]))
+
+
+# Labels
+
+
+def test_every_part_of_a_label_gives_another_stream():
+    points = Points((), ())
+    deals = [
+        Deal(points, session=session, dealer=dealer, sharing=sharing)
+        for session, dealer, sharing in product(("a", "b"), (1, 11), ("r", "s"))
+    ]
+    blocks = [(1, 2), (12,), (1, 2, 3), (1,), (2,)]
+    labels = [deal.symbols_label(block) for deal in deals for block in blocks]
+    assert len(set(labels)) == len(labels)
+    keys = {deal.key_label(block) for deal in deals for block in blocks}
+    assert len(keys) == len(labels) // 2, "a key is the same however often a session is prepared"
+    assert not keys & set(labels)
+
+
+def test_commitments_and_the_keys_of_the_next_generation_are_those_of_hmac():
+    key = bytes(range(32))
+    assert commitment(key, 3, (1, 22)) == oracle.child(key, "commitment 3 1,22")
+    assert next_key(key) == oracle.child(key, "next")
+
+
+# What must not pass
+
+
+def a_sketch() -> Parameters:
+    return sketch_of(3, 2, 1, 97, L=40, K=8, P=2, dealing="shares")
+
+
+def test_the_secret_gives_back_the_input_behind_x():
+    for dealing, q in product(DEALINGS, (97, SMALL_FIELD, DEFAULT_FIELD)):
+        p = sketch_of(3, 2, 1, q, L=50, K=9, P=2, dealing=dealing)
+        for n, sparse in any_inputs(p, "unmask").items():
+            secret = a_secret(p, f"unmask {n}")
+            x = construction(p).mask(secret, sparse)
+            construction(p).check_masked(x)
+            behind = [pair for pair in pairs(sparse) if pair[1]]
+            assert pairs(construction(p).unmask(secret, x)) == sorted(behind)
+
+
+@pytest.mark.parametrize(
+    ("index", "says"), [([0, 4, 8], "more than 2 picks"), ([0, 0], "picked twice")]
+)
+def test_an_input_with_too_many_picks_or_one_twice_is_not_masked(index, says):
+    sparse = Sparse(np.array(index), np.ones(len(index), dtype=np.uint32))
+    with pytest.raises(ValueError, match=says):
+        construction(a_sketch()).mask(a_secret(a_sketch(), "picks"), sparse)
+
+
+@pytest.mark.parametrize("what", ["shorter", "longer", "an index", "q", "the largest word"])
+def test_an_x_that_no_honest_user_sends_is_refused(what):
+    p = a_sketch()
+    c = construction(p)
+    x = c.mask(a_secret(p, "bad"), any_input(p, random.Random(1)))
+    c.check_masked(x)
+    value = x.value.copy()
+    value[3] = {"q": 97, "the largest word": 2**32 - 1}.get(what, value[3])
+    index = np.zeros(int(what == "an index"), dtype=np.uint32)
+    if what == "shorter":
+        value = value[:-1]
+    if what == "longer":
+        value = np.append(value, value[:1])
+    with pytest.raises(BadData):
+        c.check_masked(Masked(index, value))
+
+
+def test_a_mask_beyond_the_field_is_recognised():
+    p = a_sketch()
+    secret = a_secret(p, "beyond")
+    construction(p).check_secret(secret)
+    secret.mask[5] = 97
+    with pytest.raises(BadData, match="a mask is not below"):
+        construction(p).check_secret(secret)
+
+
+def test_an_answer_is_for_the_survivors_and_nobody_else():
+    whole = Round.of(a_sketch(), "nobody else")
+    shape = construction(whole.p).answer_shape(2)
+    for senders in ((1,), (1, 2, 3)):
+        held = {m: whole.shares[1][m] for m in senders}
+        with pytest.raises(ValueError, match="for 2 survivors"):
+            answer(whole.p, whole.points, 1, whole.masked((1, 2)), held, shape)
+
+
+def test_a_sum_with_too_many_entries_is_refused():
+    """A user that sends more than P picks, or noise, spoils the round: nobody is named."""
+    p = sketch_of(4, 3, 1, L=200, K=8, P=2, dealing="keys")
+    whole = Round.of(p, "too many")
+    masked = whole.masked(range(1, 5))
+    chance = np.random.default_rng(1)
+    noise = chance.integers(0, p.field, masked[1].value.size).astype(np.uint32)
+    honest = construction(p).mask
+    spoilt = {id(whole.secrets[1]): Masked(masked[1].index, noise)}
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(
+            construction(p),
+            "mask",
+            lambda secret, sparse: spoilt.get(id(secret)) or honest(secret, sparse),
+        )
+        with pytest.raises(BadData, match=r"no vector with at most|no coordinates"):
+            whole.decode(range(1, 5), whole.answers(range(1, 5)))
+
+
+@pytest.mark.parametrize("dealing", DEALINGS)
+def test_an_auditor_finds_shares_off_the_polynomial_and_masks_that_are_not_the_senders(dealing):
+    p = sketch_of(5, 3, 1, L=60, K=10, P=2, dealing=dealing)
+    c = construction(p)
+    deal = a_deal(p, "audit")
+    secret = a_secret(p, "audit")
+    held = written_out(p, deal, secret, source("audit"))
+    tables = {"f": np.stack([shares.tables[0] for shares in held])}
+
+    def check(users: list[int], secret: Secret | None) -> int:
+        some = {"f": tables["f"][[m - 1 for m in users]]}
+        return c.shared_places(deal.points, users, 0, some, secret).size
+
+    for users in oracle.subsets([4, 1, 5, 2, 3], 3):
+        assert check(users, secret) == check(users, None) == 0
+    with pytest.raises(BadData, match="do not determine"):
+        check([1, 2], None)
+    for m in range(5):
+        tables["f"][m, 1, 2] = (int(tables["f"][m, 1, 2]) + 1) % p.field
+        with pytest.raises(BadData, match="one polynomial"):
+            check([1, 2, 3, 4, 5], None)
+        if m < 3:
+            with pytest.raises(BadData, match="sender's secret"):
+                check([1, 2, 3], secret)
+        tables["f"][m, 1, 2] = (int(tables["f"][m, 1, 2]) - 1) % p.field
+    with pytest.raises(BadData, match="sender's secret"):
+        check([1, 2, 3], a_secret(p, "another"))
+
+
+def test_a_key_is_drawn_from_the_dealers_own_stream_and_nothing_else():
+    p = sketch_of(4, 3, 1, L=40, K=8, P=2, dealing="keys")
+    deal = a_deal(p, "own", dealer=2)
+    secret = construction(p).draw_secret(deal, source("own"))
+    dealer_key = oracle.child(bytes(32), "own")
+    assert list(secret.keys) == [
+        oracle.drawn_key(dealer_key, "", 2, block) for block in deal.family
+    ]
+    assert len(set(secret.keys)) == len(deal.family)
+    again = construction(p).draw_secret(deal, CipherRandomness(bytes(32)))
+    assert not set(again.keys) & set(secret.keys)
