@@ -33,7 +33,7 @@ SMALL = [(N, U, T) for N in range(2, 7) for U in range(2, N + 1) for T in range(
 @pytest.fixture(autouse=True)
 def _first_family_will_do(monkeypatch):
     """The search goes on for a second to find smaller families."""
-    monkeypatch.setattr(families, "ENOUGH_SECONDS", 0)
+    monkeypatch.setattr(families, "SEARCH_TRIES", 1)
     families._families.cache_clear()
 
 

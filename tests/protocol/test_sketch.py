@@ -50,7 +50,7 @@ Table = list[list[int]]
 def _first_family_will_do():
     """The search goes on for a second to find smaller families."""
     with pytest.MonkeyPatch.context() as patches:
-        patches.setattr(family, "ENOUGH_SECONDS", 0)
+        patches.setattr(family, "SEARCH_TRIES", 1)
         yield
 
 

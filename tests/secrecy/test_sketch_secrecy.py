@@ -30,7 +30,7 @@ DEALINGS = ("keys", "seeds", "shares")
 def _first_family_will_do():
     """The search goes on for a second to find smaller families."""
     with pytest.MonkeyPatch.context() as patches:
-        patches.setattr(families, "ENOUGH_SECONDS", 0)
+        patches.setattr(families, "SEARCH_TRIES", 1)
         yield
 
 

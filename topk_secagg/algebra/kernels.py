@@ -413,7 +413,10 @@ def tabulate(
 def _add_moved(
     powers: Any, factor: Any, vector: Any, q: Any, q_inverse: Any, total: Any, high: Any
 ) -> None:
-    """Add the products of the vector with factor powers[j] to a lazy sum (see `montgomery`)."""
+    """Add factor powers[j] vector[j] to lazy sums (see `montgomery`), for every j.
+
+    The powers of gamma move a place; `answer` says by which powers of R these are multiplied.
+    """
     for j in range(len(total)):
         moved = times(np.uint64(powers[j]), factor, q, q_inverse)
         product = (moved & LOW) * np.uint64(vector[j])

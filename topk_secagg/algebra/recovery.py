@@ -234,8 +234,9 @@ def _search(
 def _roots(marks: Any, v: Any, h: Any, searched: Any, most: Any, places: Any) -> Any:
     """How many roots are marked in column v among the places searched; these places, in order.
 
-    A locator has at most `most` roots, if the points are distinct; nothing is written beyond.
-    `places` has room for one more: it is written before it is known whether it counts.
+    A bit of `marks` stands for a point, as `_search` lays them out. A place is written to `places`
+    first, and counted if it is one of those searched. The count stops at most + 1, for which
+    `places` has room: the caller refuses that many.
     """
     roots = 0
     for t in range(marks.shape[1]):

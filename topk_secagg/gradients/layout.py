@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -131,16 +131,23 @@ class Layout(Brief):
 
     @staticmethod
     def from_json(slots: list[Any], left_out: list[Any]) -> Layout:
-        """The inverse of `as_json`; ValueError for other lists."""
-        found = [_slot(item) for item in slots]
-        names = [name for item in slots for name in [item["name"], *item.get("also", [])]]
-        names += left_out
+        """The inverse of `as_json`; ValueError for lists that it cannot have given.
+
+        Names are distinct: all of them strings, or, in a sequence, all positions 0, 1, ...
+        """
+        parsed = tuple(_slot(item) for item in slots)
+        names = list(left_out)
+        for item in slots:
+            names += [item["name"], *item.get("also", [])]
         kinds = {type(name) for name in names}
-        if kinds not in ({str}, {int}) or len(set(names)) < len(names):
-            raise ValueError("the names of the layout are not distinct strings, nor positions")
-        if kinds == {int} and set(names) != set(range(len(names))):
+        sequence = kinds == {int}
+        if not (sequence or kinds == {str}) or len(set(names)) < len(names):
+            raise ValueError(
+                "the names of the layout are neither distinct strings nor distinct positions"
+            )
+        if sequence and set(names) != set(range(len(names))):
             raise ValueError("the positions of the layout are not 0, 1, ...")
-        return Layout(tuple(found), tuple(map(str, left_out)), sequence=kinds == {int})
+        return Layout(parsed, tuple(map(str, left_out)), sequence=sequence)
 
     def as_json(self) -> dict[str, list[Any]]:
         """For session.json; only in a sequence, names are integers (positions)."""
@@ -233,7 +240,7 @@ class Layout(Brief):
         """The tensor of a slot; of a tied one, under whichever of its names the file has it."""
         names = [name for name in slot.names if name in found]
         if not names:
-            self._refuse_prefix(slot, found)
+            self._refuse_if_only_a_prefix_differs(slot, found)
             raise _misfit(f"tensor {called(slot.name)} of the session's layout is missing")
         present = [t for t in map(found.get, names) if t is not None]
         t = present[0] if present else None
@@ -259,31 +266,35 @@ class Layout(Brief):
                 )
         return t
 
-    def _refuse_prefix(self, missing: Slot, found: dict[str, Tensor | None]) -> None:
-        """Refuse names that differ from the session's only by a prefix, with a hint how to fix
-        it."""
-        for name in found:
-            tail = min(name, missing.name, key=len)
-            while not (name.endswith(tail) and missing.name.endswith(tail)):
-                tail = tail.partition(".")[2]
-            ours = name.removesuffix(tail)
-            theirs = missing.name.removesuffix(tail)
-            if tail and all(
-                s.name.startswith(theirs)
-                and (t := found.get(ours + s.name.removeprefix(theirs))) is not None
-                and t.array.shape == s.shape
-                for s in self.slots
-            ):
-                hint = f"strip the prefix {ours!r} from its names"
-                topic = f"prefix {ours}"
-                if theirs:
-                    hint = f"start the round without the prefix {theirs!r}"
-                    topic = f"session-prefix {theirs}"
-                raise BadData(
-                    f"it has {called(name)} where the session has {called(missing.name)}",
-                    hint,
-                    topic,
-                )
+    def _refuse_if_only_a_prefix_differs(
+        self, missing: Slot, tensors: Mapping[str, Tensor | None]
+    ) -> None:
+        """Refuse tensors whose names differ from the session's by one prefix alone, and say which
+        to strip; nothing happens if they differ otherwise."""
+        for name in tensors:
+            tail = _common_tail(name, missing.name)
+            in_file = name.removesuffix(tail)  # the prefix that the file has
+            in_session = missing.name.removesuffix(tail)
+            if not tail or not self._fits(tensors, in_file, in_session):
+                continue
+            hint = f"strip the prefix {in_file!r} from its names"
+            topic = f"prefix {in_file}"
+            if in_session:
+                hint = f"start the round without the prefix {in_session!r}"
+                topic = f"session-prefix {in_session}"
+            raise BadData(
+                f"it has {called(name)} where the session has {called(missing.name)}", hint, topic
+            )
+
+    def _fits(self, tensors: Mapping[str, Tensor | None], in_file: str, in_session: str) -> bool:
+        """Whether the tensors are those of the layout once the one prefix stands for the other."""
+        for slot in self.slots:
+            tensor = tensors.get(in_file + slot.name.removeprefix(in_session))
+            if not slot.name.startswith(in_session) or tensor is None:
+                return False
+            if tensor.array.shape != slot.shape:
+                return False
+        return True
 
     def _refuse_non_finite(self, flat: npt.NDArray[Any]) -> None:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -312,6 +323,14 @@ def _slot(item: Any) -> Slot:
 def _same_values(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> bool:
     """Whether two tensors have the same shape, type and values; a NaN equals itself."""
     return a.dtype == b.dtype and np.array_equal(a, b, equal_nan=True)
+
+
+def _common_tail(first: str, second: str) -> str:
+    """The longest end that both names have: the whole of one, or what follows a dot in it."""
+    tail = min(first, second, key=len)
+    while not (first.endswith(tail) and second.endswith(tail)):
+        tail = tail.partition(".")[2]
+    return tail
 
 
 def _misfit(what: str) -> BadData:

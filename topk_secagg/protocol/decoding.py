@@ -118,7 +118,7 @@ def _wrong_users(
 
 
 def _check_strictly(p: Parameters, shape: AnswerShape, agreeing: int, wrong: list[int]) -> None:
-    """Refuse what is not certain with all answers: a wrong one, or fewer than D+2T."""
+    """Refuse if an answer is wrong, or if fewer than D+2T agree."""
     if wrong:
         named = ", ".join(map(str, wrong))
         raise BadData(

@@ -96,7 +96,7 @@ def lacking_coalition(
     values = block_values(p, points, family=family, at=points.beta[: p.blocks]).T  # (blocks, D)
     for coalitions in _some_coalitions(p):
         missed = ~_met(members, coalitions)  # (coalitions, blocks)
-        for at in _lacking(missed, values, p.field):
+        for at in _below_rank(missed, values, p.field):
             return tuple(int(m) + 1 for m in coalitions[at])
     return None
 
@@ -116,7 +116,7 @@ def _members(p: Parameters, sets: Sequence[Block]) -> Members:
     return members
 
 
-def _met(members: Members, coalitions: Integers) -> Members:
+def _met(members: Members, coalitions: Integers) -> npt.NDArray[np.bool_]:
     """Whether each coalition has a user in each block, (coalitions, blocks)."""
     met = np.zeros((len(coalitions), len(members)), dtype=bool)
     for user in coalitions.T:
@@ -124,20 +124,22 @@ def _met(members: Members, coalitions: Integers) -> Members:
     return met
 
 
-def _lacking(missed: Members, values: Integers, q: int) -> Iterator[int]:
-    """The coalitions whose missed blocks' values (blocks, D) have a rank below D.
+def _below_rank(missed: npt.NDArray[np.bool_], values: Integers, q: int) -> Iterator[int]:
+    """The numbers of the coalitions for which the condition does not hold.
 
-    The first D blocks that a coalition misses nearly always have full rank; they are tried for all
-    coalitions at once, and only the rest one by one.
+    missed (coalitions, blocks): which blocks have no user of a coalition. values (blocks, D): g_R
+    at the betas. The rows of the blocks that a coalition misses must have rank D. The first D of
+    them nearly always do, and are tried for all coalitions at once; only where they do not, all
+    rows are looked at.
     """
     D = values.shape[1]
-    enough = missed.sum(axis=1) >= D
-    first = np.argsort(~missed, axis=1, kind="stable")[:, :D]
-    full = np.zeros(len(missed), dtype=bool)
-    full[enough] = _have_full_rank(values[first[enough]], q)
-    for at in np.flatnonzero(~full):
-        if not enough[at] or _rank(values[missed[at]], q) < D:
-            yield int(at)
+    has_enough = missed.sum(axis=1) >= D
+    first_missed = np.argsort(~missed, axis=1, kind="stable")[:, :D]  # D blocks for each coalition
+    has_rank = np.zeros(len(missed), dtype=bool)
+    has_rank[has_enough] = _have_full_rank(values[first_missed[has_enough]], q)
+    for coalition in np.flatnonzero(~has_rank):
+        if not has_enough[coalition] or _rank(values[missed[coalition]], q) < D:
+            yield int(coalition)
 
 
 def _have_full_rank(matrices: Integers, q: int) -> npt.NDArray[np.bool_]:
@@ -320,7 +322,7 @@ class _Search:
             kept[at] = False
             left = missed[:, missed[at]] & kept[:, None]  # of the coalitions that miss it
             scarce = left.sum(axis=0) < self._rank
-            if scarce.any() or next(_lacking(left.T, values, _SMALL_PRIME), None) is not None:
+            if scarce.any() or next(_below_rank(left.T, values, _SMALL_PRIME), None) is not None:
                 kept[at] = True
         return tuple(block for block, keep in zip(chosen, kept, strict=True) if keep)
 

@@ -130,48 +130,60 @@ class Moments(Buckets):
         shares: Mapping[str, Symbols],
         secret: Secret | None,
     ) -> Integers:
-        """Rows of g determine rho^-1 v_s each, for some place s and factor rho; the places s."""
+        """Check that rows first, first+1, ... of g share rho^-1 v_s each: the moments of some place
+        s, divided by some factor rho. Returns the places.
+
+        BadData if they do not; also if the place or factor is not that of `secret`, where it is
+        known.
+        """
         every = np.arange(shares["g"].shape[1])
         rows = first + every
         moments = self.interpolated(
             points, users, shares=shares["g"], beta=self._beta_of(rows), row=every
         )
         place = self._places_of(moments)
-        if secret:
-            ones = multiply(moments[:, 0], secret.mask[rows], self.p.field)
-            if np.any(place != secret.place[rows]) or np.any(ones != 1):
+        if secret is not None:
+            # moment 0 is rho^-1
+            products = multiply(moments[:, 0], secret.mask[rows], self.p.field)
+            if np.any(place != secret.place[rows]) or np.any(products != 1):
                 raise BadData("the places or factors are not those of the sender's secret")
         return place
 
     def _places_of(self, moments: Symbols) -> Integers:
-        """The place s of each row rho^-1 v_s, which two moments determine; the others must follow
-        from them."""
-        wrong = BadData("g does not hold the moments of one place in every row")
-        count = self.width if self.width == self.order else 2
+        """The place s of each row, which must be the moments of one place times a number.
+
+        Two moments determine place and number (all, where there are as many as places); the others
+        must follow from them.
+        """
+        needed = self.order if self.width == self.order else 2
+        problem = "g does not hold the moments of one place in every row"
         try:
-            entries, place, value = recover(
-                moments[:, :count], 1, order=self.order, gamma=self.gamma, q=self.p.field
+            entries = recover(
+                moments[:, :needed], weight=1, order=self.order, gamma=self.gamma, q=self.p.field
             )
         except BadData as error:
-            raise wrong from error
-        if np.any(entries != 1):
-            raise wrong
-        expected = np.zeros_like(moments)
-        ones = np.ones_like(moments)
-        every = np.arange(len(moments))
+            raise BadData(problem) from error
+        if np.any(entries.counts != 1):
+            raise BadData(problem)
+        if not np.array_equal(self._moments_at(entries.place, entries.value), moments):
+            raise BadData(problem)
+        return entries.place
+
+    def _moments_at(self, place: Symbols, value: Symbols) -> Symbols:
+        """Row i: value_i gamma^(place_i j) for j < W, by the kernel that adds up answers."""
+        rows = place.size
+        moments = np.zeros((rows, self.width), dtype=np.uint32)
         answer(
-            ones,
-            place,
+            g=np.ones_like(moments),
+            shift=place,
             value=value,
-            scale=ones[:, 0],
-            group=every,
+            scale=np.ones(rows, dtype=np.uint32),
+            group=np.arange(rows),
             gamma=self.gamma,
             q=self.p.field,
-            total=expected,
+            total=moments,
         )
-        if not np.array_equal(expected, moments):
-            raise wrong
-        return place
+        return moments
 
     # masked-input phase
 

@@ -22,7 +22,7 @@ def carried_keys(
 ) -> Held:
     """The keys of this round that follow from those of an earlier one of the same series."""
     _check_same_series(space.session, earlier.session)
-    before = keys_of_round(earlier, user, identity)
+    before = latest_keys(earlier, user, identity)
     generation = space.session.generation
     if before.generation > generation:
         raise Refused(
@@ -54,33 +54,40 @@ def _check_same_series(session: Session, earlier: Session) -> None:
             )
 
 
-def keys_of_round(space: Workspace, user: int, identity: Identity | None) -> Held:
-    """All keys of a round that a user has: its own, and those that it holds of others.
-
-    In the root round these were dealt; each is compared with its dealer's list, and left out if it
-    has not arrived or does not fit.
-    """
+def latest_keys(space: Workspace, user: int, identity: Identity | None) -> Held:
+    """The keys from which a user goes on after a round: those of the round, or, once it has
+    forgotten them, those of the next generation, which it kept."""
     ledger = Ledger.read(space.ledger_path(user), space.session.id, user)
     if ledger.forgotten:
         return _next_generation(space, user)
     own = secret_file.read(space, user).secret.keys
-    if space.session.series is not None:
-        held = held_file.read(space, user)
-        # with own keys it is of the next generation: `forget` was stopped
-        return held if held.own else replace(held, own=own)
+    if space.session.series is None:
+        return _dealt_keys(space, user, own, identity)
+    held = held_file.read(space, user)
+    if held.own:  # `forget` was stopped in between: these are of the next generation already
+        return held
+    return replace(held, own=own)
+
+
+def _dealt_keys(
+    space: Workspace, user: int, own: tuple[bytes, ...], identity: Identity | None
+) -> Held:
+    """The keys of the root round, where they were dealt: those of the user itself too.
+
+    Each is compared with its dealer's list. One that has not arrived or does not fit is left out,
+    and may be added later.
+    """
     keys = {}
     lists = {}
     for m in space.users():
-        with (
-            suppress(InputMissing, BadData),
-            opened_share(space, user, m, identity=identity) as share,
-        ):
+        opening = opened_share(space, user, sender=m, identity=identity)
+        with suppress(InputMissing, BadData), opening as share:
             if isinstance(share, KeysFile):
                 dealt = dealt_file.read(space, m)
                 dealt.check(share.keys)
                 keys[m] = share.keys
                 lists[m] = dealt.digest
-    return Held(space.session.generation, keys, lists=lists, own=own)
+    return Held(generation=0, keys=keys, lists=lists, own=own)
 
 
 def _next_generation(space: Workspace, user: int) -> Held:

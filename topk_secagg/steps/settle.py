@@ -21,7 +21,7 @@ from ..storage.session import MOST_GENERATIONS
 from ..storage.workspace import Workspace
 from .access import Access, Pins, TakingPart, admitted, check_pins, pinned, taking_part
 from .arguments import AnyRound
-from .series import keys_of_round
+from .series import latest_keys
 
 
 @dataclass(frozen=True, repr=False)
@@ -227,7 +227,7 @@ def _keep_next_generation(space: Workspace, user: int, access: Access) -> None:
     identity = admitted(space, user, access) if space.session.series is None else None
     session = space.session
     if session.generation < MOST_GENERATIONS:
-        held = keys_of_round(space, user, identity)
+        held = latest_keys(space, user, identity)
         held_file.write(space, user, held.advanced(session.generation + 1))
 
 

@@ -173,8 +173,10 @@ def pwrite_all(fd: int, data: memoryview, offset: int) -> None:
 
 
 def pread_into(fd: int, out: Array, offset: int) -> Array:
-    """Fill a contiguous array from `offset` on; it stays writable, as the kernels want arrays to
-    be."""
+    """Fill an array, which must be contiguous, from `offset` on.
+
+    Unlike what `np.frombuffer` gives, it can be written to afterwards, as the kernels want.
+    """
     data = out.reshape(-1).view(np.uint8)
     done = 0
     while done < data.size:

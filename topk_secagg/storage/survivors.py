@@ -112,8 +112,11 @@ def read(space: Workspace) -> Survivors:
     survivors, body = parse(path, data)
     if body["session"] != s.id or body["insecure"] != s.insecure:
         raise BadData(f"{path} belongs to another session", "was it copied from elsewhere?")
-    if not _is_of_this_round(space, survivors) or documents.dump("survivors", body) != data:
+    if documents.dump("survivors", body) != data:
+        raise BadData(f"{path} is not written as this program writes it", _AGAIN)
+    if not _is_of_this_round(space, survivors):
         raise BadData(f"{path} names users or weights that are not in this round", _AGAIN)
+    # where users confirm, any user may freeze
     if survivors.freezer != s.freezer and not s.confirm:
         raise BadData(
             f"{path} is from user {survivors.freezer}, and user {s.freezer} freezes this round",
