@@ -19,9 +19,11 @@ from .console import PROGRAM, Console, facts_of, plain
 if TYPE_CHECKING:
     from topk_secagg.review.status import Next, Status
     from topk_secagg.steps.inspect import Description
+    from topk_secagg.storage.session import Session
 
 _IN_WORDS = {"holds": "holds the shares of"}  # facts whose names alone say too little
 _UNKNOWN_FILE = "FILE"  # a path that only the user knows
+_UNKNOWN_FOLDER = "OTHER_ROUND"
 # where nobody in particular asks, these are the steps of the users whose files the round waits for
 _MAKING_WHAT_IS_MISSING = ("offline", "confirm")
 
@@ -49,14 +51,15 @@ def status(
     """Show who has done what in a round, which files of whom are missing, and the next command.
 
     With --user, also what this user should send to whom. The next command has the --secrets,
-    --identity, --session and --recipients that status was given, so that it can be pasted; FILE stands
-    for what status does not know. --wait returns when the next step can be run (exit 0), or when the
+    --identity, --session, --series and --recipients that status was given, so that it can be pasted;
+    FILE stands for what status does not know. --wait returns when the next step can be run (exit 0), or when the
     time is up (exit 75).
     """
     seen = ts.status(space, user, wait=wait, **access)
     following = _command(space, seen.next, user=user, access=access)
     facts = {
         "users": [facts_of(u) for u in seen.users],
+        **series_facts(space.session),
         "survivors": seen.survivors.users if seen.survivors else None,
         "survivors_sha256": seen.survivors.digest if seen.survivors else None,
         "next": {
@@ -72,6 +75,7 @@ def status(
     console.warn(*seen.problems)
     console.result(facts, space=space)
     console.line(f"session {space.session.fingerprint}, {space.session.parameters.summary()}")
+    console.line(*series_lines(space.session))
     _status_table(console, space, seen)
     console.line(*(f"send {path} to {whom}" for path, whom in seen.send))
     console.line(*_next_lines(seen.next, following))
@@ -79,6 +83,20 @@ def status(
         raise Busy(
             f"{seen.next.step} still waits for {seen.next.waits_for}", "run this again later"
         )
+
+
+def series_facts(session: Session) -> dict[str, Any]:
+    """To which series a round belongs, if shares are dealt by keys."""
+    if session.family is None:
+        return {"series": None, "generation": None}
+    return {"series": session.series_root, "generation": session.generation}
+
+
+def series_lines(session: Session) -> list[str]:
+    """The same for people."""
+    if session.family is None:
+        return []
+    return [f"generation {session.generation} of series {session.series_fingerprint}"]
 
 
 def _status_table(console: Console, space: ts.Workspace, seen: Status) -> None:
@@ -126,6 +144,8 @@ def _command(space: ts.Workspace, following: Next, user: int | None, access: dic
         words += ["--user", _users(space, following, user)]
     elif step == "freeze" and user not in (None, space.session.freezer):
         words += ["--user", str(user)]
+    if step == "offline" and space.session.series is not None:
+        words += ["--from", _UNKNOWN_FOLDER]
     if step == "mask":
         words += ["--gradient", _UNKNOWN_FILE]
     identity = access["identity"]
@@ -135,6 +155,7 @@ def _command(space: ts.Workspace, following: Next, user: int | None, access: dic
         "secrets": space.secrets,
         "identity": identity,
         "session": access["session"],
+        "series": access["series"],
         "recipients": access["recipients"],
     }
     for name, value in given.items():
@@ -256,6 +277,7 @@ def audit(
     keys = session.recipients or () if session else ()
     facts = {
         "session": session and session.id,
+        **(series_facts(session) if session else {}),
         "fingerprints": {key.user: key.fingerprint for key in keys},
         **facts_of(evidence, "session_pinned", "keys_pinned"),
         "verdict": "fail" if failed else "pass",
@@ -277,7 +299,7 @@ def audit(
         before = point
     console.table(("point", "verdict", "on what, and why"), rows)
     if session:
-        console.line(f"session {session.fingerprint}")
+        console.line(f"session {session.fingerprint}", *series_lines(session))
     console.line(summary(findings) + (f"; report: {report}" if report else ""))
     if remark := unpinned(evidence):
         console.warn(remark)

@@ -38,6 +38,37 @@ def test_help_and_usage_errors_load_no_numeric_library(code, args):
     assert names & HEAVY == set()
 
 
+SAYS_MODULES = """
+import atexit, sys
+atexit.register(lambda: print("modules:", *sys.modules, file=sys.stderr))
+from topk_secagg_cli.__main__ import main
+main()
+"""
+
+
+def modules(*args: object) -> set[str]:
+    """What a command has loaded when it ends; -X importtime does not list what import_module loads."""
+    end = python(SAYS_MODULES, *args)
+    assert end.returncode == 0, end.stderr
+    return set(end.stderr.rsplit("modules:", 1)[1].split())
+
+
+def test_a_command_loads_no_other_commands_and_nothing_that_it_does_not_use(new_round):
+    r = new_round()
+    names = modules(*r.init())
+    assert {"topk_secagg_cli.rounds", "topk_secagg.gradients.files"} <= names
+    unused = {
+        "topk_secagg.gradients.torch_file",
+        "topk_secagg.storage.aggregate",
+        "topk_secagg_cli.review",
+        "subprocess",  # which compiles kernels
+    }
+    assert names & unused == set()
+    names = modules("inspect", r.folder / "session.json")
+    assert "topk_secagg_cli.review" in names
+    assert "topk_secagg_cli.rounds" not in names
+
+
 def test_help_of_every_command_shows_an_example():
     """In one process: what they load is checked above."""
     from topk_secagg_cli.main import cli

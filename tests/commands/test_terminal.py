@@ -117,8 +117,8 @@ def test_a_thousand_users_are_measured_with_few_products(monkeypatch, tmp_path):
 
     products = []
 
-    def encode(matrix, noise, *_):
-        products.append(matrix.shape[0] * noise.size)
+    def encode(*, encoding, noise, **_):
+        products.append(encoding.shape[0] * noise.size)
 
     monkeypatch.setattr(plan, "encode", encode)
     p, _ = choose_parameters(10**9, users=1000, survivors=700, colluders=300, density=0.0001)

@@ -7,7 +7,8 @@ security constraint, I(inputs; view | sum, inputs of C) = 0, for all laws of the
 
 The view of C, for U2 within U1, is
     what the users of C drew themselves,
-    S_m, the shares of every honest user m, dropped out or not, at the points alpha_c, c in C: f and h, or g,
+    S_m, the shares of every honest user m, dropped out or not, at the points alpha_c, c in C: f and h, or g
+    (where user c has a seed, the symbols that follow from it, which are its share),
     X_m of every user,
     Y_n, n in U2, the sum over m in U1 of G_m(alpha_n), where G_m are the terms of the entries of X_m;
     and in a session of `moments` with spare answers Y_n twice, with two D: as asked for, and as the fallback.
@@ -68,7 +69,10 @@ uniform is the contract of `Randomness`, and tested there. A label asked for twi
 with the cipher.
 
 A user that deals or masks does not know who it is, so one table serves for all; what differs is the points alpha_n,
-and the table has them all. A user that answers knows it, and has its own tables.
+and the table has them all. A user that answers knows it, and has its own tables. Where shares are dealt by seeds, the
+dealer decides who gets one: then every dealer has tables of its own, and Lambda must be the same for all.
+
+`sketch` has no places and is linear in everything: see `linear`.
 """
 
 import math
@@ -146,7 +150,9 @@ class Joint:
 
     def law(self, inputs: MaskedInputs, heard: Heard) -> Law:
         """The law of the view and this broadcast, given the inputs."""
-        laws = [self.lab.part_law(self.view.part(m), inputs[m], heard[m]) for m in self.honest]
+        laws = [
+            self.lab.of(m).part_law(self.view.part(m), inputs[m], heard[m]) for m in self.honest
+        ]
         law: Law = {}
         for chosen in product(*(part.items() for part in laws)):
             space = self._sum([space for space, _ in chosen])

@@ -30,6 +30,7 @@ class Case:
     spare: int | None = None
     few: int | None = None
     together: bool = False
+    dealing: str = "shares"
 
     @property
     def construction(self) -> str:
@@ -40,11 +41,12 @@ class Case:
         return Parameters.choose(
             users=self.N, survivors=self.U, colluders=self.T, blocks=self.D, top_k=self.K, length=self.L,
             field=self.q or (7 if self.N == 3 else 11), construction=self.construction, picks=self.P,
-            spare=self.spare, clip=0.25,
+            spare=self.spare, clip=0.25, dealing=self.dealing,
         )  # fmt: skip
 
     def __str__(self) -> str:
-        return self.parameters().summary()
+        seeds = ", by seeds" if self.dealing == "seeds" else ""
+        return self.parameters().summary() + seeds
 
 
 # For the ordinary run of the tests
@@ -73,6 +75,10 @@ QUICK = [
     Case(3, 2, 1, L=7, K=1, P=1, q=11),  # W = 6, M = 7, n = 10
     Case(3, 2, 1, L=20, K=2, P=1, q=11, spare=0),  # M = n = 10
     Case(4, 3, 2, L=10, K=1, P=1),  # W = 8
+    # by seeds
+    Case(3, 2, 1, L=5, K=2, P=2, dealing="seeds"),
+    Case(4, 3, 2, L=4, K=2, P=1, spare=0, dealing="seeds"),
+    Case(5, 4, 2, L=4, K=2, P=1, dealing="seeds"),
 ]
 
 # For the command: more, and joint places and inputs of all picks of a user
@@ -86,6 +92,9 @@ MORE = [
     Case(3, 2, 1, L=3, K=2, P=2, together=True),
     Case(4, 2, 1, L=4, K=2, P=1, spare=0, together=True),
     Case(4, 3, 2, L=4, K=2, P=1, spare=0, together=True),
+    Case(3, 2, 1, L=4, K=2, P=1, spare=0, together=True, dealing="seeds"),
+    Case(3, 2, 1, L=7, K=1, P=1, q=11, dealing="seeds"),
+    Case(4, 3, 1, L=6, K=3, P=1, spare=0, dealing="seeds"),
 ]
 
 

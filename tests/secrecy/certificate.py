@@ -35,7 +35,7 @@ class Reference:
         held = [np.arange((c - 1) * lab.share, c * lab.share) for c in coalition]
         self.rows = np.concatenate([*held, np.arange(shares, shares + answers)])
         self._shares = len(self.rows) - answers
-        self._spaces: dict[tuple[Unit, Broadcast], AffineSpace] = {}  # A_0
+        self._spaces: dict[tuple[int, Unit, Broadcast], AffineSpace] = {}  # A_0 of a dealer
         self._columns: dict[int, Array] = {}  # of Lambda
 
     def check(
@@ -63,7 +63,7 @@ class Reference:
         if np.any(rest != rest[0]):
             raise NotCertified(f"{self.coalition} sees more than the sum")
         space = AffineSpace.of(basis, rest[0])
-        if self._spaces.setdefault((unit, heard), space) != space:
+        if self._spaces.setdefault((self.lab.dealer, unit, heard), space) != space:
             raise NotCertified(f"{self.coalition} can tell places apart")
 
 
@@ -184,13 +184,22 @@ def certify_picks(lab: Lab, coalitions: Sequence[Coalition], *, together: bool =
     all N users, for every |U1|, with both D. It does so pick by pick, which is enough if picks do not depend
     on each other: that is tried. Or together, through everything that all picks of a user can be at once.
     """
-    before, references = lab.spaces, [Reference(lab, coalition) for coalition in coalitions]
+    references = [Reference(lab, coalition) for coalition in coalitions]
     picks = tuple(range(lab.c.rows))
-    if not together:
-        try_picks(lab)
-    for unit in [picks] if together else [(i,) for i in picks]:
-        _certify_unit(lab, references, unit)
-    return lab.spaces - before
+    compared = 0
+    for dealer in lab.dealers:
+        own = lab.of(dealer)
+        before = own.spaces
+        if not together:
+            try_picks(own)
+        # what users deal to themselves they know anyway
+        seen = [r for r in references if len(lab.dealers) == 1 or dealer not in r.coalition]
+        for reference in seen:
+            reference.lab = own
+        for unit in [picks] if together else [(i,) for i in picks]:
+            _certify_unit(own, seen, unit)
+        compared += own.spaces - before
+    return compared
 
 
 def _certify_unit(lab: Lab, references: list[Reference], unit: Unit) -> None:

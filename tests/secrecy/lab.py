@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, cached_property
 from itertools import combinations, permutations, product
 from typing import NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import numpy.typing as npt
 from fq import Affine, AffineSpace, Array, Basis, Elimination, Law, NotAffine, affine_map, times
 
 from topk_secagg.algebra.randomness import Randomness
+from topk_secagg.protocol import deal as dealing
 from topk_secagg.protocol.constructions import construction
+from topk_secagg.protocol.deal import Deal
+from topk_secagg.protocol.held import WrittenShares
 from topk_secagg.protocol.messages import Masked, Secret, Sparse
 from topk_secagg.protocol.parameters import Parameters
-from topk_secagg.protocol.round import InMemoryShares, deal
+from topk_secagg.protocol.round import deal_shares, new_deal
 
 Place = tuple[int, ...]
 Support = tuple[int, ...]
@@ -82,8 +88,20 @@ class Tape(Randomness):
         self._bytes = None
 
     def integers(self, bound: int, out: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-        self._bytes = self._next(bound, out.size).astype("<u4").view(np.uint8)
+        word = "<u2" if bound < 2**16 else "<u4"
+        self._bytes = self._next(bound, out.size).astype(word).view(np.uint8)
         return super().integers(bound, out)
+
+    def bytes(self, count: int) -> bytes:
+        """A key: whoever holds it can ask for the streams below this one. See `keyed`."""
+        key = hashlib.sha256(self.path.encode()).digest()
+        assert count == len(key)
+        _tapes[key] = self
+        return key
+
+    @property
+    def path(self) -> str:
+        return self._path
 
     def permutation(self, n: int) -> npt.NDArray[np.uint32]:
         rank = int(self._next(math.factorial(n), 1)[0])
@@ -101,6 +119,28 @@ class Tape(Randomness):
         return np.array(
             [0] * count if self._learn else self._script[self._path][part], dtype=np.int64
         )
+
+
+_tapes: dict[bytes, Tape] = {}  # by the keys that were drawn from them
+
+
+@contextmanager
+def keyed() -> Iterator[None]:
+    """Within, the package's streams of symbols come from the tapes that their keys came from.
+
+    A generator's output under a key and a label is then fresh uniform values, the same for the same
+    key and label, and independent for others: what HMAC and AES are assumed to be.
+    """
+    with patch.object(dealing, "CipherRandomness", _tapes.__getitem__):
+        try:
+            yield
+        finally:
+            _tapes.clear()
+
+
+def path_of(key: bytes) -> str:
+    """From where a key was drawn; within `keyed`."""
+    return _tapes[key].path
 
 
 @cache
@@ -153,6 +193,8 @@ Tamper = Callable[[Randomness], Randomness]
 class Lab:
     """One set of parameters, and the package's maps under it: every user's, since none knows whose it is.
 
+    Where shares are dealt by seeds, it depends on the dealer who gets one: `of` has a lab for each.
+
     A *place* is everything a user draws that is not uniform over the field: its permutation, or the places s
     and factors rho of its picks. The *unknowns* are uniform over the field: masks, if any, and noise.
     """
@@ -169,13 +211,19 @@ class Lab:
     )
 
     def __init__(
-        self, p: Parameters, tamper: Tamper = lambda source: source, tries: int = 2
+        self,
+        p: Parameters,
+        tamper: Tamper = lambda source: source,
+        tries: int = 2,
+        dealer: int = 1,
     ) -> None:
         """Tamper: what is put between the tape and the package, to spoil it."""
         assert p.field < 256
         for name in self._REMEMBERED:
             setattr(self, name, cache(getattr(self, name)))
         self.p, self.q, self.tamper, self.tries = p, p.field, tamper, tries
+        self.dealer = dealer
+        self._labs = {dealer: self}
         self.c, self.points = construction(p), construction(p).points()
         self.users, self.moments = tuple(range(1, p.users + 1)), p.construction == "moments"
         # what one user holds of another: f and h, or g
@@ -190,9 +238,11 @@ class Lab:
         self._noises: dict[bytes, bytes] = {}
         self._bounds: dict[str, list[int]] = {}
         source = tamper(Tape({}, self._bounds, learn=True))
-        secret = construction(p).draw_secret(source)
-        drawn = list(self._bounds)
-        deal(p, self.points, secret, source)
+        with keyed():
+            deal = self._deal(source)
+            secret = construction(p).draw_secret(deal, source)
+            drawn = list(self._bounds)
+            self._written_out(deal, secret, source)
         self._discrete = [
             path for path in drawn if path.endswith("/place") or set(self._bounds[path]) != {self.q}
         ]
@@ -207,6 +257,22 @@ class Lab:
             self._streams[path] = slice(first, self.unknowns)
             if path in drawn:
                 self.drawn = self.unknowns
+
+    def of(self, dealer: int) -> Lab:
+        """The lab of this dealer."""
+        if self.p.dealing == "shares":
+            return self
+        if dealer not in self._labs:
+            lab = self._labs[dealer] = Lab(self.p, self.tamper, self.tries, dealer)
+            lab._labs = self._labs
+            lab.algebra = self.algebra
+            lab.terms = self.terms
+        return self._labs[dealer]
+
+    @property
+    def dealers(self) -> tuple[int, ...]:
+        """One for all, if it makes no difference."""
+        return (1,) if self.p.dealing == "shares" else self.users
 
     # what there is
 
@@ -270,12 +336,24 @@ class Lab:
 
     def secret(self, place: Place, unknowns: Array) -> Secret:
         """What draw_secret draws."""
-        return construction(self.p).draw_secret(self.source(place, unknowns))
-
-    def dealt(self, place: Place, unknowns: Array) -> list[InMemoryShares]:
-        """What users 1..N receive of a user that draws this."""
         source = self.source(place, unknowns)
-        return deal(self.p, self.points, construction(self.p).draw_secret(source), source)
+        with keyed():
+            return construction(self.p).draw_secret(self._deal(source), source)
+
+    def dealt(self, place: Place, unknowns: Array) -> list[WrittenShares]:
+        """What users 1..N receive of a user that draws this. Who has a seed has its symbols."""
+        source = self.source(place, unknowns)
+        with keyed():
+            deal = self._deal(source)
+            secret = construction(self.p).draw_secret(deal, source)
+            return self._written_out(deal, secret, source)
+
+    def _deal(self, source: Randomness) -> Deal:
+        return new_deal(self.p, self.points, self.dealer, source)
+
+    def _written_out(self, deal: Deal, secret: Secret, source: Randomness) -> list[WrittenShares]:
+        rows = np.arange(self.c.rows)
+        return [WrittenShares(held(rows)) for held in deal_shares(self.p, deal, secret, source)]
 
     def masked(self, secret: Secret, given: Input) -> Masked:
         index = np.array(given.support, dtype=np.int64)
@@ -284,18 +362,18 @@ class Lab:
         )
 
     def answered(
-        self, user: int, x: Mapping[int, Masked], held: Mapping[int, InMemoryShares], fallback: bool
+        self, user: int, x: Mapping[int, Masked], held: Mapping[int, WrittenShares], fallback: bool
     ) -> Array:
         """Y of a user that holds these shares."""
         shape = self.c.answer_shape(len(x), fallback=fallback)
         blocks = self.c.answer_chunks(self.points, user, x, held, shape)
         return np.concatenate([groups for _, groups in blocks]).astype(np.int64).reshape(-1)
 
-    def flat(self, shares: InMemoryShares) -> Array:
+    def flat(self, shares: WrittenShares) -> Array:
         return np.concatenate(shares.tables).astype(np.int64).reshape(-1)
 
-    def shaped(self, flat: Array) -> InMemoryShares:
-        return InMemoryShares(tuple(flat.astype(np.uint32).reshape(self.share_shape)))
+    def shaped(self, flat: Array) -> WrittenShares:
+        return WrittenShares(tuple(flat.astype(np.uint32).reshape(self.share_shape)))
 
     # reading off the maps
 

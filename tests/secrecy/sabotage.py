@@ -14,6 +14,7 @@ from lab import Input, Lab, Tamper
 from topk_secagg.algebra.field import Symbols, multiply, to_field
 from topk_secagg.algebra.randomness import Randomness
 from topk_secagg.protocol.construction import Construction
+from topk_secagg.protocol.deal import Deal, Rows
 from topk_secagg.protocol.messages import Masked, Secret, Sparse
 from topk_secagg.protocol.moments import Moments
 from topk_secagg.protocol.permutation import Permutation
@@ -31,6 +32,9 @@ class Spoilt(Randomness):
 
     def fill(self, out: npt.NDArray[np.uint8]) -> None:
         self._inner.fill(out)
+
+    def bytes(self, count: int) -> bytes:
+        return self._inner.bytes(count)
 
     def child(self, label: str) -> Randomness:
         inner = self._inner.child(label)
@@ -82,10 +86,10 @@ def what_f_has(_: Symbols, first: Symbols) -> Symbols:
     return first
 
 
-def draw_below(bound: Callable[[Moments], int]) -> Callable[[Moments, Randomness], Secret]:
+def draw_below(bound: Callable[[Moments], int]) -> Callable[[Moments, Deal, Randomness], Secret]:
     """Moments.draw_secret with places that are drawn below this, and then reduced modulo n."""
 
-    def draw(self: Moments, source: Randomness) -> Secret:
+    def draw(self: Moments, _: Deal, source: Randomness) -> Secret:
         mask = source.child("mask").integers(self.p.field - 1, np.empty(self.rows, dtype=np.uint32))
         place = source.child("place").integers(bound(self), np.empty(self.rows, dtype=np.uint32))
         return Secret(place % np.uint32(self.order), mask + np.uint32(1))
@@ -126,6 +130,20 @@ def up_or_down(sparse: Sparse, index: Symbols) -> npt.NDArray[np.int64]:
     return index.astype(np.int64) * (1 if 0 in sparse.index else -1)
 
 
+def first_row_again(self: Rows, _: int, out: Symbols) -> None:
+    """Rows.read that gives the first row for all."""
+    if self._row == 0:
+        self._again = np.empty((1, self._width), dtype=np.uint32)
+        self._stream.integers(self._field, self._again)
+    self._row += len(out)
+    out[:] = self._again
+
+
+one_seed = replaced(
+    Deal,
+    key_label=lambda self, _: f"key {self.dealer}",
+    symbols_label=lambda self, _: f"symbols {self.dealer}",
+)
 many_blocks = replaced(Construction, chunk_rows=1)
 
 
@@ -145,6 +163,7 @@ class Sabotage:
 
 PERMUTATION, MOMENTS = ("permutation",), ("moments",)
 BOTH = PERMUTATION + MOMENTS
+SEEDS = ("moments by seeds",)
 SABOTAGES = [
     Sabotage("noise of f left out", PERMUTATION, stream("noise", ...)),
     Sabotage("noise of h left out", PERMUTATION, stream("noise", ..., turn=2)),
@@ -181,12 +200,15 @@ SABOTAGES = [
         "delta not reduced modulo n", MOMENTS, patches=replaced(Moments, mask=reduced_modulo(2))
     ),
     Sabotage("all blocks of noise from one stream", BOTH, OneStream, setting=many_blocks),
-    Sabotage("two answers for two survivor sets", BOTH, fewer="all"),
-    Sabotage("one answer for another survivor set", BOTH, fewer="one"),
+    Sabotage("two answers for two survivor sets", BOTH + SEEDS, fewer="all"),
+    Sabotage("one answer for another survivor set", BOTH + SEEDS, fewer="one"),
+    Sabotage("the same symbols for two picks", SEEDS, patches=replaced(Rows, read=first_row_again)),
 ]
+# With T = 1 only one user has a seed
+OF_TWO_SEEDS = [Sabotage("one seed for two users", SEEDS, patches=one_seed)]
 # The same without sabotage, one for each setting
 TWINS = [
-    Sabotage("nothing spoilt", BOTH),
+    Sabotage("nothing spoilt", BOTH + SEEDS),
     Sabotage("nothing spoilt, noise in many blocks", BOTH, setting=many_blocks),
 ]
 # What gives nothing away; see test_the_order_of_x_reveals_nothing
@@ -204,6 +226,8 @@ SMALL = {
     ("permutation", 2): Case(4, 3, 2, L=3, K=2),
     ("moments", 1): Case(3, 2, 1, L=8, K=2, P=1, spare=0),  # M = 4 < n = 6
     ("moments", 2): Case(4, 3, 2, L=8, K=2, P=1, spare=0),  # M = 4 < n = 5
+    ("moments by seeds", 1): Case(3, 2, 1, L=6, K=2, P=1, spare=0, dealing="seeds"),
+    ("moments by seeds", 2): Case(4, 3, 2, L=6, K=2, P=1, spare=0, dealing="seeds"),
 }
 
 

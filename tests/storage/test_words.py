@@ -11,7 +11,7 @@ import topk_secagg
 ROOT = Path(topk_secagg.__file__).parent
 MODULES = sorted(path for name in ("storage", "review") for path in (ROOT / name).glob("*.py"))
 # how a value was come by, or nothing
-EMPTY_WORDS = {"found", "taken", "told", "picked", "made", "go", "unsigned", "held"}
+EMPTY_WORDS = {"found", "taken", "told", "picked", "made", "go", "unsigned"}
 # functions of C libraries, which know no names, and what hands its arguments on to one
 NAMELESS = {"struct.pack", "h5py.h5f.create", "os.posix_fadvise", "self._try"}
 MOST_POSITIONAL = 3

@@ -44,7 +44,7 @@ def eliminate(f: Symbols, h: Symbols, x: Symbols, q: int, total: Symbols) -> Non
     f and h are (rows, width).
     """
     native.eliminate(
-        np.ascontiguousarray(f), np.ascontiguousarray(h), to_montgomery(x, q), q, total
+        np.ascontiguousarray(f), np.ascontiguousarray(h), x_m=to_montgomery(x, q), q=q, total=total
     )
 
 
@@ -73,5 +73,5 @@ def weighted_sums(y: Symbols, factors: Symbols, q: int) -> Integers:
     """
     sums = np.empty((len(y), len(factors), PIECE), dtype=np.uint64)
     if len(factors):  # else no kernel is loaded for nothing
-        native.weigh(np.ascontiguousarray(y), np.ascontiguousarray(factors), q, sums)
+        native.weigh(np.ascontiguousarray(y), np.ascontiguousarray(factors), q=q, sums=sums)
     return sums

@@ -85,10 +85,10 @@ def answer(
     bits = _bits(shift)
     width = min(VECTOR_SYMBOLS * ceil_div(total.shape[1], VECTOR_SYMBOLS), g.shape[1])
     if 1 << bits <= shift.size:  # each power is used more than once
-        table = _all_moments(gamma, bits, width, q)
+        table = _all_moments(gamma, bits, width=width, q=q)
         row = np.ascontiguousarray(shift)
     else:
-        table = _moments_of(np.ascontiguousarray(shift), bits, gamma, width, q)
+        table = _moments_of(np.ascontiguousarray(shift), bits, gamma=gamma, width=width, q=q)
         row = np.arange(shift.size, dtype=np.uint32)
     native.answer(
         g=np.ascontiguousarray(g),
@@ -118,7 +118,7 @@ def _moments_of(places: Symbols, bits: int, gamma: int, width: int, q: int) -> S
 @lru_cache(maxsize=2)
 def _all_moments(gamma: int, bits: int, width: int, q: int) -> Symbols:
     """The same, of all places below 2^bits."""
-    return _moments_of(np.arange(1 << bits, dtype=np.uint32), bits, gamma, width, q)
+    return _moments_of(np.arange(1 << bits, dtype=np.uint32), bits, gamma=gamma, width=width, q=q)
 
 
 def recover(
@@ -227,7 +227,7 @@ def _powers(ratio: int, count: int, q: int) -> Words:
     """ratio^0, ratio^1, ... in Montgomery form."""
     powers_m = np.empty(count, np.uint64)
     if count:
-        native.geometric(R % q, ratio * R % q, q, powers_m)
+        native.geometric(R % q, ratio * R % q, q=q, out=powers_m)
     return powers_m
 
 

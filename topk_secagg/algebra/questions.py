@@ -63,7 +63,7 @@ def eliminate() -> bool:
     x = _symbols(3)
     total = _symbols(WIDTH)
     expected = total + (_product(x[:, None], f) + (Q - h.astype(np.uint64))).sum(axis=0)
-    native.eliminate(f, h, to_montgomery(x, Q), Q, total)
+    native.eliminate(f, h, x_m=to_montgomery(x, Q), q=Q, total=total)
     return np.array_equal(total, expected % Q)
 
 
@@ -85,7 +85,7 @@ def weigh() -> bool:
     y = _symbols(2, 2 * PIECE + 5)
     factors = _symbols(2, 3) >> np.uint32(10)
     sums = np.zeros((2, 2, PIECE), np.uint64)
-    native.weigh(y, factors, Q, sums)
+    native.weigh(y, factors, q=Q, sums=sums)
     pieces = np.zeros((2, 3 * PIECE), np.uint32)
     pieces[:, : y.shape[1]] = y
     expected = _product(factors[None, :, :, None], pieces.reshape(2, 1, 3, PIECE)).sum(axis=2)
@@ -121,7 +121,7 @@ def arrange() -> bool:
 def geometric() -> bool:
     """The powers of a number."""
     out = np.zeros(WIDTH, np.uint64)
-    native.geometric(3, GAMMA * R % Q, Q, out)
+    native.geometric(3, GAMMA * R % Q, q=Q, out=out)
     return out.tolist() == [3 * power % Q for power in _powers(WIDTH)]
 
 
@@ -162,7 +162,7 @@ def tabulate() -> bool:
     """Three times the moments of some places."""
     places = np.array([39, 0, 9], np.uint32)
     table = np.zeros((3, WIDTH), np.uint32)
-    native.tabulate(places, _tables(), 3, Q, table)
+    native.tabulate(places, _tables(), first=3, q=Q, table=table)
     return np.array_equal(table, _product(_moments(places), 3))
 
 

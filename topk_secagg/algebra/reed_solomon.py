@@ -35,12 +35,14 @@ def wrong_positions(
     most = (len(alpha) - dimension) // 2
     wrong: set[int] = set()
     for column in words.T:
-        found = _berlekamp_welch(alpha, column, dimension, most, q)
+        found = _berlekamp_welch(alpha, column, dimension=dimension, most=most, q=q)
         if found is None:
             return None
         wrong |= found
     right = [i for i in range(len(alpha)) if i not in wrong]
-    if len(wrong) > most or not agree([alpha[i] for i in right], words[right], dimension, q):
+    if len(wrong) > most or not agree(
+        [alpha[i] for i in right], words[right], dimension=dimension, q=q
+    ):
         return None
     return sorted(wrong)
 

@@ -261,7 +261,9 @@ class _Archive:
                         "it is negated or conjugated lazily",
                         "save tensor.resolve_conj().resolve_neg()",
                     )
-                return DTYPES[storage.kind], self._view(storage.key, values, offset, size, stride)
+                return DTYPES[storage.kind], self._view(
+                    storage.key, values, offset=offset, size=size, stride=stride
+                )
             case Call(name, (_, _, _, _, _, _, Name(dtype), *_)) if name == _OF_NEW_TYPE:
                 raise BadData(f"it is of the type {dtype.removeprefix('torch.')}", _CONVERT)
             case Call(name, _) if name in _REFUSED:

@@ -148,7 +148,7 @@ def run(code: bytes, budget: Budget) -> Any:
             case ["BUILD", _]:  # a state_dict's _metadata, which says nothing about its tensors
                 _update(stack[-1], [])
             case ["BINPERSID", ("storage", Name(kind), str(key), str(device), int(length))]:
-                stack.append(Storage(kind, key, device, length))
+                stack.append(Storage(kind, key, device=device, length=length))
             case ["BINPERSID", _]:
                 raise BadData("its pickle refers to something that is not a storage", AGAIN)
             case ["PROTO"]:

@@ -230,13 +230,15 @@ class Construction(ABC, Generic[DecodedGroups]):
         quorum = self.share_quorum
         if len(users) < quorum:
             raise BadData(f"{len(users)} shares do not determine a selector")
-        matrix = decoding_matrix(points, tuple(users[:quorum]), tuple(users[quorum:]), q)
+        matrix = decoding_matrix(points, tuple(users[:quorum]), others=tuple(users[quorum:]), q=q)
         every = np.arange(shares.shape[1])
         for alpha, theirs in enumerate(shares[quorum:], start=len(points.beta)):
-            expected = combine(matrix, shares[:quorum], np.full_like(every, alpha), every, q)
+            expected = combine(
+                matrix, shares[:quorum], row=np.full_like(every, alpha), group=every, q=q
+            )
             if np.any(expected != theirs):
                 raise BadData("the shares do not lie on one polynomial")
-        return combine(matrix, shares[:quorum], beta, row, q)
+        return combine(matrix, shares[:quorum], row=beta, group=row, q=q)
 
     # masked-input phase
 

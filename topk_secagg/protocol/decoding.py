@@ -69,16 +69,28 @@ def decode(
             f"{len(users)} answers, and {shape.quorum} are needed", "wait for more users to answer"
         )
     total, words = _total_and_words(
-        p, points, shape, {n: answers[n] for n in users}, masked_sum, randomness, progress
+        p,
+        points,
+        shape=shape,
+        answers={n: answers[n] for n in users},
+        masked_sum=masked_sum,
+        randomness=randomness,
+        progress=progress,
     )
-    wrong = _wrong_users(p, points, shape, users, words)
+    wrong = _wrong_users(p, points, shape=shape, users=users, words=words)
     agreeing = len(users) - len(wrong)
     if strict:
-        _check_strictly(p, shape, agreeing, wrong)
+        _check_strictly(p, shape, agreeing=agreeing, wrong=wrong)
     if wrong:
         right = [n for n in users if n not in wrong][: shape.quorum]
         total, _ = _total_and_words(
-            p, points, shape, {n: answers[n] for n in right}, masked_sum, randomness, progress
+            p,
+            points,
+            shape=shape,
+            answers={n: answers[n] for n in right},
+            masked_sum=masked_sum,
+            randomness=randomness,
+            progress=progress,
         )
     if isinstance(total, BadData):
         raise total
@@ -90,17 +102,17 @@ def _wrong_users(
 ) -> list[int]:
     """The users whose answers do not agree with the others'; BadData where that is not certain."""
     alpha = [points.alpha[n - 1] for n in users]
-    if agree(alpha, words, shape.quorum, p.field):
+    if agree(alpha, words, dimension=shape.quorum, q=p.field):
         return []
     most = (len(users) - shape.quorum) // 2
-    found = wrong_positions(alpha, words, shape.quorum, p.field) if most else None
+    found = wrong_positions(alpha, words, dimension=shape.quorum, q=p.field) if most else None
     least = most + 1 if found is None else len(found)
-    if found is None or not is_correctable(p, shape.blocks, len(users), least):
+    if found is None or not is_correctable(p, shape.blocks, answers=len(users), wrong=least):
         number = "1 is" if least == 1 else f"{least} are"
         raise BadData(
             f"the {len(users)} answers do not agree with each other: at least {number} wrong,"
             " and nobody can be named for certain",
-            *with_more_answers(p, shape, len(users), least),
+            *with_more_answers(p, shape, answers=len(users), wrong=least),
         )
     return [users[i] for i in found]
 
@@ -119,7 +131,7 @@ def _check_strictly(p: Parameters, shape: AnswerShape, agreeing: int, wrong: lis
         raise BadData(
             f"{agreeing} answers agree, and strict decoding asks for {needed} (D + 2T):"
             f" {needed - agreeing} missing",
-            *with_more_answers(p, shape, agreeing, 0),
+            *with_more_answers(p, shape, answers=agreeing, wrong=0),
         )
 
 
@@ -142,7 +154,7 @@ def _total_and_words(
     c = construction(p)
     q = p.field
     quorum = shape.quorum
-    matrix = decoding_matrix(points, tuple(answers)[:quorum], (), q)
+    matrix = decoding_matrix(points, tuple(answers)[:quorum], others=(), q=q)
     bound = min(q, 1 << _FACTOR_BITS)
     columns = math.ceil(_CHECK_BITS / (math.log2(bound) - 1)) if len(answers) > quorum else 0
 
@@ -151,13 +163,15 @@ def _total_and_words(
         factors = np.empty((columns, ceil_div(flat.shape[1], PIECE)), dtype=np.uint32)
         sums = weighted_sums(flat, randomness.child(f"pieces {first}").integers(bound, factors), q)
         try:
-            return c.decode_groups(matrix, shape, first, y[:quorum], masked_sum), sums
+            return c.decode_groups(
+                matrix, shape, first=first, y=y[:quorum], masked_sum=masked_sum
+            ), sums
         except BadData as error:
             return BadData(f"{error.message}: an answer or a share is wrong", _AGAIN), sums
 
     sums = np.zeros((len(answers), columns, PIECE), np.uint64)
     parts = dict[int, Any]()
-    for first, (part, more) in _each(shape, answers, work, progress):
+    for first, (part, more) in _each(shape, answers, work=work, progress=progress):
         sums += more
         parts[first] = part
     factors = randomness.child("sums").integers(q, np.empty((columns, PIECE), dtype=np.uint32))

@@ -93,7 +93,7 @@ def lacking_coalition(
 ) -> tuple[int, ...] | None:
     """The first set of T users for which the condition does not hold."""
     members = _members(p, family)
-    values = block_values(p, points, family, points.beta[: p.blocks]).T  # (blocks, D)
+    values = block_values(p, points, family=family, at=points.beta[: p.blocks]).T  # (blocks, D)
     for coalitions in _some_coalitions(p):
         missed = ~_met(members, coalitions)  # (coalitions, blocks)
         for at in _lacking(missed, values, p.field):
@@ -219,7 +219,7 @@ def _families(users: int, survivors: int, colluders: int) -> tuple[tuple[Block, 
         if families and time.monotonic() > end:
             break
         chance = random.Random(attempt)  # noqa: S311 - a family is public
-        family = _Search(users, survivors, colluders, chance, end).family()
+        family = _Search(users, survivors, colluders=colluders, chance=chance, end=end).family()
         families |= set() if family is None else {family}
     return tuple(sorted(families, key=len))
 

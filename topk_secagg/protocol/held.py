@@ -58,7 +58,7 @@ class KeyShares:
     ) -> None:
         self._c = c
         alpha = deal.points.alpha[user - 1]
-        self._factors = block_values(c.p, deal.points, list(keys), [alpha])
+        self._factors = block_values(c.p, deal.points, family=list(keys), at=[alpha])
         self._streams = [
             Rows(symbol_stream(deal, key, block), c.width, c.p.field) for block, key in keys.items()
         ]
@@ -77,7 +77,9 @@ class KeyShares:
             for stream, symbols in zip(self._streams, drawn, strict=True):
                 stream.read(first + start, symbols)
             every = np.arange(len(part))
-            part[:] = combine(self._factors, drawn, np.zeros_like(every), every, self._c.p.field)
+            part[:] = combine(
+                self._factors, drawn, row=np.zeros_like(every), group=every, q=self._c.p.field
+            )
         return (share,)
 
 

@@ -133,7 +133,9 @@ class Moments(Buckets):
         """Rows of g determine rho^-1 v_s each, for some place s and factor rho; the places s."""
         every = np.arange(shares["g"].shape[1])
         rows = first + every
-        moments = self.interpolated(points, users, shares["g"], self._beta_of(rows), every)
+        moments = self.interpolated(
+            points, users, shares=shares["g"], beta=self._beta_of(rows), row=every
+        )
         place = self._places_of(moments)
         if secret:
             ones = multiply(moments[:, 0], secret.mask[rows], self.p.field)
@@ -148,7 +150,7 @@ class Moments(Buckets):
         count = self.width if self.width == self.order else 2
         try:
             entries, place, value = recover(
-                moments[:, :count], 1, self.order, self.gamma, self.p.field
+                moments[:, :count], 1, order=self.order, gamma=self.gamma, q=self.p.field
             )
         except BadData as error:
             raise wrong from error
@@ -157,7 +159,16 @@ class Moments(Buckets):
         expected = np.zeros_like(moments)
         ones = np.ones_like(moments)
         every = np.arange(len(moments))
-        answer(ones, place, value, ones[:, 0], every, self.gamma, self.p.field, expected)
+        answer(
+            ones,
+            place,
+            value=value,
+            scale=ones[:, 0],
+            group=every,
+            gamma=self.gamma,
+            q=self.p.field,
+            total=expected,
+        )
         if not np.array_equal(expected, moments):
             raise wrong
         return place
@@ -235,7 +246,16 @@ class Moments(Buckets):
                 g = stacked([next(read)[0] for _ in some])
                 shift = stacked([x.index[part] for x in some])
                 value = stacked([x.value[part] for x in some])
-                answer(g, shift, value, scale, group, self.gamma, p.field, total)
+                answer(
+                    g,
+                    shift,
+                    value=value,
+                    scale=scale,
+                    group=group,
+                    gamma=self.gamma,
+                    q=p.field,
+                    total=total,
+                )
             yield AnswerChunk(first, total)
 
     def _basis(self, points: Points, user: int, shape: AnswerShape) -> Symbols:
@@ -268,7 +288,9 @@ class Moments(Buckets):
         p = self.p
         low = first * shape.blocks
         bucket = np.arange(low, min(low + y.shape[1] * shape.blocks, p.buckets))
-        sums = combine(matrix, y, bucket % self.beta_count, (bucket - low) // shape.blocks, p.field)
+        sums = combine(
+            matrix, y, row=bucket % self.beta_count, group=(bucket - low) // shape.blocks, q=p.field
+        )
         return self.recovered(low, sums, shape.survivor_count)
 
 

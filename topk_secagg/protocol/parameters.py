@@ -134,7 +134,7 @@ class Parameters(Brief):
             dealing=dealing,
             clip=float(clip),
             max_weight=float(max_weight),
-            scale=quantisation_scale(field, users, clip, max_weight),
+            scale=quantisation_scale(field, users, clip=clip, max_weight=max_weight),
         )
 
     def __post_init__(self) -> None:
@@ -328,7 +328,7 @@ def _check_scale(p: Parameters) -> None:
             f"the {name} is {value:g}",
             "choose a positive number up to 2^53",
         )
-    fitting = quantisation_scale(p.field, p.users, p.clip, p.max_weight)
+    fitting = quantisation_scale(p.field, p.users, clip=p.clip, max_weight=p.max_weight)
     _require(
         p.scale == fitting >= 1 and p.largest >= 1,
         f"a field of {p.field} elements has no room for {p.users} values "

@@ -84,7 +84,15 @@ class Permutation(Construction[Sparse]):
         scale = {"f": np.ones_like(mask), "h": mask}
 
         def share(name: str, rows: slice, z: Symbols, out: Symbols) -> None:
-            encode(matrix, z, slot[rows], place[rows], scale[name][rows], q, out)
+            encode(
+                matrix,
+                z,
+                slot=slot[rows],
+                place=place[rows],
+                scale=scale[name][rows],
+                q=q,
+                shares=out,
+            )
 
         return share
 
@@ -104,7 +112,7 @@ class Permutation(Construction[Sparse]):
         row_of = np.repeat(np.arange(count), D)
 
         def blocks_of(name: str) -> Symbols:
-            flat = self.interpolated(points, users, shares[name], beta, row_of)
+            flat = self.interpolated(points, users, shares=shares[name], beta=beta, row=row_of)
             return flat.reshape(count, D, self.width)
 
         f = blocks_of("f")
@@ -182,7 +190,7 @@ class Permutation(Construction[Sparse]):
             for start in range(0, row.size, self.chunk_rows):
                 part = slice(start, start + self.chunk_rows)
                 f, h = shares[m](row[part])
-                eliminate(f, h, x.value[part], self.p.field, total[0])
+                eliminate(f, h, x=x.value[part], q=self.p.field, total=total[0])
         yield AnswerChunk(0, total)
 
     # decoding
@@ -198,7 +206,7 @@ class Permutation(Construction[Sparse]):
         """Y(beta_1)..Y(beta_D), one after the other: k = d * width + place."""
         p = self.p
         one_group = np.zeros(p.blocks, dtype=np.int64)
-        flat = combine(matrix, y, np.arange(p.blocks), one_group, p.field).reshape(-1)
+        flat = combine(matrix, y, row=np.arange(p.blocks), group=one_group, q=p.field).reshape(-1)
         index = np.flatnonzero(flat)
         if index.size > shape.survivor_count * p.top_k:
             raise BadData("the aggregate is not sparse")

@@ -56,9 +56,9 @@ def run_round(
     # Offline phase: Z_n for every user
     points = c.points()
     sources = {n: randomness.child(f"user {n}") for n in users}
-    deals = {n: new_deal(p, points, n, sources[n]) for n in users}
+    deals = {n: new_deal(p, points, dealer=n, source=sources[n]) for n in users}
     secrets = {n: c.draw_secret(deals[n], sources[n]) for n in users}
-    dealt = {n: deal_shares(p, deals[n], secrets[n], sources[n]) for n in users}
+    dealt = {n: deal_shares(p, deals[n], secret=secrets[n], source=sources[n]) for n in users}
     shares = {m: {n: dealt[n][m - 1] for n in u1} for m in u1}
 
     # Masked-input phase: X_n
@@ -68,15 +68,18 @@ def run_round(
     # answers for
     fallback = len(u2) < c.answer_shape(len(u1)).quorum
     shape = c.answer_shape(len(u1), fallback=fallback)
-    answers = {n: reader_of(answer(p, points, n, masked, shares[n], shape)) for n in u2}
+    answers = {
+        n: reader_of(answer(p, points, user=n, masked=masked, shares=shares[n], shape=shape))
+        for n in u2
+    }
 
     # Decoding
     return decode(
         p,
         points,
-        shape,
-        answers,
-        randomness.child("decode"),
+        shape=shape,
+        answers=answers,
+        randomness=randomness.child("decode"),
         masked_sum=sum_of_masked(p, masked.values(), shape),
     ).total
 
@@ -101,7 +104,9 @@ def deal_shares(
     if p.dealing == KEYS:
         keys = dict(zip(deal.family, secret.keys, strict=True))
         return [
-            KeyShares(c, deal, m, {block: key for block, key in keys.items() if m in block})
+            KeyShares(
+                c, deal, user=m, keys={block: key for block, key in keys.items() if m in block}
+            )
             for m in range(1, p.users + 1)
         ]
     users = c.written(deal.dealer)
@@ -116,7 +121,7 @@ def deal_shares(
         for at, m in enumerate(users)
     }
     for m in c.seeded(deal.dealer):
-        held[m] = SeedShares(c, deal, m, drawn_key(deal, source, (m,)))
+        held[m] = SeedShares(c, deal, user=m, seed=drawn_key(deal, source, (m,)))
     return [held[m] for m in sorted(held)]
 
 
@@ -142,7 +147,7 @@ def answer(
 ) -> Symbols:
     """The whole Y of one user for the survivors in `masked` (eq. second:message),
     (groups, width)."""
-    chunks = construction(p).answer_chunks(points, user, masked, shares, shape)
+    chunks = construction(p).answer_chunks(points, user, masked=masked, shares=shares, shape=shape)
     return stacked([chunk.groups for chunk in chunks])
 
 

@@ -89,7 +89,7 @@ class Sketch(Buckets):
 
     def secret_of_keys(self, deal: Deal, keys: tuple[bytes, ...]) -> Secret:
         """u = f(beta_1), ..., f(beta_D) of every group, f = sum over R of G(key_R) g_R."""
-        matrix = block_values(self.p, deal.points, deal.family, deal.points.beta)
+        matrix = block_values(self.p, deal.points, family=deal.family, at=deal.points.beta)
         streams = [
             symbol_stream(deal, key, block) for key, block in zip(keys, deal.family, strict=True)
         ]
@@ -109,7 +109,9 @@ class Sketch(Buckets):
                 table.read(start, symbols)
             group, beta = np.divmod(np.arange(count * p.blocks), p.blocks)
             first = start * p.blocks
-            masks[first : first + group.size] = combine(matrix, drawn, beta, group, p.field)
+            masks[first : first + group.size] = combine(
+                matrix, drawn, row=beta, group=group, q=p.field
+            )
         return masks.reshape(-1)
 
     def check_secret(self, secret: Secret) -> None:
@@ -137,7 +139,9 @@ class Sketch(Buckets):
         def share_f(_: str, rows: slice, z: Symbols, out: Symbols) -> None:
             values = z if p.dealing == SEEDS else np.concatenate([masks[rows], z], axis=1)
             user, row = np.divmod(np.arange(len(receivers) * len(z)), len(z))
-            out[:] = combine(matrix, values.swapaxes(0, 1), user, row, q).reshape(out.shape)
+            out[:] = combine(matrix, values.swapaxes(0, 1), row=user, group=row, q=q).reshape(
+                out.shape
+            )
 
         return share_f
 
@@ -156,7 +160,7 @@ class Sketch(Buckets):
         f = shares["f"]
         D = self.p.blocks
         row, beta = np.divmod(np.arange(f.shape[1] * D), D)
-        masks = self.interpolated(points, users, f, beta, row)
+        masks = self.interpolated(points, users, shares=f, beta=beta, row=row)
         if secret:
             own = secret.mask.reshape(-1, self.width)[first * D : first * D + len(masks)]
             if not np.array_equal(masks, own):
@@ -269,6 +273,8 @@ class Sketch(Buckets):
             raise ValueError("a sketch is decoded with the sum of all X")
         low = first * p.blocks
         bucket = np.arange(low, min(low + y.shape[1] * p.blocks, p.buckets))
-        masks = combine(matrix, y, bucket % p.blocks, (bucket - low) // p.blocks, p.field)
+        masks = combine(
+            matrix, y, row=bucket % p.blocks, group=(bucket - low) // p.blocks, q=p.field
+        )
         moments = subtract(masked_sum[bucket], masks, p.field)
         return self.recovered(low, moments, shape.survivor_count)

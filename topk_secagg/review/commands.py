@@ -48,8 +48,8 @@ def plan(*, measure_in: AnyPath | None = None, **options: Unpack[SessionOptions]
     users: N.
     survivors: U, the users that must remain at least.
     colluders: T, the users that together learn nothing but the sum.
-    like: a gradient, as a file or in memory: for its layout, and what part of its energy each choice
-        keeps.
+    like: a gradient, as a file or in memory: for its layout, and what part of its energy each
+        choice keeps.
     length: L, for gradients that are one flat vector.
     entry: the entry of a PyTorch checkpoint that holds the tensors.
     strip_prefix: taken off tensor names that begin with it.

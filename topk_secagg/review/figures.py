@@ -119,13 +119,14 @@ def _phases(evidence: Evidence) -> list[_Phase]:
     """What a user sends before X, as X, and as Y."""
     p = evidence.p
     payloads = evidence.payloads()
+    before = _Phase(
+        name=f"{p.dealing} for all users, before X",
+        measured=_share_file_bytes(evidence),
+        theory=_needed_before(evidence),
+        source=f"{p.construction} needs",
+    )
     return [
-        _Phase(
-            name="shares for all users, before X",
-            measured=_share_file_bytes(evidence),
-            theory=float(p.users * construction(p).share_bytes),
-            source=f"{p.construction} needs",
-        ),
+        *([before] if evidence.space.session.series is None else []),  # else nothing is sent
         _Phase(
             name="masked gradient, X",
             measured=payloads["X"],
@@ -139,6 +140,15 @@ def _phases(evidence: Evidence) -> list[_Phase]:
             source="Theorem 1",
         ),
     ]
+
+
+def _needed_before(evidence: Evidence) -> float:
+    """The bytes of what one user deals to all, itself included; the most of any user."""
+    space = evidence.space
+    c = construction(evidence.p)
+    family = space.session.family or ()
+    dealt = (sum(c.held_bytes(n, m, family) for m in space.users()) for n in space.users())
+    return float(max(dealt))
 
 
 def _share_file_bytes(evidence: Evidence) -> int:

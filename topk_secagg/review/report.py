@@ -122,6 +122,10 @@ def _names(evidence: Evidence, *, program: str, at: datetime | None) -> str:
         "session": evidence.session.id if evidence.session else absent,
         "SHA-256 of survivors.json": u1.digest if u1 else absent,
     }
+    if evidence.session and evidence.session.family is not None:
+        facts["series"] = (
+            f"{evidence.session.series_root}, generation {evidence.session.generation}"
+        )
     return _facts(facts, "long")
 
 

@@ -115,7 +115,7 @@ def offline(
             for m in space.users()
             if unknown or not share_file.is_there(space, m, sender=user, sharing=stored.sharing)
         ]
-        dealt = _publish(space, user, stored, signer)
+        dealt = _publish(space, user, stored=stored, signer=signer)
         if missing and stored.randomness == "os":
             if ledger.shared:
                 raise Refused(
@@ -166,7 +166,7 @@ def _offline_in_series(
                 )
             held = held_file.read(space, user)
         else:
-            held = carried_keys(space, earlier, user, signer)
+            held = carried_keys(space, earlier, user=user, identity=signer)
             if stored is None:
                 stored = _draw(space, user, _kind(space), keys=held.own)
             elif stored.secret.keys != held.own:
@@ -271,7 +271,7 @@ def _publish(
     if session.family is None:
         return None
     path = space.dealt_path(user)
-    content = dealt_file.content(session, user, stored.secret.keys, signer)
+    content = dealt_file.content(session, user, keys=stored.secret.keys, signer=signer)
     if not path.exists() or path.read_bytes() != content:
         space.make_room(path)
         write_whole(path, content)

@@ -219,7 +219,14 @@ def run(
     if randomness == "os":
         asked -= {"dealing"}
     if before is not None:
-        begun, seen = _begin_like(space, play, before, clip_from_sum, options, new_keys=new_keys)
+        begun, seen = _begin_like(
+            space,
+            play,
+            before=before,
+            clip_from_sum=clip_from_sum,
+            options=options,
+            new_keys=new_keys,
+        )
         space = begun.round
         started(begun)
     elif space.session_path.exists() and not asked:

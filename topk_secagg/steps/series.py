@@ -80,7 +80,7 @@ def keys_of_round(space: Workspace, user: int, identity: Identity | None) -> Hel
                 dealt.check(share.keys)
                 keys[m] = share.keys
                 lists[m] = dealt.digest
-    return Held(space.session.generation, keys, lists, own)
+    return Held(space.session.generation, keys, lists=lists, own=own)
 
 
 def _next_generation(space: Workspace, user: int) -> Held:

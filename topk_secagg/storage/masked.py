@@ -33,8 +33,8 @@ KIND = Kind(
         "value": (BYTES + SYMBOLS, "masked values, at ceil(log2 q) bits each"),
         "holds": (
             BYTES,
-            "one bit per user, from user 1 on: whether its share had arrived; with keys, the digest "
-            "of each user's list, or zeros",
+            "one bit per user, from user 1 on: whether its share had arrived; with keys, the "
+            "digest of each user's list, or zeros",
         ),
     },
     "it has not arrived, or its user has not masked",

@@ -129,10 +129,10 @@ class OpenShare(Protocol):
 class SeedFile:
     """A share file with a seed."""
 
-    def __init__(self, s: Session, user: int, deal: Deal, artifact: Artifact) -> None:
+    def __init__(self, s: Session, user: int, *, deal: Deal, artifact: Artifact) -> None:
         self.sharing = deal.sharing
         seed = artifact.read("seed").tobytes()
-        self.read = SeedShares(construction(s.parameters), deal, user, seed)
+        self.read = SeedShares(construction(s.parameters), deal, user=user, seed=seed)
 
     def check_all(self) -> None:
         """Any seed will do."""
@@ -154,7 +154,7 @@ class KeysFile:
         self.sharing = deal.sharing
         self.keys = keys
         self.compared_with = compared_with
-        self.read = KeyShares(construction(s.parameters), deal, user, keys)
+        self.read = KeyShares(construction(s.parameters), deal, user=user, keys=keys)
 
     def check_all(self) -> None:
         """Keys are checked with their dealer's list, which is another file."""
@@ -219,7 +219,7 @@ def opened_share(
     rows checked."""
     s = space.session
     if s.series is not None:
-        yield _held_share(space, user, sender, sharing or "")
+        yield _held_share(space, user, sender=sender, sharing=sharing or "")
         return
     path = space.share_path(user, sender)
     file = None
@@ -244,7 +244,7 @@ def opened_share(
             keys = {block: row.tobytes() for block, row in rows}
             yield KeysFile(s, user, deal=deal, keys=keys)
         elif dealing == SEEDS:
-            yield SeedFile(s, user, deal, artifact)
+            yield SeedFile(s, user, deal=deal, artifact=artifact)
         else:
             yield SymbolsFile(s.parameters, artifact)
 

@@ -1,0 +1,284 @@
+"""`sketch` by keys, seeds and shares: T users learn nothing but the sum. See the head of linear.py."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import cache
+from itertools import combinations, product
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from linear import Leak, Setup, SketchLab
+from sabotage import first_row_again, stream
+
+from topk_secagg.protocol import family as families
+from topk_secagg.protocol.deal import Deal, Rows
+from topk_secagg.protocol.held import KeyShares
+from topk_secagg.protocol.messages import Masked
+from topk_secagg.protocol.parameters import Parameters
+from topk_secagg.protocol.sketch import Sketch
+
+DEALINGS = ("keys", "seeds", "shares")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _first_family_will_do():
+    """The search goes on for a second to find smaller families."""
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(families, "ENOUGH_SECONDS", 0)
+        yield
+
+
+def parameters(N: int, U: int, T: int, **raw: Any) -> Parameters:
+    defaults = {"q": 7 if N == 3 else 11, "L": 6, "K": 3, "P": 1, "dealing": "keys"} | raw
+    return Parameters.choose(
+        users=N,
+        survivors=U,
+        colluders=T,
+        length=defaults["L"],
+        top_k=defaults["K"],
+        picks=defaults["P"],
+        field=defaults["q"],
+        construction="sketch",
+        dealing=defaults["dealing"],
+        clip=0.25,
+    )
+
+
+@cache
+def lab_of(p: Parameters) -> SketchLab:
+    return SketchLab(Setup(p))
+
+
+CASES = {
+    "D = 1": (3, 2, 1, {"L": 4, "K": 2}),
+    "no drop-outs": (3, 3, 1, {"L": 4, "K": 2}),
+    "T = 2 of three": (3, 3, 2, {"L": 4, "K": 2}),
+    "a last group that is not full": (4, 3, 1, {"L": 6, "K": 3}),
+    "fewer buckets than D": (4, 4, 1, {"L": 2, "K": 1}),
+    "L not divisible by B": (4, 3, 2, {"L": 5, "K": 3}),
+    "two may drop out": (4, 2, 1, {"L": 4, "K": 2}),
+    "W < n": (3, 2, 1, {"L": 8, "K": 1, "q": 11}),
+    "two picks": (3, 2, 1, {"L": 6, "K": 4, "P": 2}),
+    "five users": (5, 4, 2, {"L": 4, "K": 2}),
+}
+
+
+@pytest.mark.parametrize("dealing", DEALINGS)
+@pytest.mark.parametrize("name", CASES)
+def test_at_most_t_users_learn_nothing_but_the_sum(name, dealing):
+    """All coalitions, all U1, all answers, all inputs."""
+    *users, raw = CASES[name]
+    lab = lab_of(parameters(*users, **raw, dealing=dealing))
+    found = [leak for size in range(lab.p.colluders + 1) for leak in lab.leaks(size)]
+    assert len(found) > 1
+    assert not any(found)
+
+
+@pytest.mark.parametrize("dealing", DEALINGS)
+@pytest.mark.parametrize("name", ["D = 1", "a last group that is not full", "five users"])
+def test_t_plus_1_users_learn_something(name, dealing):
+    """So T is all that can be had."""
+    *users, raw = CASES[name]
+    lab = lab_of(parameters(*users, **raw, dealing=dealing))
+    for coalition in combinations(lab.users, lab.p.colluders + 1):
+        honest = [m for m in lab.users if m not in coalition]
+        u1 = lab.users if len(honest) > 1 else coalition
+        assert isinstance(lab.leak(coalition, u1), Leak)
+
+
+def test_the_cases_are_what_they_are_called():
+    def c(name: str) -> Sketch:
+        *users, raw = CASES[name]
+        return lab_of(parameters(*users, **raw)).c
+
+    last = c("a last group that is not full")
+    assert last.p.buckets % last.p.blocks > 0
+    few = c("fewer buckets than D")
+    assert few.p.buckets < few.p.blocks
+    padded = c("L not divisible by B")
+    assert padded.p.length % padded.p.buckets > 0
+    some = c("W < n")
+    assert some.answer_shape(2).width < some.width < some.order
+    assert c("D = 1").width == c("D = 1").order
+
+
+def test_by_brute_force_the_views_of_equal_sums_are_equal_and_of_others_differ():
+    """All that two honest users can draw: the criterion itself."""
+    lab = lab_of(parameters(3, 2, 1, L=1, K=1))
+    first, second = lab.dealer(2), lab.dealer(3)
+    count = first.shares.shape[-1]
+    assert count == 3
+    drawn = np.array(list(product(range(7), repeat=count)))
+    parts = {}
+    for m, dealer in ((2, first), (3, second)):
+        fixed = np.concatenate([dealer.known[1], dealer.masks[0]])
+        answers = np.concatenate([dealer.shares[0, n] for n in range(3)])
+        parts[m] = drawn @ fixed.T % 7, drawn @ answers.T % 7
+
+    def view(w: tuple[int, int]) -> Counter[bytes]:
+        sides = []
+        for (fixed, answers), value in zip(parts.values(), w, strict=True):
+            moved = fixed.copy()
+            moved[:, -1] = (moved[:, -1] + value * lab.sketches[0, 0]) % 7
+            sides.append((moved, answers))
+        (one, y1), (two, y2) = sides
+        views = Counter()
+        for i in range(len(drawn)):
+            whole = np.hstack([np.broadcast_to(one[i], one.shape), two, (y1[i] + y2) % 7])
+            views.update(map(bytes, whole.astype(np.uint8)))
+        return views
+
+    some = view((1, 4))
+    assert view((3, 2)) == some
+    assert view((5, 0)) == some
+    assert not set(view((3, 3))) & set(some), "the sum itself is seen"
+
+
+# Sabotage
+
+
+def unmasked_in_bucket_0(self: Sketch, secret: Any, sparse: Any) -> Masked:
+    x = MASK(self, secret, sparse)
+    value = x.value.copy()
+    value[: self.width] = self.sketch(sparse)[0]
+    return Masked(x.index, value)
+
+
+MASK = Sketch.mask
+
+
+def key_of_the_first_block(self: Deal, receivers: tuple[int, ...]) -> str:
+    """Deal.key_label that has one label for the first two receivers."""
+    blocks = list(self.family) or [(self.dealer % 4 + 1,), ((self.dealer + 1) % 4 + 1,)]
+    same = tuple(receivers) in blocks[:2]
+    return f"key {self.dealer} {blocks[0] if same else tuple(receivers)}"
+
+
+def without_the_first_key(self: KeyShares, c: Any, deal: Deal, user: int, keys: Any) -> None:
+    """KeyShares of user 4 that takes a missing key as zero: one of dealer 2."""
+    missing = next(iter(keys)) if (user, deal.dealer) == (4, 2) else None
+    INIT(self, c, deal, user, {block: key for block, key in keys.items() if block != missing})
+
+
+INIT = KeyShares.__init__
+
+
+def labelled(text: str) -> Callable[[], AbstractContextManager[object]]:
+    """Deal.symbols_label that leaves something out."""
+
+    def label(self: Deal, receivers: tuple[int, ...]) -> str:
+        return text.format(deal=self, receivers=tuple(receivers))
+
+    return lambda: patch.object(Deal, "symbols_label", label)
+
+
+THREE = (4, 3, 1)  # D = 2
+WRONG_SIZE = tuple(combinations(range(1, 5), 3))  # and N - U + 1 = 2
+SABOTAGES: dict[str, tuple[tuple[str, ...], dict[str, Any], Any]] = {
+    "no noise": (("shares",), {"tamper": stream("noise", ...)}, nullcontext),
+    "one polynomial for two groups": (
+        ("keys", "seeds"),
+        {},
+        lambda: patch.object(Rows, "read", first_row_again),
+    ),
+    "the mask used for two gradients": (DEALINGS, {"gradients": 2}, nullcontext),
+    "X without mask in one bucket": (
+        DEALINGS,
+        {},
+        lambda: patch.object(Sketch, "mask", unmasked_in_bucket_0),
+    ),
+    "one key for two blocks, or one seed for two users": (
+        ("keys", "seeds"),
+        {},
+        lambda: patch.object(Deal, "key_label", key_of_the_first_block),
+    ),
+    "a label without session": (
+        ("keys",),
+        {"sessions": ("one", "two")},
+        labelled("symbols {deal.dealer} {receivers} {deal.sharing}"),
+    ),
+    "a label without the salt": (
+        ("keys", "seeds"),
+        {"sharings": ("once", "twice")},
+        labelled("symbols {deal.session} {deal.dealer} {receivers}"),
+    ),
+    "a missing key taken as zero": (
+        ("keys",),
+        {},
+        lambda: patch.object(KeyShares, "__init__", without_the_first_key),
+    ),
+    "blocks of the wrong size": (("keys",), {"family": WRONG_SIZE}, nullcontext),
+}
+cases_of_sabotage = pytest.mark.parametrize(
+    ("name", "dealing"), [(name, d) for name, (some, *_) in SABOTAGES.items() for d in some]
+)
+
+
+def any_leak(lab: SketchLab, *more: tuple[int, ...]) -> Leak | None:
+    """Of the coalitions of T users, when all survive."""
+    found = (
+        lab.leak(coalition, lab.users, *more)
+        for coalition in combinations(lab.users, lab.p.colluders)
+    )
+    return next((leak for leak in found if leak), None)
+
+
+@cases_of_sabotage
+def test_sabotage_is_caught(name, dealing):
+    _, changes, patches = SABOTAGES[name]
+    setup = replace(Setup(parameters(*THREE, dealing=dealing)), **changes)
+    with patches():
+        assert any_leak(SketchLab(setup)) is not None
+
+
+@pytest.mark.parametrize("dealing", DEALINGS)
+def test_without_sabotage_the_same_comparison_finds_nothing(dealing):
+    """With two sessions of the same keys, and a session that is prepared twice, too."""
+    plain = Setup(parameters(*THREE, dealing=dealing))
+    assert any_leak(SketchLab(plain)) is None
+    if dealing == "keys":
+        assert any_leak(SketchLab(replace(plain, sessions=("one", "two")))) is None
+    if dealing != "shares":  # their masks and noise have no labels of a dealing
+        assert any_leak(SketchLab(replace(plain, sharings=("once", "twice")))) is None
+
+
+@pytest.mark.parametrize("dealing", DEALINGS)
+@pytest.mark.parametrize("users", [THREE, (4, 3, 2), (5, 4, 2)])
+def test_answers_to_two_survivor_sets_are_caught(users, dealing):
+    lab = lab_of(parameters(*users, L=4, K=2, dealing=dealing))
+    assert any_leak(lab) is None
+    assert any_leak(lab, lab.users) is None, "the same set again tells nothing"
+    assert any_leak(lab, lab.users[:-1]) is not None
+
+
+@pytest.mark.parametrize("users", [THREE, (4, 3, 2), (5, 4, 2)])
+def test_a_family_with_any_block_removed_is_caught(users):
+    p = parameters(*users, L=4, K=2)
+    lab = lab_of(p)
+    family = families.find_family(p, lab.points)
+    assert family
+    for at in range(len(family)):
+        lacking = families.lacking_coalition(p, lab.points, family[:at] + family[at + 1 :])
+        assert lacking is not None
+        assert any_leak(SketchLab(Setup(p, without=at))) is not None
+
+
+@pytest.mark.parametrize("dealing", ["keys", "seeds"])
+def test_a_key_or_seed_given_to_one_user_too_many_is_caught(dealing):
+    p = parameters(*THREE, L=4, K=2, dealing=dealing)
+    lab = lab_of(p)
+    receivers = [(m,) for m in lab.users]
+    if dealing == "keys":
+        receivers = list(families.find_family(p, lab.points) or ())
+    caught = 0
+    for block in receivers:
+        outside = [m for m in lab.users if m not in block]
+        found = [any_leak(SketchLab(Setup(p, extra=((block, m),)))) for m in outside]
+        caught += any(found)
+    assert caught == len(receivers)
