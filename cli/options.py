@@ -293,8 +293,8 @@ round_options = (
     value(
         "--picks",
         "P",
-        "moments, sketch: picks per bucket.  [default: 2 in moments; in sketch the P up to 16 with "
-        "the fewest bytes]",
+        "moments, sketch: picks per bucket.  [default: 2 in moments; in sketch the largest P up to "
+        "16 that sends hardly more than the best]",
     ),
     value(
         "--spare",

@@ -117,7 +117,15 @@ def decode(
         check_writable(written_to)
     with space.step_of_account():
         survivors = survivors_file.read(space)
-        decoding = partial(_decoded, space, survivors, strict=strict, progress=progress)
+        decoding = partial(
+            _decoded,
+            space,
+            survivors,
+            # before anything is decoded: a foreign X here does not mean that the round failed
+            masked_sum=_masked_sum(space, survivors),
+            strict=strict,
+            progress=progress,
+        )
         try:
             report = decoding(verify=False)
         except (BadData, TooFewSurvivors):  # is a file damaged? it is left out
@@ -158,7 +166,13 @@ def _failing(space: Workspace, *, strict: bool) -> Iterator[None]:
 
 
 def _decoded(
-    space: Workspace, survivors: Survivors, *, verify: bool, strict: bool, progress: Progress
+    space: Workspace,
+    survivors: Survivors,
+    *,
+    masked_sum: Symbols | None,
+    verify: bool,
+    strict: bool,
+    progress: Progress,
 ) -> DecodeReport:
     """The sum, and who contributed to it.
 
@@ -190,7 +204,7 @@ def _decoded(
                 shape=shape,
                 answers=given,
                 randomness=source,
-                masked_sum=_masked_sum(space, survivors, shape),
+                masked_sum=masked_sum,
                 strict=strict,
                 progress=progress,
             )
@@ -220,11 +234,13 @@ def _decoded(
     )
 
 
-def _masked_sum(space: Workspace, survivors: Survivors, shape: AnswerShape) -> Symbols | None:
+def _masked_sum(space: Workspace, survivors: Survivors) -> Symbols | None:
     """The sum of all X of U1, where the sum of the inputs is not in the answers alone."""
     p = space.session.parameters
-    if not construction(p).needs_masked_sum:
+    c = construction(p)
+    if not c.needs_masked_sum:
         return None
+    shape = c.answer_shape(len(survivors.digests))
     try:
         each = survivors_file.each_frozen(space, survivors)
         return sum_of_masked(p, (x.masked for _, x in each), shape)

@@ -113,8 +113,7 @@ def choose_parameters(length: int, **options: Any) -> tuple[Parameters, str]:
     if "top_k" not in given and "density" not in given:
         raise UsageError("either K or a density is needed", topic="top-k")
     if "density" in given:
-        coordinates = min(given["length"], _MOST_COORDINATES)
-        given["top_k"] = max(1, round(given.pop("density") * coordinates))
+        given["top_k"] = _coordinates(given.pop("density"), given["length"])
     chosen, reason = _chosen_construction(given)
     p = Parameters.choose(construction=chosen, **given)
     if p.dealing != KEYS or find_family(p, construction(p).points()) is not None:
@@ -183,6 +182,11 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
     if "density" in given:
         _check_density(options["density"])
     return given
+
+
+def _coordinates(density: float, length: int) -> int:
+    """K as a share of L, at least one."""
+    return max(1, round(density * min(length, _MOST_COORDINATES)))
 
 
 def _check_density(density: Any) -> None:
@@ -470,7 +474,7 @@ def start_like(
     given = given_options(options)
     if unknown := sorted(given.keys() - _OF_LAYOUT - _OF_PARAMETERS):
         raise UsageError(
-            f"{unknown[0]} comes from the other round", f"leave out {', '.join(unknown)}", "from"
+            f"{unknown[0]} comes from the other round", f"leave out {', '.join(unknown)}"
         )
     changed = {name: given[name] for name in _OF_PARAMETERS if name in given}
     if "clip" in changed and clip_from_sum is not None:
@@ -494,19 +498,18 @@ def start_like(
 def _changed_parameters(before: Parameters, length: int, given: dict[str, Any]) -> Parameters:
     """The parameters of a round with some of them changed; what follows from them is computed
     anew."""
+    changed = _checked({"length": length, **given})
+    if "density" in changed:
+        changed["top_k"] = _coordinates(changed.pop("density"), length)
     kept = {name: value for name, value in vars(before).items() if name not in _DERIVED}
-    resized = length != before.length or {"top_k", "density"} & set(given)
-    if before.construction != PERMUTATION:
-        del kept["blocks"]
-        if resized and before.construction == SKETCH:
-            del kept["picks"]
+    if before.construction == PERMUTATION:
+        kept["picks"] = None
     else:
-        kept |= {"picks": None, "blocks": before.blocks}
-    if "density" in given:
-        del kept["top_k"]
-    kept["length"] = length
-    p, _ = choose_parameters(**kept | given)
-    return p
+        del kept["blocks"]
+    is_resized = length != before.length or "top_k" in changed
+    if before.construction == SKETCH and is_resized:
+        del kept["picks"]
+    return Parameters.choose(**kept | changed)
 
 
 def clip_of_sum(space: Workspace, factor: float) -> float:

@@ -23,7 +23,7 @@ from ..storage.secret import StoredSecret
 from ..storage.workspace import Workspace
 from .access import TakingPart, admitted, taking_part
 from .arguments import SOURCES, AnyRound, check_choice, workspace
-from .series import carried_keys
+from .series import carried_keys, has_left, leave
 
 
 @dataclass(frozen=True, repr=False)
@@ -156,10 +156,14 @@ def _offline_in_series(
     """
     with space.step_of(user):
         ledger, stored = _found_secret(space, user)
+        generation = space.session.generation
+        is_prepared = stored is not None and ledger.shared is not None
+        if is_prepared and earlier is not None and has_left(earlier, user, generation):
+            earlier = None  # nothing can be added from there any more
         if earlier is None:
             if stored is None or ledger.shared is None:
                 raise InputMissing(
-                    f"this round is generation {space.session.generation} of a series: its keys"
+                    f"this round is generation {generation} of a series: its keys"
                     " follow from those of an earlier round",
                     "name that round",
                     "from",
@@ -174,6 +178,8 @@ def _offline_in_series(
                     f"the keys that follow from {earlier.root} are not those of this round",
                     f"name the round from which user {user} prepared this one",
                 )
+            if is_prepared:
+                held = held.with_more(held_file.read(space, user))
             if ledger.masked is None:
                 held_file.write(space, user, replace(held, own=()))
         if user not in held.lists:
@@ -182,6 +188,8 @@ def _offline_in_series(
                 f"put it back: dealt/user-{user:02}.json",
             )
         ledger.record(shared=stored.sharing, dealt=held.lists[user])
+        if earlier is not None:
+            leave(earlier, user, generation)
         mark_done(space.secret_path(user), space.held_path(user))
     return OfflineReport(
         user=user,

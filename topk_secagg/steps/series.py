@@ -33,13 +33,32 @@ def carried_keys(
     return before.advanced(generation)
 
 
+def leave(earlier: Workspace, user: int, generation: int) -> None:
+    """Note in an earlier round that its keys were carried on to this generation, and erase what
+    `forget` kept there: the series goes on from the later round alone.
+
+    Otherwise the keys that are left would open that round after it is forgotten.
+    """
+    with earlier.step_of(user):
+        ledger = Ledger.read(earlier.ledger_path(user), earlier.session.id, user)
+        ledger = ledger.record(carried=max(generation, ledger.carried or 0))
+        if ledger.forgotten:
+            earlier.held_path(user).unlink(missing_ok=True)
+
+
+def has_left(earlier: Workspace, user: int, generation: int) -> bool:
+    """Whether a user carried the keys of an earlier round on to this generation, or a later one,
+    and has forgotten them there."""
+    ledger = Ledger.read(earlier.ledger_path(user), earlier.session.id, user)
+    return ledger.forgotten and (ledger.carried or 0) >= generation
+
+
 def _check_same_series(session: Session, earlier: Session) -> None:
     """Refuse a round that does not belong to the series, or keeps not what it must keep."""
     if session.series is None:
         raise UsageError(
             "this round is no later one of a series: its keys are dealt",
             "leave out the earlier round",
-            "from",
         )
     if earlier.family is None or earlier.series_root != session.series_root:
         raise BadData(
@@ -93,6 +112,14 @@ def _dealt_keys(
 def _next_generation(space: Workspace, user: int) -> Held:
     """What a user kept when it forgot a round."""
     if not space.held_path(user).exists():
+        carried = Ledger.read(space.ledger_path(user), space.session.id, user).carried
+        if carried is not None:
+            raise Refused(
+                f"user {user} has forgotten this round, and carried its keys on to generation "
+                f"{carried}",
+                "name the round of that generation",
+                "from",
+            )
         raise Refused(
             f"user {user} has ended the series with this round", "a new series needs new keys"
         )

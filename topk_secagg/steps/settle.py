@@ -190,7 +190,7 @@ def forget(
         ledger = Ledger.read(space.ledger_path(user), space.session.id, user)
         if not ledger.forgotten:
             _check_done(space, user, ledger)
-            if space.session.family is not None and not end_series:
+            if space.session.family is not None and not end_series and ledger.carried is None:
                 _keep_next_generation(space, user, how)
             ledger.record(forgotten=True, input=None)  # which would tell gradients apart
         others = [m for m in space.users() if m != user]

@@ -46,6 +46,12 @@ class Held:
     lists: Mapping[int, str]
     own: tuple[bytes, ...] = ()
 
+    def with_more(self, others: Held) -> Held:
+        """With the keys of dealers that only the others have."""
+        return replace(
+            self, keys={**others.keys, **self.keys}, lists={**others.lists, **self.lists}
+        )
+
     def advanced(self, generation: int) -> Held:
         """The keys of a later generation: each is put through `next_key` again and again."""
         steps = generation - self.generation

@@ -29,6 +29,8 @@ class Ledger:
     secret is gone.
 
     `survivors` is what the frozen survivors.json lists: whoever froze it can write it again.
+    `carried` is the latest generation of a series that its user prepared from this round: then the
+    series goes on there, and nothing for it is kept here.
     `folder` is the round's folder, where the ledger itself is elsewhere. `input` is a keyed digest
     of the gradient (storage/inputs.py), and `outcome` what became of the round, as far as its user
     knows.
@@ -49,6 +51,7 @@ class Ledger:
     answered: Sha256 | None = None
     fallback: bool = False
     forgotten: bool = False
+    carried: int | None = None
     residual: Residual | None = None
     folder: Annotated[str, lambda path: "\0" not in path] | None = None
     input: Sha256 | None = None
