@@ -35,8 +35,8 @@ class Lie:
     ) -> dict[int, Symbols]:
         """The answers, with those of the liars moved by factor * Delta.
 
-        In `permutation` it is the first symbol of Y; in `moments` all of the first group, by the
-        same number: the moments of place 0. So the sum changes at coordinate 0 (and others), and is
+        In `permutation` it is the first symbol of Y; else all of the first group, by the same
+        number: the moments of place 0. So the sum changes at coordinate 0 (and others), and is
         still one that honest users could have.
         """
         q = p.field
@@ -50,7 +50,12 @@ class Lie:
         return moved
 
     def factor_for(self, p: Parameters, points: Points, change: int) -> int:
-        """The factor that changes coordinate 0 of the sum, which lies at beta_1, by so much."""
+        """The factor that changes coordinate 0 of the sum, which lies at beta_1, by so much.
+
+        In `sketch` the answers are masks, which are taken away.
+        """
+        if p.construction == "sketch":
+            change = -change
         return change * pow(self.at(points, points.beta[0], p.field), -1, p.field) % p.field
 
     def agreeing(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from topk_secagg.protocol.constructions import construction
 from topk_secagg.protocol.deal import Deal
 from topk_secagg.protocol.decoding import Decoded, decode
 from topk_secagg.protocol.held import WrittenShares
-from topk_secagg.protocol.messages import Masked, Points, Secret, Sparse
+from topk_secagg.protocol.messages import AnswerShape, Masked, Points, Secret, Sparse
 from topk_secagg.protocol.parameters import Parameters
 from topk_secagg.protocol.round import (
     answer,
@@ -135,6 +135,7 @@ class Round:
     secrets: dict[int, Secret]
     shares: dict[int, dict[int, WrittenShares]]  # [holder][sender]
     inputs: Mapping[int, Sparse]
+    sums: dict[tuple[int, ...], Symbols | None] = field(default_factory=dict, init=False)
 
     @staticmethod
     def of(p: Parameters, name: str, inputs: Mapping[int, Sparse] | None = None) -> Round:
@@ -166,6 +167,14 @@ class Round:
         held = {n: {m: self.shares[n][m] for m in masked} for n in masked}
         return {n: answer(self.p, self.points, n, masked, held[n], shape) for n in masked}
 
+    def masked_sum(self, u1: tuple[int, ...], shape: AnswerShape) -> Symbols | None:
+        """The sum of all X of U1, where decoding needs it; kept, since many answers are tried."""
+        if not construction(self.p).needs_masked_sum:
+            return None
+        if u1 not in self.sums:
+            self.sums[u1] = sum_of_masked(self.p, self.masked(u1).values(), shape)
+        return self.sums[u1]
+
     def plain_sum(self, u1: Iterable[int]) -> list[int]:
         return plain_sum(self.p, [self.inputs[n] for n in u1])
 
@@ -190,15 +199,15 @@ class Round:
         strict: bool = False,
     ) -> Decoded:
         """All that decoding finds."""
-        masked = self.masked(u1)
-        shape = construction(self.p).answer_shape(len(masked), fallback=fallback)
+        u1 = tuple(u1)
+        shape = construction(self.p).answer_shape(len(u1), fallback=fallback)
         return decode(
             self.p,
             self.points,
             shape,
             {n: reader_of(y) for n, y in answers.items()},
             source("decode"),
-            masked_sum=sum_of_masked(self.p, masked.values(), shape),
+            masked_sum=self.masked_sum(u1, shape),
             strict=strict,
         )
 

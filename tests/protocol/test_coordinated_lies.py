@@ -29,6 +29,7 @@ KINDS = {
     "moments, transformed": {"L": 12, "K": 4, "P": 1, "q": 65521},
     "moments, one spare": {"L": 120, "K": 4, "P": 1, "spare": 1},
     "moments, none spare": {"L": 120, "K": 4, "P": 1, "spare": 0},
+    "sketch": {"L": 120, "K": 4, "P": 1, "construct": "sketch", "dealing": "keys"},
 }
 GOAL = 55  # what the liars want coordinate 0 of the sum to be, once they know it
 

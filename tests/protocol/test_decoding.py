@@ -28,6 +28,12 @@ KINDS = {  # parameters, whether as a fallback, and the quorum
     "moments, small field": ({**FOUR, "P": 2, "q": 97}, False, 4),
     "moments, two spare": ({**FOUR, "P": 1, "spare": 2}, False, 6),
     "moments, three spare, transformed": ({**FOUR, "P": 4, "spare": 3, "q": 65521}, False, 5),
+    "sketch": ({**FOUR, "P": 2, "construct": "sketch", "dealing": "keys"}, False, 4),
+    "sketch, small field": (
+        {**FOUR, "P": 2, "q": 97, "construct": "sketch", "dealing": "seeds"},
+        False,
+        4,
+    ),
     "moments, none spare, fallback": ({**FOUR, "P": 1, "spare": 0, "q": 2**32 - 5}, True, 4),
 }
 
@@ -153,7 +159,16 @@ def test_without_the_check_a_wrong_answer_changes_the_sum(eight, monkeypatch):
 # Dealers and inputs that are wrong, while all answers agree
 
 
-@pytest.mark.parametrize("raw", [{"K": 4}, {"K": 4, "P": 1}, {"K": 4, "P": 1, "spare": 0}], ids=str)
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"K": 4},
+        {"K": 4, "P": 1},
+        {"K": 4, "P": 1, "spare": 0},
+        {"K": 4, "P": 1, "construct": "sketch"},
+    ],
+    ids=str,
+)
 def test_shares_that_are_no_selectors_are_noticed_without_naming_a_user(raw):
     whole = Round.of(round_of(5, 3, 1, L=200, **raw), "dealer")
     for m in range(1, 6):  # the same for every user: another constant term of the polynomial

@@ -32,7 +32,7 @@ SMALL = [(N, U, T) for N in range(2, 7) for U in range(2, N + 1) for T in range(
 
 @pytest.fixture(autouse=True)
 def _first_family_will_do(monkeypatch):
-    """The search goes on for a second to find smaller families."""
+    """And it is always the same: which others are found depends on the time that there is."""
     monkeypatch.setattr(families, "SEARCH_TRIES", 1)
     families._families.cache_clear()
 

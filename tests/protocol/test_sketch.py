@@ -32,7 +32,6 @@ from small_rounds import (
 from topk_secagg.algebra.field import DEFAULT_FIELD, SMALL_FIELD
 from topk_secagg.algebra.randomness import CipherRandomness
 from topk_secagg.errors import BadData
-from topk_secagg.protocol import family
 from topk_secagg.protocol.constructions import construction
 from topk_secagg.protocol.deal import Deal, Rows, commitment, next_key, symbol_stream
 from topk_secagg.protocol.held import KeyShares, SeedShares
@@ -44,14 +43,6 @@ from topk_secagg.protocol.sketch import Sketch
 DEALINGS = ("keys", "seeds", "shares")
 FIELDS = [13, 97, SMALL_FIELD, DEFAULT_FIELD, 2**32 - 5]
 Table = list[list[int]]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _first_family_will_do():
-    """The search goes on for a second to find smaller families."""
-    with pytest.MonkeyPatch.context() as patches:
-        patches.setattr(family, "SEARCH_TRIES", 1)
-        yield
 
 
 def sketch_of(N: int, U: int, T: int, q: int = DEFAULT_FIELD, **raw: object) -> Parameters:

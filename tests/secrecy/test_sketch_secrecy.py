@@ -26,14 +26,6 @@ from topk_secagg.protocol.sketch import Sketch
 DEALINGS = ("keys", "seeds", "shares")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _first_family_will_do():
-    """The search goes on for a second to find smaller families."""
-    with pytest.MonkeyPatch.context() as patches:
-        patches.setattr(families, "SEARCH_TRIES", 1)
-        yield
-
-
 def parameters(N: int, U: int, T: int, **raw: Any) -> Parameters:
     defaults = {"q": 7 if N == 3 else 11, "L": 6, "K": 3, "P": 1, "dealing": "keys"} | raw
     return Parameters.choose(
