@@ -272,6 +272,7 @@ class Recipe:
     length: int = 4
     field: int = DEFAULT_FIELD
     construction: str = "permutation"
+    dealing: str | None = None
     blocks: int | None = None
     picks: int | None = None
     spare: int | None = None
@@ -305,6 +306,7 @@ class Recipe:
             "users": self.users, "survivors": self.survivors, "colluders": self.colluders, "top-k": self.top_k,
             "length": self.length, "field": self.field, "construction": self.construction, "clip": repr(self.clip),
             "blocks": self.blocks, "picks": self.picks, "spare": self.spare, "insecure-seed": self.seed,
+            "dealing": self.dealing,
         }  # fmt: skip
         return [
             word
@@ -319,6 +321,7 @@ RECIPES = {
     for recipe in (
         Recipe("permutation"),
         Recipe("moments", construction="moments", picks=2, top_k=10, length=150),
+        Recipe("sketch", construction="sketch", picks=2, top_k=10, length=150),
     )
 }
 
@@ -424,8 +427,14 @@ class Round:
     def settle(self, user: int) -> Command:
         return ("settle", self.folder, "--user", user)
 
-    def forget(self, user: int) -> Command:
-        return ("forget", self.folder, "--user", user)
+    def forget(self, user: int, *more: object) -> Command:
+        return ("forget", self.folder, "--user", user, *self._access(user), *more)
+
+    def next_of_series(self, folder: Path, *more: object) -> Round:
+        """The next round of a series, started in another folder; its users go on with the keys
+        of this one."""
+        must("init", folder, "--from", self.folder, *more)
+        return self.elsewhere(folder)
 
     def step(self, name: str, user: int = 1) -> Command:
         """The step of a user by its name."""

@@ -1,0 +1,523 @@
+"""Dealing by keys that can be checked: who is dealt wrong keys notices, and nobody answers with
+them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from oracle import lifted
+from rounds import Round, call, document, edit, flip, judged, must, put, rewrite
+
+from topk_secagg.algebra.randomness import source_of
+from topk_secagg.protocol.constructions import construction as construction_of
+from topk_secagg.protocol.deal import next_key
+from topk_secagg.protocol.family import lacking_coalition
+from topk_secagg.steps import decode as decode_step
+from topk_secagg.steps import eliminate as eliminate_step
+from topk_secagg.steps import freeze as freeze_step
+from topk_secagg.steps import offline as offline_step
+from topk_secagg.storage import dealt as dealt_file
+from topk_secagg.storage import keys as keys_file
+from topk_secagg.storage import secret as secret_file
+from topk_secagg.storage import share as share_file
+from topk_secagg.storage import survivors as survivors_file
+from topk_secagg.storage.artifacts import opened
+from topk_secagg.storage.dealt import Dealt
+from topk_secagg.storage.keys import read_identity
+from topk_secagg.storage.ledger import Ledger
+from topk_secagg.storage.masked import read as read_masked
+from topk_secagg.storage.workspace import Workspace
+
+ALL = (1, 2, 3, 4, 5)
+FIVE = {"masking": ALL, "answering": ALL}  # U + T + 1: enough that one wrong answer is named
+CHEAT = 4  # the dealer
+VICTIM = 1  # an honest user
+plain_and_sealed = pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
+
+
+@pytest.fixture
+def construction():
+    return "sketch"
+
+
+def signer(r: Round, user: int):
+    return read_identity(r.identity(user)) if r.recipe.sealed else None
+
+
+def own_keys(r: Round, dealer: int) -> tuple[bytes, ...]:
+    return secret_file.read(Workspace(r.folder), dealer).secret.keys
+
+
+def deal_keys(r: Round, keys: tuple[bytes, ...], users=(VICTIM,), dealer: int = CHEAT) -> None:
+    """The dealer sends these users other keys, signed and sealed as it should be."""
+    space = Workspace(r.folder)
+    stored = secret_file.read(space, dealer)
+    share_file.write(
+        space,
+        users=list(users),
+        deal=space.session.deal(dealer, stored.sharing),
+        secret=replace(stored.secret, keys=keys),
+        source=source_of(stored.randomness, stored.key),
+        signer=signer(r, dealer),
+    )
+
+
+def list_of(r: Round, keys: tuple[bytes, ...], dealer: int = CHEAT) -> bytes:
+    """The dealer's list of commitments to other keys."""
+    return dealt_file.content(Workspace(r.folder).session, dealer, keys, signer(r, dealer))
+
+
+def list_path(r: Round, dealer: int = CHEAT) -> Path:
+    return Workspace(r.folder).dealt_path(dealer)
+
+
+def share_path(r: Round, user: int = VICTIM, dealer: int = CHEAT) -> Path:
+    return Workspace(r.folder).share_path(user, dealer)
+
+
+def answered(r: Round, user: int = VICTIM) -> bool:
+    """Whether a user has answered, by its file or by its ledger."""
+    space = Workspace(r.folder)
+    ledger = Ledger.read(space.ledger_path(user), space.session.id, user)
+    there = space.answer_path(user).exists()
+    assert there == (ledger.answered is not None)
+    return there
+
+
+def holds(r: Round, user: int) -> list[int]:
+    space = Workspace(r.folder)
+    return sorted(read_masked(space.session, space.masked_path(user), user).holds)
+
+
+def changed(keys: tuple[bytes, ...], at: int, key: bytes) -> tuple[bytes, ...]:
+    return (*keys[:at], key, *keys[at + 1 :])
+
+
+def blocks_of(r: Round, user: int) -> list[int]:
+    """Where the user's blocks are in the family."""
+    family = Workspace(r.folder).session.family or ()
+    return [at for at, block in enumerate(family) if user in block]
+
+
+def other_keys(r: Round) -> tuple[bytes, ...]:
+    """Keys that are all wrong, each of them for its block."""
+    return tuple(bytes(byte ^ 1 for byte in key) for key in own_keys(r, CHEAT))
+
+
+def one_bit(r: Round, keys):
+    at = blocks_of(r, VICTIM)[0]
+    return changed(keys, at, bytes([keys[at][0] ^ 1]) + keys[at][1:])
+
+
+def zeros(r: Round, keys):
+    return changed(keys, blocks_of(r, VICTIM)[0], bytes(32))
+
+
+def of_another_block(r: Round, keys):
+    first, second, *_ = blocks_of(r, VICTIM)
+    return changed(keys, first, keys[second])
+
+
+def of_another_dealer(r: Round, keys):
+    at = blocks_of(r, VICTIM)[0]
+    return changed(keys, at, own_keys(r, 5)[at])
+
+
+def of_the_next_generation(r: Round, keys):
+    at = blocks_of(r, VICTIM)[0]
+    return changed(keys, at, next_key(keys[at]))
+
+
+WRONG_KEYS = [one_bit, zeros, of_another_block, of_another_dealer, of_the_next_generation]
+NOT_PUBLISHED = "is not the one that it published"
+
+
+class TestOneWrongKey:
+    """A dealer gives one user a key to which it is not committed."""
+
+    @plain_and_sealed
+    @pytest.mark.parametrize("wrong", WRONG_KEYS)
+    def test_its_receiver_names_it_and_the_round_goes_on(self, round_at, refuses, sealed, wrong):
+        r = round_at("offline", sealed=sealed, **FIVE)
+        deal_keys(r, wrong(r, own_keys(r, CHEAT)))
+        said = must(*r.mask(VICTIM, "--json"))
+        assert list(said.json["bad_shares"]) == [str(CHEAT)]
+        assert NOT_PUBLISHED in said.json["bad_shares"][str(CHEAT)]
+        assert f"the share of user {CHEAT} for user {VICTIM} is bad" in said.err
+        assert said.json["missing_shares"] == []
+        assert said.json["holds"] == holds(r, VICTIM) == [1, 2, 3, 5]
+        for n in (2, 3, 4, 5):
+            assert must(*r.mask(n)).err == ""
+            assert holds(r, n) == list(ALL)
+        assert must(*r.freeze("--json")).json["survivors"] == list(ALL)
+        refused = refuses(65, *r.eliminate(VICTIM), says=(NOT_PUBLISHED, "do not answer"))
+        assert f"the keys of user {CHEAT} do not fit" in refused.err
+        assert not answered(r)
+        for n in (2, 3, 4, 5):
+            must(*r.eliminate(n))
+        assert must(*r.decode("--json")).json["corrected"] == []
+        r.check_sum(answering=(2, 3, 4, 5))
+
+    @plain_and_sealed
+    def test_who_deals_them_to_many_is_left_out(self, round_at, sealed):
+        r = round_at("offline", sealed=sealed, masking=ALL, answering=(1, 2, 3, 5))
+        deal_keys(r, other_keys(r), users=(1, 2, 3))
+        for n in ALL:
+            must(*r.mask(n))
+        left_out = must(*r.freeze("--json")).json["left_out"]
+        assert left_out == {str(CHEAT): "too few users hold its share"}
+        r.play(after="frozen").check_sum(survivors=(1, 2, 3, 5))
+
+    @plain_and_sealed
+    @pytest.mark.parametrize("wrong", WRONG_KEYS)
+    def test_if_keys_were_not_compared_an_honest_user_would_be_named(
+        self, round_at, monkeypatch, sealed, wrong
+    ):
+        """The twin: the dealer frames whoever it likes, in a sealed round with words of guilt."""
+        r = round_at("offline", sealed=sealed, **FIVE)
+        deal_keys(r, wrong(r, own_keys(r, CHEAT)))
+        monkeypatch.setattr(Dealt, "check", lambda *_: None)
+        r.play(after="offline")
+        said = must(*r.decode("--json"))
+        assert said.json["corrected"] == [VICTIM]
+        words = must(*r.decode()).out
+        assert f"WRONG ANSWERS from user {VICTIM}" in words
+        assert ("lied" in words) == sealed
+
+    @plain_and_sealed
+    def test_keys_are_compared_again_before_answering(
+        self, round_at, refuses, monkeypatch, sealed
+    ):
+        """They fitted when the user masked; and the twin, which does not look again."""
+        r = round_at("frozen", sealed=sealed, **FIVE)
+        deal_keys(r, one_bit(r, own_keys(r, CHEAT)))
+        assert holds(r, VICTIM) == list(ALL)
+        refuses(65, *r.eliminate(VICTIM), says=NOT_PUBLISHED)
+        assert not answered(r)
+        monkeypatch.setattr(eliminate_step, "check_keys_of_survivor", lambda *_, **__: None)
+        r.play(after="frozen")
+        assert must(*r.decode("--json")).json["corrected"] == [VICTIM]
+
+
+class TestTwoLists:
+    """A dealer commits itself to other keys towards some users than its X says."""
+
+    def dealt_twice(self, r: Round, users) -> bytes:
+        """Mask all; these users have seen another list, with keys that fit it; that list."""
+        first = list_path(r).read_bytes()
+        second = list_of(r, other_keys(r))
+        deal_keys(r, other_keys(r), users=users)
+        list_path(r).write_bytes(second)
+        for n in users:
+            assert must(*r.mask(n, "--json")).json["holds"] == list(ALL)
+        list_path(r).write_bytes(first)
+        for n in ALL:
+            if n not in users:
+                assert must(*r.mask(n, "--json")).json["holds"] == list(ALL)
+        return second
+
+    @plain_and_sealed
+    def test_the_digests_differ_and_who_has_the_other_list_does_not_answer(
+        self, round_at, refuses, sealed
+    ):
+        r = round_at("offline", sealed=sealed, **FIVE)
+        second = self.dealt_twice(r, [VICTIM])
+        space = Workspace(r.folder)
+        lists = {n: read_masked(space.session, space.masked_path(n), n).lists[CHEAT] for n in ALL}
+        own = read_masked(space.session, space.masked_path(CHEAT), CHEAT).dealt
+        assert [n for n in ALL if lists[n] != own] == [VICTIM]
+        assert must(*r.freeze("--json")).json["survivors"] == list(ALL)
+        refuses(65, *r.eliminate(VICTIM), says=f"the keys of user {CHEAT} do not fit")
+        list_path(r).write_bytes(second)
+        other_list = f"user {CHEAT} gave this user another list of keys than the one that its X"
+        refuses(65, *r.eliminate(VICTIM), says=(other_list, "do not answer"))
+        assert not answered(r)
+        for n in (2, 3, 4, 5):  # who has these keys, and is shown the wrong list, waits too
+            refuses(65, *r.eliminate(n), says=f"the keys of user {CHEAT} do not fit")
+            assert not answered(r, n)
+        shutil.rmtree(r.folder / "elimination", ignore_errors=True)
+
+    @plain_and_sealed
+    def test_without_the_check_an_honest_user_would_be_named(self, round_at, monkeypatch, sealed):
+        """The twin: the victim's keys fit the list that it was shown."""
+        r = round_at("offline", sealed=sealed, **FIVE)
+        self.dealt_twice(r, [VICTIM])
+        must(*r.freeze())
+        monkeypatch.setattr(eliminate_step, "check_keys_of_survivor", lambda *_, **__: None)
+        r.play(after="frozen")
+        assert must(*r.decode("--json")).json["corrected"] == [VICTIM]
+
+    @plain_and_sealed
+    def test_freeze_leaves_out_a_dealer_whose_list_too_few_have(self, round_at, sealed):
+        r = round_at("offline", sealed=sealed, masking=ALL, answering=(1, 2, 3, 5))
+        self.dealt_twice(r, [1, 2, 3])
+        left_out = must(*r.freeze("--json")).json["left_out"]
+        assert left_out == {str(CHEAT): "too few users hold its share"}
+        r.play(after="frozen").check_sum(survivors=(1, 2, 3, 5))
+
+    def test_if_freeze_did_not_compare_lists_too_few_could_answer(
+        self, round_at, refuses, monkeypatch
+    ):
+        """The twin."""
+        r = round_at("offline", **FIVE)
+        self.dealt_twice(r, [1, 2, 3])
+        monkeypatch.setattr(freeze_step, "with_agreed_lists", dict)
+        assert must(*r.freeze("--json")).json["survivors"] == list(ALL)
+        for n in (1, 2, 3):
+            refuses(65, *r.eliminate(n), says=f"the keys of user {CHEAT} do not fit")
+        for n in (4, 5):
+            must(*r.eliminate(n))
+        refuses(69, *r.decode(), says="2 sound answers, and 3 are needed")
+
+
+def signed_by_another(r: Round) -> bytes:
+    session = Workspace(r.folder).session
+    return dealt_file.content(session, CHEAT, own_keys(r, CHEAT), signer(r, 5))
+
+
+def unsigned(r: Round) -> bytes:
+    return dealt_file.content(Workspace(r.folder).session, CHEAT, own_keys(r, CHEAT), None)
+
+
+def one_digit(r: Round) -> bytes:
+    """A commitment with another digit, to a key that the victim does not hold."""
+    content = document(list_path(r))
+    family = Workspace(r.folder).session.family or ()
+    at = next(at for at, block in enumerate(family) if VICTIM not in block)
+    digits = content["commitments"][at]
+    content["commitments"][at] = f"{int(digits[0], 16) ^ 1:x}{digits[1:]}"
+    return (json.dumps(content, indent=2) + "\n").encode()
+
+
+def too_short(r: Round) -> bytes:
+    content = document(list_path(r))
+    del content["commitments"][-1]
+    return (json.dumps(content, indent=2) + "\n").encode()
+
+
+def of_another_session(r: Round) -> bytes:
+    return list_path(replace(r, folder=r.folder.with_name("other"))).read_bytes()
+
+
+BAD_LISTS = {  # what it is, in which rounds, and what is said of it
+    "forged": (signed_by_another, [True], "did not sign it: the file is forged"),
+    "unsigned": (unsigned, [True], "did not sign it: the file is forged"),
+    "one digit, sealed": (one_digit, [True], "did not sign it: the file is forged"),
+    "of another session": (of_another_session, [False, True], "belongs to another session or user"),
+    "of another user": (
+        lambda r: list_path(r, 5).read_bytes(),
+        [False, True],
+        "belongs to another session or user",
+    ),
+    "truncated": (
+        lambda r: list_path(r).read_bytes()[:-40],
+        [False, True],
+        "is not a JSON document of this program",
+    ),
+    "too short": (too_short, [False, True], "does not have a commitment for every block"),
+    "empty": (lambda _: b"", [False, True], "is not a JSON document of this program"),
+    "spelled otherwise": (
+        lambda r: list_path(r).read_bytes() + b"\n",
+        [False, True],
+        "does not have a commitment for every block",
+    ),
+    "too large": (
+        lambda r: list_path(r).read_bytes() + b" " * (1 << 20),
+        [False, True],
+        "is too large",
+    ),
+}
+BAD_LIST_CASES = [
+    pytest.param(make, sealed, says, id=f"{name}, {'sealed' if sealed else 'plain'}")
+    for name, (make, where, says) in BAD_LISTS.items()
+    for sealed in where
+]
+
+
+class TestBadLists:
+    @pytest.mark.parametrize(("make", "sealed", "says"), BAD_LIST_CASES)
+    def test_a_dealer_without_a_sound_list_is_not_held_nor_answered(
+        self, round_at, refuses, make, sealed, says
+    ):
+        if make is of_another_session:
+            round_at("offline", "other", sealed=sealed, name="other", **FIVE)
+        r = round_at("offline", sealed=sealed, **FIVE)
+        bad = make(r)
+        sound = list_path(r).read_bytes()
+        list_path(r).write_bytes(bad)
+        said = must(*r.mask(VICTIM, "--json"))
+        assert list(said.json["bad_shares"]) == [str(CHEAT)]
+        assert says in said.json["bad_shares"][str(CHEAT)]
+        assert holds(r, VICTIM) == [1, 2, 3, 5]
+        list_path(r).write_bytes(sound)
+        for n in (2, 3, 4, 5):
+            must(*r.mask(n))
+        must(*r.freeze())
+        list_path(r).write_bytes(bad)
+        refuses(65, *r.eliminate(2), says=(f"the keys of user {CHEAT} do not fit", says))
+        assert not answered(r, 2)
+        list_path(r).write_bytes(sound)
+        for n in ALL:  # with the right list the victim can answer too
+            must(*r.eliminate(n))
+        assert must(*r.decode("--json")).json["corrected"] == []
+        r.check_sum(answering=ALL)
+
+    def test_without_signatures_an_innocent_dealer_would_be_accused(self, round_at, monkeypatch):
+        """The twin: somebody replaced the list, and it reads as if the dealer had lied."""
+        r = round_at("offline", sealed=True, **FIVE)
+        forged = dealt_file.content(
+            Workspace(r.folder).session, CHEAT, other_keys(r), signer(r, 5)
+        )
+        list_path(r).write_bytes(forged)
+        before = judged(*r.mask(VICTIM, "--json")).json["bad_shares"][str(CHEAT)]
+        assert "forged" in before
+        assert NOT_PUBLISHED not in before
+        (r.folder / f"secrets/user-{VICTIM:02}.ledger.json").unlink()
+        shutil.rmtree(r.folder)
+        r = round_at("offline", sealed=True, **FIVE)
+        list_path(r).write_bytes(forged)
+        monkeypatch.setattr(dealt_file, "check_signature", lambda *_, **__: None)
+        after = must(*r.mask(VICTIM, "--json")).json["bad_shares"][str(CHEAT)]
+        assert NOT_PUBLISHED in after
+
+    def test_a_plain_list_with_another_digit_is_another_list(self, round_at, refuses):
+        """The victim's own keys fit it, and it is still not the one that X names."""
+        r = round_at("frozen", **FIVE)
+        list_path(r).write_bytes(one_digit(r))
+        other_list = f"user {CHEAT} gave this user another list of keys than the one that its X"
+        refuses(65, *r.eliminate(VICTIM), says=other_list)
+        assert not answered(r)
+
+    @plain_and_sealed
+    def test_a_missing_list_is_a_missing_share(self, round_at, refuses, sealed):
+        r = round_at("offline", sealed=sealed, **FIVE)
+        list_path(r).rename(r.folder / "later")
+        said = must(*r.mask(VICTIM, "--json"))
+        assert said.json["missing_shares"] == [CHEAT]
+        assert f"has not received the shares of user {CHEAT}" in said.err
+        assert holds(r, VICTIM) == [1, 2, 3, 5]
+        (r.folder / "later").rename(list_path(r))
+        for n in (2, 3, 4, 5):
+            must(*r.mask(n))
+        must(*r.freeze())
+        list_path(r).rename(r.folder / "later")
+        refuses(66, *r.eliminate(2), says=f"dealt/user-{CHEAT:02}.json")
+        assert not answered(r, 2)
+
+
+class TestLate:
+    """Keys that arrive late."""
+
+    @plain_and_sealed
+    def test_after_mask_x_says_that_they_are_not_held_and_the_user_can_answer(
+        self, round_at, refuses, sealed
+    ):
+        r = round_at("offline", sealed=sealed, **FIVE)
+        late = r.folder / "late"
+        share_path(r).rename(late)
+        assert must(*r.mask(VICTIM, "--json")).json["missing_shares"] == [CHEAT]
+        for n in (2, 3, 4, 5):
+            must(*r.mask(n))
+        must(*r.freeze())
+        refuses(66, *r.eliminate(VICTIM), says=f"the shares of users {CHEAT} for user {VICTIM}")
+        assert not answered(r)
+        late.rename(share_path(r))
+        assert must(*r.mask(VICTIM, "--json")).json["holds"] == [1, 2, 3, 5]
+        r.play(after="frozen")
+        assert must(*r.decode("--json")).json["corrected"] == []
+        r.check_sum(answering=ALL)
+
+    @plain_and_sealed
+    def test_before_mask_they_count_when_it_runs_again(self, round_at, refuses, sealed):
+        r = round_at("offline", sealed=sealed, **FIVE)
+        moved = {m: r.folder / f"late-{m}" for m in (3, 4, 5)}
+        for m, late in moved.items():
+            share_path(r, dealer=m).rename(late)
+        said = refuses(66, *r.mask(VICTIM), says="holds the shares of 2 users").err
+        assert "missing: 3, 4, 5" in said
+        for m, late in moved.items():
+            late.rename(share_path(r, dealer=m))
+        assert must(*r.mask(VICTIM, "--json")).json["holds"] == list(ALL)
+
+
+# what a share file holds
+
+
+def content_of(r: Round, user: int, dealer: int) -> dict[str, np.ndarray]:
+    """The datasets of a plain share."""
+    with opened(share_path(r, user, dealer), share_file.KIND) as artifact:
+        return {name: artifact.read(name) for name in artifact.datasets}
+
+
+def replaced(r: Round, found: dict[str, np.ndarray]) -> None:
+    """Put another content into the victim's share, with a valid digest."""
+
+    def change(_, datasets):
+        datasets.clear()
+        datasets.update(found)
+
+    rewrite(share_path(r), change)
+
+
+@pytest.mark.parametrize("change", [lambda keys: keys[:-1], lambda keys: np.vstack([keys, keys])])
+def test_a_share_with_too_few_or_too_many_keys_is_not_held(round_at, refuses, change):
+    r = round_at("frozen", **FIVE)
+    replaced(r, {"keys": np.ascontiguousarray(change(content_of(r, VICTIM, CHEAT)["keys"]))})
+    refuses(65, *r.eliminate(VICTIM), says="its datasets")
+    assert not answered(r)
+
+
+DEALINGS = ("keys", "seeds", "shares")
+PAIRS = [(agreed, sent) for agreed in DEALINGS for sent in DEALINGS if agreed != sent]
+
+
+def receiver_of(r: Round, dealing: str) -> int:
+    """A user to whom CHEAT sends keys, a seed, or symbols, in a round dealt like this."""
+    space = Workspace(r.folder)
+    for user in ALL:
+        with opened(share_path(r, user), share_file.KIND) as artifact:
+            if share_file.dealing_of(artifact) == dealing and user != CHEAT:
+                return user
+    raise AssertionError(f"nobody receives {dealing} in {space.root}")
+
+
+class TestNoChoice:
+    """A dealer cannot choose its dealing: all deal as the session says."""
+
+    @pytest.mark.parametrize(("agreed", "sent"), PAIRS)
+    def test_another_dealing_than_the_session_says_is_refused(
+        self, round_at, refuses, agreed, sent
+    ):
+        other = round_at("offline", "other", dealing=sent, **FIVE)
+        r = round_at("frozen", dealing=agreed, **FIVE)
+        receiver = receiver_of(r, agreed)
+        found = content_of(other, receiver_of(other, sent), CHEAT)
+
+        def change(_, datasets):
+            datasets.clear()
+            datasets.update(found)
+
+        rewrite(share_path(r, receiver), change)
+        refuses(65, *r.eliminate(receiver), says="its datasets")
+        assert not answered(r, receiver)
+
+    @pytest.mark.parametrize(("agreed", "sent"), PAIRS)
+    def test_mask_does_not_count_it_as_held(self, round_at, agreed, sent):
+        other = round_at("offline", "other", dealing=sent, **FIVE)
+        r = round_at("offline", dealing=agreed, **FIVE)
+        receiver = receiver_of(r, agreed)
+        found = content_of(other, receiver_of(other, sent), CHEAT)
+
+        def change(_, datasets):
+            datasets.clear()
+            datasets.update(found)
+
+        rewrite(share_path(r, receiver), change)
+        said = must(*r.mask(receiver, "--json")).json
+        assert list(said["bad_shares"]) == [str(CHEAT)]
+        assert CHEAT not in said["holds"]
