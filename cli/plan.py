@@ -14,6 +14,7 @@ from topk_secagg.errors import UsageError, amount
 
 from . import options as o
 from .console import PROGRAM, Console, facts_of
+from .sending import minimise_line
 
 
 @o.command(
@@ -27,9 +28,9 @@ def plan(console: Console, plot: Path | None, **options: Any) -> None:
     """Show what each construction would cost for the options of `init`, and which one `init` would
     choose.
 
-    The table has both constructions, several numbers of picks, and two fields; the last rows are
-    what the paper's theorem and dense LightSecAgg need. With --like, also how much of the energy of
-    the K largest entries of that gradient each choice keeps.
+    The table has all constructions, several numbers of picks, and two fields; the last rows are
+    what the paper's theorem, dense LightSecAgg and Flower's SecAgg+ need. With --like, also how
+    much of the energy of the K largest entries of that gradient each choice keeps.
     """
     if plot and importlib.util.find_spec("matplotlib") is None:
         raise UsageError("drawing needs matplotlib", "pip install 'topk-secagg[plot]'")
@@ -42,10 +43,8 @@ def plan(console: Console, plot: Path | None, **options: Any) -> None:
     rows = [
         {
             "construction": row.name,
-            **{name: getattr(row.parameters, name, None) for name in ("picks", "field")},
-            **facts_of(
-                row, "pair_bytes", "all_bytes", "masked_bytes", "answer_bytes", "online_bytes"
-            ),
+            **{name: getattr(row.parameters, name, None) for name in ("picks", "field", "dealing")},
+            **facts_of(row, *_SIZES),
             **facts_of(row, "step", "seconds", "energy", "memory_bytes"),
             "recommended": row is comparison.best,
         }
@@ -65,24 +64,70 @@ def plan(console: Console, plot: Path | None, **options: Any) -> None:
         for row in rows
     ]
     for row, texts in zip(rows, cells, strict=True):
+        if _writes_shares_out(row):
+            texts[0] = "  shares"  # of the construction above
         texts[0] += " *" if row["recommended"] else ""
     console.table(list(columns), cells, narrow=True)
     console.prose(
         *([f"init chooses (*) {comparison.reason}"] if comparison.reason else []),
         *comparison.remarks,
-        "a pair: the share that one user sends to one other before there are gradients; in all: "
-        "the files of all users",
-        "X is what a user broadcasts with its gradient, and Y what it answers, when nobody drops "
-        "out",
+        *_COLUMN_LINES,
+        *([_SERIES] if p.dealing == "keys" else []),
+        *_file_lines(p, comparison.best),
+        *([_SHARES] if any(map(_writes_shares_out, rows)) else []),
         f"one step of the quantiser, the resolution, is {_steps(rows)}",
         *([_ENERGY] if options["like"] is not None else []),
-        "LightSecAgg aggregates dense gradients; Theorem 1 has the paper's rates",
+        *_PEER_LINES,
         _strict_line(p, comparison),
         "time is an estimate for `run` with all users on this machine, from a quick measurement in "
         "this folder",
         f"the largest step of the choice takes {amount(comparison.best.memory_bytes or 0)} of memory",
+        *filter(None, [minimise_line(p)]),
     )
     console.pasted("to start:", paste)
+
+
+_SIZES = (
+    "pair_bytes",
+    "all_bytes",
+    "offline_bytes",
+    "masked_bytes",
+    "answer_bytes",
+    "online_bytes",
+    "total_bytes",
+    "file_bytes",
+)
+_COLUMN_LINES = (
+    "what one user sends when nobody drops out: before there are gradients, X with its gradient, "
+    "Y as its answer, and in all",
+    "a broadcast (X, Y, the list of commitments to keys) counts once: where a user sends it to "
+    "each of the others, it counts N - 1 times",
+)
+_SERIES = "with keys, what is sent before is sent once for a series of rounds (init --from)"
+_SHARES = (
+    "shares: with --dealing shares; with --randomness os the secrecy is then information-theoretic, "
+    "and by default it rests on AES and HMAC"
+)
+_PEER_LINES = (
+    "Theorem 1 has the paper's rates; LightSecAgg and Flower's SecAgg+ aggregate dense gradients",
+    "SecAgg+ rests on key agreement besides, has a server, and its users agree on keys anew in "
+    "every round",
+)
+
+
+def _writes_shares_out(row: dict[str, Any]) -> bool:
+    """Whether a row deals written-out shares where its construction could deal keys or seeds."""
+    return bool(row["dealing"] == "shares" and row["construction"] != "permutation")
+
+
+def _file_lines(p: ts.Parameters, best: Any) -> list[str]:
+    """What the files of the choice have besides."""
+    headers = best.file_bytes - best.total_bytes
+    files = p.users + 1  # shares for all others, X and Y
+    return [
+        f"the {files} files of a user have headers besides, in all about {amount(headers)}; the "
+        f"files of all users take about {amount(best.all_bytes)}"
+    ]
 
 
 def _strict_line(p: ts.Parameters, comparison: ts.PlanReport) -> str:
@@ -113,6 +158,7 @@ def _init_words(p: ts.Parameters, **options: Any) -> list[str]:
     """The call of `init` that chooses exactly these parameters, and the layout and seed of the
     options."""
     from topk_secagg.algebra.field import DEFAULT_FIELD
+    from topk_secagg.protocol.parameters import DEALINGS
 
     given = [
         (name, options[name])
@@ -125,6 +171,7 @@ def _init_words(p: ts.Parameters, **options: Any) -> list[str]:
         "blocks": p.survivors - p.colluders,
         "picks": 0,
         "spare": None,
+        "dealing": DEALINGS[p.construction][0],
     }
     defaults |= {"field": DEFAULT_FIELD, "clip": 1, "max_weight": 1}
     given += [
@@ -157,30 +204,32 @@ _COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "construction": ("construction", str),
     "P": ("picks", lambda picks: str(picks or "")),
     "field": ("field", str),
-    "a pair": ("pair_bytes", amount),
-    "in all": ("all_bytes", amount),
+    "before": ("offline_bytes", amount),
     "X": ("masked_bytes", amount),
     "Y": ("answer_bytes", amount),
+    "in all": ("total_bytes", amount),
     "time": ("seconds", _duration),
     "energy": ("energy", "{:.4f}".format),
 }
 
 
 def _plot(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Bars for each choice: offline bytes, online bytes, and the energy kept where it is known."""
+    """Bars for each choice: what a user sends before, with its gradient and in all, and the energy
+    kept where it is known."""
     from matplotlib.figure import Figure
 
     from topk_secagg.storage.atomic import OWN, whole_file
 
-    facts = {"construction": "{}", "picks": "P = {}", "field": "q = {}"}
+    facts = {"construction": "{}", "picks": "P = {}", "field": "q = {}", "dealing": "{}"}
     named = (
         ", ".join(text.format(row[fact]) for fact, text in facts.items() if row[fact])
         for row in rows
     )
     names = [name + " *" * row["recommended"] for name, row in zip(named, rows, strict=True)]
     panels = [
-        ("all_bytes", "offline files of all users, bytes"),
-        ("online_bytes", "what a user broadcasts, bytes"),
+        ("offline_bytes", "before there are gradients, bytes a user"),
+        ("online_bytes", "with the gradient, bytes a user"),
+        ("total_bytes", "in all, bytes a user"),
     ]
     if any(row["energy"] for row in rows):
         panels.append(("energy", "share of the top-K energy that is kept"))

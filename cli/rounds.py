@@ -14,11 +14,11 @@ from topk_secagg.errors import amount
 from . import options as o
 from .console import Console, facts_of
 from .phases import described, rounding_warnings, selection_lines
+from .sending import sending_line
 
 if TYPE_CHECKING:
     from topk_secagg.steps.init import InitReport
     from topk_secagg.steps.run import RunReport
-    from topk_secagg.storage.session import Session
 
 
 def show_start(console: Console, report: InitReport) -> None:
@@ -27,24 +27,6 @@ def show_start(console: Console, report: InitReport) -> None:
     if report.reason and report.written:
         console.say(f"construction {report.reason}")
     console.warn(*report.warnings)
-
-
-def sending_line(session: Session) -> str:
-    """What a user sends before its gradient and with it, and what the other choice would send."""
-    from topk_secagg.steps.costs import other_choice, sent
-
-    p = session.parameters
-    own = sent(p, in_series=session.series is not None)
-    line = f"a user sends {amount(own.before)} before and {amount(own.online)} with its gradient"
-    other = other_choice(p)
-    if other is None:
-        return line
-    option = "online" if other.construction == "moments" else "total"
-    theirs = sent(other)
-    return (
-        f"{line}; with --minimise {option} ({other.construction}) {amount(theirs.before)} before "
-        f"and {amount(theirs.online)} with it"
-    )
 
 
 def warn_of_keys(console: Console, recipients: Path | None) -> None:
@@ -96,7 +78,7 @@ def init(console: Console, space: ts.Workspace, **options: Any) -> None:
         },
         f"session {session.fingerprint}: {space.session_path}{exists}",
         p.summary(),
-        sending_line(session),
+        sending_line(p, in_series=session.series is not None),
         f"all files of all users take about {amount(files.all_bytes)}",
         space=space,
     )
@@ -223,7 +205,7 @@ def _show_run(console: Console, report: RunReport) -> None:
         "users: " + ", ".join(f"{user} {file.name}" for user, file in report.files.items()),
         *lines,
         *selection_lines(p, kept, clipped=clipped, whose="every user keeps at least"),
-        sending_line(report.round.session),
+        sending_line(p, in_series=report.round.session.series is not None),
         f"a plain gradient has {amount(report.plain_bytes)}",
         space=report.round,
     )

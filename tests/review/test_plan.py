@@ -2,9 +2,11 @@
 
 import shlex
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import h5py
 import numpy as np
 import pytest
 from rounds import call, must
@@ -12,9 +14,10 @@ from rounds import call, must
 from topk_secagg.errors import CannotWrite, UsageError
 from topk_secagg.gradients.layout import Layout
 from topk_secagg.protocol.parameters import Parameters
-from topk_secagg.review.plan import DENSE, THEOREM, plan
-from topk_secagg.steps.costs import check_disk, footprint
+from topk_secagg.review.plan import DENSE, FLOWER, THEOREM, plan
+from topk_secagg.steps.costs import check_disk, footprint, sent
 from topk_secagg.steps.init import choose_parameters, start
+from topk_secagg.steps.offline import offline
 from topk_secagg.steps.run import run
 from topk_secagg.storage.workspace import Workspace
 
@@ -28,56 +31,144 @@ def parameters(**options: Any) -> Parameters:
     )
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"construction": "moments", "top_k": 2000, "length": 20_000},
-        {"construction": "moments", "top_k": 2000, "length": 20_000, "field": 65521},
-    ],
-)
+SMALL_ROUNDS = [
+    {"top_k": 20, "length": 600},
+    {"construction": "moments"},
+    {"construction": "moments", "field": 65521, "dealing": "shares"},
+    {"construction": "sketch", "dealing": "keys"},
+    {
+        "construction": "sketch",
+        "dealing": "keys",
+        "users": 6,
+        "colluders": 2,
+        "field": 65521,
+        "top_k": 500,
+    },
+    {"construction": "sketch", "dealing": "seeds", "users": 6, "colluders": 2},
+    {"construction": "sketch", "dealing": "shares"},
+]
+
+
+def dataset_bytes(folder: Path, pattern: str, names: tuple[str, ...]) -> int:
+    """What the datasets of these names in these files take."""
+    total = 0
+    for path in folder.glob(pattern):
+        with h5py.File(path) as stored:
+            total += sum(stored[name].nbytes for name in names if name in stored)
+    return total
+
+
+def file_bytes(folder: Path, *patterns: str) -> int:
+    return sum(path.stat().st_size for pattern in patterns for path in folder.glob(pattern))
+
+
+@pytest.mark.parametrize("options", SMALL_ROUNDS, ids=str)
 def test_a_round_takes_the_bytes_that_were_predicted(tmp_path, options):
-    p = parameters(**options)
+    p = parameters(**{"top_k": 2000, "length": 20_000, **options})
     files = []
-    for n in range(4):
+    for n in range(p.users):
         files.append(tmp_path / f"{n}.npy")
         np.save(files[-1], np.random.default_rng(n).uniform(-1, 1, p.length))
-    space, _ = start(tmp_path / "round", p, Layout.flat(p.length))
+    root = tmp_path / "round"
+    space, _ = start(root, p, Layout.flat(p.length))
     report = run(space, files)
     predicted = footprint(p)
-    used = sum(path.stat().st_size for path in (tmp_path / "round").rglob("*") if path.is_file())
-    assert used <= predicted.all_bytes <= 1.2 * used
+
+    # content: of the shares and keys for others, of the list of commitments, of X and of Y
     assert predicted.masked_bytes == report.masked[0].masked_bytes
     assert predicted.answer_bytes == report.answered[0].answer_bytes
+    before = []
+    for n in range(1, p.users + 1):
+        shares = f"shares/user-*/from-{n:02}.h5"
+        own = f"shares/user-{n:02}/from-{n:02}.h5"
+        held = ("f", "g", "h", "seed", "keys")
+        lists = len(space.session.family or ()) * 64
+        before.append(dataset_bytes(root, shares, held) - dataset_bytes(root, own, held) + lists)
+    assert max(before) == predicted.offline_bytes == sent(p).before == report_of_plan(p)[0]
+    assert predicted.total_bytes == sent(p).total == report_of_plan(p)[1]
+
+    # files with their headers: of one user, and of all on a disk
+    one = file_bytes(root, "shares/*/from-01.h5", "*/user-01.json", "[me]*/user-01.h5")
+    one -= file_bytes(root, "shares/user-01/from-01.h5")
+    assert predicted.file_bytes == pytest.approx(one, rel=0.05)
+    used = file_bytes(root, "**/*.*")
+    assert used <= predicted.all_bytes <= 1.05 * used
 
 
-def test_where_four_picks_do_not_fit_a_bucket_fewer_are_chosen():
+def report_of_plan(p: Parameters) -> tuple[int, int]:
+    """What `plan` shows of its choice before and in all."""
+    best = plan(p).best
+    return best.offline_bytes, best.total_bytes
+
+
+def test_a_file_of_keys_or_a_seed_has_a_short_header(tmp_path):
+    for dealing in ("keys", "seeds"):
+        p = parameters(construction="sketch", dealing=dealing)
+        space, _ = start(tmp_path / dealing, p, Layout.flat(p.length))
+        offline(space, 1)
+        held = dataset_bytes(space.root, "shares/user-02/*", ("seed", "keys"))
+        assert 0 < held <= file_bytes(space.root, "shares/user-02/*") <= held + 2500
+
+
+def test_where_two_picks_do_not_fit_a_bucket_one_is_chosen():
     moments = partial(parameters, construction="moments")
-    assert [moments(top_k=top_k, length=99).picks for top_k in (1, 40, 98, 99)] == [4, 4, 3, 3]
+    assert [moments(top_k=top_k, length=99).picks for top_k in (1, 40, 98, 99)] == [2, 2, 2, 1]
     assert moments(top_k=7, length=7).picks == 1
     with pytest.raises(UsageError, match="close to L"):
         moments(top_k=99, length=99, picks=4)
 
 
-def test_every_column_has_the_theorem_and_dense_lightsecagg_beside_it():
+def test_every_column_has_the_theorem_and_the_peers_beside_it():
     p = choose_parameters(272_474, **PAPER)[0]
     found = plan(p)
     rows = {row.name: row for row in found.rows}
-    assert {
-        (row.parameters.picks, row.parameters.field) for row in found.rows if row.parameters
-    } == {(picks, field) for picks in (0, 1, 2, 4, 8) for field in (4281076801, 65521)}
+    ours = [row.parameters for row in found.rows if row.parameters]
+    fields = (4281076801, 65521)
+    assert {(q.picks, q.field) for q in ours if q.construction != "sketch"} == {
+        (picks, field) for picks in (0, 1, 2, 4, 8) for field in fields
+    }
+    assert {(q.dealing, q.field) for q in ours if q.construction == "sketch"} == {
+        (dealing, field) for dealing in ("keys", "shares") for field in fields
+    }
     assert rows[DENSE].pair_bytes == 272_474 // 2 * 4  # L / (U - T) symbols
     assert rows[DENSE].all_bytes == 100 * rows[DENSE].pair_bytes
+    assert rows[DENSE].offline_bytes == 9 * rows[DENSE].pair_bytes
     assert rows[DENSE].online_bytes == 272_474 * 6
     assert rows[THEOREM].pair_bytes == pytest.approx(2 * 272_474 * 272_474 / 2 * 4, rel=0.001)
     assert rows[THEOREM].online_bytes == pytest.approx(559_000, rel=0.01)
+    assert rows[FLOWER].offline_bytes == pytest.approx(6000, rel=0.02)
+    assert rows[FLOWER].online_bytes == pytest.approx(1_091_000, rel=0.001)
+    for row in found.rows:
+        assert row.total_bytes == row.offline_bytes + row.masked_bytes + row.answer_bytes
+
+
+@pytest.mark.parametrize(
+    ("survivors", "before", "written", "online"),
+    [(5, 15_500, 991_000, 329_000), (7, 5250, 495_000, 274_000)],
+)
+def test_what_the_documents_say_of_the_size_of_the_paper(survivors, before, written, online):
+    p = choose_parameters(272_474, **PAPER | {"survivors": survivors})[0]
+    rows = {
+        row.parameters.dealing: row
+        for row in plan(p).rows
+        if row.parameters and (row.name, row.parameters.field) == ("sketch", p.field)
+    }
+    assert rows["keys"].offline_bytes == pytest.approx(before, rel=0.05)
+    assert rows["shares"].offline_bytes == pytest.approx(written, rel=0.01)
+    assert rows["keys"].online_bytes == pytest.approx(online, rel=0.01)
 
 
 def test_a_scheme_that_needs_less_is_named():
-    four = plan(choose_parameters(272_474, **PAPER, picks=4)[0])
-    assert [remark for remark in four.remarks if "LightSecAgg needs less offline" in remark]
-    two = plan(choose_parameters(272_474, **PAPER, picks=2)[0])
-    assert two.remarks == []
+    (flower,) = plan(choose_parameters(272_474, **PAPER)[0]).remarks
+    assert flower.startswith("SecAgg+ sends less before (")
+    assert "in all" not in flower
+    eight = plan(choose_parameters(272_474, **PAPER, construction="moments", picks=8)[0])
+    dense, flower = eight.remarks
+    assert dense.startswith("LightSecAgg sends less before (4.9 MB instead of 10.5 MB), in all (")
+    assert "before" in flower
+    assert "in all" in flower
+    best = plan(choose_parameters(272_474, **PAPER | {"survivors": 7})[0])
+    assert best.remarks == []
 
 
 def test_more_picks_keep_more_energy():
@@ -108,11 +199,51 @@ def test_the_table_says_what_its_columns_mean():
     out = must("plan", *OPTIONS, "--length", "272474").out
     for words in (
         "time is an estimate",
-        "LightSecAgg needs less offline",
+        "SecAgg+ sends less before",
         "the resolution",
-        "init chooses (*) moments",
+        "init chooses (*) sketch",
+        "counts once",
+        "sent once for a series",
+        "SecAgg+ rests on key agreement besides",
+        "the secrecy is then information-theoretic",
     ):
         assert words in out
+    *_, both, paste = out.splitlines()
+    assert paste.startswith("to start: ")
+    assert "--minimise total (sketch) 15.5 kB before and 329 kB with it" in both
+    assert "--minimise online (moments) 2.62 MB before and 123 kB with it" in both
+
+
+def test_the_table_fits_80_columns(tmp_path):
+    np.save(tmp_path / "g.npy", np.random.default_rng(0).standard_t(2, 50_000) * 1e-4)
+    moments = ("--construction", "moments", "--dealing", "shares")
+    lines = must("plan", *OPTIONS, *moments, "--like", tmp_path / "g.npy").out.splitlines()
+    end = next(at for at, line in enumerate(lines) if line.startswith("SecAgg+ "))
+    assert max(map(len, lines[: end + 1])) <= 80
+    assert lines[0].split() == [
+        "construction", "P", "field", "before", "X", "Y", "in", "all", "time", "energy"
+    ]  # fmt: skip
+    assert any(line.startswith("  shares * ") for line in lines)
+
+
+def test_the_names_of_sizes_are_those_of_the_columns(tmp_path):
+    found = must("plan", *OPTIONS, "--length", "5000", "--json").json["choices"]
+    for row in found:
+        sizes = [row[f"{name}_bytes"] for name in ("offline", "masked", "answer")]
+        assert row["total_bytes"] == sum(sizes)
+        assert row["online_bytes"] == sum(sizes[1:])
+    names = [row["construction"] for row in found]
+    assert names[-3:] == [THEOREM, DENSE, FLOWER]
+    assert {row["dealing"] for row in found[:-3]} == {"shares", "seeds", "keys"}
+
+
+def test_the_marked_dealing_is_the_one_that_is_started(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    given = ("--length", 5000, "--construction", "sketch", "--dealing", "seeds")
+    facts = must("plan", *OPTIONS, *given, "--json").json
+    words = shlex.split(facts["command"].replace("ROUND", "round"))
+    must(*words[1:])
+    assert Workspace(tmp_path / "round").session.parameters.dealing == "seeds"
 
 
 @pytest.mark.parametrize(
@@ -143,8 +274,8 @@ def test_plot_draws_a_picture_and_notices_a_missing_matplotlib_first(tmp_path, m
 
 
 def test_a_round_that_the_disk_cannot_hold_is_refused(tmp_path, monkeypatch):
-    p = choose_parameters(272_474, **PAPER)[0]
+    p = choose_parameters(272_474, **PAPER, construction="moments", picks=4)[0]
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=20_000_000))
     check_disk(tmp_path, p, distributed=True)  # what one user sends and receives fits
-    with pytest.raises(CannotWrite, match=r"need 89.* MB, and the disk has 20 MB free"):
+    with pytest.raises(CannotWrite, match=r"need 63.* MB, and the disk has 20 MB free"):
         check_disk(tmp_path, p, distributed=False)

@@ -1,5 +1,5 @@
-"""`plan`: what a round would cost with each construction, compared with the paper's theorem and
-LightSecAgg."""
+"""`plan`: what a round would cost with each construction, compared with the paper's theorem,
+LightSecAgg and Flower's SecAgg+."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
-from operator import attrgetter
 from pathlib import Path
 from timeit import timeit
 from typing import Any, NamedTuple
@@ -25,12 +24,28 @@ from ..errors import UsageError, amount
 from ..gradients.select import kept_energy
 from ..protocol.agreement import certain_quorum, liars_excluded
 from ..protocol.constructions import construction
-from ..protocol.parameters import Parameters, theorem_r1, theorem_r2
-from ..steps.costs import Footprint, footprint, offline_bytes
+from ..protocol.parameters import (
+    KEYS,
+    MOMENTS,
+    PERMUTATION,
+    SHARES,
+    SKETCH,
+    Parameters,
+    theorem_r1,
+    theorem_r2,
+)
+from ..steps.costs import Footprint, choice_of, family_of, footprint
 
-PICKS = (1, 2, 4, 8)
+PICKS = (1, 2, 4, 8)  # of `moments`
 THEOREM = "Theorem 1"
 DENSE = "LightSecAgg"
+FLOWER = "SecAgg+"
+# bytes that Flower's SecAgg+ sends, as `make bench` counts them with ten users: two public keys,
+# two encrypted shares for every other user, and later one share of every user
+_FLOWER_KEYS = 358
+_FLOWER_PAIR = 620
+_FLOWER_SHARE = 134
+_FLOWER_SYMBOL = 4
 _PROBE_BYTES = 64 << 20
 _TIMES = 3
 _START_UP = 1.0  # seconds
@@ -51,11 +66,6 @@ class PlanRow(Footprint):
     step: float | None = None
     seconds: float | None = None
     energy: float | None = None
-
-    @property
-    def online_bytes(self) -> int:
-        """What a user broadcasts in both phases when nobody drops out."""
-        return self.masked_bytes + self.answer_bytes
 
 
 @dataclass(frozen=True, repr=False)
@@ -92,21 +102,11 @@ def plan(
 
     Returns a Plan: its `rows`, the `best` of them, which `init` would choose, and `remarks`.
     """
-    variants = sorted(
-        dict.fromkeys([chosen, *_variants(chosen)]), key=lambda p: (p.picks > 0, -p.field, p.picks)
-    )
+    variants = sorted(dict.fromkeys([chosen, *_variants(chosen)]), key=_order)
     rows = [_row(p, gradient, speed) for p in variants]
     best = rows[variants.index(chosen)]
-    peers = [_theorem(chosen), _dense(chosen)]
-    remarks = [
-        f"{peer.name} needs less {what}: {amount(needed(peer))} instead of {amount(needed(best))}"
-        for peer in peers
-        for what, needed in (
-            ("offline", attrgetter("all_bytes")),
-            ("online", attrgetter("online_bytes")),
-        )
-        if needed(peer) < needed(best)
-    ]
+    peers = [_theorem(chosen), _dense(chosen), _flower(chosen)]
+    remarks = [remark for peer in peers if (remark := _needs_less(peer, best))]
     shape = construction(chosen).answer_shape(chosen.users)
     return Plan(
         rows=[*rows, *peers],
@@ -117,31 +117,66 @@ def plan(
     )
 
 
+def _order(p: Parameters) -> tuple[int, int, bool, int]:
+    """Construction by construction, the field with the finer resolution first."""
+    constructions = (PERMUTATION, MOMENTS, SKETCH)
+    return constructions.index(p.construction), -p.field, p.dealing == SHARES, p.picks
+
+
+def _needs_less(peer: PlanRow, best: PlanRow) -> str:
+    """Where a peer sends less than the choice, if it does anywhere."""
+    sent = {
+        "before": (peer.offline_bytes, best.offline_bytes),
+        "with the gradient": (peer.online_bytes, best.online_bytes),
+        "in all": (peer.total_bytes, best.total_bytes),
+    }
+    less = [
+        f"{when} ({amount(theirs)} instead of {amount(ours)})"
+        for when, (theirs, ours) in sent.items()
+        if theirs < ours
+    ]
+    return f"{peer.name} sends less {', '.join(less)}" if less else ""
+
+
 def _variants(base: Parameters) -> list[Parameters]:
-    """The paper's construction, and `moments` with a few numbers of picks, in the default field and
-    a small one."""
+    """All constructions, in the default field and a small one: the paper's, `moments` with a few
+    numbers of picks, and `sketch` dealt as `init` does and by written-out shares."""
     variants = []
     names = ("users", "survivors", "colluders", "top_k", "length", "clip", "max_weight")
     same = {name: getattr(base, name) for name in names}
     for field, picks in product({base.field, DEFAULT_FIELD, SMALL_FIELD}, (None, *PICKS)):
         own: dict[str, Any] = (
-            {"construction": "moments", "picks": picks, "spare": base.spare} if picks else {}
+            {"construction": MOMENTS, "picks": picks, "spare": base.spare} if picks else {}
         )
         with suppress(UsageError):  # it does not fit a bucket or the field
             variants.append(Parameters.choose(**same, field=field, **own))
+        if picks is None:
+            variants += _sketches(same | {"field": field})
     return variants
+
+
+def _sketches(same: dict[str, Any]) -> list[Parameters]:
+    """`sketch` dealt as `init` does, and by written-out shares."""
+    found = []
+    with suppress(UsageError):
+        written = Parameters.choose(**same, construction=SKETCH, dealing=SHARES)
+        small = choice_of(Parameters.choose(**same), SKETCH)
+        found = [written] if small is None else [small, written]
+    return found
 
 
 def _row(p: Parameters, gradient: npt.NDArray[Any] | None, speed: Speed | None) -> PlanRow:
     c = construction(p)
     step = 1 / (p.scale * p.clip)
     time = None
-    # `run` starts, encodes, hashes and writes all shares, then reads and hashes the used ones
+    # `run` starts, encodes, hashes and writes all shares, then reads and hashes the used ones;
+    # keys and seeds are expanded by the dealer and by who holds them
     if speed:
-        shared = p.users * offline_bytes(p)
-        writing = shared * (speed.compute + speed.write)
-        reading = shared * min(1, c.entries / c.rows) * speed.compute
-        time = _START_UP + writing + reading
+        written = p.users * len(c.written(1)) * c.share_bytes
+        writing = written * (speed.compute + speed.write)
+        reading = written * min(1, c.entries / c.rows) * speed.compute
+        drawing = p.users * _expanded(p) * c.share_bytes * speed.compute
+        time = _START_UP + writing + reading + drawing
     energy = kept_energy(gradient, c.select(gradient)) if gradient is not None else None
     return PlanRow(
         **vars(footprint(p)),
@@ -153,6 +188,14 @@ def _row(p: Parameters, gradient: npt.NDArray[Any] | None, speed: Speed | None) 
     )
 
 
+def _expanded(p: Parameters) -> int:
+    """How many streams of a dealer are expanded to as many symbols as a share has."""
+    if p.dealing == KEYS:
+        family = family_of(p)
+        return len(family) + sum(map(len, family))
+    return 2 * len(construction(p).seeded(1))
+
+
 def _theorem(p: Parameters) -> PlanRow:
     """The paper's scheme at its rates: 2 L L/(U-T) symbols per pair offline, (R1 + R2) L online."""
     symbol = math.log2(p.field) / 8
@@ -161,6 +204,7 @@ def _theorem(p: Parameters) -> PlanRow:
         name=THEOREM,
         pair_bytes=pair,
         all_bytes=p.users**2 * pair,
+        offline_bytes=(p.users - 1) * pair,
         masked_bytes=round(theorem_r1(p) * p.length * symbol),
         answer_bytes=round(theorem_r2(p) * p.length * symbol),
     )
@@ -173,8 +217,23 @@ def _dense(p: Parameters) -> PlanRow:
         name=DENSE,
         pair_bytes=part,
         all_bytes=p.users**2 * part,
+        offline_bytes=(p.users - 1) * part,
         masked_bytes=p.length * p.symbol_bytes,
         answer_bytes=part,
+    )
+
+
+def _flower(p: Parameters) -> PlanRow:
+    """SecAgg+ agrees on keys and shares seeds, with all users as neighbours; then it sends all
+    entries, and shares of the seeds of all users."""
+    before = _FLOWER_KEYS + (p.users - 1) * _FLOWER_PAIR
+    return PlanRow(
+        name=FLOWER,
+        pair_bytes=_FLOWER_PAIR,
+        all_bytes=p.users * before,
+        offline_bytes=before,
+        masked_bytes=p.length * _FLOWER_SYMBOL,
+        answer_bytes=p.users * _FLOWER_SHARE,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..algebra.field import ceil_div
+from ..algebra.randomness import KEY_BYTES
 from ..brief import Brief
 from ..errors import CannotWrite, UsageError, amount
 from ..protocol.constructions import construction
@@ -21,11 +22,19 @@ from ..protocol.parameters import (
     rate_of_answer,
     rate_of_masked,
 )
-from ..storage.share import files_bytes
+from ..storage.share import file_bytes, files_bytes, header_bytes
 
 _LIBRARIES = 190 << 20  # what Python with numba and HDF5 takes before any work
-_FILE_OVERHEAD = 4096  # of an HDF5 file, rounded up to what a disk gives it
 _AGGREGATE_BYTES = 16  # index, symbol and real of one coordinate
+# about what these files have besides numbers, and for every user or block
+_MASKED_BYTES = 270
+_LEDGER_BYTES = 750
+_SURVIVORS_ROW_BYTES = 240
+_DIGEST_ROW_BYTES = 80  # of a dealer's list, in ledgers and survivors.json
+_DIGEST_BYTES = 32
+_LIST_BYTES = 300
+_COMMITMENT_ROW_BYTES = 67
+_SESSION_BYTES = 1000
 _DECODE_BUFFER = 64 << 20
 
 
@@ -73,19 +82,53 @@ def sent(p: Parameters, *, in_series: bool = False) -> Sent:
     return Sent(before=0 if in_series else offline_bytes(p), online=online)
 
 
-def other_choice(p: Parameters) -> Parameters | None:
-    """The same round by the other of `sketch`, which sends the least in all, and `moments`, which
-    sends the least with the gradient; None where that is not possible."""
+def sent_files(p: Parameters) -> Sent:
+    """About the same with the headers of the files, which are not sealed: a share for each of the
+    others and a list of commitments where keys are dealt, then X and Y."""
+    family = family_of(p)
+    before = _list_bytes(family) + max(
+        sum(file_bytes(p, family, m, sender=n) for m in range(1, p.users + 1) if m != n)
+        for n in (range(1, p.users + 1) if family else (1,))
+    )
+    return Sent(before=before, online=_masked_file_bytes(p) + _answer_file_bytes(p))
+
+
+def _list_bytes(family: tuple[Block, ...]) -> int:
+    """About what dealt/user-NN.json has, where there is one."""
+    return _LIST_BYTES + len(family) * _COMMITMENT_ROW_BYTES if family else 0
+
+
+def _masked_file_bytes(p: Parameters) -> int:
+    """About what masked/user-NN.h5 has: X names whose shares its user holds."""
+    c = construction(p)
+    datasets = 1 if c.index_code.size == 0 else 2
+    holds = _LIST_BYTES + p.users * _DIGEST_BYTES if p.dealing == KEYS else 0
+    return c.masked_bytes + header_bytes(datasets) + _MASKED_BYTES + holds
+
+
+def _answer_file_bytes(p: Parameters) -> int:
+    """About what elimination/user-NN.h5 has."""
+    return construction(p).answer_bytes(p.users) + header_bytes(1)
+
+
+def choice_of(p: Parameters, name: str) -> Parameters | None:
+    """The same round by this construction, as `init` would choose its other parameters; None where
+    that is not possible."""
     names = ("users", "survivors", "colluders", "top_k", "length", "field", "clip", "max_weight")
     same = {name: getattr(p, name) for name in names}
-    other = MOMENTS if p.construction == SKETCH else SKETCH
     try:
-        chosen = Parameters.choose(**same, construction=other)
+        chosen = Parameters.choose(**same, construction=name)
         if chosen.dealing == KEYS and not family_of(chosen):
-            chosen = Parameters.choose(**same, construction=other, dealing=SEEDS)
+            chosen = Parameters.choose(**same, construction=name, dealing=SEEDS)
     except UsageError:
         return None
     return chosen
+
+
+def other_choice(p: Parameters) -> Parameters | None:
+    """The same round by the other of `sketch`, which sends the least in all, and `moments`, which
+    sends the least with the gradient; None where that is not possible."""
+    return choice_of(p, MOMENTS if p.construction == SKETCH else SKETCH)
 
 
 def costs(p: Parameters, survivor_count: int, answer_count: int) -> Costs:
@@ -107,34 +150,70 @@ def costs(p: Parameters, survivor_count: int, answer_count: int) -> Costs:
 @dataclass(frozen=True, repr=False)
 class Footprint(Brief):
     """Bytes of a round in which nobody drops out: of the share files of a pair of users, of all
-    files, of an X and of a Y. And the memory that its largest step takes, where it is known."""
+    files on a disk, and what a user sends before it has a gradient, as X and as Y; with the headers
+    of the files, `file_bytes` in all. And the memory that the largest step takes. What is not known
+    of a peer is None."""
 
     pair_bytes: int
     all_bytes: int
+    offline_bytes: int
     masked_bytes: int
     answer_bytes: int
+    file_bytes: int | None = None
     memory_bytes: int | None = None
+
+    @property
+    def online_bytes(self) -> int:
+        """What a user sends with its gradient and after it: a broadcast counts once."""
+        return self.masked_bytes + self.answer_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        """What a user sends in all, without the headers of files."""
+        return self.offline_bytes + self.online_bytes
 
 
 def footprint(p: Parameters) -> Footprint:
     """Bytes and memory of a round with these parameters, if all users survive."""
     c = construction(p)
-    shares = files_bytes(p, family_of(p))
-    x = c.masked_bytes
-    y = c.answer_bytes(p.users)
-    own = (
-        p.symbol_bytes * (c.place_count + c.mask_count) + x + y + 4 * _FILE_OVERHEAD
-    )  # secret, ledger, X and Y
-    total = _AGGREGATE_BYTES * min(p.length, p.users * c.entries) + 4 * _FILE_OVERHEAD
-    block = p.users * c.chunk_rows * c.width * 4
-    memory = _LIBRARIES + max(5 * block, 16 * p.length, min(p.users * y, _DECODE_BUFFER))
+    family = family_of(p)
+    shares = files_bytes(p, family)
+    answer = c.answer_bytes(p.users)
+    messages = _masked_file_bytes(p) + _answer_file_bytes(p)
+    chunk = p.users * c.chunk_rows * c.width * 4
+    largest = max(5 * chunk, 16 * p.length, min(p.users * answer, _DECODE_BUFFER))
     return Footprint(
         pair_bytes=ceil_div(shares, p.users),
-        all_bytes=p.users * (shares + own) + total,
-        masked_bytes=x,
-        answer_bytes=y,
-        memory_bytes=memory,
+        all_bytes=p.users * (shares + _own_bytes(p, family) + messages) + _common_bytes(p, family),
+        offline_bytes=c.offline_bytes(family),
+        masked_bytes=c.masked_bytes,
+        answer_bytes=answer,
+        file_bytes=sent_files(p).total,
+        memory_bytes=_LIBRARIES + largest,
     )
+
+
+def _row_bytes(p: Parameters) -> int:
+    """What the digest of a dealer's list takes in each row of a document."""
+    return _DIGEST_ROW_BYTES if p.dealing == KEYS else 0
+
+
+def _own_bytes(p: Parameters, family: tuple[Block, ...]) -> int:
+    """About what a user's secret and ledger have, and its list of commitments."""
+    c = construction(p)
+    numbers = p.symbol_bytes * (c.place_count + c.mask_count)
+    secret = numbers + KEY_BYTES * len(family) + header_bytes(2)
+    ledger = _LEDGER_BYTES + p.users * _row_bytes(p)
+    return secret + ledger + _list_bytes(family)
+
+
+def _common_bytes(p: Parameters, family: tuple[Block, ...]) -> int:
+    """About what session.json, survivors.json with its copy in a ledger, and the sum have."""
+    session = _SESSION_BYTES + sum(2 + 4 * len(block) for block in family)
+    survivors = _LIST_BYTES + p.users * (_SURVIVORS_ROW_BYTES + _row_bytes(p))
+    coordinates = min(p.length, p.users * construction(p).coordinate_count)
+    total = _AGGREGATE_BYTES * coordinates + header_bytes(3)
+    return session + 2 * survivors + total
 
 
 def check_disk(folder: Path, p: Parameters, *, distributed: bool) -> None:

@@ -61,7 +61,9 @@ KIND = Kind(
     signed=True,
 )
 _DIGEST_BYTES = 32
-_HEADER_BYTES = 4096  # about what HDF5 adds to the datasets
+_ATTRIBUTES_BYTES = 700  # about what a small HDF5 file has besides its datasets
+_DATASET_BYTES = 290  # about what describes a dataset
+_HEADER_BYTES = 4096  # more than HDF5 adds to the datasets
 _FILE_OVERHEAD = 1 << 14  # bytes that HDF5 may add to the datasets
 _ROWS_AT_ONCE = 64  # that `check_all` reads, where every row has its own checksum
 
@@ -93,12 +95,22 @@ def largest_bytes(s: Session) -> int:
 
 def files_bytes(p: Parameters, family: Sequence[Block]) -> int:
     """About what the shares of one dealer take on disk, for all users."""
+    users = range(1, p.users + 1)
+    return sum(file_bytes(p, family, m, sender=1) for m in users)
+
+
+def file_bytes(p: Parameters, family: Sequence[Block], user: int, sender: int) -> int:
+    """About what the share file of a pair of users has, if it is not sealed."""
     c = construction(p)
-    written = len(c.written(1))
-    others = (
-        sum(c.held_bytes(1, m, family) for m in range(1, p.users + 1)) - written * c.share_bytes
-    )
-    return others + written * bytes_of(written_shapes(p)) + p.users * _HEADER_BYTES
+    if user in c.written(sender):
+        tables = written_shapes(p)
+        return bytes_of(tables) + header_bytes(len(tables))
+    return c.held_bytes(sender, user, family) + header_bytes(1)
+
+
+def header_bytes(datasets: int) -> int:
+    """About what attributes and so many datasets take in a file besides their content."""
+    return _ATTRIBUTES_BYTES + datasets * _DATASET_BYTES
 
 
 def _sealed_bytes(s: Session, user: int, sender: int) -> int:
