@@ -72,7 +72,7 @@ def _no_waiting_for_the_disk():
 @pytest.fixture(scope="session", autouse=True)
 def _first_family_will_do():
     """The search for a family of blocks goes on for a second, to find a smaller one."""
-    with mock.patch("topk_secagg.protocol.family.ENOUGH_SECONDS", 0):
+    with mock.patch("topk_secagg.protocol.family.SEARCH_TRIES", 1):
         yield
 
 
