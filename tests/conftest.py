@@ -69,13 +69,6 @@ def _no_waiting_for_the_disk():
         yield
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _first_family_will_do():
-    """The search for a family of blocks goes on for a second, to find a smaller one."""
-    with mock.patch("topk_secagg.protocol.family.SEARCH_TRIES", 1):
-        yield
-
-
 @pytest.fixture(scope="session")
 def stages(tmp_path_factory):
     """The stages of a round with this recipe; another name gives another session."""

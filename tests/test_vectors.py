@@ -226,5 +226,5 @@ def test_the_forged_answers_agree_but_for_an_honest_one(monkeypatch):
     assert quorum == 3
     assert predicted([2, 3, 4], 5) == answers[5]
     assert predicted([2, 3, 4], 1) != answers[1]
-    monkeypatch.setattr(decoding, "is_correctable", lambda *_: True)
+    monkeypatch.setattr(decoding, "is_correctable", lambda *_, **__: True)
     make["refuse_answers"](vector)  # and it is not refused

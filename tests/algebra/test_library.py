@@ -142,7 +142,7 @@ def test_twin_without_the_digest_a_damaged_file_would_be_run(
     kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replace_by(kept, "another's")
-    monkeypatch.setattr(Code, "sealed", lambda *_: kept.read_bytes())
+    monkeypatch.setattr(Code, "sealed", lambda *_, **__: kept.read_bytes())
     assert library.find() == (kept, PLANTED)
 
 
@@ -154,7 +154,7 @@ def test_what_others_can_write_to_is_not_run(
     path = kept if which == "the file" else kept.parent
     path.chmod(path.stat().st_mode | bit)
     assert library.find() is None
-    monkeypatch.setattr(Folder, "check", lambda *_: None)
+    monkeypatch.setattr(Folder, "check", lambda *_, **__: None)
     assert library.find() == (kept, PLANTED), "the twin: without the check it would be run"
 
 
@@ -165,7 +165,7 @@ def test_what_belongs_to_another_user_is_not_run(
 ) -> None:
     os.chown(kept if which == "the file" else kept.parent, 1234, -1)
     assert library.find() is None
-    monkeypatch.setattr(Folder, "check", lambda *_: None)
+    monkeypatch.setattr(Folder, "check", lambda *_, **__: None)
     assert library.find() == (kept, PLANTED), "the twin: without the check it would be run"
 
 

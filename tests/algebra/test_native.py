@@ -52,7 +52,7 @@ def idle(*_: int) -> None:
 def test_a_kernel_that_answers_wrongly_is_not_used(
     unasked: None, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(library, "function", lambda *_: idle)
+    monkeypatch.setattr(library, "function", lambda *_, **__: idle)
     for _ in range(2):
         with pytest.raises(RuntimeError) as caught:
             getattr(questions, name)()
@@ -66,7 +66,7 @@ def test_a_kernel_that_answers_wrongly_is_not_used(
 def test_twin_without_questions_a_wrong_kernel_is_used(
     unasked: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(library, "function", lambda *_: idle)
+    monkeypatch.setattr(library, "function", lambda *_, **__: idle)
     monkeypatch.setattr(native, "_ask", lambda _: None)
     out = np.zeros(3, np.uint64)
     native.geometric(1, 5, Q, out)
@@ -399,7 +399,7 @@ def test_twin_without_the_check_of_indices_a_kernel_reads_elsewhere(
     group = np.array([3])
     with pytest.raises(ValueError, match="an index is not below 2"):
         native.combine(matrix_mm=one_mm, y=y, row=np.zeros(1, np.int64), group=group, q=Q, out=out)
-    monkeypatch.setattr(native, "_check_indices", lambda *_: None)
+    monkeypatch.setattr(native, "_check_indices", lambda *_, **__: None)
     native.combine(matrix_mm=one_mm, y=y, row=np.zeros(1, np.int64), group=group, q=Q, out=out)
     assert out.tolist() == [[12, 13, 14, 15]]
 

@@ -178,7 +178,7 @@ class TestTooEarly:
 
     def test_without_the_check_two_early_users_end_the_round(self, early, refuses, monkeypatch):
         """The twin: and freeze says that it is over, whoever masks yet."""
-        monkeypatch.setattr(mask_step, "_check_enough", lambda *_: None)
+        monkeypatch.setattr(mask_step, "_check_enough", lambda *_, **__: None)
         for m in (3, 4):
             share(early, 2, m).unlink()
         for n in (1, 2):

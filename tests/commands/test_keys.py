@@ -181,7 +181,7 @@ class TestOneWrongKey:
         """The twin: the dealer frames whoever it likes, in a sealed round with words of guilt."""
         r = round_at("offline", sealed=sealed, **FIVE)
         deal_keys(r, wrong(r, own_keys(r, CHEAT)))
-        monkeypatch.setattr(Dealt, "check", lambda *_: None)
+        monkeypatch.setattr(Dealt, "check", lambda *_, **__: None)
         r.play(after="offline")
         said = must(*r.decode("--json"))
         assert said.json["corrected"] == [VICTIM]
@@ -190,9 +190,7 @@ class TestOneWrongKey:
         assert ("lied" in words) == sealed
 
     @plain_and_sealed
-    def test_keys_are_compared_again_before_answering(
-        self, round_at, refuses, monkeypatch, sealed
-    ):
+    def test_keys_are_compared_again_before_answering(self, round_at, refuses, monkeypatch, sealed):
         """They fitted when the user masked; and the twin, which does not look again."""
         r = round_at("frozen", sealed=sealed, **FIVE)
         deal_keys(r, one_bit(r, own_keys(r, CHEAT)))
@@ -370,9 +368,7 @@ class TestBadLists:
     def test_without_signatures_an_innocent_dealer_would_be_accused(self, round_at, monkeypatch):
         """The twin: somebody replaced the list, and it reads as if the dealer had lied."""
         r = round_at("offline", sealed=True, **FIVE)
-        forged = dealt_file.content(
-            Workspace(r.folder).session, CHEAT, other_keys(r), signer(r, 5)
-        )
+        forged = dealt_file.content(Workspace(r.folder).session, CHEAT, other_keys(r), signer(r, 5))
         list_path(r).write_bytes(forged)
         before = judged(*r.mask(VICTIM, "--json")).json["bad_shares"][str(CHEAT)]
         assert "forged" in before

@@ -215,7 +215,7 @@ class TestDecode:
         monkeypatch.setattr(
             AnswerFile, "is_intact", lambda _: True
         )  # the twin: nobody looks at the digest
-        monkeypatch.setattr(Artifact, "verify", lambda *_: None)
+        monkeypatch.setattr(Artifact, "verify", lambda *_, **__: None)
         said = must(*r.decode("--json")).json
         assert (list(said["left_out"]), said["corrected"]) == ([], [user])
 

@@ -54,7 +54,7 @@ def is_forged(r: Round) -> bool:
 
 def old_rule(monkeypatch) -> None:
     """The twin: half of the surplus is corrected, and D+T answers that agree are enough."""
-    monkeypatch.setattr(decoding, "is_correctable", lambda *_: True)
+    monkeypatch.setattr(decoding, "is_correctable", lambda *_, **__: True)
     monkeypatch.setattr(decoding, "certain_quorum", lambda p, blocks: blocks + p.colluders)
 
 

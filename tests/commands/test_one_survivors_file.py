@@ -42,7 +42,7 @@ class TestSettle:
         r = new_round(residual=True, **CONFIRMING).play(upto="masked")
         must(*frozen_by(r, 4))
         with monkeypatch.context() as patch:
-            patch.setattr(survivors, "check_confirmed", lambda *_: None)
+            patch.setattr(survivors, "check_confirmed", lambda *_, **__: None)
             must(*r.settle(1))
         assert r.residual(1).exists()
         (r.folder / "survivors.json").unlink()
@@ -69,7 +69,7 @@ class TestForget:
         """The twin: user 1 is in the set that all confirm, and cannot answer it any more."""
         must(*frozen_by(r, 4, "--only", "2-5"))
         with monkeypatch.context() as patch:
-            patch.setattr(survivors, "check_confirmed", lambda *_: None)
+            patch.setattr(survivors, "check_confirmed", lambda *_, **__: None)
             must(*r.forget(1))
         assert not (r.folder / "secrets/user-01.h5").exists()
         (r.folder / "survivors.json").unlink()
@@ -121,8 +121,8 @@ class TestConfirm:
         """The twin: they have confirmed what nobody can answer, and can confirm nothing else."""
         self.planted(r, 3)
         with monkeypatch.context() as patch:
-            patch.setattr(survivors, "check_own_row", lambda *_: None)
-            patch.setattr(survivors, "read_frozen", lambda *_: {})
+            patch.setattr(survivors, "check_own_row", lambda *_, **__: None)
+            patch.setattr(survivors, "read_frozen", lambda *_, **__: {})
             for n in (1, 2, 3, 5):
                 must(*r.confirm(n))
         assert "did not send" in refuses(65, *r.eliminate(3)).err

@@ -288,8 +288,8 @@ class TestMasksAreUsedOnce:
         refuses(77, *r.mask(1, gradient=more), says="already masked another input")
         x = [datasets(r.folder / "masked/user-01.h5")["value"].astype(object)]
         with monkeypatch.context() as patch:
-            patch.setattr(Ledger, "check_masks", lambda *_: None)
-            patch.setattr("topk_secagg.steps.mask._sent_before", lambda *_: set())
+            patch.setattr(Ledger, "check_masks", lambda *_, **__: None)
+            patch.setattr("topk_secagg.steps.mask._sent_before", lambda *_, **__: set())
             must(*r.mask(1, gradient=more))
         x.append(datasets(r.folder / "masked/user-01.h5")["value"].astype(object))
         if r.recipe.construction == "permutation":
@@ -319,8 +319,8 @@ class TestMasksAreUsedOnce:
         edit(r.folder / "survivors.json", lambda content: content["survivors"].pop())
         refuses(77, *r.eliminate(1), says="another survivor set")
         with monkeypatch.context() as patch:
-            patch.setattr(Ledger, "check_survivors", lambda *_: None)
-            patch.setattr("topk_secagg.steps.eliminate.answered_before", lambda *_: None)
+            patch.setattr(Ledger, "check_survivors", lambda *_, **__: None)
+            patch.setattr("topk_secagg.steps.eliminate.answered_before", lambda *_, **__: None)
             for n in (1, 2, 3):
                 must(*r.eliminate(n))
         must(*r.decode())

@@ -212,7 +212,7 @@ class TestWithoutALock:
         assert "no locks available" in said
         assert "--secrets DIR" in said
         must(*answered.decode())
-        monkeypatch.setattr(fcntl, "flock", lambda *_: None)  # the twin: as if it had locked
+        monkeypatch.setattr(fcntl, "flock", lambda *_, **__: None)  # the twin: as if it had locked
         assert call(*answered.eliminate(1)).code == 0
 
     def test_without_locks_the_key_of_the_inputs_is_not_made_by_two_at_once(

@@ -177,7 +177,7 @@ def test_the_same_with_the_solver_that_finds_wrong_answers(kind):
 def test_the_old_rule_lets_every_lie_through_that_outvotes_the_honest(kind, N, monkeypatch):
     """The twin: half of the surplus is corrected, and any surplus that agrees is believed."""
     monkeypatch.setattr(decoding, "wrong_positions", brute_force)
-    monkeypatch.setattr(decoding, "is_correctable", lambda *_: True)
+    monkeypatch.setattr(decoding, "is_correctable", lambda *_, **__: True)
     monkeypatch.setattr(decoding, "certain_quorum", lambda p, blocks: blocks + p.colluders)
     monkeypatch.setattr(
         decoding,

@@ -131,7 +131,11 @@ def test_answers_are_combined_only_if_there_are_more_than_needed(eight, monkeypa
     """The kernel is not even loaded where there is nothing to compare."""
     called = []
     weigh = native.weigh
-    monkeypatch.setattr(native, "weigh", lambda *given: (called.append("weigh"), weigh(*given)))
+    monkeypatch.setattr(
+        native,
+        "weigh",
+        lambda *given, **named: (called.append("weigh"), weigh(*given, **named)),
+    )
     for count in (eight.quorum, eight.quorum + 1):
         assert eight.decode({n: eight.answers[n] for n in range(1, count + 1)}) == (eight.plain, [])
         assert ("weigh" in called) == (count > eight.quorum)
@@ -150,7 +154,7 @@ def test_without_the_check_a_wrong_answer_changes_the_sum(eight, monkeypatch):
     whole = eight.round
     others = tuple(range(2, eight.quorum + 1))
     told = Lie(liars=(1,), roots=others).told(whole.p, whole.points, eight.answers)
-    monkeypatch.setattr(decoding, "_wrong_users", lambda *_: [])
+    monkeypatch.setattr(decoding, "_wrong_users", lambda *_, **__: [])
     total, corrected = eight.decode(told)
     assert corrected == []
     assert total != eight.plain

@@ -245,7 +245,7 @@ def test_sizes_of_a_permutation_round():
     for survivors, fallback in ((8, False), (10, False), (10, True)):
         assert c.answer_shape(survivors, fallback=fallback) == AnswerShape(survivors, 5, 8, 1, 21)
     assert (c.share_bytes, c.answer_bytes(9)) == (2 * 101 * 21 * 4, 21 * 4)
-    assert c.offline_bytes == 100 * c.share_bytes
+    assert c.offline_bytes() == 9 * c.share_bytes
 
 
 def test_sizes_of_a_moments_round():
@@ -352,7 +352,7 @@ def test_sizes_of_a_sketch_round():
     [{**RESNET, "survivors": U} for U in (5, 7, 9)] + [GOOD, {**GOOD, "length": 2000}],
     ids=str,
 )
-def test_the_default_p_of_a_sketch_sends_the_fewest_symbols_and_else_keeps_most(raw, dealing):
+def test_the_default_p_of_a_sketch_sends_hardly_more_symbols_than_any_and_keeps_most(raw, dealing):
     def sent(P: int) -> int:
         c = sketch(**raw, picks=P, dealing=dealing)
         own = len(c.written(1)) - (1 in c.written(1))  # its own share never travels
@@ -360,7 +360,7 @@ def test_the_default_p_of_a_sketch_sends_the_fewest_symbols_and_else_keeps_most(
 
     chosen = sketch(**raw, dealing=dealing).p.picks
     sizes = {P: sent(P) for P in range(1, 17)}
-    assert chosen == max(P for P in sizes if sizes[P] == min(sizes.values()))
+    assert chosen == max(P for P in sizes if 100 * sizes[P] <= 105 * min(sizes.values()))
 
 
 def test_the_costs_of_the_papers_own_experiment():
@@ -374,7 +374,7 @@ def test_the_costs_of_the_papers_own_experiment():
     ):
         c = moments(**resnet, construction="moments", picks=P)
         assert c.share_bytes == pair
-        assert c.offline_bytes == 100 * pair
+        assert c.offline_bytes() == 6 * pair + 3 * 32  # its own share never travels
         assert c.masked_bytes + c.answer_bytes(7) == pytest.approx(online, rel=0.01)
     sparing = moments(**resnet, construction="moments", spare=0)
     assert sparing.masked_bytes + sparing.answer_bytes(10) == pytest.approx(45_000, rel=0.01)

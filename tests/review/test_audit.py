@@ -710,7 +710,7 @@ class TestItStaysInTheFolder:
         left_out = [(f.subject, f.why) for f in audit(space) if f.point == ONLY]
         why = "a folder that this round does not have; it was not opened"
         assert left_out == [("masked/extra", why)]
-        monkeypatch.setattr(folders._Folders, "has_folder", lambda *_: True)  # the twin
+        monkeypatch.setattr(folders._Folders, "has_folder", lambda *_, **__: True)  # the twin
         assert "masked/extra/deeper/private-name.h5" in self.shown(space, tmp_path)[1]
 
     @pytest.mark.parametrize(

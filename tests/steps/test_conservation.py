@@ -229,7 +229,7 @@ def test_a_survivor_that_does_not_answer_is_settled_by_run(tmp_path):
 
 
 def test_the_twin_without_settling_loses_what_that_survivor_sent(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_step, "settle", lambda *_: None)
+    monkeypatch.setattr(run_step, "settle", lambda *_, **__: None)
     way = ByRun(tmp_path, PLAIN, [1.0] * USERS)
     for step in SILENT:
         way.round(step)

@@ -83,7 +83,7 @@ def test_over_twelve_rounds_sent_plus_residual_is_the_sum_of_the_gradients(
 
 def test_without_the_commit_the_sum_would_be_wrong(tmp_path, gradients, shared, mask, monkeypatch):
     """The twin of the twelve rounds: leave the commit out, and the invariant breaks."""
-    monkeypatch.setattr(eliminate_step, "commit_residual", lambda *_: None)
+    monkeypatch.setattr(eliminate_step, "commit_residual", lambda *_, **__: None)
     twelve_rounds = test_over_twelve_rounds_sent_plus_residual_is_the_sum_of_the_gradients
     with pytest.raises(AssertionError, match="1e-09"):
         twelve_rounds(tmp_path, gradients, shared, mask, "permutation", 1.0)

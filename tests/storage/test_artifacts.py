@@ -127,7 +127,7 @@ def test_a_file_of_another_size_is_refused_before_it_is_read(space, monkeypatch)
         space.masked_path(1),
         lambda _, datasets: datasets.update(index=np.zeros(1 << 20, dtype="|u1")),
     )
-    monkeypatch.setattr(Artifact, "digest", lambda *_: pytest.fail("its content was read"))
+    monkeypatch.setattr(Artifact, "digest", lambda *_, **__: pytest.fail("its content was read"))
     with pytest.raises(BadData, match="index has shape"):
         read_masked(space)
 

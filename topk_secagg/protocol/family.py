@@ -30,7 +30,7 @@ from .parameters import Parameters
 MOST_BLOCKS = 512  # in a family
 MOST_COALITIONS = 100_000  # sets of T users that are looked at one by one
 SEARCH_SECONDS = 5.0
-SEARCH_TRIES = 24  # where a try is quick
+SEARCH_TRIES = 6  # where a try is quick
 _QUICK = 30_000  # blocks times coalitions
 _COALITIONS_AT_ONCE = 4096
 _MOST_CANDIDATES = 256  # blocks that are compared with each other in a step of the search
