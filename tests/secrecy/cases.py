@@ -79,7 +79,7 @@ QUICK = [
     # by seeds
     Case(3, 2, 1, L=5, K=2, P=2, dealing="seeds"),
     Case(4, 3, 2, L=4, K=2, P=1, spare=0, dealing="seeds"),
-    Case(5, 4, 2, L=4, K=2, P=1, dealing="seeds"),
+    Case(4, 3, 1, L=4, K=2, P=1, spare=0, dealing="seeds"),
 ]
 
 # For the command: more, and joint places and inputs of all picks of a user
@@ -96,6 +96,7 @@ MORE = [
     Case(3, 2, 1, L=4, K=2, P=1, spare=0, together=True, dealing="seeds"),
     Case(3, 2, 1, L=7, K=1, P=1, q=11, dealing="seeds"),
     Case(4, 3, 1, L=6, K=3, P=1, spare=0, dealing="seeds"),
+    Case(5, 4, 2, L=4, K=2, P=1, dealing="seeds"),
 ]
 
 
