@@ -154,12 +154,15 @@ class Ours:
         return seconds
 
     def sizes(self) -> dict[str, dict[str, int]]:
-        """Symbols of 4 bytes, and packed indices: payloads, without headers."""
+        """Symbols of 4 bytes, packed indices, and seeds: payloads, without headers."""
+        from topk_secagg.algebra.randomness import KEY_BYTES
         from topk_secagg.protocol.constructions import construction
 
         c = construction(self.p)
+        written = [m for m in c.written(1) if m != 1]  # its own share never travels
+        offline = c.share_bytes * len(written) + KEY_BYTES * len(c.seeded(1))
         online = c.masked_bytes + c.answer_bytes(len(MASKING))
-        return {"packed": {"offline": c.share_bytes * (N - 1), "online": online}}
+        return {"packed": {"offline": offline, "online": online}}
 
 
 class Unlisted(np.ndarray[Any, Any]):

@@ -16,6 +16,8 @@ ORDER = ("algebra", "gradients", "protocol", "storage", "steps", "review")
 PICKING = (
     "protocol/permutation.py",
     "protocol/moments.py",
+    "protocol/buckets.py",
+    "protocol/sketch.py",
     "protocol/parameters.py",
 )
 MODULES = sorted(path for name in ORDER for path in (ROOT / name).glob("*.py"))

@@ -438,6 +438,21 @@ def test_a_stream_is_not_read_twice_nor_with_gaps():
             held(np.array([6, 8]))
 
 
+def test_a_share_is_not_computed_with_a_key_missing_or_one_of_another_block():
+    """tests/secrecy has what an answer without a key's term gives away."""
+    p = sketch_of(4, 3, 1, L=40, K=8, P=2, dealing="keys")
+    deal = a_deal(p, "missing")
+    keys = dict(zip(deal.family, a_secret(p, "missing").keys, strict=True))
+    own = {block: key for block, key in keys.items() if 2 in block}
+    KeyShares(construction(p), deal, 2, own)
+    for block in own:
+        fewer = {other: key for other, key in own.items() if other != block}
+        with pytest.raises(ValueError, match=f"{len(fewer)} keys of user 2, who is in {len(own)}"):
+            KeyShares(construction(p), deal, 2, fewer)
+    with pytest.raises(ValueError, match="keys of user 2"):
+        KeyShares(construction(p), deal, 2, keys)
+
+
 # Labels
 
 

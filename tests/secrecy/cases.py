@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from itertools import combinations, product
+from typing import Any
 
 import numpy as np
 from affine import MaskedInputs
@@ -78,7 +79,7 @@ QUICK = [
     # by seeds
     Case(3, 2, 1, L=5, K=2, P=2, dealing="seeds"),
     Case(4, 3, 2, L=4, K=2, P=1, spare=0, dealing="seeds"),
-    Case(5, 4, 2, L=4, K=2, P=1, dealing="seeds"),
+    Case(4, 3, 1, L=4, K=2, P=1, spare=0, dealing="seeds"),
 ]
 
 # For the command: more, and joint places and inputs of all picks of a user
@@ -95,6 +96,7 @@ MORE = [
     Case(3, 2, 1, L=4, K=2, P=1, spare=0, together=True, dealing="seeds"),
     Case(3, 2, 1, L=7, K=1, P=1, q=11, dealing="seeds"),
     Case(4, 3, 1, L=6, K=3, P=1, spare=0, dealing="seeds"),
+    Case(5, 4, 2, L=4, K=2, P=1, dealing="seeds"),
 ]
 
 
@@ -111,6 +113,45 @@ FULL = [
     for places in range(6, q)
 ]
 FULL += [*MORE, Case(3, 2, 1, L=8, K=2, P=1, spare=0, together=True)]
+
+
+# `sketch`: N, U, T, and what differs from the defaults
+DEALINGS = ("keys", "seeds", "shares")
+SKETCHES = {
+    "D = 1": (3, 2, 1, {"L": 4, "K": 2}),
+    "no drop-outs": (3, 3, 1, {"L": 4, "K": 2}),
+    "T = 2 of three": (3, 3, 2, {"L": 4, "K": 2}),
+    "a last group that is not full": (4, 3, 1, {"L": 6, "K": 3}),
+    "fewer buckets than D": (4, 4, 1, {"L": 2, "K": 1}),
+    "L not divisible by B": (4, 3, 2, {"L": 5, "K": 3}),
+    "two may drop out": (4, 2, 1, {"L": 4, "K": 2}),
+    "W < n": (3, 2, 1, {"L": 8, "K": 1, "q": 11}),
+    "two picks": (3, 2, 1, {"L": 6, "K": 4, "P": 2}),
+    "five users": (5, 4, 2, {"L": 4, "K": 2}),
+}
+MORE_SKETCHES = {
+    "two groups of three": (5, 4, 1, {"L": 12, "K": 6}),
+    "three may drop out": (5, 2, 1, {"L": 4, "K": 2}),
+    "T = 3": (5, 4, 3, {"L": 4, "K": 2}),
+    "six users": (6, 5, 2, {"L": 6, "K": 3, "q": 13}),
+}
+
+
+def sketch_parameters(N: int, U: int, T: int, **raw: Any) -> Parameters:
+    """With the smallest field that has room for N values, if none is given."""
+    given = {"q": 7 if N == 3 else 11, "L": 6, "K": 3, "P": 1, "dealing": "keys"} | raw
+    return Parameters.choose(
+        users=N,
+        survivors=U,
+        colluders=T,
+        length=given["L"],
+        top_k=given["K"],
+        picks=given["P"],
+        field=given["q"],
+        construction="sketch",
+        dealing=given["dealing"],
+        clip=0.25,
+    )
 
 
 def same_sum(lab: Lab, users: list[int], seed: int = 0) -> list[list[MaskedInputs]]:

@@ -12,15 +12,17 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from affine import Joint, Witness, coalitions_of, compare, view_of
-from cases import FULL, MORE, QUICK, Case
+from cases import DEALINGS, FULL, MORE, MORE_SKETCHES, QUICK, SKETCHES, Case, sketch_parameters
 from certificate import NotCertified, certify_masks, certify_picks
 from lab import Input, Lab
+from linear import Setup, SketchLab
 from sabotage import HARMLESS, SABOTAGES, TWINS, try_sabotage
 
 from topk_secagg.protocol.constructions import construction
@@ -79,7 +81,7 @@ def learn_something(lab: Lab, coalition: tuple[int, ...]) -> Witness | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print three tables; 1 if something is not as it should be."""
+    """Print four tables; 1 if something is not as it should be."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument(
         "--full", action="store_true", help="every L from 2 to 6, K from 1 to 3, and larger n"
@@ -88,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     cases = FULL if chosen.full else [replace(case, few=None) for case in QUICK] + MORE
     cases = [cases[i] for i in chosen.case] if chosen.case else cases
-    return 1 if sum([secrecy(cases), tightness(cases), sabotages()]) else 0
+    return 1 if sum([secrecy(cases), tightness(cases), sketches(), sabotages()]) else 0
 
 
 def secrecy(cases: Sequence[Case]) -> int:
@@ -128,6 +130,25 @@ def tightness(cases: Sequence[Case]) -> int:
         found = [learn_something(lab, coalition) for coalition in coalitions]
         failures += found.count(None)
         print(f"{case!s:<66} {len(found)} coalitions, e.g. {found[0] or 'NOTHING'}", flush=True)
+    return failures
+
+
+def sketches() -> int:
+    """Print what T and T+1 users learn of a sketch; the number of cases where that is not nothing, or is."""
+    print("\nsketch: every coalition of at most T users, every U1, all answers\n")
+    failures = 0
+    for (*users, raw), dealing in product((SKETCHES | MORE_SKETCHES).values(), DEALINGS):
+        lab = SketchLab(Setup(sketch_parameters(*users, **raw, dealing=dealing)))
+        found = [leak for size in range(lab.p.colluders + 1) for leak in lab.leaks(size)]
+        leaks = len(found) - found.count(None)
+        failures += leaks
+        verdict = f"LEAKS in {leaks}" if leaks else "secret"
+        print(f"{lab.p.summary() + ', ' + dealing:<74} {len(found):>4} views {verdict}", flush=True)
+        # a group that is not full has uniform values that mask nothing, and hides more
+        if lab.p.colluders + 1 < lab.p.users and lab.p.buckets >= lab.p.blocks:
+            more = next((leak for leak in lab.leaks(lab.p.colluders + 1) if leak), None)
+            failures += more is None
+            print(f"    T+1 users: {more or 'NOTHING'}", flush=True)
     return failures
 
 

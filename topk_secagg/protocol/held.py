@@ -50,12 +50,16 @@ class SeedShares:
 class KeyShares:
     """f(alpha_m) = sum over the blocks R that contain m of G(key_R) g_R(alpha_m).
 
-    Rows are read from the first to the last.
+    Rows are read from the first to the last. A key that is missing is not zero: without its term an
+    answer would be wrong, and say something of the dealer's input.
     """
 
     def __init__(
         self, c: Construction[Any], deal: Deal, user: int, keys: Mapping[Block, bytes]
     ) -> None:
+        wanted = {block for block in deal.family if user in block}
+        if set(keys) != wanted:
+            raise ValueError(f"{len(keys)} keys of user {user}, who is in {len(wanted)} blocks")
         self._c = c
         alpha = deal.points.alpha[user - 1]
         self._factors = block_values(c.p, deal.points, family=list(keys), at=[alpha])
@@ -68,7 +72,7 @@ class KeyShares:
         first = _first_of_neighbours(rows)
         width = self._c.width
         share = np.zeros((rows.size, width), dtype=np.uint32)
-        if not self._streams:
+        if not self._streams:  # a user that is in no block: f is zero at its alpha
             return (share,)
         step = max(1, CHUNK_SYMBOLS // (len(self._streams) * width))
         for start in range(0, rows.size, step):

@@ -131,9 +131,9 @@ def sum_of_masked(p: Parameters, masked: Iterable[Masked], shape: AnswerShape) -
     c = construction(p)
     if not c.needs_masked_sum:
         return None
-    total = np.zeros((p.buckets, shape.width), dtype=np.uint32)
+    total = np.zeros((c.entries // c.width, shape.width), dtype=np.uint32)
     for x in masked:
-        total = add(total, x.value.reshape(p.buckets, c.width)[:, : shape.width], p.field)
+        total = add(total, x.value.reshape(-1, c.width)[:, : shape.width], p.field)
     return total
 
 
