@@ -86,7 +86,7 @@ def offline(
         raise UsageError(
             f"this round deals {p.dealing}, which are expanded by a cipher",
             "start a round whose shares are written out",
-            "dealing",
+            f"dealing {SHARES}",
         )
     if session.family is not None:
         with about(space.session_path):
@@ -162,7 +162,7 @@ def _offline_in_series(
                     f"this round is generation {space.session.generation} of a series: its keys"
                     " follow from those of an earlier round",
                     "name that round",
-                    "from",
+                    "earlier",
                 )
             held = held_file.read(space, user)
         else:
