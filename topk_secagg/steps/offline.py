@@ -17,6 +17,7 @@ from ..storage import held as held_file
 from ..storage import secret as secret_file
 from ..storage import share as share_file
 from ..storage.atomic import mark_done, write_whole
+from ..storage.held import Held
 from ..storage.keys import Identity
 from ..storage.ledger import Ledger
 from ..storage.secret import StoredSecret
@@ -155,32 +156,26 @@ def _offline_in_series(
     Shares of the root round that arrive late are added until the user masks.
     """
     with space.step_of(user):
-        ledger, stored = _found_secret(space, user)
+        # before a ledger is begun: who names a wrong round has lost nothing
         if earlier is None:
-            if stored is None or ledger.shared is None:
-                raise InputMissing(
-                    f"this round is generation {space.session.generation} of a series: its keys"
-                    " follow from those of an earlier round",
-                    "name that round",
-                    "earlier",
-                )
-            held = held_file.read(space, user)
+            held = _prepared_before(space, user)
         else:
             held = carried_keys(space, earlier, user, signer)
-            if stored is None:
-                stored = _draw(space, user, _kind(space), keys=held.own)
-            elif stored.secret.keys != held.own:
-                raise BadData(
-                    f"the keys that follow from {earlier.root} are not those of this round",
-                    f"name the round from which user {user} prepared this one",
-                )
-            if ledger.masked is None:
-                held_file.write(space, user, replace(held, own=()))
         if user not in held.lists:
             raise InputMissing(
                 f"user {user} lacks its own list of keys of the root round",
                 f"put it back: dealt/user-{user:02}.json",
             )
+        ledger, stored = _found_secret(space, user)
+        if stored is None:
+            stored = _draw(space, user, _kind(space), keys=held.own)
+        elif earlier is not None and stored.secret.keys != held.own:
+            raise BadData(
+                f"the keys that follow from {earlier.root} are not those of this round",
+                f"name the round from which user {user} prepared this one",
+            )
+        if earlier is not None and ledger.masked is None:
+            held_file.write(space, user, replace(held, own=()))
         ledger.record(shared=stored.sharing, dealt=held.lists[user])
         mark_done(space.secret_path(user), space.held_path(user))
     return OfflineReport(
@@ -190,6 +185,20 @@ def _offline_in_series(
         shares_kept=len(held.lists),
         share_bytes=0,
         other_folder=other_folder(space, ledger),
+    )
+
+
+def _prepared_before(space: Workspace, user: int) -> Held:
+    """What a user holds in this round, where it has prepared it already."""
+    if space.ledger_path(user).exists() or space.secret_path(user).exists():
+        ledger, stored = _found_secret(space, user)
+        if stored is not None and ledger.shared is not None:
+            return held_file.read(space, user)
+    raise InputMissing(
+        f"this round is generation {space.session.generation} of a series: its keys"
+        " follow from those of an earlier round",
+        "name that round",
+        "earlier",
     )
 
 

@@ -85,8 +85,9 @@ def keys_of_round(space: Workspace, user: int, identity: Identity | None) -> Hel
 
 def _next_generation(space: Workspace, user: int) -> Held:
     """What a user kept when it forgot a round."""
-    if not space.held_path(user).exists():
+    held = held_file.read(space, user) if space.held_path(user).exists() else None
+    if held is None or not held.own:  # the keys of this round are about to be erased
         raise Refused(
             f"user {user} has ended the series with this round", "a new series needs new keys"
         )
-    return held_file.read(space, user)
+    return held

@@ -205,7 +205,7 @@ def forget(
         if space.session.family is not None:  # others may yet go on with the series
             needed = [m for m in here if not _has_forgotten(space, m)]
         paths += [space.share_path(m, user) for m in others if m not in needed]
-        if end_series:
+        if end_series or not _keeps_next_generation(space, user):
             paths.append(space.held_path(user))
         erased = []
         kept = []
@@ -229,6 +229,14 @@ def _keep_next_generation(space: Workspace, user: int, access: Access) -> None:
     if session.generation < MOST_GENERATIONS:
         held = keys_of_round(space, user, identity)
         held_file.write(space, user, held.advanced(session.generation + 1))
+
+
+def _keeps_next_generation(space: Workspace, user: int) -> bool:
+    """Whether what a user holds is of the next generation: keys of this one are erased, which stay
+    where `end_series` was stopped, or no generation follows."""
+    with suppress(SecAggError):
+        return bool(held_file.read(space, user).own)
+    return False
 
 
 def _has_forgotten(space: Workspace, user: int) -> bool:
