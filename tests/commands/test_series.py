@@ -562,11 +562,9 @@ def test_from_a_public_seed_everything_is_reproducible(new_round, tmp_path):
     for name in ("one", "two"):
         r0 = new_round(f"{name}-r0", seed=7, **FIVE).play()
         r1 = following(r0, tmp_path / f"{name}-r1")
-        r2 = following(r1, tmp_path / f"{name}-r2")
-        for r in (r1, r2):
-            r.check_sum(answering=ALL)
-        found.append([contents(r.folder) for r in (r0, r1, r2)])
-        assert x_of(r1, 1).sharing != x_of(r2, 1).sharing
+        r1.check_sum(answering=ALL)
+        found.append([contents(r.folder) for r in (r0, r1)])
+        assert x_of(r0, 1).sharing != x_of(r1, 1).sharing
     assert found[0] == found[1]
 
 

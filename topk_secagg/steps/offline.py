@@ -157,10 +157,11 @@ def _offline_in_series(
     """
     with space.step_of(user):
         # before a ledger is begun: who names a wrong round has lost nothing
-        if earlier is None:
-            held = _prepared_before(space, user)
-        else:
-            held = carried_keys(space, earlier, user, signer)
+        held = (
+            _prepared_before(space, user)
+            if earlier is None
+            else carried_keys(space, earlier, user, signer)
+        )
         if user not in held.lists:
             raise InputMissing(
                 f"user {user} lacks its own list of keys of the root round",
