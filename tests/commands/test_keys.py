@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rounds import Round, call, datasets, document, edit, must, put, rewrite, words
+from rounds import Round, call, datasets, document, edit, judged, must, put, rewrite, words
 
 from topk_secagg.algebra.randomness import source_of
 from topk_secagg.errors import BadData
@@ -198,6 +198,41 @@ class TestOneWrongKey:
         monkeypatch.setattr(eliminate_step, "check_keys_of_survivor", lambda *_, **__: None)
         r.play(after="frozen")
         assert must(*r.decode("--json")).json["corrected"] == [VICTIM]
+
+
+WHEN = ("offline", "masked", "frozen")
+
+
+class TestNobodyHonestIsNamed:
+    """Whomever a dealer gives wrong keys, and whenever: who answers answers rightly."""
+
+    @pytest.mark.parametrize("stage", WHEN)
+    @pytest.mark.parametrize("users", [(1,), (1, 2), (1, 2, 3), (1, 2, 3, 5)])
+    def test_by_decode(self, round_at, stage, users):
+        r = round_at(stage, **FIVE)
+        deal_keys(r, other_keys(r), users=users)
+        for command in r.left(after=stage, upto="frozen"):
+            must(*command)
+        survivors = [row["user"] for row in document(r.folder / "survivors.json")["survivors"]]
+        codes = {n: judged(*r.eliminate(n)).code for n in survivors}
+        fooled = users if CHEAT in survivors else ()
+        assert codes == {n: 65 if n in fooled else 0 for n in survivors}
+        result = judged(*r.decode("--json"))
+        if len(survivors) - len(fooled) < r.recipe.survivors:
+            assert result.code == 69
+            assert "sound answers, and 3 are needed" in result.err
+        else:
+            assert (result.code, result.json["corrected"]) == (0, [])
+            r.check_sum(survivors=survivors)
+
+    @pytest.mark.parametrize("users", [(1,), (2,), (5,)])
+    def test_without_the_check_each_of_them_would_be(self, round_at, monkeypatch, users):
+        """The twin."""
+        r = round_at("frozen", **FIVE)
+        deal_keys(r, other_keys(r), users=users)
+        monkeypatch.setattr(eliminate_step, "check_keys_of_survivor", lambda *_, **__: None)
+        r.play(after="frozen")
+        assert must(*r.decode("--json")).json["corrected"] == list(users)
 
 
 class TestTwoLists:

@@ -741,14 +741,18 @@ class TestForget:
         assert opens(r2, r0, r1, r2) == []
 
     def test_a_round_that_was_forgotten_before_still_opens_the_next_one(self, series):
-        """Its keys for the next round are those: they go with --end-series once it is prepared."""
+        """Its keys for the next round are those: they go with --end-series once it is prepared, and
+        `forget` says so."""
         r0, r1 = series(1)
         for n in ALL:
-            must(*r0.forget(n))
+            said = must(*r0.forget(n)).out
+            kept = Workspace(r0.folder).held_path(n)
+            assert f"{kept} has the keys of the next round" in said
+            assert "--end-series" in said
             must(*r1.forget(n))
         assert opens(r1, r0) == list(ALL)
         for n in ALL:
-            must(*r0.forget(n, "--end-series"))
+            assert "next round" not in must(*r0.forget(n, "--end-series")).out
         assert opens(r1, r0, r1) == []
 
 
