@@ -290,6 +290,18 @@ class TestTwoLists:
         assert left_out == {str(CHEAT): "too few users hold its share"}
         r.play(after="frozen").check_sum(survivors=(1, 2, 3, 5))
 
+    @plain_and_sealed
+    def test_a_dealer_whose_x_names_a_list_that_nobody_has_is_left_out(self, round_at, sealed):
+        r = round_at("masked", sealed=sealed, masking=ALL, answering=(1, 2, 3, 5))
+        rewrite(
+            Workspace(r.folder).masked_path(CHEAT),
+            lambda attributes, _: attributes.update(dealt="ab" * 32),
+            signer(r, CHEAT),
+        )
+        left_out = must(*r.freeze("--json")).json["left_out"]
+        assert left_out == {str(CHEAT): "too few users hold its share"}
+        r.play(after="frozen").check_sum(survivors=(1, 2, 3, 5))
+
     def test_if_freeze_did_not_compare_lists_too_few_could_answer(
         self, round_at, refuses, monkeypatch
     ):

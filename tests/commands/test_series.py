@@ -30,7 +30,7 @@ from rounds import (
 from topk_secagg.algebra.field import subtract
 from topk_secagg.errors import BadData
 from topk_secagg.protocol.constructions import construction as construction_of
-from topk_secagg.protocol.deal import next_key
+from topk_secagg.protocol.deal import Deal, next_key
 from topk_secagg.protocol.messages import Masked
 from topk_secagg.steps import offline as offline_step
 from topk_secagg.steps import series as series_step
@@ -175,6 +175,34 @@ class TestGoesOn:
             assert session_of(r).generation == generation
             before = r
 
+    @plain_and_sealed
+    def test_without_the_earlier_round_once_it_is_prepared(self, series, tmp_path, sealed):
+        (r0,) = series(0, sealed=sealed)
+        r1 = prepared(r0, tmp_path / "r1")
+        shutil.rmtree(r0.folder)
+        for n in ALL:
+            must(*r1.offline(n))  # once more, which changes nothing
+        r1.play(after="offline").check_sum(answering=ALL)
+
+    @plain_and_sealed
+    def test_an_audit_passes(self, series, sealed):
+        r0, r1 = series(1, sealed=sealed)
+        keys = [word for n in ALL for word in ("--identity", r0.identity(n)) if sealed]
+        for r in (r0, r1):
+            said = must("audit", r.folder, *keys, "--json")
+            assert {f["verdict"] for f in said.json["findings"]} == {"pass"}
+        for n in ALL:
+            must(*r0.forget(n))
+            must(*r1.forget(n))
+        for r in (r0, r1):
+            must("audit", r.folder)
+
+    def test_run_takes_no_randomness_from_the_system(self, series, refuses, tmp_path):
+        (r0,) = series(0)
+        how = ("--gradients", r0.inputs / "gradients", "--randomness", "os")
+        command = ("run", tmp_path / "r1", "--from", r0.folder, *how)
+        refuses(2, *command, says="this round deals keys")
+
     def test_with_secrets_at_home(self, round_at, tmp_path):
         r0 = round_at("init", "r0", homes=True, **FIVE).play(after="init")
         r1 = following(r0, tmp_path / "r1")
@@ -288,13 +316,30 @@ class TestOnlyThisSeries:
         refuses(77, *r1.offline(1, "--from", r2.folder), says="keys never go back")
         must(*r1.offline(1, "--from", r0.folder))
 
+    def test_if_they_did_the_round_would_be_lost(self, series, monkeypatch):
+        """The twin: user 1 masks and answers with keys that nobody else has in this round."""
+        _, r1, r2 = series(2)
+        for part in ("secrets", "masked", "elimination"):
+            shutil.rmtree(r1.folder / part)
+        for name in ("survivors.json", "aggregate.h5"):
+            (r1.folder / name).unlink()
+
+        def unchecked(space, earlier, user, identity):
+            before = series_step.keys_of_round(earlier, user, identity)
+            return before.advanced(space.session.generation)
+
+        monkeypatch.setattr(offline_step, "carried_keys", unchecked)
+        for n in ALL:
+            must(*r1.offline(n, "--from", r2.folder if n == 1 else r2.folder.with_name("r0")))
+        r1.play(after="offline", upto="answered")
+        result = judged(*r1.decode())
+        assert result.code == 65
+
     def test_not_even_from_what_a_forgotten_round_left(self, series, refuses):
-        r0, r1, r2 = series(2)
-        must(*r1.forget(1))
+        _, r1, r2 = series(2)
         (r1.folder / "secrets").rename(r1.folder / "elsewhere")
         must(*r2.forget(1))
         refuses(77, *r1.offline(1, "--from", r2.folder), says="keys of generation 3")
-        assert r0
 
     def test_another_series_is_refused(self, series, round_at, refuses, tmp_path):
         (r0,) = series(0)
@@ -519,16 +564,20 @@ class TestLate:
 class TestTwoFolders:
     """Somebody has a user prepare one session in two folders, and send two gradients."""
 
-    def two_x(self, r0: Round, tmp_path: Path) -> list[Masked]:
-        """X of user 2 for its own gradient, and for that of user 3."""
+    def two_x(self, r0: Round, tmp_path: Path, *, sibling: bool) -> list[Masked]:
+        """X of user 2 for its own gradient, and for that of user 3 in a copy of the round, or in
+        another round of the same generation."""
         first = r0.next_of_series(tmp_path / "first")
         second = r0.elsewhere(tmp_path / "second")
-        second.folder.mkdir()
-        shutil.copy(first.folder / "session.json", second.folder)
+        if sibling:
+            r0.next_of_series(second.folder)
+        else:
+            second.folder.mkdir()
+            shutil.copy(first.folder / "session.json", second.folder)
         for r, whose in ((first, 2), (second, 3)):
             must(*r.offline(2, "--from", r0.folder))
             must(*r.mask(2, gradient=r0.gradient(whose)))
-        assert x_of(first, 2).digest != x_of(second, 2).digest
+        assert own_keys(first, 2) == own_keys(second, 2)
         return [x_of(first, 2).masked, x_of(second, 2).masked]
 
     def difference(self, r0: Round, one: Masked, other: Masked) -> list[tuple[int, int]]:
@@ -539,10 +588,17 @@ class TestTwoFolders:
         found = c.join_groups([c.recovered(0, moments[:, : c.moment_count(2)], survivor_count=2)])
         return list(zip(found.index.tolist(), found.value.tolist(), strict=True))
 
-    def test_the_masks_differ(self, series, tmp_path):
+    def check_difference_shows(self, r0: Round, found: list[tuple[int, int]]) -> None:
+        q = r0.recipe.field
+        negative = [(k, -v % q) for k, v in r0.sent(3)]
+        total = plain_sum([r0.sent(2), negative], r0.recipe.length, q)
+        assert sorted(found) == [(k, v) for k, v in enumerate(total) if v]
+
+    @pytest.mark.parametrize("sibling", [False, True], ids=["copy", "sibling"])
+    def test_the_masks_differ(self, series, tmp_path, sibling):
         (r0,) = series(0)
         with pytest.raises(BadData):
-            self.difference(r0, *self.two_x(r0, tmp_path))
+            self.difference(r0, *self.two_x(r0, tmp_path, sibling=sibling))
 
     def test_if_the_sharing_followed_from_the_session_the_difference_would_show(
         self, series, tmp_path, monkeypatch
@@ -550,11 +606,17 @@ class TestTwoFolders:
         """The twin."""
         (r0,) = series(0)
         monkeypatch.setattr(offline_step, "fresh_key", lambda: hashlib.sha256(b"r1").digest())
-        found = self.difference(r0, *self.two_x(r0, tmp_path))
-        q = r0.recipe.field
-        negative = [(k, -v % q) for k, v in r0.sent(3)]
-        total = plain_sum([r0.sent(2), negative], r0.recipe.length, q)
-        assert sorted(found) == [(k, v) for k, v in enumerate(total) if v]
+        two = self.two_x(r0, tmp_path, sibling=False)
+        self.check_difference_shows(r0, self.difference(r0, *two))
+
+    def test_if_labels_had_neither_session_nor_sharing_it_would_too(
+        self, series, tmp_path, monkeypatch
+    ):
+        """The twin for two rounds of one generation, which have the same keys."""
+        (r0,) = series(0)
+        monkeypatch.setattr(Deal, "symbols_label", lambda deal, users: f"{deal.dealer} {users}")
+        two = self.two_x(r0, tmp_path, sibling=True)
+        self.check_difference_shows(r0, self.difference(r0, *two))
 
 
 def test_from_a_public_seed_everything_is_reproducible(new_round, tmp_path):
