@@ -447,7 +447,8 @@ def forget(console: Console, space: ts.Workspace, user: int, **how: Any) -> None
     --confirm, once enough users have confirmed that. With X, the secret reveals the input for ever.
     The ledger stays, so that nothing can be used twice. In a series the keys of the next round are
     stored first, so that it goes on; in its first round that takes --identity if the round is
-    sealed. See docs/security.md for what deleting means on an SSD.
+    sealed. Once the next round is prepared, forget this one again with --end-series: the keys that
+    it stored open the next one. See docs/security.md for what deleting means on an SSD.
     """
     report = ts.forget(space, user, **how)
     lines = [
@@ -462,4 +463,9 @@ def forget(console: Console, space: ts.Workspace, user: int, **how: Any) -> None
     if report.needed_by:
         why = "who may go on with the series" if space.session.family else "who have not answered"
         lines.append(f"its shares for user {plain(report.needed_by)}, {why}, stay")
+    if report.next_keys:
+        lines.append(
+            f"{report.next_keys} has the keys of the next round: once that is prepared, erase them "
+            "with --end-series"
+        )
     console.result(facts_of(report), *lines, space=space)

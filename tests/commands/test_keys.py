@@ -4,29 +4,27 @@ them."""
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import pytest
-from oracle import lifted
-from rounds import Round, call, document, edit, flip, judged, must, put, rewrite
+from rounds import Round, call, datasets, document, edit, judged, must, put, rewrite, words
 
 from topk_secagg.algebra.randomness import source_of
+from topk_secagg.errors import BadData
 from topk_secagg.protocol.constructions import construction as construction_of
 from topk_secagg.protocol.deal import next_key
 from topk_secagg.protocol.family import lacking_coalition
-from topk_secagg.steps import decode as decode_step
 from topk_secagg.steps import eliminate as eliminate_step
 from topk_secagg.steps import freeze as freeze_step
+from topk_secagg.steps import inspect as inspect_step
 from topk_secagg.steps import offline as offline_step
 from topk_secagg.storage import dealt as dealt_file
-from topk_secagg.storage import keys as keys_file
 from topk_secagg.storage import secret as secret_file
 from topk_secagg.storage import share as share_file
 from topk_secagg.storage import survivors as survivors_file
-from topk_secagg.storage.artifacts import opened
 from topk_secagg.storage.dealt import Dealt
 from topk_secagg.storage.keys import read_identity
 from topk_secagg.storage.ledger import Ledger
@@ -185,9 +183,9 @@ class TestOneWrongKey:
         r.play(after="offline")
         said = must(*r.decode("--json"))
         assert said.json["corrected"] == [VICTIM]
-        words = must(*r.decode()).out
-        assert f"WRONG ANSWERS from user {VICTIM}" in words
-        assert ("lied" in words) == sealed
+        told = must(*r.decode()).out
+        assert f"WRONG ANSWERS from user {VICTIM}" in told
+        assert ("lied" in told) == sealed
 
     @plain_and_sealed
     def test_keys_are_compared_again_before_answering(self, round_at, refuses, monkeypatch, sealed):
@@ -200,6 +198,41 @@ class TestOneWrongKey:
         monkeypatch.setattr(eliminate_step, "check_keys_of_survivor", lambda *_, **__: None)
         r.play(after="frozen")
         assert must(*r.decode("--json")).json["corrected"] == [VICTIM]
+
+
+WHEN = ("offline", "masked", "frozen")
+
+
+class TestNobodyHonestIsNamed:
+    """Whomever a dealer gives wrong keys, and whenever: who answers answers rightly."""
+
+    @pytest.mark.parametrize("stage", WHEN)
+    @pytest.mark.parametrize("users", [(1,), (1, 2), (1, 2, 3), (1, 2, 3, 5)])
+    def test_by_decode(self, round_at, stage, users):
+        r = round_at(stage, **FIVE)
+        deal_keys(r, other_keys(r), users=users)
+        for command in r.left(after=stage, upto="frozen"):
+            must(*command)
+        survivors = [row["user"] for row in document(r.folder / "survivors.json")["survivors"]]
+        codes = {n: judged(*r.eliminate(n)).code for n in survivors}
+        fooled = users if CHEAT in survivors else ()
+        assert codes == {n: 65 if n in fooled else 0 for n in survivors}
+        result = judged(*r.decode("--json"))
+        if len(survivors) - len(fooled) < r.recipe.survivors:
+            assert result.code == 69
+            assert "sound answers, and 3 are needed" in result.err
+        else:
+            assert (result.code, result.json["corrected"]) == (0, [])
+            r.check_sum(survivors=survivors)
+
+    @pytest.mark.parametrize("users", [(1,), (2,), (5,)])
+    def test_without_the_check_each_of_them_would_be(self, round_at, monkeypatch, users):
+        """The twin."""
+        r = round_at("frozen", **FIVE)
+        deal_keys(r, other_keys(r), users=users)
+        monkeypatch.setattr(eliminate_step, "check_keys_of_survivor", lambda *_, **__: None)
+        r.play(after="frozen")
+        assert must(*r.decode("--json")).json["corrected"] == list(users)
 
 
 class TestTwoLists:
@@ -238,7 +271,6 @@ class TestTwoLists:
         for n in (2, 3, 4, 5):  # who has these keys, and is shown the wrong list, waits too
             refuses(65, *r.eliminate(n), says=f"the keys of user {CHEAT} do not fit")
             assert not answered(r, n)
-        shutil.rmtree(r.folder / "elimination", ignore_errors=True)
 
     @plain_and_sealed
     def test_without_the_check_an_honest_user_would_be_named(self, round_at, monkeypatch, sealed):
@@ -254,6 +286,18 @@ class TestTwoLists:
     def test_freeze_leaves_out_a_dealer_whose_list_too_few_have(self, round_at, sealed):
         r = round_at("offline", sealed=sealed, masking=ALL, answering=(1, 2, 3, 5))
         self.dealt_twice(r, [1, 2, 3])
+        left_out = must(*r.freeze("--json")).json["left_out"]
+        assert left_out == {str(CHEAT): "too few users hold its share"}
+        r.play(after="frozen").check_sum(survivors=(1, 2, 3, 5))
+
+    @plain_and_sealed
+    def test_a_dealer_whose_x_names_a_list_that_nobody_has_is_left_out(self, round_at, sealed):
+        r = round_at("masked", sealed=sealed, masking=ALL, answering=(1, 2, 3, 5))
+        rewrite(
+            Workspace(r.folder).masked_path(CHEAT),
+            lambda attributes, _: attributes.update(dealt="ab" * 32),
+            signer(r, CHEAT),
+        )
         left_out = must(*r.freeze("--json")).json["left_out"]
         assert left_out == {str(CHEAT): "too few users hold its share"}
         r.play(after="frozen").check_sum(survivors=(1, 2, 3, 5))
@@ -370,12 +414,10 @@ class TestBadLists:
         r = round_at("offline", sealed=True, **FIVE)
         forged = dealt_file.content(Workspace(r.folder).session, CHEAT, other_keys(r), signer(r, 5))
         list_path(r).write_bytes(forged)
-        before = judged(*r.mask(VICTIM, "--json")).json["bad_shares"][str(CHEAT)]
+        before = must(*r.mask(VICTIM, "--json")).json["bad_shares"][str(CHEAT)]
         assert "forged" in before
         assert NOT_PUBLISHED not in before
-        (r.folder / f"secrets/user-{VICTIM:02}.ledger.json").unlink()
-        shutil.rmtree(r.folder)
-        r = round_at("offline", sealed=True, **FIVE)
+        r = round_at("offline", "twin", sealed=True, **FIVE)
         list_path(r).write_bytes(forged)
         monkeypatch.setattr(dealt_file, "check_signature", lambda *_, **__: None)
         after = must(*r.mask(VICTIM, "--json")).json["bad_shares"][str(CHEAT)]
@@ -444,27 +486,28 @@ class TestLate:
 # what a share file holds
 
 
-def content_of(r: Round, user: int, dealer: int) -> dict[str, np.ndarray]:
-    """The datasets of a plain share."""
-    with opened(share_path(r, user, dealer), share_file.KIND) as artifact:
-        return {name: artifact.read(name) for name in artifact.datasets}
-
-
-def replaced(r: Round, found: dict[str, np.ndarray]) -> None:
-    """Put another content into the victim's share, with a valid digest."""
+def give(r: Round, user: int, found: dict[str, np.ndarray]) -> None:
+    """Put another content into a plain share of CHEAT, with a valid digest."""
 
     def change(_, datasets):
         datasets.clear()
         datasets.update(found)
 
-    rewrite(share_path(r), change)
+    rewrite(share_path(r, user), change)
 
 
-@pytest.mark.parametrize("change", [lambda keys: keys[:-1], lambda keys: np.vstack([keys, keys])])
-def test_a_share_with_too_few_or_too_many_keys_is_not_held(round_at, refuses, change):
+def content_of(r: Round, user: int) -> dict[str, np.ndarray]:
+    """The datasets of a plain share of CHEAT."""
+    return datasets(share_path(r, user))
+
+
+@pytest.mark.parametrize(
+    ("change", "count"), [(lambda keys: keys[:-1], 2), (lambda keys: np.vstack([keys, keys]), 6)]
+)
+def test_a_share_with_too_few_or_too_many_keys_is_refused(round_at, refuses, change, count):
     r = round_at("frozen", **FIVE)
-    replaced(r, {"keys": np.ascontiguousarray(change(content_of(r, VICTIM, CHEAT)["keys"]))})
-    refuses(65, *r.eliminate(VICTIM), says="its datasets")
+    give(r, VICTIM, {"keys": np.ascontiguousarray(change(content_of(r, VICTIM)["keys"]))})
+    refuses(65, *r.eliminate(VICTIM), says=f"its keys has shape ({count}, 32), not (3, 32)")
     assert not answered(r)
 
 
@@ -473,13 +516,9 @@ PAIRS = [(agreed, sent) for agreed in DEALINGS for sent in DEALINGS if agreed !=
 
 
 def receiver_of(r: Round, dealing: str) -> int:
-    """A user to whom CHEAT sends keys, a seed, or symbols, in a round dealt like this."""
-    space = Workspace(r.folder)
-    for user in ALL:
-        with opened(share_path(r, user), share_file.KIND) as artifact:
-            if share_file.dealing_of(artifact) == dealing and user != CHEAT:
-                return user
-    raise AssertionError(f"nobody receives {dealing} in {space.root}")
+    """A user to whom CHEAT sends keys, a seed, or symbols."""
+    names = {"keys": "keys", "seeds": "seed", "shares": "f"}
+    return next(n for n in ALL if n != CHEAT and names[dealing] in content_of(r, n))
 
 
 class TestNoChoice:
@@ -492,14 +531,8 @@ class TestNoChoice:
         other = round_at("offline", "other", dealing=sent, **FIVE)
         r = round_at("frozen", dealing=agreed, **FIVE)
         receiver = receiver_of(r, agreed)
-        found = content_of(other, receiver_of(other, sent), CHEAT)
-
-        def change(_, datasets):
-            datasets.clear()
-            datasets.update(found)
-
-        rewrite(share_path(r, receiver), change)
-        refuses(65, *r.eliminate(receiver), says="its datasets")
+        give(r, receiver, content_of(other, receiver_of(other, sent)))
+        refuses(65, *r.eliminate(receiver), says="it belongs to another construction or dealing")
         assert not answered(r, receiver)
 
     @pytest.mark.parametrize(("agreed", "sent"), PAIRS)
@@ -507,13 +540,318 @@ class TestNoChoice:
         other = round_at("offline", "other", dealing=sent, **FIVE)
         r = round_at("offline", dealing=agreed, **FIVE)
         receiver = receiver_of(r, agreed)
-        found = content_of(other, receiver_of(other, sent), CHEAT)
-
-        def change(_, datasets):
-            datasets.clear()
-            datasets.update(found)
-
-        rewrite(share_path(r, receiver), change)
+        give(r, receiver, content_of(other, receiver_of(other, sent)))
         said = must(*r.mask(receiver, "--json")).json
         assert list(said["bad_shares"]) == [str(CHEAT)]
+        assert "another construction or dealing" in said["bad_shares"][str(CHEAT)]
         assert CHEAT not in said["holds"]
+
+    @pytest.mark.parametrize("sent", ["seeds", "shares"])
+    def test_if_the_file_decided_a_dealer_would_need_no_commitment(
+        self, round_at, monkeypatch, sent
+    ):
+        """The twin: what is no key is compared with nothing, and its holder is named."""
+        other = round_at("offline", "other", dealing=sent, **FIVE)
+        r = round_at("frozen", **FIVE)
+        found = content_of(other, receiver_of(other, sent))
+        give(r, VICTIM, found)
+        usual = share_file.shapes
+
+        def as_it_is(session, user, sender):
+            if (user, sender) != (VICTIM, CHEAT):
+                return usual(session, user, sender)
+            return {name: (array.dtype.str, array.shape) for name, array in found.items()}
+
+        monkeypatch.setattr(share_file, "shapes", as_it_is)
+        monkeypatch.setattr(eliminate_step, "check_keys_of_survivor", lambda *_, **__: None)
+        r.play(after="frozen")
+        assert must(*r.decode("--json")).json["corrected"] == [VICTIM]
+
+
+# families of blocks in session.json
+
+
+def with_family(r: Round, family: list[list[int]]) -> None:
+    put(r.folder / "session.json", family, "family")
+
+
+def all_with(user: int) -> list[list[int]]:
+    """Every block that has this user: it holds every key."""
+    others = [n for n in ALL if n != user]
+    return sorted(sorted((user, *pair)) for pair in combinations(others, 2))
+
+
+def read_alone(r: Round, reader: int, sender: int) -> list[tuple[int, int]]:
+    """What one user reads of another's X, with the keys that it holds and zeros for the others."""
+    space = Workspace(r.folder)
+    s = space.session
+    x = read_masked(s, space.masked_path(sender), sender)
+    with share_file.opened_share(space, reader, sender) as share:
+        keys = tuple(share.keys.get(block, bytes(32)) for block in s.family)
+    c = construction_of(s.parameters)
+    sparse = c.unmask(c.secret_of_keys(s.deal(sender, x.sharing), keys), x.masked)
+    return sorted(zip(sparse.index.tolist(), sparse.value.tolist(), strict=True))
+
+
+MALFORMED_FAMILIES = {
+    "unsorted blocks": (lambda f: f[::-1], "the blocks are not distinct and in increasing"),
+    "unsorted users": (lambda f: [f[0][::-1], *f[1:]], "is not 3 users in increasing order"),
+    "a block twice": (lambda f: [f[0], *f], "the blocks are not distinct and in increasing"),
+    "a user twice": (lambda f: [[1, 1, 2], *f], "is not 3 users in increasing order"),
+    "user 0": (lambda f: [[0, 1, 2], *f], "is not 3 users in increasing order"),
+    "user 6": (lambda f: [*f, [4, 5, 6]], "is not 3 users in increasing order"),
+    "two users": (lambda f: [[1, 2], *f], "is not 3 users in increasing order"),
+    "no users": (lambda f: [[], *f], "is not 3 users in increasing order"),
+    "too many blocks": (lambda f: f * 103, "a family of 515 blocks, and 512 are the most"),
+    "very many blocks": (lambda f: f * 20_000, "its family is not what a session has there"),
+    "a large block": (
+        lambda f: [list(range(1, 70_000)), *f],
+        "its family is not what a session has there",
+    ),
+    "no blocks": (lambda _: [], "together would learn more than the sum"),
+    "no list": (lambda _: 7, "its family is not what a session has there"),
+    "words": (lambda _: [["one", "two", "three"]], "its family is not what a session has"),
+    "none": (lambda _: None, "a family of blocks, or none, against the parameters"),
+}
+
+
+class TestFamilies:
+    READER = 3
+    LEARNS = "users 3 together would learn more than the sum from their keys"
+
+    def failing(self, r: Round) -> list[tuple[str, str]]:
+        """The points at which an audit fails."""
+        result = call("audit", r.folder, "--json")
+        assert result.code == 65
+        return [(f["point"], f["why"]) for f in result.json["findings"] if f["verdict"] == "fail"]
+
+    def test_a_family_that_fails_the_condition_is_refused_by_every_dealer(self, round_at, refuses):
+        r = round_at("init", **FIVE)
+        with_family(r, all_with(self.READER))
+        for n in ALL:
+            refuses(65, *r.offline(n), says=(self.LEARNS, "session.json"))
+        (failed,) = self.failing(r)
+        assert failed[1] == self.LEARNS
+
+    def test_each_block_of_a_small_family_is_needed(self, round_at, refuses):
+        r = round_at("init", **FIVE)
+        family = document(r.folder / "session.json")["family"]
+        for at in range(len(family)):
+            fewer = [block for i, block in enumerate(family) if i != at]
+            with_family(r, fewer)
+            space = Workspace(r.folder)
+            (who,) = lacking_coalition(space.session.parameters, space.session.points, fewer)
+            refuses(65, *r.offline(1), says=f"users {who} together would learn more than the sum")
+
+    def test_without_the_condition_one_user_reads_the_others(self, round_at, monkeypatch):
+        """The twin, and that the same attack fails with the family that `init` found."""
+        r = round_at("init", **FIVE)
+        with_family(r, all_with(self.READER))
+        monkeypatch.setattr(offline_step, "check_family", lambda *_: None)
+        r.play(after="init")
+        r.check_sum(answering=ALL)
+        for n in (1, 2, 4, 5):
+            assert read_alone(r, self.READER, n) == sorted(r.sent(n))
+        honest = round_at("decoded", "honest", **FIVE)
+        for n in (1, 2, 4, 5):
+            with pytest.raises(BadData):
+                read_alone(honest, self.READER, n)
+
+    @pytest.mark.parametrize("what", MALFORMED_FAMILIES)
+    def test_what_is_no_family_is_refused(self, round_at, refuses, what):
+        change, says = MALFORMED_FAMILIES[what]
+        r = round_at("init", **FIVE)
+        edit(r.folder / "session.json", lambda s: s.update(family=change(s["family"])))
+        refuses(65, *r.offline(2), says=says)
+        assert self.failing(r)
+
+    def test_too_many_coalitions_are_refused_before_any_is_looked_at(self, refuses, tmp_path):
+        folder = tmp_path / "many"
+        sizes = words("--users 40 --survivors 28 --colluders 12 --top-k 4 --length 400")
+        how = ("--construction", "sketch", "--picks", 2)
+        said = refuses(2, "init", folder, *sizes, *how, "--dealing", "keys", says="no family")
+        assert "--dealing seeds" in said.err
+        must("init", folder, *sizes, *how)
+        put(folder / "session.json", "keys", "parameters", "dealing")
+        put(folder / "session.json", [], "family")
+        refuses(65, "offline", folder, "--user", 1, says="coalitions are too many for keys")
+
+
+# a freezer that lies in survivors.json
+
+
+def lie(r: Round, user: int, **row: str) -> None:
+    """The freezer changes one row of survivors.json, and signs it."""
+    space = Workspace(r.folder)
+    path = space.survivors_path
+    _, body = survivors_file.parse(path, path.read_bytes())
+    rows = [replace(old, **row) if old.user == user else old for old in body["survivors"]]
+    path.write_bytes(survivors_file.content(space.session, rows, 1, signer(r, 1)))
+
+
+@plain_and_sealed
+class TestLyingFreezer:
+    """In the round in which keys were dealt; test_series.py has the later ones."""
+
+    @pytest.mark.parametrize("name", ["sharing", "dealt"])
+    def test_own_row_is_checked(self, round_at, refuses, sealed, name):
+        r = round_at("frozen", sealed=sealed, **FIVE)
+        lie(r, 2, **{name: "ab" * 32})
+        refuses(65, *r.eliminate(2), says=("X of user 2 that this user did not send", "do not"))
+        assert not answered(r, 2)
+
+    def test_another_sharing_of_others_is_not_answered(self, round_at, refuses, sealed):
+        r = round_at("frozen", sealed=sealed, **FIVE)
+        lie(r, 2, sharing="ab" * 32)
+        for n in (3, 4, 5):
+            refuses(65, *r.eliminate(n), says="its sharing is")
+            assert not answered(r, n)
+        refuses(69, *r.decode(), says="0 sound answers", notes_failure=True)
+
+    def test_another_list_of_others_is_not_answered(self, round_at, refuses, sealed):
+        r = round_at("frozen", sealed=sealed, **FIVE)
+        lie(r, 2, dealt="ab" * 32)
+        for n in (3, 4, 5):
+            refuses(65, *r.eliminate(n), says="user 2 gave this user another list of keys")
+            assert not answered(r, n)
+        refuses(69, *r.decode(), says="0 sound answers", notes_failure=True)
+
+
+# words for a user that decoding names
+
+
+@plain_and_sealed
+@pytest.mark.parametrize("dealing", DEALINGS)
+def test_only_sealed_keys_make_who_is_named_guilty(round_at, sealed, dealing):
+    r = round_at("answered", sealed=sealed, dealing=dealing, **FIVE)
+
+    def wrong(_, found):
+        found["y"][0, 0] ^= 1
+
+    rewrite(Workspace(r.folder).answer_path(2), wrong, signer(r, 2))
+    said = must(*r.decode()).out
+    assert "WRONG ANSWERS from user 2" in said
+    audit = call("audit", r.folder, "--json")
+    assert audit.code == 65
+    (why,) = (
+        f["why"]
+        for f in audit.json["findings"]
+        if f["verdict"] == "fail" and "polynomial of the other answers" in f["why"]
+    )
+    if sealed and dealing == "keys":
+        assert "who is named lied, or its machine is faulty" in said
+        assert "its user lied, or its machine is faulty" in why
+        assert "innocent" not in said + why
+    else:
+        assert "who is named may be innocent, a bad share has the same effect" in said
+        assert "its user may be innocent, as a bad share has the same effect" in why
+        assert "lied" not in said + why
+    r.check_sum(answering=ALL)
+
+
+# answering in `sketch`, and options
+
+
+class TestAnswering:
+    def test_it_needs_no_x_of_others_and_decoding_needs_all(self, round_at, refuses):
+        r = round_at("frozen", **FIVE)
+        (r.folder / "masked").rename(r.folder / "elsewhere")
+        for n in ALL:
+            must(*r.eliminate(n))
+        without_x = "a sketch cannot be decoded without every X of the survivors"
+        said = refuses(66, *r.decode(), says=without_x)
+        assert "the X of users 1, 2, 3, 4, 5" in said.err
+        (r.folder / "elsewhere").rename(r.folder / "masked")
+        Workspace(r.folder).masked_path(4).rename(r.folder / "late")
+        assert "the X of users 4" in refuses(66, *r.decode(), says=without_x).err
+        (r.folder / "late").rename(Workspace(r.folder).masked_path(4))
+        must(*r.decode())
+        r.check_sum(answering=ALL)
+
+    @pytest.mark.parametrize(
+        ("option", "says"),
+        [
+            ("--blocks", "blocks belong to the construction permutation"),
+            ("--spare", "spare answers belong to the construction moments"),
+        ],
+    )
+    @pytest.mark.parametrize("command", ["init", "plan"])
+    def test_blocks_and_spare_are_of_other_constructions(
+        self, refuses, tmp_path, command, option, says
+    ):
+        where = [tmp_path / "round"] if command == "init" else []
+        sizes = words("--users 5 --survivors 3 --colluders 1 --top-k 10 --length 150")
+        how = ("--construction", "sketch", option, 2)
+        refuses(2, command, *where, *sizes, *how, says=says)
+
+    def test_nor_is_there_a_fallback(self, round_at, refuses):
+        r = round_at("answered", **FIVE)
+        refuses(2, *r.eliminate(1, "--fallback"), says="there is nothing to fall back to")
+
+
+class TestRandomness:
+    @pytest.mark.parametrize("dealing", ["keys", "seeds"])
+    def test_every_byte_from_the_system_is_for_shares_alone(self, round_at, refuses, dealing):
+        r = round_at("init", dealing=dealing, **FIVE)
+        said = refuses(2, *r.offline(1, "--randomness", "os"), says=f"this round deals {dealing}")
+        assert "--dealing shares" in said.err
+
+    def test_run_then_deals_shares(self, new_round):
+        r = new_round(**FIVE)
+        must(*r.run("--randomness", "os"))
+        r.check_sum(answering=ALL)
+        assert document(r.folder / "session.json")["parameters"]["dealing"] == "shares"
+        assert not (r.folder / "dealt").exists()
+        must(*r.run("--randomness", "os"))  # once more, which changes nothing
+
+    def test_run_does_not_change_a_dealing_that_was_asked_for(self, new_round, refuses):
+        r = new_round(dealing="keys", **FIVE)
+        refuses(2, *r.run("--randomness", "os"), says="this round deals keys")
+
+
+class TestInspect:
+    @pytest.mark.parametrize("reveal", [(), ("--reveal",)])
+    @pytest.mark.parametrize(("dealing", "name"), [("keys", "keys"), ("seeds", "seed")])
+    def test_a_share_shows_its_dealing_and_never_a_key(self, round_at, dealing, name, reveal):
+        r = round_at("offline", dealing=dealing, **FIVE)
+        path = share_path(r, receiver_of(r, dealing))
+        secret = datasets(path)[name]
+        said = must("inspect", path, "--json", *reveal)
+        assert said.json["files"][0]["dealing"] == dealing
+        assert said.json["files"][0]["datasets"][name]["values"] == "secret"
+        table = must("inspect", path, *reveal)
+        assert "dealing" in table.out
+        for text in (said.out, table.out):
+            assert not shown(secret, text)
+
+    def test_nor_does_a_secret_file(self, round_at):
+        r = round_at("offline", **FIVE)
+        path = Workspace(r.folder).secret_path(1)
+        said = (
+            must("inspect", path, "--reveal").out + must("inspect", path, "--reveal", "--json").out
+        )
+        found = datasets(path)
+        assert not shown(found["keys"], said)
+        assert not shown(found["key"], said)
+        assert str(found["mask"][0]) in said  # which --reveal is for
+
+    def test_shares_are_shown_as_shares(self, round_at):
+        r = round_at("offline", dealing="shares", **FIVE)
+        said = must("inspect", share_path(r), "--json").json["files"][0]
+        assert (said["dealing"], said["datasets"]["f"]["values"]) == ("shares", "secret")
+
+    def test_if_keys_were_like_other_datasets_they_would_be_shown(self, round_at, monkeypatch):
+        """The twin."""
+        r = round_at("offline", **FIVE)
+        monkeypatch.setattr(inspect_step, "_NEVER_SHOWN", set())
+        said = must("inspect", share_path(r), "--reveal", "--json").out
+        assert shown(datasets(share_path(r))["keys"], said)
+
+
+def shown(secret: np.ndarray, text: str) -> bool:
+    """Whether four bytes of a secret in a row are in a text, in hexadecimal or as numbers."""
+    content = secret.tobytes()
+    pieces = [content[at : at + 4] for at in range(0, len(content), 4)]
+    return any(
+        piece.hex() in text.lower() or ", ".join(map(str, piece)) in text for piece in pieces
+    )

@@ -70,7 +70,10 @@ def check_family(p: Parameters, points: Points, family: Sequence[Block]) -> None
     lacking = lacking_coalition(p, points, family)
     if lacking is not None:
         named = ", ".join(map(str, lacking))
-        raise BadData(f"users {named} together would learn more than the sum from their keys")
+        raise BadData(
+            f"users {named} together would learn more than the sum from their keys",
+            "do not take part in this round: ask who started it",
+        )
 
 
 def check_blocks(p: Parameters, family: Sequence[Block]) -> None:

@@ -25,7 +25,7 @@ from ..protocol.family import check_family
 from ..protocol.messages import AnswerShape, Points
 from ..protocol.parameters import Parameters, rate_of_answer, rate_of_masked
 from ..protocol.round import sum_of_masked
-from ..steps.access import PLAIN, Access, check_keys, check_session
+from ..steps.access import PLAIN, Access, check_keys, check_series, check_session
 from ..steps.freeze import answerable, with_agreed_lists
 from ..storage import aggregate, answer, dealt, documents, masked, survivors
 from ..storage.artifacts import Artifact
@@ -84,6 +84,7 @@ def collect_evidence(
     if evidence.session is None:
         evidence.add_not_checkable("everything else", ".", "session.json is not sound")
         return evidence
+    check_series(space, access)
     check_keys(space, access)
     evidence.keys_pinned = access.recipients is not None
     openers = _openers(evidence, identities)

@@ -122,7 +122,7 @@ def choose_parameters(length: int, **options: Any) -> tuple[Parameters, str]:
         raise UsageError(
             f"no family of keys was found for N = {p.users}, U = {p.survivors}, T = {p.colluders}",
             "deal by seeds",
-            "dealing",
+            f"dealing {SEEDS}",
         )
     by_seeds = Parameters.choose(construction=chosen, **given | {"dealing": SEEDS})
     note = "so many users are dealt seeds and shares: no small family of keys was found"

@@ -17,6 +17,7 @@ from ..storage import held as held_file
 from ..storage import secret as secret_file
 from ..storage import share as share_file
 from ..storage.atomic import mark_done, write_whole
+from ..storage.held import Held
 from ..storage.keys import Identity
 from ..storage.ledger import Ledger
 from ..storage.secret import StoredSecret
@@ -86,7 +87,7 @@ def offline(
         raise UsageError(
             f"this round deals {p.dealing}, which are expanded by a cipher",
             "start a round whose shares are written out",
-            "dealing",
+            f"dealing {SHARES}",
         )
     if session.family is not None:
         with about(space.session_path):
@@ -155,38 +156,32 @@ def _offline_in_series(
     Shares of the root round that arrive late are added until the user masks.
     """
     with space.step_of(user):
-        ledger, stored = _found_secret(space, user)
         generation = space.session.generation
-        is_prepared = stored is not None and ledger.shared is not None
+        is_prepared = _is_prepared(space, user)
         if is_prepared and earlier is not None and has_left(earlier, user, generation):
             earlier = None  # nothing can be added from there any more
+        # before a ledger is begun: who names a wrong round has lost nothing
         if earlier is None:
-            if stored is None or ledger.shared is None:
-                raise InputMissing(
-                    f"this round is generation {generation} of a series: its keys"
-                    " follow from those of an earlier round",
-                    "name that round",
-                    "from",
-                )
-            held = held_file.read(space, user)
+            held = _prepared_before(space, user)
         else:
             held = carried_keys(space, earlier, user=user, identity=signer)
-            if stored is None:
-                stored = _draw(space, user, _kind(space), keys=held.own)
-            elif stored.secret.keys != held.own:
-                raise BadData(
-                    f"the keys that follow from {earlier.root} are not those of this round",
-                    f"name the round from which user {user} prepared this one",
-                )
-            if is_prepared:
-                held = held.with_more(held_file.read(space, user))
-            if ledger.masked is None:
-                held_file.write(space, user, replace(held, own=()))
         if user not in held.lists:
             raise InputMissing(
                 f"user {user} lacks its own list of keys of the root round",
                 f"put it back: dealt/user-{user:02}.json",
             )
+        ledger, stored = _found_secret(space, user)
+        if stored is None:
+            stored = _draw(space, user, _kind(space), keys=held.own)
+        elif earlier is not None and stored.secret.keys != held.own:
+            raise BadData(
+                f"the keys that follow from {earlier.root} are not those of this round",
+                f"name the round from which user {user} prepared this one",
+            )
+        if is_prepared:
+            held = held.with_more(held_file.read(space, user))
+        if earlier is not None and ledger.masked is None:
+            held_file.write(space, user, replace(held, own=()))
         ledger.record(shared=stored.sharing, dealt=held.lists[user])
         if earlier is not None:
             leave(earlier, user, generation)
@@ -198,6 +193,26 @@ def _offline_in_series(
         shares_kept=len(held.lists),
         share_bytes=0,
         other_folder=other_folder(space, ledger),
+    )
+
+
+def _is_prepared(space: Workspace, user: int) -> bool:
+    """Whether a user has prepared this round already."""
+    if not space.ledger_path(user).exists() and not space.secret_path(user).exists():
+        return False
+    ledger, stored = _found_secret(space, user)
+    return stored is not None and ledger.shared is not None
+
+
+def _prepared_before(space: Workspace, user: int) -> Held:
+    """What a user holds in this round, where it has prepared it already."""
+    if _is_prepared(space, user):
+        return held_file.read(space, user)
+    raise InputMissing(
+        f"this round is generation {space.session.generation} of a series: its keys"
+        " follow from those of an earlier round",
+        "name that round",
+        "earlier",
     )
 
 

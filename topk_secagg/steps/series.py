@@ -111,7 +111,8 @@ def _dealt_keys(
 
 def _next_generation(space: Workspace, user: int) -> Held:
     """What a user kept when it forgot a round."""
-    if not space.held_path(user).exists():
+    held = held_file.read(space, user) if space.held_path(user).exists() else None
+    if held is None or not held.own:  # the keys of this round are about to be erased
         carried = Ledger.read(space.ledger_path(user), space.session.id, user).carried
         if carried is not None:
             raise Refused(
@@ -123,4 +124,4 @@ def _next_generation(space: Workspace, user: int) -> Held:
         raise Refused(
             f"user {user} has ended the series with this round", "a new series needs new keys"
         )
-    return held_file.read(space, user)
+    return held

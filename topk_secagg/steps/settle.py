@@ -147,12 +147,17 @@ def _keep_before(path: Path, residual: residual_file.Residual) -> None:
 @dataclass(frozen=True, repr=False)
 class ForgetReport(Brief):
     """The files that were erased, those of other accounts, which were not, and who still needs this
-    user's shares."""
+    user's shares.
+
+    `next_keys` is where the keys of the next round of the series are. They open that round, so that
+    they must go too once it is prepared.
+    """
 
     user: int
     erased: list[Path]
     kept: list[Path]
     needed_by: list[int]
+    next_keys: Path | None = None
 
 
 def forget(
@@ -167,7 +172,8 @@ def forget(
     account put there.
 
     Where shares were dealt by keys, those of the next generation are stored first, so that the
-    series goes on, unless `end_series`.
+    series goes on, unless `end_series`. They open the next round: once that is prepared, forget
+    this one with `end_series`, also if it was forgotten without.
 
     Arguments:
     round: the folder of the round.
@@ -205,8 +211,10 @@ def forget(
         if space.session.family is not None:  # others may yet go on with the series
             needed = [m for m in here if not _has_forgotten(space, m)]
         paths += [space.share_path(m, user) for m in others if m not in needed]
-        if end_series:
-            paths.append(space.held_path(user))
+        next_keys = space.held_path(user)
+        goes_on = not end_series and _keeps_next_generation(space, user)
+        if not goes_on:
+            paths.append(next_keys)
         erased = []
         kept = []
         for path in paths:
@@ -219,7 +227,13 @@ def forget(
                 if path.stat().st_uid == os.geteuid():
                     raise
                 kept.append(path)
-    return ForgetReport(user=user, erased=erased, kept=kept, needed_by=needed)
+    return ForgetReport(
+        user=user,
+        erased=erased,
+        kept=kept,
+        needed_by=needed,
+        next_keys=next_keys if goes_on else None,
+    )
 
 
 def _keep_next_generation(space: Workspace, user: int, access: Access) -> None:
@@ -229,6 +243,14 @@ def _keep_next_generation(space: Workspace, user: int, access: Access) -> None:
     if session.generation < MOST_GENERATIONS:
         held = latest_keys(space, user, identity)
         held_file.write(space, user, held.advanced(session.generation + 1))
+
+
+def _keeps_next_generation(space: Workspace, user: int) -> bool:
+    """Whether what a user holds is of the next generation: keys of this one are erased, which stay
+    where `end_series` was stopped, or no generation follows."""
+    with suppress(SecAggError):
+        return bool(held_file.read(space, user).own)
+    return False
 
 
 def _has_forgotten(space: Workspace, user: int) -> bool:

@@ -268,7 +268,7 @@ class Artifact:
     def expect_shapes(self, shapes: Shapes) -> None:
         """Refuse datasets of other types or shapes than the session asks for."""
         if set(shapes) != set(self.datasets):
-            raise self.bad("it belongs to another construction")
+            raise self.bad("it belongs to another construction or dealing")
         for name, (dtype, shape) in shapes.items():
             dataset = self.datasets[name]
             if dataset.shape != shape:

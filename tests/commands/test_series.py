@@ -1,0 +1,904 @@
+"""A series of rounds: keys are dealt once, and follow for every later round on each user's own
+machine."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import stat
+from dataclasses import replace
+from itertools import combinations, pairwise, product
+from pathlib import Path
+
+import pytest
+from oracle import plain_sum
+from rounds import (
+    RECIPES,
+    Recipe,
+    Round,
+    call,
+    contents,
+    datasets,
+    document,
+    edit,
+    judged,
+    must,
+    put,
+    rewrite,
+)
+
+from topk_secagg.algebra.field import subtract
+from topk_secagg.errors import BadData
+from topk_secagg.protocol.constructions import construction as construction_of
+from topk_secagg.protocol.deal import Deal, next_key
+from topk_secagg.protocol.messages import Masked
+from topk_secagg.steps import offline as offline_step
+from topk_secagg.steps import series as series_step
+from topk_secagg.steps import settle as settle_step
+from topk_secagg.storage import held as held_file
+from topk_secagg.storage import secret as secret_file
+from topk_secagg.storage import survivors as survivors_file
+from topk_secagg.storage.dealt import Dealt
+from topk_secagg.storage.keys import read_identity
+from topk_secagg.storage.ledger import Ledger
+from topk_secagg.storage.masked import read as read_masked
+from topk_secagg.storage.workspace import Workspace
+
+ALL = (1, 2, 3, 4, 5)
+FIVE = {"masking": ALL, "answering": ALL}
+plain_and_sealed = pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])
+
+
+@pytest.fixture
+def construction():
+    return "sketch"
+
+
+@pytest.fixture(scope="module")
+def played(stages, tmp_path_factory):
+    """The rounds of a series with this recipe, each played once."""
+    made: dict[Recipe, list[Round]] = {}
+
+    def get(recipe: Recipe, later: int) -> list[Round]:
+        folder = tmp_path_factory.mktemp("series")
+        rounds = made.setdefault(recipe, [stages(recipe).copy("decoded", folder / "r0")])
+        while len(rounds) <= later:
+            rounds.append(following(rounds[-1], folder / f"r{len(rounds)}"))
+        return rounds[: later + 1]
+
+    return get
+
+
+@pytest.fixture
+def series(played, tmp_path):
+    """series(2, sealed=True): copies of the rounds r0, r1 and r2, decoded, of one series."""
+
+    def copies(later: int, **changes) -> list[Round]:
+        recipe = replace(RECIPES["sketch"], **FIVE, **changes)
+        return [
+            r.elsewhere(Path(shutil.copytree(r.folder, tmp_path / f"r{i}")))
+            for i, r in enumerate(played(recipe, later))
+        ]
+
+    return copies
+
+
+def prepared(before: Round, folder: Path, *more: object, users=ALL) -> Round:
+    """The next round of a series, in which these users have their keys."""
+    r = before.next_of_series(folder, *more)
+    for n in users:
+        must(*r.offline(n, "--from", before.folder))
+    return r
+
+
+def following(before: Round, folder: Path, *more: object) -> Round:
+    """The next round of a series, decoded."""
+    return prepared(before, folder, *more).play(after="offline")
+
+
+def session_of(r: Round):
+    return Workspace(r.folder).session
+
+
+def held(r: Round, user: int) -> held_file.Held:
+    return held_file.read(Workspace(r.folder), user)
+
+
+def own_keys(r: Round, user: int) -> tuple[bytes, ...]:
+    return secret_file.read(Workspace(r.folder), user).secret.keys
+
+
+def x_of(r: Round, user: int):
+    space = Workspace(r.folder)
+    return read_masked(space.session, space.masked_path(user), user)
+
+
+def files(folder: Path) -> set[str]:
+    return {Path(name).parts[0] for name in contents(folder)}
+
+
+CHANGES = {
+    "L": ({"length": 90}, ["--length", 90]),
+    "K": ({"top_k": 6}, ["--top-k", 6]),
+    "P": ({"picks": 5}, []),
+    "field": ({"field": 65521}, ["--field", 65521]),
+    "all": (
+        {"length": 90, "top_k": 6, "picks": 3, "field": 65521},
+        ["--length", 90, "--top-k", 6, "--field", 65521],
+    ),
+}  # fmt: skip
+
+
+class TestGoesOn:
+    @plain_and_sealed
+    def test_by_single_commands_and_nothing_is_sent(self, series, sealed):
+        r0, r1, r2 = series(2, sealed=sealed)
+        root = session_of(r0)
+        public = {"session.json", "secrets", "masked", "survivors.json", "elimination"}
+        for generation, r in enumerate((r1, r2), start=1):
+            r.check_sum(answering=ALL)
+            assert files(r.folder) == {*public, "aggregate.h5"}
+            session = session_of(r)
+            assert (session.series_root, session.generation) == (root.id, generation)
+            for n in ALL:
+                assert x_of(r, n).dealt == x_of(r0, n).dealt
+                assert x_of(r, n).lists == x_of(r0, n).lists
+        assert {"shares", "dealt"} <= files(r0.folder)
+        said = must(*r2.offline(1, "--from", r1.folder)).out
+        assert f"generation 2 of series {root.fingerprint}: nothing is sent" in said
+
+    def test_every_key_is_put_through_once_for_each_generation(self, series):
+        rounds = series(2)
+        for before, after in pairwise(rounds):
+            for n in ALL:
+                assert own_keys(after, n) == tuple(map(next_key, own_keys(before, n)))
+        for m, n in product(ALL, ALL):  # and a user holds what the dealer has
+            blocks = session_of(rounds[2]).family or ()
+            own = dict(zip(blocks, own_keys(rounds[2], m), strict=True))
+            mine = held(rounds[2], n).keys[m]
+            assert mine == {block: key for block, key in own.items() if n in block}
+
+    @plain_and_sealed
+    def test_by_run(self, round_at, tmp_path, sealed):
+        r0 = round_at("decoded", "r0", sealed=sealed, **FIVE)
+        keys = ["--identities", r0.inputs] * sealed
+        gradients = r0.inputs / "gradients"
+        clip = ("--clip", repr(r0.recipe.clip))
+        before = r0
+        for generation in (1, 2):
+            r = r0.elsewhere(tmp_path / f"r{generation}")
+            command = ("run", r.folder, "--from", before.folder, "--gradients", gradients)
+            must(*command, *clip, *keys)
+            must(*command, *clip, *keys)  # again, which changes nothing
+            r.check_sum(survivors=ALL, answering=ALL)
+            assert not {"shares", "dealt"} & files(r.folder)
+            assert session_of(r).generation == generation
+            before = r
+
+    @plain_and_sealed
+    def test_without_the_earlier_round_once_it_is_prepared(self, series, tmp_path, sealed):
+        (r0,) = series(0, sealed=sealed)
+        r1 = prepared(r0, tmp_path / "r1")
+        shutil.rmtree(r0.folder)
+        for n in ALL:
+            must(*r1.offline(n))  # once more, which changes nothing
+        r1.play(after="offline").check_sum(answering=ALL)
+
+    @plain_and_sealed
+    def test_an_audit_passes(self, series, sealed):
+        r0, r1 = series(1, sealed=sealed)
+        keys = [word for n in ALL for word in ("--identity", r0.identity(n)) if sealed]
+        for r in (r0, r1):
+            said = must("audit", r.folder, *keys, "--json")
+            assert {f["verdict"] for f in said.json["findings"]} == {"pass"}
+        for n in ALL:
+            must(*r0.forget(n))
+            must(*r1.forget(n))
+        for r in (r0, r1):
+            must("audit", r.folder)
+
+    def test_run_takes_no_randomness_from_the_system(self, series, refuses, tmp_path):
+        (r0,) = series(0)
+        how = ("--gradients", r0.inputs / "gradients", "--randomness", "os")
+        command = ("run", tmp_path / "r1", "--from", r0.folder, *how)
+        refuses(2, *command, says="this round deals keys")
+
+    def test_with_secrets_at_home(self, round_at, tmp_path):
+        r0 = round_at("init", "r0", homes=True, **FIVE).play(after="init")
+        r1 = following(r0, tmp_path / "r1")
+        r1.check_sum(answering=ALL)
+        assert not (r1.folder / "secrets").exists()
+
+    @plain_and_sealed
+    def test_who_missed_generations_catches_up_alone(self, series, sealed, tmp_path):
+        r0 = series(0, sealed=sealed)[0]
+        others = (1, 2, 3, 4)
+        r1 = prepared(r0, tmp_path / "r1", users=others)
+        r2 = prepared(r1, tmp_path / "r2", users=others)
+        r3 = prepared(r2, tmp_path / "r3", users=others)
+        must(*r3.offline(5, "--from", r0.folder))
+        assert held(r3, 5).generation == 3
+        r3.play(after="offline").check_sum(answering=ALL)
+
+    def test_the_last_generation_can_be_reached_and_no_further(self, series, refuses, tmp_path):
+        (r0,) = series(0)
+        r = r0.next_of_series(tmp_path / "last")
+        put(r.folder / "session.json", 10_000, "series", "generation")
+        must(*r.offline(1, "--from", r0.folder))
+        key = own_keys(r0, 1)[0]
+        for _ in range(10_000):
+            key = next_key(key)
+        assert own_keys(r, 1)[0] == key
+        more = ("init", tmp_path / "more", "--from", r.folder)
+        refuses(2, *more, says=("generation 10001", "start a new one"))
+        must(*more, "--new-keys")
+
+    def test_new_keys_start_a_new_series(self, series, refuses, tmp_path):
+        r0, r1 = series(1)
+        anew = r1.next_of_series(tmp_path / "anew", "--new-keys")
+        assert document(anew.folder / "session.json")["series"] is None
+        refuses(2, *anew.offline(1, "--from", r1.folder), says="its keys are dealt")
+        anew.play(after="init").check_sum(answering=ALL)
+        assert {"shares", "dealt"} <= files(anew.folder)
+        before = {*own_keys(r0, 1), *own_keys(r1, 1)}
+        assert not before & set(own_keys(anew, 1))
+        assert session_of(anew).series_root == session_of(anew).id
+
+    def test_run_can_start_anew_too(self, series, tmp_path):
+        (r0,) = series(0)
+        anew = r0.elsewhere(tmp_path / "anew")
+        how = ("--gradients", r0.inputs / "gradients", "--clip", repr(r0.recipe.clip))
+        must("run", anew.folder, "--from", r0.folder, "--new-keys", *how)
+        anew.check_sum(survivors=ALL)
+        assert session_of(anew).generation == 0
+
+    @pytest.mark.parametrize("what", CHANGES)
+    def test_sizes_and_the_field_may_change(self, series, tmp_path, what):
+        (r0,) = series(0)
+        changes, options = CHANGES[what]
+        recipe = replace(r0.recipe, **changes)
+        r1 = Round(recipe, tmp_path / "r1", tmp_path / "inputs").prepare()
+        options = [*options, "--picks", recipe.picks, "--clip", repr(recipe.clip)]
+        must("init", r1.folder, "--from", r0.folder, *options)
+        for n in ALL:
+            must(*r1.offline(n, "--from", r0.folder))
+        r1.play(after="offline").check_sum(answering=ALL)
+
+    def test_clip_and_largest_weight_may_change(self, series, tmp_path):
+        (r0,) = series(0)
+        clip = r0.recipe.clip / 2
+        r1 = following(r0, tmp_path / "r1", "--clip", repr(clip), "--max-weight", 2)
+        r1.check_sum(answering=ALL)
+        p = session_of(r1).parameters
+        assert (p.clip, p.max_weight) == (clip, 2)
+
+    @pytest.mark.parametrize(
+        "option",
+        [
+            ("--users", 5), ("--survivors", 3), ("--colluders", 1), ("--freezer", 2),
+            ("--confirm",), ("--construction", "sketch"), ("--dealing", "seeds"),
+        ],
+    )  # fmt: skip
+    def test_nothing_else_may_be_given_anew(self, series, refuses, tmp_path, option):
+        (r0,) = series(0)
+        says = f"{option[0].removeprefix('--')} comes from the other round"
+        refuses(2, "init", tmp_path / "r1", "--from", r0.folder, *option, says=says)
+
+
+# rounds that are not of this series
+
+
+def claimed(r: Round, root: Round, generation: object = 1) -> Round:
+    """A round whose session.json claims to be a later one of a series."""
+    series = {"root": session_of(root).id, "generation": generation}
+    put(r.folder / "session.json", series, "series")
+    return r
+
+
+CHANGED = {
+    "number of users": {"users": 6},
+    "number of survivors": {"survivors": 4},
+    "number of colluders": {"colluders": 2},
+}
+
+
+RULES = {
+    "set of points": lambda s: s["points"]["alpha"].reverse(),
+    "family of blocks": lambda s: s.update(family=every_block()),
+    "freezer": lambda s: s.update(freezer=2),
+}
+
+
+class TestOnlyThisSeries:
+    def test_keys_never_go_back(self, series, refuses):
+        r0, r1, r2 = series(2)
+        (r1.folder / "secrets").rename(r1.folder / "elsewhere")
+        refuses(77, *r1.offline(1, "--from", r2.folder), says="keys never go back")
+        must(*r1.offline(1, "--from", r0.folder))
+
+    def test_if_they_did_the_round_would_be_lost(self, series, monkeypatch):
+        """The twin: user 1 masks and answers with keys that nobody else has in this round."""
+        _, r1, r2 = series(2)
+        for part in ("secrets", "masked", "elimination"):
+            shutil.rmtree(r1.folder / part)
+        for name in ("survivors.json", "aggregate.h5"):
+            (r1.folder / name).unlink()
+
+        def unchecked(space, earlier, user, identity):
+            before = series_step.keys_of_round(earlier, user, identity)
+            return before.advanced(space.session.generation)
+
+        monkeypatch.setattr(offline_step, "carried_keys", unchecked)
+        for n in ALL:
+            must(*r1.offline(n, "--from", r2.folder if n == 1 else r2.folder.with_name("r0")))
+        r1.play(after="offline", upto="answered")
+        result = judged(*r1.decode())
+        assert result.code == 65
+
+    def test_not_even_from_what_a_forgotten_round_left(self, series, refuses):
+        _, r1, r2 = series(2)
+        (r1.folder / "secrets").rename(r1.folder / "elsewhere")
+        must(*r2.forget(1))
+        refuses(77, *r1.offline(1, "--from", r2.folder), says="keys of generation 3")
+
+    def test_another_series_is_refused(self, series, round_at, refuses, tmp_path):
+        (r0,) = series(0)
+        other = round_at("decoded", "other", name="other", **FIVE)
+        r1 = r0.next_of_series(tmp_path / "r1")
+        foreign = "does not belong to the series of this one"
+        refuses(65, *r1.offline(1, "--from", other.folder), says=foreign)
+        seeds = round_at("offline", "seeds", dealing="seeds", **FIVE)
+        refuses(65, *r1.offline(1, "--from", seeds.folder), says=foreign)
+        refuses(66, *r1.offline(1), says=("follow from those of an earlier", "--from"))
+        must(*r1.offline(1, "--from", r0.folder))
+        refuses(65, *r1.offline(1, "--from", other.folder), says=foreign)
+
+    def test_only_keys_make_a_series(self, round_at, tmp_path, refuses):
+        for dealing in ("seeds", "shares"):
+            r = round_at("decoded", dealing, dealing=dealing, **FIVE)
+            after = r.next_of_series(tmp_path / f"after-{dealing}")
+            assert document(after.folder / "session.json")["series"] is None
+            refuses(2, *after.offline(1, "--from", r.folder), says="its keys are dealt")
+            after.play(after="init").check_sum(answering=ALL)
+
+    @pytest.mark.parametrize("generation", [0, -1, 10_001, 1 << 70])
+    def test_a_generation_out_of_range_is_refused(self, series, refuses, tmp_path, generation):
+        (r0,) = series(0)
+        r1 = claimed(r0.next_of_series(tmp_path / "r1"), r0, generation)
+        for command in (r1.offline(1, "--from", r0.folder), r1.mask(1), r1.decode()):
+            refuses(65, *command, says=f"generation {generation} of a series")
+
+    @pytest.mark.parametrize("generation", ["1", 1.0, True, None, [1]])
+    def test_a_generation_that_is_no_number_is_refused(self, series, refuses, tmp_path, generation):
+        (r0,) = series(0)
+        r1 = claimed(r0.next_of_series(tmp_path / "r1"), r0, generation)
+        said = refuses(65, *r1.offline(1, "--from", r0.folder))
+        assert "its series.generation is not what a session has there" in said.err
+
+    @pytest.mark.parametrize("what", CHANGED)
+    def test_other_numbers_than_the_series_has(self, series, round_at, refuses, what):
+        (r0,) = series(0)
+        other = round_at("init", "other", **{**FIVE, **CHANGED[what]})
+        claimed(other, r0)
+        says = (f"this round has another {what} than its series", "do not use it")
+        refuses(65, *other.offline(1, "--from", r0.folder), says=says)
+
+    @plain_and_sealed
+    @pytest.mark.parametrize("what", RULES)
+    def test_other_rules_than_the_series_has(self, series, refuses, tmp_path, what, sealed):
+        (r0,) = series(0, sealed=sealed)
+        r1 = r0.next_of_series(tmp_path / "r1")
+        edit(r1.folder / "session.json", RULES[what])
+        says = f"this round has another {what} than its series"
+        for n in ALL:
+            refuses(65, *r1.offline(n, "--from", r0.folder), says=says)
+
+    def test_another_key_of_one_user(self, series, refuses, tmp_path):
+        """Somebody else would sign for user 5."""
+        (r0,) = series(0, sealed=True)
+        r1 = self.with_a_stranger(r0, tmp_path)
+        says = "this round has another list of recipients than its series"
+        refuses(65, *r1.offline(1, "--from", r0.folder), says=says)
+
+    def with_a_stranger(self, r0: Round, tmp_path: Path) -> Round:
+        """The next round, in which user 5 has the keys of somebody else."""
+        stranger = read_identity(self.strangers_file(tmp_path)).public(5)
+        r1 = r0.next_of_series(tmp_path / "r1")
+        put(r1.folder / "session.json", vars(stranger), "recipients", 4)
+        return r1
+
+    def strangers_file(self, tmp_path: Path) -> Path:
+        path = tmp_path / "stranger.identity"
+        if not path.exists():
+            must("keygen", "--user", 5, "--output", path)
+        return path
+
+    def test_without_confirmations_although_the_series_has_them(self, series, refuses, tmp_path):
+        (r0,) = series(0, sealed=True, confirm=True, survivors=4)
+        r1 = r0.next_of_series(tmp_path / "r1")
+        put(r1.folder / "session.json", False, "confirm")
+        says = "this round has another rule of confirmation than its series"
+        refuses(65, *r1.offline(1, "--from", r0.folder), says=says)
+
+    def test_without_the_check_a_stranger_takes_a_users_place(self, series, tmp_path, monkeypatch):
+        """The twin: all others go on, and count an X that the stranger signed as user 5's."""
+        (r0,) = series(0, sealed=True)
+        r1 = self.with_a_stranger(r0, tmp_path)
+        monkeypatch.setattr(series_step, "_check_same_series", lambda *_: None)
+        for n in (1, 2, 3, 4):
+            must(*r1.offline(n, "--from", r0.folder))
+            must(*r1.mask(n))
+        self.sign_as_user_5(r0, r1, tmp_path)
+        assert must(*r1.freeze("--json")).json["survivors"] == list(ALL)
+        must(*r1.eliminate(1))
+
+    def sign_as_user_5(self, r0: Round, r1: Round, tmp_path: Path) -> None:
+        """An X that nobody can unmask is enough to be counted."""
+        path = Workspace(r1.folder).masked_path(5)
+        shutil.copy(Workspace(r1.folder).masked_path(1), path)
+        own = x_of(r0, 5).dealt
+        rewrite(
+            path,
+            lambda attributes, _: attributes.update(user=5, dealt=own, sharing="ab" * 32),
+            read_identity(self.strangers_file(tmp_path)),
+        )
+
+    def test_without_the_check_another_user_freezes(self, series, tmp_path, monkeypatch):
+        """The twin: whoever issues session.json chooses who fixes the survivors."""
+        (r0,) = series(0)
+        r1 = r0.next_of_series(tmp_path / "r1")
+        put(r1.folder / "session.json", 2, "freezer")
+        monkeypatch.setattr(series_step, "_check_same_series", lambda *_: None)
+        for n in ALL:
+            must(*r1.offline(n, "--from", r0.folder))
+            must(*r1.mask(n))
+        must("freeze", r1.folder, "--user", 2, "--only", "2,3,4")
+        must(*r1.eliminate(3))
+
+
+def every_block() -> list[list[int]]:
+    return [list(block) for block in combinations(ALL, 3)]
+
+
+class TestPins:
+    def commands(self, r: Round) -> list[tuple[object, ...]]:
+        return [
+            r.offline(1), r.mask(1), r.freeze(), r.eliminate(1), r.decode(), r.forget(1),
+            ("settle", r.folder, "--user", 1), ("status", r.folder), ("audit", r.folder),
+        ]  # fmt: skip
+
+    def test_every_command_refuses_another_series(self, series, round_at, refuses):
+        r0, r1 = series(1)
+        other = session_of(round_at("offline", "other", name="other", **FIVE)).id
+        root = session_of(r0).id
+        for r in (r0, r1):
+            for command in self.commands(r):
+                says = f"this is series {root[:16]}, not {other[:16]}"
+                refuses(77, *command, "--series", other, says=says)
+
+    def test_the_root_pins_all_rounds_and_a_later_one_none(self, series, refuses):
+        r0, r1 = series(1)
+        root = session_of(r0).id
+        for r in (r0, r1):
+            must(*r.mask(1), "--series", root)
+            must(*r.mask(1), "--series", root[:16].upper())
+            must("status", r.folder, "--series", root)
+        refuses(77, *r1.mask(1), "--series", session_of(r1).id, says="this is series")
+        refuses(2, *r1.mask(1), "--series", root[:15], says="does not name a series")
+        refuses(2, *r1.mask(1), "--series", "x" * 16, says="does not name a series")
+
+
+class TestLate:
+    """A share of the root round that a user receives later."""
+
+    @pytest.fixture
+    def early(self, series, tmp_path):
+        """User 1 prepares r1 before the share of user 4 has come."""
+        (r0,) = series(0)
+        share = Workspace(r0.folder).share_path(1, 4)
+        share.rename(tmp_path / "late")
+        r1 = r0.next_of_series(tmp_path / "r1")
+        for n in ALL:
+            said = must(*r1.offline(n, "--from", r0.folder)).out
+            assert f"user {n} has the keys of {4 if n == 1 else 5} users" in said
+        return r0, r1, lambda: (tmp_path / "late").rename(share)
+
+    def test_it_is_added_until_the_user_masks(self, early):
+        r0, r1, arrives = early
+        arrives()
+        secret = Workspace(r1.folder).secret_path(1)
+        before = secret.read_bytes()
+        must(*r1.offline(1))  # without --from nothing is added
+        assert 4 not in held(r1, 1).lists
+        assert "the keys of 5 users" in must(*r1.offline(1, "--from", r0.folder)).out
+        assert secret.read_bytes() == before
+        assert must(*r1.mask(1, "--json")).json["holds"] == list(ALL)
+        r1.play(after="offline").check_sum(answering=ALL)
+
+    def test_and_no_longer(self, early, refuses):
+        r0, r1, arrives = early
+        said = must(*r1.mask(1, "--json"))
+        assert (said.json["holds"], said.json["missing_shares"]) == ([1, 2, 3, 5], [4])
+        arrives()
+        before = Workspace(r1.folder).held_path(1).read_bytes()
+        must(*r1.offline(1, "--from", r0.folder))
+        assert Workspace(r1.folder).held_path(1).read_bytes() == before
+        for n in (2, 3, 4, 5):
+            must(*r1.mask(n))
+        must(*r1.freeze())
+        refuses(66, *r1.eliminate(1), says="has no keys of user 4")
+        for n in (2, 3, 4, 5):
+            must(*r1.eliminate(n))
+        assert must(*r1.decode("--json")).json["corrected"] == []
+        r1.check_sum(answering=(2, 3, 4, 5))
+
+    def test_wrong_keys_of_the_root_round_are_not_carried_on(self, series, tmp_path):
+        """They are compared with the dealer's list before they are put through."""
+        (r0,) = series(0)
+        space = Workspace(r0.folder)
+
+        def wrong(_, found):
+            found["keys"][0, 0] ^= 1
+
+        rewrite(space.share_path(1, 4), wrong)
+        r1 = prepared(r0, tmp_path / "r1")
+        assert sorted(held(r1, 1).lists) == [1, 2, 3, 5]
+        assert must(*r1.mask(1, "--json")).json["missing_shares"] == [4]
+
+    def test_if_they_were_an_honest_user_would_be_named(self, series, tmp_path, monkeypatch):
+        """The twin."""
+        (r0,) = series(0)
+
+        def wrong(_, found):
+            found["keys"][0, 0] ^= 1
+
+        rewrite(Workspace(r0.folder).share_path(1, 4), wrong)
+        monkeypatch.setattr(Dealt, "check", lambda *_: None)
+        r1 = following(r0, tmp_path / "r1")
+        assert must(*r1.decode("--json")).json["corrected"] == [1]
+
+
+# one session prepared twice
+
+
+class TestTwoFolders:
+    """Somebody has a user prepare one session in two folders, and send two gradients."""
+
+    def two_x(self, r0: Round, tmp_path: Path, *, sibling: bool) -> list[Masked]:
+        """X of user 2 for its own gradient, and for that of user 3 in a copy of the round, or in
+        another round of the same generation."""
+        first = r0.next_of_series(tmp_path / "first")
+        second = r0.elsewhere(tmp_path / "second")
+        if sibling:
+            r0.next_of_series(second.folder)
+        else:
+            second.folder.mkdir()
+            shutil.copy(first.folder / "session.json", second.folder)
+        for r, whose in ((first, 2), (second, 3)):
+            must(*r.offline(2, "--from", r0.folder))
+            must(*r.mask(2, gradient=r0.gradient(whose)))
+        assert own_keys(first, 2) == own_keys(second, 2)
+        return [x_of(first, 2).masked, x_of(second, 2).masked]
+
+    def difference(self, r0: Round, one: Masked, other: Masked) -> list[tuple[int, int]]:
+        """The entries of which the difference of two X is the sketch, if it is one."""
+        p = session_of(r0).parameters
+        c = construction_of(p)
+        moments = subtract(one.value, other.value, p.field).reshape(p.buckets, c.width)
+        found = c.join_groups([c.recovered(0, moments[:, : c.moment_count(2)], survivor_count=2)])
+        return list(zip(found.index.tolist(), found.value.tolist(), strict=True))
+
+    def check_difference_shows(self, r0: Round, found: list[tuple[int, int]]) -> None:
+        q = r0.recipe.field
+        negative = [(k, -v % q) for k, v in r0.sent(3)]
+        total = plain_sum([r0.sent(2), negative], r0.recipe.length, q)
+        assert sorted(found) == [(k, v) for k, v in enumerate(total) if v]
+
+    @pytest.mark.parametrize("sibling", [False, True], ids=["copy", "sibling"])
+    def test_the_masks_differ(self, series, tmp_path, sibling):
+        (r0,) = series(0)
+        with pytest.raises(BadData):
+            self.difference(r0, *self.two_x(r0, tmp_path, sibling=sibling))
+
+    def test_if_the_sharing_followed_from_the_session_the_difference_would_show(
+        self, series, tmp_path, monkeypatch
+    ):
+        """The twin."""
+        (r0,) = series(0)
+        monkeypatch.setattr(offline_step, "fresh_key", lambda: hashlib.sha256(b"r1").digest())
+        two = self.two_x(r0, tmp_path, sibling=False)
+        self.check_difference_shows(r0, self.difference(r0, *two))
+
+    def test_if_labels_had_neither_session_nor_sharing_it_would_too(
+        self, series, tmp_path, monkeypatch
+    ):
+        """The twin for two rounds of one generation, which have the same keys."""
+        (r0,) = series(0)
+        monkeypatch.setattr(Deal, "symbols_label", lambda deal, users: f"{deal.dealer} {users}")
+        two = self.two_x(r0, tmp_path, sibling=True)
+        self.check_difference_shows(r0, self.difference(r0, *two))
+
+
+def test_from_a_public_seed_everything_is_reproducible(new_round, tmp_path):
+    found = []
+    for name in ("one", "two"):
+        r0 = new_round(f"{name}-r0", seed=7, **FIVE).play()
+        r1 = following(r0, tmp_path / f"{name}-r1")
+        r1.check_sum(answering=ALL)
+        found.append([contents(r.folder) for r in (r0, r1)])
+        assert x_of(r0, 1).sharing != x_of(r1, 1).sharing
+    assert found[0] == found[1]
+
+
+# forgetting
+
+
+def left_keys(*rounds: Round) -> list[tuple[bytes, ...]]:
+    """Every full set of keys of one dealer that the files left in these rounds give."""
+    sets = []
+    for r in rounds:
+        space = Workspace(r.folder)
+        family = space.session.family or ()
+        pooled: dict[int, dict[object, bytes]] = {m: {} for m in ALL}
+        for path in sorted(space.private.glob("user-*.h5")):
+            found = datasets(path)
+            for name in ("keys", "own"):
+                if name in found and found[name].shape == (len(family), 32):
+                    sets.append(tuple(row.tobytes() for row in found[name]))
+        for n in ALL:
+            if space.held_path(n).exists():
+                for m, keys in held(r, n).keys.items():
+                    pooled[m] |= keys
+        sets += [
+            tuple(keys[block] for block in family)
+            for keys in pooled.values()
+            if len(keys) == len(family)
+        ]
+    return sets
+
+
+def opens(target: Round, *rounds: Round) -> list[int]:
+    """The users whose X of the target the keys in these rounds' files open, as they are or put
+    through `next_key`."""
+    s = session_of(target)
+    c = construction_of(s.parameters)
+    opened = []
+    candidates = left_keys(*rounds)
+    candidates += [tuple(map(next_key, keys)) for keys in candidates]
+    for n in ALL:
+        x = x_of(target, n)
+        for keys in candidates:
+            try:
+                found = c.unmask(c.secret_of_keys(s.deal(n, x.sharing), keys), x.masked)
+            except BadData:
+                continue
+            entries = sorted(zip(found.index.tolist(), found.value.tolist(), strict=True))
+            assert entries == sorted(target.sent(n))
+            opened.append(n)
+            break
+    return opened
+
+
+class TestForget:
+    @plain_and_sealed
+    def test_the_series_goes_on_after_it(self, series, tmp_path, sealed):
+        r0, r1 = series(1, sealed=sealed)
+        for n in ALL:
+            must(*r0.forget(n))
+        assert not list(r0.folder.rglob("from-*"))
+        again = following(r0, tmp_path / "again")  # another first generation
+        again.check_sum(answering=ALL)
+        for n in ALL:
+            must(*r1.forget(n))
+            assert held(r1, n).generation == 2
+            assert len(held(r1, n).own) == len(session_of(r1).family)
+            assert not Workspace(r1.folder).secret_path(n).exists()
+        following(r1, tmp_path / "r2").check_sum(answering=ALL)
+
+    def test_in_a_sealed_root_round_it_takes_the_identity(self, series, refuses):
+        (r0,) = series(0, sealed=True)
+        refuses(2, "forget", r0.folder, "--user", 1, says="no identity was given")
+        must("forget", r0.folder, "--user", 1, "--end-series")
+
+    def test_ending_the_series_erases_all(self, series, refuses, tmp_path):
+        r0, r1 = series(1)
+        r2 = r1.next_of_series(tmp_path / "r2")
+        ended = "user 1 has ended the series with this round"
+        must(*r1.forget(1, "--end-series"))
+        assert [p.name for p in (r1.folder / "secrets").glob("user-01*")] == ["user-01.ledger.json"]
+        refuses(77, *r2.offline(1, "--from", r1.folder), says=ended)
+        must(*r1.forget(2))
+        must(*r1.forget(2, "--end-series"))  # also of what was kept at first
+        assert not Workspace(r1.folder).held_path(2).exists()
+        must(*r0.forget(1, "--end-series"))
+        refuses(77, *r2.offline(1, "--from", r0.folder), says=ended)
+
+    @pytest.mark.parametrize("generation", [0, 1])
+    def test_stopped_in_the_middle_nothing_is_lost(
+        self, series, refuses, tmp_path, monkeypatch, generation
+    ):
+        """After the next keys are stored, and before the ledger says that these are gone."""
+        r = series(generation)[generation]
+        with monkeypatch.context() as crash:
+            crash.setattr(Ledger, "record", stopped)
+            with pytest.raises(Stop):
+                call(*r.forget(1))
+        assert held(r, 1).generation == generation + 1
+        assert Workspace(r.folder).secret_path(1).exists()
+        if generation:  # the keys of this round are gone from the file from which users answer
+            refuses(65, *r.eliminate(1), says=("was forgetting this one", "forget it again"))
+        must(*r.forget(1))
+        assert held(r, 1).generation == generation + 1
+        assert not Workspace(r.folder).secret_path(1).exists()
+        following(r, tmp_path / "next").check_sum(answering=ALL)
+
+    @pytest.mark.parametrize("generation", [0, 1])
+    def test_stopped_so_the_next_round_can_be_prepared_too(
+        self, series, tmp_path, monkeypatch, generation
+    ):
+        r = series(generation)[generation]
+        with monkeypatch.context() as crash:
+            crash.setattr(Ledger, "record", stopped)
+            with pytest.raises(Stop):
+                call(*r.forget(1))
+        following(r, tmp_path / "next").check_sum(answering=ALL)
+
+    @pytest.mark.parametrize("generation", [0, 1])
+    def test_stopped_while_erasing_it_goes_on(self, series, tmp_path, monkeypatch, generation):
+        r = series(generation)[generation]
+        with monkeypatch.context() as crash:
+            crash.setattr(Path, "unlink", stopped)
+            with pytest.raises(Stop):
+                call(*r.forget(1))
+        assert Workspace(r.folder).secret_path(1).exists()
+        must(*r.forget(1))
+        assert not Workspace(r.folder).secret_path(1).exists()
+        following(r, tmp_path / "next").check_sum(answering=ALL)
+
+    @pytest.mark.parametrize("generation", [0, 1])
+    def test_if_the_ledger_came_first_a_crash_would_end_the_series(
+        self, series, refuses, tmp_path, monkeypatch, generation
+    ):
+        """The twin: the next keys were never stored."""
+        r = series(generation)[generation]
+        monkeypatch.setattr(settle_step, "_keep_next_generation", lambda *_: None)
+        must(*r.forget(1))
+        after = r.next_of_series(tmp_path / "next")
+        refuses(77, *after.offline(1, "--from", r.folder), says="has ended the series")
+
+    def test_ending_the_series_stopped_while_erasing(self, series, tmp_path, monkeypatch):
+        """What is not the next generation's is erased by any `forget` afterwards."""
+        _, r1 = series(1)
+        with monkeypatch.context() as crash:
+            crash.setattr(Path, "unlink", stopped)
+            with pytest.raises(Stop):
+                call(*r1.forget(1, "--end-series"))
+        assert Workspace(r1.folder).held_path(1).exists()
+        after = r1.next_of_series(tmp_path / "next")
+        refused = judged(*after.offline(1, "--from", r1.folder))
+        assert (refused.code, "has ended the series" in refused.err) == (77, True)
+        must(*r1.forget(1))
+        assert not Workspace(r1.folder).held_path(1).exists()
+
+    def test_after_the_last_generation_nothing_is_kept(self, series, monkeypatch):
+        _, r1 = series(1)
+        monkeypatch.setattr(settle_step, "MOST_GENERATIONS", 1)
+        must(*r1.forget(1))
+        assert not Workspace(r1.folder).held_path(1).exists()
+
+    def test_what_is_left_of_later_rounds_does_not_open_an_earlier_one(self, series):
+        """All users' files, without identities: and the twin, in which they have not forgotten."""
+        r0, r1, r2 = series(2)
+        assert opens(r1, r1) == list(ALL)
+        assert opens(r1, r0) == list(ALL)
+        for n in ALL:
+            must(*r0.forget(n, "--end-series"))
+            must(*r1.forget(n))
+        assert opens(r1, r0, r1, r2) == []
+        assert opens(r0, r0, r1, r2) == []
+        assert opens(r2, r1) == list(ALL)  # the attack works where keys are kept
+        for n in ALL:
+            must(*r1.forget(n, "--end-series"))
+            must(*r2.forget(n))
+        assert opens(r2, r0, r1, r2) == []
+
+    def test_a_round_that_was_forgotten_before_still_opens_the_next_one(self, series):
+        """Its keys for the next round are those: they go with --end-series once it is prepared, and
+        `forget` says so."""
+        r0, r1 = series(1)
+        for n in ALL:
+            said = must(*r0.forget(n)).out
+            kept = Workspace(r0.folder).held_path(n)
+            assert f"{kept} has the keys of the next round" in said
+            assert "--end-series" in said
+            must(*r1.forget(n))
+        assert opens(r1, r0) == list(ALL)
+        for n in ALL:
+            assert "next round" not in must(*r0.forget(n, "--end-series")).out
+        assert opens(r1, r0, r1) == []
+
+
+class Stop(BaseException):
+    """The machine stops here."""
+
+
+def stopped(*_, **__):
+    raise Stop
+
+
+# files
+
+
+def test_held_keys_are_for_their_owner_alone_and_never_shown(series):
+    _, r1 = series(1)
+    path = Workspace(r1.folder).held_path(2)
+    for forgotten in (False, True):
+        if forgotten:
+            must(*r1.forget(2))
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        found = datasets(path)
+        for reveal in ((), ("--reveal",)):
+            said = must("inspect", path, "--json", *reveal)
+            shown = said.json["files"][0]
+            assert shown["kind"] == "held"
+            assert shown["datasets"]["keys"]["values"] == "secret"
+            everything = said.out + must("inspect", path, *reveal).out
+            for name in {"keys", "own"} & set(found):
+                first = found[name].reshape(-1, 32)[0]
+                assert first[:4].tobytes().hex() not in everything
+                assert ", ".join(map(str, first[:4].tolist())) not in everything
+
+
+# a freezer that lies
+
+
+def lie(r: Round, user: int, **row: str) -> None:
+    """The freezer changes one row of survivors.json, and signs it."""
+    space = Workspace(r.folder)
+    path = space.survivors_path
+    signer = read_identity(r.identity(1)) if r.recipe.sealed else None
+    _, body = survivors_file.parse(path, path.read_bytes())
+    rows = [replace(old, **row) if old.user == user else old for old in body["survivors"]]
+    path.write_bytes(survivors_file.content(space.session, rows, 1, signer))
+
+
+@plain_and_sealed
+class TestLyingFreezer:
+    @pytest.fixture
+    def frozen(self, series, tmp_path, sealed):
+        (r0,) = series(0, sealed=sealed)
+        r1 = prepared(r0, tmp_path / "r1")
+        return r1.play(after="offline", upto="frozen")
+
+    @pytest.mark.parametrize("name", ["sharing", "dealt"])
+    def test_own_row_is_checked(self, frozen, refuses, name):
+        lie(frozen, 2, **{name: "ab" * 32})
+        refuses(65, *frozen.eliminate(2), says="X of user 2 that this user did not send")
+
+    def test_another_list_of_others_is_not_answered(self, frozen, refuses):
+        lie(frozen, 2, dealt="ab" * 32)
+        for n in (3, 4, 5):
+            refuses(65, *frozen.eliminate(n), says="user 2 gave this user another list of keys")
+        refuses(69, *frozen.decode(), says="0 sound answers", notes_failure=True)
+
+    def test_another_sharing_of_others_opens_nothing(self, frozen, refuses):
+        """The answers are about masks that nobody used."""
+        lie(frozen, 2, sharing="ab" * 32)
+        for n in (3, 4, 5):
+            must(*frozen.eliminate(n))
+        refuses(65, *frozen.decode(), says="is not the file that was frozen", notes_failure=True)
+
+    def test_not_even_where_nobody_compares_x_or_its_own_row(self, frozen, refuses, monkeypatch):
+        """The twin: without the checks the round is lost all the same, and all have answered."""
+        lie(frozen, 2, sharing="ab" * 32)
+        monkeypatch.setattr(survivors_file, "check_own_row", lambda *_, **__: None)
+        monkeypatch.setattr(survivors_file, "each_frozen", each_as_it_is)
+        for n in (2, 3, 4, 5):
+            must(*frozen.eliminate(n))
+        result = refuses(65, *frozen.decode(), notes_failure=True)
+        assert "is not the file that was frozen" not in result.err
+
+
+def each_as_it_is(space, survivors):
+    for n in survivors.users:
+        yield n, read_masked(space.session, space.masked_path(n), n)
