@@ -61,7 +61,7 @@ CONFIRMING = {
     "masking": (1, 2, 3, 4, 5),
     "answering": (1, 2, 3, 4),
 }
-both = pytest.mark.parametrize("construction", ["permutation", "moments"])
+every = pytest.mark.parametrize("construction", ["permutation", "moments", "sketch"])
 
 
 # --- commands -------------------------------------------------------------------------------------
@@ -275,6 +275,7 @@ class Recipe:
     blocks: int | None = None
     picks: int | None = None
     spare: int | None = None
+    dealing: str | None = None
     masking: tuple[int, ...] = (1, 2, 3, 4)
     answering: tuple[int, ...] = (1, 2, 3)
     suffix: str = ".npy"
@@ -305,6 +306,7 @@ class Recipe:
             "users": self.users, "survivors": self.survivors, "colluders": self.colluders, "top-k": self.top_k,
             "length": self.length, "field": self.field, "construction": self.construction, "clip": repr(self.clip),
             "blocks": self.blocks, "picks": self.picks, "spare": self.spare, "insecure-seed": self.seed,
+            "dealing": self.dealing,
         }  # fmt: skip
         return [
             word
@@ -319,6 +321,7 @@ RECIPES = {
     for recipe in (
         Recipe("permutation"),
         Recipe("moments", construction="moments", picks=2, top_k=10, length=150),
+        Recipe("sketch", construction="sketch", picks=2, top_k=10, length=150),
     )
 }
 

@@ -121,7 +121,7 @@ class TestConfirm:
         """The twin: they have confirmed what nobody can answer, and can confirm nothing else."""
         self.planted(r, 3)
         with monkeypatch.context() as patch:
-            patch.setattr(survivors, "check_own_row", lambda *_: None)
+            patch.setattr(survivors, "check_own_row", lambda *_, **__: None)
             patch.setattr(survivors, "read_frozen", lambda *_: {})
             for n in (1, 2, 3, 5):
                 must(*r.confirm(n))

@@ -12,10 +12,10 @@ from rounds import (
     EXAMPLE,
     RECIPES,
     attributes,
-    both,
     contents,
     datasets,
     document,
+    every,
     leftovers,
     must,
     rewrite,
@@ -77,7 +77,7 @@ def expected_names() -> dict[str, set[str]]:
     }
 
 
-@both
+@every
 class TestFiles:
     def test_each_step_adds_exactly_its_files_and_changes_no_earlier_one_but_the_ledger(
         self, played
@@ -203,7 +203,7 @@ class TestFiles:
         assert contents(r.folder) == before
 
 
-@both
+@every
 class TestTheSum:
     @pytest.mark.parametrize(
         "changes", [{}, {"field": 65521}, {"field": 12289, "survivors": 4, "colluders": 2}], ids=str
@@ -274,7 +274,7 @@ def test_the_worked_example_of_the_paper(tmp_path):
 
 
 class TestInsecureSeed:
-    @both
+    @every
     def test_the_same_seed_gives_byte_identical_rounds_and_another_one_others(
         self, round_at, new_round
     ):

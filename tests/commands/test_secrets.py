@@ -15,12 +15,12 @@ from rounds import (
     RECIPES,
     Round,
     attributes,
-    both,
     call,
     contents,
     datasets,
     document,
     edit,
+    every,
     leftovers,
     must,
     python,
@@ -159,7 +159,7 @@ SENT = [  # at which stage, by which step, in which file, and the entry of the l
 
 
 class TestTheLedgerComesFirst:
-    @both
+    @every
     @pytest.mark.parametrize(("stage", "step", "file", "line"), SENT)
     def test_what_is_sent_is_in_the_ledger_before_it_appears(
         self, round_at, refuses, monkeypatch, tmp_path, stage, step, file, line
@@ -217,7 +217,7 @@ class TestTheLedgerComesFirst:
         assert any(what == "sync" and f".{name}." in file for what, file in events[:at_public])
         assert ("sync", parent) in events[at_public:]
 
-    @both
+    @every
     def test_the_secret_is_on_the_disk_before_any_share_and_all_shares_before_x(
         self, round_at, refuses, monkeypatch
     ):
@@ -275,7 +275,7 @@ class TestMasksAreUsedOnce:
         must(*r.mask(1, gradient=tmp_path / "g.npy"))
         assert contents(r.folder) == before
 
-    @both
+    @every
     def test_without_the_ledger_two_x_reveal_the_difference_or_the_ratio(
         self, round_at, refuses, tmp_path, monkeypatch
     ):
@@ -307,7 +307,7 @@ class TestMasksAreUsedOnce:
         ]
         assert 0 not in (x[1] - x[0]) % Q
 
-    @both
+    @every
     def test_without_the_ledger_two_answers_reveal_one_users_input(
         self, round_at, refuses, monkeypatch
     ):
@@ -343,7 +343,7 @@ class TestTheSecretAndItsShares:
             sharing
         }
 
-    @both
+    @every
     def test_lost_and_damaged_shares_come_back_the_same(self, round_at):
         r = round_at("masked")
         before = contents(r.folder)
@@ -421,7 +421,7 @@ class TestWhoMayRead:
         assert "chmod 600" in must(*r.mask(1, "-q")).err
         assert "others may read" in must("inspect", r.folder / "secrets/user-01.h5").out
 
-    @both
+    @every
     def test_with_umask_0_no_secret_is_open_even_under_a_temporary_name(
         self, new_round, monkeypatch
     ):

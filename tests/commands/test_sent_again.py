@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rounds import Round, both, call, datasets, document, must
+from rounds import Round, call, datasets, document, every, must
 
 from topk_secagg.algebra.randomness import CipherRandomness, fresh_key
 from topk_secagg.protocol.constructions import construction as construction_of
@@ -89,7 +89,7 @@ def dense(r: Round, total: Sparse) -> list[int]:
     return vector
 
 
-@both
+@every
 class TestTheAttack:
     """User 5 has the sum of all honest users; in the retry it wants that of all but user 1."""
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rounds import both, call, contents, datasets, document, must
+from rounds import call, contents, datasets, document, every, must
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def kept(round_at, tmp_path):
 
 
 class TestSettle:
-    @both
+    @every
     def test_settle_commits_the_residual_of_a_survivor_that_did_not_answer(self, kept, tmp_path):
         staged = kept.folder / "secrets/user-01.residual.h5"
         expected = staged.read_bytes()
@@ -129,7 +129,7 @@ class TestForget:
         )
         return [name for name in files if name.startswith(own)]
 
-    @both
+    @every
     @pytest.mark.parametrize("sealed", [False, True])
     def test_after_its_answer_a_user_erases_secret_and_shares_but_not_its_ledger(
         self, round_at, refuses, sealed

@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from rounds import CONFIRMING, both, must
+from rounds import CONFIRMING, every, must
 
 from topk_secagg.steps import mask as mask_step
 from topk_secagg.storage import survivors as survivors_file
@@ -20,7 +20,7 @@ def restored(r, backup):
     return r
 
 
-@both
+@every
 def test_another_gradient_is_refused_while_x_or_survivors_json_shows_the_first(round_at, refuses):
     r = restored(round_at("frozen"), round_at("offline", "backup"))
     for gone in ("masked/user-01.h5", "survivors.json"):
@@ -30,7 +30,7 @@ def test_another_gradient_is_refused_while_x_or_survivors_json_shows_the_first(r
         (r.folder / gone).write_bytes(kept)
 
 
-@both
+@every
 def test_the_same_gradient_gives_the_same_x_and_the_round_goes_on(round_at):
     r = restored(round_at("frozen"), round_at("offline", "backup"))
     before = (r.folder / "masked/user-02.h5").read_bytes()

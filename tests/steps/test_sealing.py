@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rounds import Round, both, judged, must, rewrite
+from rounds import Round, every, judged, must, rewrite
 
 from topk_secagg.errors import CannotWrite
 from topk_secagg.protocol.constructions import construction as construction_of
@@ -33,7 +33,7 @@ def row_bytes(r: Round, user: int = 1, sender: int = 2) -> bytes:
         return share.artifact.read_rows(share.names[0], 0, 1).tobytes()
 
 
-@both
+@every
 @pytest.mark.parametrize("randomness", ["cipher", "os"])
 def test_a_sealed_round_gives_the_plain_sum_and_offline_again_changes_nothing(
     new_round, randomness

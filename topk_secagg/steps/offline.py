@@ -30,6 +30,7 @@ from .series import carried_keys
 class OfflineReport(Brief):
     """What `offline` did: how many share files it wrote, and how many it found complete.
 
+    `share_bytes` are those of the largest share, keys or seed that it sends to one user.
     `other_folder` is where this user prepared the same session before, if that was not here.
     """
 
@@ -142,7 +143,11 @@ def offline(
         randomness=stored.randomness,
         shares_written=len(missing),
         shares_kept=p.users - len(missing),
-        share_bytes=construction(p).share_bytes,
+        share_bytes=max(
+            construction(p).held_bytes(user, m, session.family or ())
+            for m in space.users()
+            if m != user
+        ),
         other_folder=other_folder(space, ledger),
     )
 
