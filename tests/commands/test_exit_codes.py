@@ -344,10 +344,20 @@ class TestBadData65:
             (
                 "picks",
                 1,
-                {"permutation": NOT_OF_PERMUTATION, "moments": "do not fit K = 10 and P = 1"},
+                {"permutation": NOT_OF_PERMUTATION, "": "do not fit K = 10 and P = 1"},
             ),
-            ("buckets", 7, {"permutation": NOT_OF_PERMUTATION, "moments": "7 buckets do not fit"}),
-            ("spare", -1, {"permutation": NOT_OF_PERMUTATION, "moments": "-1 spare answers"}),
+            ("buckets", 7, {"permutation": NOT_OF_PERMUTATION, "": "7 buckets do not fit"}),
+            (
+                "spare",
+                -1,
+                {
+                    "permutation": NOT_OF_PERMUTATION,
+                    "moments": "-1 spare answers",
+                    "sketch": "spare answers belong to the construction moments",
+                },
+            ),
+            ("dealing", "magic", "does not deal 'magic'"),
+            ("dealing", None, "parameters.dealing is not what"),
             ("spare", "1", "parameters.spare is not what"),
             ("clip", 0.0, "the clip is 0"),
             ("clip", "1.0", "parameters.clip is not what"),
@@ -362,7 +372,7 @@ class TestBadData65:
     def test_a_session_with_inadmissible_parameters(self, refuses, round_at, name, value, says):
         r = round_at("init")
         put(r.folder / "session.json", value, "parameters", name)
-        own = says.get(r.recipe.construction, says.get("")) if isinstance(says, dict) else says
+        own = says.get(r.recipe.construction) or says[""] if isinstance(says, dict) else says
         refuses(65, *r.offline(1), says=("session.json: ", own))
 
     @pytest.mark.parametrize(
@@ -883,7 +893,7 @@ class TestWhichConstruction:
                 "--top-k 100 --length 2000",
                 "sketch",
                 "construction sketch: ",
-                "the paper's offline files would take 400 MB",
+                "the paper's offline files would take 404 MB",
             ),
             (
                 "--top-k 100 --length 20000",
