@@ -428,7 +428,9 @@ class Round:
         return ("settle", self.folder, "--user", user)
 
     def forget(self, user: int) -> Command:
-        return ("forget", self.folder, "--user", user)
+        """Who goes on with a series opens the keys that it was dealt."""
+        opens = self.recipe.sealed and self.recipe.construction == "sketch"
+        return ("forget", self.folder, "--user", user, *["--identity", self.identity(user)] * opens)
 
     def step(self, name: str, user: int = 1) -> Command:
         """The step of a user by its name."""
