@@ -79,7 +79,8 @@ def accused(round_at):
         must(*r.mask(n))
     space = Workspace(r.folder)
     real = {n: read_masked(space.session, space.masked_path(n), n) for n in (1, 2, 3, 4)}
-    rows = [*survivors_file.rows_of(real), survivors_file.Row(5, "0" * 64, 1.0)]
+    invented = survivors_file.Row(user=5, sha256="0" * 64, weight=1.0, sharing="0" * 64, dealt=None)
+    rows = [*survivors_file.rows_of(real), invented]
     content = survivors_file.content(space.session, rows, 2, read_identity(r.identity(2)))
     space.survivors_path.write_bytes(content)
     return r
