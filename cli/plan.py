@@ -113,6 +113,7 @@ def _init_words(p: ts.Parameters, **options: Any) -> list[str]:
     """The call of `init` that chooses exactly these parameters, and the layout and seed of the
     options."""
     from topk_secagg.algebra.field import DEFAULT_FIELD
+    from topk_secagg.protocol.parameters import DEALINGS
 
     given = [
         (name, options[name])
@@ -125,6 +126,7 @@ def _init_words(p: ts.Parameters, **options: Any) -> list[str]:
         "blocks": p.survivors - p.colluders,
         "picks": 0,
         "spare": None,
+        "dealing": DEALINGS[p.construction][0],
     }
     defaults |= {"field": DEFAULT_FIELD, "clip": 1, "max_weight": 1}
     given += [

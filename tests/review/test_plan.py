@@ -34,6 +34,8 @@ def parameters(**options: Any) -> Parameters:
         {},
         {"construction": "moments", "top_k": 2000, "length": 20_000},
         {"construction": "moments", "top_k": 2000, "length": 20_000, "field": 65521},
+        {"construction": "moments", "top_k": 2000, "length": 20_000, "dealing": "shares"},
+        {"construction": "sketch", "top_k": 2000, "length": 20_000},
     ],
 )
 def test_a_round_takes_the_bytes_that_were_predicted(tmp_path, options):
@@ -51,9 +53,9 @@ def test_a_round_takes_the_bytes_that_were_predicted(tmp_path, options):
     assert predicted.answer_bytes == report.answered[0].answer_bytes
 
 
-def test_where_four_picks_do_not_fit_a_bucket_fewer_are_chosen():
+def test_where_two_picks_do_not_fit_a_bucket_one_is_chosen():
     moments = partial(parameters, construction="moments")
-    assert [moments(top_k=top_k, length=99).picks for top_k in (1, 40, 98, 99)] == [4, 4, 3, 3]
+    assert [moments(top_k=top_k, length=99).picks for top_k in (1, 40, 98, 99)] == [2, 2, 2, 1]
     assert moments(top_k=7, length=7).picks == 1
     with pytest.raises(UsageError, match="close to L"):
         moments(top_k=99, length=99, picks=4)
@@ -63,9 +65,12 @@ def test_every_column_has_the_theorem_and_dense_lightsecagg_beside_it():
     p = choose_parameters(272_474, **PAPER)[0]
     found = plan(p)
     rows = {row.name: row for row in found.rows}
-    assert {
-        (row.parameters.picks, row.parameters.field) for row in found.rows if row.parameters
-    } == {(picks, field) for picks in (0, 1, 2, 4, 8) for field in (4281076801, 65521)}
+    ours = [row.parameters for row in found.rows if row.parameters]
+    assert {(p.picks, p.field) for p in ours if p.construction != "sketch"} == {
+        (picks, field) for picks in (0, 1, 2, 4, 8) for field in (4281076801, 65521)
+    }
+    assert (p.construction, p.picks) == ("sketch", 16)
+    assert found.best.parameters == p
     assert rows[DENSE].pair_bytes == 272_474 // 2 * 4  # L / (U - T) symbols
     assert rows[DENSE].all_bytes == 100 * rows[DENSE].pair_bytes
     assert rows[DENSE].online_bytes == 272_474 * 6
@@ -74,10 +79,12 @@ def test_every_column_has_the_theorem_and_dense_lightsecagg_beside_it():
 
 
 def test_a_scheme_that_needs_less_is_named():
-    four = plan(choose_parameters(272_474, **PAPER, picks=4)[0])
+    written = {**PAPER, "construction": "moments", "dealing": "shares"}
+    four = plan(choose_parameters(272_474, **written, picks=4)[0])
     assert [remark for remark in four.remarks if "LightSecAgg needs less offline" in remark]
-    two = plan(choose_parameters(272_474, **PAPER, picks=2)[0])
+    two = plan(choose_parameters(272_474, **written, picks=2)[0])
     assert two.remarks == []
+    assert plan(choose_parameters(272_474, **PAPER)[0]).remarks == []
 
 
 def test_more_picks_keep_more_energy():
@@ -106,13 +113,12 @@ def test_the_command_can_be_pasted_and_starts_the_very_round_that_is_marked(tmp_
 
 def test_the_table_says_what_its_columns_mean():
     out = must("plan", *OPTIONS, "--length", "272474").out
-    for words in (
-        "time is an estimate",
-        "LightSecAgg needs less offline",
-        "the resolution",
-        "init chooses (*) moments",
-    ):
+    for words in ("time is an estimate", "the resolution", "init chooses (*) sketch"):
         assert words in out
+    written = ("--construction", "moments", "--picks", "4", "--dealing", "shares")
+    out = must("plan", *OPTIONS, "--length", "272474", *written).out
+    assert "LightSecAgg needs less offline" in out
+    assert out.rstrip().endswith("--construction moments --picks 4 --dealing shares")
 
 
 @pytest.mark.parametrize(
@@ -143,7 +149,8 @@ def test_plot_draws_a_picture_and_notices_a_missing_matplotlib_first(tmp_path, m
 
 
 def test_a_round_that_the_disk_cannot_hold_is_refused(tmp_path, monkeypatch):
-    p = choose_parameters(272_474, **PAPER)[0]
+    written = {**PAPER, "construction": "moments", "dealing": "shares", "picks": 4}
+    p = choose_parameters(272_474, **written)[0]
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=20_000_000))
     check_disk(tmp_path, p, distributed=True)  # what one user sends and receives fits
     with pytest.raises(CannotWrite, match=r"need 89.* MB, and the disk has 20 MB free"):

@@ -125,7 +125,7 @@ def footprint(p: Parameters) -> Footprint:
     own = (
         p.symbol_bytes * (c.place_count + c.mask_count) + x + y + 4 * _FILE_OVERHEAD
     )  # secret, ledger, X and Y
-    total = _AGGREGATE_BYTES * min(p.length, p.users * c.entries) + 4 * _FILE_OVERHEAD
+    total = _AGGREGATE_BYTES * min(p.length, p.users * c.coordinate_count) + 4 * _FILE_OVERHEAD
     block = p.users * c.chunk_rows * c.width * 4
     memory = _LIBRARIES + max(5 * block, 16 * p.length, min(p.users * y, _DECODE_BUFFER))
     return Footprint(
