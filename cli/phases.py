@@ -17,6 +17,7 @@ from .console import Console, facts_of, payload_line, plain
 if TYPE_CHECKING:
     from topk_secagg.steps.decode import DecodeReport
     from topk_secagg.steps.mask import MaskReport
+    from topk_secagg.storage.session import Session
 
 _FEW = 10  # users that a warning lists
 _ROUNDING_LIMIT = 0.05  # what rounding may add to the values that are sent, rms
@@ -83,10 +84,17 @@ def offline(space: ts.Workspace, user: int, **how: Any) -> o.StepResult:
         else f"user {user} has all its shares already; nothing was changed",
         f"session {space.session.fingerprint}",
         f"send shares/user-MM/{space.share_path(user, user).name} to user MM only "
-        f"({amount(report.share_bytes)})",
+        f"({_most(space.session)}{amount(report.share_bytes)})",
     ]
+    if space.session.family is not None:
+        lines.append(f"send {space.dealt_path(user)} to everybody")
     warnings = list(_folder_warnings(user, report.other_folder))
     return o.StepResult({"secret": secret, **facts_of(report)}, lines, warnings=warnings)
+
+
+def _most(session: Session) -> str:
+    """Users receive the same number of bytes only where all shares are written out."""
+    return "" if session.parameters.dealing == "shares" else "at most "
 
 
 def _files(

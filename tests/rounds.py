@@ -61,7 +61,7 @@ CONFIRMING = {
     "masking": (1, 2, 3, 4, 5),
     "answering": (1, 2, 3, 4),
 }
-both = pytest.mark.parametrize("construction", ["permutation", "moments"])
+every = pytest.mark.parametrize("construction", ["permutation", "moments", "sketch"])
 
 
 # --- commands -------------------------------------------------------------------------------------
@@ -276,6 +276,7 @@ class Recipe:
     blocks: int | None = None
     picks: int | None = None
     spare: int | None = None
+    dealing: str | None = None
     masking: tuple[int, ...] = (1, 2, 3, 4)
     answering: tuple[int, ...] = (1, 2, 3)
     suffix: str = ".npy"

@@ -8,11 +8,11 @@ from rounds import (
     CONFIRMING,
     Round,
     attributes,
-    both,
     call,
     contents,
     document,
     edit,
+    every,
     must,
 )
 
@@ -150,7 +150,7 @@ class TestTheFreezer:
     def frozen_by(self, r: Round, user: int, *more: object) -> tuple[object, ...]:
         return ("freeze", r.folder, "--user", user, "--identity", r.identity(user), *more)
 
-    @both
+    @every
     def test_only_the_freezer_freezes_and_with_its_own_ledger(self, new_round, refuses):
         r = new_round()
         must(*r.init("--freezer", 3))
@@ -167,7 +167,7 @@ class TestTheFreezer:
         must(*r.freeze("--user", 3))
         r.play(after="frozen").check_sum()
 
-    @both
+    @every
     def test_there_is_never_a_second_set(self, round_at, refuses):
         r = round_at("frozen")
         path = r.folder / "survivors.json"
@@ -300,8 +300,9 @@ def test_plain_shares_are_not_put_into_a_folder_of_another_account(round_at, ref
 
 def test_init_from_another_round_copies_everything_but_the_nonce(round_at, refuses, tmp_path):
     r = round_at("decoded", **CONFIRMING)
-    for more in ("--users=5", "--density=0.5", "--confirm", "--freezer=2"):
-        says = "--from takes everything but the clip"
+    for more in ("--users=5", "--blocks=1", "--confirm", "--freezer=2", "--insecure-seed=1"):
+        option = more.partition("=")[0]
+        says = ("comes from the other round", f"--from takes {option} from that round")
         refuses(2, "init", tmp_path / "next", "--from", r.folder, more, says=says)
     nowhere = ("--from", tmp_path / "nowhere")
     refuses(66, "init", tmp_path / "next", *nowhere, says="/nowhere/session.json is not there")

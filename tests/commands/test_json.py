@@ -11,7 +11,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from rounds import CONFIRMING, SCRIPT, Result, Round, both, call, must, process, shell
+from rounds import (
+    CONFIRMING,
+    SCRIPT,
+    Result,
+    Round,
+    call,
+    datasets,
+    document,
+    every,
+    must,
+    process,
+    shell,
+)
 
 import topk_secagg as ts
 
@@ -106,7 +118,7 @@ def strictly(text: str) -> dict[str, object]:
     return json.loads(text, object_pairs_hook=unique, parse_constant=pytest.fail)
 
 
-@both
+@every
 @pytest.mark.parametrize("name", CALLS)
 def test_json_is_one_object_quiet_prints_nothing_and_lines_have_no_colours(command, name):
     for flags in (("--json",), ("--json", "-q"), ("--json", "-v"), (), ("-q",)):
@@ -353,7 +365,7 @@ def test_a_command_whose_output_nobody_reads_ends_as_one_in_a_pipe_does(round_at
     os.close(theirs)
 
 
-@both
+@every
 @pytest.mark.parametrize("name", CALLS)
 def test_json_keys_are_snake_case_and_one_quantity_has_one_name(command, name):
     """Users are keys too, by their numbers."""
@@ -372,7 +384,7 @@ def test_json_keys_are_snake_case_and_one_quantity_has_one_name(command, name):
     assert expected.get(name, set()) <= keys
 
 
-@both
+@every
 def test_the_bytes_of_a_phase_are_the_same_in_every_command(round_at):
     r = round_at("answered")
     decoded = must(*r.decode(), "--json").json
@@ -381,5 +393,15 @@ def test_the_bytes_of_a_phase_are_the_same_in_every_command(round_at):
     shown = must("inspect", r.folder / "session.json", "--json").json["files"][0]
     assert decoded["masked_bytes"] == masked["masked_bytes"]
     assert decoded["answer_bytes"] == answered["answer_bytes"]
-    sizes = must(*r.offline(1), "--json").json
-    assert shown["offline_bytes"] == sizes["share_bytes"] * (shown["users"] - 1)
+    users = r.recipe.everybody
+    sent = {n: [bytes_for(r, m, n) for m in users if m != n] for n in users}
+    assert must(*r.offline(1), "--json").json["share_bytes"] == max(sent[1])
+    lists = len(document(r.folder / "session.json")["family"] or ()) * 64  # of commitments
+    assert shown["offline_bytes"] == lists + max(sum(each) for each in sent.values())
+    assert must(*r.init(), "--json").json["offline_bytes"] == shown["offline_bytes"]
+
+
+def bytes_for(r: Round, user: int, sender: int) -> int:
+    """The payload of a share as it is on disk: symbols, keys or a seed."""
+    share = datasets(r.folder / f"shares/user-{user:02}/from-{sender:02}.h5")
+    return sum(array.nbytes for name, array in share.items() if name != "check")

@@ -11,7 +11,20 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from rounds import attributes, both, datasets, document, edit, flip, judged, must, placed, rewrite
+from oracle import element_of_order, sketch_of
+from rounds import (
+    Round,
+    attributes,
+    datasets,
+    document,
+    edit,
+    every,
+    flip,
+    judged,
+    must,
+    placed,
+    rewrite,
+)
 
 from topk_secagg.protocol import wire
 from topk_secagg.storage.answer import AnswerFile
@@ -19,7 +32,8 @@ from topk_secagg.storage.artifacts import Artifact
 from topk_secagg.storage.keys import Identity, read_identity
 
 ALL = (1, 2, 3, 4, 5)
-ORDER = 30  # n of the round with moments: 5 buckets of 30 places
+BUCKETS = 5
+ORDER = 30  # n of the rounds with moments and sketches: 5 buckets of 30 places
 Q = 4281076801
 
 
@@ -51,25 +65,39 @@ IMPOSSIBLE = {
     ("moments", "delta > n"): change("index", 9, ORDER + 1),
     ("permutation", "x = q"): change("value", 1, Q),
     ("permutation", "x > q"): change("value", 0, 2**32 - 1),
+    ("sketch", "x = q"): change("value", 7, Q),
+    ("sketch", "x > q"): change("value", 0, 2**32 - 1),
 }
 
 
 @pytest.mark.parametrize(("construction", "what"), IMPOSSIBLE)
 def test_an_impossible_x_is_neither_frozen_nor_answered(round_at, refuses, construction, what):
-    r = round_at("masked")
+    r = round_at("masked", masking=ALL)
     path = r.folder / "masked/user-02.h5"
     IMPOSSIBLE[construction, what](path)
-    assert "user-02.h5" in refuses(65, *r.freeze("--only", "1-4")).err
+    assert "user-02.h5" in refuses(65, *r.freeze("--only", "1-5")).err
     must(*r.freeze())
-    # as if a freezer that does not look had frozen it
     frozen = document(r.folder / "survivors.json")["survivors"]
-    assert [row["user"] for row in frozen] == [1, 3, 4]
-    row = {"user": 2, "sha256": attributes(path)["sha256"], "weight": 1.0}
+    assert [row["user"] for row in frozen] == [1, 3, 4, 5]
+    # as if a freezer that does not look had frozen it
+    found = attributes(path)
+    row = {
+        "user": 2,
+        "sha256": found["sha256"],
+        "weight": 1.0,
+        "sharing": found["sharing"],
+        "dealt": found.get("dealt"),
+    }
     edit(r.folder / "survivors.json", lambda content: content["survivors"].insert(1, row))
-    assert "user-02.h5" in refuses(65, *r.eliminate(3)).err
+    if construction != "sketch":
+        assert "user-02.h5" in refuses(65, *r.eliminate(3)).err
+        return
+    for n in (3, 4, 5):  # no answer depends on X there, and the sum does
+        must(*r.eliminate(n))
+    assert "user-02.h5" in refuses(65, *r.decode(), notes_failure=True).err
 
 
-@both
+@every
 class TestFreeze:
     def spoiled(self, round_at) -> dict[str, Callable[[Path], object]]:
         other = round_at("masked", "other", name="other").folder
@@ -181,7 +209,7 @@ JUNK: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-@both
+@every
 class TestDecode:
     @pytest.mark.parametrize("what", JUNK)
     def test_an_unusable_answer_counts_as_missing(self, round_at, refuses, what):
@@ -243,16 +271,9 @@ class TestDecode:
         (r.folder / "elimination/user-05.h5").unlink()
         assert "nobody can be named for certain" in refuses(65, *r.decode()).err
 
-    def test_a_sum_that_clipped_gradients_cannot_make_is_flagged(self, round_at, construction):
+    def test_a_sum_that_clipped_gradients_cannot_make_is_flagged(self, round_at):
         r = round_at("masked", masking=(1, 2, 3))
-        cheat = (Q - 1) // 2 - 10**7
-        rho = (
-            int(datasets(r.folder / "secrets/user-02.h5")["mask"][0])
-            if construction == "moments"
-            else 1
-        )
-        value = int(datasets(r.folder / "masked/user-02.h5")["value"][0])
-        change("value", 0, (value + cheat * rho) % Q)(r.folder / "masked/user-02.h5")
+        add_to_the_input(r, 2, (Q - 1) // 2 - 10**7)
         must(*r.freeze())
         must("eliminate", r.folder, "--user", "1,3")
         edit(r.folder / "secrets/user-02.ledger.json", lambda content: content.update(
@@ -264,6 +285,25 @@ class TestDecode:
             "1 coordinates are larger than the survivors' clipped gradients can make them"
             in said.err
         )
+
+
+def add_to_the_input(r: Round, user: int, more: int) -> None:
+    """Make one of the values that a user sends larger, in X and beyond all clips."""
+    coordinate, _ = r.sent(user)[0]
+    mask = int(datasets(r.folder / f"secrets/user-{user:02}.h5")["mask"][0])
+
+    def put(_: object, found: dict[str, np.ndarray]) -> None:
+        value = found["value"].astype(object)
+        if r.recipe.construction == "sketch":
+            gamma = element_of_order(ORDER, Q)
+            moments = len(value) // BUCKETS
+            added = sketch_of([(coordinate, more)], BUCKETS, moments, gamma, Q)
+            value += np.array(added, dtype=object).reshape(-1)
+        else:
+            value[0] += more * (mask if r.recipe.construction == "moments" else 1)
+        found["value"][:] = (value % Q).astype(np.uint32)
+
+    rewrite(r.folder / f"masked/user-{user:02}.h5", put)
 
 
 def test_an_answer_that_its_user_did_not_sign_counts_as_missing(round_at, refuses):

@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 from liars import Lie
-from rounds import Round, both, call, datasets, must, rewrite
+from rounds import Round, call, datasets, every, must, rewrite
 
 from topk_secagg.protocol import decoding
 from topk_secagg.storage.keys import read_identity
@@ -58,7 +58,7 @@ def old_rule(monkeypatch) -> None:
     monkeypatch.setattr(decoding, "certain_quorum", lambda p, blocks: blocks + p.colluders)
 
 
-@both
+@every
 class TestThreeLiars:
     def test_with_ten_answers_no_honest_user_is_blamed(self, ten, refuses, monkeypatch):
         r = ten()

@@ -12,10 +12,10 @@ from rounds import (
     EXAMPLE,
     RECIPES,
     attributes,
-    both,
     contents,
     datasets,
     document,
+    every,
     leftovers,
     must,
     rewrite,
@@ -32,7 +32,7 @@ OWN = {
 }
 PARAMETERS = [
     "users", "survivors", "colluders", "blocks", "top_k", "length", "field",
-    "construction", "picks", "buckets", "spare", "clip", "max_weight", "scale",
+    "construction", "picks", "buckets", "spare", "dealing", "clip", "max_weight", "scale",
 ]  # fmt: skip
 EVERYBODY, MASKING, ANSWERING = range(1, 6), range(1, 5), range(1, 4)
 
@@ -64,12 +64,14 @@ def files(folder: Path, kind: str) -> dict[tuple[int, int], Path]:
     return {(n, 0): folder / f"{place}/user-{n:02}.h5" for n in users}
 
 
-def expected_names() -> dict[str, set[str]]:
-    """Which files each stage adds."""
+def expected_names(construction: str) -> dict[str, set[str]]:
+    """Which files each stage adds; with keys, a dealer publishes the list of its commitments."""
+    lists = {f"dealt/user-{n:02}.json" for n in EVERYBODY if construction == "sketch"}
     return {
         "init": {"session.json"},
         "offline": {str(p) for kind in ("secret", "share") for p in files(Path(), kind).values()}
-        | {f"secrets/user-{n:02}.ledger.json" for n in EVERYBODY},
+        | {f"secrets/user-{n:02}.ledger.json" for n in EVERYBODY}
+        | lists,
         "masked": {str(p) for p in files(Path(), "masked").values()} | {"secrets/input.key"},
         "frozen": {"survivors.json"},
         "answered": {str(p) for p in files(Path(), "elimination").values()},
@@ -77,17 +79,18 @@ def expected_names() -> dict[str, set[str]]:
     }
 
 
-@both
+@every
 class TestFiles:
     def test_each_step_adds_exactly_its_files_and_changes_no_earlier_one_but_the_ledger(
-        self, played
+        self, played, construction
     ):
+        expected = expected_names(construction)
         there = set()
-        for stage in expected_names():
-            there |= expected_names()[stage]
+        for stage in expected:
+            there |= expected[stage]
             assert set(contents(played.folder / stage)) == there, stage
             assert leftovers(played.folder / stage) == []
-        for earlier, later in itertools.pairwise(expected_names()):
+        for earlier, later in itertools.pairwise(expected):
             after = contents(played.folder / later)
             for name, before in contents(played.folder / earlier).items():
                 assert name.endswith("ledger.json") or after[name] == before, name
@@ -122,13 +125,21 @@ class TestFiles:
             "field": 4281076801,
             "scale": 2**r.bits,
             "spare": None,
+            "dealing": {"permutation": "shares", "moments": "seeds", "sketch": "keys"}[
+                construction
+            ],
         }
         expected |= (
-            {"picks": 2, "buckets": 5} if construction == "moments" else {"picks": 0, "buckets": 0}
+            {"picks": 0, "buckets": 0}
+            if construction == "permutation"
+            else {"picks": 2, "buckets": 5}
         )
         assert {name: session["parameters"][name] for name in expected} == expected
         points = session["points"]["alpha"] + session["points"]["beta"]
-        assert len(set(points)) == len(points) == 5 + (4 if construction == "moments" else 3)
+        betas = {"permutation": 3, "moments": 4, "sketch": 2}[construction]  # U, N - T, U - T
+        assert len(set(points)) == len(points) == 5 + betas
+        assert session["series"] is None
+        assert (session["family"] is not None) == (construction == "sketch")
         assert [slot["shape"] for slot in session["layout"]] == [[r.length]]
         assert (session["insecure_seed"], session["freezer"], session["confirm"]) == (
             None,
@@ -141,17 +152,18 @@ class TestFiles:
             assert attributes(path)["session"] == name
 
     @pytest.mark.parametrize("kind", OWN)
-    def test_each_file_names_its_user_and_has_the_documented_digest(self, done, kind):
+    def test_each_file_names_its_user_and_has_the_documented_digest(self, done, kind, construction):
+        by_keys = {"dealt"} if construction == "sketch" and kind == "masked" else set()
         for (user, sender), path in files(done, kind).items():
             found = attributes(path)
-            assert set(found) == COMMON | OWN[kind]
+            assert set(found) == COMMON | OWN[kind] | by_keys
             assert (found["format"], found["version"], found["kind"]) == ("topk-secagg", 1, kind)
             assert (found["user"], found.get("sender", 0), found["insecure"]) == (user, sender, 0)
             digest = hashlib.sha256()
             for name in sorted(set(found) - {"sha256"}):
                 digest.update(f"attribute {name} {found[name]}\n".encode())
             for name, array in sorted(datasets(path).items()):
-                if kind != "share" or name == "check":
+                if name not in ("f", "h", "g"):  # whose rows have checksums of their own
                     shape = ",".join(map(str, array.shape))
                     digest.update(
                         f"dataset {name} {array.dtype.str} {shape}\n".encode() + array.tobytes()
@@ -203,7 +215,7 @@ class TestFiles:
         assert contents(r.folder) == before
 
 
-@both
+@every
 class TestTheSum:
     @pytest.mark.parametrize(
         "changes", [{}, {"field": 65521}, {"field": 12289, "survivors": 4, "colluders": 2}], ids=str
@@ -226,9 +238,12 @@ class TestTheSum:
         assert contents(r.folder) == contents(round_at("decoded", seed=7).folder)
 
     def test_run_again_changes_nothing_and_another_run_is_refused_before_it_spends_anything(
-        self, new_round, refuses, tmp_path
+        self, new_round, refuses, tmp_path, construction
     ):
         r = new_round()
+        os_means_shares = "is 'seeds' there" if construction == "moments" else "is 'keys' there"
+        if construction == "permutation":
+            os_means_shares = "not every byte of it is from the operating system"
         must(*r.run("--select", "random"))
         before = contents(r.folder)
         must(*r.run("--select", "random"))
@@ -237,7 +252,7 @@ class TestTheSum:
         for code, more, says in (
             (77, ["--drop-masking=", "--drop-elimination="], "are fixed already, and differ"),
             (77, ["--drop-elimination=3,5"], "user 3 has answered in this round already"),
-            (77, ["--randomness=os"], "not every byte of it is from the operating system"),
+            (77, ["--randomness=os"], os_means_shares),
             (69, ["--drop-masking=1,2,3"], "2 users would mask, and 3 are needed"),
             (69, ["--drop-elimination=2,3,4"], "1 users would answer, and 3 are needed"),
             (73, ["--output", tmp_path / "nowhere" / "sum.npy"], "/nowhere/sum.npy: its folder"),
@@ -274,7 +289,7 @@ def test_the_worked_example_of_the_paper(tmp_path):
 
 
 class TestInsecureSeed:
-    @both
+    @every
     def test_the_same_seed_gives_byte_identical_rounds_and_another_one_others(
         self, round_at, new_round
     ):

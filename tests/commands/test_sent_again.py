@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rounds import Round, both, call, datasets, document, must
+from rounds import Round, call, datasets, document, every, must
 
 from topk_secagg.algebra.randomness import CipherRandomness, fresh_key
 from topk_secagg.protocol.constructions import construction as construction_of
 from topk_secagg.protocol.decoding import decode
 from topk_secagg.protocol.messages import Sparse
-from topk_secagg.protocol.round import answer, reader_of
+from topk_secagg.protocol.round import answer, reader_of, sum_of_masked
 from topk_secagg.steps import mask as mask_step
-from topk_secagg.steps import offline as offline_step
 from topk_secagg.storage import inputs
+from topk_secagg.storage import share as share_file
 from topk_secagg.storage.masked import read as read_masked
 from topk_secagg.storage.share import opened_share
 from topk_secagg.storage.workspace import Workspace
@@ -42,25 +42,29 @@ def retry(r: Round, folder: str = "retry") -> Round:
 
 @pytest.fixture
 def failed(new_round, monkeypatch):
-    """A round in which user 5 dealt random shares, so that nobody can decode it."""
-    r = new_round(**KEEPING)
+    """A round in which user 5 dealt random shares, so that nobody can decode it; they are written
+    out: keys and seeds cannot be dealt so."""
+    r = new_round(dealing="shares", **KEEPING)
     must(*r.init())
     for user in HONEST:
         must(*r.offline(user))
-    shares = offline_step._shares
+    write_symbols = share_file._write_symbols
     chance = np.random.default_rng(5)
 
-    def random_shares(space, *how):
-        for block in shares(space, *how):
-            q = space.session.parameters.field
+    def random_shares(chunks, q):
+        for chunk in chunks:
             noise = {
                 name: chance.integers(0, q, rows.shape, dtype=np.uint32)
-                for name, rows in block.shares.items()
+                for name, rows in chunk.shares.items()
             }
-            yield block._replace(shares=noise)
+            yield chunk._replace(shares=noise)
+
+    def write_random(space, users, *, chunks, **how):
+        noise = random_shares(chunks, space.session.parameters.field)
+        write_symbols(space, users, chunks=noise, **how)
 
     with monkeypatch.context() as patch:
-        patch.setattr(offline_step, "_shares", random_shares)
+        patch.setattr(share_file, "_write_symbols", write_random)
         must(*r.offline(CHEAT))
     return r.play(after="offline", upto="answered")
 
@@ -71,15 +75,19 @@ def honest_sum(r: Round) -> Sparse:
     p, points = space.session.parameters, space.session.points
     survivors = [row["user"] for row in document(r.folder / "survivors.json")["survivors"]]
     shape = construction_of(p).answer_shape(len(survivors))
-    own_x = {CHEAT: read_masked(space.session, space.masked_path(CHEAT), CHEAT).masked}
+    x = {n: read_masked(space.session, space.masked_path(n), n).masked for n in survivors}
+    own_x = {CHEAT: x.pop(CHEAT)}
+    own_shape = shape if p.construction != "sketch" else replace(shape, survivor_count=1)
     answers = {}
     for n in r.recipe.answering:
         with opened_share(space, n, CHEAT) as share:  # which user 5 made
-            own = answer(p, points, n, own_x, {CHEAT: share.read}, shape)
+            own = answer(p, points, n, own_x, {CHEAT: share.read}, own_shape)
         y = datasets(space.answer_path(n))["y"].astype(np.uint64)
         rest = (y + p.field - own) % p.field
         answers[n] = reader_of(rest.astype(np.uint32))
-    return decode(p, points, shape, answers, CipherRandomness(fresh_key())).total
+    source = CipherRandomness(fresh_key())
+    honest_x = sum_of_masked(p, x.values(), shape)
+    return decode(p, points, shape, answers, source, masked_sum=honest_x).total
 
 
 def dense(r: Round, total: Sparse) -> list[int]:
@@ -89,7 +97,7 @@ def dense(r: Round, total: Sparse) -> list[int]:
     return vector
 
 
-@both
+@every
 class TestTheAttack:
     """User 5 has the sum of all honest users; in the retry it wants that of all but user 1."""
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rounds import EXAMPLE, attributes, both, call, contents, datasets, document, must, words
+from rounds import EXAMPLE, attributes, call, contents, datasets, document, every, must, words
 
 SMALL = words("--survivors 3 --colluders 1 --top-k 2")
 
 
-@both
+@every
 class TestSeveralUsers:
     @pytest.mark.parametrize("jobs", [1, 3])
     def test_one_call_writes_the_same_files_as_one_a_user(self, round_at, new_round, jobs):
@@ -315,7 +315,7 @@ class TestWeights:
 
 
 class TestResidualsOfARun:
-    @both
+    @every
     def test_what_was_not_sent_is_kept_for_the_next_run(self, new_round, tmp_path):
         """Without drop-outs: after two runs, what was sent and what is left are twice the
         gradients."""

@@ -5,7 +5,7 @@ import itertools
 import shlex
 
 import pytest
-from rounds import Round, attributes, both, contents, document, edit, flip, must, placed
+from rounds import Round, attributes, contents, document, edit, every, flip, must, placed
 
 from topk_secagg.protocol.decoding import decode as decode_answers
 from topk_secagg.steps import decode as steps
@@ -133,7 +133,7 @@ def test_after_forget_a_user_cannot_fall_back_but_the_others_can(short, refuses)
     short.check_sum(answering=(2, 3, 4))
 
 
-@both
+@every
 def test_without_spare_answers_there_is_nothing_to_fall_back_to(round_at, refuses):
     r = round_at("answered")
     refuses(2, *r.eliminate(1, "--fallback"), says="there is nothing to fall back to")

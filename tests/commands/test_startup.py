@@ -4,7 +4,7 @@ is for rare cases."""
 import sys
 
 import pytest
-from rounds import Result, attributes, both, must, process, python, rewrite
+from rounds import Result, attributes, every, must, process, python, rewrite
 
 HEAVY = {
     "numpy",
@@ -80,7 +80,7 @@ def test_help_of_every_command_shows_an_example():
         assert f"topk-secagg {name} " in text.split("Example")[1], name
 
 
-@both
+@every
 def test_init_mask_freeze_status_and_inspect_load_neither_numba_nor_galois(round_at, new_round):
     r = round_at("offline", answering=(1, 2, 3, 4))
     for n in (2, 3):
@@ -102,7 +102,7 @@ def test_init_mask_freeze_status_and_inspect_load_neither_numba_nor_galois(round
     assert attributes(r.folder / "masked/user-01.h5")["user"] == 1
 
 
-@both
+@every
 def test_offline_eliminate_and_decode_load_neither_once_kernels_are_compiled(
     round_at, construction
 ):

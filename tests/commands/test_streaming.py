@@ -12,10 +12,10 @@ from rounds import (
     Recipe,
     Round,
     attributes,
-    both,
     call,
     contents,
     datasets,
+    every,
     flip,
     leftovers,
     must,
@@ -147,7 +147,7 @@ def test_only_the_named_rows_and_the_checksums_are_read(frozen, monkeypatch):
         assert read[f"from-{sender:02}.h5"] < 2 * LENGTH * WIDTH * 4 / 4
 
 
-@both
+@every
 def test_memory_does_not_grow_with_the_shares(tmp_path, construction, monkeypatch):
     """With small buffers, a round of four times the size needs hardly more, though its shares are
     far larger."""

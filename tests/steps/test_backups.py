@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from rounds import CONFIRMING, both, must
+from rounds import CONFIRMING, every, must
 
 from topk_secagg.steps import mask as mask_step
 from topk_secagg.storage import survivors as survivors_file
@@ -20,7 +20,7 @@ def restored(r, backup):
     return r
 
 
-@both
+@every
 def test_another_gradient_is_refused_while_x_or_survivors_json_shows_the_first(round_at, refuses):
     r = restored(round_at("frozen"), round_at("offline", "backup"))
     for gone in ("masked/user-01.h5", "survivors.json"):
@@ -30,7 +30,7 @@ def test_another_gradient_is_refused_while_x_or_survivors_json_shows_the_first(r
         (r.folder / gone).write_bytes(kept)
 
 
-@both
+@every
 def test_the_same_gradient_gives_the_same_x_and_the_round_goes_on(round_at):
     r = restored(round_at("frozen"), round_at("offline", "backup"))
     before = (r.folder / "masked/user-02.h5").read_bytes()
@@ -79,7 +79,8 @@ def accused(round_at):
         must(*r.mask(n))
     space = Workspace(r.folder)
     real = {n: read_masked(space.session, space.masked_path(n), n) for n in (1, 2, 3, 4)}
-    rows = [*survivors_file.rows_of(real), survivors_file.Row(5, "0" * 64, 1.0)]
+    invented = survivors_file.Row(user=5, sha256="0" * 64, weight=1.0, sharing="0" * 64, dealt=None)
+    rows = [*survivors_file.rows_of(real), invented]
     content = survivors_file.content(space.session, rows, 2, read_identity(r.identity(2)))
     space.survivors_path.write_bytes(content)
     return r

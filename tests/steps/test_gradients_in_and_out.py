@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from rounds import both, datasets, document, edit, must, write_tensors
+from rounds import datasets, document, edit, every, must, write_tensors
 
 from topk_secagg.gradients.files import read_gradient
 from topk_secagg.gradients.tensors import Tensor
@@ -28,7 +28,7 @@ def total(folder, length):
     return vector
 
 
-@both
+@every
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_the_aggregate_has_the_names_shapes_and_types_of_the_gradient(
     tmp_path, suffix, construction
@@ -67,7 +67,7 @@ def test_bfloat16_goes_in_and_comes_out(tmp_path):
         assert np.allclose(result.array, 4 * values, rtol=2**-8)
 
 
-@both
+@every
 def test_random_selection_goes_through_the_same_protocol(tmp_path, construction):
     L, K = 60, 12
     gradients = np.random.default_rng(5).uniform(0.5, 1, (USERS, L))

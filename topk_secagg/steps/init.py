@@ -6,14 +6,14 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from numbers import Integral
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, get_type_hints
 
 from ..algebra.randomness import seeded_key
 from ..brief import Brief
-from ..errors import BadData, InputMissing, Refused, UsageError, amount
+from ..errors import BadData, InputMissing, Refused, UsageError, about, amount
 from ..gradients.arrays import Given, Vector, is_path, read_any
 from ..gradients.layout import NOT_GRADIENTS, Layout
 from ..gradients.tensors import Gradient
@@ -115,7 +115,9 @@ def choose_parameters(length: int, **options: Any) -> tuple[Parameters, str]:
     if "density" in given:
         given["top_k"] = _coordinates(given.pop("density"), given["length"])
     chosen, reason = _chosen_construction(given)
-    p = Parameters.choose(construction=chosen, **given)
+    # who did not name the construction should know whose rule it is
+    with about(f"{chosen} does not fit here") if reason else nullcontext():
+        p = Parameters.choose(construction=chosen, **given)
     if p.dealing != KEYS or find_family(p, construction(p).points()) is not None:
         return p, reason
     if given.get("dealing") == KEYS:
@@ -474,7 +476,9 @@ def start_like(
     given = given_options(options)
     if unknown := sorted(given.keys() - _OF_LAYOUT - _OF_PARAMETERS):
         raise UsageError(
-            f"{unknown[0]} comes from the other round", f"leave out {', '.join(unknown)}"
+            f"{unknown[0]} comes from the other round",
+            f"leave out {', '.join(unknown)}",
+            f"of-other-round {unknown[0].replace('_', '-')}",
         )
     changed = {name: given[name] for name in _OF_PARAMETERS if name in given}
     if "clip" in changed and clip_from_sum is not None:
@@ -549,7 +553,7 @@ def _start(root: Path, session: Session, *, distributed: bool) -> tuple[Workspac
     with space.step_of_account() if new else nullcontext():
         if not space.session_path.exists():
             write_whole(space.session_path, replace(session, nonce=nonce.hex()).content())
-        elif replace(space.session, id="", nonce="", family=session.family) != session:
+        elif not _agree(space.session, session):
             raise Refused(
                 f"{space.session_path} exists, with other parameters: "
                 + ", ".join(_differences(space.session, session)),
@@ -559,6 +563,13 @@ def _start(root: Path, session: Session, *, distributed: bool) -> tuple[Workspac
             mark_done(space.session_path)
         space.make_rooms()
     return space, new
+
+
+def _agree(there: Session, here: Session) -> bool:
+    """Whether two sessions are the same but for what belongs to a file, and for the family: any
+    that meets the condition will do."""
+    compared = [each.name for each in fields(Session) if each.name not in ("id", "nonce", "family")]
+    return all(getattr(there, name) == getattr(here, name) for name in compared)
 
 
 def _differences(there: Session, here: Session) -> Iterator[str]:
@@ -573,6 +584,8 @@ def _differences(there: Session, here: Session) -> Iterator[str]:
         new_value = getattr(here, name)
         if old_value != new_value:
             yield f"{name} is {_said(old_value)} there and {_said(new_value)} here"
+    if there.series != here.series:
+        yield "it is another round of a series"
     if there.recipients != here.recipients:
         yield "the users' keys differ"
     if there.layout != here.layout:

@@ -31,7 +31,9 @@ def check_keys_of_survivor(
     try:
         digest = list_of_keys(space, dealer, share)
     except BadData as error:
-        raise BadData(f"the keys of user {dealer} do not fit: {error.message}", _HINT) from error
+        message = f"the keys of user {dealer} do not fit: {error.message}"
+        # a list that is damaged can be fetched again; keys that differ from it cannot
+        raise BadData(message, error.hint or _HINT) from error
     if digest != expected:
         raise BadData(
             f"user {dealer} gave this user another list of keys than the one that its X names",

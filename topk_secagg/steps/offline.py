@@ -31,6 +31,7 @@ from .series import carried_keys, has_left, leave
 class OfflineReport(Brief):
     """What `offline` did: how many share files it wrote, and how many it found complete.
 
+    `share_bytes` are those of the largest share, keys or seed that it sends to one user.
     `other_folder` is where this user prepared the same session before, if that was not here.
     """
 
@@ -143,7 +144,11 @@ def offline(
         randomness=stored.randomness,
         shares_written=len(missing),
         shares_kept=p.users - len(missing),
-        share_bytes=construction(p).share_bytes,
+        share_bytes=max(
+            construction(p).held_bytes(user, m, session.family or ())
+            for m in space.users()
+            if m != user
+        ),
         other_folder=other_folder(space, ledger),
     )
 
@@ -212,7 +217,7 @@ def _prepared_before(space: Workspace, user: int) -> Held:
         f"this round is generation {space.session.generation} of a series: its keys"
         " follow from those of an earlier round",
         "name that round",
-        "earlier",
+        "from",
     )
 
 

@@ -247,8 +247,14 @@ def opened_share(
             identity=identity,
             scratch=scratch or space.private,
         )
-    with opened(path, KIND, shapes=shapes(s, user, sender), file=file) as artifact:
-        artifact.expect(share_header(s, user, sender, sharing=sharing), s.recipient(sender))
+    header = share_header(s, user, sender, sharing=sharing)
+    with opened(path, KIND, file=file) as found:
+        # first whose it is: that decides whether it holds keys, a seed or symbols
+        found.expect_attributes(header)
+        found.expect_shapes(shapes(s, user, sender))
+        artifact = found.with_datasets_loaded()
+        artifact.verify()
+        artifact.expect(header, s.recipient(sender))
         deal = s.deal(sender, artifact.attributes["sharing"])
         dealing = dealing_of(artifact)
         if dealing == KEYS:
