@@ -172,7 +172,7 @@ run() {
   decode) topk-secagg decode "$ROUND" "${decoding[@]}" ;;
   forget)
     stop_pulling # or what is erased would be fetched again
-    topk-secagg forget "$ROUND" --user "$NUMBER" --quiet
+    topk-secagg forget "$ROUND" "${access[@]}" --quiet # which keeps the keys of the next round of a series
     ;;
   *) topk-secagg "$1" "$ROUND" "${access[@]}" --quiet ;;
   esac

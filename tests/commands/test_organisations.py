@@ -348,7 +348,7 @@ def test_weight_residual_mean_and_pins_reach_the_commands(tmp_path):
     assert set(calls) == {"status", *steps}
     for name, (_, session, recipients) in calls.items():
         assert (name, session, recipients) == (name, "0123456789abcdef", "keys")
-    for name in ("status", "offline", "mask", "freeze", "confirm", "eliminate"):
+    for name in ("status", "offline", "mask", "freeze", "confirm", "eliminate", "forget"):
         assert " --identity identity" in calls[name][0]
     assert "--gradient gradient.pt --weight 2.5 --residual kept.h5" in calls["mask"][0]
     assert "--output sum.pt --mean" in calls["decode"][0]
