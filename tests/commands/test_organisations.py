@@ -219,7 +219,10 @@ class TestSeries:
 
     def test_without_the_earlier_round_it_says_what_is_missing(self, series):
         three, settings = series
-        process = three.start(1, three.base / "lost" / "round", **settings)
+        store = three.base / "third-store"
+        must("init", store, "--from", three.store)
+        lost = three.base / "lost" / "round"
+        process = three.start(1, lost, **settings | {"STORE": str(store)})
         said = process.communicate(timeout=1000)[1]
         assert "set FROM" in said
         assert process.returncode == 2
@@ -274,7 +277,13 @@ if [ "$step" ]; then step='"'$step'"'; else step=null; fi
 echo '{"next": {"step": '$step', "ready": true, "possible": true, "waits_for": null},'
 echo '"send": [{"path": "'$ROUND'/masked/user-03.h5"}]}'
 """
-FETCHES = 'if [ "$1" = pull ]; then mkdir -p "$ROUND"; touch "$ROUND/session.json"; else cat >/dev/null; fi'
+FETCHES = """if [ "$1" = pull ]; then
+  mkdir -p "$ROUND"
+  echo '{"series": null}' > "$ROUND/new"
+  mv "$ROUND/new" "$ROUND/session.json"
+else
+  cat >/dev/null
+fi"""
 HANGS = 'echo $$ >> "$NOTES/hanging"; sleep 1000'
 TWICE = f'if [ "$1" = pull ] && [ -e "$ROUND/session.json" ]; then {HANGS}; else {FETCHES}; fi'
 
