@@ -7,7 +7,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 TOPK   := $(BIN)/topk-secagg
 
-.PHONY: help demo test test-root test-fresh test-oldest test-newest test-torch test-workflows dist lint-workflows secrecy vectors fuzz lint cog-check types check docs pictures bench bench-quick clean
+.PHONY: help demo demo-next test test-root test-fresh test-oldest test-newest test-torch test-workflows dist lint-workflows secrecy vectors fuzz lint cog-check types check docs pictures bench bench-quick clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -71,6 +71,32 @@ $(DEMO)/elimination/user-%.h5: $(DEMO)/survivors.json
 $(DEMO)/sum.npz: $(ANSWERS)
 	$(TOPK) decode $(DEMO) --output $@
 
+# --- a second round with the keys of the first: nothing is dealt again -----------------------
+
+NEXT := $(DEMO)-next
+
+demo-next: $(NEXT)/sum.npz ## a second round that goes on with the keys of the demo
+	@$(BIN)/python fixtures/compare.py $(NEXT) $(GRADIENTS)
+
+$(NEXT)/session.json: $(DEMO)/sum.npz
+	$(TOPK) init $(NEXT) --from $(DEMO)
+
+$(NEXT)/secrets/user-%.h5: $(NEXT)/session.json
+	$(TOPK) offline $(NEXT) --user $* --from $(DEMO) --quiet
+
+$(NEXT)/masked/user-%.h5: $(GRADIENTS)/user-%.pt $(NEXT)/secrets/user-%.h5
+	$(TOPK) mask $(NEXT) --user $* --gradient $< --quiet
+
+$(NEXT)/survivors.json: $(USERS:%=$(NEXT)/masked/user-%.h5)
+	$(TOPK) freeze $(NEXT)
+
+$(NEXT)/elimination/user-%.h5: $(NEXT)/survivors.json
+	$(TOPK) eliminate $(NEXT) --user $* --quiet
+
+$(NEXT)/sum.npz: $(USERS:%=$(NEXT)/elimination/user-%.h5)
+	$(TOPK) decode $(NEXT) --output $@
+
+.PRECIOUS: $(NEXT)/secrets/user-%.h5 $(NEXT)/masked/user-%.h5 $(NEXT)/elimination/user-%.h5
 .PRECIOUS: $(DEMO)/shares/user-$(LAST)/from-%.h5 $(DEMO)/masked/user-%.h5 $(DEMO)/elimination/user-%.h5
 
 GENERATED := README.md experiments/README.md $(addprefix docs/,cli.md walkthrough.md file-format.md training.md benchmarks.md)
@@ -161,4 +187,4 @@ bench-quick: $(DEV_READY) ## the same with smaller sizes and fewer repeats, prin
 	$(BIN)/python benchmarks/bench.py --quick
 
 clean: ## remove the demo and the environment
-	rm -rf $(DEMO) $(VENV) $(VENV)-* build dist *.egg-info
+	rm -rf $(DEMO) $(NEXT) $(VENV) $(VENV)-* build dist *.egg-info

@@ -1,4 +1,4 @@
-"""Everything that is measured, in one run: start-up, kernels, floors, peers and growth.
+"""Everything that is measured, in one run: start-up, kernels, floors, peers, growth and many users.
 
 Usage: bench.py [--quick] [--only PART]... [--output FOLDER]. Prints a table, and writes
 results.json and plots to the folder. Every figure is a ratio to a floor or a peer that was measured
@@ -21,7 +21,7 @@ import peers
 import startup
 from measuring import Figure, machine, scratch
 
-PARTS = ("start-up", "kernels", "floors", "peers", "growth")
+PARTS = ("start-up", "kernels", "floors", "peers", "growth", "users")
 HEADER = ["", "figure", "ours", "against", "theirs", "ratio (least..most)", "wanted", ""]
 
 
@@ -41,8 +41,10 @@ def measure(parts: list[str], *, quick: bool) -> dict[str, Any]:
             elif part == "peers":
                 found = peers.measure(peers.LENGTHS[:2] if quick else peers.LENGTHS, repeats)
                 results["peers"], figures = found, peers.figures(found)
-            else:
+            elif part == "growth":
                 results["growth"] = growth.measure(folder, quick=quick)
+            else:
+                results["users"] = growth.many_users(folder, quick=quick)
             results["figures"] += [
                 asdict(figure) | {"ratio": figure.ratio, "met": figure.met} for figure in figures
             ]
@@ -123,6 +125,8 @@ def main() -> None:
         print(text(rows(results)))
     if "growth" in results:
         print(text(growth.rows(results["growth"])))
+    if "users" in results:
+        print(text(growth.many_rows(results["users"])))
     if options.output:
         options.output.mkdir(parents=True, exist_ok=True)
         (options.output / "results.json").write_text(json.dumps(results, indent=1) + "\n")

@@ -1,20 +1,70 @@
 """Each step of one user against its floor: the same bytes written, read, hashed or compared.
 
-N = 10, U = 5, T = 3, K = 1 %, P = 2. What counts is the work beyond start-up: the time of the same
-command on a round of a thousand coordinates is subtracted.
+N = 10, U = 5, T = 3, K = 1 %: `moments` with P = 2 and written-out shares, and `sketch` by keys. What
+counts is the work beyond start-up: the time of the same command on a round of a thousand coordinates
+is subtracted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 from measuring import Figure, command, gradients, read_and_hash, seconds, write_and_hash
 
 USERS = 10
-OPTIONS = "--users 10 --survivors 5 --colluders 3 --density 0.01 --construction moments --picks 2"
+SIZES = "--users 10 --survivors 5 --colluders 3 --density 0.01"
+OPTIONS = {
+    "moments": "--construction moments --picks 2 --dealing shares",
+    "sketch": "--construction sketch",
+}
+START_LENGTH = 1000  # coordinates of a round whose time is all start-up
+MEMORY_ALLOWED = 1e9  # bytes
+
+
+class Wanted(NamedTuple):
+    """What a step is compared with, at most how many times that, and why it takes more."""
+
+    floor: str
+    most: float | None
+    remark: str = ""
+
+
+WANTED = {
+    "moments": {
+        "offline": Wanted(
+            "writing, hashing and fsyncing the same bytes",
+            1.5,
+            "the noise has to be drawn and multiplied",
+        ),
+        "mask": Wanted("loading the gradient and one argpartition", 1.5),
+        "eliminate": Wanted(
+            "reading and hashing the shares", 2.5, "every symbol is multiplied twice"
+        ),
+        "decode": Wanted(
+            "reading and hashing the answers",
+            3.0,
+            "it finds N K places and values, and writes them",
+        ),
+    },
+    "sketch": {
+        "offline": Wanted(
+            "writing, hashing and fsyncing the secret", None, "its mask follows from 60 keys"
+        ),
+        "mask": Wanted("loading the gradient and one argpartition", 2.0),
+        "eliminate": Wanted(
+            "reading and hashing the X of all users", None, "its shares follow from 360 keys"
+        ),
+        "decode": Wanted(
+            "reading and hashing X and Y of all users",
+            4.0,
+            "it finds N K places and values, and writes them",
+        ),
+    },
+}
 
 
 def argpartition(path: Path) -> float:
@@ -27,75 +77,100 @@ def argpartition(path: Path) -> float:
     return seconds(work)
 
 
-def figures(folder: Path, length: int) -> list[Figure]:
-    """A small round, ours and the floor take turns, user by user."""
-    roots, sources = {}, {}
-    for name, size in (("start", 1000), ("round", length)):
-        roots[name] = folder / name
-        sources[name] = gradients(folder / f"{name}-gradients", size, USERS)
-        command("init", roots[name], *OPTIONS.split(" "), "--length", size)
-    root = roots["round"]
+class Rounds:
+    """A round of a construction, and a small one that shows how long its commands start up."""
 
-    def of_step(
-        step: str, floor: Callable[[int], float], *options: Callable[[str, int], list[object]]
-    ) -> Figure:
-        def work(name: str, user: int) -> float:
-            given = [part for option in options for part in option(name, user)]
-            (roots[name] / "aggregate.h5").unlink(
-                missing_ok=True
-            )  # no step finds its result there already
-            return command(step, roots[name], *given).seconds
+    def __init__(self, folder: Path, construction: str, sources: dict[str, Path]) -> None:
+        self.construction = construction
+        self.sources = sources
+        self.folder = folder
+        self.roots = {name: folder / f"{construction}-{name}" for name in sources}
+        self.memory = 0.0  # MB of the largest step
+        for name, root in self.roots.items():
+            like = ("--like", sources[name] / "user-01.npy")
+            command("init", root, *SIZES.split(" "), *OPTIONS[construction].split(" "), *like)
 
+    @property
+    def root(self) -> Path:
+        """The large round."""
+        return self.roots["round"]
+
+    def step(self, step: str, name: str, user: int) -> float:
+        """Seconds of a step of one user; its result is not there already."""
+        (self.roots[name] / "aggregate.h5").unlink(missing_ok=True)
+        options: list[object] = [] if step == "decode" else ["--user", user]
+        if step == "mask":
+            options += ["--gradient", self.gradient(name, user)]
+        measured = command(step, self.roots[name], *options)
+        self.memory = max(self.memory, measured.memory)
+        return measured.seconds
+
+    def gradient(self, name: str, user: int) -> Path:
+        """A user's gradient."""
+        return self.sources[name] / f"user-{user:02}.npy"
+
+    def files(self, *patterns: str) -> list[Path]:
+        """Of the large round."""
+        return sorted(path for pattern in patterns for path in self.root.glob(pattern))
+
+    def floor(self, step: str, user: int) -> float:
+        """Seconds of what a step is compared with."""
+        if step == "mask":
+            return argpartition(self.gradient("round", user))
+        if step == "offline":
+            kind = "shares/*/from" if self.construction == "moments" else "secrets/user"
+            made = self.files(f"{kind}-{user:02}.h5")
+            return write_and_hash(self.folder / "floor", len(made), made[0].stat().st_size)
+        if step == "decode":
+            inputs = ["masked/*"] if self.construction == "sketch" else []
+            return read_and_hash(self.files("elimination/*", *inputs))
+        held = "masked/*" if self.construction == "sketch" else f"shares/user-{user:02}/*"
+        return read_and_hash(self.files(held))
+
+    def figure(self, step: str, length: int) -> Figure:
+        """The small round, ours and the floor take turns, user by user: a slow moment of the
+        machine affects all three."""
         starts, rounds, theirs = [], [], []
-        for user in range(1, USERS + 1):  # a slow moment of the machine affects all three
-            starts.append(work("start", user))
-            rounds.append(work("round", user))
-            theirs.append(floor(user))
-        ours = [taken - median(starts) for taken in rounds]
-        what, most, why = WANTED[step]
+        for user in range(1, USERS + 1):
+            starts.append(self.step(step, "start", user))
+            rounds.append(self.step(step, "round", user))
+            theirs.append(self.floor(step, user))
+        wanted = WANTED[self.construction][step]
         return Figure(
-            "floors", f"{step}, {length:,} coordinates", ours, what, theirs, most=most, remark=why
+            "floors",
+            f"{self.construction}: {step}, {length:,} coordinates",
+            [taken - median(starts) for taken in rounds],
+            wanted.floor,
+            theirs,
+            most=wanted.most,
+            remark=wanted.remark,
         )
 
-    def user(_: str, n: int) -> list[object]:
-        return ["--user", n]
 
-    def gradient(name: str, n: int) -> list[object]:
-        return ["--gradient", sources[name] / f"user-{n:02}.npy"]
-
-    def shares(n: int) -> list[Path]:
-        return sorted((root / f"shares/user-{n:02}").iterdir())
-
-    def of_decode(_: int) -> float:
-        return read_and_hash(sorted((root / "elimination").iterdir()))
-
-    found = [
-        of_step(
-            "offline",
-            lambda n: write_and_hash(folder / "floor", USERS, shares(n)[0].stat().st_size),
-            user,
-        ),
-        of_step(
-            "mask", lambda n: argpartition(sources["round"] / f"user-{n:02}.npy"), user, gradient
-        ),
-    ]
-    for name in roots:
-        command("freeze", roots[name])
-    found.append(of_step("eliminate", lambda n: read_and_hash(shares(n)), user))
-    return [*found, of_step("decode", of_decode)]
-
-
-WANTED = {
-    "offline": (
-        "writing, hashing and fsyncing the same bytes",
-        1.5,
-        "the noise has to be drawn and multiplied",
-    ),
-    "mask": ("loading the gradient and one argpartition", 1.5, ""),
-    "eliminate": ("reading and hashing the shares", 2.5, "every symbol is multiplied twice"),
-    "decode": (
-        "reading and hashing the answers",
-        3.0,
-        "it finds N K places and values, and writes them",
-    ),
-}
+def figures(folder: Path, length: int) -> list[Figure]:
+    """All steps of both constructions, and the memory of the largest one."""
+    sources = {
+        name: gradients(folder / f"{name}-gradients", size, USERS)
+        for name, size in (("start", START_LENGTH), ("round", length))
+    }
+    found = []
+    for construction in OPTIONS:
+        rounds = Rounds(folder, construction, sources)
+        found += [rounds.figure(step, length) for step in ("offline", "mask")]
+        for root in rounds.roots.values():
+            command("freeze", root)
+        found += [rounds.figure(step, length) for step in ("eliminate", "decode")]
+        found.append(
+            Figure(
+                "floors",
+                f"{construction}: memory of the largest step, {length:,} coordinates",
+                [rounds.memory * 1e6],
+                "1 GB",
+                [MEMORY_ALLOWED],
+                "bytes",
+                1,
+            )
+        )
+        for root in rounds.roots.values():
+            shutil.rmtree(root)
+    return found

@@ -1,12 +1,16 @@
-"""How time, memory and bytes of each phase grow with L, N and P, by commands; with fitted exponents
-and a plot.
+"""How time, memory and bytes of each phase of `moments` grow with L, N and P, by commands; with
+fitted exponents and a plot. And whole rounds of `sketch` with more and more users.
 
 A point is a round of the fewest users that may remain: T = 0.3 N, U = T + max(2, N/5). Seconds and
 bytes are those of one user, beyond the start-up of the command.
+
+A row of `sketch` is a `run` through files with all users: its seconds and memory, the files that one
+user sends, and all files beside what `plan` predicts.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 from pathlib import Path
@@ -14,11 +18,16 @@ from typing import Any
 
 import numpy as np
 from measuring import command, gradients, subplots
+from paper_size import facts, file_bytes, sent_by
 
 PHASES = ("offline", "mask", "eliminate", "decode")
 LEAST = 0.1  # seconds of all users: below, the spread of the start-up decides
 KINDS = ("seconds", "memory", "bytes")
 Point = dict[str, Any]
+MANY_USERS = ((10, 7, 3), (20, 15, 5), (40, 28, 12), (100, 70, 30))  # N, U and T
+MANY_LENGTH = 272_474
+MANY_DENSITY = 0.001
+PLAN_WITHIN = 0.05
 
 
 def point(
@@ -41,7 +50,7 @@ def point(
     command("init", root, *sizes, "--top-k", top_k, "--construction", "moments", "--picks", picks)
     who = ["--user", f"1-{survivors}"]
     files = {
-        "offline": "shares/*/from-01.h5",
+        "offline": "shares/*/from-01.h5",  # of `moments`, which publishes no list
         "mask": "masked/user-01.h5",
         "eliminate": "elimination/user-01.h5",
     }
@@ -96,6 +105,77 @@ def measure(folder: Path, *, quick: bool) -> dict[str, Any]:
         points = [point(folder, *size, start) for size in sizes]
         results[name] = {"variable": variable, "points": points}
     return results
+
+
+def many_users(folder: Path, *, quick: bool) -> list[Point]:
+    """Whole rounds of `sketch` with more and more users."""
+    users = MANY_USERS[:2] if quick else MANY_USERS
+    length = MANY_LENGTH // 10 if quick else MANY_LENGTH
+    return [with_users(folder, *numbers, length) for numbers in users]
+
+
+def with_users(folder: Path, users: int, survivors: int, colluders: int, length: int) -> Point:
+    """One `run` of so many users, with what `plan` predicts of it."""
+    root = folder / "round"
+    source = gradients(folder / "gradients", length, users)
+    fixed = ["--survivors", survivors, "--colluders", colluders, "--density", MANY_DENSITY]
+    fixed += ["--construction", "sketch"]
+    planned = next(
+        row
+        for row in facts("plan", "--users", users, "--length", length, *fixed)["choices"]
+        if row["recommended"]
+    )
+    measured = command("run", root, "--gradients", source, *fixed)
+    sent = sent_by(root, 1)
+    parameters = json.loads((root / "session.json").read_text())["parameters"]
+    found = {
+        "users": users,
+        "survivors": survivors,
+        "colluders": colluders,
+        "length": length,
+        "top_k": parameters["top_k"],
+        "picks": parameters["picks"],
+        "dealing": parameters["dealing"],
+        "before": sent.before,
+        "masked": sent.masked,
+        "answer": sent.answer,
+        "total": sent.total,
+        "planned": planned["file_bytes"],
+        "files": file_bytes(*(path for path in root.rglob("*") if path.is_file())),
+        "planned_files": planned["all_bytes"],
+        "seconds": measured.seconds,
+        "memory": measured.memory,
+    }
+    shutil.rmtree(root)
+    shutil.rmtree(source)
+    return found
+
+
+def many_rows(points: list[Point]) -> list[list[str]]:
+    """A row for each number of users."""
+    table = [
+        [
+            "N, U, T", "dealt by", "kB before", "X", "Y", "in all", "`plan`", "MB of all files",
+            "`plan`", "within 5 %", "seconds of `run`", "MB of memory",
+        ]
+    ]  # fmt: skip
+    for point in points:
+        pairs = [(point["planned"], point["total"]), (point["planned_files"], point["files"])]
+        agrees = all(abs(planned - found) <= PLAN_WITHIN * found for planned, found in pairs)
+        sizes = [point[name] for name in ("before", "masked", "answer", "total", "planned")]
+        table.append(
+            [
+                f"{point['users']}, {point['survivors']}, {point['colluders']}",
+                point["dealing"],
+                *(f"{size / 1e3:,.1f}" for size in sizes),
+                f"{point['files'] / 1e6:,.1f}",
+                f"{point['planned_files'] / 1e6:,.1f}",
+                "yes" if agrees else "no",
+                f"{point['seconds']:.1f}",
+                f"{point['memory']:.0f}",
+            ]
+        )
+    return table
 
 
 def exponent(points: list[Point], variable: str, phase: str, kind: str) -> float | None:

@@ -1,7 +1,7 @@
 """One system of `peers.py` in a process of its own: the phases of a round, each run and timed when
 asked for.
 
-Usage: peer_workers.py ours|lightsecagg|flower [FILE]. A line of JSON on stdin, {"length": L,
+Usage: peer_workers.py moments|sketch|lightsecagg|flower [FILE]. A line of JSON on stdin, {"length": L,
 "seed": s}, starts a round, and {"phase": name} runs one phase of it once. A line on stdout answers
 each with the phase's seconds; `decode` also gives the bytes that a user sends. The result is
 compared with the plain sum every time, off the clock.
@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 N, U, T = 10, 5, 3
 USERS, MASKING, ANSWERING = range(1, N + 1), range(1, 8), range(1, U + 1)
-DENSITY, PICKS = 0.01, 2
+DENSITY = 0.01
 Gradients = dict[int, npt.NDArray[np.float32]]
 
 
@@ -48,10 +48,12 @@ def each(task: Callable[[int], Any], users: range) -> tuple[dict[int, Any], floa
 
 
 class Ours:
-    """`moments` with P = 2 at a density of 1 %, as `topk_secagg.aggregate` and `protocol/round.py`
-    call it."""
+    """A construction at a density of 1 %, as `topk_secagg.aggregate` and `protocol/round.py` call
+    it."""
 
     version = "this checkout"
+    construction: str
+    picks: int
 
     def __init__(self, _file: str) -> None:
         from topk_secagg.algebra import randomness
@@ -70,8 +72,8 @@ class Ours:
             survivors=U,
             colluders=T,
             density=DENSITY,
-            construction="moments",
-            picks=PICKS,
+            construction=self.construction,
+            picks=self.picks,
         )
         self.points = construction(self.p).points()
         self.shares: dict[int, Any] = {}
@@ -79,18 +81,24 @@ class Ours:
     def offline(self) -> float:
         """Draw every user's secret and its shares for all."""
         from topk_secagg.protocol.constructions import construction
-        from topk_secagg.protocol.round import deal_shares, new_deal
+        from topk_secagg.protocol.round import new_deal
 
         def one(n: int) -> Any:
             source = self.source.child(f"user {n}")
             deal = new_deal(self.p, self.points, n, source)
             secret = construction(self.p).draw_secret(deal, source)
-            return secret, deal_shares(self.p, deal, secret, source)
+            return secret, self.dealt(deal, secret, source)
 
         dealt, seconds = each(one, USERS)
         self.secrets = {n: secret for n, (secret, _) in dealt.items()}
         self.shares = {m: {n: dealt[n][1][m - 1] for n in MASKING} for m in ANSWERING}
         return seconds * N
+
+    def dealt(self, deal: Any, secret: Any, source: Any) -> Any:
+        """What each user gets of a dealer."""
+        from topk_secagg.protocol.round import deal_shares
+
+        return deal_shares(self.p, deal, secret, source)
 
     def mask(self) -> float:
         """Select, quantise and mask. (`aggregate` also reports the energy that the selection keeps;
@@ -130,13 +138,18 @@ class Ours:
         """Places and values from the answers, as a dense vector of reals."""
         from topk_secagg.gradients.quantise import dequantise
         from topk_secagg.protocol.decoding import decode
-        from topk_secagg.protocol.round import reader_of
+        from topk_secagg.protocol.round import reader_of, sum_of_masked
 
         given = {n: reader_of(y) for n, y in self.answers.items()}
 
         def work() -> npt.NDArray[np.float64]:
             total = decode(
-                self.p, self.points, self.shape, given, self.source.child("decode")
+                self.p,
+                self.points,
+                self.shape,
+                given,
+                self.source.child("decode"),
+                masked_sum=sum_of_masked(self.p, self.masked.values(), self.shape),
             ).total
             vector = np.zeros(self.p.length)
             vector[total.index] = dequantise(self.p.fixed_point, total.value)
@@ -155,14 +168,71 @@ class Ours:
 
     def sizes(self) -> dict[str, dict[str, int]]:
         """Symbols of 4 bytes, packed indices, and seeds: payloads, without headers."""
-        from topk_secagg.algebra.randomness import KEY_BYTES
         from topk_secagg.protocol.constructions import construction
+        from topk_secagg.steps.costs import offline_bytes
 
         c = construction(self.p)
-        written = [m for m in c.written(1) if m != 1]  # its own share never travels
-        offline = c.share_bytes * len(written) + KEY_BYTES * len(c.seeded(1))
         online = c.masked_bytes + c.answer_bytes(len(MASKING))
-        return {"packed": {"offline": offline, "online": online}}
+        return {"packed": {"offline": offline_bytes(self.p), "online": online}}
+
+
+class Moments(Ours):
+    """`moments` with P = 2: shares for most users, and seeds for T of them."""
+
+    construction = "moments"
+    picks = 2
+
+
+class Sketch(Ours):
+    """`sketch` with P = 16, by keys.
+
+    The mask is drawn offline. What a user holds of the others is drawn from its keys before it
+    answers, which needs no X and can be done at any time; `answer` then only adds up.
+    """
+
+    construction = "sketch"
+    picks = 16
+
+    def dealt(self, deal: Any, secret: Any, source: Any) -> Any:  # noqa: ARG002
+        """Keys; who gets them expands them."""
+        keys = dict(zip(deal.family, secret.keys, strict=True))
+        return [(deal, {block: key for block, key in keys.items() if m in block}) for m in USERS]
+
+    def draw(self) -> float:
+        """The symbols of all keys that a user holds, put together to its shares."""
+        from topk_secagg.protocol.constructions import construction
+        from topk_secagg.protocol.held import KeyShares, WrittenShares
+
+        c = construction(self.p)
+        rows = np.arange(c.rows)
+
+        def one(m: int) -> Any:
+            return {
+                n: WrittenShares(KeyShares(c, deal, user=m, keys=keys)(rows))
+                for n, (deal, keys) in self.shares[m].items()
+            }
+
+        self.shares, seconds = each(one, ANSWERING)
+        return seconds
+
+    def cipher(self) -> float:
+        """AES-256-CTR alone, for as many streams of as many bytes."""
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+        from topk_secagg.protocol.constructions import construction
+        from topk_secagg.steps.costs import family_of
+
+        zeros = bytes(construction(self.p).share_bytes)
+        stream = bytearray(len(zeros) + 16)
+        streams = [len(MASKING) * sum(m in block for block in family_of(self.p)) for m in ANSWERING]
+
+        def one(at: int) -> None:
+            for number in range(streams[at - 1]):
+                key = number.to_bytes(32, "little")
+                cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16)))
+                cipher.encryptor().update_into(zeros, stream)
+
+        return each(one, ANSWERING)[1]
 
 
 class Unlisted(np.ndarray[Any, Any]):
@@ -433,9 +503,8 @@ def gradients(length: int, seed: int) -> Gradients:
 
 def main() -> None:
     """Answer requests until stdin ends."""
-    system: Any = {"ours": Ours, "lightsecagg": LightSecAgg, "flower": Flower}[sys.argv[1]](
-        "".join(sys.argv[2:])
-    )
+    systems = {"moments": Moments, "sketch": Sketch, "lightsecagg": LightSecAgg, "flower": Flower}
+    system: Any = systems[sys.argv[1]]("".join(sys.argv[2:]))
     answers, sys.stdout = sys.stdout, sys.stderr  # whatever a peer prints is no answer
     for line in sys.stdin:
         request = json.loads(line)

@@ -1,15 +1,19 @@
 """The phases in memory against FedML's LightSecAgg and Flower's SecAgg+, side by side.
 
-A part of bench.py. N = 10, U = 5, T = 3; 7 users mask and 5 answer, in all three systems. The peers
+A part of bench.py. N = 10, U = 5, T = 3; 7 users mask and 5 answer, in all systems: our `moments` and
+`sketch`, and the peers. The peers
 are installed into an environment of their own, and every system runs in a process of its own on one
 core (`peer_workers.py`). Systems take turns phase by phase, so that each ratio compares neighbours
 in time; the first turn only warms up. Every result is compared with the plain sum: of all entries
 for the peers, of what was sent for ours.
 
 What counts. Input: a float32 gradient in memory. Offline: all ten users' secrets and shares
-(Flower: keys and encrypted shares). Mask, of one user: select (ours alone), quantise, mask. Answer,
-of one user. Decode: from the answers, and for the peers from the masked vectors, to a dense vector
-of reals; ours finds the places as well. Nothing is serialised or sent on the clock.
+(Flower: keys and encrypted shares; `sketch`: keys, and the masks that follow from them). Mask, of
+one user: select (ours alone), quantise, mask. Answer, of one user; of `sketch` adding up, while
+drawing the symbols of the keys that it holds, which can be done before, has a figure of its own
+against AES-256-CTR alone. Decode: from the answers, and for `sketch` and the peers from the masked
+vectors, to a dense vector of reals; ours finds the places as well. Nothing is serialised or sent on
+the clock.
 
 Bytes that a user sends, each message once, without headers. "packed": whole bytes that hold a
 symbol of the system's own modulus (ours 4, FedML's 15-bit prime 2, Flower 4). "as sent": what the
@@ -27,13 +31,16 @@ import sys
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from measuring import Figure, subplots
 
 ROOT = Path(__file__).resolve().parent.parent
 LENGTHS = (27_247, 272_474, 2_724_740)
 PHASES = ("offline", "mask", "answer", "decode")
+OWN_PHASES = {"sketch": ("draw", "cipher")}  # before `answer`, of one system alone
+ORDER = ("offline", "mask", "draw", "cipher", "answer", "decode")
+OURS = ("moments", "sketch")
 PEERS = ("lightsecagg", "flower")
 # their secure aggregation is the same; 1.42 needs a certifi that some indexes lack
 FLOWER = "flwr>=1.41,<1.43"
@@ -45,39 +52,57 @@ THREADS = dict.fromkeys(
 SHORT = "its prime of 15 bits needs 2 bytes a symbol, for steps of 2^-10; ours resolves 5e-9"
 SELECTS = "it selects nothing: it sends everything"
 CALLS = "at this size, most of ours is Python between the kernels"
-KEYS = "its keys and seeds do not grow with L, but its masks are no longer hidden from unbounded adversaries"
+AGREED = "its keys and seeds do not grow with L, but its secrecy rests on key agreement"
+GENERATOR = "it draws from a generator that is not cryptographic"
+PLACES = "it knows all places, and multiplies by one small matrix"
 
-# ours against a peer: figure, peer, phases, at most, and why the peer may be ahead
-TIMES: tuple[tuple[str, str, tuple[str, ...], float | None, str], ...] = (
-    (
-        "offline of all users",
-        "lightsecagg",
-        ("offline",),
-        1 / 2,
-        "it draws from a generator that is not cryptographic",
+
+class Compared(NamedTuple):
+    """One of ours against a peer: these phases together, at most so many times the peer's, and why
+    the peer may be ahead. The wish holds from `least_length` on."""
+
+    ours: str
+    figure: str
+    peer: str
+    phases: tuple[str, ...]
+    most: float | None
+    remark: str
+    least_length: int = 0
+
+
+TIMES = (
+    Compared("moments", "offline of all users", "lightsecagg", ("offline",), 1 / 2, GENERATOR),
+    Compared("moments", "offline of all users", "flower", ("offline",), None, AGREED),
+    Compared("moments", "mask", "lightsecagg", ("mask",), None, SELECTS),
+    Compared("moments", "answer", "lightsecagg", ("answer",), None, CALLS),
+    Compared("moments", "mask + answer", "lightsecagg", ("mask", "answer"), 1, CALLS),
+    Compared("moments", "decode", "lightsecagg", ("decode",), 3, PLACES),
+    Compared(
+        "moments", "mask + answer + decode", "flower", ("mask", "answer", "decode"), 1 / 5, ""
     ),
-    ("offline of all users", "flower", ("offline",), None, KEYS),
-    ("mask", "lightsecagg", ("mask",), None, SELECTS),
-    ("answer", "lightsecagg", ("answer",), None, CALLS),
-    ("mask + answer", "lightsecagg", ("mask", "answer"), 1, CALLS),
-    (
-        "decode",
-        "lightsecagg",
-        ("decode",),
-        3,
-        "it knows all places, and multiplies by one small matrix",
-    ),
-    ("mask + answer + decode", "flower", ("mask", "answer", "decode"), 1 / 5, ""),
+    Compared("sketch", "offline of all users", "lightsecagg", ("offline",), 1, GENERATOR),
+    Compared("sketch", "offline of all users", "flower", ("offline",), None, AGREED),
+    Compared("sketch", "mask", "lightsecagg", ("mask",), 1, SELECTS, least_length=272_474),
+    Compared("sketch", "answer: adding up", "lightsecagg", ("answer",), 1, CALLS),
+    Compared("sketch", "decode", "lightsecagg", ("decode",), 1.5, PLACES),
+    Compared("sketch", "mask + answer + decode", "flower", ("mask", "answer", "decode"), None, ""),
 )
-# the same for bytes: offline or online, peer, how the peer's symbols are counted
-BYTES: tuple[tuple[str, str, str, float | None, str], ...] = (
-    ("offline", "lightsecagg", "at 4 bytes", 1, ""),
-    ("offline", "lightsecagg", "packed", None, SHORT),
-    ("offline", "flower", "packed", None, KEYS),
-    ("online", "lightsecagg", "at 4 bytes", 1 / 12, ""),
-    ("online", "lightsecagg", "packed", None, SHORT),
-    ("online", "flower", "packed", 1 / 12, ""),
+DRAWING_AT_MOST = 4  # times AES-256-CTR alone
+# the same for bytes: ours, peer, how the peer's symbols are counted; at most before, with the
+# gradient and in all
+BYTES: tuple[tuple[str, str, str, tuple[float | None, float | None, float | None], str], ...] = (
+    ("moments", "lightsecagg", "at 4 bytes", (1, 1 / 12, None), ""),
+    ("moments", "lightsecagg", "packed", (None, None, None), SHORT),
+    ("moments", "flower", "packed", (None, 1 / 12, None), AGREED),
+    ("sketch", "lightsecagg", "at 4 bytes", (1, 1 / 3, 1 / 3), ""),
+    ("sketch", "lightsecagg", "packed", (None, None, None), SHORT),
+    ("sketch", "flower", "packed", (None, 1 / 3, 1 / 3), AGREED),
 )
+SENT = {
+    "bytes before": ("offline",),
+    "bytes with the gradient": ("online",),
+    "bytes in all": ("offline", "online"),
+}
 
 
 def on_one_core() -> None:
@@ -146,6 +171,11 @@ def installed(environment: Path) -> dict[str, list[Path]]:
     return found
 
 
+def phases_of(name: str) -> tuple[str, ...]:
+    """What a system can be asked for."""
+    return (*PHASES, *OWN_PHASES.get(name, ()))
+
+
 def measure(
     lengths: Sequence[int], repeats: int, environment: Path = ROOT / ".venv-peers"
 ) -> dict[str, Any]:
@@ -155,21 +185,23 @@ def measure(
     for name in skipped:
         print(f"{name} is skipped: it could not be installed", file=sys.stderr)
     workers = [
-        Worker("ours", Path(sys.executable)),
+        *(Worker(name, Path(sys.executable)) for name in OURS),
         *(Worker(name, *peers[name]) for name in peers),
     ]
     versions: dict[str, str] = {}
     runs = []
     for length in lengths:
         seconds: dict[str, dict[str, list[float]]] = {
-            w.name: {phase: [] for phase in PHASES} for w in workers
+            w.name: {phase: [] for phase in phases_of(w.name)} for w in workers
         }
         sizes: dict[str, Any] = {}
         for turn in range(repeats + 1):
             versions |= {w.name: w.ask(length=length, seed=turn)["version"] for w in workers}
-            for phase in PHASES:
+            for phase in ORDER:
                 first = turn % len(workers)
                 for worker in workers[first:] + workers[:first]:
+                    if phase not in phases_of(worker.name):
+                        continue
                     answer = worker.ask(phase=phase)
                     if turn:
                         seconds[worker.name][phase].append(answer["seconds"])
@@ -184,28 +216,72 @@ def figures(results: dict[str, Any]) -> list[Figure]:
     """Every phase and every count of bytes, at every length."""
     found = []
     for run in results["runs"]:
-        length = f"L = {run['length']:,}"
-        for figure, name, phases, most, why in TIMES:
-            if name in run["seconds"]:
-                ours, theirs = (
-                    together(run["seconds"][system], phases) for system in ("ours", name)
-                )
-                found.append(
-                    Figure(
-                        "peers", f"{figure}, {length}", ours, name, theirs, most=most, remark=why
-                    )
-                )
-        for figure, name, count, most, why in BYTES:
-            if name in run["bytes"]:
-                sizes = [
-                    [run["bytes"]["ours"]["packed"][figure]],
-                    [run["bytes"][name][count][figure]],
-                ]
-                against = f"{name}, {count}"
-                label = f"{figure} bytes a user, {length}"
-                found.append(
-                    Figure("peers", label, sizes[0], against, sizes[1], "bytes", most, why)
-                )
+        found += [of_times(run, compared) for compared in TIMES if compared.peer in run["seconds"]]
+        found.append(of_drawing(run))
+        for ours, peer, count, most, remark in BYTES:
+            if peer in run["bytes"]:
+                found += of_bytes(run, ours, peer, count, most, remark)
+    return found
+
+
+def of_times(run: dict[str, Any], compared: Compared) -> Figure:
+    """Some phases of ours and of a peer."""
+    ours, theirs = (
+        together(run["seconds"][system], compared.phases)
+        for system in (compared.ours, compared.peer)
+    )
+    return Figure(
+        "peers",
+        f"{compared.ours}: {compared.figure}, L = {run['length']:,}",
+        ours,
+        compared.peer,
+        theirs,
+        most=compared.most if run["length"] >= compared.least_length else None,
+        remark=compared.remark,
+    )
+
+
+def of_drawing(run: dict[str, Any]) -> Figure:
+    """The symbols of the keys that a user holds, against the cipher alone."""
+    seconds = run["seconds"]["sketch"]
+    return Figure(
+        "peers",
+        f"sketch: answer: drawing the keys' symbols, L = {run['length']:,}",
+        seconds["draw"],
+        "AES-256-CTR alone",
+        seconds["cipher"],
+        most=DRAWING_AT_MOST,
+        remark="words beyond the field are rejected, and streams are added up",
+    )
+
+
+def of_bytes(
+    run: dict[str, Any],
+    ours: str,
+    peer: str,
+    count: str,
+    most: Sequence[float | None],
+    remark: str,
+) -> list[Figure]:
+    """What a user sends before, with its gradient and in all."""
+    found = []
+    for (label, parts), at_most in zip(SENT.items(), most, strict=True):
+        sizes = [
+            float(sum(run["bytes"][system][how][part] for part in parts))
+            for system, how in ((ours, "packed"), (peer, count))
+        ]
+        found.append(
+            Figure(
+                "peers",
+                f"{ours}: {label} a user, L = {run['length']:,}",
+                [sizes[0]],
+                f"{peer}, {count}",
+                [sizes[1]],
+                "bytes",
+                at_most,
+                remark,
+            )
+        )
     return found
 
 
@@ -216,7 +292,7 @@ def together(seconds: dict[str, list[float]], phases: Sequence[str]) -> list[flo
 
 def draw(results: dict[str, Any], path: Path) -> None:
     """Seconds of each phase, and bytes that a user sends, against L."""
-    figure, axes = subplots(1, len(PHASES) + 2, figsize=(13, 2.8))
+    figure, axes = subplots(1, len(PHASES) + len(SENT), figsize=(15, 2.8))
     runs = results["runs"]
     for name in results["versions"]:
         for panel, phase in zip(axes, PHASES, strict=False):
@@ -225,17 +301,14 @@ def draw(results: dict[str, Any], path: Path) -> None:
             ]
             panel.loglog(*zip(*points, strict=True), "o-", markersize=3, label=name)
             panel.set_title({"offline": "offline of all users, s"}.get(phase, f"{phase}, s"))
-        for panel, phase in zip(axes[len(PHASES) :], ("offline", "online"), strict=True):
-            count = "at 4 bytes" if name == "lightsecagg" else "packed"
-            panel.loglog(
-                *zip(
-                    *((run["length"], run["bytes"][name][count][phase]) for run in runs),
-                    strict=True,
-                ),
-                "o-",
-                markersize=3,
-            )
-            panel.set_title(f"{phase} bytes a user")
+        count = "at 4 bytes" if name == "lightsecagg" else "packed"
+        for panel, (label, parts) in zip(axes[len(PHASES) :], SENT.items(), strict=True):
+            sizes = [
+                (run["length"], sum(run["bytes"][name][count][part] for part in parts))
+                for run in runs
+            ]
+            panel.loglog(*zip(*sizes, strict=True), "o-", markersize=3)
+            panel.set_title(f"{label} a user")
     for panel in axes:
         panel.set_xlabel("L")
         panel.grid(visible=True, linewidth=0.3)

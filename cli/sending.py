@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from topk_secagg.errors import amount
-from topk_secagg.protocol.parameters import Parameters
+
+if TYPE_CHECKING:
+    from topk_secagg.protocol.parameters import Parameters
 
 _OPTIONS = {"sketch": "total", "moments": "online"}  # what --minimise says for a construction
 

@@ -14,10 +14,13 @@
 #
 #   WEIGHT               the weight of the gradient (1)
 #   RESIDUAL             the file in which error feedback is kept from round to round (none)
+#   FROM                 this organisation's folder of an earlier round of the same series, by keys: the keys of this
+#                        round follow from those, and nothing is sent before X (none)
 #   MEAN                 yes: OUTPUT gets the mean by weight instead of the sum (no)
 #   RECIPIENTS           this organisation's own list of everybody's public keys, or TOPK_SECAGG_RECIPIENTS:
 #                        required, every command compares it
 #   TOPK_SECAGG_SESSION  the only session to take part in, 16 digits or more
+#   TOPK_SECAGG_SERIES   the same of the session with which a series of rounds began: one pin for all of them
 #   TOPK_SECAGG_SECRETS  where secrets and ledgers are, by default ROUND/secrets
 #   PATIENCE             seconds to wait for late files, once a step could be run without them (600)
 #   LIMIT                seconds to wait for files without which nothing goes on, and for SYNC (86400)
@@ -53,12 +56,13 @@ say() { echo "$(date -u +%Y-%m-%dT%H:%M:%SZ) organisation $NUMBER: $*" >&2; }
 
 # the pins: every command below takes them from the environment
 if [ -n "${TOPK_SECAGG_SESSION:-}" ]; then export TOPK_SECAGG_SESSION; fi
+if [ -n "${TOPK_SECAGG_SERIES:-}" ]; then export TOPK_SECAGG_SERIES; fi
 export TOPK_SECAGG_RECIPIENTS=${TOPK_SECAGG_RECIPIENTS:-${RECIPIENTS:-}}
 if [ -z "$TOPK_SECAGG_RECIPIENTS" ]; then
   say "set TOPK_SECAGG_RECIPIENTS: without your own list of keys, whoever moves the files could make up the others"
   exit 2
 fi
-if [ -z "${TOPK_SECAGG_SESSION:-}" ]; then
+if [ -z "${TOPK_SECAGG_SESSION:-}${TOPK_SECAGG_SERIES:-}" ]; then
   say "TOPK_SECAGG_SESSION is not set: compare the session's parameters and its fingerprint yourself"
 fi
 
@@ -142,14 +146,33 @@ for file in found["send"]:
     print(os.path.relpath(file["path"], os.environ["ROUND"]))' <<<"$seen")
 }
 
+in_series() { # whether the keys of this round follow from those of an earlier one
+  python3 -c '
+import json, os
+with open(os.environ["ROUND"] + "/session.json") as session:
+    raise SystemExit(json.load(session)["series"] is None)'
+}
+
+offline() {
+  if ! in_series; then
+    topk-secagg offline "$ROUND" "${access[@]}" --quiet
+  elif [ -n "${FROM:-}" ]; then
+    topk-secagg offline "$ROUND" "${access[@]}" --from "$FROM" --quiet
+  else
+    say "this round goes on with the keys of an earlier one: set FROM to the folder of a round of its series"
+    exit 2
+  fi
+}
+
 run() {
   say "$1"
   case $1 in
+  offline) offline ;;
   mask) topk-secagg mask "$ROUND" "${access[@]}" "${masking[@]}" --quiet ;;
   decode) topk-secagg decode "$ROUND" "${decoding[@]}" ;;
   forget)
     stop_pulling # or what is erased would be fetched again
-    topk-secagg forget "$ROUND" --user "$NUMBER" --quiet
+    topk-secagg forget "$ROUND" "${access[@]}" --quiet # which keeps the keys of the next round of a series
     ;;
   *) topk-secagg "$1" "$ROUND" "${access[@]}" --quiet ;;
   esac

@@ -12,7 +12,8 @@ push)
 pull)
   own=$(printf 'user-%02d' "$NUMBER")
   rclone copy "$STORE" "$ROUND" --filter "- $own.*" \
-    --filter '+ /session.json' --filter '+ /survivors.json' --filter '+ /masked/user-*.h5' \
+    --filter '+ /session.json' --filter '+ /survivors.json' --filter '+ /dealt/user-*.json' \
+    --filter '+ /masked/user-*.h5' \
     --filter '+ /confirmed/user-*.json' --filter '+ /elimination/user-*.h5' \
     --filter "+ /shares/$own/from-*.h5.age" --filter '- *'
   ;;

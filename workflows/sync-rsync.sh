@@ -13,7 +13,8 @@ pull)
   own=$(printf 'user-%02d' "$NUMBER")
   mkdir -p "$ROUND"
   rsync -rt --exclude="$own.*" \
-    --include=/session.json --include=/survivors.json --include=/masked/ --include='/masked/user-*.h5' \
+    --include=/session.json --include=/survivors.json --include=/dealt/ --include='/dealt/user-*.json' \
+    --include=/masked/ --include='/masked/user-*.h5' \
     --include=/confirmed/ --include='/confirmed/user-*.json' --include=/elimination/ --include='/elimination/user-*.h5' \
     --include=/shares/ --include="/shares/$own/" --include="/shares/$own/from-*.h5.age" --exclude='*' \
     "$STORE/" "$ROUND/"

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 
+import numpy as np
 import pytest
 from rounds import SCRIPT, must
 
@@ -26,6 +27,28 @@ round/survivors.json: $(USERS:%=round/masked/user-%.h5)
 	$(TOPK) freeze round
 round/elimination/user-%.h5: round/survivors.json
 	$(TOPK) eliminate round --user $*
+.SECONDARY:
+"""
+
+
+SERIES = """
+sum-2.npy: sum-1.npy
+sum-%.npy: round-%/elimination/user-03.h5
+	$(TOPK) decode round-$* --output $@
+round-1/session.json:
+	$(TOPK) init round-1 --users 3 --survivors 2 --colluders 1 --top-k 4 --length 4 --construction sketch --clip 2000
+round-2/session.json: sum-1.npy
+	$(TOPK) init round-2 --from round-1
+round-1/secrets/user-03.h5: round-1/session.json
+	$(TOPK) offline round-1 --user all
+round-2/secrets/user-03.h5: round-2/session.json
+	$(TOPK) offline round-2 --user all --from round-1
+%/masked/user-03.h5: %/secrets/user-03.h5
+	$(TOPK) mask $* --user all --gradients gradients
+%/survivors.json: %/masked/user-03.h5
+	$(TOPK) freeze $*
+%/elimination/user-03.h5: %/survivors.json
+	$(TOPK) eliminate $* --user all
 .SECONDARY:
 """
 
@@ -67,6 +90,23 @@ def test_make_runs_what_depends_on_a_changed_file_and_then_nothing(new_round):
     os.utime(folder / "like.npy")
     assert sorted(steps()) == sorted([("init", ""), *of_all("offline", "mask"), *last])
     assert steps() == []
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+def test_make_runs_a_series_of_two_rounds_and_then_nothing(new_round):
+    r = new_round(users=3, survivors=2)
+    folder = r.inputs
+    (folder / "Makefile").write_text(SERIES)
+    make = ["make", f"TOPK={SCRIPT}"]
+    end = subprocess.run(make, cwd=folder, capture_output=True, text=True, check=False)
+    assert end.returncode == 0, end.stderr
+    plain = sum(np.load(r.gradient(n)) for n in (1, 2, 3))
+    for generation in (1, 2):
+        found = np.load(folder / f"sum-{generation}.npy")
+        assert np.allclose(found, plain, atol=1e-4)  # three steps of the quantiser are less
+    assert not (folder / "round-2/shares").exists()
+    again = subprocess.run(make, cwd=folder, capture_output=True, text=True, check=False)
+    assert "is up to date" in again.stdout
 
 
 @pytest.mark.parametrize("sealed", [False, True], ids=["plain", "sealed"])

@@ -9,6 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rounds import ROOT, SCRIPT, Recipe, Round, call, contents, must
 
@@ -32,7 +33,7 @@ if [ "$1" = push ]; then
   while read -r name; do mkdir -p "$STORE/$(dirname "$name")"; cp "$name" "$STORE/$name.part"; mv "$STORE/$name.part" "$STORE/$name"; done
 else
   cd "$STORE"; own=$(printf 'user-%02d' "$NUMBER")
-  for name in session.json survivors.json masked/*.h5 confirmed/*.json elimination/*.h5 "shares/$own"/*.age; do
+  for name in session.json survivors.json dealt/*.json masked/*.h5 confirmed/*.json elimination/*.h5 "shares/$own"/*.age; do
     case $name in */$own.*) continue ;; esac
     if [ -e "$name" ]; then mkdir -p "$ROUND/$(dirname "$name")"; cp "$name" "$ROUND/$name.part"; mv "$ROUND/$name.part" "$ROUND/$name"; fi
   done
@@ -43,9 +44,9 @@ fi
 class Organisations:
     """The machines of the organisations, and the store."""
 
-    def __init__(self, base: Path) -> None:
+    def __init__(self, base: Path, recipe: Recipe = FOUR) -> None:
         self.base, self.store = base, base / "store"
-        self.round = Round(FOUR, self.store, base / "inputs").prepare()
+        self.round = Round(recipe, self.store, base / "inputs").prepare()
         self.session = must(*self.round.init("--json")).json["session"]
         self.sync = WORKFLOWS / "sync-rsync.sh"
         if shutil.which("rsync") is None:
@@ -56,17 +57,18 @@ class Organisations:
     def machine(self, user: int) -> Round:
         return self.round.elsewhere(self.base / f"machine-{user}" / "round")
 
-    def start(self, user: int, **settings: str) -> subprocess.Popen[str]:
+    def start(self, user: int, here: Path | None = None, **settings: str) -> subprocess.Popen[str]:
         """The script of an organisation, as a new process."""
-        here, r = self.machine(user), self.round
-        here.folder.mkdir(parents=True, exist_ok=True)
+        r = self.round
+        here = here or self.machine(user).folder
+        here.mkdir(parents=True, exist_ok=True)
         environment = os.environ | {
             "PATH": f"{SCRIPT.parent}:{os.environ['PATH']}", "STORE": str(self.store), "PAUSE": "0.5",
             "PATIENCE": "2", "LIMIT": "900", "TOPK_SECAGG_RECIPIENTS": str(r.recipients),
             "TOPK_SECAGG_SESSION": self.session, **settings,
         }  # fmt: skip
-        sums = here.folder.with_name("sum.npy")
-        words = [here.folder, user, r.identity(user), r.gradient(user), self.sync, sums]
+        sums = here.with_name("sum.npy")
+        words = [here, user, r.identity(user), r.gradient(user), self.sync, sums]
         return subprocess.Popen(
             [WORKFLOWS / "organisation.sh", *map(str, words)],
             env=environment,
@@ -148,6 +150,84 @@ def test_an_organisation_after_the_freeze_has_nothing_to_do(finished):
     assert not list(finished[0].machine(4).folder.glob("secrets/*"))
 
 
+THREE = Recipe(
+    "series",
+    users=3,
+    survivors=2,
+    top_k=4,
+    construction="sketch",
+    sealed=True,
+    masking=(1, 2, 3),
+    answering=(1, 2, 3),
+)
+
+
+def folder_of_later(three: Organisations, user: int) -> Path:
+    return three.base / f"machine-{user}" / "later" / "round"
+
+
+def play(processes: list[subprocess.Popen[str]]) -> None:
+    said = [process.communicate(timeout=1000)[1] for process in processes]
+    assert {process.returncode for process in processes} == {0}, said
+
+
+@pytest.fixture(scope="module")
+def series(tmp_path_factory):
+    """Three organisations, and two rounds with the same keys; what the second was started with."""
+    three = Organisations(tmp_path_factory.mktemp("series"), THREE)
+    users = three.round.recipe.everybody
+    play([three.start(user) for user in users])
+    later = three.base / "later-store"
+    must("init", later, "--from", three.store)
+    settings = {
+        "STORE": str(later),
+        "TOPK_SECAGG_SERIES": three.session,
+        "TOPK_SECAGG_SESSION": "",
+    }
+    play(
+        [
+            three.start(
+                user,
+                folder_of_later(three, user),
+                FROM=str(three.machine(user).folder),
+                **settings,
+            )
+            for user in users
+        ]
+    )
+    return three, settings
+
+
+class TestSeries:
+    """The second round goes on with the keys of the first, which all have forgotten."""
+
+    def test_both_rounds_give_the_sum(self, series):
+        three, _ = series
+        plain = sum(np.load(three.round.gradient(user)) for user in (1, 2, 3))
+        for user in (1, 2, 3):
+            for folder in (three.machine(user).folder, folder_of_later(three, user)):
+                assert np.array_equal(np.load(folder.with_name("sum.npy")), plain)
+
+    def test_lists_travel_once_and_keys_never_again(self, series):
+        three, _ = series
+        lists = {f"dealt/user-{n:02}.json" for n in (1, 2, 3)}
+        assert lists < set(contents(three.store))
+        for user in (1, 2, 3):
+            assert lists < set(contents(three.machine(user).folder))
+        later = set(contents(three.base / "later-store"))
+        assert not [name for name in later if name.startswith(("shares/", "dealt/"))]
+
+    def test_without_the_earlier_round_it_says_what_is_missing(self, series):
+        three, settings = series
+        store = three.base / "third-store"
+        must("init", store, "--from", three.store)
+        lost = three.base / "lost" / "round"
+        process = three.start(1, lost, **settings | {"STORE": str(store)})
+        said = process.communicate(timeout=1000)[1]
+        assert "set FROM" in said
+        assert process.returncode == 2
+
+
 @pytest.mark.parametrize(
     ("settings", "code", "said"),
     [
@@ -197,7 +277,13 @@ if [ "$step" ]; then step='"'$step'"'; else step=null; fi
 echo '{"next": {"step": '$step', "ready": true, "possible": true, "waits_for": null},'
 echo '"send": [{"path": "'$ROUND'/masked/user-03.h5"}]}'
 """
-FETCHES = 'if [ "$1" = pull ]; then mkdir -p "$ROUND"; touch "$ROUND/session.json"; else cat >/dev/null; fi'
+FETCHES = """if [ "$1" = pull ]; then
+  mkdir -p "$ROUND"
+  echo '{"series": null}' > "$ROUND/new"
+  mv "$ROUND/new" "$ROUND/session.json"
+else
+  cat >/dev/null
+fi"""
 HANGS = 'echo $$ >> "$NOTES/hanging"; sleep 1000'
 TWICE = f'if [ "$1" = pull ] && [ -e "$ROUND/session.json" ]; then {HANGS}; else {FETCHES}; fi'
 
@@ -271,7 +357,7 @@ def test_weight_residual_mean_and_pins_reach_the_commands(tmp_path):
     assert set(calls) == {"status", *steps}
     for name, (_, session, recipients) in calls.items():
         assert (name, session, recipients) == (name, "0123456789abcdef", "keys")
-    for name in ("status", "offline", "mask", "freeze", "confirm", "eliminate"):
+    for name in ("status", "offline", "mask", "freeze", "confirm", "eliminate", "forget"):
         assert " --identity identity" in calls[name][0]
     assert "--gradient gradient.pt --weight 2.5 --residual kept.h5" in calls["mask"][0]
     assert "--output sum.pt --mean" in calls["decode"][0]

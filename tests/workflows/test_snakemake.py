@@ -44,9 +44,12 @@ class TestWorkflow:
         (tmp_path / "program").chmod(0o755)
         return r
 
-    def run(self, r: Round, *more: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, r: Round, *more: str, init: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
         recipe = r.recipe
-        init = f"--clip {recipe.clip!r} --construction {recipe.construction}"
+        if init is None:
+            init = f"--clip {recipe.clip!r} --construction {recipe.construction}"
         config = [
             f"round={r.folder}", f"gradients={r.inputs}/gradients/user-{{user}}.npy", "users=5", "colluders=1",
             "top_k=2", f"init='{init}'", "seconds=15", f"program={r.inputs}/program",
@@ -85,3 +88,20 @@ class TestWorkflow:
         assert end.returncode != 0
         assert "2 users have masked soundly, and 3 must survive" in end.stderr
         assert not (r.inputs / "sum.npy").exists()
+
+    def test_a_second_round_goes_on_with_the_keys_of_the_first(self, tmp_path):
+        everybody = (1, 2, 3, 4, 5)
+        recipe = Recipe("series", construction="sketch", top_k=4, masking=everybody)
+        r = Round(recipe, tmp_path / "round", tmp_path).prepare()
+        (tmp_path / "program").write_text(f'#!/bin/sh\nexec {SCRIPT} "$@"\n')
+        (tmp_path / "program").chmod(0o755)
+        plain = sum(np.load(r.gradient(n)) for n in everybody)
+        first = self.run(r, "survivors=3", "top_k=4")
+        assert first.returncode == 0, first.stderr
+        later = r.elsewhere(tmp_path / "later")
+        more = (f"from={r.folder}", f"output={tmp_path}/later.npy")
+        second = self.run(later, *more, init="")
+        assert second.returncode == 0, second.stderr
+        for name in ("sum", "later"):
+            assert np.array_equal(np.load(tmp_path / f"{name}.npy"), plain)
+        assert not (later.folder / "shares").exists()

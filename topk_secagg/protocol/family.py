@@ -29,7 +29,7 @@ from .parameters import Parameters
 
 MOST_BLOCKS = 512  # in a family
 MOST_COALITIONS = 100_000  # sets of T users that are looked at one by one
-SEARCH_SECONDS = 5.0
+SEARCH_SECONDS = 5.0  # of computing: a busy machine finds the same families
 SEARCH_TRIES = 6  # where a try is quick
 _QUICK = 30_000  # blocks times coalitions
 _COALITIONS_AT_ONCE = 4096
@@ -218,10 +218,10 @@ def _families(users: int, survivors: int, colluders: int) -> tuple[tuple[Block, 
     if math.comb(users, colluders) * (survivors - colluders) ** 2 > _MOST_NUMBERS:
         return ()
     is_quick = math.comb(users, size) * math.comb(users, colluders) <= _QUICK
-    end = time.monotonic() + SEARCH_SECONDS
+    end = time.thread_time() + SEARCH_SECONDS
     families: set[tuple[Block, ...]] = set()
     for attempt in range(SEARCH_TRIES if is_quick else 1):
-        if families and time.monotonic() > end:
+        if families and time.thread_time() > end:
             break
         chance = random.Random(attempt)  # noqa: S311 - a family is public
         family = _Search(users, survivors, colluders=colluders, chance=chance, end=end).family()
@@ -256,7 +256,7 @@ class _Search:
         chosen: list[Block] = []
         spaces = _Orthogonal(len(self._coalitions), self._rank, self._random)
         while spaces.lacking.any():
-            if len(chosen) == MOST_BLOCKS or time.monotonic() > self._end:
+            if len(chosen) == MOST_BLOCKS or time.thread_time() > self._end:
                 return None
             block = self._best(set(chosen), spaces)
             if block is None:
@@ -320,7 +320,7 @@ class _Search:
         values = self._values(chosen).astype(np.uint64)
         kept = np.ones(len(chosen), dtype=bool)
         for at in self._chance.sample(range(len(chosen)), len(chosen)):
-            if time.monotonic() > self._end:
+            if time.thread_time() > self._end:
                 break
             kept[at] = False
             left = missed[:, missed[at]] & kept[:, None]  # of the coalitions that miss it
