@@ -472,8 +472,5 @@ def forget(console: Console, space: ts.Workspace, user: int, **how: Any) -> None
         why = "who may go on with the series" if space.session.family else "who have not answered"
         lines.append(f"its shares for user {plain(report.needed_by)}, {why}, stay")
     if report.next_keys:
-        lines.append(
-            f"{report.next_keys} has the keys of the next round: once that is prepared, erase them "
-            "with --end-series"
-        )
+        lines.append(f"{report.next_keys} has the keys of the next round, until that is prepared")
     console.result(facts_of(report), *lines, space=space)

@@ -149,8 +149,7 @@ class ForgetReport(Brief):
     """The files that were erased, those of other accounts, which were not, and who still needs this
     user's shares.
 
-    `next_keys` is where the keys of the next round of the series are. They open that round, so that
-    they must go too once it is prepared.
+    `next_keys` is where the keys of the next round of the series are, until that is prepared.
     """
 
     user: int
