@@ -24,7 +24,7 @@ from ..storage.secret import StoredSecret
 from ..storage.workspace import Workspace
 from .access import TakingPart, admitted, taking_part
 from .arguments import SOURCES, AnyRound, check_choice, workspace
-from .series import carried_keys
+from .series import carried_keys, check_own_list
 
 
 @dataclass(frozen=True, repr=False)
@@ -162,11 +162,7 @@ def _offline_in_series(
             if earlier is None
             else carried_keys(space, earlier, user, signer)
         )
-        if user not in held.lists:
-            raise InputMissing(
-                f"user {user} lacks its own list of keys of the root round",
-                f"put it back: dealt/user-{user:02}.json",
-            )
+        check_own_list(user, held)
         ledger, stored = _found_secret(space, user)
         if stored is None:
             stored = _draw(space, user, _kind(space), keys=held.own)

@@ -21,7 +21,7 @@ from ..storage.session import MOST_GENERATIONS
 from ..storage.workspace import Workspace
 from .access import Access, Pins, TakingPart, admitted, check_pins, pinned, taking_part
 from .arguments import AnyRound
-from .series import keys_of_round
+from .series import check_own_list, keys_of_round
 
 
 @dataclass(frozen=True, repr=False)
@@ -242,6 +242,7 @@ def _keep_next_generation(space: Workspace, user: int, access: Access) -> None:
     session = space.session
     if session.generation < MOST_GENERATIONS:
         held = keys_of_round(space, user, identity)
+        check_own_list(user, held)  # else the series would end here, unnoticed
         held_file.write(space, user, held.advanced(session.generation + 1))
 
 
