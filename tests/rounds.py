@@ -34,10 +34,12 @@ from oracle import bucket_count, bucket_top, lifted, plain_sum, top_k
 from topk_secagg.algebra.field import DEFAULT_FIELD
 from topk_secagg.gradients.files import write_gradient
 from topk_secagg.gradients.tensors import Gradient, Tensor
+from topk_secagg.storage import survivors as survivors_file
 from topk_secagg.storage.artifacts import Draft, Table, opened, write_hashed
 from topk_secagg.storage.hdf5_writer import new_file
-from topk_secagg.storage.keys import Identity
+from topk_secagg.storage.keys import Identity, read_identity
 from topk_secagg.storage.kinds import ARTIFACT_KINDS
+from topk_secagg.storage.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = (
@@ -496,6 +498,16 @@ class Round:
         for command in self.left(after, upto):
             must(*command)
         return self
+
+    def lie(self, user: int, **row: str) -> None:
+        """The freezer, user 1, changes a row of survivors.json, and signs it."""
+        space = Workspace(self.folder)
+        path = space.survivors_path
+        signer = read_identity(self.identity(1)) if self.recipe.sealed else None
+        _, body = survivors_file.parse(path, path.read_bytes())
+        rows = [replace(old, **row) if old.user == user else old for old in body["survivors"]]
+        content = survivors_file.content(space.session, rows, freezer=1, signer=signer)
+        path.write_bytes(content)
 
     # the sum
 

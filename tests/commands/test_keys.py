@@ -24,7 +24,6 @@ from topk_secagg.steps import offline as offline_step
 from topk_secagg.storage import dealt as dealt_file
 from topk_secagg.storage import secret as secret_file
 from topk_secagg.storage import share as share_file
-from topk_secagg.storage import survivors as survivors_file
 from topk_secagg.storage.dealt import Dealt
 from topk_secagg.storage.keys import read_identity
 from topk_secagg.storage.ledger import Ledger
@@ -680,15 +679,6 @@ class TestFamilies:
 # a freezer that lies in survivors.json
 
 
-def lie(r: Round, user: int, **row: str) -> None:
-    """The freezer changes one row of survivors.json, and signs it."""
-    space = Workspace(r.folder)
-    path = space.survivors_path
-    _, body = survivors_file.parse(path, path.read_bytes())
-    rows = [replace(old, **row) if old.user == user else old for old in body["survivors"]]
-    path.write_bytes(survivors_file.content(space.session, rows, 1, signer(r, 1)))
-
-
 @plain_and_sealed
 class TestLyingFreezer:
     """In the round in which keys were dealt; test_series.py has the later ones."""
@@ -696,13 +686,13 @@ class TestLyingFreezer:
     @pytest.mark.parametrize("name", ["sharing", "dealt"])
     def test_own_row_is_checked(self, round_at, refuses, sealed, name):
         r = round_at("frozen", sealed=sealed, **FIVE)
-        lie(r, 2, **{name: "ab" * 32})
+        r.lie(2, **{name: "ab" * 32})
         refuses(65, *r.eliminate(2), says=("X of user 2 that this user did not send", "do not"))
         assert not answered(r, 2)
 
     def test_another_sharing_of_others_is_not_answered(self, round_at, refuses, sealed):
         r = round_at("frozen", sealed=sealed, **FIVE)
-        lie(r, 2, sharing="ab" * 32)
+        r.lie(2, sharing="ab" * 32)
         for n in (3, 4, 5):
             refuses(65, *r.eliminate(n), says="its sharing is")
             assert not answered(r, n)
@@ -710,7 +700,7 @@ class TestLyingFreezer:
 
     def test_another_list_of_others_is_not_answered(self, round_at, refuses, sealed):
         r = round_at("frozen", sealed=sealed, **FIVE)
-        lie(r, 2, dealt="ab" * 32)
+        r.lie(2, dealt="ab" * 32)
         for n in (3, 4, 5):
             refuses(65, *r.eliminate(n), says="user 2 gave this user another list of keys")
             assert not answered(r, n)

@@ -780,6 +780,34 @@ class TestForget:
         after = r.next_of_series(tmp_path / "next")
         refuses(77, *after.offline(1, "--from", r.folder), says="has ended the series")
 
+    def test_without_its_own_list_a_user_can_neither_go_on_nor_forget(
+        self, series, refuses, tmp_path
+    ):
+        """It could never send an X again: so nothing is erased before the list is back."""
+        (r0,) = series(0)
+        r1 = r0.next_of_series(tmp_path / "r1")
+        path = Workspace(r0.folder).dealt_path(1)
+        path.rename(tmp_path / "list")
+        lacks = "user 1 lacks its own list of keys of the root round"
+        refuses(66, *r1.offline(1, "--from", r0.folder), says=lacks)
+        refuses(66, *r0.forget(1), says=(lacks, "dealt/user-01.json"))
+        (tmp_path / "list").rename(path)
+        must(*r0.forget(1))
+        must(*r1.offline(1, "--from", r0.folder))
+
+    def test_if_it_forgot_all_the_same_the_series_would_end(
+        self, series, refuses, tmp_path, monkeypatch
+    ):
+        """The twin."""
+        (r0,) = series(0)
+        r1 = r0.next_of_series(tmp_path / "r1")
+        path = Workspace(r0.folder).dealt_path(1)
+        path.rename(tmp_path / "list")
+        monkeypatch.setattr(settle_step, "check_own_list", lambda *_: None)
+        must(*r0.forget(1))
+        (tmp_path / "list").rename(path)
+        refuses(66, *r1.offline(1, "--from", r0.folder), says="lacks its own list")
+
     def test_ending_the_series_stopped_while_erasing(self, series, tmp_path, monkeypatch):
         """What is not the next generation's is erased by any `forget` afterwards."""
         _, r1 = series(1)
@@ -878,16 +906,6 @@ def test_held_keys_are_for_their_owner_alone_and_never_shown(series):
 # a freezer that lies
 
 
-def lie(r: Round, user: int, **row: str) -> None:
-    """The freezer changes one row of survivors.json, and signs it."""
-    space = Workspace(r.folder)
-    path = space.survivors_path
-    signer = read_identity(r.identity(1)) if r.recipe.sealed else None
-    _, body = survivors_file.parse(path, path.read_bytes())
-    rows = [replace(old, **row) if old.user == user else old for old in body["survivors"]]
-    path.write_bytes(survivors_file.content(space.session, rows, 1, signer))
-
-
 @plain_and_sealed
 class TestLyingFreezer:
     @pytest.fixture
@@ -898,25 +916,25 @@ class TestLyingFreezer:
 
     @pytest.mark.parametrize("name", ["sharing", "dealt"])
     def test_own_row_is_checked(self, frozen, refuses, name):
-        lie(frozen, 2, **{name: "ab" * 32})
+        frozen.lie(2, **{name: "ab" * 32})
         refuses(65, *frozen.eliminate(2), says="X of user 2 that this user did not send")
 
     def test_another_list_of_others_is_not_answered(self, frozen, refuses):
-        lie(frozen, 2, dealt="ab" * 32)
+        frozen.lie(2, dealt="ab" * 32)
         for n in (3, 4, 5):
             refuses(65, *frozen.eliminate(n), says="user 2 gave this user another list of keys")
         refuses(65, *frozen.decode(), says="is not the file that was frozen")
 
     def test_another_sharing_of_others_opens_nothing(self, frozen, refuses):
         """The answers are about masks that nobody used."""
-        lie(frozen, 2, sharing="ab" * 32)
+        frozen.lie(2, sharing="ab" * 32)
         for n in (3, 4, 5):
             must(*frozen.eliminate(n))
         refuses(65, *frozen.decode(), says="is not the file that was frozen", notes_failure=True)
 
     def test_not_even_where_nobody_compares_x_or_its_own_row(self, frozen, refuses, monkeypatch):
         """The twin: without the checks the round is lost all the same, and all have answered."""
-        lie(frozen, 2, sharing="ab" * 32)
+        frozen.lie(2, sharing="ab" * 32)
         monkeypatch.setattr(survivors_file, "check_own_row", lambda *_, **__: None)
         monkeypatch.setattr(survivors_file, "each_frozen", each_as_it_is)
         for n in (2, 3, 4, 5):

@@ -24,7 +24,7 @@ from ..storage.secret import StoredSecret
 from ..storage.workspace import Workspace
 from .access import TakingPart, admitted, taking_part
 from .arguments import SOURCES, AnyRound, check_choice, workspace
-from .series import carried_keys, has_left, leave
+from .series import carried_keys, check_own_list, has_left, leave
 
 
 @dataclass(frozen=True, repr=False)
@@ -170,11 +170,7 @@ def _offline_in_series(
             held = _prepared_before(space, user)
         else:
             held = carried_keys(space, earlier, user=user, identity=signer)
-        if user not in held.lists:
-            raise InputMissing(
-                f"user {user} lacks its own list of keys of the root round",
-                f"put it back: dealt/user-{user:02}.json",
-            )
+        check_own_list(user, held)
         ledger, stored = _found_secret(space, user)
         if stored is None:
             stored = _draw(space, user, _kind(space), keys=held.own)

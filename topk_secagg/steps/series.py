@@ -109,6 +109,15 @@ def _dealt_keys(
     return Held(generation=0, keys=keys, lists=lists, own=own)
 
 
+def check_own_list(user: int, keys: Held) -> None:
+    """Refuse keys with which a user could not go on: its X names its own list."""
+    if user not in keys.lists:
+        raise InputMissing(
+            f"user {user} lacks its own list of keys of the root round, or its own share",
+            f"put them back: dealt/user-{user:02}.json, and its share for itself",
+        )
+
+
 def _next_generation(space: Workspace, user: int) -> Held:
     """What a user kept when it forgot a round."""
     held = held_file.read(space, user) if space.held_path(user).exists() else None

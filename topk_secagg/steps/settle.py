@@ -21,7 +21,7 @@ from ..storage.session import MOST_GENERATIONS
 from ..storage.workspace import Workspace
 from .access import Access, Pins, TakingPart, admitted, check_pins, pinned, taking_part
 from .arguments import AnyRound
-from .series import latest_keys
+from .series import check_own_list, latest_keys
 
 
 @dataclass(frozen=True, repr=False)
@@ -241,6 +241,7 @@ def _keep_next_generation(space: Workspace, user: int, access: Access) -> None:
     session = space.session
     if session.generation < MOST_GENERATIONS:
         held = latest_keys(space, user, identity)
+        check_own_list(user, held)  # else the series would end here, unnoticed
         held_file.write(space, user, held.advanced(session.generation + 1))
 
 
