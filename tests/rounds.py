@@ -428,9 +428,9 @@ class Round:
         return ("settle", self.folder, "--user", user)
 
     def forget(self, user: int) -> Command:
-        """Who goes on with a series opens the keys that it was dealt."""
-        opens = self.recipe.sealed and self.recipe.construction == "sketch"
-        return ("forget", self.folder, "--user", user, *["--identity", self.identity(user)] * opens)
+        """With keys it is a step of a user that takes part: it goes on with the series."""
+        access = self._access(user) if self.recipe.construction == "sketch" else []
+        return ("forget", self.folder, "--user", user, *access)
 
     def step(self, name: str, user: int = 1) -> Command:
         """The step of a user by its name."""
