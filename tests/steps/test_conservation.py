@@ -47,12 +47,11 @@ def steps(draw, length):
 @st.composite
 def stories(draw):
     """The construction, its options, users' weights and several rounds."""
-    construction = draw(st.sampled_from(["permutation", "moments", "sketch"]))
+    construction = draw(st.sampled_from(["permutation", "moments"]))
     length = draw(st.integers(8, 30))
     options = {"top_k": draw(st.integers(1, 4)), "construction": construction}
-    if construction != "permutation":
-        options["picks"] = draw(st.integers(1, 2))
     if construction == "moments":
+        options["picks"] = draw(st.integers(1, 2))
         spare = draw(st.sampled_from([None, 0, 1]))
         options |= {} if spare is None else {"spare": spare}
     weights = draw(st.lists(st.sampled_from([1.0, 0.5, 3.0, 2.25]), min_size=USERS, max_size=USERS))
