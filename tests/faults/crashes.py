@@ -239,6 +239,7 @@ STEPS = (
         for name in ("init", "offline", "mask", "freeze", "eliminate", "decode", "run")
     ),
     *(("moments", name) for name in ("offline", "mask", "eliminate", "decode", "run")),
+    *(("sketch", name) for name in ("offline", "mask", "eliminate", "decode", "forget", "run")),
     *(("residual", name) for name in ("mask", "eliminate", "settle", "forget")),
     *(("spare", name) for name in ("fallback", "decode")),
     *(("sealed", name) for name in ("offline", "mask", "freeze", "confirm", "eliminate", "forget")),

@@ -147,6 +147,9 @@ def _target(state: Round, stage: str, source: random.Random) -> tuple[str, Comma
             share: source.choice((state.offline(n), state.mask(last))),
             f"../inputs/gradients/{state.gradient(n).name}": state.mask(n),
         }
+        if r.construction == "sketch":
+            # whose keys they are publishes it again; whoever holds some compares
+            choices[f"dealt/user-{n:02}.json"] = source.choice((state.offline(n), state.mask(last)))
         if r.sealed:
             choices[f"../inputs/{state.identity(n).name}"] = state.offline(n)
     elif stage == "masked":
@@ -166,6 +169,9 @@ def _target(state: Round, stage: str, source: random.Random) -> tuple[str, Comma
             f"secrets/user-{last:02}.ledger.json": answer,
             share: answer,
         }
+        if r.construction == "sketch":
+            choices[f"dealt/user-{n:02}.json"] = answer
+            choices[f"masked/user-{n:02}.h5"] = state.decode()
         if r.residual:
             choices[f"secrets/user-{last:02}.residual.h5"] = answer
         if r.sealed:
@@ -179,6 +185,8 @@ def _target(state: Round, stage: str, source: random.Random) -> tuple[str, Comma
             f"elimination/user-{source.choice(r.answering):02}.h5": state.decode(),
             f"elimination/user-{last:02}.h5": again,
         }
+        if r.construction == "sketch":
+            choices[f"masked/user-{n:02}.h5"] = state.decode()
         if r.residual:
             choices[f"kept/residual-{last:02}.h5"] = again
     else:
@@ -295,7 +303,7 @@ def _other(lab: Lab, case: Case, source: random.Random) -> Path:
 _VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, 2, 3, 5, 7, -1, 255, 2**31, 4281076801, 2**32, 2**63, 2**64, 10**30,
     0.0, 1.0, 1.5, -1.0, 1e308, "", "0", "x", "\u0000", "\u001b[31m", "é", "a" * 5000,
-    "0" * 64, "f" * 64, "topk-secagg", "permutation", "moments",
+    "0" * 64, "f" * 64, "topk-secagg", "permutation", "moments", "sketch", "keys", "seeds", "shares",
     [], [1], [[]], {}, {"x": 1}, [1, 2, 3],
 )  # fmt: skip
 
@@ -562,7 +570,16 @@ def _as_the_session_says(state: Round) -> Round:
     """The round with the parameters in session.json, in case the damage is a legitimate other
     choice."""
     p = document(state.folder / "session.json")["parameters"]
-    names = ("survivors", "colluders", "blocks", "top_k", "picks", "construction", "spare")
+    names = (
+        "survivors",
+        "colluders",
+        "blocks",
+        "top_k",
+        "picks",
+        "construction",
+        "spare",
+        "dealing",
+    )
     return replace(state, recipe=replace(state.recipe, **{name: p[name] for name in names}))
 
 

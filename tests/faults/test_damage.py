@@ -5,7 +5,7 @@ from collections import Counter
 from damage import Lab, run_cases
 from fault_lab import scratch
 
-CASES = 150
+CASES = 200
 
 
 def test_damaged_files_are_refused_or_do_not_matter(monkeypatch):
@@ -19,7 +19,16 @@ def test_damaged_files_are_refused_or_do_not_matter(monkeypatch):
 
     with scratch() as folder:
         monkeypatch.chdir(folder)
-        lab = Lab(folder, ("permutation", "moments", "spare", "residual", "sealed"))
+        recipes = (
+            "permutation",
+            "moments",
+            "sketch",
+            "spare",
+            "residual",
+            "sealed",
+            "sealed-sketch",
+        )
+        lab = Lab(folder, recipes)
         run_cases(lab, range(CASES), 2, report)
     assert violations == []
     assert sum(endings.values()) == CASES

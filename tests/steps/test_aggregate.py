@@ -99,7 +99,7 @@ def users_of(form, seed=0):
 
 class TestResiduals:
     @each_form
-    @pytest.mark.parametrize("construction", ["permutation", "moments"])
+    @pytest.mark.parametrize("construction", ["permutation", "moments", "sketch"])
     def test_they_go_into_the_next_round_as_they_come_out(self, form, construction):
         """After three rounds, what was given is what was sent plus what is kept."""
         given = sent = 0.0
@@ -311,7 +311,7 @@ OPTIONS = {
     "density": st.floats(0, 1) | odd,
     "field": st.sampled_from([65521, 5, 97, 4]) | odd,
     "blocks": counts,
-    "construction": st.sampled_from(["permutation", "moments"]) | odd,
+    "construction": st.sampled_from(["permutation", "moments", "sketch"]) | odd,
     "picks": counts,
     "spare": counts,
     "clip": st.floats(0, 10) | odd,

@@ -77,7 +77,10 @@ def test_random_selection_goes_through_the_same_protocol(tmp_path, construction)
     how = ("--top-k", K, "--construction", construction, "--select", "random")
     must("run", tmp_path / "round", "--gradients", *files, *OPTIONS, *how)
     found = total(tmp_path / "round", L)
-    assert 0 < np.count_nonzero(found) <= USERS * K
+    p = document(tmp_path / "round/session.json")["parameters"]
+    each = p["buckets"] * p["picks"] or K  # K, rounded up to whole buckets
+    assert K <= each < K + max(1, p["picks"])
+    assert 0 < np.count_nonzero(found) <= USERS * each
     # every sum is a sum of some users' values
     sums = np.array(
         [

@@ -57,7 +57,9 @@ def kept(path):
     return np.zeros(L) if value is None else value
 
 
-@pytest.mark.parametrize(("construction", "weight"), [("permutation", 1.0), ("moments", 3.0)])
+@pytest.mark.parametrize(
+    ("construction", "weight"), [("permutation", 1.0), ("moments", 3.0), ("sketch", 2.0)]
+)
 def test_over_twelve_rounds_sent_plus_residual_is_the_sum_of_the_gradients(
     tmp_path, gradients, shared, mask, construction, weight
 ):

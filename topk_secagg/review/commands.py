@@ -64,10 +64,10 @@ def plan(*, measure_in: AnyPath | None = None, **options: Unpack[SessionOptions]
     density: K as a share of the gradient's length, such as 0.01.
     field: q, a prime below 2^32.
     blocks: D, in the construction permutation.
-    construction: "permutation" (the paper's), "moments" or "sketch"; by default by the size of the
-        offline files.
-    minimise: "total" or "online", what a user shall send least of, instead of a construction.
-    dealing: "keys", "seeds" or "shares": what is sent to the others before there are gradients.
+    construction: "permutation" (the paper's), "moments" or "sketch"; or
+    minimise: "total" (sketch) or "online" (moments), what a user sends in all or with its gradient.
+        By default permutation while its offline files stay below 256 MiB, and else "total".
+    dealing: "keys" (sketch), "seeds" (sketch, moments) or "shares", which are written out.
     picks: P, in the constructions moments and sketch.
     spare: in the construction moments, pack answers so tightly that only so many may be missing.
     clip: the largest magnitude of a gradient's values; 1 by default.
