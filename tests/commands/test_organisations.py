@@ -150,20 +150,20 @@ def test_an_organisation_after_the_freeze_has_nothing_to_do(finished):
     assert not list(finished[0].machine(4).folder.glob("secrets/*"))
 
 
-THREE = Recipe(
+TWO = Recipe(
     "series",
-    users=3,
+    users=2,
     survivors=2,
     top_k=4,
     construction="sketch",
     sealed=True,
-    masking=(1, 2, 3),
-    answering=(1, 2, 3),
+    masking=(1, 2),
+    answering=(1, 2),
 )
 
 
-def folder_of_later(three: Organisations, user: int) -> Path:
-    return three.base / f"machine-{user}" / "later" / "round"
+def folder_of_later(two: Organisations, user: int) -> Path:
+    return two.base / f"machine-{user}" / "later" / "round"
 
 
 def play(processes: list[subprocess.Popen[str]]) -> None:
@@ -173,56 +173,56 @@ def play(processes: list[subprocess.Popen[str]]) -> None:
 
 @pytest.fixture(scope="module")
 def series(tmp_path_factory):
-    """Three organisations, and two rounds with the same keys; what the second was started with."""
-    three = Organisations(tmp_path_factory.mktemp("series"), THREE)
-    users = three.round.recipe.everybody
-    play([three.start(user) for user in users])
-    later = three.base / "later-store"
-    must("init", later, "--from", three.store)
+    """Two organisations, and two rounds with the same keys; what the second was started with."""
+    two = Organisations(tmp_path_factory.mktemp("series"), TWO)
+    users = two.round.recipe.everybody
+    play([two.start(user) for user in users])
+    later = two.base / "later-store"
+    must("init", later, "--from", two.store)
     settings = {
         "STORE": str(later),
-        "TOPK_SECAGG_SERIES": three.session,
+        "TOPK_SECAGG_SERIES": two.session,
         "TOPK_SECAGG_SESSION": "",
     }
     play(
         [
-            three.start(
+            two.start(
                 user,
-                folder_of_later(three, user),
-                FROM=str(three.machine(user).folder),
+                folder_of_later(two, user),
+                FROM=str(two.machine(user).folder),
                 **settings,
             )
             for user in users
         ]
     )
-    return three, settings
+    return two, settings
 
 
 class TestSeries:
     """The second round goes on with the keys of the first, which all have forgotten."""
 
     def test_both_rounds_give_the_sum(self, series):
-        three, _ = series
-        plain = sum(np.load(three.round.gradient(user)) for user in (1, 2, 3))
-        for user in (1, 2, 3):
-            for folder in (three.machine(user).folder, folder_of_later(three, user)):
+        two, _ = series
+        plain = sum(np.load(two.round.gradient(user)) for user in (1, 2))
+        for user in (1, 2):
+            for folder in (two.machine(user).folder, folder_of_later(two, user)):
                 assert np.array_equal(np.load(folder.with_name("sum.npy")), plain)
 
     def test_lists_travel_once_and_keys_never_again(self, series):
-        three, _ = series
-        lists = {f"dealt/user-{n:02}.json" for n in (1, 2, 3)}
-        assert lists < set(contents(three.store))
-        for user in (1, 2, 3):
-            assert lists < set(contents(three.machine(user).folder))
-        later = set(contents(three.base / "later-store"))
+        two, _ = series
+        lists = {f"dealt/user-{n:02}.json" for n in (1, 2)}
+        assert lists < set(contents(two.store))
+        for user in (1, 2):
+            assert lists < set(contents(two.machine(user).folder))
+        later = set(contents(two.base / "later-store"))
         assert not [name for name in later if name.startswith(("shares/", "dealt/"))]
 
     def test_without_the_earlier_round_it_says_what_is_missing(self, series):
-        three, settings = series
-        store = three.base / "third-store"
-        must("init", store, "--from", three.store)
-        lost = three.base / "lost" / "round"
-        process = three.start(1, lost, **settings | {"STORE": str(store)})
+        two, settings = series
+        store = two.base / "third-store"
+        must("init", store, "--from", two.store)
+        lost = two.base / "lost" / "round"
+        process = two.start(1, lost, **settings | {"STORE": str(store)})
         said = process.communicate(timeout=1000)[1]
         assert "set FROM" in said
         assert process.returncode == 2

@@ -9,7 +9,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from rounds import call, must
+from rounds import Recipe, Round, call, must
 
 from topk_secagg.errors import CannotWrite, UsageError
 from topk_secagg.gradients.layout import Layout
@@ -108,6 +108,15 @@ def test_a_file_of_keys_or_a_seed_has_a_short_header(tmp_path):
         offline(space, 1)
         held = dataset_bytes(space.root, "shares/user-02/*", ("seed", "keys"))
         assert 0 < held <= file_bytes(space.root, "shares/user-02/*") <= held + 2500
+
+
+def test_a_sealed_file_of_keys_has_a_short_header(tmp_path):
+    recipe = Recipe("sealed", construction="sketch", top_k=4, sealed=True)
+    r = Round(recipe, tmp_path / "round", tmp_path / "inputs").prepare()
+    must(*r.init())
+    must(*r.offline(1))
+    held = 32 * len(Workspace(r.folder).session.blocks_of(2))
+    assert 0 < held < file_bytes(r.folder, "shares/user-02/*.age") <= held + 2500
 
 
 def test_where_two_picks_do_not_fit_a_bucket_one_is_chosen():
