@@ -98,9 +98,10 @@ BYTES: tuple[tuple[str, str, str, tuple[float | None, float | None, float | None
     ("sketch", "lightsecagg", "packed", (None, None, None), SHORT),
     ("sketch", "flower", "packed", (None, 1 / 3, 1 / 3), AGREED),
 )
+LEAST_LENGTHS = {"sketch": 272_474}  # from which on these wishes hold
 SENT = {
     "bytes before": ("offline",),
-    "bytes with the gradient": ("online",),
+    "bytes with a gradient": ("online",),
     "bytes in all": ("offline", "online"),
 }
 
@@ -273,12 +274,12 @@ def of_bytes(
         found.append(
             Figure(
                 "peers",
-                f"{ours}: {label} a user, L = {run['length']:,}",
+                f"{ours}: {label}, L = {run['length']:,}",
                 [sizes[0]],
                 f"{peer}, {count}",
                 [sizes[1]],
                 "bytes",
-                at_most,
+                at_most if run["length"] >= LEAST_LENGTHS.get(ours, 0) else None,
                 remark,
             )
         )
