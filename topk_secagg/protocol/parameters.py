@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..algebra.field import DEFAULT_FIELD, ceil_div, divisors, is_prime, stored_type
 from ..brief import Brief
@@ -30,6 +30,7 @@ DEALINGS = {
     SKETCH: (KEYS, SEEDS, SHARES),
 }  # the first is the default
 
+_DERIVED = {"scale", "buckets"}  # parameters that follow from others
 _DEFAULT_PICKS = 2
 _MOST_PICKS = 16  # by default in `sketch`: decoding takes longer with more
 _WORTH_MORE_PICKS = 1.05  # times the fewest bytes: more picks keep more of the largest coordinates
@@ -136,6 +137,19 @@ class Parameters(Brief):
             max_weight=float(max_weight),
             scale=quantisation_scale(field, users, clip=clip, max_weight=max_weight),
         )
+
+    def changed(self, **given: Any) -> Parameters:
+        """The same round with some of the arguments of `choose` given anew; what follows from them
+        is computed again."""
+        kept = {name: value for name, value in vars(self).items() if name not in _DERIVED}
+        if self.construction == PERMUTATION:
+            kept["picks"] = None
+        else:
+            del kept["blocks"]
+        is_resized = any(given.get(name, kept[name]) != kept[name] for name in ("length", "top_k"))
+        if self.construction == SKETCH and is_resized:
+            del kept["picks"]  # the best number may be another one
+        return Parameters.choose(**kept | given)
 
     def __post_init__(self) -> None:
         _check_users(self)

@@ -128,7 +128,8 @@ def choice_of(p: Parameters, name: str) -> Parameters | None:
 def other_choice(p: Parameters) -> Parameters | None:
     """The same round by the other of `sketch`, which sends the least in all, and `moments`, which
     sends the least with the gradient; None where that is not possible."""
-    return choice_of(p, MOMENTS if p.construction == SKETCH else SKETCH)
+    other = {SKETCH: MOMENTS}.get(p.construction, SKETCH)
+    return choice_of(p, other)
 
 
 def costs(p: Parameters, survivor_count: int, answer_count: int) -> Costs:

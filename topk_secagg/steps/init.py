@@ -500,20 +500,11 @@ def start_like(
 
 
 def _changed_parameters(before: Parameters, length: int, given: dict[str, Any]) -> Parameters:
-    """The parameters of a round with some of them changed; what follows from them is computed
-    anew."""
+    """The parameters of a round with some of them changed."""
     changed = _checked({"length": length, **given})
     if "density" in changed:
         changed["top_k"] = _coordinates(changed.pop("density"), length)
-    kept = {name: value for name, value in vars(before).items() if name not in _DERIVED}
-    if before.construction == PERMUTATION:
-        kept["picks"] = None
-    else:
-        del kept["blocks"]
-    is_resized = length != before.length or "top_k" in changed
-    if before.construction == SKETCH and is_resized:
-        del kept["picks"]
-    return Parameters.choose(**kept | changed)
+    return before.changed(**changed)
 
 
 def clip_of_sum(space: Workspace, factor: float) -> float:
