@@ -24,7 +24,7 @@ from topk_secagg.protocol.round import run_round
 
 SIZES = {"users": 10, "survivors": 5, "colluders": 3, "length": 10_000, "top_k": 100}
 ROUNDS = {
-    "moments": Parameters.choose(**SIZES, construction="moments", picks=2),
+    "moments": Parameters.choose(**SIZES, construction="moments", dealing="shares", picks=2),
     "permutation": Parameters.choose(
         **SIZES | {"length": 500, "top_k": 5}, construction="permutation"
     ),

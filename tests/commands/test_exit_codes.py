@@ -177,7 +177,7 @@ NOT_OURS = (
 )
 # What is said of a document without its last newline: JSON all the same, but of another digest
 WITHOUT_NEWLINE = {
-    "survivors.json": "survivors.json names users or weights that are not in this round",
+    "survivors.json": "survivors.json is not written as this program writes it",
     "session.json": "user-01.ledger.json belongs to another session",
 }
 
@@ -385,7 +385,7 @@ class TestBadData65:
                 )
                 if (place, value) not in (("layout", []), ("layout", [1]))
             ),
-            ([], "layout", "the names of the layout are not distinct"),
+            ([], "layout", "the names of the layout are neither distinct strings nor"),
             ([1], "layout", "does not have a name, shape and dtype"),
             (0, "freezer", "there is no user 0 to freeze"),
             (6, "freezer", "there is no user 6 to freeze"),
@@ -893,7 +893,7 @@ class TestWhichConstruction:
                 "--top-k 100 --length 2000",
                 "sketch",
                 "construction sketch: ",
-                "the paper's offline files would take 404 MB",
+                "the paper's offline files would take 403 MB",
             ),
             (
                 "--top-k 100 --length 20000",

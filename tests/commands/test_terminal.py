@@ -57,7 +57,10 @@ def test_plan_fits_80_columns_and_breaks_no_word(options):
     assert not re.search(r"\de\+\d", seen)  # no 4e+04 TB, no 1.55e+07 d
     table, _, _ = "\n".join(lines).partition("init chooses")
     rows = [line for line in table.splitlines() if line.strip() and "─" not in line]
-    names = ("construction", "permutation", "moments", "sketch", "Theorem", "LightSecAgg")
+    names = (
+        "construction", "permutation", "moments", "sketch", "  shares", "Theorem", "LightSecAgg",
+        "SecAgg+",
+    )  # fmt: skip
     assert [row for row in rows if not row.startswith(names)] == []  # no row is broken
     # the words are those of the same text without a terminal; only times may differ
     elsewhere = must("plan", *options).out.partition("init chooses")[2].split()

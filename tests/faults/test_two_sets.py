@@ -204,7 +204,7 @@ def test_one_answer_to_another_set_reveals_an_input(name, users, colluders):
     answering = [*honest[1 : 1 + p.blocks], *colluders]
     a, b = everybody, [n for n in everybody if n != victim]
     total, _ = view.round.decode(
-        users, {n: np.array(view.answer(n, a), np.uint32) for n in answering}
+        everybody, {n: np.array(view.answer(n, a), np.uint32) for n in answering}
     )
     support = {k for k, v in enumerate(total) if v}
     expected = view.foretold(helper, a, answering)

@@ -110,7 +110,8 @@ class Scene:
                 sharing=x.sharing,
                 masked=changed,
                 weight=x.weight,
-                holds=x.holds,
+                holds=dict.fromkeys(x.holds),
+                dealt=x.dealt,
                 signer=self.keys.get(n),
             )
             own.write(self.second / f"user-{n:02}.h5")

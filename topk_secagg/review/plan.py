@@ -157,12 +157,12 @@ def _variants(base: Parameters) -> list[Parameters]:
 
 def _sketches(same: dict[str, Any]) -> list[Parameters]:
     """`sketch` dealt as `init` does, and by written-out shares."""
-    found = []
+    sketches = []
     with suppress(UsageError):
         written = Parameters.choose(**same, construction=SKETCH, dealing=SHARES)
         small = choice_of(Parameters.choose(**same), SKETCH)
-        found = [written] if small is None else [small, written]
-    return found
+        sketches = [written] if small is None else [small, written]
+    return sketches
 
 
 def _row(p: Parameters, gradient: npt.NDArray[Any] | None, speed: Speed | None) -> PlanRow:

@@ -248,11 +248,11 @@ def opened_share(
             scratch=scratch or space.private,
         )
     header = share_header(s, user, sender, sharing=sharing)
-    with opened(path, KIND, file=file) as found:
+    with opened(path, KIND, file=file) as unchecked:
         # first whose it is: that decides whether it holds keys, a seed or symbols
-        found.expect_attributes(header)
-        found.expect_shapes(shapes(s, user, sender))
-        artifact = found.with_datasets_loaded()
+        unchecked.expect_attributes(header)
+        unchecked.expect_shapes(shapes(s, user, sender))
+        artifact = unchecked.with_datasets_loaded()
         artifact.verify()
         artifact.expect(header, s.recipient(sender))
         deal = s.deal(sender, artifact.attributes["sharing"])
