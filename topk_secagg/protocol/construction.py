@@ -91,12 +91,18 @@ class Construction(ABC, Generic[DecodedGroups]):
         count = self.seed_count if self.p.dealing == SEEDS else 0
         return tuple((dealer + i) % self.p.users + 1 for i in range(count))
 
+    def is_seeded(self, dealer: int, user: int) -> bool:
+        """Whether a user gets a seed of this dealer."""
+        follows = (user - dealer - 1) % self.p.users  # so many users are between them
+        return self.p.dealing == SEEDS and follows < self.seed_count
+
     def written(self, dealer: int) -> tuple[int, ...]:
         """The users whose shares of this dealer are written out."""
-        if self.p.dealing == KEYS:
-            return ()
-        seeded = self.seeded(dealer)
-        return tuple(m for m in range(1, self.p.users + 1) if m not in seeded)
+        return tuple(m for m in range(1, self.p.users + 1) if self.is_written(dealer, m))
+
+    def is_written(self, dealer: int, user: int) -> bool:
+        """Whether the share of a user is written out by this dealer."""
+        return self.p.dealing != KEYS and not self.is_seeded(dealer, user)
 
     @abstractmethod
     def draw_secret(self, deal: Deal, source: Randomness) -> Secret:
@@ -188,7 +194,7 @@ class Construction(ABC, Generic[DecodedGroups]):
         """What a user holds of a dealer: the bytes of its keys, its seed or its share."""
         if self.p.dealing == KEYS:
             return KEY_BYTES * sum(user in block for block in family)
-        return KEY_BYTES if user in self.seeded(dealer) else self.share_bytes
+        return KEY_BYTES if self.is_seeded(dealer, user) else self.share_bytes
 
     def offline_bytes(self, family: Sequence[Block] = ()) -> int:
         """The most that a user sends before it has a gradient: to all others, and to each."""

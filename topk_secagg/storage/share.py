@@ -73,7 +73,7 @@ def shapes(s: Session, user: int, sender: int) -> Shapes:
     p = s.parameters
     if s.family is not None:
         return {"keys": ("|u1", (len(s.blocks_of(user)), KEY_BYTES))}
-    if user in construction(p).seeded(sender):
+    if construction(p).is_seeded(sender, user):
         return {"seed": ("|u1", (KEY_BYTES,))}
     return written_shapes(p)
 
@@ -102,7 +102,7 @@ def files_bytes(p: Parameters, family: Sequence[Block]) -> int:
 def file_bytes(p: Parameters, family: Sequence[Block], user: int, sender: int) -> int:
     """About what the share file of a pair of users has, if it is not sealed."""
     c = construction(p)
-    if user in c.written(sender):
+    if c.is_written(sender, user):
         tables = written_shapes(p)
         return bytes_of(tables) + header_bytes(len(tables))
     return c.held_bytes(sender, user, family) + header_bytes(1)
@@ -338,9 +338,9 @@ def write(
     None of the symbols appears under its name before all are complete."""
     c = construction(space.session.parameters)
     for m in users:
-        if m not in c.written(deal.dealer):
+        if not c.is_written(deal.dealer, m):
             _write_small(space, m, deal=deal, secret=secret, source=source, signer=signer)
-    written = [m for m in users if m in c.written(deal.dealer)]
+    written = [m for m in users if c.is_written(deal.dealer, m)]
     if written:
         chunks = c.share_chunks(deal, secret, source)
         _write_symbols(space, written, deal=deal, chunks=chunks, signer=signer, progress=progress)
