@@ -32,9 +32,16 @@ SMALL = [(N, U, T) for N in range(2, 7) for U in range(2, N + 1) for T in range(
 
 @pytest.fixture(autouse=True)
 def _first_family_will_do(monkeypatch):
-    """And it is always the same: which others are found depends on the time that there is."""
+    """And it is always the same: which others are found depends on the time that there is.
+
+    Other tests in this process must not find what was found here.
+    """
     monkeypatch.setattr(families, "SEARCH_TRIES", 1)
-    families._families.cache_clear()
+    monkeypatch.setattr(families, "_found_families", {})
+    search = families._families
+    search.cache_clear()
+    yield
+    search.cache_clear()
 
 
 def parameters(N: int, U: int, T: int, q: int = DEFAULT_FIELD) -> Parameters:
