@@ -321,6 +321,10 @@ RULES = {
 
 
 class TestOnlyThisSeries:
+    def test_keys_do_not_follow_from_the_same_round(self, series, refuses):
+        _, r1 = series(1)
+        refuses(2, *r1.offline(1, "--from", r1.folder), says="do not follow from its own")
+
     def test_keys_never_go_back(self, series, refuses):
         r0, r1, r2 = series(2)
         (r1.folder / "secrets").rename(r1.folder / "elsewhere")

@@ -30,7 +30,7 @@ DEALINGS = {
     SKETCH: (KEYS, SEEDS, SHARES),
 }  # the first is the default
 
-_DERIVED = {"scale", "buckets"}  # parameters that follow from others
+DERIVED = {"scale", "buckets"}  # parameters that follow from others
 _DEFAULT_PICKS = 2
 _MOST_PICKS = 16  # by default in `sketch`: decoding takes longer with more
 _WORTH_MORE_PICKS = 1.05  # times the fewest bytes: more picks keep more of the largest coordinates
@@ -141,7 +141,7 @@ class Parameters(Brief):
     def changed(self, **given: Any) -> Parameters:
         """The same round with some of the arguments of `choose` given anew; what follows from them
         is computed again."""
-        kept = {name: value for name, value in vars(self).items() if name not in _DERIVED}
+        kept = {name: value for name, value in vars(self).items() if name not in DERIVED}
         if self.construction == PERMUTATION:
             kept["picks"] = None
         else:

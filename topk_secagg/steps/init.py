@@ -20,6 +20,7 @@ from ..gradients.tensors import Gradient
 from ..protocol.constructions import construction
 from ..protocol.family import check_family, find_family
 from ..protocol.parameters import (
+    DERIVED,
     KEYS,
     MOMENTS,
     PERMUTATION,
@@ -52,7 +53,6 @@ _NEEDED = {"users", "survivors", "colluders", "length"}  # which have no default
 _REAL_NUMBERS = {"density", "clip", "max_weight"}
 _NAMES = {"construction", "dealing", "minimise"}
 _MOST_COORDINATES = 1 << 32  # which is too many; a share of even more may be no float
-_DERIVED = {"scale", "buckets"}  # parameters that follow from others
 _PAPER_LIMIT = 1 << 28  # bytes of files, below which the paper's construction is the default
 
 
@@ -568,7 +568,7 @@ def _differences(there: Session, here: Session) -> Iterator[str]:
     old = vars(there.parameters)
     new = vars(here.parameters)
     names = [name for name in old if old[name] != new[name]]
-    for name in [name for name in names if name not in _DERIVED] or names:
+    for name in [name for name in names if name not in DERIVED] or names:
         yield f"{name} is {_said(old[name])} there and {_said(new[name])} here"
     for name in ("freezer", "confirm", "insecure_seed"):
         old_value = getattr(there, name)

@@ -179,7 +179,7 @@ def _offline_in_series(
                 f"the keys that follow from {earlier.root} are not those of this round",
                 f"name the round from which user {user} prepared this one",
             )
-        if is_prepared:
+        if earlier is not None and is_prepared:
             held = held.with_more(held_file.read(space, user))
         if earlier is not None and ledger.masked is None:
             held_file.write(space, user, replace(held, own=()))
@@ -201,8 +201,8 @@ def _is_prepared(space: Workspace, user: int) -> bool:
     """Whether a user has prepared this round already."""
     if not space.ledger_path(user).exists() and not space.secret_path(user).exists():
         return False
-    ledger, stored = _found_secret(space, user)
-    return stored is not None and ledger.shared is not None
+    ledger = _ledger(space, user)
+    return ledger.shared is not None and space.secret_path(user).exists()
 
 
 def _prepared_before(space: Workspace, user: int) -> Held:
@@ -241,10 +241,16 @@ def _kind(space: Workspace, randomness: str = "cipher") -> str:
 def _found_secret(space: Workspace, user: int) -> tuple[Ledger, StoredSecret | None]:
     """The ledger on disk, or a new one, and the secret if there is one; the ledger first: a secret
     without one is not used."""
+    ledger = _ledger(space, user)
+    return ledger, secret_file.read(space, user) if space.secret_path(user).exists() else None
+
+
+def _ledger(space: Workspace, user: int) -> Ledger:
+    """The ledger on disk, or a new one. It must be new, or unused, where there is no secret."""
     session = space.session
     path = space.ledger_path(user)
     if space.secret_path(user).exists():
-        return Ledger.read(path, session.id, user), secret_file.read(space, user)
+        return Ledger.read(path, session.id, user)
     if not path.exists():
         folder = str(space.root.resolve()) if space.secrets else None
         Ledger(path, session.id, user=user, insecure=session.insecure, folder=folder).write()
@@ -255,7 +261,7 @@ def _found_secret(space: Workspace, user: int) -> tuple[Ledger, StoredSecret | N
             f"the secret of user {user} is gone, and its shares were already made",
             "restore it from a backup, or start a new round",
         )
-    return ledger, None
+    return ledger
 
 
 def _draw(

@@ -6,7 +6,6 @@ from contextlib import suppress
 from dataclasses import replace
 
 from ..errors import BadData, InputMissing, Refused, UsageError
-from ..storage import dealt as dealt_file
 from ..storage import held as held_file
 from ..storage import secret as secret_file
 from ..storage.held import Held
@@ -15,6 +14,7 @@ from ..storage.ledger import Ledger
 from ..storage.session import Session
 from ..storage.share import KeysFile, opened_share
 from ..storage.workspace import Workspace
+from .keys import list_of_keys
 
 
 def carried_keys(
@@ -60,6 +60,8 @@ def _check_same_series(session: Session, earlier: Session) -> None:
             "this round is no later one of a series: its keys are dealt",
             "leave out the earlier round",
         )
+    if earlier.id == session.id:
+        raise UsageError("the keys of a round do not follow from its own", "name an earlier round")
     if earlier.family is None or earlier.series_root != session.series_root:
         raise BadData(
             "the earlier round does not belong to the series of this one",
@@ -101,11 +103,10 @@ def _dealt_keys(
     for m in space.users():
         opening = opened_share(space, user, sender=m, identity=identity)
         with suppress(InputMissing, BadData), opening as share:
-            if isinstance(share, KeysFile):
-                dealt = dealt_file.read(space, m)
-                dealt.check(share.keys)
+            digest = list_of_keys(space, m, share)
+            if isinstance(share, KeysFile) and digest is not None:
                 keys[m] = share.keys
-                lists[m] = dealt.digest
+                lists[m] = digest
     return Held(generation=0, keys=keys, lists=lists, own=own)
 
 
