@@ -68,6 +68,7 @@ def plan(console: Console, plot: Path | None, **options: Any) -> None:
             texts[0] = "  shares"  # of the construction above
         texts[0] += " *" if row["recommended"] else ""
     console.table(list(columns), cells, narrow=True)
+    memory = amount(comparison.best.memory_bytes or 0)
     console.prose(
         *([f"init chooses (*) {comparison.reason}"] if comparison.reason else []),
         *comparison.remarks,
@@ -81,7 +82,7 @@ def plan(console: Console, plot: Path | None, **options: Any) -> None:
         _strict_line(p, comparison),
         "time is an estimate for `run` with all users on this machine, from a quick measurement in "
         "this folder",
-        f"the largest step of the choice takes {amount(comparison.best.memory_bytes or 0)} of memory",
+        f"the largest step of the choice takes {memory} of memory",
         *filter(None, [minimise_line(p)]),
     )
     console.pasted("to start:", paste)
@@ -105,7 +106,8 @@ _COLUMN_LINES = (
 )
 _SERIES = "with keys, what is sent before is sent once for a series of rounds (init --from)"
 _SHARES = (
-    "shares: with --dealing shares; with --randomness os the secrecy is then information-theoretic, "
+    "shares: with --dealing shares; with --randomness os the secrecy is then "
+    "information-theoretic, "
     "and by default it rests on AES and HMAC"
 )
 _PEER_LINES = (
@@ -145,7 +147,10 @@ def _strict_line(p: ts.Parameters, comparison: ts.PlanReport) -> str:
     return f"{line}, and there are {p.users} users: {most}; it needs {rule}"
 
 
-_ENERGY = "energy is the sum of the squares of the entries that are sent, as a share of that of the K largest"
+_ENERGY = (
+    "energy is the sum of the squares of the entries that are sent, as a share of that of the K "
+    "largest"
+)
 
 
 def _steps(rows: list[dict[str, Any]]) -> str:

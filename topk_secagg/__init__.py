@@ -6,8 +6,8 @@
                 └────── shares for every user m ──────────────────┘
 
 `aggregate` runs a whole round in memory. Every command of the command line is a function of the
-same name with the same options, and the one that the command line calls. A round, a gradient and any
-other file may be given as a string or a path; each function returns a report.
+same name with the same options, and the one that the command line calls. A round, a gradient and
+any other file may be given as a string or a path; each function returns a report.
 
 Six packages, each importing only those before it: `algebra` (the field), `gradients` (reals in and
 out, which coordinates are sent), `protocol` (the phases of the paper, no files), `storage` (the
@@ -56,13 +56,53 @@ if TYPE_CHECKING:
     from .storage.workspace import Workspace
 
 __all__ = [
-    "AggregateReport", "AuditReport", "BadData", "Busy", "CannotLock", "CannotWrite", "ConfirmReport", "Costs",
-    "DecodeReport", "Description", "EliminateReport", "Finding", "ForgetReport", "FreezeReport", "InitReport",
-    "InputMissing", "MaskReport", "OfflineReport", "Parameters", "PlanReport", "Recipient", "Refused", "RunReport",
-    "SecAggError", "SettleReport", "Status", "TooFewSurvivors", "UsageError", "Workspace", "aggregate", "audit",
-    "confirm", "decode", "eliminate", "forget", "freeze", "init", "inspect", "keygen", "mask", "offline", "plan", "run",
-    "run_round", "settle", "status",
-]  # fmt: skip
+    "AggregateReport",
+    "AuditReport",
+    "BadData",
+    "Busy",
+    "CannotLock",
+    "CannotWrite",
+    "ConfirmReport",
+    "Costs",
+    "DecodeReport",
+    "Description",
+    "EliminateReport",
+    "Finding",
+    "ForgetReport",
+    "FreezeReport",
+    "InitReport",
+    "InputMissing",
+    "MaskReport",
+    "OfflineReport",
+    "Parameters",
+    "PlanReport",
+    "Recipient",
+    "Refused",
+    "RunReport",
+    "SecAggError",
+    "SettleReport",
+    "Status",
+    "TooFewSurvivors",
+    "UsageError",
+    "Workspace",
+    "aggregate",
+    "audit",
+    "confirm",
+    "decode",
+    "eliminate",
+    "forget",
+    "freeze",
+    "init",
+    "inspect",
+    "keygen",
+    "mask",
+    "offline",
+    "plan",
+    "run",
+    "run_round",
+    "settle",
+    "status",
+]
 __version__ = "0.1.0"
 
 # where a name is defined
