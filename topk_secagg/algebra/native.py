@@ -32,10 +32,14 @@ from .field import (
 
 Words = npt.NDArray[np.uint64]
 Indices = npt.NDArray[np.int64]
+Singles = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
 
 SYMBOL = np.dtype(np.uint32)
 WORD = np.dtype(np.uint64)
 INTEGER = np.dtype(np.int64)
+SINGLE = np.dtype(np.float32)
+DOUBLE = np.dtype(np.float64)
 
 _answered: dict[str, library.Function] = {}  # the kernels that have answered their question
 _questioned: dict[str, library.Function] = {}
@@ -61,6 +65,55 @@ def accept(words: Symbols, limit: int, out: Symbols) -> int:
         _write(accepted, INTEGER, (1,)),
     )
     return int(accepted[0])
+
+
+# Sums of streams of uniform symbols; see `streams`
+
+
+def add_streams(
+    words: Symbols, matrix_mm: Words, limit: int, filled: Indices, sums: Words
+) -> Indices:
+    """Add matrix[x, s] times the words below the limit of each stream s to the lazy sums of x.
+
+    words (streams, length); the sums (2, points, count) have filled[s] symbols of stream s already;
+    `filled` moves on, to `count` at the most. How many words of each stream were looked at.
+    """
+    streams, length = _sizes(words, 2)
+    _, points, count = _sizes(sums, 3)
+    _check_indices(filled, count + 1)
+    read = np.empty(streams, INTEGER)
+    scratch = np.empty(count, SYMBOL)
+    total_at = _write(sums, WORD, (2, points, count))
+    _call(
+        "add_streams",
+        _read(words, SYMBOL, (streams, length)),
+        _read(matrix_mm, WORD, (points, streams)),
+        streams,
+        length,
+        points,
+        count,
+        limit,
+        _write(read, INTEGER, (streams,)),
+        _write(filled, INTEGER, (streams,)),
+        total_at,
+        total_at + points * count * WORD.itemsize,
+        _write(scratch, SYMBOL, (count,)),
+    )
+    return read
+
+
+def reduce_sums(sums: Words, q: int, out: Symbols) -> None:
+    """out (points, count) = R^-2 times the lazy sums (2, points, count)."""
+    points, count = _sizes(out, 2)
+    total_at = _read(sums, WORD, (2, points, count))
+    _call(
+        "reduce_sums",
+        total_at,
+        total_at + points * count * WORD.itemsize,
+        points * count,
+        *montgomery_constants(q),
+        _write(out, SYMBOL, (points, count)),
+    )
 
 
 # Lagrange interpolation of vectors; see `linear`
@@ -320,6 +373,43 @@ def tabulate(
     )
 
 
+def sketch(
+    row: Indices,
+    place: Symbols,
+    value: Symbols,
+    powers_m: tuple[Words, Words],
+    q: int,
+    out: Symbols,
+) -> None:
+    """out[row_i, j] += value_i gamma^(place_i j); `powers_m` as in `share`."""
+    entries = _sizes(place, 1)[0]
+    rows, width = _sizes(out, 2)
+    low_m, high_m = powers_m
+    low_size = _sizes(low_m, 1)[0]
+    high_size = _sizes(high_m, 1)[0]
+    _check_indices(row, rows)
+    _check_indices(place, low_size * high_size)
+    if not width:
+        raise ValueError("a place has at least one moment")
+    moments = np.empty(width, WORD)
+    _call(
+        "sketch",
+        _read(row, INTEGER, (entries,)),
+        _read(place, SYMBOL, (entries,)),
+        _read(value, SYMBOL, (entries,)),
+        _read(low_m, WORD, (low_size,)),
+        _read(high_m, WORD, (high_size,)),
+        entries,
+        rows,
+        width,
+        low_size,
+        high_size,
+        *montgomery_constants(q),
+        _write(out, SYMBOL, (rows, width)),
+        _write(moments, WORD, (width,)),
+    )
+
+
 def answer(
     g: Symbols,
     shift: Symbols,
@@ -445,6 +535,52 @@ def transform(
         _write(value, SYMBOL, (room,)),
         _write(scratch, WORD, scratch.shape),
     )
+
+
+# The largest magnitudes of buckets; see `gradients/select`
+
+
+def bucket_top_of_singles(gradient: Singles, limits: Singles, places: Indices) -> Indices:
+    """The places (B, P) of the largest magnitudes above the limit (B,) of each bucket, from the
+    largest on, and how many there are. Equal ones are listed from the first place on.
+
+    Coordinate k lies in bucket k mod B at place k // B. The limits are raised to the smallest
+    magnitude of a bucket that has P.
+    """
+    return _bucket_top("bucket_top_of_singles", SINGLE, gradient, limits=limits, places=places)
+
+
+def bucket_top_of_doubles(gradient: Doubles, limits: Doubles, places: Indices) -> Indices:
+    """The same in double precision."""
+    return _bucket_top("bucket_top_of_doubles", DOUBLE, gradient, limits=limits, places=places)
+
+
+def _bucket_top(
+    name: str,
+    kind: np.dtype[Any],
+    gradient: npt.NDArray[Any],
+    limits: npt.NDArray[Any],
+    places: Indices,
+) -> Indices:
+    """What both do."""
+    length = _sizes(gradient, 1)[0]
+    buckets, picks = _sizes(places, 2)
+    if not buckets or not picks:
+        raise ValueError("there are no buckets, or no picks")
+    kept = np.empty((buckets, picks), kind)
+    counts = np.zeros(buckets, INTEGER)
+    _call(
+        name,
+        _read(gradient, kind, (length,)),
+        length,
+        buckets,
+        picks,
+        _write(limits, kind, (buckets,)),
+        _write(kept, kind, (buckets, picks)),
+        _write(places, INTEGER, (buckets, picks)),
+        _write(counts, INTEGER, (buckets,)),
+    )
+    return counts
 
 
 # What a kernel may be given
