@@ -106,8 +106,9 @@ GENERATED := README.md experiments/README.md $(addprefix docs/,cli.md walkthroug
 # all cores; one that has finished its share takes tests from the others, since some take far longer
 PARALLEL := -n auto --dist worksteal
 
-test: $(DEV_READY) ## run all tests, on all cores
-	$(BIN)/python -m pytest $(PARALLEL)
+# (test-torch runs the others, where PyTorch is installed)
+test: $(DEV_READY) ## run all tests but those of PyTorch, on all cores
+	$(BIN)/python -m pytest $(PARALLEL) -m 'not needs_torch'
 
 # (MORE=--no-skips: fail where a file system cannot be mounted)
 test-root: $(DEV_READY) ## run the tests that need root: other accounts, and disks that are full
@@ -127,12 +128,13 @@ test-oldest test-newest: test-%: ## run all tests with the oldest, or the newest
 
 test-torch: $(DEV_READY) ## compare the readers with real PyTorch, and run the examples that need it
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0 opacus==1.6.0
-	$(BIN)/python -m pytest tests/gradients tests/experiments/test_cifar_curve.py tests/experiments/test_torch_examples.py
+	$(BIN)/python -m pytest $(PARALLEL) -m needs_torch tests/gradients tests/experiments
 
 test-workflows: ## run the workflow with Snakemake on local cores
 	$(PYTHON) -m venv $(VENV)-workflows
-	$(VENV)-workflows/bin/pip install --quiet --disable-pip-version-check --editable '.[workflows]' pytest hypothesis
-	$(VENV)-workflows/bin/python -m pytest tests/workflows
+	$(VENV)-workflows/bin/pip install --quiet --disable-pip-version-check --editable '.[workflows]' \
+	  pytest pytest-xdist hypothesis
+	$(VENV)-workflows/bin/python -m pytest $(PARALLEL) tests/workflows
 
 secrecy: $(DEV_READY) ## compute that T users learn nothing but the sum, and that T + 1 do
 	$(BIN)/python tests/secrecy/check.py

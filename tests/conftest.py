@@ -47,6 +47,13 @@ def pytest_configure(config):
         "markers",
         "needs_root: the test becomes another account, gives files away or mounts a file system",
     )
+    config.addinivalue_line("markers", "needs_torch: the test calls PyTorch, or is skipped")
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if "torch" in getattr(item, "fixturenames", ()):
+            item.add_marker("needs_torch")
 
 
 def pytest_runtest_setup(item):
@@ -70,13 +77,19 @@ def _no_waiting_for_the_disk():
 
 
 @pytest.fixture(scope="session")
+def torch():
+    """PyTorch, where it is installed: `make test-torch` runs the tests that ask for it."""
+    return pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="session")
 def stages(tmp_path_factory):
     """The stages of a round with this recipe; another name gives another session."""
     made = {}
 
     def get(recipe):
         if recipe not in made:
-            made[recipe] = Stages(recipe, tmp_path_factory.mktemp(recipe.name), "decoded")
+            made[recipe] = Stages(recipe, tmp_path_factory.mktemp(recipe.name), upto="")
         return made[recipe]
 
     return get

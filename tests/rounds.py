@@ -554,15 +554,26 @@ class Round:
 
 
 class Stages:
-    """A round after every stage, played once, to be copied or brought back."""
+    """A round after every stage, played once, to be copied or brought back.
+
+    `upto` is played at once, and what comes after it when somebody asks for it.
+    """
 
     def __init__(self, recipe: Recipe, folder: Path, upto: str = STAGES[-1]) -> None:
         self.recipe, self.folder = recipe, folder
         self.round = Round(recipe, folder / "round", folder / "inputs").prepare()
-        for before, stage in zip(("", *STAGES), STAGES[: STAGES.index(upto) + 1], strict=False):
-            self.round.play(before, stage)
-            self.keep(stage)
-        self.round.check_aggregate()
+        self.last = ""  # the stage that was played last
+        self.reach(upto)
+
+    def reach(self, stage: str) -> None:
+        """Play on to this stage, and keep every one on the way."""
+        stages = ("", *STAGES)
+        for following in stages[stages.index(self.last) + 1 : stages.index(stage) + 1]:
+            self.round.play(self.last, following)
+            self.keep(following)
+            self.last = following
+            if following == "decoded":
+                self.round.check_aggregate()
 
     def keep(self, name: str) -> None:
         """Keep the round as it is now under a name."""
@@ -570,6 +581,7 @@ class Stages:
 
     def copy(self, stage: str, folder: Path) -> Round:
         """The round as it was after a stage, in another folder."""
+        self.reach(stage)
         shutil.copytree(self.folder / stage, folder)
         return self.round.elsewhere(folder)
 

@@ -26,9 +26,9 @@ def honest(round_at):
 
 
 @pytest.fixture
-def forged(new_round):
+def forged(round_at):
     """A round of the store alone: keys, gradients and answers of its own, all of it sound."""
-    return new_round("forged", sealed=True, residual=True).play(upto="answered")
+    return round_at("answered", "forged", name="forged", sealed=True, residual=True)
 
 
 def name_of(r: Round) -> str:

@@ -39,7 +39,10 @@ EVERYBODY, MASKING, ANSWERING = range(1, 6), range(1, 5), range(1, 4)
 
 @pytest.fixture
 def played(stages, construction):
-    return stages(RECIPES[construction])
+    """A round with all its stages."""
+    whole = stages(RECIPES[construction])
+    whole.reach("decoded")
+    return whole
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.needs_torch
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 sys.path[:0] = [str(EXPERIMENTS), str(EXPERIMENTS / "cifar10")]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 DIGITS = Path(__file__).parents[2] / "experiments" / "digits"
-ROUNDS = 3
+ROUNDS = 2
 
 
 def test_without_scikit_learn_there_is_a_sentence_and_no_folder(tmp_path):
@@ -63,7 +63,7 @@ def test_all_three_ways_train_a_model_and_agree(tmp_path):
             float(share) for share in re.findall(r"([\d.]+)% of the test images", out)
         ]
         assert len(accuracies[way]) == 1 + ROUNDS
-        assert accuracies[way][-1] > accuracies[way][0] + 50
+        assert accuracies[way][-1] > accuracies[way][0] + 40
         assert sorted(path.name for path in (tmp_path / way / "residuals").glob("*.h5")) == [
             f"user-{user:02}.h5" for user in range(1, 11)
         ]

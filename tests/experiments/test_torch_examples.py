@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.needs_torch
 
 DOCS = Path(__file__).parents[2] / "docs"
 

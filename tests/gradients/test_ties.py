@@ -193,8 +193,7 @@ def test_in_memory_the_same_array_under_two_names_is_tied_too():
     assert ts.aggregate(apart, survivors=3, colluders=1, density=1.0).parameters.length == 14
 
 
-def test_torch_ties_them_again(tmp_path):
-    torch = pytest.importorskip("torch")
+def test_torch_ties_them_again(torch, tmp_path):
     model = torch.nn.ModuleDict(
         {"embedding": torch.nn.Embedding(4, 3), "head": torch.nn.Linear(3, 4, bias=False)}
     )

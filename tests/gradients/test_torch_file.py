@@ -867,11 +867,6 @@ def test_bfloat16_is_rounded_to_nearest_even(path, bits, rounded):
 # The same with torch itself, where it is installed.
 
 
-@pytest.fixture(scope="module")
-def torch():
-    return pytest.importorskip("torch")
-
-
 def as_described(value: Any, name: str = "") -> tuple[str, str, tuple[int, ...], bytes]:
     value = value.detach()
     dtype = str(value.dtype).removeprefix("torch.")

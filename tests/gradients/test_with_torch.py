@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.needs_torch
 
 ROOT = Path(__file__).parent.parent.parent
 
