@@ -35,7 +35,8 @@ def test_the_top_of_each_bucket_is_the_oracles(by_kernel, gradient, dtype, data)
     buckets = data.draw(st.integers(1, len(gradient)))
     picks = data.draw(st.integers(1, len(gradient) // buckets))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(select, "_WORTH_A_KERNEL", 0 if by_kernel else math.inf)
+        patch.setattr(select, "_PICKS_WORTH_A_KERNEL", 0 if by_kernel else math.inf)
+        patch.setattr(select, "_COMPARISONS_WORTH_A_KERNEL", 0)
         chosen = bucket_top(np.array(gradient, dtype), buckets, picks)
     assert chosen.dtype == np.int64
     assert chosen.tolist() == oracle.bucket_top(gradient, buckets, picks)
@@ -54,12 +55,13 @@ def test_a_kernel_finds_the_top_of_large_buckets_as_numpy_does(kind, dtype, monk
     if kind == "mostly zero":
         gradient *= rng.random(gradient.size) < 0.001
     gradient = gradient.astype(dtype)
+    monkeypatch.setattr(select, "_COMPARISONS_WORTH_A_KERNEL", 0)
     monkeypatch.setattr(select, "_SAMPLE_SIZE", 1000)
     monkeypatch.setattr(select, "_SAMPLE_MARGIN", 4)
     for buckets, picks in ((50, 16), (51, 16), (400, 7)):
-        monkeypatch.setattr(select, "_WORTH_A_KERNEL", math.inf)
+        monkeypatch.setattr(select, "_PICKS_WORTH_A_KERNEL", math.inf)
         expected = bucket_top(gradient, buckets, picks)
-        monkeypatch.setattr(select, "_WORTH_A_KERNEL", 0)
+        monkeypatch.setattr(select, "_PICKS_WORTH_A_KERNEL", 0)
         assert np.array_equal(bucket_top(gradient, buckets, picks), expected)
 
 

@@ -20,7 +20,8 @@ _SAMPLE_MARGIN = 64  # ranks by which the suggestion is more careful than the sa
 _SCAN_SIZE = 1 << 18  # coordinates that are compared with the threshold at a time
 _BUCKET_CELLS = 1 << 17  # entries of buckets that are compared with each other at a time
 _LEAST_BUCKETS = 64  # that are looked at together, however large they are
-_WORTH_A_KERNEL = 1 << 21  # comparisons
+_PICKS_WORTH_A_KERNEL = 8
+_COMPARISONS_WORTH_A_KERNEL = 1 << 21
 _SPREADS = 5  # standard deviations by which the number of a bucket's coordinates may vary
 _TAKEN = -1  # below every magnitude
 
@@ -72,7 +73,7 @@ def bucket_top(gradient: Vector, buckets: int, picks: int) -> Coordinates:
     largest is taken out `picks` times. Else a kernel lists the largest of all buckets while it goes
     through the gradient once.
     """
-    if picks * gradient.size >= _WORTH_A_KERNEL:
+    if picks >= _PICKS_WORTH_A_KERNEL and picks * gradient.size >= _COMPARISONS_WORTH_A_KERNEL:
         return _listed_top(gradient, buckets, picks)
     whole, rest = divmod(gradient.size, buckets)
     table = gradient[: whole * buckets].reshape(whole, buckets)
