@@ -42,6 +42,7 @@ from topk_secagg.storage.dealt import Dealt
 from topk_secagg.storage.keys import read_identity
 from topk_secagg.storage.ledger import Ledger
 from topk_secagg.storage.masked import read as read_masked
+from topk_secagg.storage.session import Session
 from topk_secagg.storage.workspace import Workspace
 
 ALL = (1, 2, 3, 4, 5)
@@ -434,6 +435,46 @@ class TestOnlyThisSeries:
         put(r1.folder / "session.json", False, "confirm")
         says = "this round has another rule of confirmation than its series"
         refuses(65, *r1.offline(1, "--from", r0.folder), says=says)
+
+    def without_its_mark(self, r0: Round, folder: Path) -> Round:
+        """The next round of a series from a public seed, whose session.json hides that."""
+        r1 = r0.next_of_series(folder)
+        put(r1.folder / "session.json", None, "insecure_seed")
+        return replace(r1, recipe=replace(r0.recipe, seed=None))
+
+    def test_a_series_from_a_public_seed_never_looks_secret(self, new_round, refuses, tmp_path):
+        r0 = new_round("r0", seed=7, **FIVE).play()
+        r1 = self.without_its_mark(r0, tmp_path / "r1")
+        says = "this round has another mark of a public seed than its series"
+        for n in ALL:
+            refuses(65, *r1.offline(n, "--from", r0.folder), says=says)
+        marked = r0.next_of_series(tmp_path / "marked")
+        silent = replace(marked, recipe=replace(r0.recipe, seed=None))
+        refuses(77, *silent.offline(1, "--from", r0.folder), says="anyone can unmask it")
+
+    def test_without_the_check_anybody_opens_a_round_that_looks_secret(
+        self, new_round, tmp_path, monkeypatch
+    ):
+        """The twin: nobody said --insecure, and everybody has the keys of the root."""
+        r0 = new_round("r0", seed=7, **FIVE).play()
+        r1 = self.without_its_mark(r0, tmp_path / "r1")
+        kept = Session.kept_in_series
+        monkeypatch.setattr(Session, "kept_in_series", lambda s: dict(list(kept(s).items())[:-1]))
+        for n in ALL:
+            must(*r1.offline(n, "--from", r0.folder))
+            must(*r1.mask(n))
+        again = new_round("again", seed=7, **FIVE).play()  # by anybody who knows the seed
+        assert session_of(again).id == session_of(r0).id
+        assert opens(r1, again) == list(ALL)
+
+    def test_a_secret_series_does_not_become_one_from_a_public_seed(
+        self, series, refuses, tmp_path
+    ):
+        (r0,) = series(0)
+        r1 = r0.next_of_series(tmp_path / "r1")
+        put(r1.folder / "session.json", 7, "insecure_seed")
+        says = "this round has another mark of a public seed than its series"
+        refuses(65, *r1.offline(1, "--from", r0.folder, "--insecure"), says=says)
 
     def test_without_the_check_a_stranger_takes_a_users_place(self, series, tmp_path, monkeypatch):
         """The twin: all others go on, and count an X that the stranger signed as user 5's."""

@@ -100,6 +100,8 @@ class Session(Brief):
             "list of recipients": self.recipients,
             "freezer": self.freezer,
             "rule of confirmation": self.confirm,
+            # keys from a public seed are public in every generation: no round may look secret
+            "mark of a public seed": self.insecure,
         }
 
     def blocks_of(self, user: int) -> list[Block]:
