@@ -9,6 +9,7 @@ import stat
 from dataclasses import replace
 from itertools import combinations, pairwise, product
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from oracle import plain_sum
@@ -35,6 +36,7 @@ from topk_secagg.protocol.messages import Masked
 from topk_secagg.steps import offline as offline_step
 from topk_secagg.steps import series as series_step
 from topk_secagg.steps import settle as settle_step
+from topk_secagg.storage import atomic
 from topk_secagg.storage import held as held_file
 from topk_secagg.storage import secret as secret_file
 from topk_secagg.storage import survivors as survivors_file
@@ -867,6 +869,56 @@ class TestForget:
         must(*r1.forget(1))
         assert not Workspace(r1.folder).held_path(1).exists()
 
+    def half_written(self, r: Round) -> list[Path]:
+        """What a process leaves that was killed while it wrote keys of user 1."""
+        space = Workspace(r.folder)
+        paths = [space.secret_path(1), space.held_path(1), space.share_path(1, 2)]
+        whole = space.secret_path(1).read_bytes()
+        abandoned = [path.with_name(f".{path.name}.4194305.tmp") for path in paths]
+        for path in abandoned:
+            path.write_bytes(whole)
+        return abandoned
+
+    def test_what_killed_processes_left_of_keys_is_erased_too(self, series):
+        (r0,) = series(0)
+        abandoned = self.half_written(r0)
+        must(*r0.forget(1, "--end-series"))
+        assert [path for path in abandoned if path.exists()] == []
+
+    def test_else_it_would_open_the_round_after_that(self, series, monkeypatch):
+        """The twin."""
+        (r0,) = series(0)
+        (draft, *_) = self.half_written(r0)
+        monkeypatch.setattr(atomic, "_remove_abandoned", lambda _: False)
+        must(*r0.forget(1, "--end-series"))
+        draft.rename(Workspace(r0.folder).secret_path(1))
+        for n in (2, 3, 4, 5):
+            Workspace(r0.folder).secret_path(n).unlink()
+        assert opens(r0, r0) == [1]
+
+    def test_what_is_erased_stays_erased_after_a_power_cut(self, series, monkeypatch):
+        """The names in every folder from which something was erased are made durable."""
+        (r0,) = series(0)
+        done: list[tuple[str, Path]] = []
+        erase = Path.unlink
+        synced = atomic.sync_folder
+
+        def unlink(path, **how):
+            erase(path, **how)
+            done.append(("erased", path.parent))
+
+        def sync(folder):
+            synced(folder)
+            done.append(("durable", folder))
+
+        monkeypatch.setattr(Path, "unlink", unlink)
+        monkeypatch.setattr(atomic, "sync_folder", sync)
+        must(*r0.forget(1))
+        erased = {folder for what, folder in done if what == "erased"}
+        assert {r0.folder / "secrets", r0.folder / "shares/user-01"} <= erased
+        for folder in erased:
+            assert [what for what, where in done if where == folder][-1] == "durable"
+
     def test_after_the_last_generation_nothing_is_kept(self, series, monkeypatch):
         _, r1 = series(1)
         monkeypatch.setattr(settle_step, "MOST_GENERATIONS", 1)
@@ -904,6 +956,48 @@ class TestForget:
         assert opens(r1, r0, r1) == []
         assert opens(after, before, after) == []
 
+    @pytest.mark.parametrize("forgotten", [False, True], ids=["before", "forgotten"])
+    def test_wherever_offline_is_stopped_the_earlier_round_does_not_open_the_next(
+        self, series, refuses, tmp_path, forgotten
+    ):
+        """After each change on the disk: no user can go on before `offline` is repeated, and then
+        nothing is left behind."""
+        (r0,) = series(0)
+        for n in ALL if forgotten else ():
+            must(*r0.forget(n))
+        r1 = r0.next_of_series(tmp_path / "next")
+        # its ledger, secret, keys; the ledger there, keys that are erased there; its ledger again
+        changes = 5 + forgotten
+        for n in ALL:  # user n stops after n changes
+            assert stopped_after(n, *r1.offline(n, "--from", r0.folder))
+            if n < changes:
+                lacks = "user-01.h5 is not there" if n == 1 else "are not complete"
+                refuses(66, *r1.mask(n), says=lacks)
+                refuses(66, *r1.offline(n), says="name that round")
+            must(*r1.offline(n, "--from", r0.folder))
+        r1.play(after="offline").check_sum(answering=ALL)
+        for n in ALL:
+            must(*r0.forget(n))
+            must(*r1.forget(n))
+        assert opens(r1, r0, r1) == []
+        following(r1, tmp_path / "third").check_sum(answering=ALL)
+
+    def test_if_a_round_could_be_used_before_the_earlier_one_is_left_it_would_open_it(
+        self, series, tmp_path, monkeypatch
+    ):
+        """The twin: stopped before the earlier round is left, and nobody repeats `offline`."""
+        (r0,) = series(0)
+        r1 = r0.next_of_series(tmp_path / "next")
+        monkeypatch.setattr(offline_step, "leave", lambda *_: None)
+        for n in ALL:
+            must(*r1.offline(n, "--from", r0.folder))
+        monkeypatch.undo()
+        r1.play(after="offline")
+        for n in ALL:
+            must(*r0.forget(n))
+            must(*r1.forget(n))
+        assert opens(r1, r0) == list(ALL)
+
     def test_if_earlier_rounds_kept_what_later_ones_have_they_would_open_them(
         self, series, tmp_path, monkeypatch
     ):
@@ -923,6 +1017,26 @@ class Stop(BaseException):
 
 def stopped(*_, **__):
     raise Stop
+
+
+def stopped_after(changes: int, *command: object) -> bool:
+    """Run a command on a machine that stops after so many changes on the disk; whether it did."""
+    left = changes
+    synced = atomic.sync_folder
+
+    def stop(folder: Path) -> None:
+        nonlocal left
+        synced(folder)
+        left -= 1
+        if not left:
+            raise Stop
+
+    with mock.patch.object(atomic, "sync_folder", stop):
+        try:
+            must(*command)
+        except Stop:
+            return True
+    return False
 
 
 # files

@@ -163,11 +163,13 @@ def _offline_in_series(
     with space.step_of(user):
         generation = space.session.generation
         is_prepared = _is_prepared(space, user)
-        if is_prepared and earlier is not None and has_left(earlier, user, generation):
-            earlier = None  # nothing can be added from there any more
+        left = earlier
         # before a ledger is begun: who names a wrong round has lost nothing
         if earlier is None:
             held = _prepared_before(space, user)
+        elif _is_stored(space, user) and has_left(space, earlier, user=user):
+            earlier = None  # nothing can be added from there any more
+            held = held_file.read(space, user)
         else:
             held = carried_keys(space, earlier, user=user, identity=signer)
         check_own_list(user, held)
@@ -183,9 +185,11 @@ def _offline_in_series(
             held = held.with_more(held_file.read(space, user))
         if earlier is not None and ledger.masked is None:
             held_file.write(space, user, replace(held, own=()))
+        # stored here, then erased there, and only then of use: wherever this is stopped, no keys
+        # that open this round are forgotten in the earlier one
+        if left is not None:
+            leave(left, user, generation)
         ledger.record(shared=stored.sharing, dealt=held.lists[user])
-        if earlier is not None:
-            leave(earlier, user, generation)
         mark_done(space.secret_path(user), space.held_path(user))
     return OfflineReport(
         user=user,
@@ -203,6 +207,12 @@ def _is_prepared(space: Workspace, user: int) -> bool:
         return False
     ledger = _ledger(space, user)
     return ledger.shared is not None and space.secret_path(user).exists()
+
+
+def _is_stored(space: Workspace, user: int) -> bool:
+    """Whether the secret and the keys of this round are there: then they are complete, even if
+    `offline` was stopped afterwards."""
+    return space.secret_path(user).exists() and space.held_path(user).exists()
 
 
 def _prepared_before(space: Workspace, user: int) -> Held:

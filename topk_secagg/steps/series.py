@@ -8,6 +8,7 @@ from dataclasses import replace
 from ..errors import BadData, InputMissing, Refused, UsageError
 from ..storage import held as held_file
 from ..storage import secret as secret_file
+from ..storage.atomic import erase
 from ..storage.held import Held
 from ..storage.keys import Identity
 from ..storage.ledger import Ledger
@@ -43,12 +44,14 @@ def leave(earlier: Workspace, user: int, generation: int) -> None:
         ledger = Ledger.read(earlier.ledger_path(user), earlier.session.id, user)
         ledger = ledger.record(carried=max(generation, ledger.carried or 0))
         if ledger.forgotten:
-            earlier.held_path(user).unlink(missing_ok=True)
+            erase(earlier.held_path(user))
 
 
-def has_left(earlier: Workspace, user: int, generation: int) -> bool:
-    """Whether a user carried the keys of an earlier round on to this generation, or a later one,
-    and has forgotten them there."""
+def has_left(space: Workspace, earlier: Workspace, user: int) -> bool:
+    """Whether a user carried the keys of an earlier round of the same series on to the generation
+    of this one, or a later one, and has forgotten them there."""
+    _check_same_series(space.session, earlier.session)
+    generation = space.session.generation
     ledger = Ledger.read(earlier.ledger_path(user), earlier.session.id, user)
     return ledger.forgotten and (ledger.carried or 0) >= generation
 

@@ -15,7 +15,7 @@ from ..storage import masked as masked_file
 from ..storage import residual as residual_file
 from ..storage import survivors as survivors_file
 from ..storage.artifacts import opened
-from ..storage.atomic import PRIVATE, mark_done, write_whole
+from ..storage.atomic import PRIVATE, erase, mark_done, write_whole
 from ..storage.ledger import Ledger
 from ..storage.session import MOST_GENERATIONS
 from ..storage.workspace import Workspace
@@ -214,18 +214,7 @@ def forget(
         goes_on = not end_series and _keeps_next_generation(space, user)
         if not goes_on:
             paths.append(next_keys)
-        erased = []
-        kept = []
-        for path in paths:
-            try:
-                path.unlink()
-                erased.append(path)
-            except FileNotFoundError:
-                pass
-            except PermissionError:
-                if path.stat().st_uid == os.geteuid():
-                    raise
-                kept.append(path)
+        erased, kept = erase(*paths)
     return ForgetReport(
         user=user,
         erased=erased,
