@@ -159,7 +159,7 @@ class TestGoesOn:
                 assert x_of(r, n).lists == x_of(r0, n).lists
         assert {"shares", "dealt"} <= files(r0.folder)
         said = must(*r2.offline(1, "--from", r1.folder)).out
-        assert f"generation 2 of series {root.fingerprint}: nothing is sent" in said
+        assert f"generation 2 of series {root.series_fingerprint}: nothing is sent" in said
 
     def test_every_key_is_put_through_once_for_each_generation(self, series):
         rounds = series(2)
@@ -527,23 +527,67 @@ class TestPins:
 
     def test_every_command_refuses_another_series(self, series, round_at, refuses):
         r0, r1 = series(1)
-        other = session_of(round_at("offline", "other", name="other", **FIVE)).id
-        root = session_of(r0).id
+        other = session_of(round_at("offline", "other", name="other", **FIVE)).series_name
+        name = session_of(r0).series_name
+        assert session_of(r1).series_name == name
         for r in (r0, r1):
             for command in self.commands(r):
-                says = f"this is series {root[:16]}, not {other[:16]}"
+                says = f"this is series {name[:16]}, not {other[:16]}"
                 refuses(77, *command, "--series", other, says=says)
 
-    def test_the_root_pins_all_rounds_and_a_later_one_none(self, series, refuses):
+    def test_one_name_pins_all_rounds_and_a_session_is_no_such_name(self, series, refuses):
         r0, r1 = series(1)
-        root = session_of(r0).id
+        name = session_of(r0).series_name
         for r in (r0, r1):
-            must(*r.mask(1), "--series", root)
-            must(*r.mask(1), "--series", root[:16].upper())
-            must("status", r.folder, "--series", root)
-        refuses(77, *r1.mask(1), "--series", session_of(r1).id, says="this is series")
-        refuses(2, *r1.mask(1), "--series", root[:15], says="does not name a series")
+            must(*r.mask(1), "--series", name)
+            must(*r.mask(1), "--series", name[:16].upper())
+            assert must("status", r.folder, "--series", name, "--json").json["series"] == name
+            refuses(77, *r.mask(1), "--series", session_of(r).id, says="this is series")
+        refuses(2, *r1.mask(1), "--series", name[:15], says="does not name a series")
         refuses(2, *r1.mask(1), "--series", "x" * 16, says="does not name a series")
+
+    def test_init_and_inspect_say_the_name(self, series, tmp_path):
+        (r0,) = series(0)
+        name = session_of(r0).series_name
+        said = must("init", tmp_path / "r1", "--from", r0.folder)
+        assert f"generation 1 of series {name[:16]}" in said.out
+        for r in (r0.folder, tmp_path / "r1"):
+            (shown,) = must("inspect", r / "session.json", "--json").json["files"]
+            assert shown["series"] == name
+
+    def impostor(self, r0: Round, tmp_path: Path) -> Round:
+        """Somebody plays two rounds with other keys, and writes the name of this root into the
+        second session.json."""
+        root = Round(r0.recipe, tmp_path / "their-root", tmp_path / "their-keys").prepare()
+        root.play(upto="offline")
+        fake = claimed(root.next_of_series(tmp_path / "impostor"), r0)
+        for n in ALL:
+            must(*fake.offline(n, "--from", root.folder))
+        return fake.play(after="offline")
+
+    def test_nobody_is_fooled_by_a_round_of_strangers_that_names_the_root(
+        self, series, refuses, tmp_path, monkeypatch
+    ):
+        (r0,) = series(0, sealed=True)
+        name = session_of(r0).series_name
+        with monkeypatch.context() as impostors:
+            impostors.setattr(series_step, "_check_same_series", lambda *_: None)
+            fake = self.impostor(r0, tmp_path)
+        assert session_of(fake).series_root == session_of(r0).id
+        reading = (fake.decode(), ("status", fake.folder), ("audit", fake.folder))
+        for command in reading:
+            must(*command)
+            refuses(77, *command, "--series", name, says=f"not {name[:16]}")
+
+    def test_if_the_root_alone_were_the_name_their_sum_would_be_taken_for_the_users(
+        self, series, tmp_path, monkeypatch
+    ):
+        """The twin."""
+        (r0,) = series(0, sealed=True)
+        monkeypatch.setattr(series_step, "_check_same_series", lambda *_: None)
+        monkeypatch.setattr(Session, "series_name", property(lambda s: s.series_root))
+        fake = self.impostor(r0, tmp_path)
+        must(*fake.decode(), "--series", session_of(r0).id)
 
 
 class TestLate:

@@ -17,6 +17,18 @@ from ..storage.share import KeysFile, opened_share
 from ..storage.workspace import Workspace
 from .keys import list_of_keys
 
+_WORDS = {  # for what a series keeps
+    "users": "number of users",
+    "survivors": "number of survivors",
+    "colluders": "number of colluders",
+    "points": "set of points",
+    "family": "family of blocks",
+    "recipients": "list of recipients",
+    "freezer": "freezer",
+    "confirm": "rule of confirmation",
+    "insecure": "mark of a public seed",
+}
+
 
 def carried_keys(
     space: Workspace, earlier: Workspace, user: int, identity: Identity | None
@@ -73,7 +85,7 @@ def _check_same_series(session: Session, earlier: Session) -> None:
     for name, value in session.kept_in_series().items():
         if earlier.kept_in_series()[name] != value:
             raise BadData(
-                f"this round has another {name} than its series",
+                f"this round has another {_WORDS[name]} than its series",
                 "do not use it: ask who started it",
             )
 

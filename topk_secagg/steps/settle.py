@@ -67,7 +67,7 @@ def settle(round: AnyRound, user: int, **pins: Unpack[Pins]) -> SettleReport:
     user: the user's number, from 1.
     secrets: the folder of secrets and ledgers, instead of the round's own.
     session: refuse any other session than this one; at least 16 of its digits.
-    series: the same of the session with which the series of the round began.
+    series: the same of the series of the round, whose name `init` and `inspect` say.
     recipients: refuse a session that has other keys than this file.
 
     Returns a SettleReport.
@@ -180,7 +180,7 @@ def forget(
     end_series: erase the keys for later rounds too.
     secrets: the folder of secrets and ledgers, instead of the round's own.
     session: refuse any other session than this one; at least 16 of its digits.
-    series: the same of the session with which the series of the round began.
+    series: the same of the series of the round, whose name `init` and `inspect` say.
     recipients: refuse a session that has other keys than this file.
     identity: the user's keys, which open the keys that it holds in the first round of a sealed
         series.
