@@ -22,8 +22,10 @@ from rounds import (
     datasets,
     document,
     edit,
+    flip,
     judged,
     must,
+    placed,
     put,
     rewrite,
 )
@@ -36,7 +38,7 @@ from topk_secagg.protocol.messages import Masked
 from topk_secagg.steps import offline as offline_step
 from topk_secagg.steps import series as series_step
 from topk_secagg.steps import settle as settle_step
-from topk_secagg.storage import atomic
+from topk_secagg.storage import artifacts, atomic
 from topk_secagg.storage import held as held_file
 from topk_secagg.storage import secret as secret_file
 from topk_secagg.storage import survivors as survivors_file
@@ -1104,6 +1106,124 @@ def test_held_keys_are_for_their_owner_alone_and_never_shown(series):
                 first = found[name].reshape(-1, 32)[0]
                 assert first[:4].tobytes().hex() not in everything
                 assert ", ".join(map(str, first[:4].tolist())) not in everything
+
+
+class TestDamagedKeys:
+    """secrets/user-NN.held.h5, whose keys nobody can compare with a list any more."""
+
+    USER = 2
+
+    @pytest.fixture
+    def before_mask(self, series, tmp_path):
+        (r0,) = series(0)
+        return r0, prepared(r0, tmp_path / "r1")
+
+    def path(self, r: Round) -> Path:
+        return Workspace(r.folder).held_path(self.USER)
+
+    @pytest.mark.parametrize("forgotten", [False, True], ids=["of this round", "of the next"])
+    def test_every_byte_counts(self, series, forgotten):
+        """One bit of each byte: it is refused, or, in the few places that HDF5 leaves free, gives
+        the very same keys."""
+        _, r1 = series(1)
+        if forgotten:
+            must(*r1.forget(self.USER))
+        path = self.path(r1)
+        whole = path.read_bytes()
+        sound = held(r1, self.USER)
+        refused = 0
+        for at in range(len(whole)):
+            damaged = bytearray(whole)
+            damaged[at] ^= 1 << at % 8
+            path.write_bytes(damaged)
+            try:
+                assert held(r1, self.USER) == sound
+            except BadData:
+                refused += 1
+        assert refused > 0.98 * len(whole)
+        for size in range(0, len(whole), 7):
+            path.write_bytes(whole[:size])
+            with pytest.raises(BadData):
+                held(r1, self.USER)
+
+    ATTRIBUTES = {  # noqa: RUF012 - what each test changes
+        "user": 3,
+        "session": "ab" * 32,
+        "generation": 2,
+        "insecure": 1,
+        "kind": "secret",
+    }
+
+    @pytest.mark.parametrize("name", ATTRIBUTES)
+    def test_keys_of_another_user_round_or_generation_are_refused(self, before_mask, refuses, name):
+        r0, r1 = before_mask
+        rewrite(self.path(r1), lambda found, _: found.update({name: self.ATTRIBUTES[name]}))
+        if name == "kind":  # which is written anew with the file
+            shutil.copy(Workspace(r1.folder).secret_path(self.USER), self.path(r1))
+        refuses(65, *r1.offline(self.USER), says="user-02.held.h5")
+        refuses(65, *r1.offline(self.USER, "--from", r0.folder), says="user-02.held.h5")
+        refuses(66, *r1.mask(self.USER), says="user 2 holds the shares of 0 users")
+
+    def test_nobody_answers_with_them(self, before_mask, refuses):
+        _, r1 = before_mask
+        r1.play(after="offline", upto="frozen")
+        path = self.path(r1)
+        flip(path, placed(path)["keys"][0])
+        refuses(65, *r1.eliminate(self.USER), says="does not match its digest")
+        for n in ALL:
+            if n != self.USER:
+                must(*r1.eliminate(n))
+        assert must(*r1.decode("--json")).json["corrected"] == []
+
+    def test_if_the_digest_were_not_checked_their_user_would_be_named(
+        self, before_mask, monkeypatch
+    ):
+        """The twin."""
+        _, r1 = before_mask
+        r1.play(after="offline", upto="frozen")
+        path = self.path(r1)
+        flip(path, placed(path)["keys"][0])
+        monkeypatch.setattr(artifacts.Artifact, "verify", lambda *_: None)
+        r1.play(after="frozen")
+        assert must(*r1.decode("--json")).json["corrected"] == [self.USER]
+
+    @pytest.mark.parametrize("stage", ["offline", "masked", "frozen"])
+    def test_a_lost_file_is_made_again_from_the_earlier_round(self, before_mask, refuses, stage):
+        r0, r1 = before_mask
+        r1.play(after="offline", upto=stage)
+        path = self.path(r1)
+        whole = path.read_bytes()
+        path.unlink()
+        refuses(66, *r1.offline(self.USER), says="user-02.held.h5 is not there")
+        must(*r1.offline(self.USER, "--from", r0.folder))
+        assert path.read_bytes() == whole
+        r1.play(after=stage).check_sum(answering=ALL)
+
+    def test_but_with_the_keys_that_x_says_and_no_others(self, series, tmp_path):
+        (r0,) = series(0)
+        share = Workspace(r0.folder).share_path(self.USER, 4)
+        share.rename(tmp_path / "late")
+        r1 = prepared(r0, tmp_path / "r1").play(after="offline", upto="masked")
+        (tmp_path / "late").rename(share)
+        self.path(r1).unlink()
+        must(*r1.offline(self.USER, "--from", r0.folder))
+        assert sorted(held(r1, self.USER).lists) == [1, 2, 3, 5]
+
+    def test_keys_of_the_next_round_are_not_mixed_with_those_of_this_one(
+        self, series, refuses, tmp_path, monkeypatch
+    ):
+        """A user that dropped out was stopped while it forgot, and prepares the round again."""
+        (r0,) = series(0)
+        r1 = prepared(r0, tmp_path / "r1")
+        r1 = replace(r1, recipe=replace(r1.recipe, masking=(1, 3, 4, 5)))
+        r1.play(after="offline", upto="frozen")
+        with monkeypatch.context() as crash:
+            crash.setattr(Ledger, "record", stopped)
+            with pytest.raises(Stop):
+                call(*r1.forget(self.USER))
+        assert held(r1, self.USER).own
+        says = ("was forgetting this one", "forget it again")
+        refuses(65, *r1.offline(self.USER, "--from", r0.folder), says=says)
 
 
 # a freezer that lies

@@ -162,7 +162,6 @@ def _offline_in_series(
     """
     with space.step_of(user):
         generation = space.session.generation
-        is_prepared = _is_prepared(space, user)
         left = earlier
         # before a ledger is begun: who names a wrong round has lost nothing
         if earlier is None:
@@ -181,10 +180,8 @@ def _offline_in_series(
                 f"the keys that follow from {earlier.root} are not those of this round",
                 f"name the round from which user {user} prepared this one",
             )
-        if earlier is not None and is_prepared:
-            held = held.with_more(held_file.read(space, user))
-        if earlier is not None and ledger.masked is None:
-            held_file.write(space, user, replace(held, own=()))
+        if earlier is not None:
+            held = _stored_with(space, ledger, held)
         # stored here, then erased there, and only then of use: wherever this is stopped, no keys
         # that open this round are forgotten in the earlier one
         if left is not None:
@@ -207,6 +204,25 @@ def _is_prepared(space: Workspace, user: int) -> bool:
         return False
     ledger = _ledger(space, user)
     return ledger.shared is not None and space.secret_path(user).exists()
+
+
+def _stored_with(space: Workspace, ledger: Ledger, held: Held) -> Held:
+    """Store the keys that follow from an earlier round, with those that are here already.
+
+    Once X says whose keys its user holds, nothing is added; a file that was lost is made again.
+    """
+    user = ledger.user
+    before = None
+    if space.held_path(user).exists():
+        before = held_file.read_unforgotten(space, user)
+    if ledger.masked is None:
+        more = held if before is None else held.with_more(before)
+        held_file.write(space, user, replace(more, own=()))
+        return more
+    if before is None:
+        before = held.only(ledger.holds or ())
+        held_file.write(space, user, replace(before, own=()))
+    return before
 
 
 def _is_stored(space: Workspace, user: int) -> bool:
