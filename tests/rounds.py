@@ -287,6 +287,7 @@ class Recipe:
     residual: bool = False  # whether users keep residuals
     homes: bool = False  # every user has its own folder for its secrets
     seed: int | None = None  # draw the round from this public seed: the same bytes in every run
+    later: bool = False  # the second round of a series, whose first one is among the inputs
 
     @property
     def everybody(self) -> range:
@@ -376,7 +377,15 @@ class Round:
             ]
             self.recipients.write_text("".join(lines))
         self.prepare_folder()
+        if r.later:
+            first = replace(self, recipe=replace(r, later=False), folder=self.first)
+            first.play(upto="offline")
         return self
+
+    @property
+    def first(self) -> Path:
+        """The round whose keys the second round of a series goes on with."""
+        return self.inputs / "first"
 
     def write_gradients(self, source: random.Random) -> dict[int, list[int]]:
         """Write other gradients; what they are in steps of the quantiser."""
@@ -403,10 +412,13 @@ class Round:
         keys = ["--recipients", self.recipients] * self.recipe.sealed + [
             "--confirm"
         ] * self.recipe.confirm
+        if self.recipe.later:
+            return ("init", self.folder, "--from", self.first, *more)
         return ("init", self.folder, *self.recipe.options(), *keys, *more)
 
     def offline(self, user: int, *more: object) -> Command:
-        return ("offline", self.folder, "--user", user, *self._access(user), *more)
+        earlier = ["--from", self.first] if self.recipe.later else []
+        return ("offline", self.folder, "--user", user, *self._access(user), *earlier, *more)
 
     def mask(self, user: int, *more: object, gradient: Path | None = None) -> Command:
         file, kept = (

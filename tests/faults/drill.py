@@ -47,6 +47,7 @@ class Model:
     answered: dict[int, int] = field(default_factory=dict)  # user to D
     decoded: bool = False
     forgotten: set[int] = field(default_factory=set)
+    kept: dict[int, set[int]] = field(default_factory=dict)  # what `forget` kept for a series
 
     def _of(self, user: int) -> int:
         """What every step of a user checks first."""
@@ -172,6 +173,8 @@ class Model:
         dropped = self.frozen is not None and user not in self.frozen
         if user not in self.forgotten and not dropped and user not in self.answered:
             return 77
+        if user not in self.forgotten:
+            self.kept[user] = set(self.arrived[user])
         self.forgotten.add(user)
         self.arrived[user] = set()
         for m in self.recipe.everybody:
@@ -193,7 +196,6 @@ class Later(Model):
     """The second round of a series: nothing is sent, and users hold what they held before."""
 
     before: Model | None = None
-    kept: dict[int, set[int]] = field(default_factory=dict)  # by who has forgotten the first round
 
     def offline(self, user: int) -> int:
         assert self.before is not None
@@ -204,7 +206,7 @@ class Later(Model):
             return 77
         there = self.before.arrived[user]
         if user in self.before.forgotten:
-            there = self.kept.pop(user, set())
+            there = self.before.kept.pop(user, set())
         if user not in self.masked:
             self.arrived[user] |= there
         self.shared.add(user)
@@ -213,11 +215,9 @@ class Later(Model):
     def forget_before(self, user: int) -> int:
         """Forget the first round: keys for this one are kept, unless it has them."""
         assert self.before is not None
-        again = user in self.before.forgotten
-        held = set(self.before.arrived[user])
         code = self.before.forget(user)
-        if not code and not again and user not in self.shared:
-            self.kept[user] = held
+        if user in self.shared:
+            self.before.kept.pop(user, None)
         return code
 
     def _needs(self, user: int) -> bool:  # noqa: ARG002
