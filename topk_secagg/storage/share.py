@@ -270,13 +270,7 @@ def opened_share(
 def _held_share(space: Workspace, user: int, sender: int, sharing: str) -> KeysFile:
     """What a user holds of a dealer in a later round of a series."""
     s = space.session
-    held = held_file.read(space, user)
-    if held.own:
-        raise BadData(
-            f"{space.held_path(user)} holds the keys of the next round: user {user} was forgetting"
-            " this one",
-            "forget it again",
-        )
+    held = held_file.read_unforgotten(space, user)
     if sender not in held.lists:
         raise InputMissing(
             f"{space.held_path(user)} has no keys of user {sender}",
