@@ -63,7 +63,7 @@ class Ours:
     def start(self, gradients: Gradients, length: int) -> None:
         """The parameters of a round."""
         from topk_secagg.protocol.constructions import construction
-        from topk_secagg.steps.init import choose_parameters
+        from topk_secagg.steps.options import choose_parameters
 
         self.gradients = gradients
         self.p, _ = choose_parameters(

@@ -149,12 +149,12 @@ main()
 
 
 WRONG = """
-from topk_secagg.algebra import library, native
+from topk_secagg.algebra import library
 library.function = lambda name, count: lambda *arguments: None
 from topk_secagg_cli.main import main
 main()
 """
-UNASKED = "from topk_secagg.algebra import native; native._ask = lambda name: None" + WRONG
+UNASKED = "from topk_secagg.algebra import calls; calls._ask = lambda name: None" + WRONG
 
 
 def test_a_kernel_that_computes_wrongly_stops_the_command_before_it_writes_a_share(round_at):

@@ -19,14 +19,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topk_secagg.errors import BadData
-from topk_secagg.gradients import torch_file, torch_pickle
+from topk_secagg.gradients import torch_archive, torch_file, torch_pickle
 from topk_secagg.gradients.tensors import Gradient, Tensor
-from topk_secagg.gradients.torch_file import read, write
+from topk_secagg.gradients.torch_file import read
+from topk_secagg.gradients.torch_writer import write
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "torch"
 EXPECTED = json.loads((FIXTURES / "expected.json").read_text())
 GOOD = sorted({case["file"] for case in EXPECTED})
-DTYPES = list(torch_file.DTYPES.values())
+DTYPES = list(torch_archive.DTYPES.values())
 
 PROTO = b"\x80\x02"
 ORDERED_DICT = b"ccollections\nOrderedDict\n)R"

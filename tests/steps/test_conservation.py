@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rounds import datasets, must
 
 import topk_secagg as ts
-from topk_secagg.steps import run as run_step
+from topk_secagg.steps import play as play_step
 
 USERS, SURVIVORS, COLLUDERS = 5, 3, 1
 EVERYBODY = range(1, USERS + 1)
@@ -229,7 +229,7 @@ def test_a_survivor_that_does_not_answer_is_settled_by_run(tmp_path):
 
 
 def test_the_twin_without_settling_loses_what_that_survivor_sent(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_step, "settle", lambda *_, **__: None)
+    monkeypatch.setattr(play_step, "settle", lambda *_, **__: None)
     way = ByRun(tmp_path, PLAIN, [1.0] * USERS)
     for step in SILENT:
         way.round(step)

@@ -21,7 +21,7 @@ from topk_secagg.storage.atomic import whole_file
 from topk_secagg.storage.hdf5_writer import new_file
 from topk_secagg.storage.keys import Identity
 from topk_secagg.storage.kinds import ARTIFACT_KINDS, check_size
-from topk_secagg.storage.share import opened_share
+from topk_secagg.storage.share import SharesOfUser
 from topk_secagg.storage.workspace import Workspace
 
 ARCHIVE = ROOT / "fixtures" / "archive" / "v1"
@@ -44,7 +44,7 @@ def read_masked(space: Workspace) -> masked.MaskedFile:
 
 
 def read_share(space: Workspace) -> None:
-    with opened_share(space, 2, 1) as share:
+    with SharesOfUser(space, 2).opened(1) as share:
         share.check_all()
 
 

@@ -1,4 +1,5 @@
-"""Read and write gradient files by suffix: PyTorch in torch_file.py, numpy and safetensors here.
+"""Read and write gradient files by suffix: PyTorch in torch_file.py and torch_writer.py, numpy and
+safetensors here.
 
 No reader unpickles objects, or takes more memory than the size of the file justifies. What reads
 PyTorch's files is loaded for them alone: most commands never see one.
@@ -40,9 +41,9 @@ def _read_torch(path: Path, entry: str) -> Gradient:
 
 def _write_torch(stream: IO[bytes], tensors: Gradient) -> None:
     """What torch.save writes."""
-    from . import torch_file
+    from . import torch_writer
 
-    torch_file.write(stream, tensors)
+    torch_writer.write(stream, tensors)
 
 
 def _read_safetensors(path: Path) -> Gradient:

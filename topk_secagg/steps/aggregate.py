@@ -21,7 +21,7 @@ from ..protocol.round import run_round
 from .arguments import SELECTIONS, SOURCES, by_user, check_choice, real_number
 from .costs import Costs, costs
 from .dropouts import remaining
-from .init import RoundOptions, choose_parameters
+from .options import RoundOptions, choose_parameters
 from .sending import choose, clip_note, unsent, with_residual
 
 
