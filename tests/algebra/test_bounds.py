@@ -16,7 +16,7 @@ CHECKED = """
 import ctypes
 import inspect
 import sys
-from topk_secagg.algebra import calls, kernels, library, moments, recovery
+from topk_secagg.algebra import calls, kernels, library, moment_kernels, moments, recovery
 from topk_secagg.algebra.entry import KERNELS, compiled
 
 functions = []

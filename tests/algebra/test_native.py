@@ -12,6 +12,7 @@ from topk_secagg.algebra import (  # noqa: F401
     calls,
     kernels,
     library,
+    moment_kernels,
     native,
     questions,
     recovery,

@@ -20,7 +20,7 @@ import llvmlite
 import llvmlite.binding as llvm
 import numba
 
-from . import kernels, recovery  # noqa: F401 - they list their kernels
+from . import kernels, moment_kernels, recovery  # noqa: F401 - they list their kernels
 from .entry import KERNELS, compiled
 from .library import features, symbol
 
