@@ -47,7 +47,8 @@ main()
 
 
 def modules(*args: object) -> set[str]:
-    """What a command has loaded when it ends; -X importtime does not list what import_module loads."""
+    """What a command has loaded when it ends; -X importtime does not list what import_module
+    loads."""
     end = python(SAYS_MODULES, *args)
     assert end.returncode == 0, end.stderr
     return set(end.stderr.rsplit("modules:", 1)[1].split())

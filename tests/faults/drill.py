@@ -21,7 +21,8 @@ from topk_secagg.algebra.field import DEFAULT_FIELD
 
 FORMATS = (".npy", ".npz", ".pt", ".safetensors")
 STRAYS = (
-    "offline", "mask", "other", "freeze", "only", "confirm", "eliminate", "fallback", "decode", "init", "forget"
+    "offline", "mask", "other", "freeze", "only", "confirm", "eliminate", "fallback", "decode",
+    "init", "forget"
 )  # fmt: skip
 FIELDS = (DEFAULT_FIELD, DEFAULT_FIELD, 65521, 1000003, 257)
 
@@ -179,11 +180,15 @@ def random_recipe(source: random.Random, number: int) -> Recipe:
     )
     sealed = source.random() < 0.2
     return Recipe(
-        f"drill-{number}", users=users, survivors=survivors, colluders=colluders, top_k=top_k, length=length,
-        picks=picks, field=source.choice(FIELDS), construction="moments" if moments else "permutation",
+        f"drill-{number}", users=users, survivors=survivors, colluders=colluders, top_k=top_k,
+        length=length,
+        picks=picks, field=source.choice(FIELDS),
+        construction="moments" if moments else "permutation",
         blocks=None if moments else source.randint(1, survivors - colluders),
-        spare=source.choice((None, 0, 1)) if moments else None, suffix=source.choice(FORMATS), sealed=sealed,
-        confirm=sealed and 2 * survivors > users + colluders, seed=None if sealed else source.randrange(10**6),
+        spare=source.choice((None, 0, 1)) if moments else None, suffix=source.choice(FORMATS),
+        sealed=sealed,
+        confirm=sealed and 2 * survivors > users + colluders,
+        seed=None if sealed else source.randrange(10**6),
     )  # fmt: skip
 
 

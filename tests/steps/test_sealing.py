@@ -1,6 +1,8 @@
-"""Sealed shares: only their receiver can open them, only their sender can make them, and no plaintext is left.
+"""Sealed shares: only their receiver can open them, only their sender can make them, and no
+plaintext is left.
 
-Which identity a step takes, and whose keys, is in tests/commands/test_access.py; interruptions are in tests/faults.
+Which identity a step takes, and whose keys, is in tests/commands/test_access.py; interruptions are
+in tests/faults.
 """
 
 import shutil

@@ -134,7 +134,8 @@ def test_the_path_is_no_part_of_the_file(ledger, tmp_path):
     ],
 )
 def test_a_line_that_is_not_what_a_step_records_is_refused(ledger, line, value):
-    """A digest in other letters would never be equal to that of a file, and refuse what is right."""
+    """A digest in other letters would never be equal to that of a file, and refuse what is
+    right."""
     edit(ledger.path, lambda content: content.update({line: value}))
     with pytest.raises(BadData, match=f"its {line} is not what a ledger has there"):
         Ledger.read(ledger.path, SESSION, 3)

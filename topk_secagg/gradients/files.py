@@ -21,7 +21,8 @@ from ..errors import BadData, CannotWrite, InputMissing, UsageError
 from .tensors import Gradient, Tensor, called, left_out, refusing, stored, tied, widen
 
 _DTYPES = {
-    "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "I8": "int8", "I16": "int16",
+    "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "I8": "int8",
+    "I16": "int16",
     "I32": "int32", "I64": "int64", "U8": "uint8", "BOOL": "bool",
 }  # fmt: skip
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}

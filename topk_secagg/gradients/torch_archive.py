@@ -22,7 +22,8 @@ from .tensors import called, widen
 from .torch_pickle import AGAIN, ONLY_TENSORS, Budget, Call, Name, Storage
 
 DTYPES = {
-    "torch.HalfStorage": "float16", "torch.BFloat16Storage": "bfloat16", "torch.FloatStorage": "float32",
+    "torch.HalfStorage": "float16", "torch.BFloat16Storage": "bfloat16",
+    "torch.FloatStorage": "float32",
     "torch.DoubleStorage": "float64", "torch.CharStorage": "int8", "torch.ShortStorage": "int16",
     "torch.IntStorage": "int32", "torch.LongStorage": "int64", "torch.ByteStorage": "uint8",
     "torch.BoolStorage": "bool",

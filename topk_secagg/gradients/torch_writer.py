@@ -1,4 +1,5 @@
-"""Gradients written as files of `torch.save`, without torch: see `torch_archive` for what is in them."""
+"""Gradients written as files of `torch.save`, without torch: see `torch_archive` for what is in
+them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A series of rounds: keys that follow from those of an earlier round, on the user's own machine."""
+"""A series of rounds: keys that follow from those of an earlier round, on the user's own
+machine."""
 
 from __future__ import annotations
 
