@@ -63,7 +63,8 @@ _LAUNCHER = """
 import os, sys, time
 start = time.perf_counter()
 quiet = os.open(os.devnull, os.O_WRONLY)
-pid = os.posix_spawnp(sys.argv[1], sys.argv[1:], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, quiet, 1)])
+silent = [(os.POSIX_SPAWN_DUP2, quiet, 1)]
+pid = os.posix_spawnp(sys.argv[1], sys.argv[1:], os.environ, file_actions=silent)
 _, status, usage = os.wait4(pid, 0)
 print(status, time.perf_counter() - start, usage.ru_maxrss / 1000)
 """

@@ -1,10 +1,10 @@
 """One system of `peers.py` in a process of its own: the phases of a round, each run and timed when
 asked for.
 
-Usage: peer_workers.py moments|sketch|lightsecagg|flower [FILE]. A line of JSON on stdin, {"length": L,
-"seed": s}, starts a round, and {"phase": name} runs one phase of it once. A line on stdout answers
-each with the phase's seconds; `decode` also gives the bytes that a user sends. The result is
-compared with the plain sum every time, off the clock.
+Usage: peer_workers.py moments|sketch|lightsecagg|flower [FILE]. A line of JSON on stdin, {"length":
+L, "seed": s}, starts a round, and {"phase": name} runs one phase of it once. A line on stdout
+answers each with the phase's seconds; `decode` also gives the bytes that a user sends. The result
+is compared with the plain sum every time, off the clock.
 
 What is on the clock is arithmetic in memory: nothing is serialised, sent or stored. N = 10 users
 share, the first 7 mask, and the first 5 of those answer. This file runs in the peers' environment
@@ -63,7 +63,7 @@ class Ours:
     def start(self, gradients: Gradients, length: int) -> None:
         """The parameters of a round."""
         from topk_secagg.protocol.constructions import construction
-        from topk_secagg.steps.init import choose_parameters
+        from topk_secagg.steps.options import choose_parameters
 
         self.gradients = gradients
         self.p, _ = choose_parameters(
@@ -216,8 +216,10 @@ class Ours:
 
 
 class Moments(Ours):
-    """`moments` with P = 2: shares for most users, and seeds for T of them, which they expand before
-    they answer."""
+    """`moments` with P = 2: shares for most users, and seeds for T of them.
+
+    Who has a seed expands it before it answers.
+    """
 
     construction = "moments"
     picks = 2
@@ -416,7 +418,8 @@ class Flower:
         """Key pairs, and the encrypted shares of two secrets for every other user."""
         key, flow = self.mod.Key, self.workflow
         setup = {
-            key.SAMPLE_NUMBER: N, key.SHARE_NUMBER: N, key.THRESHOLD: U, key.CLIPPING_RANGE: flow.clipping_range,
+            key.SAMPLE_NUMBER: N, key.SHARE_NUMBER: N, key.THRESHOLD: U,
+            key.CLIPPING_RANGE: flow.clipping_range,
             key.TARGET_RANGE: flow.quantization_range, key.MOD_RANGE: flow.modulus_range,
             key.MAX_WEIGHT: flow.max_weight,
         }  # fmt: skip

@@ -438,8 +438,8 @@ def settle(console: Console, space: ts.Workspace, user: int, **pins: Any) -> Non
 
     Its X is in the sum, so that its new residual holds, whether it answers or not. `eliminate` does
     the same. In rounds with --confirm, enough users must have confirmed the survivors. Where there
-    is no survivors.json, an X that left counts as sent: the residual is committed, and a copy of the
-    old one stays beside it (NAME.before.h5) in case survivors.json comes without this user.
+    is no survivors.json, an X that left counts as sent: the residual is committed, and a copy of
+    the old one stays beside it (NAME.before.h5) in case survivors.json comes without this user.
     """
     report = ts.settle(space, user, **pins)
     if not report.survivors_known:

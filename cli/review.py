@@ -51,9 +51,9 @@ def status(
     """Show who has done what in a round, which files of whom are missing, and the next command.
 
     With --user, also what this user should send to whom. The next command has the --secrets,
-    --identity, --session, --series and --recipients that status was given, so that it can be pasted;
-    FILE stands for what status does not know. --wait returns when the next step can be run (exit 0), or when the
-    time is up (exit 75).
+    --identity, --session, --series and --recipients that status was given, so that it can be
+    pasted; FILE stands for what status does not know. --wait returns when the next step can be run
+    (exit 0), or when the time is up (exit 75).
     """
     seen = ts.status(space, user, wait=wait, **access)
     following = _command(space, seen.next, user=user, access=access)

@@ -19,7 +19,8 @@ from transcript import Transcript
 
 HERE = Path(__file__).parent
 STEPS = (
-    "init round --users 10 --survivors 5 --colluders 3 --density 0.01 \\\n    --like fixtures/gradients/user-01.pt",
+    "init round --users 10 --survivors 5 --colluders 3 --density 0.01 \\\n"
+    "    --like fixtures/gradients/user-01.pt",
     "offline round --user all",
     "mask round --user 1-9 --gradients fixtures/gradients",  # user 10 drops out
     "freeze round",

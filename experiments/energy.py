@@ -53,7 +53,8 @@ def main() -> None:
             kept = [kept_energy(g, c.select(g)) for g in users]
             random = [kept_energy(g, c.select(uniform(source, p.length))) for g in users]
             print(
-                f"| {step} | {P} | {p.buckets} | {c.entries} | {c.index_bound} | {c.share_bytes / 1e6:.2f} "
+                f"| {step} | {P} | {p.buckets} | {c.entries} | {c.index_bound} "
+                f"| {c.share_bytes / 1e6:.2f} "
                 f"| {np.mean(kept):.1%} | {min(kept):.1%} | {np.mean(random):.1%} |"
             )
 

@@ -1,6 +1,8 @@
-"""The scheme a second time, in plain Python integers: slow, naive, and without any code of the package.
+"""The scheme a second time, in plain Python integers: slow, naive, and without any code of the
+package.
 
-Users are numbered from 1 and arrays from 0, as in the package. Vectors are lists of integers in [0, q).
+Users are numbered from 1 and arrays from 0, as in the package. Vectors are lists of integers in [0,
+q).
 """
 
 import hashlib
@@ -45,7 +47,8 @@ def top_k(gradient: Sequence[float], k: int) -> Vector:
 
 
 def bucket_top(gradient: Sequence[float], buckets: int, picks: int) -> Vector:
-    """The same for each bucket {k : k mod B = b} in turn: its P coordinates of largest magnitude."""
+    """The same for each bucket {k : k mod B = b} in turn: its P coordinates of largest
+    magnitude."""
     chosen = []
     for b in range(buckets):
         inside = [k for k in range(len(gradient)) if k % buckets == b]
@@ -55,7 +58,8 @@ def bucket_top(gradient: Sequence[float], buckets: int, picks: int) -> Vector:
 
 
 def roundings(value: float, scale: int) -> dict[int, Fraction]:
-    """What stochastic rounding makes of y = value * scale: the integers next to y, with probabilities."""
+    """What stochastic rounding makes of y = value * scale: the integers next to y, with
+    probabilities."""
     y = Fraction(value) * scale
     below = math.floor(y)
     return {v: p for v, p in ((below, 1 - (y - below)), (below + 1, y - below)) if p > 0}
@@ -102,7 +106,8 @@ def interpolated_vectors(nodes: Ints, vectors: Sequence[Vector], x: int, q: int)
 
 
 def lagrange_matrix(nodes: Ints, points: Ints, q: int) -> list[Vector]:
-    """Column i holds the values at the points of the polynomial that is 1 at node i and 0 at the others."""
+    """Column i holds the values at the points of the polynomial that is 1 at node i and 0 at the
+    others."""
     unit = [[int(i == j) for j in range(len(nodes))] for i in range(len(nodes))]
     return [[interpolated(nodes, row, x, q) for row in unit] for x in points]
 
@@ -161,7 +166,8 @@ def shares(
     beta: Ints,
     q: int,
 ) -> list[list[tuple[Vector, Vector]]]:
-    """[m][i]: f_i(alpha_m) and h_i(alpha_m), with z[i] and z_tilde[i] the T noise vectors of each."""
+    """[m][i]: f_i(alpha_m) and h_i(alpha_m), with z[i] and z_tilde[i] the T noise vectors of
+    each."""
     nodes = beta[: len(rows[0][0]) + len(z[0])]
     return [
         [
@@ -252,7 +258,8 @@ def order_of_places(M: int, q: int) -> int:
 
 
 def smallest_generator(q: int) -> int:
-    """The smallest g whose powers are all of F_q*: g^((q-1)/p) is not 1 for any prime p that divides q-1."""
+    """The smallest g whose powers are all of F_q*: g^((q-1)/p) is not 1 for any prime p that
+    divides q-1."""
     low = [d for d in range(1, math.isqrt(q - 1) + 1) if (q - 1) % d == 0]
     primes = [d for e in low for d in (e, (q - 1) // e) if is_prime(d)]
     return next(g for g in range(1, q) if all(pow(g, (q - 1) // p, q) != 1 for p in primes))
@@ -269,11 +276,13 @@ def moment_count(users: int, picks: int, n: int) -> int:
 
 
 def bucket_points(buckets: int, beta: Ints, users: int, colluders: int) -> Vector:
-    """The points of the buckets b = 0..B-1: beta_(1 + b mod (N-T)), of the points beta_1, beta_2, ..."""
+    """The points of the buckets b = 0..B-1: beta_(1 + b mod (N-T)), of the points beta_1, beta_2,
+    ..."""
     return [beta[b % (users - colluders)] for b in range(buckets)]
 
 
-# `moments`: the phases. points[b] is the point of bucket b; row i = b P + pick; z[row][t][j] is the noise.
+# `moments`: the phases. points[b] is the point of bucket b; row i = b P + pick; z[row][t][j] is the
+# noise.
 
 
 def moments_shares(
@@ -287,7 +296,8 @@ def moments_shares(
     W: int,
     q: int,
 ) -> list[list[Vector]]:
-    """[m][i][j]: g_j(alpha_m) = rho^-1 gamma^(s j) + (alpha_m - beta_b) * sum_t z_(t,j) alpha_m^t."""
+    """[m][i][j]: g_j(alpha_m) = rho^-1 gamma^(s j) + (alpha_m - beta_b) * sum_t z_(t,j)
+    alpha_m^t."""
     return [
         [
             [
@@ -310,10 +320,12 @@ def mask_moments(s: Ints, rho: Ints, sparse: Pairs, buckets: int, n: int, q: int
 
 
 def answer_moments(
-    masked: Mapping[int, Pairs], held: Mapping[int, list[Vector]], alpha_n: int, points: Ints, D: int,
+    masked: Mapping[int, Pairs], held: Mapping[int, list[Vector]], alpha_n: int, points: Ints,
+    D: int,
     picks: int, W1: int, gamma: int, q: int,
 ) -> list[Vector]:  # fmt: skip
-    """[group][j]: the sum over its buckets b of l_b(alpha_n) * sum of x gamma^(delta j) g_j(alpha_n)."""
+    """[group][j]: the sum over its buckets b of l_b(alpha_n) * sum of x gamma^(delta j)
+    g_j(alpha_n)."""
     y = []
     for first in range(0, len(points), D):
         group = range(first, min(first + D, len(points)))
@@ -333,7 +345,8 @@ def answer_moments(
 def decode_moments(
     answers: Mapping[int, list[Vector]], alpha: Ints, points: Ints, D: int, q: int
 ) -> list[Vector]:
-    """[b][j]: the value at beta_b of the polynomial through all the answers for the group of bucket b."""
+    """[b][j]: the value at beta_b of the polynomial through all the answers for the group of bucket
+    b."""
     nodes = [alpha[n - 1] for n in answers]
     return [
         interpolated_vectors(nodes, [y[b // D] for y in answers.values()], points[b], q)
@@ -347,11 +360,13 @@ def moments_of(vector: Ints, W: int, gamma: int, q: int) -> Vector:
 
 
 def recover(moments: Vector, n: int, t: int, gamma: int, q: int) -> Vector | None:
-    """The vector of length n and weight <= t that has these moments, at least min(2t, n) of them, or None.
+    """The vector of length n and weight <= t that has these moments, at least min(2t, n) of them,
+    or None.
 
-    With all n moments: v_k = (1/n) sum_j S_j gamma^(-k j). Else by Prony's method: the Hankel matrix
-    (S_(i+j)) of size t has the rank v of the vector's weight; S_(i+v) = sum_j c_j S_(i+j); the places k are
-    those where x^v - sum_j c_j x^j is zero at gamma^k; the values solve the Vandermonde system.
+    With all n moments: v_k = (1/n) sum_j S_j gamma^(-k j). Else by Prony's method: the Hankel
+    matrix (S_(i+j)) of size t has the rank v of the vector's weight; S_(i+v) = sum_j c_j S_(i+j);
+    the places k are those where x^v - sum_j c_j x^j is zero at gamma^k; the values solve the
+    Vandermonde system.
     """
     if len(moments) == n:
         whole = [v * pow(n, -1, q) % q for v in moments_of(moments, n, pow(gamma, -1, q), q)]

@@ -52,7 +52,8 @@ DOCUMENTED = {0, 2, 65, 66, 69, 73, 75, 77, 130, 143}
 TERABYTES = 1 << 41  # two of them
 PATIENCE = 100  # seconds that a command of a small round may take
 STAGES = (
-    "init", "offline", "masked", "frozen", "confirmed", "answered", "fallen-back", "decoded", "settled", "forgotten"
+    "init", "offline", "masked", "frozen", "confirmed", "answered", "fallen-back", "decoded",
+    "settled", "forgotten"
 )  # fmt: skip
 Command = tuple[object, ...]
 # more than (5+1)/2 users confirm
@@ -311,9 +312,12 @@ class Recipe:
     def options(self) -> list[str]:
         """The options of `init` and `run`."""
         given = {
-            "users": self.users, "survivors": self.survivors, "colluders": self.colluders, "top-k": self.top_k,
-            "length": self.length, "field": self.field, "construction": self.construction, "clip": repr(self.clip),
-            "blocks": self.blocks, "picks": self.picks, "spare": self.spare, "insecure-seed": self.seed,
+            "users": self.users, "survivors": self.survivors, "colluders": self.colluders,
+            "top-k": self.top_k,
+            "length": self.length, "field": self.field, "construction": self.construction,
+            "clip": repr(self.clip),
+            "blocks": self.blocks, "picks": self.picks, "spare": self.spare,
+            "insecure-seed": self.seed,
             "dealing": self.dealing,
         }  # fmt: skip
         return [

@@ -1,7 +1,8 @@
 """The training side of the example: ten users, scikit-learn's digits, and a small network in numpy.
 
 Usage: model.py start WORK     the users' data, their weights, and round 1
-       model.py step WORK n    what the users do after round n: take the step, say how good the model is, train again
+       model.py step WORK n    what the users do after round n: take the step, say how good the
+           model is, train again
 
 Files: WORK/weights.csv, and for every round WORK/n/model.npz (the same for all),
 WORK/n/updates/user-NN.npz (what a user's training changed, its own) and WORK/n/mean.npz (what

@@ -16,7 +16,9 @@ CHECKED = """
 import ctypes
 import inspect
 import sys
-from topk_secagg.algebra import kernels, library, moments, native, recovery
+from topk_secagg.algebra import (
+    calls, kernels, library, moment_kernels, moments, recovery, selection_kernels
+)
 from topk_secagg.algebra.entry import KERNELS, compiled
 
 functions = []
@@ -35,7 +37,7 @@ sys.exit(pytest.main(["-x", "-p", "no:cacheprovider", *sys.argv[1:]]))
 """
 TOO_SMALL = """
 recovery.COLUMN_BLOCKS = 8  # the kernel uses nine
-native._ask = lambda name: None
+calls._ask = lambda name: None
 """
 
 

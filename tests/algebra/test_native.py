@@ -8,7 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from topk_secagg.algebra import kernels, library, native, questions, recovery  # noqa: F401
+from topk_secagg.algebra import (  # noqa: F401
+    calls,
+    kernels,
+    library,
+    moment_kernels,
+    native,
+    questions,
+    recovery,
+    selection_kernels,
+)
 from topk_secagg.algebra.entry import KERNELS
 from topk_secagg.algebra.field import PIECE, to_montgomery
 
@@ -21,7 +30,7 @@ Q = 97
 @pytest.fixture
 def unasked(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process that has not used a kernel yet."""
-    monkeypatch.setattr(native, "_answered", {})
+    monkeypatch.setattr(calls, "_answered", {})
 
 
 def test_every_kernel_has_a_typed_function_and_a_question() -> None:
@@ -36,8 +45,8 @@ def test_a_kernel_answers_its_question_once_before_it_is_used(
     unasked: None, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
-    ask = native._ask
-    monkeypatch.setattr(native, "_ask", lambda name: (asked.append(name), ask(name)))
+    ask = calls._ask
+    monkeypatch.setattr(calls, "_ask", lambda name: (asked.append(name), ask(name)))
     question = getattr(questions, name)
     assert question()
     assert question()
@@ -67,7 +76,7 @@ def test_twin_without_questions_a_wrong_kernel_is_used(
     unasked: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(library, "function", lambda *_, **__: idle)
-    monkeypatch.setattr(native, "_ask", lambda _: None)
+    monkeypatch.setattr(calls, "_ask", lambda _: None)
     out = np.zeros(3, np.uint64)
     native.geometric(1, 5, Q, out)
     assert out.tolist() == [0, 0, 0]
@@ -239,7 +248,7 @@ def call(name: str, given: dict[str, Any]) -> None:
 def uncalled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of kernels that would have been called."""
     names: list[str] = []
-    monkeypatch.setattr(native, "_call", lambda name, *_: names.append(name))
+    monkeypatch.setattr(native, "call", lambda name, *_: names.append(name))
     return names
 
 
@@ -424,8 +433,8 @@ def test_twin_without_the_checks_a_kernel_writes_elsewhere(
     with pytest.raises(ValueError, match="kernel"):
         add_five(total)
     assert not buffer.any()
-    monkeypatch.setattr(native, "_read", unchecked)
-    monkeypatch.setattr(native, "_write", unchecked)
+    monkeypatch.setattr(native, "input_at", unchecked)
+    monkeypatch.setattr(native, "output_at", unchecked)
     add_five(total)
     assert buffer.tolist() == [0] * 8 + [5] * 8 + [0] * 16
 
@@ -440,7 +449,7 @@ def test_twin_without_the_check_of_indices_a_kernel_reads_elsewhere(
     group = np.array([3])
     with pytest.raises(ValueError, match="an index is not below 2"):
         native.combine(matrix_mm=one_mm, y=y, row=np.zeros(1, np.int64), group=group, q=Q, out=out)
-    monkeypatch.setattr(native, "_check_indices", lambda *_, **__: None)
+    monkeypatch.setattr(native, "check_indices", lambda *_, **__: None)
     native.combine(matrix_mm=one_mm, y=y, row=np.zeros(1, np.int64), group=group, q=Q, out=out)
     assert out.tolist() == [[12, 13, 14, 15]]
 

@@ -21,6 +21,7 @@ from rounds import (
 
 import topk_secagg as ts
 from topk_secagg.gradients.tensors import Tensor
+from topk_secagg.steps import play as play_step
 from topk_secagg.steps import run as run_step
 
 SMALL = words("--survivors 3 --colluders 1 --top-k 2")
@@ -147,7 +148,7 @@ class TestStartingAgain:
             raise RecursionError
 
         with monkeypatch.context() as patch:
-            patch.setattr(run_step, "freeze", crash)
+            patch.setattr(play_step, "freeze", crash)
             assert call(*run(folder, "--clip", 1)).code == 1
         assert (tmp_path / "round" / "session.json").exists()
         assert "clip is 1.0 there and 2.0 here" in refuses(77, *run(folder, "--clip", 2)).err
@@ -162,7 +163,7 @@ class TestStartingAgain:
             raise RecursionError
 
         with monkeypatch.context() as patch:
-            patch.setattr(run_step, "freeze", crash)
+            patch.setattr(play_step, "freeze", crash)
             call(*run(gradients([0.5, 0.75, 1.0]), "--clip", 1))
         assert list((tmp_path / "round" / "secrets").glob("user-*"))
         (tmp_path / "round" / "session.json").unlink()
@@ -182,13 +183,13 @@ class TestStartingAgain:
     ):
         """Between reading session.json and taking the lock."""
         folder = gradients([0.5, 0.75, 1.0])
-        honest = run_step.check_clips
+        honest = play_step.check_clips
 
         def taken_back(*given):
             honest(*given)
             (tmp_path / "round" / "session.json").unlink()
 
-        monkeypatch.setattr(run_step, "check_clips", taken_back)
+        monkeypatch.setattr(play_step, "check_clips", taken_back)
         assert call(*run(folder)).code == 66
         assert list((tmp_path / "round" / "secrets").glob("user-*")) == []
         monkeypatch.setattr(run_step, "_check_unchanged", lambda _: None)

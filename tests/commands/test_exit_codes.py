@@ -563,7 +563,9 @@ class TestRefused77:
             "--field 4294967291": ": field is 4281076801 there and 4294967291 here",
             "--freezer 2": ": freezer is 1 there and 2 here",
             "--users 6": ": users is 5 there and 6 here",
-            "--users 6 --clip 2": f": users is 5 there and 6 here, clip is {clip!r} there and 2.0 here",
+            "--users 6 --clip 2": (
+                f": users is 5 there and 6 here, clip is {clip!r} there and 2.0 here"
+            ),
             "--length 2000": f": length is {r.recipe.length} there and 2000 here, the layout of",
         }.items():
             said = refuses(77, *r.init(*words(more))).err
@@ -709,7 +711,8 @@ def test_a_session_that_asks_for_more_memory_than_there_is_is_an_error_and_not_a
     limit = (3 << 30, 3 << 30)  # bytes of address space
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 80))
     options = words(
-        "--users 3 --survivors 2 --colluders 1 --top-k 2 --length 1000000000 --construction permutation"
+        "--users 3 --survivors 2 --colluders 1 --top-k 2"
+        " --length 1000000000 --construction permutation"
     )
     must("init", tmp_path / "round", *options)
     offline = ("offline", tmp_path / "round", "--user", 1)

@@ -24,6 +24,7 @@ from topk_secagg.steps import offline as offline_step
 from topk_secagg.storage import dealt as dealt_file
 from topk_secagg.storage import secret as secret_file
 from topk_secagg.storage import share as share_file
+from topk_secagg.storage import share_writer
 from topk_secagg.storage.dealt import Dealt
 from topk_secagg.storage.keys import read_identity
 from topk_secagg.storage.ledger import Ledger
@@ -54,7 +55,7 @@ def deal_keys(r: Round, keys: tuple[bytes, ...], users=(VICTIM,), dealer: int = 
     """The dealer sends these users other keys, signed and sealed as it should be."""
     space = Workspace(r.folder)
     stored = secret_file.read(space, dealer)
-    share_file.write(
+    share_writer.write(
         space,
         users=list(users),
         deal=space.session.deal(dealer, stored.sharing),
@@ -585,7 +586,7 @@ def read_alone(r: Round, reader: int, sender: int) -> list[tuple[int, int]]:
     space = Workspace(r.folder)
     s = space.session
     x = read_masked(s, space.masked_path(sender), sender)
-    with share_file.opened_share(space, reader, sender) as share:
+    with share_file.SharesOfUser(space, reader).opened(sender) as share:
         keys = tuple(share.keys.get(block, bytes(32)) for block in s.family)
     c = construction_of(s.parameters)
     sparse = c.unmask(c.secret_of_keys(s.deal(sender, x.sharing), keys), x.masked)

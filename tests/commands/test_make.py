@@ -32,11 +32,12 @@ round/elimination/user-%.h5: round/survivors.json
 
 
 SERIES = """
+SKETCH := --construction sketch --clip 2000
 sum-2.npy: sum-1.npy
 sum-%.npy: round-%/elimination/user-03.h5
 	$(TOPK) decode round-$* --output $@
 round-1/session.json:
-	$(TOPK) init round-1 --users 3 --survivors 2 --colluders 1 --top-k 4 --length 4 --construction sketch --clip 2000
+	$(TOPK) init round-1 --users 3 --survivors 2 --colluders 1 --top-k 4 --length 4 $(SKETCH)
 round-2/session.json: sum-1.npy
 	$(TOPK) init round-2 --from round-1
 round-1/secrets/user-03.h5: round-1/session.json

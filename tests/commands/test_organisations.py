@@ -34,17 +34,24 @@ FOUR = Recipe(
 COPY = """#!/bin/sh
 # push and pull with nothing but cp: for machines without rsync
 set -eu
+put() { # a file into another folder, whole
+  mkdir -p "$1/$(dirname "$2")"
+  cp "$2" "$1/$2.part"
+  mv "$1/$2.part" "$1/$2"
+}
 cd "$ROUND"
 if [ "$1" = push ]; then
-  while read -r name; do mkdir -p "$STORE/$(dirname "$name")"; cp "$name" "$STORE/$name.part"; mv "$STORE/$name.part" "$STORE/$name"; done
+  while read -r name; do put "$STORE" "$name"; done
 else
-  cd "$STORE"; own=$(printf 'user-%02d' "$NUMBER")
-  for name in session.json survivors.json dealt/*.json masked/*.h5 confirmed/*.json elimination/*.h5 "shares/$own"/*.age; do
+  cd "$STORE"
+  own=$(printf 'user-%02d' "$NUMBER")
+  for name in session.json survivors.json dealt/*.json masked/*.h5 confirmed/*.json \\
+    elimination/*.h5 "shares/$own"/*.age; do
     case $name in */$own.*) continue ;; esac
-    if [ -e "$name" ]; then mkdir -p "$ROUND/$(dirname "$name")"; cp "$name" "$ROUND/$name.part"; mv "$ROUND/$name.part" "$ROUND/$name"; fi
+    if [ -e "$name" ]; then put "$ROUND" "$name"; fi
   done
 fi
-"""  # noqa: E501
+"""
 
 
 class Organisations:
@@ -69,7 +76,8 @@ class Organisations:
         here = here or self.machine(user).folder
         here.mkdir(parents=True, exist_ok=True)
         environment = os.environ | {
-            "PATH": f"{SCRIPT.parent}:{os.environ['PATH']}", "STORE": str(self.store), "PAUSE": "0.5",
+            "PATH": f"{SCRIPT.parent}:{os.environ['PATH']}", "STORE": str(self.store),
+            "PAUSE": "0.5",
             "PATIENCE": "2", "LIMIT": "900", "TOPK_SECAGG_RECIPIENTS": str(r.recipients),
             "TOPK_SECAGG_SESSION": self.session, **settings,
         }  # fmt: skip
@@ -180,7 +188,8 @@ def play(processes: list[subprocess.Popen[str]]) -> None:
 
 
 def played_by_hand(two: Organisations) -> None:
-    """A round that all have forgotten, in the store, and on each machine with that user's secrets."""
+    """A round that all have forgotten, in the store, and on each machine with that user's
+    secrets."""
     two.round.play(after="init", upto="forgotten")
     for user in two.round.recipe.everybody:
 
@@ -289,7 +298,8 @@ done=$(grep -vc '^status' "$NOTES/calls" || true)
 if [ "$1" != status ]; then exit 0; fi
 if [ -e "$NOTES/waits" ]; then
   sleep 0.5
-  echo '{"next": {"step": "mask", "ready": false, "possible": false, "waits_for": "a share"}, "send": []}'
+  echo '{"next": {"step": "mask", "ready": false, "possible": false, "waits_for": "a share"},'
+  echo '"send": []}'
   exit 75
 fi
 step=$(echo offline mask freeze confirm eliminate decode forget | cut -d ' ' -f $((done + 1)))

@@ -62,7 +62,8 @@ def files(folder: Path, kind: str) -> dict[tuple[int, int], Path]:
     if kind == "aggregate":
         return {(0, 0): folder / "aggregate.h5"}
     place, users = {
-        "secret": ("secrets", EVERYBODY), "masked": ("masked", MASKING), "elimination": ("elimination", ANSWERING)
+        "secret": ("secrets", EVERYBODY), "masked": ("masked", MASKING),
+        "elimination": ("elimination", ANSWERING)
     }[kind]  # fmt: skip
     return {(n, 0): folder / f"{place}/user-{n:02}.h5" for n in users}
 

@@ -264,8 +264,9 @@ WATCH = """
 import os, sys
 folder = sys.argv.pop(1)
 def watch(event, details):
-    if event == "open" and folder in str(details[0]) and (details[2] or 0) & (os.O_WRONLY | os.O_RDWR):
-        print("WRITES", details[0], flush=True)
+    if event == "open" and folder in str(details[0]):
+        if (details[2] or 0) & (os.O_WRONLY | os.O_RDWR):
+            print("WRITES", details[0], flush=True)
 sys.addaudithook(watch)
 from topk_secagg_cli.main import main
 main()

@@ -17,10 +17,9 @@ from topk_secagg.protocol.decoding import decode
 from topk_secagg.protocol.messages import Sparse
 from topk_secagg.protocol.round import answer, reader_of, sum_of_masked
 from topk_secagg.steps import mask as mask_step
-from topk_secagg.storage import inputs
-from topk_secagg.storage import share as share_file
+from topk_secagg.storage import inputs, share_writer
 from topk_secagg.storage.masked import read as read_masked
-from topk_secagg.storage.share import opened_share
+from topk_secagg.storage.share import SharesOfUser
 from topk_secagg.storage.workspace import Workspace
 
 ALL = (1, 2, 3, 4, 5)
@@ -48,7 +47,7 @@ def failed(new_round, monkeypatch):
     must(*r.init())
     for user in HONEST:
         must(*r.offline(user))
-    write_symbols = share_file._write_symbols
+    write_symbols = share_writer._write_symbols
     chance = np.random.default_rng(5)
 
     def random_shares(chunks, q):
@@ -64,7 +63,7 @@ def failed(new_round, monkeypatch):
         write_symbols(space, users, chunks=noise, **how)
 
     with monkeypatch.context() as patch:
-        patch.setattr(share_file, "_write_symbols", write_random)
+        patch.setattr(share_writer, "_write_symbols", write_random)
         must(*r.offline(CHEAT))
     return r.play(after="offline", upto="answered")
 
@@ -80,7 +79,7 @@ def honest_sum(r: Round) -> Sparse:
     own_shape = shape if p.construction != "sketch" else replace(shape, survivor_count=1)
     answers = {}
     for n in r.recipe.answering:
-        with opened_share(space, n, CHEAT) as share:  # which user 5 made
+        with SharesOfUser(space, n).opened(CHEAT) as share:  # which user 5 made
             own = answer(p, points, n, own_x, {CHEAT: share.read}, own_shape)
         y = datasets(space.answer_path(n))["y"].astype(np.uint64)
         rest = (y + p.field - own) % p.field

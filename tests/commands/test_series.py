@@ -163,6 +163,28 @@ class TestGoesOn:
         said = must(*r2.offline(1, "--from", r1.folder)).out
         assert f"generation 2 of series {root.series_fingerprint}: nothing is sent" in said
 
+    def test_a_step_reads_the_keys_of_all_dealers_once(self, series, tmp_path, monkeypatch):
+        (r0,) = series(0)
+        r = prepared(r0, tmp_path / "next")
+        read = held_file.read
+        users = []
+
+        def counted(space, user):
+            users.append(user)
+            return read(space, user)
+
+        def readers(*command):
+            users.clear()
+            must(*command)
+            return sorted(users)
+
+        monkeypatch.setattr(held_file, "read", counted)
+        assert readers(*r.mask(1)) == [1]
+        r.play(after="offline", upto="frozen")
+        assert readers(*r.eliminate(1)) == [1]
+        assert readers("status", r.folder) == list(ALL)
+        assert readers("audit", r.folder) == list(ALL)
+
     def test_every_key_is_put_through_once_for_each_generation(self, series):
         rounds = series(2)
         for before, after in pairwise(rounds):

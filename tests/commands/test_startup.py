@@ -47,7 +47,8 @@ main()
 
 
 def modules(*args: object) -> set[str]:
-    """What a command has loaded when it ends; -X importtime does not list what import_module loads."""
+    """What a command has loaded when it ends; -X importtime does not list what import_module
+    loads."""
     end = python(SAYS_MODULES, *args)
     assert end.returncode == 0, end.stderr
     return set(end.stderr.rsplit("modules:", 1)[1].split())
@@ -149,12 +150,12 @@ main()
 
 
 WRONG = """
-from topk_secagg.algebra import library, native
+from topk_secagg.algebra import library
 library.function = lambda name, count: lambda *arguments: None
 from topk_secagg_cli.main import main
 main()
 """
-UNASKED = "from topk_secagg.algebra import native; native._ask = lambda name: None" + WRONG
+UNASKED = "from topk_secagg.algebra import calls; calls._ask = lambda name: None" + WRONG
 
 
 def test_a_kernel_that_computes_wrongly_stops_the_command_before_it_writes_a_share(round_at):

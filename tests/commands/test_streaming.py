@@ -148,8 +148,8 @@ def test_only_the_named_rows_and_the_checksums_are_read(frozen, monkeypatch):
 
 @pytest.mark.parametrize("construction", ["permutation", "moments"])
 def test_memory_does_not_grow_with_the_shares(tmp_path, construction, monkeypatch):
-    """With small buffers, a round of four times the size needs hardly more, though its shares, which
-    are written out, are far larger. (Those of `sketch` are smaller than its X.)"""
+    """With small buffers, a round of four times the size needs hardly more, though its shares,
+    which are written out, are far larger. (Those of `sketch` are smaller than its X.)"""
     monkeypatch.setattr(construction_module, "CHUNK_SYMBOLS", 1 << 14)
     monkeypatch.setattr(buckets, "CHECK_BYTES", 1 << 12)
     monkeypatch.setattr(moments, "_READ_CHECKS", 4)

@@ -116,7 +116,7 @@ def test_times_are_in_a_unit_of_which_there_are_two_or_more():
 def test_a_thousand_users_are_measured_with_few_products(monkeypatch, tmp_path):
     """As many as for ten users, and not a thousand times as many."""
     from topk_secagg.review import plan
-    from topk_secagg.steps.init import choose_parameters
+    from topk_secagg.steps.options import choose_parameters
 
     products = []
 

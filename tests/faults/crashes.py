@@ -42,7 +42,8 @@ from rounds import (
 
 AT_LEAST = 30  # points a command
 TOUCHING = (
-    "open", "write", "pwrite", "preadv", "fsync", "ftruncate", "close", "replace", "rename", "mkdir", "unlink", "chmod",
+    "open", "write", "pwrite", "preadv", "fsync", "ftruncate", "close", "replace", "rename",
+    "mkdir", "unlink", "chmod",
 )  # fmt: skip
 WRITING = ("write", "pwrite", "fsync", "ftruncate", "replace", "rename", "mkdir")
 

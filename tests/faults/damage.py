@@ -210,7 +210,8 @@ def _target(state: Round, stage: str, source: random.Random) -> tuple[str, Comma
 
 
 _BLIND = (
-    "flip", "flip", "flip", "flips", "zero", "noise", "cut", "cut", "grow", "empty", "garbage", "double"
+    "flip", "flip", "flip", "flips", "zero", "noise", "cut", "cut", "grow", "empty", "garbage",
+    "double"
 )  # fmt: skip
 
 
@@ -310,7 +311,8 @@ def _other(lab: Lab, case: Case, source: random.Random) -> Path:
 _VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, 2, 3, 5, 7, -1, 255, 2**31, 4281076801, 2**32, 2**63, 2**64, 10**30,
     0.0, 1.0, 1.5, -1.0, 1e308, "", "0", "x", "\u0000", "\u001b[31m", "é", "a" * 5000,
-    "0" * 64, "f" * 64, "topk-secagg", "permutation", "moments", "sketch", "keys", "seeds", "shares",
+    "0" * 64, "f" * 64, "topk-secagg", "permutation", "moments", "sketch", "keys", "seeds",
+    "shares",
     [], [1], [[]], {}, {"x": 1}, [1, 2, 3],
 )  # fmt: skip
 
@@ -436,9 +438,18 @@ def _reshape(file: h5py.File, source: random.Random) -> None:
     name = source.choice(list(file))
     old, description = file[name][...], file[name].attrs["description"]
     new = source.choice(
-        (old[:-1], np.concatenate([old, old]), old.reshape(1, *old.shape), old.reshape(-1), old.astype(">u4"),
-         old.astype("<u8"), old.astype("<f4"), old[:0], np.zeros((0, 2**40), old.dtype))
-    )  # fmt: skip
+        (
+            old[:-1],
+            np.concatenate([old, old]),
+            old.reshape(1, *old.shape),
+            old.reshape(-1),
+            old.astype(">u4"),
+            old.astype("<u8"),
+            old.astype("<f4"),
+            old[:0],
+            np.zeros((0, 2**40), old.dtype),
+        )
+    )
     del file[name]
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plist.set_layout(h5py.h5d.CONTIGUOUS)

@@ -33,19 +33,68 @@ RECIPES = {
     recipe.name: recipe
     for recipe in (
         Recipe("permutation", users=4, top_k=3, length=12),
-        Recipe("moments", users=4, construction="moments", picks=2, top_k=6, length=33, suffix=".safetensors"),
+        Recipe(
+            "moments",
+            users=4,
+            construction="moments",
+            picks=2,
+            top_k=6,
+            length=33,
+            suffix=".safetensors",
+        ),
         Recipe("sketch", users=4, construction="sketch", picks=2, top_k=6, length=33),
         Recipe("series", users=4, construction="sketch", picks=1, top_k=3, length=20),
         Recipe("later", users=4, construction="sketch", picks=1, top_k=3, length=20, later=True),
-        Recipe("sealed-sketch", users=4, sealed=True, confirm=True, construction="sketch", picks=1, length=6),
-        Recipe("spare", users=5, construction="moments", picks=1, top_k=3, length=40, field=65521, spare=0,
-              masking=ALL, answering=(1, 2, 3, 4), fallback=(1, 2, 3), suffix=".npz"),
-        Recipe("lying", users=5, construction="moments", picks=1, top_k=2, length=9, masking=ALL, answering=ALL),
-        Recipe("small-field", users=4, field=257, length=10, suffix=".npz", blocks=1, answering=(2, 4)),
-        Recipe("residual", users=4, residual=True, construction="moments", picks=1, suffix=".pt", length=8),
-        Recipe("sealed", users=4, sealed=True, confirm=True, construction="moments", picks=1, length=6),
+        Recipe(
+            "sealed-sketch",
+            users=4,
+            sealed=True,
+            confirm=True,
+            construction="sketch",
+            picks=1,
+            length=6,
+        ),
+        Recipe(
+            "spare",
+            users=5,
+            construction="moments",
+            picks=1,
+            top_k=3,
+            length=40,
+            field=65521,
+            spare=0,
+            masking=ALL,
+            answering=(1, 2, 3, 4),
+            fallback=(1, 2, 3),
+            suffix=".npz",
+        ),
+        Recipe(
+            "lying",
+            users=5,
+            construction="moments",
+            picks=1,
+            top_k=2,
+            length=9,
+            masking=ALL,
+            answering=ALL,
+        ),
+        Recipe(
+            "small-field", users=4, field=257, length=10, suffix=".npz", blocks=1, answering=(2, 4)
+        ),
+        Recipe(
+            "residual",
+            users=4,
+            residual=True,
+            construction="moments",
+            picks=1,
+            suffix=".pt",
+            length=8,
+        ),
+        Recipe(
+            "sealed", users=4, sealed=True, confirm=True, construction="moments", picks=1, length=6
+        ),
     )
-}  # fmt: skip
+}
 
 
 Benches = dict[str, Stages]

@@ -62,7 +62,8 @@ LEDGER_LINES = ("shared", "masked", "frozen", "confirmed", "answered")
 def _recipe(name: str, users: int, survivors: int, colluders: int, **others: Any) -> Recipe:
     everybody = tuple(range(1, users + 1))
     return Recipe(
-        name, users=users, survivors=survivors, colluders=colluders, sealed=True, homes=True, residual=True,
+        name, users=users, survivors=survivors, colluders=colluders, sealed=True, homes=True,
+        residual=True,
         masking=everybody, answering=everybody, **others,
     )  # fmt: skip
 

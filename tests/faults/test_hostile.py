@@ -57,10 +57,12 @@ def compact(file: h5py.File, name: str, array: np.ndarray, _folder: Path) -> Non
 
 
 TYPES = {
-    "float": "<f4", "big-endian": ">u4", "signed": "<i4", "wide": "<u8", "opaque": "V4", "text": "S4",
+    "float": "<f4", "big-endian": ">u4", "signed": "<i4", "wide": "<u8", "opaque": "V4",
+    "text": "S4",
     "compound": [("a", "<u4"), ("b", "<f8")], "variable text": h5py.string_dtype(), "bool": "?",
     "variable length": h5py.vlen_dtype("<u4"), "enum": h5py.enum_dtype({"a": 1}, "<u4"),
-    "array": np.dtype(("<u4", (3,))), "complex": "<c16", "reference": h5py.ref_dtype, "region": h5py.regionref_dtype,
+    "array": np.dtype(("<u4", (3,))), "complex": "<c16", "reference": h5py.ref_dtype,
+    "region": h5py.regionref_dtype,
 }  # fmt: skip
 # what is put in the place of a dataset (file, its name, its array, a folder for other files)
 REPLACED: dict[str, Callable[[h5py.File, str, np.ndarray, Path], object]] = {
@@ -366,9 +368,18 @@ def planting(
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(
     ("recipe", "name"),
-    [("moments", "offline"), ("sealed", "offline"), ("residual", "mask"), ("moments", "freeze"), ("sealed", "confirm"),
-     ("residual", "eliminate"), ("residual", "settle"), ("moments", "decode"), ("residual", "forget")],
-)  # fmt: skip
+    [
+        ("moments", "offline"),
+        ("sealed", "offline"),
+        ("residual", "mask"),
+        ("moments", "freeze"),
+        ("sealed", "confirm"),
+        ("residual", "eliminate"),
+        ("residual", "settle"),
+        ("moments", "decode"),
+        ("residual", "forget"),
+    ],
+)
 def test_nothing_is_written_through_a_planted_link(benches, recipe, name, when, uid):
     """By the same user, or by another one where that may write: no byte goes to its file, and the
     step says so."""

@@ -244,7 +244,8 @@ class Attempt:
         ledger = document(self.vault / self.scene.space.session.id / f"user-{user:02}.ledger.json")
         if not about == ledger["answered"] == digest(content):
             raise Violation(
-                f"user {user} answers {about}, shown {digest(content)}, recorded {ledger['answered']}"
+                f"user {user} answers {about}, shown {digest(content)}, "
+                f"recorded {ledger['answered']}"
             )
         self.answered.setdefault(user, set()).add(about)
 

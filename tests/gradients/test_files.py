@@ -414,7 +414,7 @@ def test_a_flipped_bit_in_an_npz_file_never_changes_a_tensor(tmp_path, content):
         (".npz", "files._tensor"),
         (".safetensors", "files.widen"),
         (".pt", "torch_file._leaves"),
-        (".pt", "torch_file._Archive.array"),
+        (".pt", "torch_archive.Archive.array"),
     ],
 )
 def test_a_bug_of_a_reader_is_not_taken_for_a_damaged_file(

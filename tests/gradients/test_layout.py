@@ -321,12 +321,15 @@ def test_the_sum_of_a_list_knows_what_was_left_out():
     [
         *((slots, []) for slots in ([], [None], [[]], [{"name": "a", "shape": [1]}], [GOOD, GOOD])),
         *(([{**GOOD, **change}], []) for change in (
-            {"more": 1}, {"name": 1}, {"name": None}, {"name": []}, {"shape": 1}, {"shape": [1.0]}, {"shape": [True]},
-            {"shape": [-1]}, {"shape": ["1"]}, {"dtype": "int32"}, {"dtype": ["float32"]}, {"dtype": None},
+            {"more": 1}, {"name": 1}, {"name": None}, {"name": []}, {"shape": 1}, {"shape": [1.0]},
+            {"shape": [True]},
+            {"shape": [-1]}, {"shape": ["1"]}, {"dtype": "int32"}, {"dtype": ["float32"]},
+            {"dtype": None},
         )),
         *(([GOOD], left_out) for left_out in (["a"], ["b", "b"], [1], [[]])),
         *(([FIRST], left_out) for left_out in (["b"], ["1"], [True], [1.0], [2], [0])),
-        ([FIRST, GOOD], []), ([FIRST, FIRST], []), ([{**FIRST, "name": -1}], [0]), ([{**FIRST, "name": 1}], [2]),
+        ([FIRST, GOOD], []), ([FIRST, FIRST], []), ([{**FIRST, "name": -1}], [0]),
+        ([{**FIRST, "name": 1}], [2]),
         ([{**FIRST, "name": False}], []),
     ],
     ids=str,

@@ -19,14 +19,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topk_secagg.errors import BadData
-from topk_secagg.gradients import torch_file, torch_pickle
+from topk_secagg.gradients import torch_archive, torch_file, torch_pickle
 from topk_secagg.gradients.tensors import Gradient, Tensor
-from topk_secagg.gradients.torch_file import read, write
+from topk_secagg.gradients.torch_file import read
+from topk_secagg.gradients.torch_writer import write
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "torch"
 EXPECTED = json.loads((FIXTURES / "expected.json").read_text())
 GOOD = sorted({case["file"] for case in EXPECTED})
-DTYPES = list(torch_file.DTYPES.values())
+DTYPES = list(torch_archive.DTYPES.values())
 
 PROTO = b"\x80\x02"
 ORDERED_DICT = b"ccollections\nOrderedDict\n)R"
@@ -184,7 +185,12 @@ def test_only_the_storages_of_the_entry_are_read_and_views_share_memory(path):
 @pytest.mark.parametrize(
     ("file", "entry", "message", "hint"),
     [
-        ("checkpoint", "", "'optimizer.param_groups.0.lr' is of the type float", "'model', 'model.best', '"),
+        (
+            "checkpoint",
+            "",
+            "'optimizer.param_groups.0.lr' is of the type float",
+            "'model', 'model.best', '",
+        ),
         ("checkpoint", "epoch", "'epoch' is of the type int", "'gradients'"),
         ("checkpoint", "note", "'note' is of the type str", "'gradients'"),
         ("checkpoint", "nothing", "'nothing' is None", "'gradients'"),
@@ -519,7 +525,10 @@ def test_members_that_torch_does_not_write_are_refused(path, name, content, mess
         (b"ctorch._utils\n_rebuild_parameter\n)R", "of a kind unknown here"),
         (b"ctorch._utils\n_rebuild_parameter\nN\x85R", "of a kind unknown here"),
         (b"ctorch._utils\n_rebuild_wrapper_subclass\n)R", "of a kind unknown here"),
-        (b"ctorch._utils\n_rebuild_parameter\n" * 4 + tensor() + b"\x85R" * 4, "of a kind unknown here"),
+        (
+            b"ctorch._utils\n_rebuild_parameter\n" * 4 + tensor() + b"\x85R" * 4,
+            "of a kind unknown here",
+        ),
     ],
 )  # fmt: skip
 def test_impossible_tensors_are_refused(path, code, message):

@@ -1,5 +1,6 @@
-"""Users that lie together cannot forge the sum: what they bring about is refused, or the result says
-that so many liars are not excluded. They may lie blindly, or after they have seen all honest answers.
+"""Users that lie together cannot forge the sum: what they bring about is refused, or the result
+says that so many liars are not excluded. They may lie blindly, or after they have seen all honest
+answers.
 """
 
 from collections.abc import Iterator
@@ -86,7 +87,8 @@ class Attack:
 
     @property
     def outvotes(self) -> bool:
-        """Whether the code would correct the honest answers off the liars' polynomial, being few."""
+        """Whether the code would correct the honest answers off the liars' polynomial, being
+        few."""
         return len(self.answers) - self.lie.agreeing() <= self.surplus // 2
 
 

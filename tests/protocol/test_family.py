@@ -213,7 +213,8 @@ def test_a_malformed_family_is_refused_before_any_coalition_is_looked_at(name, m
 
 
 def test_twin_without_the_check_a_block_that_is_too_large_meets_no_condition_but_small_ones_do():
-    """Only the size keeps the degree: with blocks of N-U users f has degree U, and U answers do not decode."""
+    """Only the size keeps the degree: with blocks of N-U users f has degree U, and U answers do not
+    decode."""
     p = parameters(5, 3, 1)
     points = construction(p).points()
     large = tuple(combinations(range(1, 6), 4))

@@ -29,7 +29,8 @@ Shares = dict[str, Symbols]  # (N, rows, width) by name
 
 
 class Recorder(Randomness):
-    """Passes another source on and keeps bounds and results of `integers` under the child's label."""
+    """Passes another source on and keeps bounds and results of `integers` under the child's
+    label."""
 
     def __init__(self, inner: Randomness, label: str = "", log: dict[str, list] | None = None):
         self.inner, self.label = inner, label

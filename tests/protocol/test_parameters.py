@@ -1,4 +1,5 @@
-"""Every constraint of the scheme is refused in one place, with a message, a hint and exit code 2."""
+"""Every constraint of the scheme is refused in one place, with a message, a hint and exit code
+2."""
 
 import dataclasses
 import math
@@ -188,7 +189,8 @@ def test_the_field_is_any_prime_with_room_for_the_points_and_the_values(good):
     ("N", "U", "q"), [(4, 3, 7), (5, 2, 7), (9, 4, 13), (9, 8, 17), (9, 2, 13), (10, 2, 17)]
 )
 def test_a_field_without_room_for_one_step_of_every_user_is_refused(N, U, q, raw):
-    """q > 2 N is needed: below, N values of one step wrap. So the 2 N - T points of moments always fit."""
+    """q > 2 N is needed: below, N values of one step wrap. So the 2 N - T points of moments always
+    fit."""
     assert N + U <= q <= 2 * N
     for clip in (0.1, 0.5):
         refused(
@@ -268,7 +270,8 @@ def test_sizes_of_a_moments_round():
     )
     assert (c.entries, c.index_bound, c.check_rows) == (22, 192, 2**16 // 160)
     assert c.share_bytes == 22 * 40 * 4
-    shapes = {  # by the spare answers and the survivors: these, D, the quorum, the groups, and 2 |U1| P
+    # by the spare answers and the survivors: these, D, the quorum, the groups, and 2 |U1| P
+    shapes = {
         (None, 10): AnswerShape(10, 2, 5, 6, 40),
         (None, 5): AnswerShape(5, 2, 5, 6, 20),
         (0, 10): AnswerShape(10, 7, 10, 2, 40),

@@ -1,4 +1,5 @@
-"""The aggregate is bit-equal to the plain sum of the quantised sparse inputs for every pattern of drop-outs."""
+"""The aggregate is bit-equal to the plain sum of the quantised sparse inputs for every pattern of
+drop-outs."""
 
 import math
 import random

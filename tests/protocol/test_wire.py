@@ -1,4 +1,5 @@
-"""X on the wire: every message has one code, every code at most one message, and codes are short."""
+"""X on the wire: every message has one code, every code at most one message, and codes are
+short."""
 
 import math
 from itertools import combinations, product
@@ -104,7 +105,8 @@ TWO_BYTES = [(2, 12), (3, 11), (7, 9)]  # two low bits an index, one, none
 
 @pytest.mark.parametrize(("count", "bound"), ONE_BYTE + TWO_BYTES)
 def test_exactly_the_codes_of_increasing_sequences_are_read(count, bound):
-    """All byte strings of the right size are tried: C(bound, count) decode, and each to its own code."""
+    """All byte strings of the right size are tried: C(bound, count) decode, and each to its own
+    code."""
     code = EliasFano(count, bound)
     assert 256**code.size > math.comb(bound, count), "there is something to refuse"
     decoded = []

@@ -24,8 +24,7 @@ from topk_secagg.protocol.messages import Masked, Secret
 from topk_secagg.protocol.moments import Moments
 from topk_secagg.protocol.parameters import Parameters
 from topk_secagg.protocol.permutation import Permutation
-from topk_secagg.review import audit as audit_module
-from topk_secagg.review import evidence, folders
+from topk_secagg.review import audit_sum, evidence, folders
 from topk_secagg.review.audit import audit, collect_evidence
 from topk_secagg.review.report import page
 from topk_secagg.review.uniformity import chi_square_tail, laws, uniformity
@@ -71,7 +70,8 @@ RATES = {
 
 
 def new_round(root, kind, **changes):
-    """A round whose gradients have their largest values at the front, so that places that hide nothing show."""
+    """A round whose gradients have their largest values at the front, so that places that hide
+    nothing show."""
     options = {**OPTIONS, **ROUNDS[kind], "length": L, "masking": ALL, "answering": ALL, **changes}
     r = Round(Recipe(kind, **options), root, root.with_name("inputs")).prepare()
     for n in ALL:
@@ -320,7 +320,8 @@ def users(*numbers):
     return np.array(numbers, dtype="<u4")
 
 
-# what is done to which file, and the points that then fail, for this file unless another one is named
+# what is done to which file, and the points that then fail, for this file unless another one is
+# named
 DAMAGE: list[tuple[str, Callable[[Path], object], str | list[tuple[str, str]]]] = [
     ("masked/user-02.h5", flipped("value"), "digest"),
     ("elimination/user-02.h5", flipped("y"), "digest"),
@@ -335,7 +336,8 @@ DAMAGE: list[tuple[str, Callable[[Path], object], str | list[tuple[str, str]]]] 
     ("shares/user-04/from-02.h5", a_folder, "schema"),
     ("secrets/user-02.h5", replaced(b""), "schema"),
     ("secrets/user-02.ledger.json", replaced(b"{"), "schema"),
-    ("shares/user-03/from-02.h5", rewritten(lambda a, _: a.update(sharing="0" * 64)), "session and user"),
+    ("shares/user-03/from-02.h5", rewritten(lambda a, _: a.update(sharing="0" * 64)),
+     "session and user"),
     ("aggregate.h5", rewritten(lambda _, d: d["real"].__setitem__(0, 7.0)), "ranges"),
     ("aggregate.h5", rewritten(lambda _, d: d["index"].__setitem__(0, L)), "ranges"),
     ("aggregate.h5", rewritten(lambda _, d: d.update(answering=users(1, 2, 9))), "ranges"),
@@ -347,17 +349,20 @@ DAMAGE: list[tuple[str, Callable[[Path], object], str | list[tuple[str, str]]]] 
      [(ONE_SET, "elimination/user-02.h5"), ("ledgers", "secrets/user-02.ledger.json")]),
     ("secrets/user-02.h5", rewritten(lambda a, _: a.update(sharing="0" * 64)),
      [("ledgers", "secrets/user-02.ledger.json"), ("masks and places fit X", "masked/user-02.h5")]),
-    *((one, exchanged_with(other), [("session and user", one), ("session and user", other)]) for one, other in (
+    *((one, exchanged_with(other), [("session and user", one), ("session and user", other)])
+      for one, other in (
         ("masked/user-01.h5", "masked/user-02.h5"),
         ("elimination/user-01.h5", "elimination/user-02.h5"),
         ("secrets/user-01.h5", "secrets/user-02.h5"),
         ("shares/user-03/from-01.h5", "shares/user-03/from-02.h5"),
         ("shares/user-01/from-03.h5", "shares/user-02/from-03.h5"),
     )),
-    *(("session.json", edited(change), [(point, "session.json"), ("schema", "session.json")]) for change, point in (
+    *(("session.json", edited(change), [(point, "session.json"), ("schema", "session.json")])
+      for change, point in (
         (lambda body: body["parameters"].update(colluders=9), "parameters admissible"),
         (lambda body: body["parameters"].update(field=2**31), "parameters admissible"),
-        (lambda body: body["points"]["alpha"].__setitem__(0, body["points"]["beta"][0]), "points distinct"),
+        (lambda body: body["points"]["alpha"].__setitem__(0, body["points"]["beta"][0]),
+         "points distinct"),
     )),
 ]  # fmt: skip
 
@@ -379,7 +384,8 @@ def test_damage_is_found_in_its_file_and_does_not_stop_the_rest(finished, name, 
 
 @pytest.mark.parametrize("name", ["elimination/user-02.h5", "masked/user-02.h5", "aggregate.h5"])
 def test_a_file_that_claims_two_terabytes_is_refused_unread(finished, name):
-    """With metadata that fits, and a disk that holds nothing of it: an auditor looks at sizes before content."""
+    """With metadata that fits, and a disk that holds nothing of it: an auditor looks at sizes
+    before content."""
     space = finished(public=True)
     claim_terabytes(space.root / name)
     assert (space.root / name).stat().st_size > 2e12
@@ -809,7 +815,7 @@ class TestABugIsNoFindingAboutAUser:
     @pytest.mark.parametrize("bug", BUGS)
     @pytest.mark.parametrize(
         ("module", "function"),
-        [(masked, "read"), (folders, "_pretended_kind"), (audit_module, "beyond_clip")],
+        [(masked, "read"), (folders, "_pretended_kind"), (audit_sum, "beyond_clip")],
     )
     def test_it_gets_out(self, finished, monkeypatch, bug, module, function):
         space = finished(public=True)
@@ -1032,7 +1038,9 @@ def test_uniform_values_pass_and_biased_ones_do_not():
         uniformity([source.integers(0, 2**31, 320, dtype=np.uint32)], 2**32 - 5)
     with pytest.raises(InputMissing, match="too few"):
         uniformity([source.integers(0, 2**31, 79, dtype=np.uint32)], 2**32 - 5)
-    tails = []  # subsets have a smaller variance: without the factor for it, nearly all tails would be close to 1
+    # subsets have a smaller variance: without the factor for it, nearly all tails would be close
+    # to 1
+    tails = []
     for _ in range(300):
         parts = [source.permutation(400)[:200].astype(np.uint32) for _ in range(4)]
         tails.append(float(re.search(r"tail ([\d.e-]+)", uniformity(parts, 400, distinct=True))[1]))
@@ -1042,7 +1050,8 @@ def test_uniform_values_pass_and_biased_ones_do_not():
 
 
 def draw_badly(kind, monkeypatch, change):
-    """Break the code: `change` sees every secret that is drawn, and the number of those before it."""
+    """Break the code: `change` sees every secret that is drawn, and the number of those before
+    it."""
     drawn, made = BOTH[kind].draw_secret, []
 
     def broken(self, deal, source):

@@ -58,7 +58,8 @@ def play(folder, **options):
 
 @pytest.fixture(scope="module")
 def spaces(tmp_path_factory):
-    """A round that passes, one with public files only, and a sealed one with all that may be wrong and long."""
+    """A round that passes, one with public files only, and a sealed one with all that may be wrong
+    and long."""
     clean = play(tmp_path_factory.mktemp("clean"), construction="moments", picks=2)
     public = play(tmp_path_factory.mktemp("public"), picks=None)
     for name in ("secrets", "shares"):
@@ -86,7 +87,7 @@ def reports(spaces, tmp_path_factory):
     return {name: folder / f"{name}.html" for name in spaces}
 
 
-# --- what it says ----------------------------------------------------------------------------------
+# --- what it says ---------------------------------------------------------------------------------
 
 
 def parsed(path):
@@ -159,13 +160,14 @@ def test_all_bins_of_a_histogram_cover_equally_many_values(spaces, reports):
             assert 0 <= count - sum(found for _, _, found in bins) <= left * len(WEIGHTS)
 
 
-# --- how it looks ----------------------------------------------------------------------------------
+# --- how it looks ---------------------------------------------------------------------------------
 
-# Every report in a frame of a given width. Of what can be seen: the width of all, the smallest text (as it is
-# drawn, with the scale of its figure), what sticks out on either side, and texts of a figure that are cut off
-# or overlap.
+# Every report in a frame of a given width. Of what can be seen: the width of all, the smallest text
+# (as it is drawn, with the scale of its figure), what sticks out on either side, and texts of a
+# figure that are cut off or overlap.
 MEASURE = """
-const box = e => e.getBoundingClientRect(), name = e => e.tagName + ": " + e.textContent.slice(0, 40);
+const box = e => e.getBoundingClientRect();
+const name = e => e.tagName + ": " + e.textContent.slice(0, 40);
 function measure(frame) {
   const page = frame.contentDocument, all = [];
   page.querySelectorAll("details").forEach(e => e.open = true);
@@ -173,19 +175,23 @@ function measure(frame) {
   const texts = all.filter(e => [...e.childNodes].some(c => c.nodeType == 3 && c.data.trim()));
   const scale = e => e.getScreenCTM ? e.getScreenCTM().a : 1;
   const size = e => parseFloat(frame.contentWindow.getComputedStyle(e).fontSize) * scale(e);
-  const bad = all.filter(e => box(e).left < -0.5 || box(e).right > frame.clientWidth + 0.5).map(name);
+  const out = e => box(e).left < -0.5 || box(e).right > frame.clientWidth + 0.5;
+  const bad = all.filter(out).map(name);
   for (const figure of page.querySelectorAll("svg")) {
     const drawn = [...figure.querySelectorAll("text")], edge = box(figure);
     for (const [i, e] of drawn.entries()) {
       const a = box(e);
-      if (a.left < edge.left - 1 || a.right > edge.right + 1 || a.bottom > edge.bottom + 1) bad.push("cut: " + name(e));
+      const beside = a.left < edge.left - 1 || a.right > edge.right + 1;
+      if (beside || a.bottom > edge.bottom + 1) bad.push("cut: " + name(e));
       for (const other of drawn.slice(i + 1)) {
         const b = box(other), wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
-        if (wide > 0 && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 3) bad.push("over: " + name(e));
+        const high = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+        if (wide > 0 && high > 3) bad.push("over: " + name(e));
       }
     }
   }
-  return {width: page.documentElement.scrollWidth, smallest: Math.min(...texts.map(size)), bad: bad};
+  const smallest = Math.min(...texts.map(size));
+  return {width: page.documentElement.scrollWidth, smallest: smallest, bad: bad};
 }
 addEventListener("load", () => {
   const found = [...document.querySelectorAll("iframe")].map(measure);
@@ -193,7 +199,8 @@ addEventListener("load", () => {
 });
 """
 BROKEN = """<!DOCTYPE html><body style="margin: 0"><p style="font-size: 13px">small</p>
-<svg viewBox="0 0 800 20" width="390" font-size="20"><text y="15">scaled</text><text y="15">over</text></svg>
+<svg viewBox="0 0 800 20" width="390" font-size="20">
+<text y="15">scaled</text><text y="15">over</text></svg>
 <div style="width: 2000px">wide</div></body>"""
 
 

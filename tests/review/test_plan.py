@@ -16,8 +16,9 @@ from topk_secagg.gradients.layout import Layout
 from topk_secagg.protocol.parameters import Parameters
 from topk_secagg.review.plan import DENSE, FLOWER, THEOREM, plan
 from topk_secagg.steps.costs import check_disk, footprint, sent
-from topk_secagg.steps.init import choose_parameters, start
+from topk_secagg.steps.init import start
 from topk_secagg.steps.offline import offline
+from topk_secagg.steps.options import choose_parameters
 from topk_secagg.steps.run import run
 from topk_secagg.storage.workspace import Workspace
 

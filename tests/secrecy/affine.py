@@ -1,76 +1,89 @@
 """What a coalition sees, as affine spaces over F_q, computed with the real code of the package.
 
-The claim. User n has an input W_n: a support and values, which in `moments` are never zero; TopK(W_n) is the vector
-with the values at the support. A coalition C of at most T users must learn nothing but the sum: the law of its
-view, given all inputs, depends only on the inputs of C and on the sum over U1 of TopK(W_n). This is the paper's
-security constraint, I(inputs; view | sum, inputs of C) = 0, for all laws of the inputs at once.
+The claim. User n has an input W_n: a support and values, which in `moments` are never zero;
+TopK(W_n) is the vector with the values at the support. A coalition C of at most T users must learn
+nothing but the sum: the law of its view, given all inputs, depends only on the inputs of C and on
+the sum over U1 of TopK(W_n). This is the paper's security constraint, I(inputs; view | sum, inputs
+of C) = 0, for all laws of the inputs at once.
 
 The view of C, for U2 within U1, is
     what the users of C drew themselves,
-    S_m, the shares of every honest user m, dropped out or not, at the points alpha_c, c in C: f and h, or g
+    S_m, the shares of every honest user m, dropped out or not, at the points alpha_c, c in C: f and
+        h, or g
     (where user c has a seed, the symbols that follow from it, which are its share),
     X_m of every user,
-    Y_n, n in U2, the sum over m in U1 of G_m(alpha_n), where G_m are the terms of the entries of X_m;
-    and in a session of `moments` with spare answers Y_n twice, with two D: as asked for, and as the fallback.
-It is a little more than the paper's, which has X_m for m in U1 only: here, the X of a user that dropped out may
-have been heard. The paper's view, and that of a smaller U2, is a function of it. What C drew itself is fixed; its
-own terms in Y are then a known constant, and left out.
+    Y_n, n in U2, the sum over m in U1 of G_m(alpha_n), where G_m are the terms of the entries of
+        X_m;
+    and in a session of `moments` with spare answers Y_n twice, with two D: as asked for, and as the
+        fallback.
+It is a little more than the paper's, which has X_m for m in U1 only: here, the X of a user that
+dropped out may have been heard. The paper's view, and that of a smaller U2, is a function of it.
+What C drew itself is fixed; its own terms in Y are then a known constant, and left out.
 
-Parts. Users draw independently, and S_m, X_m, G_m are functions of what m alone drew and of W_m. So the view is put
-together from independent *parts* (S_m, X_m, G_m): the S side by side, the G added up.
+Parts. Users draw independently, and S_m, X_m, G_m are functions of what m alone drew and of W_m. So
+the view is put together from independent *parts* (S_m, X_m, G_m): the S side by side, the G added
+up.
 
-Affine. An honest user draws a *place*, and unknowns that are uniform over F_q. In `permutation`, the place is pi,
-and the unknowns are masks r, noise z for f and z~ for h. In `moments`, the place is the s and rho of all picks, and
-the unknowns are the noise z. Fix the place. Then the shares are affine in the unknowns; the indices of X are
-constant, and its values x affine in r, or constant; and G is linear in the shares, and affine in x. Fix x, too.
-This confines r to an affine space (used masks are x - w), leaves the unknowns uniform on it, and makes (S, G) an
-affine function: given W_m, the place and X_m, the pair (S_m, G_m) is *uniform on an affine space* A(place, W_m,
-X_m). Given W_m and X_m alone, it is a mixture of these, one for every place that leads from W_m to X_m, with the
+Affine. An honest user draws a *place*, and unknowns that are uniform over F_q. In `permutation`,
+the place is pi, and the unknowns are masks r, noise z for f and z~ for h. In `moments`, the place
+is the s and rho of all picks, and the unknowns are the noise z. Fix the place. Then the shares are
+affine in the unknowns; the indices of X are constant, and its values x affine in r, or constant;
+and G is linear in the shares, and affine in x. Fix x, too. This confines r to an affine space (used
+masks are x - w), leaves the unknowns uniform on it, and makes (S, G) an affine function: given W_m,
+the place and X_m, the pair (S_m, G_m) is *uniform on an affine space* A(place, W_m, X_m). Given W_m
+and X_m alone, it is a mixture of these, one for every place that leads from W_m to X_m, with the
 weight q^-(rank of r -> x) / #places each.
 
-Comparing (`compare`). Take two assignments of honest inputs with the same sum, and a broadcast (X_m)_m. Under each,
-the view is a mixture of sums of parts: a multiset of affine spaces, each in canonical form (reduced row echelon
-form of the directions, and the offset that is zero at the pivots). Equal multisets are equal laws. If they differ,
-the laws might yet agree, as different mixtures can make one law; so a difference counts only with a *witness*, a
-view that has different probabilities under the two assignments, as exact fractions. None found is an error
-(`Undecided`), not a verdict.
+Comparing (`compare`). Take two assignments of honest inputs with the same sum, and a broadcast
+(X_m)_m. Under each, the view is a mixture of sums of parts: a multiset of affine spaces, each in
+canonical form (reduced row echelon form of the directions, and the offset that is zero at the
+pivots). Equal multisets are equal laws. If they differ, the laws might yet agree, as different
+mixtures can make one law; so a difference counts only with a *witness*, a view that has different
+probabilities under the two assignments, as exact fractions. None found is an error (`Undecided`),
+not a verdict.
 
-All inputs at once (`certify`). Fix C. Let there be a linear map Lambda into the coordinates of Y, and a space
-A_0(X) for every X, such that for every W_m, every place and every X_m that they can lead to
+All inputs at once (`certify`). Fix C. Let there be a linear map Lambda into the coordinates of Y,
+and a space A_0(X) for every X, such that for every W_m, every place and every X_m that they can
+lead to
 
-    A(place, W_m, X_m) = A_0(X_m) + (0, Lambda TopK(W_m)),   and P(X_m | W_m) does not depend on W_m.
+    A(place, W_m, X_m) = A_0(X_m) + (0, Lambda TopK(W_m)),
+    and P(X_m | W_m) does not depend on W_m.
 
-Then the view, given X, is uniform on the sum of the A_0(X_m), shifted by (0, Lambda times the sum of the
-TopK(W_m)): the constraint holds, for all joint inputs, all joint broadcasts, and all U2 within U1. So it is enough
-to go through the parts one by one. (This is sufficient; it is not necessary. `certify` shows that the constraint
-holds, `compare` that it fails.) Y stands here for the answers of all N users, for every |U1| and with every D, side
-by side: what holds of all of them holds of those for one U1.
+Then the view, given X, is uniform on the sum of the A_0(X_m), shifted by (0, Lambda times the sum
+of the TopK(W_m)): the constraint holds, for all joint inputs, all joint broadcasts, and all U2
+within U1. So it is enough to go through the parts one by one. (This is sufficient; it is not
+necessary. `certify` shows that the constraint holds, `compare` that it fails.) Y stands here for
+the answers of all N users, for every |U1| and with every D, side by side: what holds of all of them
+holds of those for one U1.
 
-All x at once (`Shear`, for `permutation`). Let entry i of X name row i, and H_i add x_i times row i of f to row i
-of h. If
-    deal(r + x_i, z, z~ + x_i z, in row i) = H_i deal(r, z, z~),         and         terms_x H = terms_0,
-then for x in place of 0 the unknowns and the shares S are sheared, both by invertible maps that depend on x alone,
-and G is not changed: what holds of the parts for x = 0 holds for every x. Both identities are affine in each x_i,
-and compared as tables.
+All x at once (`Shear`, for `permutation`). Let entry i of X name row i, and H_i add x_i times row i
+of f to row i of h. If
+    deal(r + x_i, z, z~ + x_i z, in row i) = H_i deal(r, z, z~),         and         terms_x H =
+        terms_0,
+then for x in place of 0 the unknowns and the shares S are sheared, both by invertible maps that
+depend on x alone, and G is not changed: what holds of the parts for x = 0 holds for every x. Both
+identities are affine in each x_i, and compared as tables.
 
-Pick by pick (`certify_picks`, for `moments`). Here all s, rho, coordinates and values, and so all X, are gone
-through. If entry i of X, row i of the shares and what it adds to Y depend on nothing that belongs to another pick,
-then a part is a sum of independent parts, one for each pick, as the view is one of users; and it is enough to have
-the claim for every pick. For the smallest parameters, the picks of a user are also checked together: every
-joint place with every joint input.
+Pick by pick (`certify_picks`, for `moments`). Here all s, rho, coordinates and values, and so all
+X, are gone through. If entry i of X, row i of the shares and what it adds to Y depend on nothing
+that belongs to another pick, then a part is a sum of independent parts, one for each pick, as the
+view is one of users; and it is enough to have the claim for every pick. For the smallest
+parameters, the picks of a user are also checked together: every joint place with every joint input.
 
-What is measured. Nothing is computed from the formulas of the scheme: draw_secret, deal (so share_chunks),
-mask and answer_chunks run with a source of randomness that gives chosen values (`Tape`), and their affine
-maps are read off at zero and the unit vectors. That they are affine, that parts add up, and (where picks are not
-taken together) that picks do not depend on each other, is then tried at further points at random: the one thing
-here that is sampled. Places are enumerated as the code asks for them: all values below the bound it names, all
-orders of the keys that make a permutation. That streams with different labels are independent and integers()
-uniform is the contract of `Randomness`, and tested there. A label asked for twice gives the same values twice, as
+What is measured. Nothing is computed from the formulas of the scheme: draw_secret, deal (so
+share_chunks), mask and answer_chunks run with a source of randomness that gives chosen values
+(`Tape`), and their affine maps are read off at zero and the unit vectors. That they are affine,
+that parts add up, and (where picks are not taken together) that picks do not depend on each other,
+is then tried at further points at random: the one thing here that is sampled. Places are enumerated
+as the code asks for them: all values below the bound it names, all orders of the keys that make a
+permutation. That streams with different labels are independent and integers() uniform is the
+contract of `Randomness`, and tested there. A label asked for twice gives the same values twice, as
 with the cipher.
 
-A user that deals or masks does not know who it is, so one table serves for all; what differs is the points alpha_n,
-and the table has them all. A user that answers knows it, and has its own tables. Where shares are dealt by seeds, the
-dealer decides who gets one: then every dealer has tables of its own, and Lambda must be the same for all.
+A user that deals or masks does not know who it is, so one table serves for all; what differs is the
+points alpha_n, and the table has them all. A user that answers knows it, and has its own tables.
+Where shares are dealt by seeds, the dealer decides who gets one: then every dealer has tables of
+its own, and Lambda must be the same for all.
 
 `sketch` has no places and is linear in everything: see `linear`.
 """
@@ -179,7 +192,8 @@ class Joint:
         return np.concatenate([before, shares, after, answers], axis=-1)
 
     def sum(self, inputs: MaskedInputs) -> bytes:
-        """What the coalition may know of the honest inputs: the sum over the (first) U1 that is answered."""
+        """What the coalition may know of the honest inputs: the sum over the (first) U1 that is
+        answered."""
         total = np.zeros(self.lab.coordinates, dtype=np.int64)
         for m in self.honest:
             if m in self.view.answered[0].u1:
@@ -187,7 +201,8 @@ class Joint:
         return (total % self.lab.q).astype(np.uint8).tobytes()
 
     def played(self, inputs: MaskedInputs, count: int, seed: int = 0) -> list[Heard]:
-        """Broadcasts that these inputs lead to, with places and masks at random (always the same)."""
+        """Broadcasts that these inputs lead to, with places and masks at random (always the
+        same)."""
         rng, lab = np.random.default_rng(seed), self.lab
 
         def secret() -> Secret:
@@ -203,8 +218,8 @@ class Joint:
 
 @dataclass(frozen=True)
 class Witness:
-    """A view whose probability depends on honest inputs that have the same sum. Without a point, the
-    broadcast alone is such a view."""
+    """A view whose probability depends on honest inputs that have the same sum. Without a point,
+    the broadcast alone is such a view."""
 
     heard: Heard
     point: Array | None
@@ -227,8 +242,8 @@ def compare(
     heard: Iterable[Heard],
     seed: int = 0,
 ) -> Witness | None:
-    """Whether the view tells two assignments of honest inputs apart: a witness, or None if on all these
-    broadcasts the laws are equal. The assignments must have the same sum over U1."""
+    """Whether the view tells two assignments of honest inputs apart: a witness, or None if on all
+    these broadcasts the laws are equal. The assignments must have the same sum over U1."""
     joint = Joint(lab, view)
     assert joint.sum(one) == joint.sum(other), "inputs with different sums may be told apart"
     for broadcast in heard:

@@ -40,8 +40,10 @@ class Case:
     def parameters(self) -> Parameters:
         """With the smallest field that has room for N values, if none is given."""
         return Parameters.choose(
-            users=self.N, survivors=self.U, colluders=self.T, blocks=self.D, top_k=self.K, length=self.L,
-            field=self.q or (7 if self.N == 3 else 11), construction=self.construction, picks=self.P,
+            users=self.N, survivors=self.U, colluders=self.T, blocks=self.D, top_k=self.K,
+            length=self.L,
+            field=self.q or (7 if self.N == 3 else 11), construction=self.construction,
+            picks=self.P,
             spare=self.spare, clip=0.25, dealing=self.dealing,
         )  # fmt: skip
 
@@ -100,7 +102,8 @@ MORE = [
 ]
 
 
-# For the command: every L from 2 to 6 and K from 1 to 3, with P = 1 and 2, all supports; in `moments`, larger n
+# For the command: every L from 2 to 6 and K from 1 to 3, with P = 1 and 2, all supports; in
+# `moments`, larger n
 FULL = [
     Case(N, U, T, L, K, P, spare=None if P is None else 0)
     for N, U, T in ((3, 2, 1), (4, 3, 1), (4, 3, 2), (5, 4, 2))
@@ -157,8 +160,9 @@ def sketch_parameters(N: int, U: int, T: int, **raw: Any) -> Parameters:
 def same_sum(lab: Lab, users: list[int], seed: int = 0) -> list[list[MaskedInputs]]:
     """Lists of inputs of these users; those in a list have the same sum.
 
-    Values at random, exchanged between every two users; values that cancel out, at different supports; values
-    moved from one user to another that has the same support; and, where there may be zeros, nothing but zeros.
+    Values at random, exchanged between every two users; values that cancel out, at different
+    supports; values moved from one user to another that has the same support; and, where there may
+    be zeros, nothing but zeros.
     """
     rng, q, steps = np.random.default_rng(seed), lab.q, (0, 1, len(lab.supports) - 1)
 

@@ -1,4 +1,5 @@
-"""All inputs at once: every part is A_0(X) + (0, Lambda TopK(W)). The head of `affine` has the argument."""
+"""All inputs at once: every part is A_0(X) + (0, Lambda TopK(W)). The head of `affine` has the
+argument."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ class NotCertified(AssertionError):
 class Reference:
     """What one coalition sees of a part, with A_0 and Lambda from the parts that came first.
 
-    Images are in the coordinates of everybody's shares, then the answers of everybody to every question.
+    Images are in the coordinates of everybody's shares, then the answers of everybody to every
+    question.
     """
 
     def __init__(self, lab: Lab, coalition: Coalition) -> None:
@@ -41,8 +43,9 @@ class Reference:
     def check(
         self, heard: Broadcast, unit: Unit, inputs: list[Input], images: Array, noise: Basis
     ) -> None:
-        """Compare the parts that inputs lead to, which differ in some entries, with each other and with those
-        before. images: an offset for each input, and directions besides those of the noise."""
+        """Compare the parts that inputs lead to, which differ in some entries, with each other and
+        with those before. images: an offset for each input, and directions besides those of the
+        noise."""
         q, count, seen = self.lab.q, len(inputs), images[:, self.rows]
         basis, reduced = self.lab.canonical(noise, seen[count:], seen[:count])
         for given, row in zip(inputs, reduced, strict=True):
@@ -68,7 +71,8 @@ class Reference:
 
 
 def certify(lab: Lab, coalitions: Sequence[Coalition]) -> int:
-    """Check the claim for all inputs, places and X, and return how many affine spaces were compared."""
+    """Check the claim for all inputs, places and X, and return how many affine spaces were
+    compared."""
     return certify_picks(lab, coalitions) if lab.moments else certify_masks(lab, coalitions)
 
 
@@ -83,9 +87,9 @@ def certify_masks(
 ) -> int:
     """Check the claim for `permutation`.
 
-    It goes through all supports (or those given) and all places; all values of the input, since everything
-    is affine in them; all x, by the shear, or those given; the coalitions; and the answers of all N users,
-    among which are those of every U2.
+    It goes through all supports (or those given) and all places; all values of the input, since
+    everything is affine in them; all x, by the shear, or those given; the coalitions; and the
+    answers of all N users, among which are those of every U2.
     """
     q, before, entries = lab.q, lab.spaces, lab.c.entries
     everybody = PartView(lab.users, lab.every_question)
@@ -122,7 +126,8 @@ def certify_masks(
 
 
 class Shear:
-    """Whether the parts for every x are those for x = 0 but for a shear (see the head of `affine`)."""
+    """Whether the parts for every x are those for x = 0 but for a shear (see the head of
+    `affine`)."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
@@ -147,7 +152,8 @@ class Shear:
         )
 
     def _of_noise(self, noise: bytes) -> bool:
-        """Every unknown of the noise moves one row of f, or it moves one row of h as its partner does f."""
+        """Every unknown of the noise moves one row of f, or it moves one row of h as its partner
+        does f."""
         table = self.lab.noise_columns(noise).reshape(*self.shape, -1)
         moved = [
             (table[:, 0, ..., v].tobytes(), table[:, 1, ..., v].tobytes())
@@ -180,9 +186,10 @@ class Shear:
 def certify_picks(lab: Lab, coalitions: Sequence[Coalition], *, together: bool = False) -> int:
     """Check the claim for `moments`.
 
-    It goes through all s and rho, all coordinates and values, so all X; the coalitions; and the answers of
-    all N users, for every |U1|, with both D. It does so pick by pick, which is enough if picks do not depend
-    on each other: that is tried. Or together, through everything that all picks of a user can be at once.
+    It goes through all s and rho, all coordinates and values, so all X; the coalitions; and the
+    answers of all N users, for every |U1|, with both D. It does so pick by pick, which is enough if
+    picks do not depend on each other: that is tried. Or together, through everything that all picks
+    of a user can be at once.
     """
     references = [Reference(lab, coalition) for coalition in coalitions]
     picks = tuple(range(lab.c.rows))
@@ -203,7 +210,8 @@ def certify_picks(lab: Lab, coalitions: Sequence[Coalition], *, together: bool =
 
 
 def _certify_unit(lab: Lab, references: list[Reference], unit: Unit) -> None:
-    """Check the claim for these picks of a user; the others have a first place and a first input."""
+    """Check the claim for these picks of a user; the others have a first place and a first
+    input."""
     leads: dict[Broadcast, tuple[list[Input], list[Place]]] = {}
     counts: set[frozenset[tuple[Broadcast, int]]] = set()
     slots = enumerate(lab.place_bounds)  # of every pick in turn: all rho, then all s
@@ -243,7 +251,8 @@ def inputs_of(lab: Lab, unit: Unit) -> Iterator[Input]:
 
 
 def columns_of(lab: Lab, place: Place, unit: Unit) -> Array:
-    """Offset and noise of the rows of these picks, (N, share, 1 + noise); the other rows are zero."""
+    """Offset and noise of the rows of these picks, (N, share, 1 + noise); the other rows are
+    zero."""
     offset, noise = lab.shares(place)
     columns = np.concatenate([offset, lab.noise_columns(noise)], axis=-1)
     table = columns.reshape(lab.p.users, *lab.share_shape, -1)
@@ -252,8 +261,9 @@ def columns_of(lab: Lab, place: Place, unit: Unit) -> Array:
 
 
 def try_picks(lab: Lab, tries: int = 20, images: int = 2) -> None:
-    """Try at random places and inputs that nothing of a pick depends on the others: not its entry of X, nor its row
-    of the shares, nor what that adds to Y; and that every unknown of the noise moves one row."""
+    """Try at random places and inputs that nothing of a pick depends on the others: not its entry
+    of X, nor its row of the shares, nor what that adds to Y; and that every unknown of the noise
+    moves one row."""
     rng, everybody, picks = (
         np.random.default_rng(lab.share),
         PartView(lab.users, lab.every_question),

@@ -1,7 +1,8 @@
 """The exact secrecy check as a command: what it checked, and with which result.
 
-python tests/secrecy/check.py            the cases of the tests, with all supports, and more: some minutes
-python tests/secrecy/check.py --full     every L from 2 to 6 and K from 1 to 3, and larger n: much longer
+python tests/secrecy/check.py            the cases of the tests, with all supports, and more: some
+minutes python tests/secrecy/check.py --full     every L from 2 to 6 and K from 1 to 3, and larger
+n: much longer
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ MANY_PLACES = {"permutation": 24, "moments": 10_000}
 
 
 class Outcome(NamedTuple):
-    """Of one case: what was checked, and why it failed if it did. Places and inputs are those of a user; in
-    `moments` those of a pick, unless all are taken together; in `permutation`, inputs are supports."""
+    """Of one case: what was checked, and why it failed if it did. Places and inputs are those of a
+    user; in `moments` those of a pick, unless all are taken together; in `permutation`, inputs are
+    supports."""
 
     coalitions: int
     places: int
@@ -65,8 +67,8 @@ def certified(case: Case) -> Outcome:
 
 
 def learn_something(lab: Lab, coalition: tuple[int, ...]) -> Witness | None:
-    """What T+1 users find out: which of two inputs belongs to which of two honest users; or, if only one
-    user is honest, what it selected before it dropped out with its X heard."""
+    """What T+1 users find out: which of two inputs belongs to which of two honest users; or, if
+    only one user is honest, what it selected before it dropped out with its X heard."""
     first, last = (
         Input(lab.supports[0], (1,) * lab.c.entries),
         Input(lab.supports[-1], (2,) * lab.c.entries),
@@ -94,7 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def secrecy(cases: Sequence[Case]) -> int:
-    """Print what coalitions of at most T users learn: nothing; the number of cases where that is not so."""
+    """Print what coalitions of at most T users learn: nothing; the number of cases where that is
+    not so."""
     print("At most T users: every place, input, broadcast, U1, U2 and D\n")
     print(CASE.format(*HEAD))
     failures = 0
@@ -125,7 +128,8 @@ def tightness(cases: Sequence[Case]) -> int:
             len(lab.supports) < 2
             or math.prod(map(len, lab.place_bounds)) > MANY_PLACES[case.construction]
         ):
-            continue  # everything is selected, and nothing is hidden but values; or the same at more cost
+            # everything is selected, and nothing is hidden but values; or the same at more cost
+            continue
         coalitions = coalitions_of(lab.p, lab.p.colluders + 1, lab.p.colluders + 1)
         found = [learn_something(lab, coalition) for coalition in coalitions]
         failures += found.count(None)
@@ -134,7 +138,8 @@ def tightness(cases: Sequence[Case]) -> int:
 
 
 def sketches() -> int:
-    """Print what T and T+1 users learn of a sketch; the number of cases where that is not nothing, or is."""
+    """Print what T and T+1 users learn of a sketch; the number of cases where that is not nothing,
+    or is."""
     print("\nsketch: every coalition of at most T users, every U1, all answers\n")
     failures = 0
     for (*users, raw), dealing in product((SKETCHES | MORE_SKETCHES).values(), DEALINGS):
@@ -153,7 +158,8 @@ def sketches() -> int:
 
 
 def sabotages() -> int:
-    """Print whether T users learn something once the scheme is spoilt; the number of wrong verdicts."""
+    """Print whether T users learn something once the scheme is spoilt; the number of wrong
+    verdicts."""
     print("\nSabotage, seen by T = 1 and T = 2 users\n")
     failures = 0
     for sabotage in [*SABOTAGES, *TWINS, *HARMLESS]:

@@ -1,4 +1,5 @@
-"""Linear algebra over a small prime field, affine spaces in canonical form, and mixtures of them."""
+"""Linear algebra over a small prime field, affine spaces in canonical form, and mixtures of
+them."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ def times(a: Array, b: Array, q: int) -> Array:
 
 @dataclass(frozen=True)
 class Basis:
-    """The reduced row echelon form of a space of row vectors; it is unique, and the key is made of it."""
+    """The reduced row echelon form of a space of row vectors; it is unique, and the key is made of
+    it."""
 
     rows: Array = field(compare=False)
     pivots: Array = field(compare=False)
@@ -50,7 +52,8 @@ class Solver(NamedTuple):
 
 
 class Elimination:
-    """Gaussian elimination over F_q. Every result is certified by galois; results are remembered."""
+    """Gaussian elimination over F_q. Every result is certified by galois; results are
+    remembered."""
 
     def __init__(self, q: int) -> None:
         self.q = q
@@ -86,8 +89,8 @@ class Elimination:
     def echelon(self, matrix: Array) -> tuple[Array, Array, Array]:
         """The reduced row echelon form R, its pivots, and an invertible E with E matrix = R.
 
-        galois multiplies the proof: E matrix = R and the matrix vanishes modulo R, so that both have the
-        same row space; and R has the form that only one matrix with this row space has.
+        galois multiplies the proof: E matrix = R and the matrix vanishes modulo R, so that both
+        have the same row space; and R has the form that only one matrix with this row space has.
         """
         q, (count, width) = self.q, matrix.shape
         work = np.hstack([matrix % q, np.eye(count, dtype=np.int64)])
@@ -161,7 +164,8 @@ class Affine(NamedTuple):
 def affine_map(
     function: Callable[[Array], Array], size: int, q: int, trials: Iterable[Array]
 ) -> Affine:
-    """The affine map that the function is, read off at zero and the unit vectors, and tried elsewhere."""
+    """The affine map that the function is, read off at zero and the unit vectors, and tried
+    elsewhere."""
     offset = function(np.zeros(size, dtype=np.int64))
     units = np.eye(size, dtype=np.int64)
     columns = [(function(unit) - offset) % q for unit in units]

@@ -1,4 +1,5 @@
-"""The package, driven for one user: a source of chosen values, and the maps of the package as tables."""
+"""The package, driven for one user: a source of chosen values, and the maps of the package as
+tables."""
 
 from __future__ import annotations
 
@@ -59,9 +60,9 @@ class Unforeseen(AssertionError):
 class Tape(Randomness):
     """Gives chosen values, stream by stream, and refuses what was not foreseen.
 
-    It chooses the bytes and leaves what becomes of them to the real integers() and permutation(): a value
-    below the bound is a word that integers() neither rejects nor reduces; a permutation is asked for by the
-    rank of the order of its keys.
+    It chooses the bytes and leaves what becomes of them to the real integers() and permutation(): a
+    value below the bound is a word that integers() neither rejects nor reduces; a permutation is
+    asked for by the rank of the order of its keys.
     """
 
     def __init__(
@@ -71,7 +72,8 @@ class Tape(Randomness):
         *,
         learn: bool = False,
     ) -> None:
-        """Values and bounds by stream. To learn the bounds, give zeros and write down what is asked for."""
+        """Values and bounds by stream. To learn the bounds, give zeros and write down what is asked
+        for."""
         self._script, self._bounds, self._learn = script, bounds, learn
         self._path, self._position = "", 0
         self._bytes: npt.NDArray[np.uint8] | None = None
@@ -154,8 +156,8 @@ def _orders(n: int) -> list[tuple[int, ...]]:
 class Shares(NamedTuple):
     """What all users receive of one user at a fixed place, as an affine map of its masks and noise.
 
-    columns (N, share, 1 + drawn): the offset, and how it moves with the masks. noise: how it moves with the
-    noise, as bytes; mostly the same object for all places.
+    columns (N, share, 1 + drawn): the offset, and how it moves with the masks. noise: how it moves
+    with the noise, as bytes; mostly the same object for all places.
     """
 
     columns: Array
@@ -170,8 +172,9 @@ class Masking(NamedTuple):
 
 
 class Question(NamedTuple):
-    """What users answer, as one user's part has it: for how many survivors, whether it is among them, whether
-    as the fallback, and who answers. Where the user is not among the survivors, it adds nothing."""
+    """What users answer, as one user's part has it: for how many survivors, whether it is among
+    them, whether as the fallback, and who answers. Where the user is not among the survivors, it
+    adds nothing."""
 
     survivors: int
     member: bool
@@ -191,12 +194,14 @@ Tamper = Callable[[Randomness], Randomness]
 
 
 class Lab:
-    """One set of parameters, and the package's maps under it: every user's, since none knows whose it is.
+    """One set of parameters, and the package's maps under it: every user's, since none knows whose
+    it is.
 
     Where shares are dealt by seeds, it depends on the dealer who gets one: `of` has a lab for each.
 
-    A *place* is everything a user draws that is not uniform over the field: its permutation, or the places s
-    and factors rho of its picks. The *unknowns* are uniform over the field: masks, if any, and noise.
+    A *place* is everything a user draws that is not uniform over the field: its permutation, or the
+    places s and factors rho of its picks. The *unknowns* are uniform over the field: masks, if any,
+    and noise.
     """
 
     _REMEMBERED = (
@@ -283,7 +288,8 @@ class Lab:
 
     @property
     def every_question(self) -> tuple[Question, ...]:
-        """All users answer for every number of survivors, with each D that they may be asked for."""
+        """All users answer for every number of survivors, with each D that they may be asked
+        for."""
         kinds = (False,) if self.p.spare is None else (False, True)
         sizes = range(self.p.survivors, self.p.users + 1)
         return tuple(Question(size, True, kind, self.users) for size in sizes for kind in kinds)
@@ -408,7 +414,8 @@ class Lab:
         return Broadcast.of(self.masked(self._secret_of(place, b""), given))
 
     def masking(self, place: Place, support: Support, values: Values | None = None) -> Masking:
-        """X of an input, its values as an affine map of the masks; or of the input's values and the masks."""
+        """X of an input, its values as an affine map of the masks; or of the input's values and the
+        masks."""
         count = len(support) if values is None else 0
         seen: set[tuple[int, ...]] = set()
 
@@ -424,8 +431,9 @@ class Lab:
         return Masking(seen.pop(), x)
 
     def terms(self, index: tuple[int, ...], survivors: int, fallback: bool, user: int) -> Array:
-        """From the shares that a user holds of one survivor to their part of Y, (1 + entries, answer, share):
-        the first for x = 0, then what each x adds. Y is linear in the shares for fixed X, and affine in x."""
+        """From the shares that a user holds of one survivor to their part of Y, (1 + entries,
+        answer, share): the first for x = 0, then what each x adds. Y is linear in the shares for
+        fixed X, and affine in x."""
         entries, nothing = len(index), self.shaped(np.zeros(self.share, dtype=np.int64))
 
         def part(x: Array, held: Array, survivor: int = 1) -> Array:
@@ -471,7 +479,8 @@ class Lab:
         return self.algebra.basis(self.part_map(view, self.noise_columns(noise), heard).T)
 
     def canonical(self, noise: Basis, directions: Array, vectors: Array) -> tuple[Basis, Array]:
-        """The space of the noise with further directions, which mostly lie in it; and vectors modulo it."""
+        """The space of the noise with further directions, which mostly lie in it; and vectors
+        modulo it."""
         self.spaces += len(vectors)
         reduced = noise.reduced(np.concatenate([directions, vectors]))
         rest = reduced[: len(directions)]
@@ -481,7 +490,8 @@ class Lab:
         return basis, basis.reduced(vectors)
 
     def places_by_x(self, given: Input) -> dict[Broadcast, list[Place]]:
-        """The places that lead from an input to each possible X; to its indices alone, if there are masks."""
+        """The places that lead from an input to each possible X; to its indices alone, if there are
+        masks."""
         found: dict[Broadcast, list[Place]] = {}
         for place in self.places:
             heard = (
@@ -518,7 +528,8 @@ class Lab:
 
 
 def with_offset(starts: Array, directions: Array) -> Array:
-    """What to multiply with (offset, matrix) to get the images of starts, and those of directions."""
+    """What to multiply with (offset, matrix) to get the images of starts, and those of
+    directions."""
     columns = np.column_stack([starts, directions])
     count = columns.shape[1] - directions.shape[1]
     return np.concatenate([np.arange(columns.shape[1])[None] < count, columns])

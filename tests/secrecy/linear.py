@@ -1,23 +1,26 @@
 """What a coalition sees of a round of `sketch`: everything is linear, and one rank decides.
 
-An honest user m draws unknowns r_m that are uniform over F_q: the symbols of its keys or seeds, or masks and noise.
-The view of a coalition C is
-    of every honest user m, dropped out or not: what follows from the keys and seeds that users of C hold, *all* that
+An honest user m draws unknowns r_m that are uniform over F_q: the symbols of its keys or seeds, or
+masks and noise. The view of a coalition C is
+    of every honest user m, dropped out or not: what follows from the keys and seeds that users of C
+        hold, *all* that
     can be drawn from them, not only their shares; and the shares that are written out for them,
     X_m of every honest user m, dropped out or not,
     Y_n of every user n in U1, so of all that may answer, early or late.
-All of that is A r + B w, with w the inputs of the honest users. What C deals itself it knows, and is left out.
+All of that is A r + B w, with w the inputs of the honest users. What C deals itself it knows, and
+is left out.
 
-Take two inputs w and w' with the same sum over U1. The view is uniform on B w + im A under the one, and on
-B w' + im A under the other: two cosets, which are the same if B (w - w') lies in im A, and else have nothing in
-common: every view that the one makes possible is impossible under the other. The differences w - w' are spanned by
-those where one user of U1 has a coordinate more and another one less, and those where a user that dropped out has a
-coordinate more; each of them is a difference of two inputs that users can have. So if all these B (w - w') lie in
-im A the paper's constraint holds for all inputs, and if one does not, it fails: `leak` finds it.
+Take two inputs w and w' with the same sum over U1. The view is uniform on B w + im A under the one,
+and on B w' + im A under the other: two cosets, which are the same if B (w - w') lies in im A, and
+else have nothing in common: every view that the one makes possible is impossible under the other.
+The differences w - w' are spanned by those where one user of U1 has a coordinate more and another
+one less, and those where a user that dropped out has a coordinate more; each of them is a
+difference of two inputs that users can have. So if all these B (w - w') lie in im A the paper's
+constraint holds for all inputs, and if one does not, it fails: `leak` finds it.
 
-What is measured. As in `lab`: draw_secret, share_chunks, KeyShares, SeedShares, mask and answer_chunks run with a
-source of chosen values, and A and B are read off at the unit vectors; that the maps are linear is tried at further
-points.
+What is measured. As in `lab`: draw_secret, share_chunks, KeyShares, SeedShares, mask and
+answer_chunks run with a source of chosen values, and A and B are read off at the unit vectors; that
+the maps are linear is tried at further points.
 """
 
 from __future__ import annotations
@@ -224,7 +227,8 @@ class SketchLab:
     # the view
 
     def leak(self, coalition: Users, *survivor_sets: Users) -> Leak | None:
-        """What the coalition sees besides the sum over the first of these sets, which all answer."""
+        """What the coalition sees besides the sum over the first of these sets, which all
+        answer."""
         u1 = survivor_sets[0]
         honest = [m for m in self.users if m not in coalition]
         dealers = [self.dealer(m) for m in honest]
@@ -276,7 +280,8 @@ class SketchLab:
     def _changes(
         self, honest: list[int], u1: Users, inputs: int
     ) -> Iterator[tuple[str, list[tuple[int, int, int]]]]:
-        """Changes of inputs that leave the sum of every round and gradient as it is: columns, signs, coordinates."""
+        """Changes of inputs that leave the sum of every round and gradient as it is: columns,
+        signs, coordinates."""
         summed = [i for i, m in enumerate(honest) if m in u1]
         dropped = [i for i, m in enumerate(honest) if m not in u1]
         for k in range(self.p.length):

@@ -1,4 +1,5 @@
-"""Ways to spoil the scheme: between the source of randomness and the package, or in the package itself."""
+"""Ways to spoil the scheme: between the source of randomness and the package, or in the package
+itself."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -24,7 +25,8 @@ Patches = Callable[[], AbstractContextManager[object]]
 
 
 class Spoilt(Randomness):
-    """A source or stream that is spoilt: `spoil` gets all arrays drawn so far, and may change the last."""
+    """A source or stream that is spoilt: `spoil` gets all arrays drawn so far, and may change the
+    last."""
 
     def __init__(self, inner: Randomness, purpose: str = "", spoil: Spoil | None = None) -> None:
         self._inner, self._purpose, self._spoil = inner, purpose, spoil
@@ -63,8 +65,8 @@ class OneStream(Spoilt):
 def stream(
     purpose: str, at: object, value: Callable[..., Symbols] | None = None, turn: int = 1
 ) -> Tamper:
-    """Replace a part of what the streams of a purpose draw at one turn: by zeros, or by what is given that and what
-    they drew first."""
+    """Replace a part of what the streams of a purpose draw at one turn: by zeros, or by what is
+    given that and what they drew first."""
 
     def spoil(drawn: list[Symbols]) -> None:
         if len(drawn) == turn:
@@ -114,7 +116,8 @@ def replaced(owner: object, **attributes: object) -> Patches:
 
 
 def in_order(key: Callable[[Sparse, Symbols], npt.NDArray[np.int64]]) -> Patches:
-    """Permutation.mask with the entries in the order of a key of the input and the permuted indices."""
+    """Permutation.mask with the entries in the order of a key of the input and the permuted
+    indices."""
 
     def mask(self: Permutation, secret: Secret, sparse: Sparse) -> Masked:
         index = secret.place[sparse.index]
@@ -149,8 +152,8 @@ many_blocks = replaced(Construction, chunk_rows=1)
 
 @dataclass(frozen=True)
 class Sabotage:
-    """What is spoilt. `setting` spoils nothing by itself; `values` are those of the first honest user.
-    `fewer`: who of the users but the last answers for these alone, too."""
+    """What is spoilt. `setting` spoils nothing by itself; `values` are those of the first honest
+    user. `fewer`: who of the users but the last answers for these alone, too."""
 
     name: str
     constructions: tuple[str, ...]

@@ -1,4 +1,5 @@
-"""Coalitions of T users learn nothing but the sum: computed, not sampled. See the head of affine.py."""
+"""Coalitions of T users learn nothing but the sum: computed, not sampled. See the head of
+affine.py."""
 
 from fractions import Fraction
 from functools import cache
@@ -113,7 +114,8 @@ def test_going_through_every_x_finds_what_the_shear_says():
 
 @smallest
 def test_all_joint_inputs_with_the_same_sum_give_the_same_view(case):
-    """Not by parts: every pair of inputs of the two honest users, and every X of each; of `permutation`, two x."""
+    """Not by parts: every pair of inputs of the two honest users, and every X of each; of
+    `permutation`, two x."""
     lab = lab_of(case)
     each = [Input(support, values) for support in lab.supports for values in lab.every_x()]
     indices = {x.index for given in each for x in lab.places_by_x(given)}
@@ -139,7 +141,8 @@ def test_all_joint_inputs_with_the_same_sum_give_the_same_view(case):
 
 @one_of_each
 def test_every_u1_and_every_u2_within_it(case):
-    """Not by parts: inputs that differ as much as they can with the same sum; one or two coalitions of T.
+    """Not by parts: inputs that differ as much as they can with the same sum; one or two coalitions
+    of T.
 
     With spare answers, U1 answers, and then U2 answers again with the other D.
     """
@@ -171,8 +174,9 @@ def test_every_u1_and_every_u2_within_it(case):
 
 @one_of_each
 def test_every_coalition_of_t_plus_1_learns_something(case):
-    """So T is all that can be had. Of (3,2,1) and (4,3,2), T+1 users leave one honest user: if it is in U1,
-    they know its input from the sum, and there is nothing else to learn; if not, its X gives it away."""
+    """So T is all that can be had. Of (3,2,1) and (4,3,2), T+1 users leave one honest user: if it
+    is in U1, they know its input from the sum, and there is nothing else to learn; if not, its X
+    gives it away."""
     lab = lab_of(case)
     for coalition in coalitions_of(lab.p, lab.p.colluders + 1, lab.p.colluders + 1):
         found = check.learn_something(lab, coalition)
@@ -257,12 +261,13 @@ def test_a_zero_is_never_an_input_of_moments(T):
 def test_the_order_of_x_reveals_nothing(sabotage, construction, T):
     """X in order of k, or of magnitude, is not sabotage, and no exact check can find that it is.
 
-    Let k_1..k_K be the selected coordinates in an order that the input alone decides. X is then the list
-    of (pi(k_j), w_j + r_j). pi is uniform, so that (pi(k_1)..pi(k_K)) is a uniform list of distinct indices,
-    for any k_j; the shares of T users are independent of pi; and Y is a function of those shares, of
-    the set of the entries of X, and of the sum. So the list is independent of the input, given the rest of
-    the view. Sorting saves log2 K! bits, and makes X independent of how the caller lists the entries. An
-    order that depends on the input *and* on the permuted indices can tell: see `up_or_down`.
+    Let k_1..k_K be the selected coordinates in an order that the input alone decides. X is then the
+    list of (pi(k_j), w_j + r_j). pi is uniform, so that (pi(k_1)..pi(k_K)) is a uniform list of
+    distinct indices, for any k_j; the shares of T users are independent of pi; and Y is a function
+    of those shares, of the set of the entries of X, and of the sum. So the list is independent of
+    the input, given the rest of the view. Sorting saves log2 K! bits, and makes X independent of
+    how the caller lists the entries. An order that depends on the input *and* on the permuted
+    indices can tell: see `up_or_down`.
     """
     assert try_sabotage(sabotage, construction, T, broadcasts=10) is None
 
@@ -372,7 +377,8 @@ def test_a_whole_round_is_what_its_parts_say(case):
 
 
 def whole_space(played: Round, heard: Heard) -> AffineSpace:
-    """Where the view is, at fixed places: the masks and noise of all honest users are unknowns of one map."""
+    """Where the view is, at fixed places: the masks and noise of all honest users are unknowns of
+    one map."""
     lab, honest = played.lab, played.view.honest(played.lab)
     solvers, wanted = {}, {}
     for m in honest:

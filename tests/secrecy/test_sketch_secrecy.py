@@ -1,4 +1,5 @@
-"""`sketch` by keys, seeds and shares: T users learn nothing but the sum. See the head of linear.py."""
+"""`sketch` by keys, seeds and shares: T users learn nothing but the sum. See the head of
+linear.py."""
 
 from __future__ import annotations
 

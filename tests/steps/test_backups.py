@@ -1,4 +1,5 @@
-"""A secrets/ folder that comes back from a backup is noticed wherever the round still shows what was sent."""
+"""A secrets/ folder that comes back from a backup is noticed wherever the round still shows what
+was sent."""
 
 import shutil
 
@@ -87,7 +88,8 @@ def accused(round_at):
 
 
 def confirm_unchecked(r, user):
-    """A confirmation of a user that lies: the command would refuse a set with an X that is missing."""
+    """A confirmation of a user that lies: the command would refuse a set with an X that is
+    missing."""
     space = Workspace(r.folder)
     digest = survivors_file.read(space).digest
     survivors_file.confirm(space, user, digest, read_identity(r.identity(user)))

@@ -19,7 +19,7 @@ from rounds import Violation, datasets, must
 
 import topk_secagg as ts
 from topk_secagg.steps import offline as offline_step
-from topk_secagg.steps import run as run_step
+from topk_secagg.steps import play as play_step
 
 USERS, SURVIVORS, COLLUDERS = 5, 3, 1
 EVERYBODY = range(1, USERS + 1)
@@ -195,8 +195,8 @@ def tell(story, weights, options, folder: Path) -> list[Way]:
     for step in story:
         for way in ways:
             if isinstance(way, ByCommands):
-                # organisations agree on one; here, on that of `run`, and room for the rounding: what
-                # these users keep differs from what those of `run` keep by less than two steps
+                # organisations agree on one; here, on that of `run`, and room for the rounding:
+                # what these users keep differs from what those of `run` keep by less than two steps
                 way.clip = ways[0].clip * (1 + ROOM)
             way.round(step)
     return ways
@@ -286,7 +286,7 @@ def test_a_survivor_that_does_not_answer_is_settled_by_run(tmp_path):
 
 
 def test_the_twin_without_settling_loses_what_that_survivor_sent(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_step, "settle", lambda *_, **__: None)
+    monkeypatch.setattr(play_step, "settle", lambda *_, **__: None)
     way = ByRun(tmp_path, PLAIN, [1.0] * USERS)
     for step in SILENT:
         way.round(step)

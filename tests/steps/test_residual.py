@@ -43,7 +43,8 @@ def shared(new_round):
 
 @pytest.fixture
 def mask(tmp_path):
-    """mask(r, 1): the command with which a user masks its gradient, or another one, and keeps a residual."""
+    """mask(r, 1): the command with which a user masks its gradient, or another one, and keeps a
+    residual."""
 
     def command(r, user, *more, gradient=None):
         how = ("--residual", tmp_path / f"r{user}.h5", *more)

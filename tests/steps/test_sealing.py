@@ -1,6 +1,8 @@
-"""Sealed shares: only their receiver can open them, only their sender can make them, and no plaintext is left.
+"""Sealed shares: only their receiver can open them, only their sender can make them, and no
+plaintext is left.
 
-Which identity a step takes, and whose keys, is in tests/commands/test_access.py; interruptions are in tests/faults.
+Which identity a step takes, and whose keys, is in tests/commands/test_access.py; interruptions are
+in tests/faults.
 """
 
 import shutil
@@ -17,7 +19,7 @@ from topk_secagg.errors import CannotWrite
 from topk_secagg.progress import unheard
 from topk_secagg.protocol.constructions import construction as construction_of
 from topk_secagg.protocol.messages import ShareChunk
-from topk_secagg.storage import artifacts, keys
+from topk_secagg.storage import artifacts, keys, share_writer
 from topk_secagg.storage import share as share_file
 from topk_secagg.storage.artifacts import opened
 from topk_secagg.storage.keys import read_identity
@@ -30,7 +32,7 @@ SEALED = {"sealed": True, "length": 60, "top_k": 6}
 def row_bytes(r: Round, user: int = 1, sender: int = 2) -> bytes:
     """Some bytes of a share that is not sealed."""
     identity = read_identity(r.identity(user))
-    with share_file.opened_share(Workspace(r.folder), user, sender, identity=identity) as share:
+    with share_file.SharesOfUser(Workspace(r.folder), user, identity).opened(sender) as share:
         return share.artifact.read_rows(share.names[0], 0, 1).tobytes()
 
 
@@ -54,7 +56,7 @@ def test_no_plaintext_share_has_a_name_on_the_senders_disk_at_any_time(
     new_round, tmp_path, monkeypatch
 ):
     seen, secrets = [], set()
-    sealed = share_file.sealed
+    sealed = share_writer.sealed
 
     @contextmanager
     def watched(path, *how):
@@ -65,7 +67,7 @@ def test_no_plaintext_share_has_a_name_on_the_senders_disk_at_any_time(
             seen.extend(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
         seen.append(path.read_bytes())
 
-    monkeypatch.setattr(share_file, "sealed", watched)
+    monkeypatch.setattr(share_writer, "sealed", watched)
     secrets.add(row_bytes(new_round(**SEALED).play(upto="offline")))
     assert len(secrets) == 5**2 + 1
     assert not any(secret in content for secret in secrets for content in set(seen))
@@ -141,7 +143,7 @@ def test_a_share_that_a_third_user_forged_and_signed_itself_is_refused(
     sharing = read_masked(space.session, space.masked_path(2), 2).sharing
     zeros = np.zeros((r.recipe.users, c.rows, c.width), dtype=np.uint32)
     chunk = ShareChunk(0, c.rows, dict.fromkeys(c.share_names, zeros))
-    share_file._write_symbols(
+    share_writer._write_symbols(
         space,
         [1],
         deal=space.session.deal(2, sharing),

@@ -1,4 +1,5 @@
-"""Names and tables that people give to `run` and `mask`: odd ones are refused or sorted, never a traceback."""
+"""Names and tables that people give to `run` and `mask`: odd ones are refused or sorted, never a
+traceback."""
 
 from __future__ import annotations
 

@@ -54,7 +54,8 @@ WRITES_AS_THE_ARCHIVE = h5py.version.hdf5_version_tuple[0] == 2
 
 
 def files_of(folder: Path) -> dict[str, object]:
-    """What every file holds: its bytes, or, if HDF5 may have written the same otherwise, its content."""
+    """What every file holds: its bytes, or, if HDF5 may have written the same otherwise, its
+    content."""
     found: dict[str, object] = {name: content for name, (content, _) in contents(folder).items()}
     if not WRITES_AS_THE_ARCHIVE:
         for path in folder.rglob("*.h5"):

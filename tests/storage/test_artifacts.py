@@ -1,4 +1,5 @@
-"""What is checked of a file, and when: its shape before anything is read, every bit of it, its bytes once."""
+"""What is checked of a file, and when: its shape before anything is read, every bit of it, its
+bytes once."""
 
 import os
 import shutil
@@ -21,7 +22,7 @@ from topk_secagg.storage.atomic import whole_file
 from topk_secagg.storage.hdf5_writer import new_file
 from topk_secagg.storage.keys import Identity
 from topk_secagg.storage.kinds import ARTIFACT_KINDS, check_size
-from topk_secagg.storage.share import opened_share
+from topk_secagg.storage.share import SharesOfUser
 from topk_secagg.storage.workspace import Workspace
 
 ARCHIVE = ROOT / "fixtures" / "archive" / "v1"
@@ -44,7 +45,7 @@ def read_masked(space: Workspace) -> masked.MaskedFile:
 
 
 def read_share(space: Workspace) -> None:
-    with opened_share(space, 2, 1) as share:
+    with SharesOfUser(space, 2).opened(1) as share:
         share.check_all()
 
 
@@ -74,7 +75,8 @@ READERS: dict[str, Callable[[Workspace], object]] = {
 
 @pytest.mark.parametrize("file", READERS)
 def test_every_bit_of_a_file_counts(space, file, monkeypatch):
-    """With any one bit turned it is refused: by the schema, the digest, a row's checksum or a gap."""
+    """With any one bit turned it is refused: by the schema, the digest, a row's checksum or a
+    gap."""
     monkeypatch.setattr(
         hdf5_parser, "lookup3", lru_cache(64)(hdf5_parser.lookup3)
     )  # only for speed
@@ -168,7 +170,8 @@ class TestAFileIsCompleteOnceItIsBuilt:
         return Identity.generate()
 
     def test_its_digest_and_signature_are_there_before_it_is_written(self, identity, tmp_path):
-        """The ledger names the digest of X before X appears; writing it changes nothing any more."""
+        """The ledger names the digest of X before X appears; writing it changes nothing any
+        more."""
         attributes = dict(self.ATTRIBUTES)
         content = Content.of(Draft(self.KIND, attributes, identity), self.TABLES())
         assert attributes == self.ATTRIBUTES

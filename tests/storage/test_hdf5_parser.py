@@ -269,7 +269,8 @@ def with_offset(path: Path, name: str, offset: int) -> None:
 
 
 def test_pieces_that_overlap(small):
-    """A dataset that lies in another, in a header, or outside of the file, under a checksum that fits."""
+    """A dataset that lies in another, in a header, or outside of the file, under a checksum that
+    fits."""
     content, found = small.read_bytes(), parsed(small).datasets
     places = {start for start, _ in accounted(small)} | {
         found["value"].offset + 1,
@@ -285,7 +286,8 @@ def test_pieces_that_overlap(small):
 
 
 def test_two_huge_datasets_in_the_same_place_are_refused_unread(tmp_path):
-    """Together as large as the file, so that what they leave free is as large as one of them: it is not read."""
+    """Together as large as the file, so that what they leave free is as large as one of them: it is
+    not read."""
     path, half = tmp_path / "x.h5", 1 << 40
     written(path, {"a": ("|u1", (half,)), "b": ("|u1", (half,))}, {"user": 1})
     with_offset(path, "a", parsed(path).datasets["b"].offset)

@@ -1,4 +1,5 @@
-"""JSON documents are read strictly: exactly the keys of their kind, and values of exactly the right types."""
+"""JSON documents are read strictly: exactly the keys of their kind, and values of exactly the right
+types."""
 
 from __future__ import annotations
 

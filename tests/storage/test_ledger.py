@@ -1,7 +1,7 @@
 """The ledger by itself: what it remembers, for whom, and what it then refuses."""
 
 import stat
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import FrozenInstanceError, fields, replace
 from pathlib import Path
 
 import pytest
@@ -13,20 +13,27 @@ from topk_secagg.errors import BadData, Refused
 from topk_secagg.storage import ledger as ledger_file
 from topk_secagg.storage.ledger import Ledger
 from topk_secagg.storage.residual import Residual
+from topk_secagg.storage.survivors import Row
 
 SESSION = "a" * 64
 FIRST = "1" * 64
 SECOND = "2" * 64
 SETS = ("frozen", "confirmed", "answered")  # the lines that name a survivors.json
+ROW = Row(user=1, sha256=FIRST, weight=2.5, sharing=SECOND, dealt=None)
 EVERYTHING = {
     "shared": FIRST,
     "masked": SECOND,
     "holds": (1, 2, 5),
+    "dealt": SECOND,
     "frozen": FIRST,
     "confirmed": FIRST,
     "answered": FIRST,
     "fallback": True,
     "forgotten": True,
+    "carried": 2,
+    "folder": "/elsewhere/round",
+    "input": FIRST,
+    "outcome": "decoded",
     "residual": Residual(path="r.h5", before=None, after=FIRST, input=SECOND, committed=False),
 }
 
@@ -53,8 +60,20 @@ def test_every_line_is_durable_at_once_and_alone(ledger, line):
 
 
 def test_all_lines_together_come_back(ledger):
-    recorded = ledger.record(**EVERYTHING)
+    recorded = ledger.record(**EVERYTHING, lists=(FIRST, SECOND, FIRST), survivors=(ROW,))
     assert Ledger.read(ledger.path, SESSION, 3) == recorded
+    lines = {field.name for field in fields(Ledger)} - {"path", "session", "user", "insecure"}
+    assert lines == {*EVERYTHING, "lists", "survivors"}
+
+
+@pytest.mark.parametrize(
+    ("holds", "lists"),
+    [((1, 2), (FIRST,)), ((1,), (FIRST, SECOND)), ((1, 2), ()), (None, (FIRST,))],
+)
+def test_there_is_a_list_for_every_user_whose_keys_it_holds(ledger, holds, lists):
+    """Otherwise `mask`, repeated, would say other lists of them than its X did."""
+    with pytest.raises(BadData, match="does not name a list for every user"):
+        Ledger.read(ledger.record(holds=holds, lists=lists).path, SESSION, 3)
 
 
 def test_only_its_user_may_read_it(ledger):
@@ -134,7 +153,8 @@ def test_the_path_is_no_part_of_the_file(ledger, tmp_path):
     ],
 )
 def test_a_line_that_is_not_what_a_step_records_is_refused(ledger, line, value):
-    """A digest in other letters would never be equal to that of a file, and refuse what is right."""
+    """A digest in other letters would never be equal to that of a file, and refuse what is
+    right."""
     edit(ledger.path, lambda content: content.update({line: value}))
     with pytest.raises(BadData, match=f"its {line} is not what a ledger has there"):
         Ledger.read(ledger.path, SESSION, 3)

@@ -1,4 +1,5 @@
-"""Habits of storage/ and review/: names say what a value is, and calls with many arguments name them."""
+"""Habits of storage/ and review/: names say what a value is, and calls with many arguments name
+them."""
 
 import ast
 from collections.abc import Iterator

@@ -51,7 +51,8 @@ class TestWorkflow:
         if init is None:
             init = f"--clip {recipe.clip!r} --construction {recipe.construction}"
         config = [
-            f"round={r.folder}", f"gradients={r.inputs}/gradients/user-{{user}}.npy", "users=5", "colluders=1",
+            f"round={r.folder}", f"gradients={r.inputs}/gradients/user-{{user}}.npy", "users=5",
+            "colluders=1",
             "top_k=2", f"init='{init}'", "seconds=15", f"program={r.inputs}/program",
             f"output={r.inputs}/sum.npy", *more,
         ]  # fmt: skip
@@ -64,7 +65,8 @@ class TestWorkflow:
         ]
         return subprocess.run(
             [*map(str, command), "--cores", "2", "--config", *config],
-            cwd=r.inputs, env=os.environ | {"PATH": PATH}, capture_output=True, text=True, timeout=300, check=False,
+            cwd=r.inputs, env=os.environ | {"PATH": PATH}, capture_output=True, text=True,
+            timeout=300, check=False,
         )  # fmt: skip
 
     def test_a_failing_and_a_hanging_user_drop_out(self, r):

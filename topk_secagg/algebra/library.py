@@ -17,7 +17,6 @@ import logging
 import os
 import stat
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -35,13 +34,13 @@ COMPILED = (  # what the machine code is made from, and by
     "kernels.py",
     "library.py",
     "machine_code.py",
+    "moment_kernels.py",
+    "selection_kernels.py",
     "montgomery.py",
     "recovery.py",
 )
 COMPILER = f"{__package__}.machine_code"
 
-DRAFT_PREFIX = ".draft-"
-DRAFT_LIFETIME_SECONDS = 3600
 DIGEST_BYTES = 32
 
 _log = logging.getLogger(__name__)
@@ -105,23 +104,13 @@ class Folder(NamedTuple):
         """Put a file here, whole, in the place of what is there."""
         self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        draft = f".draft-{os.urandom(8).hex()}"  # others may compile at the same time
         with self.opened() as folder:
-            _remove_old_drafts(folder)
-            draft = f"{DRAFT_PREFIX}{os.getpid()}"
             fd = os.open(draft, flags, 0o644, dir_fd=folder)
             with os.fdopen(fd, "wb") as file:
                 file.write(content)
                 os.fchmod(fd, 0o644)
             os.replace(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
-
-
-def _remove_old_drafts(folder: int) -> None:
-    """Remove what processes left that were killed while they wrote."""
-    oldest = time.time() - DRAFT_LIFETIME_SECONDS
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            if entry.name.startswith(DRAFT_PREFIX) and entry.stat().st_mtime < oldest:
-                os.unlink(entry.name, dir_fd=folder)
 
 
 def folders() -> Iterator[Folder]:

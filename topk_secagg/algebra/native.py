@@ -1,24 +1,28 @@
 """The kernels as typed functions: what they are given is checked here, and nothing else calls them.
 
-A kernel is machine code and checks nothing, so a wrong size would read or write somebody else's
-memory. Each function here checks the type, size and layout of every array, and every number that a
-kernel uses as an index. A mistake is a ValueError: these are our own, never the user's.
-
-When a process first uses a kernel, the kernel has to answer a question whose answer is known
-(`questions`): a compiler that goes wrong, or other versions than we have tried, must not corrupt a
-round silently. Kernels release the GIL.
+Each function checks the type, size and layout of every array, and every number that a kernel uses
+as an index; see `calls` for how, and for what happens when a process first uses a kernel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from threading import RLock
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from . import library
+from .calls import (
+    DOUBLE,
+    INTEGER,
+    SINGLE,
+    SYMBOL,
+    WORD,
+    call,
+    check_indices,
+    input_at,
+    output_at,
+    sizes,
+)
 from .field import (
     COLUMN_BLOCKS,
     LANES,
@@ -35,16 +39,6 @@ Indices = npt.NDArray[np.int64]
 Singles = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 
-SYMBOL = np.dtype(np.uint32)
-WORD = np.dtype(np.uint64)
-INTEGER = np.dtype(np.int64)
-SINGLE = np.dtype(np.float32)
-DOUBLE = np.dtype(np.float64)
-
-_answered: dict[str, library.Function] = {}  # the kernels that have answered their question
-_questioned: dict[str, library.Function] = {}
-_lock = RLock()  # a question calls its kernel, and comes back here
-
 
 # Uniform symbols; see `randomness`
 
@@ -54,15 +48,15 @@ def accept(words: Symbols, limit: int, out: Symbols) -> int:
 
     What lies behind them in `out` may be overwritten too: it has room for all words.
     """
-    count = _sizes(words, 1)[0]
+    count = sizes(words, 1)[0]
     accepted = np.empty(1, INTEGER)
-    _call(
+    call(
         "accept",
-        _read(words, SYMBOL, (count,)),
+        input_at(words, SYMBOL, (count,)),
         count,
         limit,
-        _write(out, SYMBOL, (count,)),
-        _write(accepted, INTEGER, (1,)),
+        output_at(out, SYMBOL, (count,)),
+        output_at(accepted, INTEGER, (1,)),
     )
     return int(accepted[0])
 
@@ -78,41 +72,41 @@ def add_streams(
     words (streams, length); the sums (2, points, count) have filled[s] symbols of stream s already;
     `filled` moves on, to `count` at the most. How many words of each stream were looked at.
     """
-    streams, length = _sizes(words, 2)
-    _, points, count = _sizes(sums, 3)
-    _check_indices(filled, count + 1)
+    streams, length = sizes(words, 2)
+    _, points, count = sizes(sums, 3)
+    check_indices(filled, count + 1)
     read = np.empty(streams, INTEGER)
     scratch = np.empty(count, SYMBOL)
-    total_at = _write(sums, WORD, (2, points, count))
-    _call(
+    total_at = output_at(sums, WORD, (2, points, count))
+    call(
         "add_streams",
-        _read(words, SYMBOL, (streams, length)),
-        _read(matrix_mm, WORD, (points, streams)),
+        input_at(words, SYMBOL, (streams, length)),
+        input_at(matrix_mm, WORD, (points, streams)),
         streams,
         length,
         points,
         count,
         limit,
-        _write(read, INTEGER, (streams,)),
-        _write(filled, INTEGER, (streams,)),
+        output_at(read, INTEGER, (streams,)),
+        output_at(filled, INTEGER, (streams,)),
         total_at,
         total_at + points * count * WORD.itemsize,
-        _write(scratch, SYMBOL, (count,)),
+        output_at(scratch, SYMBOL, (count,)),
     )
     return read
 
 
 def reduce_sums(sums: Words, q: int, out: Symbols) -> None:
     """out (points, count) = R^-2 times the lazy sums (2, points, count)."""
-    points, count = _sizes(out, 2)
-    total_at = _read(sums, WORD, (2, points, count))
-    _call(
+    points, count = sizes(out, 2)
+    total_at = input_at(sums, WORD, (2, points, count))
+    call(
         "reduce_sums",
         total_at,
         total_at + points * count * WORD.itemsize,
         points * count,
         *montgomery_constants(q),
-        _write(out, SYMBOL, (points, count)),
+        output_at(out, SYMBOL, (points, count)),
     )
 
 
@@ -130,41 +124,41 @@ def encode(
     shares: Symbols,
 ) -> None:
     """shares[m, i] = sum_t dense[m, t] noise[i, t] + sparse[m, slot_i] scale_i e_(place_i)."""
-    users, rows, width = _sizes(shares, 3)
-    blocks = _sizes(sparse_m, 2)[1]
-    noises = _sizes(dense_m, 2)[1]
-    _check_indices(slot, blocks)
-    _check_indices(place, width)
-    _call(
+    users, rows, width = sizes(shares, 3)
+    blocks = sizes(sparse_m, 2)[1]
+    noises = sizes(dense_m, 2)[1]
+    check_indices(slot, blocks)
+    check_indices(place, width)
+    call(
         "encode",
-        _read(dense_m, WORD, (users, noises)),
-        _read(sparse_m, WORD, (users, blocks)),
-        _read(noise, SYMBOL, (rows, noises, width)),
-        _read(slot, INTEGER, (rows,)),
-        _read(place, INTEGER, (rows,)),
-        _read(scale, SYMBOL, (rows,)),
+        input_at(dense_m, WORD, (users, noises)),
+        input_at(sparse_m, WORD, (users, blocks)),
+        input_at(noise, SYMBOL, (rows, noises, width)),
+        input_at(slot, INTEGER, (rows,)),
+        input_at(place, INTEGER, (rows,)),
+        input_at(scale, SYMBOL, (rows,)),
         users,
         blocks,
         rows,
         noises,
         width,
         *montgomery_constants(q),
-        _write(shares, SYMBOL, (users, rows, width)),
+        output_at(shares, SYMBOL, (users, rows, width)),
     )
 
 
 def eliminate(f: Symbols, h: Symbols, x_m: Words, q: int, total: Symbols) -> None:
     """total += sum_i x_i f_i - h_i."""
-    rows, width = _sizes(f, 2)
-    _call(
+    rows, width = sizes(f, 2)
+    call(
         "eliminate",
-        _read(f, SYMBOL, (rows, width)),
-        _read(h, SYMBOL, (rows, width)),
-        _read(x_m, WORD, (rows,)),
+        input_at(f, SYMBOL, (rows, width)),
+        input_at(h, SYMBOL, (rows, width)),
+        input_at(x_m, WORD, (rows,)),
         rows,
         width,
         *montgomery_constants(q),
-        _write(total, SYMBOL, (width,)),
+        output_at(total, SYMBOL, (width,)),
     )
 
 
@@ -172,26 +166,26 @@ def combine(
     matrix_mm: Words, y: Symbols, row: Indices, group: Indices, q: int, out: Symbols
 ) -> None:
     """out[b] = sum_u matrix[row_b, u] y[u, group_b]; the matrix is multiplied by R^2."""
-    users, groups, width = _sizes(y, 3)
-    points = _sizes(matrix_mm, 2)[0]
-    blocks = _sizes(row, 1)[0]
-    _check_indices(row, points)
-    _check_indices(group, groups)
+    users, groups, width = sizes(y, 3)
+    points = sizes(matrix_mm, 2)[0]
+    blocks = sizes(row, 1)[0]
+    check_indices(row, points)
+    check_indices(group, groups)
     sums = np.empty((2, width), WORD)
-    sums_at = _write(sums, WORD, (2, width))
-    _call(
+    sums_at = output_at(sums, WORD, (2, width))
+    call(
         "combine",
-        _read(matrix_mm, WORD, (points, users)),
-        _read(y, SYMBOL, (users, groups, width)),
-        _read(row, INTEGER, (blocks,)),
-        _read(group, INTEGER, (blocks,)),
+        input_at(matrix_mm, WORD, (points, users)),
+        input_at(y, SYMBOL, (users, groups, width)),
+        input_at(row, INTEGER, (blocks,)),
+        input_at(group, INTEGER, (blocks,)),
         points,
         users,
         groups,
         width,
         blocks,
         *montgomery_constants(q),
-        _write(out, SYMBOL, (blocks, width)),
+        output_at(out, SYMBOL, (blocks, width)),
         sums_at,
         sums_at + width * WORD.itemsize,
     )
@@ -199,20 +193,20 @@ def combine(
 
 def weigh(y: Symbols, factors: Symbols, q: int, sums: Words) -> None:
     """sums[u, c, v] = sum_r factors[c, r] y[u, r PIECE + v] mod q; factors are below 2^22."""
-    users, symbols = _sizes(y, 2)
-    count, pieces = _sizes(factors, 2)
+    users, symbols = sizes(y, 2)
+    count, pieces = sizes(factors, 2)
     if pieces * PIECE < symbols:
         raise ValueError(f"{pieces} factors are not enough for {symbols} symbols")
-    _call(
+    call(
         "weigh",
-        _read(y, SYMBOL, (users, symbols)),
-        _read(factors, SYMBOL, (count, pieces)),
+        input_at(y, SYMBOL, (users, symbols)),
+        input_at(factors, SYMBOL, (count, pieces)),
         users,
         symbols,
         count,
         pieces,
         q,
-        _write(sums, WORD, (users, count, PIECE)),
+        output_at(sums, WORD, (users, count, PIECE)),
     )
 
 
@@ -221,15 +215,15 @@ def weigh(y: Symbols, factors: Symbols, q: int, sums: Words) -> None:
 
 def count_places(place: Symbols, counts: Indices) -> None:
     """counts[p] += how many entries have place p."""
-    entries = _sizes(place, 1)[0]
-    places = _sizes(counts, 1)[0]
-    _check_indices(place, places)
-    _call(
+    entries = sizes(place, 1)[0]
+    places = sizes(counts, 1)[0]
+    check_indices(place, places)
+    call(
         "count_places",
-        _read(place, SYMBOL, (entries,)),
+        input_at(place, SYMBOL, (entries,)),
         entries,
         places,
-        _write(counts, INTEGER, (places,)),
+        output_at(counts, INTEGER, (places,)),
     )
 
 
@@ -248,54 +242,54 @@ def arrange(
     Its index is place_i B + r. Row first + j has count_j entries. Entries that `ends` sends beyond
     the room are left out.
     """
-    rows = _sizes(count, 1)[0]
-    entries = _sizes(place, 1)[0]
-    places = _sizes(ends, 1)[0]
-    room = _sizes(indices, 1)[0]
-    _check_indices(place, places)
+    rows = sizes(count, 1)[0]
+    entries = sizes(place, 1)[0]
+    places = sizes(ends, 1)[0]
+    room = sizes(indices, 1)[0]
+    check_indices(place, places)
     if count.min(initial=0) < 0 or count.sum() != entries:
         raise ValueError(f"the rows do not have {entries} entries")
-    _call(
+    call(
         "arrange",
-        _read(count, INTEGER, (rows,)),
-        _read(place, SYMBOL, (entries,)),
-        _read(value, SYMBOL, (entries,)),
+        input_at(count, INTEGER, (rows,)),
+        input_at(place, SYMBOL, (entries,)),
+        input_at(value, SYMBOL, (entries,)),
         rows,
         entries,
         places,
         first,
         buckets,
         room,
-        _write(ends, INTEGER, (places,)),
-        _write(indices, SYMBOL, (room,)),
-        _write(values, SYMBOL, (room,)),
+        output_at(ends, INTEGER, (places,)),
+        output_at(indices, SYMBOL, (room,)),
+        output_at(values, SYMBOL, (room,)),
     )
 
 
 def geometric(first: int, ratio_m: int, q: int, out: Words) -> None:
     """out[j] = first ratio^j, both below q; `out` is not empty."""
-    count = _sizes(out, 1)[0]
+    count = sizes(out, 1)[0]
     if not count:
         raise ValueError("a geometric sequence has a first number")
-    _call(
+    call(
         "geometric",
         first,
         ratio_m,
         count,
         *montgomery_constants(q),
-        _write(out, WORD, (count,)),
+        output_at(out, WORD, (count,)),
     )
 
 
 def invert(values: Symbols, q: int, out_m: Words) -> None:
     """out[i] = 1 / values[i], in Montgomery form; no value is zero."""
-    count = _sizes(values, 1)[0]
-    _call(
+    count = sizes(values, 1)[0]
+    call(
         "invert",
-        _read(values, SYMBOL, (count,)),
+        input_at(values, SYMBOL, (count,)),
         count,
         *montgomery_constants(q),
-        _write(out_m, WORD, (count,)),
+        output_at(out_m, WORD, (count,)),
     )
 
 
@@ -314,26 +308,26 @@ def share(
 
     `powers_m` are the tables of `moments` with the powers of gamma.
     """
-    users, rows, width = _sizes(shares, 3)
-    points = _sizes(matrix_m, 3)[0]
-    noises = _sizes(noise, 3)[1]
+    users, rows, width = sizes(shares, 3)
+    points = sizes(matrix_m, 3)[0]
+    noises = sizes(noise, 3)[1]
     low_m, high_m = powers_m
-    low_size = _sizes(low_m, 1)[0]
-    high_size = _sizes(high_m, 1)[0]
-    _check_indices(point, points)
-    _check_indices(place, low_size * high_size)
+    low_size = sizes(low_m, 1)[0]
+    high_size = sizes(high_m, 1)[0]
+    check_indices(point, points)
+    check_indices(place, low_size * high_size)
     if not width:
         raise ValueError("a place has at least one moment")
     secret = np.empty(width, WORD)
-    _call(
+    call(
         "share",
-        _read(place, SYMBOL, (rows,)),
-        _read(inverse_m, WORD, (rows,)),
-        _read(point, INTEGER, (rows,)),
-        _read(matrix_m, WORD, (points, users, 1 + noises)),
-        _read(noise, SYMBOL, (rows, noises, width)),
-        _read(low_m, WORD, (low_size,)),
-        _read(high_m, WORD, (high_size,)),
+        input_at(place, SYMBOL, (rows,)),
+        input_at(inverse_m, WORD, (rows,)),
+        input_at(point, INTEGER, (rows,)),
+        input_at(matrix_m, WORD, (points, users, 1 + noises)),
+        input_at(noise, SYMBOL, (rows, noises, width)),
+        input_at(low_m, WORD, (low_size,)),
+        input_at(high_m, WORD, (high_size,)),
         points,
         users,
         rows,
@@ -342,8 +336,8 @@ def share(
         low_size,
         high_size,
         *montgomery_constants(q),
-        _write(shares, SYMBOL, (users, rows, width)),
-        _write(secret, WORD, (width,)),
+        output_at(shares, SYMBOL, (users, rows, width)),
+        output_at(secret, WORD, (width,)),
     )
 
 
@@ -351,25 +345,25 @@ def tabulate(
     exponent: Symbols, powers_m: tuple[Words, Words], first: int, q: int, table: Symbols
 ) -> None:
     """table[i, j] = first gamma^(exponent_i j); `powers_m` as in `share`."""
-    rows, width = _sizes(table, 2)
+    rows, width = sizes(table, 2)
     low_m, high_m = powers_m
-    low_size = _sizes(low_m, 1)[0]
-    high_size = _sizes(high_m, 1)[0]
-    _check_indices(exponent, low_size * high_size)
+    low_size = sizes(low_m, 1)[0]
+    high_size = sizes(high_m, 1)[0]
+    check_indices(exponent, low_size * high_size)
     if not width:
         raise ValueError("a place has at least one moment")
-    _call(
+    call(
         "tabulate",
-        _read(exponent, SYMBOL, (rows,)),
-        _read(low_m, WORD, (low_size,)),
-        _read(high_m, WORD, (high_size,)),
+        input_at(exponent, SYMBOL, (rows,)),
+        input_at(low_m, WORD, (low_size,)),
+        input_at(high_m, WORD, (high_size,)),
         rows,
         width,
         low_size,
         high_size,
         first,
         *montgomery_constants(q),
-        _write(table, SYMBOL, (rows, width)),
+        output_at(table, SYMBOL, (rows, width)),
     )
 
 
@@ -382,31 +376,31 @@ def sketch(
     out: Symbols,
 ) -> None:
     """out[row_i, j] += value_i gamma^(place_i j); `powers_m` as in `share`."""
-    entries = _sizes(place, 1)[0]
-    rows, width = _sizes(out, 2)
+    entries = sizes(place, 1)[0]
+    rows, width = sizes(out, 2)
     low_m, high_m = powers_m
-    low_size = _sizes(low_m, 1)[0]
-    high_size = _sizes(high_m, 1)[0]
-    _check_indices(row, rows)
-    _check_indices(place, low_size * high_size)
+    low_size = sizes(low_m, 1)[0]
+    high_size = sizes(high_m, 1)[0]
+    check_indices(row, rows)
+    check_indices(place, low_size * high_size)
     if not width:
         raise ValueError("a place has at least one moment")
     moments = np.empty(width, WORD)
-    _call(
+    call(
         "sketch",
-        _read(row, INTEGER, (entries,)),
-        _read(place, SYMBOL, (entries,)),
-        _read(value, SYMBOL, (entries,)),
-        _read(low_m, WORD, (low_size,)),
-        _read(high_m, WORD, (high_size,)),
+        input_at(row, INTEGER, (entries,)),
+        input_at(place, SYMBOL, (entries,)),
+        input_at(value, SYMBOL, (entries,)),
+        input_at(low_m, WORD, (low_size,)),
+        input_at(high_m, WORD, (high_size,)),
         entries,
         rows,
         width,
         low_size,
         high_size,
         *montgomery_constants(q),
-        _write(out, SYMBOL, (rows, width)),
-        _write(moments, WORD, (width,)),
+        output_at(out, SYMBOL, (rows, width)),
+        output_at(moments, WORD, (width,)),
     )
 
 
@@ -424,26 +418,26 @@ def answer(
 
     Row i of g is row k = i mod rows of a user, for `rows` entries of scale and group.
     """
-    terms, length = _sizes(g, 2)
-    rows = _sizes(scale, 1)[0]
-    table_rows, width = _sizes(table, 2)
-    groups, out_width = _sizes(out, 2)
+    terms, length = sizes(g, 2)
+    rows = sizes(scale, 1)[0]
+    table_rows, width = sizes(table, 2)
+    groups, out_width = sizes(out, 2)
     if not out_width <= width <= length:
         raise ValueError(f"{length} symbols of {width} moments do not make {out_width}")
     if terms % rows if rows else terms:
         raise ValueError(f"{terms} rows are not those of users with {rows} each")
-    _check_indices(shift, table_rows)
-    _check_indices(group, groups)
+    check_indices(shift, table_rows)
+    check_indices(group, groups)
     sums = np.empty((2, width), WORD)
-    sums_at = _write(sums, WORD, (2, width))
-    _call(
+    sums_at = output_at(sums, WORD, (2, width))
+    call(
         "answer",
-        _read(g, SYMBOL, (terms, length)),
-        _read(shift, SYMBOL, (terms,)),
-        _read(value, SYMBOL, (terms,)),
-        _read(scale, SYMBOL, (rows,)),
-        _read(group, INTEGER, (rows,)),
-        _read(table, SYMBOL, (table_rows, width)),
+        input_at(g, SYMBOL, (terms, length)),
+        input_at(shift, SYMBOL, (terms,)),
+        input_at(value, SYMBOL, (terms,)),
+        input_at(scale, SYMBOL, (rows,)),
+        input_at(group, INTEGER, (rows,)),
+        input_at(table, SYMBOL, (table_rows, width)),
         terms,
         length,
         rows,
@@ -452,7 +446,7 @@ def answer(
         groups,
         out_width,
         *montgomery_constants(q),
-        _write(out, SYMBOL, (groups, out_width)),
+        output_at(out, SYMBOL, (groups, out_width)),
         sums_at,
         sums_at + width * WORD.itemsize,
     )
@@ -475,8 +469,8 @@ def solve(
 
     powers_m[k] = gamma^k, for all places that are tried. They are cut into `turns` runs, 1 or 4.
     """
-    rows, count = _sizes(moments, 2)
-    tried = _sizes(powers_m, 1)[0]
+    rows, count = sizes(moments, 2)
+    tried = sizes(powers_m, 1)[0]
     most = count // 2
     if turns not in (1, 4) or tried % turns or not 0 <= searched <= tried:
         raise ValueError(f"{searched} of {tried} places cannot be searched in {turns} turns")
@@ -486,10 +480,10 @@ def solve(
     columns = np.empty((COLUMN_BLOCKS, count + SPARE_ROWS, LANES), WORD)
     powers_mm = np.empty((most + 1, POINTS_AT_ONCE), WORD)
     marks = np.empty((blocks, turns, LANES), WORD)
-    _call(
+    call(
         "solve",
-        _read(moments, SYMBOL, (rows, count)),
-        _read(powers_m, WORD, (tried,)),
+        input_at(moments, SYMBOL, (rows, count)),
+        input_at(powers_m, WORD, (tried,)),
         rows,
         count,
         tried,
@@ -498,12 +492,12 @@ def solve(
         turns,
         blocks,
         *montgomery_constants(q),
-        _write(weight, INTEGER, (rows,)),
-        _write(place, SYMBOL, (room,)),
-        _write(value, SYMBOL, (room,)),
-        _write(columns, WORD, columns.shape),
-        _write(powers_mm, WORD, powers_mm.shape),
-        _write(marks, WORD, marks.shape),
+        output_at(weight, INTEGER, (rows,)),
+        output_at(place, SYMBOL, (room,)),
+        output_at(value, SYMBOL, (room,)),
+        output_at(columns, WORD, columns.shape),
+        output_at(powers_mm, WORD, powers_mm.shape),
+        output_at(marks, WORD, marks.shape),
     )
 
 
@@ -517,23 +511,23 @@ def transform(
     value: Symbols,
 ) -> None:
     """As `solve`, for as many moments as places; a vector has at most `most` entries."""
-    rows, order = _sizes(moments, 2)
+    rows, order = sizes(moments, 2)
     if not order or most < 0:
         raise ValueError(f"{order} moments do not determine {most} places")
     room = rows * most + 1
     scratch = np.empty((3, order), WORD)
-    _call(
+    call(
         "transform",
-        _read(moments, SYMBOL, (rows, order)),
-        _read(powers_m, WORD, (order,)),
+        input_at(moments, SYMBOL, (rows, order)),
+        input_at(powers_m, WORD, (order,)),
         rows,
         order,
         most,
         *montgomery_constants(q),
-        _write(weight, INTEGER, (rows,)),
-        _write(place, SYMBOL, (room,)),
-        _write(value, SYMBOL, (room,)),
-        _write(scratch, WORD, scratch.shape),
+        output_at(weight, INTEGER, (rows,)),
+        output_at(place, SYMBOL, (room,)),
+        output_at(value, SYMBOL, (room,)),
+        output_at(scratch, WORD, scratch.shape),
     )
 
 
@@ -563,94 +557,21 @@ def _bucket_top(
     places: Indices,
 ) -> Indices:
     """What both do."""
-    length = _sizes(gradient, 1)[0]
-    buckets, picks = _sizes(places, 2)
+    length = sizes(gradient, 1)[0]
+    buckets, picks = sizes(places, 2)
     if not buckets or not picks:
         raise ValueError("there are no buckets, or no picks")
     kept = np.empty((buckets, picks), kind)
     counts = np.zeros(buckets, INTEGER)
-    _call(
+    call(
         name,
-        _read(gradient, kind, (length,)),
+        input_at(gradient, kind, (length,)),
         length,
         buckets,
         picks,
-        _write(limits, kind, (buckets,)),
-        _write(kept, kind, (buckets, picks)),
-        _write(places, INTEGER, (buckets, picks)),
-        _write(counts, INTEGER, (buckets,)),
+        output_at(limits, kind, (buckets,)),
+        output_at(kept, kind, (buckets, picks)),
+        output_at(places, INTEGER, (buckets, picks)),
+        output_at(counts, INTEGER, (buckets,)),
     )
     return counts
-
-
-# What a kernel may be given
-
-
-def _sizes(array: npt.NDArray[Any], dimensions: int) -> tuple[int, ...]:
-    """The shape of an array with so many dimensions."""
-    if array.ndim != dimensions:
-        raise ValueError(f"a kernel takes an array of {dimensions} dimensions, not {array.ndim}")
-    return array.shape
-
-
-def _read(array: npt.NDArray[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
-    """The address of an array of this type and shape, whose entries lie one behind the other."""
-    if array.dtype != dtype or array.shape != shape:
-        raise ValueError(
-            f"a kernel takes {dtype} of shape {shape}, not {array.dtype} of shape {array.shape}"
-        )
-    if not array.flags.c_contiguous:
-        raise ValueError("a kernel takes contiguous arrays only")
-    address: int = array.__array_interface__["data"][0]
-    return address
-
-
-def _write(array: npt.NDArray[Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> int:
-    """The same of an array that may be written to."""
-    if not array.flags.writeable:
-        raise ValueError("a kernel writes to contiguous, writable arrays only")
-    return _read(array, dtype, shape)
-
-
-def _check_indices(indices: npt.NDArray[Any], size: int) -> None:
-    """All are at least 0 and below the size. A negative number is a very large one without sign."""
-    unsigned = indices.view(WORD) if indices.dtype == INTEGER else indices
-    if int(unsigned.max(initial=0)) >= size and indices.size:
-        raise ValueError(f"an index is not below {size}")
-
-
-# Kernels that are loaded
-
-
-def _call(name: str, *arguments: int) -> None:
-    """Call a kernel."""
-    function = _answered.get(name) or _questioned_kernel(name, len(arguments))
-    function(*arguments)
-
-
-def _questioned_kernel(name: str, count: int) -> library.Function:
-    """A kernel that has shown, in this process, that it computes what it should."""
-    with _lock:
-        if name in _answered:  # asked by another thread meanwhile
-            return _answered[name]
-        if name in _questioned:  # it is its question that calls
-            return _questioned[name]
-        _questioned[name] = library.function(name, count)
-        try:
-            _ask(name)
-            _answered[name] = _questioned[name]
-        finally:
-            del _questioned[name]
-        return _answered[name]
-
-
-def _ask(name: str) -> None:
-    """RuntimeError if a kernel gives a wrong answer."""
-    from . import questions
-
-    question: Callable[[], bool] = getattr(questions, name)
-    if not question():
-        raise RuntimeError(
-            f"the kernel {name} computes wrongly: compiled with {library.compilers()}, "
-            f"on the processor {library.processor()}"
-        )

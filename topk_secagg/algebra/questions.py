@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import native
+from .calls import DOUBLE, SINGLE
 from .field import DEFAULT_FIELD, PIECE, Symbols, to_montgomery
 
 Q = DEFAULT_FIELD
@@ -296,12 +297,12 @@ def transform() -> bool:
 
 def bucket_top_of_singles() -> bool:
     """Single precision."""
-    return _bucket_top(native.bucket_top_of_singles, native.SINGLE)
+    return _bucket_top(native.bucket_top_of_singles, SINGLE)
 
 
 def bucket_top_of_doubles() -> bool:
     """Double precision."""
-    return _bucket_top(native.bucket_top_of_doubles, native.DOUBLE)
+    return _bucket_top(native.bucket_top_of_doubles, DOUBLE)
 
 
 def _bucket_top(kernel: Callable[..., native.Indices], kind: np.dtype[Any]) -> bool:

@@ -1,4 +1,5 @@
-"""Read and write gradient files by suffix: PyTorch in torch_file.py, numpy and safetensors here.
+"""Read and write gradient files by suffix: PyTorch in torch_file.py and torch_writer.py, numpy and
+safetensors here.
 
 No reader unpickles objects, or takes more memory than the size of the file justifies. What reads
 PyTorch's files is loaded for them alone: most commands never see one.
@@ -20,7 +21,8 @@ from ..errors import BadData, CannotWrite, InputMissing, UsageError
 from .tensors import Gradient, Tensor, called, left_out, refusing, stored, tied, widen
 
 _DTYPES = {
-    "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "I8": "int8", "I16": "int16",
+    "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "I8": "int8",
+    "I16": "int16",
     "I32": "int32", "I64": "int64", "U8": "uint8", "BOOL": "bool",
 }  # fmt: skip
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
@@ -40,9 +42,9 @@ def _read_torch(path: Path, entry: str) -> Gradient:
 
 def _write_torch(stream: IO[bytes], tensors: Gradient) -> None:
     """What torch.save writes."""
-    from . import torch_file
+    from . import torch_writer
 
-    torch_file.write(stream, tensors)
+    torch_writer.write(stream, tensors)
 
 
 def _read_safetensors(path: Path) -> Gradient:

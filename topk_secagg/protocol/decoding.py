@@ -60,8 +60,8 @@ def decode(
     D+T answers determine Y(x), of degree D+T-1. The answers beyond must lie on the same polynomial;
     that is checked on random combinations of all their columns, drawn here, after the answers were
     made. If they do not, the wrong ones are found from the same combinations, and left out if they
-    are at most T and D+2T others agree. masked_sum is the sum of all X, which `sketch` needs. `strict`
-    leaves out none, and asks for D+2T that agree.
+    are at most T and D+2T others agree. masked_sum is the sum of all X, which `sketch` needs.
+    `strict` leaves out none, and asks for D+2T that agree.
     """
     users = sorted(answers)
     if len(users) < shape.quorum:

@@ -1,33 +1,26 @@
 """`audit`: check from the available files whether a round was run properly.
 
-This module needs only public files; audit_shares.py checks secrets and shares where they are
-available.
+This module needs only public files: the session, every X and every Y. audit_sum.py decodes them,
+and audit_shares.py checks secrets and shares where they are available.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-
-from ..algebra.field import Symbols
-from ..algebra.randomness import CipherRandomness, fresh_key
 from ..errors import BadData, InputMissing
-from ..gradients.quantise import beyond_clip, largest_sum
 from ..progress import Progress
 from ..protocol.constructions import construction
-from ..protocol.decoding import Decoded, decode
 from ..protocol.family import check_family
-from ..protocol.messages import AnswerShape, Points
-from ..protocol.parameters import Parameters, rate_of_answer, rate_of_masked
-from ..protocol.round import sum_of_masked
+from ..protocol.messages import Points
+from ..protocol.parameters import Parameters
 from ..steps.access import PLAIN, Access, check_keys, check_series, check_session
 from ..steps.freeze import answerable, with_agreed_lists
-from ..storage import aggregate, answer, dealt, documents, masked, survivors
+from ..storage import answer, dealt, documents, masked, survivors
 from ..storage.artifacts import Artifact
 from ..storage.atomic import allow_open_files
 from ..storage.keys import Identity, read_identity
@@ -35,6 +28,7 @@ from ..storage.session import Session
 from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
 from .audit_shares import audit_private
+from .audit_sum import audit_sum
 from .evidence import Evidence, Finding
 from .folders import audit_folders
 from .uniformity import FEWEST_BINS, LEAST_EXPECTED, laws, uniformity
@@ -42,7 +36,6 @@ from .uniformity import FEWEST_BINS, LEAST_EXPECTED, laws, uniformity
 _Part = TypeVar("_Part")
 _ONE_SET = "one survivor set, one set of X"
 _MASKED_ALLOWED = "X of the right size, indices and values allowed"
-_AGREE = "Y on one polynomial (Reed-Solomon)"
 _CONFIRMED = "confirmations of survivors.json"
 _FAMILY = "keys of any T users leave masks uniform"
 _LISTS = "lists of commitments to keys"
@@ -96,9 +89,7 @@ def collect_evidence(
     _uniform(evidence)
     _answers(evidence)
     _confirmations(evidence)
-    _aggregate(evidence)
-    _sum(evidence, _decoded(evidence))
-    _rates(evidence)
+    audit_sum(evidence)
     audit_private(evidence, openers, progress)
     return evidence
 
@@ -334,159 +325,3 @@ def _confirmed(evidence: Evidence, n: int, path: Path) -> str:
     if evidence.survivors and digest != evidence.survivors.digest:
         raise BadData("it confirms another survivors.json")
     return "signed"
-
-
-def _aggregate(evidence: Evidence) -> None:
-    """Check aggregate.h5, and that it is for survivors.json."""
-
-    def read(artifact: Artifact) -> str:
-        total = aggregate.parsed(evidence.space, artifact)
-        u1 = evidence.survivors
-        if u1 and (total.survivors_sha256 != u1.digest or total.survivors != u1.users):
-            raise artifact.bad("it is for another survivor set than survivors.json")
-        if u1 and total.blocks not in construction(evidence.p).answer_shapes(len(u1.digests)):
-            raise artifact.bad(f"answers of this round do not pack {total.blocks} blocks")
-        evidence.aggregate = total
-        return f"{total.total.index.size} coordinates"
-
-    path = evidence.space.aggregate_path
-    expected = evidence.space.session.header(0)
-    evidence.examine(path, aggregate.KIND, expected=expected, read=read)
-
-
-def _decoded(evidence: Evidence) -> dict[int, Decoded]:
-    """Decode the answers with each D; name the users whose answers do not agree with the others."""
-    u1 = evidence.survivors
-    count = len(u1.digests) if u1 else 0
-    given = {n: shape.blocks for n, shape in evidence.answers.items()}
-    c = construction(evidence.p)
-    enough = c.decodable(count, given)
-    if u1 is None or not enough:
-        kinds = (
-            f"more than {shape.quorum} with D = {shape.blocks}"
-            for shape in c.answer_shapes(count).values()
-        )
-        needed = " or ".join(kinds) if u1 else "a sound survivors.json"
-        why = f"{len(evidence.answers)} sound answers are available; needed: {needed}"
-        evidence.add_not_checkable(_AGREE, "elimination", why)
-        return {}
-    sums = dict[int, Decoded]()
-    for shape, users in enough.items():
-        with evidence.check(_AGREE, "elimination") as check:
-            result = _decoded_answers(evidence, u1, shape=shape, users=users)
-            sums[shape.blocks] = result
-            excluded = result.liars_excluded
-            evidence.liars_excluded = max(excluded, evidence.liars_excluded or 0)
-            if result.corrected:
-                check.subjects = [evidence.space.answer_path(n) for n in result.corrected]
-            check.why = _agreement(evidence, shape, result, answers=len(users))
-    return sums
-
-
-def _decoded_answers(
-    evidence: Evidence, u1: Survivors, *, shape: AnswerShape, users: list[int]
-) -> Decoded:
-    """The sum that the answers of these users give."""
-    space = evidence.space
-    with ExitStack() as files:
-        answers = {n: files.enter_context(answer.opened_answer(space, n, u1)) for n in users}
-        return decode(
-            p=evidence.p,
-            points=space.session.points,
-            shape=shape,
-            answers={n: file.read for n, file in answers.items()},
-            randomness=CipherRandomness(fresh_key()),
-            masked_sum=_masked_sum(evidence, u1, shape),
-        )
-
-
-def _masked_sum(evidence: Evidence, u1: Survivors, shape: AnswerShape) -> Symbols | None:
-    """The sum of all frozen X, where the answers alone do not give the sum."""
-    if not construction(evidence.p).needs_masked_sum:
-        return None
-    if sorted(evidence.frozen) != u1.users:
-        raise InputMissing("not every frozen X is available, and a sum takes them all")
-    return sum_of_masked(evidence.p, (x.masked for x in evidence.frozen.values()), shape)
-
-
-def _agreement(evidence: Evidence, shape: AnswerShape, result: Decoded, *, answers: int) -> str:
-    """What the agreement of the answers says; refuse answers that do not agree."""
-    if answers == shape.quorum:
-        raise InputMissing(
-            f"there are only {shape.quorum} answers, which always agree:"
-            " the sum is right if nobody lied"
-        )
-    if result.corrected:
-        guilt = "its user may be innocent, as a bad share has the same effect"
-        if evidence.space.session.names_the_guilty:
-            guilt = "its user lied, or its machine is faulty"
-        raise BadData(f"it is not on the polynomial of the other answers; {guilt}")
-    p = evidence.p
-    return (
-        f"{answers} answers agree, and {shape.quorum} suffice: this excludes"
-        f" {result.liars_excluded} of at most T = {p.colluders} users that lie together"
-    )
-
-
-def _sum(evidence: Evidence, sums: dict[int, Decoded]) -> None:
-    """Check that the aggregate is the decoded sum, and no larger than the clip allows."""
-    path = evidence.space.aggregate_path
-    with evidence.check("aggregate recomputed", path) as check:
-        check.why = _recomputed(evidence, sums)
-    with evidence.check("sums within the clip", path) as check:
-        check.why = _within_clip(evidence, sums)
-
-
-def _recomputed(evidence: Evidence, sums: dict[int, Decoded]) -> str:
-    """Refuse an aggregate that is not the sum to which the answers decode, or that blames others
-    than those who answered wrongly."""
-    stored = evidence.aggregate
-    if stored is None:
-        raise InputMissing("no sound aggregate is available")
-    if not sums:
-        raise InputMissing("the available answers do not decode to a sum")
-    index = stored.total.index
-    value = stored.total.value
-    for total in (result.total for result in sums.values()):
-        if not (np.array_equal(index, total.index) and np.array_equal(value, total.value)):
-            raise BadData("it is not the sum that the answers decode to")
-    known = []
-    wrong = []
-    if stored.blocks in sums:
-        of_these_blocks = [n for n, y in evidence.answers.items() if y.blocks == stored.blocks]
-        known = [n for n in of_these_blocks if n in stored.answering]
-        wrong = [n for n in sums[stored.blocks].corrected if n in known]
-    if [n for n in stored.corrected if n in known] != wrong:
-        raise BadData("the users that it says answered wrongly are not those that did")
-    if absent := [str(n) for n in stored.corrected if n not in known]:
-        raise InputMissing(
-            f"it says that users {', '.join(absent)} answered wrongly, whose Y are not available"
-        )
-    return f"{index.size} coordinates, the same from {len(evidence.answers)} answers"
-
-
-def _within_clip(evidence: Evidence, sums: dict[int, Decoded]) -> str:
-    """Refuse a sum with coordinates that are larger than honest users can make them."""
-    stored = evidence.aggregate
-    totals = [stored.total] if stored else [result.total for result in sums.values()]
-    if not totals or evidence.survivors is None:
-        raise InputMissing("no sum is available, or no sound survivors.json")
-    fixed_point = evidence.p.fixed_point
-    weights = evidence.survivors.weights.values()
-    beyond = max(beyond_clip(fixed_point, total.value, weights) for total in totals)
-    if beyond:
-        raise BadData(f"{beyond} coordinates are larger than honest users can make them")
-    return f"at most {largest_sum(fixed_point, weights) / evidence.p.scale:.6g}"
-
-
-def _rates(evidence: Evidence) -> None:
-    """Compare the bytes of X and Y with the rates of the theorem."""
-    for (what, payload), rate_of in zip(
-        evidence.payloads().items(), (rate_of_masked, rate_of_answer), strict=True
-    ):
-        with evidence.check("rates against the theorem", what) as check:
-            if not payload:
-                raise InputMissing(f"no sound {what} is available")
-            rate = rate_of(evidence.p, payload)
-            times = f"{rate.measured / rate.theorem:.3g} times Theorem 1 ({rate.theorem:.6g})"
-            check.why = f"{payload} bytes, {rate.name} {rate.measured:.6g}: {times}"

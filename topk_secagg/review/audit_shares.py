@@ -24,7 +24,7 @@ from ..storage.held import Held
 from ..storage.keys import Identity
 from ..storage.ledger import Ledger
 from ..storage.secret import StoredSecret
-from ..storage.share import KeysFile, OpenShare, opened_share
+from ..storage.share import KeysFile, OpenShare, SharesOfUser
 from .evidence import Evidence
 
 _Tables = dict[int, tuple[Symbols, ...]]  # rows of a share by its holder, of every dataset
@@ -62,7 +62,11 @@ class _Private:
         self.space = evidence.space
         self.p = evidence.p
         self.construction = construction(evidence.p)
-        self.openers = openers
+        scratch = Path(gettempdir())  # the round may not be the auditor's to write to
+        self.holders = {
+            m: SharesOfUser(self.space, m, identity=openers.get(m), scratch=scratch)
+            for m in self.space.users()
+        }
         self.held: dict[int, Held] | None = None  # in a later round of a series
         self.sound: set[tuple[int, int]] = set()
         self.inputs: dict[int, Sparse] = {}
@@ -291,7 +295,7 @@ class _Private:
 
     def _examine_held(self, m: int, held: dict[int, Held]) -> None:
         def read(_: object) -> str:
-            keys = held_file.read(self.space, m)
+            keys = self.holders[m].held
             if keys.own:
                 return f"it holds the keys of generation {keys.generation}, for the next round"
             held[m] = keys
@@ -305,14 +309,7 @@ class _Private:
         )
 
     def _share(self, m: int, n: int, sharing: str | None) -> AbstractContextManager[OpenShare]:
-        return opened_share(
-            self.space,
-            user=m,
-            sender=n,
-            sharing=sharing,
-            identity=self.openers.get(m),
-            scratch=Path(gettempdir()),  # the round may not be the auditor's to write to
-        )
+        return self.holders[m].opened(n, sharing)
 
     def recomputed(self, n: int) -> str:
         """Recompute Y_n from the frozen X and the shares that user n holds."""

@@ -15,7 +15,7 @@ from ..progress import Progress, unheard
 from ..protocol.parameters import Parameters
 from ..steps.access import Pins, TakingPart, pinned, taking_part
 from ..steps.arguments import AnyPath, AnyRound, optional_path, path_of
-from ..steps.init import SessionOptions, choose_round
+from ..steps.options import SessionOptions, choose_round
 from ..storage.atomic import OWN, write_whole
 from .audit import collect_evidence
 from .evidence import Evidence, Finding

@@ -17,7 +17,7 @@ from ..storage import masked as masked_file
 from ..storage import survivors as survivors_file
 from ..storage.answer import check_origin, opened_answer
 from ..storage.ledger import Ledger
-from ..storage.share import is_there
+from ..storage.share import SharesOfUser
 from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
 
@@ -138,7 +138,8 @@ def _user(space: Workspace, n: int, survivors: Survivors | None, *, own: bool) -
         masked = "not the one that was frozen"
     holds = sorted(x.holds) if x else None
     if own or space.runs_here(n):
-        holds = [m for m in space.users() if is_there(space, n, m) and _is_listed(space, m)]
+        shares = SharesOfUser(space, n)
+        holds = [m for m in space.users() if shares.is_there(m) and _is_listed(space, m)]
     confirmed = survivors_file.confirmed_by(space, survivors.digest, [n]) if survivors else []
     return UserStatus(
         user=n,

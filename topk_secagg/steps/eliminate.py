@@ -16,7 +16,7 @@ from ..storage import survivors as survivors_file
 from ..storage.answer import answered_before
 from ..storage.atomic import allow_open_files
 from ..storage.ledger import Ledger
-from ..storage.share import opened_share
+from ..storage.share import SharesOfUser
 from ..storage.workspace import Workspace
 from .access import TakingPart, admitted, taking_part
 from .arguments import AnyRound
@@ -93,12 +93,10 @@ def eliminate(
             survivors_file.check_arrived(f"the shares of users {{}} for user {user}", paths)
         allow_open_files(2 * len(survivors.users))
         with ExitStack() as files:
+            held = SharesOfUser(space, user, opener)
             shares = {}
             for m in survivors.users:
-                opening = opened_share(
-                    space, user, sender=m, sharing=survivors.sharings[m], identity=opener
-                )
-                share = files.enter_context(opening)
+                share = files.enter_context(held.opened(m, survivors.sharings[m]))
                 check_keys_of_survivor(space, m, share=share, expected=survivors.dealt[m])
                 shares[m] = share.read
             chunks = construction(p).answer_chunks(

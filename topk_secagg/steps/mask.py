@@ -24,7 +24,7 @@ from ..storage.keys import Identity
 from ..storage.ledger import Ledger
 from ..storage.secret import StoredSecret
 from ..storage.session import Session
-from ..storage.share import is_there, opened_share
+from ..storage.share import SharesOfUser
 from ..storage.workspace import Workspace
 from .access import TakingPart, admitted, taking_part
 from .arguments import (
@@ -91,10 +91,8 @@ def mask(
 
     The ledger line is durable before X appears. A user masks one gradient in a round.
 
-    Arguments:
-    round: the folder of the round.
-    user: the user's number, from 1.
-    gradient: its file: .pt, .pth, .bin, .ckpt, .safetensors, .npz or .npy; or the gradient itself: an
+    Arguments: round: the folder of the round. user: the user's number, from 1. gradient: its file:
+    .pt, .pth, .bin, .ckpt, .safetensors, .npz or .npy; or the gradient itself: an
         array, or a mapping of names to arrays or torch tensors, or a list of them.
     entry: the entry of a PyTorch checkpoint that holds the tensors.
     strip_prefix: taken off tensor names that begin with it.
@@ -333,9 +331,10 @@ def _arrived(space: Workspace, user: int, ledger: Ledger, opener: Identity | Non
     Others rely on what X says about them: too few could answer if a share counted that cannot be
     used. Once X is made, what it says stays as it is.
     """
+    shares = SharesOfUser(space, user, opener)
     if ledger.holds is not None:
         lacking = [m for m in space.users() if m not in ledger.holds]
-        missing = [m for m in lacking if not is_there(space, user, m)]
+        missing = [m for m in lacking if not shares.is_there(m)]
         lists = ledger.lists or [None] * len(ledger.holds)
         return _Shares(dict(zip(ledger.holds, lists, strict=True)), missing, {})
     held: dict[int, str | None] = {}
@@ -343,7 +342,7 @@ def _arrived(space: Workspace, user: int, ledger: Ledger, opener: Identity | Non
     bad = {}
     for m in space.users():
         try:
-            with opened_share(space, user, m, identity=opener) as share:
+            with shares.opened(m) as share:
                 share.check_all()
                 held[m] = list_of_keys(space, m, share)
         except InputMissing:

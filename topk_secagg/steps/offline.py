@@ -15,12 +15,13 @@ from ..protocol.parameters import SHARES
 from ..storage import dealt as dealt_file
 from ..storage import held as held_file
 from ..storage import secret as secret_file
-from ..storage import share as share_file
+from ..storage import share_writer
 from ..storage.atomic import mark_done, write_whole
 from ..storage.held import Held
 from ..storage.keys import Identity
 from ..storage.ledger import Ledger
 from ..storage.secret import StoredSecret
+from ..storage.share import SharesOfUser
 from ..storage.workspace import Workspace
 from .access import TakingPart, admitted, taking_part
 from .arguments import SOURCES, AnyRound, check_choice, workspace
@@ -115,7 +116,7 @@ def offline(
         missing = [
             m
             for m in space.users()
-            if unknown or not share_file.is_there(space, m, sender=user, sharing=stored.sharing)
+            if unknown or not SharesOfUser(space, m).is_there(user, stored.sharing)
         ]
         dealt = _publish(space, user, stored=stored, signer=signer)
         if missing and stored.randomness == "os":
@@ -127,7 +128,7 @@ def offline(
             stored = _draw(space, user, stored.randomness)
             missing = list(space.users())
         if missing:
-            share_file.write(
+            share_writer.write(
                 space,
                 users=missing,
                 deal=space.session.deal(user, stored.sharing),

@@ -1,4 +1,5 @@
-"""A series of rounds: keys that follow from those of an earlier round, on the user's own machine."""
+"""A series of rounds: keys that follow from those of an earlier round, on the user's own
+machine."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from ..storage.held import Held
 from ..storage.keys import Identity
 from ..storage.ledger import Ledger
 from ..storage.session import Session
-from ..storage.share import KeysFile, opened_share
+from ..storage.share import KeysFile, SharesOfUser
 from ..storage.workspace import Workspace
 from .keys import list_of_keys
 
@@ -115,9 +116,9 @@ def _dealt_keys(
     """
     keys = {}
     lists = {}
+    shares = SharesOfUser(space, user, identity)
     for m in space.users():
-        opening = opened_share(space, user, sender=m, identity=identity)
-        with suppress(InputMissing, BadData), opening as share:
+        with suppress(InputMissing, BadData), shares.opened(m) as share:
             digest = list_of_keys(space, m, share)
             if isinstance(share, KeysFile) and digest is not None:
                 keys[m] = share.keys

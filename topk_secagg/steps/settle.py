@@ -125,7 +125,8 @@ def _check_left(space: Workspace, user: int, ledger: Ledger) -> None:
     path = space.masked_path(user)
     if not path.exists():
         raise InputMissing(
-            f"{space.survivors_path} is not there, nor the X of user {user}, which may not have left",
+            f"{space.survivors_path} is not there, nor the X of user {user}, which may not have "
+            "left",
             "fetch survivors.json; or mask the same gradient again, which completes the step",
         )
     if masked_file.read(space.session, path, user).digest != ledger.masked:

@@ -4,35 +4,34 @@ Symbols are large, with a checksum for every few rows. The digest of the file co
 checksums; rows are checked against it when they are read. Keys and seeds stand for symbols: who
 reads rows does not know the difference. In a round with recipients the file is signed by its
 sender and encrypted with age for its receiver.
+
+This module says what the file is and reads it; `share_writer` writes it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Protocol
 
 import numpy as np
 
 from ..algebra.field import Integers, Symbols, ceil_div, stored_type
-from ..algebra.parallel import together
-from ..algebra.randomness import KEY_BYTES, Randomness
+from ..algebra.randomness import KEY_BYTES
 from ..errors import BadData, InputMissing
-from ..progress import Progress, unheard
 from ..protocol.construction import stacked
 from ..protocol.constructions import construction
-from ..protocol.deal import Block, Deal, drawn_key
+from ..protocol.deal import Block, Deal
 from ..protocol.held import KeyShares, SeedShares
-from ..protocol.messages import Secret, ShareChunk
 from ..protocol.parameters import KEYS, SEEDS, SHARES, Parameters
 from . import held as held_file
-from .artifacts import BYTES, SYMBOLS, Artifact, Attributes, Draft, Kind, opened
-from .atomic import PRIVATE, Array, allow_open_files, whole_file
-from .hdf5_writer import NewFile, Shapes, bytes_of, new_file
-from .keys import Identity, looks_sealed, sealed, unsealed
+from .artifacts import BYTES, SYMBOLS, Artifact, Attributes, Kind, opened
+from .hdf5_writer import Shapes, bytes_of
+from .held import Held
+from .keys import Identity, looks_sealed, unsealed
 from .session import Session
 from .workspace import Workspace
 
@@ -117,6 +116,13 @@ def _sealed_bytes(s: Session, user: int, sender: int) -> int:
     """The most that a sealed share takes: age adds 16 bytes to every 64 KiB, and a header."""
     content = bytes_of(shapes(s, user, sender)) + _HEADER_BYTES
     return content + content // 1024 + _FILE_OVERHEAD
+
+
+def share_header(s: Session, user: int, sender: int, *, sharing: str | None) -> Attributes:
+    """The attributes that a share must have; without a sharing, it may be of any."""
+    if sharing is None:
+        return s.header(user, sender=sender)
+    return s.header(user, sender=sender, sharing=sharing)
 
 
 def dealing_of(artifact: Artifact) -> str:
@@ -218,240 +224,112 @@ class SymbolsFile:
         return values
 
 
-@contextmanager
-def opened_share(
-    space: Workspace,
-    user: int,
-    sender: int,
-    sharing: str | None = None,
-    identity: Identity | None = None,
-    scratch: Path | None = None,
-) -> Iterator[OpenShare]:
-    """The share that user `user` holds of user `sender`, plain or sealed, with everything but its
-    rows checked."""
-    s = space.session
-    if s.series is not None:
-        yield _held_share(space, user, sender=sender, sharing=sharing or "")
-        return
-    path = space.share_path(user, sender)
-    file = None
-    if s.recipients:
-        if identity is None:
-            raise InputMissing(
-                f"{path} is sealed, and there is no identity of user {user}", "give it"
+class SharesOfUser:
+    """The shares that one user holds of all dealers, plain or sealed.
+
+    In a later round of a series they are one file, which is read once.
+    """
+
+    def __init__(
+        self,
+        space: Workspace,
+        user: int,
+        identity: Identity | None = None,
+        scratch: Path | None = None,
+    ) -> None:
+        self.space = space
+        self.user = user
+        self.identity = identity
+        self.scratch = scratch
+
+    @contextmanager
+    def opened(self, sender: int, sharing: str | None = None) -> Iterator[OpenShare]:
+        """The share of user `sender`, with everything but its rows checked."""
+        s = self.space.session
+        user = self.user
+        if s.series is not None:
+            yield self._from_held(sender, sharing or "")
+            return
+        path = self.space.share_path(user, sender)
+        header = share_header(s, user, sender, sharing=sharing)
+        with opened(path, KIND, file=self._unsealed(path, sender)) as unchecked:
+            # first whose it is: that decides whether it holds keys, a seed or symbols
+            unchecked.expect_attributes(header)
+            unchecked.expect_shapes(shapes(s, user, sender))
+            artifact = unchecked.with_datasets_loaded()
+            artifact.verify()
+            artifact.expect(header, s.recipient(sender))
+            deal = s.deal(sender, artifact.attributes["sharing"])
+            dealing = dealing_of(artifact)
+            if dealing == KEYS:
+                rows = zip(s.blocks_of(user), artifact.read("keys"), strict=True)
+                keys = {block: row.tobytes() for block, row in rows}
+                yield KeysFile(s, user, deal=deal, keys=keys)
+            elif dealing == SEEDS:
+                yield SeedFile(s, user, deal=deal, artifact=artifact)
+            else:
+                yield SymbolsFile(s.parameters, artifact)
+
+    def is_there(self, sender: int, sharing: str | None = None) -> bool:
+        """Whether a share has arrived that looks like the right one; if it must be of one sharing,
+        every row is checked.
+
+        A sealed one shows only its size.
+        """
+        s = self.space.session
+        if s.series is not None:
+            with suppress(InputMissing, BadData):
+                return sender in self.held.lists
+            return False
+        if s.recipients:
+            return looks_sealed(
+                self.space.share_path(self.user, sender),
+                bytes_of(shapes(s, self.user, sender)),
+                _sealed_bytes(s, self.user, sender),
             )
-        file = unsealed(
+        with suppress(InputMissing, BadData), self.opened(sender, sharing) as share:
+            if sharing:
+                share.check_all()
+            return True
+        return False
+
+    def _unsealed(self, path: Path, sender: int) -> AbstractContextManager[IO[bytes]] | None:
+        """The content of a sealed share; None where shares are plain."""
+        s = self.space.session
+        if not s.recipients:
+            return None
+        if self.identity is None:
+            raise InputMissing(
+                f"{path} is sealed, and there is no identity of user {self.user}", "give it"
+            )
+        return unsealed(
             path,
             sender,
-            largest=_sealed_bytes(s, user, sender),
-            identity=identity,
-            scratch=scratch or space.private,
+            largest=_sealed_bytes(s, self.user, sender),
+            identity=self.identity,
+            scratch=self.scratch or self.space.private,
         )
-    header = share_header(s, user, sender, sharing=sharing)
-    with opened(path, KIND, file=file) as unchecked:
-        # first whose it is: that decides whether it holds keys, a seed or symbols
-        unchecked.expect_attributes(header)
-        unchecked.expect_shapes(shapes(s, user, sender))
-        artifact = unchecked.with_datasets_loaded()
-        artifact.verify()
-        artifact.expect(header, s.recipient(sender))
-        deal = s.deal(sender, artifact.attributes["sharing"])
-        dealing = dealing_of(artifact)
-        if dealing == KEYS:
-            rows = zip(s.blocks_of(user), artifact.read("keys"), strict=True)
-            keys = {block: row.tobytes() for block, row in rows}
-            yield KeysFile(s, user, deal=deal, keys=keys)
-        elif dealing == SEEDS:
-            yield SeedFile(s, user, deal=deal, artifact=artifact)
-        else:
-            yield SymbolsFile(s.parameters, artifact)
 
+    @cached_property
+    def held(self) -> Held:
+        """All keys that the user holds in a later round of a series."""
+        return held_file.read(self.space, self.user)
 
-def _held_share(space: Workspace, user: int, sender: int, sharing: str) -> KeysFile:
-    """What a user holds of a dealer in a later round of a series."""
-    s = space.session
-    held = held_file.read_unforgotten(space, user)
-    if sender not in held.lists:
-        raise InputMissing(
-            f"{space.held_path(user)} has no keys of user {sender}",
-            "fetch that user's share of the root round, and run offline again",
-        )
-    return KeysFile(
-        s,
-        user,
-        deal=s.deal(sender, sharing),
-        keys=held.keys[sender],
-        compared_with=held.lists[sender],
-    )
-
-
-def share_header(s: Session, user: int, sender: int, *, sharing: str | None) -> Attributes:
-    """The attributes that a share must have; without a sharing, it may be of any."""
-    if sharing is None:
-        return s.header(user, sender=sender)
-    return s.header(user, sender=sender, sharing=sharing)
-
-
-def is_there(space: Workspace, user: int, sender: int, sharing: str | None = None) -> bool:
-    """Whether a share has arrived that looks like the right one; if it must be of one sharing,
-    every row is checked.
-
-    A sealed one shows only its size.
-    """
-    s = space.session
-    if s.series is not None:
-        with suppress(InputMissing, BadData):
-            return sender in held_file.read(space, user).lists
-        return False
-    if s.recipients:
-        return looks_sealed(
-            space.share_path(user, sender),
-            bytes_of(shapes(s, user, sender)),
-            _sealed_bytes(s, user, sender),
-        )
-    opening = opened_share(space, user, sender, sharing=sharing)
-    with suppress(InputMissing, BadData), opening as share:
-        if sharing:
-            share.check_all()
-        return True
-    return False
-
-
-def write(
-    space: Workspace,
-    *,
-    users: list[int],
-    deal: Deal,
-    secret: Secret,
-    source: Randomness,
-    signer: Identity | None,
-    progress: Progress = unheard,
-) -> None:
-    """Write the shares for these users: keys, seeds, and symbols that are written out.
-
-    None of the symbols appears under its name before all are complete."""
-    c = construction(space.session.parameters)
-    for m in users:
-        if not c.is_written(deal.dealer, m):
-            _write_small(space, m, deal=deal, secret=secret, source=source, signer=signer)
-    written = [m for m in users if c.is_written(deal.dealer, m)]
-    if written:
-        chunks = c.share_chunks(deal, secret, source)
-        _write_symbols(space, written, deal=deal, chunks=chunks, signer=signer, progress=progress)
-
-
-def _write_small(
-    space: Workspace,
-    user: int,
-    *,
-    deal: Deal,
-    secret: Secret,
-    source: Randomness,
-    signer: Identity | None,
-) -> None:
-    """A share that is keys or a seed."""
-    s = space.session
-    if s.family is None:
-        name = "seed"
-        content = np.frombuffer(drawn_key(deal, source, (user,)), dtype=np.uint8)
-    else:
-        name = "keys"
-        rows = [key for block, key in zip(s.family, secret.keys, strict=True) if user in block]
-        content = np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(-1, KEY_BYTES)
-    draft = Draft(KIND, share_header(s, user, deal.dealer, sharing=deal.sharing), signer)
-    digest = draft.new_digest()
-    digest.add(name, content.shape, start=0, rows=content)
-    with (
-        _new_stream(space, user, deal.dealer) as stream,
-        new_file(stream, shapes(s, user, deal.dealer), KIND.datasets) as file,
-    ):
-        file.put(name, 0, content)
-        file.finish(draft.completed(digest.hexdigest()))
-
-
-def _write_symbols(
-    space: Workspace,
-    users: list[int],
-    *,
-    deal: Deal,
-    chunks: Iterable[ShareChunk],
-    signer: Identity | None,
-    progress: Progress,
-) -> None:
-    """The shares for these users that are written out.
-
-    The next chunk is computed while others hash and write this one. Sealed shares are first written
-    into nameless files in the folder of the secret that they come from.
-    """
-    s = space.session
-    c = construction(s.parameters)
-    sender = deal.dealer
-    place = {m: at for at, m in enumerate(c.written(sender))}  # in a chunk
-    allow_open_files(2 * len(users))
-    # which end in reverse order: all are laid out first, and the last user's appears last
-    with ExitStack() as opened_files:
-        streams = {
-            m: opened_files.enter_context(_new_stream(space, m, sender)) for m in reversed(users)
-        }
-        files = {
-            m: _UnfinishedShare(
-                s.parameters,
-                Draft(KIND, share_header(s, m, sender, sharing=deal.sharing), signer),
-                opened_files.enter_context(
-                    new_file(streams[m], written_shapes(s.parameters), KIND.datasets)
-                ),
+    def _from_held(self, sender: int, sharing: str) -> KeysFile:
+        """What the user holds of a dealer in a later round of a series."""
+        s = self.space.session
+        path = self.space.held_path(self.user)
+        held = self.held
+        held_file.check_unforgotten(held, path, self.user)
+        if sender not in held.lists:
+            raise InputMissing(
+                f"{path} has no keys of user {sender}",
+                "fetch that user's share of the root round, and run offline again",
             )
-            for m in users
-        }
-
-        def put(name: str, start: int, shares: Symbols) -> None:
-            for m, file in files.items():
-                file.put(name, start, shares[place[m]])
-
-        def puts() -> Iterator[Callable[[], None]]:
-            for chunk in chunks:
-                for name, rows in chunk.shares.items():
-                    yield partial(put, name, start=chunk.start, shares=rows)
-                progress(chunk.stop / c.rows)
-
-        together(puts(), len(c.share_names))
-        for file in files.values():
-            file.finish()
-
-
-def _new_stream(space: Workspace, user: int, sender: int) -> AbstractContextManager[IO[bytes]]:
-    """Where the share for a user is written: a private file, or one that will be sealed for it."""
-    path = space.share_path(user, sender)
-    space.make_room(path, private=True)
-    keys = space.session.recipient(user)
-    return sealed(path, keys, space.private) if keys else whole_file(path, PRIVATE)
-
-
-class _UnfinishedShare:
-    """A share of which rows are put, each with its checksum, until it is finished."""
-
-    def __init__(self, p: Parameters, draft: Draft, file: NewFile) -> None:
-        self._construction = construction(p)
-        self._dtype = stored_type(p.field)
-        self._draft = draft
-        self._file = file
-        _, table_of_checksums = written_shapes(p)["check"]
-        self._checksums = np.zeros(table_of_checksums, dtype=np.uint8)
-
-    def put(self, name: str, start: int, rows: Symbols) -> None:
-        """Rows of one dataset from `start` on, which is a multiple of the rows under a checksum."""
-        column = self._construction.share_names.index(name)
-        unit = self._construction.check_rows
-        stored: Array = np.ascontiguousarray(rows, dtype=self._dtype)
-        self._file.put(name, start, stored)
-        for first in range(0, len(stored), unit):
-            checksum = hashlib.sha256(stored[first : first + unit].data).digest()
-            row = (start + first) // unit
-            self._checksums[row, column] = np.frombuffer(checksum, dtype=np.uint8)
-
-    def finish(self) -> None:
-        """Write the checksums, and then the attributes: the digest covers both."""
-        self._file.put("check", 0, self._checksums)
-        digest = self._draft.new_digest()
-        digest.add("check", self._checksums.shape, start=0, rows=self._checksums)
-        self._file.finish(self._draft.completed(digest.hexdigest()))
+        return KeysFile(
+            s,
+            self.user,
+            deal=s.deal(sender, sharing),
+            keys=held.keys[sender],
+            compared_with=held.lists[sender],
+        )

@@ -1,0 +1,184 @@
+"""All steps of all users of a round, each for the users that do it, through the same files.
+
+`run` decides what is played, and starts the round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from ..errors import Refused, SecAggError, about
+from ..gradients.arrays import Given, Vector
+from ..gradients.layout import Layout
+from ..gradients.quantise import check_clips, magnitude
+from ..protocol.constructions import construction
+from ..storage import residual as residual_file
+from ..storage import survivors as survivors_file
+from ..storage.atomic import make_folder
+from ..storage.ledger import Ledger
+from ..storage.workspace import Workspace
+from .access import TakingPart
+from .dropouts import Remaining
+from .each import Report, for_each
+from .eliminate import EliminateReport, eliminate
+from .freeze import confirm, freeze
+from .mask import MaskReport, mask
+from .offline import offline
+from .sending import read_gradient_of, subject_of, with_residual
+from .settle import settle
+
+Note = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What the gradients of a round are like before it starts: the largest magnitude that each user
+    would send, its residual included, and the bytes of the largest gradient as it is."""
+
+    largest: dict[int, float]
+    plain_bytes: int
+
+
+@dataclass(frozen=True)
+class Play:
+    """Who does what in a round, and how: all steps, each for the users that do it."""
+
+    gradients: Mapping[int, Given]
+    left: Remaining
+    weights: Mapping[int, float]
+    residuals: Path | None
+    identities: Mapping[int, Path]
+    entry: str
+    strip_prefix: str
+    select: str
+    saturate: bool
+    randomness: str
+    earlier: Workspace | None
+    jobs: int | None
+    note: Note
+
+    def survey(self, layout: Layout) -> Survey:
+        """Read the gradients of the users that mask, and their residuals; nothing is written."""
+        seen = self._phase("check", self.left.masking, partial(self._look, layout))
+        return Survey(
+            largest={user: largest for user, (largest, _) in seen.items()},
+            plain_bytes=max((plain_bytes for _, plain_bytes in seen.values()), default=0),
+        )
+
+    def _look(self, layout: Layout, user: int) -> tuple[float, int]:
+        """The largest magnitude that a user would send, and the bytes of its gradient as it is."""
+        flat, plain_bytes = self._read(layout, user)
+        residual = self._residual_path(user)
+        if residual is not None:
+            carried, _ = residual_file.read(residual, user, layout.length)
+            if carried is not None:
+                with about(residual):
+                    flat = with_residual(flat, carried)
+        return magnitude(flat), plain_bytes
+
+    def _read(self, layout: Layout, user: int) -> tuple[Vector, int]:
+        """A gradient as a flat vector, and the bytes that it has as it is."""
+        gradient = self.gradients[user]
+        tensors = read_gradient_of(user, gradient, entry=self.entry, strip_prefix=self.strip_prefix)
+        with about(subject_of(user, gradient)):
+            return layout.flatten(tensors), layout.plain_bytes(tensors)
+
+    def check(self, space: Workspace, seen: Survey) -> None:
+        """Refuse what could only fail later, before anything secret is drawn."""
+        p = space.session.parameters
+        self.left.check_enough(p)
+        frozen = space.survivors_path.exists()
+        if frozen and survivors_file.read(space).users != self.left.masking:
+            raise Refused(
+                "the survivors of this round are fixed already, and differ", "choose another folder"
+            )
+        for user in space.users():
+            masked = user not in self.left.masking and space.masked_path(user).exists()
+            answered = user not in self.left.answering and space.answer_path(user).exists()
+            if masked or answered:
+                what = "masked" if masked else "answered"
+                raise Refused(
+                    f"user {user} has {what} in this round already", "choose another folder"
+                )
+        if self.residuals is not None:
+            make_folder(self.residuals, private=True)
+        if not self.saturate:
+            open_users = [user for user in self.left.masking if not _has_masked(space, user)]
+            check_clips(p.clip, {self._name(user): seen.largest[user] for user in open_users})
+
+    def _name(self, user: int) -> str:
+        """A user in a message, with the name of its file."""
+        gradient = self.gradients[user]
+        return f"{user} ({gradient.name})" if isinstance(gradient, Path) else str(user)
+
+    def steps(self, space: Workspace) -> tuple[list[MaskReport], list[EliminateReport], list[int]]:
+        """Every step up to decoding: the reports of masking and answering, and who was settled."""
+        access = self._access
+        everybody = list(space.users())
+        draw = partial(offline, space, randomness=self.randomness)
+        if space.session.series is not None:
+            draw = partial(draw, from_=self.earlier)
+        self._phase("offline", everybody, lambda n: draw(n, **access(n)))
+        masked = self._phase("mask", self.left.masking, partial(self._mask, space))
+        freeze(space, self.left.masking, **access(space.session.freezer))
+        if space.session.confirm:
+            self._phase("confirm", everybody, lambda n: confirm(space, n, **access(n)))
+        answered = self._answers(space)
+        silent = self.left.silent if self.residuals is not None else []
+        if silent:  # what they sent is in the sum as well
+            self._phase("settle", silent, lambda n: settle(space, n))
+        return list(masked.values()), list(answered.values()), silent
+
+    def _mask(self, space: Workspace, user: int) -> MaskReport:
+        return mask(
+            space,
+            user,
+            self.gradients[user],
+            entry=self.entry,
+            strip_prefix=self.strip_prefix,
+            weight=self.weights[user],
+            residual=self._residual_path(user),
+            select=self.select,
+            saturate=self.saturate,
+            **self._access(user),
+        )
+
+    def _answers(self, space: Workspace) -> dict[int, EliminateReport]:
+        """The answers; once more with D = U - T where the first are too few."""
+        access = self._access
+        users = self.left.answering
+        answered = self._phase("eliminate", users, lambda n: eliminate(space, n, **access(n)))
+        c = construction(space.session.parameters)
+        if len(users) >= c.answer_shape(len(self.left.masking)).quorum:
+            return answered
+        again = partial(eliminate, space, fallback=True)
+        return self._phase("eliminate, fallback", users, lambda n: again(n, **access(n)))
+
+    def _access(self, user: int) -> TakingPart:
+        # who runs it has said so
+        return {"identity": self.identities.get(user), "insecure": True}
+
+    def _residual_path(self, user: int) -> Path | None:
+        return self.residuals / f"user-{user:02}.h5" if self.residuals else None
+
+    def _phase(
+        self, name: str, who: Sequence[int], step: Callable[[int], Report]
+    ) -> dict[int, Report]:
+        """A step of several users, of whom the first failure is raised; `note` hears of each."""
+        self.note(name, 0, len(who))
+        outcome = for_each(
+            who, step, jobs=self.jobs, done=lambda user: self.note(name, user, len(who))
+        )
+        return outcome.every_report()
+
+
+def _has_masked(space: Workspace, user: int) -> bool:
+    """Whether an interrupted `run` went that far: then the residual may have been committed."""
+    with suppress(SecAggError):
+        ledger = Ledger.read(space.ledger_path(user), space.session.id, user)
+        return ledger.masked is not None
+    return False
