@@ -8,9 +8,10 @@ from functools import partial
 import numpy as np
 from measuring import Figure, seconds
 
+from topk_secagg.algebra import native
 from topk_secagg.algebra.field import DEFAULT_FIELD, smallest_generator
 from topk_secagg.algebra.linear import combine
-from topk_secagg.algebra.moments import answer, recover, share
+from topk_secagg.algebra.moments import answer, recover, share, sketch
 
 Q, N, T, P, D, ORDER = DEFAULT_FIELD, 10, 3, 2, 5, 200
 ROWS, WIDTH = 2000, 2 * N * P
@@ -30,7 +31,7 @@ def figures(repeats: int) -> list[Figure]:
         np.arange(ROWS) % (N - T),
     )
     matrix, noise, shares = (
-        symbols(N - T, N, T).astype(np.uint64),
+        symbols(N - T, N, 1 + T).astype(np.uint64),
         symbols(ROWS, T, WIDTH),
         symbols(N, ROWS, WIDTH),
     )
@@ -41,8 +42,12 @@ def figures(repeats: int) -> list[Figure]:
     entries = np.concatenate([rng.choice(ORDER, N * P, replace=False) for _ in range(ROWS)]).astype(
         np.uint32
     )
-    ones, value = np.ones((ROWS * N * P, WIDTH), np.uint32), symbols(ROWS * N * P, low=1)
-    answer(ones, entries, value, ones[:, 0], np.arange(ROWS).repeat(N * P), gamma, Q, sums)
+    value = symbols(ROWS * N * P, low=1)
+    rows = np.arange(ROWS).repeat(N * P)
+    sketch(rows, entries, value, gamma=gamma, q=Q, total=sums)
+    words = symbols(4, ROWS * WIDTH, high=2**32)
+    factors = symbols(1, 4).astype(np.uint64)
+    lazy = np.zeros((2, 1, ROWS * WIDTH), np.uint64)
 
     works = {
         "share (offline)": (
@@ -54,6 +59,11 @@ def figures(repeats: int) -> list[Figure]:
             lambda: answer(shares[0], place, factor, factor, group, gamma, Q, total),
         ),
         "combine (decode)": (sums, lambda: combine(decoding, y, bucket % (N - T), bucket // D, Q)),
+        "sketch (mask)": (sums, lambda: sketch(rows, entries, value, gamma, Q, total=sums.copy())),
+        "add_streams (drawing)": (
+            words,
+            lambda: native.add_streams(words, factors, Q, np.zeros(4, np.int64), lazy),
+        ),
         "recover (decode)": (sums, lambda: recover(sums, N * P, ORDER, gamma, Q)),
     }
     found = []

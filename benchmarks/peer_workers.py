@@ -175,12 +175,58 @@ class Ours:
         online = c.masked_bytes + c.answer_bytes(len(MASKING))
         return {"packed": {"offline": offline_bytes(self.p), "online": online}}
 
+    def draw(self) -> float:
+        """What a user holds of the dealers, as tables of symbols."""
+        from topk_secagg.protocol.constructions import construction
+        from topk_secagg.protocol.held import WrittenShares
+
+        rows = np.arange(construction(self.p).rows)
+
+        def one(m: int) -> Any:
+            return {n: WrittenShares(self.held(m, n)(rows)) for n in self.shares[m]}
+
+        self.shares, seconds = each(one, ANSWERING)
+        return seconds
+
+    def held(self, m: int, n: int) -> Any:
+        """What a user holds of a dealer, as something that gives rows."""
+        return self.shares[m][n]
+
+    def streams(self, m: int) -> int:
+        """How many streams a user expands."""
+        raise NotImplementedError
+
+    def cipher(self) -> float:
+        """AES-256-CTR alone, for as many streams of as many bytes."""
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+        from topk_secagg.protocol.constructions import construction
+
+        zeros = bytes(construction(self.p).share_bytes)
+        stream = bytearray(len(zeros) + 16)
+        streams = {m: self.streams(m) for m in ANSWERING}
+
+        def one(m: int) -> None:
+            for number in range(streams[m]):
+                key = number.to_bytes(32, "little")
+                cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16)))
+                cipher.encryptor().update_into(zeros, stream)
+
+        return each(one, ANSWERING)[1]
+
 
 class Moments(Ours):
-    """`moments` with P = 2: shares for most users, and seeds for T of them."""
+    """`moments` with P = 2: shares for most users, and seeds for T of them, which they expand
+    before they answer."""
 
     construction = "moments"
     picks = 2
+
+    def streams(self, m: int) -> int:
+        """One for each dealer that gave a seed."""
+        from topk_secagg.protocol.constructions import construction
+
+        return sum(construction(self.p).is_seeded(n, m) for n in MASKING)
 
 
 class Sketch(Ours):
@@ -198,41 +244,19 @@ class Sketch(Ours):
         keys = dict(zip(deal.family, secret.keys, strict=True))
         return [(deal, {block: key for block, key in keys.items() if m in block}) for m in USERS]
 
-    def draw(self) -> float:
-        """The symbols of all keys that a user holds, put together to its shares."""
+    def held(self, m: int, n: int) -> Any:
+        """What a user holds of a dealer: its keys."""
         from topk_secagg.protocol.constructions import construction
-        from topk_secagg.protocol.held import KeyShares, WrittenShares
+        from topk_secagg.protocol.held import KeyShares
 
-        c = construction(self.p)
-        rows = np.arange(c.rows)
+        deal, keys = self.shares[m][n]
+        return KeyShares(construction(self.p), deal, user=m, keys=keys)
 
-        def one(m: int) -> Any:
-            return {
-                n: WrittenShares(KeyShares(c, deal, user=m, keys=keys)(rows))
-                for n, (deal, keys) in self.shares[m].items()
-            }
-
-        self.shares, seconds = each(one, ANSWERING)
-        return seconds
-
-    def cipher(self) -> float:
-        """AES-256-CTR alone, for as many streams of as many bytes."""
-        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-
-        from topk_secagg.protocol.constructions import construction
+    def streams(self, m: int) -> int:
+        """One for each key."""
         from topk_secagg.steps.costs import family_of
 
-        zeros = bytes(construction(self.p).share_bytes)
-        stream = bytearray(len(zeros) + 16)
-        streams = [len(MASKING) * sum(m in block for block in family_of(self.p)) for m in ANSWERING]
-
-        def one(at: int) -> None:
-            for number in range(streams[at - 1]):
-                key = number.to_bytes(32, "little")
-                cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16)))
-                cipher.encryptor().update_into(zeros, stream)
-
-        return each(one, ANSWERING)[1]
+        return len(MASKING) * sum(m in block for block in family_of(self.p))
 
 
 class Unlisted(np.ndarray[Any, Any]):

@@ -9,8 +9,8 @@ for the peers, of what was sent for ours.
 
 What counts. Input: a float32 gradient in memory. Offline: all ten users' secrets and shares
 (Flower: keys and encrypted shares; `sketch`: keys, and the masks that follow from them). Mask, of
-one user: select (ours alone), quantise, mask. Answer, of one user; of `sketch` adding up, while
-drawing the symbols of the keys that it holds, which can be done before, has a figure of its own
+one user: select (ours alone), quantise, mask. Answer, of one user: adding up, while drawing the
+symbols of the keys or seeds that it holds, which can be done before, has a figure of its own
 against AES-256-CTR alone. Decode: from the answers, and for `sketch` and the peers from the masked
 vectors, to a dense vector of reals; ours finds the places as well. Nothing is serialised or sent on
 the clock.
@@ -38,7 +38,7 @@ from measuring import Figure, subplots
 ROOT = Path(__file__).resolve().parent.parent
 LENGTHS = (27_247, 272_474, 2_724_740)
 PHASES = ("offline", "mask", "answer", "decode")
-OWN_PHASES = {"sketch": ("draw", "cipher")}  # before `answer`, of one system alone
+OWN_PHASES = dict.fromkeys(("moments", "sketch"), ("draw", "cipher"))  # before `answer`
 ORDER = ("offline", "mask", "draw", "cipher", "answer", "decode")
 OURS = ("moments", "sketch")
 PEERS = ("lightsecagg", "flower")
@@ -74,8 +74,8 @@ TIMES = (
     Compared("moments", "offline of all users", "lightsecagg", ("offline",), 1 / 2, GENERATOR),
     Compared("moments", "offline of all users", "flower", ("offline",), None, AGREED),
     Compared("moments", "mask", "lightsecagg", ("mask",), None, SELECTS),
-    Compared("moments", "answer", "lightsecagg", ("answer",), None, CALLS),
-    Compared("moments", "mask + answer", "lightsecagg", ("mask", "answer"), 1, CALLS),
+    Compared("moments", "answer: adding up", "lightsecagg", ("answer",), None, CALLS),
+    Compared("moments", "mask + adding up", "lightsecagg", ("mask", "answer"), 1, CALLS),
     Compared("moments", "decode", "lightsecagg", ("decode",), 3, PLACES),
     Compared(
         "moments", "mask + answer + decode", "flower", ("mask", "answer", "decode"), 1 / 5, ""
@@ -88,6 +88,11 @@ TIMES = (
     Compared("sketch", "mask + answer + decode", "flower", ("mask", "answer", "decode"), None, ""),
 )
 DRAWING_AT_MOST = 4  # times AES-256-CTR alone
+HELD = {"moments": "seeds", "sketch": "keys"}
+DRAWING = {
+    "moments": "words beyond the field are rejected, and shares that are written out are copied",
+    "sketch": "words beyond the field are rejected, and streams are added up",
+}
 # the same for bytes: ours, peer, how the peer's symbols are counted; at most before, with the
 # gradient and in all
 BYTES: tuple[tuple[str, str, str, tuple[float | None, float | None, float | None], str], ...] = (
@@ -218,7 +223,7 @@ def figures(results: dict[str, Any]) -> list[Figure]:
     found = []
     for run in results["runs"]:
         found += [of_times(run, compared) for compared in TIMES if compared.peer in run["seconds"]]
-        found.append(of_drawing(run))
+        found += [of_drawing(run, name) for name in OURS]
         for ours, peer, count, most, remark in BYTES:
             if peer in run["bytes"]:
                 found += of_bytes(run, ours, peer, count, most, remark)
@@ -242,17 +247,17 @@ def of_times(run: dict[str, Any], compared: Compared) -> Figure:
     )
 
 
-def of_drawing(run: dict[str, Any]) -> Figure:
-    """The symbols of the keys that a user holds, against the cipher alone."""
-    seconds = run["seconds"]["sketch"]
+def of_drawing(run: dict[str, Any], name: str) -> Figure:
+    """The symbols of the keys or seeds that a user holds, against the cipher alone."""
+    seconds = run["seconds"][name]
     return Figure(
         "peers",
-        f"sketch: answer: drawing the keys' symbols, L = {run['length']:,}",
+        f"{name}: answer: drawing the symbols of {HELD[name]}, L = {run['length']:,}",
         seconds["draw"],
         "AES-256-CTR alone",
         seconds["cipher"],
-        most=DRAWING_AT_MOST,
-        remark="words beyond the field are rejected, and streams are added up",
+        most=DRAWING_AT_MOST if name == "sketch" else None,
+        remark=DRAWING[name],
     )
 
 

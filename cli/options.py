@@ -149,7 +149,7 @@ pin_options = (
     value(
         "--series",
         "HEX",
-        "Refuse a session of any other series; at least 16 digits of its first session.",
+        "Refuse a session of any other series; at least 16 digits of its name.",
         str,
         envvar="TOPK_SECAGG_SERIES",
     ),

@@ -97,6 +97,20 @@ def _most(session: Session) -> str:
     return "" if session.parameters.dealing == "shares" else "at most "
 
 
+def series_facts(session: Session) -> dict[str, Any]:
+    """To which series a round belongs, if shares are dealt by keys."""
+    if session.family is None:
+        return {"series": None, "generation": None}
+    return {"series": session.series_name, "generation": session.generation}
+
+
+def series_lines(session: Session) -> list[str]:
+    """The same for people."""
+    if session.family is None:
+        return []
+    return [f"generation {session.generation} of series {session.series_fingerprint}"]
+
+
 def _files(
     _context: click.Context, _option: click.Parameter, folder: Path | None
 ) -> list[Path] | None:

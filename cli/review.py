@@ -15,11 +15,11 @@ from topk_secagg.errors import BadData, Busy
 from . import options as o
 from . import phases
 from .console import PROGRAM, Console, facts_of, plain
+from .phases import series_facts, series_lines
 
 if TYPE_CHECKING:
     from topk_secagg.review.status import Next, Status
     from topk_secagg.steps.inspect import Description
-    from topk_secagg.storage.session import Session
 
 _IN_WORDS = {"holds": "holds the shares of"}  # facts whose names alone say too little
 _UNKNOWN_FILE = "FILE"  # a path that only the user knows
@@ -83,20 +83,6 @@ def status(
         raise Busy(
             f"{seen.next.step} still waits for {seen.next.waits_for}", "run this again later"
         )
-
-
-def series_facts(session: Session) -> dict[str, Any]:
-    """To which series a round belongs, if shares are dealt by keys."""
-    if session.family is None:
-        return {"series": None, "generation": None}
-    return {"series": session.series_root, "generation": session.generation}
-
-
-def series_lines(session: Session) -> list[str]:
-    """The same for people."""
-    if session.family is None:
-        return []
-    return [f"generation {session.generation} of series {session.series_fingerprint}"]
 
 
 def _status_table(console: Console, space: ts.Workspace, seen: Status) -> None:

@@ -13,7 +13,13 @@ from topk_secagg.errors import amount
 
 from . import options as o
 from .console import Console, facts_of
-from .phases import described, rounding_warnings, selection_lines
+from .phases import (
+    described,
+    rounding_warnings,
+    selection_lines,
+    series_facts,
+    series_lines,
+)
 from .sending import sending_line
 
 if TYPE_CHECKING:
@@ -75,8 +81,10 @@ def init(console: Console, space: ts.Workspace, **options: Any) -> None:
             "left_out": session.layout.left_out,
             "sealed": session.recipients is not None,
             **facts_of(session, "freezer", "confirmations"),
+            **series_facts(session),
         },
         f"session {session.fingerprint}: {space.session_path}{exists}",
+        *series_lines(session),
         p.summary(),
         sending_line(p, in_series=session.series is not None),
         f"all files of all users take about {amount(files.all_bytes)}",

@@ -275,7 +275,6 @@ class Recipe:
     length: int = 4
     field: int = DEFAULT_FIELD
     construction: str = "permutation"
-    dealing: str | None = None
     blocks: int | None = None
     picks: int | None = None
     spare: int | None = None
@@ -289,10 +288,16 @@ class Recipe:
     residual: bool = False  # whether users keep residuals
     homes: bool = False  # every user has its own folder for its secrets
     seed: int | None = None  # draw the round from this public seed: the same bytes in every run
+    later: bool = False  # the second round of a series, whose first one is among the inputs
 
     @property
     def everybody(self) -> range:
         return range(1, self.users + 1)
+
+    @property
+    def deals_keys(self) -> bool:
+        """Whether shares are keys: so few users always have a family."""
+        return self.construction == "sketch" and self.dealing in (None, "keys")
 
     @property
     def bits(self) -> int:
@@ -369,22 +374,36 @@ class Round:
     def prepare(self) -> Round:
         """Write the gradients, and the keys of a sealed round."""
         r = self.recipe
-        source = random.Random(f"{r.length} {r.field} {r.seed}")
-        largest = min(int(r.clip * 2**r.bits), 1 << 20)
-        (self.inputs / "gradients").mkdir(parents=True, exist_ok=True)
-        for user in r.everybody:
-            self.steps[user] = [
-                source.choice((-1, 1)) * source.randint(1, largest) for _ in range(r.length)
-            ]
-            values = np.array(self.steps[user], dtype=np.float64) / 2**r.bits
-            write_tensors(self.gradient(user), [Tensor("", "float64", values)])
+        self.steps = self.write_gradients(random.Random(f"{r.length} {r.field} {r.seed}"))
         if r.sealed:
             lines = [
                 must("keygen", "--user", n, "--output", self.identity(n)).out for n in r.everybody
             ]
             self.recipients.write_text("".join(lines))
         self.prepare_folder()
+        if r.later:
+            first = replace(self, recipe=replace(r, later=False), folder=self.first)
+            first.play(upto="offline")
         return self
+
+    @property
+    def first(self) -> Path:
+        """The round whose keys the second round of a series goes on with."""
+        return self.inputs / "first"
+
+    def write_gradients(self, source: random.Random) -> dict[int, list[int]]:
+        """Write other gradients; what they are in steps of the quantiser."""
+        r = self.recipe
+        largest = min(int(r.clip * 2**r.bits), 1 << 20)
+        (self.inputs / "gradients").mkdir(parents=True, exist_ok=True)
+        steps = {}
+        for user in r.everybody:
+            steps[user] = [
+                source.choice((-1, 1)) * source.randint(1, largest) for _ in range(r.length)
+            ]
+            values = np.array(steps[user], dtype=np.float64) / 2**r.bits
+            write_tensors(self.gradient(user), [Tensor("", "float64", values)])
+        return steps
 
     def prepare_folder(self) -> None:
         """The folder of the residuals, which no command makes."""
@@ -397,10 +416,13 @@ class Round:
         keys = ["--recipients", self.recipients] * self.recipe.sealed + [
             "--confirm"
         ] * self.recipe.confirm
+        if self.recipe.later:
+            return ("init", self.folder, "--from", self.first, *more)
         return ("init", self.folder, *self.recipe.options(), *keys, *more)
 
     def offline(self, user: int, *more: object) -> Command:
-        return ("offline", self.folder, "--user", user, *self._access(user), *more)
+        earlier = ["--from", self.first] if self.recipe.later else []
+        return ("offline", self.folder, "--user", user, *self._access(user), *earlier, *more)
 
     def mask(self, user: int, *more: object, gradient: Path | None = None) -> Command:
         file, kept = (

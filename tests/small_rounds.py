@@ -66,8 +66,9 @@ def round_of(
 
 def in_small_blocks(monkeypatch: pytest.MonkeyPatch, p: Parameters, symbols: int = 240) -> None:
     """Shares are dealt, and answers read, a few rows at a time."""
-    for module in ("construction", "sketch", "held"):
+    for module in ("construction", "sketch"):
         monkeypatch.setattr(f"topk_secagg.protocol.{module}.CHUNK_SYMBOLS", symbols)
+    monkeypatch.setattr("topk_secagg.algebra.streams.SUMS_AT_ONCE", symbols)
     monkeypatch.setattr("topk_secagg.protocol.decoding._BUFFER_SYMBOLS", symbols)
     monkeypatch.setattr("topk_secagg.protocol.moments._READ_CHECKS", 2)
     monkeypatch.setattr(construction(p), "check_rows", 1)

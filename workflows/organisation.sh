@@ -20,7 +20,7 @@
 #   RECIPIENTS           this organisation's own list of everybody's public keys, or TOPK_SECAGG_RECIPIENTS:
 #                        required, every command compares it
 #   TOPK_SECAGG_SESSION  the only session to take part in, 16 digits or more
-#   TOPK_SECAGG_SERIES   the same of the session with which a series of rounds began: one pin for all of them
+#   TOPK_SECAGG_SERIES   the only series of rounds to take part in, as `inspect` names it: one pin for all of them
 #   TOPK_SECAGG_SECRETS  where secrets and ledgers are, by default ROUND/secrets
 #   PATIENCE             seconds to wait for late files, once a step could be run without them (600)
 #   LIMIT                seconds to wait for files without which nothing goes on, and for SYNC (86400)

@@ -2,7 +2,7 @@
 
 Usage: draw.py [--all] [--results RESULTS] [--figures FIGURES]
 
-Draws the finished curves, or all with --all, and prints a Markdown table. Needs matplotlib.
+Draws the finished curves, or all with --all, and prints Markdown tables. Needs matplotlib.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib
 
@@ -24,18 +26,45 @@ from topk_secagg.protocol.parameters import Parameters, theorem_r1, theorem_r2
 HERE = Path(__file__).parent
 LENGTH = 272_474
 SYMBOL = 4  # bytes
-METHODS = {
-    ("plain", 0.01): ("no secure aggregation", "black"),
-    ("topk-ef", 0.01): ("top-K 1 %, error feedback", "#0072b2"),
-    ("topk-ef", 0.02): ("top-K 2 %, error feedback", "#56b4e9"),
-    ("topk", 0.01): ("top-K 1 %", "#009e73"),
-    ("random", 0.01): ("random-K 1 %", "#d55e00"),
+DEFAULT_FIELD = "4281076801"
+SECAGG_PLUS_BYTES = 1_097_000  # in a round, counted with Flower's own code: docs/benchmarks.md
+
+
+class Kind(NamedTuple):
+    """What distinguishes two curves of one figure, but for their seed."""
+
+    method: str
+    density: float
+    construction: str
+    field: str
+
+
+PLAIN = Kind("plain", 0.01, "", DEFAULT_FIELD)
+MOMENTS = Kind("topk-ef", 0.01, "moments", DEFAULT_FIELD)
+KINDS = {
+    PLAIN: ("no secure aggregation", "black"),
+    MOMENTS: ("top-K 1 %, moments", "#0072b2"),
+    Kind("topk-ef", 0.01, "sketch", DEFAULT_FIELD): ("top-K 1 %, sketch", "#cc79a7"),
+    Kind("topk-ef", 0.01, "sketch", "65521"): ("top-K 1 %, sketch, 16 bits", "#e69f00"),
+    Kind("topk-ef", 0.003, "sketch", DEFAULT_FIELD): ("top-K 0.3 %, sketch", "#7f6cb8"),
+    Kind("topk-ef", 0.001, "sketch", DEFAULT_FIELD): ("top-K 0.1 %, sketch", "#8c510a"),
+    Kind("topk-ef", 0.001, "sketch", "65521"): ("top-K 0.1 %, sketch, 16 bits", "#d8b365"),
+    Kind("topk-ef", 0.02, "moments", DEFAULT_FIELD): ("top-K 2 %, moments", "#56b4e9"),
+    Kind("topk", 0.01, "moments", DEFAULT_FIELD): (
+        "top-K 1 %, moments, no error feedback",
+        "#009e73",
+    ),
+    Kind("random", 0.01, "moments", DEFAULT_FIELD): ("random-K 1 %, moments", "#d55e00"),
 }
-DENSE, PAPER = "dense LightSecAgg", "the paper's construction"
+# in the picture of all bytes: the others cost as much and reach less
+WITHOUT_BYTES = ("topk", "random")
+DENSE, SECAGG_PLUS, PAPER = "dense LightSecAgg", "Flower's SecAgg+", "the paper's construction"
 PEERS = {  # whose bytes the same training would take
-    ("plain", 0.01): (DENSE, "all entries, by dense LightSecAgg", (0, (5, 2))),
-    ("topk-ef", 0.01): (PAPER, "top-K 1 %, by the paper's construction", (0, (1, 1.5))),
+    SECAGG_PLUS: (PLAIN, (0, (3, 1, 1, 1))),
+    DENSE: (PLAIN, (0, (5, 2))),
+    PAPER: (MOMENTS, (0, (1, 1.5))),
 }
+REACHED = (0.50, 0.55, 0.59)
 
 
 @dataclass(frozen=True)
@@ -53,14 +82,23 @@ class Curve:
         return [float(row[name]) for row in self.rows]
 
     @property
-    def key(self) -> tuple[str, float]:
-        """Method and density."""
-        return self.text("method"), float(self.text("density"))
+    def kind(self) -> Kind:
+        """Method, density, construction and field; the first curves had one of the last two."""
+        method = self.text("method")
+        construction = "" if method == "plain" else self.rows[0].get("construction", "moments")
+        field = DEFAULT_FIELD if method == "plain" else self.rows[0].get("field", DEFAULT_FIELD)
+        return Kind(method, float(self.text("density")), construction, field)
 
     @property
     def finished(self) -> bool:
         """Whether the last round is there."""
         return int(self.rows[-1]["round"]) == int(self.text("rounds"))
+
+    @property
+    def sent(self) -> list[float]:
+        """All bytes that a user has sent: before it had gradients, and with them."""
+        pairs = zip(self.column("offline_bytes"), self.column("online_bytes"), strict=True)
+        return [before + online for before, online in pairs]
 
     def share(self) -> float:
         """The protocol's share of the computing time of a round."""
@@ -69,29 +107,36 @@ class Curve:
         )
         return protocol / (protocol + training)
 
-
-@dataclass(frozen=True)
-class Peer:
-    """Bytes that a user would send in a round, to the others offline and to everybody online."""
-
-    offline: float
-    online: float
+    def first_at(self, accuracy: float) -> int | None:
+        """The first row with this accuracy."""
+        return next(
+            (at for at, value in enumerate(self.column("accuracy")) if value >= accuracy), None
+        )
 
 
-def peers(first: Curve) -> dict[str, Peer]:
-    """Dense LightSecAgg, and the paper's construction at the rates of its theorem, with symbols of
-    four bytes."""
+def bytes_of_peers(first: Curve) -> dict[str, float]:
+    """What a user sends in a round: dense LightSecAgg and the paper's construction at the rates of
+    its theorem, with symbols of four bytes."""
     N, U, T = (int(first.text(name)) for name in ("users", "survivors", "colluders"))
     p = Parameters.choose(
         users=N, survivors=U, colluders=T, top_k=round(0.01 * LENGTH), length=LENGTH
     )
     part = LENGTH * theorem_r2(p)
     return {
-        DENSE: Peer(SYMBOL * (N - 1) * part, SYMBOL * (LENGTH + part)),
-        PAPER: Peer(
-            SYMBOL * (N - 1) * 2 * LENGTH * part, SYMBOL * LENGTH * (theorem_r1(p) + theorem_r2(p))
-        ),
+        DENSE: SYMBOL * ((N - 1) * part + LENGTH + part),
+        SECAGG_PLUS: SECAGG_PLUS_BYTES,
+        PAPER: SYMBOL * ((N - 1) * 2 * LENGTH * part + LENGTH * (theorem_r1(p) + theorem_r2(p))),
     }
+
+
+def seeds(curves: list[Curve]) -> dict[Kind, list[Curve]]:
+    """The curves of each kind, by seed, in the order of the legend; all have as many rounds."""
+    found: dict[Kind, list[Curve]] = {}
+    for kind in KINDS:
+        same = [curve for curve in curves if curve.kind == kind]
+        if same:
+            found[kind] = sorted(same, key=lambda curve: int(curve.text("seed")))
+    return found
 
 
 def accuracy_by_round(curves: list[Curve], drops: list[float], path: Path) -> None:
@@ -105,42 +150,63 @@ def accuracy_by_round(curves: list[Curve], drops: list[float], path: Path) -> No
         layout="constrained",
     )
     for panel, drop in zip(panels[0], drops, strict=True):
-        for key, (label, colour) in METHODS.items():
-            for curve in curves:
-                if curve.key == key and float(curve.text("drop")) == drop:
-                    line(panel, curve.column("round"), curve, label, colour)
+        same = [curve for curve in curves if float(curve.text("drop")) == drop]
+        for kind, by_seed in seeds(same).items():
+            label, colour = KINDS[kind]
+            line(panel, by_seed[0].column("round"), by_seed, label, colour)
         panel.set(title=f"{drop:.0%} of the users drop out", xlabel="round")
     finish(figure, panels[0], path)
 
 
 def accuracy_by_bytes(curves: list[Curve], path: Path) -> None:
-    """Online alone, and offline too; ours, and what the same curves would cost with others'
-    protocols."""
-    figure, panels = plt.subplots(1, 2, figsize=(9.5, 4.4), sharey=True, layout="constrained")
-    for panel, offline in zip(panels, (False, True), strict=True):
-        for curve in sorted(curves, key=lambda curve: list(METHODS).index(curve.key)):
-            label, colour = METHODS[curve.key]
-            sent = curve.column("online_bytes")
-            if offline:
-                sent = [a + b for a, b in zip(sent, curve.column("offline_bytes"), strict=True)]
-            line(panel, sent, curve, label, colour)
-            if curve.key in PEERS:
-                peer, name, style = PEERS[curve.key]
-                each = peers(curve)[peer].online + offline * peers(curve)[peer].offline
-                line(panel, [each * n for n in curve.column("round")], curve, name, colour, style)
-        panel.set(
-            xscale="log",
-            xlabel=f"bytes a user has sent, {'offline and online' if offline else 'online'}",
-        )
-    finish(figure, panels, path)
+    """All bytes that a user has sent; ours, and what the same training would cost with others'
+    protocols. The paper's construction is so far away that the axis has a gap."""
+    figure, (near, far) = plt.subplots(
+        1, 2, figsize=(9.5, 4.6), sharey=True, layout="constrained", width_ratios=(6, 1)
+    )
+    found = seeds(curves)
+    for kind, by_seed in found.items():
+        label, colour = KINDS[kind]
+        if kind.method not in WITHOUT_BYTES:
+            line(near, by_seed[0].sent, by_seed, label, colour)
+    for peer, (kind, style) in PEERS.items():
+        if kind in found:
+            first = found[kind][0]
+            each = bytes_of_peers(first)[peer]
+            x = [each * n for n in first.column("round")]
+            panel = far if peer == PAPER else near
+            label = (
+                f"{KINDS[kind][0].split(',')[0]}, by {peer}"
+                if peer == PAPER
+                else (f"all entries, by {peer}")
+            )
+            line(panel, x, found[kind], label, KINDS[kind][1], style)
+    for panel in (near, far):
+        panel.set_xscale("log")
+    near.set_xlabel("bytes that a user has sent in all, before and with its gradients")
+    far.spines["left"].set_visible(False)
+    far.tick_params(axis="y", length=0)
+    finish(figure, [near, far], path)
 
 
 def line(
-    panel: Axes, x: list[float], curve: Curve, label: str, colour: str, style: object = "-"
+    panel: Axes,
+    x: list[float],
+    by_seed: list[Curve],
+    label: str,
+    colour: str,
+    style: object = "-",
 ) -> None:
-    """Test accuracy in percent."""
-    accuracy = [100 * share for share in curve.column("accuracy")]
-    panel.plot(x, accuracy, label=label, color=colour, linestyle=style, linewidth=1.4)
+    """Test accuracy in percent: the mean of the seeds, and their range."""
+    accuracy = [[100 * share for share in curve.column("accuracy")] for curve in by_seed]
+    columns = list(zip(*accuracy, strict=True))
+    if len(by_seed) > 1:
+        label += f" ({len(by_seed)} seeds)"
+        panel.fill_between(
+            x, [min(c) for c in columns], [max(c) for c in columns], color=colour, alpha=0.15, lw=0
+        )
+    mean = [sum(column) / len(column) for column in columns]
+    panel.plot(x, mean, label=label, color=colour, linestyle=style, linewidth=1.4)
 
 
 def finish(figure: plt.Figure, panels: list[Axes], path: Path) -> None:
@@ -166,32 +232,83 @@ def finish(figure: plt.Figure, panels: list[Axes], path: Path) -> None:
     print(path.name, file=sys.stderr)
 
 
+def markdown(columns: Sequence[str], left: int, lines: Iterable[Sequence[str]]) -> str:
+    """A table whose first `left` columns are words."""
+    marks = "".join("|--" if at < left else "|--:" for at in range(len(columns)))
+    return "\n".join(
+        [f"| {' | '.join(line)} |" for line in (columns,)]
+        + [f"{marks}|"]
+        + [f"| {' | '.join(line)} |" for line in lines]
+    )
+
+
 def table(curves: list[Curve]) -> str:
     """What came out, as Markdown; the accuracy after the last round, and its range over the last
     hundred."""
     columns = (
-        "images",
-        "drop-outs",
-        "method",
-        "seed",
-        "rounds",
-        "test accuracy",
-        "online, MB",
-        "offline, MB",
-        "protocol's share",
-    )
-    lines = [f"| {' | '.join(columns)} |", "|--|--:|--|--:|--:|--:|--:|--:|--:|"]
+        "images", "method", "drop-outs", "seed", "rounds", "test accuracy", "before, MB",
+        "with gradients, MB", "protocol's share",
+    )  # fmt: skip
+    lines = []
     for curve in curves:
         last = curve.rows[-1]
         drop, scale, accuracy = (float(last[name]) for name in ("drop", "scale", "accuracy"))
-        name = METHODS[curve.key][0] + (f", scaled by {scale:g}" if scale != 1 else "")
-        online, offline = (int(last[f"{what}_bytes"]) / 1e6 for what in ("online", "offline"))
+        before, online = (int(last[f"{what}_bytes"]) / 1e6 for what in ("offline", "online"))
         late = sorted(curve.column("accuracy")[-10:])
         lines.append(
-            f"| {last['size']} × {last['size']} | {drop:.0%} | {name} | {last['seed']} | {last['round']} "
-            f"| {accuracy:.1%} ({late[0]:.1%}..{late[-1]:.1%}) | {online:,.0f} | {offline:,.0f} | {curve.share():.0%} |"
+            (
+                f"{last['size']} × {last['size']}",
+                KINDS[curve.kind][0] + (f", scaled by {scale:g}" if scale != 1 else ""),
+                f"{drop:.0%}",
+                last["seed"],
+                last["round"],
+                f"{accuracy:.1%} ({late[0]:.1%}..{late[-1]:.1%})",
+                f"{before:,.0f}" if before >= 10 or not before else f"{before:.3f}",
+                f"{online:,.0f}" if online >= 10 else f"{online:.1f}",
+                f"{curve.share():.0%}",
+            )
         )
-    return "\n".join(lines)
+    return markdown(columns, 2, lines)
+
+
+def bytes_to_reach(curves: list[Curve]) -> str:
+    """All bytes that a user sends until the accuracy is there for the first time, as Markdown: the
+    mean of the seeds, and their range. Peers take the same training."""
+
+    def cell(each: Iterable[float | None]) -> str:
+        sent = list(each)
+        if any(value is None for value in sent):
+            return "not reached" if len(sent) == 1 else "not by all seeds"
+        low, high = min(sent), max(sent)  # type: ignore[type-var]
+        mean = sum(sent) / len(sent)  # type: ignore[arg-type]
+        spread = "" if len(sent) == 1 else f" ({amount(low)}..{amount(high)})"  # type: ignore[arg-type]
+        return amount(mean) + spread
+
+    def amount(sent: float) -> str:
+        return f"{sent / 1e6:,.1f} MB" if sent < 1e8 else f"{sent / 1e6:,.0f} MB"
+
+    found = seeds(curves)
+    lines = []
+    for kind, by_seed in found.items():
+        rows = [[curve.first_at(accuracy) for curve in by_seed] for accuracy in REACHED]
+        cells = [
+            cell(None if at is None else c.sent[at] for c, at in zip(by_seed, row, strict=True))
+            for row in rows
+        ]
+        lines.append((KINDS[kind][0], str(len(by_seed)), *cells))
+        for peer, (theirs, _) in PEERS.items():
+            if theirs == kind:
+                each = bytes_of_peers(by_seed[0])[peer]
+                cells = [
+                    cell(
+                        None if at is None else each * c.column("round")[at]
+                        for c, at in zip(by_seed, row, strict=True)
+                    )
+                    for row in rows
+                ]
+                lines.append((f"the same, by {peer}", str(len(by_seed)), *cells))
+    columns = ("method", "seeds", *(f"{accuracy:.0%}" for accuracy in REACHED))
+    return markdown(columns, 1, lines)
 
 
 def read(folder: Path, *, unfinished: bool = False) -> list[Curve]:
@@ -203,11 +320,22 @@ def read(folder: Path, *, unfinished: bool = False) -> list[Curve]:
         curves,
         key=lambda c: (
             c.text("size"),
+            list(KINDS).index(c.kind),
             float(c.text("drop")),
-            list(METHODS).index(c.key),
-            c.text("seed"),
+            int(c.text("rounds")),
+            int(c.text("seed")),
         ),
     )
+
+
+def of(curves: list[Curve], size: int, drop: float, rounds: int) -> list[Curve]:
+    """The curves of one training."""
+    wanted = (str(size), drop, rounds)
+    return [
+        c
+        for c in curves
+        if (c.text("size"), float(c.text("drop")), int(c.text("rounds"))) == wanted
+    ]
 
 
 def main() -> None:
@@ -227,16 +355,19 @@ def main() -> None:
         "axes.titlesize": 9,
     }
     curves = read(args.results, unfinished=args.all)
-    for size in dict.fromkeys(curve.text("size") for curve in curves):
-        mine = [curve for curve in curves if curve.text("size") == size]
+    trainings = sorted({(int(c.text("size")), int(c.text("rounds"))) for c in curves})
+    for size, rounds in trainings:
+        mine = [c for c in curves if (int(c.text("size")), int(c.text("rounds"))) == (size, rounds)]
+        usual = rounds == max(r for s, r in trainings if s == size) if size == 16 else rounds == 400
+        name = f"{size}x{size}" if usual else f"{size}x{size}-{rounds}rounds"
         drops = sorted({float(curve.text("drop")) for curve in mine})
-        accuracy_by_round(mine, drops, args.figures / f"accuracy-{size}x{size}.svg")
+        accuracy_by_round(mine, drops, args.figures / f"accuracy-{name}.svg")
         for drop in drops:
-            same = [curve for curve in mine if float(curve.text("drop")) == drop]
-            accuracy_by_bytes(
-                same, args.figures / f"bytes-{size}x{size}-drop{100 * drop:02.0f}.svg"
-            )
+            path = args.figures / f"bytes-{name}-drop{100 * drop:02.0f}.svg"
+            accuracy_by_bytes(of(mine, size, drop, rounds), path)
     print(table(curves))
+    print()
+    print(bytes_to_reach(of(curves, size=16, drop=0.3, rounds=800)))
 
 
 if __name__ == "__main__":

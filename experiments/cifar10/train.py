@@ -7,6 +7,9 @@ Every round is `topk_secagg.aggregate`, and its sum must be bit-equal to the pla
 quantised; every 50th round goes through files and `topk-secagg run` once more. If it was
 interrupted, the same command goes on from the checkpoint in WORK. Every 10th round, and the last,
 is a row of RESULTS/NAME.csv.
+
+In the construction sketch the rounds are a series: what a user sends before its gradient is counted
+once.
 """
 
 from __future__ import annotations
@@ -32,7 +35,13 @@ from topk_secagg.algebra.field import to_signed
 
 RESULTS = Path(__file__).parent / "results"
 METHODS = ("plain", "topk", "topk-ef", "random")
-SURVIVORS, COLLUDERS, PICKS, CLIP = 5, 3, 2, 1.0
+CONSTRUCTIONS = {"moments": 2, "sketch": 16}  # and P
+SURVIVORS = 5
+COLLUDERS = 3
+CLIP = 1.0  # of the first round, and of all where it does not follow the sum
+CLIP_FROM_SUM = 2.0  # the clip of a round, in terms of the largest magnitude of the last sum
+FIELD = 4281076801
+USUAL_ROUNDS = {16: 800, 32: 400}  # by the size of the images; others are part of a curve's name
 SCALES = (10.0, 30.0, 100.0)
 RECORDED = 10  # rounds a row
 BY_FILES = 50  # rounds from one that goes through files to the next
@@ -41,7 +50,7 @@ BY_FILES = 50  # rounds from one that goes through files to the next
 @dataclass(frozen=True)
 class Settings:
     """What a curve depends on. `scale` is what the server multiplies the mean by: 1 but for
-    random-K."""
+    random-K. With `clip_from_sum` the clip of a round follows from the sum of the last one."""
 
     method: str
     density: float
@@ -50,13 +59,27 @@ class Settings:
     size: int
     rounds: int
     seed: int
+    construction: str = "sketch"
+    field: int = FIELD
+    clip_from_sum: bool = False
+
+    @property
+    def picks(self) -> int:
+        """P."""
+        return CONSTRUCTIONS[self.construction]
 
     @property
     def name(self) -> str:
         """Of the result file."""
-        share = "" if self.method == "plain" else f"-{100 * self.density:g}"
-        seed = f"-seed{self.seed}" if self.seed else ""
-        return f"{self.size}x{self.size}-drop{round(100 * self.drop):02}-{self.method}{share}{seed}"
+        parts = [f"{self.size}x{self.size}", f"drop{round(100 * self.drop):02}", self.method]
+        if self.method != "plain":
+            parts.append(f"{100 * self.density:g}")
+            parts += ["sketch"] if self.construction == "sketch" else []
+            parts += [] if self.field == FIELD else [f"q{self.field}"]
+            parts += ["follow"] if self.clip_from_sum else []
+        parts += [] if self.rounds == USUAL_ROUNDS[self.size] else [f"{self.rounds}rounds"]
+        parts += [f"seed{self.seed}"] if self.seed else []
+        return "-".join(parts)
 
 
 @dataclass
@@ -69,6 +92,7 @@ class Progress:
     residuals: dict[int, Vector]
     rows: list[dict[str, Any]]
     losses: list[float]  # since the last row
+    clip: float = CLIP
     offline_bytes: int = 0
     online_bytes: int = 0
     training_seconds: float = 0.0
@@ -154,9 +178,10 @@ class Curve:
             survivors=SURVIVORS,
             colluders=COLLUDERS,
             density=s.density,
-            construction="moments",
-            picks=PICKS,
-            clip=CLIP,
+            construction=s.construction,
+            picks=s.picks,
+            field=s.field,
+            clip=at.clip,
             saturate=True,
             drop_masking=dropped,
             drop_elimination=silent,
@@ -171,8 +196,12 @@ class Curve:
             at.rounds_by_files += 1
         at.residuals = result.residuals or {}
         at.clipped += result.clipped
-        at.offline_bytes += result.costs.offline_bytes
+        if s.construction != "sketch" or at.exact_rounds == 1:
+            at.offline_bytes += result.costs.offline_bytes
         at.online_bytes += result.costs.masked_bytes + result.costs.answer_bytes
+        largest = float(np.abs(result.total).max())
+        if s.clip_from_sum and largest:
+            at.clip = CLIP_FROM_SUM * largest
         return result.total
 
     def check_by_files(
@@ -209,7 +238,7 @@ class Curve:
             "users": USERS,
             "survivors": SURVIVORS,
             "colluders": COLLUDERS,
-            "picks": PICKS,
+            "picks": s.picks,
             "round": at.done,
             "accuracy": self.model.accuracy(self.tested),
             "training_loss": round(float(np.mean(at.losses)), 5),
@@ -262,6 +291,7 @@ def run_command(folder: Path, result: ts.AggregateReport, silent: Iterable[int])
         "top-k": p.top_k,
         "construction": p.construction,
         "picks": p.picks,
+        "field": p.field,
         "clip": p.clip,
         "drop-masking": ",".join(map(str, dropped)),
         "drop-elimination": ",".join(map(str, silent)),
@@ -333,6 +363,11 @@ def main() -> None:
     )
     parser.add_argument("--method", choices=METHODS, required=True)
     parser.add_argument("--density", type=float, default=0.01, help="K as a share of L")
+    parser.add_argument("--construction", choices=CONSTRUCTIONS, default="sketch")
+    parser.add_argument("--field", type=int, default=FIELD)
+    parser.add_argument(
+        "--clip-from-sum", action="store_true", help="the clip is twice the largest of the last sum"
+    )
     parser.add_argument("--scale", type=float, help="of random-K; without it, three are tried")
     parser.add_argument(
         "--drop", type=float, default=0.3, help="share of the users that drop out before masking"
@@ -340,7 +375,7 @@ def main() -> None:
     parser.add_argument(
         "--size", type=int, default=16, choices=(16, 32), help="images are pooled to this"
     )
-    parser.add_argument("--rounds", type=int, default=800)
+    parser.add_argument("--rounds", type=int, help="800 with small images, 400 with whole ones")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--work", type=Path, required=True, help="folder of the checkpoint")
     parser.add_argument("--results", type=Path, default=RESULTS)
@@ -348,7 +383,16 @@ def main() -> None:
 
     torch.set_num_threads(1)
     s = Settings(
-        args.method, args.density, args.scale or 1.0, args.drop, args.size, args.rounds, args.seed
+        method=args.method,
+        density=args.density,
+        scale=args.scale or 1.0,
+        drop=args.drop,
+        size=args.size,
+        rounds=args.rounds or USUAL_ROUNDS[args.size],
+        seed=args.seed,
+        construction=args.construction,
+        field=args.field,
+        clip_from_sum=args.clip_from_sum,
     )
     data = tuple(Images(split, args.data, s.size) for split in ("train", "test"))
     checkpoint = s.name

@@ -16,7 +16,9 @@ CHECKED = """
 import ctypes
 import inspect
 import sys
-from topk_secagg.algebra import calls, kernels, library, moment_kernels, moments, recovery
+from topk_secagg.algebra import (
+    calls, kernels, library, moment_kernels, moments, recovery, select_kernels
+)
 from topk_secagg.algebra.entry import KERNELS, compiled
 
 functions = []
@@ -50,7 +52,8 @@ def checked(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_no_kernel_reaches_beyond_its_arrays() -> None:
-    done = checked(TESTS, HERE / "test_moments.py", HERE / "test_kernels.py")
+    files = ("test_moments.py", "test_kernels.py", "test_streams.py")
+    done = checked(TESTS, *(HERE / file for file in files))
     assert done.returncode == 0, done.stdout
     assert "IndexError" not in done.stdout + done.stderr
 

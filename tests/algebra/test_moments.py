@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topk_secagg.algebra.field import DEFAULT_FIELD, LANES, SMALL_FIELD, divisors
-from topk_secagg.algebra.moments import Entries, answer, arranged, recover, share
+from topk_secagg.algebra.moments import Entries, answer, arranged, recover, share, sketch
 from topk_secagg.algebra.parallel import cores
 from topk_secagg.errors import BadData
 
@@ -97,6 +97,20 @@ def test_answers_add_rows_that_are_moved_and_scaled_to_their_groups(table, group
             moved = int(value[i]) * int(scale[k]) * pow(gamma, int(shift[i]) * j, q) * int(g[i, j])
             expected[group[k]][j] = (expected[group[k]][j] + moved) % q
     answer(g, shift, value, scale, group, gamma, q, total)
+    assert total.tolist() == expected
+
+
+@given(tables(), st.integers(1, 3), st.data())
+def test_a_sketch_adds_the_moments_of_entries_to_their_rows(table, count_of_rows, data):
+    q, _, gamma, W, count, place = table
+    value = symbols(data.draw, q, count)
+    row = np.arange(count)[::-1] % count_of_rows
+    total = symbols(data.draw, q, count_of_rows, W)
+    expected = total.tolist()
+    for i, j in product(range(count), range(W)):
+        term = int(value[i]) * pow(gamma, int(place[i]) * j, q)
+        expected[row[i]][j] = (expected[row[i]][j] + term) % q
+    sketch(row, place, value, gamma=gamma, q=q, total=total)
     assert total.tolist() == expected
 
 

@@ -16,6 +16,7 @@ from topk_secagg.algebra import (  # noqa: F401
     native,
     questions,
     recovery,
+    select_kernels,
 )
 from topk_secagg.algebra.entry import KERNELS
 from topk_secagg.algebra.field import PIECE, to_montgomery
@@ -33,7 +34,7 @@ def unasked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_kernel_has_a_typed_function_and_a_question() -> None:
-    assert len(KERNELS) == 14
+    assert len(KERNELS) == 19
     for name in KERNELS:
         assert callable(getattr(native, name))
         assert callable(getattr(questions, name))
@@ -98,6 +99,14 @@ def arguments(name: str) -> dict[str, Any]:
     tables = (np.ones(4, u8), np.ones(2, u8))
     cases: dict[str, dict[str, Any]] = {
         "accept": {"words": np.ones(3, u4), "limit": 5, "out": np.ones(3, u4)},
+        "add_streams": {
+            "words": np.ones((2, 5), u4),
+            "matrix_mm": np.ones((3, 2), u8),
+            "limit": 5,
+            "filled": np.full(2, 4, i8),
+            "sums": np.ones((2, 3, 4), u8),
+        },
+        "reduce_sums": {"sums": np.ones((2, 3, 4), u8), "out": np.ones((3, 4), u4)},
         "encode": {
             "dense_m": np.ones((2, 3), u8),
             "sparse_m": np.ones((2, 4), u8),
@@ -153,6 +162,13 @@ def arguments(name: str) -> dict[str, Any]:
             "first": 1,
             "table": np.ones((2, 3), u4),
         },
+        "sketch": {
+            "row": np.full(2, 4, i8),
+            "place": np.full(2, 7, u4),
+            "value": np.ones(2, u4),
+            "powers_m": tables,
+            "out": np.ones((5, 3), u4),
+        },
         "answer": {
             "g": np.ones((6, 9), u4),
             "shift": np.full(6, 4, u4),
@@ -180,19 +196,31 @@ def arguments(name: str) -> dict[str, Any]:
             "value": np.ones(7, u4),
         },
     }
+    for kind, floats in (("singles", np.float32), ("doubles", np.float64)):
+        cases[f"bucket_top_of_{kind}"] = {
+            "gradient": np.ones(7, floats),
+            "limits": np.zeros(3, floats),
+            "places": np.ones((3, 2), i8),
+        }
     return cases[name] if name in WITHOUT_FIELD else {"q": Q} | cases[name]
 
 
-WITHOUT_FIELD = {"accept", "count_places", "arrange"}
+WITHOUT_FIELD = {
+    "accept", "add_streams", "count_places", "arrange", "bucket_top_of_singles",
+    "bucket_top_of_doubles",
+}  # fmt: skip
 WRITTEN = {
     "shares", "total", "out", "sums", "counts", "ends", "indices", "values", "out_m", "table",
-    "weight", "place", "value",
+    "weight", "place", "value", "filled", "limits", "places",
 }  # fmt: skip
-READ_SOMEWHERE = {"table": "answer", "values": "invert", "place": "", "value": ""}
+READ_SOMEWHERE = {
+    "table": "answer", "values": "invert", "sums": "reduce_sums", "place": "", "value": "",
+}  # fmt: skip
 INDICES = {
     ("encode", "slot"), ("encode", "place"), ("combine", "row"), ("combine", "group"),
     ("count_places", "place"), ("arrange", "place"), ("share", "place"), ("share", "point"),
-    ("tabulate", "exponent"), ("answer", "shift"), ("answer", "group"),
+    ("tabulate", "exponent"), ("answer", "shift"), ("answer", "group"), ("sketch", "row"),
+    ("sketch", "place"), ("add_streams", "filled"),
 }  # fmt: skip
 
 
@@ -248,6 +276,13 @@ SIZES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 # Nothing else has the same first or last size as these. Other tests say what they must be.
 FREE_SIZES = {
+    ("add_streams", "words"),
+    ("add_streams", "sums"),
+    ("bucket_top_of_singles", "gradient"),
+    ("bucket_top_of_singles", "places"),
+    ("bucket_top_of_doubles", "gradient"),
+    ("bucket_top_of_doubles", "places"),
+    ("sketch", "out"),
     ("geometric", "out"),
     ("count_places", "place"),
     ("count_places", "counts"),
@@ -335,6 +370,13 @@ def test_a_kernel_is_not_called_with_an_index_beyond_its_array(
             {"shares": np.ones((3, 2, 0), np.uint32), "noise": np.ones((2, 4, 0), np.uint32)},
         ),
         ("tabulate", {"table": np.ones((2, 0), np.uint32)}),
+        ("sketch", {"out": np.ones((5, 0), np.uint32)}),
+        ("add_streams", {"sums": np.ones((3, 3, 4), np.uint64)}),
+        ("bucket_top_of_singles", {"places": np.ones((3, 0), np.int64)}),
+        (
+            "bucket_top_of_doubles",
+            {"places": np.ones((0, 2), np.int64), "limits": np.zeros(0)},
+        ),
         ("answer", {"table": np.ones((5, 6), np.uint32)}),
         ("answer", {"table": np.ones((5, 10), np.uint32)}),
         ("answer", {"scale": np.ones(4, np.uint32), "group": np.ones(4, np.int64)}),
@@ -350,7 +392,7 @@ def test_a_kernel_is_not_called_with_an_index_beyond_its_array(
 def test_a_kernel_is_not_called_with_sizes_that_do_not_fit(
     uncalled: list[str], name: str, change: dict[str, Any]
 ) -> None:
-    with pytest.raises(ValueError, match=r"not|at least|first"):
+    with pytest.raises(ValueError, match=r"no|at least|first"):
         call(name, arguments(name) | change)
     assert uncalled == []
 

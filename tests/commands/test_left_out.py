@@ -27,6 +27,7 @@ from rounds import (
 )
 
 from topk_secagg.protocol import wire
+from topk_secagg.storage import artifacts
 from topk_secagg.storage.answer import AnswerFile
 from topk_secagg.storage.artifacts import Artifact
 from topk_secagg.storage.keys import Identity, read_identity
@@ -95,6 +96,44 @@ def test_an_impossible_x_is_neither_frozen_nor_answered(round_at, refuses, const
     for n in (3, 4, 5):  # no answer depends on X there, and the sum does
         must(*r.eliminate(n))
     assert "user-02.h5" in refuses(65, *r.decode(), notes_failure=True).err
+
+
+NO_DIGEST = {
+    "short": "ab",
+    "upper case": "AB" * 32,
+    "empty": "",
+    "several words": "x y z",
+}
+
+
+@every
+@pytest.mark.parametrize("what", NO_DIGEST)
+class TestNoDigest:
+    """One user names its shares, or its list of keys, in a way that survivors.json cannot
+    repeat."""
+
+    @pytest.mark.parametrize("name", ["sharing", "dealt"])
+    def test_its_x_is_left_out_and_the_round_goes_on(self, round_at, refuses, what, name):
+        r = round_at("masked")
+        path = r.folder / "masked/user-04.h5"
+        rewrite(path, lambda found, _: found.update({name: NO_DIGEST[what]}))
+        says = "its attributes do not fit its kind"
+        refuses(65, *r.freeze("--only", "1-4"), says=says)
+        said = must(*r.freeze("--json")).json
+        assert said["survivors"] == [1, 2, 3]
+        assert says in said["left_out"]["4"]
+        r.play(after="frozen").check_sum(survivors=(1, 2, 3))
+
+    def test_else_nobody_could_read_what_was_frozen(self, round_at, refuses, monkeypatch, what):
+        """The twin: not even the ledger of the freezer, whose part in the round is over."""
+        r = round_at("masked")
+        path = r.folder / "masked/user-04.h5"
+        rewrite(path, lambda found, _: found.update(sharing=NO_DIGEST[what]))
+        monkeypatch.setattr(artifacts, "is_sha256", lambda _: True)
+        must(*r.freeze())
+        refuses(65, *r.freeze(), says="user-01.ledger.json: its survivors.sharing is not")
+        for n in (1, 2, 3):
+            refuses(65, *r.eliminate(n), says="survivors.json: its survivors.sharing is not")
 
 
 @every

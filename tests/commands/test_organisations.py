@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from rounds import ROOT, SCRIPT, Recipe, Round, call, contents, must
 
+from topk_secagg.storage.workspace import Workspace
+
 WORKFLOWS = ROOT / "workflows"
 FIRST_FETCH = "waits for a first fetch"  # if that takes longer than a pause
 STAMP = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ "
@@ -211,7 +213,7 @@ def series(tmp_path_factory):
     must("init", later, "--from", two.store)
     settings = {
         "STORE": str(later),
-        "TOPK_SECAGG_SERIES": two.session,
+        "TOPK_SECAGG_SERIES": Workspace(two.store).session.series_name,
         "TOPK_SECAGG_SESSION": "",
     }
     play(

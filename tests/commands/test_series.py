@@ -9,6 +9,7 @@ import stat
 from dataclasses import replace
 from itertools import combinations, pairwise, product
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from oracle import plain_sum
@@ -21,8 +22,10 @@ from rounds import (
     datasets,
     document,
     edit,
+    flip,
     judged,
     must,
+    placed,
     put,
     rewrite,
 )
@@ -35,6 +38,7 @@ from topk_secagg.protocol.messages import Masked
 from topk_secagg.steps import offline as offline_step
 from topk_secagg.steps import series as series_step
 from topk_secagg.steps import settle as settle_step
+from topk_secagg.storage import artifacts, atomic
 from topk_secagg.storage import held as held_file
 from topk_secagg.storage import secret as secret_file
 from topk_secagg.storage import survivors as survivors_file
@@ -42,6 +46,7 @@ from topk_secagg.storage.dealt import Dealt
 from topk_secagg.storage.keys import read_identity
 from topk_secagg.storage.ledger import Ledger
 from topk_secagg.storage.masked import read as read_masked
+from topk_secagg.storage.session import Session
 from topk_secagg.storage.workspace import Workspace
 
 ALL = (1, 2, 3, 4, 5)
@@ -156,7 +161,7 @@ class TestGoesOn:
                 assert x_of(r, n).lists == x_of(r0, n).lists
         assert {"shares", "dealt"} <= files(r0.folder)
         said = must(*r2.offline(1, "--from", r1.folder)).out
-        assert f"generation 2 of series {root.fingerprint}: nothing is sent" in said
+        assert f"generation 2 of series {root.series_fingerprint}: nothing is sent" in said
 
     def test_a_step_reads_the_keys_of_all_dealers_once(self, series, tmp_path, monkeypatch):
         (r0,) = series(0)
@@ -457,6 +462,46 @@ class TestOnlyThisSeries:
         says = "this round has another rule of confirmation than its series"
         refuses(65, *r1.offline(1, "--from", r0.folder), says=says)
 
+    def without_its_mark(self, r0: Round, folder: Path) -> Round:
+        """The next round of a series from a public seed, whose session.json hides that."""
+        r1 = r0.next_of_series(folder)
+        put(r1.folder / "session.json", None, "insecure_seed")
+        return replace(r1, recipe=replace(r0.recipe, seed=None))
+
+    def test_a_series_from_a_public_seed_never_looks_secret(self, new_round, refuses, tmp_path):
+        r0 = new_round("r0", seed=7, **FIVE).play()
+        r1 = self.without_its_mark(r0, tmp_path / "r1")
+        says = "this round has another mark of a public seed than its series"
+        for n in ALL:
+            refuses(65, *r1.offline(n, "--from", r0.folder), says=says)
+        marked = r0.next_of_series(tmp_path / "marked")
+        silent = replace(marked, recipe=replace(r0.recipe, seed=None))
+        refuses(77, *silent.offline(1, "--from", r0.folder), says="anyone can unmask it")
+
+    def test_without_the_check_anybody_opens_a_round_that_looks_secret(
+        self, new_round, tmp_path, monkeypatch
+    ):
+        """The twin: nobody said --insecure, and everybody has the keys of the root."""
+        r0 = new_round("r0", seed=7, **FIVE).play()
+        r1 = self.without_its_mark(r0, tmp_path / "r1")
+        kept = Session.kept_in_series
+        monkeypatch.setattr(Session, "kept_in_series", lambda s: dict(list(kept(s).items())[:-1]))
+        for n in ALL:
+            must(*r1.offline(n, "--from", r0.folder))
+            must(*r1.mask(n))
+        again = new_round("again", seed=7, **FIVE).play()  # by anybody who knows the seed
+        assert session_of(again).id == session_of(r0).id
+        assert opens(r1, again) == list(ALL)
+
+    def test_a_secret_series_does_not_become_one_from_a_public_seed(
+        self, series, refuses, tmp_path
+    ):
+        (r0,) = series(0)
+        r1 = r0.next_of_series(tmp_path / "r1")
+        put(r1.folder / "session.json", 7, "insecure_seed")
+        says = "this round has another mark of a public seed than its series"
+        refuses(65, *r1.offline(1, "--from", r0.folder, "--insecure"), says=says)
+
     def test_without_the_check_a_stranger_takes_a_users_place(self, series, tmp_path, monkeypatch):
         """The twin: all others go on, and count an X that the stranger signed as user 5's."""
         (r0,) = series(0, sealed=True)
@@ -506,23 +551,67 @@ class TestPins:
 
     def test_every_command_refuses_another_series(self, series, round_at, refuses):
         r0, r1 = series(1)
-        other = session_of(round_at("offline", "other", name="other", **FIVE)).id
-        root = session_of(r0).id
+        other = session_of(round_at("offline", "other", name="other", **FIVE)).series_name
+        name = session_of(r0).series_name
+        assert session_of(r1).series_name == name
         for r in (r0, r1):
             for command in self.commands(r):
-                says = f"this is series {root[:16]}, not {other[:16]}"
+                says = f"this is series {name[:16]}, not {other[:16]}"
                 refuses(77, *command, "--series", other, says=says)
 
-    def test_the_root_pins_all_rounds_and_a_later_one_none(self, series, refuses):
+    def test_one_name_pins_all_rounds_and_a_session_is_no_such_name(self, series, refuses):
         r0, r1 = series(1)
-        root = session_of(r0).id
+        name = session_of(r0).series_name
         for r in (r0, r1):
-            must(*r.mask(1), "--series", root)
-            must(*r.mask(1), "--series", root[:16].upper())
-            must("status", r.folder, "--series", root)
-        refuses(77, *r1.mask(1), "--series", session_of(r1).id, says="this is series")
-        refuses(2, *r1.mask(1), "--series", root[:15], says="does not name a series")
+            must(*r.mask(1), "--series", name)
+            must(*r.mask(1), "--series", name[:16].upper())
+            assert must("status", r.folder, "--series", name, "--json").json["series"] == name
+            refuses(77, *r.mask(1), "--series", session_of(r).id, says="this is series")
+        refuses(2, *r1.mask(1), "--series", name[:15], says="does not name a series")
         refuses(2, *r1.mask(1), "--series", "x" * 16, says="does not name a series")
+
+    def test_init_and_inspect_say_the_name(self, series, tmp_path):
+        (r0,) = series(0)
+        name = session_of(r0).series_name
+        said = must("init", tmp_path / "r1", "--from", r0.folder)
+        assert f"generation 1 of series {name[:16]}" in said.out
+        for r in (r0.folder, tmp_path / "r1"):
+            (shown,) = must("inspect", r / "session.json", "--json").json["files"]
+            assert shown["series"] == name
+
+    def impostor(self, r0: Round, tmp_path: Path) -> Round:
+        """Somebody plays two rounds with other keys, and writes the name of this root into the
+        second session.json."""
+        root = Round(r0.recipe, tmp_path / "their-root", tmp_path / "their-keys").prepare()
+        root.play(upto="offline")
+        fake = claimed(root.next_of_series(tmp_path / "impostor"), r0)
+        for n in ALL:
+            must(*fake.offline(n, "--from", root.folder))
+        return fake.play(after="offline")
+
+    def test_nobody_is_fooled_by_a_round_of_strangers_that_names_the_root(
+        self, series, refuses, tmp_path, monkeypatch
+    ):
+        (r0,) = series(0, sealed=True)
+        name = session_of(r0).series_name
+        with monkeypatch.context() as impostors:
+            impostors.setattr(series_step, "_check_same_series", lambda *_: None)
+            fake = self.impostor(r0, tmp_path)
+        assert session_of(fake).series_root == session_of(r0).id
+        reading = (fake.decode(), ("status", fake.folder), ("audit", fake.folder))
+        for command in reading:
+            must(*command)
+            refuses(77, *command, "--series", name, says=f"not {name[:16]}")
+
+    def test_if_the_root_alone_were_the_name_their_sum_would_be_taken_for_the_users(
+        self, series, tmp_path, monkeypatch
+    ):
+        """The twin."""
+        (r0,) = series(0, sealed=True)
+        monkeypatch.setattr(series_step, "_check_same_series", lambda *_: None)
+        monkeypatch.setattr(Session, "series_name", property(lambda s: s.series_root))
+        fake = self.impostor(r0, tmp_path)
+        must(*fake.decode(), "--series", session_of(r0).id)
 
 
 class TestLate:
@@ -848,6 +937,56 @@ class TestForget:
         must(*r1.forget(1))
         assert not Workspace(r1.folder).held_path(1).exists()
 
+    def half_written(self, r: Round) -> list[Path]:
+        """What a process leaves that was killed while it wrote keys of user 1."""
+        space = Workspace(r.folder)
+        paths = [space.secret_path(1), space.held_path(1), space.share_path(1, 2)]
+        whole = space.secret_path(1).read_bytes()
+        abandoned = [path.with_name(f".{path.name}.4194305.tmp") for path in paths]
+        for path in abandoned:
+            path.write_bytes(whole)
+        return abandoned
+
+    def test_what_killed_processes_left_of_keys_is_erased_too(self, series):
+        (r0,) = series(0)
+        abandoned = self.half_written(r0)
+        must(*r0.forget(1, "--end-series"))
+        assert [path for path in abandoned if path.exists()] == []
+
+    def test_else_it_would_open_the_round_after_that(self, series, monkeypatch):
+        """The twin."""
+        (r0,) = series(0)
+        (draft, *_) = self.half_written(r0)
+        monkeypatch.setattr(atomic, "_remove_abandoned", lambda _: False)
+        must(*r0.forget(1, "--end-series"))
+        draft.rename(Workspace(r0.folder).secret_path(1))
+        for n in (2, 3, 4, 5):
+            Workspace(r0.folder).secret_path(n).unlink()
+        assert opens(r0, r0) == [1]
+
+    def test_what_is_erased_stays_erased_after_a_power_cut(self, series, monkeypatch):
+        """The names in every folder from which something was erased are made durable."""
+        (r0,) = series(0)
+        done: list[tuple[str, Path]] = []
+        erase = Path.unlink
+        synced = atomic.sync_folder
+
+        def unlink(path, **how):
+            erase(path, **how)
+            done.append(("erased", path.parent))
+
+        def sync(folder):
+            synced(folder)
+            done.append(("durable", folder))
+
+        monkeypatch.setattr(Path, "unlink", unlink)
+        monkeypatch.setattr(atomic, "sync_folder", sync)
+        must(*r0.forget(1))
+        erased = {folder for what, folder in done if what == "erased"}
+        assert {r0.folder / "secrets", r0.folder / "shares/user-01"} <= erased
+        for folder in erased:
+            assert [what for what, where in done if where == folder][-1] == "durable"
+
     def test_after_the_last_generation_nothing_is_kept(self, series, monkeypatch):
         _, r1 = series(1)
         monkeypatch.setattr(settle_step, "MOST_GENERATIONS", 1)
@@ -885,6 +1024,48 @@ class TestForget:
         assert opens(r1, r0, r1) == []
         assert opens(after, before, after) == []
 
+    @pytest.mark.parametrize("forgotten", [False, True], ids=["before", "forgotten"])
+    def test_wherever_offline_is_stopped_the_earlier_round_does_not_open_the_next(
+        self, series, refuses, tmp_path, forgotten
+    ):
+        """After each change on the disk: no user can go on before `offline` is repeated, and then
+        nothing is left behind."""
+        (r0,) = series(0)
+        for n in ALL if forgotten else ():
+            must(*r0.forget(n))
+        r1 = r0.next_of_series(tmp_path / "next")
+        # its ledger, secret, keys; the ledger there, keys that are erased there; its ledger again
+        changes = 5 + forgotten
+        for n in ALL:  # user n stops after n changes
+            assert stopped_after(n, *r1.offline(n, "--from", r0.folder))
+            if n < changes:
+                lacks = "user-01.h5 is not there" if n == 1 else "are not complete"
+                refuses(66, *r1.mask(n), says=lacks)
+                refuses(66, *r1.offline(n), says="name that round")
+            must(*r1.offline(n, "--from", r0.folder))
+        r1.play(after="offline").check_sum(answering=ALL)
+        for n in ALL:
+            must(*r0.forget(n))
+            must(*r1.forget(n))
+        assert opens(r1, r0, r1) == []
+        following(r1, tmp_path / "third").check_sum(answering=ALL)
+
+    def test_if_a_round_could_be_used_before_the_earlier_one_is_left_it_would_open_it(
+        self, series, tmp_path, monkeypatch
+    ):
+        """The twin: stopped before the earlier round is left, and nobody repeats `offline`."""
+        (r0,) = series(0)
+        r1 = r0.next_of_series(tmp_path / "next")
+        monkeypatch.setattr(offline_step, "leave", lambda *_: None)
+        for n in ALL:
+            must(*r1.offline(n, "--from", r0.folder))
+        monkeypatch.undo()
+        r1.play(after="offline")
+        for n in ALL:
+            must(*r0.forget(n))
+            must(*r1.forget(n))
+        assert opens(r1, r0) == list(ALL)
+
     def test_if_earlier_rounds_kept_what_later_ones_have_they_would_open_them(
         self, series, tmp_path, monkeypatch
     ):
@@ -904,6 +1085,26 @@ class Stop(BaseException):
 
 def stopped(*_, **__):
     raise Stop
+
+
+def stopped_after(changes: int, *command: object) -> bool:
+    """Run a command on a machine that stops after so many changes on the disk; whether it did."""
+    left = changes
+    synced = atomic.sync_folder
+
+    def stop(folder: Path) -> None:
+        nonlocal left
+        synced(folder)
+        left -= 1
+        if not left:
+            raise Stop
+
+    with mock.patch.object(atomic, "sync_folder", stop):
+        try:
+            must(*command)
+        except Stop:
+            return True
+    return False
 
 
 # files
@@ -927,6 +1128,124 @@ def test_held_keys_are_for_their_owner_alone_and_never_shown(series):
                 first = found[name].reshape(-1, 32)[0]
                 assert first[:4].tobytes().hex() not in everything
                 assert ", ".join(map(str, first[:4].tolist())) not in everything
+
+
+class TestDamagedKeys:
+    """secrets/user-NN.held.h5, whose keys nobody can compare with a list any more."""
+
+    USER = 2
+
+    @pytest.fixture
+    def before_mask(self, series, tmp_path):
+        (r0,) = series(0)
+        return r0, prepared(r0, tmp_path / "r1")
+
+    def path(self, r: Round) -> Path:
+        return Workspace(r.folder).held_path(self.USER)
+
+    @pytest.mark.parametrize("forgotten", [False, True], ids=["of this round", "of the next"])
+    def test_every_byte_counts(self, series, forgotten):
+        """One bit of each byte: it is refused, or, in the few places that HDF5 leaves free, gives
+        the very same keys."""
+        _, r1 = series(1)
+        if forgotten:
+            must(*r1.forget(self.USER))
+        path = self.path(r1)
+        whole = path.read_bytes()
+        sound = held(r1, self.USER)
+        refused = 0
+        for at in range(len(whole)):
+            damaged = bytearray(whole)
+            damaged[at] ^= 1 << at % 8
+            path.write_bytes(damaged)
+            try:
+                assert held(r1, self.USER) == sound
+            except BadData:
+                refused += 1
+        assert refused > 0.98 * len(whole)
+        for size in range(0, len(whole), 7):
+            path.write_bytes(whole[:size])
+            with pytest.raises(BadData):
+                held(r1, self.USER)
+
+    ATTRIBUTES = {  # noqa: RUF012 - what each test changes
+        "user": 3,
+        "session": "ab" * 32,
+        "generation": 2,
+        "insecure": 1,
+        "kind": "secret",
+    }
+
+    @pytest.mark.parametrize("name", ATTRIBUTES)
+    def test_keys_of_another_user_round_or_generation_are_refused(self, before_mask, refuses, name):
+        r0, r1 = before_mask
+        rewrite(self.path(r1), lambda found, _: found.update({name: self.ATTRIBUTES[name]}))
+        if name == "kind":  # which is written anew with the file
+            shutil.copy(Workspace(r1.folder).secret_path(self.USER), self.path(r1))
+        refuses(65, *r1.offline(self.USER), says="user-02.held.h5")
+        refuses(65, *r1.offline(self.USER, "--from", r0.folder), says="user-02.held.h5")
+        refuses(66, *r1.mask(self.USER), says="user 2 holds the shares of 0 users")
+
+    def test_nobody_answers_with_them(self, before_mask, refuses):
+        _, r1 = before_mask
+        r1.play(after="offline", upto="frozen")
+        path = self.path(r1)
+        flip(path, placed(path)["keys"][0])
+        refuses(65, *r1.eliminate(self.USER), says="does not match its digest")
+        for n in ALL:
+            if n != self.USER:
+                must(*r1.eliminate(n))
+        assert must(*r1.decode("--json")).json["corrected"] == []
+
+    def test_if_the_digest_were_not_checked_their_user_would_be_named(
+        self, before_mask, monkeypatch
+    ):
+        """The twin."""
+        _, r1 = before_mask
+        r1.play(after="offline", upto="frozen")
+        path = self.path(r1)
+        flip(path, placed(path)["keys"][0])
+        monkeypatch.setattr(artifacts.Artifact, "verify", lambda *_: None)
+        r1.play(after="frozen")
+        assert must(*r1.decode("--json")).json["corrected"] == [self.USER]
+
+    @pytest.mark.parametrize("stage", ["offline", "masked", "frozen"])
+    def test_a_lost_file_is_made_again_from_the_earlier_round(self, before_mask, refuses, stage):
+        r0, r1 = before_mask
+        r1.play(after="offline", upto=stage)
+        path = self.path(r1)
+        whole = path.read_bytes()
+        path.unlink()
+        refuses(66, *r1.offline(self.USER), says="user-02.held.h5 is not there")
+        must(*r1.offline(self.USER, "--from", r0.folder))
+        assert path.read_bytes() == whole
+        r1.play(after=stage).check_sum(answering=ALL)
+
+    def test_but_with_the_keys_that_x_says_and_no_others(self, series, tmp_path):
+        (r0,) = series(0)
+        share = Workspace(r0.folder).share_path(self.USER, 4)
+        share.rename(tmp_path / "late")
+        r1 = prepared(r0, tmp_path / "r1").play(after="offline", upto="masked")
+        (tmp_path / "late").rename(share)
+        self.path(r1).unlink()
+        must(*r1.offline(self.USER, "--from", r0.folder))
+        assert sorted(held(r1, self.USER).lists) == [1, 2, 3, 5]
+
+    def test_keys_of_the_next_round_are_not_mixed_with_those_of_this_one(
+        self, series, refuses, tmp_path, monkeypatch
+    ):
+        """A user that dropped out was stopped while it forgot, and prepares the round again."""
+        (r0,) = series(0)
+        r1 = prepared(r0, tmp_path / "r1")
+        r1 = replace(r1, recipe=replace(r1.recipe, masking=(1, 3, 4, 5)))
+        r1.play(after="offline", upto="frozen")
+        with monkeypatch.context() as crash:
+            crash.setattr(Ledger, "record", stopped)
+            with pytest.raises(Stop):
+                call(*r1.forget(self.USER))
+        assert held(r1, self.USER).own
+        says = ("was forgetting this one", "forget it again")
+        refuses(65, *r1.offline(self.USER, "--from", r0.folder), says=says)
 
 
 # a freezer that lies

@@ -32,9 +32,16 @@ def data(tmp_path, monkeypatch):
     return tuple(clients.Images(split, tmp_path, 16) for split in ("train", "test"))
 
 
+def settings_of(method="topk-ef", **others):
+    """Three rounds of a tiny curve."""
+    usual = {"density": 0.001, "scale": 1.0, "drop": 0.3, "size": 16, "rounds": 3, "seed": 0}
+    return train.Settings(method, **(usual | others))
+
+
+@pytest.mark.parametrize("construction", ["moments", "sketch"])
 @pytest.mark.parametrize("method", ["plain", "topk", "topk-ef", "random"])
-def test_an_interrupted_curve_goes_on_and_every_sum_is_exact(method, data, tmp_path):
-    settings = train.Settings(method, 0.001, 1.0, 0.3, 16, 3, 0)
+def test_an_interrupted_curve_goes_on_and_every_sum_is_exact(method, construction, data, tmp_path):
+    settings = settings_of(method, construction=construction)
     train.Curve(settings, data, tmp_path, "curve").run(2, tmp_path)
     resumed = train.Curve(settings, data, tmp_path, "curve")
     assert resumed.at.done == 2
@@ -52,6 +59,66 @@ def test_an_interrupted_curve_goes_on_and_every_sum_is_exact(method, data, tmp_p
         train.Curve(train.replace(settings, seed=1), data, tmp_path, "curve")
 
 
+def test_keys_are_counted_in_the_first_round_and_shares_in_every_one(data, tmp_path):
+    for construction, dealt in (("sketch", [1, 1, 1]), ("moments", [1, 2, 3])):
+        settings = settings_of(construction=construction)
+        rows = train.Curve(settings, data, tmp_path, construction).run(3)
+        before = [row["offline_bytes"] for row in rows]
+        assert before == [times * before[0] for times in dealt]
+        assert before[0] > 0
+
+
+def test_a_clip_that_follows_is_twice_the_largest_of_the_last_sum(data, tmp_path, monkeypatch):
+    sums = []
+    honest = train.ts.aggregate
+
+    def watched(*args, **kwargs):
+        result = honest(*args, **kwargs)
+        sums.append((kwargs["clip"], kwargs["field"], np.abs(result.total).max()))
+        return result
+
+    monkeypatch.setattr(train.ts, "aggregate", watched)
+    settings = settings_of(field=65521, clip_from_sum=True)
+    assert settings.name == "16x16-drop30-topk-ef-0.1-sketch-q65521-follow-3rounds"
+    train.Curve(settings, data, tmp_path, "curve").run(2)
+    train.Curve(settings, data, tmp_path, "curve").run(3)  # goes on with the clip of the checkpoint
+    clips = [clip for clip, _, _ in sums]
+    assert clips[0] == train.CLIP
+    assert clips[1:] == [2 * largest for _, _, largest in sums[:-1]]
+    assert {field for _, field, _ in sums} == {65521}
+
+
+def test_finished_curves_are_drawn_and_tabulated(data, tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    import draw
+
+    results = tmp_path / "results"
+    for settings in (
+        settings_of("plain", density=0.01),
+        settings_of("plain", density=0.01, seed=1),
+        settings_of(density=0.01, construction="moments"),
+        settings_of(density=0.001, field=65521, clip_from_sum=True),
+    ):
+        train.Curve(settings, data, tmp_path, settings.name).run(3, results)
+    (unfinished,) = (settings_of("plain", density=0.01, seed=2),)
+    train.Curve(unfinished, data, tmp_path, unfinished.name).run(2, results)
+    curves = draw.read(results)
+    assert len(curves) == 4
+    assert len(draw.read(results, unfinished=True)) == 5
+    monkeypatch.setattr(draw, "REACHED", (0.0, 2.0))
+    lines = draw.bytes_to_reach(curves).splitlines()
+    assert lines[2].startswith("| no secure aggregation | 2 | 1.1 MB (1.1 MB..1.1 MB) | not by all")
+    assert any(line.startswith("| the same, by dense LightSecAgg | 2 | 6.5 MB") for line in lines)
+    assert "not reached" in lines[-1]
+    assert len(draw.table(curves).splitlines()) == 2 + 4
+    monkeypatch.setattr(
+        sys, "argv", ["draw.py", "--results", str(results), "--figures", str(tmp_path / "figures")]
+    )
+    draw.main()
+    names = sorted(path.name for path in (tmp_path / "figures").iterdir())
+    assert names == ["accuracy-16x16.svg", "bytes-16x16-drop30.svg"]
+
+
 def test_a_sum_that_is_not_exact_stops_the_curve(data, tmp_path, monkeypatch):
     honest = train.ts.aggregate
 
@@ -62,14 +129,12 @@ def test_a_sum_that_is_not_exact_stops_the_curve(data, tmp_path, monkeypatch):
 
     monkeypatch.setattr(train.ts, "aggregate", wrong)
     with pytest.raises(SystemExit, match="not the plain sum"):
-        train.Curve(train.Settings("topk", 0.001, 1.0, 0.3, 16, 3, 0), data, tmp_path, "curve").run(
-            1
-        )
+        train.Curve(settings_of("topk"), data, tmp_path, "curve").run(1)
 
 
 def test_drop_outs_leave_as_many_as_are_needed():
     for drop, masking in ((0.0, 10), (0.3, 7), (0.5, 5)):
-        settings = train.Settings("topk", 0.01, 1.0, drop, 16, 3, 0)
+        settings = settings_of("topk", density=0.01, drop=drop)
         dropped, silent = train.drop_outs(settings, 7)
         assert 10 - len(dropped) == masking
         assert 10 - len({*dropped, *silent}) == 5

@@ -12,6 +12,7 @@ import errno
 import hashlib
 import mmap
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -34,6 +35,7 @@ from rounds import (
     forked,
     in_child,
     leftovers,
+    linked_copy,
     must,
     waited,
 )
@@ -123,6 +125,65 @@ class FreezeBeforeALateX(Step):
         users = [row["user"] for row in rows]
         if users != [*self.early, *([] if frozen else [self.late])]:
             raise Violation(f"{self.label}: {users} are frozen")
+
+
+class StepOfSeries(Step):
+    """A step of the second round of a series, whose users go on with the keys of the first."""
+
+    def __init__(self, bench: Stages, name: str) -> None:
+        super().__init__(bench, name)
+        self.label = f"{bench.recipe.name} {name} in a series"
+        self.first = bench.round
+        self.later = bench.round.elsewhere(bench.round.folder.with_name("later"))
+        self.kept = bench.folder / f"before {name} in a series"
+        self.play_before()
+
+    def play_before(self) -> None:
+        """Both rounds as they are before the step, which users 2, 3, ... have yet to do too."""
+        self.bench.at("decoded")
+        shutil.rmtree(self.later.folder, ignore_errors=True)
+        self.first.next_of_series(self.later.folder)
+        everybody = self.bench.recipe.everybody
+        offline = [self.later.offline(n, "--from", self.first.folder) for n in everybody]
+        _, *commands = offline + self.later.left(after="offline", upto="forgotten")
+        if self.name != "offline":
+            must(*offline[0])
+        self.command = offline[0]
+        while self.command[0] != self.name:
+            self.command, *commands = commands
+            if self.command[0] != self.name:
+                must(*self.command)
+        self.rest = commands
+        shutil.rmtree(self.kept, ignore_errors=True)
+        for r in (self.first, self.later):
+            linked_copy(r.folder, self.kept / r.folder.name)
+
+    def start(self) -> Round:
+        """The second round just before the step, and the first."""
+        for r in (self.first, self.later):
+            shutil.rmtree(r.folder, ignore_errors=True)
+            linked_copy(self.kept / r.folder.name, r.folder)
+        return self.later
+
+    def finish(self, state: Round) -> None:
+        """The round ends in the exact aggregate; and once all have forgotten both rounds, the first
+        one has no keys of the second."""
+        files = [fingerprint(r.folder) for r in (self.first, state)]
+        now = hashlib.sha256(repr(files).encode()).digest()
+        if now in self.good:
+            return
+        for command in self.rest:
+            must(*command)
+        state.check_aggregate()
+        for n in self.bench.recipe.answering:
+            must(*self.first.forget(n))
+        for r in (self.first, state):
+            check_whole(r.folder)
+            if found := leftovers(r.folder):
+                raise Violation(f"{found} at the end of the rounds")
+        if found := list(self.first.folder.rglob("*.held.h5")):
+            raise Violation(f"{self.label}: {found} would open the second round")
+        self.good.add(now)
 
 
 def hooked(strike: Callable[[int, str], None]) -> None:
@@ -243,6 +304,7 @@ STEPS = (
     *(("sketch", name) for name in ("offline", "mask", "eliminate", "decode", "forget", "run")),
     *(("residual", name) for name in ("mask", "eliminate", "settle", "forget")),
     *(("spare", name) for name in ("fallback", "decode")),
+    *(("series", name) for name in ("offline", "mask", "freeze", "eliminate", "forget")),
     *(("sealed", name) for name in ("offline", "mask", "freeze", "confirm", "eliminate", "forget")),
 )
 LATE = ("permutation", "sealed")  # rounds of which one X comes after a freeze that was stopped
@@ -251,6 +313,11 @@ LATE = ("permutation", "sealed")  # rounds of which one X comes after a freeze t
 def seeded(name: str, folder: Path) -> Stages:
     """A round from a public seed: a command that is run again must give the very same files."""
     return Stages(replace(RECIPES[name], seed=None if RECIPES[name].sealed else 3), folder)
+
+
+def step_of(bench: Stages, name: str) -> Step:
+    """A step of a round, or of the one that follows it in a series."""
+    return (StepOfSeries if bench.recipe.name == "series" else Step)(bench, name)
 
 
 def spread(points: int, number: int) -> list[int]:
@@ -292,7 +359,7 @@ def all_points(step: Step, counts: Counter[str], violations: list[str]) -> None:
 def main() -> int:
     """Go through all points of all commands."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="*", help="commands, such as offline")
+    parser.add_argument("--only", nargs="*", help="commands or rounds, such as offline or series")
     args = parser.parse_args()
     counts: Counter[str] = Counter()
     violations: list[str] = []
@@ -300,8 +367,8 @@ def main() -> int:
     with scratch() as folder:
         benches = {name: seeded(name, folder / name) for name in {r for r, _ in STEPS}}
         for recipe, name in STEPS:
-            if not args.only or name in args.only:
-                all_points(Step(benches[recipe], name), counts, violations)
+            if not args.only or name in args.only or recipe in args.only:
+                all_points(step_of(benches[recipe], name), counts, violations)
                 print(f"{recipe} {name}: {time.monotonic() - started:.0f} s", flush=True)
         if not args.only or "freeze" in args.only:
             for recipe in LATE:

@@ -147,7 +147,10 @@ def _target(state: Round, stage: str, source: random.Random) -> tuple[str, Comma
             share: source.choice((state.offline(n), state.mask(last))),
             f"../inputs/gradients/{state.gradient(n).name}": state.mask(n),
         }
-        if r.construction == "sketch":
+        if r.later:
+            choices.pop(share)
+            choices[f"secrets/user-{n:02}.held.h5"] = reader
+        elif r.construction == "sketch":
             # whose keys they are publishes it again; whoever holds some compares
             choices[f"dealt/user-{n:02}.json"] = source.choice((state.offline(n), state.mask(last)))
         if r.sealed:
@@ -172,6 +175,10 @@ def _target(state: Round, stage: str, source: random.Random) -> tuple[str, Comma
         if r.construction == "sketch":
             choices[f"dealt/user-{n:02}.json"] = answer
             choices[f"masked/user-{n:02}.h5"] = state.decode()
+        if r.later:
+            choices.pop(share)
+            choices.pop(f"dealt/user-{n:02}.json")
+            choices[f"secrets/user-{last:02}.held.h5"] = answer
         if r.residual:
             choices[f"secrets/user-{last:02}.residual.h5"] = answer
         if r.sealed:

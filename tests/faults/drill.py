@@ -1,8 +1,9 @@
 """Random rounds against a model that says for every step how it must end.
 
 Parameters, formats, constructions and drop-outs are random, and so is the order of the steps: some
-come too early, some twice, some with another input. `python tests/faults/drill.py --rounds 500`
-runs many.
+come too early, some twice, some with another input. Where shares are keys, a second round of the
+series follows. `python tests/faults/drill.py --rounds 500` runs many, and
+`--construction sketch` those of one construction.
 """
 
 import argparse
@@ -10,7 +11,7 @@ import random
 import shutil
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,8 +23,10 @@ from topk_secagg.algebra.field import DEFAULT_FIELD
 FORMATS = (".npy", ".npz", ".pt", ".safetensors")
 STRAYS = (
     "offline", "mask", "other", "freeze", "only", "confirm", "eliminate", "fallback", "decode",
-    "init", "forget"
+    "init", "forget",
+    "forget the first",
 )  # fmt: skip
+FORGETTING = 0.3  # of the users forget the first round of a series before the second
 FIELDS = (DEFAULT_FIELD, DEFAULT_FIELD, 65521, 1000003, 257)
 
 
@@ -34,6 +37,8 @@ class Model:
     recipe: Recipe
     started: bool = False
     shared: set[int] = field(default_factory=set)
+    # whose shares are there for each user
+    arrived: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     masked: dict[int, int] = field(default_factory=dict)  # user to number of the gradient
     holds: dict[int, set[int]] = field(
         default_factory=dict
@@ -41,7 +46,9 @@ class Model:
     frozen: tuple[int, ...] | None = None
     confirmed: set[int] = field(default_factory=set)
     answered: dict[int, int] = field(default_factory=dict)  # user to D
+    decoded: bool = False
     forgotten: set[int] = field(default_factory=set)
+    kept: dict[int, set[int]] = field(default_factory=dict)  # what `forget` kept for a series
 
     def _of(self, user: int) -> int:
         """What every step of a user checks first."""
@@ -59,6 +66,8 @@ class Model:
         code = self._of(user) or (77 if user in self.forgotten else 0)
         if not code:
             self.shared.add(user)
+            for m in self.recipe.everybody:
+                self.arrived[m].add(user)
         return code
 
     def mask(self, user: int, gradient: int) -> int:
@@ -68,8 +77,10 @@ class Model:
             return 66
         if user in self.forgotten or self.masked.get(user, gradient) != gradient:
             return 77
+        if user not in self.masked and len(self.arrived[user]) < self.recipe.survivors:
+            return 66
         self.masked[user] = gradient
-        self.holds.setdefault(user, set(self.shared))
+        self.holds.setdefault(user, set(self.arrived[user]))
         return 0
 
     def answerable(self, users: tuple[int, ...]) -> tuple[int, ...]:
@@ -135,7 +146,7 @@ class Model:
             and 2 * len(self.confirmed) <= self.recipe.users + self.recipe.colluders
         ):
             return 66
-        if not set(self.frozen) <= self.shared:
+        if not set(self.frozen) <= self.arrived[user]:
             return 66
         before = self.answered.get(user)
         self.answered[user] = self.blocks(fallback=fallback or before == self.blocks(fallback=True))
@@ -163,28 +174,79 @@ class Model:
         dropped = self.frozen is not None and user not in self.frozen
         if user not in self.forgotten and not dropped and user not in self.answered:
             return 77
+        if user not in self.forgotten:
+            self.kept[user] = set(self.arrived[user])
         self.forgotten.add(user)
+        self.arrived[user] = set()
+        for m in self.recipe.everybody:
+            if m != user and not self._needs(m):
+                self.arrived[m].discard(user)
         return 0
 
+    def _needs(self, user: int) -> bool:
+        """Whether shares for a user stay when others forget the round."""
+        here = self.recipe.sealed or user in self.shared
+        if self.recipe.deals_keys:
+            return here and user not in self.forgotten
+        final = self.recipe.spare is None or self.decoded
+        return here and not (final and user in self.answered)
 
-def random_recipe(source: random.Random, number: int) -> Recipe:
+
+@dataclass
+class Later(Model):
+    """The second round of a series: nothing is sent, and users hold what they held before."""
+
+    before: Model | None = None
+
+    def offline(self, user: int) -> int:
+        assert self.before is not None
+        code = self._of(user)
+        if code or user not in self.before.shared:
+            return code or 66
+        if user in self.forgotten:
+            return 77
+        there = self.before.arrived[user]
+        if user in self.before.forgotten:
+            there = self.before.kept.pop(user, set())
+        if user not in self.masked:
+            self.arrived[user] |= there
+        self.shared.add(user)
+        return 0
+
+    def forget_before(self, user: int) -> int:
+        """Forget the first round: keys for this one are kept, unless it has them."""
+        assert self.before is not None
+        code = self.before.forget(user)
+        if user in self.shared:
+            self.before.kept.pop(user, None)
+        return code
+
+    def _needs(self, user: int) -> bool:  # noqa: ARG002
+        """There is nothing that others could need."""
+        return True
+
+
+def random_recipe(source: random.Random, number: int, construction: str | None) -> Recipe:
     """Admissible parameters of a small round."""
     users = source.randint(2, 6)
     survivors = source.randint(2, users)
     colluders = source.randint(1, survivors - 1)
     length = source.randint(4, 40)
-    moments = source.random() < 0.6
+    construction = construction or source.choice(("permutation", "moments", "sketch", "sketch"))
+    moments = construction == "moments"
+    buckets = construction != "permutation"
     top_k = source.randint(1, max(1, length // 3))
     picks = (
-        source.choice([p for p in (1, 2, 3) if length // -(-top_k // p) >= p]) if moments else None
+        source.choice([p for p in (1, 2, 3) if length // -(-top_k // p) >= p]) if buckets else None
     )
+    dealings = {"permutation": (None,), "moments": (None, "seeds", "shares")}
     sealed = source.random() < 0.2
     return Recipe(
         f"drill-{number}", users=users, survivors=survivors, colluders=colluders, top_k=top_k,
         length=length,
-        picks=picks, field=source.choice(FIELDS),
-        construction="moments" if moments else "permutation",
-        blocks=None if moments else source.randint(1, survivors - colluders),
+        picks=picks, field=source.choice(FIELDS), construction=construction,
+        dealing=source.choice(dealings.get(construction, (None, None, None, "seeds", "shares"))),
+        blocks=None if buckets else source.randint(1, survivors - colluders),
         spare=source.choice((None, 0, 1)) if moments else None, suffix=source.choice(FORMATS),
         sealed=sealed,
         confirm=sealed and 2 * survivors > users + colluders,
@@ -195,14 +257,22 @@ def random_recipe(source: random.Random, number: int) -> Recipe:
 class Drill:
     """One random round."""
 
-    def __init__(self, folder: Path, seed: int, number: int, counts: Counter[str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        number: int,
+        counts: Counter[str],
+        construction: str | None = None,
+    ) -> None:
         self.source = random.Random(f"{seed} {number}")
-        self.recipe = random_recipe(self.source, number)
+        self.recipe = random_recipe(self.source, number, construction)
         self.state = Round(self.recipe, folder / "round", folder / "inputs")
         self.state.prepare()
         self.model = Model(self.recipe)
         self.counts = counts
         self.history: list[str] = []
+        self.earlier: Path | None = None  # the first round of the series, in the second
 
     def expect(self, code: int, command: Command) -> None:
         """Run a command, which must end as the model says."""
@@ -220,7 +290,8 @@ class Drill:
 
     def step(self, name: str, user: int, *more: object) -> Command:
         """A step of a user, or of one that is not in the round."""
-        command = list(getattr(self.state, name)(self.inside(user), *more))
+        earlier = () if self.earlier is None or name != "offline" else ("--from", self.earlier)
+        command = list(getattr(self.state, name)(self.inside(user), *more, *earlier))
         command[command.index("--user") + 1] = user
         return tuple(command)
 
@@ -263,9 +334,23 @@ class Drill:
         elif kind == "init" and model.started:
             other = self.source.random() < 0.5
             changed = ("--clip", self.recipe.clip / 2) if other else ()
-            self.expect(model.init(other=other), self.state.init(*changed))
+            start = self.state.init()
+            if self.earlier is not None:
+                start = ("init", self.state.folder, "--from", self.earlier)
+            self.expect(model.init(other=other), (*start, *changed))
         elif kind == "forget" and (model.answered or self.source.random() < 0.3):
-            self.expect(model.forget(user), self.state.forget(user))
+            self.expect(model.forget(user), self.step("forget", user))
+        elif kind == "forget the first":
+            self.forget_the_first(user)
+
+    def forget_the_first(self, user: int) -> None:
+        """In the second round of a series, before or after a user has prepared it."""
+        if self.earlier is None or not isinstance(self.model, Later):
+            return
+        first = self.state.elsewhere(self.earlier)
+        command = list(first.forget(self.inside(user)))
+        command[command.index("--user") + 1] = user
+        self.expect(self.model.forget_before(user), tuple(command))
 
     def _too_few(self) -> bool:
         return len(self.model.masked) < self.recipe.survivors
@@ -274,6 +359,7 @@ class Drill:
         code = self.model.decode()
         self.expect(code, self.state.decode())
         if code == 0:
+            self.model.decoded = True
             if self.state.check_aggregate():
                 raise Violation("a user was corrected")
             answering = datasets(self.state.folder / "aggregate.h5")["answering"].tolist()
@@ -291,12 +377,31 @@ class Drill:
             self.stray()
 
     def run(self) -> None:
-        """The round, with strays between its steps; ends with an aggregate, or with too few
-        users."""
-        r, model = self.recipe, self.model
+        """The round, and where shares are keys the next one of the series."""
         self.strays()
-        self.expect(model.init(), self.state.init())
-        for user in self.some(r.everybody, r.survivors):
+        self.expect(self.model.init(), self.state.init())
+        self.play()
+        if self.recipe.deals_keys:
+            self.earlier = self.state.folder
+            self.state = self.state.elsewhere(self.earlier.with_name("later"))
+            self.model = Later(self.recipe, before=self.model)
+            start = ("init", self.state.folder, "--from", self.earlier)
+            self.expect(self.model.init(), start)
+            for user in self.recipe.everybody:
+                if self.source.random() < FORGETTING:
+                    self.forget_the_first(user)
+            self.play()
+            for user in self.recipe.everybody:
+                self.forget_the_first(user)
+                self.expect(self.model.forget(user), self.step("forget", user))
+            self.counts["second rounds of a series"] += 1
+
+    def play(self) -> None:
+        """A round that was started, with strays between its steps; it ends with an aggregate, or
+        with too few users."""
+        r, model = self.recipe, self.model
+        able = r.everybody if self.earlier is None else tuple(sorted(model.before.shared))
+        for user in self.some(able, r.survivors):
             self.strays()
             self.expect(model.offline(user), self.step("offline", user))
         least = r.survivors if self.source.random() < 0.9 else 1
@@ -339,7 +444,11 @@ class Drill:
 
 
 def run_rounds(
-    folder: Path, numbers: range, seed: int, seconds: float = 1e9
+    folder: Path,
+    numbers: range,
+    seed: int,
+    seconds: float = 1e9,
+    construction: str | None = None,
 ) -> tuple[Counter[str], list[str]]:
     """Random rounds; how often each step ended how, and what went wrong."""
     counts: Counter[str] = Counter()
@@ -350,7 +459,7 @@ def run_rounds(
             break
         place = folder / str(number)
         place.mkdir()
-        drill = Drill(place, seed, number, counts)
+        drill = Drill(place, seed, number, counts, construction)
         try:
             drill.run()
         except AssertionError as violation:
@@ -368,10 +477,17 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=900)
+    parser.add_argument("--construction", choices=("permutation", "moments", "sketch"))
     args = parser.parse_args()
     started = time.monotonic()
     with scratch() as folder:
-        counts, violations = run_rounds(folder, range(args.rounds), args.seed, args.seconds)
+        counts, violations = run_rounds(
+            folder,
+            range(args.rounds),
+            seed=args.seed,
+            seconds=args.seconds,
+            construction=args.construction,
+        )
     what = f"{counts['rounds']} rounds in {time.monotonic() - started:.0f} s, seed {args.seed}:"
     return concluded(what, counts, violations, args.rounds - counts["rounds"])
 

@@ -43,6 +43,8 @@ RECIPES = {
             suffix=".safetensors",
         ),
         Recipe("sketch", users=4, construction="sketch", picks=2, top_k=6, length=33),
+        Recipe("series", users=4, construction="sketch", picks=1, top_k=3, length=20),
+        Recipe("later", users=4, construction="sketch", picks=1, top_k=3, length=20, later=True),
         Recipe(
             "sealed-sketch",
             users=4,

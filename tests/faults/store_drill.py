@@ -12,6 +12,9 @@ answers as a polynomial allows. What must hold:
 - `decode` with pins gives no wrong sum with exit 0, as far as it says that it excludes so many
   lying users.
 
+Where shares are keys, a second round of the series follows, with the same users and colluders, and
+`--series` as its pin.
+
 `python tests/faults/store_drill.py --rounds 200` runs many; `--start 120` goes on where a run
 stopped.
 """
@@ -66,12 +69,17 @@ def _recipe(name: str, users: int, survivors: int, colluders: int, **others: Any
 
 
 _MOMENTS = {"construction": "moments", "picks": 1, "top_k": 2, "length": 9}
+_SKETCH = {"construction": "sketch", "picks": 1, "top_k": 2, "length": 9}
 RECIPES = (
     _recipe("two of seven", 7, 3, 2),  # D = 1: five answers must agree, of six or seven
     _recipe("two of seven, moments", 7, 3, 2, **_MOMENTS),
     _recipe("one of five", 5, 3, 1, **_MOMENTS),  # D = 2
     _recipe("one of four, confirmed", 4, 3, 1, confirm=True),
     _recipe("two of eight, confirmed", 8, 6, 2, confirm=True, **_MOMENTS),
+    _recipe("two of seven, keys", 7, 3, 2, **_SKETCH),
+    _recipe("one of five, keys, confirmed", 5, 4, 1, confirm=True, **_SKETCH),
+    _recipe("one of five, keys", 5, 3, 1, **_SKETCH),
+    _recipe("one of five, seeds", 5, 3, 1, dealing="seeds", **_SKETCH),
 )
 
 
@@ -83,6 +91,8 @@ class Member:
     user: int
     round: Round
     pins: list[object]
+    session: str
+    earlier: Path | None = None  # its folder of the first round, in the second of a series
 
     @property
     def folder(self) -> Path:
@@ -90,12 +100,16 @@ class Member:
 
     @property
     def ledger(self) -> dict[str, Any]:
-        path = next(self.round.home(self.user).glob("*/*.ledger.json"), None)
-        return document(path) if path else {}
+        path = self.private / f"user-{self.user:02}.ledger.json"
+        return document(path) if path.exists() else {}
+
+    @property
+    def private(self) -> Path:
+        return self.round.home(self.user) / self.session
 
     @property
     def has_secret(self) -> bool:
-        return any(self.round.home(self.user).glob(f"*/user-{self.user:02}.h5"))
+        return (self.private / f"user-{self.user:02}.h5").exists()
 
     def command(self, step: str, *more: object) -> Command:
         """A step as the documents say, with its pins."""
@@ -106,8 +120,10 @@ class Member:
         if step == "decode":
             return (*words, *self.pins, *more)
         words += ["--user", self.user, "--secrets", self.round.home(self.user)]
-        if step not in ("settle", "forget", "status"):
+        if step not in ("settle", "status"):
             words += ["--identity", self.round.identity(self.user)]
+        if step == "offline" and self.earlier is not None:
+            words += ["--from", self.earlier]
         return (*words, *self.pins, *more)
 
     def residual_digest(self) -> str | None:
@@ -131,13 +147,14 @@ class Store:
         """What a step of a member has just made."""
         own = f"user-{member.user:02}"
         patterns = {
-            "offline": f"shares/*/from-{member.user:02}.h5.age",
-            "mask": f"masked/{own}.h5",
-            "freeze": "survivors.json",
-            "confirm": f"confirmed/{own}.json",
-            "eliminate": f"elimination/{own}.h5",
+            "offline": (f"shares/*/from-{member.user:02}.h5.age", f"dealt/{own}.json"),
+            "mask": (f"masked/{own}.h5",),
+            "freeze": ("survivors.json",),
+            "confirm": (f"confirmed/{own}.json",),
+            "eliminate": (f"elimination/{own}.h5",),
         }
-        for path in member.folder.glob(patterns.get(step, "nothing")):
+        made = [path for each in patterns.get(step, ()) for path in member.folder.glob(each)]
+        for path in made:
             name = str(path.relative_to(member.folder))
             content = path.read_bytes()
             before = self.sent.setdefault(name, content)
@@ -206,7 +223,16 @@ class Store:
                 continue
             fewer = {n: x for n, x in files.items() if n != left_out}
             for n, identity in self.keys.items():
-                yield survivors.content(session, survivors.rows_of(fewer), n, identity)
+                rows = survivors.rows_of(fewer)
+                yield survivors.content(session, rows, n, identity)
+                # answers in `sketch` rest on what is said here: other symbols, or another list
+                wrong = (
+                    {"sharing": "ab" * 32} if self.source.random() < 0.5 else {"dealt": "cd" * 32}
+                )
+                if session.family is not None:
+                    at = self.source.randrange(len(rows))
+                    lied = [*rows[:at], replace(rows[at], **wrong), *rows[at + 1 :]]
+                    yield survivors.content(session, lied, n, identity)
 
 
 class StoreDrill:
@@ -222,15 +248,27 @@ class StoreDrill:
         # without confirmations the freezer, user 1, is trusted to freeze one set
         possible = self.recipe.everybody[0 if self.recipe.confirm else 1 :]
         self.colluders = sorted(self.source.sample(possible, self.recipe.colluders))
-        keys = {n: read_identity(base.identity(n)) for n in self.colluders}
-        self.store = Store(self.source, base, keys)
-        self.pins = ["--session", self.store.space.session.id, "--recipients", base.recipients]
+        self.keys = {n: read_identity(base.identity(n)) for n in self.colluders}
+        self.folder = folder
+        session = Workspace(base.folder).session
+        self.begin(base, ["--session", session.id, "--recipients", base.recipients])
+
+    def begin(self, base: Round, pins: list[object], *, later: bool = False) -> None:
+        """A round of the store; all users have a folder for it on their machines."""
+        self.store = Store(self.source, base, self.keys)
+        self.pins = pins
         self.members = {}
         for n in self.recipe.everybody:
-            own = base.elsewhere(folder / f"machine-{n}" / "round")
+            machine = self.folder / f"machine-{n}"
+            own = base.elsewhere(machine / ("later" if later else "round"))
             own.prepare_folder()
-            self.members[n] = Member(n, own, self.pins)
-        self.folder = folder
+            self.members[n] = Member(
+                n,
+                own,
+                pins,
+                session=self.store.space.session.id,
+                earlier=machine / "round" if later else None,
+            )
 
     @property
     def honest(self) -> list[int]:
@@ -285,6 +323,18 @@ class StoreDrill:
             )
 
     def run(self) -> None:
+        """The round, and where shares are keys the next one of the series."""
+        self.play()
+        if self.recipe.deals_keys:
+            first = self.store.base
+            later = first.next_of_series(first.folder.with_name("later"))
+            later = replace(later, steps=later.write_gradients(self.source))
+            name = Workspace(later.folder).session.series_name
+            self.begin(later, ["--series", name], later=True)
+            self.play()
+            self.counts["second rounds of a series"] += 1
+
+    def play(self) -> None:
         """All turns, the last ones with all files as they are; then the sum, from many views of the
         answers."""
         for number in range(TURNS):
@@ -318,7 +368,7 @@ class StoreDrill:
             if ledger["answered"] is None and not member.has_secret:
                 raise Violation(f"user {n} lost its secret before it answered")
             kept = ledger["residual"]
-            staged = any(member.round.home(n).glob("*/*.residual.h5"))
+            staged = any(member.private.glob("*.residual.h5"))
             if member.residual_digest() != kept["after"] and not staged:
                 raise Violation(f"user {n} lost its residual")
 

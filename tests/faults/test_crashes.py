@@ -15,15 +15,17 @@ from crashes import (
     number_of_points,
     profiled,
     refused_at,
+    step_of,
 )
 from rounds import Violation, in_child, python
 
+from topk_secagg.steps import offline as offline_step
 from topk_secagg.storage.ledger import Ledger
 
 
 @pytest.mark.parametrize(("recipe", "name"), STEPS)
 def test_killed_and_run_again(benches, recipe, name):
-    step = Step(benches[recipe], name)
+    step = step_of(benches[recipe], name)
     operations = number_of_points(step, hooked)
     assert killed_at(step, hooked, operations // 2)
     assert killed_at(step, hooked, operations - 1)
@@ -36,6 +38,23 @@ def test_killed_at_every_operation_what_was_sent_is_in_the_ledger(benches, name)
     """Even under a temporary name: two X with the same masks in masked/ would reveal the input."""
     step = Step(benches["small-field"], name)
     assert all(killed_at(step, hooked, k) for k in range(1, number_of_points(step, hooked) + 1))
+
+
+@pytest.mark.parametrize("name", ["offline", "forget"])
+def test_a_series_is_in_one_place_wherever_its_steps_are_killed(benches, name):
+    """At every operation on files of the step that takes keys on, and of the one that erases."""
+    step = step_of(benches["series"], name)
+    points = range(1, number_of_points(step, hooked) + 1)
+    assert all(killed_at(step, hooked, k) for k in points)
+
+
+def test_if_the_next_round_counted_before_the_first_is_left_keys_would_stay(benches, monkeypatch):
+    """The twin: the order in which `offline` once did it, and nobody repeats the step."""
+    step = step_of(benches["series"], "offline")
+    monkeypatch.setattr(offline_step, "leave", lambda *_: None)
+    monkeypatch.setattr(step, "again", lambda _: None)
+    with pytest.raises(Violation, match=r"user-01.held.h5.* would open the second round"):
+        killed_at(step, hooked, number_of_points(step, hooked))
 
 
 @pytest.mark.parametrize("recipe", LATE)

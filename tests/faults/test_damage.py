@@ -23,6 +23,7 @@ def test_damaged_files_are_refused_or_do_not_matter(monkeypatch):
             "permutation",
             "moments",
             "sketch",
+            "later",
             "spare",
             "residual",
             "sealed",

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topk_secagg.algebra.randomness import CipherRandomness
+from topk_secagg.gradients import select
 from topk_secagg.gradients.select import bucket_top, kept_energy, top_k
 from topk_secagg.protocol.parameters import Parameters
 from topk_secagg.steps.sending import choose
@@ -28,13 +29,40 @@ def test_top_k_is_the_oracles(gradient, dtype, data):
     assert top_k(np.array(gradient, dtype), k).tolist() == oracle.top_k(gradient, k)
 
 
+@pytest.mark.parametrize("by_kernel", [False, True])
 @given(gradients, dtypes, st.data())
-def test_the_top_of_each_bucket_is_the_oracles(gradient, dtype, data):
+def test_the_top_of_each_bucket_is_the_oracles(by_kernel, gradient, dtype, data):
     buckets = data.draw(st.integers(1, len(gradient)))
     picks = data.draw(st.integers(1, len(gradient) // buckets))
-    chosen = bucket_top(np.array(gradient, dtype), buckets, picks)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(select, "_PICKS_WORTH_A_KERNEL", 0 if by_kernel else math.inf)
+        patch.setattr(select, "_COMPARISONS_WORTH_A_KERNEL", 0)
+        chosen = bucket_top(np.array(gradient, dtype), buckets, picks)
     assert chosen.dtype == np.int64
     assert chosen.tolist() == oracle.bucket_top(gradient, buckets, picks)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("kind", ["normal", "ties", "one large bucket", "mostly zero"])
+def test_a_kernel_finds_the_top_of_large_buckets_as_numpy_does(kind, dtype, monkeypatch):
+    """With a limit by a sample, and where that limit is too high for some buckets."""
+    rng = np.random.default_rng(5)
+    gradient = rng.normal(size=40_001)
+    if kind == "ties":
+        gradient = np.round(gradient)
+    if kind == "one large bucket":
+        gradient[3::50] *= 1000
+    if kind == "mostly zero":
+        gradient *= rng.random(gradient.size) < 0.001
+    gradient = gradient.astype(dtype)
+    monkeypatch.setattr(select, "_COMPARISONS_WORTH_A_KERNEL", 0)
+    monkeypatch.setattr(select, "_SAMPLE_SIZE", 1000)
+    monkeypatch.setattr(select, "_SAMPLE_MARGIN", 4)
+    for buckets, picks in ((50, 16), (51, 16), (400, 7)):
+        monkeypatch.setattr(select, "_PICKS_WORTH_A_KERNEL", math.inf)
+        expected = bucket_top(gradient, buckets, picks)
+        monkeypatch.setattr(select, "_PICKS_WORTH_A_KERNEL", 0)
+        assert np.array_equal(bucket_top(gradient, buckets, picks), expected)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

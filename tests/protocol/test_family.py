@@ -233,3 +233,49 @@ def test_too_many_coalitions_are_refused_before_any_is_looked_at(monkeypatch):
     monkeypatch.setattr(families, "_families", None)
     assert "30045015 coalitions are too many" in refusal(p, points, ())
     assert find_family(p, points) is None
+
+
+@pytest.mark.parametrize(("N", "T"), [(100, 2), (512, 1)])
+def test_few_coalitions_are_too_many_where_each_takes_long(N, T, monkeypatch):
+    """All within the other limits, but for a matrix of D x D each: a gigabyte, and minutes."""
+    p = parameters(N, N, T)
+    assert families.coalition_count(p) <= families.MOST_COALITIONS
+    points = construction(p).points()
+    monkeypatch.setattr(families, "_some_coalitions", None)
+    monkeypatch.setattr(families, "block_values", None)
+    singles = tuple((n,) for n in range(1, N + 1))
+    assert "coalitions are too many for keys with D =" in refusal(p, points, singles)
+    assert find_family(p, points) is None
+
+
+@pytest.mark.parametrize(("N", "U", "T"), [(10, 5, 3), (20, 14, 6), (60, 60, 2), (120, 120, 1)])
+def test_the_matrices_of_a_few_coalitions_are_in_memory_at_a_time(N, U, T):
+    p = parameters(N, U, T)
+    sizes = [len(some) for some in families._some_coalitions(p)]
+    assert sum(sizes) == families.coalition_count(p)
+    assert max(sizes) * p.blocks**2 <= max(1 << 17, p.blocks**2)
+
+
+def in_front(p: Parameters, users: int) -> Family:
+    """All blocks of some users, which come first and have too small a rank, and some others."""
+    return tuple(b for b in all_blocks(p) if b[-1] <= users or b[0] > users // 2)
+
+
+@pytest.mark.parametrize(("N", "U", "T", "users"), [(7, 6, 2, 5), (8, 7, 2, 6), (8, 6, 2, 6)])
+def test_families_whose_first_blocks_are_dependent(N, U, T, users, monkeypatch):
+    """And the twin, which looks at the first D blocks that a coalition misses and no further."""
+    p = parameters(N, U, T, q=257)
+    points = construction(p).points()
+    verdicts = set()
+    for family in (in_front(p, users), in_front(p, users)[:-3], all_blocks(p)):
+        expected = first_lacking(p, points, family)
+        assert lacking_coalition(p, points, family) == expected
+        verdicts.add(expected is None)
+    assert verdicts == {True, False}
+    usual = families._have_full_rank
+    first_only = lambda m, q: usual(m, q) & (m.shape[1] == m.shape[2])  # noqa: E731
+    monkeypatch.setattr(families, "_have_full_rank", first_only)
+    assert any(
+        lacking_coalition(p, points, family) != first_lacking(p, points, family)
+        for family in (in_front(p, users), all_blocks(p))
+    )

@@ -4,6 +4,9 @@ Over random rounds with drop-outs of both kinds, weights and several rounds; and
 
 from __future__ import annotations
 
+import hashlib
+import itertools
+import shutil
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,13 +15,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rounds import datasets, must
+from rounds import Violation, datasets, must
 
 import topk_secagg as ts
+from topk_secagg.steps import offline as offline_step
 from topk_secagg.steps import play as play_step
 
 USERS, SURVIVORS, COLLUDERS = 5, 3, 1
 EVERYBODY = range(1, USERS + 1)
+ROOM = 1e-6  # of the clip: a step is 1 / 71 million of it for five users with weights up to 3
 
 
 @dataclass(frozen=True)
@@ -47,9 +52,12 @@ def steps(draw, length):
 @st.composite
 def stories(draw):
     """The construction, its options, users' weights and several rounds."""
-    construction = draw(st.sampled_from(["permutation", "moments"]))
+    construction = draw(st.sampled_from(["permutation", "moments", "sketch", "sketch"]))
     length = draw(st.integers(8, 30))
     options = {"top_k": draw(st.integers(1, 4)), "construction": construction}
+    if construction == "sketch":
+        options["picks"] = draw(st.integers(1, 4))
+        options["dealing"] = draw(st.sampled_from(["keys", "seeds", "shares"]))
     if construction == "moments":
         options["picks"] = draw(st.integers(1, 2))
         spare = draw(st.sampled_from([None, 0, 1]))
@@ -187,7 +195,10 @@ def tell(story, weights, options, folder: Path) -> list[Way]:
     for step in story:
         for way in ways:
             if isinstance(way, ByCommands):
-                way.clip = ways[0].clip  # organisations agree on one; here, on that of `run`
+                # organisations agree on one; here, on that of `run`, and room for the rounding:
+                # what these users keep differs from what those of `run` keep by less than two
+                # steps
+                way.clip = ways[0].clip * (1 + ROOM)
             way.round(step)
     return ways
 
@@ -211,6 +222,53 @@ def check_first_sums_agree(ways: list[Way], first: Step, weights: list[float]) -
     for way in ways[1:]:
         apart = np.abs(way.totals[0] - ways[0].totals[0]).max()
         assert apart <= 2 * len(first.survivors) / steps_per_unit
+
+
+def half_a_step() -> list[Step]:
+    """User 1 sends a value between two steps, and the same again as the largest of all."""
+    first = np.zeros((USERS, 20))
+    first[1, 3] = 1.0
+    steps_per_unit = (4281076801 - 1) // 2 // USERS
+    first[0, 7] = 0.5 + 0.5 / steps_per_unit
+    second = np.zeros((USERS, 20))
+    second[0, 7] = first[0, 7]
+    return [Step(frozenset(), frozenset(), gradients) for gradients in (first, second)]
+
+
+@pytest.mark.parametrize("construction", ["permutation", "moments", "sketch"])
+def test_residuals_differ_by_the_rounding_and_need_that_much_room(
+    tmp_path, monkeypatch, construction
+):
+    """What is left of user 1's value is half a step more or less, by chance. With the clip that
+    `run` takes for its own residuals, the commands' may be beyond it; with a little room never."""
+    keys = (hashlib.sha256(bytes([n])).digest() for n in itertools.count())
+    monkeypatch.setattr(offline_step, "fresh_key", lambda: next(keys))
+    options = {"top_k": 1, "construction": construction}
+    options |= {} if construction == "permutation" else {"picks": 1}
+    first, second = half_a_step()
+    refused = ""
+    for number in range(8):
+        by_run, exact, roomy = (
+            kind(tmp_path / f"{number}-{at}", options, [1.0] * USERS)
+            for at, kind in enumerate((ByRun, ByCommands, ByCommands))
+        )
+        by_run.folder.mkdir()
+        by_run.round(first)
+        exact.clip = by_run.clip
+        exact.folder.mkdir()
+        exact.round(first)
+        shutil.copytree(exact.folder / "kept", roomy.folder / "kept")
+        by_run.round(second)
+        exact.clip = by_run.clip
+        roomy.clip = by_run.clip * (1 + ROOM)
+        try:
+            exact.round(second)
+        except Violation as violation:
+            refused = str(violation)
+        roomy.round(second)
+        if refused:
+            break
+    assert "selected values are beyond the clip" in refused
 
 
 SILENT = [

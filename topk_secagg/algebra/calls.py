@@ -22,6 +22,8 @@ from . import library
 SYMBOL = np.dtype(np.uint32)
 WORD = np.dtype(np.uint64)
 INTEGER = np.dtype(np.int64)
+SINGLE = np.dtype(np.float32)
+DOUBLE = np.dtype(np.float64)
 
 _answered: dict[str, library.Function] = {}  # the kernels that have answered their question
 _questioned: dict[str, library.Function] = {}

@@ -9,13 +9,15 @@ from collections.abc import Callable
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import numba
-from numba.types import CPointer, int64, uint32, uint64, void
+from numba.types import CPointer, float32, float64, int64, uint32, uint64, void
 
 Kernel = TypeVar("Kernel", bound=Callable[..., None])
 
 SymbolsAt = Annotated[Any, CPointer(uint32)]
 WordsAt = Annotated[Any, CPointer(uint64)]
 IntegersAt = Annotated[Any, CPointer(int64)]
+SinglesAt = Annotated[Any, CPointer(float32)]
+DoublesAt = Annotated[Any, CPointer(float64)]
 Size = Annotated[Any, int64]
 Word = Annotated[Any, uint64]
 

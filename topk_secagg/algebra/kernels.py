@@ -23,6 +23,7 @@ from .field import PIECE
 from .montgomery import (
     HALF,
     LOW,
+    ONE,
     ZERO,
     part,
     plus,
@@ -32,27 +33,125 @@ from .montgomery import (
 
 # The sum of so many products of 22 and 32 bits, and of one symbol, is below 2^64.
 PRODUCTS_AT_ONCE = 1000
+ACCEPTED_AT_ONCE = 32  # words; with the default field, nine runs in ten have none that is rejected
 
 
 # Uniform symbols
+
+
+@part
+def _none_beyond(words: Any, most: Any) -> Any:
+    """Whether no word is larger than `most`."""
+    beyond = np.uint32(0)
+    for i in range(len(words)):
+        beyond |= np.uint32(words[i] > most)
+    return beyond == 0
+
+
+@part
+def _copy(words: Any, out: Any) -> None:
+    """out = words. (An assignment of slices would allocate, in case that they overlap.)"""
+    for i in range(len(words)):
+        out[i] = words[i]
+
+
+@part
+def _accepted(words: Any, most: Any, out: Any) -> Any:
+    """The words that are at most `most`, in their order, until `out` is full: how many of the words
+    were looked at, and how many were accepted.
+
+    Few words are rejected, so a run of words without any is copied as it is. In the other runs
+    every word is written, and the next one over it if it is rejected.
+    """
+    start = 0
+    end = 0
+    while start < len(words) and end < len(out):
+        stop = min(start + ACCEPTED_AT_ONCE, len(words), start + len(out) - end)
+        run = words[start:stop]
+        if _none_beyond(run, most):
+            _copy(run, out[end : end + len(run)])
+            end += len(run)
+        else:
+            for i in range(len(run)):
+                out[end] = run[i]
+                end += run[i] <= most
+        start = stop
+    return start, end
 
 
 @kernel
 def accept(
     words_at: SymbolsAt, count: Size, limit: Word, out_at: SymbolsAt, accepted_at: IntegersAt
 ) -> None:
-    """The words below the limit, in their order, and how many there are.
-
-    Every word is written, and the next one over it if it is rejected: there is room for all.
-    """
+    """The words below the limit, in their order, and how many there are; there is room for all."""
     words = carray(words_at, count)
     out = carray(out_at, count)
     accepted = carray(accepted_at, 1)
-    accepted[0] = 0
-    for i in range(count):
-        end = accepted[0]
-        out[end] = words[i]
-        accepted[0] = end + (np.uint64(words[i]) < limit)
+    _, accepted[0] = _accepted(words, np.uint32(limit - ONE), out)
+
+
+@part
+def _add_lazily(factor: Any, vector: Any, total: Any, high: Any) -> None:
+    """Add factor vector to a lazy sum (see `montgomery`)."""
+    for j in range(len(vector)):
+        product = (factor & LOW) * np.uint64(vector[j])
+        total[j] += product
+        high[j] += product >> HALF
+
+
+@kernel
+def add_streams(
+    words_at: SymbolsAt,
+    matrix_mm_at: WordsAt,
+    streams: Size,
+    length: Size,
+    points: Size,
+    count: Size,
+    limit: Word,
+    read_at: IntegersAt,
+    filled_at: IntegersAt,
+    total_at: WordsAt,
+    high_at: WordsAt,
+    scratch_at: SymbolsAt,
+) -> None:
+    """See `streams`: lazy sums (points, count) of the symbols of streams, times the matrix.
+
+    filled[s] of the sums have the symbols of stream s already, and it goes on from there; read[s]
+    says how many of its words were looked at.
+    """
+    words = carray(words_at, (streams, length))
+    matrix_mm = carray(matrix_mm_at, (points, streams))
+    read = carray(read_at, streams)
+    filled = carray(filled_at, streams)
+    total = carray(total_at, (points, count))
+    high = carray(high_at, (points, count))
+    scratch = carray(scratch_at, count)
+    most = np.uint32(limit - ONE)
+    for s in range(streams):
+        first = filled[s]
+        looked_at, accepted = _accepted(words[s], most, scratch[first:])
+        last = first + accepted
+        for x in range(points):
+            _add_lazily(
+                matrix_mm[x, s], scratch[first:last], total[x, first:last], high[x, first:last]
+            )
+        read[s] = looked_at
+        filled[s] = last
+
+
+@part
+def _reduce(total: Any, high: Any, q: Any, q_inverse: Any, out: Any) -> None:
+    """out = R^-2 times a lazy sum."""
+    for j in range(len(out)):
+        out[j] = reduced(total[j], high[j], q, q_inverse)
+
+
+@kernel
+def reduce_sums(
+    total_at: WordsAt, high_at: WordsAt, count: Size, q: Word, q_inverse: Word, out_at: SymbolsAt
+) -> None:
+    """out = R^-2 times lazy sums."""
+    _reduce(carray(total_at, count), carray(high_at, count), q, q_inverse, carray(out_at, count))
 
 
 # Lagrange interpolation of vectors
@@ -144,13 +243,6 @@ def _add_halves(a: Any, x: Any, b: Any, y: Any, c: Any, z: Any, total: Any, high
         third = (c & LOW) * np.uint64(z[j])
         total[j] += first + second + third
         high[j] += (first >> HALF) + (second >> HALF) + (third >> HALF)
-
-
-@part
-def _reduce(total: Any, high: Any, q: Any, q_inverse: Any, out: Any) -> None:
-    """out = R^-2 times a lazy sum."""
-    for j in range(len(out)):
-        out[j] = reduced(total[j], high[j], q, q_inverse)
 
 
 @kernel

@@ -37,6 +37,7 @@ COMPILED = (  # what the machine code is made from, and by
     "moment_kernels.py",
     "montgomery.py",
     "recovery.py",
+    "select_kernels.py",
 )
 COMPILER = f"{__package__}.machine_code"
 

@@ -20,7 +20,12 @@ import llvmlite
 import llvmlite.binding as llvm
 import numba
 
-from . import kernels, moment_kernels, recovery  # noqa: F401 - they list their kernels
+from . import (  # noqa: F401 - they list their kernels
+    kernels,
+    moment_kernels,
+    recovery,
+    select_kernels,
+)
 from .entry import KERNELS, compiled
 from .library import features, symbol
 

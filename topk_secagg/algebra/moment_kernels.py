@@ -182,6 +182,44 @@ def tabulate(
 
 
 @part
+def _add(vector: Any, q: Any, out: Any) -> None:
+    """out += vector."""
+    for j in range(len(out)):
+        out[j] = plus(np.uint64(vector[j]), np.uint64(out[j]), q)
+
+
+@kernel
+def sketch(
+    row_at: IntegersAt,
+    place_at: SymbolsAt,
+    value_at: SymbolsAt,
+    low_m_at: WordsAt,
+    high_m_at: WordsAt,
+    entries: Size,
+    rows: Size,
+    width: Size,
+    low_size: Size,
+    high_size: Size,
+    q: Word,
+    q_inverse: Word,
+    out_at: SymbolsAt,
+    moments_at: WordsAt,
+) -> None:
+    """See `moments.sketch`; `moments` is room for those of one entry."""
+    row = carray(row_at, entries)
+    place = carray(place_at, entries)
+    value = carray(value_at, entries)
+    low_m = carray(low_m_at, low_size)
+    high_m = carray(high_m_at, high_size)
+    out = carray(out_at, (rows, width))
+    moments = carray(moments_at, width)
+    for i in range(entries):
+        ratio_m = _power_m(np.uint64(place[i]), low_m, high_m, q, q_inverse)
+        _geometric(np.uint64(value[i]), ratio_m, q, q_inverse, moments)
+        _add(moments, q, out[row[i]])
+
+
+@part
 def _add_moved(
     powers: Any, factor: Any, vector: Any, q: Any, q_inverse: Any, total: Any, high: Any
 ) -> None:

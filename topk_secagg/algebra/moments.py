@@ -102,6 +102,23 @@ def answer(
     )
 
 
+def sketch(
+    row: Integers, place: Symbols, value: Symbols, gamma: int, q: int, total: Symbols
+) -> None:
+    """Add the moments of sparse vectors, one in each row: total (rows, W).
+
+    total[row_i, j] += value_i gamma^(place_i j).
+    """
+    native.sketch(
+        row=np.ascontiguousarray(row, np.int64),
+        place=np.ascontiguousarray(place, np.uint32),
+        value=np.ascontiguousarray(value),
+        powers_m=_power_tables(gamma, _bits(place), q),
+        q=q,
+        out=total,
+    )
+
+
 def _moments_of(places: Symbols, bits: int, gamma: int, width: int, q: int) -> Symbols:
     """The first `width` moments of each place below 2^bits, times R^4."""
     table = np.empty((places.size, width), np.uint32)

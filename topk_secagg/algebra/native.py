@@ -6,10 +6,23 @@ as an index; see `calls` for how, and for what happens when a process first uses
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
-from .calls import INTEGER, SYMBOL, WORD, call, check_indices, input_at, output_at, sizes
+from .calls import (
+    DOUBLE,
+    INTEGER,
+    SINGLE,
+    SYMBOL,
+    WORD,
+    call,
+    check_indices,
+    input_at,
+    output_at,
+    sizes,
+)
 from .field import (
     COLUMN_BLOCKS,
     LANES,
@@ -23,6 +36,8 @@ from .field import (
 
 Words = npt.NDArray[np.uint64]
 Indices = npt.NDArray[np.int64]
+Singles = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
 
 
 # Uniform symbols; see `randomness`
@@ -44,6 +59,55 @@ def accept(words: Symbols, limit: int, out: Symbols) -> int:
         output_at(accepted, INTEGER, (1,)),
     )
     return int(accepted[0])
+
+
+# Sums of streams of uniform symbols; see `streams`
+
+
+def add_streams(
+    words: Symbols, matrix_mm: Words, limit: int, filled: Indices, sums: Words
+) -> Indices:
+    """Add matrix[x, s] times the words below the limit of each stream s to the lazy sums of x.
+
+    words (streams, length); the sums (2, points, count) have filled[s] symbols of stream s already;
+    `filled` moves on, to `count` at the most. How many words of each stream were looked at.
+    """
+    streams, length = sizes(words, 2)
+    _, points, count = sizes(sums, 3)
+    check_indices(filled, count + 1)
+    read = np.empty(streams, INTEGER)
+    scratch = np.empty(count, SYMBOL)
+    total_at = output_at(sums, WORD, (2, points, count))
+    call(
+        "add_streams",
+        input_at(words, SYMBOL, (streams, length)),
+        input_at(matrix_mm, WORD, (points, streams)),
+        streams,
+        length,
+        points,
+        count,
+        limit,
+        output_at(read, INTEGER, (streams,)),
+        output_at(filled, INTEGER, (streams,)),
+        total_at,
+        total_at + points * count * WORD.itemsize,
+        output_at(scratch, SYMBOL, (count,)),
+    )
+    return read
+
+
+def reduce_sums(sums: Words, q: int, out: Symbols) -> None:
+    """out (points, count) = R^-2 times the lazy sums (2, points, count)."""
+    points, count = sizes(out, 2)
+    total_at = input_at(sums, WORD, (2, points, count))
+    call(
+        "reduce_sums",
+        total_at,
+        total_at + points * count * WORD.itemsize,
+        points * count,
+        *montgomery_constants(q),
+        output_at(out, SYMBOL, (points, count)),
+    )
 
 
 # Lagrange interpolation of vectors; see `linear`
@@ -303,6 +367,43 @@ def tabulate(
     )
 
 
+def sketch(
+    row: Indices,
+    place: Symbols,
+    value: Symbols,
+    powers_m: tuple[Words, Words],
+    q: int,
+    out: Symbols,
+) -> None:
+    """out[row_i, j] += value_i gamma^(place_i j); `powers_m` as in `share`."""
+    entries = sizes(place, 1)[0]
+    rows, width = sizes(out, 2)
+    low_m, high_m = powers_m
+    low_size = sizes(low_m, 1)[0]
+    high_size = sizes(high_m, 1)[0]
+    check_indices(row, rows)
+    check_indices(place, low_size * high_size)
+    if not width:
+        raise ValueError("a place has at least one moment")
+    moments = np.empty(width, WORD)
+    call(
+        "sketch",
+        input_at(row, INTEGER, (entries,)),
+        input_at(place, SYMBOL, (entries,)),
+        input_at(value, SYMBOL, (entries,)),
+        input_at(low_m, WORD, (low_size,)),
+        input_at(high_m, WORD, (high_size,)),
+        entries,
+        rows,
+        width,
+        low_size,
+        high_size,
+        *montgomery_constants(q),
+        output_at(out, SYMBOL, (rows, width)),
+        output_at(moments, WORD, (width,)),
+    )
+
+
 def answer(
     g: Symbols,
     shift: Symbols,
@@ -428,3 +529,49 @@ def transform(
         output_at(value, SYMBOL, (room,)),
         output_at(scratch, WORD, scratch.shape),
     )
+
+
+# The largest magnitudes of buckets; see `gradients/select`
+
+
+def bucket_top_of_singles(gradient: Singles, limits: Singles, places: Indices) -> Indices:
+    """The places (B, P) of the largest magnitudes above the limit (B,) of each bucket, from the
+    largest on, and how many there are. Equal ones are listed from the first place on.
+
+    Coordinate k lies in bucket k mod B at place k // B. The limits are raised to the smallest
+    magnitude of a bucket that has P.
+    """
+    return _bucket_top("bucket_top_of_singles", SINGLE, gradient, limits=limits, places=places)
+
+
+def bucket_top_of_doubles(gradient: Doubles, limits: Doubles, places: Indices) -> Indices:
+    """The same in double precision."""
+    return _bucket_top("bucket_top_of_doubles", DOUBLE, gradient, limits=limits, places=places)
+
+
+def _bucket_top(
+    name: str,
+    kind: np.dtype[Any],
+    gradient: npt.NDArray[Any],
+    limits: npt.NDArray[Any],
+    places: Indices,
+) -> Indices:
+    """What both do."""
+    length = sizes(gradient, 1)[0]
+    buckets, picks = sizes(places, 2)
+    if not buckets or not picks:
+        raise ValueError("there are no buckets, or no picks")
+    kept = np.empty((buckets, picks), kind)
+    counts = np.zeros(buckets, INTEGER)
+    call(
+        name,
+        input_at(gradient, kind, (length,)),
+        length,
+        buckets,
+        picks,
+        output_at(limits, kind, (buckets,)),
+        output_at(kept, kind, (buckets, picks)),
+        output_at(places, INTEGER, (buckets, picks)),
+        output_at(counts, INTEGER, (buckets,)),
+    )
+    return counts

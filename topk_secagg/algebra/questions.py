@@ -1,4 +1,4 @@
-"""A question for each kernel whose answer is known; `native` asks it when it loads the kernel.
+"""A question for each kernel whose answer is known; `calls` asks it when it loads the kernel.
 
 Each function here has the name of a kernel, and says whether the kernel answers rightly. Rows are
 longer than the processor's vectors, and not a multiple of them, so that every part of a vectorised
@@ -8,12 +8,14 @@ is zero before, so that a kernel that does nothing is wrong.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from . import native
+from .calls import DOUBLE, SINGLE
 from .field import DEFAULT_FIELD, PIECE, Symbols, to_montgomery
 
 Q = DEFAULT_FIELD
@@ -24,12 +26,49 @@ GAMMA = 1534276952  # of that order in F_Q
 
 
 def accept() -> bool:
-    """Words of which three are rejected, the first and the last among them."""
-    words = _symbols(WIDTH)
-    words[[0, 5, WIDTH - 1]] = Q
-    out = np.zeros(WIDTH, np.uint32)
+    """Words of which three are rejected, the first and the last among them, with a long run of
+    others between them."""
+    count = 4 * WIDTH
+    words = _symbols(count)
+    words[[0, 5, count - 1]] = Q
+    out = np.zeros(count, np.uint32)
     accepted = native.accept(words, Q, out)
-    return accepted == WIDTH - 3 and np.array_equal(out[:accepted], words[words < Q])
+    return accepted == count - 3 and np.array_equal(out[:accepted], words[words < Q])
+
+
+def add_streams() -> bool:
+    """Two streams at two points. The first has words to spare, and one that is rejected; the second
+    gave three symbols before, and has too few words."""
+    count = WIDTH - 2
+    words = _symbols(2, WIDTH)
+    words[0, 1] = Q
+    words[1, WIDTH - 10 :] = Q
+    matrix = _symbols(2, 2).astype(np.uint64)
+    filled = np.array([0, 3])
+    sums = np.zeros((2, 2, count), np.uint64)
+    read = native.add_streams(words, matrix, limit=Q, filled=filled, sums=sums)
+    symbols = np.zeros((2, count), np.uint64)
+    symbols[0] = words[0, words[0] < Q][:count]
+    symbols[1, 3 : WIDTH - 7] = words[1, : WIDTH - 10]
+    expected = _product(matrix[:, :, None], symbols).sum(axis=1)
+    counted = (read.tolist(), filled.tolist())
+    total, high = sums
+    low = total - (high << np.uint64(32))
+    found = (_product(high % np.uint64(Q), R % Q) + low % np.uint64(Q)) % np.uint64(Q)
+    return counted == ([WIDTH - 1, WIDTH], [count, WIDTH - 7]) and np.array_equal(
+        found, expected % Q
+    )
+
+
+def reduce_sums() -> bool:
+    """A lazy sum at two points."""
+    a = _symbols(2, WIDTH).astype(np.uint64)
+    b = a[::-1] * np.uint64(2) + np.uint64(1)
+    sums = np.stack([a * b, (a * b) >> np.uint64(32)])
+    out = np.zeros((2, WIDTH), np.uint32)
+    native.reduce_sums(sums, q=Q, out=out)
+    inverse = pow(R, -2, Q)
+    return np.array_equal(out, _product(_product(a, b), inverse))
 
 
 def encode() -> bool:
@@ -166,6 +205,19 @@ def tabulate() -> bool:
     return np.array_equal(table, _product(_moments(places), 3))
 
 
+def sketch() -> bool:
+    """Three entries, two of them in one row."""
+    row = np.array([1, 0, 1])
+    place = np.array([3, 0, 39], np.uint32)
+    value = _symbols(3)
+    out = _symbols(2, WIDTH)
+    expected = out.astype(np.uint64)
+    for i in range(3):
+        expected[row[i]] += _product(value[i], _moments(place)[i])
+    native.sketch(row=row, place=place, value=value, powers_m=_tables(), q=Q, out=out)
+    return np.array_equal(out, expected % Q)
+
+
 def answer() -> bool:
     """Two users with three picks each, in two groups; one moment is not wanted."""
     places = np.array([3, 39], np.uint32)
@@ -241,6 +293,34 @@ def transform() -> bool:
     )
     found = (weight.tolist(), place[:2].tolist(), value[:2].tolist())
     return found == ([2, -1], [2, 39], [5, Q - 1])
+
+
+def bucket_top_of_singles() -> bool:
+    """Single precision."""
+    return _bucket_top(native.bucket_top_of_singles, SINGLE)
+
+
+def bucket_top_of_doubles() -> bool:
+    """Double precision."""
+    return _bucket_top(native.bucket_top_of_doubles, DOUBLE)
+
+
+def _bucket_top(kernel: Callable[..., native.Indices], kind: np.dtype[Any]) -> bool:
+    """The two largest magnitudes of each of 20 buckets, the last of which have a place less; two in
+    bucket 1 are equal, and bucket 2 has one above its limit."""
+    gradient = (np.arange(77) * 29 % 77 - 38).astype(kind)
+    gradient[21] = -39
+    gradient[61] = 39
+    limits = np.full(20, -1, kind)
+    limits[2] = sorted(abs(gradient[2::20]))[-2]
+    places = np.full((20, 2), -1)
+    counts = kernel(gradient, limits, places)
+    expected = [
+        sorted(range(len(gradient[b::20])), key=lambda k: (-abs(gradient[b::20][k]), k))[:2]
+        for b in range(20)
+    ]
+    expected[2][1] = -1
+    return counts.tolist() == [2, 2, 1] + [2] * 17 and places.tolist() == expected
 
 
 # What questions and answers are made of

@@ -47,8 +47,7 @@ class Randomness(ABC):
             raise ValueError("only a contiguous array can be filled in place")
         symbols = out.reshape(-1)
         word = stored_type(bound)
-        words = 1 << 8 * word.itemsize
-        limit = words // bound * bound
+        limit = acceptance_limit(bound)
         filled = 0
         while filled < symbols.size:
             drawn = np.empty(symbols.size - filled, dtype=word)
@@ -73,6 +72,13 @@ class Randomness(ABC):
             ranked = keys[order]
             if not np.any(ranked[1:] == ranked[:-1]):
                 return order.astype(np.uint32)
+
+
+def acceptance_limit(bound: int) -> int:
+    """The largest multiple of the bound among the words of a stream: below it a word is
+    accepted."""
+    words = 1 << 8 * stored_type(bound).itemsize
+    return words // bound * bound
 
 
 def _accept(words: npt.NDArray[Any], limit: int, out: Symbols) -> int:

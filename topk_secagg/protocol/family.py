@@ -29,11 +29,13 @@ from .parameters import Parameters
 
 MOST_BLOCKS = 512  # in a family
 MOST_COALITIONS = 100_000  # sets of T users that are looked at one by one
+MOST_STEPS = 1 << 31  # of checking them all: C(N,T) D^2 |F|, half a minute in the worst case
 SEARCH_SECONDS = 5.0  # of computing: a busy machine finds the same families
 SEARCH_TRIES = 6  # where a try is quick
 _FIRST_SEED = 17  # from which on six tries find good families for ten users
 _QUICK = 30_000  # blocks times coalitions
 _COALITIONS_AT_ONCE = 4096
+_NUMBERS_AT_ONCE = 1 << 17  # in the matrices of some coalitions: memory that does not grow with N
 _MOST_CANDIDATES = 256  # blocks that are compared with each other in a step of the search
 _MOST_COMPARED = 512  # coalitions for which they are compared
 _SMALL_PRIME = 32749
@@ -50,6 +52,13 @@ def block_size(p: Parameters) -> int:
 def coalition_count(p: Parameters) -> int:
     """C(N, T)."""
     return math.comb(p.users, p.colluders)
+
+
+def is_checkable(p: Parameters, blocks: int) -> bool:
+    """Whether the condition can be checked for all coalitions, with so many blocks, in reasonable
+    time."""
+    coalitions = coalition_count(p)
+    return coalitions <= MOST_COALITIONS and coalitions * p.blocks**2 * blocks <= MOST_STEPS
 
 
 def block_values(
@@ -81,8 +90,8 @@ def check_blocks(p: Parameters, family: Sequence[Block]) -> None:
     """BadData unless these are distinct blocks in order, and few enough to look at them all."""
     if len(family) > MOST_BLOCKS:
         raise BadData(f"a family of {len(family)} blocks, and {MOST_BLOCKS} are the most")
-    if coalition_count(p) > MOST_COALITIONS:
-        raise BadData(f"{coalition_count(p)} coalitions are too many for keys")
+    if not is_checkable(p, len(family)):
+        raise BadData(f"{coalition_count(p)} coalitions are too many for keys with D = {p.blocks}")
     size = block_size(p)
     users = range(1, p.users + 1)
     for block in family:
@@ -108,7 +117,8 @@ def lacking_coalition(
 def _some_coalitions(p: Parameters) -> Iterator[Integers]:
     """All sets of T users, counted from 0, a few thousand at a time: (coalitions, T)."""
     every = combinations(range(p.users), p.colluders)
-    while some := list(islice(every, _COALITIONS_AT_ONCE)):
+    count = max(1, min(_COALITIONS_AT_ONCE, _NUMBERS_AT_ONCE // p.blocks**2))
+    while some := list(islice(every, count)):
         yield np.array(some)
 
 
@@ -141,15 +151,21 @@ def _below_rank(missed: npt.NDArray[np.bool_], values: Integers, q: int) -> Iter
     first_missed = np.argsort(~missed, axis=1, kind="stable")[:, :D]  # D blocks for each coalition
     has_rank = np.zeros(len(missed), dtype=bool)
     has_rank[has_enough] = _have_full_rank(values[first_missed[has_enough]], q)
-    for coalition in np.flatnonzero(~has_rank):
-        if not has_enough[coalition] or _rank(values[missed[coalition]], q) < D:
-            yield int(coalition)
+    doubtful = np.flatnonzero(has_enough & ~has_rank)
+    step = max(1, _NUMBERS_AT_ONCE // max(1, values.size))
+    for first in range(0, doubtful.size, step):
+        some = doubtful[first : first + step]
+        # a block that is met counts as zero
+        has_rank[some] = _have_full_rank(values * missed[some, :, None], q)
+    yield from map(int, np.flatnonzero(~has_rank))
 
 
 def _have_full_rank(matrices: Integers, q: int) -> npt.NDArray[np.bool_]:
-    """Whether each of the square matrices (count, D, D) is invertible, by elimination."""
+    """Whether each of the matrices (count, rows, D) has rank D, by elimination."""
     m = matrices.copy()
-    count, D, _ = m.shape
+    count, rows, D = m.shape
+    if rows < D:
+        return np.zeros(count, dtype=bool)
     every = np.arange(count)
     full = np.ones(count, dtype=bool)
     modulus = np.uint64(q)
@@ -167,23 +183,6 @@ def _have_full_rank(matrices: Integers, q: int) -> npt.NDArray[np.bool_]:
     return full
 
 
-def _rank(rows: Integers, q: int) -> int:
-    """The rank over F_q of one matrix (rows, D)."""
-    left = [[int(v) for v in row] for row in rows]
-    rank = 0
-    for column in range(rows.shape[1]):
-        pivot = next((row for row in left if row[column]), None)
-        if pivot is None:
-            continue
-        rank += 1
-        left.remove(pivot)
-        left = [
-            [(v * pivot[column] - row[column] * w) % q for v, w in zip(row, pivot, strict=True)]
-            for row in left
-        ]
-    return rank
-
-
 # Search
 
 
@@ -192,12 +191,16 @@ def find_family(p: Parameters, points: Points) -> tuple[Block, ...] | None:
 
     Which one is found depends on the time that there is: any that meets the condition will do.
     """
-    if coalition_count(p) > MOST_COALITIONS:
+    if not is_checkable(p, p.blocks):  # a family has at least D
         return None
     asked = (p.users, p.survivors, p.colluders, p.field, points)
     if asked not in _found_families:
         families = _families(p.users, p.survivors, p.colluders)
-        fitting = (f for f in families if lacking_coalition(p, points, f) is None)
+        fitting = (
+            f
+            for f in families
+            if is_checkable(p, len(f)) and lacking_coalition(p, points, f) is None
+        )
         _found_families[asked] = next(fitting, None)
     return _found_families[asked]
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from ..algebra.field import Integers, Symbols
-from ..algebra.linear import combine
-from .construction import CHUNK_SYMBOLS, Construction
+from ..algebra.streams import StreamSums
+from .construction import Construction
 from .deal import Block, Deal, Rows, symbol_stream
 from .family import block_values
 
@@ -60,31 +60,21 @@ class KeyShares:
         wanted = {block for block in deal.family if user in block}
         if set(keys) != wanted:
             raise ValueError(f"{len(keys)} keys of user {user}, who is in {len(wanted)} blocks")
-        self._c = c
         alpha = deal.points.alpha[user - 1]
-        self._factors = block_values(c.p, deal.points, family=list(keys), at=[alpha])
-        self._streams = [
-            Rows(symbol_stream(deal, key, block), c.width, c.p.field) for block, key in keys.items()
-        ]
+        factors = block_values(c.p, deal.points, family=list(keys), at=[alpha])
+        streams = [symbol_stream(deal, key, block) for block, key in keys.items()]
+        self._sums = StreamSums(streams, factors, c.p.field)
+        self._width = c.width
+        self._row = 0  # the next one
 
     def __call__(self, rows: Integers) -> tuple[Symbols, ...]:
-        """Neighbouring rows of the share."""
+        """Neighbouring rows of the share. (For a user that is in no block they are zero.)"""
         first = _first_of_neighbours(rows)
-        width = self._c.width
-        share = np.zeros((rows.size, width), dtype=np.uint32)
-        if not self._streams:  # a user that is in no block: f is zero at its alpha
-            return (share,)
-        step = max(1, CHUNK_SYMBOLS // (len(self._streams) * width))
-        for start in range(0, rows.size, step):
-            part = share[start : start + step]
-            drawn = np.empty((len(self._streams), *part.shape), dtype=np.uint32)
-            for stream, symbols in zip(self._streams, drawn, strict=True):
-                stream.read(first + start, symbols)
-            every = np.arange(len(part))
-            part[:] = combine(
-                self._factors, drawn, row=np.zeros_like(every), group=every, q=self._c.p.field
-            )
-        return (share,)
+        if first < self._row:
+            raise ValueError(f"row {first} of a stream was passed at row {self._row}")
+        self._sums.skip((first - self._row) * self._width)
+        self._row = first + rows.size
+        return (self._sums.read(rows.size * self._width).reshape(rows.size, self._width),)
 
 
 def _first_of_neighbours(rows: Integers) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from ..algebra.field import Integers, Symbols, add
+from ..algebra.field import Integers, Symbols
 from ..algebra.randomness import KEY_BYTES, Randomness
 from ..errors import TooFewSurvivors, UsageError
 from .construction import stacked
@@ -131,10 +131,10 @@ def sum_of_masked(p: Parameters, masked: Iterable[Masked], shape: AnswerShape) -
     c = construction(p)
     if not c.needs_masked_sum:
         return None
-    total = np.zeros((c.entries // c.width, shape.width), dtype=np.uint32)
+    total = np.zeros((c.entries // c.width, shape.width), dtype=np.uint64)  # fits 2^32 symbols
     for x in masked:
-        total = add(total, x.value.reshape(-1, c.width)[:, : shape.width], p.field)
-    return total
+        total += x.value.reshape(-1, c.width)[:, : shape.width]
+    return (total % np.uint64(p.field)).astype(np.uint32)
 
 
 def answer(

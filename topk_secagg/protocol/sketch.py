@@ -14,13 +14,14 @@ import numpy as np
 from ..algebra.field import Integers, Symbols, add, ceil_div, subtract
 from ..algebra.lagrange import lagrange_matrix
 from ..algebra.linear import combine
-from ..algebra.moments import Entries, answer
+from ..algebra.moments import Entries, sketch
 from ..algebra.randomness import Randomness
+from ..algebra.streams import StreamSums
 from ..errors import BadData
 from . import wire
 from .buckets import Buckets
 from .construction import CHUNK_SYMBOLS, ShareRows
-from .deal import Deal, Rows, drawn_key, symbol_stream
+from .deal import Deal, drawn_key, symbol_stream
 from .family import block_values
 from .messages import (
     AnswerChunk,
@@ -99,19 +100,13 @@ class Sketch(Buckets):
         """The masks of all groups' buckets, one after the other: matrix (D, streams) times what
         the streams give."""
         p = self.p
-        tables = [Rows(stream, self.width, p.field) for stream in streams]
-        masks = np.empty((self.rows * p.blocks, self.width), dtype=np.uint32)
-        step = max(1, CHUNK_SYMBOLS // (len(tables) * self.width))
+        sums = StreamSums(streams, matrix, p.field)
+        masks = np.empty((self.rows, p.blocks, self.width), dtype=np.uint32)
+        step = max(1, CHUNK_SYMBOLS // (p.blocks * self.width))
         for start in range(0, self.rows, step):
-            count = min(step, self.rows - start)
-            drawn = np.empty((len(tables), count, self.width), dtype=np.uint32)
-            for table, symbols in zip(tables, drawn, strict=True):
-                table.read(start, symbols)
-            group, beta = np.divmod(np.arange(count * p.blocks), p.blocks)
-            first = start * p.blocks
-            masks[first : first + group.size] = combine(
-                matrix, drawn, row=beta, group=group, q=p.field
-            )
+            part = masks[start : start + step]
+            drawn = sums.read(len(part) * self.width)
+            part[:] = drawn.reshape(p.blocks, len(part), self.width).swapaxes(0, 1)
         return masks.reshape(-1)
 
     def check_secret(self, secret: Secret) -> None:
@@ -178,22 +173,10 @@ class Sketch(Buckets):
         """S(w)_(b,j) = sum over the picks (k, w) of bucket b of w gamma^(k j), (B, W)."""
         p = self.p
         place, bucket = np.divmod(sparse.index, p.buckets)
-        order = np.argsort(bucket, kind="stable")
         total = np.zeros((p.buckets, self.width), dtype=np.uint32)
-        ones = np.ones(self.width, dtype=np.uint32)
-        step = max(1, CHUNK_SYMBOLS // self.width)
-        for start in range(0, order.size, step):
-            some = order[start : start + step]
-            answer(
-                g=np.broadcast_to(ones, (some.size, self.width)),
-                shift=place[some].astype(np.uint32),
-                value=sparse.value[some],
-                scale=np.ones(some.size, dtype=np.uint32),
-                group=bucket[some],
-                gamma=self.gamma,
-                q=p.field,
-                total=total,
-            )
+        sketch(
+            row=bucket, place=place, value=sparse.value, gamma=self.gamma, q=p.field, total=total
+        )
         return total
 
     def mask(self, secret: Secret, sparse: Sparse) -> Masked:
@@ -202,7 +185,8 @@ class Sketch(Buckets):
         bucket = sparse.index % p.buckets
         if np.any(np.bincount(bucket, minlength=p.buckets) > p.picks):
             raise ValueError(f"more than {p.picks} picks in a bucket")
-        if np.unique(sparse.index).size != sparse.index.size:
+        ordered = np.sort(sparse.index)
+        if np.any(ordered[1:] == ordered[:-1]):
             raise ValueError("a coordinate is picked twice")
         u = secret.mask[: self.entries]
         return Masked(index=_NOTHING, value=add(self.sketch(sparse).reshape(-1), u, p.field))

@@ -16,18 +16,19 @@ Bytes = npt.NDArray[np.uint8]
 
 class Packed:
     """The code of `count` integers below `bound`, one after the other at ceil(log2 bound) bits:
-    `size` bytes."""
+    `size` bytes. Integers of whole bytes are what little-endian arrays hold."""
 
     def __init__(self, count: int, bound: int) -> None:
         self.count = count
         self.bits = (bound - 1).bit_length()
         self.size = (count * self.bits + 7) // 8
+        self._whole = np.dtype(f"<u{self.bits // 8}") if self.bits in (8, 16, 32) else None
 
     def pack(self, values: Symbols) -> Bytes:
         """The low bits of each value, one after the other."""
+        if self._whole:
+            return values.astype(self._whole).view(np.uint8)
         octets = values.astype("<u4").view(np.uint8)
-        if self.bits == 32:
-            return octets
         spread = np.unpackbits(octets.reshape(-1, 4), axis=1, count=self.bits, bitorder="little")
         return np.packbits(spread.reshape(-1), bitorder="little")
 
@@ -37,8 +38,8 @@ class Packed:
         bits = self.bits
         if packed.size != self.size:
             raise BadData(f"{packed.size} bytes cannot hold {count} integers of {bits} bits")
-        if bits == 32:
-            return np.frombuffer(packed.tobytes(), dtype="<u4")
+        if self._whole:
+            return np.ascontiguousarray(packed).view(self._whole).astype("<u4", copy=False)
         flat = np.unpackbits(packed, bitorder="little")
         if np.any(flat[count * bits :]):
             raise BadData("padding bits are set")

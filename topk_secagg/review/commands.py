@@ -98,7 +98,7 @@ def status(
     wait: return when the next step can be run, or after so many seconds.
     secrets: the folder of the user's secrets and ledgers, instead of the round's own.
     session: refuse any other session than this one; at least 16 of its digits.
-    series: the same of the session with which the series of the round began.
+    series: the same of the series of the round, whose name `init` and `inspect` say.
     recipients: refuse a session that has other keys than this file.
     identity: of no consequence here; as the user's steps take it.
     insecure: of no consequence here; as the user's steps take it.
@@ -144,7 +144,7 @@ def audit(
     progress: called with the share that is done, 0 to 1.
     secrets: the folder of secrets and ledgers, instead of the round's own.
     session: refuse any other session than this one; at least 16 of its digits.
-    series: the same of the session with which the series of the round began.
+    series: the same of the series of the round, whose name `init` and `inspect` say.
     recipients: refuse a session that has other keys than this file.
 
     Returns an AuditReport: each of its `findings` has a `verdict` ("pass", "fail" or "not

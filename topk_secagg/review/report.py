@@ -124,7 +124,7 @@ def _names(evidence: Evidence, *, program: str, at: datetime | None) -> str:
     }
     if evidence.session and evidence.session.family is not None:
         facts["series"] = (
-            f"{evidence.session.series_root}, generation {evidence.session.generation}"
+            f"{evidence.session.series_name}, generation {evidence.session.generation}"
         )
     return _facts(facts, "long")
 

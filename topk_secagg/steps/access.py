@@ -41,7 +41,7 @@ class Access:
     """How somebody uses a round: `Pins` or `TakingPart` without the folders.
 
     `session`: the name, or the first 16 digits or more, of the only session to use; `series`: the
-    same of the session with which its series began. `recipients`: an own list of everybody's public
+    same of the only series. `recipients`: an own list of everybody's public
     keys, which the session must have. These are the pins, which every function takes that reads a
     round. The others are for users that take part: `identity`, the user's key file in a sealed
     round; `insecure`, although the round is drawn from a public seed.
@@ -173,7 +173,7 @@ def check_session(space: Workspace, access: Access) -> None:
 def check_series(space: Workspace, access: Access) -> None:
     """Refuse a session of another series than the pinned one."""
     if access.series is not None:
-        _check_pin("series", space.session.series_root, access.series)
+        _check_pin("series", space.session.series_name, access.series)
 
 
 def _check_pin(what: str, name: str, given: str) -> None:

@@ -58,7 +58,7 @@ def eliminate(
     progress: called with the share that is done, 0 to 1.
     secrets: the folder of the user's secrets and ledgers, instead of the round's own.
     session: refuse any other session than this one; at least 16 of its digits.
-    series: the same of the session with which the series of the round began.
+    series: the same of the series of the round, whose name `init` and `inspect` say.
     recipients: refuse a session that has other keys than this file.
     identity: the user's keys, in a sealed round.
     insecure: take part although the round is drawn from a public seed.

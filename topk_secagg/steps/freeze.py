@@ -50,7 +50,7 @@ def freeze(
     user: who freezes; the session's freezer by default.
     secrets: the folder of the user's secrets and ledgers, instead of the round's own.
     session: refuse any other session than this one; at least 16 of its digits.
-    series: the same of the session with which the series of the round began.
+    series: the same of the series of the round, whose name `init` and `inspect` say.
     recipients: refuse a session that has other keys than this file.
     identity: the user's keys, in a sealed round.
     insecure: take part although the round is drawn from a public seed.
@@ -250,7 +250,7 @@ def confirm(round: AnyRound, user: int, **access: Unpack[TakingPart]) -> Confirm
     user: the user's number, from 1.
     secrets: the folder of the user's secrets and ledgers, instead of the round's own.
     session: refuse any other session than this one; at least 16 of its digits.
-    series: the same of the session with which the series of the round began.
+    series: the same of the series of the round, whose name `init` and `inspect` say.
     recipients: refuse a session that has other keys than this file.
     identity: the user's keys, in a sealed round.
     insecure: take part although the round is drawn from a public seed.

@@ -86,7 +86,7 @@ def _describe_document(path: Path, session: Session | None) -> Description:
         }
         d.facts |= {
             "keys": len(s.family) if s.family is not None else None,
-            "series": s.series_root,
+            "series": s.series_name,
             "generation": s.generation,
             "tensors": len(s.layout.slots),
             "freezer": s.freezer,

@@ -69,7 +69,7 @@ def offline(
     progress: called with the share that is done, 0 to 1.
     secrets: the folder of the user's secrets and ledgers, instead of the round's own.
     session: refuse any other session than this one; at least 16 of its digits.
-    series: the same of the session with which the series of the round began.
+    series: the same of the series of the round, whose name `init` and `inspect` say.
     recipients: refuse a session that has other keys than this file.
     identity: the user's keys, in a sealed round.
     insecure: take part although the round is drawn from a public seed.
@@ -163,12 +163,13 @@ def _offline_in_series(
     """
     with space.step_of(user):
         generation = space.session.generation
-        is_prepared = _is_prepared(space, user)
-        if is_prepared and earlier is not None and has_left(earlier, user, generation):
-            earlier = None  # nothing can be added from there any more
+        left = earlier
         # before a ledger is begun: who names a wrong round has lost nothing
         if earlier is None:
             held = _prepared_before(space, user)
+        elif _is_stored(space, user) and has_left(space, earlier, user=user):
+            earlier = None  # nothing can be added from there any more
+            held = held_file.read(space, user)
         else:
             held = carried_keys(space, earlier, user=user, identity=signer)
         check_own_list(user, held)
@@ -180,13 +181,13 @@ def _offline_in_series(
                 f"the keys that follow from {earlier.root} are not those of this round",
                 f"name the round from which user {user} prepared this one",
             )
-        if earlier is not None and is_prepared:
-            held = held.with_more(held_file.read(space, user))
-        if earlier is not None and ledger.masked is None:
-            held_file.write(space, user, replace(held, own=()))
-        ledger.record(shared=stored.sharing, dealt=held.lists[user])
         if earlier is not None:
-            leave(earlier, user, generation)
+            held = _stored_with(space, ledger, held)
+        # stored here, then erased there, and only then of use: wherever this is stopped, no keys
+        # that open this round are forgotten in the earlier one
+        if left is not None:
+            leave(left, user, generation)
+        ledger.record(shared=stored.sharing, dealt=held.lists[user])
         mark_done(space.secret_path(user), space.held_path(user))
     return OfflineReport(
         user=user,
@@ -204,6 +205,31 @@ def _is_prepared(space: Workspace, user: int) -> bool:
         return False
     ledger = _ledger(space, user)
     return ledger.shared is not None and space.secret_path(user).exists()
+
+
+def _stored_with(space: Workspace, ledger: Ledger, held: Held) -> Held:
+    """Store the keys that follow from an earlier round, with those that are here already.
+
+    Once X says whose keys its user holds, nothing is added; a file that was lost is made again.
+    """
+    user = ledger.user
+    before = None
+    if space.held_path(user).exists():
+        before = held_file.read_unforgotten(space, user)
+    if ledger.masked is None:
+        more = held if before is None else held.with_more(before)
+        held_file.write(space, user, replace(more, own=()))
+        return more
+    if before is None:
+        before = held.only(ledger.holds or ())
+        held_file.write(space, user, replace(before, own=()))
+    return before
+
+
+def _is_stored(space: Workspace, user: int) -> bool:
+    """Whether the secret and the keys of this round are there: then they are complete, even if
+    `offline` was stopped afterwards."""
+    return space.secret_path(user).exists() and space.held_path(user).exists()
 
 
 def _prepared_before(space: Workspace, user: int) -> Held:

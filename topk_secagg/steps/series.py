@@ -9,6 +9,7 @@ from dataclasses import replace
 from ..errors import BadData, InputMissing, Refused, UsageError
 from ..storage import held as held_file
 from ..storage import secret as secret_file
+from ..storage.atomic import erase
 from ..storage.held import Held
 from ..storage.keys import Identity
 from ..storage.ledger import Ledger
@@ -16,6 +17,18 @@ from ..storage.session import Session
 from ..storage.share import KeysFile, SharesOfUser
 from ..storage.workspace import Workspace
 from .keys import list_of_keys
+
+_WORDS = {  # for what a series keeps
+    "users": "number of users",
+    "survivors": "number of survivors",
+    "colluders": "number of colluders",
+    "points": "set of points",
+    "family": "family of blocks",
+    "recipients": "list of recipients",
+    "freezer": "freezer",
+    "confirm": "rule of confirmation",
+    "insecure": "mark of a public seed",
+}
 
 
 def carried_keys(
@@ -44,12 +57,14 @@ def leave(earlier: Workspace, user: int, generation: int) -> None:
         ledger = Ledger.read(earlier.ledger_path(user), earlier.session.id, user)
         ledger = ledger.record(carried=max(generation, ledger.carried or 0))
         if ledger.forgotten:
-            earlier.held_path(user).unlink(missing_ok=True)
+            erase(earlier.held_path(user))
 
 
-def has_left(earlier: Workspace, user: int, generation: int) -> bool:
-    """Whether a user carried the keys of an earlier round on to this generation, or a later one,
-    and has forgotten them there."""
+def has_left(space: Workspace, earlier: Workspace, user: int) -> bool:
+    """Whether a user carried the keys of an earlier round of the same series on to the generation
+    of this one, or a later one, and has forgotten them there."""
+    _check_same_series(space.session, earlier.session)
+    generation = space.session.generation
     ledger = Ledger.read(earlier.ledger_path(user), earlier.session.id, user)
     return ledger.forgotten and (ledger.carried or 0) >= generation
 
@@ -71,7 +86,7 @@ def _check_same_series(session: Session, earlier: Session) -> None:
     for name, value in session.kept_in_series().items():
         if earlier.kept_in_series()[name] != value:
             raise BadData(
-                f"this round has another {name} than its series",
+                f"this round has another {_WORDS[name]} than its series",
                 "do not use it: ask who started it",
             )
 

@@ -15,7 +15,7 @@ from ..storage import masked as masked_file
 from ..storage import residual as residual_file
 from ..storage import survivors as survivors_file
 from ..storage.artifacts import opened
-from ..storage.atomic import PRIVATE, mark_done, write_whole
+from ..storage.atomic import PRIVATE, erase, mark_done, write_whole
 from ..storage.ledger import Ledger
 from ..storage.session import MOST_GENERATIONS
 from ..storage.workspace import Workspace
@@ -67,7 +67,7 @@ def settle(round: AnyRound, user: int, **pins: Unpack[Pins]) -> SettleReport:
     user: the user's number, from 1.
     secrets: the folder of secrets and ledgers, instead of the round's own.
     session: refuse any other session than this one; at least 16 of its digits.
-    series: the same of the session with which the series of the round began.
+    series: the same of the series of the round, whose name `init` and `inspect` say.
     recipients: refuse a session that has other keys than this file.
 
     Returns a SettleReport.
@@ -181,7 +181,7 @@ def forget(
     end_series: erase the keys for later rounds too.
     secrets: the folder of secrets and ledgers, instead of the round's own.
     session: refuse any other session than this one; at least 16 of its digits.
-    series: the same of the session with which the series of the round began.
+    series: the same of the series of the round, whose name `init` and `inspect` say.
     recipients: refuse a session that has other keys than this file.
     identity: the user's keys, which open the keys that it holds in the first round of a sealed
         series.
@@ -215,18 +215,7 @@ def forget(
         goes_on = not end_series and _keeps_next_generation(space, user)
         if not goes_on:
             paths.append(next_keys)
-        erased = []
-        kept = []
-        for path in paths:
-            try:
-                path.unlink()
-                erased.append(path)
-            except FileNotFoundError:
-                pass
-            except PermissionError:
-                if path.stat().st_uid == os.geteuid():
-                    raise
-                kept.append(path)
+        erased, kept = erase(*paths)
     return ForgetReport(
         user=user,
         erased=erased,

@@ -23,7 +23,7 @@ import numpy as np
 from ..algebra.parallel import together
 from ..errors import BadData, about
 from .atomic import PRIVATE, PUBLIC, Array, open_regular, pread_into, whole_file
-from .documents import AGAIN, FORMAT, VERSION
+from .documents import AGAIN, FORMAT, VERSION, is_sha256
 from .hdf5_parser import Dataset, Unknown, parse
 from .hdf5_writer import NewFile, Put, Schema, Shapes, new_file
 from .keys import Identity, Recipient, check_signature
@@ -70,6 +70,7 @@ _TEXT = {
     "survivors_sha256",
     "weight",
 }
+_DIGESTS = {"dealt", "session", "sha256", "sharing", "survivors_sha256"}  # 64 digits, as in JSON
 
 
 class Digest:
@@ -326,12 +327,19 @@ def _checked_kind(
 
 
 def _attributes_fit(kind: Kind, attributes: Attributes) -> bool:
-    """Whether there are all attributes of a kind and no others, each text or a number as it must
-    be."""
+    """Whether there are all attributes of a kind and no others, each text, a digest or a number as
+    it must be.
+
+    Some of them are copied into documents, which would not be read again with anything else.
+    """
     optional = {*kind.optional, *(["signature"] if kind.signed else [])}
     if set(attributes) - optional != {*_COMMON, *kind.attributes}:
         return False
-    return all(isinstance(value, str) == (name in _TEXT) for name, value in attributes.items())
+    return all(
+        isinstance(value, str) == (name in _TEXT)
+        and (name not in _DIGESTS or is_sha256(str(value)))
+        for name, value in attributes.items()
+    )
 
 
 def _datasets_fit(kind: Kind, datasets: Mapping[str, Dataset]) -> bool:

@@ -101,10 +101,7 @@ def whole_file(path: Path, mode: int = PUBLIC) -> Iterator[IO[bytes]]:
     is removed.
     """
     with writing(path):
-        for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
-            if _is_abandoned(leftover):
-                with suppress(FileNotFoundError, PermissionError):
-                    leftover.unlink()
+        _remove_abandoned(path)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
             fd = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, mode)
@@ -126,6 +123,44 @@ def whole_file(path: Path, mode: int = PUBLIC) -> Iterator[IO[bytes]]:
             sync_folder(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def erase(*paths: Path) -> tuple[list[Path], list[Path]]:
+    """Remove files durably, with what killed processes left of them: those that were there, and
+    those of other accounts, which stay."""
+    erased = []
+    kept = []
+    changed = set()
+    try:
+        for path in paths:
+            if _remove_abandoned(path):
+                changed.add(path.parent)
+            try:
+                path.unlink()
+            except FileNotFoundError:
+                continue
+            except PermissionError:
+                if path.stat().st_uid == os.geteuid():
+                    raise
+                kept.append(path)
+            else:
+                erased.append(path)
+                changed.add(path.parent)
+    finally:
+        for folder in changed:
+            sync_folder(folder)
+    return erased, kept
+
+
+def _remove_abandoned(path: Path) -> bool:
+    """Remove what killed processes have left of a file with this name; whether there was any."""
+    removed = False
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        if _is_abandoned(leftover):
+            with suppress(FileNotFoundError, PermissionError):
+                leftover.unlink()
+                removed = True
+    return removed
 
 
 def _is_abandoned(temporary: Path) -> bool:

@@ -142,5 +142,13 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no JSON")
 
 
-Sha256 = Annotated[str, re.compile(r"[0-9a-f]{64}").fullmatch]
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+def is_sha256(text: str) -> bool:
+    """Whether it is a digest, or a `sharing`, as this program writes them."""
+    return _SHA256.fullmatch(text) is not None
+
+
+Sha256 = Annotated[str, is_sha256]
 Mark = Annotated[int, (0, 1).__contains__]  # 1 in a round from a public seed, else 0

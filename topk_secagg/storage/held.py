@@ -7,7 +7,7 @@ from them the series goes on, and nothing of this round follows. Mode 0600.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -50,6 +50,14 @@ class Held:
         """With the keys of dealers that only the others have."""
         return replace(
             self, keys={**others.keys, **self.keys}, lists={**others.lists, **self.lists}
+        )
+
+    def only(self, dealers: Collection[int]) -> Held:
+        """Without the keys of other dealers than these."""
+        return replace(
+            self,
+            keys={m: keys for m, keys in self.keys.items() if m in dealers},
+            lists={m: digest for m, digest in self.lists.items() if m in dealers},
         )
 
     def advanced(self, generation: int) -> Held:
@@ -137,3 +145,21 @@ def read(space: Workspace, user: int) -> Held:
         for m in lists
     }
     return Held(generation=generation, keys=keys, lists=lists, own=own)
+
+
+def read_unforgotten(space: Workspace, user: int) -> Held:
+    """The keys of this round that a user holds, and not those of the next one, which `forget`
+    stores first."""
+    held = read(space, user)
+    check_unforgotten(space, user, held)
+    return held
+
+
+def check_unforgotten(space: Workspace, user: int, held: Held) -> None:
+    """Refuse the keys of the next round, with which a user does nothing in this one."""
+    if held.own:
+        raise BadData(
+            f"{space.held_path(user)} holds the keys of the next round: user {user} was forgetting"
+            " this one",
+            "forget it again",
+        )

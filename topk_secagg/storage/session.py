@@ -79,9 +79,20 @@ class Session(Brief):
         return self.id if self.series is None else self.series.root
 
     @property
+    def series_name(self) -> str:
+        """The name of the series: a digest of the root's name and of what its rounds have in
+        common.
+
+        Anybody can write the root's name into a session. One with other recipients or rules is of
+        a series with another name.
+        """
+        kept = self.kept_in_series()
+        return documents.digest(documents.dump("series", {"root": self.series_root, **kept}))
+
+    @property
     def series_fingerprint(self) -> str:
-        """The start of the root's name."""
-        return self.series_root[:FINGERPRINT_DIGITS]
+        """The start of that name."""
+        return self.series_name[:FINGERPRINT_DIGITS]
 
     @property
     def generation(self) -> int:
@@ -92,14 +103,16 @@ class Session(Brief):
         """What all rounds of a series have in common."""
         p = self.parameters
         return {
-            "number of users": p.users,
-            "number of survivors": p.survivors,
-            "number of colluders": p.colluders,
-            "set of points": self.points,
-            "family of blocks": self.family,
-            "list of recipients": self.recipients,
+            "users": p.users,
+            "survivors": p.survivors,
+            "colluders": p.colluders,
+            "points": self.points,
+            "family": self.family,
+            "recipients": self.recipients,
             "freezer": self.freezer,
-            "rule of confirmation": self.confirm,
+            "confirm": self.confirm,
+            # keys from a public seed are public in every generation: no round may look secret
+            "insecure": self.insecure,
         }
 
     def blocks_of(self, user: int) -> list[Block]:

@@ -320,12 +320,7 @@ class SharesOfUser:
         s = self.space.session
         path = self.space.held_path(self.user)
         held = self.held
-        if held.own:
-            raise BadData(
-                f"{path} holds the keys of the next round: user {self.user} was forgetting this"
-                " one",
-                "forget it again",
-            )
+        held_file.check_unforgotten(self.space, self.user, held)
         if sender not in held.lists:
             raise InputMissing(
                 f"{path} has no keys of user {sender}",

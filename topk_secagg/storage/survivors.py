@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..algebra.parallel import ahead
 from ..brief import Brief
 from ..errors import BadData, InputMissing, SecAggError, TooFewSurvivors
+from ..protocol.constructions import construction
 from . import documents
 from .atomic import write_whole
 from .documents import Mark, Sha256
@@ -25,6 +28,7 @@ from .workspace import Workspace
 
 _MOST_PER_USER = 512  # bytes
 _MOST_ELSE = 2048
+_LARGE_BYTES = 1 << 20  # of an X that is worth a thread
 _AGAIN = "fetch it again from the user that froze the round"
 
 
@@ -183,22 +187,30 @@ def read_frozen(space: Workspace, survivors: Survivors) -> dict[int, MaskedFile]
 
 
 def each_frozen(space: Workspace, survivors: Survivors) -> Iterator[tuple[int, MaskedFile]]:
-    """The same one after the other, so that few are in memory; none if one has not arrived."""
-    check_arrived("the X of users {}", {n: space.masked_path(n) for n in survivors.users})
-    for n in survivors.users:
-        x = read_masked(space.session, space.masked_path(n), n)
-        frozen = (
-            survivors.digests[n],
-            survivors.weights[n],
-            survivors.sharings[n],
-            survivors.dealt[n],
+    """The same one after the other, so that few are in memory; none if one has not arrived. While
+    one is used, the next large one is read."""
+    users = survivors.users
+    check_arrived("the X of users {}", {n: space.masked_path(n) for n in users})
+    large = construction(space.session.parameters).masked_bytes > _LARGE_BYTES
+    calls = (partial(_frozen, space, survivors, user=n) for n in users)
+    yield from zip(users, ahead(calls, threads=1 if large else 0), strict=True)
+
+
+def _frozen(space: Workspace, survivors: Survivors, user: int) -> MaskedFile:
+    """One X of the survivors."""
+    x = read_masked(space.session, space.masked_path(user), user)
+    frozen = (
+        survivors.digests[user],
+        survivors.weights[user],
+        survivors.sharings[user],
+        survivors.dealt[user],
+    )
+    if (x.digest, x.weight, x.sharing, x.dealt) != frozen:
+        raise BadData(
+            f"{space.masked_path(user)} is not the file that was frozen",
+            "fetch the X that survivors.json names by its digest",
         )
-        if (x.digest, x.weight, x.sharing, x.dealt) != frozen:
-            raise BadData(
-                f"{space.masked_path(n)} is not the file that was frozen",
-                "fetch the X that survivors.json names by its digest",
-            )
-        yield n, x
+    return x
 
 
 # confirmations
