@@ -405,6 +405,27 @@ def test_blocks_of_rows_are_bounded_and_hold_whole_checks(L, D, extra):
         assert c.chunk_rows == c.check_rows or c.chunk_rows * c.p.users * c.width <= 2**20
 
 
+@pytest.mark.parametrize("dealing", ["keys", "seeds", "shares"])
+@pytest.mark.parametrize("top_k", [0, -1, -20])
+def test_a_sketch_of_nothing_is_refused_before_its_picks_are_chosen(top_k, dealing):
+    raw = {**GOOD, "construction": "sketch", "top_k": top_k, "dealing": dealing}
+    refused("coordinates", **raw)
+
+
+@pytest.mark.parametrize("good", [GOOD, MOMENTS, SKETCH], ids=["permutation", "moments", "sketch"])
+def test_changed_parameters_are_those_that_would_have_been_chosen(good):
+    before = Parameters.choose(**good, clip=0.5, max_weight=2.0)
+    assert before.changed() == before
+    for change in ({"clip": 0.25}, {"field": 65521}, {"max_weight": 3.0}):
+        expected = {**good, "clip": 0.5, "max_weight": 2.0, **change}
+        assert before.changed(**change) == Parameters.choose(**expected)
+    for change in ({"length": 4000}, {"top_k": 15, "length": 4000}, {"length": 20}):
+        expected = {**good, "clip": 0.5, "max_weight": 2.0, **change}
+        if good is SKETCH and change["length"] != before.length:
+            del expected["picks"]  # the best number may be another one
+        assert before.changed(**change) == Parameters.choose(**expected)
+
+
 def test_what_a_session_records_makes_the_same_parameters():
     for raw in (GOOD, MOMENTS, {**MOMENTS, "spare": 1}, SKETCH, {**SKETCH, "picks": None}):
         p = Parameters.choose(**raw)

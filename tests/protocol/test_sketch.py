@@ -557,6 +557,25 @@ def test_a_sum_with_too_many_entries_is_refused():
             whole.decode(range(1, 5), whole.answers(range(1, 5)))
 
 
+@pytest.mark.parametrize(
+    "beyond", [13, 14], ids=["the last place of a short bucket", "a place that no bucket has"]
+)
+@pytest.mark.parametrize("P", [1, 4], ids=["solved", "transformed"])
+def test_a_sum_with_a_value_at_no_coordinate_is_refused(P, beyond):
+    p = sketch_of(3, 2, 1, q=97, L=2 * 13 + 1, K=2 * P, P=P)
+    assert (p.buckets, p.places, construction(p).order) == (2, 14, 16)
+
+    def entry(k: int) -> Sparse:
+        return Sparse(np.array([k]), np.array([5], dtype=np.uint32))
+
+    whole = Round.of(p, "beyond", {1: entry(0), 2: entry(26), 3: entry(2 * 12 + 1)})
+    everybody = (1, 2, 3)
+    assert whole.decode(everybody, whole.answers(everybody)) == (whole.plain_sum(everybody), [])
+    spoilt = Round.of(p, "beyond", {**whole.inputs, 3: entry(2 * beyond + 1)})
+    with pytest.raises(BadData, match=r"no coordinates|no vector with at most"):
+        spoilt.decode(everybody, spoilt.answers(everybody))
+
+
 @pytest.mark.parametrize("dealing", DEALINGS)
 def test_an_auditor_finds_shares_off_the_polynomial_and_masks_that_are_not_the_senders(dealing):
     p = sketch_of(5, 3, 1, L=60, K=10, P=2, dealing=dealing)

@@ -1,4 +1,4 @@
-"""A question for each kernel whose answer is known; `native` asks it when it loads the kernel.
+"""A question for each kernel whose answer is known; `calls` asks it when it loads the kernel.
 
 Each function here has the name of a kernel, and says whether the kernel answers rightly. Rows are
 longer than the processor's vectors, and not a multiple of them, so that every part of a vectorised
