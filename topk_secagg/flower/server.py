@@ -148,6 +148,8 @@ class TopKSecAgg(Strategy):
         self._grid = grid
         self._round = None
         self._arrays = arrays_of(arrays)
+        if self._series is None:
+            self._wait_for_nodes(grid)  # first: strategies choose from those that are there
         messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
         if not messages:
             return []
@@ -231,12 +233,17 @@ class TopKSecAgg(Strategy):
 
     # before training
 
+    def _wait_for_nodes(self, grid: Grid) -> None:
+        """Wait until there are enough nodes for a series."""
+        available = int(getattr(self.strategy, "min_available_nodes", 0))
+        wanted = max(self.users or self.survivors, available)
+        while (count := len(list(grid.get_node_ids()))) < wanted:
+            log(INFO, "topk-secagg: %d of at least %d nodes are connected", count, wanted)
+            time.sleep(1)
+
     def _joined(self, grid: Grid) -> Series | None:
         """The users of a new series: the nodes that are there, and their keys."""
-        wanted = self.users or self.survivors
-        while len(nodes := sorted(grid.get_node_ids())) < wanted:
-            log(INFO, "topk-secagg: %d of at least %d nodes are connected", len(nodes), wanted)
-            time.sleep(1)
+        nodes = sorted(grid.get_node_ids())
         keys: dict[int, tuple[str, str]] = {}
 
         def take(node: int, parcel: Parcel, _: RecordDict) -> None:
