@@ -14,7 +14,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 FLOWER = Path(sys.executable).parent  # where pip put its programs
-LONG = 240  # seconds; several times what anything here takes on a busy machine
+LONG = 600  # seconds; ten times what anything here takes on an idle machine
 MARK = "TOPK_SECAGG_TEST_PROCESS"  # in the environment of a process and of all that it starts
 
 

@@ -1,7 +1,6 @@
 """The task: a network with one hidden layer, in numpy, on scikit-learn's digits (8 x 8 pixels)."""
 
 import numpy as np
-from sklearn.datasets import load_digits
 
 HIDDEN = 64
 TRAINING = 1_500  # images; the other 297 are the test set of the server
@@ -9,6 +8,8 @@ BATCH = 16
 
 
 def _shuffled():
+    from sklearn.datasets import load_digits  # slow, and most messages need no data
+
     images, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(labels))
     return (images[order] / 16).astype(np.float32), labels[order]

@@ -1,7 +1,6 @@
 """The task: a small convolutional network on scikit-learn's digits (8 x 8 pixels)."""
 
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -40,6 +39,8 @@ def new_model() -> Net:
 
 
 def _shuffled() -> TensorDataset:
+    from sklearn.datasets import load_digits  # slow, and most messages need no data
+
     images, labels = load_digits(return_X_y=True)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     images = torch.from_numpy(images).float().reshape(-1, 1, 8, 8) / 16
