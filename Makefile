@@ -7,7 +7,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 TOPK   := $(BIN)/topk-secagg
 
-.PHONY: help demo demo-next test test-root test-fresh test-oldest test-newest test-torch test-workflows dist lint-workflows secrecy vectors fuzz lint cog-check types check docs pictures bench bench-quick clean
+.PHONY: help demo demo-next test test-root test-fresh test-oldest test-newest test-torch test-workflows dist lint-workflows secrecy vectors fuzz lint cog-check types check docs pictures bench bench-quick bench-flower clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -185,6 +185,13 @@ bench: $(DEV_READY) ## measure everything against floors and peers (about five m
 
 bench-quick: $(DEV_READY) ## the same with smaller sizes and fewer repeats, printed only (about a minute)
 	$(BIN)/python benchmarks/bench.py --quick
+
+# (in an environment of its own: Flower asks for older versions of some libraries)
+bench-flower: $(DEV_READY) ## rounds over Flower beside its own SecAgg+ (about three minutes), into docs/benchmarks
+	$(PYTHON) -m venv $(VENV)-flower
+	$(VENV)-flower/bin/pip install --quiet --disable-pip-version-check --editable '.[flower]' 'flwr[simulation]'
+	$(VENV)-flower/bin/python benchmarks/flower_rounds.py --output docs/benchmarks/flower.json
+	$(BIN)/cog -r docs/benchmarks.md
 
 clean: ## remove the demo and the environment
 	rm -rf $(DEMO) $(NEXT) $(VENV) $(VENV)-* build dist *.egg-info

@@ -14,8 +14,9 @@ systems take turns: a simulation of each, several rounds long, and this several 
 - ours: `TopKSecAgg(FedAvg(...))` with `topk_secagg_mod`; U = 7, T = 3, K = 1 %.
 
 Seconds of a round: from the strategy's choice of nodes to the new model on the server, everything
-that the engine does between included (it looks for replies ten times a second). Before the first
-round a query to every node loads the app and its libraries in all actors, off the clock.
+that the engine does between included. Before the first round a query to every node loads the app
+and its libraries in all actors, off the clock. Seconds of CPU are those of the server, the engine and
+all nodes together. Counting bytes is in neither.
 
 Bytes that a node sends: the protobuf of each of its replies, serialised, all phases of the round
 added up, and the mean over the ten nodes. What the server sends to nodes is not counted: it is the
@@ -59,6 +60,7 @@ class Round:
     """What one round took, and what a node sent in it on average."""
 
     seconds: float
+    cpu_seconds: float
     bytes_sent: float
     replies: int
 
@@ -82,6 +84,28 @@ def update(node: int) -> np.ndarray:
     return np.clip(values**3 * np.float32(1e-3), -1, 1)
 
 
+def cpu_seconds() -> float:
+    """Of this process and all that it started: the server, the engine and the actors."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended meanwhile
+        pid = int(path.parent.name)
+        parents[pid] = int(fields[1])
+        ticks[pid] = int(fields[11]) + int(fields[12])
+    own = os.getpid()
+
+    def is_own(pid: int) -> bool:
+        while pid not in (0, own):
+            pid = parents.get(pid, 0)
+        return pid == own
+
+    return sum(ticks[pid] for pid in ticks if is_own(pid)) / os.sysconf("SC_CLK_TCK")
+
+
 class CountingGrid:
     """A grid that counts what comes back; everything else is the grid's."""
 
@@ -90,6 +114,7 @@ class CountingGrid:
         self.bytes_received = 0
         self.replies = 0
         self.seconds = 0.0  # that counting took: they are not the system's
+        self.cpu_seconds = 0.0  # the same
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.grid, name)
@@ -98,13 +123,14 @@ class CountingGrid:
         from flwr.common.serde import message_to_proto
 
         found = list(replies)
-        start = time.perf_counter()
+        start, start_cpu = time.perf_counter(), time.thread_time()
         for reply in found:
             if reply.has_error():
                 raise SystemExit(f"a node failed: {reply.error}")
             self.bytes_received += message_to_proto(reply).ByteSize()
             self.replies += 1
         self.seconds += time.perf_counter() - start
+        self.cpu_seconds += time.thread_time() - start_cpu
         return found
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Any]:
@@ -127,17 +153,20 @@ class Clock:
         self.before = 0
         self.replies_before = 0
         self.started = 0.0
+        self.cpu_before = 0.0
 
     def start(self) -> None:
         """Of a round."""
+        self.cpu_before = cpu_seconds() - self.grid.cpu_seconds
         self.started = time.perf_counter() - self.grid.seconds
 
     def stop(self) -> None:
         """Of the same round."""
         taken = time.perf_counter() - self.grid.seconds - self.started
+        cpu = cpu_seconds() - self.grid.cpu_seconds - self.cpu_before
         sent = (self.grid.bytes_received - self.before) / NODES
         replies = self.grid.replies - self.replies_before
-        self.simulation.rounds.append(Round(taken, sent, replies))
+        self.simulation.rounds.append(Round(taken, cpu, sent, replies))
         self.before, self.replies_before = self.grid.bytes_received, self.grid.replies
 
 
@@ -360,16 +389,22 @@ def check(system: str, simulation: Simulation) -> None:
 
 def measure(rounds: int, turns: int) -> dict[str, Any]:
     """All systems in turns; the rounds of each simulation."""
+    import flwr
+
+    load = os.getloadavg()[0]
     logging.disable(logging.INFO)  # Flower writes several lines a round
     found: dict[str, list[list[Round]]] = {system: [] for system in SYSTEMS}
     for turn in range(turns):
         for system in SYSTEMS:
             simulation = simulate(system, rounds)
             found[system].append(simulation.rounds)
-            shown = ", ".join(f"{r.seconds:.2f} s {r.bytes_sent:,.0f} B" for r in simulation.rounds)
+            shown = ", ".join(
+                f"{r.seconds:.2f} s ({r.cpu_seconds:.2f} of CPU) {r.bytes_sent:,.0f} B"
+                for r in simulation.rounds
+            )
             print(f"turn {turn + 1}, {system}: {shown}", flush=True)
     return {
-        "machine": machine(),
+        "machine": {**machine(), "flwr": flwr.__version__, "load": load},
         "parameters": {
             "length": LENGTH,
             "nodes": NODES,
@@ -391,26 +426,39 @@ NAMES = {
 }
 
 
+def spread(values: list[float]) -> str:
+    """The median, and the smallest and the largest."""
+    return f"{statistics.median(values):.2f} ({min(values):.2f}..{max(values):.2f})"
+
+
 def rows(results: dict[str, Any]) -> list[list[str]]:
     """The table: first and later rounds of each system."""
-    table = [["", "round", "messages a node sends", "kB a node sends", "seconds (least..most)"]]
+    table = [
+        [
+            "",
+            "round",
+            "messages a node sends",
+            "kB a node sends",
+            "seconds (least..most)",
+            "seconds of CPU (least..most)",
+        ]
+    ]
     for system in SYSTEMS:
         turns = results["rounds"][system]
         for name, chosen in (
             ("first", [turn[0] for turn in turns]),
             ("later", [each for turn in turns for each in turn[1:]]),
         ):
-            seconds = [each["seconds"] for each in chosen]
             sent = statistics.median(each["bytes_sent"] for each in chosen) / 1000
             replies = statistics.median(each["replies"] for each in chosen) / NODES
-            spread = f"({min(seconds):.2f}..{max(seconds):.2f})"
             table.append(
                 [
                     NAMES[system],
                     name,
                     f"{replies:.0f}",
                     f"{sent:,.1f}",
-                    f"{statistics.median(seconds):.2f} {spread}",
+                    spread([each["seconds"] for each in chosen]),
+                    spread([each["cpu_seconds"] for each in chosen]),
                 ]
             )
     return table
@@ -423,7 +471,10 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--output", type=Path)
     arguments = parser.parse_args()
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"  # without a warning
+    # else everything else that the machine does comes first (Ray's own spelling)
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
+    os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
     with scratch() as folder:
         os.environ["XDG_STATE_HOME"] = str(folder.resolve())  # where nodes keep their files
         results = measure(arguments.rounds, arguments.turns)

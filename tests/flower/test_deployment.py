@@ -155,6 +155,7 @@ def test_a_node_that_is_killed_before_it_answers_is_part_of_the_sum(tmp_path):
     assert len(accuracies) == 3, text
     assert accuracies[0] < 0.3 < accuracies[1] < 1
     assert accuracies[2] > accuracies[0]
+    assert text.count("drops out at the step") == text.count("drops out at the step answer") == 1
     assert f"the sum of {NODES} users, from {SURVIVORS} answers" in text
     assert f"the sum of {SURVIVORS} users, from {SURVIVORS} answers" in text
 
