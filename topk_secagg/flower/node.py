@@ -110,9 +110,9 @@ class Node:
 
     def user_in(self, session: Session) -> int:
         """The number of this node in a session, by its keys."""
-        own = self.identity()
+        own = keys_of(self.identity().public(1))
         for recipient in session.recipients or ():
-            if own.public(recipient.user) == recipient:
+            if keys_of(recipient) == own:
                 return recipient.user
         raise Refused(
             "this node's keys are not in the session",
