@@ -19,7 +19,10 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 def arrays_of(record: ArrayRecord) -> Arrays:
     """The arrays of a record by name."""
-    return {name: array.numpy() for name, array in record.items()}
+    try:
+        return {name: array.numpy() for name, array in record.items()}
+    except (TypeError, ValueError, EOFError, OSError) as error:
+        raise BadData("a message has arrays that cannot be read", "send numpy arrays") from error
 
 
 def record_of(arrays: Mapping[str, npt.NDArray[Any]]) -> ArrayRecord:

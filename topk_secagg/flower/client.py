@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from logging import INFO, WARNING
+from logging import ERROR, INFO, WARNING
 
 import numpy as np
 from flwr.app import Context, Error, Message, MessageType, MetricRecord, RecordDict
@@ -29,6 +29,10 @@ from .parcels import Parcel
 
 ARRAYS = "arrays"  # what leaves in the clear, in the reply with X
 METRICS = "metrics"
+
+
+class AppFailed(SecAggError):
+    """The app raised an error of its own."""
 
 
 def topk_secagg_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
@@ -126,7 +130,7 @@ def _mask(
     if layout_of(before) != space.session.layout:
         raise BadData("the session is for another model than the arrays that came with it")
     message.content = inner
-    trained = train(message)
+    trained = _trained(message, train)
     if trained.has_error():
         return trained
     after = _only_arrays(trained.content)
@@ -142,6 +146,15 @@ def _mask(
     if clear:
         reply[ARRAYS] = record_of(clear)
     return reply
+
+
+def _trained(message: Message, train: Callable[[Message], Message]) -> Message:
+    """The app's reply. What it raises stays on this node: it may quote what was trained."""
+    try:
+        return train(message)
+    except Exception as error:
+        log(ERROR, "topk-secagg: the app failed while training", exc_info=error)
+        raise AppFailed(f"the app failed with {type(error).__name__}", "look at its log") from error
 
 
 def _prepare(node: Node, parcel: Parcel) -> Workspace:
@@ -224,8 +237,7 @@ def _confirm(node: Node, parcel: Parcel) -> RecordDict:
         parcels.store(parcel.files, expected)
         confirm_unseen(space, user, **node.access())
     else:
-        others = [m for m in space.users() if m != user]
-        parcels.store(parcel.files, expected | parcels.masked_places(space, *others))
+        parcels.store(parcel.files, expected | parcels.masked_places(space, *space.users()))
         confirm(space, user, **node.access())
     own = space.confirmation_path(user)
     return parcels.content(parcels.CONFIRM, files=parcels.named(space, own))
@@ -248,7 +260,8 @@ def _end(node: Node, parcel: Parcel) -> RecordDict:
     if latest is not None:
         _settle(node, latest, parcel)
         _leave_others(node)
-        _leave(node, latest, end_series=True)
+        _leave(node, latest)
+        node.record(ended=True)
     return parcels.content(parcels.END)
 
 
@@ -282,19 +295,22 @@ def _settle(node: Node, space: Workspace, parcel: Parcel) -> None:
 
 
 def _leave_others(node: Node) -> None:
-    """Erase the secrets of all rounds but the latest."""
+    """Erase the secrets of all rounds but the latest, which has the keys of the series."""
     for space in node.others():
-        _leave(node, space, end_series=False)
+        try:
+            _leave(node, space)
+        except (SecAggError, OSError) as error:  # X has been made: it leaves all the same
+            log(WARNING, "topk-secagg: an earlier round is not forgotten yet: %s", error)
 
 
-def _leave(node: Node, space: Workspace, *, end_series: bool) -> None:
+def _leave(node: Node, space: Workspace) -> None:
     """Erase the secrets of a round that is over, and its files."""
     user = node.user_in(space.session)
     if space.runs_here(user):
         try:
-            forget(space, user, end_series=end_series, **node.access())
-        except SecAggError:  # it never had survivors, as far as this node knows
-            abandon(space, user, end_series=end_series, **node.access())
+            forget(space, user, end_series=True, **node.access())
+        except (Refused, InputMissing):  # it never had survivors, as far as this node knows
+            abandon(space, user, **node.access())
     node.discard(space)
 
 

@@ -26,10 +26,11 @@ from flwr.supercore import log
 from ..errors import BadData, Refused, UsageError
 from ..steps.access import TakingPart, keygen
 from ..storage.atomic import PRIVATE, make_folder, write_whole
-from ..storage.documents import read_bytes
-from ..storage.keys import Identity, Recipient, read_identity, read_recipients
+from ..storage.documents import LARGEST, read_bytes
+from ..storage.keys import Identity, read_identity
 from ..storage.session import Session, parse_session
 from ..storage.workspace import Workspace
+from .keys import keys_of, known_keys
 
 # what a node's configuration may have
 FOLDER = "topk-secagg-folder"
@@ -46,10 +47,11 @@ _CHANGING = {"clip", "scale"}  # parameters that may differ from round to round
 @dataclass(frozen=True)
 class State:
     """`series` is the root that the node is bound to since it first masked; `round` names the
-    folder of its latest round, which has its keys."""
+    folder of its latest round, which has its keys. `ended`: its secrets are erased."""
 
     series: str | None = None
     round: str | None = None
+    ended: bool = False
 
 
 class Node:
@@ -60,6 +62,7 @@ class Node:
         self.home = self._home(context)
         self.run = self.home / f"run-{context.run_id}"
         self.residual = self.run / "residual.h5" if self._flag(FEEDBACK) else None
+        make_folder(self.home, private=True)
         make_folder(self.run, private=True)
 
     def _home(self, context: Context) -> Path:
@@ -107,9 +110,9 @@ class Node:
 
     def user_in(self, session: Session) -> int:
         """The number of this node in a session, by its keys."""
-        own = self.identity()
+        own = keys_of(self.identity().public(1))
         for recipient in session.recipients or ():
-            if own.public(recipient.user) == recipient:
+            if keys_of(recipient) == own:
                 return recipient.user
         raise Refused(
             "this node's keys are not in the session",
@@ -173,6 +176,13 @@ class Node:
     def admit(self, content: bytes) -> Workspace:
         """The round of a session.json that came in a message, in a folder of its own, once it is
         one that this node takes part in."""
+        if len(content) > LARGEST:
+            raise BadData("session.json in a message is too large")
+        if self.state().ended:
+            raise Refused(
+                "this node has ended the training of this run, and erased its secrets",
+                "a run has one training; start another run for another one",
+            )
         session = parse_session(Path("session.json"), content)
         self._check_kind(session)
         self._check_keys(session)
@@ -221,9 +231,9 @@ class Node:
                     RECIPIENTS,
                 )
             return
-        known = {(r.age, r.ed25519) for r in _listed(path)}
+        known = known_keys(path)
         for recipient in session.recipients or ():
-            if (recipient.age, recipient.ed25519) not in known:
+            if keys_of(recipient) not in known:
                 raise Refused(
                     f"the session has keys for user {recipient.user} that are not in this node's "
                     "list of recipients",
@@ -258,12 +268,3 @@ def _fixed(session: Session) -> dict[str, Any]:
     parameters = vars(session.parameters)
     common = session.kept_in_series()
     return common | {name: parameters[name] for name in parameters.keys() - _CHANGING}
-
-
-def _listed(path: Path) -> tuple[Recipient, ...]:
-    """The keys in a list of recipients, however many they are."""
-    text = read_bytes(path, "collect the lines that `topk-secagg keygen` prints").decode(
-        "ascii", "replace"
-    )
-    lines = [line for line in map(str.strip, text.splitlines()) if line and line[0] != "#"]
-    return read_recipients(path, len(lines))

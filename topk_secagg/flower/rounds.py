@@ -11,17 +11,18 @@ from typing import Any
 
 from flwr.app import MetricRecord, RecordDict
 
-from ..errors import BadData, SecAggError
+from ..errors import BadData, UsageError
 from ..gradients.quantise import dequantise, magnitude
 from ..protocol.constructions import construction
 from ..steps.centralised import propose
 from ..steps.decode import DecodeReport, decode
-from ..steps.init import init
+from ..steps.init import InitReport, init
 from ..storage import survivors as survivors_file
-from ..storage.keys import Recipient, check_recipients, read_recipients
+from ..storage.keys import Recipient
 from ..storage.workspace import Workspace
 from . import parcels
 from .arrays import Arrays, arrays_of, buffers, mean, moved, record_of, template
+from .keys import Keys
 from .parcels import Parcel, Place
 
 
@@ -68,6 +69,8 @@ class ServedRound:
 
     def take_clear(self, user: int, content: RecordDict, model: Arrays) -> None:
         """Keep what came in the clear with an X: metrics, and the model's buffers."""
+        if len(content.metric_records) != 1:
+            raise BadData("its reply does not have one record of metrics")
         (metrics,) = content.metric_records.values()
         arrays: Arrays = {}
         for record in content.array_records.values():
@@ -120,6 +123,13 @@ class ServedRound:
             self.space, *(p.path for p in parcels.agreed_places(self.space).values())
         )
 
+    def to_answer(self, user: int) -> dict[str, bytes]:
+        """What a user needs to answer: who has confirmed has survivors.json."""
+        files = self.agreed()
+        if self.space.confirmation_path(user).exists():
+            del files[parcels.name_of(self.space, self.space.survivors_path)]
+        return files
+
     def decode(self) -> DecodeReport:
         """The mean of the survivors' updates."""
         return decode(self.space, mean=True)
@@ -169,7 +179,7 @@ class Series:
     def __init__(
         self,
         folder: Path,
-        keys: Mapping[int, Recipient],
+        keys: Mapping[int, Keys],
         options: Mapping[str, Any],
         *,
         clip_from_sum: float,
@@ -189,10 +199,7 @@ class Series:
         self._keeps_files = keeps_files
         self._number = 0
         self._recipients = folder / "recipients.txt"
-        lines = [
-            Recipient(user, keys[node].age, keys[node].ed25519).line()
-            for user, node in self.nodes.items()
-        ]
+        lines = [Recipient(user, *keys[node]).line() for user, node in self.nodes.items()]
         self._recipients.write_text("\n".join(lines) + "\n")
 
     def next_round(self, model: Arrays) -> ServedRound:
@@ -210,13 +217,21 @@ class Series:
                 **self._options,
             )
         else:
-            report = init(root, from_=self.latest.space, clip=self._clip)
+            report = self._following(root, self.latest)
         self.latest = ServedRound(report.round)
         if self.latest.deals:
             self.root = self.latest
             self.dealers.clear()
             self.undelivered.clear()
         return self.latest
+
+    def _following(self, root: Path, latest: ServedRound) -> InitReport:
+        """A round like the latest, with the clip that follows from the latest sum if there can be
+        such a clip."""
+        try:
+            return init(root, from_=latest.space, clip=self._clip)
+        except UsageError:
+            return init(root, from_=latest.space)
 
     def before(self, user: int) -> tuple[dict[str, str], dict[str, bytes]]:
         """What a user should know of the latest round that it did not answer."""
@@ -246,23 +261,3 @@ class Series:
         weight = max(survivors_file.read(Workspace(report.path.parent)).weights.values())
         if largest:
             self._clip = self._clip_from_sum * largest / weight
-
-
-def admissible(keys: Mapping[int, tuple[str, str]], listed: Path | None) -> dict[int, Recipient]:
-    """The keys of nodes that can be users: sound, nobody else's, and in the list if there is one."""
-    known = None
-    if listed is not None:
-        count = sum(1 for line in listed.read_text().splitlines() if line.strip()[:1].isdigit())
-        known = {(r.age, r.ed25519) for r in read_recipients(listed, count)}
-    result: dict[int, Recipient] = {}
-    for node, (age, ed25519) in sorted(keys.items()):
-        candidate = Recipient(1, age, ed25519)
-        try:
-            check_recipients((candidate,))
-        except SecAggError:
-            continue
-        others = result.values()
-        is_new = all(age != r.age and ed25519 != r.ed25519 for r in others)
-        if is_new and (known is None or (age, ed25519) in known):
-            result[node] = candidate
-    return result

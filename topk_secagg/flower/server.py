@@ -30,8 +30,9 @@ from ..steps.arguments import AnyPath, optional_path
 from ..steps.init import RoundOptions
 from . import parcels
 from .arrays import Arrays, arrays_of, in_type_of, record_of
+from .keys import Keys, admissible, known_keys
 from .parcels import Parcel
-from .rounds import Series, ServedRound, admissible
+from .rounds import Series, ServedRound
 
 _NO_MEAN = (Bulyan, FedMedian, FedTrimmedAvg, FedXgbBagging, FedXgbCyclic, Krum, QFedAvg, MultiKrum)
 _WEIGHTED_BY = "num-examples"  # where a strategy does not say
@@ -108,6 +109,8 @@ class TopKSecAgg(Strategy):
         }
         if options.get("minimise") is not None:
             del self.options["construction"]
+        if options.get("spare") is not None:
+            raise UsageError("nodes answer once: no answers can be spared", "leave out spare")
         self._kept: tempfile.TemporaryDirectory[str] | None = None
         self._series: Series | None = None
         self._round: ServedRound | None = None
@@ -244,7 +247,7 @@ class TopKSecAgg(Strategy):
     def _joined(self, grid: Grid) -> Series | None:
         """The users of a new series: the nodes that are there, and their keys."""
         nodes = sorted(grid.get_node_ids())
-        keys: dict[int, tuple[str, str]] = {}
+        keys: dict[int, Keys] = {}
 
         def take(node: int, parcel: Parcel, _: RecordDict) -> None:
             keys[node] = (parcel.word("age"), parcel.word("ed25519"))
@@ -256,7 +259,12 @@ class TopKSecAgg(Strategy):
             take,
             enough=len(asked),
         )
-        users = admissible(keys, self.recipients)
+        known = None if self.recipients is None else known_keys(self.recipients)
+        users = admissible(keys, known)
+        for node in keys.keys() - users.keys():
+            _warn(
+                f"node {node} has keys that are unknown, unsound or another node's: it is no user"
+            )
         if len(users) < self.survivors:
             _warn(
                 f"{len(users)} nodes have keys that can be used, and {self.survivors} must survive; "
@@ -276,6 +284,8 @@ class TopKSecAgg(Strategy):
 
     def _room(self) -> Path:
         """The folder for the files of the rounds."""
+        if self._kept is not None:
+            self._kept.cleanup()
         if self.folder is None:
             self._kept = tempfile.TemporaryDirectory(prefix="topk-secagg-")
             return Path(self._kept.name)
@@ -371,6 +381,8 @@ class TopKSecAgg(Strategy):
     def _agree(self, series: Series, this: ServedRound) -> None:
         """Have one user sign the survivors, and the others confirm them."""
         session = {"session": this.space.session.id}
+        if not this.masked():
+            raise TooFewSurvivors("no user has masked", "look at the nodes' logs")
         for freezer in this.masked():
             proposal, left_out = this.proposal(freezer)
             for user, reason in left_out.items():
@@ -400,10 +412,12 @@ class TopKSecAgg(Strategy):
     def _ask_for_answers(self, series: Series, this: ServedRound) -> None:
         """Y of every survivor."""
         session = {"session": this.space.session.id}
-        content = parcels.content(parcels.ANSWER, session, this.agreed())
         self._exchange(
             parcels.ANSWER,
-            {series.nodes[user]: content for user in this.survivors()},
+            {
+                series.nodes[user]: parcels.content(parcels.ANSWER, session, this.to_answer(user))
+                for user in this.survivors()
+            },
             self._storing(series, this, parcels.ANSWER),
             enough=this.answers_needed,
         )
@@ -452,7 +466,12 @@ class TopKSecAgg(Strategy):
             for node, content in contents.items()
         ]
         sent = zip(self._grid.push_messages(messages), contents, strict=True)
-        waiting = {message_id: node for message_id, node in sent if message_id}
+        waiting = {}
+        for message_id, node in sent:
+            if message_id:
+                waiting[message_id] = node
+            else:  # Flower did not take it
+                _warn(f"{self._called(node)} cannot be reached at the step {step}, and drops out")
         taken: list[int] = []
         began = time.monotonic()
         deadline = began + (self.timeout if enough else self.patience)
@@ -460,8 +479,10 @@ class TopKSecAgg(Strategy):
         is_enough = enough == 0
         while waiting:
             for reply in list(self._grid.pull_messages(list(waiting))):
-                node = waiting.pop(reply.metadata.reply_to_message_id, None)
-                if node is not None and self._take(step, node, reply, take):
+                if reply.metadata.reply_to_message_id not in waiting:
+                    continue
+                node = waiting.pop(reply.metadata.reply_to_message_id)
+                if self._take(step, node, reply, take):
                     taken.append(node)
             if not is_enough and len(taken) >= enough:
                 is_enough = True

@@ -82,25 +82,18 @@ def confirm_unseen(round: AnyRound, user: int, **access: Unpack[TakingPart]) -> 
     return confirm_once(space, user, how, has_every_x=False)
 
 
-def abandon(
-    round: AnyRound, user: int, *, end_series: bool = False, **access: Unpack[TakingPart]
-) -> None:
+def abandon(round: AnyRound, user: int, **access: Unpack[TakingPart]) -> None:
     """Erase the secret of a round that its user will never answer, because it is over.
 
-    `forget` waits for the survivors; a round that was skipped never has any. The ledger stays, and
-    refuses every further step. Where shares are dealt by keys these must have been carried on,
-    unless the series ends here.
+    `forget` waits for the survivors, and a round that was skipped never has any. The ledger stays,
+    and refuses every further step. The keys of this round go too: where a series goes on, its next
+    round must have been prepared.
     """
     space, how = taking_part(round, **access)
     check_pins(space, how)
     space.check_user(user)
     with space.step_of(user):
         ledger = Ledger.read(space.ledger_path(user), space.session.id, user)
-        if space.session.family is not None and ledger.carried is None and not end_series:
-            raise Refused(
-                f"the keys of user {user} in this round are the only ones that it has",
-                "prepare the next round of the series first",
-            )
         ledger.record(forgotten=True, input=None)
         paths = [space.secret_path(user), space.held_path(user), space.residual_path(user)]
         paths += [space.share_path(user, m) for m in space.users()]
