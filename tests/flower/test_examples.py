@@ -37,6 +37,26 @@ def run(name: str, folder: Path, rounds: int) -> str:
         return process.text()
 
 
+@pytest.mark.parametrize("name", ["digits", "pytorch"])
+def test_the_readme_shows_all_that_differs_from_an_ordinary_app(name):
+    blocks = re.findall(r"```diff\n(.*?)```", (EXAMPLES / "README.md").read_text(), re.DOTALL)
+    assert len(blocks) == 2
+    package = EXAMPLES / name / f"{name}_app"
+    for block, app in zip(blocks, ("client_app.py", "server_app.py"), strict=True):
+        text = (package / app).read_text()
+        changes = block.splitlines()
+        added = [line[1:] for line in changes if line.startswith("+")]
+        removed = [line[1:] for line in changes if line.startswith("-")]
+        ours = [line for line in text.splitlines() if "topk" in line.lower()]
+        assert set(ours) <= set(added)
+        assert "\n".join(added[1:]) in text
+        assert added[0] in text.splitlines()
+        # without it: the same app, in which nothing of ours is left
+        plain = text.replace(added[0] + "\n", "").replace("\n".join(added[1:]), *removed)
+        assert "topk" not in plain.lower()
+        compile(plain, app, "exec")
+
+
 def test_digits_in_numpy_are_learnt(tmp_path):
     output = run("digits", tmp_path, rounds=4)
     found = accuracies(output)
