@@ -128,6 +128,10 @@ test-oldest test-newest: test-%: ## run all tests with the oldest, or the newest
 test-torch: $(DEV_READY) ## compare the readers with real PyTorch, and run the examples that need it
 	$(BIN)/pip install --quiet --disable-pip-version-check torch==2.13.0 opacus==1.6.0
 	$(BIN)/python -m pytest tests/gradients tests/experiments/test_cifar_curve.py tests/experiments/test_torch_examples.py
+	$(PYTHON) -m venv $(VENV)-flower
+	$(VENV)-flower/bin/pip install --quiet --disable-pip-version-check --editable '.[flower]' 'flwr[simulation]' \
+	  pytest hypothesis scikit-learn torch==2.13.0
+	$(VENV)-flower/bin/python -m pytest tests/flower/test_examples.py -k pytorch
 
 test-workflows: ## run the workflow with Snakemake on local cores
 	$(PYTHON) -m venv $(VENV)-workflows

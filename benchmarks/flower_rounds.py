@@ -38,6 +38,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -376,7 +377,9 @@ def check(system: str, simulation: Simulation) -> None:
             mean=True,
         ).total
         found, close = simulation.models[:1], 1e-6
-        assert all(np.count_nonzero(np.diff(models, axis=0)) for models in [simulation.models])
+        for before, after in pairwise(simulation.models):
+            if np.array_equal(before, after):
+                raise SystemExit("ours: a round was skipped")
     else:
         expected = np.mean(updates, axis=0)
         found = np.diff([first_model(), *simulation.models], axis=0)
