@@ -7,7 +7,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 TOPK   := $(BIN)/topk-secagg
 
-.PHONY: help demo demo-next test test-root test-fresh test-oldest test-newest test-torch test-workflows dist lint-workflows secrecy vectors fuzz lint cog-check types check docs pictures bench bench-quick bench-flower clean
+.PHONY: help demo demo-next test test-root test-fresh test-oldest test-newest test-torch test-workflows test-flower dist lint-workflows secrecy vectors fuzz lint cog-check types check docs pictures bench bench-quick bench-flower clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -137,6 +137,14 @@ test-workflows: ## run the workflow with Snakemake on local cores
 	$(PYTHON) -m venv $(VENV)-workflows
 	$(VENV)-workflows/bin/pip install --quiet --disable-pip-version-check --editable '.[workflows]' pytest hypothesis
 	$(VENV)-workflows/bin/python -m pytest tests/workflows
+
+# (Flower warns of what its own dependencies do; each file stays in one process, as simulations are shared)
+test-flower: ## train over Flower: in one process, and by its simulation engine
+	$(PYTHON) -m venv $(VENV)-flower
+	$(VENV)-flower/bin/pip install --quiet --disable-pip-version-check --editable '.[flower]' 'flwr[simulation]' \
+	  pytest pytest-xdist hypothesis scikit-learn
+	$(VENV)-flower/bin/python -m topk_secagg.algebra.compile
+	$(VENV)-flower/bin/python -m pytest tests/flower -W default -n auto --dist loadfile
 
 secrecy: $(DEV_READY) ## compute that T users learn nothing but the sum, and that T + 1 do
 	$(BIN)/python tests/secrecy/check.py

@@ -264,6 +264,8 @@ class Lab:
         return app
 
     def _note(self, user: int, number: int, before: Arrays, after: Arrays) -> None:
+        if any(after[name].shape != before[name].shape for name in after if name in before):
+            return
         update = {
             name: after[name].astype(np.float64) - before[name]
             for name in after

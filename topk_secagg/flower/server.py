@@ -38,6 +38,7 @@ _NO_MEAN = (Bulyan, FedMedian, FedTrimmedAvg, FedXgbBagging, FedXgbCyclic, Krum,
 _WEIGHTED_BY = "num-examples"  # where a strategy does not say
 _FIRST_PAUSE = 0.05  # seconds between two looks for replies
 _LONGEST_PAUSE = 1.0
+_LONGEST_REASON = 300  # characters
 
 Take = Callable[[int, Parcel, RecordDict], None]
 
@@ -115,6 +116,7 @@ class TopKSecAgg(Strategy):
         self._series: Series | None = None
         self._round: ServedRound | None = None
         self._asked: list[int] = []
+        self._told: set[str] = set()
         self._arrays: Arrays = {}
         self._grid: Grid | None = None
         self._message_type = MessageType.TRAIN
@@ -337,14 +339,20 @@ class TopKSecAgg(Strategy):
         node = message.metadata.dst_node_id
         user = series.user_of.get(node)
         if user is None:
-            _warn(f"node {node} came after training began: it waits for a new series")
+            self._warn_once(f"node {node} came after training began: it waits for a new series")
         elif user not in series.dealers:
-            _warn(f"user {user} (node {node}) dealt nothing: it waits for a new series")
+            self._warn_once(f"user {user} (node {node}) dealt nothing: it waits for a new series")
         elif user in series.undelivered:
             _warn(f"user {user} (node {node}) does not have the others' shares yet")
         else:
             return True
         return False
+
+    def _warn_once(self, what: str) -> None:
+        """A warning that would be the same in every round."""
+        if what not in self._told:
+            self._told.add(what)
+            _warn(what)
 
     def _training(self, series: Series, this: ServedRound, message: Message) -> Message:
         """A message of the strategy inside, with the session of the round."""
@@ -499,7 +507,7 @@ class TopKSecAgg(Strategy):
         """Hand a reply to `take`; a node whose reply is an error, or is refused, drops out."""
         try:
             if reply.has_error():
-                raise BadData(reply.error.reason or "no reason given")
+                raise BadData(_in_a_line(reply.error.reason))
             parcel = parcels.opened(reply)
             if parcel.step != step:
                 raise BadData(f"it is for the step {parcel.step!r:.40}")
@@ -513,6 +521,12 @@ class TopKSecAgg(Strategy):
         """A node in the log."""
         user = self._series.user_of.get(node) if self._series else None
         return f"node {node}" if user is None else f"user {user} (node {node})"
+
+
+def _in_a_line(reason: str | None) -> str:
+    """What a node or Flower says of an error, which may be a whole traceback."""
+    lines = [line.strip() for line in (reason or "").splitlines() if line.strip()]
+    return lines[0][:_LONGEST_REASON] if lines else "no reason given"
 
 
 def _warn(what: str, error: SecAggError | None = None) -> None:
