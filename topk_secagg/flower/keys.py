@@ -22,7 +22,7 @@ def known_keys(path: Path) -> set[Keys]:
     text = read_bytes(path, "collect the lines that `topk-secagg keygen` prints").decode(
         "ascii", "replace"
     )
-    known = []
+    known: list[Recipient] = []
     for line in map(str.strip, text.splitlines()):
         if line and not line.startswith("#"):
             match line.replace("ed25519:", "").split():
