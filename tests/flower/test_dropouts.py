@@ -1,9 +1,12 @@
 """A node that fails or is late at any message drops out; with too few the round is skipped, and
 training goes on."""
 
+import random
+
 import numpy as np
 import pytest
-from federation import FAILING, LOST, SILENT, random_update, refuse_at
+from federation import FAILING, LOST, SILENT, random_update, refuse_at, step_of
+from flwr.serverapp.strategy import FedAvg
 from test_training import assert_sum_is_that_of_aggregate
 
 import topk_secagg as ts
@@ -73,6 +76,23 @@ def test_who_deals_nothing_is_out_of_the_series(lab, how, caplog):
     assert "user 2 (node 1014) dealt nothing: it waits for a new series" in caplog.text
 
 
+@pytest.mark.parametrize("ids", [[], [None, "x", "y", "z", "w"]], ids=["none", "all but one"])
+def test_messages_that_flower_does_not_take_are_drop_outs(lab, caplog, ids):
+    """As its grid does with messages that are too large, or cannot be sent."""
+    training = lab()
+    push = training.grid.push_messages
+
+    def pushing(messages):
+        messages = list(messages)
+        is_confirming = messages and step_of(messages[0]) == "confirm"
+        return ids if is_confirming else push(messages)
+
+    training.grid.push_messages = pushing
+    training.train(rounds=1)
+    assert "user 1 (node 1007) cannot be reached at the step confirm" in caplog.text
+    assert "round 1 is skipped" in caplog.text
+
+
 @pytest.mark.parametrize("how", [SILENT, LOST])
 def test_who_misses_its_shares_gets_them_before_the_next_round(lab, how):
     training = lab()
@@ -138,6 +158,19 @@ def test_too_few_nodes_with_keys_and_the_next_round_begins_anew(lab, caplog):
     assert [ts.decode(folder).survivors for folder in training.rounds()] == [[1, 2, 3, 4, 5]]
 
 
+def test_who_is_not_sampled_is_a_drop_out_and_catches_up(lab):
+    sampling = FedAvg(fraction_train=0.8, fraction_evaluate=0.0, min_available_nodes=5)
+    training = lab(strategy=sampling)
+    random.seed(4)
+    training.train(rounds=4)
+    assert training.reasons() == []
+    sampled = [sorted(training.updates[number]) for number in range(1, 5)]
+    assert len({*map(tuple, sampled)}) > 1
+    assert all(len(users) == 4 for users in sampled)
+    for number, users in enumerate(sampled, start=1):
+        assert_sum_is_that_of_aggregate(training, number, users)
+
+
 # error feedback: rule 10 of scheme.md, section 7
 
 
@@ -179,7 +212,7 @@ def test_the_same_update_is_not_sent_twice_after_a_round_without_a_sum(lab, capl
     training = lab(update=update)
     in_round(training, 2, refuse_at("answer", 1, 2, how=LOST))
     training.train(rounds=4)
-    assert "trained the same update as in a round that gave no sum" in caplog.text
+    assert "trained the same update as in the last round that it answered" in caplog.text
     assert training.reasons() == []
     third = ts.decode(training.rounds()[2])
     assert third.survivors == [1, 2, 3, 4, 5]

@@ -137,12 +137,14 @@ def _mask(
     metrics = _only_metrics(trained.content)
     check_same_model(before, after)
     weight = _weight(metrics, parcel.word("weighted-by"))
+    clear = buffers(after)
+    if clear and node.state().series is None:
+        log(INFO, "topk-secagg: in the clear leave all metrics, and %s", ", ".join(clear))
     node.record(series=space.session.series_root)
     _mask_once(node, space, user=user, update=difference(before, after), weight=weight)
     _leave_others(node)
     reply = parcels.content(parcels.MASK, files=parcels.named(space, space.masked_path(user)))
     reply[METRICS] = metrics
-    clear = buffers(after)
     if clear:
         reply[ARRAYS] = record_of(clear)
     return reply
@@ -179,8 +181,9 @@ def _prepare(node: Node, parcel: Parcel) -> Workspace:
 
 
 def _mask_once(node: Node, space: Workspace, *, user: int, update: Arrays, weight: float) -> None:
-    """`mask`; an update that was answered for in a round whose sum nobody may have seen is not
-    sent again (scheme.md, rule 10): then only what error feedback kept is sent."""
+    """`mask`; the very update of the last round that this node answered is not sent again, since
+    it cannot know whether that round gave a sum (scheme.md, rule 10): then only what error feedback
+    kept is sent."""
 
     def masked(update: Arrays, *, again: bool) -> None:
         report = mask(
@@ -210,8 +213,8 @@ def _mask_once(node: Node, space: Workspace, *, user: int, update: Arrays, weigh
             raise
         log(
             WARNING,
-            "topk-secagg: user %d trained the same update as in a round that gave no sum, and "
-            "does not send it twice",
+            "topk-secagg: user %d trained the same update as in the last round that it answered, "
+            "and does not send it twice",
             user,
         )
         masked({name: np.zeros_like(part) for name, part in update.items()}, again=True)
@@ -309,7 +312,7 @@ def _leave(node: Node, space: Workspace) -> None:
     if space.runs_here(user):
         try:
             forget(space, user, end_series=True, **node.access())
-        except (Refused, InputMissing):  # it never had survivors, as far as this node knows
+        except (Refused, InputMissing, BadData):  # it has no survivors, as far as this node knows
             abandon(space, user, **node.access())
     node.discard(space)
 

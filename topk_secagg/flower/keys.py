@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..errors import SecAggError
+from ..errors import BadData, SecAggError
 from ..storage.documents import read_bytes
-from ..storage.keys import Recipient, check_recipients, read_recipients
+from ..storage.keys import Recipient, check_recipients
 
 Keys = tuple[str, str]  # of age, and of Ed25519
 
@@ -18,12 +18,23 @@ def keys_of(recipient: Recipient) -> Keys:
 
 
 def known_keys(path: Path) -> set[Keys]:
-    """The keys in a list of recipients, however many there are."""
+    """The keys in a list of recipients; the numbers in it say nothing, and may repeat."""
     text = read_bytes(path, "collect the lines that `topk-secagg keygen` prints").decode(
         "ascii", "replace"
     )
-    lines = [line for line in map(str.strip, text.splitlines()) if line and line[0] != "#"]
-    return set(map(keys_of, read_recipients(path, len(lines))))
+    known: list[Recipient] = []
+    for line in map(str.strip, text.splitlines()):
+        if line and not line.startswith("#"):
+            match line.replace("ed25519:", "").split():
+                case [number, age, ed25519] if number.isdecimal():
+                    known.append(Recipient(len(known) + 1, age, ed25519))
+                case _:
+                    raise BadData(
+                        f"{path}: a line is not NUMBER age1... ed25519:HEX",
+                        "take it from `topk-secagg keygen`",
+                    )
+    check_recipients(tuple(known))
+    return set(map(keys_of, known))
 
 
 def admissible(keys: Mapping[int, Keys], known: set[Keys] | None) -> dict[int, Keys]:

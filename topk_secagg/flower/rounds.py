@@ -75,9 +75,7 @@ class ServedRound:
         arrays: Arrays = {}
         for record in content.array_records.values():
             arrays |= arrays_of(record)
-        wanted = buffers(model)
-        shapes = {name: array.shape for name, array in arrays.items()}
-        if shapes != {name: array.shape for name, array in wanted.items()}:
+        if _forms(arrays) != _forms(buffers(model)):
             raise BadData("its buffers are not those of the model")
         self.metrics[user] = metrics
         self.clear[user] = arrays
@@ -148,10 +146,15 @@ class ServedRound:
         return RecordDict({"arrays": record_of(arrays), "metrics": metrics})
 
 
+def _forms(arrays: Arrays) -> dict[str, tuple[tuple[int, ...], str]]:
+    """What arrays are like: shapes, and whether they are floats or integers."""
+    return {name: (array.shape, array.dtype.kind) for name, array in arrays.items()}
+
+
 def mean_of_metrics(records: Iterable[MetricRecord], weights: Iterable[float]) -> MetricRecord:
     """The weighted mean of every metric that all records have, as a number or a list of them."""
     pairs = list(zip(records, weights, strict=True))
-    total = math.fsum(weight for _, weight in pairs)
+    total = sum(weight for _, weight in pairs)
     combined = MetricRecord()
     first, _ = pairs[0]
     for key, example in first.items():
@@ -161,7 +164,7 @@ def mean_of_metrics(records: Iterable[MetricRecord], weights: Iterable[float]) -
             continue
         columns = [v if isinstance(v, list) else [v] for v in values]
         means = [
-            math.fsum(weight / total * x for x, (_, weight) in zip(column, pairs, strict=True))
+            sum(weight / total * x for x, (_, weight) in zip(column, pairs, strict=True))
             for column in zip(*columns, strict=True)
         ]
         combined[key] = means[0] if shape is None else means

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
+from itertools import zip_longest
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any, Unpack
@@ -332,7 +333,7 @@ class TopKSecAgg(Strategy):
         def take(node: int, _: Parcel, __: RecordDict) -> None:
             series.undelivered.discard(series.user_of[node])
 
-        self._exchange(parcels.COLLECT, contents, take, enough=len(contents))
+        self._exchange(parcels.COLLECT, contents, take, enough=min(len(contents), self.survivors))
 
     def _takes_part(self, series: Series, message: Message) -> bool:
         """Whether a node that the strategy inside chose is a user that can mask."""
@@ -473,9 +474,8 @@ class TopKSecAgg(Strategy):
             )
             for node, content in contents.items()
         ]
-        sent = zip(self._grid.push_messages(messages), contents, strict=True)
         waiting = {}
-        for message_id, node in sent:
+        for node, message_id in zip_longest(contents, self._grid.push_messages(messages)):
             if message_id:
                 waiting[message_id] = node
             else:  # Flower did not take it
