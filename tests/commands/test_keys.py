@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from oracle import plain_sum
 from rounds import Round, call, datasets, document, edit, judged, must, put, rewrite, words
 
 from topk_secagg.algebra.randomness import source_of
@@ -17,6 +18,7 @@ from topk_secagg.errors import BadData
 from topk_secagg.protocol.constructions import construction as construction_of
 from topk_secagg.protocol.deal import next_key
 from topk_secagg.protocol.family import lacking_coalition
+from topk_secagg.protocol.messages import Sparse
 from topk_secagg.steps import eliminate as eliminate_step
 from topk_secagg.steps import freeze as freeze_step
 from topk_secagg.steps import inspect as inspect_step
@@ -25,6 +27,7 @@ from topk_secagg.storage import dealt as dealt_file
 from topk_secagg.storage import secret as secret_file
 from topk_secagg.storage import share as share_file
 from topk_secagg.storage import share_writer
+from topk_secagg.storage import survivors as survivors_file
 from topk_secagg.storage.dealt import Dealt
 from topk_secagg.storage.keys import read_identity
 from topk_secagg.storage.ledger import Ledger
@@ -759,6 +762,58 @@ class TestAnswering:
         must(*r.decode())
         r.check_sum(answering=ALL)
 
+    FOREIGN = {  # noqa: RUF012 - what lies in the place of user 4's X, and what is said of it
+        "of another user": ("masked/user-05.h5", "its user is 5, not 4"),
+        "of another session": ("../other/masked/user-04.h5", "it belongs to another session"),
+        "another one of the same user": ("another", "is not the file that was frozen"),
+    }
+
+    @pytest.mark.parametrize("what", FOREIGN)
+    def test_no_other_x_is_added_up(self, round_at, refuses, what):
+        """In sealed rounds too; and a foreign file here does not mean that the round failed."""
+        source, says = self.FOREIGN[what]
+        round_at("masked", "other", sealed=True, name="other", **FIVE)
+        r = round_at("answered", sealed=True, **FIVE)
+        path = Workspace(r.folder).masked_path(CHEAT)
+        sound = path.read_bytes()
+        if source == "another":  # signed by its user, after the freeze
+            rewrite(path, lambda _, found: found["value"].fill(1), signer(r, CHEAT))
+        else:
+            path.write_bytes((r.folder / source).read_bytes())
+        refuses(65, *r.decode(), says=says)
+        path.write_bytes(sound)
+        must(*r.decode())
+        r.check_sum(answering=ALL)
+
+    def test_if_any_x_were_added_up_one_user_could_replace_the_sum_after_all_answered(
+        self, round_at, monkeypatch
+    ):
+        """The twin: it knows its own mask, and so what it puts into the sum."""
+        r = round_at("answered", sealed=True, **FIVE)
+        space = Workspace(r.folder)
+        p = space.session.parameters
+        c = construction_of(p)
+        secret = secret_file.read(space, CHEAT).secret
+        other = c.mask(secret, Sparse(np.array([7]), np.array([1234], dtype=np.uint32)))
+
+        def replaced(_, found):
+            found["value"][:] = other.value.view(found["value"].dtype)
+
+        rewrite(space.masked_path(CHEAT), replaced, signer(r, CHEAT))
+        monkeypatch.setattr(survivors_file, "each_frozen", each_as_it_is)
+        must(*r.decode())
+        found = datasets(r.folder / "aggregate.h5")
+        honest = plain_sum([r.sent(n) for n in ALL if n != CHEAT], p.length, p.field)
+        honest[7] = (honest[7] + 1234) % p.field
+        assert found["index"].tolist() == [k for k, v in enumerate(honest) if v]
+        assert found["value"].tolist() == [v for v in honest if v]
+
+    @pytest.mark.parametrize("command", ["eliminate", "decode"])
+    def test_nobody_is_in_the_set_twice(self, round_at, refuses, command):
+        r = round_at("answered" if command == "decode" else "frozen", **FIVE)
+        edit(r.folder / "survivors.json", lambda s: s["survivors"].insert(1, s["survivors"][0]))
+        refuses(65, *r.step(command, 2), says="names a user twice")
+
     @pytest.mark.parametrize(
         ("option", "says"),
         [
@@ -846,3 +901,9 @@ def shown(secret: np.ndarray, text: str) -> bool:
     return any(
         piece.hex() in text.lower() or ", ".join(map(str, piece)) in text for piece in pieces
     )
+
+
+def each_as_it_is(space, survivors):
+    """Every X of U1, whichever it is."""
+    for n in survivors.users:
+        yield n, read_masked(space.session, space.masked_path(n), n)

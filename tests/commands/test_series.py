@@ -913,6 +913,41 @@ class TestForget:
         must(*r0.forget(1))
         must(*r1.offline(1, "--from", r0.folder))
 
+    def other_list(self, r0: Round) -> None:
+        """Somebody changes a commitment of user 1 to a key that user 1 does not hold itself."""
+        space = Workspace(r0.folder)
+        family = space.session.family or ()
+        at = next(at for at, block in enumerate(family) if 1 not in block)
+        put(space.dealt_path(1), "ab" * 32, "commitments", at)
+
+    def test_a_list_that_somebody_changed_is_not_taken_for_the_users_own(
+        self, series, refuses, tmp_path
+    ):
+        """In a plain round anybody can: user 1's own share fits it all the same."""
+        (r0,) = series(0)
+        r1 = r0.next_of_series(tmp_path / "r1")
+        self.other_list(r0)
+        says = ("user 1 lacks its own list of keys", "do not fit its keys")
+        refuses(66, *r1.offline(1, "--from", r0.folder), says=says)
+        refuses(66, *r0.forget(1), says=says)
+
+    def test_else_an_honest_user_would_be_left_out_of_every_later_round(
+        self, series, tmp_path, monkeypatch
+    ):
+        """The twin: those who have the right list hold nothing that user 1's X names."""
+        (r0,) = series(0)
+        r1 = prepared(r0, tmp_path / "r1", users=(2, 3, 4, 5))
+        self.other_list(r0)
+        check = Dealt.check
+        monkeypatch.setattr(
+            Dealt, "check", lambda dealt, keys: dealt.user == 1 or check(dealt, keys)
+        )
+        must(*r1.offline(1, "--from", r0.folder))
+        monkeypatch.undo()
+        for n in ALL:
+            must(*r1.mask(n))
+        assert list(must(*r1.freeze("--json")).json["left_out"]) == ["1"]
+
     def test_if_it_forgot_all_the_same_the_series_would_end(
         self, series, refuses, tmp_path, monkeypatch
     ):
@@ -1131,6 +1166,20 @@ def test_held_keys_are_for_their_owner_alone_and_never_shown(series):
                 first = found[name].reshape(-1, 32)[0]
                 assert first[:4].tobytes().hex() not in everything
                 assert ", ".join(map(str, first[:4].tolist())) not in everything
+
+
+def test_keys_are_not_in_the_repr_of_what_holds_them(series):
+    """Nor, so, in a traceback that shows variables, or in a log."""
+    _, r1 = series(1)
+    space = Workspace(r1.folder)
+    stored = secret_file.read(space, 2)
+    theirs = held(r1, 2)
+    secret = [*stored.secret.keys, stored.key, *theirs.keys[3].values()]
+    shown = repr(stored) + repr(stored.secret) + repr(theirs) + repr(space)
+    assert stored.sharing in shown
+    for key in secret:
+        assert key.hex() not in shown
+        assert repr(key)[2:20] not in shown
 
 
 class TestDamagedKeys:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ..algebra.field import Integers, Symbols
@@ -28,9 +28,9 @@ class Secret:
     `keys` are those of the family's blocks, where shares are dealt by keys.
     """
 
-    place: Symbols
-    mask: Symbols
-    keys: tuple[bytes, ...] = ()
+    place: Symbols = field(repr=False)
+    mask: Symbols = field(repr=False)
+    keys: tuple[bytes, ...] = field(default=(), repr=False)
 
 
 class ShareChunk(NamedTuple):

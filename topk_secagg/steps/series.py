@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from ..errors import BadData, InputMissing, Refused, UsageError
+from ..storage import dealt as dealt_file
 from ..storage import held as held_file
 from ..storage import secret as secret_file
 from ..storage.atomic import erase
@@ -112,14 +113,18 @@ def _dealt_keys(
     """The keys of the root round, where they were dealt: those of the user itself too.
 
     Each is compared with its dealer's list. One that has not arrived or does not fit is left out,
-    and may be added later.
+    and may be added later. The user's own list must fit all its keys: X names it, and with another
+    one its holders would take this user for a cheat.
     """
     keys = {}
     lists = {}
     shares = SharesOfUser(space, user, identity)
+    blocks = space.session.family or ()
     for m in space.users():
         with suppress(InputMissing, BadData), shares.opened(m) as share:
             digest = list_of_keys(space, m, share)
+            if m == user:
+                dealt_file.read(space, user).check(dict(zip(blocks, own, strict=True)))
             if isinstance(share, KeysFile) and digest is not None:
                 keys[m] = share.keys
                 lists[m] = digest
@@ -130,7 +135,8 @@ def check_own_list(user: int, keys: Held) -> None:
     """Refuse keys with which a user could not go on: its X names its own list."""
     if user not in keys.lists:
         raise InputMissing(
-            f"user {user} lacks its own list of keys of the root round, or its own share",
+            f"user {user} lacks its own list of keys of the root round, or its own share, or they do"
+            " not fit its keys",
             f"put them back: dealt/user-{user:02}.json, and its share for itself",
         )
 

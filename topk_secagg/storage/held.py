@@ -8,7 +8,7 @@ from them the series goes on, and nothing of this round follows. Mode 0600.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -43,9 +43,9 @@ class Held:
     dealer's list; `own` are those that it dealt itself, block by block of the family."""
 
     generation: int
-    keys: Mapping[int, Mapping[Block, bytes]]
+    keys: Mapping[int, Mapping[Block, bytes]] = field(repr=False)
     lists: Mapping[int, str]
-    own: tuple[bytes, ...] = ()
+    own: tuple[bytes, ...] = field(default=(), repr=False)
 
     def with_more(self, others: Held) -> Held:
         """With the keys of dealers that only the others have."""

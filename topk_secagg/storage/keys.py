@@ -15,7 +15,7 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -54,8 +54,8 @@ class Recipient:
 class Identity:
     """The secret keys of a user."""
 
-    age: str
-    ed25519: str
+    age: str = field(repr=False)
+    ed25519: str = field(repr=False)
 
     @staticmethod
     def generate() -> Identity:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -48,8 +48,8 @@ class StoredSecret:
     name.
     """
 
-    secret: Secret
-    key: bytes
+    secret: Secret = field(repr=False)
+    key: bytes = field(repr=False)
     randomness: str
     sharing: str
     private: bool = True
