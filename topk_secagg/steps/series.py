@@ -135,8 +135,8 @@ def check_own_list(user: int, keys: Held) -> None:
     """Refuse keys with which a user could not go on: its X names its own list."""
     if user not in keys.lists:
         raise InputMissing(
-            f"user {user} lacks its own list of keys of the root round, or its own share, or they do"
-            " not fit its keys",
+            f"user {user} lacks its own list of keys of the root round, or its own share, or they "
+            "do not fit its keys",
             f"put them back: dealt/user-{user:02}.json, and its share for itself",
         )
 
