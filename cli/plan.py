@@ -193,11 +193,14 @@ def _init_words(p: ts.Parameters, **options: Any) -> list[str]:
 
 _UNITS = (("s", 1), ("min", 60), ("h", 3600), ("d", 86_400), ("y", 365.25 * 86_400))
 _LONGEST = 999  # years that are worth telling apart
+_SHORTEST = 0.1  # seconds
 
 
 def _duration(seconds: float) -> str:
     """A time of two or three digits, such as 1.6 s, 90 min or 31 h: in a unit of which there are
-    two or more."""
+    two or more. It has at most seven letters."""
+    if seconds < _SHORTEST:
+        return f"< {_SHORTEST} s"
     unit, length = next((u for u in reversed(_UNITS) if seconds >= 2 * u[1]), _UNITS[0])
     count = seconds / length
     if unit == _UNITS[-1][0] and count > _LONGEST:
