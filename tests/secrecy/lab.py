@@ -62,8 +62,11 @@ class Tape(Randomness):
 
     It chooses the bytes and leaves what becomes of them to the real integers() and permutation(): a
     value below the bound is a word that integers() neither rejects nor reduces; a permutation is
-    asked for by the rank of the order of its keys.
+    asked for by the rank of the order of its keys. Raw bytes are words of symbols of F_q, if
+    `field` says which q; words that are read ahead, and never used, are values like others.
     """
+
+    field: int | None = None
 
     def __init__(
         self,
@@ -84,6 +87,10 @@ class Tape(Randomness):
         return tape
 
     def fill(self, out: npt.NDArray[np.uint8]) -> None:
+        if self._bytes is None and self.field is not None:
+            word = np.dtype("<u2" if self.field < 2**16 else "<u4")
+            self._bytes = self._next(self.field, out.size // word.itemsize).astype(word)
+            self._bytes = self._bytes.view(np.uint8)
         if self._bytes is None or self._bytes.size != out.size:
             raise Unforeseen(f"raw bytes from the stream {self._path!r}")
         out[:] = self._bytes
@@ -127,13 +134,17 @@ _tapes: dict[bytes, Tape] = {}  # by the keys that were drawn from them
 
 
 @contextmanager
-def keyed() -> Iterator[None]:
-    """Within, the package's streams of symbols come from the tapes that their keys came from.
+def keyed(field: int | None = None) -> Iterator[None]:
+    """Within, the package's streams of symbols come from the tapes that their keys came from, and
+    are read as words of symbols of F_field.
 
     A generator's output under a key and a label is then fresh uniform values, the same for the same
     key and label, and independent for others: what HMAC and AES are assumed to be.
     """
-    with patch.object(dealing, "CipherRandomness", _tapes.__getitem__):
+    with (
+        patch.object(dealing, "CipherRandomness", _tapes.__getitem__),
+        patch.object(Tape, "field", field),
+    ):
         try:
             yield
         finally:

@@ -133,7 +133,7 @@ class SketchLab:
     def dealer(self, n: int) -> Dealer:
         """The maps of dealer n."""
         bounds: dict[str, list[int]] = {}
-        with keyed():
+        with keyed(self.q):
             source = self.setup.tamper(Tape({}, bounds, learn=True))
             deals = self._deals(n, source)
             for deal, secret in zip(deals, self._secrets(deals, source), strict=True):
@@ -150,7 +150,7 @@ class SketchLab:
             """Shares of all users, and the X of an empty input, for every dealing."""
             script = {path: unknowns[part].tolist() for path, part in streams.items()}
             parts = []
-            with keyed():
+            with keyed(self.q):
                 source = self.setup.tamper(Tape(script, bounds))
                 deals = self._deals(n, source)
                 for deal, secret in zip(deals, self._secrets(deals, source), strict=True):
@@ -177,7 +177,7 @@ class SketchLab:
     def _held(self, n: int) -> dict[int, set[str]]:
         """From where the keys and seeds come that each user holds of dealer n."""
         held: dict[int, set[str]] = {m: set() for m in self.users}
-        with keyed():
+        with keyed(self.q):
             source = self.setup.tamper(Tape({}, {}, learn=True))
             deal = self._deals(n, source)[0]
             seeded = [(m,) for m in self.c.seeded(n)]

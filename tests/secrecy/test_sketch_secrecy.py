@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from functools import cache
 from itertools import combinations, product
@@ -18,10 +18,12 @@ from cases import DEALINGS, SKETCHES, sketch_parameters
 from linear import Leak, Setup, SketchLab
 from sabotage import first_row_again, stream
 
+from topk_secagg.algebra.streams import StreamSums
 from topk_secagg.protocol import family as families
+from topk_secagg.protocol.constructions import construction
 from topk_secagg.protocol.deal import Deal, Rows
 from topk_secagg.protocol.held import KeyShares
-from topk_secagg.protocol.messages import Masked
+from topk_secagg.protocol.messages import Masked, Secret
 from topk_secagg.protocol.parameters import Parameters
 from topk_secagg.protocol.sketch import Sketch
 
@@ -126,7 +128,7 @@ def without_the_first_key(self: KeyShares, c: Any, deal: Deal, user: int, keys: 
     """KeyShares of user 4 that takes a missing key as zero: one of dealer 2."""
     INIT(self, c, deal, user, keys)
     if (user, deal.dealer) == (4, 2):
-        self._factors[0, 0] = 0
+        self._sums._matrix_mm[0, 0] = 0
 
 
 INIT = KeyShares.__init__
@@ -141,15 +143,50 @@ def labelled(text: str) -> Callable[[], AbstractContextManager[object]]:
     return lambda: patch.object(Deal, "symbols_label", label)
 
 
+READ = StreamSums.read
+DRAW = Sketch.draw_secret
+NOISE = Sketch._noise
+
+
+def first_group_of_sums(self: StreamSums, count: int) -> Any:
+    """StreamSums.read that gives the symbols of the first group for all."""
+    rows = READ(self, count).reshape(len(self._matrix_mm), -1, width_of_three())
+    return np.repeat(rows[:, :1], rows.shape[1], axis=1).reshape(len(rows), -1)
+
+
+def first_group_of_masks(self: Sketch, deal: Deal, source: Any) -> Secret:
+    """Sketch.draw_secret with the masks of the first group for all."""
+    secret = DRAW(self, deal, source)
+    masks = secret.mask.reshape(self.rows, -1)
+    return replace(secret, mask=np.repeat(masks[:1], self.rows, axis=0).reshape(-1))
+
+
+def first_group_of_noise(self: Sketch, rows: slice, source: Any) -> Any:
+    """Sketch._noise with that of the first row for all."""
+    for z in NOISE(self, rows, source):
+        z[:] = z[:1]
+        yield z
+
+
+def width_of_three() -> int:
+    return construction(sketch_parameters(*THREE, dealing="keys")).width
+
+
+def one_polynomial() -> AbstractContextManager[object]:
+    """All groups have the polynomials of the first, whatever they are drawn from."""
+    patches = ExitStack()
+    patches.enter_context(patch.object(StreamSums, "read", first_group_of_sums))
+    patches.enter_context(patch.object(Rows, "read", first_row_again))
+    patches.enter_context(patch.object(Sketch, "draw_secret", first_group_of_masks))
+    patches.enter_context(patch.object(Sketch, "_noise", first_group_of_noise))
+    return patches
+
+
 THREE = (4, 3, 1)  # D = 2
 WRONG_SIZE = tuple(combinations(range(1, 5), 3))  # and N - U + 1 = 2
 SABOTAGES: dict[str, tuple[tuple[str, ...], dict[str, Any], Any]] = {
     "no noise": (("shares",), {"tamper": stream("noise", ...)}, nullcontext),
-    "one polynomial for two groups": (
-        ("keys", "seeds"),
-        {},
-        lambda: patch.object(Rows, "read", first_row_again),
-    ),
+    "one polynomial for two groups": (DEALINGS, {}, one_polynomial),
     "the mask used for two gradients": (DEALINGS, {"gradients": 2}, nullcontext),
     "X without mask in one bucket": (
         DEALINGS,

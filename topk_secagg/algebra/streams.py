@@ -15,6 +15,7 @@ from .randomness import Randomness, acceptance_limit
 SUMS_AT_ONCE = 1 << 15  # lazy sums of 16 bytes that are kept: what a processor has close by
 WORDS_AT_ONCE = 1 << 18  # of several short streams
 _SPREADS = 6  # by which more words are read than are probably needed
+_RARE = 0.01  # rejected words, for which none are read ahead
 
 
 class StreamSums:
@@ -89,6 +90,7 @@ class StreamSums:
         """How many words have so many symbols, almost surely."""
         words = 1 << 8 * self._word.itemsize
         accepted = self._limit / words
-        expected = count / accepted
-        spread = math.sqrt(expected * (1 - accepted)) / accepted
-        return math.ceil(expected + _SPREADS * spread) + 1
+        rejected = count * (1 - accepted) / accepted
+        if rejected < _RARE:
+            return count
+        return count + math.ceil(rejected + _SPREADS * math.sqrt(rejected / accepted))
