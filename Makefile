@@ -7,7 +7,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 TOPK   := $(BIN)/topk-secagg
 
-.PHONY: help demo demo-next test test-root test-fresh test-oldest test-newest test-torch test-workflows dist lint-workflows secrecy vectors fuzz lint cog-check types check docs pictures bench bench-quick clean
+.PHONY: help demo demo-next test test-root test-fresh test-oldest test-newest test-torch test-workflows test-flower dist lint-workflows secrecy vectors fuzz lint cog-check types check docs pictures bench bench-quick bench-flower clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -136,6 +136,14 @@ test-workflows: ## run the workflow with Snakemake on local cores
 	  pytest pytest-xdist hypothesis
 	$(VENV)-workflows/bin/python -m pytest $(PARALLEL) tests/workflows
 
+# (Flower warns of what its own dependencies do; each file stays in one process, as simulations are shared)
+test-flower: ## train over Flower: in one process, by its simulation engine, and with a SuperLink
+	$(PYTHON) -m venv $(VENV)-flower
+	$(VENV)-flower/bin/pip install --quiet --disable-pip-version-check --editable '.[flower]' 'flwr[simulation]' \
+	  pytest pytest-xdist hypothesis scikit-learn torch==2.13.0
+	$(VENV)-flower/bin/python -m topk_secagg.algebra.compile
+	$(VENV)-flower/bin/python -m pytest tests/flower -W default -n auto --dist loadfile
+
 secrecy: $(DEV_READY) ## compute that T users learn nothing but the sum, and that T + 1 do
 	$(BIN)/python tests/secrecy/check.py
 
@@ -187,6 +195,13 @@ bench: $(DEV_READY) ## measure everything against floors and peers (about five m
 
 bench-quick: $(DEV_READY) ## the same with smaller sizes and fewer repeats, printed only (about a minute)
 	$(BIN)/python benchmarks/bench.py --quick
+
+# (in an environment of its own: Flower asks for older versions of some libraries)
+bench-flower: $(DEV_READY) ## rounds over Flower beside its own SecAgg+ (about three minutes), into docs/benchmarks
+	$(PYTHON) -m venv $(VENV)-flower
+	$(VENV)-flower/bin/pip install --quiet --disable-pip-version-check --editable '.[flower]' 'flwr[simulation]'
+	$(VENV)-flower/bin/python benchmarks/flower_rounds.py --output docs/benchmarks/flower.json
+	$(BIN)/cog -r docs/benchmarks.md
 
 clean: ## remove the demo and the environment
 	rm -rf $(DEMO) $(NEXT) $(VENV) $(VENV)-* build dist *.egg-info

@@ -216,8 +216,10 @@ class Ours:
 
 
 class Moments(Ours):
-    """`moments` with P = 2: shares for most users, and seeds for T of them, which they expand
-    before they answer."""
+    """`moments` with P = 2: shares for most users, and seeds for T of them.
+
+    Who has a seed expands it before it answers.
+    """
 
     construction = "moments"
     picks = 2

@@ -84,6 +84,7 @@ def plan(console: Console, plot: Path | None, **options: Any) -> None:
         "this folder",
         f"the largest step of the choice takes {memory} of memory",
         *filter(None, [minimise_line(p)]),
+        "docs/training.md says which K, field, P and clip did well in trainings",
     )
     console.pasted("to start:", paste)
 

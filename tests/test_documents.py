@@ -15,7 +15,8 @@ from topk_secagg.protocol.messages import Secret
 from topk_secagg.protocol.parameters import Parameters
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("experiments/*.md")])
+FOLDERS = (".", "docs", "experiments", "examples/flower")
+DOCUMENTS = sorted(path for folder in FOLDERS for path in (ROOT / folder).glob("*.md"))
 
 
 def test_the_examples_of_the_python_api_run(tmp_path, monkeypatch):
@@ -25,7 +26,7 @@ def test_the_examples_of_the_python_api_run(tmp_path, monkeypatch):
     exec(compile("\n".join(blocks), "docs/api.md", "exec"), {})
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_links_lead_to_files_that_exist(path):
     for target in re.findall(r"\]\(([^)#\s]+)", path.read_text()):
         if not target.startswith(("http://", "https://", "mailto:")):

@@ -1,5 +1,5 @@
-"""Six packages, each importing only those before it; knowledge of a construction in its own
-module."""
+"""Packages, each importing only those before it; knowledge of a construction in its own module;
+Flower in one package alone."""
 
 import ast
 import re
@@ -12,7 +12,7 @@ from rounds import python
 import topk_secagg
 
 ROOT = Path(topk_secagg.__file__).parent
-ORDER = ("algebra", "gradients", "protocol", "storage", "steps", "review")
+ORDER = ("algebra", "gradients", "protocol", "storage", "steps", "review", "flower")
 PICKING = (
     "protocol/permutation.py",
     "protocol/moments.py",
@@ -41,6 +41,17 @@ def imported(path: Path) -> Iterator[str]:
 def test_a_module_imports_only_from_earlier_packages(path):
     allowed = {*ORDER[: ORDER.index(path.parent.name)], "errors", "brief", "progress"}
     assert set(imported(path)) <= allowed
+
+
+def test_one_package_alone_needs_flower():
+    """Which is optional: nothing else may import it, nor that package."""
+    naming = {
+        path.parent.name
+        for path in ROOT.rglob("*.py")
+        if re.search(r"^\s*(from|import) flwr\b", path.read_text(), re.MULTILINE)
+    }
+    assert naming == {"flower"}
+    assert not [path for path in ROOT.rglob("*.py") if "flower" in imported(path)]
 
 
 def test_only_running_the_package_leads_to_the_command_line():

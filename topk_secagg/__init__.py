@@ -12,8 +12,8 @@ any other file may be given as a string or a path; each function returns a repor
 Six packages, each importing only those before it: `algebra` (the field), `gradients` (reals in and
 out, which coordinates are sent), `protocol` (the phases of the paper, no files), `storage` (the
 files of a round), `steps` (one function per command: read, compute, write) and `review` (plan,
-status and audit). `docs/paper-map.md` leads from each symbol of the paper to the function that
-computes it.
+status and audit). `flower` is a seventh, which is optional: rounds over Flower.
+`docs/paper-map.md` leads from each symbol of the paper to the function that computes it.
 
 Names are loaded when first used: `topk-secagg --help` needs none of the numeric libraries.
 """

@@ -56,8 +56,8 @@ KINDS = {
     ),
     Kind("random", 0.01, "moments", DEFAULT_FIELD): ("random-K 1 %, moments", "#d55e00"),
 }
-# in the picture of all bytes: the others cost as much and reach less
-WITHOUT_BYTES = ("topk", "random")
+# not in the picture of all bytes: they cost as much or more, and reach no more
+WITHOUT_BYTES = [kind for kind in KINDS if kind.method in ("topk", "random") or kind.density > 0.01]
 DENSE, SECAGG_PLUS, PAPER = "dense LightSecAgg", "Flower's SecAgg+", "the paper's construction"
 PEERS = {  # whose bytes the same training would take
     SECAGG_PLUS: (PLAIN, (0, (3, 1, 1, 1))),
@@ -167,7 +167,7 @@ def accuracy_by_bytes(curves: list[Curve], path: Path) -> None:
     found = seeds(curves)
     for kind, by_seed in found.items():
         label, colour = KINDS[kind]
-        if kind.method not in WITHOUT_BYTES:
+        if kind not in WITHOUT_BYTES:
             line(near, by_seed[0].sent, by_seed, label, colour)
     for peer, (kind, style) in PEERS.items():
         if kind in found:

@@ -17,7 +17,7 @@ import ctypes
 import inspect
 import sys
 from topk_secagg.algebra import (
-    calls, kernels, library, moment_kernels, moments, recovery, select_kernels
+    calls, kernels, library, moment_kernels, moments, recovery, selection_kernels
 )
 from topk_secagg.algebra.entry import KERNELS, compiled
 

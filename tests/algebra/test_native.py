@@ -16,7 +16,7 @@ from topk_secagg.algebra import (  # noqa: F401
     native,
     questions,
     recovery,
-    select_kernels,
+    selection_kernels,
 )
 from topk_secagg.algebra.entry import KERNELS
 from topk_secagg.algebra.field import PIECE, to_montgomery

@@ -109,8 +109,7 @@ NO_DIGEST = {
 @every
 @pytest.mark.parametrize("what", NO_DIGEST)
 class TestNoDigest:
-    """One user names its shares, or its list of keys, in a way that survivors.json cannot
-    repeat."""
+    """One user names its shares, or its list of keys, as survivors.json cannot repeat it."""
 
     @pytest.mark.parametrize("name", ["sharing", "dealt"])
     def test_its_x_is_left_out_and_the_round_goes_on(self, round_at, refuses, what, name):

@@ -559,14 +559,17 @@ class TestPins:
                 says = f"this is series {name[:16]}, not {other[:16]}"
                 refuses(77, *command, "--series", other, says=says)
 
-    def test_one_name_pins_all_rounds_and_a_session_is_no_such_name(self, series, refuses):
+    def test_one_name_or_the_root_pins_all_rounds_and_a_later_session_none(self, series, refuses):
         r0, r1 = series(1)
         name = session_of(r0).series_name
+        root = session_of(r0).id
         for r in (r0, r1):
             must(*r.mask(1), "--series", name)
             must(*r.mask(1), "--series", name[:16].upper())
             assert must("status", r.folder, "--series", name, "--json").json["series"] == name
-            refuses(77, *r.mask(1), "--series", session_of(r).id, says="this is series")
+            must(*r.mask(1), "--series", root)
+            must(*r.mask(1), "--series", root[:16].upper())
+            refuses(77, *r.mask(1), "--series", session_of(r1).id, says="this is series")
         refuses(2, *r1.mask(1), "--series", name[:15], says="does not name a series")
         refuses(2, *r1.mask(1), "--series", "x" * 16, says="does not name a series")
 

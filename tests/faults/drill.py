@@ -23,8 +23,7 @@ from topk_secagg.algebra.field import DEFAULT_FIELD
 FORMATS = (".npy", ".npz", ".pt", ".safetensors")
 STRAYS = (
     "offline", "mask", "other", "freeze", "only", "confirm", "eliminate", "fallback", "decode",
-    "init", "forget",
-    "forget the first",
+    "init", "forget", "forget the first",
 )  # fmt: skip
 FORGETTING = 0.3  # of the users forget the first round of a series before the second
 FIELDS = (DEFAULT_FIELD, DEFAULT_FIELD, 65521, 1000003, 257)
@@ -242,16 +241,23 @@ def random_recipe(source: random.Random, number: int, construction: str | None) 
     dealings = {"permutation": (None,), "moments": (None, "seeds", "shares")}
     sealed = source.random() < 0.2
     return Recipe(
-        f"drill-{number}", users=users, survivors=survivors, colluders=colluders, top_k=top_k,
+        f"drill-{number}",
+        users=users,
+        survivors=survivors,
+        colluders=colluders,
+        top_k=top_k,
         length=length,
-        picks=picks, field=source.choice(FIELDS), construction=construction,
+        picks=picks,
+        field=source.choice(FIELDS),
+        construction=construction,
         dealing=source.choice(dealings.get(construction, (None, None, None, "seeds", "shares"))),
         blocks=None if buckets else source.randint(1, survivors - colluders),
-        spare=source.choice((None, 0, 1)) if moments else None, suffix=source.choice(FORMATS),
+        spare=source.choice((None, 0, 1)) if moments else None,
+        suffix=source.choice(FORMATS),
         sealed=sealed,
         confirm=sealed and 2 * survivors > users + colluders,
         seed=None if sealed else source.randrange(10**6),
-    )  # fmt: skip
+    )
 
 
 class Drill:

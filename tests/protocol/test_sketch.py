@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, product
@@ -290,28 +291,33 @@ class Case:
 
 
 @st.composite
-def cases(draw: st.DrawFn, construct: str) -> Case:
+def cases(draw: st.DrawFn, construct: str, dealing: str) -> Case:
     N = draw(st.integers(2, 8))
-    U = draw(st.just(N) | st.integers(2, N))
+    U = draw(st.just(N) | st.integers(2, N) | st.integers(2, N))
     T = draw(st.just(U - 1) | st.integers(1, U - 1))
     q = draw(st.sampled_from([q for q in (5, 17, 97, SMALL_FIELD, DEFAULT_FIELD) if q > 2 * N]))
-    M = draw(st.integers(1, min(q - 1, 40)) | st.just(min(q - 1, 300)))
-    B = draw(st.integers(1, 7))
-    P = draw(st.integers(1, min(M, 4)) | st.sampled_from([1, min(M, 64)]))
-    least = (M - 1) * B + 1 if construct == "sketch" else max((M - 1) * B + 1, P * B)
+    if q >= SMALL_FIELD and draw(st.sampled_from([False, False, True])):
+        P, M, B = 64, 1200, draw(st.integers(1, 2))  # more places than moments
+    else:
+        M = draw(st.integers(1, min(q - 1, 40)) | st.just(min(q - 1, 300)))
+        P = draw(st.integers(1, min(M, 4)) | st.sampled_from([1, min(M, 64)]))
+        B = draw(st.integers(1, 7))
+    fewest = (B - 1) * P + 1  # with which K there are B buckets
+    least = max((M - 1) * B + 1, fewest if construct == "sketch" else P * B)
+    L = draw(st.integers(least, M * B))
     p = round_of(
         N,
         U,
         T,
         q,
         construct=construct,
-        L=draw(st.integers(least, M * B)),
-        K=min(draw(st.integers((B - 1) * P + 1, B * P)), least),
+        L=L,
+        K=min(draw(st.integers(fewest, B * P)), L),
         P=P,
-        dealing=draw(st.sampled_from(DEALINGS if construct == "sketch" else ("seeds",))),
+        dealing=dealing,
     )
-    u1 = draw(st.permutations(range(1, N + 1)))[: draw(st.integers(U, N))]
-    u2 = draw(st.permutations(u1))[: draw(st.integers(U, len(u1)))]
+    u1 = draw(st.permutations(range(1, N + 1)))[: draw(st.just(U) | st.integers(U, N) | st.just(N))]
+    u2 = draw(st.permutations(u1))[: draw(st.just(U) | st.integers(U, len(u1)))]
     chance = random.Random(draw(st.integers(0, 2**32)))
     inputs = {n: any_input(p, chance) for n in u1}
     for n in u1[1:]:
@@ -327,10 +333,65 @@ def cases(draw: st.DrawFn, construct: str) -> Case:
     return Case(p, inputs, u1, u2)
 
 
-@pytest.mark.parametrize(("construct", "count"), [("sketch", 120), ("moments", 50)])
-def test_any_admissible_round_gives_the_plain_sum(construct, count):
-    @settings(max_examples=count)
-    @given(cases(construct))
+def edges(case: Case) -> dict[str, bool]:
+    """Which of the edge cases an example is."""
+    p = case.p
+    c = construction(p)
+    W1 = c.moment_count(len(case.u1))
+    picked = [np.bincount(x.index % p.buckets, minlength=p.buckets) for x in case.inputs.values()]
+    total = plain_sum(p, case.inputs.values())
+    return {
+        "W = n": c.width == c.order,
+        "W < n": c.width < c.order,
+        "W1 < W": c.width > W1,
+        "B = 1 and P = K": p.buckets == 1 and p.picks == p.top_k,
+        "B > 1": p.buckets > 1,
+        "P = 64": p.picks == 64,
+        "P = 64, W < n": p.picks == 64 and c.width < c.order,
+        "P > 4": p.picks > 4,
+        "fewer than P picks": any(counts.min() < p.picks for counts in picked),
+        "as many picks as all users together can have": any(
+            counts.sum() == p.buckets * p.picks for counts in picked
+        ),
+        "nothing of one user": any(x.index.size == 0 for x in case.inputs.values()),
+        "zeros": any(x.value.size and not x.value.all() for x in case.inputs.values()),
+        "the sum is zero": not any(total),
+        "U = N": p.survivors == p.users,
+        "U = T + 1": p.survivors == p.colluders + 1,
+        "U > T + 1": p.survivors > p.colluders + 1,
+        "the last group is not full": p.buckets % p.blocks != 0 and p.buckets > p.blocks,
+        "fewer buckets than a group has": p.buckets < p.blocks,
+        "L not divisible by B": p.length % p.buckets != 0,
+        "K = L": p.top_k == p.length,
+        "users drop out before the freeze": len(case.u1) < p.users,
+        "users drop out after it": len(case.u2) < len(case.u1),
+        "only U answer": len(case.u2) == p.survivors < len(case.u1),
+        "the default field": p.field == DEFAULT_FIELD,
+        "the small field": p.field == SMALL_FIELD,
+        "a tiny field": p.field < 100,
+    }
+
+
+@pytest.mark.parametrize("dealing", DEALINGS)
+def test_any_admissible_round_gives_the_plain_sum(dealing):
+    """And every edge case is among the rounds, for each way of dealing."""
+    reached: Counter[str] = Counter()
+
+    @settings(max_examples=120)
+    @given(cases("sketch", dealing))
+    def check(case):
+        reached.update(edges(case))  # True counts as one
+        total = run_round(case.p, case.inputs, case.u1, case.u2, source("any"))
+        assert dense(case.p, total) == plain_sum(case.p, case.inputs.values())
+
+    check()
+    if settings().derandomize:  # by chance one may be missing among 120 others
+        assert [edge for edge, count in reached.items() if not count] == []
+
+
+def test_any_admissible_round_of_moments_with_seeds_gives_the_plain_sum():
+    @settings(max_examples=50)
+    @given(cases("moments", "seeds"))
     def check(case):
         total = run_round(case.p, case.inputs, case.u1, case.u2, source("any"))
         assert dense(case.p, total) == plain_sum(case.p, case.inputs.values())

@@ -218,8 +218,9 @@ def test_the_table_says_what_its_columns_mean():
         "the secrecy is then information-theoretic",
     ):
         assert words in out
-    *_, both, paste = out.splitlines()
+    *_, both, trainings, paste = out.splitlines()
     assert paste.startswith("to start: ")
+    assert trainings.startswith("docs/training.md says which K, field, P and clip")
     assert "--minimise total (sketch) 15.5 kB before and 329 kB with it" in both
     assert "--minimise online (moments) 2.62 MB before and 123 kB with it" in both
 

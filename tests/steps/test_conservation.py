@@ -196,8 +196,7 @@ def tell(story, weights, options, folder: Path) -> list[Way]:
         for way in ways:
             if isinstance(way, ByCommands):
                 # organisations agree on one; here, on that of `run`, and room for the rounding:
-                # what these users keep differs from what those of `run` keep by less than two
-                # steps
+                # what these users keep differs from what those of `run` keep by less than two steps
                 way.clip = ways[0].clip * (1 + ROOM)
             way.round(step)
     return ways

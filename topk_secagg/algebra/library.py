@@ -35,9 +35,9 @@ COMPILED = (  # what the machine code is made from, and by
     "library.py",
     "machine_code.py",
     "moment_kernels.py",
+    "selection_kernels.py",
     "montgomery.py",
     "recovery.py",
-    "select_kernels.py",
 )
 COMPILER = f"{__package__}.machine_code"
 

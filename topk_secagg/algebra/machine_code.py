@@ -20,12 +20,8 @@ import llvmlite
 import llvmlite.binding as llvm
 import numba
 
-from . import (  # noqa: F401 - they list their kernels
-    kernels,
-    moment_kernels,
-    recovery,
-    select_kernels,
-)
+# they list their kernels
+from . import kernels, moment_kernels, recovery, selection_kernels  # noqa: F401
 from .entry import KERNELS, compiled
 from .library import features, symbol
 

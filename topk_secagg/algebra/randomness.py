@@ -75,8 +75,7 @@ class Randomness(ABC):
 
 
 def acceptance_limit(bound: int) -> int:
-    """The largest multiple of the bound among the words of a stream: below it a word is
-    accepted."""
+    """Below which a word of a stream is accepted: the largest multiple of the bound among them."""
     words = 1 << 8 * stored_type(bound).itemsize
     return words // bound * bound
 

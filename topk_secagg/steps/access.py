@@ -171,19 +171,32 @@ def check_session(space: Workspace, access: Access) -> None:
 
 
 def check_series(space: Workspace, access: Access) -> None:
-    """Refuse a session of another series than the pinned one."""
-    if access.series is not None:
-        _check_pin("series", space.session.series_name, access.series)
+    """Refuse a session of another series than the pinned one.
+
+    The session with which the series began will do as a pin too. It says less than the name of the
+    series: anybody can write it into a session with other recipients.
+    """
+    if access.series is None:
+        return
+    session = space.session
+    if not session.series_root.startswith(_digits("series", access.series)):
+        _check_pin("series", session.series_name, access.series)
 
 
-def _check_pin(what: str, name: str, given: str) -> None:
-    """Refuse a name that does not begin with the digits that were given."""
+def _digits(what: str, given: str) -> str:
+    """The digits of a pin, in lower case."""
     pin = given.lower()
     if len(pin) < FINGERPRINT_DIGITS or set(pin) - set("0123456789abcdef"):
         raise UsageError(
             f"{given!r} does not name a {what}",
             f"give at least {FINGERPRINT_DIGITS} of its hex digits",
         )
+    return pin
+
+
+def _check_pin(what: str, name: str, given: str) -> None:
+    """Refuse a name that does not begin with the digits that were given."""
+    pin = _digits(what, given)
     if not name.startswith(pin):
         same = next(i for i, _ in enumerate(pin) if not name.startswith(pin[: i + 1]))
         digits = max(FINGERPRINT_DIGITS, same + 1)  # enough to see where they differ

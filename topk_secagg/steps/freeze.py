@@ -16,7 +16,7 @@ from ..storage.documents import digest
 from ..storage.ledger import Ledger
 from ..storage.masked import MaskedFile
 from ..storage.workspace import Workspace
-from .access import TakingPart, admitted, taking_part
+from .access import Access, TakingPart, admitted, taking_part
 from .arguments import AnyRound, user_list
 from .each import for_each
 
@@ -74,7 +74,7 @@ def freeze(
         left_out: dict[int, str] = {}
         rows = ledger.survivors
         if rows is None:
-            files, left_out = _chosen(space, only)
+            files, left_out = chosen_masked(space, only)
             rows = survivors_file.rows_of(files)
         # else an earlier call was stopped before survivors.json appeared: it is that set for good
         users = [row.user for row in rows]
@@ -124,8 +124,8 @@ def _check_only(only: Iterable[int] | None, survivors: list[int]) -> None:
         )
 
 
-def _chosen(
-    space: Workspace, only: Iterable[int] | None
+def chosen_masked(
+    space: Workspace, only: Iterable[int] | None = None
 ) -> tuple[dict[int, MaskedFile], dict[int, str]]:
     """The sound X to freeze, and why the others were left out."""
     need = space.session.parameters.survivors
@@ -258,6 +258,11 @@ def confirm(round: AnyRound, user: int, **access: Unpack[TakingPart]) -> Confirm
     Returns a ConfirmReport.
     """
     space, how = taking_part(round, **access)
+    return confirm_once(space, user, how, has_every_x=True)
+
+
+def confirm_once(space: Workspace, user: int, how: Access, *, has_every_x: bool) -> ConfirmReport:
+    """`confirm`, which reads every X of the survivors only where the user has them."""
     signer = admitted(space, user, how)
     session = space.session
     if not session.confirm or signer is None:
@@ -272,7 +277,8 @@ def confirm(round: AnyRound, user: int, **access: Unpack[TakingPart]) -> Confirm
             survivors_file.check_own_row(
                 survivors, user, sent=ledger.masked, sharing=ledger.shared, dealt=ledger.dealt
             )
-            survivors_file.read_frozen(space, survivors)
+            if has_every_x:
+                survivors_file.read_frozen(space, survivors)
         ledger.record(confirmed=survivors.digest)
         path = survivors_file.confirm(space, user, survivors_sha256=survivors.digest, signer=signer)
     there = survivors_file.confirmed_by(space, survivors.digest, space.users())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -148,18 +149,16 @@ def read(space: Workspace, user: int) -> Held:
 
 
 def read_unforgotten(space: Workspace, user: int) -> Held:
-    """The keys of this round that a user holds, and not those of the next one, which `forget`
-    stores first."""
+    """The keys of this round that a user holds, and not those of the next one."""
     held = read(space, user)
-    check_unforgotten(space, user, held)
+    check_unforgotten(held, space.held_path(user), user)
     return held
 
 
-def check_unforgotten(space: Workspace, user: int, held: Held) -> None:
-    """Refuse the keys of the next round, with which a user does nothing in this one."""
+def check_unforgotten(held: Held, path: Path, user: int) -> None:
+    """Refuse the keys of the next round, which `forget` stores first."""
     if held.own:
         raise BadData(
-            f"{space.held_path(user)} holds the keys of the next round: user {user} was forgetting"
-            " this one",
+            f"{path} holds the keys of the next round: user {user} was forgetting this one",
             "forget it again",
         )

@@ -320,7 +320,7 @@ class SharesOfUser:
         s = self.space.session
         path = self.space.held_path(self.user)
         held = self.held
-        held_file.check_unforgotten(self.space, self.user, held)
+        held_file.check_unforgotten(held, path, self.user)
         if sender not in held.lists:
             raise InputMissing(
                 f"{path} has no keys of user {sender}",

@@ -106,13 +106,18 @@ def parse(path: Path, data: bytes) -> tuple[Survivors, dict[str, Any]]:
 def read(space: Workspace) -> Survivors:
     """survivors.json, which must name at least U users of this session, and be signed in a sealed
     round."""
+    largest = _MOST_ELSE + _MOST_PER_USER * space.session.parameters.users
+    data = documents.read_bytes(
+        space.survivors_path, "wait until the round is frozen, or fetch survivors.json", largest
+    )
+    return checked(space, data)
+
+
+def checked(space: Workspace, data: bytes) -> Survivors:
+    """The same from its bytes."""
     path = space.survivors_path
     s = space.session
     p = s.parameters
-    largest = _MOST_ELSE + _MOST_PER_USER * p.users
-    data = documents.read_bytes(
-        path, "wait until the round is frozen, or fetch survivors.json", largest
-    )
     survivors, body = parse(path, data)
     if body["session"] != s.id or body["insecure"] != s.insecure:
         raise BadData(f"{path} belongs to another session", "was it copied from elsewhere?")

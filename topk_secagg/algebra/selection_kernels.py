@@ -1,4 +1,4 @@
-"""The kernels that select: the largest magnitudes of buckets. Loads numba.
+"""The kernels that find the largest magnitudes of a gradient. Loads numba.
 
 What a kernel is, and what it may rely on, stands in `kernels`.
 """

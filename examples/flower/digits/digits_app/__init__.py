@@ -1,0 +1,1 @@
+"""Digits in numpy over Flower, with secure aggregation."""

@@ -1,0 +1,1 @@
+"""Digits with PyTorch over Flower, with secure aggregation."""
