@@ -18,7 +18,7 @@ from small_rounds import Round, round_of
 from topk_secagg.algebra.field import Symbols
 from topk_secagg.algebra.reed_solomon import agree, wrong_positions
 from topk_secagg.errors import BadData
-from topk_secagg.protocol import decoding
+from topk_secagg.protocol import agreement, decoding
 from topk_secagg.protocol.agreement import certain_quorum, liars_excluded
 from topk_secagg.protocol.constructions import construction
 from topk_secagg.protocol.messages import AnswerShape
@@ -245,9 +245,10 @@ def test_a_refusal_says_how_many_are_wrong_and_how_many_more_answers_would_settl
     error = spoiled(whole, 8, 2)
     assert "at least 2 are wrong" in error.message
     assert error.hint == "wait for at least 1 more user to answer"
-    assert "no number of answers of this round is enough: it takes 8, and there are 7" in (
-        spoiled(whole, 7, 1, survivors=7).hint
-    )
+    error = spoiled(whole, 7, 1, survivors=7)
+    assert "no number of answers of this round is enough: it takes 8, and there are 7" in error.hint
+    assert error.hint.endswith(agreement._CAUSE)
+    assert error.topic == "", "strict or not: a wrong answer is there"
     error = spoiled(whole, 10, 3)
     assert "at least 3 are wrong" in error.message
     assert "more than T = 2 are wrong, and no further answer can help" in error.hint

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from itertools import combinations
 
+import numpy as np
 import oracle
 import pytest
 from hypothesis import given, settings
@@ -279,3 +280,15 @@ def test_families_whose_first_blocks_are_dependent(N, U, T, users, monkeypatch):
         lacking_coalition(p, points, family) != first_lacking(p, points, family)
         for family in (in_front(p, users), all_blocks(p))
     )
+
+
+@pytest.mark.parametrize("q", [2, 3, 7, 97, DEFAULT_FIELD])
+@pytest.mark.parametrize(("rows", "D"), [(1, 1), (2, 2), (3, 3), (5, 3), (4, 1), (2, 3), (6, 5)])
+def test_ranks_are_those_of_plain_integers_however_many_zeros_there_are(q, rows, D):
+    """Pivots are seldom zero in a large field: elimination could go wrong there and nobody see."""
+    chance = np.random.default_rng([q, rows, D])
+    numbers = chance.integers(0, q, (400, rows, D), dtype=np.uint64)
+    some = numbers * (chance.random(numbers.shape) < 0.6)
+    expected = [oracle.rank(matrix.tolist(), q) == D for matrix in some]
+    assert families._have_full_rank(some, q).tolist() == expected
+    assert len(set(expected)) == (1 if rows < D else 2)  # of both kinds, where there can be

@@ -320,6 +320,10 @@ def test_buckets_are_as_few_as_hold_k_and_order_and_gamma_are_those_of_the_oracl
         for name in ("moments", "sketch"):
             refused(f"no {M} places", **raw, construction=name, picks=P)
         return
+    if P > L:
+        for name in ("moments", "sketch"):
+            refused("cannot pick", **raw, construction=name, picks=P)
+        return
     n = oracle.order_of_places(M, q)
     W = oracle.moment_count(3, P, n)
     s = sketch(**raw, picks=P)

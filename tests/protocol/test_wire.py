@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from topk_secagg.algebra.randomness import CipherRandomness
 from topk_secagg.errors import BadData
 from topk_secagg.protocol.constructions import construction
-from topk_secagg.protocol.parameters import Parameters, rate_of_masked, theorem_r1
+from topk_secagg.protocol.parameters import Parameters, rate_of_masked, theorem_r1, theorem_r2
 from topk_secagg.protocol.wire import EliasFano, Packed
 
 
@@ -160,6 +160,7 @@ def test_x_is_within_three_percent_of_the_theorem():
     p = Parameters.choose(users=10, survivors=5, colluders=3, top_k=1000, length=100_000)
     symbols_needed = 1000 + log2_choices(100_000, 1000) / math.log2(p.field)
     assert theorem_r1(p) * p.length == pytest.approx(symbols_needed)
+    assert theorem_r2(p) == 1 / 2
     rate = rate_of_masked(p, construction(p).masked_bytes)
     assert (rate.name, rate.theorem) == ("R1", theorem_r1(p))
     assert 1 < rate.measured / rate.theorem < 1.03

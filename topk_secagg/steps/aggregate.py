@@ -68,12 +68,13 @@ def aggregate(
     gradients: a list (users 1..N) or a mapping {user: gradient}; all of one form: an array, or a
         mapping of names to arrays or torch tensors, or a list of them. Buffers such as running_mean
         are left out.
-    survivors: U, the users that must remain at least. colluders: T, the users that together learn
-    nothing but the sum. drop_masking: users that never send an X; they are not in the sum.
-    drop_elimination: users that send an X, and never answer. weights: what each user's gradient is
-    multiplied with, a list or {user: weight}; 1 by default. residuals: error feedback, {user:
-    residual}, which may be empty: what was not sent before is added,
-        and what is not sent now is returned, for the users that are in the sum. They are
+    survivors: U, the users that must remain at least.
+    colluders: T, the users that together learn nothing but the sum.
+    drop_masking: users that never send an X; they are not in the sum.
+    drop_elimination: users that send an X, and never answer.
+    weights: what each user's gradient is multiplied with, a list or {user: weight}; 1 by default.
+    residuals: error feedback, {user: residual}, which may be empty: what was not sent before is
+        added, and what is not sent now is returned, for the users that are in the sum. They are
         float64, and go into the next round as they are.
     select: "top" sends the largest magnitudes, "random" random coordinates.
     saturate: clamp values beyond the clip, and count them, instead of refusing.

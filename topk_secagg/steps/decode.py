@@ -96,10 +96,12 @@ def decode(
     """The sum, from enough answers: write aggregate.h5, and the sum in the form of a gradient to
     `output`.
 
-    Arguments: round: the folder of the round. output: write the sum there too: .pt, .safetensors,
-    .npz or .npy. mean: divide what `output` gets, and `total` of the report, by the sum of the
-    survivors' weights. strict: refuse an answer that cannot be read, or is for another survivor
-    set, instead of leaving
+    Arguments:
+    round: the folder of the round.
+    output: write the sum there too: .pt, .safetensors, .npz or .npy.
+    mean: divide what `output` gets, and `total` of the report, by the sum of the survivors'
+        weights.
+    strict: refuse an answer that cannot be read, or is for another survivor set, instead of leaving
         it out, and any sum that T users could have forged: all answers must agree, and be D + 2T.
     progress: called with the share that is done, 0 to 1.
     secrets: the folder of secrets and ledgers, instead of the round's own.

@@ -91,9 +91,11 @@ def mask(
 
     The ledger line is durable before X appears. A user masks one gradient in a round.
 
-    Arguments: round: the folder of the round. user: the user's number, from 1. gradient: its file:
-    .pt, .pth, .bin, .ckpt, .safetensors, .npz or .npy; or the gradient itself: an
-        array, or a mapping of names to arrays or torch tensors, or a list of them.
+    Arguments:
+    round: the folder of the round.
+    user: the user's number, from 1.
+    gradient: its file: .pt, .pth, .bin, .ckpt, .safetensors, .npz or .npy; or the gradient itself:
+        an array, or a mapping of names to arrays or torch tensors, or a list of them.
     entry: the entry of a PyTorch checkpoint that holds the tensors.
     strip_prefix: taken off tensor names that begin with it.
     weight: what the gradient is multiplied with; it is public.

@@ -116,14 +116,16 @@ def run(
     weights: what each user's gradient is multiplied with: a list, a mapping {user: weight}, or a
         table of users or files and weights (.csv or .json). 1 by default. The largest is then the
         round's `max_weight`.
-    residuals: a folder for error feedback, with a file for each user. output: write the sum there
-    too: .pt, .safetensors, .npz or .npy. mean: divide what `output` gets, and `total` of the
-    report, by the sum of the survivors' weights. select: "top" sends the largest magnitudes,
-    "random" random coordinates. saturate: clamp values beyond the clip, and count them, instead of
-    refusing. randomness: "cipher" (AES-256-CTR keyed by the operating system) or "os" (every byte
-    from it). jobs: users to work on at a time; the number of cores by default. identities: the
-    users' identity files in a sealed round: a folder, a list or {user: file}. note: called as
-    note(phase, user, count) when a user has finished a phase (user 0 at its start);
+    residuals: a folder for error feedback, with a file for each user.
+    output: write the sum there too: .pt, .safetensors, .npz or .npy.
+    mean: divide what `output` gets, and `total` of the report, by the sum of the survivors'
+        weights.
+    select: "top" sends the largest magnitudes, "random" random coordinates.
+    saturate: clamp values beyond the clip, and count them, instead of refusing.
+    randomness: "cipher" (AES-256-CTR keyed by the operating system) or "os" (every byte from it).
+    jobs: users to work on at a time; the number of cores by default.
+    identities: the users' identity files in a sealed round: a folder, a list or {user: file}.
+    note: called as note(phase, user, count) when a user has finished a phase (user 0 at its start);
         of decoding, also with the share that is done.
     started: called with the InitReport before the first step, if the round was started or compared.
     users: N; the number of gradients by default, and nothing else.
