@@ -189,7 +189,7 @@ docs: $(DEV_READY) ## regenerate the generated parts of the documents
 pictures: $(DEV_READY) ## redraw the pictures of the README (needs Chromium)
 	$(BIN)/python docs/pictures.py
 
-bench: $(DEV_READY) ## measure everything against floors and peers (about five minutes) and write docs/benchmarks
+bench: $(DEV_READY) ## measure everything against floors and peers (about ten minutes) and write docs/benchmarks
 	$(BIN)/python benchmarks/bench.py --output docs/benchmarks
 	$(BIN)/cog -r docs/benchmarks.md
 
