@@ -191,21 +191,28 @@ def _init_words(p: ts.Parameters, **options: Any) -> list[str]:
     return [PROGRAM, "init", "ROUND", *chain(*words)]
 
 
-_UNITS = (("s", 1), ("min", 60), ("h", 3600), ("d", 86_400), ("y", 365.25 * 86_400))
+# units of time, and from how many seconds on each is used: none takes more than six letters
+_UNITS = {
+    "s": (1, 0),
+    "min": (60, 120),
+    "h": (3600, 5970),
+    "d": (86_400, 2 * 86_400),
+    "y": (365.25 * 86_400, 2 * 365.25 * 86_400),
+}
 _LONGEST = 999  # years that are worth telling apart
 _SHORTEST = 0.1  # seconds
 
 
 def _duration(seconds: float) -> str:
-    """A time of two or three digits, such as 1.6 s, 90 min or 31 h: in a unit of which there are
-    two or more. It has at most seven letters."""
+    """A time of one to three digits and at most six letters, such as 1.6 s, 90 min or 31 h."""
     if seconds < _SHORTEST:
-        return f"< {_SHORTEST} s"
-    unit, length = next((u for u in reversed(_UNITS) if seconds >= 2 * u[1]), _UNITS[0])
+        return f"<{_SHORTEST} s"
+    unit = [name for name, (_, least) in _UNITS.items() if seconds >= least][-1]
+    length, _ = _UNITS[unit]
     count = seconds / length
-    if unit == _UNITS[-1][0] and count > _LONGEST:
-        return f"> {_LONGEST} {unit}"
-    return f"{count:.2g} {unit}" if count < 10 else f"{count:.0f} {unit}"
+    if unit == "y" and count > _LONGEST:
+        return f">{_LONGEST} y"
+    return f"{count:.2g} {unit}" if count < 10 and unit != "min" else f"{count:.0f} {unit}"
 
 
 # what the columns of the table show: a fact, and in which form

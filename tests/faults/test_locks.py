@@ -193,6 +193,31 @@ class TestWithoutALock:
             second.write(b"second")
         assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
+    @pytest.mark.parametrize("locked", [False, True])
+    def test_a_file_that_is_removed_before_it_has_its_lock_is_made_again(
+        self, tmp_path, monkeypatch, locked
+    ):
+        """Another process takes it for abandoned, and may still hold its own lock on it."""
+        path = tmp_path / "file"
+        flock = fcntl.flock
+        removed = []
+
+        def too_late(fd: int, how: int) -> None:
+            if how & fcntl.LOCK_SH and not removed:
+                (temporary,) = tmp_path.glob(".file.*.tmp")
+                assert atomic._is_abandoned(temporary)
+                temporary.unlink()
+                removed.append(temporary)
+                if locked:
+                    raise BlockingIOError(errno.EWOULDBLOCK, "held")
+            flock(fd, how)
+
+        monkeypatch.setattr(atomic.fcntl, "flock", too_late)
+        atomic.write_whole(path, b"content")
+        assert len(removed) == 1
+        assert path.read_bytes() == b"content"
+        assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
     @pytest.mark.skipif(not is_root(), reason="only root can give files away")
     def test_a_temporary_file_of_another_account_is_left_alone(self, tmp_path):
         temporary = tmp_path / ".file.1.tmp"

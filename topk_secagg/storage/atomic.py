@@ -8,6 +8,7 @@ import glob
 import os
 import resource
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -23,6 +24,8 @@ PUBLIC = 0o644  # whatever the umask is: others take part with these files
 PRIVATE = 0o600
 OWN = 0o666  # as the umask has it: what a user makes for itself
 _OTHER_FILES = 128  # that a process may have open besides those of a round
+_TRIES = 10  # to make a file that others take for abandoned
+_PAUSE_SECONDS = 0.01  # in which another process has looked whether a file is abandoned
 
 
 @contextmanager
@@ -104,10 +107,8 @@ def whole_file(path: Path, mode: int = PUBLIC) -> Iterator[IO[bytes]]:
         _remove_abandoned(path)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
-            fd = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, mode)
+            fd = _open_temporary(temporary, mode)
             with os.fdopen(fd, "w+b") as stream:
-                with suppress(OSError):  # a sign of life for `_is_abandoned`
-                    fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 if mode == PRIVATE:
                     check_own(os.fstat(fd), temporary)
                 elif mode == PUBLIC:
@@ -123,6 +124,27 @@ def whole_file(path: Path, mode: int = PUBLIC) -> Iterator[IO[bytes]]:
             sync_folder(path.parent)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def _open_temporary(temporary: Path, mode: int) -> int:
+    """A descriptor of a new file, with a lock as a sign of life for `_is_abandoned`.
+
+    Another process may have taken the file for abandoned before it had its lock, and removed it:
+    then it is made again.
+    """
+    for _ in range(_TRIES):
+        fd = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, mode)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:  # somebody is just looking whether it is abandoned
+            time.sleep(_PAUSE_SECONDS)
+        except OSError:  # a file system without locks
+            return fd
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(fd), os.lstat(temporary)):
+                return fd
+        os.close(fd)
+    raise CannotWrite(f"somebody removes {temporary} again and again", "run this again")
 
 
 def erase(*paths: Path) -> tuple[list[Path], list[Path]]:
