@@ -226,8 +226,10 @@ class Lab:
         return {name: array.numpy() for name, array in arrays.items()}
 
     def rounds(self) -> list[Path]:
-        """The folders of the rounds at the server."""
-        return sorted((self.place / "server").glob("*/round-*"))
+        """The folders of the rounds at the server, as they began; every series has one of its own,
+        with a random name."""
+        folders = (self.place / "server").glob("*/round-*")
+        return sorted(folders, key=lambda path: (path / "session.json").stat().st_mtime_ns)
 
     def replies(self, step: str, user: int | None = None) -> list[Message]:
         """What nodes replied at a step."""
