@@ -140,9 +140,8 @@ def _open_temporary(temporary: Path, mode: int) -> int:
             time.sleep(_PAUSE_SECONDS)
         except OSError:  # a file system without locks
             return fd
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(fd), os.lstat(temporary)):
-                return fd
+        if os.path.lexists(temporary):  # (if it is another one now, `whole_file` will see that)
+            return fd
         os.close(fd)
     raise CannotWrite(f"somebody removes {temporary} again and again", "run this again")
 
