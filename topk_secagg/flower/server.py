@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
-from itertools import zip_longest
-from logging import INFO, WARNING
+from collections.abc import Iterable
+from logging import INFO
 from pathlib import Path
 from typing import Any, Unpack
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
     Bulyan,
@@ -26,22 +25,18 @@ from flwr.serverapp.strategy import (
 )
 from flwr.supercore import log
 
-from ..errors import BadData, SecAggError, TooFewSurvivors, UsageError
+from ..errors import SecAggError, TooFewSurvivors, UsageError
 from ..steps.arguments import AnyPath, optional_path
 from ..steps.options import RoundOptions
 from . import parcels
 from .arrays import Arrays, arrays_of, in_type_of, record_of
+from .exchange import Exchange, Take, warn
 from .keys import Keys, admissible, known_keys
 from .parcels import Parcel
 from .rounds import Series, ServedRound
 
 _NO_MEAN = (Bulyan, FedMedian, FedTrimmedAvg, FedXgbBagging, FedXgbCyclic, Krum, QFedAvg, MultiKrum)
 _WEIGHTED_BY = "num-examples"  # where a strategy does not say
-_FIRST_PAUSE = 0.05  # seconds between two looks for replies
-_LONGEST_PAUSE = 1.0
-_LONGEST_REASON = 300  # characters
-
-Take = Callable[[int, Parcel, RecordDict], None]
 
 
 class TopKSecAgg(Strategy):
@@ -117,10 +112,9 @@ class TopKSecAgg(Strategy):
         self._series: Series | None = None
         self._round: ServedRound | None = None
         self._asked: list[int] = []
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self._arrays: Arrays = {}
-        self._grid: Grid | None = None
-        self._message_type = MessageType.TRAIN
+        self._exchange: Exchange | None = None
 
     def __repr__(self) -> str:
         return f"TopKSecAgg({self.strategy!r})"
@@ -140,7 +134,7 @@ class TopKSecAgg(Strategy):
         try:
             return super().start(grid, *args, **kwargs)
         finally:
-            self._end(grid)
+            self._end()
 
     # training
 
@@ -151,7 +145,6 @@ class TopKSecAgg(Strategy):
 
         Before the first round the nodes make their keys known and deal.
         """
-        self._grid = grid
         self._round = None
         self._arrays = arrays_of(arrays)
         if self._series is None:
@@ -159,16 +152,23 @@ class TopKSecAgg(Strategy):
         messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
         if not messages:
             return []
-        self._message_type = messages[0].metadata.message_type
+        exchange = Exchange(
+            grid,
+            message_type=messages[0].metadata.message_type,
+            timeout=self.timeout,
+            patience=self.patience,
+            name_of=self._name_of,
+        )
+        self._exchange = exchange
         if self._series is None:
-            self._series = self._joined(grid)
+            self._series = self._joined(sorted(grid.get_node_ids()), exchange)
         if self._series is None:
             return []
         series = self._series
         this = series.next_round(self._arrays)
-        if this.deals and not self._deal(series, this):
+        if this.deals and not self._deal(exchange, series, this):
             return []
-        self._deliver(series)
+        self._deliver(exchange, series)
         chosen = [message for message in messages if self._takes_part(series, message)]
         self._round = this
         self._asked = [series.user_of[message.metadata.dst_node_id] for message in chosen]
@@ -178,19 +178,20 @@ class TopKSecAgg(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """The sum of what the nodes masked, handed to the strategy inside as one reply."""
-        this = self._round
+        exchange = self._exchange
         series = self._series
+        this = self._round
         received = list(replies)
-        if this is None or series is None:
+        if exchange is None or series is None or this is None:
             return None, None
         for reply in received:
-            self._take_masked(series, this, reply)
+            self._take_masked(exchange, series, this, reply)
         try:
-            self._agree(series, this)
-            self._ask_for_answers(series, this)
+            _agree(exchange, series, this)
+            _ask_for_answers(exchange, series, this)
             report = this.decode()
         except SecAggError as error:
-            _warn(f"round {server_round} is skipped, and the model stays as it is", error)
+            warn(f"round {server_round} is skipped, and the model stays as it is", error)
             return None, None
         finally:
             series.close(this, self._asked)
@@ -247,16 +248,15 @@ class TopKSecAgg(Strategy):
             log(INFO, "topk-secagg: %d of at least %d nodes are connected", count, wanted)
             time.sleep(1)
 
-    def _joined(self, grid: Grid) -> Series | None:
+    def _joined(self, nodes: list[int], exchange: Exchange) -> Series | None:
         """The users of a new series: the nodes that are there, and their keys."""
-        nodes = sorted(grid.get_node_ids())
         keys: dict[int, Keys] = {}
 
         def take(node: int, parcel: Parcel, _: RecordDict) -> None:
             keys[node] = (parcel.word("age"), parcel.word("ed25519"))
 
         asked = nodes[: self.users]
-        self._exchange(
+        exchange.ask(
             parcels.JOIN,
             dict.fromkeys(asked, parcels.content(parcels.JOIN)),
             take,
@@ -265,11 +265,9 @@ class TopKSecAgg(Strategy):
         known = None if self.recipients is None else known_keys(self.recipients)
         users = admissible(keys, known)
         for node in keys.keys() - users.keys():
-            _warn(
-                f"node {node} has keys that are unknown, unsound or another node's: it is no user"
-            )
+            warn(f"node {node} has keys that are unknown, unsound or another node's: it is no user")
         if len(users) < self.survivors:
-            _warn(
+            warn(
                 f"{len(users)} nodes have keys that can be used, and {self.survivors} must "
                 "survive; training waits for a round in which there are more"
             )
@@ -295,7 +293,7 @@ class TopKSecAgg(Strategy):
         self.folder.mkdir(parents=True, exist_ok=True)
         return Path(tempfile.mkdtemp(prefix="training-", dir=self.folder))
 
-    def _deal(self, series: Series, this: ServedRound) -> bool:
+    def _deal(self, exchange: Exchange, series: Series, this: ServedRound) -> bool:
         """Every user deals; whether enough did. If not, a series that has just begun is over."""
         session = {"session.json": this.space.session_content}
         contents = {}
@@ -307,11 +305,11 @@ class TopKSecAgg(Strategy):
             this.store(parcels.DEAL, series.user_of[node], parcel)
             series.dealers.add(series.user_of[node])
 
-        self._exchange(parcels.DEAL, contents, take, enough=len(contents))
+        exchange.ask(parcels.DEAL, contents, take, enough=len(contents))
         series.undelivered = set(series.dealers)
         if len(series.dealers) >= self.survivors:
             return True
-        _warn(
+        warn(
             f"{len(series.dealers)} users dealt keys or shares, and {self.survivors} must survive: "
             "the round is skipped, and the next one starts anew"
         )
@@ -319,7 +317,7 @@ class TopKSecAgg(Strategy):
             self._series = None
         return False
 
-    def _deliver(self, series: Series) -> None:
+    def _deliver(self, exchange: Exchange, series: Series) -> None:
         """Hand every dealer what the others dealt for it, if it does not have it yet."""
         root = series.root
         if root is None or not series.undelivered:
@@ -333,7 +331,7 @@ class TopKSecAgg(Strategy):
         def take(node: int, _: Parcel, __: RecordDict) -> None:
             series.undelivered.discard(series.user_of[node])
 
-        self._exchange(parcels.COLLECT, contents, take, enough=min(len(contents), self.survivors))
+        exchange.ask(parcels.COLLECT, contents, take, enough=min(len(contents), self.survivors))
 
     def _takes_part(self, series: Series, message: Message) -> bool:
         """Whether a node that the strategy inside chose is a user that can mask."""
@@ -344,16 +342,16 @@ class TopKSecAgg(Strategy):
         elif user not in series.dealers:
             self._warn_once(f"user {user} (node {node}) dealt nothing: it waits for a new series")
         elif user in series.undelivered:
-            _warn(f"user {user} (node {node}) does not have the others' shares yet")
+            warn(f"user {user} (node {node}) does not have the others' shares yet")
         else:
             return True
         return False
 
     def _warn_once(self, what: str) -> None:
         """A warning that would be the same in every round."""
-        if what not in self._told:
-            self._told.add(what)
-            _warn(what)
+        if what not in self._warned:
+            self._warned.add(what)
+            warn(what)
 
     def _training(self, series: Series, this: ServedRound, message: Message) -> Message:
         """A message of the strategy inside, with the session of the round."""
@@ -375,7 +373,9 @@ class TopKSecAgg(Strategy):
 
     # after training
 
-    def _take_masked(self, series: Series, this: ServedRound, reply: Message) -> None:
+    def _take_masked(
+        self, exchange: Exchange, series: Series, this: ServedRound, reply: Message
+    ) -> None:
         """Store an X, and what came with it in the clear."""
         node = reply.metadata.src_node_id
 
@@ -385,151 +385,78 @@ class TopKSecAgg(Strategy):
             this.store(parcels.MASK, user, parcel)
 
         if node in series.user_of or reply.has_error():
-            self._take(parcels.MASK, node, reply, take)
+            exchange.take_reply(parcels.MASK, node, reply, take)
 
-    def _agree(self, series: Series, this: ServedRound) -> None:
-        """Have one user sign the survivors, and the others confirm them."""
-        session = {"session": this.space.session.id}
-        if not this.masked():
-            raise TooFewSurvivors("no user has masked", "look at the nodes' logs")
-        for freezer in this.masked():
-            proposal, left_out = this.proposal(freezer)
-            for user, reason in left_out.items():
-                _warn(f"the X of user {user} is left out: {reason}")
-            if freezer in left_out:
-                continue
-            files = {"survivors.json": proposal}
-            content = parcels.content(parcels.FREEZE, session, files)
-            signed = self._exchange(
-                parcels.FREEZE,
-                {series.nodes[freezer]: content},
-                self._storing(series, this, parcels.FREEZE),
-                enough=0,
-            )
-            if signed:
-                break
-        else:
-            raise TooFewSurvivors("no user signed the survivors", "look at the nodes' logs")
-        content = parcels.content(parcels.CONFIRM, session, this.to_confirm())
-        self._exchange(
-            parcels.CONFIRM,
-            {series.nodes[user]: content for user in this.survivors()},
-            self._storing(series, this, parcels.CONFIRM),
-            enough=this.space.session.confirmations,
-        )
-
-    def _ask_for_answers(self, series: Series, this: ServedRound) -> None:
-        """Y of every survivor."""
-        session = {"session": this.space.session.id}
-        self._exchange(
-            parcels.ANSWER,
-            {
-                series.nodes[user]: parcels.content(parcels.ANSWER, session, this.to_answer(user))
-                for user in this.survivors()
-            },
-            self._storing(series, this, parcels.ANSWER),
-            enough=this.answers_needed,
-        )
-
-    def _end(self, grid: Grid) -> None:
+    def _end(self) -> None:
         """Let the nodes erase what is left of their secrets."""
+        exchange = self._exchange
         series = self._series
-        if series is None:
+        if exchange is None or series is None:
             return
-        self._grid = grid
         contents = {
             node: parcels.content(parcels.END, *series.before(user))
             for user, node in series.nodes.items()
         }
-        self._exchange(parcels.END, contents, lambda *_: None, enough=0)
+        exchange.ask(parcels.END, contents, lambda *_: None, enough=0)
         if self._kept is not None:
             self._kept.cleanup()
 
-    # messages
-
-    def _storing(self, series: Series, this: ServedRound, step: str) -> Take:
-        """What is done with a reply that is only stored."""
-
-        def take(node: int, parcel: Parcel, _: RecordDict) -> None:
-            this.store(step, series.user_of[node], parcel)
-
-        return take
-
-    def _exchange(
-        self, step: str, contents: Mapping[int, RecordDict], take: Take, *, enough: int
-    ) -> list[int]:
-        """Send every node its content, and hand `take` the replies as they come; the nodes whose
-        reply was taken.
-
-        Waits `timeout` seconds for `enough` of them, and `patience` more for the others.
-        """
-        if self._grid is None or not contents:
-            return []
-        messages = [
-            Message(
-                content,
-                dst_node_id=node,
-                message_type=self._message_type,
-                ttl=self.timeout + self.patience,
-            )
-            for node, content in contents.items()
-        ]
-        waiting = {}
-        for node, message_id in zip_longest(contents, self._grid.push_messages(messages)):
-            if message_id:
-                waiting[message_id] = node
-            else:  # Flower did not take it
-                _warn(f"{self._called(node)} cannot be reached at the step {step}, and drops out")
-        taken: list[int] = []
-        began = time.monotonic()
-        deadline = began + (self.timeout if enough else self.patience)
-        pause = _FIRST_PAUSE
-        is_enough = enough == 0
-        while waiting:
-            for reply in list(self._grid.pull_messages(list(waiting))):
-                if reply.metadata.reply_to_message_id not in waiting:
-                    continue
-                node = waiting.pop(reply.metadata.reply_to_message_id)
-                if self._take(step, node, reply, take):
-                    taken.append(node)
-            if not is_enough and len(taken) >= enough:
-                is_enough = True
-                deadline = min(deadline, time.monotonic() + self.patience)
-            if not waiting or time.monotonic() > deadline:
-                break
-            time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
-        for node in waiting.values():
-            _warn(f"{self._called(node)} is late at the step {step}, and drops out")
-        return taken
-
-    def _take(self, step: str, node: int, reply: Message, take: Take) -> bool:
-        """Hand a reply to `take`; a node whose reply is an error, or is refused, drops out."""
-        try:
-            if reply.has_error():
-                raise BadData(_in_a_line(reply.error.reason))
-            parcel = parcels.opened(reply)
-            if parcel.step != step:
-                raise BadData(f"it is for the step {parcel.step!r:.40}")
-            take(node, parcel, reply.content)
-        except SecAggError as error:
-            _warn(f"{self._called(node)} drops out at the step {step}", error)
-            return False
-        return True
-
-    def _called(self, node: int) -> str:
+    def _name_of(self, node: int) -> str:
         """A node in the log."""
         user = self._series.user_of.get(node) if self._series else None
         return f"node {node}" if user is None else f"user {user} (node {node})"
 
 
-def _in_a_line(reason: str | None) -> str:
-    """What a node or Flower says of an error, which may be a whole traceback."""
-    lines = [line.strip() for line in (reason or "").splitlines() if line.strip()]
-    return lines[0][:_LONGEST_REASON] if lines else "no reason given"
+def _agree(exchange: Exchange, series: Series, this: ServedRound) -> None:
+    """Have one user sign the survivors, and the others confirm them."""
+    session = {"session": this.space.session.id}
+    if not this.masked():
+        raise TooFewSurvivors("no user has masked", "look at the nodes' logs")
+    for freezer in this.masked():
+        proposal, left_out = this.proposal(freezer)
+        for user, reason in left_out.items():
+            warn(f"the X of user {user} is left out: {reason}")
+        if freezer in left_out:
+            continue
+        files = {"survivors.json": proposal}
+        content = parcels.content(parcels.FREEZE, session, files)
+        signed = exchange.ask(
+            parcels.FREEZE,
+            {series.nodes[freezer]: content},
+            _storing(series, this, parcels.FREEZE),
+            enough=0,
+        )
+        if signed:
+            break
+    else:
+        raise TooFewSurvivors("no user signed the survivors", "look at the nodes' logs")
+    content = parcels.content(parcels.CONFIRM, session, this.to_confirm())
+    exchange.ask(
+        parcels.CONFIRM,
+        {series.nodes[user]: content for user in this.survivors()},
+        _storing(series, this, parcels.CONFIRM),
+        enough=this.space.session.confirmations,
+    )
 
 
-def _warn(what: str, error: SecAggError | None = None) -> None:
-    """A warning in Flower's log."""
-    parts = [what] if error is None else [f"{what}: {error.message}", error.hint]
-    log(WARNING, "topk-secagg: %s", "; ".join(filter(None, parts)))
+def _ask_for_answers(exchange: Exchange, series: Series, this: ServedRound) -> None:
+    """Y of every survivor."""
+    session = {"session": this.space.session.id}
+    exchange.ask(
+        parcels.ANSWER,
+        {
+            series.nodes[user]: parcels.content(parcels.ANSWER, session, this.to_answer(user))
+            for user in this.survivors()
+        },
+        _storing(series, this, parcels.ANSWER),
+        enough=this.answers_needed,
+    )
+
+
+def _storing(series: Series, this: ServedRound, step: str) -> Take:
+    """What is done with a reply that is only stored."""
+
+    def take(node: int, parcel: Parcel, _: RecordDict) -> None:
+        this.store(step, series.user_of[node], parcel)
+
+    return take
