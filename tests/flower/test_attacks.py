@@ -9,7 +9,7 @@ from federation import Lab, files_of, random_update, record_of
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
 import topk_secagg as ts
-from topk_secagg.flower import parcels
+from topk_secagg.flower import parcels, server
 from topk_secagg.steps import eliminate as eliminate_step
 from topk_secagg.storage import survivors as survivors_file
 from topk_secagg.storage.keys import Identity, read_identity
@@ -48,8 +48,20 @@ def masked(training: Lab, rounds: int = 1) -> Workspace:
             arrays, _ = strategy.aggregate_train(number, replies)
     training.arrays = {name: array.numpy() for name, array in arrays.items()}
     for reply in replies:
-        strategy._take_masked(strategy._series, strategy._round, reply)
+        strategy._take_masked(strategy._exchange, strategy._series, strategy._round, reply)
     return strategy._round.space
+
+
+def agree(training: Lab) -> None:
+    """The step after `masked`: survivors, signed and confirmed."""
+    strategy = training.strategy
+    server._agree(strategy._exchange, strategy._series, strategy._round)
+
+
+def ask_for_answers(training: Lab) -> None:
+    """The step after `agree`: Y of every survivor."""
+    strategy = training.strategy
+    server._ask_for_answers(strategy._exchange, strategy._series, strategy._round)
 
 
 def session_words(space: Workspace) -> dict[str, str]:
@@ -265,9 +277,9 @@ def test_a_session_for_a_part_of_the_model_is_refused(lab):
     whole = dict(training.model)
     joined = training.strategy._joined
 
-    def smaller(grid):
+    def smaller(nodes, exchange):
         training.strategy._arrays = part
-        return joined(grid)
+        return joined(nodes, exchange)
 
     training.strategy._joined = smaller
     messages = training.strategy.configure_train(1, record_of(whole), ConfigRecord(), training.grid)
@@ -361,9 +373,8 @@ def test_old_rounds_stay_over(lab):
             reply = ask(training, 2, step, session_words(old), files)
             assert_refused(reply, "is not this node's latest one")
     # and the latest one is as it was
-    this = training.strategy._round
-    training.strategy._agree(training.strategy._series, this)
-    training.strategy._ask_for_answers(training.strategy._series, this)
+    agree(training)
+    ask_for_answers(training)
     assert ts.decode(third).survivors == [1, 2, 3, 4, 5]
 
 
@@ -378,10 +389,9 @@ def test_a_node_masks_once_in_a_round(lab):
 def test_a_node_answers_once_in_a_round(lab):
     training = lab()
     space = masked(training)
-    strategy = training.strategy
-    strategy._agree(strategy._series, strategy._round)
-    strategy._ask_for_answers(strategy._series, strategy._round)
-    files = strategy._round.agreed()
+    agree(training)
+    ask_for_answers(training)
+    files = training.strategy._round.agreed()
     reply = ask(training, 2, "answer", session_words(space), files)
     assert_refused(reply, "user 2 has answered in this round already")
 
@@ -534,10 +544,9 @@ def test_an_x_of_somebody_else_is_left_out(lab, caplog):
     training = lab()
     space = masked(training)
     space.masked_path(2).write_bytes(space.masked_path(3).read_bytes())
-    strategy = training.strategy
-    strategy._agree(strategy._series, strategy._round)
+    agree(training)
     assert "the X of user 2 is left out" in caplog.text
-    assert strategy._round.survivors() == [1, 3, 4, 5]
+    assert training.strategy._round.survivors() == [1, 3, 4, 5]
 
 
 def test_replies_with_foreign_files_or_other_steps_are_refused(lab, caplog):
