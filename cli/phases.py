@@ -35,7 +35,7 @@ def keygen(console: Console, user: int, output: Path | None) -> None:
     Writes the identity file (mode 0600, also good for `age -d -i`), and prints the public line. All
     users' lines together are the file for `init --recipients`.
     """
-    from topk_secagg.steps.user_files import identity_name
+    from topk_secagg.steps.access import identity_name
 
     path = output or Path(identity_name(user))
     public = ts.keygen(user, path)

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     )
     from .protocol.parameters import Parameters
     from .protocol.round import run_round
-    from .review.commands import AuditReport, PlanReport, audit, plan, status
+    from .review.commands import AuditReport, PlanReport, audit, plan
     from .review.evidence import Finding
-    from .review.status import Status
+    from .review.status import Status, status
     from .steps.access import keygen
     from .steps.aggregate import AggregateReport, aggregate
     from .steps.costs import Costs
@@ -113,9 +113,9 @@ _HOMES = {
     ),
     "protocol.parameters": ("Parameters",),
     "protocol.round": ("run_round",),
-    "review.commands": ("AuditReport", "PlanReport", "audit", "plan", "status"),
+    "review.commands": ("AuditReport", "PlanReport", "audit", "plan"),
     "review.evidence": ("Finding",),
-    "review.status": ("Status",),
+    "review.status": ("Status", "status"),
     "steps.access": ("keygen",),
     "steps.aggregate": ("AggregateReport", "aggregate"),
     "steps.costs": ("Costs",),

@@ -4,7 +4,7 @@ tensors."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from os import PathLike, fsdecode
+from os import fsdecode
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,11 @@ import numpy.typing as npt
 from ..errors import BadData, UsageError
 from .files import read_gradient
 from .layout import Layout
-from .tensors import FLOATING, Gradient, Tensor, called, left_out, tied
+from .tensors import FLOATING, Gradient, Tensor, called, is_path, left_out, tied
 
 Given = Any  # an array, or a mapping or list of arrays or torch tensors
 Vector = npt.NDArray[Any]
 _WIDEST = 8  # bytes of a value
-
-
-def is_path(value: Any) -> bool:
-    """Whether it names a file instead of holding its content."""
-    return isinstance(value, str | bytes | PathLike)
 
 
 def refuse_path(what: str, value: Any) -> None:

@@ -18,7 +18,8 @@ from typing import IO, Any
 import numpy as np
 
 from ..errors import BadData, CannotWrite, InputMissing, UsageError
-from .tensors import Gradient, Tensor, called, left_out, refusing, stored, tied, widen
+from .malformed import refusing
+from .tensors import Gradient, Tensor, called, left_out, stored, tied, widen
 
 _DTYPES = {
     "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64", "I8": "int8",

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import struct
-import tokenize
-import zipfile
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from os import PathLike
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-
-from ..errors import BadData
 
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 _NAMES_SHOWN = 4
@@ -62,6 +56,11 @@ class Gradient(list[Tensor]):
         return [*self, *tied]
 
 
+def is_path(value: Any) -> bool:
+    """Whether it names a file instead of holding its content."""
+    return isinstance(value, str | bytes | PathLike)
+
+
 def called(name: str) -> str:
     """A name from a file in a message, shortened if it is long."""
     return repr(name if len(name) <= _LONGEST else name[:_LONGEST] + "...") if name else "(unnamed)"
@@ -108,38 +107,3 @@ def stored(tensor: Tensor) -> npt.NDArray[np.uint8]:
         narrow(tensor.array) if tensor.dtype == "bfloat16" else tensor.array
     )
     return array.astype(array.dtype.newbyteorder("<"), copy=False).reshape(-1).view(np.uint8)
-
-
-# What parsers raise for bytes that make no sense: zipfile and zlib, struct, pickletools and the
-# stack of a pickle, and numpy, which reads headers as Python. Anything else is a bug of ours.
-_MALFORMED: tuple[type[Exception], ...] = (
-    ValueError,
-    LookupError,
-    EOFError,
-    OverflowError,
-    MemoryError,
-    RuntimeError,
-    SyntaxError,
-    tokenize.TokenError,
-    struct.error,
-    zipfile.BadZipFile,
-    zlib.error,
-)
-
-
-@contextmanager
-def refusing(what: object, *others: type[Exception]) -> Iterator[None]:
-    """Turn every error that a malformed file causes, and `others` that its parser raises, into one
-    that names the file, or the part of it."""
-    try:
-        yield
-    except BadData as error:
-        raise BadData(f"{what}: {error.message}", error.hint, error.topic) from error
-    except OSError as error:
-        if error.errno:  # not the file's fault
-            raise
-        raise BadData(f"{what}: {error}", "export the gradient again") from error
-    except (*_MALFORMED, *others) as error:
-        raise BadData(
-            f"{what}: it is damaged, or not what its name says", "export the gradient again"
-        ) from error

@@ -1,8 +1,7 @@
-"""`plan`, `status` and `audit` as callers ask for them: by the options of the command line."""
+"""`plan` and `audit` as callers ask for them: by the options of the command line."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from os import PathLike
@@ -13,7 +12,7 @@ from ..brief import Brief
 from ..errors import CannotWrite, UsageError
 from ..progress import Progress, unheard
 from ..protocol.parameters import Parameters
-from ..steps.access import Pins, TakingPart, pinned, taking_part
+from ..steps.access import Pins, pinned
 from ..steps.arguments import AnyPath, AnyRound, optional_path, path_of
 from ..steps.options import SessionOptions, choose_round
 from ..storage.atomic import OWN, write_whole
@@ -22,10 +21,7 @@ from .evidence import Evidence, Finding
 from .plan import Plan, measure_speed
 from .plan import plan as compare
 from .report import page
-from .status import Status
-from .status import status as look
 
-_POLL_SECONDS = 0.5
 _PAGE = ".html"
 
 
@@ -81,37 +77,6 @@ def plan(*, measure_in: AnyPath | None = None, **options: Unpack[SessionOptions]
     return PlanReport(
         **vars(compared), parameters=choice.parameters, reason=choice.reason, notes=choice.notes
     )
-
-
-def status(
-    round: AnyRound,
-    user: int | None = None,
-    *,
-    wait: float | None = None,
-    **access: Unpack[TakingPart],
-) -> Status:
-    """Who has done what in a round, what is missing, and what to do next.
-
-    Arguments:
-    round: the folder of the round.
-    user: from the point of view of this user.
-    wait: return when the next step can be run, or after so many seconds.
-    secrets: the folder of the user's secrets and ledgers, instead of the round's own.
-    session: refuse any other session than this one; at least 16 of its digits.
-    series: the same of the series of the round, whose name `init` and `inspect` say.
-    recipients: refuse a session that has other keys than this file.
-    identity: of no consequence here; as the user's steps take it.
-    insecure: of no consequence here; as the user's steps take it.
-
-    Returns a Status.
-    """
-    space, how = taking_part(round, **access)
-    end = time.monotonic() + (wait or 0)
-    seen = look(space, user, access=how)
-    while not seen.next.ready and (left := end - time.monotonic()) > 0:
-        time.sleep(min(_POLL_SECONDS, left))
-        seen = look(space, user, access=how)
-    return seen
 
 
 @dataclass(frozen=True, repr=False)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, Unpack
 
 from ..brief import Brief
 from ..errors import InputMissing, SecAggError
 from ..protocol.constructions import construction
-from ..steps.access import PLAIN, Access, check_pins
+from ..steps.access import Access, TakingPart, check_pins, taking_part
+from ..steps.arguments import AnyRound
 from ..storage import dealt as dealt_file
 from ..storage import masked as masked_file
 from ..storage import survivors as survivors_file
@@ -20,6 +22,8 @@ from ..storage.ledger import Ledger
 from ..storage.share import SharesOfUser
 from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
+
+_POLL_SECONDS = 0.5
 
 _Content = TypeVar("_Content")
 
@@ -85,16 +89,39 @@ class Status(Brief):
     problems: list[str]
 
 
-def status(space: Workspace, user: int | None = None, *, access: Access = PLAIN) -> Status:
+def status(
+    round: AnyRound,
+    user: int | None = None,
+    *,
+    wait: float | None = None,
+    **access: Unpack[TakingPart],
+) -> Status:
     """Who has done what in a round, what is missing, and what to do next.
 
     Arguments:
-    space: the round (`Workspace`).
+    round: the folder of the round.
     user: from the point of view of this user.
-    access: the session and the keys that are expected (`Access`).
+    wait: return when the next step can be run, or after so many seconds.
+    secrets: the folder of the user's secrets and ledgers, instead of the round's own.
+    session: refuse any other session than this one; at least 16 of its digits.
+    series: the same of the series of the round, whose name `init` and `inspect` say.
+    recipients: refuse a session that has other keys than this file.
+    identity: of no consequence here; as the user's steps take it.
+    insecure: of no consequence here; as the user's steps take it.
 
     Returns a Status.
     """
+    space, how = taking_part(round, **access)
+    end = time.monotonic() + (wait or 0)
+    seen = look_at(space, user, access=how)
+    while not seen.next.ready and (left := end - time.monotonic()) > 0:
+        time.sleep(min(_POLL_SECONDS, left))
+        seen = look_at(space, user, access=how)
+    return seen
+
+
+def look_at(space: Workspace, user: int | None, *, access: Access) -> Status:
+    """The status as it is now."""
     check_pins(space, access)
     if user is not None:
         space.check_user(user)

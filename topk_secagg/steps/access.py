@@ -13,10 +13,10 @@ from typing import TypedDict
 from ..errors import BadData, CannotWrite, Refused, UsageError
 from ..storage.atomic import PRIVATE, write_whole
 from ..storage.keys import Identity, Recipient, read_identity, read_recipients
+from ..storage.ledger import Ledger
 from ..storage.session import FINGERPRINT_DIGITS
 from ..storage.workspace import Workspace
 from .arguments import AnyPath, AnyRound, optional_path, path_of, whole_number, workspace
-from .user_files import identity_name
 
 
 class Pins(TypedDict, total=False):
@@ -93,6 +93,11 @@ def taking_part(
         insecure=insecure,
     )
     return workspace(round, secrets), access
+
+
+def identity_name(user: int) -> str:
+    """The name that `keygen` gives an identity file."""
+    return f"user-{user:02}.identity"
 
 
 def keygen(user: int, output: AnyPath | None = None) -> Recipient:
@@ -222,3 +227,13 @@ def check_keys(space: Workspace, access: Access) -> None:
                 f"the session has other keys for user {mine.user} than {access.recipients}",
                 "do not use this round: that user's part in it is somebody else's",
             )
+
+
+def other_folder(space: Workspace, ledger: Ledger) -> str | None:
+    """Where this user prepared this session, if its round has another folder now.
+
+    The folder was moved, or an old session.json was issued once more, with old X and shares.
+    """
+    if space.secrets is None or ledger.folder in (None, str(space.root.resolve())):
+        return None
+    return ledger.folder

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from ..gradients.arrays import is_path
+from ..gradients.tensors import is_path
 from ..storage.workspace import Workspace
 
 AnyPath = str | PathLike[str]  # a file or a folder

@@ -26,7 +26,7 @@ from ..storage.secret import StoredSecret
 from ..storage.session import Session
 from ..storage.share import SharesOfUser
 from ..storage.workspace import Workspace
-from .access import TakingPart, admitted, taking_part
+from .access import TakingPart, admitted, other_folder, taking_part
 from .arguments import (
     SELECTIONS,
     AnyPath,
@@ -36,7 +36,6 @@ from .arguments import (
     real_number,
 )
 from .keys import list_of_keys
-from .offline import other_folder
 from .published import sent_before
 from .sending import choose, read_gradient_of, subject_of, unsent, with_residual
 

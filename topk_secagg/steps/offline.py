@@ -23,7 +23,7 @@ from ..storage.ledger import Ledger
 from ..storage.secret import StoredSecret
 from ..storage.share import SharesOfUser
 from ..storage.workspace import Workspace
-from .access import TakingPart, admitted, taking_part
+from .access import TakingPart, admitted, other_folder, taking_part
 from .arguments import SOURCES, AnyRound, check_choice, workspace
 from .series import carried_keys, check_own_list, has_left, leave
 
@@ -242,16 +242,6 @@ def _prepared_before(space: Workspace, user: int) -> Held:
         "name that round",
         "from",
     )
-
-
-def other_folder(space: Workspace, ledger: Ledger) -> str | None:
-    """Where this user prepared this session, if its round has another folder now.
-
-    The folder was moved, or an old session.json was issued once more, with old X and shares.
-    """
-    if space.secrets is None or ledger.folder in (None, str(space.root.resolve())):
-        return None
-    return ledger.folder
 
 
 def _secret(space: Workspace, user: int, randomness: str) -> tuple[Ledger, StoredSecret]:

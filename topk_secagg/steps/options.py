@@ -9,9 +9,9 @@ from numbers import Integral
 from typing import Any, TypedDict, get_type_hints
 
 from ..errors import UsageError, about, amount
-from ..gradients.arrays import Given, Vector, is_path, read_any
+from ..gradients.arrays import Given, Vector, read_any
 from ..gradients.layout import NOT_GRADIENTS, Layout
-from ..gradients.tensors import Gradient
+from ..gradients.tensors import Gradient, is_path
 from ..protocol.constructions import construction
 from ..protocol.family import find_family
 from ..protocol.parameters import KEYS, MOMENTS, PERMUTATION, SEEDS, SKETCH, Parameters

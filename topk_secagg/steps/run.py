@@ -11,9 +11,10 @@ from typing import Any, Unpack
 
 from ..brief import Brief
 from ..errors import Busy, SecAggError, UsageError
-from ..gradients.arrays import Given, is_path
+from ..gradients.arrays import Given
 from ..gradients.layout import Layout
 from ..gradients.quantise import clip_of
+from ..gradients.tensors import is_path
 from ..protocol.parameters import SHARES
 from ..storage.session import read_session
 from ..storage.workspace import Workspace

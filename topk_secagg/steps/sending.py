@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ..algebra.randomness import Randomness
 from ..errors import BadData, about
-from ..gradients.arrays import Given, Vector, is_path, read_any
+from ..gradients.arrays import Given, Vector, read_any
 from ..gradients.quantise import (
     dequantise,
     quantise,
@@ -21,7 +21,7 @@ from ..gradients.quantise import (
     uniform,
 )
 from ..gradients.select import kept_energy
-from ..gradients.tensors import Gradient
+from ..gradients.tensors import Gradient, is_path
 from ..protocol.constructions import construction
 from ..protocol.messages import Sparse
 from ..protocol.parameters import Parameters

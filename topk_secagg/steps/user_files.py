@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadData, InputMissing, UsageError
-from ..gradients.arrays import Given, is_path
+from ..gradients.arrays import Given
 from ..gradients.files import READABLE, check_writable
+from ..gradients.tensors import is_path
+from .access import identity_name
 from .arguments import by_user, path_of, real_number
 
 
@@ -169,11 +171,6 @@ def read_weights(path: Path, files: Sequence[Path]) -> list[float]:
     if missing:
         raise BadData(f"{path} has no weight for user {', '.join(missing)}", "add a line for each")
     return [weights[n] for n in range(1, len(files) + 1)]
-
-
-def identity_name(user: int) -> str:
-    """The name that `keygen` gives an identity file."""
-    return f"user-{user:02}.identity"
 
 
 def identity_files(folder: Path, users: int) -> list[Path]:

@@ -1,0 +1,46 @@
+"""Gradient files that make no sense: what their parsers raise, and how that is reported."""
+
+from __future__ import annotations
+
+import struct
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..errors import BadData
+
+# What parsers raise for bytes that make no sense: zipfile and zlib, struct, pickletools and the
+# stack of a pickle, and numpy, which reads headers as Python. Anything else is a bug of ours.
+_MALFORMED: tuple[type[Exception], ...] = (
+    ValueError,
+    LookupError,
+    EOFError,
+    OverflowError,
+    MemoryError,
+    RuntimeError,
+    SyntaxError,
+    tokenize.TokenError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+@contextmanager
+def refusing(what: object, *others: type[Exception]) -> Iterator[None]:
+    """Turn every error that a malformed file causes, and `others` that its parser raises, into one
+    that names the file, or the part of it."""
+    try:
+        yield
+    except BadData as error:
+        raise BadData(f"{what}: {error.message}", error.hint, error.topic) from error
+    except OSError as error:
+        if error.errno:  # not the file's fault
+            raise
+        raise BadData(f"{what}: {error}", "export the gradient again") from error
+    except (*_MALFORMED, *others) as error:
+        raise BadData(
+            f"{what}: it is damaged, or not what its name says", "export the gradient again"
+        ) from error
