@@ -711,7 +711,8 @@ def test_a_session_that_asks_for_more_memory_than_there_is_is_an_error_and_not_a
     tmp_path, monkeypatch
 ):
     limit = (3 << 30, 3 << 30)  # bytes of address space
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 80))
+    disk = SimpleNamespace(f_bavail=1 << 70, f_frsize=1 << 10)
+    monkeypatch.setattr(os, "statvfs", lambda _: disk)
     options = words(
         "--users 3 --survivors 2 --colluders 1 --top-k 2"
         " --length 1000000000 --construction permutation"

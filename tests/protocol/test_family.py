@@ -39,10 +39,6 @@ def _first_family_will_do(monkeypatch):
     """
     monkeypatch.setattr(families, "SEARCH_TRIES", 1)
     monkeypatch.setattr(families, "_found_families", {})
-    search = families._families
-    search.cache_clear()
-    yield
-    search.cache_clear()
 
 
 def parameters(N: int, U: int, T: int, q: int = DEFAULT_FIELD) -> Parameters:

@@ -286,7 +286,7 @@ def test_plot_draws_a_picture_and_notices_a_missing_matplotlib_first(tmp_path, m
 
 def test_a_round_that_the_disk_cannot_hold_is_refused(tmp_path, monkeypatch):
     p = choose_parameters(272_474, **PAPER, construction="moments", picks=4)[0]
-    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=20_000_000))
+    monkeypatch.setattr("os.statvfs", lambda _: SimpleNamespace(f_bavail=20_000, f_frsize=1000))
     check_disk(tmp_path, p, distributed=True)  # what one user sends and receives fits
     with pytest.raises(CannotWrite, match=r"need 63.* MB, and the disk has 20 MB free"):
         check_disk(tmp_path, p, distributed=False)

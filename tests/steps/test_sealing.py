@@ -99,9 +99,7 @@ def test_a_disk_that_is_full_when_a_share_is_opened_is_not_blamed_on_its_sender(
     with keys.sealed(path, identity.public(1), tmp_path) as plain:
         plain.write(bytes(size))
     full = partial(open, "/dev/full", "r+b")
-    monkeypatch.setattr(
-        keys.tempfile, "TemporaryFile", lambda **how: full(how.get("buffering", -1))
-    )
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda **how: full(how.get("buffering", -1)))
     with (
         pytest.raises(CannotWrite, match="no space left"),
         keys.unsealed(path, 1, largest=10**7, identity=identity, scratch=tmp_path),

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from .construction import Construction
-from .moments import Moments
 from .parameters import MOMENTS, PERMUTATION, SKETCH, Parameters
-from .permutation import Permutation
-from .sketch import Sketch
 
-_BY_NAME: dict[str, type[Construction[Any]]] = {
-    PERMUTATION: Permutation,
-    MOMENTS: Moments,
-    SKETCH: Sketch,
+if TYPE_CHECKING:
+    from .construction import Construction
+
+_HOMES = {  # imported when a round asks for one: a command starts in the time of its own
+    PERMUTATION: (".permutation", "Permutation"),
+    MOMENTS: (".moments", "Moments"),
+    SKETCH: (".sketch", "Sketch"),
 }
 
 
 @lru_cache(maxsize=64)
 def construction(p: Parameters) -> Construction[Any]:
     """The construction that the parameters name."""
-    return _BY_NAME[p.construction](p)
+    module, name = _HOMES[p.construction]
+    chosen: type[Construction[Any]] = getattr(import_module(module, __package__), name)
+    return chosen(p)

@@ -15,13 +15,12 @@ import math
 import random
 import time
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from itertools import combinations, islice
 
 import numpy as np
 import numpy.typing as npt
 
-from ..algebra.field import Integers
+from ..algebra.field import Integers, ceil_div
 from ..errors import BadData
 from .deal import Block
 from .messages import Points
@@ -195,42 +194,61 @@ def find_family(p: Parameters, points: Points) -> tuple[Block, ...] | None:
         return None
     asked = (p.users, p.survivors, p.colluders, p.field, points)
     if asked not in _found_families:
-        families = _families(p.users, p.survivors, p.colluders)
-        fitting = (
-            f
-            for f in families
-            if is_checkable(p, len(f)) and lacking_coalition(p, points, f) is None
-        )
-        _found_families[asked] = next(fitting, None)
+        _found_families[asked] = _smallest_fitting(p, points)
     return _found_families[asked]
 
 
 _found_families: dict[tuple[int, int, int, int, Points], tuple[Block, ...] | None] = {}
 
 
-@lru_cache(maxsize=32)
-def _families(users: int, survivors: int, colluders: int) -> tuple[tuple[Block, ...], ...]:
-    """Families for these N, U and T, the smallest first.
+def _smallest_fitting(p: Parameters, points: Points) -> tuple[Block, ...] | None:
+    """The smallest of the families that are found and meet the condition with these points."""
+    smallest = None
+    for family in _families(p.users, p.survivors, p.colluders):
+        if smallest is not None and len(family) >= len(smallest):
+            continue
+        if not is_checkable(p, len(family)):
+            continue
+        if lacking_coalition(p, points, family) is not None:
+            continue
+        smallest = family
+        if len(family) == _least_blocks(p):
+            break
+    return smallest
 
-    They were found with random points in a small field: with the points of a session the
-    condition nearly always holds too, and is checked.
+
+def _least_blocks(p: Parameters) -> int:
+    """No family is smaller: each of the C(N,T) coalitions misses D blocks or more, and a block is
+    missed by the C(U-1,T) coalitions of users outside it."""
+    missed = p.blocks * coalition_count(p)
+    return ceil_div(missed, math.comb(p.survivors - 1, p.colluders))
+
+
+def _families(users: int, survivors: int, colluders: int) -> Iterator[tuple[Block, ...]]:
+    """Families for these N, U and T, as they are found.
+
+    They are found with random points in a small field: with the points of a session the condition
+    nearly always holds too, and is checked.
     """
     size = users - survivors + 1
     if math.comb(users, size) <= MOST_BLOCKS and (size == 1 or survivors == colluders + 1):
         # all single users; or a block for each coalition, which only that block misses
-        return (tuple(combinations(range(1, users + 1), size)),)
+        yield tuple(combinations(range(1, users + 1), size))
+        return
     if math.comb(users, colluders) * (survivors - colluders) ** 2 > _MOST_NUMBERS:
-        return ()
+        return
     is_quick = math.comb(users, size) * math.comb(users, colluders) <= _QUICK
     end = time.thread_time() + SEARCH_SECONDS
-    families: set[tuple[Block, ...]] = set()
+    is_found = False
     for attempt in range(SEARCH_TRIES if is_quick else 1):
-        if families and time.thread_time() > end:
+        if is_found and time.thread_time() > end:
             break
         chance = random.Random(_FIRST_SEED + attempt)  # noqa: S311 - a family is public
-        family = _Search(users, survivors, colluders=colluders, chance=chance, end=end).family()
-        families |= set() if family is None else {family}
-    return tuple(sorted(families, key=len))
+        search = _Search(users, survivors, colluders=colluders, chance=chance, end=end)
+        family = search.family()
+        if family is not None:
+            is_found = True
+            yield family
 
 
 class _Search:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -221,9 +221,8 @@ def check_disk(folder: Path, p: Parameters, *, distributed: bool) -> None:
     """Refuse to start a round whose offline files the disk cannot hold."""
     files = footprint(p)
     place = folder.absolute()  # which need not be there yet
-    free = shutil.disk_usage(
-        next(there for there in (place, *place.parents) if there.exists())
-    ).free
+    disk = os.statvfs(next(there for there in (place, *place.parents) if there.exists()))
+    free = disk.f_bavail * disk.f_frsize
     # what one user sends and receives, or all
     needed = 2 * p.users * files.pair_bytes if distributed else files.all_bytes
     if needed > free:

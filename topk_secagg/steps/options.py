@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, TypedDict, get_type_hints
+from typing import Any, TypedDict
 
 from ..errors import UsageError, about, amount
 from ..gradients.arrays import Given, Vector, read_any
@@ -65,8 +65,8 @@ class SessionOptions(RoundOptions, total=False):
     insecure_seed: int | None
 
 
-_SESSION_OPTIONS = frozenset(get_type_hints(SessionOptions))
-_PARAMETER_OPTIONS = frozenset(get_type_hints(RoundOptions)) | {
+_SESSION_OPTIONS = frozenset(SessionOptions.__annotations__)
+_PARAMETER_OPTIONS = frozenset(RoundOptions.__annotations__) | {
     "users", "survivors", "colluders", "max_weight"
 }  # fmt: skip
 

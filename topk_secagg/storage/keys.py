@@ -12,7 +12,6 @@ import hashlib
 import os
 import re
 import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -200,6 +199,8 @@ def check_recipients(recipients: tuple[Recipient, ...]) -> None:
 def sealed(path: Path, recipient: Recipient, scratch: Path) -> Iterator[IO[bytes]]:
     """A file without a name to write to; when the block ends it is encrypted for one reader, under
     the name `path`."""
+    import tempfile  # here and below: few commands open sealed files, and start-up is short
+
     from pyrage import encrypt_io, x25519
 
     with writing(scratch), tempfile.TemporaryFile(dir=scratch) as plain:
@@ -220,6 +221,8 @@ def unsealed(
 ) -> Iterator[IO[bytes]]:
     """The plaintext of a sealed file of user `sender`, as a file without a name, which vanishes
     with the process."""
+    import tempfile
+
     from pyrage import DecryptError, decrypt_io
 
     refused = BadData(
