@@ -4,12 +4,15 @@ else."""
 import errno
 import io
 import struct
+import time
 import tracemalloc
 import warnings
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Lock
 
 import numpy as np
 import pytest
@@ -485,3 +488,24 @@ def test_a_disk_that_fails_is_not_the_fault_of_the_file(tmp_path, monkeypatch, s
     monkeypatch.setattr(function, fail)
     with pytest.raises(InputMissing, match="input/output error"):
         read_gradient(path)
+
+
+def test_threads_read_headers_of_numpy_one_after_the_other(tmp_path, monkeypatch):
+    """numpy reads them with `ast`, which fails in two threads of Python 3.11 at once."""
+    path = tmp_path / "gradient.npy"
+    np.save(path, np.arange(3.0))
+    reading = Lock()
+    read_header = np.lib.format.read_array_header_1_0
+
+    def alone(stream: io.BufferedReader) -> object:
+        assert reading.acquire(blocking=False), "two threads read a header"
+        try:
+            time.sleep(0.01)
+            return read_header(stream)
+        finally:
+            reading.release()
+
+    monkeypatch.setattr(np.lib.format, "read_array_header_1_0", alone)
+    with ThreadPoolExecutor(4) as pool:
+        for gradient in pool.map(read_gradient, [path] * 8):
+            assert gradient[0].array.tolist() == [0, 1, 2]

@@ -11,6 +11,7 @@ import json
 import math
 import os
 import struct
+import threading
 import zipfile
 from pathlib import Path
 from typing import IO, Any
@@ -31,6 +32,7 @@ _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _BUDGET_FACTOR = 16
 _BUDGET_FLOOR = 64 << 20
 _END_RECORD = 22  # bytes of a zip file's last record, without its comment
+_ONE_HEADER = threading.Lock()  # numpy reads headers with `ast`, which fails in two threads of 3.11
 _FORMAT = "format"  # the one key in the metadata of safetensors files that is no tensor's name
 
 
@@ -150,15 +152,15 @@ def _write_npz(stream: IO[bytes], tensors: Gradient) -> None:
                 )
 
 
-def _check_count(stream: IO[bytes], found: int) -> None:
-    """Refuse an archive whose end record has another count than the members found: zipfile would
-    lose some."""
+def _check_count(stream: IO[bytes], members: int) -> None:
+    """Refuse an archive whose end record counts others than these members: zipfile would lose
+    some."""
     stream.seek(0, os.SEEK_END)
     stream.seek(max(0, stream.tell() - _END_RECORD - 0xFFFF))
     tail = stream.read()
     (counted,) = struct.unpack_from("<H", tail, tail.rindex(b"PK\x05\x06") + 10)
-    if counted not in (found, 0xFFFF):
-        raise ValueError(f"{counted} members are counted, and {found} are there")
+    if counted not in (members, 0xFFFF):
+        raise ValueError(f"{counted} members are counted, and {members} are there")
 
 
 def _tensor(name: str, stream: IO[bytes], size: int) -> Tensor:
@@ -169,7 +171,8 @@ def _tensor(name: str, stream: IO[bytes], size: int) -> Tensor:
         (2, 0): np.lib.format.read_array_header_2_0,
     }[version]
     try:
-        shape, fortran, dtype = header(stream)
+        with _ONE_HEADER:
+            shape, fortran, dtype = header(stream)
     except TypeError as error:  # it is a Python literal, such as {[]: 1}
         raise ValueError("it has a header that describes no array") from error
     expected = math.prod(shape) * dtype.itemsize
@@ -213,17 +216,17 @@ def read_gradient(path: Path, entry: str = "", strip_prefix: str = "") -> Gradie
         if path.exists() and not path.is_file():
             raise InputMissing(f"{path} is not a file", "check the path")
         path.open("rb").close()  # safetensors would say of a forbidden file that it is not there
-        found = _read_torch(path, entry) if path.suffix in TORCH else _READERS[path.suffix](path)
+        gradient = _read_torch(path, entry) if path.suffix in TORCH else _READERS[path.suffix](path)
     except FileNotFoundError:
         raise InputMissing(f"{path} is not there", "check the path") from None
     except OSError as error:
         raise InputMissing(
             f"cannot read {path}: {(error.strerror or '').lower()}", "check the path"
         ) from None
-    if strip_prefix and not found.sequence:
-        found = _without_prefix(found, path, strip_prefix)
-    found.notes += (*tied(found.ties), *left_out("None", found.absent))
-    return found
+    if strip_prefix and not gradient.sequence:
+        gradient = _without_prefix(gradient, path, strip_prefix)
+    gradient.notes += (*tied(gradient.ties), *left_out("None", gradient.absent))
+    return gradient
 
 
 def _without_prefix(gradient: Gradient, path: Path, prefix: str) -> Gradient:
