@@ -8,14 +8,15 @@ import numpy as np
 import oracle
 import pytest
 from liars import Lie
-from small_rounds import Round, any_inputs, round_of
+from small_rounds import Round, any_inputs, in_small_blocks, round_of, source
 
 from topk_secagg.algebra import native
-from topk_secagg.algebra.field import Symbols
+from topk_secagg.algebra.field import PIECE, Symbols
 from topk_secagg.errors import BadData, TooFewSurvivors
 from topk_secagg.protocol import decoding
 from topk_secagg.protocol.constructions import construction
 from topk_secagg.protocol.held import WrittenShares
+from topk_secagg.protocol.round import reader_of
 
 N = 8
 T = 2
@@ -160,6 +161,83 @@ def test_without_the_check_a_wrong_answer_changes_the_sum(eight, monkeypatch):
     assert total != eight.plain
 
 
+# Lies that would cancel in a combination with factors that repeat
+
+GROUP = 32  # symbols
+
+
+@pytest.fixture(scope="module")
+def long():
+    """A round whose answers are longer than a few pieces."""
+    raw = {"N": N, "U": 4, "T": T, "L": 4000, "K": 60, "P": 2}
+    long = Decoding(raw, fallback=False, quorum=4)
+    assert construction(long.round.p).answer_shape(N).width == GROUP
+    assert long.answers[1].size > 4 * PIECE
+    return long
+
+
+def cancelling(long: Decoding, first: int, distance: int) -> dict[int, Symbols]:
+    """User 1 adds 1 to a symbol, and takes it from another."""
+    answers = {n: y.copy() for n, y in long.answers.items()}
+    y = answers[1].reshape(-1)
+    q = long.round.p.field
+    y[first] = (int(y[first]) + 1) % q
+    y[first + distance] = (int(y[first + distance]) - 1) % q
+    return answers
+
+
+DISTANCES = {
+    "two symbols of a piece": 1,
+    "a symbol of two pieces": PIECE,
+    "a symbol of two groups": GROUP,
+}
+
+
+@pytest.mark.parametrize("distance", DISTANCES.values(), ids=DISTANCES)
+@pytest.mark.parametrize("apart", [False, True], ids=["read at once", "read group by group"])
+def test_lies_that_cancel_each_other_are_corrected(long, apart, distance, monkeypatch):
+    if apart:
+        in_small_blocks(monkeypatch, long.round.p, symbols=GROUP)
+    for first in (0, 1, GROUP - 1, PIECE, 2 * PIECE + 5):
+        assert long.decode(cancelling(long, first, distance)) == (long.plain, [1])
+
+
+class Ones:
+    """Factors that anybody can guess."""
+
+    def child(self, _: str) -> "Ones":
+        return self
+
+    def integers(self, _: int, out: Symbols) -> Symbols:
+        out[:] = 1
+        return out
+
+
+@pytest.mark.parametrize("distance", DISTANCES.values(), ids=DISTANCES)
+def test_with_factors_that_are_all_alike_such_lies_agree(long, distance, monkeypatch):
+    """The twin: nobody is corrected, and only the sum shows that something is wrong."""
+    monkeypatch.setattr("small_rounds.source", lambda _: Ones())
+    with pytest.raises(BadData, match="an answer or a share is wrong"):
+        long.decode(cancelling(long, 0, distance))
+
+
+def test_progress_grows_to_one(long, monkeypatch):
+    p = long.round.p
+    in_small_blocks(monkeypatch, p, symbols=GROUP)
+    shown: list[float] = []
+    decoding.decode(
+        p,
+        long.round.points,
+        construction(p).answer_shape(N),
+        {n: reader_of(y) for n, y in long.answers.items()},
+        source("progress"),
+        progress=shown.append,
+    )
+    assert len(shown) > 2
+    assert shown == sorted(set(shown))
+    assert shown[-1] == 1
+
+
 # Dealers and inputs that are wrong, while all answers agree
 
 
@@ -197,6 +275,15 @@ def test_a_sum_with_a_value_at_no_coordinate_is_refused(P, beyond):
     inputs[3].index[-1] = 2 * beyond + 1
     whole = Round.of(p, "beyond", inputs)
     with pytest.raises(BadData, match=r"no coordinates|no vector with at most"):
+        whole.decode((1, 2, 3), whole.answers((1, 2, 3)))
+
+
+def test_a_sum_with_a_value_at_a_place_beyond_all_is_refused_in_a_long_bucket_too():
+    p = round_of(3, 2, 1, q=97, L=2 * 13 + 1, K=8, P=4)
+    inputs = any_inputs(p, "beyond")
+    inputs[3].index[3] = 2 * 14  # bucket 0, which has all places
+    whole = Round.of(p, "beyond", inputs)
+    with pytest.raises(BadData, match="no coordinates"):
         whole.decode((1, 2, 3), whole.answers((1, 2, 3)))
 
 

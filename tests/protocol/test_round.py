@@ -536,3 +536,30 @@ def test_an_x_that_no_honest_user_sends_is_refused_and_no_other(change, p):
         return
     with pytest.raises(BadData):
         construction(p).check_masked(bad)
+
+
+def test_one_pick_in_another_bucket_is_not_masked():
+    p = round_of(3, 2, 1, q=97, L=27, K=4, P=2)
+    sparse = any_inputs(p, "one pick")[1]
+    sparse.index[0] += 1
+    with pytest.raises(ValueError, match="not listed bucket by bucket"):
+        construction(p).mask(a_secret(p, "one pick"), sparse)
+
+
+@pytest.mark.parametrize(
+    "raw", [{"K": 4}, {"K": 4, "P": 2}, {"K": 4, "P": 2, "construct": "sketch"}]
+)
+def test_every_user_of_a_round_in_memory_draws_its_own_secret(raw, monkeypatch):
+    p = round_of(4, 3, 1, L=27, **raw)
+    c = construction(p)
+    draw = c.draw_secret
+    secrets: list[Secret] = []
+
+    def drawing(*given: object) -> Secret:
+        secrets.append(draw(*given))
+        return secrets[-1]
+
+    monkeypatch.setattr(c, "draw_secret", drawing)
+    users = range(1, 5)
+    run_round(p, any_inputs(p, "own"), users, users, source("own"))
+    assert len({secret.mask.tobytes() for secret in secrets}) == p.users

@@ -38,7 +38,7 @@ from topk_secagg.protocol.deal import Deal, Rows, commitment, next_key, symbol_s
 from topk_secagg.protocol.held import KeyShares, SeedShares
 from topk_secagg.protocol.messages import Masked, Points, Secret, Sparse
 from topk_secagg.protocol.parameters import Parameters
-from topk_secagg.protocol.round import answer, run_round
+from topk_secagg.protocol.round import answer, deal_shares, run_round
 from topk_secagg.protocol.sketch import Sketch
 
 DEALINGS = ("keys", "seeds", "shares")
@@ -677,3 +677,44 @@ def test_a_key_is_drawn_from_the_dealers_own_stream_and_nothing_else():
     assert len(set(secret.keys)) == len(deal.family)
     again = construction(p).draw_secret(deal, CipherRandomness(bytes(32)))
     assert not set(again.keys) & set(secret.keys)
+
+
+def test_an_x_with_a_wrong_moment_that_recovery_does_not_read_has_no_input():
+    p = sketch_of(4, 3, 1, L=400, K=4, P=2)
+    c = construction(p)
+    assert c.width > c.moment_count(1)
+    secret = a_secret(p, "later moment")
+    masked = c.mask(secret, any_input(p, random.Random(1)))
+    masked.value[c.width - 1] = (int(masked.value[c.width - 1]) + 1) % p.field
+    with pytest.raises(BadData, match="no sketch of at most 2 coordinates in every bucket"):
+        c.unmask(secret, masked)
+
+
+@pytest.mark.parametrize("dealing", DEALINGS)
+def test_rows_of_a_share_may_be_passed_over(dealing):
+    p = sketch_of(4, 3, 1, L=200, K=24, P=2, dealing=dealing)
+    rows = construction(p).rows
+    assert rows > 3
+    deal = a_deal(p, "passed over")
+    secret = a_secret(p, "passed over")
+    whole = [held(np.arange(rows)) for held in deal_shares(p, deal, secret, source("passed over"))]
+    for held, expected in zip(
+        deal_shares(p, deal, secret, source("passed over")), whole, strict=True
+    ):
+        held(np.array([0]))
+        for read, table in zip(held(np.arange(2, rows)), expected, strict=True):
+            assert np.array_equal(read, table[2:])
+
+
+@pytest.mark.parametrize("dealing", DEALINGS)
+def test_an_auditor_compares_later_rows_with_the_masks_of_those_rows(dealing):
+    p = sketch_of(4, 3, 1, L=200, K=24, P=2, dealing=dealing)
+    c = construction(p)
+    deal = a_deal(p, "later rows")
+    secret = a_secret(p, "later rows")
+    users = range(1, p.users + 1)
+    written = written_out(p, deal, secret, source("later rows"))
+    f = np.stack([share.tables[0] for share in written])
+    c.shared_places(deal.points, users, first=1, shares={"f": f[:, 1:]}, secret=secret)
+    with pytest.raises(BadData, match="not those of the sender's secret"):
+        c.shared_places(deal.points, users, first=1, shares={"f": f[:, :-1]}, secret=secret)

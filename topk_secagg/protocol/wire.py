@@ -79,7 +79,7 @@ class EliasFano:
             raise BadData(f"{packed.size} bytes cannot hold {count} indices below {bound}")
         lower, upper = np.split(packed, [self.lower.size])
         ones = np.flatnonzero(np.unpackbits(upper, bitorder="little"))
-        if ones.size != count or (count and ones[-1] >= self.upper_bits):
+        if ones.size != count:
             raise BadData(f"the code does not hold exactly {count} indices")
         index = ((ones - np.arange(count)) << self.low) | self.lower.unpack(lower)
         if np.any(index[1:] <= index[:-1]) or np.any(index >= bound):
