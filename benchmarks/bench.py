@@ -39,8 +39,8 @@ def measure(parts: list[str], *, quick: bool) -> dict[str, Any]:
             elif part == "floors":
                 figures = floors.figures(folder, 2_560_000 if quick else 25_600_000)
             elif part == "peers":
-                found = peers.measure(peers.LENGTHS[:2] if quick else peers.LENGTHS, repeats)
-                results["peers"], figures = found, peers.figures(found)
+                measured = peers.measure(peers.LENGTHS[:2] if quick else peers.LENGTHS, repeats)
+                results["peers"], figures = measured, peers.figures(measured)
             elif part == "growth":
                 results["growth"] = growth.measure(folder, quick=quick)
             else:

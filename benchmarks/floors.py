@@ -142,7 +142,7 @@ class Rounds:
         return Figure(
             "floors",
             f"{self.construction}: {step}, {length:,} coordinates",
-            [taken - median(starts) for taken in rounds],
+            [seconds - median(starts) for seconds in rounds],
             wanted.floor,
             theirs,
             most=wanted.most,
@@ -156,14 +156,14 @@ def figures(folder: Path, length: int) -> list[Figure]:
         name: gradients(folder / f"{name}-gradients", size, USERS)
         for name, size in (("start", START_LENGTH), ("round", length))
     }
-    found = []
+    measured = []
     for construction in OPTIONS:
         rounds = Rounds(folder, construction, sources)
-        found += [rounds.figure(step, length) for step in ("offline", "mask")]
+        measured += [rounds.figure(step, length) for step in ("offline", "mask")]
         for root in rounds.roots.values():
             command("freeze", root)
-        found += [rounds.figure(step, length) for step in ("eliminate", "decode")]
-        found.append(
+        measured += [rounds.figure(step, length) for step in ("eliminate", "decode")]
+        measured.append(
             Figure(
                 "floors",
                 f"{construction}: memory of the largest step, {length:,} coordinates",
@@ -176,4 +176,4 @@ def figures(folder: Path, length: int) -> list[Figure]:
         )
         for root in rounds.roots.values():
             shutil.rmtree(root)
-    return found
+    return measured

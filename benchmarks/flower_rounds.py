@@ -123,16 +123,16 @@ class CountingGrid:
     def _counted(self, replies: Iterable[Any]) -> list[Any]:
         from flwr.common.serde import message_to_proto
 
-        found = list(replies)
+        received = list(replies)
         start, start_cpu = time.perf_counter(), time.thread_time()
-        for reply in found:
+        for reply in received:
             if reply.has_error():
                 raise SystemExit(f"a node failed: {reply.error}")
             self.bytes_received += message_to_proto(reply).ByteSize()
             self.replies += 1
         self.seconds += time.perf_counter() - start
         self.cpu_seconds += time.thread_time() - start_cpu
-        return found
+        return received
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Any]:
         """Those that have come, counted."""
@@ -163,11 +163,11 @@ class Clock:
 
     def stop(self) -> None:
         """Of the same round."""
-        taken = time.perf_counter() - self.grid.seconds - self.started
+        seconds = time.perf_counter() - self.grid.seconds - self.started
         cpu = cpu_seconds() - self.grid.cpu_seconds - self.cpu_before
         sent = (self.grid.bytes_received - self.before) / NODES
         replies = self.grid.replies - self.replies_before
-        self.simulation.rounds.append(Round(taken, cpu, sent, replies))
+        self.simulation.rounds.append(Round(seconds, cpu, sent, replies))
         self.before, self.replies_before = self.grid.bytes_received, self.grid.replies
 
 
@@ -229,9 +229,9 @@ def message_server(
             return configure(*arguments, **named)
 
         def aggregate_train(*arguments: Any, **named: Any) -> Any:
-            found = aggregate(*arguments, **named)
+            aggregated = aggregate(*arguments, **named)
             clock.stop()
-            return found
+            return aggregated
 
         strategy.configure_train = configure_train
         strategy.aggregate_train = aggregate_train
@@ -376,15 +376,15 @@ def check(system: str, simulation: Simulation) -> None:
             clip=CLIP,
             mean=True,
         ).total
-        found, close = simulation.models[:1], 1e-6
+        means, close = simulation.models[:1], 1e-6
         for before, after in pairwise(simulation.models):
             if np.array_equal(before, after):
                 raise SystemExit("ours: a round was skipped")
     else:
         expected = np.mean(updates, axis=0)
-        found = np.diff([first_model(), *simulation.models], axis=0)
+        means = np.diff([first_model(), *simulation.models], axis=0)
         close = 1e-6 if system == "plain" else 8 * 8 / 2**22 * MAX_WEIGHT / WEIGHT
-    for each in found:
+    for each in means:
         furthest = float(np.abs(each - expected).max())
         if furthest > close:
             raise SystemExit(f"{system}: the mean is wrong by {furthest}")
@@ -396,11 +396,11 @@ def measure(rounds: int, turns: int) -> dict[str, Any]:
 
     load = os.getloadavg()[0]
     logging.disable(logging.INFO)  # Flower writes several lines a round
-    found: dict[str, list[list[Round]]] = {system: [] for system in SYSTEMS}
+    measured: dict[str, list[list[Round]]] = {system: [] for system in SYSTEMS}
     for turn in range(turns):
         for system in SYSTEMS:
             simulation = simulate(system, rounds)
-            found[system].append(simulation.rounds)
+            measured[system].append(simulation.rounds)
             shown = ", ".join(
                 f"{r.seconds:.2f} s ({r.cpu_seconds:.2f} of CPU) {r.bytes_sent:,.0f} B"
                 for r in simulation.rounds
@@ -416,7 +416,7 @@ def measure(rounds: int, turns: int) -> dict[str, Any]:
             "density": DENSITY,
         },
         "rounds": {
-            system: [[asdict(each) for each in turn] for turn in found[system]]
+            system: [[asdict(each) for each in turn] for turn in measured[system]]
             for system in SYSTEMS
         },
     }

@@ -54,7 +54,7 @@ def point(
         "mask": "masked/user-01.h5",
         "eliminate": "elimination/user-01.h5",
     }
-    found: Point = {
+    point: Point = {
         "length": length,
         "users": users,
         "picks": picks,
@@ -66,10 +66,10 @@ def point(
             command("freeze", root)
         options = {"mask": [*who, "--gradients", source, "--jobs", 1], "decode": []}.get(phase, who)
         measured = command(phase, root, *options)
-        taken = measured.seconds - start.get(phase, 0.0)
-        found[phase] = {
-            "seconds": max(taken, 0.0) / (1 if phase == "decode" else survivors),
-            "seen": taken >= LEAST,
+        seconds = measured.seconds - start.get(phase, 0.0)
+        point[phase] = {
+            "seconds": max(seconds, 0.0) / (1 if phase == "decode" else survivors),
+            "seen": seconds >= LEAST,
             "memory": measured.memory,
             "bytes": sum(
                 path.stat().st_size for path in root.glob(files.get(phase, "aggregate.h5"))
@@ -77,7 +77,7 @@ def point(
         }
     shutil.rmtree(root)
     shutil.rmtree(source)
-    return found
+    return point
 
 
 def sweeps(*, quick: bool) -> dict[str, tuple[str, list[tuple[int, int, int, int]]]]:
@@ -128,7 +128,7 @@ def with_users(folder: Path, users: int, survivors: int, colluders: int, length:
     measured = command("run", root, "--gradients", source, *fixed)
     sent = sent_by(root, 1)
     parameters = json.loads((root / "session.json").read_text())["parameters"]
-    found = {
+    point = {
         "users": users,
         "survivors": survivors,
         "colluders": colluders,
@@ -148,7 +148,7 @@ def with_users(folder: Path, users: int, survivors: int, colluders: int, length:
     }
     shutil.rmtree(root)
     shutil.rmtree(source)
-    return found
+    return point
 
 
 def many_rows(points: list[Point]) -> list[list[str]]:
@@ -161,7 +161,7 @@ def many_rows(points: list[Point]) -> list[list[str]]:
     ]  # fmt: skip
     for point in points:
         pairs = [(point["planned"], point["total"]), (point["planned_files"], point["files"])]
-        agrees = all(abs(planned - found) <= PLAN_WITHIN * found for planned, found in pairs)
+        agrees = all(abs(planned - real) <= PLAN_WITHIN * real for planned, real in pairs)
         sizes = [point[name] for name in ("before", "masked", "answer", "total", "planned")]
         table.append(
             [

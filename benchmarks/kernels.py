@@ -66,17 +66,17 @@ def figures(repeats: int) -> list[Figure]:
         ),
         "recover (decode)": (sums, lambda: recover(sums, N * P, ORDER, gamma, Q)),
     }
-    found = []
+    measured = []
     for name, (array, work) in works.items():
         copy = partial(np.copyto, np.empty_like(array), array)
         work()
         ours, theirs = zip(*((shortest(work), shortest(copy)) for _ in range(repeats)), strict=True)
-        found.append(
+        measured.append(
             Figure(
                 "kernels", name, list(ours), f"a copy of {array.nbytes / 1e3:,.0f} kB", list(theirs)
             )
         )
-    return found
+    return measured
 
 
 def shortest(work: Callable[[], object]) -> float:

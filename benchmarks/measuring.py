@@ -74,10 +74,10 @@ def process(*command: object) -> Measured:
     """Run a command and measure it."""
     launched = [sys.executable, "-S", "-c", _LAUNCHER, *map(str, command)]
     done = subprocess.run(launched, check=True, capture_output=True, text=True)
-    status, taken, memory = map(float, done.stdout.split())
+    status, seconds, memory = map(float, done.stdout.split())
     if status:
         raise SystemExit(f"{' '.join(map(str, command))} failed:\n{done.stderr}")
-    return Measured(taken, memory)
+    return Measured(seconds, memory)
 
 
 def command(*arguments: object) -> Measured:
@@ -106,9 +106,9 @@ def write_and_hash(folder: Path, files: int, size: int) -> float:
                 digest.update(piece)
                 left -= stream.write(piece)
             os.fsync(stream.fileno())
-    taken = time.perf_counter() - start
+    seconds = time.perf_counter() - start
     shutil.rmtree(folder)
-    return taken
+    return seconds
 
 
 def read_and_hash(paths: Iterable[Path]) -> float:

@@ -98,8 +98,8 @@ def facts(*arguments: object) -> dict[str, Any]:
     """What a command prints with --json."""
     call = [PROGRAM, *arguments, "--json"]
     done = subprocess.run(list(map(str, call)), check=True, capture_output=True)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    printed: dict[str, Any] = json.loads(done.stdout)
+    return printed
 
 
 def sizes(choice: Choice) -> list[object]:
@@ -112,8 +112,8 @@ def sizes(choice: Choice) -> list[object]:
 
 def predicted(choice: Choice) -> int:
     """What `plan` says that a user sends in files, in all."""
-    found = facts("plan", "--users", USERS, "--length", LENGTH, *sizes(choice))
-    return next(int(row["file_bytes"]) for row in found["choices"] if row["recommended"])
+    planned = facts("plan", "--users", USERS, "--length", LENGTH, *sizes(choice))
+    return next(int(row["file_bytes"]) for row in planned["choices"] if row["recommended"])
 
 
 def measured(folder: Path, source: Path, choice: Choice) -> list[str]:
@@ -159,8 +159,8 @@ def print_table(rows: list[list[str]]) -> None:
 def print_peers() -> None:
     """What others would send in every round."""
     fixed = ("--users", USERS, "--survivors", 5, "--colluders", COLLUDERS)
-    found = facts("plan", *fixed, "--density", 0.01, "--length", LENGTH)
-    for row in found["choices"][-3:]:
+    planned = facts("plan", *fixed, "--density", 0.01, "--length", LENGTH)
+    for row in planned["choices"][-3:]:
         before = row["offline_bytes"] / 1000
         total = row["total_bytes"] / 1000
         print(f"{row['construction']}, U = 5: {before:,.1f} kB before, {total:,.1f} kB in all")

@@ -164,17 +164,17 @@ def installed(environment: Path) -> dict[str, list[Path]]:
     def pip(*arguments: object) -> bool:
         return ran(python, "-m", "pip", "--retries", 1, "--disable-pip-version-check", *arguments)
 
-    found: dict[str, list[Path]] = {}
+    installed: dict[str, list[Path]] = {}
     if not python.exists() and not ran(sys.executable, "-m", "venv", environment):
-        return found
+        return installed
     if not file.exists() and pip("download", "--no-deps", "--dest", wheels, "fedml==0.9.6"):
         with zipfile.ZipFile(next(wheels.glob("fedml-*.whl"))) as wheel:
             file.write_bytes(wheel.read(LIGHTSECAGG))
     if file.exists() and pip("install", "numpy"):
-        found["lightsecagg"] = [python, file]
+        installed["lightsecagg"] = [python, file]
     if pip("install", FLOWER):
-        found["flower"] = [python]
-    return found
+        installed["flower"] = [python]
+    return installed
 
 
 def phases_of(name: str) -> tuple[str, ...]:
@@ -220,14 +220,14 @@ def measure(
 
 def figures(results: dict[str, Any]) -> list[Figure]:
     """Every phase and every count of bytes, at every length."""
-    found = []
+    every = []
     for run in results["runs"]:
-        found += [of_times(run, compared) for compared in TIMES if compared.peer in run["seconds"]]
-        found += [of_drawing(run, name) for name in OURS]
+        every += [of_times(run, compared) for compared in TIMES if compared.peer in run["seconds"]]
+        every += [of_drawing(run, name) for name in OURS]
         for ours, peer, count, most, remark in BYTES:
             if peer in run["bytes"]:
-                found += of_bytes(run, ours, peer, count, most, remark)
-    return found
+                every += of_bytes(run, ours, peer, count, most, remark)
+    return every
 
 
 def of_times(run: dict[str, Any], compared: Compared) -> Figure:
@@ -270,13 +270,13 @@ def of_bytes(
     remark: str,
 ) -> list[Figure]:
     """What a user sends before, with its gradient and in all."""
-    found = []
+    compared = []
     for (label, parts), at_most in zip(SENT.items(), most, strict=True):
         sizes = [
             float(sum(run["bytes"][system][how][part] for part in parts))
             for system, how in ((ours, "packed"), (peer, count))
         ]
-        found.append(
+        compared.append(
             Figure(
                 "peers",
                 f"{ours}: {label}, L = {run['length']:,}",
@@ -288,7 +288,7 @@ def of_bytes(
                 remark,
             )
         )
-    return found
+    return compared
 
 
 def together(seconds: dict[str, list[float]], phases: Sequence[str]) -> list[float]:

@@ -52,10 +52,10 @@ def figures(folder: Path, repeats: int) -> list[Figure]:
     floor: list[float] = []
     for turn in range(repeats + 1):
         base = process(sys.executable, "-c", IMPORTS).seconds
-        taken = {name: call().seconds for name, call in calls.items()}
+        seconds = {name: call().seconds for name, call in calls.items()}
         if turn:  # the first one fills the caches
             floor.append(base)
-            for name, value in taken.items():
+            for name, value in seconds.items():
                 times[name].append(value)
     against = f'python -c "{IMPORTS}"'
     return [

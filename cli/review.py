@@ -55,45 +55,45 @@ def status(
     pasted; FILE stands for what status does not know. --wait returns when the next step can be run
     (exit 0), or when the time is up (exit 75).
     """
-    seen = ts.status(space, user, wait=wait, **access)
-    following = _command(space, seen.next, user=user, access=access)
+    status = ts.status(space, user, wait=wait, **access)
+    following = _command(space, status.next, user=user, access=access)
     facts = {
-        "users": [facts_of(u) for u in seen.users],
+        "users": [facts_of(u) for u in status.users],
         **series_facts(space.session),
-        "survivors": seen.survivors.users if seen.survivors else None,
-        "survivors_sha256": seen.survivors.digest if seen.survivors else None,
+        "survivors": status.survivors.users if status.survivors else None,
+        "survivors_sha256": status.survivors.digest if status.survivors else None,
         "next": {
-            **facts_of(seen.next, "user", "ready", "possible", "missing"),
-            "step": seen.next.step or None,
-            "waits_for": seen.next.waits_for or None,
+            **facts_of(status.next, "user", "ready", "possible", "missing"),
+            "step": status.next.step or None,
+            "waits_for": status.next.waits_for or None,
             "command": following or None,
         },
-        "send": [{"path": path, "to": whom} for path, whom in seen.send],
-        **facts_of(seen, "foreign_secrets", "problems"),
+        "send": [{"path": path, "to": whom} for path, whom in status.send],
+        **facts_of(status, "foreign_secrets", "problems"),
     }
-    console.warn_foreign_secrets(seen.foreign_secrets)
-    console.warn(*seen.problems)
+    console.warn_foreign_secrets(status.foreign_secrets)
+    console.warn(*status.problems)
     console.result(facts, space=space)
     console.line(f"session {space.session.fingerprint}, {space.session.parameters.summary()}")
     console.line(*series_lines(space.session))
-    _status_table(console, space, seen)
-    console.line(*(f"send {path} to {whom}" for path, whom in seen.send))
-    console.line(*_next_lines(seen.next, following))
-    if wait is not None and not seen.next.ready:
+    _status_table(console, space, status)
+    console.line(*(f"send {path} to {whom}" for path, whom in status.send))
+    console.line(*_next_lines(status.next, following))
+    if wait is not None and not status.next.ready:
         raise Busy(
-            f"{seen.next.step} still waits for {seen.next.waits_for}", "run this again later"
+            f"{status.next.step} still waits for {status.next.waits_for}", "run this again later"
         )
 
 
-def _status_table(console: Console, space: ts.Workspace, seen: Status) -> None:
+def _status_table(console: Console, space: ts.Workspace, status: Status) -> None:
     """A row for every user."""
     confirms = space.session.confirm
     rows = []
-    for u in seen.users:
+    for u in status.users:
         lacking = [m for m in space.users() if m not in (u.holds or [])]
         shares = "" if u.holds is None else f"lacks {plain(lacking)}"
         if not lacking:
-            shares = f"all {len(seen.users)}"
+            shares = f"all {len(status.users)}"
         survivor = "" if u.survivor is None else "yes" if u.survivor else "dropped out"
         confirmed = ["yes" if u.confirmed else ""] if confirms else []
         rows.append([str(u.user), shares, u.masked, survivor, *confirmed, u.answered])

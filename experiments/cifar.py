@@ -47,9 +47,9 @@ def load(split: str, path: Path = DATA) -> tuple[Rows, Labels]:
 def contents(path: Path, names: list[str]) -> list[bytes]:
     """The files of these names, wherever in the folder or archive they are; nothing if one is
     missing."""
-    found: dict[str, bytes] = {}
+    by_name: dict[str, bytes] = {}
     if path.is_dir():
-        found = {
+        by_name = {
             file.name: file.read_bytes()
             for file in path.rglob("*")
             if file.name in names and file.is_file()
@@ -59,8 +59,8 @@ def contents(path: Path, names: list[str]) -> list[bytes]:
             for member in tar:
                 stream = tar.extractfile(member) if Path(member.name).name in names else None
                 if stream:
-                    found[Path(member.name).name] = stream.read()
-    return [found[name] for name in names] if set(found) == set(names) else []
+                    by_name[Path(member.name).name] = stream.read()
+    return [by_name[name] for name in names] if set(by_name) == set(names) else []
 
 
 class _Unpickler(pickle.Unpickler):

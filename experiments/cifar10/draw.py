@@ -131,12 +131,12 @@ def bytes_of_peers(first: Curve) -> dict[str, float]:
 
 def seeds(curves: list[Curve]) -> dict[Kind, list[Curve]]:
     """The curves of each kind, by seed, in the order of the legend; all have as many rounds."""
-    found: dict[Kind, list[Curve]] = {}
+    by_kind: dict[Kind, list[Curve]] = {}
     for kind in KINDS:
         same = [curve for curve in curves if curve.kind == kind]
         if same:
-            found[kind] = sorted(same, key=lambda curve: int(curve.text("seed")))
-    return found
+            by_kind[kind] = sorted(same, key=lambda curve: int(curve.text("seed")))
+    return by_kind
 
 
 def accuracy_by_round(curves: list[Curve], drops: list[float], path: Path) -> None:
@@ -164,14 +164,14 @@ def accuracy_by_bytes(curves: list[Curve], path: Path) -> None:
     figure, (near, far) = plt.subplots(
         1, 2, figsize=(9.5, 4.6), sharey=True, layout="constrained", width_ratios=(6, 1)
     )
-    found = seeds(curves)
-    for kind, by_seed in found.items():
+    by_kind = seeds(curves)
+    for kind, by_seed in by_kind.items():
         label, colour = KINDS[kind]
         if kind not in WITHOUT_BYTES:
             line(near, by_seed[0].sent, by_seed, label, colour)
     for peer, (kind, style) in PEERS.items():
-        if kind in found:
-            first = found[kind][0]
+        if kind in by_kind:
+            first = by_kind[kind][0]
             each = bytes_of_peers(first)[peer]
             x = [each * n for n in first.column("round")]
             panel = far if peer == PAPER else near
@@ -180,7 +180,7 @@ def accuracy_by_bytes(curves: list[Curve], path: Path) -> None:
                 if peer == PAPER
                 else (f"all entries, by {peer}")
             )
-            line(panel, x, found[kind], label, KINDS[kind][1], style)
+            line(panel, x, by_kind[kind], label, KINDS[kind][1], style)
     for panel in (near, far):
         panel.set_xscale("log")
     near.set_xlabel("bytes that a user has sent in all, before and with its gradients")
@@ -287,9 +287,9 @@ def bytes_to_reach(curves: list[Curve]) -> str:
     def amount(sent: float) -> str:
         return f"{sent / 1e6:,.1f} MB" if sent < 1e8 else f"{sent / 1e6:,.0f} MB"
 
-    found = seeds(curves)
+    by_kind = seeds(curves)
     lines = []
-    for kind, by_seed in found.items():
+    for kind, by_seed in by_kind.items():
         rows = [[curve.first_at(accuracy) for curve in by_seed] for accuracy in REACHED]
         cells = [
             cell(None if at is None else c.sent[at] for c, at in zip(by_seed, row, strict=True))
@@ -314,8 +314,8 @@ def bytes_to_reach(curves: list[Curve]) -> str:
 def read(folder: Path, *, unfinished: bool = False) -> list[Curve]:
     """The curves of a folder, in the order of the table."""
     files = sorted(path for path in folder.glob("*.csv") if not path.name.endswith(".scales.csv"))
-    found = [Curve(list(csv.DictReader(path.read_text().splitlines()))) for path in files]
-    curves = [curve for curve in found if unfinished or curve.finished]
+    every = [Curve(list(csv.DictReader(path.read_text().splitlines()))) for path in files]
+    curves = [curve for curve in every if unfinished or curve.finished]
     return sorted(
         curves,
         key=lambda c: (

@@ -143,7 +143,7 @@ class Curve:
         dropped, silent = drop_outs(s, at.done)
         rate = learning_rate(at.done, s.rounds)
         start = time.process_time()
-        found = {
+        trained = {
             user: model.train(
                 self.images,
                 self.owned[user - 1],
@@ -154,16 +154,16 @@ class Curve:
             if user not in dropped  # what a user would have trained is lost when it drops out
         }
         at.training_seconds += time.process_time() - start
-        loss = float(np.mean([loss for _, _, loss in found.values()]))
+        loss = float(np.mean([loss for _, _, loss in trained.values()]))
         if not math.isfinite(loss):
             raise Diverged(f"round {at.done + 1}")
-        moved = {user: difference for user, (difference, _, _) in found.items()}
+        moved = {user: difference for user, (difference, _, _) in trained.items()}
         total = (
             sum(moved.values()) if s.method == "plain" else self.secure_sum(moved, dropped, silent)
         )
-        step = torch.from_numpy(total * (s.scale / len(found)))
+        step = torch.from_numpy(total * (s.scale / len(trained)))
         at.weights = (at.weights.double() + step).float()
-        at.statistics = torch.stack([statistics for _, statistics, _ in found.values()]).mean(0)
+        at.statistics = torch.stack([statistics for _, statistics, _ in trained.values()]).mean(0)
         at.losses.append(loss)
         at.online_bytes += 4 * len(total) if s.method == "plain" else 0
         at.done += 1

@@ -11,9 +11,9 @@ from . import library
 
 def main() -> None:
     """Compile if there is no code for this processor yet, and say where it is."""
-    found = library.find()
-    if found is not None:
-        print(f"the kernels are compiled already: {found[0]}")
+    kept = library.find()
+    if kept is not None:
+        print(f"the kernels are compiled already: {kept[0]}")
         return
     path = library.keep(library.compile_kernels())
     if path is None:

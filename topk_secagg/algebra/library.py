@@ -211,9 +211,9 @@ def _loaded() -> tuple[Any, str]:
     """LLVM's loader with the kernels, which lives as long as the process, and their compilers."""
     import llvmlite.binding as llvm
 
-    found = find()
-    if found is not None:
-        code = found[1]
+    kept = find()
+    if kept is not None:
+        code = kept[1]
     else:
         code = compile_kernels()
         keep(code)

@@ -154,7 +154,7 @@ def recover(
     if moments.max(initial=0) >= q:
         raise BadData("a moment is not below the field's size")
     most = min(weight, order)
-    found = np.empty(rows, np.int64)
+    weights = np.empty(rows, np.int64)
     place = np.empty(rows * most + 1, np.uint32)
     value = np.empty(rows * most + 1, np.uint32)
     if count == order:
@@ -163,7 +163,7 @@ def recover(
             powers_m=_powers(gamma, order, q),
             most=most,
             q=q,
-            weight=found,
+            weight=weights,
             place=place,
             value=value,
         )
@@ -176,17 +176,17 @@ def recover(
             searched=searched,
             turns=turns,
             q=q,
-            weight=found,
+            weight=weights,
             place=place,
             value=value,
         )
-    bad = np.flatnonzero(found < 0)
+    bad = np.flatnonzero(weights < 0)
     if bad.size:
         named = ", ".join(map(str, bad[:ROWS_NAMED])) + (", ..." if bad.size > ROWS_NAMED else "")
         what = f"no vector with at most {weight} non-zero entries has these moments"
         raise BadData(f"{what}: {bad.size} of {rows} rows ({named})")
-    entries = int(found.sum())
-    return Entries(found, place[:entries], value[:entries])
+    entries = int(weights.sum())
+    return Entries(weights, place[:entries], value[:entries])
 
 
 class _Run(NamedTuple):

@@ -54,9 +54,9 @@ def add_streams() -> bool:
     counted = (read.tolist(), filled.tolist())
     total, high = sums
     low = total - (high << np.uint64(32))
-    found = (_product(high % np.uint64(Q), R % Q) + low % np.uint64(Q)) % np.uint64(Q)
+    reduced = (_product(high % np.uint64(Q), R % Q) + low % np.uint64(Q)) % np.uint64(Q)
     return counted == ([WIDTH - 1, WIDTH], [count, WIDTH - 7]) and np.array_equal(
-        found, expected % Q
+        reduced, expected % Q
     )
 
 
@@ -153,8 +153,8 @@ def arrange() -> bool:
         indices=indices,
         values=values,
     )
-    found = (ends.tolist(), indices.tolist(), values.tolist())
-    return found == ([2, 4], [0, 6, 15, 16], [0, 8, 7, 9])
+    answer = (ends.tolist(), indices.tolist(), values.tolist())
+    return answer == ([2, 4], [0, 6, 15, 16], [0, 8, 7, 9])
 
 
 def geometric() -> bool:
@@ -291,8 +291,8 @@ def transform() -> bool:
         place=place,
         value=value,
     )
-    found = (weight.tolist(), place[:2].tolist(), value[:2].tolist())
-    return found == ([2, -1], [2, 39], [5, Q - 1])
+    answer = (weight.tolist(), place[:2].tolist(), value[:2].tolist())
+    return answer == ([2, -1], [2, 39], [5, Q - 1])
 
 
 def bucket_top_of_singles() -> bool:

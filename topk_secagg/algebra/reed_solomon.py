@@ -35,10 +35,10 @@ def wrong_positions(
     most = (len(alpha) - dimension) // 2
     wrong: set[int] = set()
     for column in words.T:
-        found = _berlekamp_welch(alpha, column, dimension=dimension, most=most, q=q)
-        if found is None:
+        positions = _berlekamp_welch(alpha, column, dimension=dimension, most=most, q=q)
+        if positions is None:
             return None
-        wrong |= found
+        wrong |= positions
     right = [i for i in range(len(alpha)) if i not in wrong]
     if len(wrong) > most or not agree(
         [alpha[i] for i in right], words[right], dimension=dimension, q=q

@@ -178,9 +178,9 @@ class Layout(Brief):
     def unused(self, tensors: Gradient) -> list[str]:
         """Names of tensors that the layout leaves out although they may be gradients and not
         buffers."""
-        taken = {name for slot in self.slots for name in slot.names}
-        taken |= {first for name, first in tensors.ties.items() if name in taken}
-        left_out = set(self.left_out) - taken
+        used = {name for slot in self.slots for name in slot.names}
+        used |= {first for name, first in tensors.ties.items() if name in used}
+        left_out = set(self.left_out) - used
         names = [t.name for t in tensors if t.name in left_out and t.dtype in FLOATING]
         return [
             name
@@ -223,26 +223,26 @@ class Layout(Brief):
 
     def _chosen(self, tensors: Gradient) -> list[Tensor]:
         """The tensor of every slot; refuse tensors that do not fit the layout."""
-        found: dict[str, Tensor | None] = {t.name: t for t in tensors}
-        found |= {name: found[first] for name, first in tensors.ties.items()}
+        by_name: dict[str, Tensor | None] = {t.name: t for t in tensors}
+        by_name |= {name: by_name[first] for name, first in tensors.ties.items()}
         if len(self.slots) == len(tensors) == 1 and "" in (tensors[0].name, self.slots[0].name):
-            found = {self.slots[0].name: tensors[0]}  # one vector needs no name
-        found |= dict.fromkeys(tensors.absent)
-        chosen = [self._fitting(slot, found) for slot in self.slots]
+            by_name = {self.slots[0].name: tensors[0]}  # one vector needs no name
+        by_name |= dict.fromkeys(tensors.absent)
+        chosen = [self._fitting(slot, by_name) for slot in self.slots]
         wanted = {name for slot in self.slots for name in slot.names} | set(self.left_out)
-        for name, t in found.items():
+        for name, t in by_name.items():
             known = name in wanted or tensors.ties.get(name) in wanted
             if not known and t is not None and t.dtype in FLOATING:
                 raise _misfit(f"tensor {called(name)} is not in the session's layout")
         return chosen
 
-    def _fitting(self, slot: Slot, found: dict[str, Tensor | None]) -> Tensor:
+    def _fitting(self, slot: Slot, by_name: dict[str, Tensor | None]) -> Tensor:
         """The tensor of a slot; of a tied one, under whichever of its names the file has it."""
-        names = [name for name in slot.names if name in found]
+        names = [name for name in slot.names if name in by_name]
         if not names:
-            self._refuse_if_only_a_prefix_differs(slot, found)
+            self._refuse_if_only_a_prefix_differs(slot, by_name)
             raise _misfit(f"tensor {called(slot.name)} of the session's layout is missing")
-        present = [t for t in map(found.get, names) if t is not None]
+        present = [t for t in map(by_name.get, names) if t is not None]
         t = present[0] if present else None
         if t is None:
             raise BadData(

@@ -58,13 +58,13 @@ def read(path: Path, entry: str = "") -> Gradient:
         chosen = [
             (keys[len(start) :], leaf) for keys, leaf in leaves if keys[: len(start)] == start
         ]
-        found: dict[str, Tensor | None] = {}
+        by_name: dict[str, Tensor | None] = {}
         ties: dict[str, str] = {}
-        names: dict[int, str] = {}  # the first name of an array, by its id: `found` keeps it alive
+        names: dict[int, str] = {}  # an array's first name, by its id: `by_name` keeps it alive
         for keys, leaf in chosen:
             name = _name(keys)
             archive.budget.spend(CHARACTER_COST * len(name))
-            if name in found or name in ties:
+            if name in by_name or name in ties:
                 raise BadData(f"two of its tensors are called {called(name)}", ONLY_TENSORS)
             if not _is_tensor(leaf) and (leaf is not None or not name):
                 where = (
@@ -74,21 +74,21 @@ def read(path: Path, entry: str = "") -> Gradient:
                 )
                 raise BadData(f"{where} is {_kind(leaf)}, not a tensor", *_choices_hint(leaves))
             if leaf is None:
-                found[name] = None
+                by_name[name] = None
                 continue
             with refusing(f"its tensor {called(name)}" if name else "its tensor"):
                 tensor = Tensor(name, *archive.array(leaf))
             first = names.setdefault(id(tensor.array), name)
             if first == name:
-                found[name] = tensor
+                by_name[name] = tensor
             else:
                 ties[name] = first
-        if not found:
+        if not by_name:
             raise BadData("there is no tensor in it", *_choices_hint(leaves))
-        tensors = [t for t in found.values() if t is not None]
+        tensors = [t for t in by_name.values() if t is not None]
         if not tensors:
             raise BadData("all that it holds is None", "save the gradients after loss.backward()")
-        absent = [name for name, t in found.items() if t is None]
+        absent = [name for name, t in by_name.items() if t is None]
         return Gradient(
             tensors,
             absent,
@@ -136,12 +136,12 @@ def _only_tensors(leaves: Iterable[Any]) -> bool:
 def _named(leaves: _Leaves, entry: str) -> _Keys:
     """The path that `entry` names; of several the one with the longest keys, which are the
     fewest."""
-    found = [
+    fitting = [
         keys[:n] for keys, _ in leaves for n in range(1, len(keys) + 1) if _name(keys[:n]) == entry
     ]
-    if not found:
+    if not fitting:
         raise BadData(f"there is no entry {called(entry)} in it", *_choices_hint(leaves))
-    return min(found, key=len)
+    return min(fitting, key=len)
 
 
 def _obvious(leaves: _Leaves) -> _Keys:
@@ -158,10 +158,12 @@ def _obvious(leaves: _Leaves) -> _Keys:
         for key, own in below.items()
         if _only_tensors(x for _, x in own) and all(len(k) == 2 for k, _ in own)
     ]
-    found = [key for key in flat if key in _MODELS] or flat
-    if len(found) != 1 or _only_tensors(leaf for keys, leaf in leaves if keys[0] != found[0]):
+    candidates = [key for key in flat if key in _MODELS] or flat
+    if len(candidates) != 1:
         return ()
-    return (found[0],)
+    (chosen,) = candidates
+    beside = [leaf for keys, leaf in leaves if keys[0] != chosen]
+    return () if _only_tensors(beside) else (chosen,)
 
 
 def _choices_hint(leaves: _Leaves) -> tuple[str, str]:

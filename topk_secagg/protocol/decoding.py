@@ -105,16 +105,16 @@ def _wrong_users(
     if agree(alpha, words, dimension=shape.quorum, q=p.field):
         return []
     most = (len(users) - shape.quorum) // 2
-    found = wrong_positions(alpha, words, dimension=shape.quorum, q=p.field) if most else None
-    least = most + 1 if found is None else len(found)
-    if found is None or not is_correctable(p, shape.blocks, answers=len(users), wrong=least):
+    positions = wrong_positions(alpha, words, dimension=shape.quorum, q=p.field) if most else None
+    least = most + 1 if positions is None else len(positions)
+    if positions is None or not is_correctable(p, shape.blocks, answers=len(users), wrong=least):
         number = "1 is" if least == 1 else f"{least} are"
         raise BadData(
             f"the {len(users)} answers do not agree with each other: at least {number} wrong,"
             " and nobody can be named for certain",
             *with_more_answers(p, shape, answers=len(users), wrong=least),
         )
-    return [users[i] for i in found]
+    return [users[i] for i in positions]
 
 
 def _check_strictly(p: Parameters, shape: AnswerShape, agreeing: int, wrong: list[int]) -> None:

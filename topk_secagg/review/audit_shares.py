@@ -119,13 +119,13 @@ class _Private:
             x and ledger.shared != x.sharing
         ):
             raise BadData("it names another sharing than the secret or the X")
-        seen = {
+        digests = {
             "masked": x and x.digest,
             "frozen": u1.digest if u1 and u1.freezer == n else None,
             "confirmed": evidence.confirmed.get(n),
             "answered": evidence.answered.get(n),
         }
-        for word, digest in seen.items():
+        for word, digest in digests.items():
             if digest and getattr(ledger, word) != digest:
                 raise BadData(f"the file that is there is not what it says was {word}")
         if x and frozenset(ledger.holds or ()) != x.holds:
@@ -136,7 +136,7 @@ class _Private:
             ledger.check_survivors(u1.digest, "confirmed", "answered")
         if u1 and n in u1.digests and ledger.masked != u1.digests[n]:
             raise BadData("survivors.json names an X that it does not say was sent")
-        words = ("shared", *seen, "fallback", "forgotten")
+        words = ("shared", *digests, "fallback", "forgotten")
         return ", ".join(word for word in words if getattr(ledger, word)) or "nothing spent"
 
     def fit(self, n: int, stored: StoredSecret | None) -> str:

@@ -113,11 +113,11 @@ def status(
     """
     space, how = taking_part(round, **access)
     end = time.monotonic() + (wait or 0)
-    seen = look_at(space, user, access=how)
-    while not seen.next.ready and (left := end - time.monotonic()) > 0:
+    status = look_at(space, user, access=how)
+    while not status.next.ready and (left := end - time.monotonic()) > 0:
         time.sleep(min(_POLL_SECONDS, left))
-        seen = look_at(space, user, access=how)
-    return seen
+        status = look_at(space, user, access=how)
+    return status
 
 
 def look_at(space: Workspace, user: int | None, *, access: Access) -> Status:

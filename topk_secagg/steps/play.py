@@ -63,10 +63,10 @@ class Play:
 
     def survey(self, layout: Layout) -> Survey:
         """Read the gradients of the users that mask, and their residuals; nothing is written."""
-        seen = self._phase("check", self.left.masking, partial(self._look, layout))
+        looks = self._phase("check", self.left.masking, partial(self._look, layout))
         return Survey(
-            largest={user: largest for user, (largest, _) in seen.items()},
-            plain_bytes=max((plain_bytes for _, plain_bytes in seen.values()), default=0),
+            largest={user: largest for user, (largest, _) in looks.items()},
+            plain_bytes=max((plain_bytes for _, plain_bytes in looks.values()), default=0),
         )
 
     def _look(self, layout: Layout, user: int) -> tuple[float, int]:
@@ -87,7 +87,7 @@ class Play:
         with about(subject_of(user, gradient)):
             return layout.flatten(tensors), layout.plain_bytes(tensors)
 
-    def check(self, space: Workspace, seen: Survey) -> None:
+    def check(self, space: Workspace, survey: Survey) -> None:
         """Refuse what could only fail later, before anything secret is drawn."""
         p = space.session.parameters
         self.left.check_enough(p)
@@ -108,7 +108,7 @@ class Play:
             make_folder(self.residuals, private=True)
         if not self.saturate:
             open_users = [user for user in self.left.masking if not _has_masked(space, user)]
-            check_clips(p.clip, {self._name(user): seen.largest[user] for user in open_users})
+            check_clips(p.clip, {self._name(user): survey.largest[user] for user in open_users})
 
     def _name(self, user: int) -> str:
         """A user in a message, with the name of its file."""

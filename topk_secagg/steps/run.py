@@ -200,7 +200,7 @@ def run(
     if randomness == "os":
         asked -= {"dealing"}
     if before is not None:
-        begun, seen = _begin_like(
+        begun, survey = _begin_like(
             space,
             play,
             before=before,
@@ -212,13 +212,13 @@ def run(
         started(begun)
     elif space.session_path.exists() and not asked:
         _check_count(given, len(space.users()))
-        seen = play.survey(space.session.layout)
+        survey = play.survey(space.session.layout)
     else:
-        begun, seen = _begin(space, play, options)
+        begun, survey = _begin(space, play, options)
         space = begun.round
         started(begun)
     with withdrawn_unless_drawn(space, new=begun is not None and begun.written):
-        play.check(space, seen)
+        play.check(space, survey)
         with space.run_of_all():
             _check_unchanged(space)
             masked, answered, settled = play.steps(space)
@@ -229,7 +229,7 @@ def run(
         answered=answered,
         settled=settled,
         decoded=decoded,
-        plain_bytes=seen.plain_bytes,
+        plain_bytes=survey.plain_bytes,
         files={user: path for user, path in given.items() if isinstance(path, Path)},
         round=space,
         started=begun,
@@ -253,13 +253,13 @@ def _begin(space: Workspace, play: Play, options: SessionOptions) -> tuple[InitR
         options["like"] = play.gradients[1]
     if options.get("clip") is not None:
         choice = choose_round(options)
-        seen = play.survey(choice.layout)
+        survey = play.survey(choice.layout)
     else:
         layout, tensors = chosen_layout(options)
-        seen = play.survey(layout)
-        choice = _with_fitting_clip(space, play, options=options, layout=layout, seen=seen)
+        survey = play.survey(layout)
+        choice = _with_fitting_clip(space, play, options=options, layout=layout, survey=survey)
         choice = replace(choice, notes=(*(tensors.notes if tensors else ()), *choice.notes))
-    return start_chosen(space.root, choice, options), seen
+    return start_chosen(space.root, choice, options), survey
 
 
 def _begin_like(
@@ -276,10 +276,10 @@ def _begin_like(
     layout = before.session.layout
     if options.get("like") is not None or options.get("length") is not None:
         layout, _ = choose_layout(options.get("like"), options.get("length"))
-    seen = play.survey(layout)
+    survey = play.survey(layout)
     if options.get("clip") is None and clip_from_sum is None:
         resumed = space.session_path.exists()
-        fitting = clip_of(seen.largest.values())
+        fitting = clip_of(survey.largest.values())
         options = {**options, "clip": space.session.parameters.clip if resumed else fitting}
     begun = start_like(
         space.root,
@@ -288,15 +288,15 @@ def _begin_like(
         new_keys=new_keys,
         options=options,
     )
-    return begun, seen
+    return begun, survey
 
 
 def _with_fitting_clip(
-    space: Workspace, play: Play, options: SessionOptions, layout: Layout, seen: Survey
+    space: Workspace, play: Play, options: SessionOptions, layout: Layout, survey: Survey
 ) -> Choice:
     """The parameters with the clip of the session, if there is one, or that of the gradients."""
     resumed = space.session_path.exists()
-    clip = space.session.parameters.clip if resumed else clip_of(seen.largest.values())
+    clip = space.session.parameters.clip if resumed else clip_of(survey.largest.values())
     parameters, reason = chosen_parameters(layout, {**options, "clip": clip})
     origin = (
         f"the clip is {clip:.6g}, as session.json says"
