@@ -55,6 +55,7 @@ KINDS = {
         "#009e73",
     ),
     Kind("random", 0.01, "moments", DEFAULT_FIELD): ("random-K 1 %, moments", "#d55e00"),
+    Kind("random", 0.01, "sketch", DEFAULT_FIELD): ("random-K 1 %, sketch", "#f4a582"),
 }
 # not in the picture of all bytes: they cost as much or more, and reach no more
 WITHOUT_BYTES = [kind for kind in KINDS if kind.method in ("topk", "random") or kind.density > 0.01]
