@@ -11,7 +11,7 @@ from measuring import Figure, seconds
 from topk_secagg.algebra import native
 from topk_secagg.algebra.field import DEFAULT_FIELD, smallest_generator
 from topk_secagg.algebra.linear import combine
-from topk_secagg.algebra.moments import answer, recover, share, sketch
+from topk_secagg.algebra.moments import add_moments, answer, recover, share
 
 Q, N, T, P, D, ORDER = DEFAULT_FIELD, 10, 3, 2, 5, 200
 ROWS, WIDTH = 2000, 2 * N * P
@@ -44,7 +44,7 @@ def figures(repeats: int) -> list[Figure]:
     )
     value = symbols(ROWS * N * P, low=1)
     rows = np.arange(ROWS).repeat(N * P)
-    sketch(rows, entries, value, gamma=gamma, q=Q, total=sums)
+    add_moments(rows, entries, value, gamma=gamma, q=Q, total=sums)
     words = symbols(4, ROWS * WIDTH, high=2**32)
     factors = symbols(1, 4).astype(np.uint64)
     lazy = np.zeros((2, 1, ROWS * WIDTH), np.uint64)
@@ -59,7 +59,10 @@ def figures(repeats: int) -> list[Figure]:
             lambda: answer(shares[0], place, factor, factor, group, gamma, Q, total),
         ),
         "combine (decode)": (sums, lambda: combine(decoding, y, bucket % (N - T), bucket // D, Q)),
-        "sketch (mask)": (sums, lambda: sketch(rows, entries, value, gamma, Q, total=sums.copy())),
+        "sketch (mask)": (
+            sums,
+            lambda: add_moments(rows, entries, value, gamma=gamma, q=Q, total=sums.copy()),
+        ),
         "add_streams (drawing)": (
             words,
             lambda: native.add_streams(words, factors, Q, np.zeros(4, np.int64), lazy),

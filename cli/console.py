@@ -167,9 +167,9 @@ class Console:
     def result(
         self, facts: Mapping[str, Any], *lines: str, space: ts.Workspace | None = None
     ) -> None:
-        """The outcome of a command: one JSON object, printed when the command has ended, or the
-        same in a few lines. The facts name the session of `space`. Everybody who takes part in a
-        round of a public seed is warned."""
+        """The outcome of a command: with --json one object, kept in `answer` and printed when the
+        command has ended; else the same in a few lines. The facts name the session of `space`.
+        Everybody who takes part in a round of a public seed is warned."""
         if space:
             facts = {"session": space.session.id, **facts, "insecure": bool(space.session.insecure)}
         if facts.get("insecure"):
@@ -179,7 +179,8 @@ class Console:
             )
         if self.as_json:
             answer.facts = dict(facts)
-        self.line(*lines)
+        else:
+            self.line(*lines)
 
     def table(
         self, columns: Sequence[str], rows: Sequence[Sequence[str]], *, narrow: bool = False

@@ -184,21 +184,21 @@ def mask(
     ]
     facts = {**facts_of(report), "weight": how["weight"], **rate.facts()}
     warnings = [
-        *_warnings(space, report),
+        *_mask_warnings(space, report),
         *rounding_warnings(p, report.rounding_error, f"the values that user {user} sends"),
     ]
     return o.StepResult(facts, lines, notes=report.notes, warnings=warnings)
 
 
-def _warnings(space: ts.Workspace, report: MaskReport) -> Iterator[str]:
-    """What a user should know beyond its X."""
+def _mask_warnings(space: ts.Workspace, report: MaskReport) -> Iterator[str]:
+    """What is wrong, or may become so, although X is written."""
     user = report.user
-    secret = space.secret_path(report.user)
+    secret = space.secret_path(user)
     if not report.private_secret:
         yield f"{secret} can be read by others; run: chmod 600 {secret}"
     if report.late:
         yield f"the survivors are fixed already: this X of user {user} comes too late"
-    yield from _folder_warnings(report.user, report.other_folder)
+    yield from _folder_warnings(user, report.other_folder)
     for where in report.sent_before:
         yield (
             f"user {user} masked the same gradient in the round in {where}; whoever has the sums "
@@ -216,10 +216,9 @@ def _warnings(space: ts.Workspace, report: MaskReport) -> Iterator[str]:
             "freeze leaves out users whose shares too few hold"
         )
     if earlier := report.unsettled_round:
-        again = f"topk-secagg settle {earlier} --user {user}"
-        what = f"the residual of the round in {earlier} was never settled"
         yield (
-            f"{what}; run `{again}` first, unless you hold its survivors.json without user {user}"
+            f"the residual of the round in {earlier} was never settled; run `topk-secagg settle "
+            f"{earlier} --user {user}` first, unless its survivors.json leaves user {user} out"
         )
 
 

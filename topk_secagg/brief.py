@@ -53,12 +53,12 @@ def shown(value: Any) -> str:
         return repr(str(value))
     if isinstance(value, Mapping):
         items = [f"{key!r}: {shown(item)}" for key, item in list(value.items())[:3]]
-        return _joined("{", items, len(value), "}")
+        return _joined("{}", items, count=len(value))
     if isinstance(value, list | tuple | range):
         if any(is_dataclass(item) or hasattr(item, "_fields") for item in value):
             return f"[{len(value)} x {type(value[0]).__name__}]"
         items = [shown(item) for item in value[:_FEW]]
-        return _joined("[", items, len(value), "]")
+        return _joined("[]", items, count=len(value))
     if isinstance(value, str) and len(value) > _LONGEST:
         return repr(f"{value[:_LONGEST]}...")
     text = repr(value)
@@ -67,8 +67,10 @@ def shown(value: Any) -> str:
     return f"{text[:_LONGEST]}..."
 
 
-def _joined(start: str, items: list[str], count: int, end: str) -> str:
-    """A list or mapping of which some entries may be left out."""
+def _joined(brackets: str, items: list[str], *, count: int) -> str:
+    """A list or mapping of `count` entries, of which these are shown."""
+    start = brackets[0]
+    end = brackets[1]
     text = ", ".join(items)
     if len(text) > _LONGEST:
         return f"{start}{count} entries{end}"

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topk_secagg.algebra.field import DEFAULT_FIELD, LANES, SMALL_FIELD, divisors
-from topk_secagg.algebra.moments import Entries, answer, arranged, recover, share, sketch
+from topk_secagg.algebra.moments import Entries, add_moments, answer, arranged, recover, share
 from topk_secagg.algebra.parallel import cores
 from topk_secagg.errors import BadData
 
@@ -110,7 +110,7 @@ def test_a_sketch_adds_the_moments_of_entries_to_their_rows(table, count_of_rows
     for i, j in product(range(count), range(W)):
         term = int(value[i]) * pow(gamma, int(place[i]) * j, q)
         expected[row[i]][j] = (expected[row[i]][j] + term) % q
-    sketch(row, place, value, gamma=gamma, q=q, total=total)
+    add_moments(row, place, value, gamma=gamma, q=q, total=total)
     assert total.tolist() == expected
 
 

@@ -116,7 +116,7 @@ def session_of(r: Round):
     return Workspace(r.folder).session
 
 
-def held(r: Round, user: int) -> held_file.Held:
+def held(r: Round, user: int) -> held_file.HeldKeys:
     return held_file.read(Workspace(r.folder), user)
 
 

@@ -48,7 +48,12 @@ def masked(training: Lab, rounds: int = 1) -> Workspace:
             arrays, _ = strategy.aggregate_train(number, replies)
     training.arrays = {name: array.numpy() for name, array in arrays.items()}
     for reply in replies:
-        strategy._take_masked(strategy._exchange, strategy._series, strategy._round, reply)
+        strategy._take_masked(
+            reply,
+            exchange=strategy._exchange,
+            series=strategy._series,
+            this=strategy._round,
+        )
     return strategy._round.space
 
 

@@ -66,7 +66,7 @@ def test_without_the_check_two_x_would_reveal_how_many_places_they_share(round_a
         return set(read_masked(space.session, space.masked_path(1), 1).masked.index.tolist())
 
     first = places()
-    monkeypatch.setattr(mask_step, "_sent_before", lambda *_, **__: set())
+    monkeypatch.setattr(mask_step, "_published_digests", lambda *_, **__: set())
     monkeypatch.setattr(Ledger, "check_masks", lambda *_, **__: None)
     must(*r.mask(1, gradient=r.gradient(5)))
     assert len(first & places()) == len(dict(r.sent(1)).keys() & dict(r.sent(5)).keys()) > 0

@@ -201,6 +201,6 @@ def test_an_x_that_left_counts_as_sent_unless_survivors_json_lacks_it(
     said = must(*mask(shared("later"), 1)).err  # user 1 has not answered
     assert f"the residual of the round in {frozen.folder} was never settled" in said
     assert f"run `topk-secagg settle {frozen.folder} --user 1` first" in said
-    assert "unless you hold its survivors.json without user 1" in said
+    assert "unless its survivors.json leaves user 1 out" in said
     must(*frozen.settle(1))
     assert np.abs(kept(tmp_path / "r1.h5")).max() > 0

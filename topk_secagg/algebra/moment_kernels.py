@@ -205,7 +205,7 @@ def sketch(
     out_at: SymbolsAt,
     moments_at: WordsAt,
 ) -> None:
-    """See `moments.sketch`; `moments` is room for those of one entry."""
+    """See `moments.add_moments`; `moments` is room for those of one entry."""
     row = carray(row_at, entries)
     place = carray(place_at, entries)
     value = carray(value_at, entries)

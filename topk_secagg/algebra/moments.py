@@ -102,12 +102,12 @@ def answer(
     )
 
 
-def sketch(
+def add_moments(
     row: Integers, place: Symbols, value: Symbols, gamma: int, q: int, total: Symbols
 ) -> None:
-    """Add the moments of sparse vectors, one in each row: total (rows, W).
+    """Add the moments of sparse entries to the rows of `total` (rows, W), in place.
 
-    total[row_i, j] += value_i gamma^(place_i j).
+    total[row_i, j] += value_i gamma^(place_i j), for every entry i.
     """
     native.sketch(
         row=np.ascontiguousarray(row, np.int64),

@@ -368,6 +368,11 @@ def solve(
 
     Written are its weight, or -1 where there is none, and its places and values, row by row.
 
+    powers_m are gamma^k for the `tried` points, in `turns` runs of h points (see `_search`); roots
+    among the first `searched` are places. `marks` has room for the roots, `powers_mm` for the
+    powers of some points, and `columns` for all that is computed for LANES rows at a time; once the
+    locators are known, `earlier` is free, and once they are searched, so are `sums`.
+
     With z^w C(1/z) = prod_k (z - gamma^k) = C~(z) over the places k, and O the polynomial part of
     C~(z) sum_j S_j z^(-j-1), the value at place i is O(gamma^i) / C~'(gamma^i) (Forney). In columns
     both are multiplied by z^(most - w), which cancels. C generates all the moments and has w
@@ -385,34 +390,35 @@ def solve(
     powers_mm = carray(powers_mm_at, (most + 1, POINTS_AT_ONCE))
     marks = carray(marks_at, (blocks, turns, LANES))
     sequence = columns[0, :count]
-    now = columns[1, : most + 1]
-    before = columns[2, : most + 2]
+    locator = columns[1, : most + 1]
+    earlier = columns[2, : most + 2]
     points_m = columns[3, :most]
     numerator = columns[4, :most]
     derivative = columns[5, :most]
     sums = columns[6, :5]
     state = columns[8, :5]
     width = state[0]
-    end = 0
+    scratch = state[4]
+    next_place = 0
+    next_value = 0
     for first in range(0, rows, LANES):
         lanes = min(LANES, rows - first)
-        start = end
         _load(moments[first : first + lanes], sequence)
-        _locators(sequence, q, q_inverse, now, before, state)
-        _search(now, powers_m, h, q, q_inverse, marks, powers_mm, sums)
+        _locators(sequence, q, q_inverse, locator, earlier, state)
+        _search(locator, powers_m, h, q, q_inverse, marks, powers_mm, sums)
         points_m[:] = montgomery(ONE, q)
         longest = 0
         for v in range(lanes):
-            roots = _roots(marks, v, h, searched, most, places[end:])
+            roots = _roots(marks, v, h, searched, most, places[next_place:])
             if roots != np.int64(width[v]) or roots > most:
                 weight[first + v] = -1
                 continue
             weight[first + v] = roots
             longest = max(longest, roots)
             for k in range(roots):
-                points_m[k, v] = powers_m[places[end + k]]
-            end += roots
-        _polynomials(now, sequence, q, q_inverse, state[4], numerator, derivative)
+                points_m[k, v] = powers_m[places[next_place + k]]
+            next_place += roots
+        _polynomials(locator, sequence, q, q_inverse, scratch, numerator, derivative)
         above = columns[6, :longest]
         below_m = columns[7, :longest]
         for k in range(longest):
@@ -423,11 +429,11 @@ def solve(
             roots = max(0, weight[first + v]) if v < lanes else 0
             for k in range(roots, longest):
                 below_m[k, v] = ONE  # nothing is divided there
-        _divide(above, below_m, q, q_inverse, before, state[2])
+        _divide(above, below_m, q, q_inverse, earlier, scratch)
         for v in range(lanes):
             for k in range(weight[first + v]):
-                values[start] = above[k, v]
-                start += 1
+                values[next_value] = above[k, v]
+                next_value += 1
 
 
 # As many moments as places

@@ -51,7 +51,12 @@ def topk_secagg_mod(message: Message, context: Context, call_next: ClientAppCall
     try:
         parcel = parcels.opened(message)
         if parcel.step == parcels.MASK:
-            reply = _mask(node, parcel, message, lambda inner: call_next(inner, context))
+            reply = _mask(
+                node,
+                parcel,
+                message=message,
+                train=lambda inner: call_next(inner, context),
+            )
             if isinstance(reply, Message):
                 return reply
         elif parcel.step in _STEPS:
@@ -119,7 +124,7 @@ def _collect(node: Node, parcel: Parcel) -> RecordDict:
 
 
 def _mask(
-    node: Node, parcel: Parcel, message: Message, train: Callable[[Message], Message]
+    node: Node, parcel: Parcel, *, message: Message, train: Callable[[Message], Message]
 ) -> RecordDict | Message:
     """Train, and reply with X, the metrics, and what is averaged in the clear; the app's own reply
     if it is an error."""

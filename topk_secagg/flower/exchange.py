@@ -66,7 +66,7 @@ class Exchange:
                 if reply.metadata.reply_to_message_id not in waiting:
                     continue
                 node = waiting.pop(reply.metadata.reply_to_message_id)
-                if self.take_reply(step, node, reply, take):
+                if self.take_reply(step, reply, node=node, take=take):
                     replied.append(node)
             if not is_enough and len(replied) >= enough:
                 is_enough = True
@@ -79,8 +79,8 @@ class Exchange:
             warn(f"{self._name_of(node)} is late at the step {step}, and drops out")
         return replied
 
-    def take_reply(self, step: str, node: int, reply: Message, take: Take) -> bool:
-        """Hand a reply to `take`; whether it was taken."""
+    def take_reply(self, step: str, reply: Message, *, node: int, take: Take) -> bool:
+        """Hand a node's reply to `take`; whether it was taken."""
         try:
             if reply.has_error():
                 raise BadData(_first_line(reply.error.reason))

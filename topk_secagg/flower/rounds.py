@@ -176,7 +176,8 @@ class Series:
 
     `nodes` are their nodes by user. `dealers` have dealt, and `undelivered` are those of them that
     do not have the shares of the others yet. `unanswered` is the latest round of a user in which it
-    was asked for X and gave no Y: it does not know what became of its X.
+    was asked for X and gave no Y: it does not know what became of its X. `dealing_round` is the one
+    in which the keys or shares of the latest round were dealt.
     """
 
     def __init__(
@@ -194,7 +195,7 @@ class Series:
         self.dealers: set[int] = set()
         self.undelivered: set[int] = set()
         self.unanswered: dict[int, ServedRound] = {}
-        self.root: ServedRound | None = None
+        self.dealing_round: ServedRound | None = None
         self.latest: ServedRound | None = None
         self._options = dict(options)
         self._clip_from_sum = clip_from_sum
@@ -223,7 +224,7 @@ class Series:
             report = self._following(root, self.latest)
         self.latest = ServedRound(report.round)
         if self.latest.deals:
-            self.root = self.latest
+            self.dealing_round = self.latest
             self.dealers.clear()
             self.undelivered.clear()
         return self.latest
@@ -243,8 +244,9 @@ class Series:
             return {}, {}
         return {"before": last.space.session.id}, last.agreed()
 
-    def close(self, this: ServedRound, asked: Iterable[int]) -> None:
-        """Note who of those that were asked for X gave no Y, and drop what nobody needs."""
+    def close_round(self, this: ServedRound, asked: Iterable[int]) -> None:
+        """Note who of those that were asked for X gave no Y, and drop the files of rounds that
+        nobody needs."""
         answered = set(this.space.present("elimination"))
         for user in asked:
             self.unanswered[user] = this
@@ -252,7 +254,9 @@ class Series:
             self.unanswered.pop(user, None)
         if self._keeps_files:
             return
-        needed = {r.space.root for r in (this, self.root, *self.unanswered.values()) if r}
+        # the next round starts from this one, and nodes may still ask for what was dealt
+        rounds = (this, self.dealing_round, *self.unanswered.values())
+        needed = {each.space.root for each in rounds if each}
         for path in self.folder.glob("round-*"):
             if path not in needed:
                 shutil.rmtree(path, ignore_errors=True)

@@ -185,7 +185,7 @@ class TopKSecAgg(Strategy):
         if exchange is None or series is None or this is None:
             return None, None
         for reply in received:
-            self._take_masked(exchange, series, this, reply)
+            self._take_masked(reply, exchange=exchange, series=series, this=this)
         try:
             _agree(exchange, series, this)
             _ask_for_answers(exchange, series, this)
@@ -194,7 +194,7 @@ class TopKSecAgg(Strategy):
             warn(f"round {server_round} is skipped, and the model stays as it is", error)
             return None, None
         finally:
-            series.close(this, self._asked)
+            series.close_round(this, self._asked)
         series.follow(report)
         log(
             INFO,
@@ -319,12 +319,12 @@ class TopKSecAgg(Strategy):
 
     def _deliver(self, exchange: Exchange, series: Series) -> None:
         """Hand every dealer what the others dealt for it, if it does not have it yet."""
-        root = series.root
-        if root is None or not series.undelivered:
+        dealt_in = series.dealing_round
+        if dealt_in is None or not series.undelivered:
             return
-        words = {"session": root.space.session.id}
+        words = {"session": dealt_in.space.session.id}
         contents = {
-            series.nodes[user]: parcels.content(parcels.COLLECT, words, root.dealt_for(user))
+            series.nodes[user]: parcels.content(parcels.COLLECT, words, dealt_in.dealt_for(user))
             for user in sorted(series.undelivered)
         }
 
@@ -374,7 +374,7 @@ class TopKSecAgg(Strategy):
     # after training
 
     def _take_masked(
-        self, exchange: Exchange, series: Series, this: ServedRound, reply: Message
+        self, reply: Message, *, exchange: Exchange, series: Series, this: ServedRound
     ) -> None:
         """Store an X, and what came with it in the clear."""
         node = reply.metadata.src_node_id
@@ -385,7 +385,7 @@ class TopKSecAgg(Strategy):
             this.store(parcels.MASK, user, parcel)
 
         if node in series.user_of or reply.has_error():
-            exchange.take_reply(parcels.MASK, node, reply, take)
+            exchange.take_reply(parcels.MASK, reply, node=node, take=take)
 
     def _end(self) -> None:
         """Let the nodes erase what is left of their secrets."""

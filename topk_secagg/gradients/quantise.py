@@ -88,9 +88,12 @@ def _in_steps(fixed: FixedPoint, values: Reals, weight: float) -> Reals:
 def rounding_error(fixed: FixedPoint, values: Reals, weight: float = 1.0) -> float | None:
     """What rounding is expected to add to these values, rms, as a share of their own rms.
 
+    The values are taken as they are sent: times the weight, and clamped to the clip. What clamping
+    takes away is not counted.
+
     A value of y steps that becomes one of its two neighbours has the variance f (1 - f), where
-    f = y - floor(y). Where zero cannot be sent, a value below one step becomes +-1 and has 1 - y^2.
-    None if all values are zero.
+    f = y - floor(y). Where zero cannot be sent, a value below one step becomes +-1 and has the
+    variance 1 - y^2. None if all values are zero.
     """
     steps = _in_steps(fixed, values, weight)
     fraction = steps - np.floor(steps)

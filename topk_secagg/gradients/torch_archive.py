@@ -163,7 +163,7 @@ class Archive:
             case Call(name, (Storage() as storage, offset, tuple(size), tuple(stride), *rest)) if (
                 len(rest) in _STRIDED.get(name, ())
             ):
-                values = self._storage(storage)
+                values = self._values_in(storage)
                 # the flags conj and neg: torch applies them when it computes
                 if len(rest) > 2 and rest[2]:
                     raise BadData(
@@ -216,8 +216,11 @@ class Archive:
         )
         return self.views[view]
 
-    def _storage(self, storage: Storage) -> Array:
-        """The values of a storage, flat; bfloat16 is widened to float32."""
+    def _values_in(self, storage: Storage) -> Array:
+        """The values of a storage, flat; bfloat16 is widened to float32.
+
+        A storage is read once, and every tensor in it must describe it alike.
+        """
         if storage.device == "meta":
             raise BadData(*_NO_VALUES)
         if storage.kind.startswith("torch.Complex"):

@@ -18,7 +18,8 @@ _ZIP64_BYTES = 20  # that a large one has in addition
 _PADDING = struct.Struct("<2sH")  # the extra field's tag and length
 _ROOT = "archive"
 _STORAGES = {dtype: kind.removeprefix("torch.") for kind, dtype in DTYPES.items()}
-_ORDERED_DICT = b"ccollections\nOrderedDict\n)R"
+_PROTOCOL = pickle.PROTO + b"\x02"
+_ORDERED_DICT = pickle.GLOBAL + b"collections\nOrderedDict\n" + pickle.EMPTY_TUPLE + pickle.REDUCE
 
 
 def write(stream: IO[bytes], tensors: Gradient) -> None:
@@ -39,42 +40,53 @@ def write(stream: IO[bytes], tensors: Gradient) -> None:
 
 
 def _pickle(tensors: Gradient) -> bytes:
-    calls = {t.name: _call(key, t) for key, t in enumerate(tensors)}
-    calls |= {name: calls[first] for name, first in tensors.ties.items()}
+    """data.pkl, by pickle's own names of its opcodes.
+
+    In a list, an entry that was no tensor is None; a mapping leaves it out.
+    """
+    tensor_by_name = {t.name: _tensor(key, t) for key, t in enumerate(tensors)}
+    tensor_by_name |= {name: tensor_by_name[first] for name, first in tensors.ties.items()}
     if tensors.sequence:
-        places = map(str, range(len(calls) + len(tensors.absent)))
-        return b"\x80\x02](" + b"".join(calls.get(place, b"N") for place in places) + b"e."
-    if list(calls) == [""]:
-        return b"\x80\x02" + calls[""] + b"."
-    items = [_plain(name) + call for name, call in calls.items()]
-    return b"\x80\x02" + _ORDERED_DICT + b"(" + b"".join(items) + b"u."
+        names = map(str, range(len(tensor_by_name) + len(tensors.absent)))
+        entries = b"".join(tensor_by_name.get(name, pickle.NONE) for name in names)
+        content = pickle.EMPTY_LIST + pickle.MARK + entries + pickle.APPENDS
+    elif list(tensor_by_name) == [""]:
+        content = tensor_by_name[""]
+    else:
+        items = b"".join(_plain(name) + tensor for name, tensor in tensor_by_name.items())
+        content = _ORDERED_DICT + pickle.MARK + items + pickle.SETITEMS
+    return _PROTOCOL + content + pickle.STOP
 
 
-def _call(key: int, tensor: Tensor) -> bytes:
-    """_rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks), a contiguous
-    tensor."""
+def _tensor(key: int, tensor: Tensor) -> bytes:
+    """A contiguous tensor in the storage `key`:
+    _rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks)."""
     size = tensor.array.shape
     stride = tuple(math.prod(size[axis + 1 :]) for axis in range(len(size)))
-    kind = f"ctorch\n{_STORAGES[tensor.dtype]}\n".encode()
-    storage = (
-        _plain("storage") + kind + _plain(str(key)) + _plain("cpu") + _plain(tensor.array.size)
+    kind = pickle.GLOBAL + f"torch\n{_STORAGES[tensor.dtype]}\n".encode()
+    storage = _tuple(
+        _plain("storage"), kind, _plain(str(key)), _plain("cpu"), _plain(tensor.array.size)
     )
-    arguments = (
-        b"("
-        + storage
-        + b"tQ"
-        + _plain(0)
-        + _plain(size)
-        + _plain(stride)
-        + _plain(False)
-        + _ORDERED_DICT
+    arguments = _tuple(
+        storage + pickle.BINPERSID,
+        _plain(0),
+        _plain(size),
+        _plain(stride),
+        _plain(False),
+        _ORDERED_DICT,
     )
-    return b"ctorch._utils\n_rebuild_tensor_v2\n(" + arguments + b"tR"
+    rebuild = pickle.GLOBAL + b"torch._utils\n_rebuild_tensor_v2\n"
+    return rebuild + arguments + pickle.REDUCE
 
 
 def _plain(value: str | int | tuple[int, ...]) -> bytes:
-    """The part of a pickle that pushes a value: all but PROTO and STOP."""
+    """The part of a pickle that pushes a plain value: all but PROTO and STOP."""
     return pickle.dumps(value, protocol=2)[2:-1]
+
+
+def _tuple(*entries: bytes) -> bytes:
+    """The part of a pickle that pushes a tuple of what these parts push."""
+    return pickle.MARK + b"".join(entries) + pickle.TUPLE
 
 
 def _add(archive: zipfile.ZipFile, name: str, content: bytes | memoryview) -> None:

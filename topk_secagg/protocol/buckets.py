@@ -50,7 +50,8 @@ class Buckets(Construction[Entries]):
     def recovered(self, first: int, moments: Symbols, survivor_count: int) -> Entries:
         """The sums in buckets first, first+1, ... from their moments (buckets, W1).
 
-        Each has at most |U1| P non-zero entries, all of them at places that are coordinates.
+        BadData unless each has at most |U1| P non-zero entries, where |U1| is the number of
+        survivors, and all of them at places that are coordinates.
         """
         p = self.p
         entries = recover(
@@ -62,9 +63,10 @@ class Buckets(Construction[Entries]):
             places=p.places,
         )
         last = p.places - 1  # the only place that not all buckets have
-        at = np.flatnonzero(entries.place >= last)
-        bucket = first + np.searchsorted(np.cumsum(entries.counts), at, side="right")
-        if np.any(entries.place[at] > last) or np.any(bucket >= p.length - last * p.buckets):
+        full = p.length - last * p.buckets  # the buckets that have it: they are the first
+        suspects = np.flatnonzero(entries.place >= last)
+        bucket = first + np.searchsorted(np.cumsum(entries.counts), suspects, side="right")
+        if np.any(entries.place[suspects] > last) or np.any(bucket >= full):
             raise BadData("the aggregate has values at places that are no coordinates")
         return entries
 

@@ -14,7 +14,7 @@ import numpy as np
 from ..algebra.field import Integers, Symbols, add, ceil_div, subtract
 from ..algebra.lagrange import lagrange_matrix
 from ..algebra.linear import combine
-from ..algebra.moments import Entries, sketch
+from ..algebra.moments import Entries, add_moments
 from ..algebra.randomness import Randomness
 from ..algebra.streams import StreamSums
 from ..errors import BadData
@@ -170,11 +170,11 @@ class Sketch(Buckets):
         return min(self.p.buckets * self.p.picks, self.p.length)
 
     def sketch(self, sparse: Sparse) -> Symbols:
-        """S(w)_(b,j) = sum over the picks (k, w) of bucket b of w gamma^(k j), (B, W)."""
+        """S(w)_(b,j) = sum of w gamma^(k j) over the picks of bucket b, w at place k: (B, W)."""
         p = self.p
         place, bucket = np.divmod(sparse.index, p.buckets)
         total = np.zeros((p.buckets, self.width), dtype=np.uint32)
-        sketch(
+        add_moments(
             row=bucket, place=place, value=sparse.value, gamma=self.gamma, q=p.field, total=total
         )
         return total

@@ -18,9 +18,11 @@ from ..gradients.quantise import beyond_clip
 from ..protocol.constructions import construction
 from ..protocol.messages import Secret, Sparse
 from ..storage import held as held_file
-from ..storage import residual, secret, share
+from ..storage import residual as residual_file
+from ..storage import secret as secret_file
+from ..storage import share
 from ..storage.answer import opened_answer
-from ..storage.held import Held
+from ..storage.held import HeldKeys
 from ..storage.keys import Identity
 from ..storage.ledger import Ledger
 from ..storage.secret import StoredSecret
@@ -38,7 +40,8 @@ def audit_private(
     space = evidence.space
     steps = 2 * evidence.p.users
     for n in space.users():
-        stored = private.secret(n)
+        stored = private.checked_secret(n)
+        private.check_staged_residual(n)
         private.ledger(n, stored)
         if n in evidence.masked:
             with evidence.check("masks and places fit X", space.masked_path(n)) as check:
@@ -67,29 +70,31 @@ class _Private:
             m: SharesOfUser(self.space, m, identity=openers.get(m), scratch=scratch)
             for m in self.space.users()
         }
-        self.held: dict[int, Held] | None = None  # in a later round of a series
+        self.held: dict[int, HeldKeys] | None = None  # in a later round of a series
         self.sound: set[tuple[int, int]] = set()
         self.inputs: dict[int, Sparse] = {}
 
-    def secret(self, n: int) -> StoredSecret | None:
-        """The secret of a user, if it is available and sound; also check its staged residual."""
+    def checked_secret(self, n: int) -> StoredSecret | None:
+        """The secret of a user, if it is available and sound."""
         space = self.space
-        header = space.session.header(n)
         stored = list[StoredSecret]()  # one, or none
         self.evidence.examine(
             space.secret_path(n),
-            secret.KIND,
-            expected=header,
-            read=lambda _: stored.append(secret.read(space, n)),
-        )
-        waiting = space.residual_path(n)
-        self.evidence.examine(
-            waiting,
-            residual.KIND,
-            expected=header,
-            read=lambda _: residual.read(waiting, n, self.p.length),
+            secret_file.KIND,
+            expected=space.session.header(n),
+            read=lambda _: stored.append(secret_file.read(space, n)),
         )
         return stored[0] if stored else None
+
+    def check_staged_residual(self, n: int) -> None:
+        """Check the residual that waits beside the secret, if there is one."""
+        staged = self.space.residual_path(n)
+        self.evidence.examine(
+            staged,
+            residual_file.KIND,
+            expected=self.space.session.header(n),
+            read=lambda _: residual_file.read(staged, n, self.p.length),
+        )
 
     def ledger(self, n: int, stored: StoredSecret | None) -> None:
         """Check that the ledger and the files agree."""
@@ -285,7 +290,7 @@ class _Private:
                 read()
         return sound[0] if sound else None
 
-    def _holders(self) -> dict[int, Held]:
+    def _holders(self) -> dict[int, HeldKeys]:
         """What users hold, in a later round of a series; each file is examined once."""
         if self.held is None:
             self.held = {}
@@ -293,7 +298,7 @@ class _Private:
                 self._examine_held(m, self.held)
         return self.held
 
-    def _examine_held(self, m: int, held: dict[int, Held]) -> None:
+    def _examine_held(self, m: int, held: dict[int, HeldKeys]) -> None:
         def read(_: object) -> str:
             keys = self.holders[m].held
             if keys.own:

@@ -76,23 +76,23 @@ def _histogram(counts: Sequence[int], expected: float, *, low: int, width: int) 
 
 
 class _Phase(NamedTuple):
-    """Bytes that a user sends in a phase, and those that it should send by whose word."""
+    """Bytes that a user sends in a phase, and those that `source` says are needed."""
 
     name: str
     measured: int
-    theory: float
+    needed: float
     source: str
 
 
 def sent_bytes(evidence: Evidence) -> str:
-    """What a user sends in each phase, measured and in theory; every pair of bars has its own
+    """What a user sends in each phase, measured and as needed; every pair of bars has its own
     scale."""
     drawn = []
     y = 0.0
     for phase in _phases(evidence):
         drawn.append(_text(0, y + 15, phase.name))
-        largest = max(phase.measured, phase.theory)
-        lines = ((phase.measured, "bar", "measured"), (phase.theory, "other", phase.source))
+        largest = max(phase.measured, phase.needed)
+        lines = ((phase.measured, "bar", "measured"), (phase.needed, "other", phase.source))
         for value, kind, label in lines:
             text = f"{label}: {value:,.0f} bytes" if value else f"{label}: not available"
             drawn.append(_text(4, y + 15 + _LINE, text))
@@ -116,27 +116,32 @@ def sent_bytes(evidence: Evidence) -> str:
 
 
 def _phases(evidence: Evidence) -> list[_Phase]:
-    """What a user sends before X, as X, and as Y."""
+    """What a user sends before X, as X, and as Y: the most of any user, 0 where there is no file.
+
+    X is packed at log2 q bits a symbol, and the theorem's X is counted so. Symbols of Y are stored
+    in whole bytes, and so are the theorem's.
+    """
     p = evidence.p
     payloads = evidence.payloads()
     before = _Phase(
         name=f"{p.dealing} for all users, before X",
         measured=_share_file_bytes(evidence),
-        theory=_needed_before(evidence),
+        needed=_needed_before(evidence),
         source=f"{p.construction} needs",
     )
+    is_dealt_here = evidence.space.session.series is None  # in later rounds of a series nothing is
     return [
-        *([before] if evidence.space.session.series is None else []),  # else nothing is sent
+        *([before] if is_dealt_here else []),
         _Phase(
             name="masked gradient, X",
             measured=payloads["X"],
-            theory=theorem_r1(p) * p.length * math.log2(p.field) / 8,
+            needed=theorem_r1(p) * p.length * math.log2(p.field) / 8,
             source="Theorem 1",
         ),
         _Phase(
             name="answer, Y",
             measured=payloads["Y"],
-            theory=theorem_r2(p) * p.length * p.symbol_bytes,
+            needed=theorem_r2(p) * p.length * p.symbol_bytes,
             source="Theorem 1",
         ),
     ]

@@ -69,20 +69,22 @@ def histogram(
 
 
 def uniformity(parts: Sequence[Symbols], bound: int, *, distinct: bool = False) -> str:
-    """Refuse values that are not uniform below `bound`; `distinct` ones are drawn without
-    replacement.
+    """Pearson's chi-square of values that should be uniform below `bound`, in words.
 
-    Pearson's chi-square. Without replacement, K of L, all covariances are (L - K) / (L - 1) times
-    as large.
+    BadData if they are not uniform, and InputMissing if they are too few to tell.
+
+    With `distinct`, the values of each part are drawn without replacement, and all parts have the
+    same size: of K values below L all covariances are then (L - K) / (L - 1) times as large.
     """
     count = sum(part.size for part in parts)
-    fewer = min(count, sum(bound - part.size for part in parts)) if distinct else count
+    free = sum(bound - part.size for part in parts)
+    usable = min(count, free) if distinct else count
     needed = min(FEWEST_BINS, bound)
-    bins = min(_MOST_BINS, bound, fewer // LEAST_EXPECTED)
+    bins = min(_MOST_BINS, bound, usable // LEAST_EXPECTED)
     if bound < 2 or bins < needed:
-        what = "values, or places left free," if distinct and fewer < count else "values"
+        what = "values, or places left free," if usable < count else "values"
         least = max(2, needed) * LEAST_EXPECTED
-        raise InputMissing(f"{fewer} {what} below {bound} are too few; {least} are needed")
+        raise InputMissing(f"{usable} {what} below {bound} are too few; {least} are needed")
     observed, expected = histogram(parts, bound, bins)
     statistic = math.fsum((observed - expected) ** 2 / expected)
     if distinct:
@@ -93,5 +95,5 @@ def uniformity(parts: Sequence[Symbols], bound: int, *, distinct: bool = False) 
         f"false alarms at most {FALSE_ALARM:g}"
     )
     if tail < _LEAST_TAIL:
-        raise BadData(f"they are not: {text}")
+        raise BadData(f"they are not uniform: {text}")
     return text

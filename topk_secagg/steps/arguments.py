@@ -17,7 +17,8 @@ AnyPath = str | PathLike[str]  # a file or a folder
 AnyRound = AnyPath | Workspace  # the folder of a round
 
 SELECTIONS = ("top", "random")
-SOURCES = ("cipher", "os")
+OS = "os"  # a source of randomness: every byte is from the operating system
+SOURCES = ("cipher", OS)
 
 
 def whole_number(name: str, value: Any) -> int:

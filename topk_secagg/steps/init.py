@@ -120,8 +120,11 @@ def init(
 def start_chosen(
     root: Path, choice: Choice, options: SessionOptions, *, distributed: bool = False
 ) -> InitReport:
-    """Write session.json for what was chosen, with those of the options that are about nothing
-    else."""
+    """Start a round with the parameters and the layout that were chosen.
+
+    Of the options only `recipients`, `freezer`, `confirm` and `insecure_seed` are read: all others
+    are in the choice already. `distributed` is as in `init`.
+    """
     freezer = options.get("freezer")
     space, new = start(
         root,
@@ -176,7 +179,7 @@ def start(
         confirm=confirm,
         insecure_seed=insecure_seed,
     )
-    return _start(root, session, distributed=distributed)
+    return _write_session(root, session, distributed=distributed)
 
 
 def start_like(
@@ -218,7 +221,7 @@ def start_like(
         following = replace(following, series=series)
         if p.field != session.parameters.field:
             check_family(p, session.points, session.family)
-    space, new = _start(root, following, distributed=True)
+    space, new = _write_session(root, following, distributed=True)
     return InitReport(round=space, written=new, warnings=_warnings(p))
 
 
@@ -247,7 +250,9 @@ def clip_of_sum(space: Workspace, factor: float) -> float:
     return factor * largest / p.max_weight
 
 
-def _start(root: Path, session: Session, *, distributed: bool) -> tuple[Workspace, bool]:
+def _write_session(root: Path, session: Session, *, distributed: bool) -> tuple[Workspace, bool]:
+    """Write session.json, with a nonce, if there is none, and say whether it is new. One that is
+    there must agree."""
     seed = session.insecure_seed
     nonce = os.urandom(_NONCE_BYTES) if seed is None else seeded_key(seed, "nonce")[:_NONCE_BYTES]
     space = Workspace(root)

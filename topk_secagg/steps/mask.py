@@ -153,22 +153,22 @@ def mask(
             signer=signer,
         )
         _check_only_x(space, ledger, sharing=stored.sharing, digest=x.digest)
-        first_time = ledger.masked is None and not session.insecure
-        elsewhere = sent_before(space, own, again=again) if first_time else []
+        # in a round from a public seed nothing is secret, and nothing worth remembering
+        is_new = ledger.masked is None and not session.insecure
+        elsewhere = sent_before(space, own, again=again) if is_new else []
         pending = ledger.residual
         if feedback is not None:
             left = unsent(session.parameters, flat, sparse=chosen.sparse, weight=weight)
             pending = _stage(space, user, feedback=feedback, left=left)
         space.make_room(report.path)
-        # in a round from a public seed nothing is secret, and nothing worth remembering
-        known = inputs.digest(inputs.ensure_key(space), own) if first_time else ledger.input
+        input_digest = inputs.digest(inputs.ensure_key(space), own) if is_new else ledger.input
         # durable before a byte of X is anywhere that others can see
         ledger.record(
             masked=x.digest,
             holds=tuple(shares.held),
             lists=shares.lists,
             residual=pending,
-            input=known,
+            input=input_digest,
         )
         x.write(report.path)
     survivors = survivors_file.fixed(space)  # only now: the round may have been frozen meanwhile
@@ -270,7 +270,7 @@ def _check_only_x(space: Workspace, ledger: Ledger, sharing: str, digest: str) -
     """Refuse a second X, also one that only the public files of the round know of."""
     ledger.check_masks(digest)
     user = ledger.user
-    if _sent_before(space, user, sharing) - {digest}:
+    if _published_digests(space, user, sharing) - {digest}:
         raise Refused(
             f"user {user} has sent another X in this round, though its ledger does not know it",
             "was the secrets folder restored from a backup? it must not be used; start a new round",
@@ -367,7 +367,7 @@ def _check_enough(p: Parameters, user: int, shares: _Shares) -> None:
     )
 
 
-def _sent_before(space: Workspace, user: int, sharing: str) -> set[str | None]:
+def _published_digests(space: Workspace, user: int, sharing: str) -> set[str | None]:
     """Digests of X that this user sent with this sharing, as far as the round's public files show
     it.
 

@@ -17,14 +17,15 @@ from ..storage import held as held_file
 from ..storage import secret as secret_file
 from ..storage import share_writer
 from ..storage.atomic import mark_done, write_whole
-from ..storage.held import Held
+from ..storage.held import HeldKeys
 from ..storage.keys import Identity
 from ..storage.ledger import Ledger
 from ..storage.secret import StoredSecret
+from ..storage.session import Session
 from ..storage.share import SharesOfUser
 from ..storage.workspace import Workspace
 from .access import TakingPart, admitted, other_folder, taking_part
-from .arguments import SOURCES, AnyRound, check_choice, workspace
+from .arguments import OS, SOURCES, AnyRound, check_choice, workspace
 from .series import carried_keys, check_own_list, has_left, leave
 
 
@@ -81,16 +82,8 @@ def offline(
     session = space.session
     p = session.parameters
     check_choice("source of randomness", randomness, SOURCES)
-    if randomness == "os" and space.session.insecure:
-        raise UsageError(
-            "this round is drawn from a public seed, not from the operating system", topic="seed"
-        )
-    if randomness == "os" and p.dealing != SHARES:
-        raise UsageError(
-            f"this round deals {p.dealing}, which are expanded by a cipher",
-            "start a round whose shares are written out",
-            f"dealing {SHARES}",
-        )
+    if randomness == OS:
+        _check_may_be_os(session)
     if session.family is not None:
         with about(space.session_path):
             check_family(p, session.points, session.family)
@@ -99,39 +92,17 @@ def offline(
         return _offline_in_series(space, user, earlier=before, signer=signer)
     with space.step_of(user):
         ledger, stored = _secret(space, user, randomness)
-        if ledger.shared not in (None, stored.sharing):
-            raise Refused(
-                f"{space.secret_path(user)} is not the secret whose shares were made",
-                "put that one back, or start a new round",
-            )
-        if randomness == "os" != stored.randomness:
-            raise Refused(
-                f"user {user} has a secret already, and not every byte of it is from the operating "
-                "system",
-                "keep it, or start a new round",
-            )
-        # a sealed share does not show of which sharing it is: it counts only when the ledger says
-        # that all of this sharing were written
-        unknown = space.session.recipients is not None and ledger.shared != stored.sharing
-        missing = [
-            m
-            for m in space.users()
-            if unknown or not SharesOfUser(space, m).is_there(user, stored.sharing)
-        ]
-        dealt = _publish(space, user, stored=stored, signer=signer)
-        if missing and stored.randomness == "os":
-            if ledger.shared:
-                raise Refused(
-                    f"shares of user {user} are gone, and their noise cannot be drawn again",
-                    "restore them from where they were sent, or start a new round",
-                )
-            stored = _draw(space, user, stored.randomness)
+        _check_secret_fits(space, ledger, stored=stored, randomness=randomness)
+        missing = _users_without_share(space, ledger, stored)
+        if missing and stored.randomness == OS:
+            stored = _drawn_again(space, ledger)
             missing = list(space.users())
+        dealt = _publish(space, user, stored=stored, signer=signer)
         if missing:
             share_writer.write(
                 space,
                 users=missing,
-                deal=space.session.deal(user, stored.sharing),
+                deal=session.deal(user, stored.sharing),
                 secret=stored.secret,
                 source=source_of(stored.randomness, stored.key),
                 signer=signer,
@@ -154,6 +125,64 @@ def offline(
     )
 
 
+def _check_may_be_os(session: Session) -> None:
+    """Refuse randomness from the operating system alone where a seed or a cipher is needed."""
+    dealing = session.parameters.dealing
+    if session.insecure:
+        raise UsageError(
+            "this round is drawn from a public seed, not from the operating system", topic="seed"
+        )
+    if dealing != SHARES:
+        raise UsageError(
+            f"this round deals {dealing}, which are expanded by a cipher",
+            "start a round whose shares are written out",
+            f"dealing {SHARES}",
+        )
+
+
+def _check_secret_fits(
+    space: Workspace, ledger: Ledger, *, stored: StoredSecret, randomness: str
+) -> None:
+    """Refuse a secret whose shares are not those that were made, or that was drawn otherwise."""
+    user = ledger.user
+    if ledger.shared not in (None, stored.sharing):
+        raise Refused(
+            f"{space.secret_path(user)} is not the secret whose shares were made",
+            "put that one back, or start a new round",
+        )
+    if randomness == OS and stored.randomness != OS:
+        raise Refused(
+            f"user {user} has a secret already, and not every byte of it is from the operating "
+            "system",
+            "keep it, or start a new round",
+        )
+
+
+def _users_without_share(space: Workspace, ledger: Ledger, stored: StoredSecret) -> list[int]:
+    """The users whose share of this secret is not there yet.
+
+    A sealed share does not show of which secret it is: those that are there count only when the
+    ledger says that all shares of this secret were written.
+    """
+    is_sealed = space.session.recipients is not None
+    if is_sealed and ledger.shared != stored.sharing:
+        return list(space.users())
+    return [
+        m for m in space.users() if not SharesOfUser(space, m).is_there(ledger.user, stored.sharing)
+    ]
+
+
+def _drawn_again(space: Workspace, ledger: Ledger) -> StoredSecret:
+    """A new secret from the operating system, in place of one whose shares are not complete: their
+    noise is not kept. Refused once all of them were made."""
+    if ledger.shared:
+        raise Refused(
+            f"shares of user {ledger.user} are gone, and their noise cannot be drawn again",
+            "restore them from where they were sent, or start a new round",
+        )
+    return _draw(space, ledger.user, OS)
+
+
 def _offline_in_series(
     space: Workspace, user: int, *, earlier: Workspace | None, signer: Identity | None
 ) -> OfflineReport:
@@ -173,7 +202,7 @@ def _offline_in_series(
         else:
             held = carried_keys(space, earlier, user=user, identity=signer)
         check_own_list(user, held)
-        ledger, stored = _found_secret(space, user)
+        ledger, stored = _stored_secret(space, user)
         if stored is None:
             stored = _draw(space, user, _kind(space), keys=held.own)
         elif earlier is not None and stored.secret.keys != held.own:
@@ -207,7 +236,7 @@ def _is_prepared(space: Workspace, user: int) -> bool:
     return ledger.shared is not None and space.secret_path(user).exists()
 
 
-def _stored_with(space: Workspace, ledger: Ledger, held: Held) -> Held:
+def _stored_with(space: Workspace, ledger: Ledger, held: HeldKeys) -> HeldKeys:
     """Store the keys that follow from an earlier round, with those that are here already.
 
     Once X says whose keys its user holds, nothing is added; a file that was lost is made again.
@@ -232,7 +261,7 @@ def _is_stored(space: Workspace, user: int) -> bool:
     return space.secret_path(user).exists() and space.held_path(user).exists()
 
 
-def _prepared_before(space: Workspace, user: int) -> Held:
+def _prepared_before(space: Workspace, user: int) -> HeldKeys:
     """What a user holds in this round, where it has prepared it already."""
     if _is_prepared(space, user):
         return held_file.read(space, user)
@@ -246,7 +275,7 @@ def _prepared_before(space: Workspace, user: int) -> Held:
 
 def _secret(space: Workspace, user: int, randomness: str) -> tuple[Ledger, StoredSecret]:
     """The secret and ledger on disk, or new ones."""
-    ledger, stored = _found_secret(space, user)
+    ledger, stored = _stored_secret(space, user)
     return ledger, stored or _draw(space, user, _kind(space, randomness))
 
 
@@ -255,7 +284,7 @@ def _kind(space: Workspace, randomness: str = "cipher") -> str:
     return "seed" if space.session.insecure else randomness
 
 
-def _found_secret(space: Workspace, user: int) -> tuple[Ledger, StoredSecret | None]:
+def _stored_secret(space: Workspace, user: int) -> tuple[Ledger, StoredSecret | None]:
     """The ledger on disk, or a new one, and the secret if there is one; the ledger first: a secret
     without one is not used."""
     ledger = _ledger(space, user)

@@ -19,6 +19,7 @@ from ..protocol.parameters import SHARES
 from ..storage.session import read_session
 from ..storage.workspace import Workspace
 from .arguments import (
+    OS,
     SELECTIONS,
     SOURCES,
     AnyPath,
@@ -163,13 +164,11 @@ def run(
     space = workspace(round)
     check_choice("selection", select, SELECTIONS)
     check_choice("source of randomness", randomness, SOURCES)
-    if randomness == "os" and options.get("insecure_seed") is not None:
+    if randomness == OS and options.get("insecure_seed") is not None:
         raise UsageError(
             "a public seed and randomness from the operating system contradict each other",
             topic="seed",
         )
-    if randomness == "os" and from_ is None and options.get("dealing") is None:
-        options["dealing"] = SHARES
     before = None if from_ is None else workspace(from_)
     listed = gradients if is_path(gradients) else by_user("gradients", gradients)
     written_to = optional_path("output", output)
@@ -178,8 +177,6 @@ def run(
     given = gradients_by_user(listed)
     left = remaining(given, drop_masking, drop_elimination)
     weight = weights_by_user(weights, given)
-    if weights is not None and given_options(options):
-        options["max_weight"] = max(weight.values())
     play = Play(
         gradients=given,
         left=left,
@@ -196,10 +193,10 @@ def run(
         note=note,
     )
     begun = None
-    asked = given_options(options).keys() - _OF_READING
-    if randomness == "os":
-        asked -= {"dealing"}
+    largest_weight = None if weights is None else max(weight.values())
     if before is not None:
+        if largest_weight is not None and given_options(options):
+            options["max_weight"] = largest_weight
         begun, survey = _begin_like(
             space,
             play,
@@ -208,13 +205,17 @@ def run(
             options=options,
             new_keys=new_keys,
         )
-        space = begun.round
-        started(begun)
-    elif space.session_path.exists() and not asked:
+    elif space.session_path.exists() and not _describes_round(options, randomness):
         _check_count(given, len(space.users()))
         survey = play.survey(space.session.layout)
     else:
-        begun, survey = _begin(space, play, options)
+        implied: SessionOptions = {}
+        if randomness == OS and options.get("dealing") is None:
+            implied["dealing"] = SHARES
+        if largest_weight is not None:
+            implied["max_weight"] = largest_weight
+        begun, survey = _begin(space, play, {**options, **implied})
+    if begun is not None:
         space = begun.round
         started(begun)
     with withdrawn_unless_drawn(space, new=begun is not None and begun.written):
@@ -234,6 +235,15 @@ def run(
         round=space,
         started=begun,
     )
+
+
+def _describes_round(options: SessionOptions, randomness: str) -> bool:
+    """Whether the options say what a round should be like: then it is started, or must agree.
+
+    How shares are dealt says nothing new where the randomness is the operating system's.
+    """
+    implied = {"dealing"} if randomness == OS else set()
+    return bool(given_options(options).keys() - _OF_READING - implied)
 
 
 def _check_count(gradients: Mapping[int, Given], users: int) -> None:

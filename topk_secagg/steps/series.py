@@ -11,7 +11,7 @@ from ..storage import dealt as dealt_file
 from ..storage import held as held_file
 from ..storage import secret as secret_file
 from ..storage.atomic import erase
-from ..storage.held import Held
+from ..storage.held import HeldKeys
 from ..storage.keys import Identity
 from ..storage.ledger import Ledger
 from ..storage.session import Session
@@ -34,7 +34,7 @@ _WORDS = {  # for what a series keeps
 
 def carried_keys(
     space: Workspace, earlier: Workspace, user: int, identity: Identity | None
-) -> Held:
+) -> HeldKeys:
     """The keys of this round that follow from those of an earlier one of the same series."""
     _check_same_series(space.session, earlier.session)
     before = latest_keys(earlier, user, identity)
@@ -92,7 +92,7 @@ def _check_same_series(session: Session, earlier: Session) -> None:
             )
 
 
-def latest_keys(space: Workspace, user: int, identity: Identity | None) -> Held:
+def latest_keys(space: Workspace, user: int, identity: Identity | None) -> HeldKeys:
     """The keys from which a user goes on after a round: those of the round, or, once it has
     forgotten them, those of the next generation, which it kept."""
     ledger = Ledger.read(space.ledger_path(user), space.session.id, user)
@@ -100,7 +100,7 @@ def latest_keys(space: Workspace, user: int, identity: Identity | None) -> Held:
         return _next_generation(space, user)
     own = secret_file.read(space, user).secret.keys
     if space.session.series is None:
-        return _dealt_keys(space, user, own, identity)
+        return _dealt_keys(space, user, own=own, identity=identity)
     held = held_file.read(space, user)
     if held.own:  # `forget` was stopped in between: these are of the next generation already
         return held
@@ -108,8 +108,8 @@ def latest_keys(space: Workspace, user: int, identity: Identity | None) -> Held:
 
 
 def _dealt_keys(
-    space: Workspace, user: int, own: tuple[bytes, ...], identity: Identity | None
-) -> Held:
+    space: Workspace, user: int, *, own: tuple[bytes, ...], identity: Identity | None
+) -> HeldKeys:
     """The keys of the root round, where they were dealt: those of the user itself too.
 
     Each is compared with its dealer's list. One that has not arrived or does not fit is left out,
@@ -128,10 +128,10 @@ def _dealt_keys(
             if isinstance(share, KeysFile) and digest is not None:
                 keys[m] = share.keys
                 lists[m] = digest
-    return Held(generation=0, keys=keys, lists=lists, own=own)
+    return HeldKeys(generation=0, keys=keys, lists=lists, own=own)
 
 
-def check_own_list(user: int, keys: Held) -> None:
+def check_own_list(user: int, keys: HeldKeys) -> None:
     """Refuse keys with which a user could not go on: its X names its own list."""
     if user not in keys.lists:
         raise InputMissing(
@@ -141,7 +141,7 @@ def check_own_list(user: int, keys: Held) -> None:
         )
 
 
-def _next_generation(space: Workspace, user: int) -> Held:
+def _next_generation(space: Workspace, user: int) -> HeldKeys:
     """What a user kept when it forgot a round."""
     held = held_file.read(space, user) if space.held_path(user).exists() else None
     if held is None or not held.own:  # the keys of this round are about to be erased

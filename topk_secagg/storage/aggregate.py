@@ -98,18 +98,19 @@ def parsed(space: Workspace, artifact: Artifact) -> Aggregate:
 
 def _checked_sum(p: Parameters, artifact: Artifact) -> Sparse:
     """The sum: non-zero symbols at increasing coordinates, with the reals that belong to them."""
-    index = artifact.read("index").astype(np.int64)
-    value = artifact.read("value")
+    index = artifact.read("index").astype(np.int64)  # not negative: the file's type is unsigned
+    value = artifact.read("value").astype(np.uint32)
     real = artifact.read("real")
     if not index.size == value.size == real.size:
         raise artifact.bad("its datasets are not of one length")
-    if np.any(np.diff(index) <= 0) or np.any(index >= p.length) or np.any(value >= p.field):
-        raise artifact.bad(
-            "its coordinates are not increasing and below L, or a value is not below q"
-        )
-    value = value.astype(np.uint32)
-    if np.any(value == 0) or not np.array_equal(real, dequantise(p.fixed_point, value)):
-        raise artifact.bad("its reals are not its values divided by the scale, or it lists zeros")
+    if np.any(np.diff(index) <= 0):
+        raise artifact.bad("its coordinates are not increasing")
+    if np.any(index >= p.length):
+        raise artifact.bad("a coordinate is not below L")
+    if np.any(value == 0) or np.any(value >= p.field):
+        raise artifact.bad("a value is not between 1 and q - 1")
+    if not np.array_equal(real, dequantise(p.fixed_point, value)):
+        raise artifact.bad("its reals are not its values divided by the scale")
     return Sparse(index, value)
 
 

@@ -38,7 +38,7 @@ KIND = Kind(
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldKeys:
     """The keys of one generation that a user holds, by dealer and block, with the digest of each
     dealer's list; `own` are those that it dealt itself, block by block of the family."""
 
@@ -47,13 +47,13 @@ class Held:
     lists: Mapping[int, str]
     own: tuple[bytes, ...] = field(default=(), repr=False)
 
-    def with_more(self, others: Held) -> Held:
+    def with_more(self, others: HeldKeys) -> HeldKeys:
         """With the keys of dealers that only the others have."""
         return replace(
             self, keys={**others.keys, **self.keys}, lists={**others.lists, **self.lists}
         )
 
-    def only(self, dealers: Collection[int]) -> Held:
+    def only(self, dealers: Collection[int]) -> HeldKeys:
         """Without the keys of other dealers than these."""
         return replace(
             self,
@@ -61,7 +61,7 @@ class Held:
             lists={m: digest for m, digest in self.lists.items() if m in dealers},
         )
 
-    def advanced(self, generation: int) -> Held:
+    def advanced(self, generation: int) -> HeldKeys:
         """The keys of a later generation: each is put through `next_key` again and again."""
         steps = generation - self.generation
 
@@ -99,7 +99,7 @@ def largest_bytes(s: Session) -> int:
     return s.parameters.users * (KEY_BYTES * blocks + DIGEST_BYTES) + KEY_BYTES * blocks
 
 
-def write(space: Workspace, user: int, held: Held) -> None:
+def write(space: Workspace, user: int, held: HeldKeys) -> None:
     """Write the file, readable by its owner alone; with the user's own keys if `held` has them."""
     s = space.session
     types = shapes(s, user, with_own=bool(held.own))
@@ -120,7 +120,7 @@ def _table(keys: list[bytes] | tuple[bytes, ...]) -> Array:
     return np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(-1, KEY_BYTES)
 
 
-def read(space: Workspace, user: int) -> Held:
+def read(space: Workspace, user: int) -> HeldKeys:
     """The keys that a user holds, with everything checked that can be without their dealers'
     lists."""
     s = space.session
@@ -145,17 +145,17 @@ def read(space: Workspace, user: int) -> Held:
         m: {block: row.tobytes() for block, row in zip(blocks, tables[m - 1], strict=True)}
         for m in lists
     }
-    return Held(generation=generation, keys=keys, lists=lists, own=own)
+    return HeldKeys(generation=generation, keys=keys, lists=lists, own=own)
 
 
-def read_unforgotten(space: Workspace, user: int) -> Held:
+def read_unforgotten(space: Workspace, user: int) -> HeldKeys:
     """The keys of this round that a user holds, and not those of the next one."""
     held = read(space, user)
     check_unforgotten(held, space.held_path(user), user)
     return held
 
 
-def check_unforgotten(held: Held, path: Path, user: int) -> None:
+def check_unforgotten(held: HeldKeys, path: Path, user: int) -> None:
     """Refuse the keys of the next round, which `forget` stores first."""
     if held.own:
         raise BadData(

@@ -30,7 +30,7 @@ from ..protocol.parameters import KEYS, SEEDS, SHARES, Parameters
 from . import held as held_file
 from .artifacts import BYTES, SYMBOLS, Artifact, Attributes, Kind, opened
 from .hdf5_writer import Shapes, bytes_of
-from .held import Held
+from .held import HeldKeys
 from .keys import Identity, looks_sealed, unsealed
 from .session import Session
 from .workspace import Workspace
@@ -311,7 +311,7 @@ class SharesOfUser:
         )
 
     @cached_property
-    def held(self) -> Held:
+    def held(self) -> HeldKeys:
         """All keys that the user holds in a later round of a series."""
         return held_file.read(self.space, self.user)
 
