@@ -276,6 +276,17 @@ def test_run_starts_a_round_from_nothing_and_resumes_it(saved):
         ts.run("r", "gradients", **{**SMALL, "top_k": 4})
 
 
+@pytest.mark.parametrize("construction", ["permutation", "sketch"])
+@pytest.mark.parametrize("how", [{"randomness": "os"}, {"strip_prefix": "module."}])
+def test_run_resumes_a_round_with_weights(saved, construction, how):
+    weights = {1: 1.0, 2: 2.0, 3: 0.5, 4: 1.0}
+    report = ts.run("r", "gradients", **SMALL, **how, construction=construction, weights=weights)
+    assert report.round.session.parameters.max_weight == 2.0
+    as_it_is = ts.run("r", "gradients", **how, weights=weights)
+    assert as_it_is.started is None
+    assert np.array_equal(as_it_is.total, report.total)
+
+
 @pytest.mark.parametrize("form", [list, lambda all: dict(enumerate(all, start=1))])
 def test_run_takes_gradients_in_memory(saved, form):
     options = {**SMALL, "insecure_seed": 7}
