@@ -53,6 +53,7 @@ HINTS = {
     "of-other-round": "{hint}: --from takes --{value} from that round",
     "prefix": "{hint}: add --strip-prefix {value}",
     "secrets": "{hint}: add --secrets DIR",
+    "secrets-folder": "{hint}: --secrets DIR",
     "seed": "leave out --randomness os",
     "session-prefix": "{hint}: init with --strip-prefix {value}",
     "strict": "{hint}; without --strict, the sum comes with how many liars its answers exclude",

@@ -27,6 +27,8 @@ from rounds import (
     python,
 )
 
+from topk_secagg.steps import offline as offline_step
+
 PUBLIC = ("session.json", "survivors.json", "aggregate.h5", "dealt/", "masked/", "elimination/")
 Q = 4281076801
 
@@ -308,7 +310,7 @@ class TestMasksAreUsedOnce:
         x = [datasets(r.folder / "masked/user-01.h5")["value"].astype(object)]
         with monkeypatch.context() as patch:
             patch.setattr(Ledger, "check_masks", lambda *_, **__: None)
-            patch.setattr("topk_secagg.steps.mask._sent_before", lambda *_, **__: set())
+            patch.setattr("topk_secagg.steps.mask._published_digests", lambda *_, **__: set())
             must(*r.mask(1, gradient=more))
         x.append(datasets(r.folder / "masked/user-01.h5")["value"].astype(object))
         if r.recipe.construction == "permutation":
@@ -355,6 +357,40 @@ class TestTheSecretAndItsShares:
         (r.folder / "secrets/user-01.h5").unlink()
         assert "new round" in refuses(77, *r.offline(1)).err
 
+    @pytest.mark.parametrize("sealed", [False, True])
+    def test_no_second_secret_is_drawn_where_the_first_is_in_another_folder(
+        self, round_at, refuses, tmp_path, monkeypatch, sealed
+    ):
+        r = round_at("init", sealed=sealed)
+        where = ("--secrets", tmp_path / "mine")
+        must(*r.offline(3), *where)
+        dealt = contents(r.folder)
+        words = ("user 3 has dealt in this round already", "name their folder: --secrets DIR")
+        refuses(77, *r.offline(3), says=words)
+        (status,) = must("status", r.folder, "--user", 3, "--json").json["problems"]
+        assert "its secret is not in" in status
+        assert must("status", r.folder, "--user", 3, "--json").json["next"]["step"] is None
+        must(*r.offline(3), *where)
+        assert contents(r.folder) == dealt
+
+        # the twin: shares that others may hold already are replaced by those of another secret
+        monkeypatch.setattr(offline_step, "_check_deals_first_time", lambda *_: None)
+        must(*r.offline(3))
+        replaced = contents(r.folder)
+        shares = [name for name in dealt if name.startswith("shares/")]
+        assert len(shares) >= 4
+        assert all(replaced[name] != dealt[name] for name in shares)
+
+    def test_a_step_without_the_folder_of_secrets_asks_for_it(self, round_at, refuses, tmp_path):
+        r = round_at("offline")
+        shutil.move(r.folder / "secrets", tmp_path / "mine")
+        refuses(66, *r.mask(1), says=("user 1 has no secret in", "--secrets DIR"))
+        if r.recipe.construction == "sketch":
+            must("init", tmp_path / "next", "--from", r.folder)
+            further = ("offline", tmp_path / "next", "--from", r.folder, "--user", 1)
+            says = ("ledger.json is not there", "name the folder of its secrets: --secrets DIR")
+            refuses(66, *further, says=says)
+
     def test_a_secret_lost_before_sharing_is_drawn_again(self, round_at):
         r = round_at("offline")
         (r.folder / "secrets/user-01.h5").unlink()
@@ -381,6 +417,11 @@ class TestTheSecretAndItsShares:
         r, other = round_at("masked"), round_at("masked", "elsewhere")
         for name in ("user-01.h5", "user-01.ledger.json"):
             (other.folder / "secrets" / name).unlink()
+        for path in (
+            *other.folder.glob("shares/*/from-01.*"),
+            *other.folder.glob("dealt/user-01.*"),
+        ):
+            path.unlink()
         must(*other.offline(1))
         shutil.copy(other.folder / "secrets/user-01.h5", r.folder / "secrets/user-01.h5")
         refuses(77, *r.offline(1), says="user-01.h5 is not the secret whose shares were made")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rounds import CONFIRMING, Result, Round, call, edit, must
+from rounds import CONFIRMING, Result, Round, call, edit, must, put
 
 ALL = [1, 2, 3, 4, 5]
 LEDGER = "secrets/user-02.ledger.json"
@@ -395,6 +395,25 @@ def test_an_answer_of_another_session_is_named_as_such(round_at, new_round):
     (r.folder / "survivors.json").unlink()
     assert status(r)["users"][0]["answered"] == "it belongs to another session"
     assert status(r)["users"][1]["answered"] == "there is no sound survivors.json that it answers"
+
+
+def test_a_damaged_sum_is_a_problem_and_decoded_again(round_at):
+    r = round_at("decoded")
+    assert following(r) == (None, None)
+    assert status(r)["problems"] == []
+    os.truncate(r.folder / "aggregate.h5", 700)
+    assert following(r) == ("decode", None)
+    (problem,) = status(r)["problems"]
+    assert "aggregate.h5" in problem
+    must("decode", r.folder)
+    assert status(r)["problems"] == []
+
+
+def test_a_session_that_fits_no_file_is_a_problem(round_at):
+    r = round_at("answered")
+    assert status(r)["problems"] == []
+    put(r.folder / "session.json", "00" * 16, "nonce")
+    assert "no X and no Y here belongs to" in status(r)["problems"][-1]
 
 
 def test_status_needs_a_session_and_a_user_of_the_round(round_at, refuses, tmp_path):

@@ -133,7 +133,12 @@ def look_at(space: Workspace, user: int | None, *, access: Access) -> Status:
     with _collecting(problems):
         ledger = Ledger.read(space.ledger_path(user), space.session.id, user) if user else None
     users = [_user(space, n, survivors, own=n == user) for n in space.users()]
-    next_steps = _NextSteps(space, users, survivors)
+    problems += _lost_secret(space, user, ledger)
+    problems += _wrong_session(space, users)
+    decoded = False
+    with _collecting(problems):
+        decoded = _is_decoded(space)
+    next_steps = _NextSteps(space, users, survivors, decoded=decoded)
     following = next_steps.of_user(user, ledger) if user else next_steps.of_round()
     send = _send(space, user, survivors) if user else []
     return Status(
@@ -153,6 +158,34 @@ def _collecting(problems: list[str]) -> Iterator[None]:
         yield
     except SecAggError as error:
         problems += [] if isinstance(error, InputMissing) else [error.message]
+
+
+def _is_decoded(space: Workspace) -> bool:
+    """Whether there is a sum; an error if it is damaged or foreign."""
+    if not space.aggregate_path.exists():
+        return False
+    # most rounds that somebody asks about are not decoded yet, and need not load what reads a sum
+    from ..storage import aggregate as aggregate_file
+    from ..storage.artifacts import opened
+
+    with opened(space.aggregate_path, aggregate_file.KIND) as artifact:
+        aggregate_file.parsed(space, artifact)
+    return True
+
+
+def _lost_secret(space: Workspace, user: int | None, ledger: Ledger | None) -> list[str]:
+    """That a user's ledger is elsewhere, where the round has what it dealt."""
+    if user is None or ledger is not None or not space.has_dealt(user):
+        return []
+    return [f"user {user} has dealt in this round, and its secret is not in {space.private}"]
+
+
+def _wrong_session(space: Workspace, users: Iterable[UserStatus]) -> list[str]:
+    """That session.json is likely not the one of this folder: no X and no Y fits it."""
+    states = [state for u in users for state in (u.masked, u.answered) if state]
+    if not states or not all("another session" in state for state in states):
+        return []
+    return [f"no X and no Y here belongs to {space.session_path}: is it another round's?"]
 
 
 def _user(space: Workspace, n: int, survivors: Survivors | None, *, own: bool) -> UserStatus:
@@ -240,6 +273,7 @@ class _NextSteps:
     space: Workspace
     users: list[UserStatus]
     survivors: Survivors | None
+    decoded: bool
 
     def of_round(self) -> Next:
         """The first step that some user has not done."""
@@ -257,7 +291,9 @@ class _NextSteps:
     def of_user(self, user: int, ledger: Ledger | None) -> Next:
         """The next step of one user, as far as its own ledger shows what it has done."""
         if ledger is None or ledger.shared is None:
-            return Next("offline", user) if self.survivors is None else Next("", user)
+            is_late = self.survivors is not None
+            is_elsewhere = ledger is None and self.space.has_dealt(user)
+            return Next("" if is_late or is_elsewhere else "offline", user)
         if self.survivors is None:
             return self._before_freezing(user, ledger)
         return self._after_freezing(user, ledger, self.survivors)
@@ -342,7 +378,7 @@ class _NextSteps:
         return _waiting("freeze", user, self._inputs(self.space.users()), possible=enough)
 
     def _decode(self, survivors: Survivors) -> Next:
-        if self.space.aggregate_path.exists():
+        if self.decoded:
             return Next("")
         c = construction(self.space.session.parameters)
         if c.decodable(len(survivors.digests), {u.user: u.blocks for u in self.users}):

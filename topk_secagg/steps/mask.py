@@ -298,6 +298,7 @@ def _prepared(space: Workspace, user: int) -> tuple[Ledger, StoredSecret]:
         raise InputMissing(
             f"user {user} has no secret in {space.private}",
             "run offline first, for this user and with the same folder of secrets",
+            "secrets-folder",
         )
     ledger = Ledger.read(space.ledger_path(user), space.session.id, user)
     ledger.check_kept()

@@ -298,6 +298,7 @@ def _ledger(space: Workspace, user: int) -> Ledger:
     if space.secret_path(user).exists():
         return Ledger.read(path, session.id, user)
     if not path.exists():
+        _check_deals_first_time(space, user)
         folder = str(space.root.resolve()) if space.secrets else None
         Ledger(path, session.id, user=user, insecure=session.insecure, folder=folder).write()
     ledger = Ledger.read(path, session.id, user)
@@ -308,6 +309,18 @@ def _ledger(space: Workspace, user: int) -> Ledger:
             "restore it from a backup, or start a new round",
         )
     return ledger
+
+
+def _check_deals_first_time(space: Workspace, user: int) -> None:
+    """Refuse to draw a second secret: others may hold shares of the first one, which would not fit
+    the X of the second. From a public seed it would be the same secret."""
+    if space.has_dealt(user) and not space.session.insecure:
+        raise Refused(
+            f"user {user} has dealt in this round already, and its secret is not in "
+            f"{space.private}",
+            "if its secrets are lost, start a new round; else name their folder",
+            "secrets-folder",
+        )
 
 
 def _draw(

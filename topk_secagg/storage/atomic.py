@@ -44,14 +44,14 @@ def reason(error: OSError) -> str:
     return error.strerror.lower() if error.strerror and error.errno else "the disk does not take it"
 
 
-def open_regular(path: Path, hint: str) -> IO[bytes]:
+def open_regular(path: Path, hint: str, topic: str = "") -> IO[bytes]:
     """An ordinary file to read from; pipes and devices do not block."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
-        raise InputMissing(f"{path} is not there", hint) from None
+        raise InputMissing(f"{path} is not there", hint, topic) from None
     except OSError as error:
-        raise InputMissing(f"cannot read {path}: {reason(error)}", hint) from None
+        raise InputMissing(f"cannot read {path}: {reason(error)}", hint, topic) from None
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise BadData(f"{path} is not a file", hint)

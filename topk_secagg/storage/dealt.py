@@ -72,7 +72,7 @@ def read(space: Workspace, user: int) -> Dealt:
     s = space.session
     family = s.family or ()
     largest = _MOST_ELSE + _MOST_PER_BLOCK * len(family)
-    data = documents.read_bytes(path, "fetch it from the user that dealt", largest)
+    data = documents.read_bytes(path, "fetch it from the user that dealt", largest=largest)
     body = parse(path, data)
     if body["session"] != s.id or body["insecure"] != s.insecure or body["user"] != user:
         raise BadData(f"{path} belongs to another session or user", "was it copied from elsewhere?")

@@ -51,9 +51,9 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def read_bytes(path: Path, hint: str, largest: int = LARGEST) -> bytes:
+def read_bytes(path: Path, hint: str, *, topic: str = "", largest: int = LARGEST) -> bytes:
     """The bytes of a document, or an error that says which step is missing."""
-    with open_regular(path, hint) as stream:
+    with open_regular(path, hint, topic) as stream:
         content = stream.read(largest + 1)
     if len(content) > largest:
         raise BadData(f"{path} is too large to be what its name says", AGAIN)

@@ -60,8 +60,9 @@ class Ledger:
     @staticmethod
     def read(path: Path, session: str, user: int) -> Ledger:
         """The ledger on disk, which must be of this session and user."""
-        hint = "without its ledger the secret cannot be used; take part in a new round"
-        ledger = parse_ledger(path, documents.read_bytes(path, hint))
+        hint = f"without its ledger user {user} cannot take part; name the folder of its secrets"
+        content = documents.read_bytes(path, hint, topic="secrets-folder")
+        ledger = parse_ledger(path, content)
         if ledger.session != session or ledger.user != user:
             raise BadData(
                 f"{path} belongs to another session or user", "was it copied from elsewhere?"

@@ -108,7 +108,9 @@ def read(space: Workspace) -> Survivors:
     round."""
     largest = _MOST_ELSE + _MOST_PER_USER * space.session.parameters.users
     data = documents.read_bytes(
-        space.survivors_path, "wait until the round is frozen, or fetch survivors.json", largest
+        space.survivors_path,
+        "wait until the round is frozen, or fetch survivors.json",
+        largest=largest,
     )
     return checked(space, data)
 
@@ -252,7 +254,7 @@ def confirmed_by(space: Workspace, survivors_sha256: str, users: Iterable[int]) 
     for n in users:
         path = space.confirmation_path(n)
         with suppress(InputMissing, BadData):
-            body = parse_confirmation(path, documents.read_bytes(path, "", _MOST_ELSE))
+            body = parse_confirmation(path, documents.read_bytes(path, "", largest=_MOST_ELSE))
             signature = body.pop("signature")
             check_signature(
                 s.recipient(n),
