@@ -61,7 +61,7 @@ def init(console: Console, space: ts.Workspace, **options: Any) -> None:
     started with the same options is left as it is. With --from, no other option is required.
     """
     from topk_secagg.protocol.constructions import construction
-    from topk_secagg.steps.costs import footprint, offline_bytes
+    from topk_secagg.steps.costs import footprint, offline_bytes_in
 
     report = _start(console, space, options)
     show_start(console, report)
@@ -76,7 +76,7 @@ def init(console: Console, space: ts.Workspace, **options: Any) -> None:
             "written": report.written,
             **vars(p),
             **facts_of(construction(p), "entries", "share_bytes"),
-            "offline_bytes": offline_bytes(p),
+            "offline_bytes": offline_bytes_in(session),
             **facts_of(files, "pair_bytes", "all_bytes"),
             "left_out": session.layout.left_out,
             "sealed": session.recipients is not None,
@@ -187,7 +187,7 @@ def run(
 def _show_run(console: Console, report: RunReport) -> None:
     """The sum, what became of the users' gradients, and what a user sends."""
     from topk_secagg.protocol.constructions import construction
-    from topk_secagg.steps.costs import offline_bytes
+    from topk_secagg.steps.costs import offline_bytes_in
 
     p = report.round.session.parameters
     facts, lines = described(console, report.round, report.decoded)
@@ -205,7 +205,7 @@ def _show_run(console: Console, report: RunReport) -> None:
         "rounding_error": rounding,
         "settled": report.settled,
         "share_bytes": construction(p).share_bytes,
-        "offline_bytes": offline_bytes(p),
+        "offline_bytes": offline_bytes_in(report.round.session),
         "plain_bytes": report.plain_bytes,
     }
     console.result(

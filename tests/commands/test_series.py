@@ -160,6 +160,12 @@ class TestGoesOn:
                 assert x_of(r, n).dealt == x_of(r0, n).dealt
                 assert x_of(r, n).lists == x_of(r0, n).lists
         assert {"shares", "dealt"} <= files(r0.folder)
+        shown = [
+            must("inspect", r.folder / "session.json", "--json").json["files"][0]["offline_bytes"]
+            for r in (r0, r1, r2)
+        ]
+        assert shown[0] > 0
+        assert shown[1:] == [0, 0]
         said = must(*r2.offline(1, "--from", r1.folder)).out
         assert f"generation 2 of series {root.series_fingerprint}: nothing is sent" in said
 

@@ -22,6 +22,7 @@ from ..protocol.parameters import (
     rate_of_answer,
     rate_of_masked,
 )
+from ..storage.session import Session
 from ..storage.share import file_bytes, files_bytes, header_bytes
 
 _LIBRARIES = 190 << 20  # what Python with numba and HDF5 takes before any work
@@ -52,6 +53,13 @@ class Costs(Brief):
 def offline_bytes(p: Parameters) -> int:
     """What a user sends the others before there are gradients: keys, seeds or shares."""
     return construction(p).offline_bytes(family_of(p))
+
+
+def offline_bytes_in(session: Session) -> int:
+    """The same in a round that there is; in a later round of a series nothing is sent."""
+    if session.series is not None:
+        return 0
+    return construction(session.parameters).offline_bytes(session.family or ())
 
 
 def family_of(p: Parameters) -> tuple[Block, ...]:

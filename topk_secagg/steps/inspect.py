@@ -20,7 +20,7 @@ from ..storage.kinds import ARTIFACT_KINDS, check_size
 from ..storage.ledger import parse_ledger
 from ..storage.session import Session, read_session
 from .arguments import AnyPath, path_of
-from .costs import offline_bytes
+from .costs import offline_bytes_in
 
 _SHOWN = 8
 _NEVER_SHOWN = {"key", "keys", "seed", "own"}  # datasets that open more than one file
@@ -94,7 +94,7 @@ def _describe_document(path: Path, session: Session | None) -> Description:
         }
         d.facts |= {"sealed": s.recipients is not None}
         d.facts["fingerprints"] = {r.user: r.fingerprint for r in s.recipients or ()}
-        d.facts["offline_bytes"] = offline_bytes(s.parameters)
+        d.facts["offline_bytes"] = offline_bytes_in(s)
         return d
     if kind == "ledger":
         ledger = parse_ledger(path, content)
