@@ -43,6 +43,7 @@ HINTS = {
     "entry": "choose one with --entry; {hint}",
     "fallback": "{hint}: topk-secagg eliminate {value} --user n --fallback",
     "from": "{hint}: --from OTHER_ROUND",
+    "give-up": "{hint}; in a round that will have no sum: forget with --give-up",
     "identity": "add --identity FILE (see `topk-secagg keygen`)",
     "insecure": "{hint}: add --insecure",
     "like": "give either --like FILE or --length L; --entry, --strip-prefix, --only and --exclude "

@@ -458,6 +458,7 @@ def settle(console: Console, space: ts.Workspace, user: int, **pins: Any) -> Non
     *o.space_options,
     o.user_option,
     o.flag("--end-series", "Erase the keys for later rounds of the series too."),
+    o.flag("--give-up", "Erase them before the answer too, in a round that will have no sum."),
     *o.access_options,
     example="round --user 3",
 )
@@ -466,10 +467,11 @@ def forget(console: Console, space: ts.Workspace, user: int, **how: Any) -> None
 
     Do it once they have done their work: after its answer, or when it dropped out; in rounds with
     --confirm, once enough users have confirmed that. With X, the secret reveals the input for ever.
-    The ledger stays, so that nothing can be used twice. In a series the keys of the next round are
-    stored first, so that it goes on; in its first round that takes --identity if the round is
-    sealed. Once the next round is prepared, forget this one again with --end-series: the keys that
-    it stored open the next one. See docs/security.md for what deleting means on an SSD.
+    The ledger stays, so that nothing can be used twice. In a round that will have no sum, --give-up
+    erases them before: this user can then neither mask nor answer. In a series the keys of the next
+    round are stored first, so that it goes on; in its first round that takes --identity if the
+    round is sealed. They stay until the next round is prepared, or until you forget this one again
+    with --end-series. See docs/security.md for what deleting means on an SSD.
     """
     report = ts.forget(space, user, **how)
     lines = [

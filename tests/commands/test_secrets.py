@@ -381,6 +381,33 @@ class TestTheSecretAndItsShares:
         assert len(shares) >= 4
         assert all(replaced[name] != dealt[name] for name in shares)
 
+    @pytest.mark.parametrize("sealed", [False, True])
+    def test_a_planted_file_does_not_keep_a_user_from_dealing(self, round_at, sealed):
+        """What only has the name of a list or a share is replaced, and a pipe is not waited for."""
+        r = round_at("init", sealed=sealed)
+        end = "h5.age" if sealed else "h5"
+        for name in ("dealt/user-03.json", f"shares/user-04/from-03.{end}"):
+            path = r.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"junk")
+        if r.recipe.construction == "sketch":
+            (r.folder / "dealt/user-03.json").unlink()
+            os.mkfifo(r.folder / "dealt/user-03.json")
+        r.play(upto="decoded")
+        r.check_sum()
+        if r.recipe.construction == "sketch":
+            assert document(r.folder / "dealt/user-03.json")["user"] == 3
+
+    @pytest.mark.parametrize("sealed", [False, True])
+    def test_a_pipe_in_the_place_of_its_list_does_not_stop_a_user(self, round_at, sealed):
+        r = round_at("offline", sealed=sealed, construction="sketch")
+        path = r.folder / "dealt/user-03.json"
+        before = path.read_bytes()
+        path.unlink()
+        os.mkfifo(path)
+        must(*r.offline(3))
+        assert path.read_bytes() == before
+
     def test_a_step_without_the_folder_of_secrets_asks_for_it(self, round_at, refuses, tmp_path):
         r = round_at("offline")
         shutil.move(r.folder / "secrets", tmp_path / "mine")

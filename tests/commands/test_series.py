@@ -851,6 +851,25 @@ class TestForget:
         carried = "user 1 has forgotten this round, and carried its keys on to generation 1"
         refuses(77, *r2.offline(1, "--from", r0.folder), says=carried)
 
+    @plain_and_sealed
+    def test_a_round_that_was_given_up_opens_no_later_one(self, series, refuses, tmp_path, sealed):
+        """It was never frozen: nobody can answer, and its keys lead to those of later rounds."""
+        (r0,) = series(0, sealed=sealed)
+        lost = prepared(r0, tmp_path / "lost")
+        for n in ALL[:-1]:
+            must(*lost.mask(n))
+        target = following(lost, tmp_path / "target")
+        assert opens(target, lost) == list(ALL)
+        for n in ALL:
+            refuses(77, *lost.forget(n, "--end-series"), says=("still needed", "--give-up"))
+            must(*lost.forget(n, "--end-series", "--give-up"))
+            left = [path.name for path in (lost.folder / "secrets").glob(f"user-{n:02}*")]
+            assert left == [f"user-{n:02}.ledger.json"]
+            refuses(77, *lost.mask(n), says="has erased its secret of this round")
+            found = must("status", lost.folder, "--user", n, "--json").json["next"]["step"]
+            assert found is None
+        assert opens(target, lost) == []
+
     @pytest.mark.parametrize("generation", [0, 1])
     def test_stopped_in_the_middle_nothing_is_lost(
         self, series, refuses, tmp_path, monkeypatch, generation
@@ -1242,7 +1261,7 @@ class TestDamagedKeys:
             shutil.copy(Workspace(r1.folder).secret_path(self.USER), self.path(r1))
         refuses(65, *r1.offline(self.USER), says="user-02.held.h5")
         refuses(65, *r1.offline(self.USER, "--from", r0.folder), says="user-02.held.h5")
-        refuses(66, *r1.mask(self.USER), says="user 2 holds the shares of 0 users")
+        refuses(66, *r1.mask(self.USER), says=("user 2 holds the keys of 0 users", "--from"))
 
     def test_nobody_answers_with_them(self, before_mask, refuses):
         _, r1 = before_mask

@@ -178,6 +178,26 @@ class TestForget:
         assert self.held(4, contents(kept.folder)) == []
         refuses(2, *kept.forget(9), says="there is no user 9 in this round")
 
+    @every
+    @pytest.mark.parametrize("stage", ["offline", "masked", "frozen"])
+    def test_a_round_that_is_given_up_can_be_forgotten_at_any_time(self, round_at, refuses, stage):
+        r = round_at(stage)
+        says = ("user 2 has not answered yet", "forget with --give-up")
+        refuses(77, *r.forget(2), says=says)
+        must(*r.forget(2, "--give-up"))
+        assert self.held(2, contents(r.folder)) == []
+        assert document(r.folder / "secrets/user-02.ledger.json")["forgotten"] is True
+        for command in (r.offline(2), r.mask(2), r.eliminate(2)):
+            code = 66 if command[0] == "eliminate" and stage != "frozen" else 77
+            says = "survivors.json" if code == 66 else "erased its secret"
+            refuses(code, *command, says=says)
+
+    def test_a_round_that_is_given_up_is_settled_first(self, kept, refuses):
+        refuses(77, *kept.forget(1, "--give-up"), says=("is not committed yet", "settle it first"))
+        must(*kept.settle(1))
+        must(*kept.forget(1, "--give-up"))
+        must(*kept.forget(4, "--give-up"))  # the X of which came too late
+
     def test_a_residual_that_could_not_be_committed_is_not_erased(self, kept, refuses, tmp_path):
         (tmp_path / "r1.h5").mkdir()  # in the way
         assert call(*kept.eliminate(1)).code == 65

@@ -14,6 +14,7 @@ from ..errors import InputMissing, SecAggError
 from ..protocol.constructions import construction
 from ..steps.access import Access, TakingPart, check_pins, taking_part
 from ..steps.arguments import AnyRound
+from ..steps.keys import has_dealt
 from ..storage import dealt as dealt_file
 from ..storage import masked as masked_file
 from ..storage import survivors as survivors_file
@@ -175,7 +176,7 @@ def _is_decoded(space: Workspace) -> bool:
 
 def _lost_secret(space: Workspace, user: int | None, ledger: Ledger | None) -> list[str]:
     """That a user's ledger is elsewhere, where the round has what it dealt."""
-    if user is None or ledger is not None or not space.has_dealt(user):
+    if user is None or ledger is not None or not has_dealt(space, user):
         return []
     return [f"user {user} has dealt in this round, and its secret is not in {space.private}"]
 
@@ -292,7 +293,7 @@ class _NextSteps:
         """The next step of one user, as far as its own ledger shows what it has done."""
         if ledger is None or ledger.shared is None:
             is_late = self.survivors is not None
-            is_elsewhere = ledger is None and self.space.has_dealt(user)
+            is_elsewhere = ledger is None and has_dealt(self.space, user)
             return Next("" if is_late or is_elsewhere else "offline", user)
         if self.survivors is None:
             return self._before_freezing(user, ledger)
@@ -301,6 +302,8 @@ class _NextSteps:
     def _before_freezing(self, user: int, ledger: Ledger) -> Next:
         """To mask, to freeze, or to wait for survivors.json."""
         s = self.space.session
+        if ledger.forgotten:  # it has given the round up
+            return Next("", user)
         if ledger.masked is None:
             # else nobody could answer for U users
             enough = len(self.users[user - 1].holds or []) >= s.parameters.survivors

@@ -1,11 +1,36 @@
-"""Keys that a user holds, compared with what their dealer published."""
+"""Whether a user has dealt; and keys that a user holds, compared with what their dealer published."""
 
 from __future__ import annotations
 
-from ..errors import BadData
+from contextlib import suppress
+
+from ..errors import BadData, SecAggError
 from ..storage import dealt as dealt_file
-from ..storage.share import KeysFile, OpenShare
+from ..storage.keys import Identity
+from ..storage.share import KeysFile, OpenShare, SharesOfUser
 from ..storage.workspace import Workspace
+
+
+def has_dealt(space: Workspace, user: int, opener: Identity | None = None) -> bool:
+    """Whether something that a user dealt in this round is here: its list, or a share.
+
+    A file that only has the name of one does not count: anybody could have put it there. In a
+    sealed round that is the user's signed list, or, where there are no lists, its share for itself;
+    without its identity that share counts if it looks sealed.
+    """
+    if space.session.family is not None:
+        with suppress(SecAggError):
+            dealt_file.read(space, user)
+            return True
+        return False
+    if space.session.recipients is None:
+        return any(SharesOfUser(space, m).is_there(user) for m in space.users())
+    own = SharesOfUser(space, user, opener)
+    if opener is None:
+        return own.is_there(user)
+    with suppress(SecAggError), own.opened(user):
+        return True
+    return False
 
 
 def list_of_keys(space: Workspace, dealer: int, share: OpenShare) -> str | None:

@@ -123,7 +123,7 @@ def mask(
         ledger, stored = _prepared(space, user)
         shares = _arrived(space, user, ledger=ledger, opener=signer)
         if ledger.masked is None and not without_them:
-            _check_enough(session.parameters, user, shares)
+            _check_enough(session, user, shares)
         report = _first_report(space, ledger, stored=stored, shares=shares)
         feedback = None
         if kept_at is not None:
@@ -354,10 +354,18 @@ def _arrived(space: Workspace, user: int, ledger: Ledger, opener: Identity | Non
     return _Shares(held, missing, bad)
 
 
-def _check_enough(p: Parameters, user: int, shares: _Shares) -> None:
+def _check_enough(session: Session, user: int, shares: _Shares) -> None:
     """Refuse an X whose user could not answer for U survivors: what it says cannot be mended."""
+    p = session.parameters
     if len(shares.held) >= p.survivors:
         return
+    if session.series is not None:
+        raise InputMissing(
+            f"user {user} holds the keys of {len(shares.held)} users, and an answer takes those of "
+            f"at least {p.survivors}" + "".join(f"; {why}" for why in set(shares.bad.values())),
+            "run offline again for this user, from an earlier round of the series",
+            "from",
+        )
     lacking = [f"missing: {', '.join(map(str, shares.missing))}"] if shares.missing else []
     lacking += [f"the share of user {m} is bad: {why}" for m, why in shares.bad.items()]
     raise InputMissing(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Unpack
 
 from ..algebra.randomness import KEY_BYTES, fresh_key, seeded_key, source_of
 from ..brief import Brief
-from ..errors import BadData, InputMissing, Refused, UsageError, about
+from ..errors import BadData, InputMissing, Refused, SecAggError, UsageError, about
 from ..progress import Progress, unheard
 from ..protocol.constructions import construction
 from ..protocol.family import check_family
@@ -17,6 +18,7 @@ from ..storage import held as held_file
 from ..storage import secret as secret_file
 from ..storage import share_writer
 from ..storage.atomic import mark_done, write_whole
+from ..storage.documents import read_bytes
 from ..storage.held import HeldKeys
 from ..storage.keys import Identity
 from ..storage.ledger import Ledger
@@ -26,6 +28,7 @@ from ..storage.share import SharesOfUser
 from ..storage.workspace import Workspace
 from .access import TakingPart, admitted, other_folder, taking_part
 from .arguments import OS, SOURCES, AnyRound, check_choice, workspace
+from .keys import has_dealt
 from .series import carried_keys, check_own_list, has_left, leave
 
 
@@ -91,6 +94,8 @@ def offline(
         before = None if from_ is None else workspace(from_, space.secrets)
         return _offline_in_series(space, user, earlier=before, signer=signer)
     with space.step_of(user):
+        if not space.ledger_path(user).exists() and not space.secret_path(user).exists():
+            _check_deals_first_time(space, user, signer)
         ledger, stored = _secret(space, user, randomness)
         _check_secret_fits(space, ledger, stored=stored, randomness=randomness)
         missing = _users_without_share(space, ledger, stored)
@@ -243,8 +248,13 @@ def _stored_with(space: Workspace, ledger: Ledger, held: HeldKeys) -> HeldKeys:
     """
     user = ledger.user
     before = None
-    if space.held_path(user).exists():
-        before = held_file.read_unforgotten(space, user)
+    path = space.held_path(user)
+    if path.exists():
+        try:
+            before = held_file.read(space, user)
+        except BadData as error:
+            raise BadData(error.message, f"delete {path} and run this again") from error
+        held_file.check_unforgotten(before, path, user)
     if ledger.masked is None:
         more = held if before is None else held.with_more(before)
         held_file.write(space, user, replace(more, own=()))
@@ -298,7 +308,6 @@ def _ledger(space: Workspace, user: int) -> Ledger:
     if space.secret_path(user).exists():
         return Ledger.read(path, session.id, user)
     if not path.exists():
-        _check_deals_first_time(space, user)
         folder = str(space.root.resolve()) if space.secrets else None
         Ledger(path, session.id, user=user, insecure=session.insecure, folder=folder).write()
     ledger = Ledger.read(path, session.id, user)
@@ -311,10 +320,10 @@ def _ledger(space: Workspace, user: int) -> Ledger:
     return ledger
 
 
-def _check_deals_first_time(space: Workspace, user: int) -> None:
+def _check_deals_first_time(space: Workspace, user: int, signer: Identity | None) -> None:
     """Refuse to draw a second secret: others may hold shares of the first one, which would not fit
     the X of the second. From a public seed it would be the same secret."""
-    if space.has_dealt(user) and not space.session.insecure:
+    if not space.session.insecure and has_dealt(space, user, signer):
         raise Refused(
             f"user {user} has dealt in this round already, and its secret is not in "
             f"{space.private}",
@@ -361,7 +370,10 @@ def _publish(
         return None
     path = space.dealt_path(user)
     content = dealt_file.content(session, user, keys=stored.secret.keys, signer=signer)
-    if not path.exists() or path.read_bytes() != content:
+    there = None
+    with suppress(SecAggError):  # nothing is there, or no ordinary file
+        there = read_bytes(path, "", largest=len(content))
+    if there != content:
         space.make_room(path)
         write_whole(path, content)
     return dealt_file.read(space, user).digest

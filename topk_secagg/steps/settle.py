@@ -161,12 +161,19 @@ class ForgetReport(Brief):
 
 
 def forget(
-    round: AnyRound, user: int, *, end_series: bool = False, **access: Unpack[TakingPart]
+    round: AnyRound,
+    user: int,
+    *,
+    end_series: bool = False,
+    give_up: bool = False,
+    **access: Unpack[TakingPart],
 ) -> ForgetReport:
     """Erase the secret of a user, the shares that it holds, and its plain copies of those that it
     made.
 
-    That is after its answer, or when it dropped out. The ledger stays: what is spent stays spent.
+    That is after its answer, or when it dropped out; with `give_up` also before, in a round that
+    will have no sum: then the user can neither mask nor answer any more. The ledger stays: what is
+    spent stays spent.
     Shares for users that have not answered yet stay, where these users seem to run their steps in
     this folder. In a folder of several accounts nobody can erase a sealed share that another
     account put there.
@@ -179,6 +186,7 @@ def forget(
     round: the folder of the round.
     user: the user's number, from 1.
     end_series: erase the keys for later rounds too.
+    give_up: erase them although the user has not answered.
     secrets: the folder of secrets and ledgers, instead of the round's own.
     session: refuse any other session than this one; at least 16 of its digits.
     series: the same of the series of the round, whose name `init` and `inspect` say.
@@ -195,7 +203,9 @@ def forget(
     with space.step_of(user):
         ledger = Ledger.read(space.ledger_path(user), space.session.id, user)
         if not ledger.forgotten:
-            _check_done(space, user, ledger)
+            if not give_up:
+                _check_done(space, user, ledger)
+            _check_settled(space, user, ledger)
             if space.session.family is not None and not end_series and ledger.carried is None:
                 _keep_next_generation(space, user, how)
             ledger.record(forgotten=True, input=None)  # which would tell gradients apart
@@ -210,6 +220,8 @@ def forget(
         paths += [space.share_path(user, m) for m in space.users()]
         if space.session.family is not None:  # others may yet go on with the series
             needed = [m for m in here if not _has_forgotten(space, m)]
+        if space.session.series is not None:  # in later rounds of a series there are no shares
+            needed = []
         paths += [space.share_path(m, user) for m in others if m not in needed]
         next_keys = space.held_path(user)
         goes_on = not end_series and _keeps_next_generation(space, user)
@@ -252,14 +264,19 @@ def _has_forgotten(space: Workspace, user: int) -> bool:
 
 def _check_done(space: Workspace, user: int, ledger: Ledger) -> None:
     """Refuse while the secret or the shares are still needed."""
-    if ledger.answered is None:
-        if not _dropped_out(space, user, ledger):
-            raise Refused(
-                f"user {user} has not answered yet: its secret and shares are still needed",
-                "answer first; a user that is not among the survivors can forget as soon as they "
-                "are frozen",
-            )
-    elif ledger.residual and not ledger.residual.committed:
+    if ledger.answered is None and not _dropped_out(space, user, ledger):
+        raise Refused(
+            f"user {user} has not answered yet: its secret and shares are still needed",
+            "answer first; a user that is not among the survivors can forget as soon as they are "
+            "frozen",
+            "give-up",
+        )
+
+
+def _check_settled(space: Workspace, user: int, ledger: Ledger) -> None:
+    """Refuse to erase a residual that is not committed, unless its X does not count."""
+    waits = ledger.residual is not None and not ledger.residual.committed
+    if waits and not _dropped_out(space, user, ledger):
         raise Refused(f"the residual of user {user} is not committed yet", "settle it first")
 
 

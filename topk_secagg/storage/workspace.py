@@ -96,14 +96,6 @@ class Workspace:
         """Public: user n's commitments to its keys, in rounds where shares are dealt by keys."""
         return self.root / "dealt" / f"user-{user:02}.json"
 
-    def has_dealt(self, user: int) -> bool:
-        """Whether a share, key or list of this user is here, as far as folders are not closed."""
-        for path in (self.dealt_path(user), *(self.share_path(m, user) for m in self.users())):
-            with suppress(OSError):
-                path.lstat()
-                return True
-        return False
-
     def masked_path(self, user: int) -> Path:
         """Public: X_n."""
         return self.root / "masked" / f"user-{user:02}.h5"
