@@ -281,7 +281,7 @@ round_options = (
         ["--minimise"],
         type=click.Choice(["total", "online"]),
         help="Choose the construction by what a user sends: in all (sketch), or with its gradient "
-        "(moments).  [default: total]",
+        "(moments).  [default: total, where the default is not permutation]",
     ),
     click.Option(
         ["--dealing"],

@@ -240,7 +240,7 @@ def audit(
     fails.
 
     Public files are enough for much of it. Where secrets and shares are available too, it also
-    checks that the shares interpolate to selectors, that masks and places fit X, and that Y can be
+    checks that the shares of each user fit together, that masks and places fit X, and that Y can be
     recomputed. It changes nothing in the round, and shows no secret value. It follows no links and
     opens no folder that a round does not have, but names them.
     """

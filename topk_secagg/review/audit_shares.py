@@ -213,7 +213,7 @@ class _Private:
         c = self.construction
         one = self.space.share_path(0, n)
         of_all_users = one.parent.with_name("user-*") / one.name
-        with self.evidence.check("shares interpolate to selectors", of_all_users) as check:
+        with self.evidence.check("shares fit together", of_all_users) as check:
             if len(shares) < c.share_quorum:
                 raise InputMissing(
                     f"{len(shares)} sound shares are available, and {c.share_quorum} are needed"

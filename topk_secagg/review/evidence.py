@@ -99,7 +99,7 @@ _ESTABLISHES = {
     "sealed shares open, signed and whole": (
         "The receiver's key opens each sealed share; it is whole, and signed with its sender's key."
     ),
-    "shares interpolate to selectors": (
+    "shares fit together": (
         "The shares of each user fit together, and hold what an honest user shares."
     ),
     "Y recomputed": "Each answer is exactly what the X and the shares of its user give.",

@@ -1,4 +1,4 @@
-"""Whether a user has dealt; and keys that a user holds, compared with what their dealer published."""
+"""Whether a user has dealt, and whether keys that a user holds fit what their dealer published."""
 
 from __future__ import annotations
 
