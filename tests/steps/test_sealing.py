@@ -176,6 +176,7 @@ def test_a_new_secret_gets_new_sealed_shares(round_at):
     r = round_at("offline", **SEALED)
     for name in ("user-01.h5", "user-01.ledger.json"):
         (r.folder / "secrets" / name).unlink()
+    (r.folder / "shares/user-01/from-01.h5.age").unlink()  # which shows that user 1 has dealt
     assert must(*r.offline(1, "--json")).json["shares_written"] == 5
     r.play(after="offline").check_sum()
 
