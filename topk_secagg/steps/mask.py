@@ -9,7 +9,17 @@ from typing import Unpack
 
 from ..algebra.randomness import CipherRandomness
 from ..brief import Brief
-from ..errors import BadData, CannotWrite, InputMissing, Refused, SecAggError, UsageError, about
+from ..errors import (
+    BadData,
+    CannotWrite,
+    InputMissing,
+    Refused,
+    SecAggError,
+    UsageError,
+    about,
+    counted,
+    named_users,
+)
 from ..gradients.arrays import Given, Vector
 from ..gradients.tensors import left_out
 from ..protocol.constructions import construction
@@ -357,11 +367,11 @@ def _check_enough(p: Parameters, user: int, shares: _Shares) -> None:
     """Refuse an X whose user could not answer for U survivors: what it says cannot be mended."""
     if len(shares.held) >= p.survivors:
         return
-    lacking = [f"missing: {', '.join(map(str, shares.missing))}"] if shares.missing else []
+    lacking = [f"missing: {named_users(shares.missing)}"] if shares.missing else []
     lacking += [f"the share of user {m} is bad: {why}" for m, why in shares.bad.items()]
     raise InputMissing(
-        f"user {user} holds the shares of {len(shares.held)} users, and an answer takes those of "
-        f"at least {p.survivors}; {'; '.join(lacking)}",
+        f"user {user} holds the shares of {counted(len(shares.held), 'user')}, and an answer "
+        f"takes those of at least {p.survivors}; {'; '.join(lacking)}",
         "fetch them first: X says for good whose shares its user held",
         "without-them",
     )
