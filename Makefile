@@ -11,7 +11,8 @@ TOPK   := $(BIN)/topk-secagg
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+	@awk -F ':.*## ' '/^[a-z -]+:.*## / { count = split($$1, names, " "); \
+	  for (i = 1; i <= count; i++) printf "%-16s %s\n", names[i], $$2 }' $(MAKEFILE_LIST)
 
 # --- the environment -------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import topk_secagg as ts
-from topk_secagg.errors import amount
+from topk_secagg.errors import amount, named_users
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -32,16 +32,19 @@ _WIDTH = 120  # of a table that goes to a file or a pipe
 
 # what to do about an error, in the words of the command line
 HINTS = {
-    "again": "{hint}; --again sends it all the same",
+    "again": "{hint}; mask --again sends it all the same",
     "clip": "{hint}: mask with --saturate, or init with --clip",
     "clip-twice": "give either --clip C or --clip-from-sum F",
     "clips": "{hint}: run with --saturate, or start a new round with --clip {value}",
     "density": "{hint}: --density 0.01, --density 1.0 or --top-k K",
     "dealing": "{hint}: --dealing {value}",
-    "decode-first": "{hint}: topk-secagg decode {value} --secrets DIR; mask --again does not ask",
+    "decode-first": "{hint}; run `topk-secagg decode {value} --secrets DIR`, and mask after that; "
+    "mask --again sends it all the same",
     "disk": "compare the constructions with `topk-secagg plan`",
     "entry": "choose one with --entry; {hint}",
     "fallback": "{hint}: topk-secagg eliminate {value} --user n --fallback",
+    "folder": "{hint}; mask --user all --gradients DIR takes a folder with one for every user",
+    "freezer": "{hint}; to freeze as user {value}, add --user {value}",
     "from": "{hint}: --from OTHER_ROUND",
     "give-up": "{hint}; in a round that will have no sum: forget with --give-up",
     "identity": "add --identity FILE (see `topk-secagg keygen`)",
@@ -54,6 +57,8 @@ HINTS = {
     "of-other-round": "{hint}: --from takes --{value} from that round",
     "prefix": "{hint}: add --strip-prefix {value}",
     "secrets": "{hint}: add --secrets DIR",
+    "sealed": "with its receiver's identity, `topk-secagg audit ROUND --identity FILE` checks it, "
+    "and `age -d -i FILE -o share.h5 {value}` opens it; erase share.h5 after a look at it",
     "secrets-folder": "{hint}: --secrets DIR",
     "seed": "leave out --randomness os",
     "session-prefix": "{hint}: init with --strip-prefix {value}",
@@ -142,7 +147,7 @@ class Console:
         for user, own in notes.items():
             for note in own:
                 users_by_note.setdefault(note, []).append(user)
-        self.say(*(f"user {plain(users)}: {note}" for note, users in users_by_note.items()))
+        self.say(*(f"{named_users(users)}: {note}" for note, users in users_by_note.items()))
 
     def line(self, *texts: str) -> None:
         """Lines of the result, on standard output; with --json, only `result` prints there."""

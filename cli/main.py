@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from types import FrameType
 from typing import NoReturn
@@ -18,6 +19,7 @@ from .console import PROGRAM, answer, discard, fail, fail_with
 
 BROKEN_PIPE = 141
 BUG = 1
+_CLOSE = 0.8  # how much alike two words are of which one may have been meant, from 0 to 1
 
 
 # the modules of the commands, in the order in which --help lists them
@@ -55,6 +57,23 @@ class Commands(click.Group):
         module = import_module(f".{HOMES[cmd_name]}", __package__)
         command: click.Command = getattr(module, cmd_name)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that was typed; a name that no command has is refused with what is close."""
+        typed = args[0]
+        if typed not in HOMES and not typed.startswith("-") and not ctx.resilient_parsing:
+            raise NoSuchCommand(typed, ctx)
+        return super().resolve_command(ctx, args)
+
+
+class NoSuchCommand(click.UsageError):
+    """A word that is no command."""
+
+    def __init__(self, typed: str, ctx: click.Context) -> None:
+        super().__init__(f"no such command {typed!r}", ctx)
+        self.typed = typed
 
 
 @click.group(
@@ -142,6 +161,42 @@ def _command_typed() -> str:
     return f"{PROGRAM} {first}" if first in HOMES else PROGRAM
 
 
+def _fail_usage(error: click.UsageError) -> None:
+    """Say what is wrong with a call; of a word that nobody knows, what may have been meant."""
+    path = error.ctx.command_path if error.ctx else _command_typed()
+    message = error.format_message()
+    meant = ""
+    if isinstance(error, NoSuchCommand):
+        meant = _did_you_mean(error.typed, list(HOMES))
+    elif isinstance(error, click.NoSuchOption):
+        message = f"no such option {error.option_name!r}"
+        meant = _meant_by_option(error.option_name, command=path.removeprefix(PROGRAM).strip())
+    fail((message[:1].lower() + message[1:]).rstrip("."), f"{meant}see `{path} --help`")
+
+
+def _did_you_mean(typed: str, known: Sequence[str]) -> str:
+    """The words that are close to what was typed, as the beginning of a hint."""
+    from difflib import get_close_matches  # here: most calls have no wrong word
+
+    close = get_close_matches(typed, known, cutoff=_CLOSE)
+    return f"did you mean {' or '.join(close)}? " if close else ""
+
+
+def _meant_by_option(typed: str, command: str) -> str:
+    """The options of a command that are close to what was typed, and the commands that have such an
+    option, as the beginning of a hint."""
+    options = {name: _options_of(name) for name in HOMES}
+    having = [name for name, own in options.items() if typed in own]
+    whose = f"{typed} is an option of {', '.join(having)}; " if having else ""
+    return _did_you_mean(typed, options.get(command, [])) + whose
+
+
+def _options_of(command: str) -> list[str]:
+    """The options of a command, as they are typed."""
+    its_parameters = getattr(cli.get_command(click.Context(cli), command), "params", [])
+    return [option for parameter in its_parameters for option in parameter.opts]
+
+
 def _run() -> int:
     """The exit code of the call."""
     _begin()
@@ -154,9 +209,7 @@ def _run() -> int:
         click.echo(error.ctx.get_help() if error.ctx else "", err=True)
         return error.exit_code
     except click.UsageError as error:
-        path = error.ctx.command_path if error.ctx else _command_typed()
-        message = error.format_message()
-        fail((message[:1].lower() + message[1:]).rstrip("."), f"see `{path} --help`")
+        _fail_usage(error)
         return error.exit_code
     except SecAggError as error:
         fail_with(error)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import topk_secagg as ts
-from topk_secagg.errors import amount
+from topk_secagg.errors import amount, counted, named_users
 
 from . import options as o
 from .console import Console, facts_of, payload_line, plain
@@ -70,7 +70,7 @@ def offline(space: ts.Workspace, user: int, **how: Any) -> o.StepResult:
     done = f"user {user} drew its secret: {secret}"
     if space.session.series is not None:
         lines = [
-            f"user {user} has the keys of {report.shares_kept} users for this round: "
+            f"user {user} has the keys of {counted(report.shares_kept, 'user')} for this round: "
             f"{space.held_path(user)}",
             f"session {space.session.fingerprint}",
             f"generation {space.session.generation} of series {space.session.series_fingerprint}: "
@@ -167,7 +167,8 @@ def mask(
 
     if gradients and len(gradients) != len(space.users()):
         raise click.UsageError(
-            f"{len(gradients)} gradients in {gradients[0].parent} for {len(space.users())} users"
+            f"{counted(len(gradients), 'gradient')} in {gradients[0].parent} "
+            f"for {counted(len(space.users()), 'user')}"
         )
     own = gradients[user - 1] if gradients else gradient
     if own is None or (gradient and gradients):
@@ -210,7 +211,7 @@ def _mask_warnings(space: ts.Workspace, report: MaskReport) -> Iterator[str]:
             "X says that it is not held, and freeze leaves out users whose shares too few hold"
         )
     if lacking := report.missing_shares:
-        whose = f"user {plain(lacking)}" if len(lacking) <= _FEW else f"{len(lacking)} users"
+        whose = named_users(lacking) if len(lacking) <= _FEW else f"{len(lacking)} users"
         yield (
             f"user {user} has not received the shares of {whose}; its X says so, and "
             "freeze leaves out users whose shares too few hold"
@@ -248,7 +249,7 @@ def selection_lines(
     if energy not in (None, 1):
         yield f"{whose} {energy:.4f} of the energy of the global top-K"
     if clipped:
-        yield f"{clipped} values were clamped to the clip of {p.clip:g}"
+        yield f"{counted(clipped, 'value was', 'values were')} clamped to the clip of {p.clip:g}"
 
 
 @o.command(
@@ -307,9 +308,17 @@ def confirm(console: Console, space: ts.Workspace, user: int, **access: Any) -> 
         facts_of(report),
         f"user {user} confirmed survivors {plain(report.survivors)}: {report.path}",
         f"session {space.session.fingerprint}, digest {report.survivors_sha256[:16]}",
-        f"confirmations of {plain(report.confirmed)} are here; {report.needed} are needed",
+        f"{_confirmations(len(report.confirmed), report.needed)} here: "
+        f"{named_users(report.confirmed)}",
         space=space,
     )
+
+
+def _confirmations(there: int, needed: int) -> str:
+    """How many confirmations there are of those that it takes, with the verb."""
+    if there >= needed:
+        return "enough confirmations are"
+    return f"{there} of {counted(needed, 'confirmation')} {'is' if there == 1 else 'are'}"
 
 
 @o.step(
@@ -338,10 +347,10 @@ def eliminate(space: ts.Workspace, user: int, **how: Any) -> o.StepResult:
 
 
 def described(
-    console: Console, space: ts.Workspace, report: DecodeReport
+    console: Console, space: ts.Workspace, report: DecodeReport, *, output: Path | None, mean: bool
 ) -> tuple[dict[str, Any], list[str]]:
-    """Warn of what deserves attention in an aggregate; what else is said about it, as facts and in
-    lines."""
+    """Warn of what deserves attention in an aggregate; what else is said about it, and about what
+    --output got, as facts and in lines."""
     from topk_secagg.protocol.parameters import rate_of_answer, rate_of_masked
 
     console.warn(
@@ -349,17 +358,20 @@ def described(
     )
     if report.beyond_clip:
         console.warn(
-            f"{report.beyond_clip} coordinates are larger than the survivors' clipped gradients "
-            "can make them: a user cheated, or a share is wrong"
+            f"{counted(report.beyond_clip, 'coordinate is', 'coordinates are')} larger than any "
+            "sum of the survivors' clipped gradients: a user cheated, or a share is wrong"
         )
     p = space.session.parameters
     spare = len(report.answering) - report.answers_needed
     r1 = rate_of_masked(p, report.masked_bytes)
     r2 = rate_of_answer(p, report.answer_bytes)
     facts = {**facts_of(report), **r1.facts(), **r2.facts(), "checked_answers": spare}
+    what = "mean" if mean else "sum"
+    written = [f"the {what} in the form of a gradient: {output}"] if output else []
     return facts, [
         f"sum of users {plain(report.survivors)}, decoded from {plain(report.answering)}: "
         f"{report.path}",
+        *written,
         f"{report.nonzero} of {p.length} coordinates are not zero",
         f"X: {payload_line(r1, report.masked_bytes)}",
         f"Y: {payload_line(r2, report.answer_bytes)}",
@@ -380,9 +392,9 @@ def agreement_line(colluders: int, report: DecodeReport, *, guilty: bool = False
     excluded = report.liars_excluded
     if report.corrected:
         return (
-            f"WRONG ANSWERS from user {plain(report.corrected)}, left out:"
+            f"WRONG ANSWERS from {named_users(report.corrected)}, left out:"
             f" the {agreeing} others agree, and the sum is right"
-            f" unless more than {colluders} users lie (T);"
+            f" unless more than {counted(colluders, 'user lies', 'users lie')} (T);"
             f" {_guilt(guilty=guilty)}"
         )
     if not excluded:
@@ -391,13 +403,13 @@ def agreement_line(colluders: int, report: DecodeReport, *, guilty: bool = False
             " the sum is right if nobody lied"
         )
     spare = agreeing - report.answers_needed
-    more = f"{spare} more answer{'s' * (spare > 1)} than needed, and all agree"
+    more = f"{counted(spare, 'more answer')} than needed, and all agree"
     line = f"{more}: the sum is right unless"
     if excluded == colluders:
-        return f"{line} more than {colluders} users lie (T)"
+        return f"{line} more than {counted(colluders, 'user lies', 'users lie')} (T)"
     needed = report.answers_needed + colluders
-    lying = "more than 1 user lies" if excluded == 1 else f"more than {excluded} users lie"
-    return f"{line} {lying}; T = {colluders} liars are excluded by {needed} answers"
+    lying = counted(excluded, "user lies", "users lie")
+    return f"{line} more than {lying}; T = {colluders} liars are excluded by {needed} answers"
 
 
 @o.command(
@@ -420,7 +432,7 @@ def decode(console: Console, space: ts.Workspace, **how: Any) -> None:
     """
     with console.progress() as note:
         report = ts.decode(space, progress=lambda done: note("decoding", 0, 1, done), **how)
-    facts, lines = described(console, space, report)
+    facts, lines = described(console, space, report, output=how["output"], mean=how["mean"])
     console.warn_foreign_secrets(space.foreign_secrets())
     console.result(facts, *lines, f"session {space.session.fingerprint}", space=space)
 
@@ -475,17 +487,21 @@ def forget(console: Console, space: ts.Workspace, user: int, **how: Any) -> None
     """
     report = ts.forget(space, user, **how)
     lines = [
-        f"user {user} erased {len(report.erased)} files; its ledger stays",
+        f"user {user} erased {counted(len(report.erased), 'file')}; its ledger stays",
         f"session {space.session.fingerprint}",
     ]
     if report.kept:
         lines.append(
-            f"{len(report.kept)} sealed shares belong to other accounts; only your identity opens "
-            "them"
+            f"{counted(len(report.kept), 'sealed share belongs', 'sealed shares belong')} to other "
+            "accounts; without your identity nobody opens them"
         )
     if report.needed_by:
-        why = "who may go on with the series" if space.session.family else "who have not answered"
-        lines.append(f"its shares for user {plain(report.needed_by)}, {why}, stay")
+        one = len(report.needed_by) == 1
+        not_answered = f"who {'has' if one else 'have'} not answered"
+        why = "who may go on with the series" if space.session.family else not_answered
+        share = "its share" if one else "its shares"
+        stays = "stays" if one else "stay"
+        lines.append(f"{share} for {named_users(report.needed_by)}, {why}, {stays}")
     if report.next_keys:
         lines.append(f"{report.next_keys} has the keys of the next round, until that is prepared")
     console.result(facts_of(report), *lines, space=space)

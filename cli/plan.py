@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import topk_secagg as ts
-from topk_secagg.errors import UsageError, amount
+from topk_secagg.errors import UsageError, amount, no_coalition
 
 from . import options as o
 from .console import PROGRAM, Console, facts_of
@@ -137,10 +137,10 @@ def _strict_line(p: ts.Parameters, comparison: ts.PlanReport) -> str:
     """What it takes to exclude T users that lie together."""
     line = f"decode --strict takes {comparison.certain_answers} answers that agree (D + 2T)"
     if comparison.certain_answers <= p.users:
-        return f"{line}, which exclude T = {p.colluders} users that lie together"
+        return f"{line}, which {no_coalition(p.colluders)} can falsify (T = {p.colluders})"
     excluded = comparison.liars_excluded
     most = (
-        f"at most {excluded} of T = {p.colluders} liars are excluded"
+        f"{no_coalition(excluded)} can falsify their agreement, but T = {p.colluders} could"
         if excluded
         else "no liar is excluded"
     )

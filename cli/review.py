@@ -94,6 +94,8 @@ def _status_table(console: Console, space: ts.Workspace, status: Status) -> None
         shares = "" if u.holds is None else f"lacks {plain(lacking)}"
         if not lacking:
             shares = f"all {len(status.users)}"
+        if u.erased:
+            shares = "erased"
         survivor = "" if u.survivor is None else "yes" if u.survivor else "dropped out"
         confirmed = ["yes" if u.confirmed else ""] if confirms else []
         rows.append([str(u.user), shares, u.masked, survivor, *confirmed, u.answered])
@@ -109,9 +111,10 @@ def _next_lines(following: Next, command: str) -> Iterator[str]:
         return
     makes_what_is_missing = following.step in _MAKING_WHAT_IS_MISSING and following.possible
     if not following.ready:
-        without = "; it can be run without them" * (
-            following.possible and not makes_what_is_missing
-        )
+        without = ""
+        if following.possible and not makes_what_is_missing:
+            them = "it" if len(following.missing) == 1 else "them"
+            without = f"; {following.step} can be run without {them}"
         yield f"waiting for {following.waits_for}{without}"
     yield f"{'next' if following.possible else 'then'}: {command}"
 
@@ -187,6 +190,7 @@ def inspect(console: Console, files: tuple[Path, ...], reveal: bool) -> None:
             for d in descriptions
         ]
         console.result({"files": shown})
+    console.warn(*(warning for d in descriptions for warning in d.warnings))
     for d in descriptions:
         state = "intact" if d.intact else "NOT INTACT"
         insecure = ", INSECURE: drawn from a public seed" if d.facts.get("insecure") else ""

@@ -181,16 +181,16 @@ def run(
             **options,
         )
     console.notes({user.user: user.notes for user in report.masked})
-    _show_run(console, report)
+    _show_run(console, report, output=options["output"], mean=options["mean"])
 
 
-def _show_run(console: Console, report: RunReport) -> None:
+def _show_run(console: Console, report: RunReport, *, output: Path | None, mean: bool) -> None:
     """The sum, what became of the users' gradients, and what a user sends."""
     from topk_secagg.protocol.constructions import construction
     from topk_secagg.steps.costs import offline_bytes_in
 
     p = report.round.session.parameters
-    facts, lines = described(console, report.round, report.decoded)
+    facts, lines = described(console, report.round, report.decoded, output=output, mean=mean)
     energies = [user.kept_energy for user in report.masked if user.kept_energy is not None]
     errors = [user.rounding_error for user in report.masked if user.rounding_error is not None]
     kept = min(energies, default=None)

@@ -31,7 +31,7 @@ def _choice_words(p: Parameters) -> str:
     theirs = sent(p)
     return (
         f"with --minimise {_OPTIONS[p.construction]} ({p.construction}) {amount(theirs.before)} "
-        f"before and {amount(theirs.online)} with it"
+        f"before and {amount(theirs.online)} with its gradient"
     )
 
 

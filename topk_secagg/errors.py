@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 
@@ -75,6 +75,23 @@ def about(subject: object) -> Iterator[None]:
         yield
     except SecAggError as error:
         raise type(error)(f"{subject}: {error.message}", error.hint, error.topic) from error
+
+
+def counted(count: int, one: str, several: str = "") -> str:
+    """A number and what it counts: 1 user, 2 users; with the verb, where the number decides it:
+    counted(n, "user has", "users have")."""
+    return f"{count} {one if count == 1 else several or one + 's'}"
+
+
+def named_users(users: Iterable[int | str]) -> str:
+    """Users in a message: user 3, or users 1, 2, 4."""
+    numbers = list(map(str, users))
+    return f"{'user' if len(numbers) == 1 else 'users'} {', '.join(numbers)}"
+
+
+def no_coalition(size: int) -> str:
+    """That so many users cannot do something: no user alone, or no 3 users together."""
+    return "no user alone" if size == 1 else f"no {size} users together"
 
 
 def amount(count: float) -> str:

@@ -95,7 +95,9 @@ class TestKeys:
         assert "--identity" in refuses(2, *plain).err
         assert "chmod 600" in refuses(77, *plain, "--identity", open_to_all).err
         assert "not an identity file" in refuses(65, *plain, "--identity", tmp_path / "junk").err
-        assert "does not hold the keys" in refuses(65, *plain, "--identity", r.identity(2)).err
+        said = refuses(65, *plain, "--identity", r.identity(2)).err
+        assert "does not hold the keys" in said
+        assert "of user 2" in said
         refuses(66, *plain, "--identity", tmp_path / "gone", says="/gone is not there")
         if step not in ("freeze", "confirm"):
             several = [step, r.folder, "--user", "1,2", "--identity", r.identity(1)]
@@ -224,19 +226,26 @@ class TestConfirmations:
         return r
 
     def test_no_user_answers_before_more_than_half_of_n_and_t_have_confirmed(self, frozen, refuses):
+        lines = {
+            5: "1 of 4 confirmations is here: user 5",
+            2: "2 of 4 confirmations are here: users 2, 5",
+        }
         for n in (5, 2, 4):
             assert "4 must" in refuses(66, *frozen.eliminate(1)).err
+            assert (
+                lines.get(n, "3 of 4 confirmations are here: users") in must(*frozen.confirm(n)).out
+            )
             said = must(*frozen.confirm(n, "--json")).json
         assert (said["confirmed"], said["needed"]) == ([2, 4, 5], 4)
-        assert "missing: 1, 3" in refuses(66, *frozen.eliminate(1)).err
-        must(*frozen.confirm(1))
+        assert "missing: users 1, 3" in refuses(66, *frozen.eliminate(1)).err
+        assert "enough confirmations are here: users 1, 2, 4, 5" in must(*frozen.confirm(1)).out
         must(*frozen.eliminate(1))
 
     def test_only_sound_confirmations_of_this_very_set_count(self, frozen, round_at, refuses):
         for n in (1, 2, 3):
             must(*frozen.confirm(n))
         path = frozen.folder / "confirmed/user-04.json"
-        missing = "3 users have confirmed these survivors, and 4 must; missing: 4, 5"
+        missing = "3 users have confirmed these survivors, and 4 must; missing: users 4, 5"
         twin = round_at("masked", "twin", **CONFIRMING)
         must(*twin.freeze("--only", "1-4"))
         must(*twin.confirm(4))  # the same user and session, but another set
@@ -305,7 +314,7 @@ def test_init_from_another_round_copies_everything_but_the_nonce(round_at, refus
         says = ("comes from the other round", f"--from takes {option} from that round")
         refuses(2, "init", tmp_path / "next", "--from", r.folder, more, says=says)
     nowhere = ("--from", tmp_path / "nowhere")
-    refuses(66, "init", tmp_path / "next", *nowhere, says="/nowhere/session.json is not there")
+    refuses(66, "init", tmp_path / "next", *nowhere, says="there is no folder /nowhere")
     said = must("init", tmp_path / "next", "--from", r.folder, "--json").json
     assert (said["written"], said["sealed"], said["confirmations"]) == (True, True, 4)
     old, new = document(r.folder / "session.json"), document(tmp_path / "next/session.json")
@@ -314,3 +323,12 @@ def test_init_from_another_round_copies_everything_but_the_nonce(round_at, refus
     assert list(contents(tmp_path / "next")) == ["session.json"]
     assert call("init", tmp_path / "next", "--from", r.folder, "--json").json["written"] is False
     r.elsewhere(tmp_path / "next").play(after="init").check_sum()
+
+
+@pytest.mark.parametrize("confirm", [False, True])
+def test_who_is_not_the_freezer_is_told_who_freezes(round_at, refuses, confirm):
+    r = round_at("masked", **(CONFIRMING if confirm else {"sealed": True}))
+    others = ("freeze", r.folder, "--identity", r.identity(3))
+    says = ["does not hold the keys", "this is the identity of user 3, and user 1 freezes"]
+    said = refuses(65, *others, says=says).err
+    assert ("to freeze as user 3, add --user 3" in said) == confirm

@@ -100,12 +100,22 @@ class TestMissingInput66:
                 )
             ),
             ("answered", "survivors.json", "decode", "survivors.json is not there"),
-            ("frozen", "masked/user-02.h5", "eliminate", "the X of users 2 have not arrived"),
-            ("frozen", "masked/user-01.h5", "eliminate", "the X of users 1 have not arrived"),
-            ("frozen", "shares/user-01/from-03.h5", "eliminate", "shares of users 3 for user 1"),
-            ("frozen", "shares/user-01/from-01.h5", "eliminate", "shares of users 1 for user 1"),
-            ("frozen", "masked", "eliminate", "the X of users 1, 2, 3, 4 have not arrived"),
-            ("frozen", "shares", "eliminate", "the shares of users 1, 2, 3, 4 for user 1"),
+            ("frozen", "masked/user-02.h5", "eliminate", "no X has arrived from user 2"),
+            ("frozen", "masked/user-01.h5", "eliminate", "no X has arrived from user 1"),
+            (
+                "frozen",
+                "shares/user-01/from-03.h5",
+                "eliminate",
+                "no share for user 1 has arrived from user 3",
+            ),
+            (
+                "frozen",
+                "shares/user-01/from-01.h5",
+                "eliminate",
+                "no share for user 1 has arrived from user 1",
+            ),
+            ("frozen", "masked", "eliminate", "no X has arrived from users 1, 2, 3, 4"),
+            ("frozen", "shares", "eliminate", "no share for user 1 has arrived from users 1, "),
             ("frozen", "secrets", "eliminate", "user-01.ledger.json is not there"),
             ("offline", "secrets", "mask", "user 1 has no secret"),
         ],
@@ -122,11 +132,18 @@ class TestMissingInput66:
         said = refuses(66, *r.step(step), says=says).err
         if lost.startswith(("masked", "shares/")):
             folder = (r.folder / lost).parent if lost.endswith(".h5") else r.folder / lost
-            assert f"have not arrived in {folder}" in said
+            assert f" in {folder}" in said
         if lost and "." not in lost:  # once the folder is back, the round goes on
             shutil.rmtree(r.folder / lost, ignore_errors=True)
             r.folder.with_name("away").rename(r.folder / lost)
             must(*r.step(step))
+
+    def test_a_file_that_is_given_as_the_folder_of_a_round(self, refuses, round_at):
+        folder = round_at("answered").folder
+        says = ("/session.json is not a folder", f"give the folder of the round, such as {folder}")
+        for command in ("status", "decode", "audit", "freeze"):
+            said = refuses(66, command, folder / "session.json").err
+            assert all(phrase in said for phrase in says)
 
     def test_no_gradient(self, refuses, round_at, tmp_path):
         r = round_at("offline")
@@ -145,6 +162,10 @@ class TestMissingInput66:
             assert name in refuses(66, *r.mask(1, gradient=tmp_path / name)).err
         init = ("init", tmp_path / "round-2", *words(SMALL)[:-2])
         refuses(66, *init, "--like", tmp_path / "gone.npy", says="/gone.npy is not there")
+        (tmp_path / "gradients").mkdir()
+        says = ("/gradients is a folder", "mask --user all --gradients DIR")
+        refuses(2, *r.mask(1, gradient=tmp_path / "gradients"), says=says)
+        refuses(2, *r.mask(1, gradient=tmp_path / "file"), says="/file: it has no suffix")
         for name in ("gone.h5", "gone.json"):
             refuses(66, "inspect", tmp_path / name, says=f"/{name} is not there")
 
@@ -423,7 +444,7 @@ class TestBadData65:
             (65, LEDGER, 0, ("residual",), "its residual is not what a ledger has there"),
             (65, LEDGER, {**RESIDUAL, "path": "\0"}, ("residual",), "its residual.path is not"),
             # a confirmation that is not sound is as if it were not there
-            (66, "confirmed/user-02.json", ["f" * 128], ("signature",), "missing: 2, 5"),
+            (66, "confirmed/user-02.json", ["f" * 128], ("signature",), "missing: users 2, 5"),
         ],
         ids=str,
     )
@@ -486,8 +507,8 @@ class TestBadData65:
     @pytest.mark.parametrize(
         ("bad", "said"),
         [
-            (np.nan, "has 1 values that are not finite"),
-            (-np.inf, "has 1 values that are not finite"),
+            (np.nan, "has 1 value that is not finite"),
+            (-np.inf, "has 1 value that is not finite"),
             (1e9, "beyond the clip of 417870: the largest is 1e+09"),
             ("shape", "tensor (unnamed) has shape"),
             ("none", "it is damaged, or not what its name says"),
@@ -539,6 +560,12 @@ class TestTooFewSurvivors69:
             assert_one_error(result)
             assert says in result.err
             assert contents(tmp_path / name) == {}
+
+    def test_run_with_fewer_gradients_than_survivors_says_what_n_is(self, refuses, tmp_path):
+        one = min(EXAMPLE.iterdir())
+        options = words("--survivors 3 --colluders 1 --top-k 2")
+        says = ("3 survivors of 1 user\n", "N is the number of gradients that were given: 1")
+        refuses(2, "run", tmp_path / "round", "--gradients", one, *options, says=says)
 
     def test_folders_without_files_are_as_if_nobody_had_sent_any(self, refuses, round_at):
         for stage, folder, step, says in (
@@ -604,7 +631,7 @@ class TestRefused77:
 class TestCannotWrite73:
     def test_something_in_the_way(self, refuses, round_at, tmp_path):
         (tmp_path / "file").touch()
-        for name, why in (("file", "file exists"), ("file/round", "not a directory")):
+        for name, why in (("file", "it is a file"), ("file/round", "not a directory")):
             says = f"cannot write /{name}: {why}"
             refuses(73, "init", tmp_path / name, *words(SMALL), says=says)
         done, shared = round_at("decoded"), round_at("offline", "shared")
@@ -618,7 +645,7 @@ class TestCannotWrite73:
             said = refuses(73, *done.decode("--output", tmp_path / name)).err
             assert f"cannot write {tmp_path / name}: {why}" in said
         (shared.folder / "masked").touch()
-        refuses(73, *shared.mask(1), says="cannot write /shared/masked: file exists")
+        refuses(73, *shared.mask(1), says="cannot write /shared/masked: it is a file")
         residual = ("--residual", tmp_path / "nowhere" / "r.h5")
         refuses(73, *shared.mask(1, *residual), says="no folder for the residual /nowhere/r.h5")
 
@@ -861,7 +888,32 @@ class TestUsage2:
         refuses(2, *command, says=(says, f"hint: see `topk-secagg {command[0]} --help`"))
 
     def test_an_unknown_command(self, refuses):
-        refuses(2, "nonsense", says=("no such command 'nonsense'", "see `topk-secagg --help`"))
+        refuses(
+            2, "nonsense", says=("no such command 'nonsense'", "hint: see `topk-secagg --help`")
+        )
+        says = ("no such command 'runn'", "hint: did you mean run? see `topk-secagg --help`")
+        refuses(2, "runn", says=says)
+
+    @pytest.mark.parametrize(
+        ("arguments", "hint"),
+        [
+            ("mask ROUND --gradeint x", "did you mean --gradient or --gradients? see"),
+            ("mask ROUND --survivors 5", "--survivors is an option of init, run, plan; see"),
+            ("plan --gradient x", "--gradient is an option of mask; see"),
+            (
+                "run ROUND --gradient x",
+                "did you mean --gradients? --gradient is an option of mask;",
+            ),
+            ("decode ROUND --zzz", "see"),
+        ],
+    )
+    def test_an_unknown_option(self, refuses, arguments, hint):
+        """What is not close is not suggested."""
+        command, *_ = words(arguments)
+        option = next(word for word in words(arguments) if word.startswith("--"))
+        said = refuses(2, *words(arguments), says=f"no such option '{option}'\n").err
+        assert f"\nhint: {hint}" in said
+        assert said.endswith(f"see `topk-secagg {command} --help`\n")
 
     def test_without_a_command_the_help_is_shown(self):
         result = call()
@@ -873,7 +925,9 @@ class TestUsage2:
     @pytest.mark.parametrize("name", ["sum.txt", "sum", "sum.h5", "sum.NPY", ".npy"])
     def test_an_output_of_an_unknown_type_is_refused_before_any_work(self, refuses, round_at, name):
         r = round_at("answered")
-        says = f"/{name}: no writer for '{Path(name).suffix}' files"
+        suffix = Path(name).suffix
+        what = f"no writer for '{suffix}' files" if suffix else "it has no suffix"
+        says = (f"/{name}: {what}", "end in one of .pt, .safetensors, .npz, .npy")
         refuses(2, *r.decode("--output", r.folder.parent / name), says=says)
 
     def test_nonsense_in_the_environment(self, refuses, round_at, monkeypatch):
@@ -899,13 +953,13 @@ class TestWhichConstruction:
                 "--top-k 100 --length 2000",
                 "sketch",
                 "construction sketch: ",
-                "the paper's offline files would take 403 MB",
+                "the paper's offline files would take 403 MB in all",
             ),
             (
                 "--top-k 100 --length 20000",
                 "sketch",
                 "construction sketch: ",
-                "the paper's offline files would take 40 GB",
+                "the paper's offline files would take 40 GB in all",
             ),
             ("--top-k 10 --length 150 --minimise total", "sketch", "", ""),
             ("--top-k 10 --length 150 --minimise online", "moments", "", ""),
@@ -967,7 +1021,7 @@ def test_every_way_to_start_the_program_answers_with_the_same_codes(round_at, tm
     for code, command, says in (
         (0, r.freeze(), ""),
         (2, ("freeze",), "missing argument 'ROUND'"),
-        (66, ("freeze", tmp_path / "nowhere"), "session.json is not there"),
+        (66, ("freeze", tmp_path / "nowhere"), "there is no folder"),
         (69, r.decode(), "0 sound answers, and 3 are needed"),
         (77, r.freeze("--only", "1,2,3"), "are fixed already: 1, 2, 3, 4"),
     ):

@@ -157,7 +157,7 @@ class TestTooEarly:
         assert not must("status", early.folder, "--user", 1, "--json").json["next"]["possible"]
         said = refuses(66, *early.mask(1))
         assert "holds the shares of 2 users" in said.err
-        assert "at least 3; missing: 3, 4" in said.err
+        assert "at least 3; missing: users 3, 4" in said.err
         assert "--without-them" in said.err
         (early.folder / "late-3").rename(share(early, 1, 3))
         assert must("status", early.folder, "--user", 1, "--json").json["next"]["possible"]
@@ -186,7 +186,7 @@ class TestTooEarly:
 
     def test_masking_again_does_not_repeat_what_is_no_longer_true(self, early):
         said = must(*early.mask(1, "--without-them"))
-        assert "has not received the shares of user 3, 4" in said.err
+        assert "has not received the shares of users 3, 4" in said.err
         again = must(*early.mask(1, "--json"))  # X is made, and there is nothing to ask any more
         assert again.json["missing_shares"] == [3, 4]
         for m in (3, 4):

@@ -20,6 +20,8 @@ from rounds import (
     rewrite,
 )
 
+from topk_secagg.gradients.files import READABLE
+
 KINDS = {
     "session": "session.json",
     "survivors": "survivors.json",
@@ -78,7 +80,9 @@ def test_files_of_a_sealed_round_with_residuals_and_confirmations(round_at, refu
     ]
     assert len(session["fingerprints"]["3"]) == len(keys) == 16
     assert (session["sealed"], session["confirmations"]) == (True, 4)
-    assert "sealed" in refuses(65, "inspect", done.folder / "shares/user-02/from-03.h5.age").err
+    sealed = done.folder / "shares/user-02/from-03.h5.age"
+    said = refuses(65, "inspect", sealed, says=("is sealed", "audit ROUND --identity FILE")).err
+    assert f"age -d -i FILE -o share.h5 {sealed}" in said
 
 
 @every
@@ -174,6 +178,43 @@ def test_a_foreign_file_is_refused(refuses, tmp_path, content, suffix):
     path.write_bytes(content)
     says = "is not a topk-secagg file" if suffix == ".json" else "it is damaged, or not a file of"
     refuses(65, "inspect", path, says=says)
+
+
+@every
+@pytest.mark.parametrize(
+    ("kind", "name", "said"),
+    [
+        ("masked", "masked/user-03.h5", "of user 3, and by its content of user 2"),
+        ("secret", "secrets/user-03.h5", "of user 3, and by its content of user 2"),
+        ("ledger", "secrets/user-03.ledger.json", "of user 3, and by its content of user 2"),
+        ("share", "shares/user-01/from-03.h5", "of user 1, and by its content of user 2"),
+        ("share", "shares/user-02/from-01.h5", "of sender 1, and by its content of sender 3"),
+    ],
+)
+def test_a_file_under_the_name_of_another_user_is_pointed_out(round_at, kind, name, said):
+    folder = round_at("decoded").folder
+    assert must("inspect", folder / KINDS[kind]).err == ""
+    shutil.copy(folder / KINDS[kind], folder / name)
+    result = must("inspect", folder / name)
+    assert f"warning: {folder / name}: by its name it is {said}" in result.err
+    assert f"{folder / name}: {kind}, intact" in result.out
+
+
+def test_files_that_are_not_of_a_round_are_called_what_they_are(refuses, round_at, tmp_path):
+    r = round_at("init", sealed=True)
+    never = "fetch or make the file again"
+    named = {
+        r.identity(1): ("an identity: the secret keys", "share it with nobody"),
+        r.recipients: ("a list of recipients", "session.json"),
+    }
+    for suffix in READABLE:
+        path = tmp_path / f"gradient{suffix}"
+        path.write_bytes(b"tensors")
+        named[path] = ("but a gradient", "give a file of a round")
+    for path, says in named.items():
+        assert never not in refuses(65, "inspect", path, says=says).err
+    secret = r.identity(1).read_text().splitlines()[-1]
+    assert secret not in call("inspect", r.identity(1)).err
 
 
 def test_truncated_files_and_folders_are_refused(refuses, round_at):

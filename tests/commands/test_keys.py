@@ -480,7 +480,7 @@ class TestLate:
         for m, late in moved.items():
             share_path(r, dealer=m).rename(late)
         said = refuses(66, *r.mask(VICTIM), says="holds the shares of 2 users").err
-        assert "missing: 3, 4, 5" in said
+        assert "missing: users 3, 4, 5" in said
         for m, late in moved.items():
             late.rename(share_path(r, dealer=m))
         assert must(*r.mask(VICTIM, "--json")).json["holds"] == list(ALL)
@@ -754,7 +754,7 @@ class TestAnswering:
             must(*r.eliminate(n))
         without_x = "a sketch cannot be decoded without every X of the survivors"
         said = refuses(66, *r.decode(), says=without_x)
-        assert "the X of users 1, 2, 3, 4, 5" in said.err
+        assert "no X has arrived from users 1, 2, 3, 4, 5" in said.err
         (r.folder / "elsewhere").rename(r.folder / "masked")
         Workspace(r.folder).masked_path(4).rename(r.folder / "late")
         assert "the X of users 4" in refuses(66, *r.decode(), says=without_x).err

@@ -7,7 +7,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from rounds import SCRIPT, must
+from rounds import ROOT, SCRIPT, must
 
 from topk_secagg.storage import atomic
 
@@ -93,6 +93,15 @@ def test_make_runs_what_depends_on_a_changed_file_and_then_nothing(new_round):
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+def test_make_help_lists_every_target_in_two_columns():
+    said = subprocess.run(
+        ["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    lines = {line.split()[0]: line for line in said}
+    assert {"demo", "test-oldest", "test-newest", "test-workflows", "lint-workflows"} <= set(lines)
+    assert {len(re.match(r"\S+ +", line)[0]) for line in lines.values()} == {17}
+
+
 def test_make_runs_a_series_of_two_rounds_and_then_nothing(new_round):
     r = new_round(users=3, survivors=2)
     folder = r.inputs

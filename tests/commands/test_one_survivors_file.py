@@ -58,7 +58,7 @@ class TestForget:
     def test_a_user_has_dropped_out_only_when_enough_users_say_so(self, r, refuses):
         must(*frozen_by(r, 4, "--only", "2-5"))
         for confirming in (2, 3, 4, 5):
-            assert "4 must; missing: 1" in refuses(66, *r.forget(1)).err
+            assert "4 must; missing: user" in refuses(66, *r.forget(1)).err
             must(*r.confirm(confirming))
         must(*r.forget(1))
         assert not (r.folder / "secrets/user-01.h5").exists()
@@ -136,7 +136,7 @@ class TestConfirm:
         must(*r.freeze())
         elsewhere = r.folder.with_name("elsewhere")
         shutil.move(r.folder / "masked/user-03.h5", elsewhere)
-        assert "the X of users 3 have not arrived" in refuses(66, *r.confirm(1)).err
+        assert "no X has arrived from user 3" in refuses(66, *r.confirm(1)).err
         status = must("status", r.folder, "--user", 1, "--json").json["next"]
         assert (status["step"], status["ready"], status["waits_for"]) == (
             "confirm",
@@ -153,7 +153,7 @@ class TestConfirm:
         must(*r.confirm(1))
         status = must("status", r.folder, "--user", 1, "--json").json["next"]
         assert (status["step"], status["ready"]) == ("forget", False)
-        assert status["waits_for"] == "confirmations of user 2, 3, 4, 5"
+        assert status["waits_for"] == "3 more confirmations of users 2, 3, 4, 5"
         assert call(*r.forget(1)).code == 66
         for n in (2, 3, 4):
             must(*r.confirm(n))

@@ -260,7 +260,7 @@ class TestSeries:
 @pytest.mark.parametrize(
     ("settings", "code", "said"),
     [
-        ({"LIMIT": "10"}, 75, "gave up: mask still waits for shares of user 2, 3, 4 for user 1"),
+        ({"LIMIT": "10"}, 75, "gave up: mask still waits for shares of users 2, 3, 4 for user 1"),
         ({"TOPK_SECAGG_RECIPIENTS": "mine"}, 77, "other keys for user 2"),
         ({"TOPK_SECAGG_RECIPIENTS": "", "RECIPIENTS": "mine"}, 77, "other keys for user 2"),
         ({"TOPK_SECAGG_SESSION": "0" * 16}, 77, "not 0000000000000000"),

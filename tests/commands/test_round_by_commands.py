@@ -230,6 +230,9 @@ class TestTheSum:
         r = new_round(answering=(1, 2, 3, 4), **changes)
         result = must(*r.run("--output", tmp_path / "sum.npy"))
         assert "sum of users 1, 2, 3, 4, decoded from 1, 2, 3, 4" in result.out
+        assert f"the sum in the form of a gradient: {tmp_path / 'sum.npy'}\n" in result.out
+        mean = must(*r.decode("--output", tmp_path / "mean.npy", "--mean")).out
+        assert f"the mean in the form of a gradient: {tmp_path / 'mean.npy'}\n" in mean
         r.check_sum(answering=r.recipe.answering)
         reals = np.zeros(r.recipe.length)
         found = datasets(r.folder / "aggregate.h5")
@@ -258,7 +261,7 @@ class TestTheSum:
             (77, ["--drop-elimination=3,5"], "user 3 has answered in this round already"),
             (77, ["--randomness=os"], os_means_shares),
             (69, ["--drop-masking=1,2,3"], "2 users would mask, and 3 are needed"),
-            (69, ["--drop-elimination=2,3,4"], "1 users would answer, and 3 are needed"),
+            (69, ["--drop-elimination=2,3,4"], "1 user would answer, and 3 are needed"),
             (73, ["--output", tmp_path / "nowhere" / "sum.npy"], "/nowhere/sum.npy: its folder"),
         ):
             refuses(code, *r.run("--select", "random", *more), says=says)

@@ -113,7 +113,7 @@ class TestTheAttack:
             assert f"{failed.folder}, and no sum is known" in said.err
             assert "decode that round first" in said.err
             assert f"topk-secagg decode {failed.folder} --secrets DIR" in said.err
-            assert "--again" in said.err
+            assert "mask --again sends it all the same" in said.err
             assert call(*failed.decode("--secrets", again.home(n))).code == 65
             assert ledger(failed, n)["outcome"] == "failed"
             said = refuses(77, *again.mask(n))

@@ -265,7 +265,7 @@ class TestWeights:
         ("content", "says"),
         [
             ("1,2\n2,4\n", "has no weight for user 3"),
-            ("", "has no weight for user 1, 2, 3"),
+            ("", "has no weight for users 1, 2, 3"),
             ("1,2\n2,4\n3,1\n4,1\n", "'4' names no user or gradient"),
             ("1,2\n2,4\n2,1\n3,1\n", "'2' appears twice"),
             ("1\n2\n3\n", "is not a table of users and weights"),

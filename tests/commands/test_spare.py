@@ -65,7 +65,7 @@ def test_an_answer_packs_as_many_blocks_as_survivors_allow(new_round, masking, s
 def test_with_too_few_answers_the_error_names_the_command_that_helps(short, refuses):
     renamed = short.elsewhere(short.folder.rename(short.folder.with_name("a round")))
     said = refuses(69, *renamed.decode()).err
-    assert "3 sound answers, and 4 are needed (missing: 3, 5)" in said
+    assert "3 sound answers, and 4 are needed (missing: users 3, 5)" in said
     assert "at least 3 users" in said
     command = shlex.split(said.splitlines()[1].split(": ", 2)[2])
     assert command == ["topk-secagg", "eliminate", str(renamed.folder), "--user", "n", "--fallback"]
@@ -139,7 +139,7 @@ def test_without_spare_answers_there_is_nothing_to_fall_back_to(round_at, refuse
     refuses(2, *r.eliminate(1, "--fallback"), says="there is nothing to fall back to")
     (r.folder / "elimination/user-01.h5").unlink()
     said = refuses(69, *r.decode()).err
-    assert "2 sound answers, and 3 are needed (missing: 1, 4)" in said
+    assert "2 sound answers, and 3 are needed (missing: users 1, 4)" in said
     assert "--fallback" not in said
 
 

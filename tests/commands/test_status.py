@@ -47,15 +47,15 @@ class TestEveryState:
 
     def test_nothing_yet_and_some_have_shared(self, at):
         r = at("init")
-        assert following(r) == ("offline", "shares of user 1, 2, 3, 4, 5")
+        assert following(r) == ("offline", "shares of users 1, 2, 3, 4, 5")
         assert following(r, "--user", 2) == ("offline", None)
         assert status(r, "--user", 2)["send"] == []
         assert [row["holds"] for row in status(r)["users"]] == [None] * 5
         for user in (1, 2):
             must(*r.offline(user))
-        assert following(r) == ("offline", "shares of user 3, 4, 5")
+        assert following(r) == ("offline", "shares of users 3, 4, 5")
         assert missing(r) == shares([1, 2], [3, 4, 5], r)
-        assert following(r, "--user", 2) == ("mask", "shares of user 3, 4, 5 for user 2")
+        assert following(r, "--user", 2) == ("mask", "shares of users 3, 4, 5 for user 2")
         assert missing(r, "--user", 2) == shares([2], [3, 4, 5], r)
         found = status(r, "--user", 2)
         assert found["next"]["possible"] is False  # two users could not answer for each other
@@ -66,7 +66,7 @@ class TestEveryState:
 
     def test_some_have_masked(self, at):
         r = at("offline")
-        assert following(r) == ("freeze", "X of user 1, 2, 3, 4, 5")
+        assert following(r) == ("freeze", "X of users 1, 2, 3, 4, 5")
         assert following(r, "--user", 2) == ("mask", None)
         must(*r.mask(2))
         assert status(r)["next"]["possible"] is False
@@ -96,7 +96,7 @@ class TestEveryState:
         r = at("confirmed")
         found = status(r)
         assert found["survivors"] == list(r.recipe.masking)
-        waits = f"answers of user {', '.join(map(str, r.recipe.masking))}"
+        waits = f"answers of users {', '.join(map(str, r.recipe.masking))}"
         assert (found["next"]["step"], found["next"]["waits_for"]) == ("decode", waits)
         assert following(r, "--user", 2) == ("eliminate", None)
         assert str(r.folder / "survivors.json") in [
@@ -120,7 +120,7 @@ class TestEveryState:
             must(*r.confirm(silent[0]))
         assert following(r, "--user", silent[0]) == ("eliminate", None)
         (r.folder / "elimination/user-01.h5").unlink()
-        assert following(r) == ("decode", f"answers of user 1, {silent[0]}")
+        assert following(r) == ("decode", f"answers of users 1, {silent[0]}")
         assert missing(r) == [f"elimination/user-{n:02}.h5" for n in (1, silent[0])]
         assert following(r, "--user", 1) == ("eliminate", None)  # it can be made again
 
@@ -132,23 +132,26 @@ class TestEveryState:
         must(*r.forget(1))
         assert following(r, "--user", 1) == (None, None)
         assert status(r, "--user", 1)["send"] == []
+        rows = [line.split() for line in must("status", r.folder).out.splitlines()]
+        assert [row[1] for row in rows if row[:1] == ["1"]] == ["erased"]
+        assert "erased" not in [row[1] for row in rows if row[:1] == ["2"]]
 
 
 def test_missing_and_given_confirmations(round_at, refuses):
     r = round_at("masked", **{**CONFIRMING, "masking": (1, 2, 3, 4)})
     must(*r.freeze("--user", 2, "--identity", r.identity(2)))
-    assert following(r) == ("confirm", "confirmations of user 1, 2, 3, 4, 5")
+    assert following(r) == ("confirm", "4 more confirmations of users 1, 2, 3, 4, 5")
     assert following(r, "--user", 5) == ("confirm", None)  # though it dropped out
     assert str(r.folder / "survivors.json") in [
         row["path"] for row in status(r, "--user", 2)["send"]
     ]
     for user in (1, 5):
         must(*r.confirm(user))
-    waits = ("eliminate", "confirmations of user 2, 3, 4")
+    waits = ("eliminate", "2 more confirmations of users 2, 3, 4")
     assert following(r, "--user", 1) == waits
     assert missing(r, "--user", 1) == [f"confirmed/user-{n:02}.json" for n in (2, 3, 4)]
-    assert "missing: 2, 3, 4" in refuses(66, *r.eliminate(1)).err
-    assert following(r, "--user", 5) == ("forget", "confirmations of user 2, 3, 4")
+    assert "missing: users 2, 3, 4" in refuses(66, *r.eliminate(1)).err
+    assert following(r, "--user", 5) == ("forget", "2 more confirmations of users 2, 3, 4")
     for user in (2, 3):
         must(*r.confirm(user))
     assert following(r, "--user", 1) == ("eliminate", None)
@@ -194,7 +197,7 @@ class TestAFolderOfOneUser:
         assert following(r, "--user", 2) == ("offline", None)
         self.bring("secrets/user-02.h5", "shares/user-02/from-0[23].*", "shares/*/from-02.*")
         (r.folder / LEDGER).write_bytes(self.shared)
-        assert following(r, "--user", 2) == ("mask", "shares of user 1, 4, 5 for user 2")
+        assert following(r, "--user", 2) == ("mask", "shares of users 1, 4, 5 for user 2")
         assert status(r)["foreign_secrets"] == []
         self.bring("masked/user-02.h5", LEDGER)
         edit(r.folder / LEDGER, lambda ledger: ledger.update(answered=None, confirmed=None))
@@ -203,8 +206,8 @@ class TestAFolderOfOneUser:
         assert "survivors.json" in refuses(66, *r.eliminate(2)).err
         self.bring("survivors.json", "confirmed/*")
         if r.recipe.confirm:
-            assert following(r, "--user", 2) == ("confirm", "X of user 1, 3, 4, 5")
-            assert "X of users 1, 3, 4, 5 have not arrived" in refuses(66, *r.confirm(2)).err
+            assert following(r, "--user", 2) == ("confirm", "X of users 1, 3, 4, 5")
+            assert "no X has arrived from users 1, 3, 4, 5" in refuses(66, *r.confirm(2)).err
             self.bring("masked/*")
             must(*r.confirm(2))
         inputs = [n for n in r.recipe.masking if n != 2]
@@ -214,34 +217,34 @@ class TestAFolderOfOneUser:
         listed = [", ".join(map(str, users)) for users in (inputs, others)]
         assert following(r, "--user", 2) == (
             "eliminate",
-            f"X of user {listed[0]}, shares of user {listed[1]} for user 2",
+            f"X of users {listed[0]}, shares of users {listed[1]} for user 2",
         )
         assert missing(r, "--user", 2) == [
             *(f"masked/user-{n:02}.h5" for n in inputs),
             *shares([2], others, r),
         ]
-        assert f"the X of users {listed[0]} have not arrived" in refuses(66, *r.eliminate(2)).err
+        assert f"no X has arrived from users {listed[0]}" in refuses(66, *r.eliminate(2)).err
         self.bring("masked/*")
         assert (
-            f"the shares of users {listed[1]} for user 2 have not arrived"
+            f"no share for user 2 has arrived from users {listed[1]}"
             in refuses(66, *r.eliminate(2)).err
         )
         self.bring("shares/user-02/*")
         assert following(r, "--user", 2) == ("eliminate", None)
         must(*r.eliminate(2))
         silent = ", ".join(str(n) for n in r.recipe.masking if n != 2)
-        assert following(r, "--user", 2) == ("decode", f"answers of user {silent}")
-        assert f"missing: {silent}" in refuses(69, *r.decode()).err
+        assert following(r, "--user", 2) == ("decode", f"answers of users {silent}")
+        assert f"missing: users {silent}" in refuses(69, *r.decode()).err
         self.bring("elimination/*")
         assert following(r, "--user", 2) == ("decode", None)
         must(*r.decode())
         r.check_sum()
 
     def test_a_store_of_public_files_alone(self, r):
-        assert following(r) == ("offline", "shares of user 1, 2, 3, 4, 5")
+        assert following(r) == ("offline", "shares of users 1, 2, 3, 4, 5")
         self.bring("masked/user-01.h5")
         expected = [n for n in ALL if n != 1]
-        assert following(r) == ("freeze", f"X of user {', '.join(map(str, expected))}")
+        assert following(r) == ("freeze", f"X of users {', '.join(map(str, expected))}")
         self.bring("masked/*", "survivors.json", "confirmed/*")
         assert following(r)[0] == "decode"
         self.bring("elimination/*")
@@ -264,15 +267,21 @@ def test_an_absent_user_does_not_stop_the_round(new_round):
     found = status(r)["next"]
     assert (found["step"], found["waits_for"], found["possible"]) == (
         "freeze",
-        "X of user 4, 5",
+        "X of users 4, 5",
         True,
     )
     found = status(r, "--user", 4)["next"]
     assert (found["step"], found["waits_for"], found["possible"]) == (
         "mask",
-        "shares of user 5 for user 4",
+        "share of user 5 for user 4",
         True,
     )
+    assert (
+        "waiting for X of users 4, 5; freeze can be run without them\n"
+        in must("status", r.folder).out
+    )
+    waits = "waiting for share of user 5 for user 4; mask can be run without it\n"
+    assert waits in must("status", r.folder, "--user", 4).out
 
 
 def next_command(result: Result) -> list[str]:
@@ -333,7 +342,7 @@ def test_without_a_user_it_prints_what_somebody_can_run(round_at):
     must(*shlex.split(command)[2:])
     lines = must("status", r.folder).out.splitlines()
     assert lines[-2:] == [
-        "waiting for X of user 1, 2, 3, 4, 5",
+        "waiting for X of users 1, 2, 3, 4, 5",
         f"then: topk-secagg freeze {r.folder}",
     ]
 
@@ -417,7 +426,12 @@ def test_a_session_that_fits_no_file_is_a_problem(round_at):
 
 
 def test_status_needs_a_session_and_a_user_of_the_round(round_at, refuses, tmp_path):
-    refuses(66, "status", tmp_path / "nowhere", says="/nowhere/session.json is not there")
+    refuses(
+        66,
+        "status",
+        tmp_path / "nowhere",
+        says=("there is no folder /nowhere", "check the name of the folder"),
+    )
     started = round_at("init")
     refuses(2, "status", started.folder, "--user", 6, says="there is no user 6 in this round")
 
@@ -430,8 +444,8 @@ def test_status_waits_until_the_file_arrives_or_the_time_is_up_and_not_if_the_st
     away = path.rename(path.with_name("away"))
     wait = ("status", r.folder, "--user", 2, "--json", "--wait")
     result = call(*wait, 0)
-    assert (result.code, result.json["next"]["waits_for"]) == (75, "shares of user 3 for user 2")
-    assert "mask still waits for shares of user 3 for user 2" in result.err
+    assert (result.code, result.json["next"]["waits_for"]) == (75, "share of user 3 for user 2")
+    assert "mask still waits for share of user 3 for user 2" in result.err
     timer = threading.Timer(0.2, os.rename, (away, path))
     timer.start()
     assert must(*wait, 60).json["next"]["ready"] is True

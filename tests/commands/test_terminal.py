@@ -15,7 +15,7 @@ import pytest
 from rounds import COMPILING, SCRIPT, call, must, words
 
 from topk_secagg.algebra import library
-from topk_secagg.errors import amount
+from topk_secagg.errors import amount, counted, named_users, no_coalition
 
 COLUMNS = 80
 SMALL = words("--users 10 --survivors 5 --colluders 3 --density 0.01 --length 272474")
@@ -76,6 +76,13 @@ def test_the_command_that_plan_shows_on_a_terminal_can_be_pasted(tmp_path):
     script = f"{SCRIPT} {command}".replace("ROUND", str(tmp_path / "round"))
     assert subprocess.run(["sh", "-c", script], check=False, capture_output=True).returncode == 0
     assert (tmp_path / "round" / "session.json").exists()
+
+
+def test_what_is_counted_and_listed_is_in_the_singular_or_the_plural():
+    assert [counted(n, "user") for n in (0, 1, 2)] == ["0 users", "1 user", "2 users"]
+    assert [counted(n, "entry", "entries") for n in (1, 3)] == ["1 entry", "3 entries"]
+    assert [named_users(users) for users in ([3], (1, 2, 4))] == ["user 3", "users 1, 2, 4"]
+    assert [no_coalition(n) for n in (1, 3)] == ["no user alone", "no 3 users together"]
 
 
 def test_amounts_have_three_digits_and_never_an_exponent():

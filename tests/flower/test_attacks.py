@@ -328,7 +328,7 @@ def not_a_number(user, number, arrays):
     [
         (renamed, "have other names than those that it got"),
         (reshaped, "had shape (40, 30), and comes back as (1200,)"),
-        (not_a_number, "has 1 values that are not finite"),
+        (not_a_number, "has 1 value that is not finite"),
     ],
 )
 def test_an_update_that_is_none_is_a_drop_out(lab, update, words):

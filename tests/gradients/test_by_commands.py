@@ -43,7 +43,7 @@ def test_a_checkpoint_is_read_and_a_line_says_what_of_it(tmp_path):
         "run", tmp_path / "b", "--gradients", folder, *ROUND, "--output", tmp_path / "sum.pt"
     ).err
     assert said.splitlines().count(line) == 1
-    assert f"user 1, 2, 3, 4: {line}" in said
+    assert f"users 1, 2, 3, 4: {line}" in said
     assert (
         line
         not in must(
@@ -59,7 +59,7 @@ def test_what_is_none_is_left_out_and_a_line_says_so(tmp_path):
         "run", tmp_path / "round", "--gradients", folder, *ROUND, "--output", tmp_path / "sum.pt"
     ).err
     assert line in said.splitlines()
-    assert f"user 1, 2, 3, 4: {line}" in said
+    assert f"users 1, 2, 3, 4: {line}" in said
     assert [t.name for t in read_gradient(tmp_path / "sum.pt")] == [
         "1.weight",
         "3.weight",

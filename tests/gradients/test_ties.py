@@ -59,7 +59,7 @@ def test_the_sum_comes_back_under_both_names(tmp_path, suffix):
     output = tmp_path / f"sum{suffix}"
     result = must("run", tmp_path / "round", "--gradients", folder, *ROUND, "--output", output)
     assert NOTE in result.err
-    assert f"user 1, 2, 3, 4: {NOTE}" in result.err
+    assert f"users 1, 2, 3, 4: {NOTE}" in result.err
     session = json.loads((tmp_path / "round/session.json").read_text())
     assert session["parameters"]["length"] == 9
     assert session["layout"][0]["also"] == ["head.weight"]

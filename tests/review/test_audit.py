@@ -625,6 +625,17 @@ def test_a_ledger_that_contradicts_what_was_sent(sealed, key, values):
         assert fails(space) == [("ledgers", "secrets/user-01.ledger.json")]
 
 
+def test_secrets_elsewhere_are_named_without_the_digits_of_the_session(finished, tmp_path):
+    space = finished()
+    away = Workspace(space.root, tmp_path / "away")
+    away.private.parent.mkdir()
+    (space.root / "secrets").rename(away.private)
+    found = list(audit(away))
+    subjects = {finding.subject for finding in found if finding.point == "ledgers"}
+    assert subjects == {f"SECRETS/user-{n:02}.ledger.json" for n in space.users()}
+    assert not any(space.session.id in f"{f.subject} {f.why}" for f in found)
+
+
 def test_secrets_that_are_open_to_others(finished):
     space = finished()
     names = (

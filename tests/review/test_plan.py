@@ -260,11 +260,21 @@ def test_the_marked_dealing_is_the_one_that_is_started(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("survivors", "spare", "facts", "words"),
     [
-        (7, (), (10, 3), "takes 10 answers that agree (D + 2T), which exclude T = 3 users"),
-        (8, (), (11, 2), "and there are 10 users: at most 2 of T = 3 liars are excluded"),
+        (
+            7,
+            (),
+            (10, 3),
+            "takes 10 answers that agree (D + 2T), which no 3 users together can falsify",
+        ),
+        (8, (), (11, 2), "and there are 10 users: no 2 users together can falsify their agreement"),
         (10, (), (13, 0), "no liar is excluded; it needs U + T <= N"),
         (5, ("--spare", 0), (13, 0), "no liar is excluded; it needs U + T <= N, and --spare of"),
-        (5, ("--spare", 3), (10, 3), "takes 10 answers that agree (D + 2T), which exclude T = 3"),
+        (
+            5,
+            ("--spare", 3),
+            (10, 3),
+            "takes 10 answers that agree (D + 2T), which no 3 users together",
+        ),
     ],
 )
 def test_it_says_what_it_takes_to_exclude_liars(survivors, spare, facts, words):

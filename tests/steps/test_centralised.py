@@ -171,7 +171,7 @@ def test_where_answers_depend_on_every_x_all_are_read(tmp_path):
     with pytest.raises(ts.UsageError, match="answers of this round depend on every X"):
         confirm_unseen(served.space, 1, **served.access(1))
     served.hide()
-    with pytest.raises(ts.InputMissing, match="the X of users 1, 2, 3, 4, 5 have not arrived"):
+    with pytest.raises(ts.InputMissing, match="no X has arrived from users 1, 2, 3, 4, 5"):
         ts.confirm(served.space, 1, **served.access(1))
 
 

@@ -127,7 +127,7 @@ def test_damaged_swapped_replayed_and_missing_shares_are_refused_naming_the_send
         shutil.copy(source, path)
         assert said in refuses(65, *r.eliminate(1)).err
     path.unlink()
-    assert "users 2 for user 1 have not arrived" in refuses(66, *r.eliminate(1)).err
+    assert "no share for user 1 has arrived from user 2" in refuses(66, *r.eliminate(1)).err
     path.write_bytes(good)
     must(*r.eliminate(1))
 

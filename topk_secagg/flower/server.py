@@ -25,7 +25,7 @@ from flwr.serverapp.strategy import (
 )
 from flwr.supercore import log
 
-from ..errors import SecAggError, TooFewSurvivors, UsageError
+from ..errors import SecAggError, TooFewSurvivors, UsageError, counted
 from ..steps.arguments import AnyPath, optional_path
 from ..steps.options import RoundOptions
 from . import parcels
@@ -310,8 +310,8 @@ class TopKSecAgg(Strategy):
         if len(series.dealers) >= self.survivors:
             return True
         warn(
-            f"{len(series.dealers)} users dealt keys or shares, and {self.survivors} must survive: "
-            "the round is skipped, and the next one starts anew"
+            f"{counted(len(series.dealers), 'user')} dealt keys or shares, and {self.survivors} "
+            "must survive: the round is skipped, and the next one starts anew"
         )
         if this.space.session.family is not None:
             self._series = None

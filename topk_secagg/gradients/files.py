@@ -13,6 +13,7 @@ import os
 import struct
 import threading
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -205,10 +206,11 @@ def read_gradient(path: Path, entry: str = "", strip_prefix: str = "") -> Gradie
 
     `strip_prefix` is removed from the names that start with it.
     """
-    if path.suffix not in READABLE:
+    if path.suffix not in READABLE and path.is_dir():
         raise UsageError(
-            f"{path}: no reader for {path.suffix!r} files", f"one of {', '.join(READABLE)}"
+            f"{path} is a folder, and a gradient is a file", "give the file of one user", "folder"
         )
+    _check_suffix(path, READABLE, "reader")
     if entry and path.suffix not in TORCH:
         hint = "only PyTorch checkpoints have entries"
         raise UsageError(f"{path}: there is no entry in {path.suffix} files", hint, "no-entry")
@@ -245,12 +247,17 @@ def _without_prefix(gradient: Gradient, path: Path, prefix: str) -> Gradient:
     return Gradient(tensors, absent, gradient.notes, ties=dict(ties))
 
 
+def _check_suffix(path: Path, known: Sequence[str], what: str) -> None:
+    """Refuse a file for which there is no reader or writer."""
+    if path.suffix in known:
+        return
+    missing = f"no {what} for {path.suffix!r} files" if path.suffix else "it has no suffix"
+    raise UsageError(f"{path}: {missing}", f"its name must end in one of {', '.join(known)}")
+
+
 def check_writable(path: Path) -> None:
     """Refuse a suffix without a writer, or a missing folder, before any work is done."""
-    if path.suffix not in WRITABLE:
-        raise UsageError(
-            f"{path}: no writer for {path.suffix!r} files", f"one of {', '.join(WRITABLE)}"
-        )
+    _check_suffix(path, WRITABLE, "writer")
     if not path.absolute().parent.is_dir():
         raise CannotWrite(f"cannot write {path}: its folder is not there", "make the folder first")
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..brief import Brief
-from ..errors import BadData, UsageError
+from ..errors import BadData, UsageError, counted
 from .tensors import FLOATING, Gradient, Tensor, called, left_out
 
 MOST_TENSORS = 1 << 16  # of a layout, with those that it leaves out
@@ -304,7 +304,8 @@ class Layout(Brief):
             bad = int(np.count_nonzero(~np.isfinite(part)))
             if bad:
                 raise BadData(
-                    f"tensor {called(slot.name)} has {bad} values that are not finite",
+                    f"tensor {called(slot.name)} has "
+                    f"{counted(bad, 'value that is', 'values that are')} not finite",
                     "find out where NaN or Inf comes from; it would spoil everybody's sum",
                 )
 

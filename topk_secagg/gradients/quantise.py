@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ..algebra.field import Symbols, to_field, to_signed
 from ..algebra.randomness import Randomness
-from ..errors import BadData
+from ..errors import BadData, named_users
 
 Reals = npt.NDArray[np.float64]
 
@@ -116,7 +116,7 @@ def check_clips(clip: float, largest: Mapping[str, float]) -> None:
     most = max(beyond.values())
     enough = f"{sufficient_clip(most):g}"
     raise BadData(
-        f"values of user {', '.join(beyond)} are beyond the clip of {clip:g}: "
+        f"values of {named_users(beyond)} are beyond the clip of {clip:g}: "
         f"the largest is {most:.6g}",
         f"clamp them, or choose a clip of {enough}",
         f"clips {enough}",

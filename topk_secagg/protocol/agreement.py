@@ -8,6 +8,7 @@ them are honest, and these determine the polynomial.
 
 from __future__ import annotations
 
+from ..errors import counted
 from .constructions import construction
 from .messages import AnswerShape
 from .parameters import Parameters
@@ -51,7 +52,7 @@ def with_more_answers(
     needed = certain_quorum(p, shape.blocks) + wrong
     if needed <= shape.survivor_count:
         missing = needed - answers
-        return f"wait for at least {missing} more user{'s' * (missing > 1)} to answer", ""
+        return f"wait for at least {counted(missing, 'more user')} to answer", ""
     *_, fallback = construction(p).answer_shapes(shape.survivor_count).values()
     again = certain_quorum(p, fallback.blocks) + wrong
     if again <= shape.survivor_count:

@@ -16,7 +16,7 @@ from ..algebra.linear import weighted_sums
 from ..algebra.parallel import ahead, cores, reuse_memory
 from ..algebra.randomness import Randomness
 from ..algebra.reed_solomon import agree, wrong_positions
-from ..errors import BadData, TooFewSurvivors
+from ..errors import BadData, TooFewSurvivors, counted, named_users
 from .agreement import certain_quorum, is_correctable, liars_excluded, with_more_answers
 from .construction import decoding_matrix, front
 from .constructions import construction
@@ -66,7 +66,8 @@ def decode(
     users = sorted(answers)
     if len(users) < shape.quorum:
         raise TooFewSurvivors(
-            f"{len(users)} answers, and {shape.quorum} are needed", "wait for more users to answer"
+            f"{counted(len(users), 'answer')}, and {shape.quorum} are needed",
+            "wait for more users to answer",
         )
     total, words = _total_and_words(
         p,
@@ -108,10 +109,9 @@ def _wrong_users(
     positions = wrong_positions(alpha, words, dimension=shape.quorum, q=p.field) if most else None
     least = most + 1 if positions is None else len(positions)
     if positions is None or not is_correctable(p, shape.blocks, answers=len(users), wrong=least):
-        number = "1 is" if least == 1 else f"{least} are"
         raise BadData(
-            f"the {len(users)} answers do not agree with each other: at least {number} wrong,"
-            " and nobody can be named for certain",
+            f"the {len(users)} answers do not agree with each other: at least"
+            f" {counted(least, 'is', 'are')} wrong, and nobody can be named for certain",
             *with_more_answers(p, shape, answers=len(users), wrong=least),
         )
     return [users[i] for i in positions]
@@ -120,16 +120,17 @@ def _wrong_users(
 def _check_strictly(p: Parameters, shape: AnswerShape, agreeing: int, wrong: list[int]) -> None:
     """Refuse if an answer is wrong, or if fewer than D+2T agree."""
     if wrong:
-        named = ", ".join(map(str, wrong))
         raise BadData(
-            f"the answers of users {named} do not agree with the others,"
+            f"the {'answer' if len(wrong) == 1 else 'answers'} of {named_users(wrong)}"
+            f" {'does' if len(wrong) == 1 else 'do'} not agree with the others,"
             " and strict decoding asks for all to agree",
             _AGAIN,
         )
     needed = certain_quorum(p, shape.blocks)
     if agreeing < needed:
+        agree_already = counted(agreeing, "answer agrees", "answers agree")
         raise BadData(
-            f"{agreeing} answers agree, and strict decoding asks for {needed} (D + 2T):"
+            f"{agree_already}, and strict decoding asks for {needed} (D + 2T):"
             f" {needed - agreeing} missing",
             *with_more_answers(p, shape, answers=agreeing, wrong=0),
         )

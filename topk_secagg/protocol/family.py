@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..algebra.field import Integers, ceil_div
-from ..errors import BadData
+from ..errors import BadData, named_users
 from .deal import Block
 from .messages import Points
 from .parameters import Parameters
@@ -78,9 +78,9 @@ def check_family(p: Parameters, points: Points, family: Sequence[Block]) -> None
     check_blocks(p, family)
     lacking = lacking_coalition(p, points, family)
     if lacking is not None:
-        named = ", ".join(map(str, lacking))
+        together = " together" if len(lacking) > 1 else ""
         raise BadData(
-            f"users {named} together would learn more than the sum from their keys",
+            f"{named_users(lacking)}{together} would learn more than the sum from their keys",
             "do not take part in this round: ask who started it",
         )
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ..algebra.field import DEFAULT_FIELD, ceil_div, divisors, is_prime, stored_type
 from ..brief import Brief
-from ..errors import UsageError
+from ..errors import UsageError, counted
 from ..gradients.quantise import LARGEST_CLIP, FixedPoint
 
 PERMUTATION = "permutation"
@@ -30,6 +30,7 @@ DEALINGS = {
     SKETCH: (KEYS, SEEDS, SHARES),
 }  # the first is the default
 
+TOO_FEW_USERS = "too-few-users"  # the topic of a hint
 DERIVED = {"scale", "buckets"}  # parameters that follow from others
 _DEFAULT_PICKS = 2
 _MOST_PICKS = 16  # by default in `sketch`: decoding takes longer with more
@@ -289,10 +290,10 @@ def _order(field: int, places: int) -> int | None:
 # constraints
 
 
-def _require(holds: bool, message: str, hint: str) -> None:
+def _require(holds: bool, message: str, hint: str, topic: str = "") -> None:
     """Refuse parameters for which a constraint does not hold."""
     if not holds:
-        raise UsageError(message, hint)
+        raise UsageError(message, hint, topic)
 
 
 def _check_users(p: Parameters) -> None:
@@ -303,7 +304,7 @@ def _check_users(p: Parameters) -> None:
     D = p.blocks
     _require(T >= 1, f"{T} colluders: at least one must be tolerated", "keep T >= 1")
     _require(T < U, f"{T} colluders among {U} survivors leave nobody to hide among", "keep T < U")
-    _require(U <= N, f"{U} survivors of {N} users", "keep U <= N")
+    _require(U <= N, f"{U} survivors of {counted(N, 'user')}", "keep U <= N", TOO_FEW_USERS)
     _require(
         D >= 1 and D + T <= U,
         f"D = {D} blocks do not fit U = {U} and T = {T}",

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ..errors import BadData, InputMissing
+from ..errors import BadData, InputMissing, counted, no_coalition
 from ..progress import Progress
 from ..protocol.constructions import construction
 from ..protocol.family import check_family
@@ -142,7 +142,7 @@ def _family(session: Session) -> str:
     family = session.family or ()
     check_family(session.parameters, session.points, family)
     T = session.parameters.colluders
-    return f"{len(family)} keys of each user: no {T} users together hold too many"
+    return f"{counted(len(family), 'key')} of each user: {no_coalition(T)} can hold too many"
 
 
 def _dealt(evidence: Evidence) -> None:
@@ -159,7 +159,7 @@ def _dealt(evidence: Evidence) -> None:
             evidence.check_not_linked(path)
             evidence.dealt[n] = dealt.read(space, n)
             signed = "signed" if space.session.recipients else "not signed, as there are no keys"
-            check.why = f"{len(evidence.dealt[n].commitments)} commitments, {signed}"
+            check.why = f"{counted(len(evidence.dealt[n].commitments), 'commitment')}, {signed}"
 
 
 def _part_of_session(body: dict[str, Any], name: str, kind: type[_Part]) -> _Part:
@@ -193,7 +193,8 @@ def _masked(evidence: Evidence) -> None:
     def read(artifact: Artifact) -> str:
         n = artifact.attributes["user"]
         x = evidence.masked[n] = masked.read(session, artifact.path, n)
-        return f"{x.masked.value.size} entries; its user held the shares of {len(x.holds)} users"
+        entries = counted(x.masked.value.size, "entry", "entries")
+        return f"{entries}; its user held the shares of {counted(len(x.holds), 'user')}"
 
     for n in evidence.space.users():
         path = evidence.space.masked_path(n)
@@ -310,7 +311,8 @@ def _confirmations(evidence: Evidence) -> None:
             for digest in sorted(set(evidence.answered.values())):
                 if (there := confirmed.count(digest)) < need:
                     raise InputMissing(
-                        f"{there} valid confirmations are available, and an answer needs {need}"
+                        f"{counted(there, 'valid confirmation is', 'valid confirmations are')} "
+                        f"available, and an answer needs {need}"
                     )
             check.why = f"at least {need} for every answer"
 

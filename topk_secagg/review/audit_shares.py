@@ -13,7 +13,7 @@ from tempfile import gettempdir
 import numpy as np
 
 from ..algebra.field import Integers, Symbols, to_signed
-from ..errors import BadData, InputMissing
+from ..errors import BadData, InputMissing, counted, named_users
 from ..gradients.quantise import beyond_clip
 from ..protocol.constructions import construction
 from ..protocol.messages import Secret, Sparse
@@ -155,15 +155,17 @@ class _Private:
         count = sparse.value.size
         beyond = beyond_clip(self.p.fixed_point, sparse.value, [x.weight])
         if beyond:
+            are = "is" if beyond == 1 else "are"
             raise BadData(
-                f"{beyond} of {count} values are beyond the clip once the masks are taken off"
+                f"{beyond} of {counted(count, 'value')} {are} beyond the clip once the masks are "
+                "taken off"
             )
         if np.unique(sparse.index).size < sparse.index.size:
             raise BadData("a coordinate appears twice once the places are known")
         if np.any(sparse.index >= self.p.length):
             raise BadData("a place is no coordinate of the gradient")
         self.inputs[n] = sparse
-        return f"{count} distinct coordinates, all values within the clip"
+        return f"{counted(count, 'distinct coordinate')}, all values within the clip"
 
     def shares(self, n: int, stored: StoredSecret | None) -> None:
         """Check each share of one sender, and whether they fit together."""
@@ -196,11 +198,11 @@ class _Private:
             x = evidence.masked.get(n)
             if x is not None and x.dealt != opened.compared_with:
                 raise BadData(f"they were compared with another list than the X of user {n} names")
-            return f"{len(opened.keys)} keys, as its user says"
+            return f"{counted(len(opened.keys), 'key')}, as its user says"
         if n not in evidence.dealt:
             raise InputMissing("no sound list of its sender is available")
         evidence.dealt[n].check(opened.keys)
-        return f"{len(opened.keys)} keys"
+        return counted(len(opened.keys), "key")
 
     def _path(self, m: int, n: int) -> Path:
         """Where user m has what it holds of user n."""
@@ -216,7 +218,8 @@ class _Private:
         with self.evidence.check("shares fit together", of_all_users) as check:
             if len(shares) < c.share_quorum:
                 raise InputMissing(
-                    f"{len(shares)} sound shares are available, and {c.share_quorum} are needed"
+                    f"{counted(len(shares), 'sound share is', 'sound shares are')} available, and "
+                    f"{c.share_quorum} are needed"
                 )
             places = np.empty(c.place_count, dtype=np.int64)
             for first in range(0, c.rows, c.chunk_rows):
@@ -228,9 +231,8 @@ class _Private:
                     blamed = self._blamed(tables, known, first)
                     if len(blamed) == 1:
                         check.subjects = [self.space.share_path(blamed[0], n)]
-                    users = ", ".join(map(str, sorted(shares)))
                     raise BadData(
-                        f"rows from {first} on, users {users}: {error.message}"
+                        f"rows from {first} on, {named_users(sorted(shares))}: {error.message}"
                     ) from error
                 if places.size:
                     places[rows] = determined
@@ -238,7 +240,7 @@ class _Private:
                 # sigma_n is a permutation if pi_n is; in moments any places are allowed
                 c.check_secret(Secret(places.astype(np.uint32), np.ones(c.rows, dtype=np.uint32)))
             of = "of the available secret" if known else "of some secret"
-            check.why = f"{c.rows} selectors {of}, {len(shares)} shares"
+            check.why = f"{counted(c.rows, 'selector')} {of}, {counted(len(shares), 'share')}"
 
     def _tables(self, shares: dict[int, OpenShare], rows: Integers) -> _Tables:
         """The same rows of all shares."""
@@ -304,7 +306,7 @@ class _Private:
             if keys.own:
                 return f"it holds the keys of generation {keys.generation}, for the next round"
             held[m] = keys
-            return f"it holds keys of {len(keys.lists)} users"
+            return f"it holds keys of {counted(len(keys.lists), 'user')}"
 
         self.evidence.examine(
             self.space.held_path(m),
@@ -326,9 +328,10 @@ class _Private:
             raise InputMissing("not every frozen X is available")
         senders = [m for m in users if (n, m) in self.sound]
         if len(senders) < len(users):
+            one = "sound share for its user is"
+            several = "sound shares for its user are"
             raise InputMissing(
-                f"{len(senders)} sound shares for its user are available, and "
-                f"{len(users)} are needed"
+                f"{counted(len(senders), one, several)} available, and {len(users)} are needed"
             )
         shape = evidence.answers[n]
         frozen = evidence.frozen

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..algebra.field import Symbols
 from ..algebra.randomness import CipherRandomness, fresh_key
-from ..errors import BadData, InputMissing
+from ..errors import BadData, InputMissing, counted, named_users, no_coalition
 from ..gradients.quantise import beyond_clip, largest_sum
 from ..protocol.constructions import construction
 from ..protocol.decoding import Decoded, decode
@@ -43,7 +43,7 @@ def _examine_aggregate(evidence: Evidence) -> None:
         if u1 and total.blocks not in construction(evidence.p).answer_shapes(len(u1.digests)):
             raise artifact.bad(f"answers of this round do not pack {total.blocks} blocks")
         evidence.aggregate = total
-        return f"{total.total.index.size} coordinates"
+        return counted(total.total.index.size, "coordinate")
 
     path = evidence.space.aggregate_path
     expected = evidence.space.session.header(0)
@@ -63,7 +63,8 @@ def _decoded(evidence: Evidence) -> dict[int, Decoded]:
             for shape in c.answer_shapes(count).values()
         )
         needed = " or ".join(kinds) if u1 else "a sound survivors.json"
-        why = f"{len(evidence.answers)} sound answers are available; needed: {needed}"
+        sound = counted(len(evidence.answers), "sound answer is", "sound answers are")
+        why = f"{sound} available; needed: {needed}"
         evidence.add_not_checkable(_AGREE, "elimination", why)
         return {}
     sums = dict[int, Decoded]()
@@ -117,10 +118,12 @@ def _agreement(evidence: Evidence, shape: AnswerShape, result: Decoded, *, answe
         if evidence.space.session.names_the_guilty:
             guilt = "its user lied, or its machine is faulty"
         raise BadData(f"it is not on the polynomial of the other answers; {guilt}")
-    p = evidence.p
+    colluders = evidence.p.colluders
+    excluded = result.liars_excluded
+    rest = f" (T = {colluders})" if excluded == colluders else f", but T = {colluders} could"
     return (
-        f"{answers} answers agree, and {shape.quorum} suffice: this excludes"
-        f" {result.liars_excluded} of at most T = {p.colluders} users that lie together"
+        f"{answers} answers agree, and {shape.quorum} suffice:"
+        f" {no_coalition(excluded)} can have falsified the sum{rest}"
     )
 
 
@@ -154,11 +157,12 @@ def _recomputed(evidence: Evidence, sums: dict[int, Decoded]) -> str:
         wrong = [n for n in sums[stored.blocks].corrected if n in known]
     if [n for n in stored.corrected if n in known] != wrong:
         raise BadData("the users that it says answered wrongly are not those that did")
-    if absent := [str(n) for n in stored.corrected if n not in known]:
+    if absent := [n for n in stored.corrected if n not in known]:
         raise InputMissing(
-            f"it says that users {', '.join(absent)} answered wrongly, whose Y are not available"
+            f"it says that {named_users(absent)} answered wrongly, whose Y are not available"
         )
-    return f"{index.size} coordinates, the same from {len(evidence.answers)} answers"
+    coordinates = counted(index.size, "coordinate")
+    return f"{coordinates}, the same from {counted(len(evidence.answers), 'answer')}"
 
 
 def _within_clip(evidence: Evidence, sums: dict[int, Decoded]) -> str:
@@ -171,7 +175,8 @@ def _within_clip(evidence: Evidence, sums: dict[int, Decoded]) -> str:
     weights = evidence.survivors.weights.values()
     beyond = max(beyond_clip(fixed_point, total.value, weights) for total in totals)
     if beyond:
-        raise BadData(f"{beyond} coordinates are larger than honest users can make them")
+        larger = counted(beyond, "coordinate is larger", "coordinates are larger")
+        raise BadData(f"{larger} than in any sum of honest users")
     return f"at most {largest_sum(fixed_point, weights) / evidence.p.scale:.6g}"
 
 

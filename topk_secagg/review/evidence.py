@@ -188,13 +188,26 @@ class Evidence:
         self._add(Finding(point=point, subject=str(subject), verdict="not checkable", why=why))
 
     def _add(self, finding: Finding) -> None:
-        """Keep a finding, with paths relative to the round and without control characters."""
+        """Keep a finding, with paths relative to the round or to the folder of secrets, and without
+        control characters."""
         root = f"{self.space.root}/"
-        name = finding.subject.removeprefix(root)
-        why = finding.why.replace(root, "").removeprefix(f"{name}: ").removeprefix(f"{name} ")
+        name = self._shortened(finding.subject).removeprefix(root)
+        why = (
+            self._shortened(finding.why)
+            .replace(root, "")
+            .removeprefix(f"{name}: ")
+            .removeprefix(f"{name} ")
+        )
         self.findings.append(
             replace(finding, subject=_printable(name), why=_printable(why[:_LONGEST]))
         )
+
+    def _shortened(self, text: str) -> str:
+        """A text in which SECRETS stands for the session's folder of secrets, if that is not in the
+        round: its name is longer than a line of a table."""
+        if self.space.secrets is None or self.session is None:
+            return text
+        return text.replace(str(self.space.private), "SECRETS")
 
     @contextmanager
     def check(self, point: str, subject: Path | str) -> Iterator[Check]:

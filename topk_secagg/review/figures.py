@@ -12,6 +12,7 @@ from contextlib import suppress
 from html import escape
 from typing import NamedTuple
 
+from ..errors import counted
 from ..protocol.constructions import construction
 from ..protocol.parameters import theorem_r1, theorem_r2
 from .evidence import Evidence
@@ -39,14 +40,14 @@ def bars(law: Law) -> str:
     expected = count * width / law.bound
     drawn = _histogram(counts.tolist(), expected, low=law.low, width=width)
     values = "values" if width > 1 else "value"
-    rest = f" (the last {left:,} are not drawn)" if left else ""
+    rest = f" (the last {counted(left, 'is', 'are')} not drawn)" if left else ""
     note = (
         f"{count:,} entries in {bins} bins, "
         f"and every bin covers {width:,} possible {values}{rest}. "
         f"Bars: {min(counts)} to {max(counts)} in a bin. "
         f"Line: {expected:.1f}, expected of uniform entries."
     )
-    title = f"{law.name.capitalize()} in the X of {len(law.parts)} users"
+    title = f"{law.name.capitalize()} in the X of {counted(len(law.parts), 'user')}"
     return _figure(title, note, drawn, height=_HISTOGRAM + 28)
 
 

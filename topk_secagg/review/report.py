@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from html import escape
 
+from ..errors import no_coalition
 from ..storage.session import Session
 from ..storage.survivors import Survivors
 from .evidence import Evidence, Finding, Verdict, establishes
@@ -220,12 +221,12 @@ def _liars(evidence: Evidence) -> str:
         return "The answers are just as many as are needed: the sum is right if nobody lied."
     if excluded == colluders:
         return (
-            "The agreement of the answers excludes users that lie together:"
-            f" the sum is right unless more than T = {colluders} lie."
+            f"The answers agree: {no_coalition(colluders)} can have falsified the sum"
+            f" (T = {colluders})."
         )
     return (
-        f"The agreement of the answers excludes only {excluded} of T = {colluders} users that lie"
-        f" together: if more than {excluded} lie, the sum can be wrong."
+        f"The answers agree: {no_coalition(excluded)} can have falsified the sum,"
+        f" but T = {colluders} could."
     )
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar, Unpack
 
 from ..brief import Brief
-from ..errors import InputMissing, SecAggError
+from ..errors import InputMissing, SecAggError, counted, named_users
 from ..protocol.constructions import construction
 from ..steps.access import Access, TakingPart, check_pins, taking_part
 from ..steps.arguments import AnyRound
@@ -45,7 +45,8 @@ class UserStatus(Brief):
     """The files of one user: whose shares it holds (None if unknown), and its X, confirmation and
     Y.
 
-    X and Y are "yes", "", or what is wrong.
+    X and Y are "yes", "", or what is wrong. `erased` says that it has forgotten its shares, if its
+    ledger is here.
     """
 
     user: int
@@ -55,6 +56,7 @@ class UserStatus(Brief):
     confirmed: bool
     answered: str
     blocks: int | None
+    erased: bool = field(default=False, repr=False)
 
 
 @dataclass(frozen=True, repr=False)
@@ -198,7 +200,10 @@ def _user(space: Workspace, n: int, survivors: Survivors | None, *, own: bool) -
     if x and survivors and survivors.digests.get(n, x.digest) != x.digest:
         masked = "not the one that was frozen"
     holds = sorted(x.holds) if x else None
+    erased = False
     if own or space.runs_here(n):
+        with suppress(SecAggError):
+            erased = Ledger.read(space.ledger_path(n), space.session.id, n).forgotten
         shares = SharesOfUser(space, n)
         holds = [m for m in space.users() if shares.is_there(m) and _is_listed(space, m)]
     confirmed = survivors_file.confirmed_by(space, survivors.digest, [n]) if survivors else []
@@ -210,6 +215,7 @@ def _user(space: Workspace, n: int, survivors: Survivors | None, *, own: bool) -
         confirmed=bool(confirmed),
         answered=answered,
         blocks=blocks,
+        erased=erased,
     )
 
 
@@ -242,13 +248,15 @@ def _answered_blocks(space: Workspace, n: int, survivors: Survivors | None) -> i
         return answer.shape.blocks
 
 
-def _missing_files(what: str, users: Iterable[int], path: Callable[[int], Path]) -> _MissingByName:
-    """The missing files of these users; `what` has a place for their numbers."""
+def _missing_files(
+    one: str, several: str, users: Iterable[int], path: Callable[[int], Path]
+) -> _MissingByName:
+    """The missing files of these users; `one` and `several` have a place for the users."""
     files = {n: path(n) for n in users}
     if not files:
         return {}
-    numbers = ", ".join(map(str, files))
-    return {what.format(numbers): _Missing(tuple(files.values()), tuple(files))}
+    what = one if len(files) == 1 else several
+    return {what.format(named_users(files)): _Missing(tuple(files.values()), tuple(files))}
 
 
 def _waiting(
@@ -336,9 +344,10 @@ class _NextSteps:
     def _shares(self, user: int, senders: Iterable[int]) -> _MissingByName:
         lacking = set(senders) - set(self.users[user - 1].holds or [])
         shares = _missing_files(
-            f"shares of user {{}} for user {user}",
-            sorted(lacking),
-            lambda m: self.space.share_path(user, m),
+            one=f"share of {{}} for user {user}",
+            several=f"shares of {{}} for user {user}",
+            users=sorted(lacking),
+            path=lambda m: self.space.share_path(user, m),
         )
         if self.space.session.series is not None:
             held = (self.space.held_path(user),)
@@ -346,7 +355,9 @@ class _NextSteps:
         if self.space.session.family is None:
             return shares
         unlisted = sorted(m for m in lacking if not self.space.dealt_path(m).exists())
-        return shares | _missing_files("list of user {}", unlisted, self.space.dealt_path)
+        return shares | _missing_files(
+            one="list of {}", several="lists of {}", users=unlisted, path=self.space.dealt_path
+        )
 
     def _all_shares(self) -> _MissingByName:
         """The shares that some user lacks, for users whose shares are visible here."""
@@ -361,19 +372,29 @@ class _NextSteps:
         files = tuple(
             self.space.share_path(n, m) for n, theirs in lacking.items() for m in sorted(theirs)
         )
-        name = f"shares of user {', '.join(map(str, senders))}"
-        return {name: _Missing(files, tuple(senders))}
+        return {f"shares of {named_users(senders)}": _Missing(files, tuple(senders))}
 
     def _inputs(self, users: Iterable[int]) -> _MissingByName:
         lacking = (n for n in users if self.users[n - 1].masked != "yes")
-        return _missing_files("X of user {}", lacking, self.space.masked_path)
+        return _missing_files(
+            one="X of {}", several="X of {}", users=lacking, path=self.space.masked_path
+        )
 
     def _confirmations(self) -> _MissingByName:
         """The missing confirmations, if there are too few."""
-        if sum(u.confirmed for u in self.users) >= self.space.session.confirmations:
+        lacking = [u.user for u in self.users if not u.confirmed]
+        there = len(self.users) - len(lacking)
+        needed = self.space.session.confirmations - there
+        if needed <= 0:
             return {}
-        lacking = (u.user for u in self.users if not u.confirmed)
-        return _missing_files("confirmations of user {}", lacking, self.space.confirmation_path)
+        what = counted(needed, "more confirmation")
+        several = f"{what} of {{}}" if needed < len(lacking) else "confirmations of {}"
+        return _missing_files(
+            one="confirmation of {}",
+            several=several,
+            users=lacking,
+            path=self.space.confirmation_path,
+        )
 
     def _freeze(self, user: int) -> Next:
         masked = sum(u.masked == "yes" for u in self.users)
@@ -388,7 +409,12 @@ class _NextSteps:
             inputs = self._inputs(survivors.users) if c.needs_masked_sum else {}
             return _waiting("decode", None, inputs)
         silent = (n for n in survivors.users if self.users[n - 1].answered != "yes")
-        missing = _missing_files("answers of user {}", silent, self.space.answer_path)
+        missing = _missing_files(
+            one="answer of {}",
+            several="answers of {}",
+            users=silent,
+            path=self.space.answer_path,
+        )
         return _waiting("decode", None, missing or {"enough answers of one kind": _Missing()})
 
 

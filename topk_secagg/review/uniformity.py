@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..algebra.field import Integers, Symbols
-from ..errors import BadData, InputMissing
+from ..errors import BadData, InputMissing, counted
 from ..protocol.constructions import construction
 from ..protocol.messages import Masked
 from ..protocol.parameters import Parameters
@@ -82,9 +82,11 @@ def uniformity(parts: Sequence[Symbols], bound: int, *, distinct: bool = False) 
     needed = min(FEWEST_BINS, bound)
     bins = min(_MOST_BINS, bound, usable // LEAST_EXPECTED)
     if bound < 2 or bins < needed:
-        what = "values, or places left free," if usable < count else "values"
+        free_places = ", or places left free," if usable < count else ""
+        value = f"value{free_places} below {bound} is"
+        values = f"values{free_places} below {bound} are"
         least = max(2, needed) * LEAST_EXPECTED
-        raise InputMissing(f"{usable} {what} below {bound} are too few; {least} are needed")
+        raise InputMissing(f"{counted(usable, value, values)} too few; {least} are needed")
     observed, expected = histogram(parts, bound, bins)
     statistic = math.fsum((observed - expected) ** 2 / expected)
     if distinct:

@@ -18,6 +18,8 @@ from ..storage.session import FINGERPRINT_DIGITS
 from ..storage.workspace import Workspace
 from .arguments import AnyPath, AnyRound, optional_path, path_of, whole_number, workspace
 
+OF_OTHER_USER = "of-other-user"  # the topic of a hint about an identity, with its user
+
 
 class Pins(TypedDict, total=False):
     """What every function takes that reads a round: where its secrets are, and which session and
@@ -155,9 +157,14 @@ def admitted(space: Workspace, user: int, access: Access) -> Identity | None:
         )
     identity = read_identity(path)
     if identity.public(user) != recipient:
+        owner = next(
+            (r.user for r in session.recipients or () if identity.public(r.user) == r), None
+        )
         raise BadData(
             f"{path} does not hold the keys that the session has for user {user}",
-            "give the right identity",
+            "give the right identity"
+            + ("" if owner is None else f": this is that of user {owner}"),
+            "" if owner is None else f"{OF_OTHER_USER} {owner}",
         )
     return identity
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ..algebra.field import Symbols
 from ..algebra.randomness import CipherRandomness, fresh_key
 from ..brief import Brief
-from ..errors import BadData, InputMissing, SecAggError, TooFewSurvivors
+from ..errors import BadData, InputMissing, SecAggError, TooFewSurvivors, counted, named_users
 from ..gradients.arrays import Given, in_form
 from ..gradients.files import check_writable, write_gradient
 from ..gradients.quantise import beyond_clip, dequantise
@@ -292,15 +292,16 @@ def _decodable(
         return max(enough.items(), key=lambda item: liars_excluded(p, item[0].blocks, len(item[1])))
     given = [answer.shape for answer in answers.values()]
     wanted, *others = c.answer_shapes(count).values()
-    silent = ", ".join(str(n) for n in survivors.users if n not in answers) or "none"
-    what = (
-        f"{given.count(wanted)} sound answers, and {wanted.quorum} are needed (missing: {silent})"
-    )
+    silent = [n for n in survivors.users if n not in answers]
+    sound = counted(given.count(wanted), "sound answer")
+    missing = named_users(silent) if silent else "none"
+    what = f"{sound}, and {wanted.quorum} are needed (missing: {missing})"
     if not others:
         raise TooFewSurvivors(what, "wait for more users to answer")
     (least,) = others
     raise TooFewSurvivors(
-        f"{what}; {given.count(least)} fallback answers, of which {least.quorum} would suffice",
+        f"{what}; {counted(given.count(least), 'fallback answer')}, "
+        f"of which {least.quorum} would suffice",
         f"ask at least {least.quorum} users to answer again with D = U - T",
         f"{FALLBACK} {space.root}",
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import TooFewSurvivors, UsageError
+from ..errors import TooFewSurvivors, UsageError, counted
 from ..protocol.constructions import construction
 from ..protocol.parameters import Parameters
 from .arguments import user_list
@@ -34,7 +34,7 @@ class Remaining:
         for left, need, what in needs:
             if len(left) < need:
                 raise TooFewSurvivors(
-                    f"{len(left)} users would {what}, and {need} are needed",
+                    f"{counted(len(left), 'user')} would {what}, and {need} are needed",
                     "let fewer users drop out",
                 )
 

@@ -90,7 +90,7 @@ def eliminate(
             masked = {m: x.masked for m, x in frozen.items()}
         if session.series is None:
             paths = {m: space.share_path(user, m) for m in survivors.users}
-            survivors_file.check_arrived(f"the shares of users {{}} for user {user}", paths)
+            survivors_file.check_arrived(f"share for user {user}", paths)
         allow_open_files(2 * len(survivors.users))
         with ExitStack() as files:
             held = SharesOfUser(space, user, opener)

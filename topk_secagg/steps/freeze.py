@@ -8,15 +8,24 @@ from pathlib import Path
 from typing import Unpack
 
 from ..brief import Brief
-from ..errors import InputMissing, Refused, TooFewSurvivors, UsageError
+from ..errors import (
+    BadData,
+    InputMissing,
+    Refused,
+    TooFewSurvivors,
+    UsageError,
+    counted,
+    named_users,
+)
 from ..storage import masked as masked_file
 from ..storage import survivors as survivors_file
 from ..storage.atomic import mark_done, write_whole
 from ..storage.documents import digest
+from ..storage.keys import Identity
 from ..storage.ledger import Ledger
 from ..storage.masked import MaskedFile
 from ..storage.workspace import Workspace
-from .access import Access, TakingPart, admitted, taking_part
+from .access import OF_OTHER_USER, Access, TakingPart, admitted, taking_part
 from .arguments import AnyRound, user_list
 from .each import for_each
 
@@ -59,8 +68,8 @@ def freeze(
     """
     space, how = taking_part(round, **access)
     session = space.session
+    signer = _admitted_freezer(space, how) if user is None else admitted(space, user, how)
     user = session.freezer if user is None else user
-    signer = admitted(space, user, how)
     only = None if only is None else user_list("only", only)
     if user != session.freezer and not session.confirm:
         raise Refused(
@@ -90,6 +99,24 @@ def freeze(
         written=True,
         left_out=left_out,
     )
+
+
+def _admitted_freezer(space: Workspace, how: Access) -> Identity | None:
+    """`admitted` for the session's freezer; who comes with the keys of another user is told who
+    freezes."""
+    session = space.session
+    try:
+        return admitted(space, session.freezer, how)
+    except BadData as error:
+        reason, _, owner = error.topic.partition(" ")
+        if reason != OF_OTHER_USER:
+            raise
+        hint = (
+            f"this is the identity of user {owner}, and user {session.freezer} freezes this round"
+        )
+        if not session.confirm:
+            raise BadData(error.message, hint) from error
+        raise BadData(error.message, f"{hint} by default", f"freezer {owner}") from error
 
 
 def _again(
@@ -143,10 +170,12 @@ def chosen_masked(
     if only is None:
         _check_hope(space, files)
     if len(files) < need:
-        what = "have masked soundly" if only is None else "are named"
-        raise TooFewSurvivors(
-            f"{len(files)} users {what}, and {need} must survive", "wait for more users to mask"
+        what = (
+            counted(len(files), "user has masked soundly", "users have masked soundly")
+            if only is None
+            else counted(len(files), "user is named", "users are named")
         )
+        raise TooFewSurvivors(f"{what}, and {need} must survive", "wait for more users to mask")
     files = with_agreed_lists(files)
     kept = answerable(files, need)
     lost = [n for n in files if n not in kept]
@@ -154,10 +183,8 @@ def chosen_masked(
         what = f"there are no {need} users yet that hold each other's shares"
         raise TooFewSurvivors(what, "wait for more users to mask, with all shares")
     if only is not None and lost:
-        what = (
-            f"fewer than {need} of these users hold the shares of user {', '.join(map(str, lost))}"
-        )
-        raise TooFewSurvivors(what, "leave out that user")
+        what = f"fewer than {need} of these users hold the shares of {named_users(lost)}"
+        raise TooFewSurvivors(what, f"leave out {named_users(lost)}")
     left_out = attempts.left_out(space.masked_path) | dict.fromkeys(
         lost, "too few users hold its share"
     )

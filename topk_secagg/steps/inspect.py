@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,10 +14,14 @@ import numpy as np
 
 from ..brief import Brief
 from ..errors import BadData, InputMissing, SecAggError
+from ..gradients.files import READABLE
 from ..protocol.constructions import construction
 from ..protocol.parameters import SHARES, rate_of_answer, rate_of_masked
 from ..storage import dealt, documents, masked, share, survivors
 from ..storage.artifacts import Artifact, opened
+from ..storage.atomic import open_regular
+from ..storage.hdf5_parser import SIGNATURE
+from ..storage.keys import IDENTITY, RECIPIENTS, keys_in
 from ..storage.kinds import ARTIFACT_KINDS, check_size
 from ..storage.ledger import parse_ledger
 from ..storage.session import Session, read_session
@@ -26,6 +32,9 @@ _SHOWN = 8
 _NEVER_SHOWN = {"key", "keys", "seed", "own"}  # datasets that open more than one file
 _AT_ONCE = 1 << 20  # values
 _LEVELS_UP = 3
+_RECOGNISED_BY = 1 << 12  # bytes of a file
+_USER_IN_NAME = re.compile(r"user-(\d{1,9})(?!\d)")
+_SENDER_IN_NAME = re.compile(r"from-(\d{1,9})(?!\d)")
 
 
 @dataclass(repr=False)
@@ -37,6 +46,7 @@ class Description(Brief):
     facts: dict[str, Any] = field(default_factory=dict)
     datasets: dict[str, dict[str, Any]] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)  # about its name, and not about its content
 
     @property
     def intact(self) -> bool:
@@ -55,12 +65,59 @@ def inspect(file: AnyPath, *, reveal: bool = False) -> Description:
     """
     path = path_of("file", file)
     if path.suffix == ".age":
-        raise BadData(f"{path} is sealed", "decrypt it with age to look inside")
+        raise BadData(
+            f"{path} is sealed",
+            "its receiver's identity is one of age, and opens it; an audit with it checks it",
+            f"sealed {path}",
+        )
+    _check_of_a_round(path)
     session = _session_near(path)
     if path.suffix == ".json":
-        return _describe_document(path, session)
-    with opened(path, *ARTIFACT_KINDS) as artifact:
-        return _describe_artifact(artifact, session, reveal=reveal)
+        description = _describe_document(path, session)
+    else:
+        with opened(path, *ARTIFACT_KINDS) as artifact:
+            description = _describe_artifact(artifact, session, reveal=reveal)
+    description.warnings += _contradictions(description)
+    return description
+
+
+def _contradictions(d: Description) -> Iterator[str]:
+    """Where the path names another user than the file does: steps would refuse it there."""
+    folder = d.path.absolute().parent.name
+    of_user = folder if d.kind == "share" else d.path.name
+    for fact, name, pattern in (
+        ("user", of_user, _USER_IN_NAME),
+        ("sender", d.path.name, _SENDER_IN_NAME),
+    ):
+        match = pattern.match(name)
+        if match and fact in d.facts and int(match[1]) != d.facts[fact]:
+            yield (
+                f"{d.path}: by its name it is of {fact} {int(match[1])}, and by its content of "
+                f"{fact} {d.facts[fact]}: steps refuse it here"
+            )
+
+
+def _check_of_a_round(path: Path) -> None:
+    """Refuse a file that belongs to a user and not to a round, by what it begins with or, where it
+    is not HDF5, by its suffix."""
+    with open_regular(path, "check the path") as stream:
+        start = stream.read(_RECOGNISED_BY)
+    keys = keys_in(start)
+    if keys == IDENTITY:
+        raise BadData(
+            f"{path} is not a file of a round, but an identity: the secret keys of a user",
+            "keep it where it is, and share it with nobody",
+        )
+    if keys == RECIPIENTS:
+        raise BadData(
+            f"{path} is not a file of a round, but a list of recipients: users' public keys",
+            "the session.json of a sealed round says which keys the round has",
+        )
+    if path.suffix in READABLE and not start.startswith(SIGNATURE):
+        raise BadData(
+            f"{path} is not a file of a round, but a gradient, to go by its suffix",
+            "give a file of a round, such as session.json",
+        )
 
 
 def _session_near(path: Path) -> Session | None:

@@ -9,7 +9,17 @@ from typing import Unpack
 
 from ..algebra.randomness import CipherRandomness
 from ..brief import Brief
-from ..errors import BadData, CannotWrite, InputMissing, Refused, SecAggError, UsageError, about
+from ..errors import (
+    BadData,
+    CannotWrite,
+    InputMissing,
+    Refused,
+    SecAggError,
+    UsageError,
+    about,
+    counted,
+    named_users,
+)
 from ..gradients.arrays import Given, Vector
 from ..gradients.tensors import left_out
 from ..protocol.constructions import construction
@@ -361,16 +371,16 @@ def _check_enough(session: Session, user: int, shares: _Shares) -> None:
         return
     if session.series is not None:
         raise InputMissing(
-            f"user {user} holds the keys of {len(shares.held)} users, and an answer takes those of "
+            f"user {user} holds the keys of {counted(len(shares.held), 'user')}, and an answer takes those of "
             f"at least {p.survivors}" + "".join(f"; {why}" for why in set(shares.bad.values())),
             "run offline again for this user, from an earlier round of the series",
             "from",
         )
-    lacking = [f"missing: {', '.join(map(str, shares.missing))}"] if shares.missing else []
+    lacking = [f"missing: {named_users(shares.missing)}"] if shares.missing else []
     lacking += [f"the share of user {m} is bad: {why}" for m, why in shares.bad.items()]
     raise InputMissing(
-        f"user {user} holds the shares of {len(shares.held)} users, and an answer takes those of "
-        f"at least {p.survivors}; {'; '.join(lacking)}",
+        f"user {user} holds the shares of {counted(len(shares.held), 'user')}, and an answer "
+        f"takes those of at least {p.survivors}; {'; '.join(lacking)}",
         "fetch them first: X says for good whose shares its user held",
         "without-them",
     )

@@ -132,7 +132,7 @@ def _chosen_construction(given: dict[str, Any]) -> tuple[str, str]:
             PERMUTATION,
             f"permutation, the paper's construction: its offline files take {amount(needed)}",
         )
-    return small, f"{small}: the paper's offline files would take {amount(needed)}"
+    return small, f"{small}: the paper's offline files would take {amount(needed)} in all"
 
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:

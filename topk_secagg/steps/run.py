@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from ..brief import Brief
-from ..errors import Busy, SecAggError, UsageError
+from ..errors import Busy, SecAggError, UsageError, counted
 from ..gradients.arrays import Given
 from ..gradients.layout import Layout
 from ..gradients.quantise import clip_of
 from ..gradients.tensors import is_path
-from ..protocol.parameters import SHARES
+from ..protocol.parameters import SHARES, TOO_FEW_USERS
 from ..storage.session import read_session
 from ..storage.workspace import Workspace
 from .arguments import (
@@ -249,7 +249,8 @@ def _describes_round(options: SessionOptions, randomness: str) -> bool:
 def _check_count(gradients: Mapping[int, Given], users: int) -> None:
     if len(gradients) != users:
         raise UsageError(
-            f"{len(gradients)} gradients for {users} users", "one file per user is needed"
+            f"{counted(len(gradients), 'gradient')} for {counted(users, 'user')}",
+            "one file per user is needed",
         )
 
 
@@ -259,6 +260,24 @@ def _begin(space: Workspace, play: Play, options: SessionOptions) -> tuple[InitR
     if users is not None:
         _check_count(play.gradients, whole_number("users", users))
     options = {**options, "users": len(play.gradients)}
+    with _counting_gradients(len(play.gradients)):
+        return _begin_with(space, play, options)
+
+
+@contextmanager
+def _counting_gradients(count: int) -> Iterator[None]:
+    """Where there are too few users, say of what their number is."""
+    try:
+        yield
+    except UsageError as error:
+        if error.topic != TOO_FEW_USERS:
+            raise
+        hint = f"{error.hint}; N is the number of gradients that were given: {count}"
+        raise UsageError(error.message, hint) from error
+
+
+def _begin_with(space: Workspace, play: Play, options: SessionOptions) -> tuple[InitReport, Survey]:
+    """The same, once the options say how many users there are."""
     if options.get("like") is None and options.get("length") is None:
         options["like"] = play.gradients[1]
     if options.get("clip") is not None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..errors import BadData, InputMissing, UsageError
+from ..errors import BadData, InputMissing, UsageError, named_users
 from ..gradients.arrays import Given
 from ..gradients.files import READABLE, check_writable
 from ..gradients.tensors import is_path
@@ -167,9 +167,9 @@ def read_weights(path: Path, files: Sequence[Path]) -> list[float]:
                 f"{path}: the weight of {key!r} is {weight:g}", "weights are positive numbers"
             )
         weights[user] = weight
-    missing = [str(n) for n in range(1, len(files) + 1) if n not in weights]
+    missing = [n for n in range(1, len(files) + 1) if n not in weights]
     if missing:
-        raise BadData(f"{path} has no weight for user {', '.join(missing)}", "add a line for each")
+        raise BadData(f"{path} has no weight for {named_users(missing)}", "add a line for each")
     return [weights[n] for n in range(1, len(files) + 1)]
 
 

@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 
 from ..algebra.field import stored_type
+from ..errors import counted
 from ..gradients.quantise import dequantise
 from ..protocol.agreement import is_correctable
 from ..protocol.messages import Sparse
@@ -125,11 +126,12 @@ def _check_users(
     agreeing = len(answering) - len(corrected)
     if agreeing < blocks + p.colluders:
         raise artifact.bad(
-            f"it says that {agreeing} users answered, and it takes {blocks + p.colluders}"
+            f"it says that {counted(agreeing, 'user')} answered, and it takes"
+            f" {blocks + p.colluders}"
         )
     correctable = is_correctable(p, blocks=blocks, answers=len(answering), wrong=len(corrected))
     if corrected and not correctable:
         raise artifact.bad(
-            f"it leaves out {len(corrected)} answers as wrong, and the {agreeing} others"
-            " are too few to tell"
+            f"it leaves out {counted(len(corrected), 'answer')} as wrong, and the"
+            f" {counted(agreeing, 'other is', 'others are')} too few to tell"
         )

@@ -62,6 +62,9 @@ def make_folder(path: Path, *, private: bool = False) -> None:
     """Create a folder and those above it; a private one is closed to others, and refused if it is
     theirs."""
     with writing(path):
+        if path.is_file():
+            hint = "choose another folder, or move that file away"
+            raise CannotWrite(f"cannot write {path}: it is a file, and must be a folder", hint)
         path.mkdir(parents=True, exist_ok=True, mode=0o700 if private else 0o777)
         if private:
             status = path.stat()

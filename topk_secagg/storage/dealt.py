@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..brief import Brief
-from ..errors import BadData
+from ..errors import BadData, named_users
 from ..protocol.deal import Block, commitment
 from . import documents
 from .documents import Mark, Sha256
@@ -45,8 +45,7 @@ class Dealt(Brief):
         """BadData unless each of the keys is the one that the dealer is committed to."""
         for block, key in keys.items():
             if commitment(key, self.user, block).hex() != self.commitments[block]:
-                named = ", ".join(map(str, block))
-                raise BadData(f"its key for users {named} is not the one that it published")
+                raise BadData(f"its key for {named_users(block)} is not the one that it published")
 
 
 def content(s: Session, user: int, keys: Sequence[bytes], signer: Identity | None) -> bytes:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+SIGNATURE = b"\x89HDF\r\n\x1a\n"  # with which every HDF5 file begins
 _UNDEFINED = 2**64 - 1
 # version, two sizes, flags; base, extension, end, root; a checksum follows
 _SUPERBLOCK = struct.Struct("<8s4B4Q")
@@ -78,7 +79,7 @@ def parse(fd: int) -> tuple[dict[str, str | int], dict[str, Dataset]]:
     """The attributes and datasets of an open file; raises Unknown for any but the one layout."""
     size = os.fstat(fd).st_size
     *start, end, root = _SUPERBLOCK.unpack(_checked(fd, 0, _SUPERBLOCK.size))
-    if start != [b"\x89HDF\r\n\x1a\n", 3, 8, 8, 0, 0, _UNDEFINED]:
+    if start != [SIGNATURE, 3, 8, 8, 0, 0, _UNDEFINED]:
         raise Unknown("no HDF5 file, or another superblock")
     if end != size:
         raise Unknown(f"{size} bytes, not {end}")

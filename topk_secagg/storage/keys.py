@@ -28,6 +28,10 @@ from .documents import AGAIN, read_bytes
 _SIGNING = "# ed25519 secret: "
 _RECIPIENT = re.compile(r"(\d{1,9})\s+(\S+)\s+ed25519:(\S*)", re.ASCII)
 _LARGEST_IDENTITY = 1 << 16  # bytes
+_AGE_IDENTITY = "AGE-SECRET-KEY-1"  # how the line begins
+# kinds of files that hold keys
+IDENTITY = "identity"
+RECIPIENTS = "recipients"
 _HEADER_LIMIT = 4096  # bytes within which the header of a sealed file ends
 
 
@@ -133,7 +137,7 @@ def read_identity(path: Path) -> Identity:
         (signing,) = (
             line.removeprefix(_SIGNING) for line in text.splitlines() if line.startswith(_SIGNING)
         )
-        (age,) = (line for line in text.splitlines() if line.startswith("AGE-SECRET-KEY-1"))
+        (age,) = (line for line in text.splitlines() if line.startswith(_AGE_IDENTITY))
         identity = Identity(age, signing)
         identity.public(0)
     except (ValueError, IdentityError) as error:
@@ -141,6 +145,15 @@ def read_identity(path: Path) -> Identity:
             f"{path} is not an identity file of `topk-secagg keygen`", "check the path"
         ) from error
     return identity
+
+
+def keys_in(start: bytes) -> str:
+    """IDENTITY or RECIPIENTS, if a file that begins like this is one; else nothing."""
+    lines = start.decode("ascii", "replace").splitlines()
+    if any(line.startswith((_SIGNING, _AGE_IDENTITY)) for line in lines):
+        return IDENTITY
+    first = next((line.strip() for line in lines if line.strip() and line[0] != "#"), "")
+    return RECIPIENTS if _RECIPIENT.fullmatch(first) else ""
 
 
 def read_recipients(path: Path, users: int) -> tuple[Recipient, ...]:

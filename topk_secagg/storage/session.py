@@ -23,6 +23,7 @@ MOST_GENERATIONS = 10_000
 MOST_USERS = 1024  # a round of so many has a million shares; commands look for each of them
 _NONCE = re.compile(r"[0-9a-f]{32}")
 _AGAIN = "fetch session.json again"
+START = "start a round, or copy session.json from the user that started it"
 
 
 @dataclass(frozen=True)
@@ -217,8 +218,7 @@ del _TYPES["id"]  # which is the digest
 
 def read_bytes(path: Path) -> bytes:
     """The bytes of session.json, nothing of which is looked at yet."""
-    hint = "start a round, or copy session.json from the user that started it"
-    return documents.read_bytes(path, hint)
+    return documents.read_bytes(path, START)
 
 
 def parse_session(path: Path, content: bytes) -> Session:

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..algebra.parallel import ahead
 from ..brief import Brief
-from ..errors import BadData, InputMissing, SecAggError, TooFewSurvivors
+from ..errors import BadData, InputMissing, SecAggError, TooFewSurvivors, counted, named_users
 from ..protocol.constructions import construction
 from . import documents
 from .atomic import write_whole
@@ -144,7 +144,8 @@ def checked(space: Workspace, data: bytes) -> Survivors:
         raise BadData(f"{path}: {error.message}", _AGAIN) from error
     if len(survivors.digests) < p.survivors:
         raise TooFewSurvivors(
-            f"{path} names {len(survivors.digests)} survivors, and {p.survivors} are needed",
+            f"{path} names {counted(len(survivors.digests), 'survivor')}, and {p.survivors} are "
+            "needed",
             "do not answer: it would reveal inputs",
         )
     return survivors
@@ -179,12 +180,12 @@ def fixed(space: Workspace) -> Survivors | None:
 
 def check_arrived(what: str, files: dict[int, Path]) -> None:
     """Refuse to start while files of some users are missing; the message names them all."""
-    missing = [str(n) for n, path in files.items() if not path.exists()]
+    missing = [n for n, path in files.items() if not path.exists()]
     if missing:
         folder = next(iter(files.values())).parent
         raise InputMissing(
-            f"{what.format(', '.join(missing))} have not arrived in {folder}",
-            "fetch them from these users",
+            f"no {what} has arrived from {named_users(missing)} in {folder}",
+            f"fetch what is missing from {named_users(missing)}",
         )
 
 
@@ -197,7 +198,7 @@ def each_frozen(space: Workspace, survivors: Survivors) -> Iterator[tuple[int, M
     """The same one after the other, so that few are in memory; none if one has not arrived. While
     one is used, the next large one is read."""
     users = survivors.users
-    check_arrived("the X of users {}", {n: space.masked_path(n) for n in users})
+    check_arrived("X", {n: space.masked_path(n) for n in users})
     large = construction(space.session.parameters).masked_bytes > _LARGE_BYTES
     calls = (partial(_frozen, space, survivors, user=n) for n in users)
     yield from zip(users, ahead(calls, threads=1 if large else 0), strict=True)
@@ -275,10 +276,10 @@ def check_confirmed(space: Workspace, survivors: Survivors) -> None:
     need = space.session.confirmations
     there = confirmed_by(space, survivors.digest, space.users()) if need else []
     if len(there) < need:
-        missing = ", ".join(str(n) for n in space.users() if n not in there)
+        missing = [n for n in space.users() if n not in there]
         raise InputMissing(
-            f"{len(there)} users have confirmed these survivors, and {need} must; "
-            f"missing: {missing}",
+            f"{counted(len(there), 'user has', 'users have')} confirmed these survivors, and "
+            f"{need} must; missing: {named_users(missing)}",
             "ask them to confirm, and fetch their files from confirmed/",
         )
 

@@ -11,10 +11,10 @@ from functools import cached_property
 from pathlib import Path
 
 from ..brief import laid_out
-from ..errors import SecAggError, UsageError
+from ..errors import InputMissing, SecAggError, UsageError
 from .atomic import lock, lock_unless_foreign, make_folder, waiting_lock
 from .documents import digest
-from .session import Session, parse_session, read_bytes
+from .session import START, Session, parse_session, read_bytes
 
 LOCK_NAME = re.compile(r"\.(user-\d+|account-\d+|run|input)\.lock")  # of the locks below
 _OTHERS = 0o077
@@ -48,7 +48,26 @@ class Workspace:
     @cached_property
     def session_content(self) -> bytes:
         """The bytes of session.json, read once: what was compared with a pin is then used."""
-        return read_bytes(self.session_path)
+        try:
+            return read_bytes(self.session_path)
+        except InputMissing as error:
+            raise self._explained(error) from None
+
+    def _explained(self, error: InputMissing) -> InputMissing:
+        """Why there is no session.json, where there is no folder of a round."""
+        try:
+            mode = self.root.stat().st_mode
+        except FileNotFoundError:
+            hint = f"check the name of the folder, or {START}"
+            return InputMissing(f"there is no folder {self.root}", hint)
+        except OSError:  # of which the error says more
+            return error
+        if stat.S_ISDIR(mode):
+            return error
+        return InputMissing(
+            f"{self.root} is not a folder, as a round is",
+            f"give the folder of the round, such as {self.root.parent}",
+        )
 
     @property
     def session_id(self) -> str:
