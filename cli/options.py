@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from functools import partial, update_wrapper
@@ -12,10 +13,22 @@ from typing import Any, NamedTuple
 import click
 
 import topk_secagg as ts
+from topk_secagg.errors import UsageError
 
 from .console import PROGRAM, Console, answer, fail_with, hear_library
 
-PATH = click.Path(path_type=Path, readable=False)
+
+class _NamedPath(click.Path):
+    """A path that is not empty: an empty one would be the current folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path, which need not exist."""
+        if not os.fspath(value):
+            self.fail("the path is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+PATH = _NamedPath(path_type=Path, readable=False)
 
 
 def file(name: str, help: str, metavar: str = "FILE", **others: Any) -> click.Option:
@@ -64,6 +77,7 @@ def command(
             console = Console(function.__name__, *map(given.pop, ("json", "quiet", "verbose")))
             answer.begin(console.command, wanted=console.as_json)
             hear_library(console)
+            _check_variables(click.get_current_context())
             if given.get("mean") and given["output"] is None:
                 raise click.UsageError("--mean is about what --output gets; give --output FILE")
             if "round_folder" in given:
@@ -79,6 +93,26 @@ def command(
         return click.Command(name, callback=call, params=params, help=help, short_help=about)
 
     return of
+
+
+def _check_variables(context: click.Context) -> None:
+    """Refuse a variable of a pin or a path that is set but empty.
+
+    click takes it for unset, so that a pin would be gone without a word where
+    `export TOPK_SECAGG_SESSION=$(cat FILE)` found no file.
+    """
+    for option in context.command.params:
+        if not isinstance(option, click.Option) or option.name is None:
+            continue
+        typed = context.get_parameter_source(option.name) is click.core.ParameterSource.COMMANDLINE
+        if typed or not (option.envvar or isinstance(option.type, click.Path)):
+            continue
+        for name in (option.envvar, f"{context.auto_envvar_prefix}_{option.name.upper()}"):
+            if isinstance(name, str) and os.environ.get(name) == "":
+                raise UsageError(
+                    f"{name} is set but empty",
+                    f"unset it, or set it to what {option.opts[0]} takes",
+                )
 
 
 def _check_session(space: ts.Workspace, pin: str) -> None:

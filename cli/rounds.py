@@ -37,7 +37,7 @@ def show_start(console: Console, report: InitReport) -> None:
 
 def warn_of_keys(console: Console, recipients: Path | None) -> None:
     """That a round has no keys although the environment names some."""
-    if recipients is None and os.environ.get(o.KEYS_VARIABLE):
+    if recipients is None and o.KEYS_VARIABLE in os.environ:
         console.warn(
             f"{o.KEYS_VARIABLE} is set, but a round takes its keys from --recipients alone: "
             "this one has none"

@@ -404,3 +404,22 @@ def test_paths_of_the_wrong_type_are_usage_errors(tmp_path):
     ):
         with pytest.raises(ts.UsageError, match="not a path"):
             call()
+
+
+def test_empty_paths_are_usage_errors_and_not_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ts.init("round", users=4, length=9, **SMALL)
+    before = sorted(tmp_path.rglob("*"))
+    for name, call in {
+        "round": lambda: ts.init("", users=4, length=9, **SMALL),
+        "recipients": lambda: ts.init("r", users=4, length=9, recipients="", **SMALL),
+        "secrets": lambda: ts.offline("round", 1, secrets=""),
+        "identity": lambda: ts.offline("round", 1, identity=b""),
+        "residual": lambda: ts.mask("round", 1, np.ones(9), residual=""),
+        "output": lambda: ts.decode("round", output=""),
+        "report": lambda: ts.audit("round", report=""),
+        "file": lambda: ts.inspect(""),
+    }.items():
+        with pytest.raises(ts.UsageError, match=f"^{name} is an empty path"):
+            call()
+    assert sorted(tmp_path.rglob("*")) == before

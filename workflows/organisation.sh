@@ -28,7 +28,7 @@
 #
 # It says on standard error, with the time, what it does and what it waits for. It can be stopped at any time and started
 # again. It ends with 0 when nothing is left to do, with 75 when LIMIT is over, and with the exit code of a step that was
-# refused.
+# refused. TOPK_SECAGG_SESSION, _SERIES and _SECRETS may be left out; set but empty, they are refused (2).
 set -euo pipefail
 
 if [ $# -ne 6 ]; then
@@ -55,6 +55,12 @@ if [ "${MEAN:-no}" = yes ]; then decoding+=(--mean); fi
 say() { echo "$(date -u +%Y-%m-%dT%H:%M:%SZ) organisation $NUMBER: $*" >&2; }
 
 # the pins: every command below takes them from the environment
+for name in TOPK_SECAGG_SESSION TOPK_SECAGG_SERIES TOPK_SECAGG_SECRETS; do
+  if [ -z "${!name-unset}" ]; then
+    say "$name is set but empty: unset it, or give it a value"
+    exit 2
+  fi
+done
 if [ -n "${TOPK_SECAGG_SESSION:-}" ]; then export TOPK_SECAGG_SESSION; fi
 if [ -n "${TOPK_SECAGG_SERIES:-}" ]; then export TOPK_SECAGG_SERIES; fi
 export TOPK_SECAGG_RECIPIENTS=${TOPK_SECAGG_RECIPIENTS:-${RECIPIENTS:-}}

@@ -930,6 +930,41 @@ class TestUsage2:
         says = (f"/{name}: {what}", "end in one of .pt, .safetensors, .npz, .npy")
         refuses(2, *r.decode("--output", r.folder.parent / name), says=says)
 
+    @pytest.mark.parametrize(
+        ("arguments", "name"),
+        [
+            (f"init EMPTY {SMALL}", "ROUND"),
+            (f"init new {SMALL} --recipients EMPTY", "--recipients"),
+            (f"init new {FIVE_USERS} --top-k 2 --like EMPTY", "--like"),
+            ("init new --from EMPTY", "--from"),
+            ("offline ROUND --user 1 --secrets EMPTY", "--secrets"),
+            ("offline ROUND --user 1 --from EMPTY", "--from"),
+            ("offline EMPTY --user 1", "ROUND"),
+            ("mask ROUND --user 1 --gradient EMPTY", "--gradient"),
+            ("mask ROUND --user 1 --gradients EMPTY", "--gradients"),
+            ("mask ROUND --user 1 --gradient a.npy --residual EMPTY", "--residual"),
+            ("eliminate ROUND --user 1 --identity EMPTY", "--identity"),
+            ("freeze ROUND --recipients EMPTY", "--recipients"),
+            ("decode ROUND --output EMPTY", "--output"),
+            ("audit ROUND --report EMPTY", "--report"),
+            ("audit ROUND --identity EMPTY", "--identity"),
+            ("inspect EMPTY", "FILE..."),
+            ("keygen --user 1 --output EMPTY", "--output"),
+            ("run new --gradients EMPTY", "--gradients"),
+            ("run new --gradients a.npy --weights EMPTY", "--weights"),
+        ],
+    )
+    def test_an_empty_path_is_not_the_current_folder(
+        self, refuses, round_at, tmp_path, monkeypatch, arguments, name
+    ):
+        """`--secrets ''` once put a secret into the current folder."""
+        given = {"ROUND": round_at("answered").folder, "EMPTY": ""}
+        here = tmp_path / "here"
+        here.mkdir()
+        monkeypatch.chdir(here)
+        command = [given.get(word, word) for word in words(arguments)]
+        refuses(2, *command, says=f"invalid value for '{name}': the path is empty")
+
     def test_nonsense_in_the_environment(self, refuses, round_at, monkeypatch):
         monkeypatch.setenv("TOPK_SECAGG_OFFLINE_USER", "one")
         says = "invalid value for '--user': 'one'"

@@ -70,8 +70,10 @@ class Organisations:
     def machine(self, user: int) -> Round:
         return self.round.elsewhere(self.base / f"machine-{user}" / "round")
 
-    def start(self, user: int, here: Path | None = None, **settings: str) -> subprocess.Popen[str]:
-        """The script of an organisation, as a new process."""
+    def start(
+        self, user: int, here: Path | None = None, **settings: str | None
+    ) -> subprocess.Popen[str]:
+        """The script of an organisation, as a new process; a setting of None is left out."""
         r = self.round
         here = here or self.machine(user).folder
         here.mkdir(parents=True, exist_ok=True)
@@ -81,6 +83,7 @@ class Organisations:
             "PATIENCE": "2", "LIMIT": "900", "TOPK_SECAGG_RECIPIENTS": str(r.recipients),
             "TOPK_SECAGG_SESSION": self.session, **settings,
         }  # fmt: skip
+        environment = {name: value for name, value in environment.items() if value is not None}
         sums = here.with_name("sum.npy")
         words = [here, user, r.identity(user), r.gradient(user), self.sync, sums]
         return subprocess.Popen(
@@ -214,7 +217,7 @@ def series(tmp_path_factory):
     settings = {
         "STORE": str(later),
         "TOPK_SECAGG_SERIES": Workspace(two.store).session.series_name,
-        "TOPK_SECAGG_SESSION": "",
+        "TOPK_SECAGG_SESSION": None,
     }
     play(
         [
@@ -265,6 +268,10 @@ class TestSeries:
         ({"TOPK_SECAGG_RECIPIENTS": "", "RECIPIENTS": "mine"}, 77, "other keys for user 2"),
         ({"TOPK_SECAGG_SESSION": "0" * 16}, 77, "not 0000000000000000"),
         ({"TOPK_SECAGG_RECIPIENTS": ""}, 2, "set TOPK_SECAGG_RECIPIENTS"),
+        ({"TOPK_SECAGG_RECIPIENTS": None}, 2, "set TOPK_SECAGG_RECIPIENTS"),
+        ({"TOPK_SECAGG_SESSION": ""}, 2, "TOPK_SECAGG_SESSION is set but empty"),
+        ({"TOPK_SECAGG_SERIES": ""}, 2, "TOPK_SECAGG_SERIES is set but empty"),
+        ({"TOPK_SECAGG_SECRETS": ""}, 2, "TOPK_SECAGG_SECRETS is set but empty"),
     ],
 )
 def test_it_ends_with_the_code_and_the_reason_of_the_command(tmp_path, settings, code, said):
@@ -321,7 +328,7 @@ TWICE = f'if [ "$1" = pull ] && [ -e "$ROUND/session.json" ]; then {HANGS}; else
 class Alone:
     """The script with a pretended program and a SYNC of one line of shell."""
 
-    def __init__(self, folder: Path, sync: str, **settings: str) -> None:
+    def __init__(self, folder: Path, sync: str, **settings: str | None) -> None:
         self.folder = folder
         self._program("topk-secagg", PRETENDED)
         self._program("sync", f"#!/bin/sh\n{sync}\n")
@@ -329,6 +336,7 @@ class Alone:
             "PATH": f"{folder}:{os.environ['PATH']}", "NOTES": str(folder), "PAUSE": "0.5",
             "RECIPIENTS": "keys", "TOPK_SECAGG_SESSION": "0123456789abcdef", **settings,
         }  # fmt: skip
+        environment = {name: value for name, value in environment.items() if value is not None}
         words = ["round", "3", "identity", "gradient.pt", str(folder / "sync"), "sum.pt"]
         self.process = subprocess.Popen(
             [WORKFLOWS / "organisation.sh", *words],
@@ -394,7 +402,7 @@ def test_weight_residual_mean_and_pins_reach_the_commands(tmp_path):
 
 
 def test_without_a_session_it_says_so_and_the_weight_is_1(tmp_path):
-    alone = Alone(tmp_path, FETCHES, TOPK_SECAGG_SESSION="")
+    alone = Alone(tmp_path, FETCHES, TOPK_SECAGG_SESSION=None)
     code, said = alone.ends()
     assert (code, "TOPK_SECAGG_SESSION is not set" in said[0]) == (0, True)
     calls = alone.calls()

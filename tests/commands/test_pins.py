@@ -146,6 +146,63 @@ class TestARoundThatTheStoreMadeUp:
             assert (honest.folder / "aggregate.h5").exists()
 
 
+# variables that are set but empty: `export TOPK_SECAGG_SESSION=$(cat missing)` is all it takes
+EMPTY = (*PINS, "TOPK_SECAGG_SERIES", "TOPK_SECAGG_SECRETS")
+
+
+class TestAnEmptyPin:
+    @pytest.mark.parametrize("name", EMPTY)
+    @pytest.mark.parametrize("command", READERS)
+    def test_it_does_not_admit_a_round_that_the_store_made_up(
+        self, forged, refuses, monkeypatch, name, command
+    ):
+        monkeypatch.setenv(name, "")
+        says = (f"{name} is set but empty", "hint: unset it, or set it to what --")
+        refuses(2, *reader_of(forged, command), says=says)
+
+    @pytest.mark.parametrize("name", [*EMPTY, "TOPK_SECAGG_IDENTITY"])
+    @pytest.mark.parametrize("step", ["offline", "mask", "freeze", "eliminate"])
+    def test_no_step_of_a_user_runs_with_one(self, round_at, refuses, monkeypatch, name, step):
+        r = round_at("answered")
+        monkeypatch.setenv(name, "")
+        refuses(2, *r.step(step), says=f"{name} is set but empty")
+
+    def test_one_for_a_single_command_is_refused_too(self, forged, refuses, monkeypatch):
+        monkeypatch.setenv("TOPK_SECAGG_DECODE_SESSION", "")
+        says = "TOPK_SECAGG_DECODE_SESSION is set but empty"
+        refuses(2, *reader_of(forged, "decode"), says=says)
+        monkeypatch.setenv("TOPK_SECAGG_SESSION", name_of(forged))
+        refuses(2, *reader_of(forged, "decode"), says=says)
+        must(*reader_of(forged, "status"))
+
+    def test_a_pin_that_is_typed_holds_instead(self, honest, forged, refuses, monkeypatch):
+        monkeypatch.setenv("TOPK_SECAGG_SESSION", "")
+        pin = ("--session", name_of(honest))
+        refuses(77, *reader_of(forged, "decode"), *pin, says="this is session")
+        must(*reader_of(honest, "decode"), *pin)
+
+    def test_without_the_check_a_made_up_round_is_decoded(self, forged, monkeypatch):
+        """The twin."""
+        monkeypatch.setenv("TOPK_SECAGG_SESSION", "")
+        monkeypatch.setattr("topk_secagg_cli.options._check_variables", lambda *_: None)
+        must(*reader_of(forged, "decode"))
+        assert (forged.folder / "aggregate.h5").exists()
+
+    def test_init_and_run_do_not_use_the_variable_of_the_keys_and_say_so(
+        self, new_round, refuses, monkeypatch
+    ):
+        monkeypatch.setenv("TOPK_SECAGG_RECIPIENTS", "")
+        for command in (new_round("plain").init(), new_round("all").run()):
+            assert "TOPK_SECAGG_RECIPIENTS is set" in must(*command).err, command
+        monkeypatch.setenv("TOPK_SECAGG_INIT_RECIPIENTS", "")  # would have sealed the round
+        says = "TOPK_SECAGG_INIT_RECIPIENTS is set but empty"
+        refuses(2, *new_round("open").init(), says=says)
+
+    def test_variables_of_other_options_may_be_empty(self, honest, monkeypatch):
+        monkeypatch.setenv("TOPK_SECAGG_DECODE_STRICT", "")
+        must(*reader_of(honest, "decode"))
+
+
 def test_every_function_of_the_library_takes_the_pins(honest, forged):
     pins = {"session": name_of(honest), "recipients": str(honest.recipients)}
     functions = {

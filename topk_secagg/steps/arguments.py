@@ -50,7 +50,10 @@ def path_of(name: str, given: Any) -> Path:
     """A string or a path as a Path."""
     if not is_path(given):
         raise UsageError(f"{name} is {_shown(given)}, which is not a path", "give a path")
-    return Path(fsdecode(given))
+    text = fsdecode(given)
+    if not text:  # Path would make the current folder of it
+        raise UsageError(f"{name} is an empty path", "give a path, or . for the current folder")
+    return Path(text)
 
 
 def optional_path(name: str, given: Any) -> Path | None:

@@ -371,8 +371,9 @@ def _check_enough(session: Session, user: int, shares: _Shares) -> None:
         return
     if session.series is not None:
         raise InputMissing(
-            f"user {user} holds the keys of {counted(len(shares.held), 'user')}, and an answer takes those of "
-            f"at least {p.survivors}" + "".join(f"; {why}" for why in set(shares.bad.values())),
+            f"user {user} holds the keys of {counted(len(shares.held), 'user')}, and an answer "
+            f"takes those of at least {p.survivors}"
+            + "".join(f"; {why}" for why in set(shares.bad.values())),
             "run offline again for this user, from an earlier round of the series",
             "from",
         )
