@@ -58,7 +58,7 @@ HINTS = {
     "prefix": "{hint}: add --strip-prefix {value}",
     "secrets": "{hint}: add --secrets DIR",
     "sealed": "with its receiver's identity, `topk-secagg audit ROUND --identity FILE` checks it, "
-    "and `age -d -i FILE -o share.h5 {value}` opens it; erase share.h5 after a look at it",
+    "and `(umask 077; age -d -i FILE -o share.h5 {value})` opens it; erase share.h5 afterwards",
     "secrets-folder": "{hint}: --secrets DIR",
     "seed": "leave out --randomness os",
     "session-prefix": "{hint}: init with --strip-prefix {value}",

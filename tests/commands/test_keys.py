@@ -4,6 +4,7 @@ them."""
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -223,7 +224,7 @@ class TestNobodyHonestIsNamed:
         result = judged(*r.decode("--json"))
         if len(survivors) - len(fooled) < r.recipe.survivors:
             assert result.code == 69
-            assert "sound answers, and 3 are needed" in result.err
+            assert re.search(r"sound answers?, and 3 are needed", result.err)
         else:
             assert (result.code, result.json["corrected"]) == (0, [])
             r.check_sum(survivors=survivors)
@@ -465,7 +466,11 @@ class TestLate:
         for n in (2, 3, 4, 5):
             must(*r.mask(n))
         must(*r.freeze())
-        refuses(66, *r.eliminate(VICTIM), says=f"the shares of users {CHEAT} for user {VICTIM}")
+        refuses(
+            66,
+            *r.eliminate(VICTIM),
+            says=f"no share for user {VICTIM} has arrived from user {CHEAT}",
+        )
         assert not answered(r)
         late.rename(share_path(r))
         assert must(*r.mask(VICTIM, "--json")).json["holds"] == [1, 2, 3, 5]
@@ -611,7 +616,7 @@ MALFORMED_FAMILIES = {
         lambda f: [list(range(1, 70_000)), *f],
         "its family is not what a session has there",
     ),
-    "no blocks": (lambda _: [], "together would learn more than the sum"),
+    "no blocks": (lambda _: [], "user 1 would learn more than the sum"),
     "no list": (lambda _: 7, "its family is not what a session has there"),
     "words": (lambda _: [["one", "two", "three"]], "its family is not what a session has"),
     "none": (lambda _: None, "a family of blocks, or none, against the parameters"),
@@ -620,7 +625,7 @@ MALFORMED_FAMILIES = {
 
 class TestFamilies:
     READER = 3
-    LEARNS = "users 3 together would learn more than the sum from their keys"
+    LEARNS = "user 3 would learn more than the sum from these keys"
 
     def failing(self, r: Round) -> list[tuple[str, str]]:
         """The points at which an audit fails."""
@@ -644,7 +649,7 @@ class TestFamilies:
             with_family(r, fewer)
             space = Workspace(r.folder)
             (who,) = lacking_coalition(space.session.parameters, space.session.points, fewer)
-            refuses(65, *r.offline(1), says=f"users {who} together would learn more than the sum")
+            refuses(65, *r.offline(1), says=f"user {who} would learn more than the sum")
 
     def test_without_the_condition_one_user_reads_the_others(self, round_at, monkeypatch):
         """The twin, and that the same attack fails with the family that `init` found."""
@@ -757,7 +762,7 @@ class TestAnswering:
         assert "no X has arrived from users 1, 2, 3, 4, 5" in said.err
         (r.folder / "elsewhere").rename(r.folder / "masked")
         Workspace(r.folder).masked_path(4).rename(r.folder / "late")
-        assert "the X of users 4" in refuses(66, *r.decode(), says=without_x).err
+        assert "no X has arrived from user 4" in refuses(66, *r.decode(), says=without_x).err
         (r.folder / "late").rename(Workspace(r.folder).masked_path(4))
         must(*r.decode())
         r.check_sum(answering=ALL)

@@ -104,7 +104,7 @@ def test_strict_refuses_at_the_first_inconsistency_and_too_few_answers(eight):
         return
     assert eight.decode(eight.answers, strict=True) == (eight.plain, [])
     spoiled = eight.spoiled((3,), "one symbol")
-    why = "do not agree with the others, and strict" if eight.most else "nobody can be named"
+    why = "does not agree with the others, and strict" if eight.most else "nobody can be named"
     with pytest.raises(BadData, match=why):
         eight.decode(spoiled, strict=True)
     few = {n: eight.answers[n] for n in range(1, eight.quorum + T)}

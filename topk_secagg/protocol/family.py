@@ -80,7 +80,7 @@ def check_family(p: Parameters, points: Points, family: Sequence[Block]) -> None
     if lacking is not None:
         together = " together" if len(lacking) > 1 else ""
         raise BadData(
-            f"{named_users(lacking)}{together} would learn more than the sum from their keys",
+            f"{named_users(lacking)}{together} would learn more than the sum from these keys",
             "do not take part in this round: ask who started it",
         )
 
