@@ -41,10 +41,11 @@ class Kind(NamedTuple):
 
 PLAIN = Kind("plain", 0.01, "", DEFAULT_FIELD)
 MOMENTS = Kind("topk-ef", 0.01, "moments", DEFAULT_FIELD)
+SKETCH = Kind("topk-ef", 0.01, "sketch", DEFAULT_FIELD)
 KINDS = {
     PLAIN: ("no secure aggregation", "black"),
     MOMENTS: ("top-K 1 %, moments", "#0072b2"),
-    Kind("topk-ef", 0.01, "sketch", DEFAULT_FIELD): ("top-K 1 %, sketch", "#cc79a7"),
+    SKETCH: ("top-K 1 %, sketch", "#cc79a7"),
     Kind("topk-ef", 0.01, "sketch", "65521"): ("top-K 1 %, sketch, 16 bits", "#e69f00"),
     Kind("topk-ef", 0.003, "sketch", DEFAULT_FIELD): ("top-K 0.3 %, sketch", "#7f6cb8"),
     Kind("topk-ef", 0.001, "sketch", DEFAULT_FIELD): ("top-K 0.1 %, sketch", "#8c510a"),
@@ -59,12 +60,10 @@ KINDS = {
 }
 # not in the picture of all bytes: they cost as much or more, and reach no more
 WITHOUT_BYTES = [kind for kind in KINDS if kind.method in ("topk", "random") or kind.density > 0.01]
-DENSE, SECAGG_PLUS, PAPER = "dense LightSecAgg", "Flower's SecAgg+", "the paper's construction"
-PEERS = {  # whose bytes the same training would take
-    SECAGG_PLUS: (PLAIN, (0, (3, 1, 1, 1))),
-    DENSE: (PLAIN, (0, (5, 2))),
-    PAPER: (MOMENTS, (0, (1, 1.5))),
-}
+DENSE = "dense LightSecAgg"
+SECAGG_PLUS = "Flower's SecAgg+"
+PAPER = "the paper's construction"
+STYLES = {SECAGG_PLUS: (0, (3, 1, 1, 1)), DENSE: (0, (5, 2)), PAPER: (0, (1, 1.5))}
 REACHED = (0.50, 0.55, 0.59)
 
 
@@ -140,6 +139,14 @@ def seeds(curves: list[Curve]) -> dict[Kind, list[Curve]]:
     return by_kind
 
 
+def trainings_of_peers(by_kind: dict[Kind, list[Curve]]) -> dict[str, Kind]:
+    """The training that each peer would do the same with other bytes, if there is its curve: top-K
+    by the paper's construction ends where ours does, by either."""
+    topk = MOMENTS if MOMENTS in by_kind else SKETCH
+    wanted = {SECAGG_PLUS: PLAIN, DENSE: PLAIN, PAPER: topk}
+    return {peer: kind for peer, kind in wanted.items() if kind in by_kind}
+
+
 def accuracy_by_round(curves: list[Curve], drops: list[float], path: Path) -> None:
     """A panel for each drop-out rate."""
     figure, panels = plt.subplots(
@@ -170,18 +177,13 @@ def accuracy_by_bytes(curves: list[Curve], path: Path) -> None:
         label, colour = KINDS[kind]
         if kind not in WITHOUT_BYTES:
             line(near, by_seed[0].sent, by_seed, label, colour)
-    for peer, (kind, style) in PEERS.items():
-        if kind in by_kind:
-            first = by_kind[kind][0]
-            each = bytes_of_peers(first)[peer]
-            x = [each * n for n in first.column("round")]
-            panel = far if peer == PAPER else near
-            label = (
-                f"{KINDS[kind][0].split(',')[0]}, by {peer}"
-                if peer == PAPER
-                else (f"all entries, by {peer}")
-            )
-            line(panel, x, by_kind[kind], label, KINDS[kind][1], style)
+    for peer, kind in trainings_of_peers(by_kind).items():
+        first = by_kind[kind][0]
+        each = bytes_of_peers(first)[peer]
+        x = [each * n for n in first.column("round")]
+        panel = far if peer == PAPER else near
+        entries = KINDS[kind][0].split(",")[0] if peer == PAPER else "all entries"
+        line(panel, x, by_kind[kind], f"{entries}, by {peer}", KINDS[kind][1], STYLES[peer])
     for panel in (near, far):
         panel.set_xscale("log")
     near.set_xlabel("bytes that a user has sent in all, before and with its gradients")
@@ -289,6 +291,7 @@ def bytes_to_reach(curves: list[Curve]) -> str:
         return f"{sent / 1e6:,.1f} MB" if sent < 1e8 else f"{sent / 1e6:,.0f} MB"
 
     by_kind = seeds(curves)
+    peers = trainings_of_peers(by_kind)
     lines = []
     for kind, by_seed in by_kind.items():
         rows = [[curve.first_at(accuracy) for curve in by_seed] for accuracy in REACHED]
@@ -297,7 +300,7 @@ def bytes_to_reach(curves: list[Curve]) -> str:
             for row in rows
         ]
         lines.append((KINDS[kind][0], str(len(by_seed)), *cells))
-        for peer, (theirs, _) in PEERS.items():
+        for peer, theirs in peers.items():
             if theirs == kind:
                 each = bytes_of_peers(by_seed[0])[peer]
                 cells = [
