@@ -52,6 +52,7 @@ HINTS = {
     "no-entry": "leave out --entry; {hint}",
     "of-other-round": "{hint}: --from takes --{value} from that round",
     "prefix": "{hint}: add --strip-prefix {value}",
+    "recipients": "{hint}: --recipients FILE",
     "secrets": "{hint}: add --secrets DIR",
     "secrets-folder": "{hint}: --secrets DIR",
     "seed": "leave out --randomness os",
