@@ -56,6 +56,7 @@ HINTS = {
     "no-entry": "leave out --entry; {hint}",
     "of-other-round": "{hint}: --from takes --{value} from that round",
     "prefix": "{hint}: add --strip-prefix {value}",
+    "recipients": "{hint}: --recipients FILE",
     "secrets": "{hint}: add --secrets DIR",
     "sealed": "with its receiver's identity, `topk-secagg audit ROUND --identity FILE` checks it, "
     "and `(umask 077; age -d -i FILE -o share.h5 {value})` opens it; erase share.h5 afterwards",

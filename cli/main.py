@@ -123,7 +123,11 @@ def main() -> NoReturn:
     sys.unraisablehook = _unraisable
     try:
         code = _run()
-    except Stopped:  # by a signal, which decides the code below
+    except BaseException:
+        # by a signal, which decides the code below: Stopped, or what a library made of it, such as
+        # the panic of a Rust module that is being loaded
+        if not _signals:
+            raise
         code = BUG
     for number in (signal.SIGTERM, signal.SIGINT):  # nothing is left to be stopped
         signal.signal(number, signal.SIG_IGN)

@@ -126,12 +126,20 @@ def user_set(value: str) -> list[int]:
     """User numbers and ranges separated by commas: 1-4,7 as a list."""
     listed: dict[int, None] = {}  # in order, each once
     for part in filter(None, map(str.strip, value.split(","))):
-        match = re.fullmatch(r"(\d{1,9})(?:\s*-\s*(\d{1,9}))?", part)
+        match = re.fullmatch(r"([0-9]{1,9})(?:\s*-\s*([0-9]{1,9}))?", part)
         users = range(int(match[1]), int(match[2] or match[1]) + 1) if match else range(0)
         if not 1 <= len(users) <= _MOST_USERS:
             raise click.BadParameter(f"{value!r} is not a list of users such as 1-4,7")
         listed |= dict.fromkeys(users)
     return list(listed)
+
+
+def one_user(value: str) -> int:
+    """The number of a user; Python would take the digits of every script."""
+    try:
+        return int(value.encode("ascii"))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a valid integer.") from None
 
 
 def share(value: str) -> float | int:
@@ -163,7 +171,7 @@ space_options = (
         envvar="TOPK_SECAGG_SECRETS",
     ),
 )
-user_option = value("--user", "n", "The user's number, from 1.", required=True)
+user_option = value("--user", "n", "The user's number, from 1.", kind=one_user, required=True)
 users_option = value(
     "--user", "n|1-4,7|all", "The users' numbers, from 1.", kind=users_or_all, required=True
 )

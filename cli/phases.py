@@ -256,7 +256,7 @@ def selection_lines(
     "Fix the survivors: U1.",
     *o.space_options,
     o.value("--only", "1,2,3", "Only these users, although more have masked.", kind=o.user_set),
-    o.value("--user", "n", "Who freezes.  [default: the session's freezer]"),
+    o.value("--user", "n", "Who freezes.  [default: the session's freezer]", kind=o.one_user),
     *o.access_options,
     example="round --only 1,2,3,4",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,15 +29,23 @@ _UNKNOWN_FOLDER = "OTHER_ROUND"
 _MAKING_WHAT_IS_MISSING = ("offline", "confirm")
 
 
+def _number(_context: click.Context, _option: click.Parameter, value: float | None) -> float | None:
+    """Refuse nan, which is within every range."""
+    if value is not None and math.isnan(value):
+        raise click.BadParameter(f"{value} is not a number of seconds")
+    return value
+
+
 @o.command(
     "Who has done what, and what to do next.",
     *o.space_options,
-    o.value("--user", "n", "From the point of view of this user."),
+    o.value("--user", "n", "From the point of view of this user.", kind=o.one_user),
     o.value(
         "--wait",
         "SECONDS",
         "Wait until the next step can be run, or exit 75.",
         kind=click.FloatRange(min=0),
+        callback=_number,
     ),
     *o.access_options,
     example="round --user 3 --wait 600",

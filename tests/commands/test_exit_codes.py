@@ -848,6 +848,10 @@ class TestUsage2:
         refuses(2, "init", tmp_path / "round", *words(options), says=says)
         assert not (tmp_path / "round").exists()
 
+    def test_confirming_without_keys_names_the_option(self, refuses, tmp_path):
+        says = "hint: give the users' public keys: --recipients FILE"
+        refuses(2, "init", tmp_path / "round", *words(f"{SMALL} --confirm"), says=says)
+
     def test_freezing_a_user_that_does_not_exist(self, refuses, round_at):
         r = round_at("masked")
         for only, says in (

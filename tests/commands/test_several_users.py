@@ -76,6 +76,7 @@ class TestInvalidUsers:
                 for users in (
                     *("-1", "1.5", "one", "1-", "-", "3-1", "1;2"),
                     *("9" * 20, "1-" + "9" * 20),
+                    *("\u0661", "1-\u0663", "1,\uff12"),  # digits of other scripts
                 )
             ),
         ],
@@ -84,6 +85,11 @@ class TestInvalidUsers:
         r = round_at("frozen")
         more = ("--gradients", r.inputs / "gradients") if step == "mask" else ()
         refuses(2, step, r.folder, "--user", users, *more, says=says)
+
+    @pytest.mark.parametrize("command", ["settle", "forget", "status", "freeze"])
+    def test_digits_of_other_scripts_name_no_user(self, refuses, round_at, command):
+        says = "invalid value for '--user': '\u0661' is not a valid integer"
+        refuses(2, command, round_at("masked").folder, "--user", "\u0661", says=says)
 
     def test_what_belongs_to_one_user_is_not_given_to_several(self, round_at, refuses):
         r = round_at("offline")

@@ -436,6 +436,15 @@ def test_status_needs_a_session_and_a_user_of_the_round(round_at, refuses, tmp_p
     refuses(2, "status", started.folder, "--user", 6, says="there is no user 6 in this round")
 
 
+@pytest.mark.parametrize(
+    ("seconds", "says"),
+    [("nan", "nan is not a number of seconds"), ("-1", "-1.0 is not in the range x>=0")],
+)
+def test_status_waits_for_a_number_of_seconds(round_at, refuses, seconds, says):
+    folder = round_at("offline").folder
+    refuses(2, "status", folder, "--wait", seconds, says=f"invalid value for '--wait': {says}")
+
+
 def test_status_waits_until_the_file_arrives_or_the_time_is_up_and_not_if_the_step_is_ready(
     round_at,
 ):

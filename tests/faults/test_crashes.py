@@ -17,7 +17,7 @@ from crashes import (
     refused_at,
     step_of,
 )
-from rounds import Violation, in_child, python
+from rounds import Violation, call, in_child, python
 
 from topk_secagg.steps import offline as offline_step
 from topk_secagg.storage.ledger import Ledger
@@ -102,19 +102,52 @@ def test_a_signal_leaves_no_partial_file_and_the_step_can_be_repeated(
 # Runs the program, which sends itself a signal when it loads a module that every command needs
 LOADING = """
 import os, signal, sys
-import topk_secagg_cli.__main__ as program
 
 class Strike:
     def find_spec(self, name, path=None, target=None):
-        if name == "click":
+        if name == at:
             os.kill(os.getpid(), signal.SIGINT)
 
+at = sys.argv.pop(1)
+sys.modules.pop(at, None)  # Python may have loaded it already
 sys.meta_path.insert(0, Strike())
+import topk_secagg_cli.__main__ as program
 program.main()
 """
 
 
-def test_a_signal_while_the_program_is_loaded():
+@pytest.mark.parametrize("module", ["typing", "click"])
+def test_a_signal_while_the_program_is_loaded(module):
     """Nothing is written yet: the process simply dies of the signal, without a traceback."""
-    end = python(LOADING, "--help")
+    end = python(LOADING, module, "--help")
     assert (end.returncode, end.stdout, end.stderr) == (-signal.SIGINT, "", "")
+
+
+class Panic(BaseException):
+    """What a module in Rust raises where Python raised something in it: no Exception."""
+
+
+def panicking(*_, **__):
+    raise Panic("called `Result::unwrap()` on an `Err` value")
+
+
+def struck_within_a_library(*_, **__):
+    """The signal comes while Rust calls Python, and Rust makes a panic of what it raises."""
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except BaseException:
+        panicking()
+    raise AssertionError("the signal did not come")
+
+
+def test_a_signal_of_which_a_library_makes_a_panic(tmp_path, monkeypatch):
+    monkeypatch.setattr("topk_secagg_cli.main._signals", [])
+    monkeypatch.setattr("topk_secagg.keygen", struck_within_a_library)
+    result = call("keygen", "--user", 1, "--output", tmp_path / "identity")
+    assert (result.code, result.err) == (130, "topk-secagg: interrupted\n")
+
+
+def test_a_panic_without_a_signal_is_not_taken_for_one(tmp_path, monkeypatch):
+    monkeypatch.setattr("topk_secagg.keygen", panicking)
+    with pytest.raises(Panic):
+        call("keygen", "--user", 1, "--output", tmp_path / "identity")

@@ -318,6 +318,8 @@ def test_files_of_another_kind_or_with_anything_else_in_them_are_refused(tmp_pat
         described(shape="3"),
         described(shape="(3.0,)"),
         described(shape="('3',)"),
+        described(shape="(True,)"),
+        described(shape="(16, True)"),
         described(shape="(0, 1000000000000000000000000000000)"),
         described(shape="(" + "1, " * 70 + ")"),
         described(descr="'|O'"),
@@ -407,6 +409,36 @@ def test_a_flipped_bit_in_an_npz_file_never_changes_a_tensor(tmp_path, content):
             changed += tensors is not None and not set(seen(tensors)) <= set(whole)
     assert not crashes
     assert not changed
+
+
+def test_a_directory_before_the_start_of_an_archive_is_damage(tmp_path):
+    """The operating system calls such a place an invalid argument, and the file is to blame."""
+    content = npz(SMALL)
+    for bit in range(8):
+        damaged = bytearray(content)
+        damaged[-6] ^= 1 << bit  # of where the directory is
+        refused(tmp_path, ".npz", bytes(damaged))
+    high = bytearray(content)
+    high[-3] ^= 0x80
+    refused(tmp_path, ".npz", bytes(high))
+
+
+def test_other_errors_of_the_system_are_not_the_files_fault(tmp_path, monkeypatch):
+    def failing(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("topk_secagg.gradients.files._tensor", failing)
+    with pytest.raises(InputMissing, match=r"cannot read .*: input/output error"):
+        read(tmp_path, ".npy", npy(MATRIX))
+
+
+def test_a_header_of_python_2_is_read_without_a_warning_of_numpy(tmp_path):
+    content = headed(HEADER.replace("(3,)", "(3L,)"), bytes(12))
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        (tensor,) = read(tmp_path, ".npy", content)
+    assert tensor.array.tolist() == [0, 0, 0]
+    assert not shown
 
 
 @pytest.mark.parametrize("bug", [NameError, AttributeError, TypeError, AssertionError])

@@ -12,6 +12,7 @@ import math
 import os
 import struct
 import threading
+import warnings
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -172,10 +173,15 @@ def _tensor(name: str, stream: IO[bytes], size: int) -> Tensor:
         (2, 0): np.lib.format.read_array_header_2_0,
     }[version]
     try:
-        with _ONE_HEADER:
+        # numpy warns of headers of Python 2; which warnings are shown is one setting for all
+        # threads, so that it is changed under the lock too
+        with _ONE_HEADER, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             shape, fortran, dtype = header(stream)
     except TypeError as error:  # it is a Python literal, such as {[]: 1}
         raise ValueError("it has a header that describes no array") from error
+    if not all(type(n) is int for n in shape):  # True is an int for numpy's reader
+        raise ValueError("it has a shape that is not of integers")
     expected = math.prod(shape) * dtype.itemsize
     if dtype.kind not in "fiub" or dtype.itemsize > 8:
         raise BadData(

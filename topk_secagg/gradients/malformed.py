@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 import tokenize
 import zipfile
@@ -37,9 +38,13 @@ def refusing(what: object, *others: type[Exception]) -> Iterator[None]:
     except BadData as error:
         raise BadData(f"{what}: {error.message}", error.hint, error.topic) from error
     except OSError as error:
-        if error.errno:  # not the file's fault
+        # a place before the start of the file, as a damaged archive names it, is an invalid
+        # argument; other numbers are not the file's fault
+        if error.errno and error.errno != errno.EINVAL:
             raise
-        raise BadData(f"{what}: {error}", "export the gradient again") from error
+        damaged = "it is damaged, or not what its name says"
+        why = damaged if error.errno else error
+        raise BadData(f"{what}: {why}", "export the gradient again") from error
     except (*_MALFORMED, *others) as error:
         raise BadData(
             f"{what}: it is damaged, or not what its name says", "export the gradient again"

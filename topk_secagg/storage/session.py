@@ -198,7 +198,9 @@ class Session(Brief):
             )
         if self.confirm and self.recipients is None:
             raise UsageError(
-                "confirmations are signatures, and there are no keys", "give the users' public keys"
+                "confirmations are signatures, and there are no keys",
+                "give the users' public keys",
+                "recipients",
             )
         if self.confirm and self.confirmations > p.survivors:
             raise UsageError(
