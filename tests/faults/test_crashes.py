@@ -151,3 +151,23 @@ def test_a_panic_without_a_signal_is_not_taken_for_one(tmp_path, monkeypatch):
     monkeypatch.setattr("topk_secagg.keygen", panicking)
     with pytest.raises(Panic):
         call("keygen", "--user", 1, "--output", tmp_path / "identity")
+
+
+def test_a_signal_waits_until_the_library_that_would_panic_is_imported(tmp_path):
+    """pyrage prints lines of its own if a signal strikes while it is imported."""
+    (tmp_path / "pyrage.py").write_text(
+        "import os, signal, sys\n"
+        "try:\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    [n for n in range(1000)]\n"
+        "except BaseException:\n"
+        "    sys.stderr.write('thread panicked\\n')\n"
+        "    raise\n"
+    )
+    run = (
+        "import sys; sys.path.insert(0, sys.argv.pop(1));"
+        "from topk_secagg_cli.__main__ import main; main()"
+    )
+    end = python(run, tmp_path, "keygen", "--user", 1, "--output", tmp_path / "identity")
+    assert (end.returncode, end.stderr) == (130, "topk-secagg: interrupted\n")
+    assert not (tmp_path / "identity").exists()

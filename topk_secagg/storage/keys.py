@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import signal
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -33,6 +34,20 @@ _AGE_IDENTITY = "AGE-SECRET-KEY-1"  # how the line begins
 IDENTITY = "identity"
 RECIPIENTS = "recipients"
 _HEADER_LIMIT = 4096  # bytes within which the header of a sealed file ends
+
+
+def _pyrage() -> Any:
+    """The module pyrage; few commands need it, and start-up is short.
+
+    Ctrl-C waits until it is imported: a signal in between is a panic in its native code, which
+    prints lines of its own.
+    """
+    held_back = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        import pyrage
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held_back)
+    return pyrage
 
 
 @dataclass(frozen=True)
@@ -63,10 +78,9 @@ class Identity:
     @staticmethod
     def generate() -> Identity:
         """New keys from the operating system's entropy."""
-        from pyrage import x25519
-
         return Identity(
-            str(x25519.Identity.generate()), Ed25519PrivateKey.generate().private_bytes_raw().hex()
+            age=str(_pyrage().x25519.Identity.generate()),
+            ed25519=Ed25519PrivateKey.generate().private_bytes_raw().hex(),
         )
 
     def public(self, user: int) -> Recipient:
@@ -83,9 +97,7 @@ class Identity:
 
     def opener(self) -> Any:
         """The age identity that pyrage decrypts with."""
-        from pyrage import x25519
-
-        return x25519.Identity.from_str(self.age)
+        return _pyrage().x25519.Identity.from_str(self.age)
 
     def _signer(self) -> Ed25519PrivateKey:
         return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(self.ed25519))
@@ -123,8 +135,7 @@ def check_signature(
 
 def read_identity(path: Path) -> Identity:
     """The identity in a file of `keygen`, which nobody else may read."""
-    from pyrage import IdentityError
-
+    pyrage = _pyrage()
     with open_regular(path, "make keys first, or check the path") as stream:
         mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
         text = stream.read(_LARGEST_IDENTITY).decode("ascii", "replace")
@@ -140,7 +151,7 @@ def read_identity(path: Path) -> Identity:
         (age,) = (line for line in text.splitlines() if line.startswith(_AGE_IDENTITY))
         identity = Identity(age, signing)
         identity.public(0)
-    except (ValueError, IdentityError) as error:
+    except (ValueError, pyrage.IdentityError) as error:
         raise BadData(
             f"{path} is not an identity file of `topk-secagg keygen`", "check the path"
         ) from error
@@ -186,16 +197,15 @@ def read_recipients(path: Path, users: int) -> tuple[Recipient, ...]:
 
 def check_recipients(recipients: tuple[Recipient, ...]) -> None:
     """Refuse keys that are no keys, or that two users share."""
-    from pyrage import RecipientError, x25519
-
+    pyrage = _pyrage()
     for r in recipients:
         try:
-            x25519.Recipient.from_str(r.age)
+            pyrage.x25519.Recipient.from_str(r.age)
             key = bytes.fromhex(r.ed25519)
             Ed25519PublicKey.from_public_bytes(key)
             if r.ed25519 != key.hex():
                 raise ValueError("a key has one spelling only")
-        except (RecipientError, ValueError) as error:
+        except (pyrage.RecipientError, ValueError) as error:
             raise BadData(
                 f"the keys of user {r.user} are not valid", "take them from `topk-secagg keygen`"
             ) from error
@@ -214,15 +224,14 @@ def sealed(path: Path, recipient: Recipient, scratch: Path) -> Iterator[IO[bytes
     the name `path`."""
     import tempfile  # here and below: few commands open sealed files, and start-up is short
 
-    from pyrage import encrypt_io, x25519
-
+    pyrage = _pyrage()
     with writing(scratch), tempfile.TemporaryFile(dir=scratch) as plain:
         yield plain
         plain.seek(0)
         with whole_file(path) as stream:
             target = _Guarded(stream, path)
             try:
-                encrypt_io(plain, target, [x25519.Recipient.from_str(recipient.age)])
+                pyrage.encrypt_io(plain, target, [pyrage.x25519.Recipient.from_str(recipient.age)])
             finally:  # the library makes another error of it, or none
                 if target.error:
                     raise target.error
@@ -236,8 +245,7 @@ def unsealed(
     with the process."""
     import tempfile
 
-    from pyrage import DecryptError, decrypt_io
-
+    pyrage = _pyrage()
     refused = BadData(
         f"{path}: the share of user {sender} does not open: it is damaged, or not for this "
         "identity",
@@ -252,8 +260,8 @@ def unsealed(
             raise refused
         target = _Guarded(plain, scratch)
         try:
-            decrypt_io(stream, target, [identity.opener()])
-        except (DecryptError, OSError, ValueError) as error:
+            pyrage.decrypt_io(stream, target, [identity.opener()])
+        except (pyrage.DecryptError, OSError, ValueError) as error:
             raise target.error or refused from error
         yield plain
 
