@@ -240,7 +240,7 @@ class _Private:
                 # sigma_n is a permutation if pi_n is; in moments any places are allowed
                 c.check_secret(Secret(places.astype(np.uint32), np.ones(c.rows, dtype=np.uint32)))
             of = "of the available secret" if known else "of some secret"
-            check.why = f"{counted(c.rows, 'selector')} {of}, {counted(len(shares), 'share')}"
+            check.why = f"{counted(c.rows, 'row')} {of}, {counted(len(shares), 'share')}"
 
     def _tables(self, shares: dict[int, OpenShare], rows: Integers) -> _Tables:
         """The same rows of all shares."""
