@@ -97,7 +97,7 @@ class TestOfARun:
     ):
         folder = gradients([0.5, 3.64, 1.0, -2.0])
         said = refuses(65, *run(folder, "--clip", 1)).err
-        beyond = "values of user 2 (user-2.npy), 4 (user-4.npy) are beyond the clip of 1"
+        beyond = "values of users 2 (user-2.npy), 4 (user-4.npy) are beyond the clip of 1"
         assert f"{beyond}: the largest is 3.64" in said
         assert "run with --saturate, or start a new round with --clip 3.7\n" in said
         must(*run(folder, "--clip", 3.7))  # in the same folder

@@ -21,6 +21,12 @@ def issued_again(r: Round, folder: str = "week-2") -> Round:
     return new
 
 
+def remove_shares_of(dealer: int, r: Round) -> None:
+    """What shows its dealer that it has dealt in this session before."""
+    for path in r.folder.glob(f"shares/*/from-{dealer:02}.*"):
+        path.unlink()
+
+
 @pytest.fixture(params=[False, True])
 def week_1(new_round, request):
     """A finished round, plain or sealed, in which user 5 never masked."""
@@ -53,18 +59,23 @@ def test_an_answer_for_a_second_set_is_refused_in_the_new_folder(week_1, refuses
     """As if a freezer without a ledger had frozen the X of week 1 once more, less one."""
     week_2 = issued_again(week_1)
     forgetful = replace(week_2, recipe=replace(week_2.recipe, homes=False))
+    remove_shares_of(1, week_2)
     must(*forgetful.offline(1))
     must(*forgetful.freeze("--only", "1-3"))
     for n in (2, 3):
         assert "another survivor set" in refuses(77, *week_2.eliminate(n)).err
 
 
-def test_without_a_ledger_nobody_notices(week_1):
+def test_without_a_ledger_only_ones_own_shares_tell(week_1, refuses):
     """The twin, and what the documents say: users that keep ledgers in the round's folder."""
     week_2 = issued_again(week_1)
     forgetful = replace(week_2, recipe=replace(week_2.recipe, homes=False))
+    shutil.rmtree(week_2.folder / "masked")
     for n in ALL:
-        shutil.rmtree(week_2.folder / "masked", ignore_errors=True)
+        refuses(77, *forgetful.offline(n), says=f"user {n} has dealt in this round already")
+    for n in ALL:
+        remove_shares_of(n, week_2)
+    for n in ALL:
         said = must(*forgetful.offline(n))
         assert WARNING not in said.err
     for n in ALL:

@@ -95,7 +95,11 @@ def test_make_runs_what_depends_on_a_changed_file_and_then_nothing(new_round):
 @pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
 def test_make_help_lists_every_target_in_two_columns():
     said = subprocess.run(
-        ["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["make", "--no-print-directory", "help"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout.splitlines()
     lines = {line.split()[0]: line for line in said}
     assert {"demo", "test-oldest", "test-newest", "test-workflows", "lint-workflows"} <= set(lines)

@@ -89,7 +89,8 @@ def test_the_condition_is_the_oracles_for_all_coalitions(N, U, T, q):
             check_family(p, points, family)
         else:
             named = ", ".join(map(str, expected))
-            assert f"users {named} together would learn more" in refusal(p, points, family)
+            who = f"users {named} together" if p.colluders > 1 else f"user {named}"
+            assert f"{who} would learn more" in refusal(p, points, family)
 
 
 @pytest.mark.parametrize(("N", "U", "T"), SMALL)

@@ -223,7 +223,7 @@ class TestClip:
 
     def test_with_one_all_users_beyond_it_are_named_with_the_one_value_that_would_do(self):
         gradients = [np.array([size, 0.0, 0.0, 0.0]) for size in (0.5, 3.64, 0.75, -2.0)]
-        said = "values of user 2, 4 are beyond the clip of 1: the largest is 3.64"
+        said = "values of users 2, 4 are beyond the clip of 1: the largest is 3.64"
         with pytest.raises(ts.SecAggError, match=said) as caught:
             ts.aggregate(gradients, **SMALL, clip=1.0)
         assert caught.value.hint == "clamp them, or choose a clip of 3.7"

@@ -274,9 +274,10 @@ def _check_done(space: Workspace, user: int, ledger: Ledger) -> None:
 
 
 def _check_settled(space: Workspace, user: int, ledger: Ledger) -> None:
-    """Refuse to erase a residual that is not committed, unless its X does not count."""
-    waits = ledger.residual is not None and not ledger.residual.committed
-    if waits and not _dropped_out(space, user, ledger):
+    """Refuse to erase a residual that is not committed, unless its user dropped out."""
+    if ledger.residual is None or ledger.residual.committed:
+        return
+    if ledger.answered is not None or not _dropped_out(space, user, ledger):
         raise Refused(f"the residual of user {user} is not committed yet", "settle it first")
 
 
