@@ -14,7 +14,6 @@ import numpy as np
 
 from ..brief import Brief
 from ..errors import BadData, InputMissing, SecAggError
-from ..gradients.files import READABLE
 from ..protocol.constructions import construction
 from ..protocol.parameters import SHARES, rate_of_answer, rate_of_masked
 from ..storage import dealt, documents, masked, share, survivors
@@ -26,7 +25,6 @@ from ..storage.kinds import ARTIFACT_KINDS, check_size
 from ..storage.ledger import parse_ledger
 from ..storage.session import Session, read_session
 from .arguments import AnyPath, path_of
-from .costs import offline_bytes_in
 
 _SHOWN = 8
 _NEVER_SHOWN = {"key", "keys", "seed", "own"}  # datasets that open more than one file
@@ -113,7 +111,11 @@ def _check_of_a_round(path: Path) -> None:
             f"{path} is not a file of a round, but a list of recipients: users' public keys",
             "the session.json of a sealed round says which keys the round has",
         )
-    if path.suffix in READABLE and not start.startswith(SIGNATURE):
+    if start.startswith(SIGNATURE) or path.suffix == ".json":
+        return
+    from ..gradients.files import READABLE  # here: most files that somebody inspects are a round's
+
+    if path.suffix in READABLE:
         raise BadData(
             f"{path} is not a file of a round, but a gradient, to go by its suffix",
             "give a file of a round, such as session.json",
@@ -151,6 +153,8 @@ def _describe_document(path: Path, session: Session | None) -> Description:
         }
         d.facts |= {"sealed": s.recipients is not None}
         d.facts["fingerprints"] = {r.user: r.fingerprint for r in s.recipients or ()}
+        from .costs import offline_bytes_in  # other files need not load it
+
         d.facts["offline_bytes"] = offline_bytes_in(s)
         return d
     if kind == "ledger":
