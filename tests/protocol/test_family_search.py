@@ -1,5 +1,6 @@
 """The search for a family of keys: what it finds does not depend on how busy the machine is."""
 
+import random
 import time
 from itertools import combinations, count
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from small_rounds import round_of
 from topk_secagg.algebra.field import DEFAULT_FIELD
 from topk_secagg.protocol import family
 from topk_secagg.protocol.constructions import construction
+from topk_secagg.protocol.messages import Points
 
 
 @pytest.fixture
@@ -21,10 +23,10 @@ def busy(monkeypatch):
 
 
 def test_a_busy_machine_finds_the_same_families(busy):
-    idle = list(family._families(6, 4, 2))
+    idle = families_of(6, 4, 2)
     assert len(idle) == family.SEARCH_TRIES
     busy()
-    assert list(family._families(6, 4, 2)) == idle
+    assert families_of(6, 4, 2) == idle
 
 
 @pytest.fixture
@@ -42,8 +44,13 @@ def tries(monkeypatch):
     return searches
 
 
-def parameters(N, U, T):
-    return round_of(N, U, T, DEFAULT_FIELD, L=4, K=1, P=1, construct="sketch", dealing="keys")
+def parameters(N, U, T, q=DEFAULT_FIELD):
+    return round_of(N, U, T, q, L=4, K=1, P=1, construct="sketch", dealing="keys")
+
+
+def families_of(N, U, T):
+    p = parameters(N, U, T)
+    return list(family._families(p, construction(p).points()))
 
 
 def found_for(N, U, T):
@@ -63,6 +70,40 @@ def test_no_family_has_fewer_blocks_than_the_bound(N, U, T):
     assert all(family.lacking_coalition(p, points, few) is not None for few in smaller)
 
 
+def test_no_time_is_spent_where_every_family_is_too_large(tries):
+    # each of 5,005 coalitions misses two blocks, and a block is missed by ten of them
+    assert found_for(15, 11, 9) is None
+    assert not tries
+
+
+LARGER = [(11, 6, 3), (11, 8, 4), (12, 9, 3), (13, 7, 3)]
+
+
+@pytest.mark.parametrize(("N", "U", "T"), LARGER)
+@pytest.mark.parametrize("q", [DEFAULT_FIELD, 65521])
+def test_one_search_is_enough_for_more_users(N, U, T, q, tries):
+    p = parameters(N, U, T, q)
+    points = construction(p).points()
+    blocks = family.find_family(p, points)
+    assert blocks is not None
+    family.check_family(p, points, blocks)
+    assert len(tries) == 1
+
+
+@pytest.mark.parametrize(("N", "U", "T"), [(11, 6, 3), (11, 8, 4)])
+def test_a_family_for_other_points_may_not_fit(N, U, T):
+    p = parameters(N, U, T)
+    points = construction(p).points()
+    fits = []
+    for seed in range(8):
+        drawn = random.Random(seed).sample(range(p.field), p.users + p.blocks)
+        others = Points(alpha=tuple(drawn[: p.users]), beta=tuple(drawn[p.users :]))
+        (blocks,) = family._families(p, others)
+        assert family.lacking_coalition(p, others, blocks) is None
+        fits.append(family.lacking_coalition(p, points, blocks) is None)
+    assert not all(fits)
+
+
 def test_a_search_ends_with_a_family_than_which_none_is_smaller(tries):
     # each of 5 coalitions misses two blocks, and a block is missed by two of them
     assert len(found_for(5, 3, 1)) == 5
@@ -75,7 +116,7 @@ def test_a_search_goes_on_while_a_smaller_family_may_exist(tries):
 
 
 def test_another_family_is_taken_if_the_first_does_not_fit_the_points(tries, monkeypatch):
-    first = next(iter(family._families(5, 3, 1)))
+    first = families_of(5, 3, 1)[0]
     lacking = family.lacking_coalition
 
     def lacking_in_first(p, points, blocks):

@@ -31,13 +31,13 @@ MOST_COALITIONS = 100_000  # sets of T users that are looked at one by one
 MOST_STEPS = 1 << 31  # of checking them all: C(N,T) D^2 |F|, half a minute in the worst case
 SEARCH_SECONDS = 5.0  # of computing: a busy machine finds the same families
 SEARCH_TRIES = 6  # where a try is quick
-_FIRST_SEED = 17  # from which on six tries find good families for ten users
+_FIRST_SEED = 48  # from which on six tries find good families for ten users
 _QUICK = 30_000  # blocks times coalitions
 _COALITIONS_AT_ONCE = 4096
 _NUMBERS_AT_ONCE = 1 << 17  # in the matrices of some coalitions: memory that does not grow with N
 _MOST_CANDIDATES = 256  # blocks that are compared with each other in a step of the search
 _MOST_COMPARED = 512  # coalitions for which they are compared
-_SMALL_PRIME = 32749
+_STAND_IN = 65521  # the largest prime of 16 bits: sums of products fit into 64
 _MOST_NUMBERS = 1 << 23  # that a search keeps: D^2 for each coalition
 
 Members = npt.NDArray[np.bool_]  # (sets, N): who is in each
@@ -204,7 +204,7 @@ _found_families: dict[tuple[int, int, int, int, Points], tuple[Block, ...] | Non
 def _smallest_fitting(p: Parameters, points: Points) -> tuple[Block, ...] | None:
     """The smallest of the families that are found and meet the condition with these points."""
     smallest = None
-    for family in _families(p.users, p.survivors, p.colluders):
+    for family in _families(p, points):
         if smallest is not None and len(family) >= len(smallest):
             continue
         if not is_checkable(p, len(family)):
@@ -224,28 +224,30 @@ def _least_blocks(p: Parameters) -> int:
     return ceil_div(missed, math.comb(p.survivors - 1, p.colluders))
 
 
-def _families(users: int, survivors: int, colluders: int) -> Iterator[tuple[Block, ...]]:
-    """Families for these N, U and T, as they are found.
+def _families(p: Parameters, points: Points) -> Iterator[tuple[Block, ...]]:
+    """Families for this session, as they are found.
 
-    They are found with random points in a small field: with the points of a session the condition
-    nearly always holds too, and is checked.
+    A large field is too slow to search in. A small one stands in for it: a rank that is full there
+    is nearly always full in F_q too, which is checked. Other points would not do as well: those of
+    a session are small integers, for which some ranks are lower than for most points.
     """
-    size = users - survivors + 1
-    if math.comb(users, size) <= MOST_BLOCKS and (size == 1 or survivors == colluders + 1):
+    if _least_blocks(p) > MOST_BLOCKS:
+        return
+    size = block_size(p)
+    if size == 1 or p.blocks == 1:
         # all single users; or a block for each coalition, which only that block misses
-        yield tuple(combinations(range(1, users + 1), size))
+        yield tuple(combinations(range(1, p.users + 1), size))
         return
-    if math.comb(users, colluders) * (survivors - colluders) ** 2 > _MOST_NUMBERS:
+    if coalition_count(p) * p.blocks**2 > _MOST_NUMBERS:
         return
-    is_quick = math.comb(users, size) * math.comb(users, colluders) <= _QUICK
+    is_quick = math.comb(p.users, size) * coalition_count(p) <= _QUICK
     end = time.thread_time() + SEARCH_SECONDS
     is_found = False
     for attempt in range(SEARCH_TRIES if is_quick else 1):
         if is_found and time.thread_time() > end:
             break
         chance = random.Random(_FIRST_SEED + attempt)  # noqa: S311 - a family is public
-        search = _Search(users, survivors, colluders=colluders, chance=chance, end=end)
-        family = search.family()
+        family = _Search(p, points, chance=chance, end=end).family()
         if family is not None:
             is_found = True
             yield family
@@ -259,24 +261,22 @@ class _Search:
     them all.
     """
 
-    def __init__(
-        self, users: int, survivors: int, colluders: int, chance: random.Random, end: float
-    ) -> None:
-        self._users = users
-        self._size = users - survivors + 1
-        self._rank = survivors - colluders  # D
+    def __init__(self, p: Parameters, points: Points, chance: random.Random, end: float) -> None:
+        self._users = p.users
+        self._size = block_size(p)
+        self._rank = p.blocks  # D
+        self._q = min(p.field, _STAND_IN)
         self._chance = chance
-        self._random = np.random.default_rng(chance.randrange(1 << 32))  # nothing secret
         self._end = end
-        self._coalitions = np.array(list(combinations(range(users), colluders)))
-        points = chance.sample(range(_SMALL_PRIME), users + self._rank)
-        beta = np.array(points[users:])
-        self._differences = (beta[:, None] - np.array(points[:users])) % _SMALL_PRIME  # (D, N)
+        self._coalitions = np.array(list(combinations(range(p.users), p.colluders)))
+        beta = np.array(points.beta, dtype=np.int64)
+        alpha = np.array(points.alpha, dtype=np.int64)
+        self._differences = (beta[:, None] - alpha) % self._q  # (D, N)
 
     def family(self) -> tuple[Block, ...] | None:
         """A family, or None if it would be too large or take too long."""
         chosen: list[Block] = []
-        spaces = _Orthogonal(len(self._coalitions), self._rank, self._random)
+        spaces = _Orthogonal(len(self._coalitions), self._rank, q=self._q, chance=self._chance)
         while spaces.lacking.any():
             if len(chosen) == MOST_BLOCKS or time.thread_time() > self._end:
                 return None
@@ -296,7 +296,7 @@ class _Search:
         needy = np.flatnonzero(spaces.lacking)
         if needy.size > _MOST_COMPARED:
             needy = needy[self._chance.sample(range(needy.size), _MOST_COMPARED)]
-        raised = self._values(candidates) @ spaces.vectors[needy].T % _SMALL_PRIME != 0
+        raised = self._values(candidates) @ spaces.vectors[needy].T % self._q != 0
         raised &= self._missed(candidates, needy)
         # who lacks most counts most: a few coalitions at the end are dear
         helped = raised @ np.square(spaces.lacking[needy])
@@ -307,7 +307,7 @@ class _Search:
         users = range(1, self._users + 1)
         if math.comb(self._users, self._size) <= _MOST_CANDIDATES:
             return [block for block in combinations(users, self._size) if block not in chosen]
-        order = np.argsort(self._random.random((_MOST_CANDIDATES, self._users)), axis=1)
+        order = np.argsort(_words(self._chance, _MOST_CANDIDATES, self._users), axis=1)
         drawn = np.sort(order[:, : self._size] + 1, axis=1)
         return sorted(set(map(tuple, drawn.tolist())) - chosen)
 
@@ -331,7 +331,7 @@ class _Search:
         for user in range(self._users):
             values = np.where(
                 outside[:, user, None],
-                values * self._differences[:, user] % _SMALL_PRIME,
+                values * self._differences[:, user] % self._q,
                 values,
             )
         return values
@@ -347,7 +347,7 @@ class _Search:
             kept[at] = False
             left = missed[:, missed[at]] & kept[:, None]  # of the coalitions that miss it
             scarce = left.sum(axis=0) < self._rank
-            if scarce.any() or next(_below_rank(left.T, values, _SMALL_PRIME), None) is not None:
+            if scarce.any() or next(_below_rank(left.T, values, self._q), None) is not None:
                 kept[at] = True
         return tuple(block for block, keep in zip(chosen, kept, strict=True) if keep)
 
@@ -355,9 +355,10 @@ class _Search:
 class _Orthogonal:
     """For each coalition, a basis of the vectors that are orthogonal to the blocks it misses."""
 
-    def __init__(self, coalitions: int, rank: int, chance: np.random.Generator) -> None:
+    def __init__(self, coalitions: int, rank: int, *, q: int, chance: random.Random) -> None:
+        self._q = q
         self._bases = np.broadcast_to(np.eye(rank, dtype=np.int64), (coalitions, rank, rank)).copy()
-        self._random = chance
+        self._chance = chance
         self.lacking = np.full(coalitions, rank)
         self.vectors = np.empty((coalitions, rank), dtype=np.int64)  # a random one of each space
         self._draw(np.arange(coalitions))
@@ -368,7 +369,7 @@ class _Orthogonal:
         A basis vector that is not orthogonal to it clears the others, and becomes zero itself.
         """
         bases = self._bases[coalitions]
-        products = bases @ values % _SMALL_PRIME  # (coalitions, D)
+        products = bases @ values % self._q  # (coalitions, D)
         raised = products.any(axis=1)
         coalitions = coalitions[raised]
         bases = bases[raised]
@@ -377,11 +378,18 @@ class _Orthogonal:
         pivot = (products != 0).argmax(axis=1)
         cleared = bases * products[every, pivot][:, None, None]
         cleared -= products[:, :, None] * bases[every, pivot][:, None]
-        self._bases[coalitions] = cleared % _SMALL_PRIME
+        self._bases[coalitions] = cleared % self._q
         self.lacking[coalitions] -= 1
         self._draw(coalitions)
 
     def _draw(self, coalitions: Integers) -> None:
         rank = self._bases.shape[1]
-        factors = self._random.integers(1, _SMALL_PRIME, (len(coalitions), 1, rank))
-        self.vectors[coalitions] = (factors @ self._bases[coalitions] % _SMALL_PRIME)[:, 0]
+        factors = 1 + _words(self._chance, len(coalitions), 1, rank) % (self._q - 1)
+        self.vectors[coalitions] = (factors @ self._bases[coalitions] % self._q)[:, 0]
+
+
+def _words(chance: random.Random, *shape: int) -> Integers:
+    """Random numbers below 2^32. Importing numpy's generators would take a third of `init`'s own
+    time."""
+    words = np.frombuffer(chance.randbytes(4 * math.prod(shape)), dtype="<u4")
+    return words.reshape(shape).astype(np.int64)
