@@ -11,13 +11,15 @@ import hmac
 import os
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 
 from .field import Symbols, stored_type
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers import CipherContext
 
 KEY_BYTES = 32
 _OS_READ = 1 << 20
@@ -101,7 +103,9 @@ class CipherRandomness(Randomness):
 
     @cached_property
     def _stream(self) -> CipherContext:
-        """Many sources only have children."""
+        """Many sources only have children, and many commands draw nothing."""
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
         return Cipher(algorithms.AES256(self._key), modes.CTR(bytes(16))).encryptor()
 
     def fill(self, out: npt.NDArray[np.uint8]) -> None:

@@ -17,14 +17,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
-
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from typing import IO, TYPE_CHECKING, Any
 
 from ..errors import BadData, CannotWrite, InputMissing, Refused
 from .atomic import open_regular, whole_file, writing
 from .documents import AGAIN, read_bytes
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 _SIGNING = "# ed25519 secret: "
 _RECIPIENT = re.compile(r"(\d{1,9})\s+(\S+)\s+ed25519:(\S*)", re.ASCII)
@@ -36,8 +36,15 @@ RECIPIENTS = "recipients"
 _HEADER_LIMIT = 4096  # bytes within which the header of a sealed file ends
 
 
+def _ed25519() -> Any:
+    """The module of the keys that sign; only sealed rounds need it, and start-up is short."""
+    from cryptography.hazmat.primitives.asymmetric import ed25519
+
+    return ed25519
+
+
 def _pyrage() -> Any:
-    """The module pyrage; few commands need it, and start-up is short.
+    """The module pyrage; few commands need it either.
 
     Ctrl-C waits until it is imported: a signal in between is a panic in its native code, which
     prints lines of its own.
@@ -80,7 +87,7 @@ class Identity:
         """New keys from the operating system's entropy."""
         return Identity(
             age=str(_pyrage().x25519.Identity.generate()),
-            ed25519=Ed25519PrivateKey.generate().private_bytes_raw().hex(),
+            ed25519=_ed25519().Ed25519PrivateKey.generate().private_bytes_raw().hex(),
         )
 
     def public(self, user: int) -> Recipient:
@@ -100,7 +107,9 @@ class Identity:
         return _pyrage().x25519.Identity.from_str(self.age)
 
     def _signer(self) -> Ed25519PrivateKey:
-        return Ed25519PrivateKey.from_private_bytes(bytes.fromhex(self.ed25519))
+        secret = bytes.fromhex(self.ed25519)
+        signer: Ed25519PrivateKey = _ed25519().Ed25519PrivateKey.from_private_bytes(secret)
+        return signer
 
     def content(self, user: int) -> bytes:
         """The identity file."""
@@ -123,8 +132,10 @@ def check_signature(
         if signature is not None:
             raise BadData("it is signed, and this round has no keys", AGAIN)
         return
+    from cryptography.exceptions import InvalidSignature
+
     try:
-        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(sender.ed25519))
+        key = _ed25519().Ed25519PublicKey.from_public_bytes(bytes.fromhex(sender.ed25519))
         key.verify(bytes.fromhex(signature or ""), _statement(kind, digest))
     except (ValueError, InvalidSignature) as error:
         raise BadData(
@@ -202,7 +213,7 @@ def check_recipients(recipients: tuple[Recipient, ...]) -> None:
         try:
             pyrage.x25519.Recipient.from_str(r.age)
             key = bytes.fromhex(r.ed25519)
-            Ed25519PublicKey.from_public_bytes(key)
+            _ed25519().Ed25519PublicKey.from_public_bytes(key)
             if r.ed25519 != key.hex():
                 raise ValueError("a key has one spelling only")
         except (pyrage.RecipientError, ValueError) as error:
