@@ -40,7 +40,8 @@ def measure(parts: list[str], *, quick: bool) -> dict[str, Any]:
                 figures = floors.figures(folder, 2_560_000 if quick else 25_600_000)
             elif part == "peers":
                 measured = peers.measure(peers.LENGTHS[:2] if quick else peers.LENGTHS, repeats)
-                results["peers"], figures = measured, peers.figures(measured)
+                results["peers"] = measured
+                figures = peers.figures(measured)
             elif part == "growth":
                 results["growth"] = growth.measure(folder, quick=quick)
             else:
@@ -55,7 +56,8 @@ def rows(results: dict[str, Any]) -> list[list[str]]:
     """The table of ratios."""
     table = [HEADER]
     for f in results["figures"]:
-        low, high, amount = min(f["ratios"]), max(f["ratios"]), AMOUNTS[f["unit"]]
+        low, high = min(f["ratios"]), max(f["ratios"])
+        amount = AMOUNTS[f["unit"]]
         spread = f"{f['ratio']:.3g}" if low == high else f"{f['ratio']:.3g} ({low:.3g}..{high:.3g})"
         wanted = "" if f["most"] is None else f"at most {f['most']:.3g}"
         verdict = {None: "", True: "met", False: "not met"}[f["met"]]
@@ -114,9 +116,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="folder for results.json and the plots")
     options = parser.parse_args()
     results = measure(options.only or list(PARTS), quick=options.quick)
-    kept = options.output / "results.json" if options.output else None
-    if options.only and kept and kept.exists():  # other parts stay as they were measured
-        before = json.loads(kept.read_text())
+    earlier = options.output / "results.json" if options.output else None
+    if options.only and earlier and earlier.exists():  # other parts stay as they were measured
+        before = json.loads(earlier.read_text())
         others = [f for f in before["figures"] if f["part"] not in options.only]
         figures = sorted(others + results["figures"], key=lambda f: PARTS.index(f["part"]))
         results = before | results | {"figures": figures}

@@ -1,8 +1,8 @@
 """Each step of one user against its floor: the same bytes written, read, hashed or compared.
 
-N = 10, U = 5, T = 3, K = 1 %: `moments` with P = 2 and written-out shares, and `sketch` by keys. What
-counts is the work beyond start-up: the time of the same command on a round of a thousand coordinates
-is subtracted.
+N = 10, U = 5, T = 3, K = 1 %: `moments` with P = 2 and written-out shares, and `sketch` by keys.
+What counts is the work beyond start-up: the time of the same command on a round of a thousand
+coordinates is subtracted.
 """
 
 from __future__ import annotations
@@ -133,18 +133,20 @@ class Rounds:
     def figure(self, step: str, length: int) -> Figure:
         """The small round, ours and the floor take turns, user by user: a slow moment of the
         machine affects all three."""
-        starts, rounds, theirs = [], [], []
+        starts = []
+        rounds = []
+        theirs = []
         for user in range(1, USERS + 1):
             starts.append(self.step(step, "start", user))
             rounds.append(self.step(step, "round", user))
             theirs.append(self.floor(step, user))
         wanted = WANTED[self.construction][step]
         return Figure(
-            "floors",
-            f"{self.construction}: {step}, {length:,} coordinates",
-            [seconds - median(starts) for seconds in rounds],
-            wanted.floor,
-            theirs,
+            part="floors",
+            name=f"{self.construction}: {step}, {length:,} coordinates",
+            ours=[seconds - median(starts) for seconds in rounds],
+            against=wanted.floor,
+            theirs=theirs,
             most=wanted.most,
             remark=wanted.remark,
         )
@@ -165,13 +167,13 @@ def figures(folder: Path, length: int) -> list[Figure]:
         measured += [rounds.figure(step, length) for step in ("eliminate", "decode")]
         measured.append(
             Figure(
-                "floors",
-                f"{construction}: memory of the largest step, {length:,} coordinates",
-                [rounds.memory * 1e6],
-                "1 GB",
-                [MEMORY_ALLOWED],
-                "bytes",
-                1,
+                part="floors",
+                name=f"{construction}: memory of the largest step, {length:,} coordinates",
+                ours=[rounds.memory * 1e6],
+                against="1 GB",
+                theirs=[MEMORY_ALLOWED],
+                unit="bytes",
+                most=1,
             )
         )
         for root in rounds.roots.values():

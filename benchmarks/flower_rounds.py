@@ -124,7 +124,8 @@ class CountingGrid:
         from flwr.common.serde import message_to_proto
 
         received = list(replies)
-        start, start_cpu = time.perf_counter(), time.thread_time()
+        start = time.perf_counter()
+        start_cpu = time.thread_time()
         for reply in received:
             if reply.has_error():
                 raise SystemExit(f"a node failed: {reply.error}")
@@ -151,7 +152,7 @@ class Clock:
     def __init__(self, grid: CountingGrid, simulation: Simulation) -> None:
         self.grid = grid
         self.simulation = simulation
-        self.before = 0
+        self.bytes_before = 0
         self.replies_before = 0
         self.started = 0.0
         self.cpu_before = 0.0
@@ -165,10 +166,13 @@ class Clock:
         """Of the same round."""
         seconds = time.perf_counter() - self.grid.seconds - self.started
         cpu = cpu_seconds() - self.grid.cpu_seconds - self.cpu_before
-        sent = (self.grid.bytes_received - self.before) / NODES
+        sent = (self.grid.bytes_received - self.bytes_before) / NODES
         replies = self.grid.replies - self.replies_before
-        self.simulation.rounds.append(Round(seconds, cpu, sent, replies))
-        self.before, self.replies_before = self.grid.bytes_received, self.grid.replies
+        self.simulation.rounds.append(
+            Round(seconds=seconds, cpu_seconds=cpu, bytes_sent=sent, replies=replies)
+        )
+        self.bytes_before = self.grid.bytes_received
+        self.replies_before = self.grid.replies
 
 
 def warm_up(grid: Any) -> None:
@@ -222,7 +226,8 @@ def message_server(
         clock = Clock(counting, simulation)
         strategy: Any = FedAvg(fraction_evaluate=0.0, min_available_nodes=NODES)
         strategy = protected(strategy) if protected else strategy
-        configure, aggregate = strategy.configure_train, strategy.aggregate_train
+        configure = strategy.configure_train
+        aggregate = strategy.aggregate_train
 
         def configure_train(*arguments: Any, **named: Any) -> Any:
             clock.start()
@@ -376,17 +381,18 @@ def check(system: str, simulation: Simulation) -> None:
             clip=CLIP,
             mean=True,
         ).total
-        means, close = simulation.models[:1], 1e-6
+        means = simulation.models[:1]
+        allowed = 1e-6
         for before, after in pairwise(simulation.models):
             if np.array_equal(before, after):
                 raise SystemExit("ours: a round was skipped")
     else:
         expected = np.mean(updates, axis=0)
         means = np.diff([first_model(), *simulation.models], axis=0)
-        close = 1e-6 if system == "plain" else 8 * 8 / 2**22 * MAX_WEIGHT / WEIGHT
-    for each in means:
-        furthest = float(np.abs(each - expected).max())
-        if furthest > close:
+        allowed = 1e-6 if system == "plain" else 8 * 8 / 2**22 * MAX_WEIGHT / WEIGHT
+    for mean in means:
+        furthest = float(np.abs(mean - expected).max())
+        if furthest > allowed:
             raise SystemExit(f"{system}: the mean is wrong by {furthest}")
 
 

@@ -4,8 +4,8 @@ fitted exponents and a plot. And whole rounds of `sketch` with more and more use
 A point is a round of the fewest users that may remain: T = 0.3 N, U = T + max(2, N/5). Seconds and
 bytes are those of one user, beyond the start-up of the command.
 
-A row of `sketch` is a `run` through files with all users: its seconds and memory, the files that one
-user sends, and all files beside what `plan` predicts.
+A row of `sketch` is a `run` through files with all users: its seconds and memory, the files that
+one user sends, and all files beside what `plan` predicts.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def point(
     """Seconds, MB and bytes of each phase."""
     colluders = 3 * users // 10
     survivors = colluders + max(2, users // 5)
-    root, source = folder / "round", gradients(folder / "gradients", length, users, survivors)
+    root = folder / "round"
+    source = gradients(folder / "gradients", length, users, used=survivors)
     sizes = [
         "--users",
         users,
@@ -95,23 +96,29 @@ def sweeps(*, quick: bool) -> dict[str, tuple[str, list[tuple[int, int, int, int
 
 def measure(folder: Path, *, quick: bool) -> dict[str, Any]:
     """All points."""
-    tiny = [point(folder, 1000, 10, 2, 10, {}) for _ in range(3)]
+    tiny = [point(folder, length=1000, users=10, picks=2, top_k=10, start={}) for _ in range(3)]
     start = {
         phase: min(p[phase]["seconds"] * (1 if phase == "decode" else p["survivors"]) for p in tiny)
         for phase in PHASES
     }
     results: dict[str, Any] = {}
     for name, (variable, sizes) in sweeps(quick=quick).items():
-        points = [point(folder, *size, start) for size in sizes]
+        points = [
+            point(folder, length=length, users=users, picks=picks, top_k=top_k, start=start)
+            for length, users, picks, top_k in sizes
+        ]
         results[name] = {"variable": variable, "points": points}
     return results
 
 
 def many_users(folder: Path, *, quick: bool) -> list[Point]:
     """Whole rounds of `sketch` with more and more users."""
-    users = MANY_USERS[:2] if quick else MANY_USERS
+    rounds = MANY_USERS[:2] if quick else MANY_USERS
     length = MANY_LENGTH // 10 if quick else MANY_LENGTH
-    return [with_users(folder, *numbers, length) for numbers in users]
+    return [
+        with_users(folder, users=users, survivors=survivors, colluders=colluders, length=length)
+        for users, survivors, colluders in rounds
+    ]
 
 
 def with_users(folder: Path, users: int, survivors: int, colluders: int, length: int) -> Point:
@@ -200,7 +207,8 @@ def rows(results: dict[str, Any]) -> list[list[str]]:
         for phase in PHASES:
             first, last = (sweep["points"][i][phase] for i in (0, -1))
             exponents = {
-                kind: exponent(sweep["points"], sweep["variable"], phase, kind) for kind in KINDS
+                kind: exponent(sweep["points"], variable=sweep["variable"], phase=phase, kind=kind)
+                for kind in KINDS
             }
             fitted = {
                 kind: "-" if e is None else f"{round(e, 2) + 0.0:.2f}"

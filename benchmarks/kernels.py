@@ -13,30 +13,35 @@ from topk_secagg.algebra.field import DEFAULT_FIELD, smallest_generator
 from topk_secagg.algebra.linear import combine
 from topk_secagg.algebra.moments import add_moments, answer, recover, share
 
-Q, N, T, P, D, ORDER = DEFAULT_FIELD, 10, 3, 2, 5, 200
-ROWS, WIDTH = 2000, 2 * N * P
+Q = DEFAULT_FIELD
+N = 10
+T = 3
+P = 2
+D = 5
+ORDER = 200  # of gamma
+ROWS = 2000
+WIDTH = 2 * N * P
 CALLS = 20
 
 
 def figures(repeats: int) -> list[Figure]:
     """At the sizes of the paper's experiment: 2,000 picks, 40 moments each."""
-    rng, gamma = np.random.default_rng(0), pow(smallest_generator(Q), (Q - 1) // ORDER, Q)
+    rng = np.random.default_rng(0)
+    gamma = pow(smallest_generator(Q), (Q - 1) // ORDER, Q)
 
     def symbols(*shape: int, low: int = 0, high: int = Q) -> np.ndarray:
         return rng.integers(low, high, size=shape, dtype=np.uint32)
 
-    place, factor, point = (
-        symbols(ROWS, high=ORDER),
-        symbols(ROWS, low=1),
-        np.arange(ROWS) % (N - T),
-    )
-    matrix, noise, shares = (
-        symbols(N - T, N, 1 + T).astype(np.uint64),
-        symbols(ROWS, T, WIDTH),
-        symbols(N, ROWS, WIDTH),
-    )
-    group, total = np.arange(ROWS) // (P * D), np.zeros((ROWS // (P * D), WIDTH), np.uint32)
-    y, decoding = symbols(D + T, ROWS // D, WIDTH), symbols(N - T, D + T).astype(np.uint64)
+    place = symbols(ROWS, high=ORDER)
+    factor = symbols(ROWS, low=1)
+    point = np.arange(ROWS) % (N - T)
+    matrix = symbols(N - T, N, 1 + T).astype(np.uint64)
+    noise = symbols(ROWS, T, WIDTH)
+    shares = symbols(N, ROWS, WIDTH)
+    group = np.arange(ROWS) // (P * D)
+    total = np.zeros((ROWS // (P * D), WIDTH), np.uint32)
+    y = symbols(D + T, ROWS // D, WIDTH)
+    decoding = symbols(N - T, D + T).astype(np.uint64)
     bucket = np.arange(ROWS)
     sums = np.zeros((ROWS, WIDTH), np.uint32)  # of N P random entries in every bucket
     entries = np.concatenate([rng.choice(ORDER, N * P, replace=False) for _ in range(ROWS)]).astype(
@@ -52,22 +57,48 @@ def figures(repeats: int) -> list[Figure]:
     works = {
         "share (offline)": (
             shares,
-            lambda: share(place, factor, point, matrix, noise, gamma, Q, shares),
+            lambda: share(
+                place=place,
+                factor=factor,
+                point=point,
+                matrix=matrix,
+                noise=noise,
+                gamma=gamma,
+                q=Q,
+                shares=shares,
+            ),
         ),
         "answer (eliminate)": (
             shares[0],
-            lambda: answer(shares[0], place, factor, factor, group, gamma, Q, total),
+            lambda: answer(
+                g=shares[0],
+                shift=place,
+                value=factor,
+                scale=factor,
+                group=group,
+                gamma=gamma,
+                q=Q,
+                total=total,
+            ),
         ),
-        "combine (decode)": (sums, lambda: combine(decoding, y, bucket % (N - T), bucket // D, Q)),
+        "combine (decode)": (
+            sums,
+            lambda: combine(decoding, y, row=bucket % (N - T), group=bucket // D, q=Q),
+        ),
         "sketch (mask)": (
             sums,
             lambda: add_moments(rows, entries, value, gamma=gamma, q=Q, total=sums.copy()),
         ),
         "add_streams (drawing)": (
             words,
-            lambda: native.add_streams(words, factors, Q, np.zeros(4, np.int64), lazy),
+            lambda: native.add_streams(
+                words, factors, limit=Q, filled=np.zeros(4, np.int64), sums=lazy
+            ),
         ),
-        "recover (decode)": (sums, lambda: recover(sums, N * P, ORDER, gamma, Q)),
+        "recover (decode)": (
+            sums,
+            lambda: recover(sums, weight=N * P, order=ORDER, gamma=gamma, q=Q),
+        ),
     }
     measured = []
     for name, (array, work) in works.items():
@@ -76,7 +107,11 @@ def figures(repeats: int) -> list[Figure]:
         ours, theirs = zip(*((shortest(work), shortest(copy)) for _ in range(repeats)), strict=True)
         measured.append(
             Figure(
-                "kernels", name, list(ours), f"a copy of {array.nbytes / 1e3:,.0f} kB", list(theirs)
+                part="kernels",
+                name=name,
+                ours=list(ours),
+                against=f"a copy of {array.nbytes / 1e3:,.0f} kB",
+                theirs=list(theirs),
             )
         )
     return measured

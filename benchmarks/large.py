@@ -23,7 +23,9 @@ from measuring import PROGRAM, Measured, command, scratch
 from topk_secagg.protocol.constructions import construction
 from topk_secagg.storage.workspace import Workspace
 
-SMALL, LARGE, BILLION = 272_474, 25_600_000, 10**9
+SMALL = 272_474
+LARGE = 25_600_000
+BILLION = 10**9
 TEN = ["--survivors", 5, "--colluders", 3, "--construction", "moments", "--picks", 2]
 HUNDRED = ["--users", 100, "--survivors", 70, "--colluders", 30, "--density", 0.01, "--picks", 1]
 _PIECE = 10**7
@@ -49,7 +51,7 @@ def make_gradient(path: Path, length: int) -> None:
     values.flush()
 
 
-def told(name: str, measured: Measured, wanted: str = "") -> None:
+def print_measured(name: str, measured: Measured, wanted: str = "") -> None:
     """One line."""
     print(f"{name}: {measured.seconds:.1f} s, {measured.memory:.0f} MB{wanted}")
 
@@ -59,43 +61,44 @@ def resnet50(folder: Path) -> None:
     first = gradient(folder / "gradients" / "user-01.npy", LARGE)
     for n in range(2, 11):
         os.link(first, first.with_name(f"user-{n:02}.npy"))
-    root, options = folder / "round", ["--density", 0.01, *TEN]
+    root = folder / "round"
+    options = ["--density", 0.01, *TEN]
     plan = [str(PROGRAM), *map(str, ["plan", "--json", "--users", 10, *options, "--length", LARGE])]
     facts = json.loads(subprocess.run(plan, check=True, capture_output=True).stdout)
     predicted = next(c["all_bytes"] for c in facts["choices"] if c["recommended"])
     command("init", root, "--users", 10, *options, "--length", LARGE)
-    told(
+    print_measured(
         "25.6 million, offline of all",
         command("offline", root, "--user", "all"),
         " (below 1000 wanted)",
     )
-    told(
+    print_measured(
         "mask of all",
         command("mask", root, "--user", "all", "--gradients", first.parent, "--jobs", 1),
     )
     command("freeze", root)
-    told("eliminate of all", command("eliminate", root, "--user", "all"))
-    told("decode", command("decode", root))
+    print_measured("eliminate of all", command("eliminate", root, "--user", "all"))
+    print_measured("decode", command("decode", root))
     size = sum(path.stat().st_size for path in root.rglob("*") if path.is_file())
     print(f"disk: {size / 1e9:.2f} GB, predicted by plan {predicted / 1e9:.2f} GB")
 
 
 def billion(folder: Path) -> None:
     """10^9 coordinates: every user shares and masks, one by one; five answer."""
-    root, users = folder / "round", range(1, 11)
+    root = folder / "round"
     source = gradient(folder / "gradient.npy", BILLION)
     command("init", root, "--users", 10, "--density", 0.0001, *TEN, "--length", BILLION)
-    for user in users:
+    for user in range(1, 11):
         offline = command("offline", root, "--user", user)
-    told("10^9 coordinates, offline of one user", offline)
+    print_measured("10^9 coordinates, offline of one user", offline)
     for user in range(1, 6):
         mask = command("mask", root, "--user", user, "--gradient", source)
-    told("mask of one user", mask)
+    print_measured("mask of one user", mask)
     command("freeze", root)
     for user in range(1, 6):
         answer = command("eliminate", root, "--user", user)
-    told("eliminate of one user", answer)
-    told("decode", command("decode", root))
+    print_measured("eliminate of one user", answer)
+    print_measured("decode", command("decode", root))
 
 
 def hundred(folder: Path) -> None:
@@ -109,17 +112,17 @@ def hundred(folder: Path) -> None:
         offline = command("offline", root, "--user", user)
         for other in range(4, 101):  # only users 1 to 3 answer here, so only their shares are kept
             (root / f"shares/user-{other:02}/from-{user:02}.h5").unlink()
-    told("offline of one user", offline)
+    print_measured("offline of one user", offline)
     for user in range(1, 71):
         mask = command("mask", root, "--user", user, "--gradient", source)
-    told("mask of one user", mask)
+    print_measured("mask of one user", mask)
     print(
         "(freeze would leave out users whose shares were removed above; it is given what they held)"
     )
     frozen(root)
     for user in (1, 2, 3):
         answer = command("eliminate", root, "--user", user)
-    told("eliminate of one user", answer)
+    print_measured("eliminate of one user", answer)
 
 
 def frozen(root: Path) -> None:

@@ -100,7 +100,8 @@ def write_and_hash(folder: Path, files: int, size: int) -> float:
     start = time.perf_counter()
     for n in range(files):
         with (folder / str(n)).open("wb", buffering=0) as stream:
-            digest, left = hashlib.sha256(), size
+            digest = hashlib.sha256()
+            left = size
             while left:
                 piece = block[: min(left, _CHUNK)]
                 digest.update(piece)

@@ -46,14 +46,14 @@ class Choice:
 SKETCH = ("--construction", "sketch")
 MOMENTS = ("--construction", "moments", "--picks", 2)
 CHOICES = (
-    Choice("sketch", 5, SKETCH, 380),
-    Choice("sketch", 7, SKETCH, 315),
-    Choice("sketch", 9, SKETCH, 295),
-    Choice("sketch, field 65521", 7, (*SKETCH, "--field", 65521), 180),
-    Choice("sketch, K = 0.1 %", 7, SKETCH, 60, density=0.001),
+    Choice("sketch", 5, SKETCH, most=380),
+    Choice("sketch", 7, SKETCH, most=315),
+    Choice("sketch", 9, SKETCH, most=295),
+    Choice("sketch, field 65521", 7, (*SKETCH, "--field", 65521), most=180),
+    Choice("sketch, K = 0.1 %", 7, SKETCH, most=60, density=0.001),
     Choice("sketch, shares", 5, (*SKETCH, "--dealing", "shares")),
     Choice("sketch, shares", 7, (*SKETCH, "--dealing", "shares")),
-    Choice("moments, P = 2", 5, MOMENTS, 2830),
+    Choice("moments, P = 2", 5, MOMENTS, most=2830),
     Choice("moments, P = 2, --spare 0", 5, (*MOMENTS, "--spare", 0)),
 )
 
@@ -194,11 +194,11 @@ def main(folder: Path) -> None:
     )
     parser.add_argument("gradients", nargs="?", type=Path, help="a folder of ten gradients")
     parser.add_argument("--time", action="store_true", help="measure time and memory too")
-    given = parser.parse_args()
-    source = given.gradients or gradients(folder / "gradients", LENGTH, USERS)
+    arguments = parser.parse_args()
+    source = arguments.gradients or gradients(folder / "gradients", LENGTH, USERS)
     print_table([measured(folder, source, choice) for choice in CHOICES])
     print_peers()
-    if given.time:
+    if arguments.time:
         print_time(folder, source)
 
 

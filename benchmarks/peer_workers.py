@@ -27,7 +27,9 @@ import numpy as np
 import numpy.typing as npt
 
 N, U, T = 10, 5, 3
-USERS, MASKING, ANSWERING = range(1, N + 1), range(1, 8), range(1, U + 1)
+USERS = range(1, N + 1)
+MASKING = range(1, 8)
+ANSWERING = range(1, U + 1)
 DENSITY = 0.01
 Gradients = dict[int, npt.NDArray[np.float32]]
 
@@ -42,9 +44,8 @@ def clocked(task: Callable[[], Any]) -> tuple[Any, float]:
 def each(task: Callable[[int], Any], users: range) -> tuple[dict[int, Any], float]:
     """The results of all users, and the mean seconds of one."""
     done = {n: clocked(lambda n=n: task(n)) for n in users}  # type: ignore[misc]
-    return {n: result for n, (result, _) in done.items()}, sum(s for _, s in done.values()) / len(
-        users
-    )
+    results = {n: result for n, (result, _) in done.items()}
+    return results, sum(seconds for _, seconds in done.values()) / len(users)
 
 
 class Ours:
@@ -85,7 +86,7 @@ class Ours:
 
         def one(n: int) -> Any:
             source = self.source.child(f"user {n}")
-            deal = new_deal(self.p, self.points, n, source)
+            deal = new_deal(self.p, self.points, dealer=n, source=source)
             secret = construction(self.p).draw_secret(deal, source)
             return secret, self.dealt(deal, secret, source)
 
@@ -98,7 +99,7 @@ class Ours:
         """What each user gets of a dealer."""
         from topk_secagg.protocol.round import deal_shares
 
-        return deal_shares(self.p, deal, secret, source)
+        return deal_shares(self.p, deal, secret=secret, source=source)
 
     def mask(self) -> float:
         """Select, quantise and mask. (`aggregate` also reports the energy that the selection keeps;
@@ -129,7 +130,14 @@ class Ours:
         self.shape = construction(self.p).answer_shape(len(MASKING))
 
         def one(n: int) -> Any:
-            return answer(self.p, self.points, n, self.masked, self.shares[n], self.shape)
+            return answer(
+                self.p,
+                self.points,
+                user=n,
+                masked=self.masked,
+                shares=self.shares[n],
+                shape=self.shape,
+            )
 
         self.answers, seconds = each(one, ANSWERING)
         return seconds
@@ -140,15 +148,15 @@ class Ours:
         from topk_secagg.protocol.decoding import decode
         from topk_secagg.protocol.round import reader_of, sum_of_masked
 
-        given = {n: reader_of(y) for n, y in self.answers.items()}
+        answers = {n: reader_of(y) for n, y in self.answers.items()}
 
         def work() -> npt.NDArray[np.float64]:
             total = decode(
                 self.p,
                 self.points,
-                self.shape,
-                given,
-                self.source.child("decode"),
+                shape=self.shape,
+                answers=answers,
+                randomness=self.source.child("decode"),
                 masked_sum=sum_of_masked(self.p, self.masked.values(), self.shape),
             ).total
             vector = np.zeros(self.p.length)
@@ -277,12 +285,13 @@ class LightSecAgg:
     functions take any.
     """
 
-    version, prime, bits = "fedml 0.9.6", 2**15 - 19, 10
+    version = "fedml 0.9.6"
+    prime = 2**15 - 19
+    bits = 10
 
     def __init__(self, file: str) -> None:
-        sys.modules["torch"] = types.ModuleType(
-            "torch"
-        )  # imported there, and needed only to make tensors
+        # imported there, and needed only to make tensors
+        sys.modules["torch"] = types.ModuleType("torch")
         spec = importlib.util.spec_from_file_location("lightsecagg", file)
         assert spec
         assert spec.loader
@@ -291,7 +300,8 @@ class LightSecAgg:
 
     def start(self, gradients: Gradients, length: int) -> None:
         """The padded length, as its `__offline` computes it."""
-        self.gradients, self.length = gradients, length
+        self.gradients = gradients
+        self.length = length
         self.padded = int(np.ceil(float(length) / (U - T))) * (U - T)
         self.encoded: dict[int, Any] = {}
 
@@ -302,13 +312,15 @@ class LightSecAgg:
             mask = np.random.randint(self.prime, size=(self.padded, 1))
             return mask, self.fedml.mask_encoding(self.padded, N, U, T, self.prime, mask)
 
-        total, self.masks, self.encoded = 0.0, {}, {}
-        for n in (
-            USERS
-        ):  # one at a time, and only what is used later is kept: a user's shares take 40 L bytes
+        total = 0.0
+        self.masks = {}
+        self.encoded = {}
+        # one at a time, and only what is used later is kept: a user's shares take 40 L bytes
+        for n in USERS:
             (mask, shares), seconds = clocked(lambda n=n: one(n))  # type: ignore[misc]
             total += seconds
-            self.masks[n], self.encoded[n] = mask, shares[: len(ANSWERING)].copy()
+            self.masks[n] = mask
+            self.encoded[n] = shares[: len(ANSWERING)].copy()
         self.listed = len(pickle.dumps(shares[0].tolist(), -1))
         return total
 
@@ -370,7 +382,8 @@ class LightSecAgg:
     def sizes(self) -> dict[str, dict[str, int]]:
         """2 bytes hold 15 bits; FedML sends int64 arrays and pickled lists; 4 bytes are a symbol of
         ours."""
-        shares, online = (N - 1) * self.padded // (U - T), self.length + self.padded // (U - T)
+        shares = (N - 1) * self.padded // (U - T)
+        online = self.length + self.padded // (U - T)
         sent = {"offline": (N - 1) * self.listed, "online": 8 * self.length + self.answered}
         return {
             "packed": {"offline": 2 * shares, "online": 2 * online},
@@ -399,24 +412,28 @@ class Flower:
 
         self.version = f"flwr {importlib.metadata.version('flwr')}"
         self.mod: Any = importlib.import_module("flwr.client.mod.secure_aggregation.secaggplus_mod")
-        self.arithmetic, self.quantization = ndarrays_arithmetic, quantization
-        self.utils, self.shamir, self.encryption = secaggplus_utils, shamir, symmetric_encryption
+        self.arithmetic = ndarrays_arithmetic
+        self.quantization = quantization
+        self.utils = secaggplus_utils
+        self.shamir = shamir
+        self.encryption = symmetric_encryption
         self.workflow = SecAggPlusWorkflow(N, U)
         self.as_bytes = self.mod.ndarray_to_bytes
-        vars(shamir)["os"] = types.SimpleNamespace(
-            cpu_count=lambda: 1
-        )  # one thread, like the others
+        # one thread, like the others
+        vars(shamir)["os"] = types.SimpleNamespace(cpu_count=lambda: 1)
         vars(self.mod).update(
             dict.fromkeys(("ndarray_to_bytes", "parameters_to_ndarrays"), lambda values: values)
         )
 
     def start(self, gradients: Gradients, length: int) -> None:
         """Nothing depends on the length before the vectors."""
-        self.gradients, self.length = gradients, length
+        self.gradients = gradients
+        self.length = length
 
     def offline(self) -> float:
         """Key pairs, and the encrypted shares of two secrets for every other user."""
-        key, flow = self.mod.Key, self.workflow
+        key = self.mod.Key
+        flow = self.workflow
         setup = {
             key.SAMPLE_NUMBER: N, key.SHARE_NUMBER: N, key.THRESHOLD: U,
             key.CLIPPING_RANGE: flow.clipping_range,
@@ -432,7 +449,8 @@ class Flower:
 
     def mask(self) -> float:
         """Open the shares, quantise, and add the own mask and nine masks of pairs."""
-        key, sealed = self.mod.Key, {}
+        key = self.mod.Key
+        sealed = {}
         for n in MASKING:
             by = {m: dict(zip(*self.sealed[m].values(), strict=True)) for m in USERS if m != n}
             sealed[n] = {key.CIPHERTEXT_LIST: [by[m][n] for m in by], key.SOURCE_LIST: list(by)}
@@ -456,7 +474,9 @@ class Flower:
 
     def decode(self) -> float:
         """Sum the vectors, rebuild seeds and keys, take off every mask, and go back to reals."""
-        key, flow, arithmetic = self.mod.Key, self.workflow, self.arithmetic
+        key = self.mod.Key
+        flow = self.workflow
+        arithmetic = self.arithmetic
         add, subtract = arithmetic.parameters_addition, arithmetic.parameters_subtraction
 
         def work() -> Any:
@@ -477,10 +497,8 @@ class Flower:
                     )
                     continue
                 for m in (m for m in USERS if m != n):
-                    private, public = (
-                        self.mod.bytes_to_private_key(secret),
-                        self.mod.bytes_to_public_key(self.keys[m][0]),
-                    )
+                    private = self.mod.bytes_to_private_key(secret)
+                    public = self.mod.bytes_to_public_key(self.keys[m][0])
                     seed = self.encryption.generate_shared_key(private, public)
                     pair = self.utils.pseudo_rand_gen(seed, flow.modulus_range, shapes)
                     total = (add if n > m else subtract)(total, pair)
@@ -532,7 +550,8 @@ def main() -> None:
     """Answer requests until stdin ends."""
     systems = {"moments": Moments, "sketch": Sketch, "lightsecagg": LightSecAgg, "flower": Flower}
     system: Any = systems[sys.argv[1]]("".join(sys.argv[2:]))
-    answers, sys.stdout = sys.stdout, sys.stderr  # whatever a peer prints is no answer
+    answers = sys.stdout
+    sys.stdout = sys.stderr  # whatever a peer prints is no answer
     for line in sys.stdin:
         request = json.loads(line)
         if phase := request.get("phase"):

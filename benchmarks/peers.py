@@ -1,11 +1,10 @@
 """The phases in memory against FedML's LightSecAgg and Flower's SecAgg+, side by side.
 
-A part of bench.py. N = 10, U = 5, T = 3; 7 users mask and 5 answer, in all systems: our `moments` and
-`sketch`, and the peers. The peers
-are installed into an environment of their own, and every system runs in a process of its own on one
-core (`peer_workers.py`). Systems take turns phase by phase, so that each ratio compares neighbours
-in time; the first turn only warms up. Every result is compared with the plain sum: of all entries
-for the peers, of what was sent for ours.
+A part of bench.py. N = 10, U = 5, T = 3; 7 users mask and 5 answer, in all systems: our `moments`
+and `sketch`, and the peers. The peers are installed into an environment of their own, and every
+system runs in a process of its own on one core (`peer_workers.py`). Systems take turns phase by
+phase, so that each ratio compares neighbours in time; the first turn only warms up. Every result is
+compared with the plain sum: of all entries for the peers, of what was sent for ours.
 
 What counts. Input: a float32 gradient in memory. Offline: all ten users' secrets and shares
 (Flower: keys and encrypted shares; `sketch`: keys, and the masks that follow from them). Mask, of
@@ -65,27 +64,62 @@ class Compared(NamedTuple):
     figure: str
     peer: str
     phases: tuple[str, ...]
-    most: float | None
-    remark: str
+    most: float | None = None
+    remark: str = ""
     least_length: int = 0
 
 
 TIMES = (
-    Compared("moments", "offline of all users", "lightsecagg", ("offline",), 1 / 2, GENERATOR),
-    Compared("moments", "offline of all users", "flower", ("offline",), None, AGREED),
-    Compared("moments", "mask", "lightsecagg", ("mask",), None, SELECTS),
-    Compared("moments", "answer: adding up", "lightsecagg", ("answer",), None, CALLS),
-    Compared("moments", "mask + adding up", "lightsecagg", ("mask", "answer"), 1, CALLS),
-    Compared("moments", "decode", "lightsecagg", ("decode",), 3, PLACES),
     Compared(
-        "moments", "mask + answer + decode", "flower", ("mask", "answer", "decode"), 1 / 5, ""
+        "moments",
+        "offline of all users",
+        "lightsecagg",
+        phases=("offline",),
+        most=1 / 2,
+        remark=GENERATOR,
     ),
-    Compared("sketch", "offline of all users", "lightsecagg", ("offline",), 1, GENERATOR),
-    Compared("sketch", "offline of all users", "flower", ("offline",), None, AGREED),
-    Compared("sketch", "mask", "lightsecagg", ("mask",), 1, SELECTS, least_length=272_474),
-    Compared("sketch", "answer: adding up", "lightsecagg", ("answer",), 1, CALLS),
-    Compared("sketch", "decode", "lightsecagg", ("decode",), 1.5, PLACES),
-    Compared("sketch", "mask + answer + decode", "flower", ("mask", "answer", "decode"), None, ""),
+    Compared("moments", "offline of all users", "flower", phases=("offline",), remark=AGREED),
+    Compared("moments", "mask", "lightsecagg", phases=("mask",), remark=SELECTS),
+    Compared("moments", "answer: adding up", "lightsecagg", phases=("answer",), remark=CALLS),
+    Compared(
+        "moments",
+        "mask + adding up",
+        "lightsecagg",
+        phases=("mask", "answer"),
+        most=1,
+        remark=CALLS,
+    ),
+    Compared("moments", "decode", "lightsecagg", phases=("decode",), most=3, remark=PLACES),
+    Compared(
+        "moments",
+        "mask + answer + decode",
+        "flower",
+        phases=("mask", "answer", "decode"),
+        most=1 / 5,
+    ),
+    Compared(
+        "sketch",
+        "offline of all users",
+        "lightsecagg",
+        phases=("offline",),
+        most=1,
+        remark=GENERATOR,
+    ),
+    Compared("sketch", "offline of all users", "flower", phases=("offline",), remark=AGREED),
+    Compared(
+        "sketch",
+        "mask",
+        "lightsecagg",
+        phases=("mask",),
+        most=1,
+        remark=SELECTS,
+        least_length=272_474,
+    ),
+    Compared(
+        "sketch", "answer: adding up", "lightsecagg", phases=("answer",), most=1, remark=CALLS
+    ),
+    Compared("sketch", "decode", "lightsecagg", phases=("decode",), most=1.5, remark=PLACES),
+    Compared("sketch", "mask + answer + decode", "flower", phases=("mask", "answer", "decode")),
 )
 DRAWING_AT_MOST = 4  # times AES-256-CTR alone
 HELD = {"moments": "seeds", "sketch": "keys"}
@@ -150,11 +184,9 @@ class Worker:
 
 def installed(environment: Path) -> dict[str, list[Path]]:
     """The peers that can run: the interpreter of each, and what its worker is given."""
-    python, file, wheels = (
-        environment / "bin" / "python",
-        environment / "lightsecagg.py",
-        environment / "wheels",
-    )
+    python = environment / "bin" / "python"
+    lightsecagg = environment / "lightsecagg.py"
+    wheels = environment / "wheels"
 
     def ran(*command: object) -> bool:
         return not subprocess.run(
@@ -164,17 +196,17 @@ def installed(environment: Path) -> dict[str, list[Path]]:
     def pip(*arguments: object) -> bool:
         return ran(python, "-m", "pip", "--retries", 1, "--disable-pip-version-check", *arguments)
 
-    installed: dict[str, list[Path]] = {}
+    runnable: dict[str, list[Path]] = {}
     if not python.exists() and not ran(sys.executable, "-m", "venv", environment):
-        return installed
-    if not file.exists() and pip("download", "--no-deps", "--dest", wheels, "fedml==0.9.6"):
+        return runnable
+    if not lightsecagg.exists() and pip("download", "--no-deps", "--dest", wheels, "fedml==0.9.6"):
         with zipfile.ZipFile(next(wheels.glob("fedml-*.whl"))) as wheel:
-            file.write_bytes(wheel.read(LIGHTSECAGG))
-    if file.exists() and pip("install", "numpy"):
-        installed["lightsecagg"] = [python, file]
+            lightsecagg.write_bytes(wheel.read(LIGHTSECAGG))
+    if lightsecagg.exists() and pip("install", "numpy"):
+        runnable["lightsecagg"] = [python, lightsecagg]
     if pip("install", FLOWER):
-        installed["flower"] = [python]
-    return installed
+        runnable["flower"] = [python]
+    return runnable
 
 
 def phases_of(name: str) -> tuple[str, ...]:
@@ -226,7 +258,7 @@ def figures(results: dict[str, Any]) -> list[Figure]:
         every += [of_drawing(run, name) for name in OURS]
         for ours, peer, count, most, remark in BYTES:
             if peer in run["bytes"]:
-                every += of_bytes(run, ours, peer, count, most, remark)
+                every += of_bytes(run, ours=ours, peer=peer, count=count, most=most, remark=remark)
     return every
 
 
@@ -237,11 +269,11 @@ def of_times(run: dict[str, Any], compared: Compared) -> Figure:
         for system in (compared.ours, compared.peer)
     )
     return Figure(
-        "peers",
-        f"{compared.ours}: {compared.figure}, L = {run['length']:,}",
-        ours,
-        compared.peer,
-        theirs,
+        part="peers",
+        name=f"{compared.ours}: {compared.figure}, L = {run['length']:,}",
+        ours=ours,
+        against=compared.peer,
+        theirs=theirs,
         most=compared.most if run["length"] >= compared.least_length else None,
         remark=compared.remark,
     )
@@ -251,11 +283,11 @@ def of_drawing(run: dict[str, Any], name: str) -> Figure:
     """The symbols of the keys or seeds that a user holds, against the cipher alone."""
     seconds = run["seconds"][name]
     return Figure(
-        "peers",
-        f"{name}: answer: drawing the symbols of {HELD[name]}, L = {run['length']:,}",
-        seconds["draw"],
-        "AES-256-CTR alone",
-        seconds["cipher"],
+        part="peers",
+        name=f"{name}: answer: drawing the symbols of {HELD[name]}, L = {run['length']:,}",
+        ours=seconds["draw"],
+        against="AES-256-CTR alone",
+        theirs=seconds["cipher"],
         most=DRAWING_AT_MOST if name == "sketch" else None,
         remark=DRAWING[name],
     )
@@ -272,20 +304,20 @@ def of_bytes(
     """What a user sends before, with its gradient and in all."""
     compared = []
     for (label, parts), at_most in zip(SENT.items(), most, strict=True):
-        sizes = [
+        own_bytes, peer_bytes = (
             float(sum(run["bytes"][system][how][part] for part in parts))
             for system, how in ((ours, "packed"), (peer, count))
-        ]
+        )
         compared.append(
             Figure(
-                "peers",
-                f"{ours}: {label}, L = {run['length']:,}",
-                [sizes[0]],
-                f"{peer}, {count}",
-                [sizes[1]],
-                "bytes",
-                at_most if run["length"] >= LEAST_LENGTHS.get(ours, 0) else None,
-                remark,
+                part="peers",
+                name=f"{ours}: {label}, L = {run['length']:,}",
+                ours=[own_bytes],
+                against=f"{peer}, {count}",
+                theirs=[peer_bytes],
+                unit="bytes",
+                most=at_most if run["length"] >= LEAST_LENGTHS.get(ours, 0) else None,
+                remark=remark,
             )
         )
     return compared

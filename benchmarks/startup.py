@@ -16,7 +16,8 @@ WANTED = {"offline": 3.5, "eliminate": 3.5, "decode": 3.5}
 
 def tiny_round(folder: Path) -> Path:
     """A round of five users and 100 coordinates, up to the answers of four."""
-    root, gradient = folder / "tiny", folder / "tiny.npy"
+    root = folder / "tiny"
+    gradient = folder / "tiny.npy"
     np.save(gradient, np.linspace(-1, 1, 100, dtype=np.float32))
     command("init", root, *TINY.split(" "))
     command("offline", root, "--user", "1-4")
@@ -30,7 +31,8 @@ def tiny_round(folder: Path) -> Path:
 def figures(folder: Path, repeats: int) -> list[Figure]:
     """Commands and imports take turns. Each command does its work: what it writes is removed
     between the turns."""
-    root, gradient = tiny_round(folder), folder / "tiny.npy"
+    root = tiny_round(folder)
+    gradient = folder / "tiny.npy"
     rounds = iter(range(10**6))
 
     def masked() -> Path:
@@ -59,6 +61,13 @@ def figures(folder: Path, repeats: int) -> list[Figure]:
                 times[name].append(value)
     against = f'python -c "{IMPORTS}"'
     return [
-        Figure("start-up", name, t, against, floor, most=WANTED.get(name))
-        for name, t in times.items()
+        Figure(
+            part="start-up",
+            name=name,
+            ours=measured,
+            against=against,
+            theirs=floor,
+            most=WANTED.get(name),
+        )
+        for name, measured in times.items()
     ]

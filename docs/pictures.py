@@ -67,11 +67,14 @@ def draw_report(transcript: Transcript, picture: Path) -> None:
             "--disable-gpu",
             "--disable-background-networking",
             "--no-first-run",
+            "--hide-scrollbars",
+            f"--user-data-dir={profile}",
+            f"--window-size={REPORT[0]},{REPORT[1]}",
+            f"--screenshot={picture}",
         )
-        size = f"--window-size={REPORT[0]},{REPORT[1]}"
-        own = ("--hide-scrollbars", f"--user-data-dir={profile}", size, f"--screenshot={picture}")
-        page = (transcript.root / "audit.html").as_uri()
-        subprocess.run([browser, *options, *own, page], check=True, capture_output=True)  # noqa: S603 - our own page
+        page = (transcript.root / "audit.html").as_uri()  # our own
+        command = [browser, *options, page]
+        subprocess.run(command, check=True, capture_output=True)  # noqa: S603
 
 
 if __name__ == "__main__":

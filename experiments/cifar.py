@@ -94,9 +94,8 @@ def _sheets(files: list[bytes]) -> tuple[Rows, Labels]:
 
     *sheets, labels = files
     rows = np.concatenate([np.asarray(Image.open(io.BytesIO(sheet))) for sheet in sheets])
-    return rows.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2), np.array(
-        json.loads(labels), dtype=np.int64
-    )
+    images = rows.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2)
+    return images, np.array(json.loads(labels), dtype=np.int64)
 
 
 def download(folder: Path) -> None:

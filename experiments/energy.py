@@ -39,7 +39,8 @@ def main() -> None:
     print("| step | users | L | K | energy of the top K in all (mean) | largest magnitude |")
     print("|--:|--:|--:|--:|--:|--:|")
     for step, users in steps.items():
-        K, L = round(DENSITY * users[0].size), users[0].size
+        L = users[0].size
+        K = round(DENSITY * L)
         share = np.mean([energy(g[top_k(g, K)]) / energy(g) for g in users])
         largest = max(np.abs(g).max() for g in users)
         print(f"| {step} | {len(users)} | {L:,} | {K:,} | {share:.1%} | {largest:.3g} |")
@@ -49,7 +50,8 @@ def main() -> None:
     for step, users in steps.items():
         for P in PICKS:
             p = parameters(users[0].size, P)
-            c, source = construction(p), CipherRandomness(seeded_key(0, f"energy {step} {P}"))
+            c = construction(p)
+            source = CipherRandomness(seeded_key(0, f"energy {step} {P}"))
             kept = [kept_energy(g, c.select(g)) for g in users]
             random = [kept_energy(g, c.select(uniform(source, p.length))) for g in users]
             print(

@@ -25,7 +25,8 @@ from torch.nn.functional import cross_entropy
 BATCH = 32
 SHARDS = 2
 TESTED = 2000
-MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+MEAN = (0.4914, 0.4822, 0.4465)  # of red, green and blue
+STD = (0.2470, 0.2435, 0.2616)
 
 
 def main() -> None:
@@ -63,11 +64,10 @@ def main() -> None:
             folder.mkdir(parents=True, exist_ok=True)
             losses = []
             for user, own in enumerate(owned, 1):
-                local = copy.deepcopy(
-                    model
-                )  # its batch norm must not move the model's running means
+                # a copy, whose batch norm does not move the model's running means
+                local = copy.deepcopy(model)
                 local.zero_grad()
-                loss = loss_of(local, draw(own, args.seed, step, user))
+                loss = loss_of(local, draw(own, seed=args.seed, step=step, user=user))
                 loss.backward()
                 losses.append(loss.item())
                 gradient = {name: p.grad for name, p in local.named_parameters()}
@@ -78,7 +78,8 @@ def main() -> None:
                 flush=True,
             )
         optimiser.zero_grad()
-        loss_of(model, draw(np.concatenate(owned), args.seed, step, 0)).backward()
+        joint = draw(np.concatenate(owned), seed=args.seed, step=step, user=0)
+        loss_of(model, joint).backward()
         optimiser.step()
 
 

@@ -23,9 +23,11 @@ class Block(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
-        self.first = conv(inputs, outputs, 3, stride)
-        self.second = conv(outputs, outputs, 3, 1)
-        self.shortcut = nn.Identity() if inputs == outputs else conv(inputs, outputs, 1, stride)
+        self.first = conv(inputs, outputs, size=3, stride=stride)
+        self.second = conv(outputs, outputs, size=3, stride=1)
+        self.shortcut = (
+            nn.Identity() if inputs == outputs else conv(inputs, outputs, size=1, stride=stride)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """ReLU of the sum of both ways."""
@@ -34,7 +36,8 @@ class Block(nn.Module):
 
 def resnet20() -> nn.Sequential:
     """Three stages of three blocks, with 16, 32 and 64 channels."""
-    layers: dict[str, nn.Module] = {"stem": conv(3, 16, 3, 1), "relu": nn.ReLU()}
+    stem = conv(inputs=3, outputs=16, size=3, stride=1)
+    layers: dict[str, nn.Module] = {"stem": stem, "relu": nn.ReLU()}
     inputs = 16
     for stage, outputs in enumerate((16, 32, 64), 1):
         for n in range(1, 4):

@@ -425,10 +425,8 @@ class Round:
         return ("offline", self.folder, "--user", user, *self._access(user), *earlier, *more)
 
     def mask(self, user: int, *more: object, gradient: Path | None = None) -> Command:
-        file, kept = (
-            gradient or self.gradient(user),
-            ["--residual", self.residual(user)] * self.recipe.residual,
-        )
+        file = gradient or self.gradient(user)
+        kept = ["--residual", self.residual(user)] * self.recipe.residual
         return (
             "mask",
             self.folder,
@@ -512,7 +510,8 @@ class Round:
 
     def left(self, after: str = "", upto: str = STAGES[-1]) -> list[Command]:
         """The commands after one stage (all by default) up to another."""
-        stages, commands = ("", *STAGES), self.commands()
+        stages = ("", *STAGES)
+        commands = self.commands()
         return [
             c
             for stage in stages[stages.index(after) + 1 : stages.index(upto) + 1]
@@ -539,7 +538,8 @@ class Round:
 
     def sent(self, user: int) -> list[tuple[int, int]]:
         """The coordinates that a user sends, with their values in the field, by the oracle."""
-        r, steps = self.recipe, self.steps[user]
+        r = self.recipe
+        steps = self.steps[user]
         if r.construction == "permutation":
             chosen = top_k(steps, r.top_k)
         else:
@@ -555,7 +555,8 @@ class Round:
         self, survivors: Iterable[int] | None = None, answering: Iterable[int] | None = None
     ) -> None:
         """aggregate.h5 is the plain sum of the survivors, bit by bit, as symbols and as reals."""
-        r, found = self.recipe, datasets(self.folder / "aggregate.h5")
+        r = self.recipe
+        found = datasets(self.folder / "aggregate.h5")
         survivors = sorted(r.masking if survivors is None else survivors)
         assert found["survivors"].tolist() == survivors
         if answering is not None:
@@ -567,7 +568,8 @@ class Round:
 
     def reals(self) -> np.ndarray:
         """The sum in aggregate.h5 as a dense vector of reals."""
-        found, total = datasets(self.folder / "aggregate.h5"), np.zeros(self.recipe.length)
+        found = datasets(self.folder / "aggregate.h5")
+        total = np.zeros(self.recipe.length)
         total[found["index"]] = found["real"]
         return total
 
@@ -586,7 +588,8 @@ class Stages:
     """
 
     def __init__(self, recipe: Recipe, folder: Path, upto: str = STAGES[-1]) -> None:
-        self.recipe, self.folder = recipe, folder
+        self.recipe = recipe
+        self.folder = folder
         self.round = Round(recipe, folder / "round", folder / "inputs").prepare()
         self.last = ""  # the stage that was played last
         self.reach(upto)
@@ -715,10 +718,8 @@ def rewrite(
     """Change attributes and datasets of a file, and give it a valid digest; a signature only from
     `signer`."""
     with opened(path, *ARTIFACT_KINDS) as artifact:
-        attributes, datasets = (
-            dict(artifact.attributes),
-            {name: artifact.read(name) for name in artifact.datasets},
-        )
+        attributes = dict(artifact.attributes)
+        datasets = {name: artifact.read(name) for name in artifact.datasets}
     change(attributes, datasets)
     tables = {name: Table(array) for name, array in datasets.items()}
     write_hashed(path, Draft(artifact.kind, attributes, signer), tables)

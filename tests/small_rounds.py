@@ -102,7 +102,8 @@ def any_input(p: Parameters, chance: random.Random) -> Sparse:
             index += sorted(chance.sample(inside, chance.choice([count, most])))
     else:
         index = sorted(chance.sample(range(p.length), p.top_k))
-    q, least = p.field, int(p.fixed_point.never_zero)
+    q = p.field
+    least = int(p.fixed_point.never_zero)
     extreme = [least, 1, q - 1, (q - 1) // 2, (q + 1) // 2]
     value = [
         chance.choice([*extreme, *(chance.randrange(least, q) for _ in range(5))]) for _ in index

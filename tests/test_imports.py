@@ -76,7 +76,8 @@ def test_no_module_but_a_construction_asks_which_one_it_is():
 
 
 def test_the_library_names_no_command_line_options():
-    option, style = re.compile(r"(?<![\w-])--[a-z]"), re.compile(r'STYLE = """.*?"""', re.DOTALL)
+    option = re.compile(r"(?<![\w-])--[a-z]")
+    style = re.compile(r'STYLE = """.*?"""', re.DOTALL)
     texts = {path.relative_to(ROOT).as_posix(): style.sub("", path.read_text()) for path in MODULES}
     assert [name for name, text in texts.items() if option.search(text)] == []
 

@@ -64,7 +64,8 @@ def symbols_of_keys(vector: dict[str, Any], dealer: int) -> dict[tuple[int, ...]
 
 def check_sketch(vector: dict[str, Any]) -> None:
     """Masks, shares, X, Y and the moments of the sum."""
-    p, q = vector["parameters"], vector["parameters"]["field"]
+    p = vector["parameters"]
+    q = p["field"]
     alpha, beta = vector["points"]["alpha"], vector["points"]["beta"]
     users = range(1, p["users"] + 1)
     u1 = vector["survivors"]
@@ -130,14 +131,13 @@ def check_sketch(vector: dict[str, Any]) -> None:
 @pytest.mark.parametrize("path", GOOD, ids=lambda path: path.stem)
 def test_plain_integers_agree_with_every_step_of_a_vector(path):
     vector = json.loads(path.read_text())
-    p, q = vector["parameters"], vector["parameters"]["field"]
+    p = vector["parameters"]
+    q = p["field"]
     alpha, beta = vector["points"]["alpha"], vector["points"]["beta"]
-    users, T, u1, D = (
-        range(1, p["users"] + 1),
-        p["colluders"],
-        vector["survivors"],
-        vector["blocks"],
-    )
+    users = range(1, p["users"] + 1)
+    T = p["colluders"]
+    u1 = vector["survivors"]
+    D = vector["blocks"]
     secrets = {
         n: [integers(vector["secrets"][str(n)][name]) for name in ("place", "mask")] for n in users
     }
@@ -160,10 +160,8 @@ def test_plain_integers_agree_with_every_step_of_a_vector(path):
     if p["construction"] == "moments":
         P, B = p["picks"], p["buckets"]
         n_places = oracle.order_of_places(oracle.place_count(p["length"], B), q)
-        gamma, W = (
-            oracle.element_of_order(n_places, q),
-            oracle.moment_count(p["users"], P, n_places),
-        )
+        gamma = oracle.element_of_order(n_places, q)
+        W = oracle.moment_count(p["users"], P, n_places)
         points = oracle.bucket_points(B, beta, p["users"], T)
         assert vector["derived"]["index_bound"] == n_places
         for n in users:
@@ -212,7 +210,8 @@ def test_the_forged_answers_agree_but_for_an_honest_one(monkeypatch):
     path = FOLDER / "bad_answers_forged.json"
     vector = json.loads(path.read_text())
     assert "at least 1 is wrong, and nobody can be named for certain" in vector["reason"]
-    p, q = vector["parameters"], vector["parameters"]["field"]
+    p = vector["parameters"]
+    q = p["field"]
     answers = {int(n): integers(y)[0] for n, y in vector["answers"].items()}
     make = runpy.run_path(str(FOLDER / "make.py"))
     alpha = make["construction"](make["Parameters"](**p)).points().alpha

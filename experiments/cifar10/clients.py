@@ -21,7 +21,8 @@ CONCENTRATION = 0.5
 LOCAL_STEPS = 5
 BATCH = 32
 RATE = 0.2
-MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+MEAN = (0.4914, 0.4822, 0.4465)  # of red, green and blue
+STD = (0.2470, 0.2435, 0.2616)
 
 Vector = npt.NDArray[np.float64]
 

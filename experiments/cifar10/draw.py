@@ -36,27 +36,24 @@ class Kind(NamedTuple):
     method: str
     density: float
     construction: str
-    field: str
+    field: str = DEFAULT_FIELD
 
 
-PLAIN = Kind("plain", 0.01, "", DEFAULT_FIELD)
-MOMENTS = Kind("topk-ef", 0.01, "moments", DEFAULT_FIELD)
-SKETCH = Kind("topk-ef", 0.01, "sketch", DEFAULT_FIELD)
+PLAIN = Kind("plain", 0.01, "")
+MOMENTS = Kind("topk-ef", 0.01, "moments")
+SKETCH = Kind("topk-ef", 0.01, "sketch")
 KINDS = {
     PLAIN: ("no secure aggregation", "black"),
     MOMENTS: ("top-K 1 %, moments", "#0072b2"),
     SKETCH: ("top-K 1 %, sketch", "#cc79a7"),
-    Kind("topk-ef", 0.01, "sketch", "65521"): ("top-K 1 %, sketch, 16 bits", "#e69f00"),
-    Kind("topk-ef", 0.003, "sketch", DEFAULT_FIELD): ("top-K 0.3 %, sketch", "#7f6cb8"),
-    Kind("topk-ef", 0.001, "sketch", DEFAULT_FIELD): ("top-K 0.1 %, sketch", "#8c510a"),
-    Kind("topk-ef", 0.001, "sketch", "65521"): ("top-K 0.1 %, sketch, 16 bits", "#d8b365"),
-    Kind("topk-ef", 0.02, "moments", DEFAULT_FIELD): ("top-K 2 %, moments", "#56b4e9"),
-    Kind("topk", 0.01, "moments", DEFAULT_FIELD): (
-        "top-K 1 %, moments, no error feedback",
-        "#009e73",
-    ),
-    Kind("random", 0.01, "moments", DEFAULT_FIELD): ("random-K 1 %, moments", "#d55e00"),
-    Kind("random", 0.01, "sketch", DEFAULT_FIELD): ("random-K 1 %, sketch", "#f4a582"),
+    Kind("topk-ef", 0.01, "sketch", field="65521"): ("top-K 1 %, sketch, 16 bits", "#e69f00"),
+    Kind("topk-ef", 0.003, "sketch"): ("top-K 0.3 %, sketch", "#7f6cb8"),
+    Kind("topk-ef", 0.001, "sketch"): ("top-K 0.1 %, sketch", "#8c510a"),
+    Kind("topk-ef", 0.001, "sketch", field="65521"): ("top-K 0.1 %, sketch, 16 bits", "#d8b365"),
+    Kind("topk-ef", 0.02, "moments"): ("top-K 2 %, moments", "#56b4e9"),
+    Kind("topk", 0.01, "moments"): ("top-K 1 %, moments, no error feedback", "#009e73"),
+    Kind("random", 0.01, "moments"): ("random-K 1 %, moments", "#d55e00"),
+    Kind("random", 0.01, "sketch"): ("random-K 1 %, sketch", "#f4a582"),
 }
 # not in the picture of all bytes: they cost as much or more, and reach no more
 WITHOUT_BYTES = [kind for kind in KINDS if kind.method in ("topk", "random") or kind.density > 0.01]
@@ -87,7 +84,8 @@ class Curve:
         method = self.text("method")
         construction = "" if method == "plain" else self.rows[0].get("construction", "moments")
         field = DEFAULT_FIELD if method == "plain" else self.rows[0].get("field", DEFAULT_FIELD)
-        return Kind(method, float(self.text("density")), construction, field)
+        density = float(self.text("density"))
+        return Kind(method, density, construction, field=field)
 
     @property
     def finished(self) -> bool:
@@ -161,7 +159,7 @@ def accuracy_by_round(curves: list[Curve], drops: list[float], path: Path) -> No
         same = [curve for curve in curves if float(curve.text("drop")) == drop]
         for kind, by_seed in seeds(same).items():
             label, colour = KINDS[kind]
-            line(panel, by_seed[0].column("round"), by_seed, label, colour)
+            line(panel, by_seed[0].column("round"), by_seed, label=label, colour=colour)
         panel.set(title=f"{drop:.0%} of the users drop out", xlabel="round")
     finish(figure, panels[0], path)
 
@@ -176,14 +174,20 @@ def accuracy_by_bytes(curves: list[Curve], path: Path) -> None:
     for kind, by_seed in by_kind.items():
         label, colour = KINDS[kind]
         if kind not in WITHOUT_BYTES:
-            line(near, by_seed[0].sent, by_seed, label, colour)
+            line(near, by_seed[0].sent, by_seed, label=label, colour=colour)
     for peer, kind in trainings_of_peers(by_kind).items():
         first = by_kind[kind][0]
-        each = bytes_of_peers(first)[peer]
-        x = [each * n for n in first.column("round")]
-        panel = far if peer == PAPER else near
-        entries = KINDS[kind][0].split(",")[0] if peer == PAPER else "all entries"
-        line(panel, x, by_kind[kind], f"{entries}, by {peer}", KINDS[kind][1], STYLES[peer])
+        bytes_a_round = bytes_of_peers(first)[peer]
+        label, colour = KINDS[kind]
+        entries = label.split(",")[0] if peer == PAPER else "all entries"
+        line(
+            far if peer == PAPER else near,
+            [bytes_a_round * n for n in first.column("round")],
+            by_kind[kind],
+            label=f"{entries}, by {peer}",
+            colour=colour,
+            style=STYLES[peer],
+        )
     for panel in (near, far):
         panel.set_xscale("log")
     near.set_xlabel("bytes that a user has sent in all, before and with its gradients")
@@ -278,13 +282,14 @@ def bytes_to_reach(curves: list[Curve]) -> str:
     """All bytes that a user sends until the accuracy is there for the first time, as Markdown: the
     mean of the seeds, and their range. Peers take the same training."""
 
-    def cell(each: Iterable[float | None]) -> str:
-        sent = list(each)
-        if any(value is None for value in sent):
-            return "not reached" if len(sent) == 1 else "not by all seeds"
-        low, high = min(sent), max(sent)  # type: ignore[type-var]
-        mean = sum(sent) / len(sent)  # type: ignore[arg-type]
-        spread = "" if len(sent) == 1 else f" ({amount(low)}..{amount(high)})"  # type: ignore[arg-type]
+    def cell(by_seed: Iterable[float | None]) -> str:
+        every = list(by_seed)
+        sent = [value for value in every if value is not None]
+        if len(sent) < len(every):
+            return "not reached" if len(every) == 1 else "not by all seeds"
+        low, high = min(sent), max(sent)
+        mean = sum(sent) / len(sent)
+        spread = "" if len(sent) == 1 else f" ({amount(low)}..{amount(high)})"
         return amount(mean) + spread
 
     def amount(sent: float) -> str:
@@ -302,10 +307,10 @@ def bytes_to_reach(curves: list[Curve]) -> str:
         lines.append((KINDS[kind][0], str(len(by_seed)), *cells))
         for peer, theirs in peers.items():
             if theirs == kind:
-                each = bytes_of_peers(by_seed[0])[peer]
+                bytes_a_round = bytes_of_peers(by_seed[0])[peer]
                 cells = [
                     cell(
-                        None if at is None else each * c.column("round")[at]
+                        None if at is None else bytes_a_round * c.column("round")[at]
                         for c, at in zip(by_seed, row, strict=True)
                     )
                     for row in rows
@@ -361,14 +366,14 @@ def main() -> None:
     curves = read(args.results, unfinished=args.all)
     trainings = sorted({(int(c.text("size")), int(c.text("rounds"))) for c in curves})
     for size, rounds in trainings:
-        mine = [c for c in curves if (int(c.text("size")), int(c.text("rounds"))) == (size, rounds)]
+        same = [c for c in curves if (int(c.text("size")), int(c.text("rounds"))) == (size, rounds)]
         usual = rounds == max(r for s, r in trainings if s == size) if size == 16 else rounds == 400
         name = f"{size}x{size}" if usual else f"{size}x{size}-{rounds}rounds"
-        drops = sorted({float(curve.text("drop")) for curve in mine})
-        accuracy_by_round(mine, drops, args.figures / f"accuracy-{name}.svg")
+        drops = sorted({float(curve.text("drop")) for curve in same})
+        accuracy_by_round(same, drops, args.figures / f"accuracy-{name}.svg")
         for drop in drops:
             path = args.figures / f"bytes-{name}-drop{100 * drop:02.0f}.svg"
-            accuracy_by_bytes(of(mine, size, drop, rounds), path)
+            accuracy_by_bytes(of(same, size=size, drop=drop, rounds=rounds), path)
     print(table(curves))
     print()
     print(bytes_to_reach(of(curves, size=16, drop=0.3, rounds=800)))

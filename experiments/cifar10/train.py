@@ -112,11 +112,20 @@ class Curve:
     def __init__(
         self, settings: Settings, data: tuple[Images, Images], work: Path, checkpoint: str
     ) -> None:
-        self.settings, (self.images, self.tested), self.work = settings, data, work
+        self.settings = settings
+        self.images, self.tested = data
+        self.work = work
         self.path = work / f"{checkpoint}.pt"
         self.owned = partition(self.images.labels.numpy(), settings.seed)
         self.model = Model(settings.seed)
-        self.at = Progress(0, self.model.weights, self.model.statistics, {}, [], [])
+        self.at = Progress(
+            done=0,
+            weights=self.model.weights,
+            statistics=self.model.statistics,
+            residuals={},
+            rows=[],
+            losses=[],
+        )
         if self.path.exists():
             stored = torch.load(self.path, weights_only=False)  # our own file
             if stored["settings"] != asdict(settings):
@@ -125,7 +134,8 @@ class Curve:
 
     def run(self, until: int, results: Path | None = None) -> list[dict[str, Any]]:
         """Go on up to this round; the rows so far."""
-        s, at = self.settings, self.at
+        s = self.settings
+        at = self.at
         while at.done < until:
             self.round()
             if at.done % RECORDED == 0 or at.done == s.rounds:
@@ -138,8 +148,11 @@ class Curve:
 
     def round(self) -> None:
         """Local training, the sum, and a step of the common model."""
-        s, at, model = self.settings, self.at, self.model
-        model.weights, model.statistics = at.weights, at.statistics
+        s = self.settings
+        at = self.at
+        model = self.model
+        model.weights = at.weights
+        model.statistics = at.statistics
         dropped, silent = drop_outs(s, at.done)
         rate = learning_rate(at.done, s.rounds)
         start = time.process_time()
@@ -147,8 +160,8 @@ class Curve:
             user: model.train(
                 self.images,
                 self.owned[user - 1],
-                rate,
-                np.random.default_rng([s.seed, 1, at.done, user]),
+                rate=rate,
+                rng=np.random.default_rng([s.seed, 1, at.done, user]),
             )
             for user in range(1, USERS + 1)
             if user not in dropped  # what a user would have trained is lost when it drops out
@@ -170,7 +183,8 @@ class Curve:
 
     def secure_sum(self, moved: dict[int, Vector], dropped: list[int], silent: list[int]) -> Vector:
         """The sum of what the users send, by the protocol, checked."""
-        s, at = self.settings, self.at
+        s = self.settings
+        at = self.at
         nothing = np.zeros_like(next(iter(moved.values())))
         start = time.process_time()
         result = ts.aggregate(
@@ -232,8 +246,10 @@ class Curve:
 
     def record(self) -> None:
         """A row, and a checkpoint."""
-        s, at = self.settings, self.at
-        self.model.weights, self.model.statistics = at.weights, at.statistics
+        s = self.settings
+        at = self.at
+        self.model.weights = at.weights
+        self.model.statistics = at.statistics
         row = asdict(s) | {
             "users": USERS,
             "survivors": SURVIVORS,
@@ -298,7 +314,7 @@ def run_command(folder: Path, result: ts.AggregateReport, silent: Iterable[int])
         "output": folder / "sum.pt",
         "jobs": 1,
     }
-    given = [
+    arguments = [
         part for name, value in options.items() if str(value) for part in (f"--{name}", str(value))
     ]
     command = [
@@ -307,7 +323,7 @@ def run_command(folder: Path, result: ts.AggregateReport, silent: Iterable[int])
         "topk_secagg_cli",
         "run",
         str(folder / "round"),
-        *given,
+        *arguments,
         "--saturate",
         "--quiet",
     ]
@@ -325,7 +341,9 @@ def best_scale(s: Settings, data: tuple[Images, Images], work: Path, results: Pa
     """The scale with the smallest training loss after a tenth of the rounds (the mean of the last
     two rows)."""
     trial = max(s.rounds // 10, RECORDED)
-    losses = {scale: trial_loss(replace(s, scale=scale), data, work, trial) for scale in SCALES}
+    losses = {
+        scale: trial_loss(replace(s, scale=scale), data, work=work, trial=trial) for scale in SCALES
+    }
     rows = [
         {"scale": scale, "rounds": trial, "training_loss": loss} for scale, loss in losses.items()
     ]
@@ -336,7 +354,7 @@ def best_scale(s: Settings, data: tuple[Images, Images], work: Path, results: Pa
 def trial_loss(s: Settings, data: tuple[Images, Images], work: Path, trial: int) -> float:
     """The training loss around the end of the first `trial` rounds."""
     try:
-        rows = Curve(s, data, work, f"{s.name}-x{s.scale:g}").run(trial)
+        rows = Curve(s, data, work=work, checkpoint=f"{s.name}-x{s.scale:g}").run(trial)
     except Diverged:
         return math.inf
     return float(np.mean([row["training_loss"] for row in rows if row["round"] <= trial][-2:]))
@@ -397,9 +415,10 @@ def main() -> None:
     data = tuple(Images(split, args.data, s.size) for split in ("train", "test"))
     checkpoint = s.name
     if s.method == "random":
-        s = replace(s, scale=args.scale or best_scale(s, data, args.work, args.results))
+        scale = args.scale or best_scale(s, data, work=args.work, results=args.results)
+        s = replace(s, scale=scale)
         checkpoint = f"{s.name}-x{s.scale:g}"
-    Curve(s, data, args.work, checkpoint).run(s.rounds, args.results)
+    Curve(s, data, work=args.work, checkpoint=checkpoint).run(s.rounds, args.results)
 
 
 if __name__ == "__main__":

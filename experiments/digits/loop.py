@@ -29,8 +29,8 @@ def main(work: Path, rounds: int) -> None:
             "construction": "moments",
             "clip": 4,
         }
-        given = [part for name, value in options.items() for part in (f"--{name}", str(value))]
-        command = [TOPK, "run", work / str(n) / "round", *given, "--mean", "--quiet"]
+        arguments = [part for name, value in options.items() for part in (f"--{name}", str(value))]
+        command = [TOPK, "run", work / str(n) / "round", *arguments, "--mean", "--quiet"]
         subprocess.run(command, check=True)  # noqa: S603
         print(f"after round {n}: {model.step(work, n):.1%} of the test images", flush=True)
 

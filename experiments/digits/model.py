@@ -39,7 +39,8 @@ def start(work: Path) -> float:
     rng = np.random.default_rng(0)
     images, labels = load_digits(return_X_y=True)
     order = rng.permutation(len(labels))
-    images, labels = images[order] / 16, labels[order]
+    images = images[order] / 16
+    labels = labels[order]
     owner = deal(labels, rng)
     work.mkdir(parents=True)
     np.savez(work / "digits.npz", images=images.astype(np.float32), labels=labels, owner=owner)
@@ -64,12 +65,14 @@ def begin(work: Path, number: int, model: Arrays) -> float:
     """Every user trains, and saves what that changed; the model is saved last and says that all is
     there."""
     data = np.load(work / "digits.npz")
-    images, labels, owner = data["images"], data["labels"], data["owner"]
+    images = data["images"]
+    labels = data["labels"]
+    owner = data["owner"]
     folder = work / str(number)
     (folder / "updates").mkdir(parents=True, exist_ok=True)
     for user in range(1, USERS + 1):
         rng = np.random.default_rng([number, user])
-        trained = train(model, images[owner == user], labels[owner == user], rng)
+        trained = train(model, images[owner == user], labels[owner == user], rng=rng)
         np.savez(
             folder / "updates" / f"user-{user:02}.npz",
             **{name: trained[name] - model[name] for name in model},
@@ -112,9 +115,8 @@ def gradients(model: Arrays, images: Array, labels: npt.NDArray[np.int64]) -> Ar
     """Of the mean cross-entropy."""
     hidden, logits = forward(model, images)
     chances = np.exp(logits - logits.max(1, keepdims=True))
-    wrong = (chances / chances.sum(1, keepdims=True) - np.eye(10, dtype=np.float32)[labels]) / len(
-        labels
-    )
+    chances /= chances.sum(1, keepdims=True)
+    wrong = (chances - np.eye(10, dtype=np.float32)[labels]) / len(labels)
     back = wrong @ model["output.weight"].T * (hidden > 0)
     return {
         "hidden.weight": images.T @ back,

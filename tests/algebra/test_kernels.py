@@ -30,7 +30,9 @@ class Values:
     throughout."""
 
     def __init__(self, q: int, kind: str, seed: int) -> None:
-        self.q, self.kind, self.chance = q, kind, random.Random(seed)
+        self.q = q
+        self.kind = kind
+        self.chance = random.Random(seed)
 
     def symbol(self) -> int:
         if self.kind == "mixed":
@@ -59,14 +61,17 @@ def symbols(q: int) -> st.SearchStrategy[int]:
 
 @given(primes, st.data())
 def test_montgomery_products_sums_and_powers_are_those_of_the_field(q, data):
-    a, b, exponent = data.draw(symbols(q)), data.draw(symbols(q)), data.draw(st.integers(0, 2**32))
+    a = data.draw(symbols(q))
+    b = data.draw(symbols(q))
+    exponent = data.draw(st.integers(0, 2**32))
     modulus, inverse = map(np.uint64, montgomery_constants(q))
     assert (int(modulus), int(inverse) * q % 2**32) == (q, 1)
     for kind in (np.uint32, np.uint64):
         form = to_montgomery(np.array([a, b], dtype=kind), q)
         assert form.dtype == np.uint64
         assert form.tolist() == [a * 2**32 % q, b * 2**32 % q]
-    a_m, one = np.uint64(montgomery(np.uint64(a), modulus)), np.uint64(1)
+    a_m = np.uint64(montgomery(np.uint64(a), modulus))
+    one = np.uint64(1)
     assert times(a_m, np.uint64(b), modulus, inverse) == a * b % q
     assert plus(np.uint64(a), np.uint64(b), modulus) == (a + b) % q
     power = np.uint64(power_m(a_m, np.uint64(exponent), modulus, inverse))
@@ -108,10 +113,8 @@ def test_a_long_sum_of_the_largest_products_does_not_overflow(q):
 
 @pytest.mark.parametrize("q", [5, 7, 97])
 def test_every_pair_of_symbols_is_multiplied_exactly(q):
-    matrix, y = (
-        np.arange(q, dtype=np.uint64).reshape(q, 1),
-        np.arange(q, dtype=np.uint32).reshape(1, 1, q),
-    )
+    matrix = np.arange(q, dtype=np.uint64).reshape(q, 1)
+    y = np.arange(q, dtype=np.uint32).reshape(1, 1, q)
     product = combine(matrix, y, np.arange(q), np.zeros(q, dtype=np.int64), q)
     assert product.tolist() == [[a * b % q for b in range(q)] for a in range(q)]
 
@@ -150,8 +153,10 @@ def test_encode_is_the_whole_matrix_product_of_blocks_and_noise(
 def test_a_kernel_refuses_arrays_that_it_cannot_write_to():
     values = Values(97, "mixed", 3)
     buffer = np.full((3, 6, 4), 1234, dtype=np.uint32)
-    matrix, noise = values.array(3, 2, dtype=np.uint64), values.array(2, 1, 4)
-    zeros, scale = np.zeros(2, dtype=np.int64), values.array(2)
+    matrix = values.array(3, 2, dtype=np.uint64)
+    noise = values.array(2, 1, 4)
+    zeros = np.zeros(2, dtype=np.int64)
+    scale = values.array(2)
     fixed = np.full((3, 2, 4), 1234, dtype=np.uint32)
     fixed.flags.writeable = False
     for shares in (buffer[:, :2], fixed):
@@ -167,12 +172,10 @@ def test_a_kernel_refuses_arrays_that_it_cannot_write_to():
 @given(primes, kinds, st.integers(0, 6), small, st.integers(0, 999))
 def test_eliminate_adds_x_f_minus_h(q, kind, rows, width, seed):
     values = Values(q, kind, seed)
-    f, h, x, total = (
-        values.array(rows, width),
-        values.array(rows, width),
-        values.array(rows),
-        values.array(width),
-    )
+    f = values.array(rows, width)
+    h = values.array(rows, width)
+    x = values.array(rows)
+    total = values.array(width)
     expected = [
         (int(total[j]) + sum(int(x[i]) * int(f[i, j]) - int(h[i, j]) for i in range(rows))) % q
         for j in range(width)
@@ -206,6 +209,7 @@ def test_sums_of_long_rows_do_not_overflow(q, kind, pieces):
 
 @given(primes, kinds, small, small, st.integers(0, 3 * PIECE), st.integers(0, 999))
 def test_weighted_sums_of_any_shape(q, kind, rows, columns, width, seed):
-    values, pieces = Values(q, kind, seed), -(-width // PIECE)
+    values = Values(q, kind, seed)
+    pieces = -(-width // PIECE)
     factors = values.below(MOST + 1, columns * pieces).astype(np.uint32).reshape(columns, pieces)
     check_weighted_sums(values.array(rows, width), factors, q)

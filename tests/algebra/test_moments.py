@@ -82,14 +82,13 @@ def test_shares_are_the_moments_of_a_place_over_a_factor_and_noise(
 @given(tables(), st.integers(1, 3), st.data())
 def test_answers_add_rows_that_are_moved_and_scaled_to_their_groups(table, groups, data):
     q, _, gamma, W, count, shift = table
-    W1, users = (
-        data.draw(st.integers(1, W)),
-        data.draw(st.sampled_from([n for n in (1, 2, 3) if count % n == 0])),
-    )
+    W1 = data.draw(st.integers(1, W))
+    users = data.draw(st.sampled_from([n for n in (1, 2, 3) if count % n == 0]))
     g, value, scale = (
         symbols(data.draw, q, *shape) for shape in ((count, W), (count,), (count // users,))
     )
-    group, total = np.arange(count // users) % groups, symbols(data.draw, q, groups, W1)
+    group = np.arange(count // users) % groups
+    total = symbols(data.draw, q, groups, W1)
     expected = total.tolist()
     for i in range(count):
         k = i % (count // users)  # the users' rows stand one behind the other
@@ -165,7 +164,9 @@ def test_recover_finds_every_sparse_vector(case):
     ],
 )  # fmt: skip
 def test_every_weight_from_zero_to_t_is_recovered_at_the_sizes_of_a_round(q, n, t):
-    rng, gamma, W1 = np.random.default_rng(n * t), of_order(n, q), min(2 * t, n)
+    rng = np.random.default_rng(n * t)
+    gamma = of_order(n, q)
+    W1 = min(2 * t, n)
     weights = range(min(t, n) + 1)
     vectors = np.zeros((len(weights), n), np.uint32)
     for weight, vector in zip(weights, vectors, strict=True):
@@ -207,7 +208,8 @@ def test_values_that_cancel_in_the_first_moments_are_found(q):
     ],
 )
 def test_each_tuple_of_moments_gives_its_only_sparse_vector_or_is_bad(q, n, t):
-    gamma, W1 = of_order(n, q), min(2 * t, n)
+    gamma = of_order(n, q)
+    W1 = min(2 * t, n)
     refused = 0
     for given_ in product(range(q), repeat=W1):
         expected = oracle.recover(list(given_), n, t, gamma, q)
@@ -257,8 +259,10 @@ def test_a_locator_longer_than_half_the_moments_is_refused(q):
 def test_a_row_does_not_depend_on_those_beside_it(q):
     """More rows than are recovered side by side, sparse and arbitrary ones: each is as the oracle
     finds it alone."""
-    n, t = {97: 48, DEFAULT_FIELD: 40, LARGEST: 38}[q], 3
-    rng, gamma = np.random.default_rng(q), of_order(n, q)
+    n = {97: 48, DEFAULT_FIELD: 40, LARGEST: 38}[q]
+    t = 3
+    rng = np.random.default_rng(q)
+    gamma = of_order(n, q)
     given_ = rng.integers(q, size=(2 * LANES + 7, 2 * t)).astype(np.uint32)
     for row in rng.choice(len(given_), LANES, replace=False):
         vector = np.zeros(n, np.int64)
@@ -281,7 +285,8 @@ def test_a_symbol_that_is_not_reduced_is_bad():
 
 
 def test_the_bad_rows_are_named_and_nothing_is_returned():
-    given_, gamma = np.zeros((9, 4), np.uint32), of_order(10, DEFAULT_FIELD)
+    given_ = np.zeros((9, 4), np.uint32)
+    gamma = of_order(10, DEFAULT_FIELD)
     given_[[2, 5], 3] = 1
     with pytest.raises(
         BadData, match=r"^no vector with at most 2 .* moments: 2 of 9 rows \(2, 5\)$"
@@ -304,7 +309,8 @@ def test_moments_that_determine_nothing_are_refused(count, t, n):
     "n", [11, 12, 20, 22, 66, 264]
 )  # where 4 divides n, powers that are no places are tried too
 def test_a_place_beyond_those_there_are_is_refused(n):
-    gamma, q = of_order(n, DEFAULT_FIELD), DEFAULT_FIELD
+    gamma = of_order(n, DEFAULT_FIELD)
+    q = DEFAULT_FIELD
     for last in range(n):
         given_ = rows(
             oracle.moments_of(
@@ -324,7 +330,8 @@ def test_a_place_beyond_those_there_are_is_refused(n):
 
 @given(st.integers(1, 9), st.lists(st.integers(0, 30), max_size=6), st.integers(0, 999))
 def test_entries_are_arranged_by_index(places, sizes, seed):
-    rng, buckets = np.random.default_rng(seed), sum(sizes)
+    rng = np.random.default_rng(seed)
+    buckets = sum(sizes)
     table = rng.integers(0, 3, (buckets, places), np.uint32) * rng.integers(
         1, 99, (buckets, places), np.uint32
     )
@@ -343,7 +350,8 @@ def test_entries_are_arranged_by_index(places, sizes, seed):
 
 
 def test_many_parts_take_no_memory_for_every_place():
-    places, one = 40_000, np.ones(1, np.uint32)
+    places = 40_000
+    one = np.ones(1, np.uint32)
     tracemalloc.start()
     try:
         arranged([Entries(np.ones(1, np.int64), one, one)] * 500, places)

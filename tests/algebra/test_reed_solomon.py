@@ -44,7 +44,9 @@ def test_up_to_half_the_spare_answers_wrong_are_named_exactly(case, data):
 @pytest.mark.parametrize("spare", [1, 2, 3])
 def test_beyond_the_limit_nothing_is_named_or_the_others_really_agree(spare):
     rng = np.random.default_rng(5)
-    q, alpha, dimension = 2**32 - 5, list(range(3, 3 + 4 + spare)), 4
+    q = 2**32 - 5
+    alpha = list(range(3, 3 + 4 + spare))
+    dimension = 4
     for _ in range(20):
         words = codewords(rng, alpha, dimension, 2, q)
         wrong = rng.choice(len(alpha), spare // 2 + 1, replace=False)
@@ -69,7 +71,8 @@ def test_users_that_are_wrong_in_different_columns_count_together(q):
 
 def test_fifteen_wrong_of_a_hundred_users_are_named():
     rng = np.random.default_rng(6)
-    q, alpha = 2**32 - 5, list(range(70, 170))
+    q = 2**32 - 5
+    alpha = list(range(70, 170))
     words = codewords(rng, alpha, 70, 2, q)
     wrong = sorted(int(i) for i in rng.choice(100, 15, replace=False))
     words[wrong] ^= np.uint32(1)

@@ -515,7 +515,8 @@ class TestBadData65:
         ],
     )
     def test_a_gradient_that_cannot_be_sent(self, refuses, round_at, tmp_path, bad, said):
-        r, path = round_at("offline"), tmp_path / "g.npy"
+        r = round_at("offline")
+        path = tmp_path / "g.npy"
         values = np.full(r.recipe.length + (bad == "shape"), 0.5)
         if isinstance(bad, float):
             values[-1] = bad

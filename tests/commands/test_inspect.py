@@ -121,7 +121,8 @@ def test_values_of_public_files_are_shown(round_at, kind):
 
 def test_rates_of_x_and_y_stand_beside_the_theorem(round_at):
     folder = round_at("decoded").folder
-    masked, q = described(folder / KINDS["masked"]), 4281076801
+    masked = described(folder / KINDS["masked"])
+    q = 4281076801
     payload = sum(
         array.nbytes
         for name, array in datasets(folder / KINDS["masked"]).items()

@@ -58,7 +58,8 @@ class Organisations:
     """The machines of the organisations, and the store."""
 
     def __init__(self, base: Path, recipe: Recipe = FOUR) -> None:
-        self.base, self.store = base, base / "store"
+        self.base = base
+        self.store = base / "store"
         self.round = Round(recipe, self.store, base / "inputs").prepare()
         self.session = must(*self.round.init("--json")).json["session"]
         self.sync = WORKFLOWS / "sync-rsync.sh"

@@ -108,7 +108,8 @@ class TestFiles:
     def test_session_json_has_the_documented_keys_and_its_digest_names_the_session(
         self, done, construction
     ):
-        session, r = document(done / "session.json"), RECIPES[construction]
+        session = document(done / "session.json")
+        r = RECIPES[construction]
         assert list(session)[:3] == ["format", "kind", "version"]
         assert (session["format"], session["kind"], session["version"]) == (
             "topk-secagg",

@@ -47,7 +47,8 @@ def doubled(r: Round, user: int, folder: Path) -> Path:
 def transcript(request, tmp_path_factory):
     """A round with -v, again with --json, all its files inspected: the folder, and what was
     said."""
-    base, recipe = tmp_path_factory.mktemp("transcript"), RECIPES[request.param]
+    base = tmp_path_factory.mktemp("transcript")
+    recipe = RECIPES[request.param]
     recipe = replace(recipe, length=64, top_k=8) if request.param == "permutation" else recipe
     r = Round(recipe, base / "round", base / "inputs").prepare()
     said = []
@@ -213,7 +214,8 @@ class TestTheLedgerComesFirst:
     ):
         """Synced: the ledger, then its folder, and only then is the public file renamed."""
         r = round_at(stage)
-        name, parent = Path(file).name, (r.folder / file).parent.name
+        name = Path(file).name
+        parent = (r.folder / file).parent.name
         events = []
         real = os.replace
 

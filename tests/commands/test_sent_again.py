@@ -71,7 +71,8 @@ def failed(new_round, monkeypatch):
 def honest_sum(r: Round) -> Sparse:
     """What user 5 computes from the answers of the others, less its own terms in them."""
     space = Workspace(r.folder)
-    p, points = space.session.parameters, space.session.points
+    p = space.session.parameters
+    points = space.session.points
     survivors = [row["user"] for row in document(r.folder / "survivors.json")["survivors"]]
     shape = construction_of(p).answer_shape(len(survivors))
     x = {n: read_masked(space.session, space.masked_path(n), n).masked for n in survivors}
@@ -272,7 +273,8 @@ class TestTheDigest:
         assert (inputs.digest(other, double) == inputs.digest(key, double)) == (key == other)
 
     def test_long_gradients_are_taken_piece_by_piece(self, monkeypatch):
-        values, key = np.arange(10.0), bytes(32)
+        values = np.arange(10.0)
+        key = bytes(32)
         whole = inputs.digest(key, values)
         monkeypatch.setattr(inputs, "_AT_ONCE", 3)
         assert inputs.digest(key, values) == whole

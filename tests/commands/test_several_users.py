@@ -325,7 +325,8 @@ class TestResidualsOfARun:
     def test_what_was_not_sent_is_kept_for_the_next_run(self, new_round, tmp_path):
         """Without drop-outs: after two runs, what was sent and what is left are twice the
         gradients."""
-        folder, sent = tmp_path / "residuals", None
+        folder = tmp_path / "residuals"
+        sent = None
         for number in (1, 2):
             everybody = (1, 2, 3, 4, 5)
             r = new_round(f"round-{number}", masking=everybody, answering=everybody)

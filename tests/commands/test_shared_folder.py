@@ -51,7 +51,8 @@ class TestSecretsElsewhere:
     def test_secret_ledger_and_staged_residual_are_in_a_folder_named_by_the_session(
         self, new_round, tmp_path, monkeypatch
     ):
-        r, home = new_round(), tmp_path / "home"
+        r = new_round()
+        home = tmp_path / "home"
         must(*r.init())
         monkeypatch.setenv("TOPK_SECAGG_SECRETS", str(home))
         for user in r.recipe.everybody:

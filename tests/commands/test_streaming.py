@@ -140,7 +140,8 @@ def test_only_the_named_rows_and_the_checksums_are_read(frozen, monkeypatch):
     monkeypatch.setattr(os, "pread", pread)
     must(*frozen.eliminate(1))
     rows = 2 * TOP * WIDTH * 4
-    table, structure = LENGTH * 2 * 32, 2048
+    table = LENGTH * 2 * 32
+    structure = 2048
     for sender in USERS:
         assert rows <= read[f"from-{sender:02}.h5"] <= rows + 2 * table + structure
         assert read[f"from-{sender:02}.h5"] < 2 * LENGTH * WIDTH * 4 / 4
@@ -171,7 +172,8 @@ def test_memory_does_not_grow_with_the_shares(tmp_path, construction, monkeypatc
             recipe = replace(recipe, length=4800 * times, top_k=400 * times)
         name = f"{len(peaks)}"
         r = Round(recipe, tmp_path / name, tmp_path / f"inputs-{name}").prepare()
-        commands, found = r.commands(), {}
+        commands = r.commands()
+        found = {}
         for stage in ("init", "offline", "masked", "frozen", "answered"):
             *others, last = commands[stage]
             for command in others:

@@ -100,7 +100,7 @@ def test_finished_curves_are_drawn_and_tabulated(data, tmp_path, monkeypatch):
         settings_of(density=0.001, field=65521, clip_from_sum=True),
     ):
         train.Curve(settings, data, tmp_path, settings.name).run(3, results)
-    (unfinished,) = (settings_of("plain", density=0.01, seed=2),)
+    unfinished = settings_of("plain", density=0.01, seed=2)
     train.Curve(unfinished, data, tmp_path, unfinished.name).run(2, results)
     curves = draw.read(results)
     assert len(curves) == 4

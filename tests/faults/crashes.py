@@ -52,9 +52,12 @@ class Step:
     """A command, the stage that it starts from, and the commands that end the round after it."""
 
     def __init__(self, bench: Stages, name: str) -> None:
-        self.bench, self.name = bench, name
+        self.bench = bench
+        self.name = name
         if name == "run":
-            self.stage, self.command, self.rest = "", bench.round.run(), []
+            self.stage = ""
+            self.command = bench.round.run()
+            self.rest = []
         else:
             self.stage = ("", *STAGES)[COMMANDS.index(name)]
             self.command, *self.rest = bench.round.left(self.stage)

@@ -134,7 +134,8 @@ def choose(lab: Lab, source: random.Random) -> Case:
 def _target(state: Round, stage: str, source: random.Random) -> tuple[str, Command]:
     """A file that is there at this stage, and a command that reads it."""
     r = state.recipe
-    n, last = source.choice(r.masking), r.answering[-1]
+    n = source.choice(r.masking)
+    last = r.answering[-1]
     share = f"shares/user-{last:02}/from-{n:02}.h5" + ".age" * r.sealed
     if stage == "init":
         return "session.json", state.offline(1)
@@ -258,7 +259,8 @@ def damage(lab: Lab, case: Case, target: Path, source: random.Random) -> None:
 
 def blind(content: bytes, kind: str, source: random.Random) -> bytes:
     """Damage that knows nothing of formats."""
-    data, size = bytearray(content), max(len(content), 1)
+    data = bytearray(content)
+    size = max(len(content), 1)
     start, length = source.randrange(size), source.choice((1, 4, 8, 64, 512))
     if kind in ("flip", "flips"):
         for _ in range(1 if kind == "flip" else source.randint(2, 20)):
@@ -436,7 +438,8 @@ KINDS_BYTES = tuple(kind.name.encode() for kind in ARTIFACT_KINDS)
 def _reshape(file: h5py.File, source: random.Random) -> None:
     """Another shape or type for one dataset."""
     name = source.choice(list(file))
-    old, description = file[name][...], file[name].attrs["description"]
+    old = file[name][...]
+    description = file[name].attrs["description"]
     new = source.choice(
         (
             old[:-1],
@@ -454,7 +457,8 @@ def _reshape(file: h5py.File, source: random.Random) -> None:
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plist.set_layout(h5py.h5d.CONTIGUOUS)
     plist.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
-    kind, space = h5py.h5t.py_create(new.dtype), h5py.h5s.create_simple(new.shape)
+    kind = h5py.h5t.py_create(new.dtype)
+    space = h5py.h5s.create_simple(new.shape)
     made = h5py.h5d.create(file.id, name.encode(), kind, space, plist)
     h5py.Dataset(made).attrs.create("description", description)
     if new.size:
@@ -526,7 +530,8 @@ def run_case(lab: Lab, number: int, seed: int) -> tuple[str, str]:
     bench = lab.benches[case.recipe]
     state = bench.at(case.stage)
     target = state.folder / case.path
-    original, mode = target.read_bytes(), target.stat().st_mode
+    original = target.read_bytes()
+    mode = target.stat().st_mode
     try:
         damage(lab, case, target, source)
         try:
@@ -621,7 +626,8 @@ def bounded_memory(growth: int = GROWTH) -> Iterator[Callable[[], int]]:
         now = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         if now - start <= growth:
             return 0
-        grown, start = now - start, now
+        grown = now - start
+        start = now
         return grown
 
     resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
@@ -640,12 +646,11 @@ def run_cases(
             try:
                 what, ending = run_case(lab, number, seed)
             except AssertionError as violation:
-                what, ending = str(violation), "VIOLATION"
+                what = str(violation)
+                ending = "VIOLATION"
             if grown := check():
-                what, ending = (
-                    f"case {number} ({what}): memory grew by {grown >> 20} MiB",
-                    "VIOLATION",
-                )
+                what = f"case {number} ({what}): memory grew by {grown >> 20} MiB"
+                ending = "VIOLATION"
             report(number, ending, what)
     lab.check_untouched()
 

@@ -313,7 +313,8 @@ class Drill:
 
     def stray(self) -> None:
         """A step out of order, a repeated one, or one with another input."""
-        model, user = self.model, self.source.randint(0, self.recipe.users + 1)
+        model = self.model
+        user = self.source.randint(0, self.recipe.users + 1)
         kind = self.source.choice(STRAYS)
         if kind == "offline":
             self.expect(model.offline(user), self.step("offline", user))
@@ -405,7 +406,8 @@ class Drill:
     def play(self) -> None:
         """A round that was started, with strays between its steps; it ends with an aggregate, or
         with too few users."""
-        r, model = self.recipe, self.model
+        r = self.recipe
+        model = self.model
         able = r.everybody if self.earlier is None else tuple(sorted(model.before.shared))
         for user in self.some(able, r.survivors):
             self.strays()

@@ -50,7 +50,8 @@ def stored_in(path: Path) -> dict[str, object]:
 def compact(file: h5py.File, name: str, array: np.ndarray, _folder: Path) -> None:
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     plist.set_layout(h5py.h5d.COMPACT)
-    space, kind = h5py.h5s.create_simple(array.shape), h5py.h5t.py_create(array.dtype)
+    space = h5py.h5s.create_simple(array.shape)
+    kind = h5py.h5t.py_create(array.dtype)
     h5py.h5d.create(file.id, name.encode(), kind, space, plist).write(
         h5py.h5s.ALL, h5py.h5s.ALL, array
     )
@@ -123,7 +124,8 @@ def make_hostile(path: Path, name: str, what: str, folder: Path) -> None:
         if what in ADDED:
             ADDED[what](file, name)
             return
-        array, description = file[name][...], file[name].attrs["description"]
+        array = file[name][...]
+        description = file[name].attrs["description"]
         del file[name]
         REPLACED[what](file, name, array, folder)
         if file.get(name, getclass=True, getlink=True) is h5py.HardLink and isinstance(
@@ -304,7 +306,8 @@ def test_anything_in_the_place_of_a_file(benches, recipe, stage, name, command):
             continue
         state = benches[recipe].at(stage)
         target = own_copy(state.folder / name)
-        content, mode = target.read_bytes(), target.stat().st_mode
+        content = target.read_bytes()
+        mode = target.stat().st_mode
         make(target)
         try:
             with bounded_memory(LITTLE) as grown:
@@ -342,7 +345,8 @@ def planting(
         path.symlink_to(target)
 
     def hook() -> None:
-        original, count = os.open, 0
+        original = os.open
+        count = 0
 
         def opening(path: str | Path, flags: int, mode: int = 0o777, **how: object) -> int:
             nonlocal count
@@ -387,7 +391,8 @@ def test_nothing_is_written_through_a_planted_link(benches, recipe, name, when, 
     struck = 0
     for number in range(1, 20):
         state = step.start()
-        target, marks = state.folder.with_name("theirs"), state.folder.with_name("marks")
+        target = state.folder.with_name("theirs")
+        marks = state.folder.with_name("marks")
         if uid is not None:
             for folder in (state.folder, *(p for p in state.folder.rglob("*") if p.is_dir())):
                 folder.chmod(0o777)

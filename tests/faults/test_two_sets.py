@@ -75,8 +75,10 @@ class View:
     themselves."""
 
     def __init__(self, p: Parameters, seed: int) -> None:
-        rng, users = np.random.default_rng(seed), range(1, p.users + 1)
-        self.p, self.c = p, construction(p)
+        rng = np.random.default_rng(seed)
+        users = range(1, p.users + 1)
+        self.p = p
+        self.c = construction(p)
         self.inputs: dict[int, dict[int, int]] = {}
         sparse = {}
         for n in users:
@@ -85,11 +87,9 @@ class View:
             self.inputs[n] = dict(zip(index.tolist(), steps.tolist(), strict=True))
             sparse[n] = Sparse(index, (steps % p.field).astype(np.uint32))
         self.round = Round.of(p, f"leak {seed}", sparse)
-        self.points, self.held, self.x = (
-            self.round.points,
-            self.round.shares,
-            self.round.masked(users),
-        )
+        self.points = self.round.points
+        self.held = self.round.shares
+        self.x = self.round.masked(users)
 
     def alpha(self, *users: int) -> list[int]:
         return [self.points.alpha[n - 1] for n in users]
@@ -104,7 +104,8 @@ class View:
     def foretold(self, user: int, survivors: list[int], answering: list[int]) -> Rows:
         """The same from the answers of D + T others, which lie on one polynomial of degree D + T -
         1."""
-        known, q = [self.answer(n, survivors) for n in answering], self.p.field
+        known = [self.answer(n, survivors) for n in answering]
+        q = self.p.field
         (weights,) = lagrange_matrix(self.alpha(*answering), self.alpha(user), q)
         return [
             [combined(weights, column, q) for column in zip(*rows, strict=True)]
@@ -135,7 +136,9 @@ def leak_of_permutation(
 ) -> dict[int, int]:
     """The victim's polynomial at T + 1 points: weights that cancel its T noise vectors leave a sum
     of its D blocks."""
-    p, q, D = view.p, view.p.field, view.p.blocks
+    p = view.p
+    q = p.field
+    D = p.blocks
     rows = lagrange_matrix(
         view.points.beta, view.alpha(helper, *colluders), q
     )  # by blocks, then noise
@@ -162,14 +165,19 @@ def leak_of_moments(
 ) -> dict[int, int]:
     """Every pick's polynomial has degree T: with the colluders' T points, the helper's gives e_b
     times the moments at beta_b, summed over the D buckets of a group."""
-    p, q, D, B = view.p, view.p.field, view.p.blocks, view.p.buckets
-    gamma, x = view.c.gamma, view.x[victim]
+    p = view.p
+    q = p.field
+    D = p.blocks
+    B = p.buckets
+    gamma = view.c.gamma
+    x = view.x[victim]
     found: dict[int, int] = {}
     for group, symbols in enumerate(at_helper):
         buckets = range(group * D, min(group * D + D, B))
         betas = [view.points.beta[b % view.c.beta_count] for b in buckets]
         (basis,) = lagrange_matrix(betas, view.alpha(helper), q)
-        factors, moments = [], list(symbols)
+        factors = []
+        moments = list(symbols)
         for b, beta, l_b in zip(buckets, betas, basis, strict=True):
             ((at_beta, *others),) = lagrange_matrix(
                 [beta, *view.alpha(*colluders)], view.alpha(helper), q
@@ -197,7 +205,8 @@ LEAKS = {"permutation": leak_of_permutation, "moments": leak_of_moments}
 def test_one_answer_to_another_set_reveals_an_input(name, users, colluders):
     """D honest users answer A, one answers A without the victim, and T collude: they have all
     entries of the victim."""
-    T, everybody = len(colluders), list(range(1, users + 1))
+    T = len(colluders)
+    everybody = list(range(1, users + 1))
     p = round_of(users, 2 + T, T, L=120, K=4, P=2 if name == "moments" else None)
     view = View(p, seed=2)
     helper, victim, *_ = honest = [n for n in everybody if n not in colluders]

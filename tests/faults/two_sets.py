@@ -84,7 +84,8 @@ class Scene:
     """A round in which everybody has masked, and what the colluders can make of its files."""
 
     def __init__(self, setting: Setting, folder: Path) -> None:
-        self.setting, self.folder = setting, folder
+        self.setting = setting
+        self.folder = folder
         self.round = Round(setting.trial, folder / "public", folder / "inputs").prepare()
         self.vault = folder / "vault"
         everybody = setting.trial.everybody
@@ -134,7 +135,8 @@ class Scene:
     def forgeries(self, chosen: Set, genuine: list[bytes]) -> Iterator[bytes]:
         """survivors.json as the colluders can write it: signed by them, in their own name or the
         freezer's, unsigned, or under a signature from elsewhere."""
-        s, freezer = self.space.session, self.setting.freezer
+        s = self.space.session
+        freezer = self.setting.freezer
         rows = survivors.rows_of(self.files(chosen))
         if not self.keys:
             yield survivors.content(s, rows, freezer, None)
@@ -168,7 +170,8 @@ class Attempt:
         self.round = self.scene.round.elsewhere(
             linked_copy(self.scene.round.folder, self.folder / "view")
         )
-        self.view, self.setting = self.round.folder, self.scene.setting
+        self.view = self.round.folder
+        self.setting = self.scene.setting
 
     def command(self, name: str, user: int, *more: object) -> int:
         """A step of an honest user."""
@@ -216,7 +219,8 @@ class Attempt:
     def spread_confirmations(self, content: bytes) -> None:
         """All confirmations of this survivors.json that there are, and forged or old ones for the
         others."""
-        space, about = Workspace(self.view), digest(content)
+        space = Workspace(self.view)
+        about = digest(content)
         shutil.rmtree(self.view / "confirmed", ignore_errors=True)
         for n, identity in self.scene.keys.items():
             survivors.confirm(space, n, about, identity)
@@ -263,7 +267,8 @@ class Attempt:
 def attack(scene: Scene, folder: Path, a: Set, b: Set, first: frozenset[int]) -> Attempt:
     """Offer set A to some honest users and B to the others, in every disguise, and then the other
     way round."""
-    attempt, setting = Attempt(scene, folder), scene.setting
+    attempt = Attempt(scene, folder)
+    setting = scene.setting
     offers: dict[Set, list[bytes]] = {}
     genuine: list[bytes] = []
     for chosen, other in ((a, b), (b, a)):

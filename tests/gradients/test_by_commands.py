@@ -54,7 +54,8 @@ def test_a_checkpoint_is_read_and_a_line_says_what_of_it(tmp_path):
 
 
 def test_what_is_none_is_left_out_and_a_line_says_so(tmp_path):
-    folder, line = copies(tmp_path / "in", "frozen.pt"), "left out, None: 0.weight, 0.bias, 1.bias"
+    folder = copies(tmp_path / "in", "frozen.pt")
+    line = "left out, None: 0.weight, 0.bias, 1.bias"
     said = must(
         "run", tmp_path / "round", "--gradients", folder, *ROUND, "--output", tmp_path / "sum.pt"
     ).err
@@ -105,10 +106,8 @@ def test_the_sum_of_lists_is_a_list(tmp_path, file):
 
 
 def test_names_with_another_prefix_are_shown_with_the_option_that_maps_them(tmp_path):
-    folder, round_folder = (
-        copies(tmp_path / "in", "state_dict.pt", "prefixed.pt"),
-        tmp_path / "round",
-    )
+    folder = copies(tmp_path / "in", "state_dict.pt", "prefixed.pt")
+    round_folder = tmp_path / "round"
     error = refused(65, "run", round_folder, "--gradients", folder, *ROUND)
     assert "it has 'module.0.weight' where the session has '0.weight'" in error
     assert "hint: strip the prefix 'module.' from its names: add --strip-prefix module." in error

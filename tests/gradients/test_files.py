@@ -399,7 +399,8 @@ def test_a_flipped_bit_in_an_npz_file_never_changes_a_tensor(tmp_path, content):
         return [(t.name, t.dtype, t.array.tobytes()) for t in tensors]
 
     whole = seen(read(tmp_path, ".npz", content))
-    crashes, changed = [], 0
+    crashes = []
+    changed = 0
     for damaged in flipped(content, step=2):
         try:
             tensors = accepted(tmp_path, ".npz", damaged)
@@ -492,7 +493,8 @@ def test_two_arrays_of_one_name_are_refused(tmp_path):
 
 
 def test_a_zip_bomb_and_a_header_with_an_absurd_shape_take_no_memory(tmp_path):
-    path, absurd = tmp_path / "bomb.npz", described(shape="(50000000,)")
+    path = tmp_path / "bomb.npz"
+    absurd = described(shape="(50000000,)")
     np.savez_compressed(path, a=np.zeros(100_000_000, dtype=np.float32))
     assert path.stat().st_size < 1_000_000
     tracemalloc.start()

@@ -86,7 +86,8 @@ def test_selecting_leaves_the_gradient_as_it_was():
 
 
 def random_selections(p: Parameters, count: int) -> np.ndarray:
-    source, gradient = CipherRandomness(bytes(32)), np.ones(p.length)
+    source = CipherRandomness(bytes(32))
+    gradient = np.ones(p.length)
     sources = (source.child(str(i)) for i in range(count))
     return np.array(
         [choose(p, each, gradient, 1.0, "random", saturate=False)[0].index for each in sources]

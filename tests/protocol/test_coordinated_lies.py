@@ -49,7 +49,8 @@ def brute_force(alpha: list[int], words: Symbols, dimension: int, q: int) -> lis
 @settings(max_examples=30)
 @given(st.integers(2, 7), st.data())
 def test_trying_all_sets_of_rows_finds_the_same(users, data):
-    dimension, q = data.draw(st.integers(1, users)), data.draw(st.sampled_from([11, 97, 65521]))
+    dimension = data.draw(st.integers(1, users))
+    q = data.draw(st.sampled_from([11, 97, 65521]))
     alpha = list(range(1, users + 1))
     symbol = st.integers(0, 2)  # so that rows agree by chance too
     words = np.array(
@@ -71,7 +72,8 @@ class Attack:
 
     def decode(self, *, rushing: bool, strict: bool = False) -> decoding.Decoded:
         """The result of the lie."""
-        p, points = self.whole.p, self.whole.points
+        p = self.whole.p
+        points = self.whole.points
         change = (GOAL - self.plain[0]) % p.field or 1
         factor = self.lie.factor_for(p, points, change) if rushing else 1
         told = self.lie.told(p, points, self.answers, factor)
@@ -110,7 +112,8 @@ def attacks(kind: str, N: int, *, fewest_roots: int | None = None) -> Iterator[A
         for survivors in range(max(U, N - 1), N + 1):
             u1 = range(1, survivors + 1)
             shape = construction(whole.p).answer_shape(survivors)
-            answers, plain = whole.answers(u1), whole.plain_sum(u1)
+            answers = whole.answers(u1)
+            plain = whole.plain_sum(u1)
             for count in range(shape.quorum, survivors + 1):
                 given = {n: answers[n] for n in range(1, count + 1)}
                 for lie in all_lies(list(given), T, shape.quorum, fewest_roots=fewest_roots):
@@ -126,7 +129,9 @@ def outcome(attack: Attack, *, rushing: bool) -> decoding.Decoded | BadData:
 
 def check(attack: Attack, *, rushing: bool) -> str:
     """What must hold of every lie; how it ended."""
-    p, shape, liars = attack.whole.p, attack.shape, attack.lie.liars
+    p = attack.whole.p
+    shape = attack.shape
+    liars = attack.lie.liars
     honest = len(attack.answers) - len(liars)
     found = outcome(attack, rushing=rushing)
     if isinstance(found, BadData):

@@ -43,11 +43,9 @@ class Decoding:
     """A round of eight users that all answer."""
 
     def __init__(self, raw: dict[str, int], fallback: bool, quorum: int) -> None:
-        self.round, self.fallback, self.quorum = (
-            Round.of(round_of(**raw), "decoding"),
-            fallback,
-            quorum,
-        )
+        self.round = Round.of(round_of(**raw), "decoding")
+        self.fallback = fallback
+        self.quorum = quorum
         self.most = max(0, min(T, N - quorum - T))  # wrong ones that leave D + 2T to agree
         self.findable = (N - quorum) // 2
         shape = construction(self.round.p).answer_shape(N, fallback=fallback)
@@ -61,7 +59,8 @@ class Decoding:
         return self.round.decode(EVERYBODY, answers, fallback=self.fallback, strict=strict)
 
     def spoiled(self, wrong: tuple[int, ...], how: str) -> dict[int, Symbols]:
-        rng, q = np.random.default_rng(2), self.round.p.field
+        rng = np.random.default_rng(2)
+        q = self.round.p.field
         answers = {n: y.copy() for n, y in self.answers.items()}
         for n in wrong:
             y = answers[n].reshape(-1)

@@ -33,7 +33,8 @@ class Recorder(Randomness):
     label."""
 
     def __init__(self, inner: Randomness, label: str = "", log: dict[str, list] | None = None):
-        self.inner, self.label = inner, label
+        self.inner = inner
+        self.label = label
         self.log: dict[str, list[tuple[int, Symbols]]] = {} if log is None else log
 
     def fill(self, out: npt.NDArray[np.uint8]) -> None:
@@ -71,14 +72,17 @@ def expected(
     p: Parameters, points: Points, secret: Secret, noise: list[Symbols]
 ) -> dict[str, list]:
     """The oracle's shares."""
-    place, mask, z = secret.place.tolist(), secret.mask.tolist(), [t.tolist() for t in noise]
+    place = secret.place.tolist()
+    mask = secret.mask.tolist()
+    z = [t.tolist() for t in noise]
     if p.construction == "permutation":
         rows = oracle.permutation_rows(place, mask, p.blocks)
         both = oracle.shares(rows, *z, points.alpha, points.beta, p.field)
         return {name: [[row[i] for row in user] for user in both] for i, name in enumerate("fh")}
     n = oracle.order_of_places(oracle.place_count(p.length, p.buckets), p.field)
     beta = oracle.bucket_points(p.buckets, points.beta, p.users, p.colluders)
-    gamma, W = oracle.element_of_order(n, p.field), oracle.moment_count(p.users, p.picks, n)
+    gamma = oracle.element_of_order(n, p.field)
+    W = oracle.moment_count(p.users, p.picks, n)
     return {
         "g": oracle.moments_shares(place, mask, *z, points.alpha, beta, p.picks, gamma, W, p.field)
     }
@@ -132,7 +136,8 @@ def test_shares_follow_any_points_not_only_the_default_ones(sizes):
 
 @pytest.mark.parametrize("q", [97, DEFAULT_FIELD])
 def test_a_secret_is_a_permutation_with_a_mask_for_every_coordinate(q):
-    p, recorder = round_of(3, 2, 1, q, L=50, K=5), Recorder(source("secret"))
+    p = round_of(3, 2, 1, q, L=50, K=5)
+    recorder = Recorder(source("secret"))
     secret = construction(p).draw_secret(a_deal(p, "secret"), recorder)
     assert sorted(secret.place.tolist()) == list(range(50))
     ((bound, drawn),) = recorder.log["mask"]
@@ -142,10 +147,12 @@ def test_a_secret_is_a_permutation_with_a_mask_for_every_coordinate(q):
 
 @pytest.mark.parametrize("q", [97, 65521, DEFAULT_FIELD])
 def test_a_secret_is_a_place_and_a_factor_that_is_not_zero_for_every_pick(q):
-    p, recorder = round_of(3, 2, 1, q, L=50, K=20, P=2), Recorder(source("secret"))
+    p = round_of(3, 2, 1, q, L=50, K=20, P=2)
+    recorder = Recorder(source("secret"))
     secret = construction(p).draw_secret(a_deal(p, "secret"), recorder)
     assert set(recorder.log) == {"mask", "place"}, "separate streams"
-    ((n, places),), ((bound, factors),) = recorder.log["place"], recorder.log["mask"]
+    ((n, places),) = recorder.log["place"]
+    ((bound, factors),) = recorder.log["mask"]
     assert (n, bound) == (oracle.order_of_places(5, q), q - 1)
     assert secret.place.tolist() == places.tolist()
     assert secret.mask.tolist() == [v + 1 for v in factors.tolist()], (
@@ -177,7 +184,8 @@ BLOCKED = [{"L": 20, "K": 3}, {"L": 110, "K": 30, "P": 2}]
 def test_every_table_of_every_block_has_its_own_noise(sizes, monkeypatch):
     p = round_of(4, 3, 2, **sizes)
     in_small_blocks(monkeypatch, p)
-    c, recorder = construction(p), Recorder(source("own noise"))
+    c = construction(p)
+    recorder = Recorder(source("own noise"))
     dealt(p, construction(p).points(), a_secret(p, "own noise"), recorder)
     assert len(recorder.log) == math.ceil(c.rows / c.chunk_rows) >= 3
     drawn = np.concatenate([z.reshape(-1) for z in recorded_noise(p, recorder.log)])
@@ -196,7 +204,9 @@ def test_shares_are_those_of_their_noise_wherever_blocks_end(sizes, symbols, mon
 def test_blocks_cover_every_row_once_and_stay_valid_while_the_next_is_drawn(sizes, monkeypatch):
     p = round_of(4, 3, 1, **sizes)
     in_small_blocks(monkeypatch, p)
-    c, rows, before = construction(p), [], None
+    c = construction(p)
+    rows = []
+    before = None
     for block in construction(p).share_chunks(
         a_deal(p, "cover"), a_secret(p, "cover"), source("cover")
     ):
@@ -221,11 +231,9 @@ class Audited:
 
     def __init__(self, **sizes: int):
         self.p = p = round_of(5, 4, 2, 4281076801, **sizes)
-        self.c, self.points, self.secret = (
-            construction(p),
-            construction(p).points(),
-            a_secret(p, "audit"),
-        )
+        self.c = construction(p)
+        self.points = construction(p).points()
+        self.secret = a_secret(p, "audit")
         self.quorum = p.colluders + (1 if p.picks else p.blocks)
         self.shares = dealt(p, self.points, self.secret, source("audit"))
 
@@ -242,7 +250,8 @@ class Audited:
     def add(self, name: str, row: int, by: dict[int, int], block: int = 0) -> Audited:
         """Share something else: add these values to entries of a row at the point of the block."""
         other = copy.deepcopy(self)
-        p, table = other.p, other.shares[name]
+        p = other.p
+        table = other.shares[name]
         nodes = self.points.beta[: p.blocks + p.colluders]
         basis = [r[block] for r in oracle.lagrange_matrix(nodes, self.points.alpha, p.field)]
         for (m, l_m), (entry, v) in product(enumerate([1] * 5 if p.picks else basis), by.items()):
@@ -264,7 +273,8 @@ def audited(request):
 
 
 def test_honest_shares_of_as_many_users_as_determine_them_are_accepted(audited):
-    place, rows = audited.secret.place.tolist(), audited.c.rows
+    place = audited.secret.place.tolist()
+    rows = audited.c.rows
     if not audited.p.picks:
         place = [place.index(i) for i in range(rows)]
     for users in oracle.subsets([3, 1, 5, 2, 4], audited.quorum):
@@ -298,7 +308,9 @@ def test_one_changed_symbol_is_found(audited):
 
 
 def test_another_secret_is_found(audited):
-    place, mask, q = audited.secret.place, audited.secret.mask, audited.p.field
+    place = audited.secret.place
+    mask = audited.secret.mask
+    q = audited.p.field
     swapped = place.copy()
     swapped[[0, 1]] = (
         place[[1, 0]] if not audited.p.picks else (place[[0, 1]] + 1) % audited.c.order
@@ -333,8 +345,12 @@ def test_a_selector_with_anything_but_one_1_is_found():
 @pytest.mark.parametrize("sizes", AUDITED[2:], ids=str)
 def test_shares_that_are_no_moments_of_a_place_are_found(sizes):
     audited = Audited(**sizes)
-    c, q, row = audited.c, audited.p.field, 3
-    s, W, gamma = int(audited.secret.place[row]), c.width, c.gamma
+    c = audited.c
+    q = audited.p.field
+    row = 3
+    s = int(audited.secret.place[row])
+    W = c.width
+    gamma = c.gamma
     scale = pow(int(audited.secret.mask[row]), -1, q)
     own = [scale * pow(gamma, s * j, q) % q for j in range(W)]
 

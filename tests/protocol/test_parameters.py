@@ -216,7 +216,8 @@ def test_all_constraints_hold_at_their_bounds():
         "field": 5,
         "clip": 1.0,
     }
-    p, m = Parameters.choose(**raw), moments(**raw, construction="moments", picks=1)
+    p = Parameters.choose(**raw)
+    m = moments(**raw, construction="moments", picks=1)
     assert (p.blocks, p.scale, construction(p).width, construction(p).rows) == (1, 1, 1, 1)
     assert (m.order, m.gamma, m.width, m.rows, m.entries) == (1, 1, 1, 1, 1)
     assert moments(**{**raw, "length": 4}, construction="moments", picks=1).order == 4

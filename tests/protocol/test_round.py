@@ -63,7 +63,8 @@ def test_every_pattern_of_drop_outs_of_permutation_decodes_to_the_plain_sum(N, U
         )
         tried = 0
         for u1 in oracle.subsets(range(1, N + 1), U):
-            expected, answers = whole.plain_sum(u1), whole.answers(u1)
+            expected = whole.plain_sum(u1)
+            answers = whole.answers(u1)
             for u2 in oracle.subsets(u1, D + T):
                 assert whole.decode(u1, {n: answers[n] for n in u2}) == (expected, [])
                 tried += 1
@@ -81,7 +82,8 @@ def test_every_pattern_of_drop_outs_of_moments_decodes_to_the_plain_sum_for_ever
     for u1 in oracle.subsets(range(1, N + 1), U):
         expected = whole.plain_sum(u1)
         for spare in range(len(u1) - U + 1):
-            sparing, D = whole.with_spare(spare), len(u1) - T - spare
+            sparing = whole.with_spare(spare)
+            D = len(u1) - T - spare
             assert construction(sparing.p).answer_shape(len(u1)).blocks == D
             answers = sparing.answers(u1)
             for u2 in oracle.subsets(u1, D + T):
@@ -134,9 +136,12 @@ def listed(whole: Round, holder: int, sender: int) -> oracle.ShareRows:
 def test_messages_of_moments_are_those_of_the_oracle_bit_for_bit(q, sizes, spare, monkeypatch):
     N, T = 6, 2
     whole = Round.of(round_of(N, 3, T, q, **sizes, spare=spare), f"oracle moments {q}")
-    B, P, alpha = whole.p.buckets, whole.p.picks, whole.points.alpha
+    B = whole.p.buckets
+    P = whole.p.picks
+    alpha = whole.points.alpha
     n = oracle.order_of_places(oracle.place_count(whole.p.length, B), q)
-    gamma, W1 = oracle.element_of_order(n, q), oracle.moment_count(5, P, n)
+    gamma = oracle.element_of_order(n, q)
+    W1 = oracle.moment_count(5, P, n)
     points = oracle.bucket_points(B, whole.points.beta, N, T)
     D = {None: 1, 0: 3, 1: 2}[spare]
     u1, u2 = (1, 2, 3, 5, 6), (6, 2, 3, 1, 5)
@@ -257,7 +262,8 @@ def cases(draw: st.DrawFn, construction_: str) -> Case:
 
 def prepared(p: Parameters, values: np.ndarray, name: str) -> Sparse:
     """Select and quantise as `mask` does, and compare each step with the oracle."""
-    index, listed = construction(p).select(values), values.tolist()
+    index = construction(p).select(values)
+    listed = values.tolist()
     picked = (
         oracle.bucket_top(listed, p.buckets, p.picks)
         if p.buckets
@@ -458,7 +464,8 @@ def test_an_input_of_another_count_is_not_masked(p, count):
 
 
 def test_picks_out_of_the_order_of_their_buckets_are_not_masked():
-    p, good = moments_round(), any_input(moments_round(), random.Random(0))
+    p = moments_round()
+    good = any_input(moments_round(), random.Random(0))
     with pytest.raises(ValueError, match="bucket by bucket"):
         construction(p).mask(
             a_secret(p, "order"),
@@ -469,7 +476,8 @@ def test_picks_out_of_the_order_of_their_buckets_are_not_masked():
 @pytest.mark.parametrize("at", range(8))
 def test_a_value_of_zero_is_not_masked_with_a_factor_but_with_a_summand_it_is(at):
     for p in (permutation_round(), moments_round()):
-        sparse, secret = any_input(p, random.Random(0)), a_secret(p, "zero")
+        sparse = any_input(p, random.Random(0))
+        secret = a_secret(p, "zero")
         sparse.value[at] = 0
         if p.fixed_point.never_zero:
             with pytest.raises(ValueError, match="zero"):
@@ -490,10 +498,8 @@ def in_coordinate_order(p: Parameters, secret: Secret, sparse: Sparse) -> Masked
 def test_x_is_in_the_order_of_the_permuted_index_and_refused_in_that_of_the_coordinates():
     p = permutation_round()
     for seed in range(20):
-        secret, sparse = (
-            a_secret(p, f"sorted {seed}"),
-            any_input(p, random.Random(seed)),
-        )
+        secret = a_secret(p, f"sorted {seed}")
+        sparse = any_input(p, random.Random(seed))
         x, leaking = construction(p).mask(secret, sparse), in_coordinate_order(p, secret, sparse)
         assert x.index.tolist() == sorted(set(x.index.tolist()))
         construction(p).check_masked(x)

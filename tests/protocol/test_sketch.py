@@ -143,7 +143,8 @@ def plain_dealers(whole: Round, name: str) -> dict[int, Plain]:
 
 def check_bit_for_bit(whole: Round, name: str, u1: tuple[int, ...], u2: tuple[int, ...]) -> None:
     """Masks, shares, X, Y and the sum."""
-    p, q = whole.p, whole.p.field
+    p = whole.p
+    q = p.field
     plain = plain_dealers(whole, name)
     masked = whole.masked(u1)
     answers = whole.answers(u1)

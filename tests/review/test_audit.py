@@ -538,7 +538,8 @@ def test_a_share_from_other_noise_is_named(finished, kind, dataset, with_secret)
 @pytest.mark.parametrize("kind", ["permutation", "written"])
 def test_wrong_shares_whose_holder_cannot_be_identified(finished, kind):
     space = finished(kind)
-    q, name = space.session.parameters.field, construction(space.session.parameters).share_names[0]
+    q = space.session.parameters.field
+    name = construction(space.session.parameters).share_names[0]
 
     def wrong():
         return [f for f in audit(space) if (f.point, f.verdict) == (SHARES, "fail")]
@@ -908,7 +909,8 @@ def test_what_is_missing_is_not_checkable(finished):
 
 
 def test_files_that_the_auditor_may_not_read_are_not_checkable(finished, monkeypatch):
-    space, really = finished(), os.open
+    space = finished()
+    really = os.open
 
     def closed(path, *args, **kwargs):
         if "secrets" in str(path) or "shares" in str(path):
@@ -1063,7 +1065,8 @@ def test_uniform_values_pass_and_biased_ones_do_not():
 def draw_badly(kind, monkeypatch, change):
     """Break the code: `change` sees every secret that is drawn, and the number of those before
     it."""
-    drawn, made = BOTH[kind].draw_secret, []
+    drawn = BOTH[kind].draw_secret
+    made = []
 
     def broken(self, deal, source):
         made.append(self)

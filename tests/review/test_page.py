@@ -99,7 +99,8 @@ def text_of(path):
 
 
 def test_it_names_the_date_the_program_the_session_and_the_survivors(spaces, reports):
-    space, text = spaces["clean"], text_of(reports["clean"])
+    space = spaces["clean"]
+    text = text_of(reports["clean"])
     made = re.search(
         rf"(\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d) UTC, by topk-secagg {topk_secagg.__version__} ", text
     )
@@ -137,7 +138,8 @@ def test_every_point_says_in_a_sentence_what_it_establishes(spaces, reports):
 
 def test_all_bins_of_a_histogram_cover_equally_many_values(spaces, reports):
     for name in ("clean", "public"):
-        p, figures = spaces[name].session.parameters, list(parsed(reports[name]).iter("figure"))
+        p = spaces[name].session.parameters
+        figures = list(parsed(reports[name]).iter("figure"))
         c = construction(p)
         for figure, bound in zip(
             figures[:2], (p.field - c.p.fixed_point.never_zero, c.index_bound), strict=True

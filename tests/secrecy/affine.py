@@ -156,7 +156,8 @@ class Joint:
     """The laws of the view of a coalition, put together from the parts."""
 
     def __init__(self, lab: Lab, view: View) -> None:
-        self.lab, self.view = lab, view
+        self.lab = lab
+        self.view = view
         self.honest = view.honest(lab)
         self._shares = lab.share * len(view.coalition)
         self._bases: dict[tuple[Basis, ...], Basis] = {}
@@ -203,7 +204,8 @@ class Joint:
     def played(self, inputs: MaskedInputs, count: int, seed: int = 0) -> list[Heard]:
         """Broadcasts that these inputs lead to, with places and masks at random (always the
         same)."""
-        rng, lab = np.random.default_rng(seed), self.lab
+        rng = np.random.default_rng(seed)
+        lab = self.lab
 
         def secret() -> Secret:
             return lab.secret(

@@ -164,7 +164,9 @@ def same_sum(lab: Lab, users: list[int], seed: int = 0) -> list[list[MaskedInput
     supports; values moved from one user to another that has the same support; and, where there may
     be zeros, nothing but zeros.
     """
-    rng, q, steps = np.random.default_rng(seed), lab.q, (0, 1, len(lab.supports) - 1)
+    rng = np.random.default_rng(seed)
+    q = lab.q
+    steps = (0, 1, len(lab.supports) - 1)
 
     def values() -> Array:
         return rng.integers(1, q, lab.c.entries)

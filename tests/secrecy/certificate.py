@@ -28,7 +28,8 @@ class Reference:
     """
 
     def __init__(self, lab: Lab, coalition: Coalition) -> None:
-        self.lab, self.coalition = lab, coalition
+        self.lab = lab
+        self.coalition = coalition
         self.view = PartView(coalition, lab.every_question)
         shares = len(lab.users) * lab.share
         answers = len(lab.users) * sum(
@@ -46,7 +47,9 @@ class Reference:
         """Compare the parts that inputs lead to, which differ in some entries, with each other and
         with those before. images: an offset for each input, and directions besides those of the
         noise."""
-        q, count, seen = self.lab.q, len(inputs), images[:, self.rows]
+        q = self.lab.q
+        count = len(inputs)
+        seen = images[:, self.rows]
         basis, reduced = self.lab.canonical(noise, seen[count:], seen[:count])
         for given, row in zip(inputs, reduced, strict=True):
             for i in unit:
@@ -91,7 +94,9 @@ def certify_masks(
     everything is affine in them; all x, by the shear, or those given; the coalitions; and the
     answers of all N users, among which are those of every U2.
     """
-    q, before, entries = lab.q, lab.spaces, lab.c.entries
+    q = lab.q
+    before = lab.spaces
+    entries = lab.c.entries
     everybody = PartView(lab.users, lab.every_question)
     references = [Reference(lab, coalition) for coalition in coalitions]
     shear = Shear(lab)
@@ -132,7 +137,8 @@ class Shear:
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
         self.shape = (lab.p.users, *lab.share_shape)
-        self._of_noise, self._of_terms = cache(self._of_noise), cache(self._of_terms)
+        self._of_noise = cache(self._of_noise)
+        self._of_terms = cache(self._of_terms)
 
     def holds(self, place: Place, rows: tuple[int, ...], masks: Array) -> bool:
         """At this place, entry i of X names row rows[i]; masks: what of r moves each x."""
@@ -264,11 +270,9 @@ def try_picks(lab: Lab, tries: int = 20, images: int = 2) -> None:
     """Try at random places and inputs that nothing of a pick depends on the others: not its entry
     of X, nor its row of the shares, nor what that adds to Y; and that every unknown of the noise
     moves one row."""
-    rng, everybody, picks = (
-        np.random.default_rng(lab.share),
-        PartView(lab.users, lab.every_question),
-        range(lab.c.rows),
-    )
+    rng = np.random.default_rng(lab.share)
+    everybody = PartView(lab.users, lab.every_question)
+    picks = range(lab.c.rows)
     ranges = [lab.place_bounds, [lab.coordinates_of(i) for i in picks], [lab.values] * lab.c.rows]
 
     def image(place: Place, heard: Broadcast, unit: Unit) -> Array:
@@ -277,7 +281,8 @@ def try_picks(lab: Lab, tries: int = 20, images: int = 2) -> None:
     for attempt in range(tries):
         drawn = [[int(rng.choice(bounds)) for bounds in each] for each in ranges]
         place, support, values = map(tuple, drawn)
-        heard, parts = lab.heard(place, Input(support, values)), []
+        heard = lab.heard(place, Input(support, values))
+        parts = []
         for i in picks:
             # everything that belongs to another pick is the first of its range
             alone = [

@@ -50,11 +50,9 @@ def certified(case: Case) -> Outcome:
     lab = Lab(case.parameters())
     coalitions = coalitions_of(lab.p, 0, lab.p.colluders)
     supports = lab.supports[:: -(-len(lab.supports) // case.few) if case.few else 1]
-    places, inputs, picks = (
-        math.prod(map(len, lab.place_bounds)),
-        len(supports),
-        lab.c.rows if case.together else 1,
-    )
+    places = math.prod(map(len, lab.place_bounds))
+    inputs = len(supports)
+    picks = lab.c.rows if case.together else 1
     try:
         if lab.moments:
             places, inputs = ((n * (lab.q - 1)) ** picks for n in (lab.c.order, lab.c.p.places))

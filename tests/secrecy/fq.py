@@ -76,7 +76,8 @@ class Elimination:
         name = (matrix.shape, matrix.astype(np.uint8).tobytes())
         if name not in self._solvers:
             rows, pivots, transform = self.echelon(matrix)
-            rank, unknowns = len(pivots), matrix.shape[1]
+            rank = len(pivots)
+            unknowns = matrix.shape[1]
             particular = np.zeros((unknowns, matrix.shape[0]), dtype=np.int64)
             particular[pivots] = transform[:rank]
             others = np.setdiff1d(np.arange(unknowns), pivots)
@@ -92,7 +93,8 @@ class Elimination:
         galois multiplies the proof: E matrix = R and the matrix vanishes modulo R, so that both
         have the same row space; and R has the form that only one matrix with this row space has.
         """
-        q, (count, width) = self.q, matrix.shape
+        q = self.q
+        count, width = matrix.shape
         work = np.hstack([matrix % q, np.eye(count, dtype=np.int64)])
         pivots: list[int] = []
         for column in range(width):
@@ -109,7 +111,9 @@ class Elimination:
             pivots.append(column)
             if len(pivots) == count:
                 break
-        rows, transform, at = work[:, :width], work[:, width:], np.array(pivots, dtype=np.int64)
+        rows = work[:, :width]
+        transform = work[:, width:]
+        at = np.array(pivots, dtype=np.int64)
         rank = len(pivots)
         if rank:
             F = self.field

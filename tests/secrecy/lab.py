@@ -77,8 +77,11 @@ class Tape(Randomness):
     ) -> None:
         """Values and bounds by stream. To learn the bounds, give zeros and write down what is asked
         for."""
-        self._script, self._bounds, self._learn = script, bounds, learn
-        self._path, self._position = "", 0
+        self._script = script
+        self._bounds = bounds
+        self._learn = learn
+        self._path = ""
+        self._position = 0
         self._bytes: npt.NDArray[np.uint8] | None = None
 
     def child(self, label: str) -> Tape:
@@ -237,11 +240,16 @@ class Lab:
         assert p.field < 256
         for name in self._REMEMBERED:
             setattr(self, name, cache(getattr(self, name)))
-        self.p, self.q, self.tamper, self.tries = p, p.field, tamper, tries
+        self.p = p
+        self.q = p.field
+        self.tamper = tamper
+        self.tries = tries
         self.dealer = dealer
         self._labs = {dealer: self}
-        self.c, self.points = construction(p), construction(p).points()
-        self.users, self.moments = tuple(range(1, p.users + 1)), p.construction == "moments"
+        self.c = construction(p)
+        self.points = construction(p).points()
+        self.users = tuple(range(1, p.users + 1))
+        self.moments = p.construction == "moments"
         # what one user holds of another: f and h, or g
         self.share_shape = (len(self.c.share_names), self.c.rows, self.c.width)
         self.share = math.prod(self.share_shape)
@@ -269,7 +277,8 @@ class Lab:
         for path in sorted(streams, key=lambda path: path not in drawn):
             if set(self._bounds[path]) != {self.q}:
                 raise Unforeseen(f"the stream {path!r} is not uniform over the field")
-            first, self.unknowns = self.unknowns, self.unknowns + len(self._bounds[path])
+            first = self.unknowns
+            self.unknowns += len(self._bounds[path])
             self._streams[path] = slice(first, self.unknowns)
             if path in drawn:
                 self.drawn = self.unknowns
@@ -445,7 +454,8 @@ class Lab:
         """From the shares that a user holds of one survivor to their part of Y, (1 + entries,
         answer, share): the first for x = 0, then what each x adds. Y is linear in the shares for
         fixed X, and affine in x."""
-        entries, nothing = len(index), self.shaped(np.zeros(self.share, dtype=np.int64))
+        entries = len(index)
+        nothing = self.shaped(np.zeros(self.share, dtype=np.int64))
 
         def part(x: Array, held: Array, survivor: int = 1) -> Array:
             masked = Masked(np.array(index, dtype=np.uint32), x.astype(np.uint32))

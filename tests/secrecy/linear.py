@@ -160,7 +160,8 @@ class SketchLab:
 
         matrix = self._linear(played, count)
         rounds = matrix.reshape(len(deals), -1, count)
-        N, symbols = len(self.users), self.c.rows * self.c.width
+        N = len(self.users)
+        symbols = self.c.rows * self.c.width
         shares = rounds[:, : N * symbols].reshape(len(deals), N, symbols, count)
         known = {}
         for user, held in self._held(n).items():

@@ -29,7 +29,9 @@ class Spoilt(Randomness):
     last."""
 
     def __init__(self, inner: Randomness, purpose: str = "", spoil: Spoil | None = None) -> None:
-        self._inner, self._purpose, self._spoil = inner, purpose, spoil
+        self._inner = inner
+        self._purpose = purpose
+        self._spoil = spoil
         self._drawn: list[Symbols] = []
 
     def fill(self, out: npt.NDArray[np.uint8]) -> None:
@@ -246,7 +248,8 @@ def try_sabotage(
     with sabotage.setting(), sabotage.patches():
         lab = spoilt_lab(sabotage, construction, T)
         *coalition, a, b = lab.users
-        view, fewer = view_of(lab, coalition), lab.users[:-1]
+        view = view_of(lab, coalition)
+        fewer = lab.users[:-1]
         if sabotage.fewer != "none":
             more = Answered(fewer, fewer if sabotage.fewer == "all" else (a,))
             view = View(view.coalition, (*view.answered, more))

@@ -237,10 +237,8 @@ def test_without_sabotage_it_is_certified(sabotage):
 def test_a_zero_is_never_an_input_of_moments(T):
     """It would show, as the sabotage has it. So it is refused, and no input here has one."""
     lab = lab_of(SMALL["moments", T])
-    secret, support = (
-        lab.secret(lab.places[0], np.zeros(lab.unknowns, dtype=np.int64)),
-        lab.supports[0],
-    )
+    secret = lab.secret(lab.places[0], np.zeros(lab.unknowns, dtype=np.int64))
+    support = lab.supports[0]
     lab.masked(secret, Input(support, (1, 2)))
     with pytest.raises(ValueError, match="zero"):
         lab.masked(secret, Input(support, (0, 2)))
@@ -297,7 +295,8 @@ class Round:
 
     def __init__(self, lab: Lab, view: View, seed: int) -> None:
         rng = np.random.default_rng(seed)
-        self.lab, self.view = lab, view
+        self.lab = lab
+        self.view = view
         real = [s for s in lab.supports if max(s) < lab.p.length]
         self.inputs = {
             m: Input(
@@ -318,7 +317,8 @@ class Round:
 
     def seen(self) -> Array:
         """The view, without the coalition's own terms in Y."""
-        lab, nothing = self.lab, self.lab.shaped(np.zeros(self.lab.share, dtype=np.int64))
+        lab = self.lab
+        nothing = self.lab.shaped(np.zeros(self.lab.share, dtype=np.int64))
         shares = [
             lab.flat(self.dealt[m][c - 1])
             for m in self.view.honest(lab)
@@ -379,14 +379,14 @@ def test_a_whole_round_is_what_its_parts_say(case):
 def whole_space(played: Round, heard: Heard) -> AffineSpace:
     """Where the view is, at fixed places: the masks and noise of all honest users are unknowns of
     one map."""
-    lab, honest = played.lab, played.view.honest(played.lab)
-    solvers, wanted = {}, {}
+    lab = played.lab
+    honest = played.view.honest(played.lab)
+    solvers = {}
+    wanted = {}
     for m in honest:
         offset, by_masks = lab.masking(played.places[m], *played.inputs[m]).x
-        solvers[m], wanted[m] = (
-            lab.algebra.solver(by_masks),
-            (np.array(heard[m].values) - offset) % lab.q,
-        )
+        solvers[m] = lab.algebra.solver(by_masks)
+        wanted[m] = (np.array(heard[m].values) - offset) % lab.q
     sizes = [solvers[m].free.shape[1] + lab.unknowns - lab.drawn for m in honest]
 
     def function(unknowns: Array) -> Array:
@@ -407,7 +407,8 @@ def whole_space(played: Round, heard: Heard) -> AffineSpace:
 
 def whole_law(lab: Lab, view: View, inputs: MaskedInputs, heard: Heard) -> Law:
     """The law of the view, not by parts."""
-    played, honest = Round(lab, view, 0), view.honest(lab)
+    played = Round(lab, view, 0)
+    honest = view.honest(lab)
     played.inputs |= inputs
     law: Law = {}
     for places in product(*(lab.places_to(inputs[m], heard[m]) for m in honest)):
@@ -422,7 +423,8 @@ def whole_law(lab: Lab, view: View, inputs: MaskedInputs, heard: Heard) -> Law:
 
 @smallest
 def test_the_law_of_the_whole_is_the_law_of_the_parts(case):
-    lab, inputs = lab_of(case), {1: Input((0,), (3,)), 3: Input((1,), (5,))}
+    lab = lab_of(case)
+    inputs = {1: Input((0,), (3,)), 3: Input((1,), (5,))}
     joint = Joint(lab, view_of(lab, [2]))
     for heard in joint.played(inputs, 2):
         assert whole_law(lab, joint.view, inputs, heard) == joint.law(inputs, heard)
@@ -433,7 +435,8 @@ def test_the_law_of_the_whole_is_the_law_of_the_parts(case):
 
 @pytest.mark.parametrize("q", [7, 11])
 def test_elimination_is_that_of_galois(q):
-    rng, algebra = np.random.default_rng(q), Elimination(q)
+    rng = np.random.default_rng(q)
+    algebra = Elimination(q)
     for rows, columns, rank in product((1, 3, 6), (1, 4, 7), (1, 2, 6)):
         matrix = times(rng.integers(0, q, (rows, rank)), rng.integers(0, q, (rank, columns)), q)
         reduced, pivots, _ = algebra.echelon(matrix)

@@ -23,7 +23,8 @@ def tensors(seed):
 
 
 def total(folder, length):
-    found, vector = datasets(folder / "aggregate.h5"), np.zeros(length)
+    found = datasets(folder / "aggregate.h5")
+    vector = np.zeros(length)
     vector[found["index"]] = found["real"]
     return vector
 

@@ -64,7 +64,8 @@ def kept(path):
 def test_over_twelve_rounds_sent_plus_residual_is_the_sum_of_the_gradients(
     tmp_path, gradients, shared, mask, construction, weight
 ):
-    sent, given = np.zeros(L), np.zeros((USERS, L))
+    sent = np.zeros(L)
+    given = np.zeros((USERS, L))
     dropped = {5: 2, 11: 1}
     for number in range(12):
         values = gradients(number)
@@ -116,7 +117,8 @@ def test_steps_can_be_repeated_before_and_after_the_commit(frozen, mask, refuses
 
 def test_an_old_round_never_touches_the_residual_again(frozen, shared, mask, tmp_path):
     frozen.play(after="frozen")
-    space, residual = Workspace(frozen.folder), tmp_path / "r1.h5"
+    space = Workspace(frozen.folder)
+    residual = tmp_path / "r1.h5"
     assert not space.residual_path(1).exists()
     later = shared("later")
     for user in ALL:

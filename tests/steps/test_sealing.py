@@ -55,7 +55,8 @@ def test_a_sealed_round_gives_the_plain_sum_and_offline_again_changes_nothing(
 def test_no_plaintext_share_has_a_name_on_the_senders_disk_at_any_time(
     new_round, tmp_path, monkeypatch
 ):
-    seen, secrets = [], set()
+    seen = []
+    secrets = set()
     sealed = share_writer.sealed
 
     @contextmanager
@@ -95,7 +96,8 @@ def test_a_full_disk_is_one_clear_error(round_at, monkeypatch, tmp_path):
 def test_a_disk_that_is_full_when_a_share_is_opened_is_not_blamed_on_its_sender(
     monkeypatch, tmp_path, size
 ):
-    identity, path = keys.Identity.generate(), tmp_path / "sealed"
+    identity = keys.Identity.generate()
+    path = tmp_path / "sealed"
     with keys.sealed(path, identity.public(1), tmp_path) as plain:
         plain.write(bytes(size))
     full = partial(open, "/dev/full", "r+b")
@@ -202,7 +204,8 @@ def test_a_forged_answer_does_not_keep_its_victim_from_answering(round_at):
 
 @pytest.mark.skipif(shutil.which("age") is None, reason="the age program is not installed")
 def test_the_age_program_opens_what_is_sealed_here(round_at, tmp_path):
-    r, plain = round_at("offline", **SEALED), tmp_path / "plain.h5"
+    r = round_at("offline", **SEALED)
+    plain = tmp_path / "plain.h5"
     share = r.folder / "shares/user-01/from-02.h5.age"
     subprocess.run(["age", "-d", "-i", r.identity(1), "-o", plain, share], check=True, timeout=60)
     with opened(plain, share_file.KIND) as artifact:

@@ -80,7 +80,8 @@ def test_every_bit_of_a_file_counts(space, file, monkeypatch):
     monkeypatch.setattr(
         hdf5_parser, "lookup3", lru_cache(64)(hdf5_parser.lookup3)
     )  # only for speed
-    read, path = READERS[file], space.root / file
+    read = READERS[file]
+    path = space.root / file
     content = path.read_bytes()
     read(space)
     with path.open("r+b", buffering=0) as stream:
@@ -98,11 +99,9 @@ def test_every_bit_of_a_file_counts(space, file, monkeypatch):
 
 def test_what_is_used_is_what_was_checked(space, monkeypatch):
     """An X that is changed in place after its digest was checked could unmask its owner."""
-    path, before, digest = (
-        space.masked_path(1),
-        read_masked(space).masked.value.tolist(),
-        Artifact.digest,
-    )
+    path = space.masked_path(1)
+    before = read_masked(space).masked.value.tolist()
+    digest = Artifact.digest
 
     def then_changed(artifact, *look):
         result = digest(artifact, *look)
@@ -113,7 +112,8 @@ def test_what_is_used_is_what_was_checked(space, monkeypatch):
             file.write(b"\1\0\0\0" * len(before))
         return result
 
-    content, read_again = path.read_bytes(), False
+    content = path.read_bytes()
+    read_again = False
     monkeypatch.setattr(Artifact, "digest", then_changed)
     assert read_masked(space).masked.value.tolist() == before
     path.write_bytes(content)

@@ -61,7 +61,8 @@ def by_hdf5(path: Path) -> Structure:
             seen.attributes[name] = value.decode() if isinstance(value, bytes) else int(value)
         for name in file:
             d = file[name]
-            place, description = d.id.get_offset() or 0, d.attrs["description"].decode()
+            place = d.id.get_offset() or 0
+            description = d.attrs["description"].decode()
             seen.datasets[name] = Dataset(d.dtype, d.shape, place, d.nbytes, description)
     return seen
 
@@ -187,7 +188,8 @@ def continuation(content: bytes) -> int:
 )  # fmt: skip
 def test_a_wrong_address_of_the_root_or_of_a_continuation_is_refused(small, piece, value):
     content = small.read_bytes()
-    data, at = bytearray(content), 36 if piece == "root" else continuation(content)
+    data = bytearray(content)
+    at = 36 if piece == "root" else continuation(content)
     data[at : at + len(value)] = value
     reseal(data, *next((a, e) for a, e in pieces(content) if a < at < e))
     small.write_bytes(data)
@@ -243,7 +245,8 @@ def test_our_files_have_no_gaps(small):
 
 
 def test_nothing_can_be_hidden_behind_the_pieces(small):
-    before, content = parsed(small), bytearray(small.read_bytes() + bytes(5))
+    before = parsed(small)
+    content = bytearray(small.read_bytes() + bytes(5))
     content[28:36] = struct.pack("<Q", len(content))  # where the superblock says that the file ends
     reseal(content, 0, 44)
     small.write_bytes(content)
@@ -271,7 +274,8 @@ def with_offset(path: Path, name: str, offset: int) -> None:
 def test_pieces_that_overlap(small):
     """A dataset that lies in another, in a header, or outside of the file, under a checksum that
     fits."""
-    content, found = small.read_bytes(), parsed(small).datasets
+    content = small.read_bytes()
+    found = parsed(small).datasets
     places = {start for start, _ in accounted(small)} | {
         found["value"].offset + 1,
         len(content) - 1,
@@ -288,7 +292,8 @@ def test_pieces_that_overlap(small):
 def test_two_huge_datasets_in_the_same_place_are_refused_unread(tmp_path):
     """Together as large as the file, so that what they leave free is as large as one of them: it is
     not read."""
-    path, half = tmp_path / "x.h5", 1 << 40
+    path = tmp_path / "x.h5"
+    half = 1 << 40
     written(path, {"a": ("|u1", (half,)), "b": ("|u1", (half,))}, {"user": 1})
     with_offset(path, "a", parsed(path).datasets["b"].offset)
     tracemalloc.start()

@@ -35,6 +35,6 @@ def main(grid: Grid, context: Context) -> None:
 def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
     """The accuracy on the server's own digits, after each round."""
     images, labels = task.load_test()
-    found = task.accuracy(arrays.to_numpy_ndarrays(), images, labels)
-    print(f"round {server_round}: accuracy {found:.3f}")
-    return MetricRecord({"accuracy": found})
+    accuracy = task.accuracy(arrays.to_numpy_ndarrays(), images, labels)
+    print(f"round {server_round}: accuracy {accuracy:.3f}")
+    return MetricRecord({"accuracy": accuracy})

@@ -58,7 +58,8 @@ def train(model, images, labels, epochs: int, learning_rate: float) -> float:
         losses = []
         for start in range(0, len(order), BATCH):
             rows = order[start : start + BATCH]
-            x, y = images[rows], labels[rows]
+            x = images[rows]
+            y = labels[rows]
             hidden, chances = forward(model, x)
             losses.append(-np.log(chances[np.arange(len(y)), y] + 1e-9).mean())
             error = chances

@@ -36,6 +36,6 @@ def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
     """The accuracy on the server's own digits, after each round."""
     model = task.Net()
     model.load_state_dict(arrays.to_torch_state_dict())
-    found = task.accuracy(model, task.load_test())
-    print(f"round {server_round}: accuracy {found:.3f}")
-    return MetricRecord({"accuracy": found})
+    accuracy = task.accuracy(model, task.load_test())
+    print(f"round {server_round}: accuracy {accuracy:.3f}")
+    return MetricRecord({"accuracy": accuracy})
