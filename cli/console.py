@@ -10,7 +10,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -21,6 +21,7 @@ import click
 
 import topk_secagg as ts
 from topk_secagg.errors import amount, named_users
+from topk_secagg.progress import UserProgress
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -68,10 +69,6 @@ HINTS = {
     "weight": "{hint}: init --max-weight",
     "without-them": "{hint}; --without-them masks all the same",
 }
-
-# what is under way, the user that has finished it (0 for none yet), of how many; or how much of it
-# is done
-Note = Callable[..., None]
 
 
 @dataclass
@@ -225,15 +222,16 @@ class Console:
         return not self.quiet and not self.as_json and bool(sys.stderr and sys.stderr.isatty())
 
     @contextmanager
-    def progress(self, *, stays: bool = False) -> Iterator[Note]:
+    def progress(self, *, stays: bool = False) -> Iterator[UserProgress]:
         """Bars on a terminal while something long runs, which may stay; elsewhere, with -v, a line
         for each user."""
         if not self.draws:
-            yield (
-                lambda what, user, *_: (
-                    self.say(f"user {user}: {what}") if user and self.verbose else None
-                )
-            )
+
+            def in_lines(phase: str, user: int, *_: object) -> None:
+                if user and self.verbose:
+                    self.say(f"user {user}: {phase}")
+
+            yield in_lines
             return
         from rich.console import Console as Screen
         from rich.progress import Progress, TaskID, TimeElapsedColumn
@@ -243,13 +241,13 @@ class Console:
         with Progress(*columns, console=Screen(stderr=True), transient=not stays) as bars:
             self.bars.append(bars)
 
-            def note(what: str, user: int, count: int, done: float | None = None) -> None:
-                if what not in tasks:
-                    tasks[what] = bars.add_task(what, total=count)
-                bars.update(tasks[what], advance=bool(user), completed=done)
+            def in_bars(phase: str, user: int, count: int, done: float | None = None) -> None:
+                if phase not in tasks:
+                    tasks[phase] = bars.add_task(phase, total=count)
+                bars.update(tasks[phase], advance=bool(user), completed=done)
 
             try:
-                yield note
+                yield in_bars
             finally:
                 self.bars.remove(bars)
 

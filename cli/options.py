@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, update_wrapper
 from inspect import getdoc
 from pathlib import Path
@@ -14,6 +14,7 @@ import click
 
 import topk_secagg as ts
 from topk_secagg.errors import UsageError
+from topk_secagg.progress import unheard
 
 from .console import PROGRAM, Console, answer, fail_with, hear_library
 
@@ -72,14 +73,16 @@ def command(
     options that it is made of.
     """
 
-    def of(function: Callable[..., None]) -> click.Command:
+    def decorate(function: Callable[..., None]) -> click.Command:
         def call(**given: Any) -> None:
-            console = Console(function.__name__, *map(given.pop, ("json", "quiet", "verbose")))
+            as_json = given.pop("json")
+            quiet = given.pop("quiet")
+            verbose = given.pop("verbose")
+            console = Console(function.__name__, as_json, quiet, verbose)
             answer.begin(console.command, wanted=console.as_json)
             hear_library(console)
             _check_variables(click.get_current_context())
-            if given.get("mean") and given["output"] is None:
-                raise click.UsageError("--mean is about what --output gets; give --output FILE")
+            _check_mean(given)
             if "round_folder" in given:
                 given["space"] = ts.Workspace(given.pop("round_folder"), given.pop("secrets", None))
             if given.get("session") is not None:
@@ -92,7 +95,13 @@ def command(
         help = f"{getdoc(function)}\n\n\b\nExample:\n  {PROGRAM} {name} {example}"
         return click.Command(name, callback=call, params=params, help=help, short_help=about)
 
-    return of
+    return decorate
+
+
+def _check_mean(given: Mapping[str, Any]) -> None:
+    """Refuse --mean without --output, in the commands that have both."""
+    if given.get("mean") and given["output"] is None:
+        raise click.UsageError("--mean is about what --output gets; give --output FILE")
 
 
 def _check_variables(context: click.Context) -> None:
@@ -444,13 +453,15 @@ def _for_users(
     for name, value in given.items():
         if len(users) > 1 and name in _OF_ONE_USER and value is not None:
             raise click.UsageError(f"--{name} belongs to one user; {_OF_ONE_USER[name]}")
-    with console.progress() as note:
-        alone = (
-            (lambda done: note(console.command, 0, 1, done)) if len(users) == 1 else lambda _: None
-        )
-        work = partial(function, space, progress=alone, **given)
+    with console.progress() as progress:
+
+        def of_only_user(done: float) -> None:
+            progress(console.command, 0, 1, done)
+
+        heard = of_only_user if len(users) == 1 else unheard
+        work = partial(function, space, progress=heard, **given)
         outcome = for_each(
-            users, work, jobs=jobs, done=lambda n: note(console.command, n, len(users))
+            users, work, jobs=jobs, done=lambda n: progress(console.command, n, len(users))
         )
     results = list(outcome.reports.values())
     failures = outcome.failures

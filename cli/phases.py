@@ -430,8 +430,8 @@ def decode(console: Console, space: ts.Workspace, **how: Any) -> None:
     than T. The ledgers in --secrets note whether there is a sum: a round that failed counts as
     published, and mask asks before it sends the same gradient again.
     """
-    with console.progress() as note:
-        report = ts.decode(space, progress=lambda done: note("decoding", 0, 1, done), **how)
+    with console.progress() as progress:
+        report = ts.decode(space, progress=lambda done: progress("decoding", 0, 1, done), **how)
     facts, lines = described(console, space, report, output=how["output"], mean=how["mean"])
     console.warn_foreign_secrets(space.foreign_secrets())
     console.result(facts, *lines, f"session {space.session.fingerprint}", space=space)

@@ -259,12 +259,12 @@ def audit(
     """
     from topk_secagg.review.report import condensed, summary, unpinned
 
-    with console.progress() as note:
+    with console.progress() as progress:
         audited = ts.audit(
             space,
             report=report,
             program=f"{PROGRAM} {ts.__version__}",
-            progress=lambda done: note("auditing", 0, 1, done),
+            progress=lambda done: progress("auditing", 0, 1, done),
             **how,
         )
     findings = audited.findings

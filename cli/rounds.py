@@ -106,7 +106,7 @@ def _start(console: Console, space: ts.Workspace, options: dict[str, Any]) -> In
 
 def _start_like(console: Console, space: ts.Workspace, other: Path) -> InitReport:
     """Start a round like the one that --from names, with the options that were typed."""
-    typed = o.typed_options() | {"recipients": None}
+    typed = o.typed_options()
     report = ts.init(space, from_=other, **typed)
     factor = typed.get("clip_from_sum")
     if factor is not None:
@@ -172,11 +172,11 @@ def run(
     if options["randomness"] == "os" and options["insecure_seed"] is not None:
         raise click.UsageError("--randomness os and --insecure-seed contradict each other")
     warn_of_keys(console, options["recipients"])
-    with console.progress(stays=True) as note:
+    with console.progress(stays=True) as progress:
         report = ts.run(
             space,
             [*gradients, *more],
-            note=note,
+            progress=progress,
             started=lambda begun: show_start(console, begun),
             **options,
         )

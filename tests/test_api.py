@@ -143,7 +143,7 @@ ONLY_ARGUMENTS = {
     "eliminate": {"progress"},
     "decode": {"progress"},
     "audit": {"progress", "program"},
-    "run": {"note", "started"},
+    "run": {"progress", "started"},
     "plan": {"measure_in", "recipients", "freezer", "confirm"},  # the last three as `init` has them
 }
 

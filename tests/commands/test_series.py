@@ -321,6 +321,7 @@ class TestGoesOn:
         [
             ("--users", 5), ("--survivors", 3), ("--colluders", 1), ("--freezer", 2),
             ("--confirm",), ("--construction", "sketch"), ("--dealing", "seeds"),
+            ("--recipients", "keys.txt"),
         ],
     )  # fmt: skip
     def test_nothing_else_may_be_given_anew(self, series, refuses, tmp_path, option):

@@ -55,24 +55,27 @@ def object_code() -> bytes:
 
 
 def _linked() -> Any:
-    """One module with all kernels, and all else hidden in it."""
+    """One module with all kernels, of which only the kernels can be seen from outside.
+
+    All else is internal to it: LLVM may inline that, and leaves out what is not used.
+    """
     module = llvm.parse_assembly("")
     exported = set()
     for function in KERNELS.values():
         c_function = compiled(function)
-        own = llvm.parse_assembly(_apart(c_function.inspect_llvm()))
-        entry = own.get_function(c_function.native_name)
-        entry.name = symbol(function.__name__, len(list(entry.arguments)))
-        exported.add(entry.name)
-        module.link_in(own)
-    for value in (*module.functions, *module.global_variables):
-        if not value.is_declaration and value.name not in exported:
-            value.linkage = "internal"
+        kernel_module = llvm.parse_assembly(_changed(c_function.inspect_llvm()))
+        c_entry = kernel_module.get_function(c_function.native_name)
+        c_entry.name = symbol(function.__name__, len(list(c_entry.arguments)))
+        exported.add(c_entry.name)
+        module.link_in(kernel_module)
+    for defined in (*module.functions, *module.global_variables):
+        if not defined.is_declaration and defined.name not in exported:
+            defined.linkage = "internal"
     return module
 
 
-def _apart(text: str) -> str:
-    """The two changes, in LLVM's language."""
+def _changed(text: str) -> str:
+    """LLVM's text of a kernel with the two changes that the docstring of this module names."""
     text = _NOT_INLINED.sub("inlinehint", text)
     return _OUR_FUNCTION.sub(lambda line: _POINTER.sub(r"\1 noalias ", line[0]), text)
 

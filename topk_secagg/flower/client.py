@@ -27,6 +27,8 @@ from .arrays import Arrays, arrays_of, buffers, check_same_model, difference, la
 from .node import Node
 from .parcels import Parcel
 
+_TWICE = "the server asks a second time: look at its log"
+
 ARRAYS = "arrays"  # what leaves in the clear, in the reply with X
 METRICS = "metrics"
 
@@ -177,7 +179,7 @@ def _prepare(node: Node, parcel: Parcel) -> Workspace:
     if latest.session.id == space.session.id:
         ledger = Ledger.read(space.ledger_path(user), space.session.id, user)
         if ledger.masked is not None:
-            raise Refused(f"user {user} has masked in this round already", "it is asked twice")
+            raise Refused(f"user {user} has masked in this round already", _TWICE)
         return space
     _settle(node, latest, parcel)
     offline(space, user, from_=latest, **node.access())
@@ -252,11 +254,11 @@ def _confirm(node: Node, parcel: Parcel) -> RecordDict:
 
 
 def _answer(node: Node, parcel: Parcel) -> RecordDict:
-    """Y, once enough users confirmed the same survivors."""
+    """Y for the survivors of the message; `eliminate` refuses if too few users confirmed them."""
     space = node.current(parcel.word("session"))
     user = node.user_in(space.session)
     if Ledger.read(space.ledger_path(user), space.session.id, user).answered:
-        raise Refused(f"user {user} has answered in this round already", "it is asked twice")
+        raise Refused(f"user {user} has answered in this round already", _TWICE)
     parcels.store(parcel.files, parcels.agreed_places(space))
     eliminate(space, user, **node.access())
     return parcels.content(parcels.ANSWER, files=parcels.named(space, space.answer_path(user)))

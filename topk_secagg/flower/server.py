@@ -172,7 +172,7 @@ class TopKSecAgg(Strategy):
         chosen = [message for message in messages if self._takes_part(series, message)]
         self._round = this
         self._asked = [series.user_of[message.metadata.dst_node_id] for message in chosen]
-        return [self._training(series, this, message) for message in chosen]
+        return [self._with_parcel(series, this, message) for message in chosen]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -353,10 +353,11 @@ class TopKSecAgg(Strategy):
             self._warned.add(what)
             warn(what)
 
-    def _training(self, series: Series, this: ServedRound, message: Message) -> Message:
-        """A message of the strategy inside, with the session of the round."""
+    def _with_parcel(self, series: Series, this: ServedRound, message: Message) -> Message:
+        """A train message of the strategy inside, with the session, and with what became of the
+        last round that its user did not answer."""
         user = series.user_of[message.metadata.dst_node_id]
-        # where users deal in every round they were told so then
+        # in a round that deals, the message that asked for keys or shares said it already
         words, files = ({}, {}) if this.deals else series.before(user)
         parcel = Parcel(
             parcels.MASK,

@@ -161,11 +161,16 @@ class Layout(Brief):
         return {"layout": slots, "left_out": [name(left) for left in self.left_out]}
 
     def flatten(self, tensors: Gradient) -> npt.NDArray[Any]:
-        """The flat vector, (L,) float32 or float64; refuse tensors that do not fit the layout."""
+        """The flat vector, (L,): float32 if that holds every value, else float64. Refuse tensors
+        that do not fit the layout, or are not finite.
+
+        The only tensor of a gradient may come back as it is, without a copy.
+        """
         chosen = self._chosen(tensors)
+        # an array without a name may be of integers, which float32 would round
         wide = any(t.array.dtype.itemsize > 4 or t.array.dtype.kind != "f" for t in chosen)
         dtype = np.float64 if wide else np.float32
-        with np.errstate(invalid="ignore"):  # some kinds of NaN, which are refused below
+        with np.errstate(invalid="ignore"):  # a signalling NaN warns; it is refused below
             if len(chosen) == 1:
                 flat = np.ascontiguousarray(chosen[0].array, dtype=dtype).reshape(-1)
             else:

@@ -71,10 +71,10 @@ class Permutation(Construction[Sparse]):
         return sigma // self.width, sigma % self.width, secret.mask[sigma]
 
     def sharing(self, deal: Deal, secret: Secret) -> ShareRows:
-        """f_{n,i}(alpha_m) and h_{n,i}(alpha_m) for all m.
+        """What computes f_{n,i}(alpha_m) and h_{n,i}(alpha_m), for all m and some rows i.
 
         f_i(beta_d) = block d of selector i for d <= D and fresh noise z_i^(d) for D < d <= D+T;
-        h_i is the same for mask_i times the selector with noise of its own
+        h_i is the same for the selector times mask_i, with other noise
         (eq. polynomial:1 and polynomial:2).
         """
         q = self.p.field

@@ -211,7 +211,11 @@ class Evidence:
 
     @contextmanager
     def check(self, point: str, subject: Path | str) -> Iterator[Check]:
-        """Add a pass, unless the body of the `with` statement raises."""
+        """Add what the body of the `with` statement comes to: a pass, or what it raised.
+
+        An error that files can cause ends here, and `passed` stays false. The body may set `why`,
+        the reason of a pass, and `subjects`, the files that are blamed for an error.
+        """
         result = Check([subject])
         try:
             yield result

@@ -143,7 +143,7 @@ def look_at(space: Workspace, user: int | None, *, access: Access) -> Status:
         decoded = _is_decoded(space)
     next_steps = _NextSteps(space, users, survivors, decoded=decoded)
     following = next_steps.of_user(user, ledger) if user else next_steps.of_round()
-    send = _send(space, user, survivors) if user else []
+    send = _to_send(space, user, survivors) if user else []
     return Status(
         users=users,
         survivors=survivors,
@@ -418,8 +418,9 @@ class _NextSteps:
         return _waiting("decode", None, missing or {"enough answers of one kind": _Missing()})
 
 
-def _send(space: Workspace, user: int, survivors: Survivors | None) -> list[tuple[Path, str]]:
-    """The files that a user should send, and the receiver of each."""
+def _to_send(space: Workspace, user: int, survivors: Survivors | None) -> list[tuple[Path, str]]:
+    """The files that a user has made for others, and the receiver of each; none once there is a
+    sum."""
     if space.aggregate_path.exists():
         return []
     files = [(space.share_path(m, user), f"user {m} only") for m in space.users() if m != user]

@@ -52,9 +52,7 @@ def sign_proposal(
     survivors = survivors_file.checked(space, content)
     with space.step_of(user):
         ledger = Ledger.read(space.ledger_path(user), session.id, user)
-        survivors_file.check_own_row(
-            survivors, user, sent=ledger.masked, sharing=ledger.shared, dealt=ledger.dealt
-        )
+        survivors_file.check_own_row(survivors, ledger)
         ledger.check_survivors(survivors.digest, "frozen", "confirmed", "answered")
         ledger.record(frozen=digest(content), survivors=rows)
         write_whole(space.survivors_path, content)

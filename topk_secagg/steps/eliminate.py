@@ -133,9 +133,7 @@ def _check(
     X."""
     user = ledger.user
     ledger.check_kept()
-    survivors_file.check_own_row(
-        survivors, user, sent=ledger.masked, sharing=ledger.shared, dealt=ledger.dealt
-    )
+    survivors_file.check_own_row(survivors, ledger)
     # a user that froze a set answers no other, unless users confirm and agreed on another one
     frozen = () if space.session.confirm else ("frozen",)
     ledger.check_survivors(survivors.digest, *frozen, "confirmed", "answered")

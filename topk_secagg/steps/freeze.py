@@ -301,9 +301,7 @@ def confirm_once(space: Workspace, user: int, how: Access, *, has_every_x: bool)
         ledger = Ledger.read(space.ledger_path(user), session.id, user)
         ledger.check_survivors(survivors.digest, "confirmed", "answered")
         if ledger.confirmed is None:
-            survivors_file.check_own_row(
-                survivors, user, sent=ledger.masked, sharing=ledger.shared, dealt=ledger.dealt
-            )
+            survivors_file.check_own_row(survivors, ledger)
             if has_every_x:
                 survivors_file.read_frozen(space, survivors)
         ledger.record(confirmed=survivors.digest)

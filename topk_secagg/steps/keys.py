@@ -47,9 +47,10 @@ def list_of_keys(space: Workspace, dealer: int, share: OpenShare) -> str | None:
 def check_keys_of_survivor(
     space: Workspace, dealer: int, share: OpenShare, expected: str | None
 ) -> None:
-    """Refuse to answer with keys that are not those of the list that X names.
+    """Refuse to answer with keys of this dealer that do not fit the list that its X names.
 
-    An answer without this dealer's term would be wrong, and name its author.
+    `expected` is the digest of that list; None where shares are not dealt by keys. The dealer
+    cannot just be left out: such an answer is wrong, and the user that gave it would be named.
     """
     if expected is None:
         return
@@ -57,7 +58,7 @@ def check_keys_of_survivor(
         digest = list_of_keys(space, dealer, share)
     except BadData as error:
         message = f"the keys of user {dealer} do not fit: {error.message}"
-        # a list that is damaged can be fetched again; keys that differ from it cannot
+        # a damaged list comes with the hint to fetch it again; keys that differ have no hint
         raise BadData(message, error.hint or _HINT) from error
     if digest != expected:
         raise BadData(

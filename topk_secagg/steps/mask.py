@@ -268,7 +268,7 @@ def _check_sent_already(space: Workspace, feedback: _Feedback, ledger: Ledger) -
     user = ledger.user
     path = space.masked_path(user)
     if ledger.residual is None or ledger.residual.input != feedback.digest_of_input:
-        ledger.check_masks("")
+        ledger.refuse_second_x()
     if masked_file.read(space.session, path, user).digest != ledger.masked:
         raise BadData(
             f"{path} is not the X that user {user} sent", "fetch it from somebody who has it"

@@ -196,31 +196,30 @@ def _offline_in_series(
     Shares of the root round that arrive late are added until the user masks.
     """
     with space.step_of(user):
-        generation = space.session.generation
-        left = earlier
-        # before a ledger is begun: who names a wrong round has lost nothing
+        # keys are read before a ledger is begun: who names a wrong round has lost nothing
+        adds_keys = False
         if earlier is None:
             held = _prepared_before(space, user)
         elif _is_stored(space, user) and has_left(space, earlier, user=user):
-            earlier = None  # nothing can be added from there any more
             held = held_file.read(space, user)
         else:
+            adds_keys = True
             held = carried_keys(space, earlier, user=user, identity=signer)
         check_own_list(user, held)
         ledger, stored = _stored_secret(space, user)
         if stored is None:
             stored = _draw(space, user, _kind(space), keys=held.own)
-        elif earlier is not None and stored.secret.keys != held.own:
+        elif adds_keys and earlier is not None and stored.secret.keys != held.own:
             raise BadData(
                 f"the keys that follow from {earlier.root} are not those of this round",
                 f"name the round from which user {user} prepared this one",
             )
-        if earlier is not None:
+        if adds_keys:
             held = _stored_with(space, ledger, held)
         # stored here, then erased there, and only then of use: wherever this is stopped, no keys
         # that open this round are forgotten in the earlier one
-        if left is not None:
-            leave(left, user, generation)
+        if earlier is not None:
+            leave(earlier, user, space.session.generation)
         ledger.record(shared=stored.sharing, dealt=held.lists[user])
         mark_done(space.secret_path(user), space.held_path(user))
     return OfflineReport(

@@ -15,6 +15,7 @@ from ..errors import Refused, SecAggError, about
 from ..gradients.arrays import Given, Vector
 from ..gradients.layout import Layout
 from ..gradients.quantise import check_clips, magnitude
+from ..progress import UserProgress
 from ..protocol.constructions import construction
 from ..storage import residual as residual_file
 from ..storage import survivors as survivors_file
@@ -30,8 +31,6 @@ from .mask import MaskReport, mask
 from .offline import offline
 from .sending import read_gradient_of, subject_of, with_residual
 from .settle import settle
-
-Note = Callable[..., None]
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ class Play:
     randomness: str
     earlier: Workspace | None
     jobs: int | None
-    note: Note
+    progress: UserProgress
 
     def survey(self, layout: Layout) -> Survey:
         """Read the gradients of the users that mask, and their residuals; nothing is written."""
@@ -168,10 +167,11 @@ class Play:
     def _phase(
         self, name: str, who: Sequence[int], step: Callable[[int], Report]
     ) -> dict[int, Report]:
-        """A step of several users, of whom the first failure is raised; `note` hears of each."""
-        self.note(name, 0, len(who))
+        """A step of several users, of whom the first failure is raised; `progress` hears of
+        each."""
+        self.progress(name, 0, len(who))
         outcome = for_each(
-            who, step, jobs=self.jobs, done=lambda user: self.note(name, user, len(who))
+            who, step, jobs=self.jobs, done=lambda user: self.progress(name, user, len(who))
         )
         return outcome.every_report()
 

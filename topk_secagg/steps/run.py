@@ -15,6 +15,7 @@ from ..gradients.arrays import Given
 from ..gradients.layout import Layout
 from ..gradients.quantise import clip_of
 from ..gradients.tensors import is_path
+from ..progress import UserProgress, unheard_of_users
 from ..protocol.parameters import SHARES, TOO_FEW_USERS
 from ..storage.session import read_session
 from ..storage.workspace import Workspace
@@ -44,7 +45,7 @@ from .options import (
     chosen_parameters,
     given_options,
 )
-from .play import Note, Play, Survey
+from .play import Play, Survey
 from .sending import clip_note
 from .user_files import check_output, gradients_by_user, identities_by_user, weights_by_user
 
@@ -94,7 +95,7 @@ def run(
     randomness: str = "cipher",
     jobs: int | None = None,
     identities: Mapping[int, AnyPath] | Sequence[AnyPath] | AnyPath | None = None,
-    note: Note = lambda *_: None,
+    progress: UserProgress = unheard_of_users,
     started: Callable[[InitReport], None] = lambda _: None,
     **options: Unpack[SessionOptions],
 ) -> RunReport:
@@ -127,8 +128,8 @@ def run(
     randomness: "cipher" (AES-256-CTR keyed by the operating system) or "os" (every byte from it).
     jobs: users to work on at a time; the number of cores by default.
     identities: the users' identity files in a sealed round: a folder, a list or {user: file}.
-    note: called as note(phase, user, count) when a user has finished a phase (user 0 at its start);
-        of decoding, also with the share that is done.
+    progress: called as progress(phase, user, count) when a user has finished a phase (user 0 at its
+        start); of decoding, also with the share that is done.
     started: called with the InitReport before the first step, if the round was started or compared.
     users: N; the number of gradients by default, and nothing else.
     survivors: U, the users that must remain at least.
@@ -190,7 +191,7 @@ def run(
         randomness=randomness,
         earlier=before,
         jobs=jobs,
-        note=note,
+        progress=progress,
     )
     begun = None
     largest_weight = None if weights is None else max(weight.values())
@@ -223,8 +224,8 @@ def run(
         with space.run_of_all():
             _check_unchanged(space)
             masked, answered, settled = play.steps(space)
-            progress = partial(note, "decode", 0, 1)
-            decoded = decode(space, written_to, mean=mean, progress=progress)
+            of_decoding = partial(progress, "decode", 0, 1)
+            decoded = decode(space, written_to, mean=mean, progress=of_decoding)
     return RunReport(
         masked=masked,
         answered=answered,

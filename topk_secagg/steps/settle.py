@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -210,21 +211,12 @@ def forget(
                 _keep_next_generation(space, user, how)
             ledger.record(forgotten=True, input=None)  # which would tell gradients apart
         others = [m for m in space.users() if m != user]
-        # else some may fall back
-        final = space.session.parameters.spare is None or space.aggregate_path.exists()
-        # then others may use this folder with secrets elsewhere
-        sealed = space.session.recipients is not None
-        here = [m for m in others if sealed or space.runs_here(m)]
-        needed = [m for m in here if not (final and space.answer_path(m).exists())]
+        needed = _who_needs_shares(space, others)
         paths = [space.secret_path(user), space.residual_path(user)]
         paths += [space.share_path(user, m) for m in space.users()]
-        if space.session.family is not None:  # others may yet go on with the series
-            needed = [m for m in here if not _has_forgotten(space, m)]
-        if space.session.series is not None:  # in later rounds of a series there are no shares
-            needed = []
         paths += [space.share_path(m, user) for m in others if m not in needed]
         next_keys = space.held_path(user)
-        goes_on = not end_series and _keeps_next_generation(space, user)
+        goes_on = not end_series and _has_next_generation(space, user)
         if not goes_on:
             paths.append(next_keys)
         erased, kept = erase(*paths)
@@ -237,6 +229,20 @@ def forget(
     )
 
 
+def _who_needs_shares(space: Workspace, others: Iterable[int]) -> list[int]:
+    """Those of the other users that may still read, in this folder, what was dealt to them."""
+    session = space.session
+    if session.series is not None:
+        return []  # later rounds of a series have no shares
+    # in a sealed round, others may use this folder with secrets elsewhere
+    is_sealed = session.recipients is not None
+    here = [m for m in others if is_sealed or space.runs_here(m)]
+    if session.family is not None:  # they may go on with the series
+        return [m for m in here if not _has_forgotten(space, m)]
+    may_fall_back = session.parameters.spare is not None and not space.aggregate_path.exists()
+    return [m for m in here if may_fall_back or not space.answer_path(m).exists()]
+
+
 def _keep_next_generation(space: Workspace, user: int, access: Access) -> None:
     """Store the keys of the next generation, before those of this one are erased."""
     identity = admitted(space, user, access) if space.session.series is None else None
@@ -247,9 +253,13 @@ def _keep_next_generation(space: Workspace, user: int, access: Access) -> None:
         held_file.write(space, user, held.advanced(session.generation + 1))
 
 
-def _keeps_next_generation(space: Workspace, user: int) -> bool:
-    """Whether what a user holds is of the next generation: keys of this one are erased, which stay
-    where `end_series` was stopped, or no generation follows."""
+def _has_next_generation(space: Workspace, user: int) -> bool:
+    """Whether the keys that a user holds are those of the next generation: only these are stored
+    with its own.
+
+    They are still those of this one if no generation follows, or if a call with `end_series` was
+    stopped.
+    """
     with suppress(SecAggError):
         return bool(held_file.read(space, user).own)
     return False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, NoReturn, get_type_hints
 
 from ..errors import BadData, Refused
 from . import documents
@@ -90,12 +90,16 @@ class Ledger:
             )
 
     def check_masks(self, digest: str) -> None:
-        """Refuse a second X. Two X from the same masks reveal how their inputs differ."""
+        """Refuse another X than the one with this digest."""
         if self.masked not in (None, digest):
-            raise Refused(
-                f"user {self.user} has already masked another input in this round",
-                "masks are good for one input only; start a new round for another gradient",
-            )
+            self.refuse_second_x()
+
+    def refuse_second_x(self) -> NoReturn:
+        """Two X from the same masks reveal how their inputs differ."""
+        raise Refused(
+            f"user {self.user} has already masked another input in this round",
+            "masks are good for one input only; start a new round for another gradient",
+        )
 
     def check_survivors(self, digest: str, *lines: str) -> None:
         """Refuse a second survivor set, as far as these lines know one. Answers to two sets reveal

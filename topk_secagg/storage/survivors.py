@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..algebra.parallel import ahead
 from ..brief import Brief
@@ -25,6 +25,9 @@ from .masked import MaskedFile
 from .masked import read as read_masked
 from .session import Session
 from .workspace import Workspace
+
+if TYPE_CHECKING:
+    from .ledger import Ledger  # which imports this module
 
 _MOST_PER_USER = 512  # bytes
 _MOST_ELSE = 2048
@@ -284,14 +287,17 @@ def check_confirmed(space: Workspace, survivors: Survivors) -> None:
         )
 
 
-def check_own_row(
-    survivors: Survivors, user: int, *, sent: str | None, sharing: str | None, dealt: str | None
-) -> None:
-    """Refuse survivors that name an X of this user which it did not send, or another sharing or
-    list of it."""
-    own = (sent, sharing, dealt)
-    row = (survivors.digests, survivors.sharings, survivors.dealt)
-    if user in survivors.digests and tuple(part[user] for part in row) != own:
+def check_own_row(survivors: Survivors, ledger: Ledger) -> None:
+    """Refuse survivors whose row of this user is not what its ledger has: the digest of its X, the
+    sharing of its secret and the digest of its list.
+
+    A user without a row passes: it dropped out.
+    """
+    user = ledger.user
+    if user not in survivors.digests:
+        return
+    row = (survivors.digests[user], survivors.sharings[user], survivors.dealt[user])
+    if row != (ledger.masked, ledger.shared, ledger.dealt):
         raise BadData(
             f"survivors.json names an X of user {user} that this user did not send",
             "somebody replaced X or survivors.json; do not confirm or answer it",
