@@ -369,9 +369,10 @@ class TestTheSecretAndItsShares:
         dealt = contents(r.folder)
         words = ("user 3 has dealt in this round already", "name their folder: --secrets DIR")
         refuses(77, *r.offline(3), says=words)
-        (status,) = must("status", r.folder, "--user", 3, "--json").json["problems"]
-        assert "its secret is not in" in status
-        assert must("status", r.folder, "--user", 3, "--json").json["next"]["step"] is None
+        status = must("status", r.folder, "--user", 3, "--json").json
+        (problem,) = status["problems"]
+        assert "its secret is not in" in problem
+        assert status["next"]["step"] == "offline"  # which says what to do
         must(*r.offline(3), *where)
         assert contents(r.folder) == dealt
 
