@@ -384,6 +384,20 @@ class TestTheSecretAndItsShares:
         assert len(shares) >= 4
         assert all(replaced[name] != dealt[name] for name in shares)
 
+    def test_secrets_in_the_round_are_found_by_what_the_hint_says(
+        self, round_at, refuses, monkeypatch, tmp_path
+    ):
+        """No --secrets leads to them."""
+        r = round_at("offline")
+        where = "they are in the folder of the round, /round/secrets"
+        says = (where, "leave out --secrets, and unset TOPK_SECAGG_SECRETS")
+        monkeypatch.setenv("TOPK_SECAGG_SECRETS", str(tmp_path / "mine"))
+        call(*r.offline(3))  # which makes the folder
+        refuses(66, *r.mask(3), says=says)
+        refuses(77, *r.offline(3), says=says)
+        monkeypatch.delenv("TOPK_SECAGG_SECRETS")
+        must(*r.mask(3))
+
     @pytest.mark.parametrize("sealed", [False, True])
     def test_a_planted_file_does_not_keep_a_user_from_dealing(self, round_at, sealed):
         """What only has the name of a list or a share is replaced, and a pipe is not waited for."""

@@ -26,7 +26,7 @@ from ..storage.secret import StoredSecret
 from ..storage.session import Session
 from ..storage.share import SharesOfUser
 from ..storage.workspace import Workspace
-from .access import TakingPart, admitted, other_folder, taking_part
+from .access import TakingPart, admitted, hint_of_secrets, other_folder, taking_part
 from .arguments import OS, SOURCES, AnyRound, check_choice, workspace
 from .keys import has_dealt
 from .series import carried_keys, check_own_list, has_left, leave
@@ -327,8 +327,9 @@ def _check_deals_first_time(space: Workspace, user: int, signer: Identity | None
         raise Refused(
             f"user {user} has dealt in this round already, and its secret is not in "
             f"{space.private}",
-            "if its secrets are lost, start a new round; else name their folder",
-            "secrets-folder",
+            *hint_of_secrets(
+                space, user, "if its secrets are lost, start a new round; else name their folder"
+            ),
         )
 
 
