@@ -108,7 +108,11 @@ def before_path(path: Path) -> Path:
 def _check_in_sum(space: Workspace, user: int, ledger: Ledger) -> None:
     """Refuse a residual whose X is not among the survivors', as enough users say."""
     survivors = survivors_file.read(space)
-    survivors_file.check_confirmed(space, survivors)
+    try:
+        survivors_file.check_confirmed(space, survivors)
+    except InputMissing as error:
+        hint = f"if the round is given up, move {space.survivors_path} away and run this again"
+        raise InputMissing(error.message, f"{error.hint}; {hint}") from error
     if survivors.digests.get(user) == ledger.masked:
         return
     hint = "use the old residual file in the next round"
@@ -205,7 +209,7 @@ def forget(
         if not ledger.forgotten:
             if not give_up:
                 _check_done(space, user, ledger)
-            _check_settled(space, user, ledger)
+            _check_settled(space, user, ledger, give_up=give_up)
             if space.session.family is not None and not end_series and ledger.carried is None:
                 _keep_next_generation(space, user, how)
             ledger.record(forgotten=True, input=None)  # which would tell gradients apart
@@ -219,7 +223,8 @@ def forget(
         paths = [space.secret_path(user), space.residual_path(user)]
         paths += [space.share_path(user, m) for m in space.users()]
         if space.session.family is not None:  # others may yet go on with the series
-            needed = [m for m in here if not _has_forgotten(space, m)]
+            needed = here
+        needed = [m for m in needed if not _has_forgotten(space, m)]
         if space.session.series is not None:  # in later rounds of a series there are no shares
             needed = []
         paths += [space.share_path(m, user) for m in others if m not in needed]
@@ -273,11 +278,18 @@ def _check_done(space: Workspace, user: int, ledger: Ledger) -> None:
         )
 
 
-def _check_settled(space: Workspace, user: int, ledger: Ledger) -> None:
+def _check_settled(space: Workspace, user: int, ledger: Ledger, *, give_up: bool) -> None:
     """Refuse to erase a residual that is not committed, unless its user dropped out."""
     if ledger.residual is None or ledger.residual.committed:
         return
-    if ledger.answered is not None or not _dropped_out(space, user, ledger):
+    dropped_out = False
+    if ledger.answered is None:
+        try:
+            dropped_out = _dropped_out(space, user, ledger)
+        except InputMissing:  # too few have confirmed, and if it is given up, none will
+            if not give_up:
+                raise
+    if not dropped_out:
         raise Refused(f"the residual of user {user} is not committed yet", "settle it first")
 
 
