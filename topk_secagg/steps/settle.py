@@ -16,11 +16,12 @@ from ..storage import residual as residual_file
 from ..storage import survivors as survivors_file
 from ..storage.artifacts import opened
 from ..storage.atomic import PRIVATE, erase, mark_done, write_whole
-from ..storage.ledger import Ledger
+from ..storage.ledger import DECODED, Ledger
 from ..storage.session import MOST_GENERATIONS
 from ..storage.workspace import Workspace
 from .access import Access, Pins, TakingPart, admitted, check_pins, pinned, taking_part
 from .arguments import AnyRound
+from .published import LEFT_OUT, known_outcome
 from .series import check_own_list, latest_keys
 
 
@@ -177,7 +178,8 @@ def forget(
 
     That is after its answer, or when it dropped out; with `give_up` also before, in a round that
     will have no sum: then the user can neither mask nor answer any more. The ledger stays: what is
-    spent stays spent.
+    spent stays spent. That of a round that is given up also keeps the digest of the gradient, since
+    such a round counts as published.
     Shares for users that have not answered yet stay, where these users seem to run their steps in
     this folder. In a folder of several accounts nobody can erase a sealed share that another
     account put there.
@@ -212,7 +214,10 @@ def forget(
             _check_settled(space, user, ledger, give_up=give_up)
             if space.session.family is not None and not end_series and ledger.carried is None:
                 _keep_next_generation(space, user, how)
-            ledger.record(forgotten=True, input=None)  # which would tell gradients apart
+            # the digest would tell gradients apart; but a round without a sum counts as published,
+            # and `mask` must still know what was sent in it
+            known = ledger.input if give_up and not _has_outcome(ledger) else None
+            ledger.record(forgotten=True, input=known)
         others = [m for m in space.users() if m != user]
         # else some may fall back
         final = space.session.parameters.spare is None or space.aggregate_path.exists()
@@ -291,6 +296,11 @@ def _check_settled(space: Workspace, user: int, ledger: Ledger, *, give_up: bool
                 raise
     if not dropped_out:
         raise Refused(f"the residual of user {user} is not committed yet", "settle it first")
+
+
+def _has_outcome(ledger: Ledger) -> bool:
+    """Whether it is known that there is a sum, or that X is in none."""
+    return known_outcome(ledger) in (DECODED, LEFT_OUT)
 
 
 def _dropped_out(space: Workspace, user: int, ledger: Ledger) -> bool:
