@@ -214,6 +214,20 @@ class TestForget:
         assert self.held(user, contents(r.folder)) == []
 
     @every
+    def test_a_secret_that_is_left_when_forget_was_stopped_is_not_shared_again(
+        self, round_at, refuses
+    ):
+        r = round_at("offline")
+        path = r.folder / "secrets/user-02.h5"
+        secret = path.read_bytes()
+        must(*r.forget(2, "--give-up"))
+        path.write_bytes(secret)
+        path.chmod(0o600)
+        refuses(77, *r.offline(2), says="has erased its secret")
+        must(*r.forget(2, "--give-up"))
+        assert self.held(2, contents(r.folder)) == []
+
+    @every
     def test_users_that_have_forgotten_need_no_shares(self, round_at):
         r = round_at("offline")
         for n in r.recipe.everybody:

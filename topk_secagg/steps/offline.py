@@ -306,7 +306,9 @@ def _ledger(space: Workspace, user: int) -> Ledger:
     session = space.session
     path = space.ledger_path(user)
     if space.secret_path(user).exists():
-        return Ledger.read(path, session.id, user)
+        ledger = Ledger.read(path, session.id, user)
+        ledger.check_kept()  # `forget` may have been stopped before it erased the secret
+        return ledger
     if not path.exists():
         folder = str(space.root.resolve()) if space.secrets else None
         Ledger(path, session.id, user=user, insecure=session.insecure, folder=folder).write()
