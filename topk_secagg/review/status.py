@@ -14,7 +14,7 @@ from ..errors import InputMissing, SecAggError, counted, named_users
 from ..protocol.constructions import construction
 from ..steps.access import Access, TakingPart, check_pins, taking_part
 from ..steps.arguments import AnyRound
-from ..steps.keys import has_dealt
+from ..steps.keys import part_taken
 from ..storage import dealt as dealt_file
 from ..storage import masked as masked_file
 from ..storage import survivors as survivors_file
@@ -177,13 +177,14 @@ def _is_decoded(space: Workspace) -> bool:
 
 
 def _lost_secret(space: Workspace, user: int | None) -> list[str]:
-    """That a user's ledger is elsewhere, where the round has what it dealt. From a public seed it
-    would draw the same secret again."""
+    """That a user's ledger is elsewhere, where the round has what it dealt or sent. From a public
+    seed it would draw the same secret again."""
     if user is None or space.session.insecure or space.runs_here(user):
         return []
-    if not has_dealt(space, user):
+    part = part_taken(space, user)
+    if not part:
         return []
-    return [f"user {user} has dealt in this round, and its secret is not in {space.private}"]
+    return [f"user {user} has {part} in this round, and its secret is not in {space.private}"]
 
 
 def _wrong_session(space: Workspace, users: Iterable[UserStatus]) -> list[str]:
