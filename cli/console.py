@@ -56,6 +56,7 @@ HINTS = {
     "names": "check the file, --only and --exclude",
     "no-entry": "leave out --entry; {hint}",
     "of-other-round": "{hint}: --from takes --{value} from that round",
+    "own-secrets": "{hint}: leave out --secrets, and unset TOPK_SECAGG_SECRETS",
     "prefix": "{hint}: add --strip-prefix {value}",
     "recipients": "{hint}: --recipients FILE",
     "secrets": "{hint}: add --secrets DIR",

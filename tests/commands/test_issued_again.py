@@ -22,7 +22,7 @@ def issued_again(r: Round, folder: str = "week-2") -> Round:
 
 
 def remove_shares_of(dealer: int, r: Round) -> None:
-    """What shows its dealer that it has dealt in this session before."""
+    """What shows its dealer that it has dealt in this session before; its X would show it too."""
     for path in r.folder.glob(f"shares/*/from-{dealer:02}.*"):
         path.unlink()
 
@@ -60,13 +60,17 @@ def test_an_answer_for_a_second_set_is_refused_in_the_new_folder(week_1, refuses
     week_2 = issued_again(week_1)
     forgetful = replace(week_2, recipe=replace(week_2.recipe, homes=False))
     remove_shares_of(1, week_2)
+    x = week_2.folder / "masked/user-01.h5"
+    refuses(77, *forgetful.offline(1), says="user 1 has masked in this round already")
+    kept = x.rename(week_2.folder / "kept.h5")
     must(*forgetful.offline(1))
+    kept.rename(x)
     must(*forgetful.freeze("--only", "1-3"))
     for n in (2, 3):
         assert "another survivor set" in refuses(77, *week_2.eliminate(n)).err
 
 
-def test_without_a_ledger_only_ones_own_shares_tell(week_1, refuses):
+def test_without_a_ledger_only_ones_own_files_tell(week_1, refuses):
     """The twin, and what the documents say: users that keep ledgers in the round's folder."""
     week_2 = issued_again(week_1)
     forgetful = replace(week_2, recipe=replace(week_2.recipe, homes=False))

@@ -288,6 +288,18 @@ def test_it_ends_with_the_code_and_the_reason_of_the_command(tmp_path, settings,
         assert not (four.machine(1).folder / "secrets").exists()
 
 
+def test_a_lost_secret_is_an_error_and_not_the_end_of_its_work(tmp_path):
+    four = Organisations(tmp_path)
+    for secrets, code, said in (
+        ("mine", 75, "gave up: mask still waits for"),
+        ("another", 77, "user 3 has dealt in this round already, and its secret is not in"),
+    ):
+        settings = {"LIMIT": "6", "TOPK_SECAGG_SECRETS": str(tmp_path / secrets)}
+        process = four.start(3, **settings)
+        printed = process.communicate(timeout=1000)[1]
+        assert (process.returncode, said in printed) == (code, True), printed
+
+
 def test_the_script_says_how_it_is_called():
     end = subprocess.run(
         [WORKFLOWS / "organisation.sh"], capture_output=True, text=True, check=False

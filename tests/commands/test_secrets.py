@@ -369,19 +369,49 @@ class TestTheSecretAndItsShares:
         dealt = contents(r.folder)
         words = ("user 3 has dealt in this round already", "name their folder: --secrets DIR")
         refuses(77, *r.offline(3), says=words)
-        (status,) = must("status", r.folder, "--user", 3, "--json").json["problems"]
-        assert "its secret is not in" in status
-        assert must("status", r.folder, "--user", 3, "--json").json["next"]["step"] is None
+        status = must("status", r.folder, "--user", 3, "--json").json
+        (problem,) = status["problems"]
+        assert "its secret is not in" in problem
+        assert status["next"]["step"] == "offline"  # which says what to do
         must(*r.offline(3), *where)
         assert contents(r.folder) == dealt
 
         # the twin: shares that others may hold already are replaced by those of another secret
-        monkeypatch.setattr(offline_step, "_check_deals_first_time", lambda *_: None)
+        monkeypatch.setattr(offline_step, "_check_first_time", lambda *_: None)
         must(*r.offline(3))
         replaced = contents(r.folder)
         shares = [name for name in dealt if name.startswith("shares/")]
         assert len(shares) >= 4
         assert all(replaced[name] != dealt[name] for name in shares)
+
+    @pytest.mark.parametrize("shown_by", ["masked/user-03.h5", "survivors.json"])
+    @pytest.mark.parametrize("construction", ["moments", "sketch"])
+    def test_no_second_secret_is_drawn_where_a_user_has_masked(
+        self, round_at, refuses, construction, shown_by
+    ):
+        """In a later round of a series nothing is dealt, and shares may be erased as soon as others
+        have theirs: a new ledger would take another gradient, and answer another survivor set."""
+        r = round_at("frozen", later=construction == "sketch")
+        for path in (*r.folder.glob("secrets/user-03.*"), *r.folder.glob("shares/*/from-03.h5")):
+            path.unlink()
+        gone = "survivors.json" if shown_by != "survivors.json" else "masked/user-03.h5"
+        (r.folder / gone).unlink()
+        refuses(77, *r.offline(3), says="user 3 has masked in this round already")
+        assert "has masked in this round" in must("status", r.folder, "--user", 3).err
+
+    def test_secrets_in_the_round_are_found_by_what_the_hint_says(
+        self, round_at, refuses, monkeypatch, tmp_path
+    ):
+        """No --secrets leads to them."""
+        r = round_at("offline")
+        where = "they are in the folder of the round, /round/secrets"
+        says = (where, "leave out --secrets, and unset TOPK_SECAGG_SECRETS")
+        monkeypatch.setenv("TOPK_SECAGG_SECRETS", str(tmp_path / "mine"))
+        call(*r.offline(3))  # which makes the folder
+        refuses(66, *r.mask(3), says=says)
+        refuses(77, *r.offline(3), says=says)
+        monkeypatch.delenv("TOPK_SECAGG_SECRETS")
+        must(*r.mask(3))
 
     @pytest.mark.parametrize("sealed", [False, True])
     def test_a_planted_file_does_not_keep_a_user_from_dealing(self, round_at, sealed):
@@ -449,6 +479,7 @@ class TestTheSecretAndItsShares:
         for path in (
             *other.folder.glob("shares/*/from-01.*"),
             *other.folder.glob("dealt/user-01.*"),
+            *other.folder.glob("masked/user-01.*"),
         ):
             path.unlink()
         must(*other.offline(1))

@@ -228,6 +228,28 @@ class TestHonestUsers:
         assert ledger(decoded, 1)["input"] is None
         assert must(*retry(decoded).mask(1)).err == ""
 
+    @pytest.mark.parametrize("stage", ["masked", "answered"])
+    def test_a_round_that_is_given_up_is_not_forgotten_in_this(self, new_round, refuses, stage):
+        """It counts as published: others may have its sum."""
+        r = new_round(**KEEPING).play(upto=stage)
+        must(*r.forget(2, "--give-up"))
+        assert (ledger(r, 2)["forgotten"], ledger(r, 2)["input"] is None) == (True, False)
+        again = retry(r)
+        if stage == "answered":
+            refuses(77, *again.mask(2), says="no sum is known")
+            must(*r.decode("--secrets", again.home(2)))
+        assert "masked the same gradient" in must(*again.mask(2)).err
+
+    @pytest.mark.parametrize("outcome", ["decoded", "left out"])
+    def test_it_is_where_the_sum_is_known_or_is_without_its_user(self, new_round, outcome):
+        r = new_round(**KEEPING).play(upto="masked")
+        if outcome == "decoded":
+            r.play(after="masked", upto="decoded")
+        else:
+            must(*r.freeze("--only", "1,3,4"))
+        must(*r.forget(2, "--give-up"))
+        assert ledger(r, 2)["input"] is None
+
     def test_without_a_folder_of_secrets_rounds_know_nothing_of_each_other(self, new_round):
         r = new_round(masking=ALL, answering=HONEST).play(upto="answered")
         assert must(*retry(r).mask(1)).err == ""

@@ -354,6 +354,14 @@ RULES = {
 }
 
 
+def as_if_new(r: Round) -> None:
+    """Leave nothing of a finished round but session.json."""
+    for part in ("secrets", "masked", "elimination"):
+        shutil.rmtree(r.folder / part)
+    for name in ("survivors.json", "aggregate.h5"):
+        (r.folder / name).unlink()
+
+
 class TestOnlyThisSeries:
     def test_keys_do_not_follow_from_the_same_round(self, series, refuses):
         _, r1 = series(1)
@@ -361,17 +369,14 @@ class TestOnlyThisSeries:
 
     def test_keys_never_go_back(self, series, refuses):
         r0, r1, r2 = series(2)
-        (r1.folder / "secrets").rename(r1.folder / "elsewhere")
+        as_if_new(r1)
         refuses(77, *r1.offline(1, "--from", r2.folder), says="keys never go back")
         must(*r1.offline(1, "--from", r0.folder))
 
     def test_if_they_did_the_round_would_be_lost(self, series, monkeypatch):
         """The twin: user 1 masks and answers with keys that nobody else has in this round."""
         _, r1, r2 = series(2)
-        for part in ("secrets", "masked", "elimination"):
-            shutil.rmtree(r1.folder / part)
-        for name in ("survivors.json", "aggregate.h5"):
-            (r1.folder / name).unlink()
+        as_if_new(r1)
 
         def unchecked(space, earlier, user, identity):
             before = series_step.latest_keys(earlier, user, identity)
@@ -386,7 +391,7 @@ class TestOnlyThisSeries:
 
     def test_not_even_from_what_a_forgotten_round_left(self, series, refuses):
         _, r1, r2 = series(2)
-        (r1.folder / "secrets").rename(r1.folder / "elsewhere")
+        as_if_new(r1)
         must(*r2.forget(1))
         refuses(77, *r1.offline(1, "--from", r2.folder), says="keys of generation 3")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rounds import call, contents, datasets, document, every, must
+from rounds import CONFIRMING, call, contents, datasets, document, every, must
 
 
 @pytest.fixture
@@ -197,6 +197,43 @@ class TestForget:
         must(*kept.settle(1))
         must(*kept.forget(1, "--give-up"))
         must(*kept.forget(4, "--give-up"))  # the X of which came too late
+
+    @pytest.mark.parametrize("user", [2, 5])
+    def test_a_round_with_too_few_confirmations_can_be_given_up(self, round_at, refuses, user):
+        """It never gets more; user 5 has no answer to give, and had masked."""
+        r = round_at("masked", **CONFIRMING, residual=True)
+        must(*r.freeze("--only", "1-4"))
+        must(*r.confirm(1))
+        refuses(77, *r.forget(user, "--give-up"), says="settle it first")
+        says = ("1 user has confirmed these survivors", "survivors.json away and run this again")
+        refuses(66, *r.settle(user), says=says)
+        (r.folder / "survivors.json").rename(r.folder / "unconfirmed.json")
+        must(*r.settle(user))
+        (r.folder / "unconfirmed.json").rename(r.folder / "survivors.json")
+        must(*r.forget(user, "--give-up"))
+        assert self.held(user, contents(r.folder)) == []
+
+    @every
+    def test_a_secret_that_is_left_when_forget_was_stopped_is_not_shared_again(
+        self, round_at, refuses
+    ):
+        r = round_at("offline")
+        path = r.folder / "secrets/user-02.h5"
+        secret = path.read_bytes()
+        must(*r.forget(2, "--give-up"))
+        path.write_bytes(secret)
+        path.chmod(0o600)
+        refuses(77, *r.offline(2), says="has erased its secret")
+        must(*r.forget(2, "--give-up"))
+        assert self.held(2, contents(r.folder)) == []
+
+    @every
+    def test_users_that_have_forgotten_need_no_shares(self, round_at):
+        r = round_at("offline")
+        for n in r.recipe.everybody:
+            later = [m for m in r.recipe.everybody if m > n]
+            assert must(*r.forget(n, "--give-up", "--json")).json["needed_by"] == later
+        assert not list(r.folder.glob("shares/*/*"))
 
     def test_a_residual_that_could_not_be_committed_is_not_erased(self, kept, refuses, tmp_path):
         (tmp_path / "r1.h5").mkdir()  # in the way

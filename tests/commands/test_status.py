@@ -386,7 +386,8 @@ def test_problems_are_named(round_at):
     found = status(r, "--user", 4)
     assert "it is damaged" in found["users"][1]["masked"]
     assert found["users"][2]["answered"] == "its user is 1, not 3"
-    assert "user-04.ledger.json" in found["problems"][0]
+    (problem,) = found["problems"]  # and not that it is elsewhere
+    assert "user-04.ledger.json" in problem
     (r.folder / "survivors.json").write_text("{}")
     said = must("status", r.folder)
     assert "warning: " in said.err
@@ -416,6 +417,53 @@ def test_a_damaged_sum_is_a_problem_and_decoded_again(round_at):
     assert "aggregate.h5" in problem
     must("decode", r.folder)
     assert status(r)["problems"] == []
+
+
+class TestALostSecret:
+    """Nobody is told that nothing is left to do while a step of the user is due."""
+
+    def test_after_the_freeze_the_step_that_is_due_says_where_it_is_looked_for(
+        self, round_at, refuses
+    ):
+        r = round_at("frozen")
+        for n in (3, 5):  # a survivor, and one that never masked
+            (r.folder / f"secrets/user-{n:02}.ledger.json").unlink()
+            (r.folder / f"secrets/user-{n:02}.h5").unlink()
+        assert "its secret is not in" in status(r, "--user", 3)["problems"][0]
+        assert following(r, "--user", 3) == ("eliminate", None)
+        refuses(66, *r.eliminate(3), says="name the folder of its secrets: --secrets DIR")
+        assert following(r, "--user", 5) == (None, None)
+
+    @pytest.mark.parametrize("stage", ["frozen", "confirmed"])
+    def test_where_users_confirm_that_is_first_to_confirm(self, round_at, stage):
+        r = round_at(stage, **CONFIRMING)
+        (r.folder / "secrets/user-03.ledger.json").unlink()
+        step = "confirm" if stage == "frozen" else "eliminate"
+        assert following(r, "--user", 3) == (step, None)
+
+    def test_a_user_that_has_answered_needs_none(self, round_at):
+        r = round_at("answered")
+        (r.folder / "secrets/user-03.ledger.json").unlink()
+        assert following(r, "--user", 3) == (None, None)
+
+    def test_from_a_public_seed_it_is_drawn_again(self, round_at):
+        r = round_at("offline", seed=1)
+        shutil.rmtree(r.folder / "secrets")
+        assert status(r, "--user", 3)["problems"] == []
+        assert following(r, "--user", 3) == ("offline", None)
+        must(*r.offline(3))
+
+    @pytest.mark.parametrize("construction", ["permutation", "moments"])
+    def test_a_planted_share_that_looks_sealed_stops_neither_status_nor_offline(self, round_at):
+        """Who moves files can put one there; without the identity nobody sees what is in it."""
+        r = round_at("init", sealed=True)
+        must(*r.offline(1))
+        planted = r.folder / "shares/user-03/from-03.h5.age"
+        planted.parent.mkdir(exist_ok=True)
+        shutil.copy(r.folder / "shares/user-02/from-01.h5.age", planted)
+        assert following(r, "--user", 3) == ("offline", None)
+        r.play(upto="decoded")
+        r.check_sum()
 
 
 def test_a_session_that_fits_no_file_is_a_problem(round_at):

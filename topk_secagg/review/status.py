@@ -14,7 +14,7 @@ from ..errors import InputMissing, SecAggError, counted, named_users
 from ..protocol.constructions import construction
 from ..steps.access import Access, TakingPart, check_pins, taking_part
 from ..steps.arguments import AnyRound
-from ..steps.keys import has_dealt
+from ..steps.keys import part_taken
 from ..storage import dealt as dealt_file
 from ..storage import masked as masked_file
 from ..storage import survivors as survivors_file
@@ -136,7 +136,7 @@ def look_at(space: Workspace, user: int | None, *, access: Access) -> Status:
     with _collecting(problems):
         ledger = Ledger.read(space.ledger_path(user), space.session.id, user) if user else None
     users = [_user(space, n, survivors, own=n == user) for n in space.users()]
-    problems += _lost_secret(space, user, ledger)
+    problems += _lost_secret(space, user)
     problems += _wrong_session(space, users)
     decoded = False
     with _collecting(problems):
@@ -176,11 +176,15 @@ def _is_decoded(space: Workspace) -> bool:
     return True
 
 
-def _lost_secret(space: Workspace, user: int | None, ledger: Ledger | None) -> list[str]:
-    """That a user's ledger is elsewhere, where the round has what it dealt."""
-    if user is None or ledger is not None or not has_dealt(space, user):
+def _lost_secret(space: Workspace, user: int | None) -> list[str]:
+    """That a user's ledger is elsewhere, where the round has what it dealt or sent. From a public
+    seed it would draw the same secret again."""
+    if user is None or space.session.insecure or space.runs_here(user):
         return []
-    return [f"user {user} has dealt in this round, and its secret is not in {space.private}"]
+    part = part_taken(space, user)
+    if not part:
+        return []
+    return [f"user {user} has {part} in this round, and its secret is not in {space.private}"]
 
 
 def _wrong_session(space: Workspace, users: Iterable[UserStatus]) -> list[str]:
@@ -300,12 +304,21 @@ class _NextSteps:
     def of_user(self, user: int, ledger: Ledger | None) -> Next:
         """The next step of one user, as far as its own ledger shows what it has done."""
         if ledger is None or ledger.shared is None:
-            is_late = self.survivors is not None
-            is_elsewhere = ledger is None and has_dealt(self.space, user)
-            return Next("" if is_late or is_elsewhere else "offline", user)
+            return self._unprepared(user, ledger)
         if self.survivors is None:
             return self._before_freezing(user, ledger)
         return self._after_freezing(user, ledger, self.survivors)
+
+    def _unprepared(self, user: int, ledger: Ledger | None) -> Next:
+        """To prepare the round; also where the user seems to have done that with another folder of
+        secrets, of which the step that is due says more."""
+        if self.survivors is None:
+            return Next("offline", user)
+        own = self.users[user - 1]
+        if ledger is not None or not own.survivor or own.answered == "yes":
+            return Next("", user)
+        is_open = self.space.session.confirm and not own.confirmed
+        return Next("confirm" if is_open else "eliminate", user)
 
     def _before_freezing(self, user: int, ledger: Ledger) -> Next:
         """To mask, to freeze, or to wait for survivors.json."""

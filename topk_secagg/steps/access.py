@@ -236,6 +236,15 @@ def check_keys(space: Workspace, access: Access) -> None:
             )
 
 
+def hint_of_secrets(space: Workspace, user: int, hint: str) -> tuple[str, str]:
+    """A hint to name the folder of a user's secrets, with its topic; where they are in the round's
+    own, which no name of a folder leads to, it says that."""
+    own = Workspace(space.root)
+    if space.secrets is None or not own.runs_here(user):
+        return hint, "secrets-folder"
+    return f"they are in the folder of the round, {own.private}", "own-secrets"
+
+
 def other_folder(space: Workspace, ledger: Ledger) -> str | None:
     """Where this user prepared this session, if its round has another folder now.
 

@@ -1,4 +1,5 @@
-"""Whether a user has dealt, and whether keys that a user holds fit what their dealer published."""
+"""Whether a user has taken part, and whether keys that a user holds fit what their dealer
+published."""
 
 from __future__ import annotations
 
@@ -6,9 +7,25 @@ from contextlib import suppress
 
 from ..errors import BadData, SecAggError
 from ..storage import dealt as dealt_file
+from ..storage import masked as masked_file
+from ..storage import survivors as survivors_file
 from ..storage.keys import Identity
 from ..storage.share import KeysFile, OpenShare, SharesOfUser
 from ..storage.workspace import Workspace
+
+
+def part_taken(space: Workspace, user: int, opener: Identity | None = None) -> str:
+    """What a user has done in this round, as far as its files show: "dealt", "masked", or nothing.
+
+    In a later round of a series nothing is dealt, and in others the shares may be gone.
+    """
+    if has_dealt(space, user, opener):
+        return "dealt"
+    with suppress(SecAggError):
+        masked_file.read(space.session, space.masked_path(user), user)
+        return "masked"
+    survivors = survivors_file.fixed(space)
+    return "masked" if survivors and user in survivors.digests else ""
 
 
 def has_dealt(space: Workspace, user: int, opener: Identity | None = None) -> bool:

@@ -36,7 +36,7 @@ from ..storage.secret import StoredSecret
 from ..storage.session import Session
 from ..storage.share import SharesOfUser
 from ..storage.workspace import Workspace
-from .access import TakingPart, admitted, other_folder, taking_part
+from .access import TakingPart, admitted, hint_of_secrets, other_folder, taking_part
 from .arguments import (
     SELECTIONS,
     AnyPath,
@@ -307,8 +307,9 @@ def _prepared(space: Workspace, user: int) -> tuple[Ledger, StoredSecret]:
     if not space.ledger_path(user).exists() and not space.secret_path(user).exists():
         raise InputMissing(
             f"user {user} has no secret in {space.private}",
-            "run offline first, for this user and with the same folder of secrets",
-            "secrets-folder",
+            *hint_of_secrets(
+                space, user, "run offline first, for this user and with the same folder of secrets"
+            ),
         )
     ledger = Ledger.read(space.ledger_path(user), space.session.id, user)
     ledger.check_kept()

@@ -26,9 +26,9 @@ from ..storage.secret import StoredSecret
 from ..storage.session import Session
 from ..storage.share import SharesOfUser
 from ..storage.workspace import Workspace
-from .access import TakingPart, admitted, other_folder, taking_part
+from .access import TakingPart, admitted, hint_of_secrets, other_folder, taking_part
 from .arguments import OS, SOURCES, AnyRound, check_choice, workspace
-from .keys import has_dealt
+from .keys import part_taken
 from .series import carried_keys, check_own_list, has_left, leave
 
 
@@ -94,8 +94,7 @@ def offline(
         before = None if from_ is None else workspace(from_, space.secrets)
         return _offline_in_series(space, user, earlier=before, signer=signer)
     with space.step_of(user):
-        if not space.ledger_path(user).exists() and not space.secret_path(user).exists():
-            _check_deals_first_time(space, user, signer)
+        _check_first_time(space, user, signer)
         ledger, stored = _secret(space, user, randomness)
         _check_secret_fits(space, ledger, stored=stored, randomness=randomness)
         missing = _users_without_share(space, ledger, stored)
@@ -196,6 +195,7 @@ def _offline_in_series(
     Shares of the root round that arrive late are added until the user masks.
     """
     with space.step_of(user):
+        _check_first_time(space, user, signer)
         # keys are read before a ledger is begun: who names a wrong round has lost nothing
         adds_keys = False
         if earlier is None:
@@ -305,7 +305,9 @@ def _ledger(space: Workspace, user: int) -> Ledger:
     session = space.session
     path = space.ledger_path(user)
     if space.secret_path(user).exists():
-        return Ledger.read(path, session.id, user)
+        ledger = Ledger.read(path, session.id, user)
+        ledger.check_kept()  # `forget` may have been stopped before it erased the secret
+        return ledger
     if not path.exists():
         folder = str(space.root.resolve()) if space.secrets else None
         Ledger(path, session.id, user=user, insecure=session.insecure, folder=folder).write()
@@ -319,15 +321,21 @@ def _ledger(space: Workspace, user: int) -> Ledger:
     return ledger
 
 
-def _check_deals_first_time(space: Workspace, user: int, signer: Identity | None) -> None:
-    """Refuse to draw a second secret: others may hold shares of the first one, which would not fit
-    the X of the second. From a public seed it would be the same secret."""
-    if not space.session.insecure and has_dealt(space, user, signer):
+def _check_first_time(space: Workspace, user: int, signer: Identity | None) -> None:
+    """Refuse to draw a second secret, with a ledger that knows nothing of the first one: others may
+    hold shares of that, which would not fit the X of the second, or its X and Y. From a public seed
+    it would be the same secret."""
+    if space.ledger_path(user).exists() or space.secret_path(user).exists():
+        return
+    if space.session.insecure:
+        return
+    if part := part_taken(space, user, signer):
         raise Refused(
-            f"user {user} has dealt in this round already, and its secret is not in "
+            f"user {user} has {part} in this round already, and its secret is not in "
             f"{space.private}",
-            "if its secrets are lost, start a new round; else name their folder",
-            "secrets-folder",
+            *hint_of_secrets(
+                space, user, "if its secrets are lost, start a new round; else name their folder"
+            ),
         )
 
 

@@ -17,11 +17,12 @@ from ..storage import residual as residual_file
 from ..storage import survivors as survivors_file
 from ..storage.artifacts import opened
 from ..storage.atomic import PRIVATE, erase, mark_done, write_whole
-from ..storage.ledger import Ledger
+from ..storage.ledger import DECODED, Ledger
 from ..storage.session import MOST_GENERATIONS
 from ..storage.workspace import Workspace
 from .access import Access, Pins, TakingPart, admitted, check_pins, pinned, taking_part
 from .arguments import AnyRound
+from .published import LEFT_OUT, known_outcome
 from .series import check_own_list, latest_keys
 
 
@@ -109,7 +110,11 @@ def before_path(path: Path) -> Path:
 def _check_in_sum(space: Workspace, user: int, ledger: Ledger) -> None:
     """Refuse a residual whose X is not among the survivors', as enough users say."""
     survivors = survivors_file.read(space)
-    survivors_file.check_confirmed(space, survivors)
+    try:
+        survivors_file.check_confirmed(space, survivors)
+    except InputMissing as error:
+        hint = f"if the round is given up, move {space.survivors_path} away and run this again"
+        raise InputMissing(error.message, f"{error.hint}; {hint}") from error
     if survivors.digests.get(user) == ledger.masked:
         return
     hint = "use the old residual file in the next round"
@@ -174,7 +179,8 @@ def forget(
 
     That is after its answer, or when it dropped out; with `give_up` also before, in a round that
     will have no sum: then the user can neither mask nor answer any more. The ledger stays: what is
-    spent stays spent.
+    spent stays spent. That of a round that is given up also keeps the digest of the gradient, since
+    such a round counts as published.
     Shares for users that have not answered yet stay, where these users seem to run their steps in
     this folder. In a folder of several accounts nobody can erase a sealed share that another
     account put there.
@@ -206,10 +212,13 @@ def forget(
         if not ledger.forgotten:
             if not give_up:
                 _check_done(space, user, ledger)
-            _check_settled(space, user, ledger)
+            _check_settled(space, user, ledger, give_up=give_up)
             if space.session.family is not None and not end_series and ledger.carried is None:
                 _keep_next_generation(space, user, how)
-            ledger.record(forgotten=True, input=None)  # which would tell gradients apart
+            # the digest would tell gradients apart; but a round without a sum counts as published,
+            # and `mask` must still know what was sent in it
+            known = ledger.input if give_up and not _has_outcome(ledger) else None
+            ledger.record(forgotten=True, input=known)
         others = [m for m in space.users() if m != user]
         needed = _who_needs_shares(space, others)
         paths = [space.secret_path(user), space.residual_path(user)]
@@ -237,8 +246,9 @@ def _who_needs_shares(space: Workspace, others: Iterable[int]) -> list[int]:
     # in a sealed round, others may use this folder with secrets elsewhere
     is_sealed = session.recipients is not None
     here = [m for m in others if is_sealed or space.runs_here(m)]
-    if session.family is not None:  # they may go on with the series
-        return [m for m in here if not _has_forgotten(space, m)]
+    here = [m for m in here if not _has_forgotten(space, m)]
+    if session.family is not None:
+        return here  # they may go on with the series
     may_fall_back = session.parameters.spare is not None and not space.aggregate_path.exists()
     return [m for m in here if may_fall_back or not space.answer_path(m).exists()]
 
@@ -283,12 +293,24 @@ def _check_done(space: Workspace, user: int, ledger: Ledger) -> None:
         )
 
 
-def _check_settled(space: Workspace, user: int, ledger: Ledger) -> None:
+def _check_settled(space: Workspace, user: int, ledger: Ledger, *, give_up: bool) -> None:
     """Refuse to erase a residual that is not committed, unless its user dropped out."""
     if ledger.residual is None or ledger.residual.committed:
         return
-    if ledger.answered is not None or not _dropped_out(space, user, ledger):
+    dropped_out = False
+    if ledger.answered is None:
+        try:
+            dropped_out = _dropped_out(space, user, ledger)
+        except InputMissing:  # too few have confirmed, and if it is given up, none will
+            if not give_up:
+                raise
+    if not dropped_out:
         raise Refused(f"the residual of user {user} is not committed yet", "settle it first")
+
+
+def _has_outcome(ledger: Ledger) -> bool:
+    """Whether it is known that there is a sum, or that X is in none."""
+    return known_outcome(ledger) in (DECODED, LEFT_OUT)
 
 
 def _dropped_out(space: Workspace, user: int, ledger: Ledger) -> bool:
