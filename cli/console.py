@@ -42,6 +42,7 @@ HINTS = {
     "decode-first": "{hint}; run `topk-secagg decode {value} --secrets DIR`, and mask after that; "
     "mask --again sends it all the same",
     "disk": "compare the constructions with `topk-secagg plan`",
+    "end-series": "{hint}; to end it: forget with --end-series",
     "entry": "choose one with --entry; {hint}",
     "fallback": "{hint}: topk-secagg eliminate {value} --user n --fallback",
     "folder": "{hint}; mask --user all --gradients DIR takes a folder with one for every user",

@@ -144,11 +144,10 @@ def user_set(value: str) -> list[int]:
 
 
 def one_user(value: str) -> int:
-    """The number of a user; Python would take the digits of every script."""
-    try:
-        return int(value.encode("ascii"))
-    except ValueError:
-        raise click.BadParameter(f"{value!r} is not a valid integer.") from None
+    """The number of a user; Python would take the digits of every script, and 1_0."""
+    if not re.fullmatch(r"-?[0-9]{1,9}", value):
+        raise click.BadParameter(f"{value!r} is not a valid integer.")
+    return int(value)
 
 
 def share(value: str) -> float | int:

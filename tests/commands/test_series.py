@@ -644,6 +644,14 @@ class TestLate:
             assert f"user {n} has the keys of {4 if n == 1 else 5} users" in said
         return r0, r1, lambda: (tmp_path / "late").rename(share)
 
+    def test_a_damaged_file_of_held_keys_is_a_problem(self, early):
+        _, r1, _ = early
+        path = Workspace(r1.folder).held_path(2)
+        assert must("status", r1.folder, "--user", 2, "--json").json["problems"] == []
+        path.write_bytes(path.read_bytes()[:-1])
+        (problem,) = must("status", r1.folder, "--user", 2, "--json").json["problems"]
+        assert str(path) in problem
+
     def test_it_is_added_until_the_user_masks(self, early):
         r0, r1, arrives = early
         arrives()
@@ -872,9 +880,22 @@ class TestForget:
             left = [path.name for path in (lost.folder / "secrets").glob(f"user-{n:02}*")]
             assert left == [f"user-{n:02}.ledger.json"]
             refuses(77, *lost.mask(n), says="has erased its secret of this round")
-            found = must("status", lost.folder, "--user", n, "--json").json["next"]["step"]
-            assert found is None
+            shown = must("status", lost.folder, "--user", n, "--json").json
+            assert shown["next"]["step"] is None
+            assert shown["send"] == []
         assert opens(target, lost) == []
+
+    def test_a_series_does_not_end_unnoticed_with_the_keys_of_too_few(
+        self, stages, refuses, tmp_path
+    ):
+        """A round is given up before the shares of the others have come."""
+        r = stages(replace(RECIPES["sketch"], **FIVE)).copy("offline", tmp_path / "r")
+        for m in (1, 3, 4, 5):
+            (r.folder / f"shares/user-02/from-{m:02}.h5").unlink()
+        says = ("keys of 1 user", "the series would end here", "forget with --end-series")
+        refuses(66, *r.forget(2, "--give-up"), says=says)
+        must(*r.forget(2, "--give-up", "--end-series"))
+        assert not Workspace(r.folder).held_path(2).exists()
 
     @pytest.mark.parametrize("generation", [0, 1])
     def test_stopped_in_the_middle_nothing_is_lost(

@@ -86,10 +86,13 @@ class TestInvalidUsers:
         more = ("--gradients", r.inputs / "gradients") if step == "mask" else ()
         refuses(2, step, r.folder, "--user", users, *more, says=says)
 
+    @pytest.mark.parametrize("user", ["\u0661", "0_1", "1.0", "1" * 10])
     @pytest.mark.parametrize("command", ["settle", "forget", "status", "freeze"])
-    def test_digits_of_other_scripts_name_no_user(self, refuses, round_at, command):
-        says = "invalid value for '--user': '\u0661' is not a valid integer"
-        refuses(2, command, round_at("masked").folder, "--user", "\u0661", says=says)
+    def test_what_only_python_takes_for_a_number_names_no_user(
+        self, refuses, round_at, command, user
+    ):
+        says = f"invalid value for '--user': '{user}' is not a valid integer"
+        refuses(2, command, round_at("masked").folder, "--user", user, says=says)
 
     def test_what_belongs_to_one_user_is_not_given_to_several(self, round_at, refuses):
         r = round_at("offline")

@@ -16,6 +16,7 @@ from ..steps.access import Access, TakingPart, check_pins, taking_part
 from ..steps.arguments import AnyRound
 from ..steps.keys import part_taken
 from ..storage import dealt as dealt_file
+from ..storage import held as held_file
 from ..storage import masked as masked_file
 from ..storage import survivors as survivors_file
 from ..storage.answer import check_origin, opened_answer
@@ -136,6 +137,9 @@ def look_at(space: Workspace, user: int | None, *, access: Access) -> Status:
     with _collecting(problems):
         ledger = Ledger.read(space.ledger_path(user), space.session.id, user) if user else None
     users = [_user(space, n, survivors, own=n == user) for n in space.users()]
+    if user and space.session.series is not None:
+        with _collecting(problems):
+            held_file.read(space, user)
     problems += _lost_secret(space, user)
     problems += _wrong_session(space, users)
     decoded = False
@@ -143,7 +147,8 @@ def look_at(space: Workspace, user: int | None, *, access: Access) -> Status:
         decoded = _is_decoded(space)
     next_steps = _NextSteps(space, users, survivors, decoded=decoded)
     following = next_steps.of_user(user, ledger) if user else next_steps.of_round()
-    send = _to_send(space, user, survivors) if user else []
+    gave_up = ledger is not None and ledger.forgotten and ledger.answered is None
+    send = _to_send(space, user, survivors) if user and not gave_up else []
     return Status(
         users=users,
         survivors=survivors,

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Unpack
 
 from ..brief import Brief
-from ..errors import BadData, InputMissing, Refused, SecAggError, UsageError
+from ..errors import BadData, InputMissing, Refused, SecAggError, UsageError, counted
 from ..storage import held as held_file
 from ..storage import masked as masked_file
 from ..storage import residual as residual_file
 from ..storage import survivors as survivors_file
 from ..storage.artifacts import opened
 from ..storage.atomic import PRIVATE, erase, mark_done, write_whole
+from ..storage.held import HeldKeys
 from ..storage.ledger import DECODED, Ledger
 from ..storage.session import MOST_GENERATIONS
 from ..storage.workspace import Workspace
@@ -259,8 +260,22 @@ def _keep_next_generation(space: Workspace, user: int, access: Access) -> None:
     session = space.session
     if session.generation < MOST_GENERATIONS:
         held = latest_keys(space, user, identity)
-        check_own_list(user, held)  # else the series would end here, unnoticed
+        # else the series would end here, unnoticed
+        check_own_list(user, held)
+        _check_can_go_on(space, user, held)
         held_file.write(space, user, held.advanced(session.generation + 1))
+
+
+def _check_can_go_on(space: Workspace, user: int, held: HeldKeys) -> None:
+    """Refuse to store the keys of too few dealers: nobody could answer with them."""
+    need = space.session.parameters.survivors
+    if len(held.lists) < need:
+        raise InputMissing(
+            f"user {user} holds the keys of {counted(len(held.lists), 'user')}, and an answer "
+            f"takes those of at least {need}: the series would end here",
+            "fetch the others' shares first, to go on",
+            "end-series",
+        )
 
 
 def _has_next_generation(space: Workspace, user: int) -> bool:
