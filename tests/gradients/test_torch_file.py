@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from topk_secagg.errors import BadData
@@ -722,7 +722,10 @@ def test_damaged_files_are_read_or_refused(scratch, name, edits):
     tolerant(scratch)
 
 
+# Python itself warns of a backslash that damage has made
+@pytest.mark.filterwarnings("ignore:invalid escape sequence:DeprecationWarning")
 @settings(max_examples=300, deadline=None)
+@example(name="views", edits=[(16, ord("\\"))])
 @given(
     name=st.sampled_from(
         ["views", "checkpoint", "parameters", "bad_sparse", "bad_quantised", "bad_negated"]
