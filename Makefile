@@ -19,6 +19,9 @@ help: ## list the targets
 RUN_READY := $(VENV)/.ready
 DEV_READY := $(VENV)/.ready-dev
 
+# where `pip install .` came first, its compiled code is still there; a folder of the package's name hides the source
+LEFT_OVER := $(VENV)/lib/python*/site-packages/topk_secagg
+
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo 'Python 3.11 or newer is needed: make PYTHON=python3.12 ...' >&2; exit 1; }
@@ -26,11 +29,13 @@ $(VENV)/bin/python:
 
 $(RUN_READY): pyproject.toml | $(VENV)/bin/python
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	rm -rf $(LEFT_OVER)
 	$(BIN)/python -m topk_secagg.algebra.compile
 	@touch $@
 
 $(DEV_READY): pyproject.toml | $(VENV)/bin/python
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	rm -rf $(LEFT_OVER)
 	$(BIN)/python -m topk_secagg.algebra.compile
 	@touch $@ $(RUN_READY)
 

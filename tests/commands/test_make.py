@@ -106,6 +106,27 @@ def test_make_help_lists_every_target_in_two_columns():
     assert {len(re.match(r"\S+ +", line)[0]) for line in lines.values()} == {17}
 
 
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+@pytest.mark.parametrize("ready", [".ready", ".ready-dev"])
+def test_make_removes_what_an_install_before_compiled_which_would_hide_the_source(tmp_path, ready):
+    """pip leaves files that it did not install, and Python takes a folder for a package."""
+    environment = tmp_path / "environment"
+    left_over = environment / "lib/python3.11/site-packages/topk_secagg"
+    (left_over / "algebra/__pycache__").mkdir(parents=True)
+    (environment / "bin").mkdir()
+    for name in ("pip", "python"):
+        (environment / "bin" / name).symlink_to(shutil.which("true"))
+    subprocess.run(
+        ["make", f"VENV={environment}", environment / ready],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    assert (environment / ready).exists()
+    assert left_over.parent.exists()
+    assert not left_over.exists()
+
+
 def test_make_runs_a_series_of_two_rounds_and_then_nothing(new_round):
     r = new_round(users=3, survivors=2)
     folder = r.inputs
