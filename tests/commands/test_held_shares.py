@@ -10,7 +10,6 @@ from rounds import Round, every, flip, judged, must, placed, python
 from topk_secagg.steps import mask as mask_step
 from topk_secagg.steps.freeze import answerable, beyond_saving
 from topk_secagg.storage.dealt import read as read_dealt
-from topk_secagg.storage.masked import MaskedFile
 from topk_secagg.storage.masked import read as read_masked
 from topk_secagg.storage.workspace import Workspace
 
@@ -210,6 +209,24 @@ class TestTooEarly:
             must(*early.mask(n))
         assert "beyond saving" in refuses(69, *early.freeze()).err
 
+    def test_status_does_not_say_freeze_before_enough_users_hold_each_others_shares(
+        self, round_at, refuses
+    ):
+        """Once it counted the X, and `status --wait` came back too early."""
+        r = round_at("offline", users=4)
+        share(r, 2, 4).unlink()
+        for n in (1, 2, 4):
+            must(*r.mask(n))
+        says = "no 3 users yet that hold each other's shares (users that lack some: 2)"
+        refuses(69, *r.freeze(), says=says)
+        for args in ([], ["--user", 1]):
+            following = must("status", r.folder, *args, "--json").json["next"]
+            assert (following["step"], following["waits_for"]) == ("freeze", "X of user 3")
+            assert not following["possible"]
+        must(*r.mask(3))
+        assert must("status", r.folder, "--json").json["next"]["ready"]
+        assert must(*r.freeze("--json")).json["survivors"] == [1, 2, 3, 4]
+
     def test_a_round_that_can_be_saved_is_not_called_lost(self, early, refuses):
         must(*early.mask(1, "--without-them"))
         must(*early.mask(2))
@@ -245,16 +262,4 @@ def test_beyond_saving_is_said_only_of_rounds_that_nobody_can_save(data):
     everything = {n: frozenset(users) for n in users if n not in holds}
     if beyond_saving(holds, users, need):
         for more in (later, everything):
-            files = {
-                n: MaskedFile(
-                    masked=None,
-                    digest="",
-                    sharing="",
-                    weight=1.0,
-                    holds=held,
-                    dealt=None,
-                    lists={},
-                )
-                for n, held in (holds | more).items()
-            }
-            assert answerable(files, need) == []
+            assert answerable(holds | more, need) == []

@@ -172,8 +172,16 @@ class TestFreeze:
         r = round_at("masked")
         for n in (1, 2):
             (r.folder / f"masked/user-{n:02}.h5").write_bytes(b"")
-        assert "2 users have masked soundly, and 3 must survive" in refuses(69, *r.freeze()).err
-        says = "2 users are named, and 3 must survive"
+        says = (
+            "2 users have masked soundly, and 3 must survive; user 1 does not count: it is damaged",
+            "; user 2 does not count: it is damaged",
+            "hint: fetch X of users 1, 2 again, or wait for more users to mask",
+        )
+        refuses(69, *r.freeze(), says=says)
+        says = (
+            "2 users are named, and 3 must survive",
+            "hint: name at least 3 users that have masked",
+        )
         refuses(69, *r.freeze("--only", "3,4"), says=says)
         assert (
             "hint: user 5 has not masked; leave it out"

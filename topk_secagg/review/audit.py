@@ -234,7 +234,8 @@ def _enough_holders(evidence: Evidence, u1: Survivors) -> str:
     need = evidence.p.survivors
     if sorted(evidence.frozen) != u1.users:
         raise InputMissing("not every frozen X is available")
-    if answerable(with_agreed_lists(evidence.frozen), need) != u1.users:
+    holds = {n: x.holds for n, x in with_agreed_lists(evidence.frozen).items()}
+    if answerable(holds, need) != u1.users:
         raise BadData(
             f"fewer than {need} survivors held the shares of all survivors when they masked"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +14,7 @@ from ..errors import InputMissing, SecAggError, counted, named_users
 from ..protocol.constructions import construction
 from ..steps.access import Access, TakingPart, check_pins, taking_part
 from ..steps.arguments import AnyRound
+from ..steps.freeze import answerable, beyond_saving
 from ..steps.keys import part_taken
 from ..storage import dealt as dealt_file
 from ..storage import held as held_file
@@ -136,7 +137,8 @@ def look_at(space: Workspace, user: int | None, *, access: Access) -> Status:
         survivors = survivors_file.read(space)
     with _collecting(problems):
         ledger = Ledger.read(space.ledger_path(user), space.session.id, user) if user else None
-    users = [_user(space, n, survivors, own=n == user) for n in space.users()]
+    said: dict[int, frozenset[int]] = {}
+    users = [_user(space, n, survivors, said, own=n == user) for n in space.users()]
     if user and space.session.series is not None:
         with _collecting(problems):
             held_file.read(space, user)
@@ -145,7 +147,7 @@ def look_at(space: Workspace, user: int | None, *, access: Access) -> Status:
     decoded = False
     with _collecting(problems):
         decoded = _is_decoded(space)
-    next_steps = _NextSteps(space, users, survivors, decoded=decoded)
+    next_steps = _NextSteps(space, users, survivors, said, decoded=decoded)
     following = next_steps.of_user(user, ledger) if user else next_steps.of_round()
     gave_up = ledger is not None and ledger.forgotten and ledger.answered is None
     send = _to_send(space, user, survivors) if user and not gave_up else []
@@ -200,14 +202,23 @@ def _wrong_session(space: Workspace, users: Iterable[UserStatus]) -> list[str]:
     return [f"no X and no Y here belongs to {space.session_path}: is it another round's?"]
 
 
-def _user(space: Workspace, n: int, survivors: Survivors | None, *, own: bool) -> UserStatus:
-    """The status of one user."""
+def _user(
+    space: Workspace,
+    n: int,
+    survivors: Survivors | None,
+    said: dict[int, frozenset[int]],
+    *,
+    own: bool,
+) -> UserStatus:
+    """The status of one user; `said` takes whose shares its X says that it held."""
     x, masked = _state(
         space.masked_path(n), lambda: masked_file.read(space.session, space.masked_path(n), n)
     )
     blocks, answered = _state(space.answer_path(n), lambda: _answered_blocks(space, n, survivors))
     if x and survivors and survivors.digests.get(n, x.digest) != x.digest:
         masked = "not the one that was frozen"
+    if x:
+        said[n] = x.holds
     holds = sorted(x.holds) if x else None
     erased = False
     if own or space.runs_here(n):
@@ -291,6 +302,7 @@ class _NextSteps:
     space: Workspace
     users: list[UserStatus]
     survivors: Survivors | None
+    said: Mapping[int, Collection[int]]  # by their X, whose shares users held
     decoded: bool
 
     def of_round(self) -> Next:
@@ -378,13 +390,15 @@ class _NextSteps:
         )
 
     def _all_shares(self) -> _MissingByName:
-        """The shares that some user lacks, for users whose shares are visible here."""
+        """The shares that some user lacks that has not masked, for users whose shares are visible
+        here."""
+        visible = {u.user: u.holds for u in self.users if u.holds is not None}
         lacking = {
-            u.user: set(self.space.users()) - set(u.holds)
-            for u in self.users
-            if u.holds is not None
+            n: set(self.space.users()) - set(holds)
+            for n, holds in visible.items()
+            if n not in self.said
         }
-        senders = sorted(set().union(*lacking.values())) if lacking else self.space.users()
+        senders = sorted(set().union(*lacking.values())) if visible else self.space.users()
         if not senders:
             return {}
         files = tuple(
@@ -415,9 +429,10 @@ class _NextSteps:
         )
 
     def _freeze(self, user: int) -> Next:
-        masked = sum(u.masked == "yes" for u in self.users)
-        enough = masked >= self.space.session.parameters.survivors
-        return _waiting("freeze", user, self._inputs(self.space.users()), possible=enough)
+        users, need = self.space.users(), self.space.session.parameters.survivors
+        # where nobody can save the round any more, that is for freeze to say
+        possible = bool(answerable(self.said, need)) or beyond_saving(self.said, users, need)
+        return _waiting("freeze", user, self._inputs(users), possible=possible)
 
     def _decode(self, survivors: Survivors) -> Next:
         if self.decoded:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Unpack
+from typing import NoReturn, Unpack
 
 from ..brief import Brief
 from ..errors import (
@@ -169,26 +169,41 @@ def chosen_masked(
     files = attempts.reports if only is None else attempts.every_report()
     if only is None:
         _check_hope(space, files)
+    unsound = attempts.left_out(space.masked_path)
     if len(files) < need:
-        what = (
-            counted(len(files), "user has masked soundly", "users have masked soundly")
-            if only is None
-            else counted(len(files), "user is named", "users are named")
-        )
-        raise TooFewSurvivors(f"{what}, and {need} must survive", "wait for more users to mask")
+        _too_few(len(files), need, unsound, named=only is not None)
     files = with_agreed_lists(files)
-    kept = answerable(files, need)
+    kept = answerable({n: x.holds for n, x in files.items()}, need)
     lost = [n for n in files if n not in kept]
     if only is None and not kept:
         what = f"there are no {need} users yet that hold each other's shares"
+        what += f" (users that lack some: {_early(space, files)})"
         raise TooFewSurvivors(what, "wait for more users to mask, with all shares")
     if only is not None and lost:
         what = f"fewer than {need} of these users hold the shares of {named_users(lost)}"
         raise TooFewSurvivors(what, f"leave out {named_users(lost)}")
-    left_out = attempts.left_out(space.masked_path) | dict.fromkeys(
-        lost, "too few users hold its share"
-    )
+    left_out = unsound | dict.fromkeys(lost, "too few users hold its share")
     return {n: files[n] for n in kept}, left_out
+
+
+def _too_few(sound: int, need: int, unsound: Mapping[int, str], *, named: bool) -> NoReturn:
+    """Refuse to freeze fewer users than must survive; say which X do not count."""
+    if named:
+        what = f"{counted(sound, 'user is named', 'users are named')}, and {need} must survive"
+        raise TooFewSurvivors(what, f"name at least {need} users that have masked")
+    sounds = counted(sound, "user has masked soundly", "users have masked soundly")
+    parts = [f"{sounds}, and {need} must survive"]
+    parts += [f"user {n} does not count: {why}" for n, why in unsound.items()]
+    hint = "wait for more users to mask"
+    if unsound:
+        hint = f"fetch X of {named_users(unsound)} again, or {hint}"
+    raise TooFewSurvivors("; ".join(parts), hint)
+
+
+def _early(space: Workspace, files: Mapping[int, MaskedFile]) -> str:
+    """Who masked before the shares of all users had arrived."""
+    everybody = len(space.users())
+    return ", ".join(str(n) for n, x in sorted(files.items()) if len(x.holds) < everybody)
 
 
 def _check_hope(space: Workspace, files: dict[int, MaskedFile]) -> None:
@@ -196,12 +211,10 @@ def _check_hope(space: Workspace, files: dict[int, MaskedFile]) -> None:
     need = space.session.parameters.survivors
     holds = {n: x.holds for n, x in files.items()}
     if beyond_saving(holds, space.users(), need):
-        early = ", ".join(
-            str(n) for n, x in sorted(files.items()) if len(x.holds) < len(space.users())
-        )
         raise TooFewSurvivors(
             f"this round is beyond saving: no {need} users can hold each other's shares any more, "
-            f"because X says for good whose shares its user held (users that lack some: {early})",
+            "because X says for good whose shares its user held "
+            f"(users that lack some: {_early(space, files)})",
             "start a new round, and mask when all shares have arrived",
         )
 
@@ -239,15 +252,15 @@ def with_agreed_lists(files: Mapping[int, MaskedFile]) -> dict[int, MaskedFile]:
     }
 
 
-def answerable(files: dict[int, MaskedFile], need: int) -> list[int]:
+def answerable(holds: Mapping[int, Collection[int]], need: int) -> list[int]:
     """The users to freeze so that at least `need` of them hold the shares of all of them.
 
     Leaves out, one at a time, the user whose share most of the others lack.
     """
-    kept = sorted(files)
+    kept = sorted(holds)
     while len(kept) >= need:
-        lacking = {m: sum(m not in files[n].holds for n in kept) for m in kept}
-        if sum(all(m in files[n].holds for m in kept) for n in kept) >= need:
+        lacking = {m: sum(m not in holds[n] for n in kept) for m in kept}
+        if sum(all(m in holds[n] for m in kept) for n in kept) >= need:
             return kept
         kept.remove(max(kept, key=lambda m: (lacking[m], m)))
     return []
