@@ -34,6 +34,7 @@ _WIDTH = 120  # of a table that goes to a file or a pipe
 # what to do about an error, in the words of the command line
 HINTS = {
     "again": "{hint}; mask --again sends it all the same",
+    "choose-clip": "{hint}: --clip C",
     "clip": "{hint}: mask with --saturate, or init with --clip",
     "clip-twice": "give either --clip C or --clip-from-sum F",
     "clips": "{hint}: run with --saturate, or start a new round with --clip {value}",
@@ -58,6 +59,8 @@ HINTS = {
     "no-entry": "leave out --entry; {hint}",
     "of-other-round": "{hint}: --from takes --{value} from that round",
     "own-secrets": "{hint}: leave out --secrets, and unset TOPK_SECAGG_SECRETS",
+    "pin-session": "{hint}; --session or TOPK_SECAGG_SESSION holds for one round, and --series or "
+    "TOPK_SECAGG_SERIES for all rounds of a series",
     "prefix": "{hint}: add --strip-prefix {value}",
     "recipients": "{hint}: --recipients FILE",
     "secrets": "{hint}: add --secrets DIR",
@@ -66,6 +69,7 @@ HINTS = {
     "secrets-folder": "{hint}: --secrets DIR",
     "seed": "leave out --randomness os",
     "session-prefix": "{hint}: init with --strip-prefix {value}",
+    "started-from": "{hint}: init NEXT --from {value}, where --new-keys starts a new series",
     "strict": "{hint}; without --strict, the sum comes with how many liars its answers exclude",
     "top-k": "give either --top-k K or --density SHARE",
     "weight": "{hint}: init --max-weight",

@@ -238,7 +238,7 @@ class TestFromTheSum:
         (done / "aggregate.h5").unlink()
         said = refuses(66, *command, "--clip-from-sum", 2).err
         assert "aggregate.h5 is not there" in said
-        assert "decode that round first" in said
+        assert "decode that round first; if it has no sum, choose a clip: --clip C" in said
 
         def empty(_, content):
             for name in ("index", "value", "real"):
@@ -246,7 +246,8 @@ class TestFromTheSum:
 
         shutil.copy(tmp_path / "whole.h5", done / "aggregate.h5")
         rewrite(done / "aggregate.h5", empty)
-        assert "zero everywhere" in refuses(65, *command, "--clip-from-sum", 2).err
+        says = ("zero everywhere", "choose a clip: --clip C")
+        refuses(65, *command, "--clip-from-sum", 2, says=says)
 
     def test_the_sum_of_another_round_is_refused(self, gradients, run, refuses, tmp_path):
         for name in ("round", "other"):

@@ -45,6 +45,7 @@ class TestTheSession:
         for pin in ("0" * 16, "f" * 64):
             said = refuses(77, *args, "--session", pin).err
             assert f"this is session {name[:16]}, not {pin[:16]}\n" in said
+            assert "TOPK_SECAGG_SESSION holds for one round, and --series or TOPK" in said
         for pin in (name[:15], "", "x" * 16):
             assert "give at least 16" in refuses(2, *args, "--session", pin).err
         monkeypatch.setenv("TOPK_SECAGG_SESSION", "0" * 64)

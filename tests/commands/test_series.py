@@ -370,7 +370,8 @@ class TestOnlyThisSeries:
     def test_keys_never_go_back(self, series, refuses):
         r0, r1, r2 = series(2)
         as_if_new(r1)
-        refuses(77, *r1.offline(1, "--from", r2.folder), says="keys never go back")
+        says = ("keys never go back", "init NEXT --from /r2, where")
+        refuses(77, *r1.offline(1, "--from", r2.folder), says=says)
         must(*r1.offline(1, "--from", r0.folder))
 
     def test_if_they_did_the_round_would_be_lost(self, series, monkeypatch):

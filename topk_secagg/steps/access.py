@@ -215,6 +215,7 @@ def _check_pin(what: str, name: str, given: str) -> None:
         raise Refused(
             f"this is {what} {name[:digits]}, not {pin[:digits]}",
             "ask the user that started the round which session.json is the right one",
+            f"pin-{what}",
         )
 
 

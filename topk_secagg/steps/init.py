@@ -239,14 +239,17 @@ def clip_of_sum(space: Workspace, factor: float) -> float:
     path = space.aggregate_path
     if not path.exists():
         raise InputMissing(
-            f"{path} is not there, and the clip comes from the sum in it", "decode that round first"
+            f"{path} is not there, and the clip comes from the sum in it",
+            "decode that round first; if it has no sum, choose a clip",
+            "choose-clip",
         )
     with opened(path, aggregate_file.KIND) as artifact:
         total = aggregate_file.parsed(space, artifact).total
     p = space.session.parameters
     largest = magnitude(dequantise(p.fixed_point, total.value))
     if not largest:
-        raise BadData(f"{path}: the sum is zero everywhere, and gives no clip", "choose a clip")
+        what = f"{path}: the sum is zero everywhere, and gives no clip"
+        raise BadData(what, "choose a clip", "choose-clip")
     return factor * largest / p.max_weight
 
 

@@ -43,7 +43,9 @@ def carried_keys(
         raise Refused(
             f"{earlier.root} has keys of generation {before.generation}, and this round is "
             f"generation {generation}: keys never go back",
-            "name a round that is not later than this one, or start a new series",
+            "name a round that is not later than this one; if you have no keys of one, this round "
+            "has to be started from the one that you named, or in a new series",
+            f"started-from {earlier.root}",
         )
     return before.advanced(generation)
 
