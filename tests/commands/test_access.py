@@ -95,6 +95,8 @@ class TestKeys:
         assert "--identity" in refuses(2, *plain).err
         assert "chmod 600" in refuses(77, *plain, "--identity", open_to_all).err
         assert "not an identity file" in refuses(65, *plain, "--identity", tmp_path / "junk").err
+        says = ("not an identity file of", "but has public keys")  # which anybody may read
+        refuses(65, *plain, "--identity", r.recipients, says=says)
         said = refuses(65, *plain, "--identity", r.identity(2)).err
         assert "does not hold the keys" in said
         assert "of user 2" in said

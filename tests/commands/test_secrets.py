@@ -447,7 +447,8 @@ class TestTheSecretAndItsShares:
         if r.recipe.construction == "sketch":
             must("init", tmp_path / "next", "--from", r.folder)
             further = ("offline", tmp_path / "next", "--from", r.folder, "--user", 1)
-            says = ("ledger.json is not there", "name the folder of its secrets: --secrets DIR")
+            hint = "run offline first, or name the folder of its secrets: --secrets DIR"
+            says = ("ledger.json is not there", hint)
             refuses(66, *further, says=says)
 
     def test_a_secret_lost_before_sharing_is_drawn_again(self, round_at):

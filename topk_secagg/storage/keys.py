@@ -150,7 +150,7 @@ def read_identity(path: Path) -> Identity:
     with open_regular(path, "make keys first, or check the path") as stream:
         mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)
         text = stream.read(_LARGEST_IDENTITY).decode("ascii", "replace")
-    if mode & 0o077:
+    if mode & 0o077 and keys_in(text.encode()) != RECIPIENTS:  # which have nothing to hide
         raise Refused(
             f"{path} can be read by others (mode {mode:04o})",
             f"run: chmod 600 {path}, and consider making new keys",
@@ -163,9 +163,10 @@ def read_identity(path: Path) -> Identity:
         identity = Identity(age, signing)
         identity.public(0)
     except (ValueError, pyrage.IdentityError) as error:
-        raise BadData(
-            f"{path} is not an identity file of `topk-secagg keygen`", "check the path"
-        ) from error
+        what = f"{path} is not an identity file of `topk-secagg keygen`"
+        if keys_in(text.encode()) == RECIPIENTS:
+            what = f"{what}, but has public keys"
+        raise BadData(what, "check the path") from error
     return identity
 
 

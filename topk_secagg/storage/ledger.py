@@ -60,7 +60,10 @@ class Ledger:
     @staticmethod
     def read(path: Path, session: str, user: int) -> Ledger:
         """The ledger on disk, which must be of this session and user."""
-        hint = f"without its ledger user {user} cannot take part; name the folder of its secrets"
+        hint = (
+            f"without its ledger user {user} cannot take part; run offline first, or "
+            "name the folder of its secrets"
+        )
         content = documents.read_bytes(path, hint, topic="secrets-folder")
         ledger = parse_ledger(path, content)
         if ledger.session != session or ledger.user != user:
