@@ -314,6 +314,13 @@ def test_run_without_what_a_round_needs_says_so_and_leaves_nothing(saved):
     assert not Path("r/session.json").exists()
 
 
+def test_a_number_of_a_user_that_is_a_text_is_shown_as_one(saved):
+    """Once it was: there is no user 1, users are 1 to 3."""
+    ts.init("r", users=3, length=3, **SMALL)
+    with pytest.raises(ts.UsageError, match="there is no user '1' in this round"):
+        ts.offline("r", "1")
+
+
 def arrays(rng):
     return {"w": rng.uniform(-1, 1, (2, 4)).astype(np.float32), "b": rng.uniform(-1, 1, 3)}
 

@@ -814,7 +814,10 @@ class TestUsage2:
             ("--construction rotation", "invalid value for '--construction': 'rotation'"),
             ("--elimination dense", "no such option '--elimination'"),
             ("--density 0.5", "give either --top-k K or --density SHARE"),
-            ("--like x.npy", "give either --like FILE or --length L"),
+            (
+                "--like x.npy",
+                ("both a gradient file and a length", "give either --like FILE or --length L"),
+            ),
             ("--users five", "invalid value for '--users': 'five'"),
             ("--length 1e3", "invalid value for '--length': '1e3'"),
             ("--nonsense", "no such option '--nonsense'"),

@@ -192,7 +192,9 @@ def choose_layout(
     if like is not None and length is None:
         gradient = read_any(like, entry, strip_prefix)
         return Layout.like(gradient, only, exclude or NOT_GRADIENTS), gradient
-    if like is not None or length is None:
+    if like is not None:
+        raise UsageError("both a gradient file and a length are given", topic="like")
+    if length is None:
         raise UsageError("either a gradient file or a length is needed", topic="like")
     if entry or strip_prefix or only or exclude:
         raise UsageError("entries and names of tensors need a gradient file", topic="like")

@@ -135,7 +135,7 @@ class Workspace:
         """Refuse a number that no user of this round has."""
         if user not in self.users():
             raise UsageError(
-                f"there is no user {user} in this round", f"users are 1 to {len(self.users())}"
+                f"there is no user {user!r} in this round", f"users are 1 to {len(self.users())}"
             )
 
     def present(self, folder: str) -> Iterator[int]:
