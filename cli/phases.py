@@ -84,7 +84,7 @@ def offline(space: ts.Workspace, user: int, **how: Any) -> o.StepResult:
         else f"user {user} has all its shares already; nothing was changed",
         f"session {space.session.fingerprint}",
         f"send shares/user-MM/{space.share_path(user, user).name} to user MM only "
-        f"({_most(space.session)}{amount(report.share_bytes)})",
+        f"(payload {_most(space.session)}{amount(report.share_bytes)})",
     ]
     if space.session.family is not None:
         lines.append(f"send {space.dealt_path(user)} to everybody")
