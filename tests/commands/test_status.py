@@ -159,6 +159,19 @@ def test_missing_and_given_confirmations(round_at, refuses):
     assert "confirmed" in must("status", r.folder).out
 
 
+def test_who_dropped_out_forgets_once_enough_others_have_confirmed(round_at):
+    """Once it was to confirm, for which it needs every X, and after it had forgotten too."""
+    r = round_at("masked", **{**CONFIRMING, "masking": (1, 2, 3, 4)})
+    must(*r.freeze())
+    for user in (1, 2, 3, 4):
+        assert following(r, "--user", 5) == ("confirm", None)
+        must(*r.confirm(user))
+    assert following(r, "--user", 5) == ("forget", None)
+    must(*r.forget(5))
+    (r.folder / "masked/user-01.h5").unlink()
+    assert following(r, "--user", 5) == (None, None)
+
+
 def test_the_table_and_the_json_agree(round_at):
     r = round_at("answered")
     lines = must("status", r.folder, "--user", 4).out.splitlines()

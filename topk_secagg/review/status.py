@@ -356,12 +356,13 @@ class _NextSteps:
         """To confirm, to answer, to decode or to forget."""
         s = self.space.session
         own = self.users[user - 1]
-        # those that dropped out count too
-        if self.space.session.confirm and ledger.confirmed is None:
+        if not own.survivor and ledger.forgotten:
+            return Next("", user)
+        # those that dropped out count too, until enough have confirmed
+        needed = own.survivor or self._confirmations()
+        if s.confirm and ledger.confirmed is None and needed:
             return _waiting("confirm", user, self._inputs(survivors.users))
         if not own.survivor:  # as one user says, until enough have confirmed it
-            if ledger.forgotten:
-                return Next("", user)
             return _waiting("forget", user, self._confirmations())
         if not ledger.forgotten and (ledger.answered is None or own.answered != "yes"):
             needs_inputs = not construction(s.parameters).needs_masked_sum
