@@ -146,7 +146,8 @@ class TestKeys:
         public = must("keygen", "--user", 1, "--output", path)
         assert path.stat().st_mode & 0o777 == 0o600
         assert public.out.startswith("1 age1")
-        refuses(73, "keygen", "--user", 1, "--output", path, says="keys are not overwritten")
+        says = ("keys are not overwritten", "has its public line too, after `# public keys:`")
+        refuses(73, "keygen", "--user", 1, "--output", path, says=says)
         refuses(2, "keygen", "--user", 0, says="there is no user 0")
 
 

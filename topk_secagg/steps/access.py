@@ -117,7 +117,11 @@ def keygen(user: int, output: AnyPath | None = None) -> Recipient:
         raise UsageError(f"there is no user {user}", "users are numbered from 1")
     path = Path(identity_name(user)) if output is None else path_of("output", output)
     if path.exists():
-        raise CannotWrite(f"{path} exists", "keys are not overwritten; choose another name")
+        hint = (
+            "keys are not overwritten; choose another name; "
+            "an identity file has its public line too, after `# public keys:`"
+        )
+        raise CannotWrite(f"{path} exists", hint)
     identity = Identity.generate()
     write_whole(path, identity.content(user), PRIVATE)
     return identity.public(user)
