@@ -19,7 +19,7 @@ help: ## list the targets
 RUN_READY := $(VENV)/.ready
 DEV_READY := $(VENV)/.ready-dev
 
-# where `pip install .` came first, its compiled code is still there; a folder of the package's name hides the source
+# where `pip install .` came first, code that was compiled for it may be left; a folder of the package's name hides the source
 LEFT_OVER := $(VENV)/lib/python*/site-packages/topk_secagg
 
 $(VENV)/bin/python:

@@ -68,7 +68,7 @@ PLANTED = Code("numba 0 and llvmlite 0", b"code\nof kernels")
 @pytest.fixture
 def kept(folder: Folder) -> Path:
     """An object file with a sound digest, that this process would load."""
-    path = library.keep(PLANTED)
+    path = library.keep(PLANTED, [folder])
     assert path is not None
     assert path == folder.path / library.file_name()
     assert library.find() == (path, PLANTED)
@@ -278,6 +278,19 @@ def test_the_compiler_loads_nothing_from_the_folder_it_is_called_in(
     assert isinstance(environment, dict)
     assert all(Path(p).is_absolute() for p in environment["PYTHONPATH"].split(os.pathsep))
     assert [name for name in environment if name.startswith("NUMBA_")] == ["NUMBA_OPT"]
+
+
+def test_a_command_that_compiles_leaves_nothing_beside_the_source(
+    tmp_path: Path, code: Code, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pip removes only what it installed: a folder of the package's name would stay."""
+    beside = Folder(tmp_path / "beside", (os.geteuid(),))
+    cache = Folder(tmp_path / "cache", (os.geteuid(),))
+    monkeypatch.setattr(library, "folders", lambda: iter([beside, cache]))
+    monkeypatch.setattr(library, "compile_kernels", lambda: code)
+    library._loaded.__wrapped__()
+    assert library.find() == (cache.path / library.file_name(), code)
+    assert not beside.path.exists()
 
 
 def test_administrators_compile_beside_the_source_or_to_their_cache(

@@ -15,7 +15,7 @@ def main() -> None:
     if kept is not None:
         print(f"the kernels are compiled already: {kept[0]}")
         return
-    path = library.keep(library.compile_kernels())
+    path = library.keep(library.compile_kernels(), library.folders())
     if path is None:
         tried = ", ".join(str(folder.path) for folder in library.folders())
         raise SystemExit(f"the compiled kernels cannot be kept: nobody may write to {tried}")

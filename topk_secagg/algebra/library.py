@@ -17,7 +17,7 @@ import logging
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from importlib.util import find_spec
@@ -134,10 +134,10 @@ def find() -> tuple[Path, Code] | None:
     return None
 
 
-def keep(code: Code) -> Path | None:
-    """Where the code is kept from now on: in the first folder that can be used, if there is one."""
+def keep(code: Code, places: Iterable[Folder]) -> Path | None:
+    """Where the code is kept from now on: in the first place that can be used, if there is one."""
     name = file_name()
-    for folder in folders():
+    for folder in places:
         with suppress(OSError):
             folder.write(name, code.sealed(name))
             return folder.path / name
@@ -216,7 +216,9 @@ def _loaded() -> tuple[Any, str]:
         code = kept[1]
     else:
         code = compile_kernels()
-        keep(code)
+        # beside the source it would survive the package, and hide one that is installed in its
+        # place from another folder: only who calls `compile` puts it there
+        keep(code, reversed([*folders()]))
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_default_triple().create_target_machine()

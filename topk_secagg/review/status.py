@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,8 +47,9 @@ class UserStatus(Brief):
     """The files of one user: whose shares it holds (None if unknown), and its X, confirmation and
     Y.
 
-    X and Y are "yes", "", or what is wrong. `erased` says that it has forgotten its shares, if its
-    ledger is here.
+    X and Y are "yes", "", or what is wrong. `held_by_x` are the users whose shares it held when it
+    masked, as a sound X says. `erased` says that it has forgotten its shares, if its ledger is
+    here.
     """
 
     user: int
@@ -58,6 +59,7 @@ class UserStatus(Brief):
     confirmed: bool
     answered: str
     blocks: int | None
+    held_by_x: list[int] | None = field(default=None, repr=False)
     erased: bool = field(default=False, repr=False)
 
 
@@ -137,8 +139,7 @@ def look_at(space: Workspace, user: int | None, *, access: Access) -> Status:
         survivors = survivors_file.read(space)
     with _collecting(problems):
         ledger = Ledger.read(space.ledger_path(user), space.session.id, user) if user else None
-    said: dict[int, frozenset[int]] = {}
-    users = [_user(space, n, survivors, said, own=n == user) for n in space.users()]
+    users = [_user(space, n, survivors, own=n == user) for n in space.users()]
     if user and space.session.series is not None:
         with _collecting(problems):
             held_file.read(space, user)
@@ -147,7 +148,7 @@ def look_at(space: Workspace, user: int | None, *, access: Access) -> Status:
     decoded = False
     with _collecting(problems):
         decoded = _is_decoded(space)
-    next_steps = _NextSteps(space, users, survivors, said, decoded=decoded)
+    next_steps = _NextSteps(space, users, survivors, decoded=decoded)
     following = next_steps.of_user(user, ledger) if user else next_steps.of_round()
     gave_up = ledger is not None and ledger.forgotten and ledger.answered is None
     send = _to_send(space, user, survivors) if user and not gave_up else []
@@ -202,24 +203,16 @@ def _wrong_session(space: Workspace, users: Iterable[UserStatus]) -> list[str]:
     return [f"no X and no Y here belongs to {space.session_path}: is it another round's?"]
 
 
-def _user(
-    space: Workspace,
-    n: int,
-    survivors: Survivors | None,
-    said: dict[int, frozenset[int]],
-    *,
-    own: bool,
-) -> UserStatus:
-    """The status of one user; `said` takes whose shares its X says that it held."""
+def _user(space: Workspace, n: int, survivors: Survivors | None, *, own: bool) -> UserStatus:
+    """The status of one user."""
     x, masked = _state(
         space.masked_path(n), lambda: masked_file.read(space.session, space.masked_path(n), n)
     )
     blocks, answered = _state(space.answer_path(n), lambda: _answered_blocks(space, n, survivors))
     if x and survivors and survivors.digests.get(n, x.digest) != x.digest:
         masked = "not the one that was frozen"
-    if x:
-        said[n] = x.holds
-    holds = sorted(x.holds) if x else None
+    held_by_x = sorted(x.holds) if x else None
+    holds = held_by_x
     erased = False
     if own or space.runs_here(n):
         with suppress(SecAggError):
@@ -235,6 +228,7 @@ def _user(
         confirmed=bool(confirmed),
         answered=answered,
         blocks=blocks,
+        held_by_x=held_by_x,
         erased=erased,
     )
 
@@ -302,7 +296,6 @@ class _NextSteps:
     space: Workspace
     users: list[UserStatus]
     survivors: Survivors | None
-    said: Mapping[int, Collection[int]]  # by their X, whose shares users held
     decoded: bool
 
     def of_round(self) -> Next:
@@ -397,7 +390,7 @@ class _NextSteps:
         lacking = {
             n: set(self.space.users()) - set(holds)
             for n, holds in visible.items()
-            if n not in self.said
+            if n not in self._held_by_x()
         }
         senders = sorted(set().union(*lacking.values())) if visible else self.space.users()
         if not senders:
@@ -430,10 +423,16 @@ class _NextSteps:
         )
 
     def _freeze(self, user: int) -> Next:
-        users, need = self.space.users(), self.space.session.parameters.survivors
+        users = self.space.users()
+        need = self.space.session.parameters.survivors
+        held_by_x = self._held_by_x()
         # where nobody can save the round any more, that is for freeze to say
-        possible = bool(answerable(self.said, need)) or beyond_saving(self.said, users, need)
+        possible = bool(answerable(held_by_x, need)) or beyond_saving(held_by_x, users, need)
         return _waiting("freeze", user, self._inputs(users), possible=possible)
+
+    def _held_by_x(self) -> dict[int, list[int]]:
+        """Whose shares each user held that has masked soundly."""
+        return {u.user: u.held_by_x for u in self.users if u.held_by_x is not None}
 
     def _decode(self, survivors: Survivors) -> Next:
         if self.decoded:
