@@ -241,6 +241,15 @@ class TestGoesOn:
         for r in (r0, r1):
             must("audit", r.folder)
 
+    def test_run_says_which_clip_it_chose(self, series, tmp_path):
+        (r0,) = series(0)
+        gradients = r0.inputs / "gradients"
+        command = ("run", tmp_path / "r1", "--from", r0.folder, "--gradients", gradients)
+        assert ", the largest magnitude of all gradients; one step of" in must(*command).err
+        assert ", as session.json says; one step of" in must(*command).err
+        given = ("run", tmp_path / "r2", *command[2:], "--clip", repr(r0.recipe.clip))
+        assert "the clip is" not in must(*given).err
+
     def test_run_takes_no_randomness_from_the_system(self, series, refuses, tmp_path):
         (r0,) = series(0)
         how = ("--gradients", r0.inputs / "gradients", "--randomness", "os")

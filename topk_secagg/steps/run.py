@@ -16,7 +16,7 @@ from ..gradients.layout import Layout
 from ..gradients.quantise import clip_of
 from ..gradients.tensors import is_path
 from ..progress import UserProgress, unheard_of_users
-from ..protocol.parameters import SHARES, TOO_FEW_USERS
+from ..protocol.parameters import SHARES, TOO_FEW_USERS, Parameters
 from ..storage.session import read_session
 from ..storage.workspace import Workspace
 from .arguments import (
@@ -307,8 +307,9 @@ def _begin_like(
     if options.get("like") is not None or options.get("length") is not None:
         layout, _ = choose_layout(options.get("like"), options.get("length"))
     survey = play.survey(layout)
-    if options.get("clip") is None and clip_from_sum is None:
-        resumed = space.session_path.exists()
+    resumed = space.session_path.exists()
+    is_fitted = options.get("clip") is None and clip_from_sum is None
+    if is_fitted:
         fitting = clip_of(survey.largest.values())
         options = {**options, "clip": space.session.parameters.clip if resumed else fitting}
     begun = start_like(
@@ -318,6 +319,9 @@ def _begin_like(
         new_keys=new_keys,
         options=options,
     )
+    if is_fitted:
+        note = _note_of_clip(begun.round.session.parameters, play, resumed=resumed)
+        begun = replace(begun, notes=(*begun.notes, note))
     return begun, survey
 
 
@@ -328,19 +332,23 @@ def _with_fitting_clip(
     resumed = space.session_path.exists()
     clip = space.session.parameters.clip if resumed else clip_of(survey.largest.values())
     parameters, reason = chosen_parameters(layout, {**options, "clip": clip})
-    origin = (
-        f"the clip is {clip:.6g}, as session.json says"
-        if resumed
-        else clip_note(clip, residuals=play.residuals is not None)
-    )
-    step = 1 / parameters.scale
     return Choice(
         layout=layout,
         parameters=parameters,
         reason=reason,
         gradient=None,
-        notes=(f"{origin}; one step of the quantiser is {step:.3g}",),
+        notes=(_note_of_clip(parameters, play, resumed=resumed),),
     )
+
+
+def _note_of_clip(p: Parameters, play: Play, *, resumed: bool) -> str:
+    """Where a clip that nobody gave comes from, and what it means for the quantiser."""
+    origin = (
+        f"the clip is {p.clip:.6g}, as session.json says"
+        if resumed
+        else clip_note(p.clip, residuals=play.residuals is not None)
+    )
+    return f"{origin}; one step of the quantiser is {1 / p.scale:.3g}"
 
 
 @contextmanager
