@@ -386,12 +386,10 @@ class _NextSteps:
     def _all_shares(self) -> _MissingByName:
         """The shares that some user lacks that has not masked, for users whose shares are visible
         here."""
+        everybody = set(self.space.users())
+        has_masked = self._held_by_x().keys()
         visible = {u.user: u.holds for u in self.users if u.holds is not None}
-        lacking = {
-            n: set(self.space.users()) - set(holds)
-            for n, holds in visible.items()
-            if n not in self._held_by_x()
-        }
+        lacking = {n: everybody - set(holds) for n, holds in visible.items() if n not in has_masked}
         senders = sorted(set().union(*lacking.values())) if visible else self.space.users()
         if not senders:
             return {}
@@ -430,9 +428,9 @@ class _NextSteps:
         possible = bool(answerable(held_by_x, need)) or beyond_saving(held_by_x, users, need)
         return _waiting("freeze", user, self._inputs(users), possible=possible)
 
-    def _held_by_x(self) -> dict[int, list[int]]:
+    def _held_by_x(self) -> dict[int, frozenset[int]]:
         """Whose shares each user held that has masked soundly."""
-        return {u.user: u.held_by_x for u in self.users if u.held_by_x is not None}
+        return {u.user: frozenset(u.held_by_x) for u in self.users if u.held_by_x is not None}
 
     def _decode(self, survivors: Survivors) -> Next:
         if self.decoded:

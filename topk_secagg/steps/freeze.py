@@ -257,12 +257,18 @@ def answerable(holds: Mapping[int, Collection[int]], need: int) -> list[int]:
 
     Leaves out, one at a time, the user whose share most of the others lack.
     """
-    kept = sorted(holds)
+    kept = set(holds)
+    lacks = {n: kept.difference(holds[n]) for n in kept}
+    lacked_by = {m: {n for n in kept if m in lacks[n]} for m in kept}
     while len(kept) >= need:
-        lacking = {m: sum(m not in holds[n] for n in kept) for m in kept}
-        if sum(all(m in holds[n] for m in kept) for n in kept) >= need:
-            return kept
-        kept.remove(max(kept, key=lambda m: (lacking[m], m)))
+        if sum(not lacks[n] for n in kept) >= need:
+            return sorted(kept)
+        worst = max(kept, key=lambda m: (len(lacked_by[m]), m))
+        kept.remove(worst)
+        for n in lacked_by.pop(worst):
+            lacks[n].discard(worst)
+        for m in lacks.pop(worst):
+            lacked_by[m].discard(worst)
     return []
 
 
