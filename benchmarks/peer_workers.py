@@ -64,7 +64,7 @@ class Ours:
     def start(self, gradients: Gradients, length: int) -> None:
         """The parameters of a round."""
         from topk_secagg.protocol.constructions import construction
-        from topk_secagg.steps.options import choose_parameters
+        from topk_secagg.rounds.options import choose_parameters
 
         self.gradients = gradients
         self.p, _ = choose_parameters(
@@ -177,7 +177,7 @@ class Ours:
     def sizes(self) -> dict[str, dict[str, int]]:
         """Symbols of 4 bytes, packed indices, and seeds: payloads, without headers."""
         from topk_secagg.protocol.constructions import construction
-        from topk_secagg.steps.costs import offline_bytes
+        from topk_secagg.rounds.costs import offline_bytes
 
         c = construction(self.p)
         online = c.masked_bytes + c.answer_bytes(len(MASKING))
@@ -264,7 +264,7 @@ class Sketch(Ours):
 
     def streams(self, m: int) -> int:
         """One for each key."""
-        from topk_secagg.steps.costs import family_of
+        from topk_secagg.rounds.costs import family_of
 
         return len(MASKING) * sum(m in block for block in family_of(self.p))
 

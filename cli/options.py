@@ -126,7 +126,7 @@ def _check_variables(context: click.Context) -> None:
 
 def _check_session(space: ts.Workspace, pin: str) -> None:
     """Compare the session with its pin now, before a command looks at anything in it."""
-    from topk_secagg.steps.access import Access, check_session
+    from topk_secagg.rounds.access import Access, check_session
 
     check_session(space, Access(session=pin))
 
@@ -436,7 +436,7 @@ def _for_users(
 ) -> None:
     """Run the step of each user, and show what there is to say; failures last, each with its exit
     code."""
-    from topk_secagg.steps.each import for_each
+    from topk_secagg.rounds.each import for_each
     from topk_secagg.storage import survivors
 
     users = given.pop("user")

@@ -15,8 +15,8 @@ from . import options as o
 from .console import Console, facts_of, payload_line, plain
 
 if TYPE_CHECKING:
-    from topk_secagg.steps.decode import DecodeReport
-    from topk_secagg.steps.mask import MaskReport
+    from topk_secagg.rounds.decode import DecodeReport
+    from topk_secagg.rounds.mask import MaskReport
     from topk_secagg.storage.session import Session
 
 _FEW = 10  # users that a warning lists
@@ -35,7 +35,7 @@ def keygen(console: Console, user: int, output: Path | None) -> None:
     Writes the identity file (mode 0600, also good for `age -d -i`), and prints the public line. All
     users' lines together are the file for `init --recipients`.
     """
-    from topk_secagg.steps.access import identity_name
+    from topk_secagg.rounds.access import identity_name
 
     path = output or Path(identity_name(user))
     public = ts.keygen(user, path)
@@ -115,7 +115,7 @@ def _files(
     _context: click.Context, _option: click.Parameter, folder: Path | None
 ) -> list[Path] | None:
     """The gradients in the folder that --gradients names."""
-    from topk_secagg.steps.user_files import gradient_files
+    from topk_secagg.rounds.user_files import gradient_files
 
     return None if folder is None else gradient_files([folder])
 

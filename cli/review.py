@@ -20,7 +20,7 @@ from .phases import series_facts, series_lines
 
 if TYPE_CHECKING:
     from topk_secagg.review.status import Next, Status
-    from topk_secagg.steps.inspect import Description
+    from topk_secagg.rounds.inspect import Description
 
 _IN_WORDS = {"holds": "holds the shares of"}  # facts whose names alone say too little
 _UNKNOWN_FILE = "FILE"  # a path that only the user knows

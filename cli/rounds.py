@@ -23,8 +23,8 @@ from .phases import (
 from .sending import sending_line
 
 if TYPE_CHECKING:
-    from topk_secagg.steps.init import InitReport
-    from topk_secagg.steps.run import RunReport
+    from topk_secagg.rounds.init import InitReport
+    from topk_secagg.rounds.run import RunReport
 
 
 def show_start(console: Console, report: InitReport) -> None:
@@ -61,7 +61,7 @@ def init(console: Console, space: ts.Workspace, **options: Any) -> None:
     started with the same options is left as it is. With --from, no other option is required.
     """
     from topk_secagg.protocol.constructions import construction
-    from topk_secagg.steps.costs import footprint, offline_bytes_in
+    from topk_secagg.rounds.costs import footprint, offline_bytes_in
 
     report = _start(console, space, options)
     show_start(console, report)
@@ -187,7 +187,7 @@ def run(
 def _show_run(console: Console, report: RunReport, *, output: Path | None, mean: bool) -> None:
     """The sum, what became of the users' gradients, and what a user sends."""
     from topk_secagg.protocol.constructions import construction
-    from topk_secagg.steps.costs import offline_bytes_in
+    from topk_secagg.rounds.costs import offline_bytes_in
 
     p = report.round.session.parameters
     facts, lines = described(console, report.round, report.decoded, output=output, mean=mean)

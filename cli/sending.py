@@ -14,7 +14,7 @@ _OPTIONS = {"sketch": "total", "moments": "online"}  # what --minimise says for 
 
 def sending_line(p: Parameters, *, in_series: bool = False) -> str:
     """What a user sends before its gradient and with it, and what the other choice would send."""
-    from topk_secagg.steps.costs import other_choice, sent
+    from topk_secagg.rounds.costs import other_choice, sent
 
     own = sent(p, in_series=in_series)
     line = f"a user sends {amount(own.before)} before and {amount(own.online)} with its gradient"
@@ -26,7 +26,7 @@ def sending_line(p: Parameters, *, in_series: bool = False) -> str:
 
 def _choice_words(p: Parameters) -> str:
     """What a user would send with a choice of --minimise."""
-    from topk_secagg.steps.costs import sent
+    from topk_secagg.rounds.costs import sent
 
     theirs = sent(p)
     return (
@@ -37,7 +37,7 @@ def _choice_words(p: Parameters) -> str:
 
 def minimise_line(p: Parameters) -> str:
     """What a user would send with each choice of --minimise."""
-    from topk_secagg.steps.costs import choice_of
+    from topk_secagg.rounds.costs import choice_of
 
     choices = [choice_of(p, construction) for construction in _OPTIONS]
     words = "; ".join(_choice_words(choice) for choice in choices if choice is not None)

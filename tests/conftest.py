@@ -1,5 +1,5 @@
 """What all tests share: reproducible Hypothesis, no waiting for the disk, `import oracle` and
-`import rounds` from any folder, which tests only root can run, rounds at every stage, which are
+`import played` from any folder, which tests only root can run, rounds at every stage, which are
 played once and copied, and what a refusal must be like."""
 
 import os
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
-from rounds import RECIPES, Round, Stages, assert_one_error, call, contents, is_root, leftovers
+from played import RECIPES, Round, Stages, assert_one_error, call, contents, is_root, leftovers
 
 os.umask(0o022)
 

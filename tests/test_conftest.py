@@ -4,7 +4,7 @@ import os
 import sys
 
 import pytest
-from rounds import ROOT, process
+from played import ROOT, process
 
 TESTS = """
 import conftest

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rounds import python
+from played import python
 
 import topk_secagg
 
 ROOT = Path(topk_secagg.__file__).parent
-ORDER = ("algebra", "gradients", "protocol", "storage", "steps", "review", "flower")
+ORDER = ("algebra", "gradients", "protocol", "storage", "rounds", "review", "flower")
 PICKING = (
     "protocol/permutation.py",
     "protocol/moments.py",

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from rounds import ROOT, process
+from played import ROOT, process
 
 from topk_secagg.algebra import library
 

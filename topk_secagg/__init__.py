@@ -11,7 +11,7 @@ any other file may be given as a string or a path; each function returns a repor
 
 Six packages, each importing only those before it: `algebra` (the field), `gradients` (reals in and
 out, which coordinates are sent), `protocol` (the phases of the paper, no files), `storage` (the
-files of a round), `steps` (one function per command: read, compute, write) and `review` (plan,
+files of a round), `rounds` (one function per command: read, compute, write) and `review` (plan,
 status and audit). `flower` is a seventh, which is optional: rounds over Flower.
 `docs/paper-map.md` leads from each symbol of the paper to the function that computes it.
 
@@ -40,18 +40,18 @@ if TYPE_CHECKING:
     from .review.commands import AuditReport, PlanReport, audit, plan
     from .review.evidence import Finding
     from .review.status import Status, status
-    from .steps.access import keygen
-    from .steps.aggregate import AggregateReport, aggregate
-    from .steps.costs import Costs
-    from .steps.decode import DecodeReport, decode
-    from .steps.eliminate import EliminateReport, eliminate
-    from .steps.freeze import ConfirmReport, FreezeReport, confirm, freeze
-    from .steps.init import InitReport, init
-    from .steps.inspect import Description, inspect
-    from .steps.mask import MaskReport, mask
-    from .steps.offline import OfflineReport, offline
-    from .steps.run import RunReport, run
-    from .steps.settle import ForgetReport, SettleReport, forget, settle
+    from .rounds.access import keygen
+    from .rounds.aggregate import AggregateReport, aggregate
+    from .rounds.costs import Costs
+    from .rounds.decode import DecodeReport, decode
+    from .rounds.eliminate import EliminateReport, eliminate
+    from .rounds.freeze import ConfirmReport, FreezeReport, confirm, freeze
+    from .rounds.init import InitReport, init
+    from .rounds.inspect import Description, inspect
+    from .rounds.mask import MaskReport, mask
+    from .rounds.offline import OfflineReport, offline
+    from .rounds.run import RunReport, run
+    from .rounds.settle import ForgetReport, SettleReport, forget, settle
     from .storage.keys import Recipient
     from .storage.workspace import Workspace
 
@@ -116,18 +116,18 @@ _HOMES = {
     "review.commands": ("AuditReport", "PlanReport", "audit", "plan"),
     "review.evidence": ("Finding",),
     "review.status": ("Status", "status"),
-    "steps.access": ("keygen",),
-    "steps.aggregate": ("AggregateReport", "aggregate"),
-    "steps.costs": ("Costs",),
-    "steps.decode": ("DecodeReport", "decode"),
-    "steps.eliminate": ("EliminateReport", "eliminate"),
-    "steps.freeze": ("ConfirmReport", "FreezeReport", "confirm", "freeze"),
-    "steps.init": ("InitReport", "init"),
-    "steps.inspect": ("Description", "inspect"),
-    "steps.mask": ("MaskReport", "mask"),
-    "steps.offline": ("OfflineReport", "offline"),
-    "steps.run": ("RunReport", "run"),
-    "steps.settle": ("ForgetReport", "SettleReport", "forget", "settle"),
+    "rounds.access": ("keygen",),
+    "rounds.aggregate": ("AggregateReport", "aggregate"),
+    "rounds.costs": ("Costs",),
+    "rounds.decode": ("DecodeReport", "decode"),
+    "rounds.eliminate": ("EliminateReport", "eliminate"),
+    "rounds.freeze": ("ConfirmReport", "FreezeReport", "confirm", "freeze"),
+    "rounds.init": ("InitReport", "init"),
+    "rounds.inspect": ("Description", "inspect"),
+    "rounds.mask": ("MaskReport", "mask"),
+    "rounds.offline": ("OfflineReport", "offline"),
+    "rounds.run": ("RunReport", "run"),
+    "rounds.settle": ("ForgetReport", "SettleReport", "forget", "settle"),
     "storage.keys": ("Recipient",),
     "storage.workspace": ("Workspace",),
 }  # fmt: skip

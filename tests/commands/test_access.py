@@ -4,7 +4,7 @@ import os
 import shutil
 
 import pytest
-from rounds import (
+from played import (
     CONFIRMING,
     Round,
     attributes,

@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from rounds import (
+from played import (
     EXAMPLE,
     call,
     contents,
@@ -21,8 +21,8 @@ from rounds import (
 
 import topk_secagg as ts
 from topk_secagg.gradients.tensors import Tensor
-from topk_secagg.steps import play as play_step
-from topk_secagg.steps import run as run_step
+from topk_secagg.rounds import play as play_step
+from topk_secagg.rounds import run as run_step
 
 SMALL = words("--survivors 3 --colluders 1 --top-k 2")
 

@@ -21,7 +21,7 @@ from types import SimpleNamespace
 import h5py
 import numpy as np
 import pytest
-from rounds import (
+from played import (
     CONFIRMING,
     EXAMPLE,
     SCRIPT,

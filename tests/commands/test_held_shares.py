@@ -5,10 +5,10 @@ import shutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rounds import Round, every, flip, judged, must, placed, python
+from played import Round, every, flip, judged, must, placed, python
 
-from topk_secagg.steps import mask as mask_step
-from topk_secagg.steps.freeze import answerable, beyond_saving
+from topk_secagg.rounds import mask as mask_step
+from topk_secagg.rounds.freeze import answerable, beyond_saving
 from topk_secagg.storage.dealt import read as read_dealt
 from topk_secagg.storage.masked import read as read_masked
 from topk_secagg.storage.workspace import Workspace

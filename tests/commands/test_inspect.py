@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rounds import (
+from played import (
     CONFIRMING,
     attributes,
     call,

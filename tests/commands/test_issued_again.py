@@ -5,7 +5,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from rounds import Round, must
+from played import Round, must
 
 ALL = (1, 2, 3, 4, 5)
 WARNING = "an old session was issued again: do not take part"

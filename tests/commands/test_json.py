@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from rounds import (
+from played import (
     CONFIRMING,
     SCRIPT,
     Result,

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from oracle import plain_sum
-from rounds import Round, call, datasets, document, edit, judged, must, put, rewrite, words
+from played import Round, call, datasets, document, edit, judged, must, put, rewrite, words
 
 from topk_secagg.algebra.randomness import source_of
 from topk_secagg.errors import BadData
@@ -20,10 +20,10 @@ from topk_secagg.protocol.constructions import construction as construction_of
 from topk_secagg.protocol.deal import next_key
 from topk_secagg.protocol.family import lacking_coalition
 from topk_secagg.protocol.messages import Sparse
-from topk_secagg.steps import eliminate as eliminate_step
-from topk_secagg.steps import freeze as freeze_step
-from topk_secagg.steps import inspect as inspect_step
-from topk_secagg.steps import offline as offline_step
+from topk_secagg.rounds import eliminate as eliminate_step
+from topk_secagg.rounds import freeze as freeze_step
+from topk_secagg.rounds import inspect as inspect_step
+from topk_secagg.rounds import offline as offline_step
 from topk_secagg.storage import dealt as dealt_file
 from topk_secagg.storage import secret as secret_file
 from topk_secagg.storage import share as share_file

@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 from oracle import element_of_order, sketch_of
-from rounds import (
+from played import (
     Round,
     attributes,
     datasets,

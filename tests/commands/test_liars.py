@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 from liars import Lie
-from rounds import Round, call, datasets, every, must, rewrite
+from played import Round, call, datasets, every, must, rewrite
 
 from topk_secagg.protocol import decoding
 from topk_secagg.storage.keys import read_identity

@@ -7,7 +7,7 @@ import subprocess
 
 import numpy as np
 import pytest
-from rounds import ROOT, SCRIPT, must
+from played import ROOT, SCRIPT, must
 
 from topk_secagg.storage import atomic
 

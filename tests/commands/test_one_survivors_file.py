@@ -5,7 +5,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from rounds import CONFIRMING, Round, call, must
+from played import CONFIRMING, Round, call, must
 
 from topk_secagg.storage import masked, survivors
 from topk_secagg.storage.keys import read_identity

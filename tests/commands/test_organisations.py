@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rounds import ROOT, SCRIPT, Recipe, Round, call, contents, must
+from played import ROOT, SCRIPT, Recipe, Round, call, contents, must
 
 from topk_secagg.storage.workspace import Workspace
 

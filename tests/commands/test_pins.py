@@ -5,7 +5,7 @@ import re
 import shutil
 
 import pytest
-from rounds import Round, call, contents, document, must
+from played import Round, call, contents, document, must
 
 import topk_secagg as ts
 from topk_secagg.errors import Refused
@@ -139,7 +139,7 @@ class TestARoundThatTheStoreMadeUp:
         """The twin."""
         self.pinned(honest, monkeypatch, pin)
         self.put(forged, honest)
-        for module in ("topk_secagg.steps.access", "topk_secagg.review.audit"):
+        for module in ("topk_secagg.rounds.access", "topk_secagg.review.audit"):
             for check in ("check_session", "check_keys"):
                 monkeypatch.setattr(f"{module}.{check}", lambda *_, **__: None)
         must(*reader_of(honest, command))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rounds import (
+from played import (
     EXAMPLE,
     RECIPES,
     attributes,

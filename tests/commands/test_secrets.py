@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from oracle import element_of_order, sketch_of
-from rounds import (
+from played import (
     RECIPES,
     Round,
     attributes,
@@ -27,7 +27,7 @@ from rounds import (
     python,
 )
 
-from topk_secagg.steps import offline as offline_step
+from topk_secagg.rounds import offline as offline_step
 
 PUBLIC = ("session.json", "survivors.json", "aggregate.h5", "dealt/", "masked/", "elimination/")
 Q = 4281076801
@@ -312,7 +312,7 @@ class TestMasksAreUsedOnce:
         x = [datasets(r.folder / "masked/user-01.h5")["value"].astype(object)]
         with monkeypatch.context() as patch:
             patch.setattr(Ledger, "check_masks", lambda *_, **__: None)
-            patch.setattr("topk_secagg.steps.mask._published_digests", lambda *_, **__: set())
+            patch.setattr("topk_secagg.rounds.mask._published_digests", lambda *_, **__: set())
             must(*r.mask(1, gradient=more))
         x.append(datasets(r.folder / "masked/user-01.h5")["value"].astype(object))
         if r.recipe.construction == "permutation":
@@ -346,7 +346,7 @@ class TestMasksAreUsedOnce:
         refuses(77, *r.eliminate(1), says="another survivor set")
         with monkeypatch.context() as patch:
             patch.setattr(Ledger, "check_survivors", lambda *_, **__: None)
-            patch.setattr("topk_secagg.steps.eliminate.answered_before", lambda *_, **__: None)
+            patch.setattr("topk_secagg.rounds.eliminate.answered_before", lambda *_, **__: None)
             for n in (1, 2, 3):
                 must(*r.eliminate(n))
         must(*r.decode())

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rounds import Round, call, datasets, document, every, must
+from played import Round, call, datasets, document, every, must
 
 from topk_secagg.algebra.randomness import CipherRandomness, fresh_key
 from topk_secagg.protocol.constructions import construction as construction_of
 from topk_secagg.protocol.decoding import decode
 from topk_secagg.protocol.messages import Sparse
 from topk_secagg.protocol.round import answer, reader_of, sum_of_masked
-from topk_secagg.steps import mask as mask_step
+from topk_secagg.rounds import mask as mask_step
 from topk_secagg.storage import inputs, share_writer
 from topk_secagg.storage.masked import read as read_masked
 from topk_secagg.storage.share import SharesOfUser
@@ -173,7 +173,7 @@ def test_a_round_that_failed_and_was_decoded_later_is_a_decoded_one(failed):
     assert call(*failed.decode("--secrets", failed.home(1))).code == 65
     session = Workspace(failed.folder).session
     assert ledger(failed, 1)["outcome"] == "failed"
-    from topk_secagg.steps.published import DECODED, FAILED, record_outcome
+    from topk_secagg.rounds.published import DECODED, FAILED, record_outcome
 
     space = Workspace(failed.folder, failed.home(1))
     for outcome in (DECODED, FAILED):

@@ -13,7 +13,7 @@ from unittest import mock
 
 import pytest
 from oracle import plain_sum
-from rounds import (
+from played import (
     RECIPES,
     Recipe,
     Round,
@@ -35,9 +35,9 @@ from topk_secagg.errors import BadData
 from topk_secagg.protocol.constructions import construction as construction_of
 from topk_secagg.protocol.deal import Deal, next_key
 from topk_secagg.protocol.messages import Masked
-from topk_secagg.steps import offline as offline_step
-from topk_secagg.steps import series as series_step
-from topk_secagg.steps import settle as settle_step
+from topk_secagg.rounds import offline as offline_step
+from topk_secagg.rounds import series as series_step
+from topk_secagg.rounds import settle as settle_step
 from topk_secagg.storage import artifacts, atomic
 from topk_secagg.storage import held as held_file
 from topk_secagg.storage import secret as secret_file

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rounds import CONFIRMING, call, contents, datasets, document, every, must
+from played import CONFIRMING, call, contents, datasets, document, every, must
 
 
 @pytest.fixture

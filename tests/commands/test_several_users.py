@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rounds import EXAMPLE, attributes, call, contents, datasets, document, every, must, words
+from played import EXAMPLE, attributes, call, contents, datasets, document, every, must, words
 
 SMALL = words("--survivors 3 --colluders 1 --top-k 2")
 

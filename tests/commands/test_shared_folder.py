@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rounds import (
+from played import (
     CONFIRMING,
     RECIPES,
     Result,

@@ -5,10 +5,10 @@ import itertools
 import shlex
 
 import pytest
-from rounds import Round, attributes, contents, document, edit, every, flip, must, placed
+from played import Round, attributes, contents, document, edit, every, flip, must, placed
 
 from topk_secagg.protocol.decoding import decode as decode_answers
-from topk_secagg.steps import decode as steps
+from topk_secagg.rounds import decode as steps
 
 ALL = (1, 2, 3, 4, 5)
 

@@ -4,7 +4,7 @@ is for rare cases."""
 import sys
 
 import pytest
-from rounds import Result, attributes, every, must, process, python, rewrite
+from played import Result, attributes, every, must, process, python, rewrite
 
 HEAVY = {
     "numpy",

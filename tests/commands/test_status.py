@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rounds import CONFIRMING, Result, Round, call, edit, must, put
+from played import CONFIRMING, Result, Round, call, edit, must, put
 
 ALL = [1, 2, 3, 4, 5]
 LEDGER = "secrets/user-02.ledger.json"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rounds import COMPILING, SCRIPT, call, must, words
+from played import COMPILING, SCRIPT, call, must, words
 
 from topk_secagg.algebra import library
 from topk_secagg.errors import amount, counted, named_users, no_coalition
@@ -133,7 +133,7 @@ def test_times_are_in_a_unit_that_suits_them():
 def test_a_thousand_users_are_measured_with_few_products(monkeypatch, tmp_path):
     """As many as for ten users, and not a thousand times as many."""
     from topk_secagg.review import plan
-    from topk_secagg.steps.options import choose_parameters
+    from topk_secagg.rounds.options import choose_parameters
 
     products = []
 

@@ -3,7 +3,7 @@
 import pytest
 from crashes import seeded
 from fault_lab import scratch
-from rounds import Stages
+from played import Stages
 
 
 @pytest.fixture(scope="session")

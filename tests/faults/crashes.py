@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from fault_lab import COMMANDS, RECIPES, check_whole, concluded, fingerprint, scratch
-from rounds import (
+from played import (
     STAGES,
     Result,
     Round,

@@ -29,7 +29,7 @@ from typing import Any
 import h5py
 import numpy as np
 from fault_lab import RECIPES, concluded, fingerprint, scratch
-from rounds import (
+from played import (
     Command,
     Round,
     Stages,

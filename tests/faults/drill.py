@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fault_lab import concluded, scratch
-from rounds import Command, Recipe, Round, Violation, datasets, judged, leftovers
+from played import Command, Recipe, Round, Violation, datasets, judged, leftovers
 
 from topk_secagg.algebra.field import DEFAULT_FIELD
 

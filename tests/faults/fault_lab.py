@@ -1,4 +1,4 @@
-"""What the fault tests share on top of rounds.py: their rounds, a place for them, and judges of
+"""What the fault tests share on top of played.py: their rounds, a place for them, and judges of
 what is left behind."""
 
 import contextlib
@@ -11,9 +11,9 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
 
-from rounds import Recipe, Stages, Violation, attributes, contents, document
+from played import Recipe, Stages, Violation, attributes, contents, document
 
-from topk_secagg.steps.inspect import inspect
+from topk_secagg.rounds.inspect import inspect
 from topk_secagg.storage.documents import digest
 
 COMMANDS = (

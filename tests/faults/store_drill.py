@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 from fault_lab import concluded, scratch
-from rounds import (
+from played import (
     Command,
     Recipe,
     Result,

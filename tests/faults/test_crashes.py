@@ -17,9 +17,9 @@ from crashes import (
     refused_at,
     step_of,
 )
-from rounds import Violation, call, in_child, python
+from played import Violation, call, in_child, python
 
-from topk_secagg.steps import offline as offline_step
+from topk_secagg.rounds import offline as offline_step
 from topk_secagg.storage.ledger import Ledger
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from crashes import STEPS, Step, hooked
 from fault_lab import RECIPES, check_whole, scratch
-from rounds import (
+from played import (
     Recipe,
     Result,
     Round,

@@ -13,7 +13,7 @@ import pytest
 from crashes import Step
 from damage import bounded_memory, reseal
 from fault_lab import Benches, check_whole, own_copy
-from rounds import (
+from played import (
     TERABYTES,
     Command,
     Round,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from fault_lab import check_whole
-from rounds import Round, become, call, forked, in_child, is_root, leftovers, must, waited
+from played import Round, become, call, forked, in_child, is_root, leftovers, must, waited
 from test_together import at_once
 
 from topk_secagg.storage import atomic

@@ -5,7 +5,7 @@ import os
 import pytest
 from crashes import Step
 from fault_lab import check_whole, fingerprint, scratch
-from rounds import Command, Recipe, Round, call, forked, leftovers, must, waited
+from played import Command, Recipe, Round, call, forked, leftovers, must, waited
 
 STEPS = (
     *(

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 from fault_lab import concluded, scratch
-from rounds import Recipe, Round, Violation, attributes, document, judged, linked_copy, must
+from played import Recipe, Round, Violation, attributes, document, judged, linked_copy, must
 
 from topk_secagg.protocol.messages import Masked
 from topk_secagg.storage import masked, survivors

@@ -10,7 +10,7 @@ from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 
 import topk_secagg as ts
 from topk_secagg.flower import parcels, server
-from topk_secagg.steps import eliminate as eliminate_step
+from topk_secagg.rounds import eliminate as eliminate_step
 from topk_secagg.storage import survivors as survivors_file
 from topk_secagg.storage.keys import Identity, read_identity
 from topk_secagg.storage.workspace import Workspace
@@ -415,7 +415,7 @@ def test_a_training_that_has_ended_stays_ended(lab):
 
 def survivor_set(training: Lab, space: Workspace, users, freezer: int) -> bytes:
     """survivors.json of these users, signed by one that plays along."""
-    from topk_secagg.steps.freeze import chosen_masked
+    from topk_secagg.rounds.freeze import chosen_masked
 
     files, _ = chosen_masked(space)
     rows = survivors_file.rows_of({n: files[n] for n in users})

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rounds import assert_one_error, call, must, words, write_tensors
+from played import assert_one_error, call, must, words, write_tensors
 
 from topk_secagg.gradients.files import read_gradient
 

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from rounds import become, forked, is_root, waited
+from played import become, forked, is_root, waited
 
 from topk_secagg.errors import BadData, InputMissing, SecAggError, UsageError
 from topk_secagg.gradients.files import READABLE, check_writable, read_gradient, write_gradient

@@ -12,7 +12,7 @@ from topk_secagg.algebra.randomness import CipherRandomness
 from topk_secagg.gradients import select
 from topk_secagg.gradients.select import bucket_top, kept_energy, top_k
 from topk_secagg.protocol.parameters import Parameters
-from topk_secagg.steps.sending import choose
+from topk_secagg.rounds.sending import choose
 
 numbers = (
     st.integers(-3, 3).map(float)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rounds import assert_one_error, call, must, words
+from played import assert_one_error, call, must, words
 from safetensors.numpy import save_file
 
 import topk_secagg as ts

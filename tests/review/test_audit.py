@@ -10,9 +10,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
+import played
 import pytest
-import rounds
-from rounds import Recipe, Round, call, claim_terabytes, edit, must, placed, rewrite
+from played import Recipe, Round, call, claim_terabytes, edit, must, placed, rewrite
 
 import topk_secagg as ts
 from topk_secagg.algebra.field import SMALL_FIELD
@@ -28,7 +28,7 @@ from topk_secagg.review import audit_sum, evidence, folders
 from topk_secagg.review.audit import audit, collect_evidence
 from topk_secagg.review.report import page
 from topk_secagg.review.uniformity import chi_square_tail, laws, uniformity
-from topk_secagg.steps import freeze as freeze_step
+from topk_secagg.rounds import freeze as freeze_step
 from topk_secagg.storage import documents, masked, secret
 from topk_secagg.storage import survivors as survivors_file
 from topk_secagg.storage.keys import read_identity
@@ -136,7 +136,7 @@ def fails(space, *identities):
 def flip(path, dataset):
     """Flip a bit in the middle of a dataset."""
     offset, size = placed(path)[dataset]
-    rounds.flip(path, offset + size // 2)
+    played.flip(path, offset + size // 2)
 
 
 def bump(name, at=0):
@@ -929,7 +929,7 @@ def test_a_damaged_forged_or_plain_share_of_a_sealed_round_and_an_identity_of_an
     sealed, templates, tmp_path
 ):
     space, identities = sealed
-    rounds.flip(space.share_path(2, 1), -1)
+    played.flip(space.share_path(2, 1), -1)
     shutil.copy(space.share_path(3, 4), space.share_path(3, 5))
     shutil.copy(
         Workspace(templates("moments")).share_path(1, 2), space.root / "shares/user-01/from-02.h5"

@@ -9,9 +9,9 @@ import subprocess
 from datetime import UTC, datetime, timedelta, timezone
 from xml.etree import ElementTree
 
+import played
 import pytest
-import rounds
-from rounds import Recipe, Round, must
+from played import Recipe, Round, must
 
 import topk_secagg
 from topk_secagg.protocol.constructions import construction
@@ -71,7 +71,7 @@ def spaces(tmp_path_factory):
         sealed=True,
         confirm=True,
     )
-    rounds.flip(bad.answer_path(2), bad.answer_path(2).stat().st_size - 9)
+    played.flip(bad.answer_path(2), bad.answer_path(2).stat().st_size - 9)
     (bad.root / "masked" / ("a-name-without-an-end" * 9 + ".h5")).touch()
     (bad.root / "masked" / "user-77.h5").touch()
     return {"clean": clean, "public": public, "bad": bad}
@@ -82,7 +82,7 @@ def reports(spaces, tmp_path_factory):
     """The pages, as the command writes them."""
     folder = tmp_path_factory.mktemp("reports")
     for name, space in spaces.items():
-        code = rounds.call("audit", space.root, "--report", folder / f"{name}.html").code
+        code = played.call("audit", space.root, "--report", folder / f"{name}.html").code
         assert code == (65 if name == "bad" else 0)
     return {name: folder / f"{name}.html" for name in spaces}
 

@@ -9,17 +9,17 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from rounds import Recipe, Round, call, must
+from played import Recipe, Round, call, must
 
 from topk_secagg.errors import CannotWrite, UsageError
 from topk_secagg.gradients.layout import Layout
 from topk_secagg.protocol.parameters import Parameters
 from topk_secagg.review.plan import DENSE, FLOWER, THEOREM, plan
-from topk_secagg.steps.costs import check_disk, footprint, sent
-from topk_secagg.steps.init import start
-from topk_secagg.steps.offline import offline
-from topk_secagg.steps.options import choose_parameters
-from topk_secagg.steps.run import run
+from topk_secagg.rounds.costs import check_disk, footprint, sent
+from topk_secagg.rounds.init import start
+from topk_secagg.rounds.offline import offline
+from topk_secagg.rounds.options import choose_parameters
+from topk_secagg.rounds.run import run
 from topk_secagg.storage.workspace import Workspace
 
 OPTIONS = ["--users", "10", "--survivors", "5", "--colluders", "3", "--density", "0.01"]

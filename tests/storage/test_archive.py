@@ -8,12 +8,12 @@ from pathlib import Path
 
 import h5py
 import pytest
-from rounds import ROOT, attributes, contents, datasets
+from played import ROOT, attributes, contents, datasets
 
 from topk_secagg.review.audit import audit
-from topk_secagg.steps.decode import decode
-from topk_secagg.steps.eliminate import eliminate
-from topk_secagg.steps.inspect import inspect
+from topk_secagg.rounds.decode import decode
+from topk_secagg.rounds.eliminate import eliminate
+from topk_secagg.rounds.inspect import inspect
 from topk_secagg.storage.workspace import Workspace
 
 ARCHIVE = ROOT / "fixtures" / "archive" / "v1"

@@ -10,12 +10,12 @@ from types import MappingProxyType
 
 import numpy as np
 import pytest
-from rounds import ROOT, rewrite
+from played import ROOT, rewrite
 
 from topk_secagg.errors import BadData
 from topk_secagg.protocol.constructions import construction
 from topk_secagg.review.audit import collect_evidence
-from topk_secagg.steps.eliminate import eliminate
+from topk_secagg.rounds.eliminate import eliminate
 from topk_secagg.storage import aggregate, answer, hdf5_parser, masked, residual, secret, survivors
 from topk_secagg.storage.artifacts import Artifact, Content, Draft, Table, opened, write_hashed
 from topk_secagg.storage.atomic import whole_file

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rounds import ROOT, said_end
+from played import ROOT, said_end
 
 from topk_secagg.storage import hdf5_parser
 from topk_secagg.storage.hdf5_parser import Dataset, Unknown, lookup3, parse

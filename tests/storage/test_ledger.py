@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rounds import document, edit
+from played import document, edit
 
 from topk_secagg.errors import BadData, Refused
 from topk_secagg.storage import ledger as ledger_file

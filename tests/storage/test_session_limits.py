@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rounds import call, document, must, put, words
+from played import call, document, must, put, words
 
 from topk_secagg.errors import UsageError
 from topk_secagg.gradients import layout as layouts

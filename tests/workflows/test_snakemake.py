@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rounds import ROOT, SCRIPT, Recipe, Round
+from played import ROOT, SCRIPT, Recipe, Round
 
 WORKFLOWS = ROOT / "workflows"
 PATH = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

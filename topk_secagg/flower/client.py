@@ -14,12 +14,12 @@ from flwr.supercore import log
 
 from ..errors import BadData, InputMissing, Refused, SecAggError, UsageError
 from ..protocol.constructions import construction
-from ..steps.centralised import abandon, confirm_unseen, sign_proposal
-from ..steps.eliminate import eliminate
-from ..steps.freeze import confirm
-from ..steps.mask import mask
-from ..steps.offline import offline
-from ..steps.settle import forget, settle
+from ..rounds.centralised import abandon, confirm_unseen, sign_proposal
+from ..rounds.eliminate import eliminate
+from ..rounds.freeze import confirm
+from ..rounds.mask import mask
+from ..rounds.offline import offline
+from ..rounds.settle import forget, settle
 from ..storage.ledger import Ledger
 from ..storage.workspace import Workspace
 from . import parcels

@@ -24,7 +24,7 @@ from flwr.app import Context
 from flwr.supercore import log
 
 from ..errors import BadData, Refused, UsageError
-from ..steps.access import TakingPart, keygen
+from ..rounds.access import TakingPart, keygen
 from ..storage.atomic import PRIVATE, make_folder, write_whole
 from ..storage.documents import LARGEST, read_bytes
 from ..storage.keys import Identity, read_identity

@@ -14,9 +14,9 @@ from flwr.app import MetricRecord, RecordDict
 from ..errors import BadData, UsageError
 from ..gradients.quantise import dequantise, magnitude
 from ..protocol.constructions import construction
-from ..steps.centralised import propose
-from ..steps.decode import DecodeReport, decode
-from ..steps.init import InitReport, init
+from ..rounds.centralised import propose
+from ..rounds.decode import DecodeReport, decode
+from ..rounds.init import InitReport, init
 from ..storage import survivors as survivors_file
 from ..storage.keys import Recipient
 from ..storage.workspace import Workspace

@@ -26,8 +26,8 @@ from flwr.serverapp.strategy import (
 from flwr.supercore import log
 
 from ..errors import SecAggError, TooFewSurvivors, UsageError, counted
-from ..steps.arguments import AnyPath, optional_path
-from ..steps.options import RoundOptions
+from ..rounds.arguments import AnyPath, optional_path
+from ..rounds.options import RoundOptions
 from . import parcels
 from .arrays import Arrays, arrays_of, in_type_of, record_of
 from .exchange import Exchange, Take, warn

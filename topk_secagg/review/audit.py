@@ -18,8 +18,8 @@ from ..protocol.constructions import construction
 from ..protocol.family import check_family
 from ..protocol.messages import Points
 from ..protocol.parameters import Parameters
-from ..steps.access import PLAIN, Access, check_keys, check_series, check_session
-from ..steps.freeze import answerable, with_agreed_lists
+from ..rounds.access import PLAIN, Access, check_keys, check_series, check_session
+from ..rounds.freeze import answerable, with_agreed_lists
 from ..storage import answer, dealt, documents, masked, survivors
 from ..storage.artifacts import Artifact
 from ..storage.atomic import allow_open_files

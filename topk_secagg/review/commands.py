@@ -12,9 +12,9 @@ from ..brief import Brief
 from ..errors import CannotWrite, UsageError
 from ..progress import Progress, unheard
 from ..protocol.parameters import Parameters
-from ..steps.access import Pins, pinned
-from ..steps.arguments import AnyPath, AnyRound, optional_path, path_of
-from ..steps.options import SessionOptions, choose_round
+from ..rounds.access import Pins, pinned
+from ..rounds.arguments import AnyPath, AnyRound, optional_path, path_of
+from ..rounds.options import SessionOptions, choose_round
 from ..storage.atomic import OWN, write_whole
 from .audit import collect_evidence
 from .evidence import Evidence, Finding

@@ -34,7 +34,7 @@ from ..protocol.parameters import (
     theorem_r1,
     theorem_r2,
 )
-from ..steps.costs import Footprint, choice_of, family_of, footprint
+from ..rounds.costs import Footprint, choice_of, family_of, footprint
 
 PICKS = (1, 2, 4, 8)  # of `moments`
 THEOREM = "Theorem 1"

@@ -12,10 +12,10 @@ from typing import TypeVar, Unpack
 from ..brief import Brief
 from ..errors import InputMissing, SecAggError, counted, named_users
 from ..protocol.constructions import construction
-from ..steps.access import Access, TakingPart, check_pins, taking_part
-from ..steps.arguments import AnyRound
-from ..steps.freeze import answerable, beyond_saving
-from ..steps.keys import part_taken
+from ..rounds.access import Access, TakingPart, check_pins, taking_part
+from ..rounds.arguments import AnyRound
+from ..rounds.freeze import answerable, beyond_saving
+from ..rounds.keys import part_taken
 from ..storage import dealt as dealt_file
 from ..storage import held as held_file
 from ..storage import masked as masked_file

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rounds import Round, every, judged, must, rewrite
+from played import Round, every, judged, must, rewrite
 
 from topk_secagg.errors import CannotWrite
 from topk_secagg.progress import unheard

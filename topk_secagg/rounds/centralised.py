@@ -2,7 +2,7 @@
 
 The paper's remark on centralised learning. The server is no user and signs nothing. It proposes
 the survivors, one user signs them, and all confirm: the signature of survivors.json is the word of
-one user in any case, and enough confirmations make it the only set (steps/freeze.py).
+one user in any case, and enough confirmations make it the only set (rounds/freeze.py).
 """
 
 from __future__ import annotations

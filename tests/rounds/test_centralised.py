@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import topk_secagg as ts
-from topk_secagg.steps.centralised import abandon, confirm_unseen, propose, sign_proposal
+from topk_secagg.rounds.centralised import abandon, confirm_unseen, propose, sign_proposal
 from topk_secagg.storage import survivors as survivors_file
 from topk_secagg.storage.keys import read_identity
 from topk_secagg.storage.ledger import Ledger

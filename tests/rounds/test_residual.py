@@ -7,9 +7,9 @@ import shutil
 
 import numpy as np
 import pytest
-from rounds import call, must, rewrite
+from played import call, must, rewrite
 
-from topk_secagg.steps import eliminate as eliminate_step
+from topk_secagg.rounds import eliminate as eliminate_step
 from topk_secagg.storage import residual as residual_file
 from topk_secagg.storage.workspace import Workspace
 

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rounds import Violation, datasets, must
+from played import Violation, datasets, must
 
 import topk_secagg as ts
-from topk_secagg.steps import offline as offline_step
-from topk_secagg.steps import play as play_step
+from topk_secagg.rounds import offline as offline_step
+from topk_secagg.rounds import play as play_step
 
 USERS, SURVIVORS, COLLUDERS = 5, 3, 1
 EVERYBODY = range(1, USERS + 1)

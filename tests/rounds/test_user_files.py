@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from topk_secagg.errors import BadData, UsageError
-from topk_secagg.steps.user_files import check_output, gradient_files, read_weights
+from topk_secagg.rounds.user_files import check_output, gradient_files, read_weights
 
 TABLES = {
     "a field that csv does not take": ("weights.csv", "1," + "9" * 200_000),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import topk_secagg as ts
 from topk_secagg.algebra.randomness import CipherRandomness, SystemRandomness
 from topk_secagg.gradients.tensors import narrow, widen
-from topk_secagg.steps import aggregate as aggregate_step
+from topk_secagg.rounds import aggregate as aggregate_step
 
 USERS = 4
 SMALL = {"survivors": 3, "colluders": 1, "top_k": 3}

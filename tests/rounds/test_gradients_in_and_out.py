@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from rounds import datasets, document, edit, every, must, write_tensors
+from played import datasets, document, edit, every, must, write_tensors
 
 from topk_secagg.gradients.files import read_gradient
 from topk_secagg.gradients.tensors import Tensor

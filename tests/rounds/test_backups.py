@@ -4,9 +4,9 @@ was sent."""
 import shutil
 
 import pytest
-from rounds import CONFIRMING, every, must
+from played import CONFIRMING, every, must
 
-from topk_secagg.steps import mask as mask_step
+from topk_secagg.rounds import mask as mask_step
 from topk_secagg.storage import survivors as survivors_file
 from topk_secagg.storage.keys import read_identity
 from topk_secagg.storage.ledger import Ledger
