@@ -16,9 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import cifar
 from resnet20 import resnet20
 
-USERS = 10
 CONCENTRATION = 0.5
-LOCAL_STEPS = 5
 BATCH = 32
 RATE = 0.2
 MEAN = (0.4914, 0.4822, 0.4465)  # of red, green and blue
@@ -39,14 +37,14 @@ class Images:
         self.labels = torch.from_numpy(labels)
 
 
-def partition(labels: npt.NDArray[np.int64], seed: int) -> list[npt.NDArray[np.int64]]:
+def partition(labels: npt.NDArray[np.int64], users: int, seed: int) -> list[npt.NDArray[np.int64]]:
     """Which images each user has: every class is dealt out in shares drawn from a Dirichlet
     distribution."""
     rng = np.random.default_rng([seed, 0])
-    owned: list[list[npt.NDArray[np.int64]]] = [[] for _ in range(USERS)]
+    owned: list[list[npt.NDArray[np.int64]]] = [[] for _ in range(users)]
     for label in range(10):
         images = rng.permutation(np.flatnonzero(labels == label))
-        cuts = np.cumsum(rng.dirichlet([CONCENTRATION] * USERS))[:-1] * len(images)
+        cuts = np.cumsum(rng.dirichlet([CONCENTRATION] * users))[:-1] * len(images)
         for own, part in zip(owned, np.split(images, cuts.astype(int)), strict=True):
             own.append(part)
     dealt = [np.concatenate(own) for own in owned]
@@ -91,7 +89,12 @@ class Model:
                     tensor.copy_(part.reshape(tensor.shape))
 
     def train(
-        self, images: Images, own: npt.NDArray[np.int64], rate: float, rng: np.random.Generator
+        self,
+        images: Images,
+        own: npt.NDArray[np.int64],
+        steps: int,
+        rate: float,
+        rng: np.random.Generator,
     ) -> tuple[Vector, Tensor, float]:
         """A user's local steps: the difference of its weights, its statistics, and its mean
         loss."""
@@ -99,7 +102,7 @@ class Model:
         self.network.train()
         optimiser = torch.optim.SGD(self.network.parameters(), lr=rate)
         losses = []
-        for _ in range(LOCAL_STEPS):
+        for _ in range(steps):
             batch = torch.from_numpy(rng.choice(own, BATCH, replace=False))
             loss = cross_entropy(self.network(images.pixels[batch]), images.labels[batch])
             optimiser.zero_grad()

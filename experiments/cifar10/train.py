@@ -28,20 +28,23 @@ from typing import Any
 
 import numpy as np
 import torch
-from clients import USERS, Images, Model, Vector, flat, learning_rate, partition
+from clients import Images, Model, Vector, flat, learning_rate, partition
 
 import topk_secagg as ts
 from topk_secagg.algebra.field import to_signed
 
 RESULTS = Path(__file__).parent / "results"
-METHODS = ("plain", "topk", "topk-ef", "random")
+METHODS = ("plain", "topk", "topk-ef", "random", "random-ef")
 CONSTRUCTIONS = {"moments": 2, "sketch": 16}  # and P
-SURVIVORS = 5
-COLLUDERS = 3
 CLIP = 1.0  # of the first round, and of all where it does not follow the sum
 CLIP_FROM_SUM = 2.0  # the clip of a round, in terms of the largest magnitude of the last sum
 FIELD = 4281076801
-USUAL_ROUNDS = {16: 800, 32: 400}  # by the size of the images; others are part of a curve's name
+USUAL_USERS = 10  # and other settings that are part of a curve's name only if they differ
+USUAL_STEPS = 5
+USUAL_ROUNDS = {16: 800, 32: 400}  # by the size of the images
+ROUNDS_OF_MANY_STEPS = 134  # the images of 800 rounds, with 30 steps
+ROUNDS_OF_MANY_USERS = 300
+MOST_USERS_WITH_KEYS = 20  # more write out their shares in every round
 SCALES = (10.0, 30.0, 100.0)
 RECORDED = 10  # rounds a row
 BY_FILES = 50  # rounds from one that goes through files to the next
@@ -62,6 +65,24 @@ class Settings:
     construction: str = "sketch"
     field: int = FIELD
     clip_from_sum: bool = False
+    users: int = USUAL_USERS
+    steps: int = USUAL_STEPS
+
+    @property
+    def survivors(self) -> int:
+        """U, half of the users."""
+        return self.users // 2
+
+    @property
+    def colluders(self) -> int:
+        """T, three tenths of the users."""
+        return 3 * self.users // 10
+
+    @property
+    def dealing(self) -> str:
+        """Keys once, or shares in every round."""
+        by_keys = self.construction == "sketch" and self.users <= MOST_USERS_WITH_KEYS
+        return "keys" if by_keys else "shares"
 
     @property
     def picks(self) -> int:
@@ -77,9 +98,19 @@ class Settings:
             parts += ["sketch"] if self.construction == "sketch" else []
             parts += [] if self.field == FIELD else [f"q{self.field}"]
             parts += ["follow"] if self.clip_from_sum else []
-        parts += [] if self.rounds == USUAL_ROUNDS[self.size] else [f"{self.rounds}rounds"]
+        parts += [] if self.steps == USUAL_STEPS else [f"{self.steps}steps"]
+        parts += [] if self.users == USUAL_USERS else [f"{self.users}users"]
+        usual = usual_rounds(self.size, steps=self.steps, users=self.users)
+        parts += [] if self.rounds == usual else [f"{self.rounds}rounds"]
         parts += [f"seed{self.seed}"] if self.seed else []
         return "-".join(parts)
+
+
+def usual_rounds(size: int, steps: int, users: int) -> int:
+    """How many rounds a curve has, if nothing else is said."""
+    if users != USUAL_USERS:
+        return ROUNDS_OF_MANY_USERS
+    return USUAL_ROUNDS[size] if steps == USUAL_STEPS else ROUNDS_OF_MANY_STEPS
 
 
 @dataclass
@@ -116,7 +147,7 @@ class Curve:
         self.images, self.tested = data
         self.work = work
         self.path = work / f"{checkpoint}.pt"
-        self.owned = partition(self.images.labels.numpy(), settings.seed)
+        self.owned = partition(self.images.labels.numpy(), settings.users, settings.seed)
         self.model = Model(settings.seed)
         self.at = Progress(
             done=0,
@@ -160,10 +191,11 @@ class Curve:
             user: model.train(
                 self.images,
                 self.owned[user - 1],
+                steps=s.steps,
                 rate=rate,
                 rng=np.random.default_rng([s.seed, 1, at.done, user]),
             )
-            for user in range(1, USERS + 1)
+            for user in range(1, s.users + 1)
             if user not in dropped  # what a user would have trained is lost when it drops out
         }
         at.training_seconds += time.process_time() - start
@@ -188,19 +220,20 @@ class Curve:
         nothing = np.zeros_like(next(iter(moved.values())))
         start = time.process_time()
         result = ts.aggregate(
-            {user: moved.get(user, nothing) for user in range(1, USERS + 1)},
-            survivors=SURVIVORS,
-            colluders=COLLUDERS,
+            {user: moved.get(user, nothing) for user in range(1, s.users + 1)},
+            survivors=s.survivors,
+            colluders=s.colluders,
             density=s.density,
             construction=s.construction,
+            dealing=s.dealing,
             picks=s.picks,
             field=s.field,
             clip=at.clip,
             saturate=True,
             drop_masking=dropped,
             drop_elimination=silent,
-            residuals=at.residuals if s.method == "topk-ef" else None,
-            select="random" if s.method == "random" else "top",
+            residuals=at.residuals if s.method.endswith("-ef") else None,
+            select="random" if s.method.startswith("random") else "top",
         )
         at.protocol_seconds += time.process_time() - start
         check_exact(result)
@@ -210,7 +243,7 @@ class Curve:
             at.rounds_by_files += 1
         at.residuals = result.residuals or {}
         at.clipped += result.clipped
-        if s.construction != "sketch" or at.exact_rounds == 1:
+        if s.dealing == "shares" or at.exact_rounds == 1:
             at.offline_bytes += result.costs.offline_bytes
         at.online_bytes += result.costs.masked_bytes + result.costs.answer_bytes
         largest = float(np.abs(result.total).max())
@@ -228,13 +261,13 @@ class Curve:
         every round, so that there the files hold only what was drawn in memory.
         """
         chosen = {n: moved[n] + self.at.residuals.get(n, 0.0) for n in moved}
-        if self.settings.method == "random":
+        if self.settings.method.startswith("random"):
             chosen = {n: only(vector, result.sent[n].index) for n, vector in chosen.items()}
         self.work.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self.work) as scratch:
             folder = Path(scratch)
             (folder / "gradients").mkdir()
-            for user in range(1, USERS + 1):
+            for user in range(1, self.settings.users + 1):
                 vector = chosen.get(user, np.zeros_like(result.total))
                 torch.save(self.model.named(vector), folder / "gradients" / f"user-{user:02}.pt")
             run_command(folder, result, silent)
@@ -251,9 +284,8 @@ class Curve:
         self.model.weights = at.weights
         self.model.statistics = at.statistics
         row = asdict(s) | {
-            "users": USERS,
-            "survivors": SURVIVORS,
-            "colluders": COLLUDERS,
+            "survivors": s.survivors,
+            "colluders": s.colluders,
             "picks": s.picks,
             "round": at.done,
             "accuracy": self.model.accuracy(self.tested),
@@ -281,9 +313,11 @@ class Curve:
 def drop_outs(s: Settings, done: int) -> tuple[list[int], list[int]]:
     """Who drops out before masking, and who after it: as many more as leave U. The same for every
     method."""
-    order = [int(user) + 1 for user in np.random.default_rng([s.seed, 2, done]).permutation(USERS)]
-    first = round(s.drop * USERS)
-    return sorted(order[:first]), sorted(order[first : USERS - SURVIVORS])
+    order = [
+        int(user) + 1 for user in np.random.default_rng([s.seed, 2, done]).permutation(s.users)
+    ]
+    first = round(s.drop * s.users)
+    return sorted(order[:first]), sorted(order[first : s.users - s.survivors])
 
 
 def check_exact(result: ts.AggregateReport) -> None:
@@ -299,13 +333,14 @@ def check_exact(result: ts.AggregateReport) -> None:
 def run_command(folder: Path, result: ts.AggregateReport, silent: Iterable[int]) -> None:
     """`topk-secagg run` with the parameters of a round in memory; writes folder/sum.pt."""
     p = result.parameters
-    dropped = [user for user in range(1, USERS + 1) if user not in result.survivors]
+    dropped = [user for user in range(1, p.users + 1) if user not in result.survivors]
     options = {
         "gradients": folder / "gradients",
         "survivors": p.survivors,
         "colluders": p.colluders,
         "top-k": p.top_k,
         "construction": p.construction,
+        "dealing": p.dealing,
         "picks": p.picks,
         "field": p.field,
         "clip": p.clip,
@@ -393,7 +428,13 @@ def main() -> None:
     parser.add_argument(
         "--size", type=int, default=16, choices=(16, 32), help="images are pooled to this"
     )
-    parser.add_argument("--rounds", type=int, help="800 with small images, 400 with whole ones")
+    parser.add_argument("--steps", type=int, default=USUAL_STEPS, help="local steps of a round")
+    parser.add_argument("--users", type=int, default=USUAL_USERS)
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        help="800 with small images, 400 with whole ones, 134 with more steps, 300 with more users",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--work", type=Path, required=True, help="folder of the checkpoint")
     parser.add_argument("--results", type=Path, default=RESULTS)
@@ -406,11 +447,13 @@ def main() -> None:
         scale=args.scale or 1.0,
         drop=args.drop,
         size=args.size,
-        rounds=args.rounds or USUAL_ROUNDS[args.size],
+        rounds=args.rounds or usual_rounds(args.size, steps=args.steps, users=args.users),
         seed=args.seed,
         construction=args.construction,
         field=args.field,
         clip_from_sum=args.clip_from_sum,
+        users=args.users,
+        steps=args.steps,
     )
     data = tuple(Images(split, args.data, s.size) for split in ("train", "test"))
     checkpoint = s.name

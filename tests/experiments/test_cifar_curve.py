@@ -25,7 +25,7 @@ def data(tmp_path, monkeypatch):
         rows = rng.integers(256, size=(400, 3073), dtype=np.uint8)
         rows[:, 0] %= 10
         (tmp_path / f"{name}.bin").write_bytes(rows.tobytes())
-    monkeypatch.setattr(clients, "LOCAL_STEPS", 1)
+    monkeypatch.setattr(train, "USUAL_STEPS", 1)
     monkeypatch.setattr(clients, "BATCH", 4)
     monkeypatch.setattr(train, "RECORDED", 1)
     monkeypatch.setattr(train, "BY_FILES", 2)
@@ -34,12 +34,20 @@ def data(tmp_path, monkeypatch):
 
 def settings_of(method="topk-ef", **others):
     """Three rounds of a tiny curve."""
-    usual = {"density": 0.001, "scale": 1.0, "drop": 0.3, "size": 16, "rounds": 3, "seed": 0}
+    usual = {
+        "density": 0.001,
+        "scale": 1.0,
+        "drop": 0.3,
+        "size": 16,
+        "rounds": 3,
+        "seed": 0,
+        "steps": 1,
+    }
     return train.Settings(method, **(usual | others))
 
 
 @pytest.mark.parametrize("construction", ["moments", "sketch"])
-@pytest.mark.parametrize("method", ["plain", "topk", "topk-ef", "random"])
+@pytest.mark.parametrize("method", train.METHODS)
 def test_an_interrupted_curve_goes_on_and_every_sum_is_exact(method, construction, data, tmp_path):
     settings = settings_of(method, construction=construction)
     train.Curve(settings, data, tmp_path, "curve").run(2, tmp_path)
@@ -53,7 +61,7 @@ def test_an_interrupted_curve_goes_on_and_every_sum_is_exact(method, constructio
         ("3", "1") if secure else ("0", "0")
     )
     assert len({row["online_bytes"] for row in rows}) == 3
-    assert (resumed.at.residuals != {}) == (method == "topk-ef")
+    assert (resumed.at.residuals != {}) == method.endswith("-ef")
 
     with pytest.raises(SystemExit, match="other settings"):
         train.Curve(train.replace(settings, seed=1), data, tmp_path, "curve")
@@ -66,6 +74,25 @@ def test_keys_are_counted_in_the_first_round_and_shares_in_every_one(data, tmp_p
         before = [row["offline_bytes"] for row in rows]
         assert before == [times * before[0] for times in dealt]
         assert before[0] > 0
+
+
+def test_more_users_write_their_shares_out_in_every_round(data, tmp_path):
+    settings = settings_of(users=22, drop=0.5)
+    assert (settings.survivors, settings.colluders) == (11, 6)
+    curve = train.Curve(settings, data, tmp_path, "curve")
+    assert len(curve.owned) == 22
+    assert sum(map(len, curve.owned)) == len(data[0].labels)
+    rows = curve.run(2)
+    assert rows[1]["offline_bytes"] == 2 * rows[0]["offline_bytes"] > 0
+
+
+def test_the_name_says_what_is_not_usual():
+    usual = train.Settings("plain", density=0.01, scale=1.0, drop=0.3, size=16, rounds=800, seed=0)
+    assert usual.name == "16x16-drop30-plain"
+    many_steps = train.replace(usual, steps=30, rounds=train.usual_rounds(16, steps=30, users=10))
+    assert many_steps.name == "16x16-drop30-plain-30steps"
+    many_users = train.replace(usual, users=50, rounds=300, seed=1)
+    assert many_users.name == "16x16-drop30-plain-50users-seed1"
 
 
 def test_a_clip_that_follows_is_twice_the_largest_of_the_last_sum(data, tmp_path, monkeypatch):
