@@ -45,7 +45,6 @@ HINTS = {
     "disk": "compare the constructions with `topk-secagg plan`",
     "end-series": "{hint}; to end it: forget with --end-series",
     "entry": "choose one with --entry; {hint}",
-    "fallback": "{hint}: topk-secagg eliminate {value} --user n --fallback",
     "folder": "{hint}; mask --user all --gradients DIR takes a folder with one for every user",
     "freezer": "{hint}; to freeze as user {value}, add --user {value}",
     "from": "{hint}: --from OTHER_ROUND",
@@ -54,7 +53,6 @@ HINTS = {
     "insecure": "{hint}: add --insecure",
     "like": "give either --like FILE or --length L; --entry, --strip-prefix, --only and --exclude "
     "go with --like",
-    "minimise": "give either --construction or --minimise",
     "names": "check the file, --only and --exclude",
     "no-entry": "leave out --entry; {hint}",
     "of-other-round": "{hint}: --from takes --{value} from that round",

@@ -323,33 +323,21 @@ round_options = (
     ),
     click.Option(
         ["--construction"],
-        type=click.Choice(["permutation", "moments", "sketch"]),
+        type=click.Choice(["permutation", "sketch"]),
         help="The paper's, or ours with small files.  [default: permutation while its files stay "
         "below 256 MiB]",
     ),
     click.Option(
-        ["--minimise"],
-        type=click.Choice(["total", "online"]),
-        help="Choose the construction by what a user sends: in all (sketch), or with its gradient "
-        "(moments).  [default: total, where the default is not permutation]",
-    ),
-    click.Option(
         ["--dealing"],
-        type=click.Choice(["keys", "seeds", "shares"]),
-        help="What users send before: keys (sketch), seeds and shares (sketch, moments), or shares "
-        "alone.  [default: the first that fits]",
+        type=click.Choice(["keys", "shares"]),
+        help="What users send before: keys (sketch) or shares.  [default: keys where that is "
+        "possible]",
     ),
-    value("--blocks", "D", "permutation: blocks per polynomial.  [default: U - T]"),
     value(
         "--picks",
         "P",
-        "moments, sketch: picks per bucket.  [default: 2 in moments; in sketch the largest P up to "
-        "16 that sends hardly more than the best]",
-    ),
-    value(
-        "--spare",
-        "r",
-        "moments: pack answers more tightly, so that at most r of them may be missing.",
+        "sketch: picks per bucket.  [default: the largest P up to 16 that sends hardly more than "
+        "the best]",
     ),
     value(
         "--insecure-seed",

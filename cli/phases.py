@@ -157,7 +157,7 @@ def mask(
 ) -> o.StepResult:
     """Masked-input phase of a user: X_n from its gradient.
 
-    Keeps the coordinates of largest magnitude (moments: the largest of every bucket), quantises and
+    Keeps the coordinates of largest magnitude (sketch: the largest of every bucket), quantises and
     masks them, and writes the public file masked/user-NN.h5. A user masks one gradient per round;
     its ledger refuses a second one. Opens and checks the shares that have arrived: X says whose its
     user holds, and that stays so. With --secrets, the same gradient is recognised in later rounds:
@@ -323,7 +323,6 @@ def _confirmations(there: int, needed: int) -> str:
 
 @o.step(
     "Answer for the survivors: Y_n.",
-    o.flag("--fallback", "Answer once more with D = U - T, when too few answers came (--spare)."),
     example="round --user 3",
 )
 def eliminate(space: ts.Workspace, user: int, **how: Any) -> o.StepResult:
@@ -362,10 +361,10 @@ def described(
             "sum of the survivors' clipped gradients: a user cheated, or a share is wrong"
         )
     p = space.session.parameters
-    spare = len(report.answering) - report.answers_needed
+    checked = len(report.answering) - report.answers_needed
     r1 = rate_of_masked(p, report.masked_bytes)
     r2 = rate_of_answer(p, report.answer_bytes)
-    facts = {**facts_of(report), **r1.facts(), **r2.facts(), "checked_answers": spare}
+    facts = {**facts_of(report), **r1.facts(), **r2.facts(), "checked_answers": checked}
     what = "mean" if mean else "sum"
     written = [f"the {what} in the form of a gradient: {output}"] if output else []
     return facts, [
@@ -402,8 +401,8 @@ def agreement_line(colluders: int, report: DecodeReport, *, guilty: bool = False
             "no more answers than needed, so that nothing was checked:"
             " the sum is right if nobody lied"
         )
-    spare = agreeing - report.answers_needed
-    more = f"{counted(spare, 'more answer')} than needed, and all agree"
+    beyond = agreeing - report.answers_needed
+    more = f"{counted(beyond, 'more answer')} than needed, and all agree"
     line = f"{more}: the sum is right unless"
     if excluded == colluders:
         return f"{line} more than {counted(colluders, 'user lies', 'users lie')} (T)"

@@ -14,7 +14,7 @@ from topk_secagg.errors import UsageError, amount, no_coalition
 
 from . import options as o
 from .console import PROGRAM, Console, facts_of
-from .sending import minimise_line
+from .sending import sending_line
 
 
 @o.command(
@@ -28,7 +28,7 @@ def plan(console: Console, plot: Path | None, **options: Any) -> None:
     """Show what each construction would cost for the options of `init`, and which one `init` would
     choose.
 
-    The table has all constructions, several numbers of picks, and two fields; the last rows are
+    The table has both constructions and two fields; the last rows are
     what the paper's theorem, dense LightSecAgg and Flower's SecAgg+ need. With --like, also how
     much of the energy of the K largest entries of that gradient each choice keeps.
     """
@@ -83,7 +83,7 @@ def plan(console: Console, plot: Path | None, **options: Any) -> None:
         "time is an estimate for `run` with all users on this machine, from a quick measurement in "
         "this folder",
         f"the largest step of the choice takes {memory} of memory",
-        *filter(None, [minimise_line(p)]),
+        sending_line(p),
         "docs/training.md says which K, field, P and clip did well in trainings",
     )
     console.pasted("to start:", paste)
@@ -119,7 +119,7 @@ _PEER_LINES = (
 
 
 def _writes_shares_out(row: dict[str, Any]) -> bool:
-    """Whether a row deals written-out shares where its construction could deal keys or seeds."""
+    """Whether a row deals written-out shares where its construction could deal keys."""
     return bool(row["dealing"] == "shares" and row["construction"] != "permutation")
 
 
@@ -144,8 +144,7 @@ def _strict_line(p: ts.Parameters, comparison: ts.PlanReport) -> str:
         if excluded
         else "no liar is excluded"
     )
-    rule = "U + T <= N" if p.spare is None else "U + T <= N, and --spare of at least T"
-    return f"{line}, and there are {p.users} users: {most}; it needs {rule}"
+    return f"{line}, and there are {p.users} users: {most}; it needs U + T <= N"
 
 
 _ENERGY = (
@@ -174,12 +173,12 @@ def _init_words(p: ts.Parameters, **options: Any) -> list[str]:
     given += facts_of(p, "users", "survivors", "colluders", "top_k", "construction").items()
     # those of the other construction too
     defaults = {
-        "blocks": p.survivors - p.colluders,
         "picks": 0,
-        "spare": None,
         "dealing": DEALINGS[p.construction][0],
+        "field": DEFAULT_FIELD,
+        "clip": 1,
+        "max_weight": 1,
     }
-    defaults |= {"field": DEFAULT_FIELD, "clip": 1, "max_weight": 1}
     given += [
         (name, value) for name, value in facts_of(p, *defaults).items() if value != defaults[name]
     ]

@@ -1,8 +1,7 @@
-"""Moments of sparse vectors: shared, summed, and turned back into the vector behind them.
+"""Moments of sparse vectors: summed, and turned back into the vector behind them.
 
 The moments of place p are v_p = (gamma^(p j)) for j = 0, 1, ..., with gamma of order n in F_q*. The
-moments of a vector w of length n are sum_p w_p v_p; moving a place by delta multiplies entry j by
-gamma^(delta j).
+moments of a vector w of length n are sum_p w_p v_p.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import numpy as np
 
 from ..errors import BadData
 from . import native
-from .field import Integers, Symbols, ceil_div, to_montgomery
+from .field import Integers, Symbols, ceil_div
 from .native import Words
 from .parallel import cores, together
 
@@ -36,72 +35,6 @@ class Entries(NamedTuple):
     value: Symbols
 
 
-def share(
-    place: Symbols,
-    factor: Symbols,
-    point: Integers,
-    matrix: Integers,
-    noise: Symbols,
-    gamma: int,
-    q: int,
-    shares: Symbols,
-) -> None:
-    """Shamir sharings of factor^-1 v_place, evaluated for several users: shares (users, rows, W).
-
-    shares[m, i, j] = matrix[point_i, m, 0] factor_i^-1 gamma^(place_i j)
-    + sum_t matrix[point_i, m, 1 + t] noise[i, t, j],
-    with matrix (points, users, 1 + T) and noise (rows, T, W).
-    """
-    inverse_m = np.empty(factor.size, np.uint64)
-    native.invert(np.ascontiguousarray(factor), q, inverse_m)
-    native.share(
-        place=np.ascontiguousarray(place),
-        inverse_m=inverse_m,
-        point=np.ascontiguousarray(point, np.int64),
-        matrix_m=to_montgomery(matrix, q),
-        noise=np.ascontiguousarray(noise),
-        powers_m=_power_tables(gamma, _bits(place), q),
-        q=q,
-        shares=shares,
-    )
-
-
-def answer(
-    g: Symbols,
-    shift: Symbols,
-    value: Symbols,
-    scale: Symbols,
-    group: Integers,
-    gamma: int,
-    q: int,
-    total: Symbols,
-) -> None:
-    """Add the rows of g, moved and scaled, to their groups: total (groups, W1).
-
-    total[group_i, j] += value_i scale_i gamma^(shift_i j) g[i, j], with g (rows, at least W1). The
-    rows may be those of several users, one behind the other: `scale` and `group` are for the rows
-    of one.
-    """
-    bits = _bits(shift)
-    width = min(VECTOR_SYMBOLS * ceil_div(total.shape[1], VECTOR_SYMBOLS), g.shape[1])
-    if 1 << bits <= shift.size:  # each power is used more than once
-        table = _all_moments(gamma, bits, width=width, q=q)
-        row = np.ascontiguousarray(shift)
-    else:
-        table = _moments_of(np.ascontiguousarray(shift), bits, gamma=gamma, width=width, q=q)
-        row = np.arange(shift.size, dtype=np.uint32)
-    native.answer(
-        g=np.ascontiguousarray(g),
-        shift=row,
-        value=np.ascontiguousarray(value),
-        scale=np.ascontiguousarray(scale),
-        group=np.ascontiguousarray(group, np.int64),
-        table=table,
-        q=q,
-        out=total,
-    )
-
-
 def add_moments(
     row: Integers, place: Symbols, value: Symbols, gamma: int, q: int, total: Symbols
 ) -> None:
@@ -117,25 +50,6 @@ def add_moments(
         q=q,
         out=total,
     )
-
-
-def _moments_of(places: Symbols, bits: int, gamma: int, width: int, q: int) -> Symbols:
-    """The first `width` moments of each place below 2^bits, times R^4."""
-    table = np.empty((places.size, width), np.uint32)
-    native.tabulate(
-        exponent=places,
-        powers_m=_power_tables(gamma, bits, q),
-        first=pow(R, 4, q),
-        q=q,
-        table=table,
-    )
-    return table
-
-
-@lru_cache(maxsize=2)
-def _all_moments(gamma: int, bits: int, width: int, q: int) -> Symbols:
-    """The same, of all places below 2^bits."""
-    return _moments_of(np.arange(1 << bits, dtype=np.uint32), bits, gamma=gamma, width=width, q=q)
 
 
 def recover(

@@ -281,92 +281,6 @@ def geometric(first: int, ratio_m: int, q: int, out: Words) -> None:
     )
 
 
-def invert(values: Symbols, q: int, out_m: Words) -> None:
-    """out[i] = 1 / values[i], in Montgomery form; no value is zero."""
-    count = sizes(values, 1)[0]
-    call(
-        "invert",
-        input_at(values, SYMBOL, (count,)),
-        count,
-        *montgomery_constants(q),
-        output_at(out_m, WORD, (count,)),
-    )
-
-
-def share(
-    place: Symbols,
-    inverse_m: Words,
-    point: Indices,
-    matrix_m: Words,
-    noise: Symbols,
-    powers_m: tuple[Words, Words],
-    q: int,
-    shares: Symbols,
-) -> None:
-    """shares[m, i, j] = matrix[point_i, m, 0] inverse_i gamma^(place_i j)
-    + sum_t matrix[point_i, m, 1 + t] noise[i, t, j].
-
-    `powers_m` are the tables of `moments` with the powers of gamma.
-    """
-    users, rows, width = sizes(shares, 3)
-    points = sizes(matrix_m, 3)[0]
-    noises = sizes(noise, 3)[1]
-    low_m, high_m = powers_m
-    low_size = sizes(low_m, 1)[0]
-    high_size = sizes(high_m, 1)[0]
-    check_indices(point, points)
-    check_indices(place, low_size * high_size)
-    if not width:
-        raise ValueError("a place has at least one moment")
-    secret = np.empty(width, WORD)
-    call(
-        "share",
-        input_at(place, SYMBOL, (rows,)),
-        input_at(inverse_m, WORD, (rows,)),
-        input_at(point, INTEGER, (rows,)),
-        input_at(matrix_m, WORD, (points, users, 1 + noises)),
-        input_at(noise, SYMBOL, (rows, noises, width)),
-        input_at(low_m, WORD, (low_size,)),
-        input_at(high_m, WORD, (high_size,)),
-        points,
-        users,
-        rows,
-        noises,
-        width,
-        low_size,
-        high_size,
-        *montgomery_constants(q),
-        output_at(shares, SYMBOL, (users, rows, width)),
-        output_at(secret, WORD, (width,)),
-    )
-
-
-def tabulate(
-    exponent: Symbols, powers_m: tuple[Words, Words], first: int, q: int, table: Symbols
-) -> None:
-    """table[i, j] = first gamma^(exponent_i j); `powers_m` as in `share`."""
-    rows, width = sizes(table, 2)
-    low_m, high_m = powers_m
-    low_size = sizes(low_m, 1)[0]
-    high_size = sizes(high_m, 1)[0]
-    check_indices(exponent, low_size * high_size)
-    if not width:
-        raise ValueError("a place has at least one moment")
-    call(
-        "tabulate",
-        input_at(exponent, SYMBOL, (rows,)),
-        input_at(low_m, WORD, (low_size,)),
-        input_at(high_m, WORD, (high_size,)),
-        rows,
-        width,
-        low_size,
-        high_size,
-        first,
-        *montgomery_constants(q),
-        output_at(table, SYMBOL, (rows, width)),
-    )
-
-
 def sketch(
     row: Indices,
     place: Symbols,
@@ -375,7 +289,10 @@ def sketch(
     q: int,
     out: Symbols,
 ) -> None:
-    """out[row_i, j] += value_i gamma^(place_i j); `powers_m` as in `share`."""
+    """out[row_i, j] += value_i gamma^(place_i j).
+
+    `powers_m` are the tables of `moments` with the powers of gamma.
+    """
     entries = sizes(place, 1)[0]
     rows, width = sizes(out, 2)
     low_m, high_m = powers_m
@@ -401,54 +318,6 @@ def sketch(
         *montgomery_constants(q),
         output_at(out, SYMBOL, (rows, width)),
         output_at(moments, WORD, (width,)),
-    )
-
-
-def answer(
-    g: Symbols,
-    shift: Symbols,
-    value: Symbols,
-    scale: Symbols,
-    group: Indices,
-    table: Symbols,
-    q: int,
-    out: Symbols,
-) -> None:
-    """out[group_k, j] += sum of value_i scale_k table[shift_i, j] g[i, j] / R^4.
-
-    Row i of g is row k = i mod rows of a user, for `rows` entries of scale and group.
-    """
-    terms, length = sizes(g, 2)
-    rows = sizes(scale, 1)[0]
-    table_rows, width = sizes(table, 2)
-    groups, out_width = sizes(out, 2)
-    if not out_width <= width <= length:
-        raise ValueError(f"{length} symbols of {width} moments do not make {out_width}")
-    if terms % rows if rows else terms:
-        raise ValueError(f"{terms} rows are not those of users with {rows} each")
-    check_indices(shift, table_rows)
-    check_indices(group, groups)
-    sums = np.empty((2, width), WORD)
-    sums_at = output_at(sums, WORD, (2, width))
-    call(
-        "answer",
-        input_at(g, SYMBOL, (terms, length)),
-        input_at(shift, SYMBOL, (terms,)),
-        input_at(value, SYMBOL, (terms,)),
-        input_at(scale, SYMBOL, (rows,)),
-        input_at(group, INTEGER, (rows,)),
-        input_at(table, SYMBOL, (table_rows, width)),
-        terms,
-        length,
-        rows,
-        table_rows,
-        width,
-        groups,
-        out_width,
-        *montgomery_constants(q),
-        output_at(out, SYMBOL, (groups, out_width)),
-        sums_at,
-        sums_at + width * WORD.itemsize,
     )
 
 

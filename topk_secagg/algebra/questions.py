@@ -164,47 +164,6 @@ def geometric() -> bool:
     return out.tolist() == [3 * power % Q for power in _powers(WIDTH)]
 
 
-def invert() -> bool:
-    """Numbers and their inverses."""
-    values = _symbols(5)
-    inverses_m = np.zeros(5, np.uint64)
-    native.invert(values, Q, inverses_m)
-    return all(_product(values, inverses_m) == R % Q)
-
-
-def share() -> bool:
-    """Two picks for three users."""
-    place = np.array([39, 2], np.uint32)
-    inverse = _symbols(2)
-    point = np.array([1, 0])
-    matrix = _symbols(2, 3, 3)
-    noise = _symbols(2, 2, WIDTH)
-    shares = np.zeros((3, 2, WIDTH), np.uint32)
-    native.share(
-        place=place,
-        inverse_m=to_montgomery(inverse, Q),
-        point=point,
-        matrix_m=to_montgomery(matrix, Q),
-        noise=noise,
-        powers_m=_tables(),
-        q=Q,
-        shares=shares,
-    )
-    secret = _product(inverse[:, None], _moments(place))
-    factors = matrix[point][..., None]  # of picks and users
-    expected = _product(factors[:, :, 0], secret[:, None])
-    expected += _product(factors[:, :, 1:], noise[:, None]).sum(axis=2)
-    return np.array_equal(shares, expected.swapaxes(0, 1) % Q)
-
-
-def tabulate() -> bool:
-    """Three times the moments of some places."""
-    places = np.array([39, 0, 9], np.uint32)
-    table = np.zeros((3, WIDTH), np.uint32)
-    native.tabulate(places, _tables(), first=3, q=Q, table=table)
-    return np.array_equal(table, _product(_moments(places), 3))
-
-
 def sketch() -> bool:
     """Three entries, two of them in one row."""
     row = np.array([1, 0, 1])
@@ -215,28 +174,6 @@ def sketch() -> bool:
     for i in range(3):
         expected[row[i]] += _product(value[i], _moments(place)[i])
     native.sketch(row=row, place=place, value=value, powers_m=_tables(), q=Q, out=out)
-    return np.array_equal(out, expected % Q)
-
-
-def answer() -> bool:
-    """Two users with three picks each, in two groups; one moment is not wanted."""
-    places = np.array([3, 39], np.uint32)
-    shift = np.array([0, 1, 1, 1, 0, 1], np.uint32)
-    g = _symbols(6, WIDTH)
-    value = _symbols(6)
-    scale = _symbols(3)
-    group = np.array([1, 1, 0])
-    out = _symbols(2, WIDTH - 1)
-    moments = _moments(places)
-    expected = out.astype(np.uint64)
-    for i in range(6):
-        factor = _product(value[i], scale[i % 3])
-        terms = _product(_product(factor, moments[shift[i]]), g[i])
-        expected[group[i % 3]] += terms[: WIDTH - 1]
-    table = _product(moments, pow(R, 4, Q)).astype(np.uint32)
-    native.answer(
-        g=g, shift=shift, value=value, scale=scale, group=group, table=table, q=Q, out=out
-    )
     return np.array_equal(out, expected % Q)
 
 

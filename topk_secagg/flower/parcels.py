@@ -124,9 +124,7 @@ def masked_places(space: Workspace, *users: int) -> dict[str, Place]:
 def answer_places(space: Workspace, *users: int) -> dict[str, Place]:
     """Where the Y of these users belong."""
     p = space.session.parameters
-    c = construction(p)
-    shapes = c.answer_shapes(p.users).values()
-    largest = max(c.bytes_of_answer(shape) for shape in shapes) + _OVERHEAD
+    largest = construction(p).answer_bytes(p.users) + _OVERHEAD
     return places(space, *map(space.answer_path, users), largest=largest)
 
 

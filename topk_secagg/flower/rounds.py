@@ -92,8 +92,7 @@ class ServedRound:
     @property
     def answers_needed(self) -> int:
         """The answers that decode the sum."""
-        c = construction(self.space.session.parameters)
-        return c.answer_shape(len(self.survivors())).quorum
+        return self.space.session.parameters.survivors
 
     def masked(self) -> list[int]:
         """The users whose X is here."""

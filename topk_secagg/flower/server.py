@@ -104,10 +104,6 @@ class TopKSecAgg(Strategy):
             "colluders": colluders,
             "max_weight": max_weight,
         }
-        if options.get("minimise") is not None:
-            del self.options["construction"]
-        if options.get("spare") is not None:
-            raise UsageError("nodes answer once: no answers can be spared", "leave out spare")
         self._kept: tempfile.TemporaryDirectory[str] | None = None
         self._series: Series | None = None
         self._round: ServedRound | None = None

@@ -29,14 +29,13 @@ class FixedPoint:
     """How a round writes reals in its field: as multiples of 1/scale, of magnitude up to `clip`.
 
     `largest` is the largest magnitude of a quantised value, so that those of all users add up
-    without wrapping. With `never_zero` no value becomes zero.
+    without wrapping.
     """
 
     field: int
     scale: int
     clip: float
     largest: int
-    never_zero: bool
 
 
 def quantise(
@@ -52,8 +51,7 @@ def quantise(
 
     Within the last step before the clip the mean may be off by less than a step: no result is
     larger than `largest`. A value beyond the clip is refused, or moved to it when `saturate` is
-    set. Where no value may be zero, a value y below one step becomes 1 with probability (1 + y) /
-    2, else -1.
+    set.
     """
     clipped = int(np.count_nonzero(np.abs(values) > fixed.clip))
     if clipped and not saturate:
@@ -65,13 +63,8 @@ def quantise(
             "clip",
         )
     steps = _in_steps(fixed, values, weight)
-    chance = uniform(source, values.size)
     rounded = np.floor(steps)
-    rounded += chance < steps - rounded
-    if fixed.never_zero:
-        small = np.abs(steps) < 1
-        if small.any():
-            rounded[small] = np.where(chance[small] < (1 + steps[small]) / 2, 1.0, -1.0)
+    rounded += uniform(source, values.size) < steps - rounded
     # np.clip takes longer
     bounded = np.minimum(np.maximum(rounded, -fixed.largest), fixed.largest)
     return to_field(bounded.astype(np.int64), fixed.field), clipped
@@ -92,15 +85,11 @@ def rounding_error(fixed: FixedPoint, values: Reals, weight: float = 1.0) -> flo
     takes away is not counted.
 
     A value of y steps that becomes one of its two neighbours has the variance f (1 - f), where
-    f = y - floor(y). Where zero cannot be sent, a value below one step becomes +-1 and has the
-    variance 1 - y^2. None if all values are zero.
+    f = y - floor(y). None if all values are zero.
     """
     steps = _in_steps(fixed, values, weight)
     fraction = steps - np.floor(steps)
     variance = fraction * (1 - fraction)
-    if fixed.never_zero:
-        small = np.abs(steps) < 1
-        variance[small] = 1 - steps[small] ** 2
     energy = float(np.square(steps).sum())
     return math.sqrt(float(variance.sum())) / math.sqrt(energy) if energy else None
 

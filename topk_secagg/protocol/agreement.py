@@ -9,56 +9,46 @@ them are honest, and these determine the polynomial.
 from __future__ import annotations
 
 from ..errors import counted
-from .constructions import construction
-from .messages import AnswerShape
 from .parameters import Parameters
 
-FALLBACK = "fallback"  # the topic of a hint to answer again
 STRICT = "strict"  # the topic of a hint that only less strict decoding can follow
 _CAUSE = "look for the cause with an audit, and start a new round"
 
 
-def certain_quorum(p: Parameters, blocks: int) -> int:
+def certain_quorum(p: Parameters) -> int:
     """D + 2T: as many answers agree only on the sum, unless more than T users lie."""
-    return blocks + 2 * p.colluders
+    return p.blocks + 2 * p.colluders
 
 
-def liars_excluded(p: Parameters, blocks: int, agreeing: int) -> int:
+def liars_excluded(p: Parameters, agreeing: int) -> int:
     """min(T, agreeing - D - T): so many users that lie together cannot have made the sum wrong."""
-    return min(p.colluders, agreeing - blocks - p.colluders)
+    return min(p.colluders, agreeing - p.blocks - p.colluders)
 
 
-def is_correctable(p: Parameters, blocks: int, answers: int, wrong: int) -> bool:
+def is_correctable(p: Parameters, answers: int, wrong: int) -> bool:
     """Whether `wrong` of the answers may be left out: at most T, so that D + 2T agree.
 
     Each correction uses up detection: a correction with fewer that agree would let T liars have an
     honest user corrected to their sum.
     """
-    return wrong <= p.colluders and answers - wrong >= certain_quorum(p, blocks)
+    return wrong <= p.colluders and answers - wrong >= certain_quorum(p)
 
 
 def with_more_answers(
-    p: Parameters, shape: AnswerShape, answers: int, wrong: int
+    p: Parameters, survivor_count: int, answers: int, wrong: int
 ) -> tuple[str, str]:
-    """What could still give D + 2T answers that agree if `wrong` do not: a hint and its topic.
-
-    More survivors may answer; or all may answer again with the D of the fallback, which is smaller.
-    """
+    """What could still give D + 2T answers that agree if `wrong` do not: a hint and its topic."""
     if wrong > p.colluders:
         return (
             f"more than T = {p.colluders} are wrong, and no further answer can help; {_CAUSE}",
             "",
         )
-    needed = certain_quorum(p, shape.blocks) + wrong
-    if needed <= shape.survivor_count:
+    needed = certain_quorum(p) + wrong
+    if needed <= survivor_count:
         missing = needed - answers
         return f"wait for at least {counted(missing, 'more user')} to answer", ""
-    *_, fallback = construction(p).answer_shapes(shape.survivor_count).values()
-    again = certain_quorum(p, fallback.blocks) + wrong
-    if again <= shape.survivor_count:
-        return f"ask at least {again} users to answer again with D = {fallback.blocks}", FALLBACK
     hopeless = (
-        f"no number of answers of this round is enough: it takes {again},"
-        f" and there are {shape.survivor_count} survivors"
+        f"no number of answers of this round is enough: it takes {needed},"
+        f" and there are {survivor_count} survivors"
     )
     return (f"{hopeless}; {_CAUSE}", "") if wrong else (hopeless, STRICT)

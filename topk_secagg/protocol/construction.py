@@ -18,7 +18,7 @@ from ..algebra.linear import combine
 from ..algebra.randomness import KEY_BYTES, Randomness
 from ..errors import BadData
 from . import wire
-from .deal import Block, Deal, Rows, drawn_key, symbol_stream
+from .deal import Block, Deal
 from .messages import (
     AnswerChunk,
     AnswerShape,
@@ -30,7 +30,7 @@ from .messages import (
     ShareChunk,
     Sparse,
 )
-from .parameters import KEYS, SEEDS, Parameters
+from .parameters import KEYS, Parameters
 
 DecodedGroups = TypeVar("DecodedGroups")  # what `decode_groups` makes of a few groups
 ShareRows = Callable[[str, slice, Symbols, Symbols], None]
@@ -44,18 +44,16 @@ class Construction(ABC, Generic[DecodedGroups]):
 
     Shares are tables of `rows` rows of `width` symbols, with a checksum for every `check_rows`
     rows. X has `entries` entries, with indices below `index_bound`. There are `beta_count` points
-    besides the alphas; the shares of `share_quorum` users determine a secret.
+    besides the alphas; the shares of U users determine a secret.
     """
 
     share_names: ClassVar[tuple[str, ...]]
     index_name: ClassVar[str]
-    distinct: ClassVar[bool]  # the indices of X
     needs_masked_sum: ClassVar[bool] = False  # to decode; then X are not needed to answer
     rows: int
     width: int
     entries: int
     beta_count: int
-    share_quorum: int
     index_bound: int
     index_code: wire.Packed | wire.EliasFano  # the indices of X on the wire
     check_rows: int
@@ -81,29 +79,6 @@ class Construction(ABC, Generic[DecodedGroups]):
         alphas = range(self.beta_count, self.beta_count + self.p.users)
         return Points(alpha=tuple(alphas), beta=tuple(betas))
 
-    @property
-    def seed_count(self) -> int:
-        """How many users of a dealing can get a seed instead of a share."""
-        return 0
-
-    def seeded(self, dealer: int) -> tuple[int, ...]:
-        """The users that get a seed of this dealer: those that follow it, cyclically."""
-        count = self.seed_count if self.p.dealing == SEEDS else 0
-        return tuple((dealer + i) % self.p.users + 1 for i in range(count))
-
-    def is_seeded(self, dealer: int, user: int) -> bool:
-        """Whether a user gets a seed of this dealer."""
-        follows = (user - dealer - 1) % self.p.users  # so many users are between them
-        return self.p.dealing == SEEDS and follows < self.seed_count
-
-    def written(self, dealer: int) -> tuple[int, ...]:
-        """The users whose shares of this dealer are written out."""
-        return tuple(m for m in range(1, self.p.users + 1) if self.is_written(dealer, m))
-
-    def is_written(self, dealer: int, user: int) -> bool:
-        """Whether the share of a user is written out by this dealer."""
-        return self.p.dealing != KEYS and not self.is_seeded(dealer, user)
-
     @abstractmethod
     def draw_secret(self, deal: Deal, source: Randomness) -> Secret:
         """The secret places and masks of a user."""
@@ -122,11 +97,8 @@ class Construction(ABC, Generic[DecodedGroups]):
 
     @abstractmethod
     def sharing(self, deal: Deal, secret: Secret) -> ShareRows:
-        """What fills shares[name] (users, rows, width) of these rows of a secret.
-
-        The users are those whose shares are written out. They follow from noise (rows, T, width),
-        or from the symbols of the seeds, (rows, seeds, width).
-        """
+        """What fills shares[name] (users, rows, width) of these rows of a secret, from noise
+        (rows, T, width)."""
 
     @property
     def chunk_rows(self) -> int:
@@ -138,44 +110,25 @@ class Construction(ABC, Generic[DecodedGroups]):
         return max(1, fitting // self.check_rows) * self.check_rows
 
     def share_chunks(self, deal: Deal, secret: Secret, source: Randomness) -> Iterator[ShareChunk]:
-        """The shares that are written out, `chunk_rows` rows at a time.
+        """The shares of all users, written out, `chunk_rows` rows at a time.
 
         Two sets of buffers take turns: a chunk is valid until the next but one is drawn.
         """
         step = self.chunk_rows
-        users = len(self.written(deal.dealer))
-        if not users:
-            return
+        users = self.p.users
         share = self.sharing(deal, secret)
         buffers = [
             [np.empty(users * step * self.width, dtype=np.uint32) for _ in self.share_names]
             for _ in range(2)
         ]
-        for turn, (rows, noises) in enumerate(self._noises(deal, source)):
+        for turn, start in enumerate(range(0, self.rows, step)):
+            rows = slice(start, min(start + step, self.rows))
+            noise = self._noise(rows, source.child(f"noise {start}"))
             shares = {}
             for name, buffer in zip(self.share_names, buffers[turn % 2], strict=True):
                 shares[name] = front(buffer, users, rows.stop - rows.start, self.width)
-                share(name, rows, next(noises), shares[name])
+                share(name, rows, next(noise), shares[name])
             yield ShareChunk(rows.start, rows.stop, shares)
-
-    def _noises(self, deal: Deal, source: Randomness) -> Iterator[tuple[slice, Iterator[Symbols]]]:
-        """The rows of each chunk, and the free values that each of its tables takes.
-
-        Noise comes from a stream of its own for every chunk; the symbols of a seed from one
-        stream for all.
-        """
-        p = self.p
-        streams = [
-            Rows(symbol_stream(deal, drawn_key(deal, source, (m,)), (m,)), self.width, p.field)
-            for m in self.seeded(deal.dealer)
-        ]
-        step = self.chunk_rows
-        for start in range(0, self.rows, step):
-            rows = slice(start, min(start + step, self.rows))
-            if streams:
-                yield rows, iter([self._symbols(rows, streams)])
-            else:
-                yield rows, self._noise(rows, source.child(f"noise {start}"))
 
     def _noise(self, rows: slice, source: Randomness) -> Iterator[Symbols]:
         """Uniform values (rows, T, width), as often as asked for."""
@@ -183,25 +136,16 @@ class Construction(ABC, Generic[DecodedGroups]):
         while True:
             yield source.integers(self.p.field, z)
 
-    def _symbols(self, rows: slice, streams: Sequence[Rows]) -> Symbols:
-        """What the seeds' streams give, (rows, seeds, width)."""
-        z = np.empty((len(streams), rows.stop - rows.start, self.width), dtype=np.uint32)
-        for stream, symbols in zip(streams, z, strict=True):
-            stream.read(rows.start, symbols)
-        return np.ascontiguousarray(z.swapaxes(0, 1))
-
-    def held_bytes(self, dealer: int, user: int, family: Sequence[Block]) -> int:
-        """What a user holds of a dealer: the bytes of its keys, its seed or its share."""
+    def held_bytes(self, user: int, family: Sequence[Block]) -> int:
+        """What a user holds of a dealer: the bytes of its keys or its share."""
         if self.p.dealing == KEYS:
             return KEY_BYTES * sum(user in block for block in family)
-        return KEY_BYTES if self.is_seeded(dealer, user) else self.share_bytes
+        return self.share_bytes
 
     def offline_bytes(self, family: Sequence[Block] = ()) -> int:
         """The most that a user sends before it has a gradient: to all others, and to each."""
-        users = range(1, self.p.users + 1)
-        dealers = users if self.p.dealing == KEYS else (1,)  # else all send the same
-        to_each = max(sum(self.held_bytes(n, m, family) for m in users if m != n) for n in dealers)
-        return len(family) * COMMITMENT_BYTES + to_each
+        held = [self.held_bytes(m, family) for m in range(1, self.p.users + 1)]
+        return len(family) * COMMITMENT_BYTES + sum(held) - min(held)
 
     @property
     def share_bytes(self) -> int:
@@ -233,7 +177,7 @@ class Construction(ABC, Generic[DecodedGroups]):
         BadData unless there are enough shares, and all lie on one polynomial.
         """
         q = self.p.field
-        quorum = self.share_quorum
+        quorum = self.p.survivors  # D + T
         if len(users) < quorum:
             raise BadData(f"{len(users)} shares do not determine a selector")
         matrix = decoding_matrix(points, tuple(users[:quorum]), others=tuple(users[quorum:]), q=q)
@@ -266,29 +210,12 @@ class Construction(ABC, Generic[DecodedGroups]):
         """The input behind X_n."""
 
     def check_masked(self, masked: Masked) -> None:
-        """Refuse what no honest user could have sent: a count, an index or a value out of range.
-
-        permutation: K distinct permuted indices below L, in increasing order; moments: B P shifts
-        below n, and no zeros.
-        """
-        index = masked.index
-        indices = 0 if self.needs_masked_sum else self.entries
-        if index.shape != (indices,) or masked.value.shape != (self.entries,):
+        """Refuse what no honest user could have sent: another count, or a value out of range."""
+        indices = self.index_code.count
+        if masked.index.shape != (indices,) or masked.value.shape != (self.entries,):
             raise BadData(f"it does not have exactly {self.entries} entries")
         if np.any(masked.value >= np.uint32(self.p.field)):
             raise BadData("a value is not below the field's size")
-        beyond = np.any(index >= np.uint32(self.index_bound))
-        if self.distinct and (beyond or np.any(index[1:] <= index[:-1])):
-            raise BadData("its indices are not increasing and below L")
-        if beyond:
-            raise BadData(f"a {self.index_name} is not below {self.index_bound}")
-        if self.p.fixed_point.never_zero and not np.all(masked.value):
-            raise BadData("a value is zero")
-
-    def _check_input(self, sparse: Sparse) -> None:
-        """Refuse to mask another number of entries: X has the same for every input."""
-        if sparse.index.shape != (self.entries,) or sparse.value.shape != (self.entries,):
-            raise ValueError(f"X has exactly {self.entries} entries, not {sparse.index.size}")
 
     @property
     def value_code(self) -> wire.Packed:
@@ -303,33 +230,12 @@ class Construction(ABC, Generic[DecodedGroups]):
     # mask-elimination phase
 
     @abstractmethod
-    def answer_shape(self, survivor_count: int, *, fallback: bool = False) -> AnswerShape:
-        """How Y is laid out for |U1| survivors; the fallback decodes from any U answers."""
+    def answer_shape(self, survivor_count: int) -> AnswerShape:
+        """How Y is laid out for |U1| survivors."""
 
-    def answer_shapes(self, survivor_count: int) -> dict[int, AnswerShape]:
-        """The shapes that an answer can have, by D: the session's own, and then that of the
-        fallback if it is another."""
-        own = self.answer_shape(survivor_count)
-        fallback = self.answer_shape(survivor_count, fallback=True)
-        return {own.blocks: own, fallback.blocks: fallback}
-
-    def decodable(
-        self, survivor_count: int, given: Mapping[int, int | None]
-    ) -> dict[AnswerShape, list[int]]:
-        """The shapes of which there are enough answers, and whose these are.
-
-        `given` is the D of each user's answer.
-        """
-        enough = {}
-        for shape in self.answer_shapes(survivor_count).values():
-            users = [n for n, blocks in given.items() if blocks == shape.blocks]
-            if len(users) >= shape.quorum:
-                enough[shape] = users
-        return enough
-
-    def answer_bytes(self, survivor_count: int, *, fallback: bool = False) -> int:
+    def answer_bytes(self, survivor_count: int) -> int:
         """The payload of Y for |U1| survivors."""
-        return self.bytes_of_answer(self.answer_shape(survivor_count, fallback=fallback))
+        return self.bytes_of_answer(self.answer_shape(survivor_count))
 
     def bytes_of_answer(self, shape: AnswerShape) -> int:
         """The payload of a Y of this shape: the one place where its size is computed."""

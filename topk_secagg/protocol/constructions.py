@@ -6,14 +6,13 @@ from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .parameters import MOMENTS, PERMUTATION, SKETCH, Parameters
+from .parameters import PERMUTATION, SKETCH, Parameters
 
 if TYPE_CHECKING:
     from .construction import Construction
 
 _HOMES = {  # imported when a round asks for one: a command starts in the time of its own
     PERMUTATION: (".permutation", "Permutation"),
-    MOMENTS: (".moments", "Moments"),
     SKETCH: (".sketch", "Sketch"),
 }
 

@@ -64,9 +64,9 @@ def decode(
     `strict` leaves out none, and asks for D+2T that agree.
     """
     users = sorted(answers)
-    if len(users) < shape.quorum:
+    if len(users) < p.survivors:
         raise TooFewSurvivors(
-            f"{counted(len(users), 'answer')}, and {shape.quorum} are needed",
+            f"{counted(len(users), 'answer')}, and {p.survivors} are needed",
             "wait for more users to answer",
         )
     total, words = _total_and_words(
@@ -83,7 +83,7 @@ def decode(
     if strict:
         _check_strictly(p, shape, agreeing=agreeing, wrong=wrong)
     if wrong:
-        right = [n for n in users if n not in wrong][: shape.quorum]
+        right = [n for n in users if n not in wrong][: p.survivors]
         total, _ = _total_and_words(
             p,
             points,
@@ -95,7 +95,7 @@ def decode(
         )
     if isinstance(total, BadData):
         raise total
-    return Decoded(total, wrong, liars_excluded(p, shape.blocks, agreeing))
+    return Decoded(total, wrong, liars_excluded(p, agreeing))
 
 
 def _wrong_users(
@@ -103,16 +103,16 @@ def _wrong_users(
 ) -> list[int]:
     """The users whose answers do not agree with the others'; BadData where that is not certain."""
     alpha = [points.alpha[n - 1] for n in users]
-    if agree(alpha, words, dimension=shape.quorum, q=p.field):
+    if agree(alpha, words, dimension=p.survivors, q=p.field):
         return []
-    most = (len(users) - shape.quorum) // 2
-    positions = wrong_positions(alpha, words, dimension=shape.quorum, q=p.field) if most else None
+    most = (len(users) - p.survivors) // 2
+    positions = wrong_positions(alpha, words, dimension=p.survivors, q=p.field) if most else None
     least = most + 1 if positions is None else len(positions)
-    if positions is None or not is_correctable(p, shape.blocks, answers=len(users), wrong=least):
+    if positions is None or not is_correctable(p, answers=len(users), wrong=least):
         raise BadData(
             f"the {len(users)} answers do not agree with each other: at least"
             f" {counted(least, 'is', 'are')} wrong, and nobody can be named for certain",
-            *with_more_answers(p, shape, answers=len(users), wrong=least),
+            *with_more_answers(p, shape.survivor_count, answers=len(users), wrong=least),
         )
     return [users[i] for i in positions]
 
@@ -126,13 +126,13 @@ def _check_strictly(p: Parameters, shape: AnswerShape, agreeing: int, wrong: lis
             " and strict decoding asks for all to agree",
             _AGAIN,
         )
-    needed = certain_quorum(p, shape.blocks)
+    needed = certain_quorum(p)
     if agreeing < needed:
         agree_already = counted(agreeing, "answer agrees", "answers agree")
         raise BadData(
             f"{agree_already}, and strict decoding asks for {needed} (D + 2T):"
             f" {needed - agreeing} missing",
-            *with_more_answers(p, shape, answers=agreeing, wrong=0),
+            *with_more_answers(p, shape.survivor_count, answers=agreeing, wrong=0),
         )
 
 
@@ -154,7 +154,7 @@ def _total_and_words(
     """
     c = construction(p)
     q = p.field
-    quorum = shape.quorum
+    quorum = p.survivors  # D + T
     matrix = decoding_matrix(points, tuple(answers)[:quorum], others=(), q=q)
     bound = min(q, 1 << _FACTOR_BITS)
     columns = math.ceil(_CHECK_BITS / (math.log2(bound) - 1)) if len(answers) > quorum else 0

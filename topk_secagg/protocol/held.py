@@ -1,4 +1,4 @@
-"""What a user holds of a dealer: shares that are written out, or the keys or the seed behind them.
+"""What a user holds of a dealer: shares that are written out, or the keys behind them.
 
 Whoever computes an answer reads rows, and does not know the difference.
 """
@@ -9,18 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ..algebra.field import Integers, Symbols
 from ..algebra.streams import StreamSums
 from .construction import Construction
-from .deal import Block, Deal, Rows, symbol_stream
+from .deal import Block, Deal, symbol_stream
 from .family import block_values
 
 
 @dataclass(frozen=True)
 class WrittenShares:
-    """Shares in memory: f and h, g, or f alone, (rows, width) each."""
+    """Shares in memory: f and h, or f alone, (rows, width) each."""
 
     tables: tuple[Symbols, ...]
 
@@ -30,21 +28,6 @@ class WrittenShares:
         high = rows[-1] + 1
         wanted = slice(low, high) if high - low == rows.size else rows
         return tuple(table[wanted] for table in self.tables)
-
-
-class SeedShares:
-    """A share that is the stream of a seed. Rows are read from the first to the last."""
-
-    def __init__(self, c: Construction[Any], deal: Deal, user: int, seed: bytes) -> None:
-        self._width = c.width
-        self._rows = Rows(symbol_stream(deal, seed, (user,)), c.width, c.p.field)
-
-    def __call__(self, rows: Integers) -> tuple[Symbols, ...]:
-        """Neighbouring rows of the share."""
-        first = _first_of_neighbours(rows)
-        share = np.empty((rows.size, self._width), dtype=np.uint32)
-        self._rows.read(first, share)
-        return (share,)
 
 
 class KeyShares:

@@ -23,8 +23,8 @@ class Secret:
     """What user n alone knows from the offline phase, apart from the noise.
 
     permutation: place[k] = pi_n(k) and mask[k] = r_{n,k} for every coordinate k.
-    moments: place[i] = s and mask[i] = rho for pick i = b P + j of bucket b.
-    sketch: mask[b W + j] = u for moment j of bucket b, up to the end of the last group; no places.
+    sketch: mask[b W + j] = u for symbol j of bucket b's sketch, up to the end of the last group;
+    no places.
     `keys` are those of the family's blocks, where shares are dealt by keys.
     """
 
@@ -52,8 +52,7 @@ class Sparse:
 
 @dataclass(frozen=True)
 class Masked:
-    """X_n: permuted indices (or shifts) and masked values, (entries,) each; in `sketch` values
-    alone."""
+    """X_n: permuted indices and masked values, (entries,) each; in `sketch` values alone."""
 
     index: Symbols
     value: Symbols
@@ -61,12 +60,9 @@ class Masked:
 
 @dataclass(frozen=True)
 class AnswerShape:
-    """How Y is laid out for `survivor_count` = |U1|: D blocks a group, so that `quorum` = D + T
-    answers decode; (groups, width) symbols."""
+    """How Y is laid out for `survivor_count` = |U1|: (groups, width) symbols."""
 
     survivor_count: int
-    blocks: int
-    quorum: int
     groups: int
     width: int
 
@@ -81,7 +77,7 @@ class AnswerChunk(NamedTuple):
 # X_m of every survivor m
 MaskedInputs = Mapping[int, Masked]
 
-# What one user holds of every survivor m: gives increasing rows of f and h, or of g,
+# What one user holds of every survivor m: gives increasing rows of f and h, or of f alone,
 # (rows, width) each
 HeldShares = Mapping[int, Callable[[Integers], tuple[Symbols, ...]]]
 

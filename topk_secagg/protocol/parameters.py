@@ -16,24 +16,19 @@ from ..errors import UsageError, counted
 from ..gradients.quantise import LARGEST_CLIP, FixedPoint
 
 PERMUTATION = "permutation"
-MOMENTS = "moments"
 SKETCH = "sketch"
-CONSTRUCTIONS = (PERMUTATION, MOMENTS, SKETCH)
-
 # how shares are dealt
 KEYS = "keys"
-SEEDS = "seeds"
 SHARES = "shares"
 DEALINGS = {
     PERMUTATION: (SHARES,),
-    MOMENTS: (SEEDS, SHARES),
-    SKETCH: (KEYS, SEEDS, SHARES),
-}  # the first is the default
+    SKETCH: (KEYS, SHARES),
+}  # of each construction; the first is the default
+CONSTRUCTIONS = tuple(DEALINGS)
 
 TOO_FEW_USERS = "too-few-users"  # the topic of a hint
 DERIVED = {"scale", "buckets"}  # parameters that follow from others
-_DEFAULT_PICKS = 2
-_MOST_PICKS = 16  # by default in `sketch`: decoding takes longer with more
+_MOST_PICKS = 16  # by default: decoding takes longer with more
 _WORTH_MORE_PICKS = 1.05  # times the fewest bytes: more picks keep more of the largest coordinates
 
 
@@ -41,23 +36,19 @@ _WORTH_MORE_PICKS = 1.05  # times the fewest bytes: more picks keep more of the 
 class Parameters(Brief):
     """N users, at least U survive, at most T collude; K of L coordinates; the field F_q.
 
-    `blocks` is D: fixed in `permutation`, U - T in `sketch`, and U - T, the least that an answer
-    packs, in `moments`. `picks` (P) and `buckets` (B) are 0 in `permutation`; `spare` belongs to
-    `moments` and is None elsewhere. `dealing` says what a share file holds: keys, a seed or shares
-    that are written out. Use `Parameters.choose` to fill in the defaults.
+    `picks` (P) and `buckets` (B) are 0 in `permutation`. `dealing` says what a share file holds:
+    keys, or shares that are written out. Use `Parameters.choose` to fill in the defaults.
     """
 
     users: int
     survivors: int
     colluders: int
-    blocks: int
     top_k: int
     length: int
     field: int
     construction: str
     picks: int
     buckets: int
-    spare: int | None
     dealing: str
     clip: float
     max_weight: float
@@ -71,16 +62,14 @@ class Parameters(Brief):
         colluders: int,
         top_k: int,
         length: int,
-        blocks: int | None = None,
         field: int = DEFAULT_FIELD,
         construction: str = PERMUTATION,
         picks: int | None = None,
-        spare: int | None = None,
         dealing: str | None = None,
         clip: float = 1.0,
         max_weight: float = 1.0,
     ) -> Parameters:
-        """Fill in D = U - T, the buckets and the scale, and check everything.
+        """Fill in the buckets and the scale, and check everything.
 
         Arguments:
         users: N.
@@ -88,34 +77,19 @@ class Parameters(Brief):
         colluders: T, the users that together learn nothing but the sum.
         top_k: K, the coordinates that each user sends.
         length: L, the coordinates of a gradient.
-        blocks: D, in the construction permutation; U - T by default.
         field: q, a prime below 2^32.
-        construction: "permutation", "moments" or "sketch".
-        picks: P, in the constructions moments and sketch. By default 2 in moments, or as many as a
-            bucket has coordinates; in sketch the P up to 16 with the fewest bytes.
-        spare: in the construction moments, how many answers may be missing, so that answers are
-            smaller; by default any U of them decode.
-        dealing: "keys" (sketch), "seeds" (sketch, moments) or "shares"; by default the first that
-            the construction has.
+        construction: "permutation" or "sketch".
+        picks: P, in the construction sketch. By default the P up to 16 with the fewest bytes.
+        dealing: "keys" (sketch) or "shares"; by default the first that the construction has.
         clip: the largest magnitude of a gradient's values.
         max_weight: the largest weight that a user may give its gradient.
         """
-        _require(
-            construction == PERMUTATION or blocks is None,
-            "blocks belong to the construction permutation: in the others D follows from U and T",
-            "leave them out, or choose the construction permutation",
-        )
         if dealing is None:
             dealing = DEALINGS.get(construction, (SHARES,))[0]
-        if construction == MOMENTS and picks is None:
-            picks = _fitting_picks(top_k, length)
-        if blocks is None:
-            blocks = survivors - colluders
         if construction == SKETCH and picks is None:
             picks = _cheapest_picks(
                 users=users,
-                survivors=survivors,
-                blocks=max(1, blocks),
+                blocks=max(1, survivors - colluders),
                 top_k=top_k,
                 length=length,
                 field=field,
@@ -125,14 +99,12 @@ class Parameters(Brief):
             users=users,
             survivors=survivors,
             colluders=colluders,
-            blocks=blocks,
             top_k=top_k,
             length=length,
             field=field,
             construction=construction,
             picks=picks or 0,
             buckets=0 if picks is None else ceil_div(top_k, max(picks, 1)),
-            spare=spare,
             dealing=dealing,
             clip=float(clip),
             max_weight=float(max_weight),
@@ -145,8 +117,6 @@ class Parameters(Brief):
         kept = {name: value for name, value in vars(self).items() if name not in DERIVED}
         if self.construction == PERMUTATION:
             kept["picks"] = None
-        else:
-            del kept["blocks"]
         is_resized = any(given.get(name, kept[name]) != kept[name] for name in ("length", "top_k"))
         if self.construction == SKETCH and is_resized:
             del kept["picks"]  # the best number may be another one
@@ -169,12 +139,13 @@ class Parameters(Brief):
         )
         if self.construction == PERMUTATION:
             _check_permutation(self)
-        else:
-            _check_buckets(self)
-        if self.construction == MOMENTS:
-            _check_moments(self)
         if self.construction == SKETCH:
             _check_sketch(self)
+
+    @property
+    def blocks(self) -> int:
+        """D = U - T, what an answer packs into one group."""
+        return self.survivors - self.colluders
 
     @property
     def largest(self) -> int:
@@ -183,14 +154,8 @@ class Parameters(Brief):
 
     @property
     def fixed_point(self) -> FixedPoint:
-        """How the round writes reals in the field; `moments` has no way to hide a zero."""
-        return FixedPoint(
-            field=self.field,
-            scale=self.scale,
-            clip=self.clip,
-            largest=self.largest,
-            never_zero=self.construction == MOMENTS,
-        )
+        """How the round writes reals in the field."""
+        return FixedPoint(field=self.field, scale=self.scale, clip=self.clip, largest=self.largest)
 
     @property
     def symbol_bytes(self) -> int:
@@ -212,20 +177,18 @@ class Parameters(Brief):
 
     def summary(self) -> str:
         """The parameters in one line, by the paper's letters."""
-        letters: dict[str, int | None] = {
+        letters = {
             "N": self.users,
             "U": self.survivors,
             "T": self.colluders,
+            "D": self.blocks,
             "K": self.top_k,
             "L": self.length,
             "q": self.field,
         }
-        if self.construction == PERMUTATION:
-            own: dict[str, int | None] = {"D": self.blocks}
-        else:
-            own = {"P": self.picks, "B": self.buckets, "n": self.order, "spare": self.spare}
-            if self.construction == SKETCH:
-                own["D"] = self.blocks
+        own = {}
+        if self.construction == SKETCH:
+            own = {"P": self.picks, "B": self.buckets, "n": self.order}
         return ", ".join([*_spelled(letters), self.construction, *_spelled(own)])
 
 
@@ -238,23 +201,14 @@ def quantisation_scale(field: int, users: int, clip: float, max_weight: float = 
         return 0
 
 
-def _spelled(letters: dict[str, int | None]) -> list[str]:
-    """Letters with their values, without those that have none."""
-    return [f"{letter} {value}" for letter, value in letters.items() if value is not None]
-
-
-def _fitting_picks(top_k: int, length: int) -> int:
-    """The default P, or fewer where buckets have fewer coordinates."""
-    for picks in range(_DEFAULT_PICKS, 1, -1):
-        if top_k < 1 or length // ceil_div(top_k, picks) >= picks:
-            return picks
-    return 1
+def _spelled(letters: dict[str, int]) -> list[str]:
+    """Letters with their values."""
+    return [f"{letter} {value}" for letter, value in letters.items()]
 
 
 def _cheapest_picks(
     *,
     users: int,
-    survivors: int,
     blocks: int,
     top_k: int,
     length: int,
@@ -266,7 +220,7 @@ def _cheapest_picks(
 
     Numbers that no round can have are refused later.
     """
-    written = {SEEDS: max(0, users - 1 - survivors), SHARES: users - 1}.get(dealing, 0)
+    written = users - 1 if dealing == SHARES else 0
 
     def symbols(picks: int) -> float:
         buckets = ceil_div(top_k, picks)
@@ -297,19 +251,13 @@ def _require(holds: bool, message: str, hint: str, topic: str = "") -> None:
 
 
 def _check_users(p: Parameters) -> None:
-    """1 <= T < U <= N, and D blocks that T noise blocks leave room for."""
+    """1 <= T < U <= N."""
     N = p.users
     U = p.survivors
     T = p.colluders
-    D = p.blocks
     _require(T >= 1, f"{T} colluders: at least one must be tolerated", "keep T >= 1")
     _require(T < U, f"{T} colluders among {U} survivors leave nobody to hide among", "keep T < U")
     _require(U <= N, f"{U} survivors of {counted(N, 'user')}", "keep U <= N", TOO_FEW_USERS)
-    _require(
-        D >= 1 and D + T <= U,
-        f"D = {D} blocks do not fit U = {U} and T = {T}",
-        "keep 1 <= D <= U - T",
-    )
 
 
 def _check_field(p: Parameters) -> None:
@@ -355,14 +303,15 @@ def _check_scale(p: Parameters) -> None:
 def _check_permutation(p: Parameters) -> None:
     """Nothing that belongs to another construction."""
     _require(
-        p.picks == 0 and p.buckets == 0 and p.spare is None,
-        "picks and spare answers do not belong to the construction permutation",
+        p.picks == 0 and p.buckets == 0,
+        "picks do not belong to the construction permutation",
         "leave them out, or choose another construction",
     )
 
 
-def _check_buckets(p: Parameters) -> None:
-    """P picks in each of B buckets, whose places the field has room for."""
+def _check_sketch(p: Parameters) -> None:
+    """P picks in each of B buckets, which may have fewer coordinates, and room for their places in
+    the field."""
     P = p.picks
     B = p.buckets
     _require(P >= 1, f"{P} picks per bucket", "keep P >= 1")
@@ -370,45 +319,11 @@ def _check_buckets(p: Parameters) -> None:
     _require(
         fitting == B, f"{B} buckets do not fit K = {p.top_k} and P = {P}", f"there are {fitting}"
     )
-    least = p.survivors - p.colluders
-    _require(
-        p.blocks == least,
-        f"D = {p.blocks}: in the construction {p.construction} D follows from U and T",
-        f"record {least}",
-    )
-    _require(
-        p.spare is None or p.construction == MOMENTS,
-        "spare answers belong to the construction moments",
-        "leave them out, or choose the construction moments",
-    )
     _require(
         p.field - 1 >= p.places,
         f"a field of {p.field} elements has no {p.places} places",
         "keep q - 1 >= ceil(L / B): choose a larger field or more coordinates to send",
     )
-
-
-def _check_moments(p: Parameters) -> None:
-    """Picks that are all coordinates, and a point for each bucket that an answer may pack."""
-    P = p.picks
-    B = p.buckets
-    _require(
-        p.length // B >= P,
-        f"cannot pick {P} of the {p.length // B} coordinates of a bucket: "
-        f"K = {p.top_k} is close to L",
-        "choose fewer picks, a smaller K, or another construction",
-    )
-    _require(p.spare is None or p.spare >= 0, f"{p.spare} spare answers", "keep them at 0 or more")
-    betas = p.users - p.colluders
-    _require(
-        p.field >= p.users + betas,
-        f"a field of {p.field} elements has no {p.users} + {betas} distinct points",
-        "keep q >= 2 N - T",
-    )
-
-
-def _check_sketch(p: Parameters) -> None:
-    """No more picks than coordinates; a bucket may have fewer."""
     _require(
         p.picks <= p.length,
         f"cannot pick more than the {p.length} coordinates",
@@ -429,7 +344,7 @@ def theorem_r1(p: Parameters) -> float:
 
 def theorem_r2(p: Parameters) -> float:
     """R2 = 1 / (U - T)."""
-    return 1 / (p.survivors - p.colluders)
+    return 1 / p.blocks
 
 
 class Rate(NamedTuple):

@@ -36,7 +36,6 @@ class Permutation(Construction[Sparse]):
 
     share_names = ("f", "h")
     index_name = "permuted index"
-    distinct = True
     check_rows = 1  # single rows are read
 
     def __init__(self, p: Parameters) -> None:
@@ -45,7 +44,6 @@ class Permutation(Construction[Sparse]):
         self.width = ceil_div(p.length, p.blocks)
         self.entries = p.top_k
         self.beta_count = p.survivors
-        self.share_quorum = p.blocks + p.colluders  # f and h have degree D + T - 1
         self.index_bound = p.length
         self.index_code = wire.EliasFano(p.top_k, p.length)  # cheaper than K integers below L
 
@@ -79,7 +77,7 @@ class Permutation(Construction[Sparse]):
         """
         q = self.p.field
         points = deal.points
-        matrix = lagrange_matrix(points.beta[: self.share_quorum], points.alpha, q)
+        matrix = lagrange_matrix(points.beta, points.alpha, q)
         slot, place, mask = self.selectors(secret)
         scale = {"f": np.ones_like(mask), "h": mask}
 
@@ -142,11 +140,19 @@ class Permutation(Construction[Sparse]):
     def mask(self, secret: Secret, sparse: Sparse) -> Masked:
         """X_n = {(pi_n(k), w_k + r_k)} by permuted index: the order says nothing
         (eq. message:phase:1)."""
-        self._check_input(sparse)
+        if sparse.index.shape != (self.entries,) or sparse.value.shape != (self.entries,):
+            raise ValueError(f"X has exactly {self.entries} entries, not {sparse.index.size}")
         index = secret.place[sparse.index]
         value = to_field(sparse.value.astype(np.int64) + secret.mask[sparse.index], self.p.field)
         order = np.argsort(index)
         return Masked(index[order], value[order])
+
+    def check_masked(self, masked: Masked) -> None:
+        """K values, and as many distinct permuted indices below L, in increasing order."""
+        super().check_masked(masked)
+        index = masked.index
+        if np.any(index >= np.uint32(self.index_bound)) or np.any(index[1:] <= index[:-1]):
+            raise BadData("its indices are not increasing and below L")
 
     def unmask(self, secret: Secret, masked: Masked) -> Sparse:
         """k = sigma_n(i) and w = x - r_k."""
@@ -156,20 +162,9 @@ class Permutation(Construction[Sparse]):
 
     # mask-elimination phase
 
-    def answer_shape(
-        self,
-        survivor_count: int,
-        *,
-        fallback: bool = False,
-    ) -> AnswerShape:
-        """One polynomial; D was fixed offline."""
-        return AnswerShape(
-            survivor_count=survivor_count,
-            blocks=self.p.blocks,
-            quorum=self.share_quorum,
-            groups=1,
-            width=self.width,
-        )
+    def answer_shape(self, survivor_count: int) -> AnswerShape:
+        """One polynomial."""
+        return AnswerShape(survivor_count=survivor_count, groups=1, width=self.width)
 
     def answer_chunks(
         self,

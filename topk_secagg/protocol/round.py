@@ -11,10 +11,10 @@ from ..algebra.randomness import KEY_BYTES, Randomness
 from ..errors import TooFewSurvivors, UsageError
 from .construction import stacked
 from .constructions import construction
-from .deal import Deal, drawn_key
+from .deal import Deal
 from .decoding import decode
 from .family import find_family
-from .held import KeyShares, SeedShares, WrittenShares
+from .held import KeyShares, WrittenShares
 from .messages import (
     AnswerReader,
     AnswerShape,
@@ -64,10 +64,8 @@ def run_round(
     # Masked-input phase: X_n
     masked = {n: c.mask(secrets[n], inputs[n]) for n in u1}
 
-    # Mask-elimination phase: Y_n, with D = U - T where fewer answer than the round packs its
-    # answers for
-    fallback = len(u2) < c.answer_shape(len(u1)).quorum
-    shape = c.answer_shape(len(u1), fallback=fallback)
+    # Mask-elimination phase: Y_n
+    shape = c.answer_shape(len(u1))
     answers = {
         n: reader_of(answer(p, points, user=n, masked=masked, shares=shares[n], shape=shape))
         for n in u2
@@ -90,7 +88,7 @@ def new_deal(p: Parameters, points: Points, dealer: int, source: Randomness) -> 
     if family is None:
         raise UsageError(
             f"no family of keys was found for N = {p.users}, U = {p.survivors}, T = {p.colluders}",
-            "deal by seeds",
+            "deal by shares",
         )
     sharing = source.child("sharing").bytes(KEY_BYTES).hex()
     return Deal(points=points, session="", dealer=dealer, sharing=sharing, family=family)
@@ -109,20 +107,11 @@ def deal_shares(
             )
             for m in range(1, p.users + 1)
         ]
-    users = c.written(deal.dealer)
-    tables = {
-        name: np.empty((len(users), c.rows, c.width), dtype=np.uint32) for name in c.share_names
-    }
+    tables = {name: np.empty((p.users, c.rows, c.width), dtype=np.uint32) for name in c.share_names}
     for chunk in c.share_chunks(deal, secret, source):
         for name, shares in chunk.shares.items():
             tables[name][:, chunk.start : chunk.stop] = shares
-    held: dict[int, Callable[[Integers], tuple[Symbols, ...]]] = {
-        m: WrittenShares(tuple(table[at] for table in tables.values()))
-        for at, m in enumerate(users)
-    }
-    for m in c.seeded(deal.dealer):
-        held[m] = SeedShares(c, deal, user=m, seed=drawn_key(deal, source, (m,)))
-    return [held[m] for m in sorted(held)]
+    return [WrittenShares(tuple(rows)) for rows in zip(*tables.values(), strict=True)]
 
 
 def sum_of_masked(p: Parameters, masked: Iterable[Masked], shape: AnswerShape) -> Symbols | None:

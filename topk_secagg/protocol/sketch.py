@@ -1,26 +1,29 @@
-"""`sketch`: the fewest bytes in all, and almost nothing before the gradient exists.
+"""`sketch`: any size, the fewest bytes in all, and almost nothing before the gradient exists.
 
-Buckets, places and moments are those of `moments`, but here a user masks the moments of its
-gradient, its *sketch*, instead of sharing those of secret places. The mask is uniform, so it can be
-shared by keys. See docs/scheme.md for why that is secret.
+Coordinate k lies in bucket b = k mod B at place k // B. A user sends P picks of every bucket as
+their sketch: the sum of w gamma^(place j) over the picks, for j < W, with gamma of order
+n >= ceil(L / B). The mask of a sketch is uniform, so it can be shared by keys. See docs/scheme.md
+for why that is secret.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from ..algebra.field import Integers, Symbols, add, ceil_div, subtract
+from ..algebra.field import Integers, Symbols, add, ceil_div, smallest_generator, subtract
 from ..algebra.lagrange import lagrange_matrix
 from ..algebra.linear import combine
-from ..algebra.moments import Entries, add_moments
+from ..algebra.moments import Entries, add_moments, arranged, recover
 from ..algebra.randomness import Randomness
 from ..algebra.streams import StreamSums
 from ..errors import BadData
+from ..gradients.select import bucket_top
 from . import wire
-from .buckets import Buckets
-from .construction import CHUNK_SYMBOLS, ShareRows
+from .construction import CHUNK_SYMBOLS, Construction, ShareRows
 from .deal import Deal, drawn_key, symbol_stream
 from .family import block_values
 from .messages import (
@@ -33,14 +36,15 @@ from .messages import (
     Secret,
     Sparse,
 )
-from .parameters import KEYS, SEEDS, Parameters
+from .parameters import KEYS, Parameters
 
+_CHECK_BYTES = 1 << 16  # of a share under one checksum: all rows are read
 _NOTHING = np.empty(0, dtype=np.uint32)
 
 
-class Sketch(Buckets):
-    """Share f of a group of D buckets: a uniform polynomial of degree U-1 for each moment, whose
-    values at the betas mask the buckets."""
+class Sketch(Construction[Entries]):
+    """Share f of a group of D buckets: a uniform polynomial of degree U-1 for each symbol of a
+    sketch, whose values at the betas mask the buckets."""
 
     share_names = ("f",)
     index_name = ""
@@ -48,12 +52,20 @@ class Sketch(Buckets):
 
     def __init__(self, p: Parameters) -> None:
         super().__init__(p)
+        q = p.field
+        self.order = p.order  # n
+        self.gamma = pow(smallest_generator(q), (q - 1) // self.order, q)
+        self.width = self.sketch_width(p.users)  # W: what N survivors could need
+        self.check_rows = max(1, _CHECK_BYTES // (self.width * p.symbol_bytes))
         self.rows = ceil_div(p.buckets, p.blocks)  # groups
         self.entries = p.buckets * self.width
         self.beta_count = p.blocks
-        self.share_quorum = p.survivors  # D + T
         self.index_bound = 1
         self.index_code = wire.Packed(0, 1)  # there are no indices
+
+    def sketch_width(self, survivor_count: int) -> int:
+        """W1 = min(2 |U1| P, n): so many symbols determine |U1| P of n places."""
+        return min(2 * survivor_count * self.p.picks, self.order)
 
     # offline phase
 
@@ -64,13 +76,8 @@ class Sketch(Buckets):
 
     @property
     def mask_count(self) -> int:
-        """A mask for every moment of every bucket, up to the end of the last group."""
+        """A mask for every symbol of every bucket's sketch, up to the end of the last group."""
         return self.rows * self.p.blocks * self.width
-
-    @property
-    def seed_count(self) -> int:
-        """D + T values of a uniform polynomial of degree D + T - 1 are free."""
-        return self.p.survivors
 
     def draw_secret(self, deal: Deal, source: Randomness) -> Secret:
         """The masks of all buckets, and the keys from which they follow if shares are keys."""
@@ -78,12 +85,6 @@ class Sketch(Buckets):
             return self.secret_of_keys(
                 deal, tuple(drawn_key(deal, source, block) for block in deal.family)
             )
-        if self.p.dealing == SEEDS:
-            receivers = self.seeded(deal.dealer)
-            nodes = [deal.points.alpha[m - 1] for m in receivers]
-            streams = [symbol_stream(deal, drawn_key(deal, source, (m,)), (m,)) for m in receivers]
-            matrix = lagrange_matrix(nodes, deal.points.beta, self.p.field)
-            return Secret(place=_NOTHING, mask=self._masks(matrix, streams))
         mask = np.empty(self.mask_count, dtype=np.uint32)
         source.child("mask").integers(self.p.field, mask)
         return Secret(place=_NOTHING, mask=mask)
@@ -115,25 +116,18 @@ class Sketch(Buckets):
             raise BadData("a mask is not below the field's size")
 
     def sharing(self, deal: Deal, secret: Secret) -> ShareRows:
-        """f(alpha_m) of the users whose shares are written out.
-
-        By seeds: through the values of the users that have a seed. Else through the masks at the
-        betas and noise at the alphas of users 1 to T.
-        """
+        """f(alpha_m) of all users, through the masks at the betas and noise at the alphas of users
+        1 to T."""
         p = self.p
         q = p.field
         points = deal.points
-        receivers = [points.alpha[m - 1] for m in self.written(deal.dealer)]
         masks = secret.mask.reshape(self.rows, p.blocks, self.width)
-        if p.dealing == SEEDS:
-            nodes = [points.alpha[m - 1] for m in self.seeded(deal.dealer)]
-        else:
-            nodes = [*points.beta, *points.alpha[: p.colluders]]
-        matrix = lagrange_matrix(nodes, receivers, q)
+        nodes = [*points.beta, *points.alpha[: p.colluders]]
+        matrix = lagrange_matrix(nodes, points.alpha, q)
 
         def share_f(_: str, rows: slice, z: Symbols, out: Symbols) -> None:
-            values = z if p.dealing == SEEDS else np.concatenate([masks[rows], z], axis=1)
-            user, row = np.divmod(np.arange(len(receivers) * len(z)), len(z))
+            values = np.concatenate([masks[rows], z], axis=1)
+            user, row = np.divmod(np.arange(p.users * len(z)), len(z))
             out[:] = combine(matrix, values.swapaxes(0, 1), row=user, group=row, q=q).reshape(
                 out.shape
             )
@@ -169,6 +163,13 @@ class Sketch(Buckets):
         """P of every bucket, or all that there are."""
         return min(self.p.buckets * self.p.picks, self.p.length)
 
+    def select(self, gradient: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The P largest magnitudes of every bucket; everything where buckets have no more."""
+        p = self.p
+        if p.length // p.buckets < p.picks:
+            return np.arange(p.length)
+        return bucket_top(gradient, p.buckets, p.picks)
+
     def sketch(self, sparse: Sparse) -> Symbols:
         """S(w)_(b,j) = sum of w gamma^(k j) over the picks of bucket b, w at place k: (B, W)."""
         p = self.p
@@ -194,29 +195,22 @@ class Sketch(Buckets):
     def unmask(self, secret: Secret, masked: Masked) -> Sparse:
         """The input behind X - u, which has at most P entries in a bucket."""
         p = self.p
-        moments = subtract(masked.value, secret.mask[: self.entries], p.field)
-        sketch = moments.reshape(p.buckets, self.width)[:, : self.moment_count(1)]
-        sparse = self.join_groups([self.recovered(0, sketch, survivor_count=1)])
-        if not np.array_equal(self.sketch(sparse).reshape(-1), moments):
+        symbols = subtract(masked.value, secret.mask[: self.entries], p.field)
+        sketch = symbols.reshape(p.buckets, self.width)
+        narrow = sketch[:, : self.sketch_width(1)]
+        sparse = self.join_groups([self.recovered(0, narrow, survivor_count=1)])
+        if not np.array_equal(self.sketch(sparse), sketch):
             raise BadData(f"it is no sketch of at most {p.picks} coordinates in every bucket")
         return sparse
 
     # mask-elimination phase
 
-    def answer_shape(
-        self,
-        survivor_count: int,
-        *,
-        fallback: bool = False,  # noqa: ARG002 - any U answers decode
-    ) -> AnswerShape:
+    def answer_shape(self, survivor_count: int) -> AnswerShape:
         """W1 = min(2 |U1| P, n) symbols for each group of D = U - T buckets."""
-        p = self.p
         return AnswerShape(
             survivor_count=survivor_count,
-            blocks=p.blocks,
-            quorum=p.survivors,
             groups=self.rows,
-            width=self.moment_count(survivor_count),
+            width=self.sketch_width(survivor_count),
         )
 
     def answer_chunks(
@@ -260,5 +254,32 @@ class Sketch(Buckets):
         masks = combine(
             matrix, y, row=bucket % p.blocks, group=(bucket - low) // p.blocks, q=p.field
         )
-        moments = subtract(masked_sum[bucket], masks, p.field)
-        return self.recovered(low, moments, shape.survivor_count)
+        sketch = subtract(masked_sum[bucket], masks, p.field)
+        return self.recovered(low, sketch, shape.survivor_count)
+
+    def recovered(self, first: int, sketch: Symbols, survivor_count: int) -> Entries:
+        """The sums in buckets first, first+1, ... from their sketch (buckets, W1).
+
+        BadData unless each has at most |U1| P non-zero entries, where |U1| is the number of
+        survivors, and all of them at places that are coordinates.
+        """
+        p = self.p
+        entries = recover(
+            sketch,
+            weight=survivor_count * p.picks,
+            order=self.order,
+            gamma=self.gamma,
+            q=p.field,
+            places=p.places,
+        )
+        last = p.places - 1  # the only place that not all buckets have
+        full = p.length - last * p.buckets  # the buckets that have it: they are the first
+        suspects = np.flatnonzero(entries.place >= last)
+        bucket = first + np.searchsorted(np.cumsum(entries.counts), suspects, side="right")
+        if np.any(entries.place[suspects] > last) or np.any(bucket >= full):
+            raise BadData("the aggregate has values at places that are no coordinates")
+        return entries
+
+    def join_groups(self, parts: Sequence[Entries]) -> Sparse:
+        """All entries by place k // B; those of a place come bucket by bucket."""
+        return Sparse(*arranged(parts, self.p.places))

@@ -1,4 +1,4 @@
-"""How X goes over the wire: values at log2 q bits, indices as Elias-Fano, shifts at log2 n bits.
+"""How X goes over the wire: values at log2 q bits, indices as Elias-Fano.
 
 Bits are numbered from the least significant bit of the first byte; padding bits are zero.
 """

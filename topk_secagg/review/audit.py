@@ -271,7 +271,7 @@ def _answers(evidence: Evidence) -> None:
         with answer.opened_answer(space, n, u1) as y:
             if n in u1.digests:
                 evidence.answers[n] = y.shape
-            return f"{y.payload} bytes, D = {y.shape.blocks}"
+            return f"{y.payload} bytes"
 
     for n in space.users():
         expected = space.session.header(n)

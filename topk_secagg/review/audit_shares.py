@@ -115,7 +115,6 @@ class _Private:
         evidence = self.evidence
         u1 = evidence.survivors
         x = evidence.masked.get(n)
-        y = evidence.answers.get(n)
         if ledger.insecure != self.space.session.insecure:
             raise BadData("its mark for a public seed is not the session's")
         if ledger.forgotten and evidence.available(self.space.secret_path(n)):
@@ -135,13 +134,11 @@ class _Private:
                 raise BadData(f"the file that is there is not what it says was {word}")
         if x and frozenset(ledger.holds or ()) != x.holds:
             raise BadData("the X that is there claims other shares than it says the user held")
-        if y and y != self.construction.answer_shape(y.survivor_count) and not ledger.fallback:
-            raise BadData("the Y that is there is a fallback, and it knows of none")
         if u1:
             ledger.check_survivors(u1.digest, "confirmed", "answered")
         if u1 and n in u1.digests and ledger.masked != u1.digests[n]:
             raise BadData("survivors.json names an X that it does not say was sent")
-        words = ("shared", *digests, "fallback", "forgotten")
+        words = ("shared", *digests, "forgotten")
         return ", ".join(word for word in words if getattr(ledger, word)) or "nothing spent"
 
     def fit(self, n: int, stored: StoredSecret | None) -> str:
@@ -216,10 +213,10 @@ class _Private:
         one = self.space.share_path(0, n)
         of_all_users = one.parent.with_name("user-*") / one.name
         with self.evidence.check("shares fit together", of_all_users) as check:
-            if len(shares) < c.share_quorum:
+            if len(shares) < self.p.survivors:
                 raise InputMissing(
                     f"{counted(len(shares), 'sound share is', 'sound shares are')} available, and "
-                    f"{c.share_quorum} are needed"
+                    f"{self.p.survivors} are needed"
                 )
             places = np.empty(c.place_count, dtype=np.int64)
             for first in range(0, c.rows, c.chunk_rows):
@@ -237,7 +234,7 @@ class _Private:
                 if places.size:
                     places[rows] = determined
             if places.size:
-                # sigma_n is a permutation if pi_n is; in moments any places are allowed
+                # sigma_n is a permutation if pi_n is
                 c.check_secret(Secret(places.astype(np.uint32), np.ones(c.rows, dtype=np.uint32)))
             of = "of the available secret" if known else "of some secret"
             check.why = f"{counted(c.rows, 'row')} {of}, {counted(len(shares), 'share')}"
@@ -348,7 +345,7 @@ class _Private:
             for start, part in chunks:
                 if not np.array_equal(part, y.read(start, np.empty_like(part))):
                     raise BadData("it is not what the X and the shares of its user give")
-        return f"from the shares of {len(users)} survivors, D = {shape.blocks}"
+        return f"from the shares of {len(users)} survivors"
 
     def summed(self) -> str:
         """Check that the aggregate is the plain sum of what the survivors masked."""

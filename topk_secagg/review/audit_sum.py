@@ -40,8 +40,6 @@ def _examine_aggregate(evidence: Evidence) -> None:
         u1 = evidence.survivors
         if u1 and (total.survivors_sha256 != u1.digest or total.survivors != u1.users):
             raise artifact.bad("it is for another survivor set than survivors.json")
-        if u1 and total.blocks not in construction(evidence.p).answer_shapes(len(u1.digests)):
-            raise artifact.bad(f"answers of this round do not pack {total.blocks} blocks")
         evidence.aggregate = total
         return counted(total.total.index.size, "coordinate")
 
@@ -50,43 +48,34 @@ def _examine_aggregate(evidence: Evidence) -> None:
     evidence.examine(path, aggregate.KIND, expected=expected, read=read)
 
 
-def _decoded(evidence: Evidence) -> dict[int, Decoded]:
-    """Decode the answers with each D; name the users whose answers do not agree with the others."""
+def _decoded(evidence: Evidence) -> Decoded | None:
+    """Decode the answers; name the users whose answers do not agree with the others."""
     u1 = evidence.survivors
-    count = len(u1.digests) if u1 else 0
-    given = {n: shape.blocks for n, shape in evidence.answers.items()}
-    c = construction(evidence.p)
-    enough = c.decodable(count, given)
-    if u1 is None or not enough:
-        kinds = (
-            f"more than {shape.quorum} with D = {shape.blocks}"
-            for shape in c.answer_shapes(count).values()
-        )
-        needed = " or ".join(kinds) if u1 else "a sound survivors.json"
-        sound = counted(len(evidence.answers), "sound answer is", "sound answers are")
+    answers = len(evidence.answers)
+    if u1 is None or answers < evidence.p.survivors:
+        needed = f"more than {evidence.p.survivors}" if u1 else "a sound survivors.json"
+        sound = counted(answers, "sound answer is", "sound answers are")
         why = f"{sound} available; needed: {needed}"
         evidence.add_not_checkable(_AGREE, "elimination", why)
-        return {}
-    sums = dict[int, Decoded]()
-    for shape, users in enough.items():
-        with evidence.check(_AGREE, "elimination") as check:
-            result = _decoded_answers(evidence, u1, shape=shape, users=users)
-            sums[shape.blocks] = result
-            excluded = result.liars_excluded
-            evidence.liars_excluded = max(excluded, evidence.liars_excluded or 0)
-            if result.corrected:
-                check.subjects = [evidence.space.answer_path(n) for n in result.corrected]
-            check.why = _agreement(evidence, shape, result, answers=len(users))
-    return sums
+        return None
+    result = None
+    with evidence.check(_AGREE, "elimination") as check:
+        result = _decoded_answers(evidence, u1)
+        evidence.liars_excluded = result.liars_excluded
+        if result.corrected:
+            check.subjects = [evidence.space.answer_path(n) for n in result.corrected]
+        check.why = _agreement(evidence, result)
+    return result
 
 
-def _decoded_answers(
-    evidence: Evidence, u1: Survivors, *, shape: AnswerShape, users: list[int]
-) -> Decoded:
-    """The sum that the answers of these users give."""
+def _decoded_answers(evidence: Evidence, u1: Survivors) -> Decoded:
+    """The sum that the sound answers give."""
     space = evidence.space
     with ExitStack() as files:
-        answers = {n: files.enter_context(answer.opened_answer(space, n, u1)) for n in users}
+        answers = {
+            n: files.enter_context(answer.opened_answer(space, n, u1)) for n in evidence.answers
+        }
+        shape = construction(evidence.p).answer_shape(len(u1.digests))
         return decode(
             p=evidence.p,
             points=space.session.points,
@@ -106,12 +95,13 @@ def _masked_sum(evidence: Evidence, u1: Survivors, shape: AnswerShape) -> Symbol
     return sum_of_masked(evidence.p, (x.masked for x in evidence.frozen.values()), shape)
 
 
-def _agreement(evidence: Evidence, shape: AnswerShape, result: Decoded, *, answers: int) -> str:
+def _agreement(evidence: Evidence, result: Decoded) -> str:
     """What the agreement of the answers says; refuse answers that do not agree."""
-    if answers == shape.quorum:
+    answers = len(evidence.answers)
+    needed = evidence.p.survivors
+    if answers == needed:
         raise InputMissing(
-            f"there are only {shape.quorum} answers, which always agree:"
-            " the sum is right if nobody lied"
+            f"there are only {needed} answers, which always agree: the sum is right if nobody lied"
         )
     if result.corrected:
         guilt = "its user may be innocent, as a bad share has the same effect"
@@ -122,39 +112,35 @@ def _agreement(evidence: Evidence, shape: AnswerShape, result: Decoded, *, answe
     excluded = result.liars_excluded
     rest = f" (T = {colluders})" if excluded == colluders else f", but T = {colluders} could"
     return (
-        f"{answers} answers agree, and {shape.quorum} suffice:"
+        f"{answers} answers agree, and {needed} suffice:"
         f" {no_coalition(excluded)} can have falsified the sum{rest}"
     )
 
 
-def _sum(evidence: Evidence, sums: dict[int, Decoded]) -> None:
+def _sum(evidence: Evidence, decoded: Decoded | None) -> None:
     """Check that the aggregate is the decoded sum, and no larger than the clip allows."""
     path = evidence.space.aggregate_path
     with evidence.check("aggregate recomputed", path) as check:
-        check.why = _recomputed(evidence, sums)
+        check.why = _recomputed(evidence, decoded)
     with evidence.check("sums within the clip", path) as check:
-        check.why = _within_clip(evidence, sums)
+        check.why = _within_clip(evidence, decoded)
 
 
-def _recomputed(evidence: Evidence, sums: dict[int, Decoded]) -> str:
+def _recomputed(evidence: Evidence, decoded: Decoded | None) -> str:
     """Refuse an aggregate that is not the sum to which the answers decode, or that blames others
     than those who answered wrongly."""
     stored = evidence.aggregate
     if stored is None:
         raise InputMissing("no sound aggregate is available")
-    if not sums:
+    if decoded is None:
         raise InputMissing("the available answers do not decode to a sum")
     index = stored.total.index
     value = stored.total.value
-    for total in (result.total for result in sums.values()):
-        if not (np.array_equal(index, total.index) and np.array_equal(value, total.value)):
-            raise BadData("it is not the sum that the answers decode to")
-    known = []
-    wrong = []
-    if stored.blocks in sums:
-        of_these_blocks = [n for n, y in evidence.answers.items() if y.blocks == stored.blocks]
-        known = [n for n in of_these_blocks if n in stored.answering]
-        wrong = [n for n in sums[stored.blocks].corrected if n in known]
+    total = decoded.total
+    if not (np.array_equal(index, total.index) and np.array_equal(value, total.value)):
+        raise BadData("it is not the sum that the answers decode to")
+    known = [n for n in evidence.answers if n in stored.answering]
+    wrong = [n for n in decoded.corrected if n in known]
     if [n for n in stored.corrected if n in known] != wrong:
         raise BadData("the users that it says answered wrongly are not those that did")
     if absent := [n for n in stored.corrected if n not in known]:
@@ -165,15 +151,15 @@ def _recomputed(evidence: Evidence, sums: dict[int, Decoded]) -> str:
     return f"{coordinates}, the same from {counted(len(evidence.answers), 'answer')}"
 
 
-def _within_clip(evidence: Evidence, sums: dict[int, Decoded]) -> str:
+def _within_clip(evidence: Evidence, decoded: Decoded | None) -> str:
     """Refuse a sum with coordinates that are larger than honest users can make them."""
     stored = evidence.aggregate
-    totals = [stored.total] if stored else [result.total for result in sums.values()]
-    if not totals or evidence.survivors is None:
+    known = stored or decoded
+    if known is None or evidence.survivors is None:
         raise InputMissing("no sum is available, or no sound survivors.json")
     fixed_point = evidence.p.fixed_point
     weights = evidence.survivors.weights.values()
-    beyond = max(beyond_clip(fixed_point, total.value, weights) for total in totals)
+    beyond = beyond_clip(fixed_point, known.total.value, weights)
     if beyond:
         larger = counted(beyond, "coordinate is larger", "coordinates are larger")
         raise BadData(f"{larger} than in any sum of honest users")

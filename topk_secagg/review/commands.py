@@ -59,13 +59,10 @@ def plan(*, measure_in: AnyPath | None = None, **options: Unpack[SessionOptions]
     top_k: K, the coordinates that each user sends; or
     density: K as a share of the gradient's length, such as 0.01.
     field: q, a prime below 2^32.
-    blocks: D, in the construction permutation.
-    construction: "permutation" (the paper's), "moments" or "sketch"; or
-    minimise: "total" (sketch) or "online" (moments), what a user sends in all or with its gradient.
-        By default permutation while its offline files stay below 256 MiB, and else "total".
-    dealing: "keys" (sketch), "seeds" (sketch, moments) or "shares", which are written out.
-    picks: P, in the constructions moments and sketch.
-    spare: in the construction moments, pack answers so tightly that only so many may be missing.
+    construction: "permutation" (the paper's) or "sketch"; by default permutation while its offline
+        files stay below 256 MiB, and else sketch.
+    dealing: "keys" (sketch) or "shares", which are written out.
+    picks: P, in the construction sketch.
     clip: the largest magnitude of a gradient's values; 1 by default.
 
     Returns a PlanReport: its `rows`, the `best` of them, which `init` would choose, and `remarks`.

@@ -38,7 +38,7 @@ def bars(law: Law) -> str:
     width, left = divmod(law.bound, bins)  # possible values in a bin, and those beyond the last one
     counts, _ = histogram(law.parts, bins * width, bins)
     expected = count * width / law.bound
-    drawn = _histogram(counts.tolist(), expected, low=law.low, width=width)
+    drawn = _histogram(counts.tolist(), expected, width=width)
     values = "values" if width > 1 else "value"
     rest = f" (the last {counted(left, 'is', 'are')} not drawn)" if left else ""
     note = (
@@ -51,13 +51,13 @@ def bars(law: Law) -> str:
     return _figure(title, note, drawn, height=_HISTOGRAM + 28)
 
 
-def _histogram(counts: Sequence[int], expected: float, *, low: int, width: int) -> list[str]:
-    """Bars for values from `low` on, `width` of them in every bin."""
+def _histogram(counts: Sequence[int], expected: float, *, width: int) -> list[str]:
+    """Bars for values from 0 on, `width` of them in every bin."""
     step = 100 / len(counts)
     unit = _HISTOGRAM / (max(*counts, expected) * 1.05)  # pixels of one entry
     drawn = []
     for number, count in enumerate(counts):
-        first = low + number * width
+        first = number * width
         drawn.append(
             _rect(
                 x=number * step,
@@ -70,8 +70,8 @@ def _histogram(counts: Sequence[int], expected: float, *, low: int, width: int) 
         )
     for y, kind in ((_HISTOGRAM, "axis"), (_HISTOGRAM - expected * unit, "level")):
         drawn.append(f'<line x1="0" y1="{y:.1f}" x2="100%" y2="{y:.1f}" class="{kind}"/>')
-    last = low + len(counts) * width - 1
-    drawn.append(_text(0, _HISTOGRAM + _LINE, f"{low:,}"))
+    last = len(counts) * width - 1
+    drawn.append(_text(0, _HISTOGRAM + _LINE, "0"))
     drawn.append(_text(100, _HISTOGRAM + _LINE, f"{last:,}", anchor="end"))
     return drawn
 
@@ -149,12 +149,11 @@ def _phases(evidence: Evidence) -> list[_Phase]:
 
 
 def _needed_before(evidence: Evidence) -> float:
-    """The bytes of what one user deals to all, itself included; the most of any user."""
+    """The bytes of what one user deals to all, itself included."""
     space = evidence.space
     c = construction(evidence.p)
     family = space.session.family or ()
-    dealt = (sum(c.held_bytes(n, m, family) for m in space.users()) for n in space.users())
-    return float(max(dealt))
+    return float(sum(c.held_bytes(m, family) for m in space.users()))
 
 
 def _share_file_bytes(evidence: Evidence) -> int:

@@ -9,7 +9,6 @@ import os
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from timeit import timeit
 from typing import Any, NamedTuple
@@ -25,9 +24,8 @@ from ..gradients.select import kept_energy
 from ..protocol.agreement import certain_quorum, liars_excluded
 from ..protocol.constructions import construction
 from ..protocol.parameters import (
+    CONSTRUCTIONS,
     KEYS,
-    MOMENTS,
-    PERMUTATION,
     SHARES,
     SKETCH,
     Parameters,
@@ -36,7 +34,6 @@ from ..protocol.parameters import (
 )
 from ..rounds.costs import Footprint, choice_of, family_of, footprint
 
-PICKS = (1, 2, 4, 8)  # of `moments`
 THEOREM = "Theorem 1"
 DENSE = "LightSecAgg"
 FLOWER = "SecAgg+"
@@ -93,7 +90,7 @@ class Speed(NamedTuple):
 def plan(
     chosen: Parameters, gradient: npt.NDArray[Any] | None = None, speed: Speed | None = None
 ) -> Plan:
-    """What a round would cost: compare the constructions, with several P and both fields.
+    """What a round would cost: compare the constructions, in both fields.
 
     Arguments:
     chosen: the parameters of the round (`Parameters`).
@@ -107,20 +104,18 @@ def plan(
     best = rows[variants.index(chosen)]
     peers = [_theorem(chosen), _dense(chosen), _flower(chosen)]
     remarks = [remark for peer in peers if (remark := _needs_less(peer, best))]
-    shape = construction(chosen).answer_shape(chosen.users)
     return Plan(
         rows=[*rows, *peers],
         best=best,
         remarks=remarks,
-        certain_answers=certain_quorum(chosen, shape.blocks),
-        liars_excluded=liars_excluded(chosen, shape.blocks, chosen.users),
+        certain_answers=certain_quorum(chosen),
+        liars_excluded=liars_excluded(chosen, chosen.users),
     )
 
 
 def _order(p: Parameters) -> tuple[int, int, bool, int]:
     """Construction by construction, the field with the finer resolution first."""
-    constructions = (PERMUTATION, MOMENTS, SKETCH)
-    return constructions.index(p.construction), -p.field, p.dealing == SHARES, p.picks
+    return CONSTRUCTIONS.index(p.construction), -p.field, p.dealing == SHARES, p.picks
 
 
 def _needs_less(peer: PlanRow, best: PlanRow) -> str:
@@ -139,19 +134,15 @@ def _needs_less(peer: PlanRow, best: PlanRow) -> str:
 
 
 def _variants(base: Parameters) -> list[Parameters]:
-    """All constructions, in the default field and a small one: the paper's, `moments` with a few
-    numbers of picks, and `sketch` dealt as `init` does and by written-out shares."""
+    """The paper's construction and `sketch`, dealt as `init` does and by written-out shares, in the
+    default field and a small one."""
     variants = []
     names = ("users", "survivors", "colluders", "top_k", "length", "clip", "max_weight")
     same = {name: getattr(base, name) for name in names}
-    for field, picks in product({base.field, DEFAULT_FIELD, SMALL_FIELD}, (None, *PICKS)):
-        own: dict[str, Any] = (
-            {"construction": MOMENTS, "picks": picks, "spare": base.spare} if picks else {}
-        )
-        with suppress(UsageError):  # it does not fit a bucket or the field
-            variants.append(Parameters.choose(**same, field=field, **own))
-        if picks is None:
-            variants += _sketches(same | {"field": field})
+    for field in {base.field, DEFAULT_FIELD, SMALL_FIELD}:
+        with suppress(UsageError):  # it does not fit the field
+            variants.append(Parameters.choose(**same, field=field))
+        variants += _sketches(same | {"field": field})
     return variants
 
 
@@ -170,9 +161,9 @@ def _row(p: Parameters, gradient: npt.NDArray[Any] | None, speed: Speed | None) 
     step = 1 / (p.scale * p.clip)
     time = None
     # `run` starts, encodes, hashes and writes all shares, then reads and hashes the used ones;
-    # keys and seeds are expanded by the dealer and by who holds them
+    # keys are expanded by the dealer and by who holds them
     if speed:
-        written = p.users * len(c.written(1)) * c.share_bytes
+        written = 0 if p.dealing == KEYS else p.users**2 * c.share_bytes
         writing = written * (speed.compute + speed.write)
         reading = written * min(1, c.entries / c.rows) * speed.compute
         drawing = p.users * _expanded(p) * c.share_bytes * speed.compute
@@ -190,10 +181,8 @@ def _row(p: Parameters, gradient: npt.NDArray[Any] | None, speed: Speed | None) 
 
 def _expanded(p: Parameters) -> int:
     """How many streams of a dealer are expanded to as many symbols as a share has."""
-    if p.dealing == KEYS:
-        family = family_of(p)
-        return len(family) + sum(map(len, family))
-    return 2 * len(construction(p).seeded(1))
+    family = family_of(p)
+    return len(family) + sum(map(len, family))
 
 
 def _theorem(p: Parameters) -> PlanRow:

@@ -192,8 +192,8 @@ def _parameters(session: Session) -> str:
         "freezer": "any user" if session.confirm else f"user {session.freezer}",
         "confirmations needed": session.confirmations,
     }
-    # 0 is a choice for spare answers only; elsewhere it says that this round has no such thing
-    shown = {k: v for k, v in facts.items() if v or (k, v) == ("spare", 0)}
+    # 0 says that this round has no such thing
+    shown = {k: v for k, v in facts.items() if v}
     return _facts({_LABELS.get(k, k.replace("_", " ")): v for k, v in shown.items()})
 
 

@@ -58,7 +58,6 @@ class UserStatus(Brief):
     survivor: bool | None
     confirmed: bool
     answered: str
-    blocks: int | None
     held_by_x: list[int] | None = field(default=None, repr=False)
     erased: bool = field(default=False, repr=False)
 
@@ -208,7 +207,7 @@ def _user(space: Workspace, n: int, survivors: Survivors | None, *, own: bool) -
     x, masked = _state(
         space.masked_path(n), lambda: masked_file.read(space.session, space.masked_path(n), n)
     )
-    blocks, answered = _state(space.answer_path(n), lambda: _answered_blocks(space, n, survivors))
+    _, answered = _state(space.answer_path(n), lambda: _check_answer(space, n, survivors))
     if x and survivors and survivors.digests.get(n, x.digest) != x.digest:
         masked = "not the one that was frozen"
     held_by_x = sorted(x.holds) if x else None
@@ -227,7 +226,6 @@ def _user(space: Workspace, n: int, survivors: Survivors | None, *, own: bool) -
         survivor=n in survivors.digests if survivors else None,
         confirmed=bool(confirmed),
         answered=answered,
-        blocks=blocks,
         held_by_x=held_by_x,
         erased=erased,
     )
@@ -253,13 +251,13 @@ def _is_listed(space: Workspace, dealer: int) -> bool:
     return False
 
 
-def _answered_blocks(space: Workspace, n: int, survivors: Survivors | None) -> int:
-    """D of a sound answer."""
+def _check_answer(space: Workspace, n: int, survivors: Survivors | None) -> None:
+    """Refuse an answer that is not sound."""
     if survivors is None:
         check_origin(space, n)
         raise SecAggError("there is no sound survivors.json that it answers")
-    with opened_answer(space, n, survivors) as answer:
-        return answer.shape.blocks
+    with opened_answer(space, n, survivors):
+        return
 
 
 def _missing_files(
@@ -435,9 +433,11 @@ class _NextSteps:
     def _decode(self, survivors: Survivors) -> Next:
         if self.decoded:
             return Next("")
-        c = construction(self.space.session.parameters)
-        if c.decodable(len(survivors.digests), {u.user: u.blocks for u in self.users}):
-            inputs = self._inputs(survivors.users) if c.needs_masked_sum else {}
+        p = self.space.session.parameters
+        answers = [u.user for u in self.users if u.answered == "yes"]
+        if len(answers) >= p.survivors:
+            needs_inputs = construction(p).needs_masked_sum
+            inputs = self._inputs(survivors.users) if needs_inputs else {}
             return _waiting("decode", None, inputs)
         silent = (n for n in survivors.users if self.users[n - 1].answered != "yes")
         missing = _missing_files(
@@ -446,7 +446,7 @@ class _NextSteps:
             users=silent,
             path=self.space.answer_path,
         )
-        return _waiting("decode", None, missing or {"enough answers of one kind": _Missing()})
+        return _waiting("decode", None, missing)
 
 
 def _to_send(space: Workspace, user: int, survivors: Survivors | None) -> list[tuple[Path, str]]:

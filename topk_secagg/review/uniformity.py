@@ -25,25 +25,21 @@ _MOST_BINS = 64
 
 
 class Law(NamedTuple):
-    """Values that should be uniform below `bound` after subtracting `low`, one array for each X."""
+    """Values that should be uniform below `bound`, one array for each X."""
 
     name: str
     parts: list[Symbols]
     bound: int
-    low: int = 0
     distinct: bool = False
 
 
 def laws(p: Parameters, masked: Sequence[Masked]) -> list[Law]:
-    """What should be uniform in X: values in F_q, or in F_q* if they are never zero; and
-    indices, if there are any."""
+    """What should be uniform in X: values in F_q, and distinct indices, if there are any."""
     c = construction(p)
-    low = int(c.p.fixed_point.never_zero)
-    values = [x.value - np.uint32(low) for x in masked]
-    uniform = [Law("masked value", values, bound=p.field - low, low=low)]
+    uniform = [Law("masked value", [x.value for x in masked], bound=p.field)]
     if c.index_name:
         indices = [x.index for x in masked]
-        uniform.append(Law(c.index_name, indices, c.index_bound, distinct=c.distinct))
+        uniform.append(Law(c.index_name, indices, c.index_bound, distinct=True))
     return uniform
 
 

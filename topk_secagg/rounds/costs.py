@@ -15,9 +15,7 @@ from ..protocol.deal import Block
 from ..protocol.family import find_family
 from ..protocol.parameters import (
     KEYS,
-    MOMENTS,
-    SEEDS,
-    SKETCH,
+    SHARES,
     Parameters,
     rate_of_answer,
     rate_of_masked,
@@ -51,7 +49,7 @@ class Costs(Brief):
 
 
 def offline_bytes(p: Parameters) -> int:
-    """What a user sends the others before there are gradients: keys, seeds or shares."""
+    """What a user sends the others before there are gradients: keys or shares."""
     return construction(p).offline_bytes(family_of(p))
 
 
@@ -95,7 +93,7 @@ def sent_files(p: Parameters) -> Sent:
     others and a list of commitments where keys are dealt, then X and Y."""
     family = family_of(p)
     before = _list_bytes(family) + max(
-        sum(file_bytes(p, family, m, sender=n) for m in range(1, p.users + 1) if m != n)
+        sum(file_bytes(p, family, m) for m in range(1, p.users + 1) if m != n)
         for n in (range(1, p.users + 1) if family else (1,))
     )
     return Sent(before=before, online=_masked_file_bytes(p) + _answer_file_bytes(p))
@@ -127,26 +125,17 @@ def choice_of(p: Parameters, name: str) -> Parameters | None:
     try:
         chosen = Parameters.choose(**same, construction=name)
         if chosen.dealing == KEYS and not family_of(chosen):
-            chosen = Parameters.choose(**same, construction=name, dealing=SEEDS)
+            chosen = Parameters.choose(**same, construction=name, dealing=SHARES)
     except UsageError:
         return None
     return chosen
 
 
-def other_choice(p: Parameters) -> Parameters | None:
-    """The same round by the other of `sketch`, which sends the least in all, and `moments`, which
-    sends the least with the gradient; None where that is not possible."""
-    other = {SKETCH: MOMENTS}.get(p.construction, SKETCH)
-    return choice_of(p, other)
-
-
-def costs(p: Parameters, survivor_count: int, answer_count: int) -> Costs:
-    """What a user sends in a round with |U1| survivors, of whom so many answer."""
+def costs(p: Parameters, survivor_count: int) -> Costs:
+    """What a user sends in a round with |U1| survivors."""
     c = construction(p)
     masked = c.masked_bytes
     answer = c.answer_bytes(survivor_count)
-    if answer_count < c.answer_shape(survivor_count).quorum:
-        answer += c.answer_bytes(survivor_count, fallback=True)
     return Costs(
         offline_bytes=offline_bytes(p),
         masked_bytes=masked,

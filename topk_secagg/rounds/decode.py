@@ -22,10 +22,10 @@ from ..gradients.arrays import Given, in_form
 from ..gradients.files import check_writable, write_gradient
 from ..gradients.quantise import beyond_clip, dequantise
 from ..progress import Progress, unheard
-from ..protocol.agreement import FALLBACK, liars_excluded
 from ..protocol.constructions import construction
 from ..protocol.decoding import decode as decode_answers
-from ..protocol.messages import AnswerShape, Sparse
+from ..protocol.messages import Sparse
+from ..protocol.parameters import Parameters
 from ..protocol.round import sum_of_masked
 from ..storage import aggregate as aggregate_file
 from ..storage import survivors as survivors_file
@@ -60,7 +60,6 @@ class DecodeReport(Brief):
     left_out: dict[int, str]
     nonzero: int
     beyond_clip: int
-    blocks: int
     answers_needed: int
     liars_excluded: int
     masked_bytes: int
@@ -137,7 +136,6 @@ def decode(
                 space,
                 survivors,
                 report.sparse,
-                blocks=report.blocks,
                 answering=report.answering,
                 corrected=report.corrected,
             )
@@ -190,45 +188,38 @@ def _decoded(
             users, lambda n: files.enter_context(opened_answer(space, n, survivors, verify=verify))
         )
         answers = attempts.every_report() if strict else attempts.reports
-        shape, users = _decodable(space, survivors, answers)
-        used = {n: answers[n] for n in users}
+        _check_enough(p, survivors, answers)
         every = verify or strict or s.recipients is not None
-        hashed = list(used.values())[: None if every else shape.quorum]
+        hashed = list(answers.values())[: None if every else p.survivors]
         for answer in hashed:
             answer.hashing = True
-        given = {n: answer.read for n, answer in used.items()}
-        source = CipherRandomness(fresh_key())
-        with _naming_the_folder(space):
-            decoded = decode_answers(
-                p,
-                points=s.points,
-                shape=shape,
-                answers=given,
-                randomness=source,
-                masked_sum=masked_sum,
-                strict=strict,
-                progress=progress,
-            )
+        decoded = decode_answers(
+            p,
+            points=s.points,
+            shape=construction(p).answer_shape(len(survivors.digests)),
+            answers={n: answer.read for n, answer in answers.items()},
+            randomness=CipherRandomness(fresh_key()),
+            masked_sum=masked_sum,
+            strict=strict,
+            progress=progress,
+        )
         if not all(answer.is_intact() for answer in hashed) or (decoded.corrected and not every):
             raise BadData(
                 "an answer is damaged, or was changed while it was read",
                 "let no other program write to it",
             )
-        for n in answers.keys() - used.keys() if not verify else ():
-            answers[n].artifact.verify(answers[n].check_symbols)
     return DecodeReport(
         path=space.aggregate_path,
         survivors=survivors.users,
-        answering=list(used),
+        answering=list(answers),
         corrected=decoded.corrected,
         left_out=attempts.left_out(space.answer_path),
         nonzero=decoded.total.index.size,
         beyond_clip=beyond_clip(p.fixed_point, decoded.total.value, survivors.weights.values()),
-        blocks=shape.blocks,
-        answers_needed=shape.quorum,
+        answers_needed=p.survivors,
         liars_excluded=decoded.liars_excluded,
         masked_bytes=construction(p).masked_bytes,
-        answer_bytes=next(iter(used.values())).payload,
+        answer_bytes=next(iter(answers.values())).payload,
         sparse=decoded.total,
         session=s,
         divisor=1.0,
@@ -252,17 +243,6 @@ def _masked_sum(space: Workspace, survivors: Survivors) -> Symbols | None:
         ) from error
 
 
-@contextmanager
-def _naming_the_folder(space: Workspace) -> Iterator[None]:
-    """The advice to answer again, which knows no folder, names the folder of this round."""
-    try:
-        yield
-    except BadData as error:
-        if error.topic != FALLBACK:
-            raise
-        raise BadData(error.message, error.hint, f"{FALLBACK} {space.root}") from error
-
-
 def _decoded_by_others(space: Workspace, survivors: Survivors, total: Sparse) -> bool:
     """Whether another account has put the same sum into a folder that several share, where its file
     stays."""
@@ -276,32 +256,14 @@ def _decoded_by_others(space: Workspace, survivors: Survivors, total: Sparse) ->
     return False
 
 
-def _decodable(
-    space: Workspace, survivors: Survivors, answers: dict[int, AnswerFile]
-) -> tuple[AnswerShape, list[int]]:
-    """The shape of which there are enough answers, the session's or the fallback's, and their
-    users.
-
-    Of two, the one whose answers can exclude more liars; else the session's own, which comes first.
-    """
-    p = space.session.parameters
-    count = len(survivors.digests)
-    c = construction(p)
-    enough = c.decodable(count, {n: answer.shape.blocks for n, answer in answers.items()})
-    if enough:
-        return max(enough.items(), key=lambda item: liars_excluded(p, item[0].blocks, len(item[1])))
-    given = [answer.shape for answer in answers.values()]
-    wanted, *others = c.answer_shapes(count).values()
+def _check_enough(p: Parameters, survivors: Survivors, answers: dict[int, AnswerFile]) -> None:
+    """Refuse to decode from fewer than U answers."""
+    if len(answers) >= p.survivors:
+        return
     silent = [n for n in survivors.users if n not in answers]
-    sound = counted(given.count(wanted), "sound answer")
     missing = named_users(silent) if silent else "none"
-    what = f"{sound}, and {wanted.quorum} are needed (missing: {missing})"
-    if not others:
-        raise TooFewSurvivors(what, "wait for more users to answer")
-    (least,) = others
     raise TooFewSurvivors(
-        f"{what}; {counted(given.count(least), 'fallback answer')}, "
-        f"of which {least.quorum} would suffice",
-        f"ask at least {least.quorum} users to answer again with D = U - T",
-        f"{FALLBACK} {space.root}",
+        f"{counted(len(answers), 'sound answer')}, and {p.survivors} are needed"
+        f" (missing: {missing})",
+        "wait for more users to answer",
     )

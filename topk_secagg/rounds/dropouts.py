@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import TooFewSurvivors, UsageError, counted
-from ..protocol.constructions import construction
 from ..protocol.parameters import Parameters
 from .arguments import user_list
 
@@ -26,10 +25,9 @@ class Remaining:
 
     def check_enough(self, p: Parameters) -> None:
         """Refuse drop-outs after which the round could not be decoded."""
-        least = construction(p).answer_shape(len(self.masking), fallback=True).quorum
         needs = (
             (self.masking, p.survivors, "mask"),
-            (self.answering, least, "answer"),
+            (self.answering, p.survivors, "answer"),
         )
         for left, need, what in needs:
             if len(left) < need:

@@ -26,15 +26,12 @@ from .settle import commit_residual
 
 @dataclass(frozen=True, repr=False)
 class EliminateReport(Brief):
-    """What `eliminate` did, with D = `blocks`."""
+    """What `eliminate` did."""
 
     user: int
     path: Path
     survivors: list[int]
     survivors_sha256: str
-    blocks: int
-    answers_needed: int
-    fallback: bool
     answer_bytes: int
 
 
@@ -42,7 +39,6 @@ def eliminate(
     round: AnyRound,
     user: int,
     *,
-    fallback: bool = False,
     progress: Progress = unheard,
     **access: Unpack[TakingPart],
 ) -> EliminateReport:
@@ -54,7 +50,6 @@ def eliminate(
     Arguments:
     round: the folder of the round.
     user: the user's number, from 1.
-    fallback: answer the same survivors once more with D = U - T, so that any U answers decode.
     progress: called with the share that is done, 0 to 1.
     secrets: the folder of the user's secrets and ledgers, instead of the round's own.
     session: refuse any other session than this one; at least 16 of its digits.
@@ -69,21 +64,14 @@ def eliminate(
     opener = admitted(space, user, how)
     session = space.session
     p = session.parameters
-    if fallback and p.spare is None:
-        raise UsageError(
-            "every answer of this round packs U - T blocks already",
-            "there is nothing to fall back to",
-        )
     survivors = survivors_file.read(space)
     if user not in survivors.digests:
         hint = "it dropped out of this round and has nothing to answer"
         raise UsageError(f"user {user} is not among the survivors", hint)
     with space.step_of(user):
         ledger = Ledger.read(space.ledger_path(user), session.id, user)
-        _check(space, ledger, survivors, fallback=fallback)
-        # once it has answered so, repeating the step changes nothing
-        fallback = fallback or ledger.fallback
-        shape = construction(p).answer_shape(len(survivors.digests), fallback=fallback)
+        _check(space, ledger, survivors)
+        shape = construction(p).answer_shape(len(survivors.digests))
         masked = {}
         if not construction(p).needs_masked_sum:  # else an answer depends on no X
             frozen = survivors_file.read_frozen(space, survivors)
@@ -103,7 +91,7 @@ def eliminate(
                 session.points, user, masked=masked, shares=shares, shape=shape
             )
             # durable before a byte of Y is anywhere that others can see
-            ledger = ledger.record(answered=survivors.digest, fallback=fallback)
+            ledger = ledger.record(answered=survivors.digest)
             answer_file.write(
                 space,
                 user,
@@ -119,16 +107,11 @@ def eliminate(
         path=space.answer_path(user),
         survivors=survivors.users,
         survivors_sha256=survivors.digest,
-        blocks=shape.blocks,
-        answers_needed=shape.quorum,
-        fallback=fallback,
         answer_bytes=shape.groups * shape.width * p.symbol_bytes,
     )
 
 
-def _check(
-    space: Workspace, ledger: Ledger, survivors: survivors_file.Survivors, *, fallback: bool
-) -> None:
+def _check(space: Workspace, ledger: Ledger, survivors: survivors_file.Survivors) -> None:
     """Refuse whatever could lead to answers for two survivor sets, or to an answer for a forged
     X."""
     user = ledger.user
@@ -141,9 +124,5 @@ def _check(
         raise Refused(
             f"user {user} has answered another survivor set in this round already",
             "was the secrets folder restored from a backup? do not answer; start a new round",
-        )
-    if fallback and ledger.answered is None:
-        raise UsageError(
-            f"user {user} has not answered yet", "answer first; the fallback is for a second time"
         )
     survivors_file.check_confirmed(space, survivors)

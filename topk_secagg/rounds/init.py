@@ -90,13 +90,10 @@ def init(
     top_k: K, the coordinates that each user sends; or
     density: K as a share of the gradient's length, such as 0.01.
     field: q, a prime below 2^32.
-    blocks: D, in the construction permutation.
-    construction: "permutation" (the paper's), "moments" or "sketch"; or
-    minimise: "total" (sketch) or "online" (moments), what a user sends in all or with its gradient.
-        By default permutation while its offline files stay below 256 MiB, and else "total".
-    dealing: "keys" (sketch), "seeds" (sketch, moments) or "shares", which are written out.
-    picks: P, in the constructions moments and sketch.
-    spare: in the construction moments, pack answers so tightly that only so many may be missing.
+    construction: "permutation" (the paper's) or "sketch"; by default permutation while its offline
+        files stay below 256 MiB, and else sketch.
+    dealing: "keys" (sketch) or "shares", which are written out.
+    picks: P, in the construction sketch.
     clip: the largest magnitude of a gradient's values; 1 by default.
 
     Returns an InitReport, which has the round as a Workspace, and whether it is new.

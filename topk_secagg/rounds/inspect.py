@@ -27,7 +27,7 @@ from ..storage.session import Session, read_session
 from .arguments import AnyPath, path_of
 
 _SHOWN = 8
-_NEVER_SHOWN = {"key", "keys", "seed", "own"}  # datasets that open more than one file
+_NEVER_SHOWN = {"key", "keys", "own"}  # datasets that open more than one file
 _AT_ONCE = 1 << 20  # values
 _LEVELS_UP = 3
 _RECOGNISED_BY = 1 << 12  # bytes of a file
@@ -57,7 +57,7 @@ def inspect(file: AnyPath, *, reveal: bool = False) -> Description:
 
     Arguments:
     file: its path.
-    reveal: show the values of secret files too, but never keys and seeds.
+    reveal: show the values of secret files too, but never keys.
 
     Returns a Description.
     """
@@ -167,7 +167,6 @@ def _describe_document(path: Path, session: Session | None) -> Description:
             "frozen",
             "confirmed",
             "answered",
-            "fallback",
             "forgotten",
         )
         d.facts |= {
@@ -274,9 +273,9 @@ def _add_rates(d: Description, artifact: Artifact, session: Session) -> None:
             d.facts |= {"answer_bytes": payload, **rate_of_answer(p, payload).facts()}
         elif d.kind == "share":
             attributes = artifact.attributes
-            artifact.expect_shapes(share.shapes(session, attributes["user"], attributes["sender"]))
-            d.facts["dealing"] = share.dealing_of(artifact)
-            if d.facts["dealing"] == SHARES:
+            artifact.expect_shapes(share.shapes(session, attributes["user"]))
+            d.facts["dealing"] = p.dealing
+            if p.dealing == SHARES:
                 share.SymbolsFile(p, artifact).check_all()
                 d.facts["rows_checked"] = c.rows
     except (BadData, InputMissing) as error:

@@ -36,7 +36,7 @@ from .series import carried_keys, check_own_list, has_left, leave
 class OfflineReport(Brief):
     """What `offline` did: how many share files it wrote, and how many it found complete.
 
-    `share_bytes` are those of the largest share, keys or seed that it sends to one user.
+    `share_bytes` are those of the largest share, or the most keys, that it sends to one user.
     `other_folder` is where this user prepared the same session before, if that was not here.
     """
 
@@ -121,16 +121,14 @@ def offline(
         shares_written=len(missing),
         shares_kept=p.users - len(missing),
         share_bytes=max(
-            construction(p).held_bytes(user, m, session.family or ())
-            for m in space.users()
-            if m != user
+            construction(p).held_bytes(m, session.family or ()) for m in space.users() if m != user
         ),
         other_folder=other_folder(space, ledger),
     )
 
 
 def _check_may_be_os(session: Session) -> None:
-    """Refuse randomness from the operating system alone where a seed or a cipher is needed."""
+    """Refuse randomness from the operating system alone where a public seed or keys are used."""
     dealing = session.parameters.dealing
     if session.insecure:
         raise UsageError(

@@ -14,17 +14,14 @@ from ..gradients.layout import NOT_GRADIENTS, Layout
 from ..gradients.tensors import Gradient, is_path
 from ..protocol.constructions import construction
 from ..protocol.family import find_family
-from ..protocol.parameters import KEYS, MOMENTS, PERMUTATION, SEEDS, SKETCH, Parameters
+from ..protocol.parameters import KEYS, PERMUTATION, SHARES, SKETCH, Parameters
 from .arguments import AnyPath, path_of, patterns, real_number, whole_number
 from .costs import footprint
 
-MINIMISE = {"total": SKETCH, "online": MOMENTS}  # what a user sends, and what sends least of it
-_WHOLE_NUMBERS = {
-    "users", "survivors", "colluders", "top_k", "length", "blocks", "field", "picks", "spare"
-}  # fmt: skip
+_WHOLE_NUMBERS = {"users", "survivors", "colluders", "top_k", "length", "field", "picks"}
 _NEEDED = {"users", "survivors", "colluders", "length"}  # which have no default
 _REAL_NUMBERS = {"density", "clip", "max_weight"}
-_NAMES = {"construction", "dealing", "minimise"}
+_NAMES = {"construction", "dealing"}
 _MOST_COORDINATES = 1 << 32  # which is too many; a share of even more may be no float
 _PAPER_LIMIT = 1 << 28  # bytes of files, below which the paper's construction is the default
 
@@ -36,12 +33,9 @@ class RoundOptions(TypedDict, total=False):
     top_k: int | None
     density: float | None
     field: int | None
-    blocks: int | None
     construction: str | None
     picks: int | None
-    spare: int | None
     dealing: str | None
-    minimise: str | None
     clip: float | None
 
 
@@ -76,9 +70,8 @@ def choose_parameters(length: int, **options: Any) -> tuple[Parameters, str]:
     reason for it).
 
     Options that are None are left out. Without a construction, the paper's runs while its offline
-    files stay below 256 MiB; else it is `sketch`, which sends the fewest bytes in all, or
-    `moments`, which sends the fewest with the gradient, as `minimise` says. Keys are dealt where a
-    family of blocks is found, and else seeds.
+    files stay below 256 MiB; else it is `sketch`. Keys are dealt where a family of blocks is found,
+    and else shares are written out.
     """
     given = _checked({"length": length, **options})
     if "top_k" in given and "density" in given:
@@ -96,43 +89,29 @@ def choose_parameters(length: int, **options: Any) -> tuple[Parameters, str]:
     if given.get("dealing") == KEYS:
         raise UsageError(
             f"no family of keys was found for N = {p.users}, U = {p.survivors}, T = {p.colluders}",
-            "deal by seeds",
-            f"dealing {SEEDS}",
+            "deal by shares",
+            f"dealing {SHARES}",
         )
-    by_seeds = Parameters.choose(construction=chosen, **given | {"dealing": SEEDS})
-    note = "so many users are dealt seeds and shares: no small family of keys was found"
-    return by_seeds, f"{reason}; {note}" if reason else note
+    by_shares = Parameters.choose(construction=chosen, **given | {"dealing": SHARES})
+    note = "shares are written out: no small family of keys was found for so many users"
+    return by_shares, f"{reason}; {note}" if reason else note
 
 
 def _chosen_construction(given: dict[str, Any]) -> tuple[str, str]:
     """The construction that the options ask for, and why; takes what only this uses out of
     them."""
-    minimise = given.pop("minimise", None)
     asked = given.pop("construction", None)
-    if minimise is not None and minimise not in MINIMISE:
-        raise UsageError(f"cannot minimise {minimise!r:.40}", f"one of {', '.join(MINIMISE)}")
-    if asked is not None and minimise is not None:
-        raise UsageError(
-            "both a construction and what to minimise are given",
-            "leave out one of them",
-            "minimise",
-        )
     if asked is not None:
         return asked, ""
-    if "blocks" in given:
-        return PERMUTATION, ""
-    if "spare" in given:
-        return MOMENTS, ""
-    small = MINIMISE[minimise or "total"]
-    if minimise is not None or "picks" in given or given.get("dealing") in (KEYS, SEEDS):
-        return small, ""
+    if "picks" in given or given.get("dealing") == KEYS:
+        return SKETCH, ""
     needed = footprint(Parameters.choose(construction=PERMUTATION, **given)).all_bytes
     if needed < _PAPER_LIMIT:
         return (
             PERMUTATION,
             f"permutation, the paper's construction: its offline files take {amount(needed)}",
         )
-    return small, f"{small}: the paper's offline files would take {amount(needed)} in all"
+    return SKETCH, f"{SKETCH}: the paper's offline files would take {amount(needed)} in all"
 
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from ..gradients.arrays import Given, Vector
 from ..gradients.layout import Layout
 from ..gradients.quantise import check_clips, magnitude
 from ..progress import UserProgress
-from ..protocol.constructions import construction
 from ..storage import residual as residual_file
 from ..storage import survivors as survivors_file
 from ..storage.atomic import make_folder
@@ -126,7 +125,9 @@ class Play:
         freeze(space, self.left.masking, **access(space.session.freezer))
         if space.session.confirm:
             self._phase("confirm", everybody, lambda n: confirm(space, n, **access(n)))
-        answered = self._answers(space)
+        answered = self._phase(
+            "eliminate", self.left.answering, lambda n: eliminate(space, n, **access(n))
+        )
         silent = self.left.silent if self.residuals is not None else []
         if silent:  # what they sent is in the sum as well
             self._phase("settle", silent, lambda n: settle(space, n))
@@ -145,17 +146,6 @@ class Play:
             saturate=self.saturate,
             **self._access(user),
         )
-
-    def _answers(self, space: Workspace) -> dict[int, EliminateReport]:
-        """The answers; once more with D = U - T where the first are too few."""
-        access = self._access
-        users = self.left.answering
-        answered = self._phase("eliminate", users, lambda n: eliminate(space, n, **access(n)))
-        c = construction(space.session.parameters)
-        if len(users) >= c.answer_shape(len(self.left.masking)).quorum:
-            return answered
-        again = partial(eliminate, space, fallback=True)
-        return self._phase("eliminate, fallback", users, lambda n: again(n, **access(n)))
 
     def _access(self, user: int) -> TakingPart:
         # who runs it has said so

@@ -250,8 +250,7 @@ def _who_needs_shares(space: Workspace, others: Iterable[int]) -> list[int]:
     here = [m for m in here if not _has_forgotten(space, m)]
     if session.family is not None:
         return here  # they may go on with the series
-    may_fall_back = session.parameters.spare is not None and not space.aggregate_path.exists()
-    return [m for m in here if may_fall_back or not space.answer_path(m).exists()]
+    return [m for m in here if not space.answer_path(m).exists()]
 
 
 def _keep_next_generation(space: Workspace, user: int, access: Access) -> None:

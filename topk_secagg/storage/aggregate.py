@@ -32,7 +32,7 @@ KIND = Kind(
         "corrected": (("<u4",), "users whose answers were wrong and left out"),
     },
     "decode the round first",
-    attributes=("survivors_sha256", "blocks"),
+    attributes=("survivors_sha256",),
 )
 
 
@@ -44,7 +44,6 @@ class Aggregate:
     survivors: list[int]
     answering: list[int]
     corrected: list[int]
-    blocks: int
     survivors_sha256: str
 
 
@@ -52,7 +51,6 @@ def write(
     space: Workspace,
     survivors: Survivors,
     total: Sparse,
-    blocks: int,
     answering: list[int],
     corrected: list[int],
 ) -> None:
@@ -67,7 +65,7 @@ def write(
         "answering": Table(np.array(answering, dtype="<u4")),
         "corrected": Table(np.array(corrected, dtype="<u4")),
     }
-    attributes = s.header(0, survivors_sha256=survivors.digest, blocks=blocks)
+    attributes = s.header(0, survivors_sha256=survivors.digest)
     write_hashed(space.aggregate_path, Draft(KIND, attributes), tables)
 
 
@@ -87,12 +85,10 @@ def parsed(space: Workspace, artifact: Artifact) -> Aggregate:
     artifact.verify()
     total = _checked_sum(p, artifact)
     users = {name: artifact.read(name).tolist() for name in _USERS}
-    blocks = int(artifact.attributes["blocks"])
-    _check_users(p, artifact, users, blocks=blocks)
+    _check_users(p, artifact, users)
     return Aggregate(
         total=total,
         **users,
-        blocks=blocks,
         survivors_sha256=artifact.attributes["survivors_sha256"],
     )
 
@@ -115,22 +111,18 @@ def _checked_sum(p: Parameters, artifact: Artifact) -> Sparse:
     return Sparse(index, value)
 
 
-def _check_users(
-    p: Parameters, artifact: Artifact, users: dict[str, list[int]], *, blocks: int
-) -> None:
+def _check_users(p: Parameters, artifact: Artifact, users: dict[str, list[int]]) -> None:
     """Refuse lists of users that are not nested, or from which no sum could have been decoded."""
     survivors, answering, corrected = (users[name] for name in _USERS)
     each_once = all(listed == sorted(set(listed)) for listed in users.values())
     if not each_once or not set(corrected) <= set(answering) <= set(survivors):
         raise artifact.bad("its lists of users are not nested")
     agreeing = len(answering) - len(corrected)
-    if agreeing < blocks + p.colluders:
+    if agreeing < p.survivors:
         raise artifact.bad(
-            f"it says that {counted(agreeing, 'user')} answered, and it takes"
-            f" {blocks + p.colluders}"
+            f"it says that {counted(agreeing, 'user')} answered, and it takes {p.survivors}"
         )
-    correctable = is_correctable(p, blocks=blocks, answers=len(answering), wrong=len(corrected))
-    if corrected and not correctable:
+    if corrected and not is_correctable(p, answers=len(answering), wrong=len(corrected)):
         raise artifact.bad(
             f"it leaves out {counted(len(corrected), 'answer')} as wrong, and the"
             f" {counted(agreeing, 'other is', 'others are')} too few to tell"

@@ -23,7 +23,7 @@ KIND = Kind(
     "elimination",
     {"y": (SYMBOLS, "the answer Y: a row for each group of D blocks")},
     "it has not arrived, or its user has not answered",
-    attributes=("survivors_sha256", "blocks"),
+    attributes=("survivors_sha256",),
     signed=True,
 )
 
@@ -49,8 +49,7 @@ def write(
     layout = shapes(s.parameters, shape)
     dtype, size = layout["y"]
     space.make_room(path)
-    header = s.header(user, survivors_sha256=survivors.digest, blocks=shape.blocks)
-    draft = Draft(KIND, header, signer)
+    draft = Draft(KIND, s.header(user, survivors_sha256=survivors.digest), signer)
     digest = draft.new_digest()
     with whole_file(path) as stream, new_file(stream, layout, KIND.datasets) as file:
         for start, rows in chunks:
@@ -102,27 +101,23 @@ class AnswerFile:
 def opened_answer(
     space: Workspace, user: int, survivors: Survivors, *, verify: bool = True
 ) -> Iterator[AnswerFile]:
-    """Open Y_n and check that it was made for this survivor set and these X, with one of the D that
-    are possible.
+    """Open Y_n and check that it was made for this survivor set and these X.
 
     Without `verify`, its digest has not been checked.
     """
     s = space.session
     p = s.parameters
-    possible = construction(p).answer_shapes(len(survivors.digests))
+    shape = construction(p).answer_shape(len(survivors.digests))
     with opened(space.answer_path(user), KIND) as artifact:
         # first, because an answer of another session is for other survivors too
         artifact.expect_attributes(s.header(user))
-        blocks = artifact.attributes["blocks"]
         if artifact.attributes["survivors_sha256"] != survivors.digest:
             raise artifact.bad(
                 "it answers another survivor set, or other masked inputs",
                 "all answers must be for one survivors.json; ask the user which one was answered",
             )
-        if blocks not in possible:
-            raise artifact.bad(f"it packs {blocks} blocks, which this round does not")
-        artifact.expect_shapes(shapes(p, possible[blocks]))
-        answer = AnswerFile(p, artifact, possible[blocks])
+        artifact.expect_shapes(shapes(p, shape))
+        answer = AnswerFile(p, artifact, shape)
         if verify:
             artifact.verify(answer.check_symbols)
         artifact.expect(s.header(user), s.recipient(user))
@@ -147,5 +142,5 @@ def answered_before(space: Workspace, user: int) -> str | None:
 
 
 def largest_bytes(p: Parameters) -> int:
-    """The most bytes that Y takes: a fallback for all users."""
-    return construction(p).answer_bytes(p.users, fallback=True)
+    """The most bytes that Y takes: for all users."""
+    return construction(p).answer_bytes(p.users)

@@ -25,8 +25,7 @@ class Ledger:
     """`shared` names the sharing whose shares are all written, and `dealt` the list of its keys.
     `masked` is the digest of X_n, `holds` whose shares it says the user had, and `lists` the lists
     of their keys. `frozen`, `confirmed` and `answered` are the digests of the survivors.json that
-    this user wrote, signed, and answered (again, with D = U - T, if `fallback`). `forgotten`: the
-    secret is gone.
+    this user wrote, signed, and answered. `forgotten`: the secret is gone.
 
     `survivors` is what the frozen survivors.json lists: whoever froze it can write it again.
     `carried` is the latest generation of a series that its user prepared from this round: then the
@@ -49,7 +48,6 @@ class Ledger:
     survivors: tuple[Row, ...] | None = None
     confirmed: Sha256 | None = None
     answered: Sha256 | None = None
-    fallback: bool = False
     forgotten: bool = False
     carried: int | None = None
     residual: Residual | None = None

@@ -26,10 +26,7 @@ DIGEST_BYTES = 32
 KIND = Kind(
     "masked",
     {
-        "index": (
-            BYTES,
-            "packed: Elias-Fano code of the permuted indices, or shifts at ceil(log2 n) bits each",
-        ),
+        "index": (BYTES, "packed: Elias-Fano code of the permuted indices"),
         "value": (BYTES + SYMBOLS, "masked values, at ceil(log2 q) bits each"),
         "holds": (
             BYTES,

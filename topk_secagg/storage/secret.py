@@ -20,14 +20,11 @@ from .workspace import Workspace
 KIND = Kind(
     "secret",
     {
-        "place": (
-            SYMBOLS,
-            "permutation: pi(k) of every coordinate k; moments: the place s of every pick",
-        ),
+        "place": (SYMBOLS, "permutation: pi(k) of every coordinate k"),
         "mask": (
             SYMBOLS,
-            "permutation: r_k of every coordinate k; moments: the factor rho of every pick; "
-            "sketch: u of every moment of every bucket",
+            "permutation: r_k of every coordinate k; sketch: u of every symbol of every bucket's "
+            "sketch",
         ),
         "keys": (BYTES, "the key of every block of users"),
         "key": (BYTES, "the key of the stream from which noise and rounding are drawn"),

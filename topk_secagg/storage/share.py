@@ -1,8 +1,8 @@
-"""shares/user-MM/from-NN.h5: what user NN shares with user MM: keys, a seed, or symbols.
+"""shares/user-MM/from-NN.h5: what user NN shares with user MM: keys or symbols.
 
 Symbols are large, with a checksum for every few rows. The digest of the file covers the table of
-checksums; rows are checked against it when they are read. Keys and seeds stand for symbols: who
-reads rows does not know the difference. In a round with recipients the file is signed by its
+checksums; rows are checked against it when they are read. Keys stand for symbols: who reads
+rows does not know the difference. In a round with recipients the file is signed by its
 sender and encrypted with age for its receiver.
 
 This module says what the file is and reads it; `share_writer` writes it.
@@ -25,8 +25,8 @@ from ..errors import BadData, InputMissing
 from ..protocol.construction import stacked
 from ..protocol.constructions import construction
 from ..protocol.deal import Block, Deal
-from ..protocol.held import KeyShares, SeedShares
-from ..protocol.parameters import KEYS, SEEDS, SHARES, Parameters
+from ..protocol.held import KeyShares
+from ..protocol.parameters import KEYS, Parameters
 from . import held as held_file
 from .artifacts import BYTES, SYMBOLS, Artifact, Attributes, Kind, opened
 from .hdf5_writer import Shapes, bytes_of
@@ -44,18 +44,13 @@ KIND = Kind(
             "of group i",
         ),
         "h": (SYMBOLS, "h_i(alpha): row i is a share of selector i times its mask"),
-        "g": (
-            SYMBOLS,
-            "g_j(alpha): row i is a share of the moments of pick i, divided by its factor",
-        ),
         "check": (BYTES, "SHA-256 of every few rows of each table"),
-        "seed": (BYTES, "the seed of the stream that the share is"),
         "keys": (BYTES, "the keys of the blocks with this user, in the order of the family"),
     },
     "fetch it from the user that made it",
-    layouts=({"f", "h", "check"}, {"g", "check"}, {"f", "check"}, {"seed"}, {"keys"}),
+    layouts=({"f", "h", "check"}, {"f", "check"}, {"keys"}),
     attributes=("sender", "sharing"),
-    undigested=("f", "h", "g"),
+    undigested=("f", "h"),
     secret=True,
     signed=True,
 )
@@ -67,14 +62,11 @@ _FILE_OVERHEAD = 1 << 14  # bytes that HDF5 may add to the datasets
 _ROWS_AT_ONCE = 64  # that `check_all` reads, where every row has its own checksum
 
 
-def shapes(s: Session, user: int, sender: int) -> Shapes:
+def shapes(s: Session, user: int) -> Shapes:
     """Types and shapes of the datasets, in the order of the file."""
-    p = s.parameters
     if s.family is not None:
         return {"keys": ("|u1", (len(s.blocks_of(user)), KEY_BYTES))}
-    if construction(p).is_seeded(sender, user):
-        return {"seed": ("|u1", (KEY_BYTES,))}
-    return written_shapes(p)
+    return written_shapes(s.parameters)
 
 
 def written_shapes(p: Parameters) -> Shapes:
@@ -89,22 +81,21 @@ def largest_bytes(s: Session) -> int:
     """The most bytes that the datasets of a share of this round take."""
     if s.family is not None:
         return KEY_BYTES * len(s.family)
-    return max(KEY_BYTES, bytes_of(written_shapes(s.parameters)))
+    return bytes_of(written_shapes(s.parameters))
 
 
 def files_bytes(p: Parameters, family: Sequence[Block]) -> int:
     """About what the shares of one dealer take on disk, for all users."""
     users = range(1, p.users + 1)
-    return sum(file_bytes(p, family, m, sender=1) for m in users)
+    return sum(file_bytes(p, family, m) for m in users)
 
 
-def file_bytes(p: Parameters, family: Sequence[Block], user: int, sender: int) -> int:
-    """About what the share file of a pair of users has, if it is not sealed."""
-    c = construction(p)
-    if c.is_written(sender, user):
-        tables = written_shapes(p)
-        return bytes_of(tables) + header_bytes(len(tables))
-    return c.held_bytes(sender, user, family) + header_bytes(1)
+def file_bytes(p: Parameters, family: Sequence[Block], user: int) -> int:
+    """About what a share file for this user has, if it is not sealed."""
+    if p.dealing == KEYS:
+        return construction(p).held_bytes(user, family) + header_bytes(1)
+    tables = written_shapes(p)
+    return bytes_of(tables) + header_bytes(len(tables))
 
 
 def header_bytes(datasets: int) -> int:
@@ -112,9 +103,9 @@ def header_bytes(datasets: int) -> int:
     return _ATTRIBUTES_BYTES + datasets * _DATASET_BYTES
 
 
-def _sealed_bytes(s: Session, user: int, sender: int) -> int:
+def _sealed_bytes(s: Session, user: int) -> int:
     """The most that a sealed share takes: age adds 16 bytes to every 64 KiB, and a header."""
-    content = bytes_of(shapes(s, user, sender)) + _HEADER_BYTES
+    content = bytes_of(shapes(s, user)) + _HEADER_BYTES
     return content + content // 1024 + _FILE_OVERHEAD
 
 
@@ -123,13 +114,6 @@ def share_header(s: Session, user: int, sender: int, *, sharing: str | None) -> 
     if sharing is None:
         return s.header(user, sender=sender)
     return s.header(user, sender=sender, sharing=sharing)
-
-
-def dealing_of(artifact: Artifact) -> str:
-    """What a share file holds: keys, a seed, or shares that are written out."""
-    if "keys" in artifact.datasets:
-        return KEYS
-    return SEEDS if "seed" in artifact.datasets else SHARES
 
 
 class OpenShare(Protocol):
@@ -142,18 +126,6 @@ class OpenShare(Protocol):
 
     def check_all(self) -> None:
         """BadData unless everything in it can be used."""
-
-
-class SeedFile:
-    """A share file with a seed."""
-
-    def __init__(self, s: Session, user: int, *, deal: Deal, artifact: Artifact) -> None:
-        self.sharing = deal.sharing
-        seed = artifact.read("seed").tobytes()
-        self.read = SeedShares(construction(s.parameters), deal, user=user, seed=seed)
-
-    def check_all(self) -> None:
-        """Any seed will do."""
 
 
 class KeysFile:
@@ -253,20 +225,17 @@ class SharesOfUser:
         path = self.space.share_path(user, sender)
         header = share_header(s, user, sender, sharing=sharing)
         with opened(path, KIND, file=self._unsealed(path, sender)) as unchecked:
-            # first whose it is: that decides whether it holds keys, a seed or symbols
+            # first whose it is: that decides how many keys it holds
             unchecked.expect_attributes(header)
-            unchecked.expect_shapes(shapes(s, user, sender))
+            unchecked.expect_shapes(shapes(s, user))
             artifact = unchecked.with_datasets_loaded()
             artifact.verify()
             artifact.expect(header, s.recipient(sender))
             deal = s.deal(sender, artifact.attributes["sharing"])
-            dealing = dealing_of(artifact)
-            if dealing == KEYS:
+            if s.family is not None:
                 rows = zip(s.blocks_of(user), artifact.read("keys"), strict=True)
                 keys = {block: row.tobytes() for block, row in rows}
                 yield KeysFile(s, user, deal=deal, keys=keys)
-            elif dealing == SEEDS:
-                yield SeedFile(s, user, deal=deal, artifact=artifact)
             else:
                 yield SymbolsFile(s.parameters, artifact)
 
@@ -284,8 +253,8 @@ class SharesOfUser:
         if s.recipients:
             return looks_sealed(
                 self.space.share_path(self.user, sender),
-                bytes_of(shapes(s, self.user, sender)),
-                _sealed_bytes(s, self.user, sender),
+                bytes_of(shapes(s, self.user)),
+                _sealed_bytes(s, self.user),
             )
         with suppress(InputMissing, BadData), self.opened(sender, sharing) as share:
             if sharing:
@@ -305,7 +274,7 @@ class SharesOfUser:
         return unsealed(
             path,
             sender,
-            largest=_sealed_bytes(s, self.user, sender),
+            largest=_sealed_bytes(s, self.user),
             identity=self.identity,
             scratch=self.scratch or self.space.private,
         )

@@ -1,13 +1,13 @@
 """Writes the shares of one dealer: see `share` for what is in them.
 
-Keys and seeds are small, a file at a time. Symbols are written for all users at once, a chunk of
+Keys are small, a file at a time. Symbols are written for all users at once, a chunk of
 rows at a time, so that memory does not grow with the gradient.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import IO
@@ -19,7 +19,7 @@ from ..algebra.parallel import together
 from ..algebra.randomness import KEY_BYTES, Randomness
 from ..progress import Progress, unheard
 from ..protocol.constructions import construction
-from ..protocol.deal import Deal, drawn_key
+from ..protocol.deal import Block, Deal
 from ..protocol.messages import Secret, ShareChunk
 from ..protocol.parameters import Parameters
 from .artifacts import Draft
@@ -40,45 +40,39 @@ def write(
     signer: Identity | None,
     progress: Progress = unheard,
 ) -> None:
-    """Write the shares for these users: keys, seeds, and symbols that are written out.
+    """Write the shares for these users: keys, or symbols.
 
     None of the symbols appears under its name before all are complete."""
-    c = construction(space.session.parameters)
+    s = space.session
+    if s.family is None:
+        chunks = construction(s.parameters).share_chunks(deal, secret, source)
+        _write_symbols(space, users, deal=deal, chunks=chunks, signer=signer, progress=progress)
+        return
+    keys = dict(zip(s.family, secret.keys, strict=True))
     for m in users:
-        if not c.is_written(deal.dealer, m):
-            _write_small(space, m, deal=deal, secret=secret, source=source, signer=signer)
-    written = [m for m in users if c.is_written(deal.dealer, m)]
-    if written:
-        chunks = c.share_chunks(deal, secret, source)
-        _write_symbols(space, written, deal=deal, chunks=chunks, signer=signer, progress=progress)
+        _write_keys(space, m, deal=deal, keys=keys, signer=signer)
 
 
-def _write_small(
+def _write_keys(
     space: Workspace,
     user: int,
     *,
     deal: Deal,
-    secret: Secret,
-    source: Randomness,
+    keys: Mapping[Block, bytes],
     signer: Identity | None,
 ) -> None:
-    """A share that is keys or a seed."""
+    """A share that is keys: those of the blocks with its user."""
     s = space.session
-    if s.family is None:
-        name = "seed"
-        content = np.frombuffer(drawn_key(deal, source, (user,)), dtype=np.uint8)
-    else:
-        name = "keys"
-        rows = [key for block, key in zip(s.family, secret.keys, strict=True) if user in block]
-        content = np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(-1, KEY_BYTES)
+    own = b"".join(keys[block] for block in s.blocks_of(user))
+    content = np.frombuffer(own, dtype=np.uint8).reshape(-1, KEY_BYTES)
     draft = Draft(KIND, share_header(s, user, deal.dealer, sharing=deal.sharing), signer)
     digest = draft.new_digest()
-    digest.add(name, content.shape, start=0, rows=content)
+    digest.add("keys", content.shape, start=0, rows=content)
     with (
         _new_stream(space, user, deal.dealer) as stream,
-        new_file(stream, shapes(s, user, deal.dealer), KIND.datasets) as file,
+        new_file(stream, shapes(s, user), KIND.datasets) as file,
     ):
-        file.put(name, 0, content)
+        file.put("keys", 0, content)
         file.finish(draft.completed(digest.hexdigest()))
 
 
@@ -91,7 +85,7 @@ def _write_symbols(
     signer: Identity | None,
     progress: Progress,
 ) -> None:
-    """The shares for these users that are written out.
+    """The shares for these users, written out.
 
     The next chunk is computed while others hash and write this one. Sealed shares are first written
     into nameless files in the folder of the secret that they come from.
@@ -99,7 +93,6 @@ def _write_symbols(
     s = space.session
     c = construction(s.parameters)
     sender = deal.dealer
-    place = {m: at for at, m in enumerate(c.written(sender))}  # in a chunk
     allow_open_files(2 * len(users))
     # which end in reverse order: all are laid out first, and the last user's appears last
     with ExitStack() as opened_files:
@@ -119,7 +112,7 @@ def _write_symbols(
 
         def put(name: str, start: int, shares: Symbols) -> None:
             for m, file in files.items():
-                file.put(name, start, shares[place[m]])
+                file.put(name, start, shares[m - 1])
 
         def puts() -> Iterator[Callable[[], None]]:
             for chunk in chunks:
