@@ -11,12 +11,12 @@ import oracle
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from topk_secagg.protocol.moments import Moments
 
 from topk_secagg.algebra.field import DEFAULT_FIELD
 from topk_secagg.errors import UsageError
 from topk_secagg.protocol.constructions import construction
 from topk_secagg.protocol.messages import AnswerShape
-from topk_secagg.protocol.moments import Moments
 from topk_secagg.protocol.parameters import Parameters, quantisation_scale
 from topk_secagg.protocol.sketch import Sketch
 

@@ -24,6 +24,7 @@ from small_rounds import (
     round_of,
     source,
 )
+from topk_secagg.protocol.moments import Moments
 
 from topk_secagg.algebra.field import DEFAULT_FIELD
 from topk_secagg.errors import BadData, TooFewSurvivors
@@ -31,7 +32,6 @@ from topk_secagg.gradients.quantise import dequantise, quantise, rounding_source
 from topk_secagg.protocol import buckets
 from topk_secagg.protocol.constructions import construction
 from topk_secagg.protocol.messages import Masked, Secret, Sparse
-from topk_secagg.protocol.moments import Moments
 from topk_secagg.protocol.parameters import Parameters
 from topk_secagg.protocol.round import run_round
 

@@ -13,6 +13,7 @@ import numpy as np
 import played
 import pytest
 from played import Recipe, Round, call, claim_terabytes, edit, must, placed, rewrite
+from topk_secagg.protocol.moments import Moments
 
 import topk_secagg as ts
 from topk_secagg.algebra.field import SMALL_FIELD
@@ -21,7 +22,6 @@ from topk_secagg.protocol import buckets
 from topk_secagg.protocol import construction as construction_module
 from topk_secagg.protocol.constructions import construction
 from topk_secagg.protocol.messages import Masked, Secret
-from topk_secagg.protocol.moments import Moments
 from topk_secagg.protocol.parameters import Parameters
 from topk_secagg.protocol.permutation import Permutation
 from topk_secagg.review import audit_sum, evidence, folders

@@ -11,13 +11,13 @@ import numpy.typing as npt
 from affine import Answered, Joint, View, Witness, compare, view_of
 from cases import Case
 from lab import Input, Lab, Tamper
+from topk_secagg.protocol.moments import Moments
 
 from topk_secagg.algebra.field import Symbols, multiply, to_field
 from topk_secagg.algebra.randomness import Randomness
 from topk_secagg.protocol.construction import Construction
 from topk_secagg.protocol.deal import Deal, Rows
 from topk_secagg.protocol.messages import Masked, Secret, Sparse
-from topk_secagg.protocol.moments import Moments
 from topk_secagg.protocol.permutation import Permutation
 
 Spoil = Callable[[list[Symbols]], None]

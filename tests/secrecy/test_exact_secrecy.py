@@ -34,12 +34,12 @@ from sabotage import (
     spoilt_lab,
     try_sabotage,
 )
+from topk_secagg.protocol.moments import Moments
 
 from topk_secagg.algebra.randomness import CipherRandomness, Randomness
 from topk_secagg.errors import BadData
 from topk_secagg.protocol.constructions import construction
 from topk_secagg.protocol.messages import Masked, Sparse
-from topk_secagg.protocol.moments import Moments
 from topk_secagg.protocol.round import run_round
 
 ONE_OF_EACH = [
