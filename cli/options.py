@@ -14,6 +14,7 @@ import click
 
 import topk_secagg as ts
 from topk_secagg.errors import UsageError
+from topk_secagg.gradients.formats import any_of, suffixes_written
 from topk_secagg.progress import unheard
 
 from .console import PROGRAM, Console, answer, fail_with, hear_library
@@ -245,7 +246,7 @@ saturate_option = flag(
     "--saturate", "Clamp values beyond the clip, and count them, instead of refusing."
 )
 output_options = (
-    file("--output", "Write the sum as .pt, .safetensors, .npz or .npy too."),
+    file("--output", f"Write the sum as {any_of(suffixes_written())} too."),
     flag(
         "--mean",
         "Divide what --output gets by the sum of the survivors' weights (1 each by default).",

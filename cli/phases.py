@@ -10,6 +10,7 @@ import click
 
 import topk_secagg as ts
 from topk_secagg.errors import amount, counted, named_users
+from topk_secagg.gradients.formats import any_of, suffixes_read
 
 from . import options as o
 from .console import Console, facts_of, payload_line, plain
@@ -124,7 +125,7 @@ def _files(
     "Mask a user's gradient: X_n.",
     o.file(
         "--gradient",
-        f".pt, .pth, .bin, .ckpt, .safetensors, .npz or .npy.  {o.GRADIENT_REQUIRED}",
+        f"{any_of(suffixes_read())}.  {o.GRADIENT_REQUIRED}",
     ),
     o.file(
         "--gradients",

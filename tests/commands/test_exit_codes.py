@@ -42,7 +42,7 @@ from played import (
     words,
 )
 
-from topk_secagg.gradients.files import READABLE
+from topk_secagg.gradients.formats import suffixes_read
 
 RESIDUAL = {
     "path": "r.h5",
@@ -149,7 +149,7 @@ class TestMissingInput66:
         r = round_at("offline")
         (tmp_path / "folder.npy").mkdir()
         (tmp_path / "file").touch()
-        for suffix in READABLE:
+        for suffix in suffixes_read():
             os.mkfifo(tmp_path / f"pipe{suffix}")
             assert (
                 "is not a file" in refuses(66, *r.mask(1, gradient=tmp_path / f"pipe{suffix}")).err

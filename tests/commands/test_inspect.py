@@ -20,7 +20,7 @@ from played import (
     rewrite,
 )
 
-from topk_secagg.gradients.files import READABLE
+from topk_secagg.gradients.formats import suffixes_read
 
 KINDS = {
     "session": "session.json",
@@ -208,7 +208,7 @@ def test_files_that_are_not_of_a_round_are_called_what_they_are(refuses, round_a
         r.identity(1): ("an identity: the secret keys", "share it with nobody"),
         r.recipients: ("a list of recipients", "session.json"),
     }
-    for suffix in READABLE:
+    for suffix in suffixes_read():
         path = tmp_path / f"gradient{suffix}"
         path.write_bytes(b"tensors")
         named[path] = ("but a gradient", "give a file of a round")

@@ -59,7 +59,7 @@ def test_a_command_loads_no_other_commands_and_nothing_that_it_does_not_use(new_
     names = modules(*r.init())
     assert {"topk_secagg_cli.rounds", "topk_secagg.gradients.files"} <= names
     unused = {
-        "topk_secagg.gradients.torch_file",
+        "topk_secagg.gradients.formats.torch_file",
         "topk_secagg.storage.aggregate",
         "topk_secagg_cli.review",
         "subprocess",  # which compiles kernels

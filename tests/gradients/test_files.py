@@ -22,7 +22,8 @@ from hypothesis.extra import numpy as hnp
 from played import become, forked, is_root, waited
 
 from topk_secagg.errors import BadData, InputMissing, SecAggError, UsageError
-from topk_secagg.gradients.files import READABLE, check_writable, read_gradient, write_gradient
+from topk_secagg.gradients.files import check_writable, read_gradient, write_gradient
+from topk_secagg.gradients.formats import suffixes_read
 from topk_secagg.gradients.tensors import Gradient, Tensor, left_out
 
 MATRIX = np.arange(6, dtype=np.float32).reshape(2, 3) / 4
@@ -177,7 +178,7 @@ def test_an_unknown_suffix_is_refused_before_anything_is_read(tmp_path, name):
         assert ".npy" in caught.value.hint
 
 
-@pytest.mark.parametrize("suffix", READABLE)
+@pytest.mark.parametrize("suffix", suffixes_read())
 def test_a_forbidden_file_cannot_be_read(suffix):
     """In a fork, as another account if this is root's: root may read everything."""
 
@@ -428,7 +429,7 @@ def test_other_errors_of_the_system_are_not_the_files_fault(tmp_path, monkeypatc
     def failing(*_):
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr("topk_secagg.gradients.files._tensor", failing)
+    monkeypatch.setattr("topk_secagg.gradients.formats.npy.read_array", failing)
     with pytest.raises(InputMissing, match=r"cannot read .*: input/output error"):
         read(tmp_path, ".npy", npy(MATRIX))
 
@@ -446,9 +447,9 @@ def test_a_header_of_python_2_is_read_without_a_warning_of_numpy(tmp_path):
 @pytest.mark.parametrize(
     ("suffix", "function"),
     [
-        (".npy", "files._tensor"),
-        (".npz", "files._tensor"),
-        (".safetensors", "files.widen"),
+        (".npy", "npy.read_array"),
+        (".npz", "npz.read_array"),
+        (".safetensors", "safetensors.widen"),
         (".pt", "torch_file._leaves"),
         (".pt", "torch_archive.Archive.array"),
     ],
@@ -466,7 +467,7 @@ def test_a_bug_of_a_reader_is_not_taken_for_a_damaged_file(
     def broken(*_, **__):
         raise bug("ours")
 
-    monkeypatch.setattr(f"topk_secagg.gradients.{function}", broken)
+    monkeypatch.setattr(f"topk_secagg.gradients.formats.{function}", broken)
     with pytest.raises(bug, match="ours"):
         read_gradient(path)
 

@@ -12,8 +12,8 @@ from safetensors.numpy import save_file
 
 import topk_secagg as ts
 from topk_secagg.errors import BadData
-from topk_secagg.gradients import torch_file
 from topk_secagg.gradients.files import read_gradient, write_gradient
+from topk_secagg.gradients.formats import torch_file
 from topk_secagg.gradients.layout import Layout
 from topk_secagg.gradients.tensors import Gradient, Tensor
 

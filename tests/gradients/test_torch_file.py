@@ -19,10 +19,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from topk_secagg.errors import BadData
-from topk_secagg.gradients import torch_archive, torch_file, torch_pickle
+from topk_secagg.gradients.formats import torch_archive, torch_file, torch_pickle
+from topk_secagg.gradients.formats.torch_file import read
+from topk_secagg.gradients.formats.torch_writer import write
 from topk_secagg.gradients.tensors import Gradient, Tensor
-from topk_secagg.gradients.torch_file import read
-from topk_secagg.gradients.torch_writer import write
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "torch"
 EXPECTED = json.loads((FIXTURES / "expected.json").read_text())
@@ -150,7 +150,7 @@ def test_reading_needs_no_torch():
     code = f"""
 import sys
 from pathlib import Path
-from topk_secagg.gradients.torch_file import read
+from topk_secagg.gradients.formats.torch_file import read
 assert len(read(Path({str(FIXTURES / "views.pt")!r}))) == 15
 assert "torch" not in sys.modules
 """

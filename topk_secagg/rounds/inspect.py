@@ -14,6 +14,7 @@ import numpy as np
 
 from ..brief import Brief
 from ..errors import BadData, InputMissing, SecAggError
+from ..gradients.formats import is_readable
 from ..protocol.constructions import construction
 from ..protocol.parameters import SHARES, rate_of_answer, rate_of_masked
 from ..storage import dealt, documents, masked, share, survivors
@@ -113,9 +114,7 @@ def _check_of_a_round(path: Path) -> None:
         )
     if start.startswith(SIGNATURE) or path.suffix == ".json":
         return
-    from ..gradients.files import READABLE  # here: most files that somebody inspects are a round's
-
-    if path.suffix in READABLE:
+    if is_readable(path):
         raise BadData(
             f"{path} is not a file of a round, but a gradient, to go by its suffix",
             "give a file of a round, such as session.json",

@@ -103,8 +103,8 @@ def mask(
     Arguments:
     round: the folder of the round.
     user: the user's number, from 1.
-    gradient: its file: .pt, .pth, .bin, .ckpt, .safetensors, .npz or .npy; or the gradient itself:
-        an array, or a mapping of names to arrays or torch tensors, or a list of them.
+    gradient: its file, in a format of docs/gradients.md; or the gradient itself: an array, or a
+        mapping of names to arrays or torch tensors, or a list of them.
     entry: the entry of a PyTorch checkpoint that holds the tensors.
     strip_prefix: taken off tensor names that begin with it.
     weight: what the gradient is multiplied with; it is public.

@@ -14,7 +14,8 @@ from typing import Any
 
 from ..errors import BadData, InputMissing, UsageError, named_users
 from ..gradients.arrays import Given
-from ..gradients.files import READABLE, check_writable
+from ..gradients.files import check_writable
+from ..gradients.formats import any_of, is_readable, suffixes_read
 from ..gradients.tensors import is_path
 from .access import identity_name
 from .arguments import by_user, path_of, real_number
@@ -37,9 +38,7 @@ def gradient_files(paths: Sequence[Path]) -> list[Path]:
             files.append(path)
             continue
         readable = [
-            file
-            for file in path.iterdir()
-            if file.suffix in READABLE and not file.name.startswith(".")
+            file for file in path.iterdir() if is_readable(file) and not file.name.startswith(".")
         ]
         patterns = {file: re.sub(r"\d+", "#", file.name) for file in sorted(readable, key=natural)}
         # if all names differ, they have no pattern
@@ -54,7 +53,7 @@ def gradient_files(paths: Sequence[Path]) -> list[Path]:
         files += patterns
     if not files:
         raise InputMissing(
-            f"there are no gradients in {paths[0]}", f"they end in {', '.join(READABLE)}"
+            f"there are no gradients in {paths[0]}", f"they end in {any_of(suffixes_read())}"
         )
     return files
 

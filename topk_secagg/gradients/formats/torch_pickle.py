@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import BadData
-from .tensors import called
+from ...errors import BadData
+from ..tensors import called
 
 # The content may take BUDGET_FACTOR bytes of memory for each byte of the file, plus BUDGET_FLOOR
 # bytes.

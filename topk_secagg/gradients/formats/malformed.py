@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ..errors import BadData
+from ...errors import BadData
 
 # What parsers raise for bytes that make no sense: zipfile and zlib, struct, pickletools and the
 # stack of a pickle, and numpy, which reads headers as Python. Anything else is a bug of ours.

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ..errors import BadData
+from ...errors import BadData
+from ..tensors import Gradient, Tensor, called
 from .malformed import refusing
-from .tensors import Gradient, Tensor, called
 from .torch_archive import Archive
 from .torch_pickle import CHARACTER_COST, ONLY_TENSORS, Budget, Call, Name, run
 

@@ -17,8 +17,8 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import BadData
-from .tensors import called, widen
+from ...errors import BadData
+from ..tensors import called, widen
 from .torch_pickle import AGAIN, ONLY_TENSORS, Budget, Call, Name, Storage
 
 DTYPES = {

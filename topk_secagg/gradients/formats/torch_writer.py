@@ -9,7 +9,7 @@ import struct
 import zipfile
 from typing import IO
 
-from .tensors import Gradient, Tensor, stored
+from ..tensors import Gradient, Tensor, stored
 from .torch_archive import DTYPES
 
 _ALIGNMENT = 64  # where torch starts a storage, so that the file can be memory-mapped
