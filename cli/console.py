@@ -50,7 +50,6 @@ HINTS = {
     "from": "{hint}: --from OTHER_ROUND",
     "give-up": "{hint}; in a round that will have no sum: forget with --give-up",
     "identity": "add --identity FILE (see `topk-secagg keygen`)",
-    "insecure": "{hint}: add --insecure",
     "like": "give either --like FILE or --length L; --entry, --strip-prefix, --only and --exclude "
     "go with --like",
     "names": "check the file, --only and --exclude",
@@ -65,7 +64,6 @@ HINTS = {
     "sealed": "with its receiver's identity, `topk-secagg audit ROUND --identity FILE` checks it, "
     "and `(umask 077; age -d -i FILE -o share.h5 {value})` opens it; erase share.h5 afterwards",
     "secrets-folder": "{hint}: --secrets DIR",
-    "seed": "leave out --randomness os",
     "session-prefix": "{hint}: init with --strip-prefix {value}",
     "started-from": "{hint}: init NEXT --from {value}, where --new-keys starts a new series",
     "strict": "{hint}; without --strict, the sum comes with how many liars its answers exclude",
@@ -177,15 +175,9 @@ class Console:
         self, facts: Mapping[str, Any], *lines: str, space: ts.Workspace | None = None
     ) -> None:
         """The outcome of a command: with --json one object, kept in `answer` and printed when the
-        command has ended; else the same in a few lines. The facts name the session of `space`.
-        Everybody who takes part in a round of a public seed is warned."""
+        command has ended; else the same in a few lines. The facts name the session of `space`."""
         if space:
-            facts = {"session": space.session.id, **facts, "insecure": bool(space.session.insecure)}
-        if facts.get("insecure"):
-            self.warn(
-                "this round is drawn from a public seed: anyone can unmask it, use it for tests "
-                "only"
-            )
+            facts = {"session": space.session.id, **facts}
         if self.as_json:
             answer.facts = dict(facts)
         else:

@@ -217,7 +217,6 @@ access_options = (
         envvar="TOPK_SECAGG_IDENTITY",
     ),
     *pin_options,
-    flag("--insecure", "Take part although the round is drawn from a public seed."),
 )
 randomness_option = choice(
     "--randomness",
@@ -339,11 +338,6 @@ round_options = (
         "P",
         "sketch: picks per bucket.  [default: the largest P up to 16 that sends hardly more than "
         "the best]",
-    ),
-    value(
-        "--insecure-seed",
-        "SEED",
-        "Draw everything from a public seed: reproducible, and not secret at all.",
     ),
 )
 

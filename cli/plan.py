@@ -160,15 +160,11 @@ def _steps(rows: list[dict[str, Any]]) -> str:
 
 
 def _init_words(p: ts.Parameters, **options: Any) -> list[str]:
-    """The call of `init` that chooses exactly these parameters, and the layout and seed of the
-    options."""
+    """The call of `init` that chooses exactly these parameters, and the layout of the options."""
     from topk_secagg.algebra.field import DEFAULT_FIELD
     from topk_secagg.protocol.parameters import DEALINGS
 
-    given = [
-        (name, options[name])
-        for name in ("like", "length", "entry", "strip_prefix", "insecure_seed")
-    ]
+    given = [(name, options[name]) for name in ("like", "length", "entry", "strip_prefix")]
     given += [(name, pattern) for name in ("only", "exclude") for pattern in options[name]]
     given += facts_of(p, "users", "survivors", "colluders", "top_k", "construction").items()
     # those of the other construction too

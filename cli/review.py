@@ -159,8 +159,6 @@ def _command(space: ts.Workspace, following: Next, user: int | None, access: dic
     for name, value in given.items():
         if name in names and value is not None:
             words += [f"--{name}", str(value)]
-    if "insecure" in names and access["insecure"]:
-        words.append("--insecure")
     return shlex.join(words)
 
 
@@ -202,8 +200,7 @@ def inspect(console: Console, files: tuple[Path, ...], reveal: bool) -> None:
     console.warn(*(warning for d in descriptions for warning in d.warnings))
     for d in descriptions:
         state = "intact" if d.intact else "NOT INTACT"
-        insecure = ", INSECURE: drawn from a public seed" if d.facts.get("insecure") else ""
-        console.line(f"{d.path}: {d.kind}, {state}{insecure}")
+        console.line(f"{d.path}: {d.kind}, {state}")
         console.table((), [*_fact_rows(d), *(("problem", problem) for problem in d.problems)])
         rows = []
         for name, info in d.datasets.items():
@@ -227,7 +224,7 @@ def _fact_rows(d: Description) -> Iterator[tuple[str, str]]:
             yield from (
                 (f"keys of user {user}", fingerprint) for user, fingerprint in value.items()
             )
-        elif name != "insecure":
+        else:
             yield _IN_WORDS.get(name, name.replace("_", " ")), plain(value)
 
 
@@ -287,7 +284,6 @@ def audit(
         "findings": [vars(f) for f in findings],
         "liars_excluded": evidence.liars_excluded,
         "report": report,
-        "insecure": bool(session and session.insecure),
     }
     console.result(facts)
     rows = []

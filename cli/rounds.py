@@ -169,8 +169,6 @@ def run(
         defaults = dict.fromkeys(("recipients", "freezer", "max_weight", "confirm"))
         typed = o.typed_options()
         options = {**options, **defaults, **typed, "from_": other}
-    if options["randomness"] == "os" and options["insecure_seed"] is not None:
-        raise click.UsageError("--randomness os and --insecure-seed contradict each other")
     warn_of_keys(console, options["recipients"])
     with console.progress(stays=True) as progress:
         report = ts.run(

@@ -1,5 +1,5 @@
-"""What all tests share: reproducible Hypothesis, no waiting for the disk, `import oracle` and
-`import played` from any folder, which tests only root can run, rounds at every stage, which are
+"""What all tests share: reproducible Hypothesis, no waiting for the disk, `import oracle`, `played`
+and `deterministic` from any folder, which tests only root can run, rounds at every stage, which are
 played once and copied, and what a refusal must be like."""
 
 import os
@@ -11,6 +11,7 @@ from unittest import mock
 import pytest
 from hypothesis import HealthCheck, settings
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "fixtures"))
 sys.path.insert(0, str(Path(__file__).parent))
 from played import RECIPES, Round, Stages, assert_one_error, call, contents, is_root, leftovers
 

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from deterministic import seeded_key
 
 from topk_secagg.algebra import moments, native
-from topk_secagg.algebra.randomness import CipherRandomness, seeded_key
+from topk_secagg.algebra.randomness import CipherRandomness
 from topk_secagg.protocol.constructions import construction
 from topk_secagg.protocol.messages import Sparse
 from topk_secagg.protocol.parameters import Parameters

@@ -15,12 +15,9 @@ from hypothesis import strategies as st
 
 from topk_secagg.algebra.field import DEFAULT_FIELD
 from topk_secagg.algebra.randomness import (
-    KEY_BYTES,
     CipherRandomness,
     Randomness,
     SystemRandomness,
-    fresh_key,
-    seeded_key,
 )
 
 KEY = bytes(range(32))
@@ -250,17 +247,6 @@ def test_children_are_reproducible_independent_and_leave_the_parent_alone():
 def test_a_key_of_another_length_is_refused(size):
     with pytest.raises(ValueError, match="32 bytes"):
         CipherRandomness(bytes(size))
-
-
-def test_keys():
-    assert len(fresh_key()) == KEY_BYTES
-    assert fresh_key() != fresh_key()
-    assert seeded_key(1, "user 1") == seeded_key(1, "user 1")
-    keys = {
-        seeded_key(seed, purpose) for seed in (0, 1, 11) for purpose in ("user 1", "user 11", "1")
-    }
-    assert len(keys) == 9
-    assert {len(key) for key in keys} == {KEY_BYTES}
 
 
 @pytest.mark.parametrize("size", [0, 1, 5, 2**20 - 1, 2**20, 2**20 + 1, 3 * 2**20 + 7])

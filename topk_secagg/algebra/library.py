@@ -17,6 +17,7 @@ import logging
 import os
 import stat
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -104,7 +105,7 @@ class Folder(NamedTuple):
         """Put a file here, whole, in the place of what is there."""
         self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        draft = f".draft-{os.urandom(8).hex()}"  # others may compile at the same time
+        draft = f".draft-{os.getpid()}-{time.time_ns()}"  # others may compile at the same time
         with self.opened() as folder:
             fd = os.open(draft, flags, 0o644, dir_fd=folder)
             with os.fdopen(fd, "wb") as file:

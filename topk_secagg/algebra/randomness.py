@@ -6,9 +6,7 @@ numpy's and galois' generators are not for secrets and are not used.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
-import os
 from abc import ABC, abstractmethod
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from . import entropy
 from .field import Symbols, stored_type
 
 if TYPE_CHECKING:
@@ -125,7 +124,7 @@ class SystemRandomness(Randomness):
         """Read the operating system's generator into `out`."""
         for start in range(0, out.size, _OS_READ):
             part = out[start : start + _OS_READ]
-            part[:] = np.frombuffer(os.urandom(part.size), dtype=np.uint8)
+            part[:] = np.frombuffer(entropy.draw(part.size, "a stream"), dtype=np.uint8)
 
     def child(self, label: str) -> SystemRandomness:  # noqa: ARG002 - nothing to derive
         """The operating system again."""
@@ -135,13 +134,3 @@ class SystemRandomness(Randomness):
 def source_of(kind: str, key: bytes) -> Randomness:
     """The operating system for the kind "os", and else the stream of a key."""
     return SystemRandomness() if kind == "os" else CipherRandomness(key)
-
-
-def fresh_key() -> bytes:
-    """A key from the operating system's entropy."""
-    return os.urandom(KEY_BYTES)
-
-
-def seeded_key(seed: int, purpose: str) -> bytes:
-    """The key of a reproducible, and therefore insecure, stream."""
-    return hashlib.sha256(f"topk-secagg insecure seed {seed} {purpose}".encode()).digest()

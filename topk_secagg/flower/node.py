@@ -201,7 +201,7 @@ class Node:
     def _check_kind(self, session: Session) -> None:
         """Refuse a session in which the server could do more than see the sum."""
         p = session.parameters
-        if session.recipients is None or not session.confirm or session.insecure:
+        if session.recipients is None or not session.confirm:
             raise Refused(
                 "the session is not sealed, or its users do not confirm the survivors",
                 "a server must not see shares, nor choose two survivor sets",

@@ -115,8 +115,6 @@ class _Private:
         evidence = self.evidence
         u1 = evidence.survivors
         x = evidence.masked.get(n)
-        if ledger.insecure != self.space.session.insecure:
-            raise BadData("its mark for a public seed is not the session's")
         if ledger.forgotten and evidence.available(self.space.secret_path(n)):
             raise BadData("it says that the secret was erased, and the secret is there")
         if (stored and ledger.shared not in (None, stored.sharing)) or (

@@ -7,8 +7,9 @@ from contextlib import ExitStack
 
 import numpy as np
 
+from ..algebra import entropy
 from ..algebra.field import Symbols
-from ..algebra.randomness import CipherRandomness, fresh_key
+from ..algebra.randomness import KEY_BYTES, CipherRandomness
 from ..errors import BadData, InputMissing, counted, named_users, no_coalition
 from ..gradients.quantise import beyond_clip, largest_sum
 from ..protocol.constructions import construction
@@ -81,7 +82,7 @@ def _decoded_answers(evidence: Evidence, u1: Survivors) -> Decoded:
             points=space.session.points,
             shape=shape,
             answers={n: file.read for n, file in answers.items()},
-            randomness=CipherRandomness(fresh_key()),
+            randomness=CipherRandomness(entropy.draw(KEY_BYTES, "checks of answers")),
             masked_sum=_masked_sum(evidence, u1, shape),
         )
 

@@ -55,7 +55,6 @@ def plan(*, measure_in: AnyPath | None = None, **options: Unpack[SessionOptions]
     recipients: of no consequence here; as `init` takes it.
     freezer: of no consequence here; as `init` takes it.
     confirm: of no consequence here; as `init` takes it.
-    insecure_seed: of no consequence here; as `init` takes it.
     top_k: K, the coordinates that each user sends; or
     density: K as a share of the gradient's length, such as 0.01.
     field: q, a prime below 2^32.

@@ -47,9 +47,6 @@ _ESTABLISHES = {
         "Each key that is available is the one to which its dealer is committed."
     ),
     "schema": "Each file has exactly the form that the file format prescribes.",
-    "no public seed": (
-        "The round was not drawn from a public seed, with which anybody could unmask it."
-    ),
     "permissions": (
         "By their modes, no secret is open to other accounts. Modes of public files are noted "
         "only, since a copy has modes of its own."

@@ -103,9 +103,6 @@ def _banners(evidence: Evidence, findings: Sequence[Finding]) -> list[str]:
     if remark := unpinned(evidence):
         parts.append(_banner("not-checkable", remark))
     parts.append(tag("p", _INTRODUCTION))
-    if evidence.session and evidence.session.insecure:
-        warning = "INSECURE: drawn from a public seed, nothing in it is secret"
-        parts.append(_banner("fail", warning))
     return parts
 
 

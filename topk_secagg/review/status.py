@@ -113,7 +113,6 @@ def status(
     series: the same of the series of the round, whose name `init` and `inspect` say.
     recipients: refuse a session that has other keys than this file.
     identity: of no consequence here; as the user's steps take it.
-    insecure: of no consequence here; as the user's steps take it.
 
     Returns a Status.
     """
@@ -184,9 +183,8 @@ def _is_decoded(space: Workspace) -> bool:
 
 
 def _lost_secret(space: Workspace, user: int | None) -> list[str]:
-    """That a user's ledger is elsewhere, where the round has what it dealt or sent. From a public
-    seed it would draw the same secret again."""
-    if user is None or space.session.insecure or space.runs_here(user):
+    """That a user's ledger is elsewhere, where the round has what it dealt or sent."""
+    if user is None or space.runs_here(user):
         return []
     part = part_taken(space, user)
     if not part:

@@ -35,7 +35,6 @@ class TakingPart(Pins, total=False):
     """What every step of a user takes: the pins, and how the user takes part."""
 
     identity: AnyPath | None
-    insecure: bool
 
 
 @dataclass(frozen=True)
@@ -45,15 +44,13 @@ class Access:
     `session`: the name, or the first 16 digits or more, of the only session to use; `series`: the
     same of the only series. `recipients`: an own list of everybody's public
     keys, which the session must have. These are the pins, which every function takes that reads a
-    round. The others are for users that take part: `identity`, the user's key file in a sealed
-    round; `insecure`, although the round is drawn from a public seed.
+    round. `identity` is for users that take part: the user's key file in a sealed round.
     """
 
     identity: Path | None = None
     session: str | None = None
     series: str | None = None
     recipients: Path | None = None
-    insecure: bool = False
 
 
 PLAIN = Access()
@@ -84,7 +81,6 @@ def taking_part(
     series: str | None = None,
     recipients: AnyPath | None = None,
     identity: AnyPath | None = None,
-    insecure: bool = False,
 ) -> tuple[Workspace, Access]:
     """The round, and how a user takes part in it."""
     access = Access(
@@ -92,7 +88,6 @@ def taking_part(
         session=session,
         series=series,
         recipients=optional_path("recipients", recipients),
-        insecure=insecure,
     )
     return workspace(round, secrets), access
 
@@ -134,12 +129,6 @@ def admitted(space: Workspace, user: int, access: Access) -> Identity | None:
     space.check_user(user)
     session = space.session
     path = access.identity
-    if session.insecure and not access.insecure:
-        raise Refused(
-            "this round is drawn from a public seed: anyone can unmask it",
-            "use it for tests only, and say that you know",
-            "insecure",
-        )
     recipient = session.recipient(user)
     if recipient is None:
         if space.root.stat().st_uid != os.geteuid():

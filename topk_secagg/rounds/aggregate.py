@@ -9,7 +9,8 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from ..algebra.randomness import CipherRandomness, fresh_key, source_of
+from ..algebra import entropy
+from ..algebra.randomness import KEY_BYTES, CipherRandomness, source_of
 from ..brief import Brief
 from ..errors import UsageError, about
 from ..gradients.arrays import Form, Vector, refuse_path
@@ -18,7 +19,7 @@ from ..gradients.quantise import check_clips, clip_of, dequantise, magnitude
 from ..protocol.messages import Sparse
 from ..protocol.parameters import Parameters
 from ..protocol.round import run_round
-from .arguments import SELECTIONS, SOURCES, by_user, check_choice, real_number
+from .arguments import CIPHER, SELECTIONS, SOURCES, by_user, check_choice, real_number
 from .costs import Costs, costs
 from .dropouts import remaining
 from .options import RoundOptions, choose_parameters
@@ -59,7 +60,7 @@ def aggregate(
     select: str = "top",
     saturate: bool = False,
     mean: bool = False,
-    randomness: str = "cipher",
+    randomness: str = CIPHER,
     **options: Unpack[RoundOptions],
 ) -> AggregateReport:
     """Aggregate the gradients of users 1..N securely, as `run` does, but in memory.
@@ -123,7 +124,7 @@ def aggregate(
     if not saturate:
         check_clips(p.clip, {str(n): value for n, value in largest.items()})
 
-    key = fresh_key()
+    key = entropy.draw(KEY_BYTES, "a round in memory")
     inputs: dict[int, Sparse] = {}
     clipped = 0
     errors: list[float] = []

@@ -17,8 +17,9 @@ AnyPath = str | PathLike[str]  # a file or a folder
 AnyRound = AnyPath | Workspace  # the folder of a round
 
 SELECTIONS = ("top", "random")
-OS = "os"  # a source of randomness: every byte is from the operating system
-SOURCES = ("cipher", OS)
+CIPHER = "cipher"  # a source of randomness: AES-256-CTR keyed by the operating system
+OS = "os"  # another: every byte is from the operating system
+SOURCES = (CIPHER, OS)
 
 
 def whole_number(name: str, value: Any) -> int:

@@ -14,8 +14,9 @@ from typing import Unpack
 import numpy as np
 import numpy.typing as npt
 
+from ..algebra import entropy
 from ..algebra.field import Symbols
-from ..algebra.randomness import CipherRandomness, fresh_key
+from ..algebra.randomness import KEY_BYTES, CipherRandomness
 from ..brief import Brief
 from ..errors import BadData, InputMissing, SecAggError, TooFewSurvivors, counted, named_users
 from ..gradients.arrays import Given, in_form
@@ -198,7 +199,7 @@ def _decoded(
             points=s.points,
             shape=construction(p).answer_shape(len(survivors.digests)),
             answers={n: answer.read for n, answer in answers.items()},
-            randomness=CipherRandomness(fresh_key()),
+            randomness=CipherRandomness(entropy.draw(KEY_BYTES, "checks of answers")),
             masked_sum=masked_sum,
             strict=strict,
             progress=progress,

@@ -56,7 +56,6 @@ def eliminate(
     series: the same of the series of the round, whose name `init` and `inspect` say.
     recipients: refuse a session that has other keys than this file.
     identity: the user's keys, in a sealed round.
-    insecure: take part although the round is drawn from a public seed.
 
     Returns an EliminateReport.
     """

@@ -62,7 +62,6 @@ def freeze(
     series: the same of the series of the round, whose name `init` and `inspect` say.
     recipients: refuse a session that has other keys than this file.
     identity: the user's keys, in a sealed round.
-    insecure: take part although the round is drawn from a public seed.
 
     Returns a FreezeReport.
     """
@@ -299,7 +298,6 @@ def confirm(round: AnyRound, user: int, **access: Unpack[TakingPart]) -> Confirm
     series: the same of the series of the round, whose name `init` and `inspect` say.
     recipients: refuse a session that has other keys than this file.
     identity: the user's keys, in a sealed round.
-    insecure: take part although the round is drawn from a public seed.
 
     Returns a ConfirmReport.
     """

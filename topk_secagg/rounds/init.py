@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from ..algebra.randomness import seeded_key
+from ..algebra import entropy
 from ..brief import Brief
 from ..errors import BadData, InputMissing, Refused, UsageError
 from ..gradients.layout import Layout
@@ -86,7 +85,6 @@ def init(
     recipients: the users' public keys, a line each as `keygen` makes it: seals and signs the files.
     freezer: the user that freezes; 1 by default.
     confirm: whether users must confirm the survivors.
-    insecure_seed: draw everything from a public seed: reproducible, and not secret at all.
     top_k: K, the coordinates that each user sends; or
     density: K as a share of the gradient's length, such as 0.01.
     field: q, a prime below 2^32.
@@ -119,7 +117,7 @@ def start_chosen(
 ) -> InitReport:
     """Start a round with the parameters and the layout that were chosen.
 
-    Of the options only `recipients`, `freezer`, `confirm` and `insecure_seed` are read: all others
+    Of the options only `recipients`, `freezer` and `confirm` are read: all others
     are in the choice already. `distributed` is as in `init`.
     """
     freezer = options.get("freezer")
@@ -130,7 +128,6 @@ def start_chosen(
         recipients=optional_path("recipients", options.get("recipients")),
         freezer=1 if freezer is None else whole_number("freezer", freezer),
         confirm=bool(options.get("confirm")),
-        insecure_seed=options.get("insecure_seed"),
         distributed=distributed,
     )
     return InitReport(
@@ -159,7 +156,6 @@ def start(
     recipients: Path | None = None,
     freezer: int = 1,
     confirm: bool = False,
-    insecure_seed: int | None = None,
     distributed: bool = False,
 ) -> tuple[Workspace, bool]:
     """Write session.json into a new round, and say whether it is new: one that was started like
@@ -174,7 +170,6 @@ def start(
         recipients=keys,
         freezer=freezer,
         confirm=confirm,
-        insecure_seed=insecure_seed,
     )
     return _write_session(root, session, distributed=distributed)
 
@@ -253,8 +248,6 @@ def clip_of_sum(space: Workspace, factor: float) -> float:
 def _write_session(root: Path, session: Session, *, distributed: bool) -> tuple[Workspace, bool]:
     """Write session.json, with a nonce, if there is none, and say whether it is new. One that is
     there must agree."""
-    seed = session.insecure_seed
-    nonce = os.urandom(_NONCE_BYTES) if seed is None else seeded_key(seed, "nonce")[:_NONCE_BYTES]
     space = Workspace(root)
     new = not space.session_path.exists()
     if new:
@@ -263,7 +256,8 @@ def _write_session(root: Path, session: Session, *, distributed: bool) -> tuple[
     # a second `run` does not stop the first, which decodes now
     with space.step_of_account() if new else nullcontext():
         if not space.session_path.exists():
-            write_whole(space.session_path, replace(session, nonce=nonce.hex()).content())
+            nonce = entropy.draw(_NONCE_BYTES, "nonce of a session").hex()
+            write_whole(space.session_path, replace(session, nonce=nonce).content())
         elif not _agree(space.session, session):
             raise Refused(
                 f"{space.session_path} exists, with other parameters: "
@@ -290,7 +284,7 @@ def _differences(there: Session, here: Session) -> Iterator[str]:
     names = [name for name in old if old[name] != new[name]]
     for name in [name for name in names if name not in DERIVED] or names:
         yield f"{name} is {_said(old[name])} there and {_said(new[name])} here"
-    for name in ("freezer", "confirm", "insecure_seed"):
+    for name in ("freezer", "confirm"):
         old_value = getattr(there, name)
         new_value = getattr(here, name)
         if old_value != new_value:

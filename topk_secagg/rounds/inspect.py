@@ -136,7 +136,7 @@ def _describe_document(path: Path, session: Session | None) -> Description:
     d = Description(path, kind, facts={"version": documents.VERSION})
     if kind == "session":
         s = read_session(path)
-        d.facts |= {"session": s.id, "insecure": bool(s.insecure), **vars(s.parameters)}
+        d.facts |= {"session": s.id, **vars(s.parameters)}
         d.facts |= {
             "summary": s.parameters.summary(),
             "alpha": list(s.points.alpha),
@@ -168,14 +168,11 @@ def _describe_document(path: Path, session: Session | None) -> Description:
             "answered",
             "forgotten",
         )
-        d.facts |= {
-            "insecure": bool(ledger.insecure),
-            **{name: getattr(ledger, name) for name in names},
-        }
+        d.facts |= {name: getattr(ledger, name) for name in names}
         d.facts["residual"] = ledger.residual.path if ledger.residual else None
     elif kind == "survivors":
         listed, body = survivors.parse(path, content)
-        d.facts |= {"session": body["session"], "insecure": bool(body["insecure"])}
+        d.facts |= {"session": body["session"]}
         d.facts |= {"freezer": listed.freezer, "survivors": listed.users}
         d.facts["weights"] = [listed.weights[n] for n in listed.users]
         d.facts["sharings"] = [listed.sharings[n] for n in listed.users]
@@ -184,7 +181,7 @@ def _describe_document(path: Path, session: Session | None) -> Description:
     elif kind == "dealt":
         body = dealt.parse(path, content)
         d.facts |= {name: body[name] for name in ("user", "session")}
-        d.facts |= {"insecure": bool(body["insecure"]), "commitments": len(body["commitments"])}
+        d.facts |= {"commitments": len(body["commitments"])}
         d.facts |= {
             "signed": body["signature"] is not None,
             "sha256": documents.digest_unsigned("dealt", body),
@@ -192,7 +189,6 @@ def _describe_document(path: Path, session: Session | None) -> Description:
     else:
         body = survivors.parse_confirmation(path, content)
         d.facts |= {name: body[name] for name in ("user", "session", "survivors_sha256")}
-        d.facts["insecure"] = bool(body["insecure"])
     _compare_session(d, d.facts["session"], session)
     return d
 
@@ -202,7 +198,6 @@ def _describe_artifact(artifact: Artifact, session: Session | None, *, reveal: b
     d.facts |= {
         name: value for name, value in artifact.attributes.items() if name not in ("format", "kind")
     }
-    d.facts["insecure"] = bool(d.facts["insecure"])
     if session is not None:
         check_size(artifact, session)
     matches = artifact.digest() == artifact.attributes["sha256"]

@@ -118,7 +118,6 @@ def mask(
     series: the same of the series of the round, whose name `init` and `inspect` say.
     recipients: refuse a session that has other keys than this file.
     identity: the user's keys, in a sealed round.
-    insecure: take part although the round is drawn from a public seed.
 
     Returns a MaskReport.
     """
@@ -163,8 +162,7 @@ def mask(
             signer=signer,
         )
         _check_only_x(space, ledger, sharing=stored.sharing, digest=x.digest)
-        # in a round from a public seed nothing is secret, and nothing worth remembering
-        is_new = ledger.masked is None and not session.insecure
+        is_new = ledger.masked is None
         elsewhere = sent_before(space, own, again=again) if is_new else []
         pending = ledger.residual
         if feedback is not None:

@@ -6,7 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Unpack
 
-from ..algebra.randomness import KEY_BYTES, fresh_key, seeded_key, source_of
+from ..algebra import entropy
+from ..algebra.randomness import KEY_BYTES, source_of
 from ..brief import Brief
 from ..errors import BadData, InputMissing, Refused, SecAggError, UsageError, about
 from ..progress import Progress, unheard
@@ -27,7 +28,7 @@ from ..storage.session import Session
 from ..storage.share import SharesOfUser
 from ..storage.workspace import Workspace
 from .access import TakingPart, admitted, hint_of_secrets, other_folder, taking_part
-from .arguments import OS, SOURCES, AnyRound, check_choice, workspace
+from .arguments import CIPHER, OS, SOURCES, AnyRound, check_choice, workspace
 from .keys import part_taken
 from .series import carried_keys, check_own_list, has_left, leave
 
@@ -52,7 +53,7 @@ def offline(
     round: AnyRound,
     user: int,
     *,
-    randomness: str = "cipher",
+    randomness: str = CIPHER,
     from_: AnyRound | None = None,
     progress: Progress = unheard,
     **access: Unpack[TakingPart],
@@ -76,7 +77,6 @@ def offline(
     series: the same of the series of the round, whose name `init` and `inspect` say.
     recipients: refuse a session that has other keys than this file.
     identity: the user's keys, in a sealed round.
-    insecure: take part although the round is drawn from a public seed.
 
     Returns an OfflineReport.
     """
@@ -128,12 +128,8 @@ def offline(
 
 
 def _check_may_be_os(session: Session) -> None:
-    """Refuse randomness from the operating system alone where a public seed or keys are used."""
+    """Refuse randomness from the operating system alone where keys are dealt."""
     dealing = session.parameters.dealing
-    if session.insecure:
-        raise UsageError(
-            "this round is drawn from a public seed, not from the operating system", topic="seed"
-        )
     if dealing != SHARES:
         raise UsageError(
             f"this round deals {dealing}, which are expanded by a cipher",
@@ -206,7 +202,7 @@ def _offline_in_series(
         check_own_list(user, held)
         ledger, stored = _stored_secret(space, user)
         if stored is None:
-            stored = _draw(space, user, _kind(space), keys=held.own)
+            stored = _draw(space, user, CIPHER, keys=held.own)
         elif adds_keys and earlier is not None and stored.secret.keys != held.own:
             raise BadData(
                 f"the keys that follow from {earlier.root} are not those of this round",
@@ -283,12 +279,7 @@ def _prepared_before(space: Workspace, user: int) -> HeldKeys:
 def _secret(space: Workspace, user: int, randomness: str) -> tuple[Ledger, StoredSecret]:
     """The secret and ledger on disk, or new ones."""
     ledger, stored = _stored_secret(space, user)
-    return ledger, stored or _draw(space, user, _kind(space, randomness))
-
-
-def _kind(space: Workspace, randomness: str = "cipher") -> str:
-    """Where the randomness of a secret comes from."""
-    return "seed" if space.session.insecure else randomness
+    return ledger, stored or _draw(space, user, randomness)
 
 
 def _stored_secret(space: Workspace, user: int) -> tuple[Ledger, StoredSecret | None]:
@@ -308,7 +299,7 @@ def _ledger(space: Workspace, user: int) -> Ledger:
         return ledger
     if not path.exists():
         folder = str(space.root.resolve()) if space.secrets else None
-        Ledger(path, session.id, user=user, insecure=session.insecure, folder=folder).write()
+        Ledger(path, session.id, user=user, folder=folder).write()
     ledger = Ledger.read(path, session.id, user)
     ledger.check_kept()
     if ledger.shared:
@@ -321,11 +312,8 @@ def _ledger(space: Workspace, user: int) -> Ledger:
 
 def _check_first_time(space: Workspace, user: int, signer: Identity | None) -> None:
     """Refuse to draw a second secret, with a ledger that knows nothing of the first one: others may
-    hold shares of that, which would not fit the X of the second, or its X and Y. From a public seed
-    it would be the same secret."""
+    hold shares of that, which would not fit the X of the second, or its X and Y."""
     if space.ledger_path(user).exists() or space.secret_path(user).exists():
-        return
-    if space.session.insecure:
         return
     if part := part_taken(space, user, signer):
         raise Refused(
@@ -346,11 +334,7 @@ def _draw(
     """
     session = space.session
     c = construction(session.parameters)
-    seed = session.insecure_seed
-    purpose = f"user {user}"
-    if session.series is not None:
-        purpose += f" session {session.id}"
-    key = fresh_key() if seed is None else seeded_key(seed, purpose)
+    key = entropy.draw(KEY_BYTES, f"secret of user {user} in session {session.id}")
     source = source_of(randomness, key)
     sharing = source.child("sharing").bytes(KEY_BYTES).hex()
     deal = session.deal(user, sharing)

@@ -56,7 +56,6 @@ class SessionOptions(RoundOptions, total=False):
     recipients: AnyPath | None
     freezer: int | None
     confirm: bool
-    insecure_seed: int | None
 
 
 _SESSION_OPTIONS = frozenset(SessionOptions.__annotations__)

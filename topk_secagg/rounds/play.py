@@ -148,8 +148,7 @@ class Play:
         )
 
     def _access(self, user: int) -> TakingPart:
-        # who runs it has said so
-        return {"identity": self.identities.get(user), "insecure": True}
+        return {"identity": self.identities.get(user)}
 
     def _residual_path(self, user: int) -> Path | None:
         return self.residuals / f"user-{user:02}.h5" if self.residuals else None

@@ -20,6 +20,7 @@ from ..protocol.parameters import SHARES, TOO_FEW_USERS, Parameters
 from ..storage.session import read_session
 from ..storage.workspace import Workspace
 from .arguments import (
+    CIPHER,
     OS,
     SELECTIONS,
     SOURCES,
@@ -92,7 +93,7 @@ def run(
     mean: bool = False,
     select: str = "top",
     saturate: bool = False,
-    randomness: str = "cipher",
+    randomness: str = CIPHER,
     jobs: int | None = None,
     identities: Mapping[int, AnyPath] | Sequence[AnyPath] | AnyPath | None = None,
     progress: UserProgress = unheard_of_users,
@@ -144,7 +145,6 @@ def run(
     recipients: the users' public keys, a line each as `keygen` makes it: seals and signs the files.
     freezer: the user that freezes; 1 by default.
     confirm: whether users must confirm the survivors.
-    insecure_seed: draw everything from a public seed: reproducible, and not secret at all.
     top_k: K, the coordinates that each user sends; or
     density: K as a share of the gradient's length, such as 0.01.
     field: q, a prime below 2^32.
@@ -162,11 +162,6 @@ def run(
     space = workspace(round)
     check_choice("selection", select, SELECTIONS)
     check_choice("source of randomness", randomness, SOURCES)
-    if randomness == OS and options.get("insecure_seed") is not None:
-        raise UsageError(
-            "a public seed and randomness from the operating system contradict each other",
-            topic="seed",
-        )
     before = None if from_ is None else workspace(from_)
     listed = gradients if is_path(gradients) else by_user("gradients", gradients)
     written_to = optional_path("output", output)

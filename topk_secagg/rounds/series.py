@@ -28,7 +28,6 @@ _WORDS = {  # for what a series keeps
     "recipients": "list of recipients",
     "freezer": "freezer",
     "confirm": "rule of confirmation",
-    "insecure": "mark of a public seed",
 }
 
 

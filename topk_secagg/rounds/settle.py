@@ -201,7 +201,6 @@ def forget(
     recipients: refuse a session that has other keys than this file.
     identity: the user's keys, which open the keys that it holds in the first round of a sealed
         series.
-    insecure: go on although the round is drawn from a public seed.
 
     Returns a ForgetReport.
     """

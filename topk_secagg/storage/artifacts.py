@@ -57,7 +57,7 @@ class Kind:
 # types of datasets
 BYTES = ("|u1",)
 SYMBOLS = ("<u2", "<u4")
-_COMMON = ("format", "insecure", "kind", "session", "sha256", "user", "version")
+_COMMON = ("format", "kind", "session", "sha256", "user", "version")
 _TEXT = {
     "dealt",
     "format",

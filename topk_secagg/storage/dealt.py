@@ -16,14 +16,13 @@ from ..brief import Brief
 from ..errors import BadData, named_users
 from ..protocol.deal import Block, commitment
 from . import documents
-from .documents import Mark, Sha256
+from .documents import Sha256
 from .keys import Identity, check_signature
 from .session import Session
 from .workspace import Workspace
 
 _TYPES = {
     "session": Sha256,
-    "insecure": Mark,
     "user": int,
     "commitments": tuple[Sha256, ...],
     "signature": str | None,
@@ -53,7 +52,6 @@ def content(s: Session, user: int, keys: Sequence[bytes], signer: Identity | Non
     blocks = zip(s.family or (), keys, strict=True)
     body = {
         "session": s.id,
-        "insecure": s.insecure,
         "user": user,
         "commitments": [commitment(key, user, block).hex() for block, key in blocks],
     }
@@ -73,7 +71,7 @@ def read(space: Workspace, user: int) -> Dealt:
     largest = _MOST_ELSE + _MOST_PER_BLOCK * len(family)
     data = documents.read_bytes(path, "fetch it from the user that dealt", largest=largest)
     body = parse(path, data)
-    if body["session"] != s.id or body["insecure"] != s.insecure or body["user"] != user:
+    if body["session"] != s.id or body["user"] != user:
         raise BadData(f"{path} belongs to another session or user", "was it copied from elsewhere?")
     if len(body["commitments"]) != len(family) or documents.dump("dealt", body) != data:
         raise BadData(f"{path} does not have a commitment for every block", _AGAIN)

@@ -151,4 +151,3 @@ def is_sha256(text: str) -> bool:
 
 
 Sha256 = Annotated[str, is_sha256]
-Mark = Annotated[int, (0, 1).__contains__]  # 1 in a round from a public seed, else 0

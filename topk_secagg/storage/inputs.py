@@ -13,7 +13,8 @@ import os
 
 import numpy as np
 
-from ..algebra.randomness import KEY_BYTES, fresh_key
+from ..algebra import entropy
+from ..algebra.randomness import KEY_BYTES
 from ..errors import BadData, InputMissing
 from .atomic import PRIVATE, Array, check_own, open_regular, write_whole
 from .documents import read_bytes
@@ -47,7 +48,7 @@ def ensure_key(space: Workspace) -> bytes:
     with space.making_the_input_key():
         key = read_key(space)  # another user may have made it meanwhile
         if key is None:
-            key = fresh_key()
+            key = entropy.draw(KEY_BYTES, "digests of gradients")
             write_whole(space.input_key_path, key, PRIVATE)
     return key
 

@@ -19,7 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from ..algebra import entropy
 from ..errors import BadData, CannotWrite, InputMissing, Refused
+from . import bech32
 from .atomic import open_regular, whole_file, writing
 from .documents import AGAIN, read_bytes
 
@@ -29,7 +31,9 @@ if TYPE_CHECKING:
 _SIGNING = "# ed25519 secret: "
 _RECIPIENT = re.compile(r"(\d{1,9})\s+(\S+)\s+ed25519:(\S*)", re.ASCII)
 _LARGEST_IDENTITY = 1 << 16  # bytes
-_AGE_IDENTITY = "AGE-SECRET-KEY-1"  # how the line begins
+_AGE_PREFIX = "age-secret-key-"
+_AGE_IDENTITY = f"{_AGE_PREFIX}1".upper()  # how the line begins
+_SECRET_BYTES = 32  # of an X25519 or Ed25519 key
 # kinds of files that hold keys
 IDENTITY = "identity"
 RECIPIENTS = "recipients"
@@ -84,10 +88,10 @@ class Identity:
 
     @staticmethod
     def generate() -> Identity:
-        """New keys from the operating system's entropy."""
+        """New keys. Any 32 bytes are an X25519 key, and any are an Ed25519 key."""
         return Identity(
-            age=str(_pyrage().x25519.Identity.generate()),
-            ed25519=_ed25519().Ed25519PrivateKey.generate().private_bytes_raw().hex(),
+            age=bech32.encode(_AGE_PREFIX, entropy.draw(_SECRET_BYTES, "age identity")).upper(),
+            ed25519=entropy.draw(_SECRET_BYTES, "Ed25519 key").hex(),
         )
 
     def public(self, user: int) -> Recipient:

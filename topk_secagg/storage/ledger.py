@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn, get_type_hints
 from ..errors import BadData, Refused
 from . import documents
 from .atomic import PRIVATE, write_whole
-from .documents import Mark, Sha256
+from .documents import Sha256
 from .residual import Residual
 from .survivors import Row
 
@@ -38,7 +38,6 @@ class Ledger:
     path: Path
     session: Sha256
     user: int
-    insecure: Mark
     shared: Sha256 | None = None
     masked: Sha256 | None = None
     holds: tuple[int, ...] | None = None

@@ -54,14 +54,8 @@ class Session(Brief):
     recipients: tuple[Recipient, ...] | None = None
     freezer: int = 1
     confirm: bool = False
-    insecure_seed: int | None = None
     nonce: str = ""
     id: str = ""
-
-    @property
-    def insecure(self) -> int:
-        """1 when the randomness comes from a public seed; every file carries this mark."""
-        return int(self.insecure_seed is not None)
 
     @property
     def fingerprint(self) -> str:
@@ -112,8 +106,6 @@ class Session(Brief):
             "recipients": self.recipients,
             "freezer": self.freezer,
             "confirm": self.confirm,
-            # keys from a public seed are public in every generation: no round may look secret
-            "insecure": self.insecure,
         }
 
     def blocks_of(self, user: int) -> list[Block]:
@@ -145,7 +137,7 @@ class Session(Brief):
 
     def header(self, user: int, **others: str | int) -> dict[str, str | int]:
         """The attributes of a file of this session."""
-        return {"session": self.id, "user": user, "insecure": self.insecure, **others}
+        return {"session": self.id, "user": user, **others}
 
     def content(self) -> bytes:
         """The bytes of session.json. Without a nonce two rounds could be the same session."""
@@ -153,7 +145,6 @@ class Session(Brief):
             raise ValueError("a session is written with a nonce of 32 hexadecimal digits")
         body = {
             "nonce": self.nonce,
-            "insecure_seed": self.insecure_seed,
             "parameters": self.parameters,
             "points": self.points,
             "family": self.family,

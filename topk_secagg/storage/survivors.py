@@ -19,7 +19,7 @@ from ..errors import BadData, InputMissing, SecAggError, TooFewSurvivors, counte
 from ..protocol.constructions import construction
 from . import documents
 from .atomic import write_whole
-from .documents import Mark, Sha256
+from .documents import Sha256
 from .keys import Identity, check_signature
 from .masked import MaskedFile
 from .masked import read as read_masked
@@ -47,9 +47,18 @@ class Row:
     dealt: Sha256 | None
 
 
-_MARK = {"session": Sha256, "insecure": Mark}
-_TYPES = _MARK | {"freezer": int, "survivors": tuple[Row, ...], "signature": str | None}
-_CONFIRMATION_TYPES = _MARK | {"user": int, "survivors_sha256": Sha256, "signature": str}
+_TYPES = {
+    "session": Sha256,
+    "freezer": int,
+    "survivors": tuple[Row, ...],
+    "signature": str | None,
+}
+_CONFIRMATION_TYPES = {
+    "session": Sha256,
+    "user": int,
+    "survivors_sha256": Sha256,
+    "signature": str,
+}
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,7 +92,7 @@ def rows_of(files: Mapping[int, MaskedFile]) -> tuple[Row, ...]:
 
 def content(s: Session, rows: Sequence[Row], freezer: int, signer: Identity | None) -> bytes:
     """survivors.json with these rows; the same rows always give the same bytes."""
-    body = {"session": s.id, "insecure": s.insecure, "freezer": freezer, "survivors": rows}
+    body = {"session": s.id, "freezer": freezer, "survivors": rows}
     return documents.signed("survivors", body, signer)
 
 
@@ -124,7 +133,7 @@ def checked(space: Workspace, data: bytes) -> Survivors:
     s = space.session
     p = s.parameters
     survivors, body = parse(path, data)
-    if body["session"] != s.id or body["insecure"] != s.insecure:
+    if body["session"] != s.id:
         raise BadData(f"{path} belongs to another session", "was it copied from elsewhere?")
     if documents.dump("survivors", body) != data:
         raise BadData(f"{path} is not written as this program writes it", _AGAIN)
@@ -240,7 +249,6 @@ def _confirmation(s: Session, user: int, survivors_sha256: str) -> dict[str, Any
     """What a confirmation signs: session, user and survivors.json."""
     return {
         "session": s.id,
-        "insecure": s.insecure,
         "user": user,
         "survivors_sha256": survivors_sha256,
     }
