@@ -56,11 +56,6 @@ def smallest_generator(q: int) -> int:
     return next(g for g in range(1, q) if all(pow(g, (q - 1) // prime, q) != 1 for prime in primes))
 
 
-def multiply(a: Symbols, b: Symbols, q: int) -> Symbols:
-    """a b in F_q, entry by entry."""
-    return (a.astype(np.uint64) * b % np.uint64(q)).astype(np.uint32)
-
-
 def add(a: Symbols, b: Symbols, q: int) -> Symbols:
     """a + b in F_q, entry by entry. A sum that wraps, or is not below q, is q too large."""
     total = a + b
@@ -91,9 +86,9 @@ LANES = 32  # sparse vectors that are recovered side by side
 PIECE = 64  # symbols that a random combination weighs alike
 POINTS_AT_ONCE = 64  # that are tried as roots: a bit of a word for each
 
-# The scratch space of `recovery.solve` is so many arrays (moments + SPARE_ROWS, LANES).
+# The scratch space of `recovery.solve` is so many arrays (symbols + EXTRA_ROWS, LANES).
 COLUMN_BLOCKS = 9
-SPARE_ROWS = 5
+EXTRA_ROWS = 5
 
 
 @lru_cache(maxsize=8)

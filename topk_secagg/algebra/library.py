@@ -35,10 +35,10 @@ COMPILED = (  # what the machine code is made from, and by
     "kernels.py",
     "library.py",
     "machine_code.py",
-    "moment_kernels.py",
-    "selection_kernels.py",
     "montgomery.py",
     "recovery.py",
+    "selection_kernels.py",
+    "sketch_kernels.py",
 )
 COMPILER = f"{__package__}.machine_code"
 

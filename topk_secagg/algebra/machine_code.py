@@ -21,7 +21,7 @@ import llvmlite.binding as llvm
 import numba
 
 # they list their kernels
-from . import kernels, moment_kernels, recovery, selection_kernels  # noqa: F401
+from . import kernels, recovery, selection_kernels, sketch_kernels  # noqa: F401
 from .entry import KERNELS, compiled
 from .library import features, symbol
 

@@ -25,10 +25,10 @@ from .calls import (
 )
 from .field import (
     COLUMN_BLOCKS,
+    EXTRA_ROWS,
     LANES,
     PIECE,
     POINTS_AT_ONCE,
-    SPARE_ROWS,
     Symbols,
     ceil_div,
     montgomery_constants,
@@ -210,7 +210,7 @@ def weigh(y: Symbols, factors: Symbols, q: int, sums: Words) -> None:
     )
 
 
-# Moments; see `moments`
+# Sketches; see `sketches`
 
 
 def count_places(place: Symbols, counts: Indices) -> None:
@@ -291,7 +291,7 @@ def sketch(
 ) -> None:
     """out[row_i, j] += value_i gamma^(place_i j).
 
-    `powers_m` are the tables of `moments` with the powers of gamma.
+    `powers_m` are the tables of `sketches` with the powers of gamma.
     """
     entries = sizes(place, 1)[0]
     rows, width = sizes(out, 2)
@@ -301,8 +301,8 @@ def sketch(
     check_indices(row, rows)
     check_indices(place, low_size * high_size)
     if not width:
-        raise ValueError("a place has at least one moment")
-    moments = np.empty(width, WORD)
+        raise ValueError("a sketch has at least one symbol")
+    one = np.empty(width, WORD)
     call(
         "sketch",
         input_at(row, INTEGER, (entries,)),
@@ -317,15 +317,15 @@ def sketch(
         high_size,
         *montgomery_constants(q),
         output_at(out, SYMBOL, (rows, width)),
-        output_at(moments, WORD, (width,)),
+        output_at(one, WORD, (width,)),
     )
 
 
-# Sparse vectors from moments; see `moments.recover`
+# Sparse vectors from their sketches; see `sketches.recover`
 
 
 def solve(
-    moments: Symbols,
+    sketches: Symbols,
     powers_m: Words,
     searched: int,
     turns: int,
@@ -334,11 +334,11 @@ def solve(
     place: Symbols,
     value: Symbols,
 ) -> None:
-    """The vector behind each row of moments, among the first `searched` places.
+    """The vector behind each sketch, among the first `searched` places.
 
     powers_m[k] = gamma^k, for all places that are tried. They are cut into `turns` runs, 1 or 4.
     """
-    rows, count = sizes(moments, 2)
+    rows, count = sizes(sketches, 2)
     tried = sizes(powers_m, 1)[0]
     most = count // 2
     if turns not in (1, 4) or tried % turns or not 0 <= searched <= tried:
@@ -346,12 +346,12 @@ def solve(
     room = rows * most + 1
     points = tried // turns
     blocks = ceil_div(points, POINTS_AT_ONCE)
-    columns = np.empty((COLUMN_BLOCKS, count + SPARE_ROWS, LANES), WORD)
+    columns = np.empty((COLUMN_BLOCKS, count + EXTRA_ROWS, LANES), WORD)
     powers_mm = np.empty((most + 1, POINTS_AT_ONCE), WORD)
     marks = np.empty((blocks, turns, LANES), WORD)
     call(
         "solve",
-        input_at(moments, SYMBOL, (rows, count)),
+        input_at(sketches, SYMBOL, (rows, count)),
         input_at(powers_m, WORD, (tried,)),
         rows,
         count,
@@ -371,7 +371,7 @@ def solve(
 
 
 def transform(
-    moments: Symbols,
+    sketches: Symbols,
     powers_m: Words,
     most: int,
     q: int,
@@ -379,15 +379,15 @@ def transform(
     place: Symbols,
     value: Symbols,
 ) -> None:
-    """As `solve`, for as many moments as places; a vector has at most `most` entries."""
-    rows, order = sizes(moments, 2)
+    """As `solve`, for as many symbols as places; a vector has at most `most` entries."""
+    rows, order = sizes(sketches, 2)
     if not order or most < 0:
-        raise ValueError(f"{order} moments do not determine {most} places")
+        raise ValueError(f"{order} symbols do not determine {most} places")
     room = rows * most + 1
     scratch = np.empty((3, order), WORD)
     call(
         "transform",
-        input_at(moments, SYMBOL, (rows, order)),
+        input_at(sketches, SYMBOL, (rows, order)),
         input_at(powers_m, WORD, (order,)),
         rows,
         order,

@@ -172,33 +172,33 @@ def sketch() -> bool:
     out = _symbols(2, WIDTH)
     expected = out.astype(np.uint64)
     for i in range(3):
-        expected[row[i]] += _product(value[i], _moments(place)[i])
+        expected[row[i]] += _product(value[i], _ones(place)[i])
     native.sketch(row=row, place=place, value=value, powers_m=_tables(), q=Q, out=out)
     return np.array_equal(out, expected % Q)
 
 
 def solve() -> bool:
-    """Vectors with none, one and two entries, and moments that no such vector has."""
-    moments = np.zeros((4, 4), np.uint32)
-    moments[1] = _product(_moments(np.array([36]))[0, :4], 5)
-    moments[2] = (_moments(np.array([1]))[0, :4] + _product(_moments(np.array([17]))[0, :4], 7)) % Q
-    moments[3, 3] = 1
+    """Vectors with none, one and two entries, and a sketch that no such vector has."""
+    sketches = np.zeros((4, 4), np.uint32)
+    sketches[1] = _product(_ones(np.array([36]))[0, :4], 5)
+    sketches[2] = (_ones(np.array([1]))[0, :4] + _product(_ones(np.array([17]))[0, :4], 7)) % Q
+    sketches[3, 3] = 1
     powers_m = to_montgomery(np.array(_powers(ORDER)), Q)
     return all(
-        _found(moments, powers_m, turns) == ([0, 1, 2, -1], [36, 1, 17], [5, 1, 7])
+        _found(sketches, powers_m, turns) == ([0, 1, 2, -1], [36, 1, 17], [5, 1, 7])
         for turns in (1, 4)
     )
 
 
 def _found(
-    moments: Symbols, powers_m: native.Words, turns: int
+    sketches: Symbols, powers_m: native.Words, turns: int
 ) -> tuple[list[int], list[int], list[int]]:
     """What `solve` finds among the first 37 places."""
     weight = np.zeros(4, np.int64)
     place = np.zeros(9, np.uint32)
     value = np.zeros(9, np.uint32)
     native.solve(
-        moments=moments,
+        sketches=sketches,
         powers_m=powers_m,
         searched=37,
         turns=turns,
@@ -212,15 +212,15 @@ def _found(
 
 def transform() -> bool:
     """A vector with two entries, and one with more than two."""
-    moments = np.zeros((2, ORDER), np.uint32)
-    first, second = _moments(np.array([2, 39]), ORDER)
-    moments[0] = (_product(first, 5) + _product(second, Q - 1)) % Q
-    moments[1, 0] = 1  # the same everywhere
+    sketches = np.zeros((2, ORDER), np.uint32)
+    first, second = _ones(np.array([2, 39]), ORDER)
+    sketches[0] = (_product(first, 5) + _product(second, Q - 1)) % Q
+    sketches[1, 0] = 1  # the same everywhere
     weight = np.zeros(2, np.int64)
     place = np.zeros(5, np.uint32)
     value = np.zeros(5, np.uint32)
     native.transform(
-        moments=moments,
+        sketches=sketches,
         powers_m=to_montgomery(np.array(_powers(ORDER)), Q),
         most=2,
         q=Q,
@@ -280,12 +280,12 @@ def _powers(count: int) -> list[int]:
     return [pow(GAMMA, j, Q) for j in range(count)]
 
 
-def _moments(places: npt.NDArray[Any], count: int = WIDTH) -> npt.NDArray[np.uint64]:
-    """Row i: gamma^(place_i j)."""
+def _ones(places: npt.NDArray[Any], count: int = WIDTH) -> npt.NDArray[np.uint64]:
+    """Row i: gamma^(place_i j), the sketch of a one at this place."""
     powers = np.array(_powers(ORDER), np.uint64)
     exponents = places.astype(np.int64)[:, None] * np.arange(count) % ORDER
-    moments: npt.NDArray[np.uint64] = powers[exponents]
-    return moments
+    sketches: npt.NDArray[np.uint64] = powers[exponents]
+    return sketches
 
 
 def _tables() -> tuple[native.Words, native.Words]:

@@ -1,4 +1,4 @@
-"""Kernels that find sparse vectors from their moments, many vectors at a time. Loads numba.
+"""Kernels that find sparse vectors from their sketches, many vectors at a time. Loads numba.
 
 LANES vectors lie side by side: column v of an array (rows, LANES) belongs to one of them, so that
 the compiler can use the processor's vector instructions. `kernels` says what holds for all kernels,
@@ -13,7 +13,7 @@ import numpy as np
 from numba import carray
 
 from .entry import IntegersAt, Size, SymbolsAt, Word, WordsAt, kernel
-from .field import COLUMN_BLOCKS, LANES, POINTS_AT_ONCE, SPARE_ROWS
+from .field import COLUMN_BLOCKS, EXTRA_ROWS, LANES, POINTS_AT_ONCE
 from .montgomery import (
     HALF,
     LOW,
@@ -73,14 +73,14 @@ def _square(a_m: Any, q: Any, q_inverse: Any) -> None:
 
 @part
 def _discrepancies(
-    now: Any, moments: Any, n: Any, q: Any, q_inverse: Any, total: Any, out: Any
+    now: Any, sketch: Any, n: Any, q: Any, q_inverse: Any, total: Any, out: Any
 ) -> None:
     """out = R^-2 sum_k now_k S_(n-k) mod q."""
     _fill(ZERO, total)
     _fill(ZERO, out)
     for k in range(min(n + 1, len(now))):
         c = now[k]
-        s = moments[n - k]
+        s = sketch[n - k]
         for v in range(LANES):
             product = (c[v] & LOW) * (s[v] & LOW)
             total[v] += product
@@ -118,7 +118,7 @@ def _step(
 
 
 @part
-def _locators(moments: Any, q: Any, q_inverse: Any, now: Any, before: Any, state: Any) -> None:
+def _locators(sketch: Any, q: Any, q_inverse: Any, now: Any, before: Any, state: Any) -> None:
     """The shortest C = (c_0, ..., c_w) with sum_k c_k S_(n-k) = 0 for all n >= w; c_0 is not 0.
 
     The algorithm of Berlekamp and Massey, without inversions and branches. With d and d' the
@@ -141,8 +141,8 @@ def _locators(moments: Any, q: Any, q_inverse: Any, now: Any, before: Any, state
     _fill(ONE, now[0])
     _fill(ONE, before[1])
     last = 0
-    for n in range(len(moments)):
-        _discrepancies(now[: last + 1], moments, n, q, q_inverse, total, discrepancy)
+    for n in range(len(sketch)):
+        _discrepancies(now[: last + 1], sketch, n, q, q_inverse, total, discrepancy)
         last = min(_lengthen(np.uint64(n), discrepancy, width, longer), len(now) - 1)
         for k in range(last, -1, -1):
             _step(now[k], before[k], divisor, discrepancy, longer, q, q_inverse, before[k + 1])
@@ -335,18 +335,18 @@ def _divide(above: Any, below_m: Any, q: Any, q_inverse: Any, products_m: Any, b
 
 
 @part
-def _load(moments: Any, columns: Any) -> None:
-    """Rows of moments as columns; a column without a row is zero."""
-    if len(moments) < LANES:
+def _load(sketches: Any, columns: Any) -> None:
+    """Sketches as columns; a column without a row is zero."""
+    if len(sketches) < LANES:
         columns[:] = 0
-    for v in range(len(moments)):
-        for j in range(moments.shape[1]):
-            columns[j, v] = moments[v, j]
+    for v in range(len(sketches)):
+        for j in range(sketches.shape[1]):
+            columns[j, v] = sketches[v, j]
 
 
 @kernel
 def solve(
-    moments_at: SymbolsAt,
+    sketches_at: SymbolsAt,
     powers_m_at: WordsAt,
     rows: Size,
     count: Size,
@@ -364,7 +364,7 @@ def solve(
     powers_mm_at: WordsAt,
     marks_at: WordsAt,
 ) -> None:
-    """The sparse vector behind each row of `count` moments: see `moments.recover`.
+    """The sparse vector behind each sketch of `count` symbols: see `sketches.recover`.
 
     Written are its weight, or -1 where there is none, and its places and values, row by row.
 
@@ -375,18 +375,18 @@ def solve(
 
     With z^w C(1/z) = prod_k (z - gamma^k) = C~(z) over the places k, and O the polynomial part of
     C~(z) sum_j S_j z^(-j-1), the value at place i is O(gamma^i) / C~'(gamma^i) (Forney). In columns
-    both are multiplied by z^(most - w), which cancels. C generates all the moments and has w
-    distinct roots: so they are the moments of the vector with these values. None of these is zero,
+    both are multiplied by z^(most - w), which cancels. C generates all the symbols and has w
+    distinct roots: so they are the sketch of the vector with these values. None of these is zero,
     since then a shorter C would do.
     """
     most = count // 2
     room = rows * most + 1
-    moments = carray(moments_at, (rows, count))
+    sketches = carray(sketches_at, (rows, count))
     powers_m = carray(powers_m_at, tried)
     weight = carray(weight_at, rows)
     places = carray(places_at, room)
     values = carray(values_at, room)
-    columns = carray(columns_at, (COLUMN_BLOCKS, count + SPARE_ROWS, LANES))
+    columns = carray(columns_at, (COLUMN_BLOCKS, count + EXTRA_ROWS, LANES))
     powers_mm = carray(powers_mm_at, (most + 1, POINTS_AT_ONCE))
     marks = carray(marks_at, (blocks, turns, LANES))
     sequence = columns[0, :count]
@@ -403,7 +403,7 @@ def solve(
     next_value = 0
     for first in range(0, rows, LANES):
         lanes = min(LANES, rows - first)
-        _load(moments[first : first + lanes], sequence)
+        _load(sketches[first : first + lanes], sequence)
         _locators(sequence, q, q_inverse, locator, earlier, state)
         _search(locator, powers_m, h, q, q_inverse, marks, powers_mm, sums)
         points_m[:] = montgomery(ONE, q)
@@ -436,7 +436,7 @@ def solve(
                 next_value += 1
 
 
-# As many moments as places
+# As many symbols as places
 
 
 @part
@@ -457,7 +457,7 @@ def _inverse_m(n: Any, q: Any, q_inverse: Any) -> Any:
 
 @kernel
 def transform(
-    moments_at: SymbolsAt,
+    sketches_at: SymbolsAt,
     powers_m_at: WordsAt,
     rows: Size,
     order: Size,
@@ -469,8 +469,8 @@ def transform(
     values_at: SymbolsAt,
     scratch_at: WordsAt,
 ) -> None:
-    """As `solve`, for as many moments as places: value_k = (1/n) sum_j S_j gamma^(-k j)."""
-    moments = carray(moments_at, (rows, order))
+    """As `solve`, for as many symbols as places: value_k = (1/n) sum_j S_j gamma^(-k j)."""
+    sketches = carray(sketches_at, (rows, order))
     powers_m = carray(powers_m_at, order)
     weight = carray(weight_at, rows)
     places = carray(places_at, rows * most + 1)
@@ -486,7 +486,7 @@ def transform(
     end = 0
     for r in range(rows):
         for j in range(order):
-            backwards[j] = moments[r, order - 1 - j]
+            backwards[j] = sketches[r, order - 1 - j]
         _evaluate(backwards, points_m, q, q_inverse, vector)
         nonzero = 0
         for k in range(order):

@@ -243,12 +243,7 @@ class Construction(ABC, Generic[DecodedGroups]):
 
     @abstractmethod
     def answer_chunks(
-        self,
-        points: Points,
-        user: int,
-        masked: MaskedInputs,
-        shares: HeldShares,
-        shape: AnswerShape,
+        self, masked: MaskedInputs, shares: HeldShares, shape: AnswerShape
     ) -> Iterator[AnswerChunk]:
         """Y_n, a few groups at a time."""
 

@@ -167,12 +167,7 @@ class Permutation(Construction[Sparse]):
         return AnswerShape(survivor_count=survivor_count, groups=1, width=self.width)
 
     def answer_chunks(
-        self,
-        points: Points,
-        user: int,
-        masked: MaskedInputs,
-        shares: HeldShares,
-        shape: AnswerShape,
+        self, masked: MaskedInputs, shares: HeldShares, shape: AnswerShape
     ) -> Iterator[AnswerChunk]:
         """Y_n = sum over m in U1 and entries (i, x) of X_m of x f_{m,i} - h_{m,i}
         (eq. second:message).

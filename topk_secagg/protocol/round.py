@@ -66,10 +66,7 @@ def run_round(
 
     # Mask-elimination phase: Y_n
     shape = c.answer_shape(len(u1))
-    answers = {
-        n: reader_of(answer(p, points, user=n, masked=masked, shares=shares[n], shape=shape))
-        for n in u2
-    }
+    answers = {n: reader_of(answer(p, masked=masked, shares=shares[n], shape=shape)) for n in u2}
 
     # Decoding
     return decode(
@@ -126,17 +123,10 @@ def sum_of_masked(p: Parameters, masked: Iterable[Masked], shape: AnswerShape) -
     return (total % np.uint64(p.field)).astype(np.uint32)
 
 
-def answer(
-    p: Parameters,
-    points: Points,
-    user: int,
-    masked: MaskedInputs,
-    shares: HeldShares,
-    shape: AnswerShape,
-) -> Symbols:
+def answer(p: Parameters, masked: MaskedInputs, shares: HeldShares, shape: AnswerShape) -> Symbols:
     """The whole Y of one user for the survivors in `masked` (eq. second:message),
     (groups, width)."""
-    chunks = construction(p).answer_chunks(points, user, masked=masked, shares=shares, shape=shape)
+    chunks = construction(p).answer_chunks(masked=masked, shares=shares, shape=shape)
     return stacked([chunk.groups for chunk in chunks])
 
 

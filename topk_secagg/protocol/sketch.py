@@ -17,8 +17,8 @@ import numpy.typing as npt
 from ..algebra.field import Integers, Symbols, add, ceil_div, smallest_generator, subtract
 from ..algebra.lagrange import lagrange_matrix
 from ..algebra.linear import combine
-from ..algebra.moments import Entries, add_moments, arranged, recover
 from ..algebra.randomness import Randomness
+from ..algebra.sketches import Entries, add_sketches, arranged, recover
 from ..algebra.streams import StreamSums
 from ..errors import BadData
 from ..gradients.select import bucket_top
@@ -175,7 +175,7 @@ class Sketch(Construction[Entries]):
         p = self.p
         place, bucket = np.divmod(sparse.index, p.buckets)
         total = np.zeros((p.buckets, self.width), dtype=np.uint32)
-        add_moments(
+        add_sketches(
             row=bucket, place=place, value=sparse.value, gamma=self.gamma, q=p.field, total=total
         )
         return total
@@ -215,8 +215,6 @@ class Sketch(Construction[Entries]):
 
     def answer_chunks(
         self,
-        points: Points,  # noqa: ARG002
-        user: int,  # noqa: ARG002
         masked: MaskedInputs,  # noqa: ARG002 - it does not depend on any X
         shares: HeldShares,
         shape: AnswerShape,

@@ -337,9 +337,7 @@ class _Private:
             }
             y = files.enter_context(opened_answer(self.space, n, evidence.survivors))
             x = {m: frozen[m].masked for m in users} if needs_inputs else {}
-            chunks = self.construction.answer_chunks(
-                points=self.space.session.points, user=n, masked=x, shares=shares, shape=shape
-            )
+            chunks = self.construction.answer_chunks(masked=x, shares=shares, shape=shape)
             for start, part in chunks:
                 if not np.array_equal(part, y.read(start, np.empty_like(part))):
                     raise BadData("it is not what the X and the shares of its user give")

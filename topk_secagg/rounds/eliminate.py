@@ -86,9 +86,7 @@ def eliminate(
                 share = files.enter_context(held.opened(m, survivors.sharings[m]))
                 check_keys_of_survivor(space, m, share=share, expected=survivors.dealt[m])
                 shares[m] = share.read
-            chunks = construction(p).answer_chunks(
-                session.points, user, masked=masked, shares=shares, shape=shape
-            )
+            chunks = construction(p).answer_chunks(masked=masked, shares=shares, shape=shape)
             # durable before a byte of Y is anywhere that others can see
             ledger = ledger.record(answered=survivors.digest)
             answer_file.write(

@@ -9,9 +9,9 @@ import oracle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from topk_secagg.algebra.moments import Entries, add_moments, answer, arranged, recover, share
 
 from topk_secagg.algebra.field import DEFAULT_FIELD, LANES, SMALL_FIELD, divisors
-from topk_secagg.algebra.moments import Entries, add_moments, answer, arranged, recover, share
 from topk_secagg.algebra.parallel import cores
 from topk_secagg.errors import BadData
 

@@ -1,7 +1,7 @@
-"""The kernels of moments: places as powers of gamma, and the order of entries. Loads numba.
+"""The kernels of sketches: places as powers of gamma, and the order of entries. Loads numba.
 
 What a kernel is, and what it may rely on, stands in `kernels`; `recovery` has those that find a
-sparse vector from its moments.
+sparse vector from its sketch.
 """
 
 from __future__ import annotations
@@ -117,17 +117,17 @@ def sketch(
     q: Word,
     q_inverse: Word,
     out_at: SymbolsAt,
-    moments_at: WordsAt,
+    one_at: WordsAt,
 ) -> None:
-    """See `moments.add_moments`; `moments` is room for those of one entry."""
+    """See `sketches.add_sketches`; `one` is room for that of one entry."""
     row = carray(row_at, entries)
     place = carray(place_at, entries)
     value = carray(value_at, entries)
     low_m = carray(low_m_at, low_size)
     high_m = carray(high_m_at, high_size)
     out = carray(out_at, (rows, width))
-    moments = carray(moments_at, width)
+    one = carray(one_at, width)
     for i in range(entries):
         ratio_m = _power_m(np.uint64(place[i]), low_m, high_m, q, q_inverse)
-        _geometric(np.uint64(value[i]), ratio_m, q, q_inverse, moments)
-        _add(moments, q, out[row[i]])
+        _geometric(np.uint64(value[i]), ratio_m, q, q_inverse, one)
+        _add(one, q, out[row[i]])

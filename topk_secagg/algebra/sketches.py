@@ -1,7 +1,7 @@
-"""Moments of sparse vectors: summed, and turned back into the vector behind them.
+"""Sketches of sparse vectors: added up, and turned back into the vector behind them.
 
-The moments of place p are v_p = (gamma^(p j)) for j = 0, 1, ..., with gamma of order n in F_q*. The
-moments of a vector w of length n are sum_p w_p v_p.
+The sketch of a vector w of length n is S_j = sum_p w_p gamma^(p j) for j = 0, ..., W - 1, its first
+W power sums, with gamma of order n in F_q*. It is linear in w.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Entries(NamedTuple):
     value: Symbols
 
 
-def add_moments(
+def add_sketches(
     row: Integers, place: Symbols, value: Symbols, gamma: int, q: int, total: Symbols
 ) -> None:
-    """Add the moments of sparse entries to the rows of `total` (rows, W), in place.
+    """Add the sketches of sparse entries to the rows of `total` (rows, W), in place.
 
     total[row_i, j] += value_i gamma^(place_i j), for every entry i.
     """
@@ -53,27 +53,27 @@ def add_moments(
 
 
 def recover(
-    moments: Symbols, weight: int, order: int, gamma: int, q: int, places: int | None = None
+    sketches: Symbols, weight: int, order: int, gamma: int, q: int, places: int | None = None
 ) -> Entries:
-    """For each row of moments, the only vector with at most `weight` non-zero entries.
+    """For each sketch, the only vector with at most `weight` non-zero entries.
 
-    moments (rows, W1) with W1 = order, or W1 = 2 weight; then only the first `places` are searched,
-    and time and memory go with these, which may be far fewer. A row that no such vector has is
-    BadData, whatever the reason: what is found must give back all W1 moments, and two vectors that
-    both do would differ in at most W1 of the `order` places, hence nowhere.
+    sketches (rows, W1) with W1 = order, or W1 = 2 weight; then only the first `places` are
+    searched, and time and memory go with these, which may be far fewer. A sketch that no such
+    vector has is BadData, whatever the reason: what is found must give back all W1 symbols, and two
+    vectors that both do would differ in at most W1 of the `order` places, hence nowhere.
     """
-    rows, count = moments.shape
+    rows, count = sketches.shape
     if count not in (order, 2 * weight) or count > order:
-        raise ValueError(f"{count} moments do not determine {weight} of {order} places")
-    if moments.max(initial=0) >= q:
-        raise BadData("a moment is not below the field's size")
+        raise ValueError(f"{count} symbols do not determine {weight} of {order} places")
+    if sketches.max(initial=0) >= q:
+        raise BadData("a symbol is not below the field's size")
     most = min(weight, order)
     weights = np.empty(rows, np.int64)
     place = np.empty(rows * most + 1, np.uint32)
     value = np.empty(rows * most + 1, np.uint32)
     if count == order:
         native.transform(
-            moments=np.ascontiguousarray(moments),
+            sketches=np.ascontiguousarray(sketches),
             powers_m=_powers(gamma, order, q),
             most=most,
             q=q,
@@ -85,7 +85,7 @@ def recover(
         searched = order if places is None else places
         turns = 4 if order % 4 == 0 and order <= 2 * searched else 1  # see recovery._search
         native.solve(
-            moments=np.ascontiguousarray(moments),
+            sketches=np.ascontiguousarray(sketches),
             powers_m=_powers(gamma, searched if turns == 1 else order, q),
             searched=searched,
             turns=turns,
@@ -97,7 +97,7 @@ def recover(
     bad = np.flatnonzero(weights < 0)
     if bad.size:
         named = ", ".join(map(str, bad[:ROWS_NAMED])) + (", ..." if bad.size > ROWS_NAMED else "")
-        what = f"no vector with at most {weight} non-zero entries has these moments"
+        what = f"no vector with at most {weight} non-zero entries has this sketch"
         raise BadData(f"{what}: {bad.size} of {rows} rows ({named})")
     entries = int(weights.sum())
     return Entries(weights, place[:entries], value[:entries])
