@@ -1,8 +1,8 @@
 """Orthonormal bases that come out bit-equal on every machine: the next basis of a low-rank series.
 
 Vectors stay on the grid of multiples of 2^-24, and R rounds half-even to it. Their norms are at
-most 1.01, or 5 where it is said. So the product of two entries is a multiple of 2^-48; by Cauchy
-and Schwarz the magnitudes of the products of v.b add up to at most 25 < 2^5; and *every* partial
+most 1.01, or 5.1 where it is said. So the product of two entries is a multiple of 2^-48; by Cauchy
+and Schwarz the magnitudes of the products of v.b add up to less than 2^5; and *every* partial
 sum, in any order, is a multiple of 2^-48 below 2^5, which are 53 bits: float64 holds it exactly.
 BLAS, a loop, fused or not, give the same bits. All else that is computed (multiplying by a power of
 two, one subtraction, quotients, square roots, rounding) is one correctly rounded operation of
