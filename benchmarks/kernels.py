@@ -7,11 +7,11 @@ from functools import partial
 
 import numpy as np
 from measuring import Figure, seconds
+from topk_secagg.algebra.moments import add_moments, answer, recover, share
 
 from topk_secagg.algebra import native
 from topk_secagg.algebra.field import DEFAULT_FIELD, smallest_generator
 from topk_secagg.algebra.linear import combine
-from topk_secagg.algebra.moments import add_moments, answer, recover, share
 
 Q = DEFAULT_FIELD
 N = 10
