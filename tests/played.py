@@ -287,7 +287,6 @@ class Recipe:
     fallback: tuple[int, ...] = ()  # who answers a second time
     residual: bool = False  # whether users keep residuals
     homes: bool = False  # every user has its own folder for its secrets
-    seed: int | None = None  # draw the round from this public seed: the same bytes in every run
     later: bool = False  # the second round of a series, whose first one is among the inputs
 
     @property
@@ -317,7 +316,6 @@ class Recipe:
             "length": self.length, "field": self.field, "construction": self.construction,
             "clip": repr(self.clip),
             "blocks": self.blocks, "picks": self.picks, "spare": self.spare,
-            "insecure-seed": self.seed,
             "dealing": self.dealing,
         }  # fmt: skip
         return [
@@ -374,7 +372,7 @@ class Round:
     def prepare(self) -> Round:
         """Write the gradients, and the keys of a sealed round."""
         r = self.recipe
-        self.steps = self.write_gradients(random.Random(f"{r.length} {r.field} {r.seed}"))
+        self.steps = self.write_gradients(random.Random(f"{r.length} {r.field}"))
         if r.sealed:
             lines = [
                 must("keygen", "--user", n, "--output", self.identity(n)).out for n in r.everybody
@@ -488,7 +486,7 @@ class Round:
     def _access(self, user: int) -> list[object]:
         keys = ["--identity", self.identity(user)] * self.recipe.sealed
         homes = ["--secrets", self.home(user)] * self.recipe.homes
-        return [*keys, *homes, *["--insecure"] * (self.recipe.seed is not None)]
+        return [*keys, *homes]
 
     def commands(self) -> dict[str, list[Command]]:
         """The commands of the round, stage by stage."""

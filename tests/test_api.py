@@ -8,6 +8,7 @@ from typing import get_args, get_type_hints
 import click
 import numpy as np
 import pytest
+from deterministic import drawn_from
 
 import topk_secagg as ts
 from topk_secagg import errors
@@ -289,10 +290,11 @@ def test_run_resumes_a_round_with_weights(saved, construction, how):
 
 @pytest.mark.parametrize("form", [list, lambda all: dict(enumerate(all, start=1))])
 def test_run_takes_gradients_in_memory(saved, form):
-    options = {**SMALL, "insecure_seed": 7}
-    by_files = ts.run("files", "gradients", **options)
+    with drawn_from(7):
+        by_files = ts.run("files", "gradients", **SMALL)
     weights = {1: 1.0, 2: 1.0, 3: 1.0, 4: 1.0}
-    in_memory = ts.run("memory", form(saved), **options, weights=weights)
+    with drawn_from(7):
+        in_memory = ts.run("memory", form(saved), **SMALL, weights=weights)
     assert in_memory.files == {}
     assert np.array_equal(in_memory.total, by_files.total)
     for user in range(1, 5):
@@ -341,14 +343,15 @@ def test_mask_makes_the_same_x_of_arrays_and_of_files(tmp_path, form, constructi
         np.savez(file, **gradient)
     else:
         np.save(file, gradient)
-    options = {"users": 4, **SMALL, "construction": construction, "insecure_seed": 7}
+    options = {"users": 4, **SMALL, "construction": construction}
     reports = {}
     for name, given in {"file": str(file), "memory": gradient}.items():
-        space = ts.init(tmp_path / name, like=given, **options).round
-        for n in range(1, 5):
-            ts.offline(space, n, insecure=True)
         kept = tmp_path / f"{name}.h5"
-        reports[name] = ts.mask(space, 1, given, residual=kept, weight=0.5, insecure=True)
+        with drawn_from(7):
+            space = ts.init(tmp_path / name, like=given, **options).round
+            for n in range(1, 5):
+                ts.offline(space, n)
+            reports[name] = ts.mask(space, 1, given, residual=kept, weight=0.5)
     by_file = tmp_path / "file"
     by_memory = tmp_path / "memory"
     for path in ("session.json", "masked/user-01.h5", "secrets/user-01.residual.h5"):
@@ -356,13 +359,13 @@ def test_mask_makes_the_same_x_of_arrays_and_of_files(tmp_path, form, constructi
     assert reports["file"].sha256 == reports["memory"].sha256
     assert reports["file"].kept_energy == reports["memory"].kept_energy
     # the same gradient again, in the other form, is the same X; another one is refused
-    again = ts.mask(by_memory, 1, file, residual=tmp_path / "memory.h5", weight=0.5, insecure=True)
+    again = ts.mask(by_memory, 1, file, residual=tmp_path / "memory.h5", weight=0.5)
     assert again.sha256 == reports["file"].sha256
     other = (
         {name: -part for name, part in gradient.items()} if form == "npz" else -np.array(gradient)
     )
     with pytest.raises(ts.Refused, match="already masked another input"):
-        ts.mask(by_memory, 1, other, residual=tmp_path / "memory.h5", weight=0.5, insecure=True)
+        ts.mask(by_memory, 1, other, residual=tmp_path / "memory.h5", weight=0.5)
 
 
 BAD_GRADIENTS = {

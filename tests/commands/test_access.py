@@ -312,7 +312,7 @@ def test_plain_shares_are_not_put_into_a_folder_of_another_account(round_at, ref
 
 def test_init_from_another_round_copies_everything_but_the_nonce(round_at, refuses, tmp_path):
     r = round_at("decoded", **CONFIRMING)
-    for more in ("--users=5", "--blocks=1", "--confirm", "--freezer=2", "--insecure-seed=1"):
+    for more in ("--users=5", "--blocks=1", "--confirm", "--freezer=2"):
         option = more.partition("=")[0]
         says = ("comes from the other round", f"--from takes {option} from that round")
         refuses(2, "init", tmp_path / "next", "--from", r.folder, more, says=says)

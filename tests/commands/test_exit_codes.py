@@ -418,7 +418,6 @@ class TestBadData65:
             ([], "recipients", "there are not the keys of users 1 to N"),
             ({}, "recipients", "its recipients is not what"),
             (5, "nonce", "its nonce is not what"),
-            ("x", "insecure_seed", "its insecure_seed is not what"),
             (5, "left_out", "its left_out is not what"),
             (1, "more", "does not have the keys of a session"),
             ([2**31, 2**31], "layout 0 shape", "has too many coordinates"),
@@ -589,7 +588,6 @@ class TestRefused77:
         for more, differs in {
             "--clip 2": f": clip is {clip!r} there and 2.0 here",
             "--max-weight 2": ": max_weight is 1.0 there and 2.0 here",
-            "--insecure-seed 1": ": insecure_seed is not given there and 1 here",
             "--field 4294967291": ": field is 4281076801 there and 4294967291 here",
             "--freezer 2": ": freezer is 1 there and 2 here",
             "--users 6": ": users is 5 there and 6 here",

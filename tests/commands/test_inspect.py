@@ -56,9 +56,10 @@ def test_each_kind_is_recognised_and_intact(round_at):
         assert found["session"] == attributes(r.folder / "aggregate.h5")["session"]
         assert f"{path}: {kind}, intact" in text
         if path.suffix == ".h5":
-            assert {**attributes(path), "insecure": False}.items() >= {
-                key: found[key] for key in ("user", "session", "sha256", "insecure")
-            }.items()
+            assert (
+                attributes(path).items()
+                >= {key: found[key] for key in ("user", "session", "sha256")}.items()
+            )
             for name, array in datasets(path).items():
                 assert found["datasets"][name]["shape"] == list(array.shape)
                 assert found["datasets"][name]["type"] == array.dtype.str

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from deterministic import drawn_from
 from played import (
     EXAMPLE,
     RECIPES,
@@ -18,11 +19,10 @@ from played import (
     every,
     leftovers,
     must,
-    rewrite,
     words,
 )
 
-COMMON = {"format", "kind", "version", "session", "user", "insecure", "sha256"}
+COMMON = {"format", "kind", "version", "session", "user", "sha256"}
 OWN = {
     "secret": {"randomness", "sharing"},
     "share": {"sender", "sharing"},
@@ -146,11 +146,7 @@ class TestFiles:
         assert session["series"] is None
         assert (session["family"] is not None) == (construction == "sketch")
         assert [slot["shape"] for slot in session["layout"]] == [[r.length]]
-        assert (session["insecure_seed"], session["freezer"], session["confirm"]) == (
-            None,
-            1,
-            False,
-        )
+        assert (session["freezer"], session["confirm"]) == (1, False)
         assert len(session["nonce"]) == 32
         name = hashlib.sha256((done / "session.json").read_bytes()).hexdigest()
         for path in done.rglob("*.h5"):
@@ -163,7 +159,7 @@ class TestFiles:
             found = attributes(path)
             assert set(found) == COMMON | OWN[kind] | by_keys
             assert (found["format"], found["version"], found["kind"]) == ("topk-secagg", 1, kind)
-            assert (found["user"], found.get("sender", 0), found["insecure"]) == (user, sender, 0)
+            assert (found["user"], found.get("sender", 0)) == (user, sender)
             digest = hashlib.sha256()
             for name in sorted(set(found) - {"sha256"}):
                 digest.update(f"attribute {name} {found[name]}\n".encode())
@@ -241,9 +237,12 @@ class TestTheSum:
         assert np.array_equal(np.load(tmp_path / "sum.npy"), reals)
 
     def test_run_writes_the_same_files_as_the_single_commands(self, round_at, new_round):
-        r = new_round("run", seed=7)
-        must(*r.run())
-        assert contents(r.folder) == contents(round_at("decoded", seed=7).folder)
+        r = new_round("run")
+        with drawn_from(7):
+            must(*r.run())
+        with drawn_from(7):
+            expected = contents(round_at("decoded", name="drawn").folder)
+        assert contents(r.folder) == expected
 
     def test_run_again_changes_nothing_and_another_run_is_refused_before_it_spends_anything(
         self, new_round, refuses, tmp_path, construction
@@ -296,60 +295,24 @@ def test_the_worked_example_of_the_paper(tmp_path):
     assert np.allclose(np.load(tmp_path / "sum.npy"), [-0.875, 1.25, 0.75, -0.25], atol=1e-6)
 
 
-class TestInsecureSeed:
+class TestRandomBytes:
     @every
-    def test_the_same_seed_gives_byte_identical_rounds_and_another_one_others(
-        self, round_at, new_round
-    ):
-        before = contents(round_at("masked", seed=7).folder)
-        assert contents(new_round("again", seed=7).play(upto="masked").folder) == before
-        other = contents(new_round("other", seed=8).play(upto="masked").folder)
+    def test_the_same_ones_give_byte_identical_rounds_and_others_others(self, round_at, new_round):
+        with drawn_from(7):
+            before = contents(round_at("masked", name="drawn").folder)
+        with drawn_from(7):
+            assert contents(new_round("again").play(upto="masked").folder) == before
+        with drawn_from(8):
+            other = contents(new_round("other").play(upto="masked").folder)
         assert [name for name in other if before[name] == other[name]] == []
 
-    def test_without_a_seed_no_two_files_of_two_rounds_agree(self, round_at):
+    def test_no_two_files_of_two_rounds_agree(self, round_at):
         one, two = (
             contents(round_at("decoded").folder),
             contents(round_at("decoded", "other", name="other").folder),
         )
         assert set(one) == set(two)
         assert [name for name in one if one[name] == two[name]] == []
-
-    def test_every_file_is_marked_and_inspect_shows_it(self, round_at):
-        for seed, folder in ((7, "seeded"), (None, "secure")):
-            r = round_at("decoded", folder, seed=seed)
-            names = [name for name in contents(r.folder) if not name.endswith("input.key")]
-            assert len(names) == 1 + 5 + 5 + 25 + 4 + 1 + 3 + 1
-            found = must("inspect", *(r.folder / name for name in names), "--json").json["files"]
-            assert {file["insecure"] for file in found} == {seed is not None}
-            shown = must("inspect", *(r.folder / name for name in names)).out
-            assert shown.count(", INSECURE: drawn from a public seed") == (
-                len(names) if seed else 0
-            )
-
-    def test_every_command_warns_about_it_even_when_quiet(self, new_round):
-        r = new_round(seed=7)
-        audit = ("audit", r.folder)
-        for command in (
-            *r.left(upto="decoded"),
-            audit,
-            (*audit, "--json"),
-            new_round("b", seed=7).run(),
-        ):
-            result = must(*command, "-q")
-            assert result.err.count("drawn from a public seed: anyone can unmask it") == 1, command
-
-    @pytest.mark.parametrize("step", ["offline", "mask", "eliminate"])
-    def test_users_take_part_only_with_the_option_insecure(self, round_at, refuses, step):
-        r = round_at({"offline": "init", "mask": "offline", "eliminate": "frozen"}[step], seed=7)
-        command = [word for word in r.step(step) if word != "--insecure"]
-        assert "--insecure" in refuses(77, *command).err
-        must(*command, "--insecure")
-
-    def test_a_file_with_the_mark_removed_is_left_out(self, round_at, refuses):
-        r = round_at("masked", seed=7)
-        rewrite(r.folder / "masked/user-01.h5", lambda found, _: found.update(insecure=0))
-        refuses(65, *r.freeze("--only", "1-4"), says="user-01.h5: its insecure is 0, not 1")
-        assert list(must(*r.freeze("--json")).json["left_out"]) == ["1"]
 
 
 def test_users_are_in_order_of_their_numbers_beyond_a_hundred(tmp_path):

@@ -534,8 +534,6 @@ class TestRandomnessOfTheSystem:
         refuses(77, *r.offline(1), says=gone)
         cipher = round_at("offline", "cipher").offline(1, *self.OS)
         refuses(77, *cipher, says="not every byte of it is from the operating system")
-        seeded = round_at("init", "seeded", seed=7).offline(1, *self.OS)
-        refuses(2, *seeded, says=("drawn from a public seed", "leave out --randomness os"))
 
 
 class TestWhoMayRead:

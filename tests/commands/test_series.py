@@ -12,6 +12,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from deterministic import drawn_from
 from oracle import plain_sum
 from played import (
     RECIPES,
@@ -30,6 +31,7 @@ from played import (
     rewrite,
 )
 
+from topk_secagg.algebra import entropy
 from topk_secagg.algebra.field import subtract
 from topk_secagg.errors import BadData
 from topk_secagg.protocol.constructions import construction as construction_of
@@ -484,46 +486,6 @@ class TestOnlyThisSeries:
         says = "this round has another rule of confirmation than its series"
         refuses(65, *r1.offline(1, "--from", r0.folder), says=says)
 
-    def without_its_mark(self, r0: Round, folder: Path) -> Round:
-        """The next round of a series from a public seed, whose session.json hides that."""
-        r1 = r0.next_of_series(folder)
-        put(r1.folder / "session.json", None, "insecure_seed")
-        return replace(r1, recipe=replace(r0.recipe, seed=None))
-
-    def test_a_series_from_a_public_seed_never_looks_secret(self, new_round, refuses, tmp_path):
-        r0 = new_round("r0", seed=7, **FIVE).play()
-        r1 = self.without_its_mark(r0, tmp_path / "r1")
-        says = "this round has another mark of a public seed than its series"
-        for n in ALL:
-            refuses(65, *r1.offline(n, "--from", r0.folder), says=says)
-        marked = r0.next_of_series(tmp_path / "marked")
-        silent = replace(marked, recipe=replace(r0.recipe, seed=None))
-        refuses(77, *silent.offline(1, "--from", r0.folder), says="anyone can unmask it")
-
-    def test_without_the_check_anybody_opens_a_round_that_looks_secret(
-        self, new_round, tmp_path, monkeypatch
-    ):
-        """The twin: nobody said --insecure, and everybody has the keys of the root."""
-        r0 = new_round("r0", seed=7, **FIVE).play()
-        r1 = self.without_its_mark(r0, tmp_path / "r1")
-        kept = Session.kept_in_series
-        monkeypatch.setattr(Session, "kept_in_series", lambda s: dict(list(kept(s).items())[:-1]))
-        for n in ALL:
-            must(*r1.offline(n, "--from", r0.folder))
-            must(*r1.mask(n))
-        again = new_round("again", seed=7, **FIVE).play()  # by anybody who knows the seed
-        assert session_of(again).id == session_of(r0).id
-        assert opens(r1, again) == list(ALL)
-
-    def test_a_secret_series_does_not_become_one_from_a_public_seed(
-        self, series, refuses, tmp_path
-    ):
-        (r0,) = series(0)
-        r1 = r0.next_of_series(tmp_path / "r1")
-        put(r1.folder / "session.json", 7, "insecure_seed")
-        says = "this round has another mark of a public seed than its series"
-        refuses(65, *r1.offline(1, "--from", r0.folder, "--insecure"), says=says)
-
     def test_without_the_check_a_stranger_takes_a_users_place(self, series, tmp_path, monkeypatch):
         """The twin: all others go on, and count an X that the stranger signed as user 5's."""
         (r0,) = series(0, sealed=True)
@@ -764,7 +726,8 @@ class TestTwoFolders:
     ):
         """The twin."""
         (r0,) = series(0)
-        monkeypatch.setattr(offline_step, "fresh_key", lambda: hashlib.sha256(b"r1").digest())
+        always = hashlib.sha256(b"r1").digest()
+        monkeypatch.setattr(entropy, "source", lambda count, _: always[:count])
         two = self.two_x(r0, tmp_path, sibling=False)
         self.check_difference_shows(r0, self.difference(r0, *two))
 
@@ -778,11 +741,12 @@ class TestTwoFolders:
         self.check_difference_shows(r0, self.difference(r0, *two))
 
 
-def test_from_a_public_seed_everything_is_reproducible(new_round, tmp_path):
+def test_with_the_same_random_bytes_everything_is_the_same(new_round, tmp_path):
     found = []
     for name in ("one", "two"):
-        r0 = new_round(f"{name}-r0", seed=7, **FIVE).play()
-        r1 = following(r0, tmp_path / f"{name}-r1")
+        with drawn_from(7):
+            r0 = new_round(f"{name}-r0", **FIVE).play()
+            r1 = following(r0, tmp_path / f"{name}-r1")
         r1.check_sum(answering=ALL)
         found.append([contents(r.folder) for r in (r0, r1)])
         assert x_of(r0, 1).sharing != x_of(r1, 1).sharing
@@ -1286,7 +1250,6 @@ class TestDamagedKeys:
         "user": 3,
         "session": "ab" * 32,
         "generation": 2,
-        "insecure": 1,
         "kind": "secret",
     }
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from deterministic import drawn_from
 from played import EXAMPLE, attributes, call, contents, datasets, document, every, must, words
 
 SMALL = words("--survivors 3 --colluders 1 --top-k 2")
@@ -14,10 +15,15 @@ SMALL = words("--survivors 3 --colluders 1 --top-k 2")
 class TestSeveralUsers:
     @pytest.mark.parametrize("jobs", [1, 3])
     def test_one_call_writes_the_same_files_as_one_a_user(self, round_at, new_round, jobs):
-        expected = contents(round_at("decoded", seed=7, answering=(1, 2, 3, 4)).folder)
-        r = new_round("together", seed=7, masking=(1, 2, 3, 4))
+        with drawn_from(7):
+            one_by_one = round_at("decoded", name="drawn", answering=(1, 2, 3, 4))
+        r = new_round("together", masking=(1, 2, 3, 4))
+        with drawn_from(7):
+            self.play_together(r, "--jobs", jobs)
+        assert contents(r.folder) == contents(one_by_one.folder)
+
+    def play_together(self, r, *at_once):
         must(*r.init())
-        at_once = ("--jobs", jobs, "--insecure")
         must("offline", r.folder, "--user", "4,1-2", *at_once)
         must("offline", r.folder, "--user", "all", *at_once)
         gradients = ("--gradients", r.inputs / "gradients")
@@ -26,7 +32,6 @@ class TestSeveralUsers:
         must(*r.freeze())
         must("eliminate", r.folder, "--user", "all", *at_once)  # all survivors
         must(*r.decode())
-        assert contents(r.folder) == expected
 
     def test_users_that_fail_are_named_at_the_end_and_the_others_are_done(self, round_at, tmp_path):
         r = round_at("offline")
@@ -43,10 +48,7 @@ class TestSeveralUsers:
             ]  # fmt: skip
             assert all(line.startswith("hint: ") for line in lines[1::2])
             if flags == ("--json",):
-                assert (result.json["schema"], result.json["insecure"]) == (
-                    "topk-secagg/mask/1",
-                    False,
-                )
+                assert result.json["schema"] == "topk-secagg/mask/1"
                 assert [user["user"] for user in result.json["users"]] == [1, 3, 5]
                 assert [(f["user"], f["exit_code"]) for f in result.json["failed"]] == [
                     (2, 66),
@@ -194,7 +196,6 @@ class TestGradientsOfARun:
             ("--users 4", "5 gradients for 4 users"),
             ("--top-k 9", "cannot select 9 of 4 coordinates"),
             ("--mean", "give --output FILE"),
-            ("--insecure-seed 7 --randomness os", "contradict each other"),
             *(
                 (f"--drop-{phase} {users}", says.format(phase=phase, users=users))
                 for phase in ("masking", "elimination")

@@ -459,13 +459,6 @@ class TestALostSecret:
         (r.folder / "secrets/user-03.ledger.json").unlink()
         assert following(r, "--user", 3) == (None, None)
 
-    def test_from_a_public_seed_it_is_drawn_again(self, round_at):
-        r = round_at("offline", seed=1)
-        shutil.rmtree(r.folder / "secrets")
-        assert status(r, "--user", 3)["problems"] == []
-        assert following(r, "--user", 3) == ("offline", None)
-        must(*r.offline(3))
-
     @pytest.mark.parametrize("construction", ["permutation", "moments"])
     def test_a_planted_share_that_looks_sealed_stops_neither_status_nor_offline(self, round_at):
         """Who moves files can put one there; without the identity nobody sees what is in it."""

@@ -1,8 +1,7 @@
 """Rounds after every stage for all fault tests, made when they are first asked for."""
 
 import pytest
-from crashes import seeded
-from fault_lab import scratch
+from fault_lab import RECIPES, scratch
 from played import Stages
 
 
@@ -12,6 +11,6 @@ def benches():
 
         class Benches(dict[str, Stages]):
             def __missing__(self, name):
-                return self.setdefault(name, seeded(name, folder / name))
+                return self.setdefault(name, Stages(RECIPES[name], folder / name))
 
         yield Benches()

@@ -28,7 +28,7 @@ from typing import Any
 
 import h5py
 import numpy as np
-from fault_lab import RECIPES, concluded, fingerprint, scratch
+from fault_lab import RECIPES, concluded, drawn_from, fingerprint, scratch
 from played import (
     Command,
     Round,
@@ -68,17 +68,14 @@ class Lab:
     """The rounds to damage, each with a twin of another session."""
 
     def __init__(self, folder: Path, recipes: tuple[str, ...]) -> None:
-        seeded = {
-            name: replace(RECIPES[name], seed=None if RECIPES[name].sealed else 1)
-            for name in recipes
-        }
-        self.benches = {name: Stages(recipe, folder / name) for name, recipe in seeded.items()}
-        for bench in self.benches.values():
-            keep_one_left(bench)
-        self.twins = {
-            name: Stages(replace(recipe, seed=recipe.seed and 2), folder / f"{name}-twin").folder
-            for name, recipe in seeded.items()
-        }
+        with drawn_from(1):
+            self.benches = {name: Stages(RECIPES[name], folder / name) for name in recipes}
+            for bench in self.benches.values():
+                keep_one_left(bench)
+        with drawn_from(2):
+            self.twins = {
+                name: Stages(RECIPES[name], folder / f"{name}-twin").folder for name in recipes
+            }
         self.untouched = {name: self._prints(bench) for name, bench in self.benches.items()}
 
     @staticmethod
@@ -644,7 +641,8 @@ def run_cases(
     with bounded_memory() as check:
         for number in numbers:
             try:
-                what, ending = run_case(lab, number, seed)
+                with drawn_from(3):
+                    what, ending = run_case(lab, number, seed)
             except AssertionError as violation:
                 what = str(violation)
                 ending = "VIOLATION"

@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fault_lab import concluded, scratch
+from fault_lab import concluded, drawn_from, scratch
 from played import Command, Recipe, Round, Violation, datasets, judged, leftovers
 
 from topk_secagg.algebra.field import DEFAULT_FIELD
@@ -256,7 +256,6 @@ def random_recipe(source: random.Random, number: int, construction: str | None) 
         suffix=source.choice(FORMATS),
         sealed=sealed,
         confirm=sealed and 2 * survivors > users + colluders,
-        seed=None if sealed else source.randrange(10**6),
     )
 
 
@@ -467,13 +466,14 @@ def run_rounds(
             break
         place = folder / str(number)
         place.mkdir()
-        drill = Drill(place, seed, number, counts, construction)
-        try:
-            drill.run()
-        except AssertionError as violation:
-            violations.append(
-                f"round {number}: {violation}; {drill.recipe}; {'; '.join(drill.history)}"
-            )
+        with drawn_from(number):
+            drill = Drill(place, seed, number, counts, construction)
+            try:
+                drill.run()
+            except AssertionError as violation:
+                violations.append(
+                    f"round {number}: {violation}; {drill.recipe}; {'; '.join(drill.history)}"
+                )
         counts["rounds"] += 1
         shutil.rmtree(place)
     return counts, violations

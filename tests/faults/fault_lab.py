@@ -10,7 +10,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[2] / "fixtures"))
 
+from deterministic import drawn_from as drawn_from  # for scripts beside this one
 from played import Recipe, Stages, Violation, attributes, contents, document
 
 from topk_secagg.rounds.inspect import inspect

@@ -161,7 +161,6 @@ def test_a_file_never_changes(lab):
     [
         ({"recipients": None, "confirm": False}, "not sealed, or its users do not confirm"),
         ({"confirm": False}, "not sealed, or its users do not confirm"),
-        ({"insecure_seed": 1}, "not sealed, or its users do not confirm"),
     ],
 )
 @pytest.mark.parametrize("step", ["deal", "mask"])

@@ -201,11 +201,6 @@ def test_sealed_shares_are_checked_with_identities_and_not_checkable_without(sea
 
 
 def test_a_running_round_and_users_that_drop_out_are_no_fail(tmp_path):
-    insecure = Workspace(
-        new_round(tmp_path / "insecure", "moments", seed=3).play(upto="init").folder
-    )
-    assert ("no public seed", "session.json") in of(audit(insecure), "not checkable")
-    assert b"INSECURE" in page(collect_evidence(insecure))
     r = new_round(tmp_path / "round", "moments", masking=(1, 2, 3, 4), answering=(1, 2, 4)).play(
         upto="init"
     )
@@ -609,7 +604,6 @@ SPENT = ("masked", "confirmed", "answered")
         *((key, (None, "0" * 64)) for key in (*SPENT, "shared", "frozen")),
         ("holds", (None, [1, 2])),
         ("forgotten", (True,)),
-        ("insecure", (1,)),
     ],
 )
 def test_a_ledger_that_contradicts_what_was_sent(sealed, key, values):

@@ -4,8 +4,6 @@ Over random rounds with drop-outs of both kinds, weights and several rounds; and
 
 from __future__ import annotations
 
-import hashlib
-import itertools
 import shutil
 import tempfile
 from dataclasses import dataclass, field
@@ -13,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from deterministic import source_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from played import Violation, datasets, must
 
 import topk_secagg as ts
-from topk_secagg.rounds import offline as offline_step
+from topk_secagg.algebra import entropy
 from topk_secagg.rounds import play as play_step
 
 USERS, SURVIVORS, COLLUDERS = 5, 3, 1
@@ -240,8 +239,7 @@ def test_residuals_differ_by_the_rounding_and_need_that_much_room(
 ):
     """What is left of user 1's value is half a step more or less, by chance. With the clip that
     `run` takes for its own residuals, the commands' may be beyond it; with a little room never."""
-    keys = (hashlib.sha256(bytes([n])).digest() for n in itertools.count())
-    monkeypatch.setattr(offline_step, "fresh_key", lambda: next(keys))
+    monkeypatch.setattr(entropy, "source", source_of(1))
     options = {"top_k": 1, "construction": construction}
     options |= {} if construction == "permutation" else {"picks": 1}
     first, second = half_a_step()

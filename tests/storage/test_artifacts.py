@@ -162,7 +162,7 @@ class TestAFileIsCompleteOnceItIsBuilt:
         }
     )
     ATTRIBUTES = MappingProxyType(
-        {"session": "0" * 64, "user": 1, "insecure": 0, "sharing": "1" * 64, "weight": "1.0"}
+        {"session": "0" * 64, "user": 1, "sharing": "1" * 64, "weight": "1.0"}
     )
 
     @pytest.fixture
@@ -232,7 +232,7 @@ def test_the_size_of_y_is_the_same_wherever_it_is_known(space):
     for user in users:
         with answer.opened_answer(space, user, survivor_set) as y:
             sizes |= {y.payload, y.artifact.datasets["y"].size, c.bytes_of_answer(y.shape)}
-    report = eliminate(space, users[0], insecure=True)
+    report = eliminate(space, users[0])
     sizes |= {report.answer_bytes, evidence.payloads()["Y"]}
     fallback = space.root.name == "moments-spare"
     sizes.add(c.answer_bytes(len(survivor_set.users), fallback=report.fallback or fallback))

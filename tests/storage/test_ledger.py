@@ -41,7 +41,7 @@ EVERYTHING = {
 @pytest.fixture
 def ledger(tmp_path):
     """The ledger of user 3, which has done nothing yet."""
-    fresh = Ledger(tmp_path / "user-03.ledger.json", SESSION, 3, 0)
+    fresh = Ledger(tmp_path / "user-03.ledger.json", SESSION, 3)
     fresh.write()
     return fresh
 
@@ -62,7 +62,7 @@ def test_every_line_is_durable_at_once_and_alone(ledger, line):
 def test_all_lines_together_come_back(ledger):
     recorded = ledger.record(**EVERYTHING, lists=(FIRST, SECOND, FIRST), survivors=(ROW,))
     assert Ledger.read(ledger.path, SESSION, 3) == recorded
-    lines = {field.name for field in fields(Ledger)} - {"path", "session", "user", "insecure"}
+    lines = {field.name for field in fields(Ledger)} - {"path", "session", "user"}
     assert lines == {*EVERYTHING, "lists", "survivors"}
 
 
@@ -116,7 +116,7 @@ def test_only_the_lines_that_are_asked_count(ledger):
 @given(st.lists(st.sampled_from([FIRST, SECOND]), min_size=1, max_size=6))
 def test_masks_are_good_for_the_first_input_only(digests):
     """Whatever is asked in whatever order: the first X may be repeated, and no other follows."""
-    used = Ledger(Path("unused"), SESSION, 3, 0)
+    used = Ledger(Path("unused"), SESSION, 3)
     for digest in digests:
         if digest == digests[0]:
             used.check_masks(digest)
@@ -145,7 +145,6 @@ def test_the_path_is_no_part_of_the_file(ledger, tmp_path):
     [
         *((line, value) for line in ("shared", "masked", *SETS) for value in ("A" * 64, "1" * 63)),
         ("session", "A" * 64),
-        ("insecure", 2),
         ("user", "3"),
         ("fallback", 1),
         ("forgotten", None),

@@ -1,4 +1,4 @@
-"""Gradient files that make no sense or cannot be read: what is raised, and how it is reported."""
+"""Gradient files that make no sense: what their parsers raise, and how that is reported."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
-from ...errors import BadData, InputMissing
+from ...errors import BadData
 
 # What parsers raise for bytes that make no sense: zipfile and zlib, struct, pickletools and the
 # stack of a pickle, and numpy, which reads headers as Python. Anything else is a bug of ours.
@@ -28,21 +27,6 @@ _MALFORMED: tuple[type[Exception], ...] = (
     zipfile.BadZipFile,
     zlib.error,
 )
-
-
-@contextmanager
-def reading(path: Path) -> Iterator[None]:
-    """Say of a file that it is not there, or may not be read."""
-    try:
-        if path.exists() and not path.is_file():
-            raise InputMissing(f"{path} is not a file", "check the path")
-        yield
-    except FileNotFoundError:
-        raise InputMissing(f"{path} is not there", "check the path") from None
-    except OSError as error:
-        raise InputMissing(
-            f"cannot read {path}: {(error.strerror or '').lower()}", "check the path"
-        ) from None
 
 
 @contextmanager
