@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import topk_secagg as ts
-from topk_secagg.errors import amount, named_users
+from topk_secagg.errors import Advice, amount, named_users
 from topk_secagg.progress import UserProgress
 
 if TYPE_CHECKING:
@@ -32,44 +32,45 @@ PROGRAM = "topk-secagg"
 _WIDTH = 120  # of a table that goes to a file or a pipe
 
 # what to do about an error, in the words of the command line
-HINTS = {
-    "again": "{hint}; mask --again sends it all the same",
-    "choose-clip": "{hint}: --clip C",
-    "clip": "{hint}: mask with --saturate, or init with --clip",
-    "clip-twice": "give either --clip C or --clip-from-sum F",
-    "clips": "{hint}: run with --saturate, or start a new round with --clip {value}",
-    "density": "{hint}: --density 0.01, --density 1.0 or --top-k K",
-    "dealing": "{hint}: --dealing {value}",
-    "decode-first": "{hint}; run `topk-secagg decode {value} --secrets DIR`, and mask after that; "
-    "mask --again sends it all the same",
-    "disk": "compare the constructions with `topk-secagg plan`",
-    "end-series": "{hint}; to end it: forget with --end-series",
-    "entry": "choose one with --entry; {hint}",
-    "folder": "{hint}; mask --user all --gradients DIR takes a folder with one for every user",
-    "freezer": "{hint}; to freeze as user {value}, add --user {value}",
-    "from": "{hint}: --from OTHER_ROUND",
-    "give-up": "{hint}; in a round that will have no sum: forget with --give-up",
-    "identity": "add --identity FILE (see `topk-secagg keygen`)",
-    "like": "give either --like FILE or --length L; --entry, --strip-prefix, --only and --exclude "
-    "go with --like",
-    "names": "check the file, --only and --exclude",
-    "no-entry": "leave out --entry; {hint}",
-    "of-other-round": "{hint}: --from takes --{value} from that round",
-    "own-secrets": "{hint}: leave out --secrets, and unset TOPK_SECAGG_SECRETS",
-    "pin-session": "{hint}; --session or TOPK_SECAGG_SESSION holds for one round, and --series or "
-    "TOPK_SECAGG_SERIES for all rounds of a series",
-    "prefix": "{hint}: add --strip-prefix {value}",
-    "recipients": "{hint}: --recipients FILE",
-    "secrets": "{hint}: add --secrets DIR",
-    "sealed": "with its receiver's identity, `topk-secagg audit ROUND --identity FILE` checks it, "
-    "and `(umask 077; age -d -i FILE -o share.h5 {value})` opens it; erase share.h5 afterwards",
-    "secrets-folder": "{hint}: --secrets DIR",
-    "session-prefix": "{hint}: init with --strip-prefix {value}",
-    "started-from": "{hint}: init NEXT --from {value}, where --new-keys starts a new series",
-    "strict": "{hint}; without --strict, the sum comes with how many liars its answers exclude",
-    "top-k": "give either --top-k K or --density SHARE",
-    "weight": "{hint}: init --max-weight",
-    "without-them": "{hint}; --without-them masks all the same",
+HINTS: dict[Advice, str] = {
+    Advice.AGAIN: "{hint}; mask --again sends it all the same",
+    Advice.CHOOSE_CLIP: "{hint}: --clip C",
+    Advice.CLIP: "{hint}: mask with --saturate, or init with --clip",
+    Advice.CLIP_TWICE: "give either --clip C or --clip-from-sum F",
+    Advice.CLIPS: "{hint}: run with --saturate, or start a new round with --clip {clip}",
+    Advice.DENSITY: "{hint}: --density 0.01, --density 1.0 or --top-k K",
+    Advice.DEALING: "{hint}: --dealing {dealing}",
+    Advice.DECODE_FIRST: "{hint}; run `topk-secagg decode {folder} --secrets DIR`, and mask after "
+    "that; mask --again sends it all the same",
+    Advice.DISK: "compare the constructions with `topk-secagg plan`",
+    Advice.END_SERIES: "{hint}; to end it: forget with --end-series",
+    Advice.ENTRY: "choose one with --entry; {hint}",
+    Advice.FOLDER: "{hint}; mask --user all --gradients DIR takes a folder with one for every user",
+    Advice.FREEZER: "{hint}; to freeze as user {user}, add --user {user}",
+    Advice.FROM: "{hint}: --from OTHER_ROUND",
+    Advice.GIVE_UP: "{hint}; in a round that will have no sum: forget with --give-up",
+    Advice.IDENTITY: "add --identity FILE (see `topk-secagg keygen`)",
+    Advice.LIKE: "give either --like FILE or --length L; --entry, --strip-prefix, --only and "
+    "--exclude go with --like",
+    Advice.NAMES: "check the file, --only and --exclude",
+    Advice.NO_ENTRY: "leave out --entry; {hint}",
+    Advice.OF_OTHER_ROUND: "{hint}: --from takes --{option} from that round",
+    Advice.OWN_SECRETS: "{hint}: leave out --secrets, and unset TOPK_SECAGG_SECRETS",
+    Advice.PIN_SESSION: "{hint}; --session or TOPK_SECAGG_SESSION holds for one round, and "
+    "--series or TOPK_SECAGG_SERIES for all rounds of a series",
+    Advice.PREFIX: "{hint}: add --strip-prefix {prefix}",
+    Advice.RECIPIENTS: "{hint}: --recipients FILE",
+    Advice.SECRETS: "{hint}: add --secrets DIR",
+    Advice.SEALED: "with its receiver's identity, `topk-secagg audit ROUND --identity FILE` checks "
+    "it, and `(umask 077; age -d -i FILE -o share.h5 {path})` opens it; erase share.h5 afterwards",
+    Advice.SECRETS_FOLDER: "{hint}: --secrets DIR",
+    Advice.SESSION_PREFIX: "{hint}: init with --strip-prefix {prefix}",
+    Advice.STARTED_FROM: "{hint}: init NEXT --from {folder}, where --new-keys starts a new series",
+    Advice.STRICT: "{hint}; without --strict, the sum comes with how many liars its answers "
+    "exclude",
+    Advice.TOP_K: "give either --top-k K or --density SHARE",
+    Advice.WEIGHT: "{hint}: init --max-weight",
+    Advice.WITHOUT_THEM: "{hint}; --without-them masks all the same",
 }
 
 
@@ -298,9 +299,19 @@ def discard(stream: Any) -> None:
 
 def fail_with(error: ts.SecAggError, before: str = "") -> None:
     """An error of the library, with a hint that names the options that help."""
-    topic, _, value = error.topic.partition(" ")
-    hint = HINTS.get(topic, "{hint}").format(hint=error.hint, value=shlex.quote(value))
-    fail(before + error.message, hint)
+    fail(before + str(error), _hint(error))
+
+
+def _hint(error: ts.SecAggError) -> str:
+    """What to do about an error, in the words of the command line."""
+    words = "{hint}" if error.advice is None else HINTS.get(error.advice, "{hint}")
+    values = {name: shlex.quote(_spelled(name, value)) for name, value in error.values.items()}
+    return words.format(hint=error.hint, **values)
+
+
+def _spelled(name: str, value: object) -> str:
+    """A value as it is typed; options have dashes."""
+    return str(value).replace("_", "-") if name == "option" else str(value)
 
 
 def hear_library(console: Console) -> None:

@@ -454,7 +454,7 @@ def _for_users(
         console.result(results[0].facts, *results[0].lines, space=space)
         return
     failed = [
-        {"user": n, "message": error.message, "exit_code": error.exit_code}
+        {"user": n, "message": str(error), "exit_code": error.exit_code}
         for n, error in failures.items()
     ]
     lines = [result.lines[0] for result in results]

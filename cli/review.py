@@ -19,10 +19,10 @@ from .console import PROGRAM, Console, facts_of, plain
 from .phases import series_facts, series_lines
 
 if TYPE_CHECKING:
-    from topk_secagg.review.status import Next, Status
+    from topk_secagg.review.status import FileStatus, Next, Status, UserStatus
     from topk_secagg.rounds.inspect import Description
 
-_IN_WORDS = {"holds": "holds the shares of"}  # facts whose names alone say too little
+_NAMES_IN_WORDS = {"holds": "holds the shares of"}  # facts whose names alone say too little
 _UNKNOWN_FILE = "FILE"  # a path that only the user knows
 _UNKNOWN_FOLDER = "OTHER_ROUND"
 # where nobody in particular asks, these are the steps of the users whose files the round waits for
@@ -67,7 +67,7 @@ def status(
     status = ts.status(space, user, wait=wait, **access)
     following = _command(space, status.next, user=user, access=access)
     facts = {
-        "users": [facts_of(u) for u in status.users],
+        "users": [_user_facts(u) for u in status.users],
         **series_facts(space.session),
         "survivors": status.survivors.users if status.survivors else None,
         "survivors_sha256": status.survivors.digest if status.survivors else None,
@@ -94,6 +94,17 @@ def status(
         )
 
 
+def _user_facts(user: UserStatus) -> dict[str, Any]:
+    """What there is of one user."""
+    states = {"masked": _in_words(user.masked), "answered": _in_words(user.answered)}
+    return facts_of(user) | states
+
+
+def _in_words(file: FileStatus) -> str:
+    """The state of a file: yes, nothing, or what is wrong with it."""
+    return "yes" if file.sound else file.why
+
+
 def _status_table(console: Console, space: ts.Workspace, status: Status) -> None:
     """A row for every user."""
     confirms = space.session.confirm
@@ -107,7 +118,8 @@ def _status_table(console: Console, space: ts.Workspace, status: Status) -> None
             shares = "erased"
         survivor = "" if u.survivor is None else "yes" if u.survivor else "dropped out"
         confirmed = ["yes" if u.confirmed else ""] if confirms else []
-        rows.append([str(u.user), shares, u.masked, survivor, *confirmed, u.answered])
+        x, y = _in_words(u.masked), _in_words(u.answered)
+        rows.append([str(u.user), shares, x, survivor, *confirmed, y])
     confirmed_column = ["confirmed"] if confirms else []
     console.table(["user", "shares received", "X", "survivor", *confirmed_column, "Y"], rows)
 
@@ -225,7 +237,7 @@ def _fact_rows(d: Description) -> Iterator[tuple[str, str]]:
                 (f"keys of user {user}", fingerprint) for user, fingerprint in value.items()
             )
         else:
-            yield _IN_WORDS.get(name, name.replace("_", " ")), plain(value)
+            yield _NAMES_IN_WORDS.get(name, name.replace("_", " ")), plain(value)
 
 
 @o.command(

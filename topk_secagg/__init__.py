@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         CannotLock,
         CannotWrite,
         InputMissing,
+        OfOtherSession,
         Refused,
         SecAggError,
         TooFewSurvivors,
@@ -73,6 +74,7 @@ __all__ = [
     "InitReport",
     "InputMissing",
     "MaskReport",
+    "OfOtherSession",
     "OfflineReport",
     "Parameters",
     "PlanReport",
@@ -108,7 +110,8 @@ __version__ = "0.1.0"
 # where a name is defined
 _HOMES = {
     "errors": (
-        "BadData", "Busy", "CannotLock", "CannotWrite", "InputMissing", "Refused", "SecAggError",
+        "BadData", "Busy", "CannotLock", "CannotWrite", "InputMissing", "OfOtherSession",
+        "Refused", "SecAggError",
         "TooFewSurvivors", "UsageError",
     ),
     "protocol.parameters": ("Parameters",),

@@ -2,24 +2,106 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from enum import Enum, auto
+from typing import Any, Self
+
+
+class Advice(Enum):
+    """What a hint is about, for callers that can say it in their own words.
+
+    The library knows no command-line options; the command line says these with its own. Behind
+    each stands what it comes with.
+    """
+
+    AGAIN = auto()
+    CHOOSE_CLIP = auto()
+    CLIP = auto()
+    CLIPS = auto()  # clip: float
+    CLIP_TWICE = auto()
+    DEALING = auto()  # dealing: str
+    DECODE_FIRST = auto()  # folder: str
+    DENSITY = auto()
+    DISK = auto()
+    END_SERIES = auto()
+    ENTRY = auto()
+    FOLDER = auto()
+    FREEZER = auto()  # user: int
+    FROM = auto()
+    GIVE_UP = auto()
+    IDENTITY = auto()
+    LIKE = auto()
+    NAMES = auto()
+    NO_ENTRY = auto()
+    OF_OTHER_ROUND = auto()  # option: str
+    OF_OTHER_USER = auto()  # user: int
+    OWN_SECRETS = auto()
+    PIN_SESSION = auto()
+    PREFIX = auto()  # prefix: str
+    RECIPIENTS = auto()
+    SEALED = auto()  # path: Path
+    SECRETS = auto()
+    SECRETS_FOLDER = auto()
+    SESSION_PREFIX = auto()  # prefix: str
+    STARTED_FROM = auto()  # folder: Path
+    STRICT = auto()
+    TOO_FEW_USERS = auto()
+    TOP_K = auto()
+    WEIGHT = auto()
+    WITHOUT_THEM = auto()
+
+
+Hint = tuple[str, Advice | None]  # what to do in words, and what that is about
 
 
 class SecAggError(Exception):
-    """An error with one line that says what is wrong and a hint that says what to do.
+    """An error that says what is wrong in one line, and what to do in a hint.
 
-    `topic` names what the hint is about, with a value after a space where there is one, for callers
-    that can say it in their own words: the library knows no command-line options.
+    `message` is a sentence, or what follows its `subject` in it, a file mostly. `contexts` are what
+    that happened in, from the outermost. `advice` is what the hint is about, with `values`.
     """
 
     exit_code = 1
 
-    def __init__(self, message: str, hint: str = "", topic: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        hint: str = "",
+        advice: Advice | None = None,
+        *,
+        subject: object = None,
+        **values: object,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
-        self.topic = topic
+        self.advice = advice
+        self.subject = subject
+        self.contexts: tuple[object, ...] = ()
+        self.values = values
+
+    def __str__(self) -> str:
+        return self.said_of(None)
+
+    def said_of(self, known: object) -> str:
+        """What is wrong, for a reader who knows that it is about this."""
+        around = [str(context) for context in self.contexts if str(context) != str(known)]
+        is_known = self.subject is None or str(self.subject) == str(known)
+        sentence = self.message if is_known else f"{self.subject} {self.message}"
+        return ": ".join([*around, sentence])
+
+    def within(self, context: object) -> Self:
+        """This error, which is now said to be about something around what it was about."""
+        self.contexts = (context, *self.contexts)
+        return self
+
+    def but(self, **changes: Any) -> Self:
+        """The same error with another hint, advice or values."""
+        other = copy.copy(self)
+        vars(other).update(changes)
+        return other
 
 
 class UsageError(SecAggError):
@@ -32,6 +114,10 @@ class BadData(SecAggError):
     """A file is damaged, foreign, of another session or user, or holds a value out of range."""
 
     exit_code = 65
+
+
+class OfOtherSession(BadData):
+    """A file belongs to another session."""
 
 
 class InputMissing(SecAggError):
@@ -69,12 +155,13 @@ class Refused(SecAggError):
 
 
 @contextmanager
-def about(subject: object) -> Iterator[None]:
+def about(context: object) -> Iterator[None]:
     """Let errors say what they are about."""
     try:
         yield
     except SecAggError as error:
-        raise type(error)(f"{subject}: {error.message}", error.hint, error.topic) from error
+        error.within(context)
+        raise
 
 
 def counted(count: int, one: str, several: str = "") -> str:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from played import become, forked, is_root, waited
 
-from topk_secagg.errors import BadData, InputMissing, SecAggError, UsageError
+from topk_secagg.errors import Advice, BadData, InputMissing, SecAggError, UsageError
 from topk_secagg.gradients.files import check_writable, read_gradient, write_gradient
 from topk_secagg.gradients.formats import suffixes_read
 from topk_secagg.gradients.tensors import Gradient, Tensor, left_out
@@ -206,7 +206,7 @@ TORCH = Path(__file__).parents[2] / "fixtures" / "torch"
 def test_an_entry_is_for_checkpoints_of_torch(tmp_path, suffix):
     with pytest.raises(UsageError, match=f"no entry in {suffix} files") as caught:
         read_gradient(tmp_path / f"gradient{suffix}", "model")
-    assert caught.value.topic == "no-entry"
+    assert caught.value.advice is Advice.NO_ENTRY
 
 
 def test_a_prefix_is_taken_off_the_names_that_have_it():

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from topk_secagg.errors import BadData, UsageError
+from topk_secagg.errors import Advice, BadData, UsageError
 from topk_secagg.gradients.layout import NOT_GRADIENTS, Layout, Slot
 from topk_secagg.gradients.tensors import Gradient, Tensor
 
@@ -158,19 +158,19 @@ def prefixed(prefix: str) -> Gradient:
 
 
 @pytest.mark.parametrize(
-    ("file", "session", "topic"),
+    ("file", "session", "advice", "prefix"),
     [
-        ("module.", "", "prefix module."),
-        ("_orig_mod.", "", "prefix _orig_mod."),
-        ("module._orig_mod.", "", "prefix module._orig_mod."),
-        ("module._orig_mod.", "_orig_mod.", "prefix module."),
-        ("grad_", "", "prefix grad_"),
-        ("a b.", "", "prefix a b."),
-        ("", "module.", "session-prefix module."),
-        ("module.", "_orig_mod.", "session-prefix _orig_mod."),
+        ("module.", "", Advice.PREFIX, "module."),
+        ("_orig_mod.", "", Advice.PREFIX, "_orig_mod."),
+        ("module._orig_mod.", "", Advice.PREFIX, "module._orig_mod."),
+        ("module._orig_mod.", "_orig_mod.", Advice.PREFIX, "module."),
+        ("grad_", "", Advice.PREFIX, "grad_"),
+        ("a b.", "", Advice.PREFIX, "a b."),
+        ("", "module.", Advice.SESSION_PREFIX, "module."),
+        ("module.", "_orig_mod.", Advice.SESSION_PREFIX, "_orig_mod."),
     ],
 )
-def test_names_that_differ_by_a_prefix_are_shown_with_what_maps_them(file, session, topic):
+def test_names_that_differ_by_a_prefix_are_shown_with_what_maps_them(file, session, advice, prefix):
     layout = Layout.like(prefixed(session))
     beside = [tensor("other.conv.weight", [1]), tensor("conv.weight.more", [1])]
     with pytest.raises(BadData) as caught:
@@ -179,8 +179,9 @@ def test_names_that_differ_by_a_prefix_are_shown_with_what_maps_them(file, sessi
         caught.value.message
         == f"it has '{file}conv.weight' where the session has '{session}conv.weight'"
     )
-    assert caught.value.topic == topic
-    assert repr(topic.partition(" ")[2]) in caught.value.hint
+    assert caught.value.advice is advice
+    assert caught.value.values == {"prefix": prefix}
+    assert repr(prefix) in caught.value.hint
 
 
 def test_names_that_only_look_like_a_prefix_are_missing():
@@ -192,7 +193,7 @@ def test_names_that_only_look_like_a_prefix_are_missing():
     ):
         with pytest.raises(BadData, match=r"tensor 'conv.weight' .* is missing") as caught:
             Layout.like(model()).flatten(tensors)
-        assert caught.value.topic == ""
+        assert caught.value.advice is None
 
 
 def test_tensors_are_found_by_name_in_any_order():

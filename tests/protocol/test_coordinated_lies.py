@@ -17,7 +17,7 @@ from small_rounds import Round, round_of
 
 from topk_secagg.algebra.field import Symbols
 from topk_secagg.algebra.reed_solomon import agree, wrong_positions
-from topk_secagg.errors import BadData
+from topk_secagg.errors import Advice, BadData
 from topk_secagg.protocol import agreement, decoding
 from topk_secagg.protocol.agreement import certain_quorum, liars_excluded
 from topk_secagg.protocol.constructions import construction
@@ -253,7 +253,7 @@ def test_a_refusal_says_how_many_are_wrong_and_how_many_more_answers_would_settl
     error = spoiled(whole, 7, 1, survivors=7)
     assert "no number of answers of this round is enough: it takes 8, and there are 7" in error.hint
     assert error.hint.endswith(agreement._CAUSE)
-    assert error.topic == "", "strict or not: a wrong answer is there"
+    assert error.advice is None, "strict or not: a wrong answer is there"
     error = spoiled(whole, 10, 3)
     assert "at least 3 are wrong" in error.message
     assert "more than T = 2 are wrong, and no further answer can help" in error.hint
@@ -277,6 +277,6 @@ def test_where_packed_answers_are_too_few_the_fallback_may_do():
     error = spoiled(whole, 8, 0)
     assert "8 answers agree, and strict decoding asks for 10 (D + 2T): 2 missing" in error.message
     assert error.hint == "ask at least 6 users to answer again with D = 2"
-    assert error.topic == "fallback"
+    assert error.advice is Advice.FALLBACK
     tight = Round.of(round_of(8, 7, 2, L=83, K=4, P=2, spare=0), "fallback")
     assert "it takes 9, and there are 8 survivors" in spoiled(tight, 8, 0).hint

@@ -12,7 +12,7 @@ from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
-from ..errors import BadData, InputMissing, Refused, SecAggError, UsageError
+from ..errors import Advice, BadData, InputMissing, Refused, SecAggError, UsageError
 from ..protocol.constructions import construction
 from ..rounds.centralised import abandon, confirm_unseen, sign_proposal
 from ..rounds.eliminate import eliminate
@@ -72,7 +72,7 @@ def topk_secagg_mod(message: Message, context: Context, call_next: ClientAppCall
 
 def _refusal(message: Message, error: SecAggError, node: Node | None = None) -> Message:
     """An error as a reply: one line, which names no folder of this machine."""
-    reason = f"{error.message}; {error.hint}" if error.hint else error.message
+    reason = f"{error}; {error.hint}" if error.hint else str(error)
     log(WARNING, "topk-secagg: %s", reason)
     if node is not None:
         reason = reason.replace(str(node.home), "FOLDER")
@@ -216,7 +216,7 @@ def _mask_once(node: Node, space: Workspace, *, user: int, update: Arrays, weigh
     try:
         masked(update, again=nothing)
     except Refused as error:
-        if error.topic.split(" ")[0] not in ("again", "decode-first"):
+        if error.advice not in (Advice.AGAIN, Advice.DECODE_FIRST):
             raise
         log(
             WARNING,

@@ -117,7 +117,7 @@ class Exchange:
 
 def warn(what: str, error: SecAggError | None = None) -> None:
     """A warning in Flower's log."""
-    parts = [what] if error is None else [f"{what}: {error.message}", error.hint]
+    parts = [what] if error is None else [f"{what}: {error}", error.hint]
     log(WARNING, "topk-secagg: %s", "; ".join(filter(None, parts)))
 
 

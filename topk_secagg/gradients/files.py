@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import IO
 
-from ..errors import BadData, CannotWrite, InputMissing, UsageError
+from ..errors import Advice, BadData, CannotWrite, InputMissing, UsageError
 from .formats import check_suffix_written, format_of_suffix, format_read
 from .tensors import Gradient, left_out, tied
 
@@ -27,12 +27,15 @@ def _read(path: Path, entry: str) -> Gradient:
     """The same, under the names in the file."""
     if path.is_dir():
         raise UsageError(
-            f"{path} is a folder, and a gradient is a file", "give the file of one user", "folder"
+            f"{path} is a folder, and a gradient is a file",
+            "give the file of one user",
+            Advice.FOLDER,
         )
     file_format = format_read(path)
     if entry and not file_format.has_entries:
         hint = "only PyTorch checkpoints have entries"
-        raise UsageError(f"{path}: there is no entry in {path.suffix} files", hint, "no-entry")
+        what = f"there is no entry in {path.suffix} files"
+        raise UsageError(what, hint, Advice.NO_ENTRY).within(path)
     try:
         if path.exists() and not path.is_file():
             raise InputMissing(f"{path} is not a file", "check the path")
@@ -58,8 +61,8 @@ def _without_prefix(gradient: Gradient, path: Path, prefix: str) -> Gradient:
     ]
     names = [*(t.name for t in tensors), *absent, *(name for name, _ in ties)]
     if len(set(names)) < len(names):
-        what = f"{path}: two tensors have the same name without the prefix {prefix!r}"
-        raise BadData(what, "strip less of it")
+        what = f"two tensors have the same name without the prefix {prefix!r}"
+        raise BadData(what, "strip less of it").within(path)
     return Gradient(tensors, absent, gradient.notes, ties=dict(ties))
 
 

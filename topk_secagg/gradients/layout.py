@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..brief import Brief
-from ..errors import BadData, UsageError, counted
+from ..errors import Advice, BadData, UsageError, counted
 from .tensors import FLOATING, Gradient, Tensor, called, left_out
 
 MOST_TENSORS = 1 << 16  # of a layout, with those that it leaves out
@@ -125,7 +125,7 @@ class Layout(Brief):
                 "nothing is left of the gradient: it has no floating-point coordinates that are "
                 "wanted",
                 "check the file, and which names are wanted",
-                "names",
+                Advice.NAMES,
             )
         return layout
 
@@ -283,12 +283,15 @@ class Layout(Brief):
             if not tail or not self._fits(tensors, in_file, in_session):
                 continue
             hint = f"strip the prefix {in_file!r} from its names"
-            topic = f"prefix {in_file}"
+            advice, prefix = Advice.PREFIX, in_file
             if in_session:
                 hint = f"start the round without the prefix {in_session!r}"
-                topic = f"session-prefix {in_session}"
+                advice, prefix = Advice.SESSION_PREFIX, in_session
             raise BadData(
-                f"it has {called(name)} where the session has {called(missing.name)}", hint, topic
+                f"it has {called(name)} where the session has {called(missing.name)}",
+                hint,
+                advice,
+                prefix=prefix,
             )
 
     def _fits(self, tensors: Mapping[str, Tensor | None], in_file: str, in_session: str) -> bool:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ..algebra.field import Symbols, to_field, to_signed
 from ..algebra.randomness import Randomness
-from ..errors import BadData, named_users
+from ..errors import Advice, BadData, named_users
 
 Reals = npt.NDArray[np.float64]
 
@@ -60,7 +60,7 @@ def quantise(
             f"{clipped} of {values.size} selected values are beyond the clip of {fixed.clip:g}: "
             f"the largest is {largest:.6g}",
             f"clamp them, or start a round with a clip of {sufficient_clip(largest):g}",
-            "clip",
+            Advice.CLIP,
         )
     steps = _in_steps(fixed, values, weight)
     rounded = np.floor(steps)
@@ -108,7 +108,8 @@ def check_clips(clip: float, largest: Mapping[str, float]) -> None:
         f"values of {named_users(beyond)} are beyond the clip of {clip:g}: "
         f"the largest is {most:.6g}",
         f"clamp them, or choose a clip of {enough}",
-        f"clips {enough}",
+        Advice.CLIPS,
+        clip=enough,
     )
 
 

@@ -8,10 +8,9 @@ them are honest, and these determine the polynomial.
 
 from __future__ import annotations
 
-from ..errors import counted
+from ..errors import Advice, Hint, counted
 from .parameters import Parameters
 
-STRICT = "strict"  # the topic of a hint that only less strict decoding can follow
 _CAUSE = "look for the cause with an audit, and start a new round"
 
 
@@ -34,21 +33,19 @@ def is_correctable(p: Parameters, answers: int, wrong: int) -> bool:
     return wrong <= p.colluders and answers - wrong >= certain_quorum(p)
 
 
-def with_more_answers(
-    p: Parameters, survivor_count: int, answers: int, wrong: int
-) -> tuple[str, str]:
-    """What could still give D + 2T answers that agree if `wrong` do not: a hint and its topic."""
+def with_more_answers(p: Parameters, survivor_count: int, answers: int, wrong: int) -> Hint:
+    """What could still give D + 2T answers that agree if `wrong` do not."""
     if wrong > p.colluders:
         return (
             f"more than T = {p.colluders} are wrong, and no further answer can help; {_CAUSE}",
-            "",
+            None,
         )
     needed = certain_quorum(p) + wrong
     if needed <= survivor_count:
         missing = needed - answers
-        return f"wait for at least {counted(missing, 'more user')} to answer", ""
+        return f"wait for at least {counted(missing, 'more user')} to answer", None
     hopeless = (
         f"no number of answers of this round is enough: it takes {needed},"
         f" and there are {survivor_count} survivors"
     )
-    return (f"{hopeless}; {_CAUSE}", "") if wrong else (hopeless, STRICT)
+    return (f"{hopeless}; {_CAUSE}", None) if wrong else (hopeless, Advice.STRICT)

@@ -168,7 +168,7 @@ def _total_and_words(
                 matrix, shape, first=first, y=y[:quorum], masked_sum=masked_sum
             ), sums
         except BadData as error:
-            return BadData(f"{error.message}: an answer or a share is wrong", _AGAIN), sums
+            return BadData(f"{error}: an answer or a share is wrong", _AGAIN), sums
 
     sums = np.zeros((len(answers), columns, PIECE), np.uint64)
     parts = dict[int, Any]()

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ..algebra.field import DEFAULT_FIELD, ceil_div, divisors, is_prime, stored_type
 from ..brief import Brief
-from ..errors import UsageError, counted
+from ..errors import Advice, UsageError, counted
 from ..gradients.quantise import LARGEST_CLIP, FixedPoint
 
 PERMUTATION = "permutation"
@@ -26,7 +26,6 @@ DEALINGS = {
 }  # of each construction; the first is the default
 CONSTRUCTIONS = tuple(DEALINGS)
 
-TOO_FEW_USERS = "too-few-users"  # the topic of a hint
 DERIVED = {"scale", "buckets"}  # parameters that follow from others
 _MOST_PICKS = 16  # by default: decoding takes longer with more
 _WORTH_MORE_PICKS = 1.05  # times the fewest bytes: more picks keep more of the largest coordinates
@@ -244,10 +243,10 @@ def _order(field: int, places: int) -> int | None:
 # constraints
 
 
-def _require(holds: bool, message: str, hint: str, topic: str = "") -> None:
+def _require(holds: bool, message: str, hint: str, advice: Advice | None = None) -> None:
     """Refuse parameters for which a constraint does not hold."""
     if not holds:
-        raise UsageError(message, hint, topic)
+        raise UsageError(message, hint, advice)
 
 
 def _check_users(p: Parameters) -> None:
@@ -257,7 +256,7 @@ def _check_users(p: Parameters) -> None:
     T = p.colluders
     _require(T >= 1, f"{T} colluders: at least one must be tolerated", "keep T >= 1")
     _require(T < U, f"{T} colluders among {U} survivors leave nobody to hide among", "keep T < U")
-    _require(U <= N, f"{U} survivors of {counted(N, 'user')}", "keep U <= N", TOO_FEW_USERS)
+    _require(U <= N, f"{U} survivors of {counted(N, 'user')}", "keep U <= N", Advice.TOO_FEW_USERS)
 
 
 def _check_field(p: Parameters) -> None:

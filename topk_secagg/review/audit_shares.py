@@ -227,7 +227,7 @@ class _Private:
                     if len(blamed) == 1:
                         check.subjects = [self.space.share_path(blamed[0], n)]
                     raise BadData(
-                        f"rows from {first} on, {named_users(sorted(shares))}: {error.message}"
+                        f"rows from {first} on, {named_users(sorted(shares))}: {error}"
                     ) from error
                 if places.size:
                     places[rows] = determined

@@ -188,13 +188,8 @@ class Evidence:
         """Keep a finding, with paths relative to the round or to the folder of secrets, and without
         control characters."""
         root = f"{self.space.root}/"
-        name = self._shortened(finding.subject).removeprefix(root)
-        why = (
-            self._shortened(finding.why)
-            .replace(root, "")
-            .removeprefix(f"{name}: ")
-            .removeprefix(f"{name} ")
-        )
+        name = self._shortened(finding.subject).replace(root, "")
+        why = self._shortened(finding.why).replace(root, "")
         self.findings.append(
             replace(finding, subject=_printable(name), why=_printable(why[:_LONGEST]))
         )
@@ -227,9 +222,9 @@ class Evidence:
         """Add a failed check; if its input is missing or cannot be read, it is not checkable
         instead."""
         if isinstance(error, InputMissing):
-            self.add_not_checkable(point, subject, error.message)
+            self.add_not_checkable(point, subject, error.said_of(subject))
         elif isinstance(error, SecAggError):
-            self.add_fail(point, subject, error.message)
+            self.add_fail(point, subject, error.said_of(subject))
         else:  # what this machine cannot read, or has no memory for, may be sound
             self.add_not_checkable(point, subject, f"unreadable ({type(error).__name__})")
 

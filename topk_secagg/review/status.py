@@ -6,11 +6,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from enum import Enum
 from pathlib import Path
 from typing import TypeVar, Unpack
 
 from ..brief import Brief
-from ..errors import InputMissing, SecAggError, counted, named_users
+from ..errors import InputMissing, OfOtherSession, SecAggError, counted, named_users
 from ..protocol.constructions import construction
 from ..rounds.access import Access, TakingPart, check_pins, taking_part
 from ..rounds.arguments import AnyRound
@@ -39,6 +40,28 @@ class _Missing:
     users: tuple[int, ...] = ()
 
 
+class State(Enum):
+    """How the file of a user was found."""
+
+    ABSENT = "absent"
+    SOUND = "sound"
+    UNSOUND = "unsound"
+    OF_OTHER_SESSION = "of another session"
+
+
+@dataclass(frozen=True)
+class FileStatus:
+    """The state of a file; `why` says what is wrong with one that is there and not sound."""
+
+    state: State
+    why: str = ""
+
+    @property
+    def sound(self) -> bool:
+        """Whether it can be used."""
+        return self.state is State.SOUND
+
+
 _MissingByName = dict[str, _Missing]  # the name says in words what they are
 
 
@@ -47,17 +70,17 @@ class UserStatus(Brief):
     """The files of one user: whose shares it holds (None if unknown), and its X, confirmation and
     Y.
 
-    X and Y are "yes", "", or what is wrong. `held_by_x` are the users whose shares it held when it
+    `held_by_x` are the users whose shares it held when it
     masked, as a sound X says. `erased` says that it has forgotten its shares, if its ledger is
     here.
     """
 
     user: int
     holds: list[int] | None
-    masked: str
+    masked: FileStatus
     survivor: bool | None
     confirmed: bool
-    answered: str
+    answered: FileStatus
     held_by_x: list[int] | None = field(default=None, repr=False)
     erased: bool = field(default=False, repr=False)
 
@@ -166,7 +189,7 @@ def _collecting(problems: list[str]) -> Iterator[None]:
     try:
         yield
     except SecAggError as error:
-        problems += [] if isinstance(error, InputMissing) else [error.message]
+        problems += [] if isinstance(error, InputMissing) else [str(error)]
 
 
 def _is_decoded(space: Workspace) -> bool:
@@ -194,8 +217,8 @@ def _lost_secret(space: Workspace, user: int | None) -> list[str]:
 
 def _wrong_session(space: Workspace, users: Iterable[UserStatus]) -> list[str]:
     """That session.json is likely not the one of this folder: no X and no Y fits it."""
-    states = [state for u in users for state in (u.masked, u.answered) if state]
-    if not states or not all("another session" in state for state in states):
+    states = {file.state for u in users for file in (u.masked, u.answered)}
+    if states - {State.ABSENT} != {State.OF_OTHER_SESSION}:
         return []
     return [f"no X and no Y here belongs to {space.session_path}: is it another round's?"]
 
@@ -207,7 +230,7 @@ def _user(space: Workspace, n: int, survivors: Survivors | None, *, own: bool) -
     )
     _, answered = _state(space.answer_path(n), lambda: _check_answer(space, n, survivors))
     if x and survivors and survivors.digests.get(n, x.digest) != x.digest:
-        masked = "not the one that was frozen"
+        masked = FileStatus(State.UNSOUND, "not the one that was frozen")
     held_by_x = sorted(x.holds) if x else None
     holds = held_by_x
     erased = False
@@ -229,14 +252,16 @@ def _user(space: Workspace, n: int, survivors: Survivors | None, *, own: bool) -
     )
 
 
-def _state(path: Path, read: Callable[[], _Content]) -> tuple[_Content | None, str]:
-    """What a file holds, if it is sound; and "yes", what is wrong with it, or "" for no file."""
+def _state(path: Path, read: Callable[[], _Content]) -> tuple[_Content | None, FileStatus]:
+    """What a file holds, if it is sound, and how it was found."""
     if not path.exists():
-        return None, ""
+        return None, FileStatus(State.ABSENT)
     try:
-        return read(), "yes"
+        return read(), FileStatus(State.SOUND)
+    except OfOtherSession as error:
+        return None, FileStatus(State.OF_OTHER_SESSION, error.said_of(path))
     except SecAggError as error:
-        return None, error.message.partition(": ")[2] or error.message
+        return None, FileStatus(State.UNSOUND, error.said_of(path))
 
 
 def _is_listed(space: Workspace, dealer: int) -> bool:
@@ -321,7 +346,7 @@ class _NextSteps:
         if self.survivors is None:
             return Next("offline", user)
         own = self.users[user - 1]
-        if ledger is not None or not own.survivor or own.answered == "yes":
+        if ledger is not None or not own.survivor or own.answered.sound:
             return Next("", user)
         is_open = self.space.session.confirm and not own.confirmed
         return Next("confirm" if is_open else "eliminate", user)
@@ -353,7 +378,7 @@ class _NextSteps:
             return _waiting("confirm", user, self._inputs(survivors.users))
         if not own.survivor:  # as one user says, until enough have confirmed it
             return _waiting("forget", user, self._confirmations())
-        if not ledger.forgotten and (ledger.answered is None or own.answered != "yes"):
+        if not ledger.forgotten and (ledger.answered is None or not own.answered.sound):
             needs_inputs = not construction(s.parameters).needs_masked_sum
             inputs = self._inputs(survivors.users) if needs_inputs else {}
             shares = self._shares(user, survivors.users)
@@ -395,7 +420,7 @@ class _NextSteps:
         return {f"shares of {named_users(senders)}": _Missing(files, tuple(senders))}
 
     def _inputs(self, users: Iterable[int]) -> _MissingByName:
-        lacking = (n for n in users if self.users[n - 1].masked != "yes")
+        lacking = (n for n in users if not self.users[n - 1].masked.sound)
         return _missing_files(
             one="X of {}", several="X of {}", users=lacking, path=self.space.masked_path
         )
@@ -432,12 +457,12 @@ class _NextSteps:
         if self.decoded:
             return Next("")
         p = self.space.session.parameters
-        answers = [u.user for u in self.users if u.answered == "yes"]
+        answers = [u.user for u in self.users if u.answered.sound]
         if len(answers) >= p.survivors:
             needs_inputs = construction(p).needs_masked_sum
             inputs = self._inputs(survivors.users) if needs_inputs else {}
             return _waiting("decode", None, inputs)
-        silent = (n for n in survivors.users if self.users[n - 1].answered != "yes")
+        silent = (n for n in survivors.users if not self.users[n - 1].answered.sound)
         missing = _missing_files(
             one="answer of {}",
             several="answers of {}",

@@ -10,15 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from ..errors import BadData, CannotWrite, Refused, UsageError
+from ..errors import Advice, BadData, CannotWrite, Hint, Refused, UsageError
 from ..storage.atomic import PRIVATE, write_whole
 from ..storage.keys import Identity, Recipient, read_identity, read_recipients
 from ..storage.ledger import Ledger
 from ..storage.session import FINGERPRINT_DIGITS
 from ..storage.workspace import Workspace
 from .arguments import AnyPath, AnyRound, optional_path, path_of, whole_number, workspace
-
-OF_OTHER_USER = "of-other-user"  # the topic of a hint about an identity, with its user
 
 
 class Pins(TypedDict, total=False):
@@ -146,19 +144,21 @@ def admitted(space: Workspace, user: int, access: Access) -> Identity | None:
         return None
     if path is None:
         raise UsageError(
-            "this round is sealed and signed, and no identity was given", topic="identity"
+            "this round is sealed and signed, and no identity was given", advice=Advice.IDENTITY
         )
     identity = read_identity(path)
     if identity.public(user) != recipient:
         owner = next(
             (r.user for r in session.recipients or () if identity.public(r.user) == r), None
         )
-        raise BadData(
+        wrong = BadData(
             f"{path} does not hold the keys that the session has for user {user}",
-            "give the right identity"
-            + ("" if owner is None else f": this is that of user {owner}"),
-            "" if owner is None else f"{OF_OTHER_USER} {owner}",
+            "give the right identity",
         )
+        if owner is None:
+            raise wrong
+        hint = f"{wrong.hint}: this is that of user {owner}"
+        raise wrong.but(hint=hint, advice=Advice.OF_OTHER_USER, values={"user": owner})
     return identity
 
 
@@ -208,7 +208,7 @@ def _check_pin(what: str, name: str, given: str) -> None:
         raise Refused(
             f"this is {what} {name[:digits]}, not {pin[:digits]}",
             "ask the user that started the round which session.json is the right one",
-            f"pin-{what}",
+            Advice.PIN_SESSION if what == "session" else None,
         )
 
 
@@ -230,13 +230,13 @@ def check_keys(space: Workspace, access: Access) -> None:
             )
 
 
-def hint_of_secrets(space: Workspace, user: int, hint: str) -> tuple[str, str]:
-    """A hint to name the folder of a user's secrets, with its topic; where they are in the round's
-    own, which no name of a folder leads to, it says that."""
+def hint_of_secrets(space: Workspace, user: int, hint: str) -> Hint:
+    """A hint to name the folder of a user's secrets; where they are in the round's own, which no
+    name of a folder leads to, it says that."""
     own = Workspace(space.root)
     if space.secrets is None or not own.runs_here(user):
-        return hint, "secrets-folder"
-    return f"they are in the folder of the round, {own.private}", "own-secrets"
+        return hint, Advice.SECRETS_FOLDER
+    return f"they are in the folder of the round, {own.private}", Advice.OWN_SECRETS
 
 
 def other_folder(space: Workspace, ledger: Ledger) -> str | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from ..algebra.field import ceil_div
 from ..algebra.randomness import KEY_BYTES
 from ..brief import Brief
-from ..errors import CannotWrite, UsageError, amount
+from ..errors import Advice, CannotWrite, UsageError, amount
 from ..protocol.constructions import construction
 from ..protocol.deal import Block
 from ..protocol.family import find_family
@@ -227,5 +227,5 @@ def check_disk(folder: Path, p: Parameters, *, distributed: bool) -> None:
         raise CannotWrite(
             f"{whose} need {amount(needed)}, and the disk has {amount(free)} free",
             "free some space, or choose parameters that need less",
-            "disk",
+            Advice.DISK,
         )

@@ -18,7 +18,14 @@ from ..algebra import entropy
 from ..algebra.field import Symbols
 from ..algebra.randomness import KEY_BYTES, CipherRandomness
 from ..brief import Brief
-from ..errors import BadData, InputMissing, SecAggError, TooFewSurvivors, counted, named_users
+from ..errors import (
+    BadData,
+    InputMissing,
+    SecAggError,
+    TooFewSurvivors,
+    counted,
+    named_users,
+)
 from ..gradients.arrays import Given, in_form
 from ..gradients.files import check_writable, write_gradient
 from ..gradients.quantise import beyond_clip, dequantise
@@ -162,7 +169,7 @@ def _failing(space: Workspace, *, strict: bool) -> Iterator[None]:
         if strict:
             raise
         record_outcome(space, FAILED)
-        raise BadData(error.message, f"{error.hint}; {PUBLISHED}", error.topic) from error
+        raise error.but(hint=f"{error.hint}; {PUBLISHED}") from error
 
 
 def _decoded(
@@ -239,7 +246,7 @@ def _masked_sum(space: Workspace, survivors: Survivors) -> Symbols | None:
         return sum_of_masked(p, (x.masked for _, x in each), shape)
     except InputMissing as error:
         raise InputMissing(
-            f"{error.message}: a sketch cannot be decoded without every X of the survivors",
+            f"{error}: a sketch cannot be decoded without every X of the survivors",
             error.hint,
         ) from error
 

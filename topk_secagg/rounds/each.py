@@ -26,11 +26,8 @@ class Outcome(NamedTuple, Generic[Report]):
         return self.reports
 
     def left_out(self, path: Callable[[int], Path]) -> dict[int, str]:
-        """Why users were left out, of whose files errors give the path first."""
-        return {
-            user: error.message.removeprefix(f"{path(user)}: ")
-            for user, error in self.failures.items()
-        }
+        """Why users were left out, of whose files it is known that errors are about them."""
+        return {user: error.said_of(path(user)) for user, error in self.failures.items()}
 
 
 def for_each(

@@ -9,6 +9,7 @@ from typing import NoReturn, Unpack
 
 from ..brief import Brief
 from ..errors import (
+    Advice,
     BadData,
     InputMissing,
     Refused,
@@ -25,7 +26,7 @@ from ..storage.keys import Identity
 from ..storage.ledger import Ledger
 from ..storage.masked import MaskedFile
 from ..storage.workspace import Workspace
-from .access import OF_OTHER_USER, Access, TakingPart, admitted, taking_part
+from .access import Access, TakingPart, admitted, taking_part
 from .arguments import AnyRound, user_list
 from .each import for_each
 
@@ -107,15 +108,15 @@ def _admitted_freezer(space: Workspace, how: Access) -> Identity | None:
     try:
         return admitted(space, session.freezer, how)
     except BadData as error:
-        reason, _, owner = error.topic.partition(" ")
-        if reason != OF_OTHER_USER:
+        if error.advice is not Advice.OF_OTHER_USER:
             raise
         hint = (
-            f"this is the identity of user {owner}, and user {session.freezer} freezes this round"
+            f"this is the identity of user {error.values['user']}, and user {session.freezer} "
+            "freezes this round"
         )
         if not session.confirm:
-            raise BadData(error.message, hint) from error
-        raise BadData(error.message, f"{hint} by default", f"freezer {owner}") from error
+            raise error.but(hint=hint, advice=None) from error
+        raise error.but(hint=f"{hint} by default", advice=Advice.FREEZER) from error
 
 
 def _again(

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 
 from ..algebra import entropy
 from ..brief import Brief
-from ..errors import BadData, InputMissing, Refused, UsageError
+from ..errors import Advice, BadData, InputMissing, Refused, UsageError
 from ..gradients.layout import Layout
 from ..protocol.constructions import construction
 from ..protocol.family import check_family, find_family
@@ -196,11 +196,12 @@ def start_like(
         raise UsageError(
             f"{unknown[0]} comes from the other round",
             f"leave out {', '.join(unknown)}",
-            f"of-other-round {unknown[0].replace('_', '-')}",
+            Advice.OF_OTHER_ROUND,
+            option=unknown[0],
         )
     changed = {name: given[name] for name in _OF_PARAMETERS if name in given}
     if "clip" in changed and clip_from_sum is not None:
-        raise UsageError("both a clip and a factor for the sum are given", topic="clip-twice")
+        raise UsageError("both a clip and a factor for the sum are given", advice=Advice.CLIP_TWICE)
     if clip_from_sum is not None:
         changed["clip"] = clip_of_sum(before, clip_from_sum)
     layout = session.layout
@@ -233,7 +234,7 @@ def clip_of_sum(space: Workspace, factor: float) -> float:
         raise InputMissing(
             f"{path} is not there, and the clip comes from the sum in it",
             "decode that round first; if it has no sum, choose a clip",
-            "choose-clip",
+            Advice.CHOOSE_CLIP,
         )
     with opened(path, aggregate_file.KIND) as artifact:
         total = aggregate_file.parsed(space, artifact).total
@@ -241,7 +242,7 @@ def clip_of_sum(space: Workspace, factor: float) -> float:
     largest = magnitude(dequantise(p.fixed_point, total.value))
     if not largest:
         what = f"{path}: the sum is zero everywhere, and gives no clip"
-        raise BadData(what, "choose a clip", "choose-clip")
+        raise BadData(what, "choose a clip", Advice.CHOOSE_CLIP)
     return factor * largest / p.max_weight
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..brief import Brief
-from ..errors import BadData, InputMissing, SecAggError
+from ..errors import Advice, BadData, InputMissing, SecAggError
 from ..gradients.formats import is_readable
 from ..protocol.constructions import construction
 from ..protocol.parameters import SHARES, rate_of_answer, rate_of_masked
@@ -67,7 +67,8 @@ def inspect(file: AnyPath, *, reveal: bool = False) -> Description:
         raise BadData(
             f"{path} is sealed",
             "its receiver's identity is one of age, and opens it; an audit with it checks it",
-            f"sealed {path}",
+            Advice.SEALED,
+            path=path,
         )
     _check_of_a_round(path)
     session = _session_near(path)
@@ -273,4 +274,4 @@ def _add_rates(d: Description, artifact: Artifact, session: Session) -> None:
                 share.SymbolsFile(p, artifact).check_all()
                 d.facts["rows_checked"] = c.rows
     except (BadData, InputMissing) as error:
-        d.problems.append(error.message.removeprefix(f"{artifact.path}: "))
+        d.problems.append(error.said_of(artifact.path))

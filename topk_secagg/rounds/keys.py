@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from ..errors import BadData, SecAggError
+from ..errors import BadData, SecAggError, about
 from ..storage import dealt as dealt_file
 from ..storage import masked as masked_file
 from ..storage import survivors as survivors_file
@@ -72,11 +72,11 @@ def check_keys_of_survivor(
     if expected is None:
         return
     try:
-        digest = list_of_keys(space, dealer, share)
+        with about(f"the keys of user {dealer} do not fit"):
+            digest = list_of_keys(space, dealer, share)
     except BadData as error:
-        message = f"the keys of user {dealer} do not fit: {error.message}"
         # a damaged list comes with the hint to fetch it again; keys that differ have no hint
-        raise BadData(message, error.hint or _HINT) from error
+        raise error.but(hint=error.hint or _HINT) from error
     if digest != expected:
         raise BadData(
             f"user {dealer} gave this user another list of keys than the one that its X names",

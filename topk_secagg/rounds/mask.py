@@ -10,6 +10,7 @@ from typing import Unpack
 from ..algebra.randomness import CipherRandomness
 from ..brief import Brief
 from ..errors import (
+    Advice,
     BadData,
     CannotWrite,
     InputMissing,
@@ -200,7 +201,7 @@ def _admissible_weight(p: Parameters, given: float) -> float:
         raise UsageError(
             f"a weight of {weight:g}, and this round takes weights above 0 up to {p.max_weight:g}",
             "choose a weight within the bound, or start a round with a larger one",
-            "weight",
+            Advice.WEIGHT,
         )
     return weight
 
@@ -359,7 +360,7 @@ def _arrived(space: Workspace, user: int, ledger: Ledger, opener: Identity | Non
         except InputMissing:
             missing.append(m)
         except BadData as error:
-            bad[m] = error.message.removeprefix(f"{space.share_path(user, m)}: ")
+            bad[m] = error.said_of(space.share_path(user, m))
     return _Shares(held, missing, bad)
 
 
@@ -374,7 +375,7 @@ def _check_enough(session: Session, user: int, shares: _Shares) -> None:
             f"takes those of at least {p.survivors}"
             + "".join(f"; {why}" for why in set(shares.bad.values())),
             "run offline again for this user, from an earlier round of the series",
-            "from",
+            Advice.FROM,
         )
     lacking = [f"missing: {named_users(shares.missing)}"] if shares.missing else []
     lacking += [f"the share of user {m} is bad: {why}" for m, why in shares.bad.items()]
@@ -382,7 +383,7 @@ def _check_enough(session: Session, user: int, shares: _Shares) -> None:
         f"user {user} holds the shares of {counted(len(shares.held), 'user')}, and an answer "
         f"takes those of at least {p.survivors}; {'; '.join(lacking)}",
         "fetch them first: X says for good whose shares its user held",
-        "without-them",
+        Advice.WITHOUT_THEM,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Unpack
 from ..algebra import entropy
 from ..algebra.randomness import KEY_BYTES, source_of
 from ..brief import Brief
-from ..errors import BadData, InputMissing, Refused, SecAggError, UsageError, about
+from ..errors import Advice, BadData, InputMissing, Refused, SecAggError, UsageError, about
 from ..progress import Progress, unheard
 from ..protocol.constructions import construction
 from ..protocol.family import check_family
@@ -134,7 +134,8 @@ def _check_may_be_os(session: Session) -> None:
         raise UsageError(
             f"this round deals {dealing}, which are expanded by a cipher",
             "start a round whose shares are written out",
-            f"dealing {SHARES}",
+            Advice.DEALING,
+            dealing=SHARES,
         )
 
 
@@ -246,7 +247,7 @@ def _stored_with(space: Workspace, ledger: Ledger, held: HeldKeys) -> HeldKeys:
         try:
             before = held_file.read(space, user)
         except BadData as error:
-            raise BadData(error.message, f"delete {path} and run this again") from error
+            raise error.but(hint=f"delete {path} and run this again") from error
         held_file.check_unforgotten(before, path, user)
     if ledger.masked is None:
         more = held if before is None else held.with_more(before)
@@ -272,7 +273,7 @@ def _prepared_before(space: Workspace, user: int) -> HeldKeys:
         f"this round is generation {space.session.generation} of a series: its keys"
         " follow from those of an earlier round",
         "name that round",
-        "from",
+        Advice.FROM,
     )
 
 

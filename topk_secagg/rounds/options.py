@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, TypedDict
 
-from ..errors import UsageError, about, amount
+from ..errors import Advice, UsageError, about, amount
 from ..gradients.arrays import Given, Vector, read_any
 from ..gradients.layout import NOT_GRADIENTS, Layout
 from ..gradients.tensors import Gradient, is_path
@@ -74,9 +74,9 @@ def choose_parameters(length: int, **options: Any) -> tuple[Parameters, str]:
     """
     given = _checked({"length": length, **options})
     if "top_k" in given and "density" in given:
-        raise UsageError("both K and a density are given", topic="top-k")
+        raise UsageError("both K and a density are given", advice=Advice.TOP_K)
     if "top_k" not in given and "density" not in given:
-        raise UsageError("either K or a density is needed", topic="top-k")
+        raise UsageError("either K or a density is needed", advice=Advice.TOP_K)
     if "density" in given:
         given["top_k"] = _coordinates(given.pop("density"), given["length"])
     chosen, reason = _chosen_construction(given)
@@ -89,7 +89,8 @@ def choose_parameters(length: int, **options: Any) -> tuple[Parameters, str]:
         raise UsageError(
             f"no family of keys was found for N = {p.users}, U = {p.survivors}, T = {p.colluders}",
             "deal by shares",
-            f"dealing {SHARES}",
+            Advice.DEALING,
+            dealing=SHARES,
         )
     by_shares = Parameters.choose(construction=chosen, **given | {"dealing": SHARES})
     note = "shares are written out: no small family of keys was found for so many users"
@@ -148,7 +149,7 @@ def _check_density(density: Any) -> None:
         raise UsageError(
             "a density of 1 may mean 1 % of the entries, or all of them",
             "0.01 sends 1 % of the entries, and 1.0 sends all; or give K",
-            "density",
+            Advice.DENSITY,
         )
     if not 0 < density <= 1:
         raise UsageError(
@@ -171,11 +172,11 @@ def choose_layout(
         gradient = read_any(like, entry, strip_prefix)
         return Layout.like(gradient, only, exclude or NOT_GRADIENTS), gradient
     if like is not None:
-        raise UsageError("both a gradient file and a length are given", topic="like")
+        raise UsageError("both a gradient file and a length are given", advice=Advice.LIKE)
     if length is None:
-        raise UsageError("either a gradient file or a length is needed", topic="like")
+        raise UsageError("either a gradient file or a length is needed", advice=Advice.LIKE)
     if entry or strip_prefix or only or exclude:
-        raise UsageError("entries and names of tensors need a gradient file", topic="like")
+        raise UsageError("entries and names of tensors need a gradient file", advice=Advice.LIKE)
     # an L below 1 is refused by `Parameters`
     return Layout.flat(whole_number("length", length)), None
 

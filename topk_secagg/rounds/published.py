@@ -11,7 +11,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from ..errors import Busy, CannotLock, Refused, SecAggError
+from ..errors import Advice, Busy, CannotLock, Refused, SecAggError
 from ..storage import aggregate as aggregate_file
 from ..storage import inputs
 from ..storage import survivors as survivors_file
@@ -96,13 +96,14 @@ def sent_before(space: Workspace, gradient: Array, *, again: bool) -> list[str]:
             raise Refused(
                 f"this gradient was masked in the round in {where} too, and that round failed",
                 PUBLISHED,
-                "again",
+                Advice.AGAIN,
             )
         if outcome is None and ledger.answered and not again:
             raise Refused(
                 f"this gradient was answered for in the round in {where}, and no sum is known",
                 "decode that round first; if it cannot be decoded, it counts as published",
-                f"decode-first {where}",
+                Advice.DECODE_FIRST,
+                folder=where,
             )
         rounds.append(where)
     return rounds

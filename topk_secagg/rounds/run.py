@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from ..brief import Brief
-from ..errors import Busy, SecAggError, UsageError, counted
+from ..errors import Advice, Busy, SecAggError, UsageError, counted
 from ..gradients.arrays import Given
 from ..gradients.layout import Layout
 from ..gradients.quantise import clip_of
 from ..gradients.tensors import is_path
 from ..progress import UserProgress, unheard_of_users
-from ..protocol.parameters import SHARES, TOO_FEW_USERS, Parameters
+from ..protocol.parameters import SHARES, Parameters
 from ..storage.session import read_session
 from ..storage.workspace import Workspace
 from .arguments import (
@@ -263,10 +263,10 @@ def _counting_gradients(count: int) -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        if error.topic != TOO_FEW_USERS:
+        if error.advice is not Advice.TOO_FEW_USERS:
             raise
         hint = f"{error.hint}; N is the number of gradients that were given: {count}"
-        raise UsageError(error.message, hint) from error
+        raise error.but(hint=hint) from error
 
 
 def _begin_with(space: Workspace, play: Play, options: SessionOptions) -> tuple[InitReport, Survey]:

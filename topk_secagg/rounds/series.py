@@ -6,7 +6,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
-from ..errors import BadData, InputMissing, Refused, UsageError
+from ..errors import Advice, BadData, InputMissing, Refused, UsageError
 from ..storage import dealt as dealt_file
 from ..storage import held as held_file
 from ..storage import secret as secret_file
@@ -44,7 +44,8 @@ def carried_keys(
             f"generation {generation}: keys never go back",
             "name a round that is not later than this one; if you have no keys of one, this round "
             "has to be started from the one that you named, or in a new series",
-            f"started-from {earlier.root}",
+            Advice.STARTED_FROM,
+            folder=earlier.root,
         )
     return before.advanced(generation)
 
@@ -152,7 +153,7 @@ def _next_generation(space: Workspace, user: int) -> HeldKeys:
                 f"user {user} has forgotten this round, and carried its keys on to generation "
                 f"{carried}",
                 "name the round of that generation",
-                "from",
+                Advice.FROM,
             )
         raise Refused(
             f"user {user} has ended the series with this round", "a new series needs new keys"

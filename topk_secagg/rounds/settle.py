@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Unpack
 
 from ..brief import Brief
-from ..errors import BadData, InputMissing, Refused, SecAggError, UsageError, counted
+from ..errors import Advice, BadData, InputMissing, Refused, SecAggError, UsageError, counted
 from ..storage import held as held_file
 from ..storage import masked as masked_file
 from ..storage import residual as residual_file
@@ -115,7 +115,7 @@ def _check_in_sum(space: Workspace, user: int, ledger: Ledger) -> None:
         survivors_file.check_confirmed(space, survivors)
     except InputMissing as error:
         hint = f"if the round is given up, move {space.survivors_path} away and run this again"
-        raise InputMissing(error.message, f"{error.hint}; {hint}") from error
+        raise error.but(hint=f"{error.hint}; {hint}") from error
     if survivors.digests.get(user) == ledger.masked:
         return
     hint = "use the old residual file in the next round"
@@ -272,7 +272,7 @@ def _check_can_go_on(space: Workspace, user: int, held: HeldKeys) -> None:
             f"user {user} holds the keys of {counted(len(held.lists), 'user')}, and an answer "
             f"takes those of at least {need}: the series would end here",
             "fetch the others' shares first, to go on",
-            "end-series",
+            Advice.END_SERIES,
         )
 
 
@@ -302,7 +302,7 @@ def _check_done(space: Workspace, user: int, ledger: Ledger) -> None:
             f"user {user} has not answered yet: its secret and shares are still needed",
             "answer first; a user that is not among the survivors can forget as soon as they are "
             "frozen",
-            "give-up",
+            Advice.GIVE_UP,
         )
 
 

@@ -21,7 +21,7 @@ from typing import IO, Any, Self
 import numpy as np
 
 from ..algebra.parallel import together
-from ..errors import BadData, about
+from ..errors import BadData, OfOtherSession, about
 from .atomic import PRIVATE, PUBLIC, Array, open_regular, pread_into, whole_file
 from .documents import AGAIN, FORMAT, VERSION, is_sha256
 from .hdf5_parser import Dataset, Unknown, parse
@@ -283,10 +283,10 @@ class Artifact:
             actual = self.attributes[name]
             if actual == expected:
                 continue
-            problem = f"its {name} is {actual}, not {expected}"
+            hint = "was it copied from elsewhere?"
             if name == "session":
-                problem = "it belongs to another session"
-            raise self.bad(problem, "was it copied from elsewhere?")
+                raise OfOtherSession("it belongs to another session", hint).within(self.path)
+            raise self.bad(f"its {name} is {actual}, not {expected}", hint)
 
     def expect(self, attributes: Attributes, sender: Recipient | None = None) -> Self:
         """Refuse a file with other attributes, or that its sender did not sign."""
@@ -302,7 +302,7 @@ class Artifact:
 
     def bad(self, what: str, hint: str = AGAIN) -> BadData:
         """An error about this file."""
-        return BadData(f"{self.path}: {what}", hint)
+        return BadData(what, hint).within(self.path)
 
 
 def _checked_kind(
@@ -373,9 +373,8 @@ def opened(
         try:
             attributes, datasets = parse(fd)
         except Unknown as unknown:
-            raise BadData(
-                f"{path}: it is damaged, or not a file of a round: {unknown}", AGAIN
-            ) from unknown
+            what = f"it is damaged, or not a file of a round: {unknown}"
+            raise BadData(what, AGAIN).within(path) from unknown
         with about(path):
             kind = _checked_kind(kinds, attributes, datasets)
         artifact = Artifact(

@@ -17,7 +17,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import BadData, Busy, CannotLock, CannotWrite, InputMissing, Refused
+from ..errors import Advice, BadData, Busy, CannotLock, CannotWrite, InputMissing, Refused
 
 Array = npt.NDArray[Any]
 PUBLIC = 0o644  # whatever the umask is: others take part with these files
@@ -44,17 +44,17 @@ def reason(error: OSError) -> str:
     return error.strerror.lower() if error.strerror and error.errno else "the disk does not take it"
 
 
-def open_regular(path: Path, hint: str, topic: str = "") -> IO[bytes]:
+def open_regular(path: Path, hint: str, advice: Advice | None = None) -> IO[bytes]:
     """An ordinary file to read from; pipes and devices do not block."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
-        raise InputMissing(f"{path} is not there", hint, topic) from None
+        raise InputMissing("is not there", hint, advice, subject=path) from None
     except OSError as error:
-        raise InputMissing(f"cannot read {path}: {reason(error)}", hint, topic) from None
+        raise InputMissing(f"cannot read {path}: {reason(error)}", hint, advice) from None
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise BadData(f"{path} is not a file", hint)
+        raise BadData("is not a file", hint, subject=path)
     return os.fdopen(fd, "rb")
 
 
@@ -77,7 +77,7 @@ def check_own(status: os.stat_result, path: Path) -> None:
     """Refuse to put a secret where somebody else has put a folder or a file."""
     if status.st_uid != os.geteuid():
         hint = "a secret goes only where nobody else can write: choose a folder of your own for it"
-        raise Refused(f"{path} belongs to somebody else", hint, "secrets")
+        raise Refused(f"{path} belongs to somebody else", hint, Advice.SECRETS)
 
 
 def allow_open_files(number: int) -> None:
@@ -263,7 +263,7 @@ def lock(path: Path) -> Iterator[None]:
             raise CannotLock(
                 f"cannot lock {path}: {reason(error)}",
                 "a second process could use the same secret: keep secrets on a local disk",
-                "secrets",
+                Advice.SECRETS,
             ) from error
         yield
 
@@ -326,6 +326,6 @@ def waiting_lock(path: Path) -> Iterator[None]:
                 f"cannot lock {path}: {reason(error)}",
                 "two users that mask at once could make two keys of which one is lost: "
                 "keep secrets on a local disk",
-                "secrets",
+                Advice.SECRETS,
             ) from error
         yield

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..brief import Brief
-from ..errors import BadData, named_users
+from ..errors import BadData, about, named_users
 from ..protocol.deal import Block, commitment
 from . import documents
 from .documents import Sha256
@@ -72,13 +72,13 @@ def read(space: Workspace, user: int) -> Dealt:
     data = documents.read_bytes(path, "fetch it from the user that dealt", largest=largest)
     body = parse(path, data)
     if body["session"] != s.id or body["user"] != user:
-        raise BadData(f"{path} belongs to another session or user", "was it copied from elsewhere?")
+        raise BadData(
+            "belongs to another session or user", "was it copied from elsewhere?", subject=path
+        )
     if len(body["commitments"]) != len(family) or documents.dump("dealt", body) != data:
-        raise BadData(f"{path} does not have a commitment for every block", _AGAIN)
+        raise BadData("does not have a commitment for every block", _AGAIN, subject=path)
     digest = documents.digest_unsigned("dealt", body)
-    try:
+    with about(path):
         check_signature(s.recipient(user), kind="dealt", digest=digest, signature=body["signature"])
-    except BadData as error:
-        raise BadData(f"{path}: {error.message}", _AGAIN) from error
     commitments = dict(zip(family, body["commitments"], strict=True))
     return Dealt(user=user, commitments=commitments, digest=digest)

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-from ..errors import BadData, UsageError
+from ..errors import Advice, BadData, UsageError
 from .atomic import open_regular
 
 if TYPE_CHECKING:
@@ -51,12 +51,14 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def read_bytes(path: Path, hint: str, *, topic: str = "", largest: int = LARGEST) -> bytes:
+def read_bytes(
+    path: Path, hint: str, *, advice: Advice | None = None, largest: int = LARGEST
+) -> bytes:
     """The bytes of a document, or an error that says which step is missing."""
-    with open_regular(path, hint, topic) as stream:
+    with open_regular(path, hint, advice) as stream:
         content = stream.read(largest + 1)
     if len(content) > largest:
-        raise BadData(f"{path} is too large to be what its name says", AGAIN)
+        raise BadData("is too large to be what its name says", AGAIN, subject=path)
     return content
 
 
@@ -67,7 +69,7 @@ def kind_of(path: Path, content: bytes) -> str:
     except (ValueError, RecursionError, TypeError, KeyError):
         kind = None
     if kind not in DOCUMENT_KINDS:
-        raise BadData(f"{path} is not a topk-secagg file", "check the path")
+        raise BadData("is not a topk-secagg file", "check the path", subject=path)
     return str(kind)
 
 
@@ -88,23 +90,23 @@ def parse(
             content.decode("ascii"), object_pairs_hook=unique, parse_constant=_refuse
         )
     except (ValueError, RecursionError) as error:
-        raise BadData(f"{path} is not a JSON document of this program", hint) from error
+        raise BadData("is not a JSON document of this program", hint, subject=path) from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise BadData(f"{path} is not a topk-secagg file", hint)
+        raise BadData("is not a topk-secagg file", hint, subject=path)
     if type(document.get("version")) is not int or document["version"] != VERSION:
         raise BadData(
-            f"{path} has format version {document.get('version')!r:.40}, not {VERSION}", hint
+            f"has format version {document.get('version')!r:.40}, not {VERSION}", hint, subject=path
         )
     if document.get("kind") != kind:
-        raise BadData(f"{path} is of kind {document.get('kind')!r:.40}, not {kind!r}", hint)
+        raise BadData(f"is of kind {document.get('kind')!r:.40}, not {kind!r}", hint, subject=path)
     if set(document) != {"format", "kind", "version", *types}:
-        raise BadData(f"{path} does not have the keys of a {kind}", hint)
+        raise BadData(f"does not have the keys of a {kind}", hint, subject=path)
     try:
         return {key: typed(document[key], wanted, key) for key, wanted in types.items()}
     except TypeError as error:
-        raise BadData(f"{path}: its {error} is not what a {kind} has there", hint) from error
+        raise BadData(f"its {error} is not what a {kind} has there", hint).within(path) from error
     except UsageError as error:
-        raise BadData(f"{path}: {error}", hint) from error
+        raise BadData(str(error), hint).within(path) from error
 
 
 def typed(value: Any, wanted: Any, name: str) -> Any:

@@ -133,8 +133,8 @@ def read(space: Workspace, user: int) -> HeldKeys:
         loaded.expect(s.header(user))
         generation = loaded.attributes["generation"]
         if generation != s.generation + with_own:
-            raise BadData(
-                f"{path}: it holds keys of generation {generation}", "was it copied from elsewhere?"
+            raise loaded.bad(
+                f"it holds keys of generation {generation}", "was it copied from elsewhere?"
             )
         digests = loaded.read("dealt")
         tables = loaded.read("keys")
@@ -159,6 +159,7 @@ def check_unforgotten(held: HeldKeys, path: Path, user: int) -> None:
     """Refuse the keys of the next round, which `forget` stores first."""
     if held.own:
         raise BadData(
-            f"{path} holds the keys of the next round: user {user} was forgetting this one",
+            f"holds the keys of the next round: user {user} was forgetting this one",
             "forget it again",
+            subject=path,
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, get_type_hints
 
-from ..errors import BadData, Refused
+from ..errors import Advice, BadData, Refused
 from . import documents
 from .atomic import PRIVATE, write_whole
 from .documents import Sha256
@@ -61,11 +61,13 @@ class Ledger:
             f"without its ledger user {user} cannot take part; run offline first, or "
             "name the folder of its secrets"
         )
-        content = documents.read_bytes(path, hint, topic="secrets-folder")
+        content = documents.read_bytes(path, hint, advice=Advice.SECRETS_FOLDER)
         ledger = parse_ledger(path, content)
         if ledger.session != session or ledger.user != user:
             raise BadData(
-                f"{path} belongs to another session or user", "was it copied from elsewhere?"
+                "belongs to another session or user",
+                "was it copied from elsewhere?",
+                subject=path,
             )
         return ledger
 
@@ -122,5 +124,5 @@ def parse_ledger(path: Path, content: bytes) -> Ledger:
     hint = "take part in a new round"
     body = documents.parse(path, content, kind="ledger", types=_TYPES, hint=hint)
     if body["lists"] is not None and len(body["lists"]) != len(body["holds"] or ()):
-        raise BadData(f"{path} does not name a list for every user whose keys it holds", hint)
+        raise BadData("does not name a list for every user whose keys it holds", hint, subject=path)
     return Ledger(path, **body)

@@ -132,7 +132,7 @@ def read(s: Session, path: Path, user: int) -> MaskedFile:
             c.check_masked(masked)
             holds = _unpacked_holds(p, artifact.read("holds"))
         except BadData as error:
-            raise artifact.bad(error.message) from error
+            raise artifact.bad(str(error)) from error
         a = artifact.attributes
         if ("dealt" in a) != (p.dealing == KEYS):
             raise artifact.bad("it names a list of keys, or none, against the session")

@@ -19,7 +19,7 @@ from typing import Annotated
 
 import numpy as np
 
-from ..errors import BadData, CannotWrite, Refused, SecAggError
+from ..errors import CannotWrite, Refused, SecAggError
 from .artifacts import Artifact, Draft, Kind, Table, opened, write_hashed
 from .atomic import PRIVATE, Array, pread_into, write_whole
 from .documents import Sha256, read_bytes
@@ -125,7 +125,5 @@ def input_digest(gradient: Array, weight: float, select: str) -> str:
 def _vector(artifact: Artifact) -> Array:
     value = artifact.read("value")
     if not np.isfinite(value).all():
-        raise BadData(
-            f"{artifact.path}: a value is not finite", "remove the file to start from zero"
-        )
+        raise artifact.bad("a value is not finite", "remove the file to start from zero")
     return value

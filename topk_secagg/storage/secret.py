@@ -99,7 +99,7 @@ def read(space: Workspace, user: int) -> StoredSecret:
         try:
             construction(s.parameters).check_secret(secret)
         except BadData as error:
-            raise artifact.bad(error.message) from error
+            raise artifact.bad(str(error)) from error
         key = artifact.read("key").tobytes()
         a = artifact.attributes
         return StoredSecret(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 from ..brief import Brief
-from ..errors import BadData, UsageError
+from ..errors import Advice, BadData, UsageError
 from ..gradients.layout import Layout
 from ..protocol.constructions import construction
 from ..protocol.deal import Block, Deal
@@ -191,7 +191,7 @@ class Session(Brief):
             raise UsageError(
                 "confirmations are signatures, and there are no keys",
                 "give the users' public keys",
-                "recipients",
+                Advice.RECIPIENTS,
             )
         if self.confirm and self.confirmations > p.survivors:
             raise UsageError(
@@ -221,7 +221,7 @@ def parse_session(path: Path, content: bytes) -> Session:
         layout = Layout.from_json(body.pop("layout"), body.pop("left_out"))
         return Session(**body, layout=layout, id=documents.digest(content))
     except (UsageError, BadData, ValueError) as error:  # whose text says what is wrong
-        raise BadData(f"{path}: {error}", _AGAIN) from error
+        raise BadData(str(error), _AGAIN).within(path) from error
 
 
 def read_session(path: Path) -> Session:

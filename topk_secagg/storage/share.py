@@ -269,7 +269,9 @@ class SharesOfUser:
             return None
         if self.identity is None:
             raise InputMissing(
-                f"{path} is sealed, and there is no identity of user {self.user}", "give it"
+                f"is sealed, and there is no identity of user {self.user}",
+                "give it",
+                subject=path,
             )
         return unsealed(
             path,
@@ -292,8 +294,9 @@ class SharesOfUser:
         held_file.check_unforgotten(held, path, self.user)
         if sender not in held.lists:
             raise InputMissing(
-                f"{path} has no keys of user {sender}",
+                f"has no keys of user {sender}",
                 "fetch that user's share of the root round, and run offline again",
+                subject=path,
             )
         return KeysFile(
             s,

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from ..algebra.parallel import ahead
 from ..brief import Brief
-from ..errors import BadData, InputMissing, SecAggError, TooFewSurvivors, counted, named_users
+from ..errors import (
+    BadData,
+    InputMissing,
+    OfOtherSession,
+    SecAggError,
+    TooFewSurvivors,
+    about,
+    counted,
+    named_users,
+)
 from ..protocol.constructions import construction
 from . import documents
 from .atomic import write_whole
@@ -102,7 +111,7 @@ def parse(path: Path, data: bytes) -> tuple[Survivors, dict[str, Any]]:
     rows: tuple[Row, ...] = body["survivors"]
     digests = {row.user: row.sha256 for row in rows}
     if len(digests) < len(rows):
-        raise BadData(f"{path} names a user twice", _AGAIN)
+        raise BadData("names a user twice", _AGAIN, subject=path)
     survivors = Survivors(
         digests=digests,
         weights={row.user: row.weight for row in rows},
@@ -134,31 +143,32 @@ def checked(space: Workspace, data: bytes) -> Survivors:
     p = s.parameters
     survivors, body = parse(path, data)
     if body["session"] != s.id:
-        raise BadData(f"{path} belongs to another session", "was it copied from elsewhere?")
+        raise OfOtherSession(
+            "belongs to another session", "was it copied from elsewhere?", subject=path
+        )
     if documents.dump("survivors", body) != data:
-        raise BadData(f"{path} is not written as this program writes it", _AGAIN)
+        raise BadData("is not written as this program writes it", _AGAIN, subject=path)
     if not _is_of_this_round(space, survivors):
-        raise BadData(f"{path} names users or weights that are not in this round", _AGAIN)
+        raise BadData("names users or weights that are not in this round", _AGAIN, subject=path)
     # where users confirm, any user may freeze
     if survivors.freezer != s.freezer and not s.confirm:
         raise BadData(
-            f"{path} is from user {survivors.freezer}, and user {s.freezer} freezes this round",
+            f"is from user {survivors.freezer}, and user {s.freezer} freezes this round",
             _AGAIN,
+            subject=path,
         )
-    try:
+    with about(path):
         check_signature(
             s.recipient(survivors.freezer),
             kind="survivors",
             digest=documents.digest_unsigned("survivors", body),
             signature=survivors.signature,
         )
-    except BadData as error:
-        raise BadData(f"{path}: {error.message}", _AGAIN) from error
     if len(survivors.digests) < p.survivors:
         raise TooFewSurvivors(
-            f"{path} names {counted(len(survivors.digests), 'survivor')}, and {p.survivors} are "
-            "needed",
+            f"names {counted(len(survivors.digests), 'survivor')}, and {p.survivors} are needed",
             "do not answer: it would reveal inputs",
+            subject=path,
         )
     return survivors
 
@@ -227,8 +237,9 @@ def _frozen(space: Workspace, survivors: Survivors, user: int) -> MaskedFile:
     )
     if (x.digest, x.weight, x.sharing, x.dealt) != frozen:
         raise BadData(
-            f"{space.masked_path(user)} is not the file that was frozen",
+            "is not the file that was frozen",
             "fetch the X that survivors.json names by its digest",
+            subject=space.masked_path(user),
         )
     return x
 

@@ -28,6 +28,8 @@ _MALFORMED: tuple[type[Exception], ...] = (
     zlib.error,
 )
 
+_DAMAGED = "it is damaged, or not what its name says"
+
 
 @contextmanager
 def refusing(what: object, *others: type[Exception]) -> Iterator[None]:
@@ -36,16 +38,14 @@ def refusing(what: object, *others: type[Exception]) -> Iterator[None]:
     try:
         yield
     except BadData as error:
-        raise BadData(f"{what}: {error.message}", error.hint, error.topic) from error
+        error.within(what)
+        raise
     except OSError as error:
         # a place before the start of the file, as a damaged archive names it, is an invalid
         # argument; other numbers are not the file's fault
         if error.errno and error.errno != errno.EINVAL:
             raise
-        damaged = "it is damaged, or not what its name says"
-        why = damaged if error.errno else error
-        raise BadData(f"{what}: {why}", "export the gradient again") from error
+        why = _DAMAGED if error.errno else str(error)
+        raise BadData(why, "export the gradient again").within(what) from error
     except (*_MALFORMED, *others) as error:
-        raise BadData(
-            f"{what}: it is damaged, or not what its name says", "export the gradient again"
-        ) from error
+        raise BadData(_DAMAGED, "export the gradient again").within(what) from error

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ...errors import BadData
+from ...errors import Advice, BadData, Hint
 from ..tensors import Gradient, Tensor, called
 from .malformed import refusing
 from .torch_archive import Archive
@@ -166,8 +166,8 @@ def _obvious(leaves: _Leaves) -> _Keys:
     return () if _only_tensors(beside) else (chosen,)
 
 
-def _choices_hint(leaves: _Leaves) -> tuple[str, str]:
-    """A hint with the largest entries that contain only tensors, and its topic."""
+def _choices_hint(leaves: _Leaves) -> Hint:
+    """A hint with the largest entries that contain only tensors."""
     other = [keys for keys, leaf in leaves if leaf is not None and not _is_tensor(leaf)]
     mixed = {keys[:n] for keys in other for n in range(len(keys) + 1)}
     tensors = (keys for keys, leaf in leaves if _is_tensor(leaf))
@@ -175,9 +175,9 @@ def _choices_hint(leaves: _Leaves) -> tuple[str, str]:
         dict.fromkeys(next(k[:n] for n in range(len(k) + 1) if k[:n] not in mixed) for k in tensors)
     )
     if choices == [()]:
-        return "the file holds nothing but tensors", "no-entry"
+        return "the file holds nothing but tensors", Advice.NO_ENTRY
     if not choices:
-        return ONLY_TENSORS, ""
+        return ONLY_TENSORS, None
     more = f", ... ({len(choices)} in all)" if len(choices) > _MAX_LISTED else ""
     names = ", ".join(called(_name(keys)) for keys in choices[:_MAX_LISTED])
-    return f"entries with tensors are {names}{more}", "entry"
+    return f"entries with tensors are {names}{more}", Advice.ENTRY
