@@ -36,7 +36,7 @@ class Lie:
         """The answers, with those of the liars moved by factor * Delta.
 
         In `permutation` it is the first symbol of Y; else all of the first group, by the same
-        number: the moments of place 0. So the sum changes at coordinate 0 (and others), and is
+        number: the sketch of place 0. So the sum changes at coordinate 0 (and others), and is
         still one that honest users could have.
         """
         q = p.field

@@ -65,12 +65,6 @@ def roundings(value: float, scale: int) -> dict[int, Fraction]:
     return {v: p for v, p in ((below, 1 - (y - below)), (below + 1, y - below)) if p > 0}
 
 
-def roundings_never_zero(value: float, scale: int) -> dict[int, Fraction]:
-    """The same, but for |y| < 1: +1 with probability (1 + y)/2, else -1."""
-    y = Fraction(value) * scale
-    return roundings(value, scale) if abs(y) >= 1 else {-1: (1 - y) / 2, 1: (1 + y) / 2}
-
-
 def lifted(symbol: int, q: int) -> int:
     """The representative in [-(q-1)/2, (q-1)/2]."""
     return symbol if symbol <= (q - 1) // 2 else symbol - q
@@ -234,7 +228,7 @@ def joined_permutation(decoded: list[list[Vector]], length: int) -> Vector:
     return whole[:length]
 
 
-# `moments`: sizes and points
+# `sketch`: sizes
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -270,111 +264,35 @@ def element_of_order(n: int, q: int) -> int:
     return pow(smallest_generator(q), (q - 1) // n, q)
 
 
-def moment_count(users: int, picks: int, n: int) -> int:
+def sketch_width(users: int, picks: int, n: int) -> int:
     """W = min(2 N P, n); W1 is the same for the |U1| survivors."""
     return min(2 * users * picks, n)
 
 
-def bucket_points(buckets: int, beta: Ints, users: int, colluders: int) -> Vector:
-    """The points of the buckets b = 0..B-1: beta_(1 + b mod (N-T)), of the points beta_1, beta_2,
-    ..."""
-    return [beta[b % (users - colluders)] for b in range(buckets)]
+# Sparse vectors and their sketches
 
 
-# `moments`: the phases. points[b] is the point of bucket b; row i = b P + pick; z[row][t][j] is the
-# noise.
-
-
-def moments_shares(
-    s: Ints,
-    rho: Ints,
-    z: Sequence[Sequence[Vector]],
-    alpha: Ints,
-    points: Ints,
-    picks: int,
-    gamma: int,
-    W: int,
-    q: int,
-) -> list[list[Vector]]:
-    """[m][i][j]: g_j(alpha_m) = rho^-1 gamma^(s j) + (alpha_m - beta_b) * sum_t z_(t,j)
-    alpha_m^t."""
-    return [
-        [
-            [
-                (
-                    pow(rho[i], -1, q) * pow(gamma, s[i] * j, q)
-                    + (a - points[i // picks]) * sum(z_t[j] * a**t for t, z_t in enumerate(z[i]))
-                )
-                % q
-                for j in range(W)
-            ]
-            for i in range(len(s))
-        ]
-        for a in alpha
-    ]
-
-
-def mask_moments(s: Ints, rho: Ints, sparse: Pairs, buckets: int, n: int, q: int) -> Pairs:
-    """((k // B - s) mod n, w rho) pick by pick."""
-    return [((k // buckets - s[i]) % n, w * rho[i] % q) for i, (k, w) in enumerate(sparse)]
-
-
-def answer_moments(
-    masked: Mapping[int, Pairs], held: Mapping[int, list[Vector]], alpha_n: int, points: Ints,
-    D: int,
-    picks: int, W1: int, gamma: int, q: int,
-) -> list[Vector]:  # fmt: skip
-    """[group][j]: the sum over its buckets b of l_b(alpha_n) * sum of x gamma^(delta j)
-    g_j(alpha_n)."""
-    y = []
-    for first in range(0, len(points), D):
-        group = range(first, min(first + D, len(points)))
-        (basis,) = lagrange_matrix([points[b] for b in group], [alpha_n], q)
-        symbols = [0] * W1
-        for m, pairs in masked.items():
-            for i in range(first * picks, group.stop * picks):
-                delta, x = pairs[i]
-                for j in range(W1):
-                    symbols[j] += (
-                        basis[i // picks - first] * x * pow(gamma, delta * j, q) * held[m][i][j]
-                    )
-        y.append([v % q for v in symbols])
-    return y
-
-
-def decode_moments(
-    answers: Mapping[int, list[Vector]], alpha: Ints, points: Ints, D: int, q: int
-) -> list[Vector]:
-    """[b][j]: the value at beta_b of the polynomial through all the answers for the group of bucket
-    b."""
-    nodes = [alpha[n - 1] for n in answers]
-    return [
-        interpolated_vectors(nodes, [y[b // D] for y in answers.values()], points[b], q)
-        for b in range(len(points))
-    ]
-
-
-def moments_of(vector: Ints, W: int, gamma: int, q: int) -> Vector:
+def power_sums(vector: Ints, W: int, gamma: int, q: int) -> Vector:
     """S_j = sum_k v_k gamma^(k j), j < W."""
     return [sum(v * pow(gamma, k * j, q) for k, v in enumerate(vector)) % q for j in range(W)]
 
 
-def recover(moments: Vector, n: int, t: int, gamma: int, q: int) -> Vector | None:
-    """The vector of length n and weight <= t that has these moments, at least min(2t, n) of them,
-    or None.
+def recover(sums: Vector, n: int, t: int, gamma: int, q: int) -> Vector | None:
+    """The vector of length n and weight <= t that has these power sums, at least min(2t, n) of
+    them, or None.
 
-    With all n moments: v_k = (1/n) sum_j S_j gamma^(-k j). Else by Prony's method: the Hankel
+    With all n of them: v_k = (1/n) sum_j S_j gamma^(-k j). Else by Prony's method: the Hankel
     matrix (S_(i+j)) of size t has the rank v of the vector's weight; S_(i+v) = sum_j c_j S_(i+j);
     the places k are those where x^v - sum_j c_j x^j is zero at gamma^k; the values solve the
     Vandermonde system.
     """
-    if len(moments) == n:
-        whole = [v * pow(n, -1, q) % q for v in moments_of(moments, n, pow(gamma, -1, q), q)]
+    if len(sums) == n:
+        whole = [v * pow(n, -1, q) % q for v in power_sums(sums, n, pow(gamma, -1, q), q)]
         return whole if sum(v != 0 for v in whole) <= t else None
-    assert len(moments) >= 2 * t > 0
-    hankel = [[moments[i + j] for j in range(t)] for i in range(t)]
+    assert len(sums) >= 2 * t > 0
+    hankel = [[sums[i + j] for j in range(t)] for i in range(t)]
     v = len(reduced(hankel, q)[1])
-    c = solved([row[:v] for row in hankel[:v]], moments[v : 2 * v], q) if v else []
+    c = solved([row[:v] for row in hankel[:v]], sums[v : 2 * v], q) if v else []
     if c is None:
         return None
     roots = [pow(gamma, k, q) for k in range(n)]
@@ -383,16 +301,14 @@ def recover(moments: Vector, n: int, t: int, gamma: int, q: int) -> Vector | Non
         for k, x in enumerate(roots)
         if (pow(x, v, q) - sum(c[j] * pow(x, j, q) for j in range(v))) % q == 0
     ]
-    values = solved(
-        [[pow(roots[k], j, q) for k in places] for j in range(len(moments))], moments, q
-    )
+    values = solved([[pow(roots[k], j, q) for k in places] for j in range(len(sums))], sums, q)
     if values is None:
         return None
     found = dict(zip(places, values, strict=True))
     return [found.get(k, 0) for k in range(n)]
 
 
-# Streams of symbols, keys and seeds
+# Streams of symbols, and keys
 
 
 def child(key: bytes, label: str) -> bytes:
@@ -423,9 +339,9 @@ def listed(users: Ints) -> str:
     return ",".join(str(m) for m in users)
 
 
-def drawn_key(dealer_key: bytes, session: str, dealer: int, receivers: Ints) -> bytes:
-    """The key of a block, or the seed of a user: the first 32 bytes of a child's stream."""
-    stream = words(child(dealer_key, f"key {session} {dealer} {listed(receivers)}"), 1)
+def drawn_key(dealer_key: bytes, session: str, dealer: int, block: Ints) -> bytes:
+    """The key of a block: the first 32 bytes of a child's stream."""
+    stream = words(child(dealer_key, f"key {session} {dealer} {listed(block)}"), 1)
     return bytes(islice(stream, 32))
 
 
@@ -435,41 +351,11 @@ def drawn_sharing(dealer_key: bytes) -> str:
 
 
 def key_symbols(
-    key: bytes, session: str, dealer: int, receivers: Ints, sharing: str, q: int
+    key: bytes, session: str, dealer: int, block: Ints, sharing: str, q: int
 ) -> Iterator[int]:
     """G(key)."""
-    label = f"symbols {session} {dealer} {listed(receivers)} {sharing}"
+    label = f"symbols {session} {dealer} {listed(block)} {sharing}"
     return symbols(child(key, label), q)
-
-
-def seeded(dealer: int, users: int, count: int) -> Vector:
-    """The users that get a seed: those that follow the dealer, cyclically."""
-    return [(dealer - 1 + i) % users + 1 for i in range(1, count + 1)]
-
-
-def moments_shares_by_seeds(
-    s: Ints,
-    rho: Ints,
-    seeds: Mapping[int, list[Vector]],
-    alpha: Ints,
-    points: Ints,
-    picks: int,
-    gamma: int,
-    W: int,
-    q: int,
-) -> list[list[Vector]]:
-    """[m][i][j]: the polynomial through rho^-1 gamma^(s j) at beta_b and the symbols
-    seeds[m][i][j] at alpha_m of the T users that have a seed, at all alphas."""
-    shared = []
-    for a in alpha:
-        rows = []
-        for i in range(len(s)):
-            nodes = [points[i // picks], *(alpha[m - 1] for m in seeds)]
-            secret = [pow(rho[i], -1, q) * pow(gamma, s[i] * j, q) % q for j in range(W)]
-            vectors = [secret, *(theirs[i] for theirs in seeds.values())]
-            rows.append(interpolated_vectors(nodes, vectors, a, q))
-        shared.append(rows)
-    return shared
 
 
 # `sketch`. Tables have a row of W symbols for every group of D buckets, or for every bucket.
@@ -544,13 +430,13 @@ def decode_sketch(
     """The sketch of the sum, for j < W1: the sum of all X less Y at the betas of the buckets."""
     nodes = [alpha[n - 1] for n in answers]
     D = len(beta)
-    moments = []
+    sketch = []
     for b in range(len(masked[0])):
         rows = [y[b // D] for y in answers.values()]
         masks = interpolated_vectors(nodes, rows, beta[b % D], q)
         sums = [sum(x[b][j] for x in masked) for j in range(len(masks))]
-        moments.append([(s - u) % q for s, u in zip(sums, masks, strict=True)])
-    return moments
+        sketch.append([(s - u) % q for s, u in zip(sums, masks, strict=True)])
+    return sketch
 
 
 def rank(matrix: Sequence[Ints], q: int) -> int:

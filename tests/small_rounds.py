@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -46,18 +46,18 @@ def round_of(
     clip: float = TINY_CLIP,
     **raw: Any,
 ) -> Parameters:
-    """By default `moments` where there are picks P, else `permutation`, with shares written out.
+    """By default `sketch` where there are picks P, else `permutation`, with shares written out.
 
-    L, K, D and `spare` are in `raw`.
+    L and K are in `raw`.
     """
-    letters = {"L": "length", "K": "top_k", "D": "blocks", "spare": "spare"}
+    letters = {"L": "length", "K": "top_k"}
     return Parameters.choose(
         users=N,
         survivors=U,
         colluders=T,
         field=q,
         clip=clip,
-        construction=construct or ("moments" if P else "permutation"),
+        construction=construct or ("sketch" if P else "permutation"),
         picks=P,
         dealing=dealing,
         **{letters[name]: value for name, value in raw.items()},
@@ -70,7 +70,6 @@ def in_small_blocks(monkeypatch: pytest.MonkeyPatch, p: Parameters, symbols: int
         monkeypatch.setattr(f"topk_secagg.protocol.{module}.CHUNK_SYMBOLS", symbols)
     monkeypatch.setattr("topk_secagg.algebra.streams.SUMS_AT_ONCE", symbols)
     monkeypatch.setattr("topk_secagg.protocol.decoding._BUFFER_SYMBOLS", symbols)
-    monkeypatch.setattr("topk_secagg.protocol.moments._READ_CHECKS", 2)
     monkeypatch.setattr(construction(p), "check_rows", 1)
 
 
@@ -91,23 +90,20 @@ def pairs(message: Sparse | Masked) -> oracle.Pairs:
 def any_input(p: Parameters, chance: random.Random) -> Sparse:
     """An input that can be masked, with any symbols as its values, the extreme ones often.
 
-    In `sketch` a bucket may have fewer picks than P, or none.
+    Where there are buckets, one may have fewer picks than P, or none.
     """
     if p.buckets:
         index = []
         for b in range(p.buckets):
             inside = range(b, p.length, p.buckets)
             most = min(p.picks, len(inside))
-            count = chance.randint(0, most) if p.construction == "sketch" else p.picks
+            count = chance.randint(0, most)
             index += sorted(chance.sample(inside, chance.choice([count, most])))
     else:
         index = sorted(chance.sample(range(p.length), p.top_k))
     q = p.field
-    least = int(p.fixed_point.never_zero)
-    extreme = [least, 1, q - 1, (q - 1) // 2, (q + 1) // 2]
-    value = [
-        chance.choice([*extreme, *(chance.randrange(least, q) for _ in range(5))]) for _ in index
-    ]
+    extreme = [0, 1, q - 1, (q - 1) // 2, (q + 1) // 2]
+    value = [chance.choice([*extreme, *(chance.randrange(q) for _ in range(5))]) for _ in index]
     return Sparse(np.array(index, dtype=np.int64), np.array(value, dtype=np.uint32))
 
 
@@ -156,18 +152,14 @@ class Round:
             inputs=inputs or any_inputs(p, name),
         )
 
-    def with_spare(self, spare: int) -> Round:
-        """The same offline phase: how many answers may be missing is not known to it."""
-        return replace(self, p=replace(self.p, spare=spare))
-
     def masked(self, u1: Iterable[int]) -> dict[int, Masked]:
         return {n: construction(self.p).mask(self.secrets[n], self.inputs[n]) for n in u1}
 
-    def answers(self, u1: Iterable[int], *, fallback: bool = False) -> dict[int, Symbols]:
+    def answers(self, u1: Iterable[int]) -> dict[int, Symbols]:
         masked = self.masked(u1)
-        shape = construction(self.p).answer_shape(len(masked), fallback=fallback)
+        shape = construction(self.p).answer_shape(len(masked))
         held = {n: {m: self.shares[n][m] for m in masked} for n in masked}
-        return {n: answer(self.p, self.points, n, masked, held[n], shape) for n in masked}
+        return {n: answer(self.p, masked, held[n], shape) for n in masked}
 
     def masked_sum(self, u1: tuple[int, ...], shape: AnswerShape) -> Symbols | None:
         """The sum of all X of U1, where decoding needs it; kept, since many answers are tried."""
@@ -185,11 +177,10 @@ class Round:
         u1: Iterable[int],
         answers: Mapping[int, Symbols],
         *,
-        fallback: bool = False,
         strict: bool = False,
     ) -> tuple[list[int], list[int]]:
         """The aggregate, and who was corrected."""
-        found = self.decoded(u1, answers, fallback=fallback, strict=strict)
+        found = self.decoded(u1, answers, strict=strict)
         return self.dense(found.total), found.corrected
 
     def decoded(
@@ -197,12 +188,11 @@ class Round:
         u1: Iterable[int],
         answers: Mapping[int, Symbols],
         *,
-        fallback: bool = False,
         strict: bool = False,
     ) -> Decoded:
         """All that decoding finds."""
         u1 = tuple(u1)
-        shape = construction(self.p).answer_shape(len(u1), fallback=fallback)
+        shape = construction(self.p).answer_shape(len(u1))
         return decode(
             self.p,
             self.points,
@@ -221,7 +211,7 @@ class Round:
 def written_out(
     p: Parameters, deal: Deal, secret: Secret, chance: Randomness
 ) -> list[WrittenShares]:
-    """What users 1..N hold of one dealer, whole: keys and seeds too."""
+    """What users 1..N hold of one dealer, whole: keys too."""
     rows = np.arange(construction(p).rows)
     return [WrittenShares(held(rows)) for held in deal_shares(p, deal, secret, chance)]
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from deterministic import seeded_key
 
-from topk_secagg.algebra import moments, native
+from topk_secagg.algebra import native
 from topk_secagg.algebra.randomness import CipherRandomness
 from topk_secagg.protocol.constructions import construction
 from topk_secagg.protocol.messages import Sparse
@@ -25,7 +25,7 @@ from topk_secagg.protocol.round import run_round
 
 SIZES = {"users": 10, "survivors": 5, "colluders": 3, "length": 10_000, "top_k": 100}
 ROUNDS = {
-    "moments": Parameters.choose(**SIZES, construction="moments", dealing="shares", picks=2),
+    "sketch": Parameters.choose(**SIZES, construction="sketch", dealing="shares", picks=2),
     "permutation": Parameters.choose(
         **SIZES | {"length": 500, "top_k": 5}, construction="permutation"
     ),
@@ -35,13 +35,11 @@ ROUNDS = {
 # How many products a call of a kernel makes, by the shapes of its arrays
 PRODUCTS: dict[str, Callable[[dict[str, Any]], int]] = {
     # T for every symbol of every share
-    "share": lambda given: given["shares"].size * given["noise"].shape[1],
     "encode": lambda given: given["shares"].size * given["noise"].shape[1],
-    # a factor and a product for every moment
-    "answer": lambda given: 2 * len(given["g"]) * given["out"].shape[1],
-    "tabulate": lambda given: given["table"].size,
+    # one for every symbol of the sketch of every entry
+    "sketch": lambda given: given["place"].size * given["out"].shape[1],
     "eliminate": lambda given: given["f"].size,
-    # one for every answer that is used
+    # one for every answer that is used, or every value behind a share
     "combine": lambda given: given["out"].size * given["matrix_mm"].shape[1],
     "weigh": lambda given: given["y"].size * len(given["factors"]),
 }
@@ -53,7 +51,6 @@ class Counted:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.products: Counter[str] = Counter()
         self.words = 0
-        moments._all_moments.cache_clear()
         for name in PRODUCTS:
             monkeypatch.setattr(native, name, self.counting(name))
         fill = CipherRandomness.fill
@@ -92,16 +89,15 @@ def whole_round(p: Parameters) -> None:
     ("name", "products", "words"),
     [
         (
-            "moments",
+            "sketch",
             {
-                "share": 10 * 10 * 100 * 40 * 3,  # N senders, N receivers, B P picks, W moments, T
-                "answer": 10 * 10 * 100 * 40 * 2,
-                "tabulate": 256 * 40,  # the moments of all places, once
-                "combine": 50 * 40 * 5,  # B buckets, W moments, D + T answers
+                "sketch": 10 * 100 * 40,  # N users, K entries, W symbols
+                # N dealers, N receivers, B/D groups, W symbols, D + T values; and the answers
+                "combine": 10 * 10 * 25 * 40 * 5 + 50 * 40 * 5,
                 "weigh": 10 * 25 * 40 * 3,  # three random combinations of all answers
             },
-            # factors, places of two bytes, and noise; coefficients
-            10 * (100 + 100 // 2 + 100 * 40 * 3) + (25 * 40 // 64 + 1 + 64) * 3,
+            # masks of B buckets, and noise of B/D groups; coefficients
+            10 * (50 * 40 + 25 * 40 * 3) + (25 * 40 // 64 + 1 + 64) * 3,
         ),
         (
             "permutation",
@@ -133,7 +129,7 @@ def test_products_and_random_words_of_a_round(
 
 
 @pytest.mark.parametrize(
-    ("name", "bytes_"), [("moments", (16_000, 500, 4_000)), ("permutation", (1_000_000, 26, 1_000))]
+    ("name", "bytes_"), [("sketch", (4_000, 8_000, 4_000)), ("permutation", (1_000_000, 26, 1_000))]
 )
 def test_bytes_of_each_phase(name: str, bytes_: tuple[int, int, int]) -> None:
     c = construction(ROUNDS[name])
@@ -145,7 +141,7 @@ def test_offline_bytes_and_answers_do_not_grow_with_the_gradient_at_fixed_k() ->
     for length in (2**14, 2**20, 2**26):
         c = construction(
             Parameters.choose(
-                **SIZES | {"length": length, "top_k": 512}, construction="moments", picks=2
+                **SIZES | {"length": length, "top_k": 512}, construction="sketch", picks=2
             )
         )
         sizes.add((c.share_bytes, c.answer_bytes(10), c.chunk_rows))

@@ -17,7 +17,7 @@ import ctypes
 import inspect
 import sys
 from topk_secagg.algebra import (
-    calls, kernels, library, moment_kernels, moments, recovery, selection_kernels
+    calls, kernels, library, recovery, selection_kernels, sketch_kernels, sketches
 )
 from topk_secagg.algebra.entry import KERNELS, compiled
 
@@ -52,7 +52,7 @@ def checked(code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_no_kernel_reaches_beyond_its_arrays() -> None:
-    files = ("test_moments.py", "test_kernels.py", "test_streams.py")
+    files = ("test_sketches.py", "test_kernels.py", "test_streams.py")
     done = checked(TESTS, *(HERE / file for file in files))
     assert done.returncode == 0, done.stdout
     assert "IndexError" not in done.stdout + done.stderr
@@ -61,6 +61,6 @@ def test_no_kernel_reaches_beyond_its_arrays() -> None:
 def test_twin_a_kernel_that_does_is_caught() -> None:
     """By one of the same tests, in the same way; the others need more kernels, and compile them."""
     test = "test_a_row_does_not_depend_on_those_beside_it"
-    done = checked(TOO_SMALL + TESTS, f"{HERE / 'test_moments.py'}::{test}")
+    done = checked(TOO_SMALL + TESTS, f"{HERE / 'test_sketches.py'}::{test}")
     assert done.returncode == 1, done.stderr
     assert "IndexError: index is out of bounds" in done.stdout

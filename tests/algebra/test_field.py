@@ -11,7 +11,6 @@ from topk_secagg.algebra.field import (
     SMALL_FIELD,
     divisors,
     is_prime,
-    multiply,
     smallest_generator,
     stored_type,
     to_field,
@@ -74,18 +73,6 @@ def test_the_generator_is_the_smallest_one():
 )
 def test_symbols_below_two_to_the_sixteen_are_stored_in_two_bytes(q, stored):
     assert stored_type(q) == np.dtype(stored)
-
-
-@given(primes, st.data())
-def test_products_are_those_of_the_integers_modulo_q(q, data):
-    symbols = st.lists(
-        st.sampled_from([0, 1, q - 1]) | st.integers(0, q - 1), min_size=6, max_size=6
-    )
-    a, b = data.draw(symbols), data.draw(symbols)
-    both = np.array(a, dtype=np.uint32), np.array(b, dtype=np.uint32)
-    product = multiply(*both, q)
-    assert product.dtype == np.uint32
-    assert product.tolist() == [x * y % q for x, y in zip(a, b, strict=True)]
 
 
 @given(primes, st.data())

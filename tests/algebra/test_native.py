@@ -12,11 +12,11 @@ from topk_secagg.algebra import (  # noqa: F401
     calls,
     kernels,
     library,
-    moment_kernels,
     native,
     questions,
     recovery,
     selection_kernels,
+    sketch_kernels,
 )
 from topk_secagg.algebra.entry import KERNELS
 from topk_secagg.algebra.field import PIECE, to_montgomery
@@ -34,7 +34,7 @@ def unasked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_kernel_has_a_typed_function_and_a_question() -> None:
-    assert len(KERNELS) == 19
+    assert len(KERNELS) == 15
     for name in KERNELS:
         assert callable(getattr(native, name))
         assert callable(getattr(questions, name))
@@ -85,9 +85,9 @@ def test_twin_without_questions_a_wrong_kernel_is_used(
 def test_a_kernel_is_not_found_with_another_number_of_arguments() -> None:
     """Else it would take its arguments from anywhere."""
     with pytest.raises(
-        RuntimeError, match="no kernel invert takes 4 arguments: compiled with numba"
+        RuntimeError, match="no kernel geometric takes 4 arguments: compiled with numba"
     ):
-        library.function("invert", 4)
+        library.function("geometric", 4)
 
 
 # What kernels are given
@@ -146,22 +146,6 @@ def arguments(name: str) -> dict[str, Any]:
             "values": np.ones(5, u4),
         },
         "geometric": {"first": 1, "ratio_m": 1, "out": np.ones(3, u8)},
-        "invert": {"values": np.ones(3, u4), "out_m": np.ones(3, u8)},
-        "share": {
-            "place": np.full(2, 7, u4),
-            "inverse_m": np.ones(2, u8),
-            "point": np.full(2, 4, i8),
-            "matrix_m": np.ones((5, 3, 5), u8),
-            "noise": np.ones((2, 4, 6), u4),
-            "powers_m": tables,
-            "shares": np.ones((3, 2, 6), u4),
-        },
-        "tabulate": {
-            "exponent": np.full(2, 7, u4),
-            "powers_m": tables,
-            "first": 1,
-            "table": np.ones((2, 3), u4),
-        },
         "sketch": {
             "row": np.full(2, 4, i8),
             "place": np.full(2, 7, u4),
@@ -169,17 +153,8 @@ def arguments(name: str) -> dict[str, Any]:
             "powers_m": tables,
             "out": np.ones((5, 3), u4),
         },
-        "answer": {
-            "g": np.ones((6, 9), u4),
-            "shift": np.full(6, 4, u4),
-            "value": np.ones(6, u4),
-            "scale": np.ones(3, u4),
-            "group": np.full(3, 1, i8),
-            "table": np.ones((5, 8), u4),
-            "out": np.ones((2, 7), u4),
-        },
         "solve": {
-            "moments": np.ones((3, 4), u4),
+            "sketches": np.ones((3, 4), u4),
             "powers_m": np.ones(8, u8),
             "searched": 8,
             "turns": 4,
@@ -188,7 +163,7 @@ def arguments(name: str) -> dict[str, Any]:
             "value": np.ones(7, u4),
         },
         "transform": {
-            "moments": np.ones((3, 4), u4),
+            "sketches": np.ones((3, 4), u4),
             "powers_m": np.ones(4, u8),
             "most": 2,
             "weight": np.ones(3, i8),
@@ -210,17 +185,14 @@ WITHOUT_FIELD = {
     "bucket_top_of_doubles",
 }  # fmt: skip
 WRITTEN = {
-    "shares", "total", "out", "sums", "counts", "ends", "indices", "values", "out_m", "table",
-    "weight", "place", "value", "filled", "limits", "places",
+    "shares", "total", "out", "sums", "counts", "ends", "indices", "values", "weight", "place",
+    "value", "filled", "limits", "places",
 }  # fmt: skip
-READ_SOMEWHERE = {
-    "table": "answer", "values": "invert", "sums": "reduce_sums", "place": "", "value": "",
-}  # fmt: skip
+READ_SOMEWHERE = {"sums": "reduce_sums", "place": "", "value": ""}
 INDICES = {
     ("encode", "slot"), ("encode", "place"), ("combine", "row"), ("combine", "group"),
-    ("count_places", "place"), ("arrange", "place"), ("share", "place"), ("share", "point"),
-    ("tabulate", "exponent"), ("answer", "shift"), ("answer", "group"), ("sketch", "row"),
-    ("sketch", "place"), ("add_streams", "filled"),
+    ("count_places", "place"), ("arrange", "place"), ("sketch", "row"), ("sketch", "place"),
+    ("add_streams", "filled"),
 }  # fmt: skip
 
 
@@ -291,12 +263,7 @@ FREE_SIZES = {
     ("combine", "y"),
     ("arrange", "ends"),
     ("arrange", "count"),
-    ("share", "matrix_m"),
-    ("answer", "g"),
-    ("answer", "table"),
-    ("answer", "out"),
     ("solve", "powers_m"),
-    ("tabulate", "table"),
     ("weigh", "y"),
     ("weigh", "factors"),
 }
@@ -365,11 +332,6 @@ def test_a_kernel_is_not_called_with_an_index_beyond_its_array(
         ("arrange", {"count": np.array([1, 1])}),
         ("arrange", {"count": np.array([-1, 4])}),
         ("geometric", {"out": np.ones(0, np.uint64)}),
-        (
-            "share",
-            {"shares": np.ones((3, 2, 0), np.uint32), "noise": np.ones((2, 4, 0), np.uint32)},
-        ),
-        ("tabulate", {"table": np.ones((2, 0), np.uint32)}),
         ("sketch", {"out": np.ones((5, 0), np.uint32)}),
         ("add_streams", {"sums": np.ones((3, 3, 4), np.uint64)}),
         ("bucket_top_of_singles", {"places": np.ones((3, 0), np.int64)}),
@@ -377,10 +339,6 @@ def test_a_kernel_is_not_called_with_an_index_beyond_its_array(
             "bucket_top_of_doubles",
             {"places": np.ones((0, 2), np.int64), "limits": np.zeros(0)},
         ),
-        ("answer", {"table": np.ones((5, 6), np.uint32)}),
-        ("answer", {"table": np.ones((5, 10), np.uint32)}),
-        ("answer", {"scale": np.ones(4, np.uint32), "group": np.ones(4, np.int64)}),
-        ("answer", {"scale": np.ones(0, np.uint32), "group": np.ones(0, np.int64)}),
         ("solve", {"searched": 9}),
         ("solve", {"searched": -1}),
         ("solve", {"turns": 3}),
@@ -399,7 +357,7 @@ def test_a_kernel_is_not_called_with_sizes_that_do_not_fit(
 
 def test_even_moduli_have_no_montgomery_form() -> None:
     with pytest.raises(ValueError, match="not invertible"):
-        native.invert(np.ones(1, np.uint32), 96, np.ones(1, np.uint64))
+        native.geometric(1, 1, 96, np.ones(1, np.uint64))
 
 
 # Twins: without the checks, kernels read and write beyond their arrays
@@ -475,12 +433,12 @@ def test_entries_beyond_the_room_are_left_out() -> None:
 
 def test_powers_that_are_not_distinct_write_nothing_beyond_the_room() -> None:
     """With gamma = 1 all points are roots: more than the room has places for."""
-    moments = np.ones((3, 4), np.uint32)
+    sketches = np.ones((3, 4), np.uint32)
     ones_m = to_montgomery(np.ones(64, np.uint32), Q)
     weight = np.zeros(3, np.int64)
     place, value = np.zeros((2, 16), np.uint32)
     native.solve(
-        moments=moments,
+        sketches=sketches,
         powers_m=ones_m,
         searched=64,
         turns=1,

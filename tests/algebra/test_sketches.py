@@ -1,4 +1,4 @@
-"""Moments of sparse vectors, compared with plain Python: shared, summed, and turned back into the
+"""Sketches of sparse vectors, compared with plain Python: added up, and turned back into the
 vector."""
 
 import tracemalloc
@@ -9,10 +9,10 @@ import oracle
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from topk_secagg.algebra.moments import Entries, add_moments, answer, arranged, recover, share
 
 from topk_secagg.algebra.field import DEFAULT_FIELD, LANES, SMALL_FIELD, divisors
 from topk_secagg.algebra.parallel import cores
+from topk_secagg.algebra.sketches import Entries, add_sketches, arranged, recover
 from topk_secagg.errors import BadData
 
 LARGEST = 2**32 - 5
@@ -47,7 +47,7 @@ def symbols(draw: st.DrawFn, q: int, *shape: int) -> np.ndarray:
     return np.where(drawn % 3 == 0, extreme, drawn).astype(np.uint32)
 
 
-# Sharing and answering
+# Adding up
 
 
 @st.composite
@@ -61,46 +61,8 @@ def tables(draw: st.DrawFn) -> tuple[int, int, int, int, int, np.ndarray]:
     return q, n, of_order(n, q), width, count, place
 
 
-@given(tables(), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.data())
-def test_shares_are_the_moments_of_a_place_over_a_factor_and_noise(
-    table, users, noises, points, data
-):
-    q, _, gamma, W, count, place = table
-    factor = np.maximum(symbols(data.draw, q, count), 1)
-    point = np.arange(count) % points
-    matrix = symbols(data.draw, q, points, users, 1 + noises).astype(np.uint64)
-    noise = symbols(data.draw, q, count, noises, W)
-    shares = np.empty((users, count, W), np.uint32)
-    share(place, factor, point, matrix, noise, gamma, q, shares)
-    for i, m, j in product(range(count), range(users), range(W)):
-        secret = pow(int(factor[i]), -1, q) * pow(gamma, int(place[i]) * j, q)
-        terms = [secret, *noise[i, :, j].tolist()]
-        factors = matrix[point[i], m].tolist()
-        assert shares[m, i, j] == sum(c * v for c, v in zip(factors, terms, strict=True)) % q
-
-
 @given(tables(), st.integers(1, 3), st.data())
-def test_answers_add_rows_that_are_moved_and_scaled_to_their_groups(table, groups, data):
-    q, _, gamma, W, count, shift = table
-    W1 = data.draw(st.integers(1, W))
-    users = data.draw(st.sampled_from([n for n in (1, 2, 3) if count % n == 0]))
-    g, value, scale = (
-        symbols(data.draw, q, *shape) for shape in ((count, W), (count,), (count // users,))
-    )
-    group = np.arange(count // users) % groups
-    total = symbols(data.draw, q, groups, W1)
-    expected = total.tolist()
-    for i in range(count):
-        k = i % (count // users)  # the users' rows stand one behind the other
-        for j in range(W1):
-            moved = int(value[i]) * int(scale[k]) * pow(gamma, int(shift[i]) * j, q) * int(g[i, j])
-            expected[group[k]][j] = (expected[group[k]][j] + moved) % q
-    answer(g, shift, value, scale, group, gamma, q, total)
-    assert total.tolist() == expected
-
-
-@given(tables(), st.integers(1, 3), st.data())
-def test_a_sketch_adds_the_moments_of_entries_to_their_rows(table, count_of_rows, data):
+def test_the_sketches_of_entries_are_added_to_their_rows(table, count_of_rows, data):
     q, _, gamma, W, count, place = table
     value = symbols(data.draw, q, count)
     row = np.arange(count)[::-1] % count_of_rows
@@ -109,7 +71,7 @@ def test_a_sketch_adds_the_moments_of_entries_to_their_rows(table, count_of_rows
     for i, j in product(range(count), range(W)):
         term = int(value[i]) * pow(gamma, int(place[i]) * j, q)
         expected[row[i]][j] = (expected[row[i]][j] + term) % q
-    add_moments(row, place, value, gamma=gamma, q=q, total=total)
+    add_sketches(row, place, value, gamma=gamma, q=q, total=total)
     assert total.tolist() == expected
 
 
@@ -130,7 +92,7 @@ def sparse_vectors(draw: st.DrawFn, q: int, n: int, t: int) -> list[Vector]:
 
 @st.composite
 def sparse_case(draw: st.DrawFn) -> tuple[int, int, int, int, list[Vector]]:
-    """q, n, t, the number of moments, and vectors."""
+    """q, n, t, the width of a sketch, and vectors."""
     q = draw(st.sampled_from(PRIMES))
     n = draw(st.sampled_from(orders(q, 40)))
     t = draw(st.integers(1, n + 2))
@@ -142,7 +104,7 @@ def sparse_case(draw: st.DrawFn) -> tuple[int, int, int, int, list[Vector]]:
 def test_recover_finds_every_sparse_vector(case):
     q, n, t, W1, vectors = case
     gamma = of_order(n, q)
-    given_ = np.array([oracle.moments_of(v, W1, gamma, q) for v in vectors], np.uint32).reshape(
+    given_ = np.array([oracle.power_sums(v, W1, gamma, q) for v in vectors], np.uint32).reshape(
         -1, W1
     )
     entries = recover(given_, t, n, gamma, q)
@@ -173,13 +135,12 @@ def test_every_weight_from_zero_to_t_is_recovered_at_the_sizes_of_a_round(q, n, 
         vector[rng.choice(n, weight, replace=False)] = rng.integers(1, q, weight)
     row, place = np.nonzero(vectors)
     sums = np.zeros((len(weights), W1), np.uint32)
-    ones = np.ones((row.size, W1), np.uint32)
-    answer(ones, place.astype(np.uint32), vectors[row, place], ones[:, 0], row, gamma, q, sums)
+    add_sketches(row, place, vectors[row, place], gamma=gamma, q=q, total=sums)
     assert dense(recover(sums, t, n, gamma, q), len(weights), n) == vectors.tolist()
 
 
 @pytest.mark.parametrize("q", [97, DEFAULT_FIELD])
-def test_values_that_cancel_in_the_first_moments_are_found(q):
+def test_values_that_cancel_in_the_first_symbols_are_found(q):
     n = 12
     gamma = of_order(n, q)
     powers = [pow(gamma, k, q) for k in range(3)]
@@ -188,7 +149,7 @@ def test_values_that_cancel_in_the_first_moments_are_found(q):
         pow((a - b) * (a - c), -1, q)
         for a, b, c in (powers, powers[1:] + powers[:1], powers[2:] + powers[:2])
     ]
-    given_ = oracle.moments_of(vector, 6, gamma, q)
+    given_ = oracle.power_sums(vector, 6, gamma, q)
     assert given_[:3] == [0, 0, 1]
     assert dense(recover(rows(given_), 3, n, gamma, q), 1, n) == [vector + [0] * (n - 3)]
 
@@ -207,7 +168,7 @@ def test_values_that_cancel_in_the_first_moments_are_found(q):
         (13, 12, 1),
     ],
 )
-def test_each_tuple_of_moments_gives_its_only_sparse_vector_or_is_bad(q, n, t):
+def test_each_sketch_gives_its_only_sparse_vector_or_is_bad(q, n, t):
     gamma = of_order(n, q)
     W1 = min(2 * t, n)
     refused = 0
@@ -220,16 +181,16 @@ def test_each_tuple_of_moments_gives_its_only_sparse_vector_or_is_bad(q, n, t):
         else:
             assert dense(recover(rows(given_), t, n, gamma, q), 1, n) == [expected]
     assert (refused > 0) == (t < n), (
-        "some moments belong to no sparse vector, unless every vector is sparse"
+        "some sketches belong to no sparse vector, unless every vector is sparse"
     )
 
 
 @settings(max_examples=150)
 @given(sparse_case(), st.data())
-def test_a_changed_moment_is_bad_or_belongs_to_another_sparse_vector(case, data):
+def test_a_changed_symbol_is_bad_or_belongs_to_another_sparse_vector(case, data):
     q, n, t, W1, vectors = case
     gamma = of_order(n, q)
-    given_ = oracle.moments_of((vectors or [[0] * n])[0], W1, gamma, q)
+    given_ = oracle.power_sums((vectors or [[0] * n])[0], W1, gamma, q)
     j = data.draw(st.integers(0, W1 - 1))
     given_[j] = (given_[j] + data.draw(st.integers(1, q - 1))) % q
     try:
@@ -237,16 +198,16 @@ def test_a_changed_moment_is_bad_or_belongs_to_another_sparse_vector(case, data)
     except BadData:
         return
     assert np.count_nonzero(found) <= t
-    assert oracle.moments_of(found, W1, gamma, q) == given_
+    assert oracle.power_sums(found, W1, gamma, q) == given_
 
 
 @pytest.mark.parametrize("q", [97, SMALL_FIELD, DEFAULT_FIELD, LARGEST])
-def test_a_locator_longer_than_half_the_moments_is_refused(q):
+def test_a_locator_longer_than_half_the_sketch_is_refused(q):
     n = next(n for n in divisors(q - 1) if n > 10)
     gamma = of_order(n, q)
     for t in range(1, 5):
         vector = [v + 1 if v <= t else 0 for v in range(n)]  # t + 1 entries
-        exact = oracle.moments_of(vector, 2 * t + 2, gamma, q)
+        exact = oracle.power_sums(vector, 2 * t + 2, gamma, q)
         assert dense(recover(rows(exact), t + 1, n, gamma, q), 1, n) == [vector]
         late = [0] * (2 * t - 1) + [1]  # the shortest recurrence has 2 t terms
         for given_ in (exact[: 2 * t], late):
@@ -267,7 +228,7 @@ def test_a_row_does_not_depend_on_those_beside_it(q):
     for row in rng.choice(len(given_), LANES, replace=False):
         vector = np.zeros(n, np.int64)
         vector[rng.choice(n, row % (t + 1), replace=False)] = rng.integers(1, q, row % (t + 1))
-        given_[row] = oracle.moments_of(vector.tolist(), 2 * t, gamma, q)
+        given_[row] = oracle.power_sums(vector.tolist(), 2 * t, gamma, q)
     alone = [oracle.recover(row, n, t, gamma, q) for row in given_.tolist()]
     bad = [i for i, vector in enumerate(alone) if vector is None]
     with pytest.raises(
@@ -289,7 +250,7 @@ def test_the_bad_rows_are_named_and_nothing_is_returned():
     gamma = of_order(10, DEFAULT_FIELD)
     given_[[2, 5], 3] = 1
     with pytest.raises(
-        BadData, match=r"^no vector with at most 2 .* moments: 2 of 9 rows \(2, 5\)$"
+        BadData, match=r"^no vector with at most 2 .* sketch: 2 of 9 rows \(2, 5\)$"
     ):
         recover(given_, 2, 10, gamma, DEFAULT_FIELD)
     given_[:, 3] = 1
@@ -300,7 +261,7 @@ def test_the_bad_rows_are_named_and_nothing_is_returned():
 @pytest.mark.parametrize(
     ("count", "t", "n"), [(3, 2, 8), (5, 2, 8), (16, 8, 8), (0, 1, 8), (10, 5, 8)]
 )
-def test_moments_that_determine_nothing_are_refused(count, t, n):
+def test_sketches_that_determine_nothing_are_refused(count, t, n):
     with pytest.raises(ValueError, match="do not determine"):
         recover(np.zeros((1, count), np.uint32), t, n, of_order(n, 97), 97)
 
@@ -313,7 +274,7 @@ def test_a_place_beyond_those_there_are_is_refused(n):
     q = DEFAULT_FIELD
     for last in range(n):
         given_ = rows(
-            oracle.moments_of(
+            oracle.power_sums(
                 [5] + [0] * (last - 1) + [7] * (last > 0) + [0] * (n - 1 - last), 4, gamma, q
             )
         )

@@ -105,7 +105,7 @@ def test_random_selection_takes_every_coordinate_equally_often():
 
 def test_random_selection_has_its_picks_in_every_bucket():
     p = Parameters.choose(
-        users=3, survivors=3, colluders=1, top_k=8, length=19, construction="moments", picks=2
+        users=3, survivors=3, colluders=1, top_k=8, length=19, construction="sketch", picks=2
     )
     chosen = random_selections(p, 500)
     assert p.length % p.buckets, "one bucket has a place less"

@@ -19,7 +19,7 @@ def test_torch_gradients_go_in_and_the_aggregate_steps_an_optimiser_and_loads_as
 
     files = sorted((ROOT / "fixtures" / "gradients").glob("user-*.pt"))[:4]
     ts.init(tmp_path / "round", users=4, survivors=3, colluders=1, top_k=60, like=files[0],
-            clip=4.0, construction="moments")  # fmt: skip
+            clip=4.0, construction="sketch")  # fmt: skip
     ts.run(tmp_path / "round", files, output=tmp_path / "mean.pt", mean=True)
     aggregate = torch.load(tmp_path / "mean.pt", weights_only=True)
     one = torch.load(files[0], weights_only=True)

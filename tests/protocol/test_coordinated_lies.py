@@ -26,11 +26,8 @@ from topk_secagg.protocol.messages import AnswerShape
 KINDS = {
     "permutation": {"L": 20, "K": 2},
     "permutation, small field": {"L": 20, "K": 2, "q": 97},
-    "moments, solved": {"L": 120, "K": 4, "P": 1},
-    "moments, transformed": {"L": 12, "K": 4, "P": 1, "q": 65521},
-    "moments, one spare": {"L": 120, "K": 4, "P": 1, "spare": 1},
-    "moments, none spare": {"L": 120, "K": 4, "P": 1, "spare": 0},
-    "sketch": {"L": 120, "K": 4, "P": 1, "construct": "sketch", "dealing": "keys"},
+    "sketch, solved": {"L": 120, "K": 4, "P": 1, "dealing": "keys"},
+    "sketch, transformed": {"L": 12, "K": 4, "P": 1, "q": 65521},
 }
 GOAL = 55  # what the liars want coordinate 0 of the sum to be, once they know it
 
@@ -85,7 +82,7 @@ class Attack:
 
     @property
     def surplus(self) -> int:
-        return len(self.answers) - self.shape.quorum
+        return len(self.answers) - self.whole.p.survivors
 
     @property
     def outvotes(self) -> bool:
@@ -114,9 +111,9 @@ def attacks(kind: str, N: int, *, fewest_roots: int | None = None) -> Iterator[A
             shape = construction(whole.p).answer_shape(survivors)
             answers = whole.answers(u1)
             plain = whole.plain_sum(u1)
-            for count in range(shape.quorum, survivors + 1):
+            for count in range(U, survivors + 1):
                 given = {n: answers[n] for n in range(1, count + 1)}
-                for lie in all_lies(list(given), T, shape.quorum, fewest_roots=fewest_roots):
+                for lie in all_lies(list(given), T, U, fewest_roots=fewest_roots):
                     yield Attack(whole, shape, given, plain, lie)
 
 
@@ -130,14 +127,13 @@ def outcome(attack: Attack, *, rushing: bool) -> decoding.Decoded | BadData:
 def check(attack: Attack, *, rushing: bool) -> str:
     """What must hold of every lie; how it ended."""
     p = attack.whole.p
-    shape = attack.shape
     liars = attack.lie.liars
     honest = len(attack.answers) - len(liars)
     found = outcome(attack, rushing=rushing)
     if isinstance(found, BadData):
         assert "do not agree with each other" in found.message
         assert "nobody can be named for certain" in found.message
-        assert honest < certain_quorum(p, shape.blocks)  # with as many the sum could be told
+        assert honest < certain_quorum(p)  # with as many the sum could be told
         return "refused"
     if found.corrected:
         assert attack.total(found) == attack.plain
@@ -162,7 +158,7 @@ def test_no_lie_of_so_many_as_are_excluded_changes_the_sum(kind, N, monkeypatch)
         for rushing in (False, True) if N < 6 else (number % 2 == 0,):
             endings.add(check(attack, rushing=rushing))
     assert "not excluded" in endings
-    if N > 3 and "spare" not in kind:
+    if N > 3:
         assert endings == {"refused", "corrected", "not excluded"}
 
 
@@ -173,7 +169,7 @@ def test_fewer_roots_do_not_help(kind, monkeypatch):
         check(attack, rushing=False)
 
 
-@pytest.mark.parametrize("kind", ["permutation", "moments, solved"])
+@pytest.mark.parametrize("kind", ["permutation", "sketch, solved"])
 def test_the_same_with_the_solver_that_finds_wrong_answers(kind):
     endings = [check(attack, rushing=True) for attack in attacks(kind, 4)]
     assert set(endings) == {"refused", "corrected", "not excluded"}
@@ -185,11 +181,11 @@ def test_the_old_rule_lets_every_lie_through_that_outvotes_the_honest(kind, N, m
     """The twin: half of the surplus is corrected, and any surplus that agrees is believed."""
     monkeypatch.setattr(decoding, "wrong_positions", brute_force)
     monkeypatch.setattr(decoding, "is_correctable", lambda *_, **__: True)
-    monkeypatch.setattr(decoding, "certain_quorum", lambda p, blocks: blocks + p.colluders)
+    monkeypatch.setattr(decoding, "certain_quorum", lambda p: p.survivors)
     monkeypatch.setattr(
         decoding,
         "liars_excluded",
-        lambda p, blocks, agreeing: p.colluders if agreeing > blocks + p.colluders else 0,
+        lambda p, agreeing: p.colluders if agreeing > p.survivors else 0,
     )
     believed = blamed = 0
     for attack in attacks(kind, N):
@@ -210,8 +206,8 @@ def test_the_old_rule_lets_every_lie_through_that_outvotes_the_honest(kind, N, m
         assert not set(found.corrected) & set(attack.lie.liars)
         if not found.corrected:
             attack.decode(rushing=True, strict=True)
-    assert believed or "none spare" in kind
-    assert blamed or N == 4 or "spare" in kind
+    assert believed
+    assert blamed or N == 4
 
 
 # The numbers
@@ -222,9 +218,8 @@ def test_the_old_rule_lets_every_lie_through_that_outvotes_the_honest(kind, N, m
 )
 def test_how_many_liars_are_excluded(agreeing, excluded):
     p = round_of(12, 7, 3, L=20, K=2)
-    shape = construction(p).answer_shape(12)
-    assert liars_excluded(p, shape.blocks, agreeing) == excluded
-    assert (excluded == p.colluders) == (agreeing >= certain_quorum(p, shape.blocks) == 10)
+    assert liars_excluded(p, agreeing) == excluded
+    assert (excluded == p.colluders) == (agreeing >= certain_quorum(p) == 10)
 
 
 def spoiled(whole: Round, count: int, wrong: int, survivors: int | None = None) -> BadData:
@@ -269,14 +264,3 @@ def test_strict_decoding_says_how_many_answers_are_missing():
     assert error.message == "5 answers agree, and strict decoding asks for 7 (D + 2T): 2 missing"
     assert error.hint == "wait for at least 2 more users to answer"
     assert "it takes 7, and there are 6 survivors" in spoiled(whole, 6, 0, survivors=6).hint
-
-
-def test_where_packed_answers_are_too_few_the_fallback_may_do():
-    """With no spare answers there are just D + T; D = U - T leaves some to check."""
-    whole = Round.of(round_of(8, 4, 2, L=83, K=4, P=2, spare=0), "fallback")
-    error = spoiled(whole, 8, 0)
-    assert "8 answers agree, and strict decoding asks for 10 (D + 2T): 2 missing" in error.message
-    assert error.hint == "ask at least 6 users to answer again with D = 2"
-    assert error.advice is Advice.FALLBACK
-    tight = Round.of(round_of(8, 7, 2, L=83, K=4, P=2, spare=0), "fallback")
-    assert "it takes 9, and there are 8 survivors" in spoiled(tight, 8, 0).hint

@@ -11,18 +11,22 @@ import oracle
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from topk_secagg.protocol.moments import Moments
 
 from topk_secagg.algebra.field import DEFAULT_FIELD
 from topk_secagg.errors import UsageError
 from topk_secagg.protocol.constructions import construction
 from topk_secagg.protocol.messages import AnswerShape
-from topk_secagg.protocol.parameters import Parameters, quantisation_scale
+from topk_secagg.protocol.parameters import (
+    CONSTRUCTIONS,
+    DEALINGS,
+    Parameters,
+    quantisation_scale,
+)
 from topk_secagg.protocol.sketch import Sketch
 
 GOOD: dict[str, Any] = {"users": 5, "survivors": 4, "colluders": 2, "top_k": 3, "length": 20}
-MOMENTS: dict[str, Any] = {**GOOD, "construction": "moments", "picks": 2}
 SKETCH: dict[str, Any] = {**GOOD, "construction": "sketch", "picks": 2}
+EACH = {name: {**GOOD, "construction": name} for name in CONSTRUCTIONS}
 LARGEST = 2**32 - 5
 fields = st.integers(11, LARGEST).map(oracle.next_prime)
 clips = st.floats(1e-200, 1e9, exclude_min=True) | st.sampled_from([0.1, 0.3, 1.0, 2.0**-20, 1e-5])
@@ -33,12 +37,6 @@ def refused(match: str, **raw: Any) -> None:
         Parameters.choose(**raw)
     assert caught.value.exit_code == 2
     assert caught.value.hint
-
-
-def moments(**raw: Any) -> Moments:
-    c = construction(Parameters.choose(**raw))
-    assert isinstance(c, Moments)
-    return c
 
 
 def sketch(**raw: Any) -> Sketch:
@@ -83,7 +81,7 @@ def sketch(**raw: Any) -> Sketch:
     ids=str,
 )
 def test_inadmissible_parameters_are_refused(change, match):
-    for good in (GOOD, MOMENTS, SKETCH):
+    for good in (*EACH.values(), SKETCH):
         Parameters.choose(**good)
         refused(match, **{**good, **change})
 
@@ -91,34 +89,13 @@ def test_inadmissible_parameters_are_refused(change, match):
 @pytest.mark.parametrize(
     ("good", "change", "match"),
     [
-        (GOOD, {"blocks": 0}, "D = 0 blocks do not fit"),
-        (GOOD, {"blocks": 3}, "D = 3 blocks do not fit"),
         (GOOD, {"construction": "shuffle"}, "unknown construction 'shuffle'"),
         (GOOD, {"construction": "rotation"}, "unknown construction 'rotation'"),
-        (
-            GOOD,
-            {"picks": 2},
-            "picks and spare answers do not belong to the construction permutation",
-        ),
-        (
-            GOOD,
-            {"spare": 0},
-            "picks and spare answers do not belong to the construction permutation",
-        ),
-        (MOMENTS, {"blocks": 2}, "blocks belong to the construction permutation"),
-        (MOMENTS, {"picks": 0}, "0 picks per bucket"),
-        (MOMENTS, {"picks": 21}, "cannot pick 21 of the 20 coordinates"),
-        (MOMENTS, {"top_k": 20, "picks": 3}, "cannot pick 3 of the 2 coordinates .* close to L"),
-        (MOMENTS, {"top_k": 19, "length": 19}, "cannot pick 2 of the 1 coordinates"),
-        (MOMENTS, {"spare": -1}, "-1 spare answers"),
-        (MOMENTS, {"field": 11, "length": 23}, "a field of 11 elements has no 12 places"),
-        (MOMENTS, {"dealing": "keys"}, "the construction moments does not deal 'keys'"),
-        (GOOD, {"dealing": "seeds"}, "the construction permutation does not deal 'seeds'"),
+        (GOOD, {"picks": 2}, "picks do not belong to the construction permutation"),
+        (GOOD, {"dealing": "keys"}, "the construction permutation does not deal 'keys'"),
         (SKETCH, {"dealing": "letters"}, "the construction sketch does not deal 'letters'"),
-        (SKETCH, {"blocks": 2}, "blocks belong to the construction permutation"),
         (SKETCH, {"picks": 0}, "0 picks per bucket"),
         (SKETCH, {"picks": 21}, "cannot pick more than the 20 coordinates"),
-        (SKETCH, {"spare": 0}, "spare answers belong to the construction moments"),
         (SKETCH, {"field": 11, "length": 23}, "a field of 11 elements has no 12 places"),
     ],
     ids=str,
@@ -133,24 +110,13 @@ RECORDED = {
         {"scale": 0},
         {"picks": 1},
         {"buckets": 2},
-        {"spare": 0},
         {"max_weight": 2.0},
-    ],
-    "moments": [
-        {"buckets": 0},
-        {"buckets": 1},
-        {"buckets": 3},
-        {"picks": 1},
-        {"blocks": 1},
-        {"spare": -2},
         {"dealing": "keys"},
     ],
     "sketch": [
         {"buckets": 0},
         {"buckets": 3},
         {"picks": 1},
-        {"blocks": 1},
-        {"spare": 0},
         {"dealing": ""},
     ],
 }
@@ -160,7 +126,7 @@ RECORDED = {
     ("name", "change"), [(n, c) for n in RECORDED for c in RECORDED[n]], ids=str
 )
 def test_recorded_parameters_must_fit_each_other(name, change):
-    good = {"permutation": GOOD, "moments": MOMENTS, "sketch": SKETCH}[name]
+    good = {"permutation": GOOD, "sketch": SKETCH}[name]
     p = Parameters.choose(**{**good, "top_k": 4})
     with pytest.raises(UsageError):
         replace(p, **change)
@@ -170,11 +136,11 @@ def test_recorded_parameters_must_fit_each_other(name, change):
     "name", ["users", "survivors", "colluders", "top_k", "length", "field", "picks"]
 )
 def test_numbers_beyond_any_float_are_refused(name):
-    for raw in (GOOD, MOMENTS, SKETCH):
+    for raw in (GOOD, SKETCH):
         refused(".", **{**raw, name: 10**400})
 
 
-@pytest.mark.parametrize("good", [GOOD, MOMENTS, SKETCH], ids=["permutation", "moments", "sketch"])
+@pytest.mark.parametrize("good", EACH.values(), ids=EACH)
 def test_the_field_is_any_prime_with_room_for_the_points_and_the_values(good):
     for q in range(9, 600):
         raw = {**good, "field": q, "clip": 0.25}
@@ -184,13 +150,12 @@ def test_the_field_is_any_prime_with_room_for_the_points_and_the_values(good):
             refused("is not a prime", **raw)
 
 
-@pytest.mark.parametrize("raw", [{}, {"construction": "moments", "picks": 1}], ids=str)
+@pytest.mark.parametrize("construction", CONSTRUCTIONS)
 @pytest.mark.parametrize(
     ("N", "U", "q"), [(4, 3, 7), (5, 2, 7), (9, 4, 13), (9, 8, 17), (9, 2, 13), (10, 2, 17)]
 )
-def test_a_field_without_room_for_one_step_of_every_user_is_refused(N, U, q, raw):
-    """q > 2 N is needed: below, N values of one step wrap. So the 2 N - T points of moments always
-    fit."""
+def test_a_field_without_room_for_one_step_of_every_user_is_refused(N, U, q, construction):
+    """q > 2 N is needed: below, N values of one step wrap. So the points always fit."""
     assert N + U <= q <= 2 * N
     for clip in (0.1, 0.5):
         refused(
@@ -202,7 +167,7 @@ def test_a_field_without_room_for_one_step_of_every_user_is_refused(N, U, q, raw
             length=4,
             field=q,
             clip=clip,
-            **raw,
+            construction=construction,
         )
 
 
@@ -217,21 +182,21 @@ def test_all_constraints_hold_at_their_bounds():
         "clip": 1.0,
     }
     p = Parameters.choose(**raw)
-    m = moments(**raw, construction="moments", picks=1)
+    s = sketch(**raw, picks=1)
     assert (p.blocks, p.scale, construction(p).width, construction(p).rows) == (1, 1, 1, 1)
-    assert (m.order, m.gamma, m.width, m.rows, m.entries) == (1, 1, 1, 1, 1)
-    assert moments(**{**raw, "length": 4}, construction="moments", picks=1).order == 4
-    refused("no 5 places", **{**raw, "length": 5}, construction="moments", picks=1)
+    assert (s.order, s.gamma, s.width, s.rows, s.entries) == (1, 1, 1, 1, 1)
+    assert sketch(**{**raw, "length": 4}, picks=1).order == 4
+    refused("no 5 places", **{**raw, "length": 5}, construction="sketch", picks=1)
     assert Parameters.choose(**{**GOOD, "length": 2**32 - 1}).length == 2**32 - 1
 
 
 def test_default_parameters():
     p = Parameters.choose(**GOOD)
     assert (p.blocks, p.field, p.construction) == (4 - 2, 4281076801, "permutation")
-    assert (p.picks, p.buckets, p.spare, p.clip, p.max_weight) == (0, 0, None, 1.0, 1.0)
-    m = Parameters.choose(**{**MOMENTS, "length": 400, "top_k": 30, "picks": None})
-    assert (m.picks, m.buckets, m.blocks, m.spare, m.field) == (2, 15, 2, None, 4281076801)
-    assert (p.dealing, m.dealing) == ("shares", "seeds")
+    assert (p.picks, p.buckets, p.clip, p.max_weight) == (0, 0, 1.0, 1.0)
+    s = sketch(**{**GOOD, "length": 400, "top_k": 30}).p
+    assert (s.blocks, s.buckets, s.field) == (2, -(-30 // s.picks), 4281076801)
+    assert (p.dealing, s.dealing) == ("shares", "keys")
 
 
 def test_sizes_of_a_permutation_round():
@@ -245,61 +210,10 @@ def test_sizes_of_a_permutation_round():
         101,
         1,
     )
-    for survivors, fallback in ((8, False), (10, False), (10, True)):
-        assert c.answer_shape(survivors, fallback=fallback) == AnswerShape(survivors, 5, 8, 1, 21)
+    for survivors in (8, 10):
+        assert c.answer_shape(survivors) == AnswerShape(survivors, 1, 21)
     assert (c.share_bytes, c.answer_bytes(9)) == (2 * 101 * 21 * 4, 21 * 4)
     assert c.offline_bytes() == 9 * c.share_bytes
-
-
-def test_sizes_of_a_moments_round():
-    raw = {
-        "users": 10,
-        "survivors": 5,
-        "colluders": 3,
-        "top_k": 21,
-        "length": 2101,
-        "construction": "moments",
-    }
-    c = moments(**raw, picks=2)
-    assert (c.p.buckets, c.p.places, c.order, c.width, c.rows, c.beta_count) == (
-        11,
-        191,
-        192,
-        40,
-        22,
-        7,
-    )
-    assert (c.entries, c.index_bound, c.check_rows) == (22, 192, 2**16 // 160)
-    assert c.share_bytes == 22 * 40 * 4
-    # by the spare answers and the survivors: these, D, the quorum, the groups, and 2 |U1| P
-    shapes = {
-        (None, 10): AnswerShape(10, 2, 5, 6, 40),
-        (None, 5): AnswerShape(5, 2, 5, 6, 20),
-        (0, 10): AnswerShape(10, 7, 10, 2, 40),
-        (0, 6): AnswerShape(6, 3, 6, 4, 24),
-        (2, 10): AnswerShape(10, 5, 8, 3, 40),
-        (2, 7): AnswerShape(7, 2, 5, 6, 28),
-        (2, 5): AnswerShape(5, 2, 5, 6, 20),
-        (99, 10): AnswerShape(10, 2, 5, 6, 40),
-    }
-    for (spare, survivors), shape in shapes.items():
-        sparing = moments(**raw, picks=2, spare=spare)
-        assert sparing.answer_shape(survivors) == shape
-        assert sparing.answer_bytes(survivors) == shape.groups * shape.width * 4
-        assert sparing.answer_shape(survivors, fallback=True) == c.answer_shape(survivors)
-    small = moments(**raw, picks=2, field=65521, spare=0)
-    assert (small.order, small.share_bytes, small.answer_bytes(10)) == (
-        195,
-        22 * 40 * 2,
-        2 * 40 * 2,
-    )
-    full = moments(**{**raw, "top_k": 80}, picks=8)
-    assert (full.p.places, full.order, full.width, full.answer_shape(10).width) == (
-        211,
-        216,
-        160,
-        160,
-    )
 
 
 @given(st.integers(1, 500), st.integers(1, 16), st.data())
@@ -318,25 +232,16 @@ def test_buckets_are_as_few_as_hold_k_and_order_and_gamma_are_those_of_the_oracl
         "clip": 0.1,
     }
     if q - 1 < M:
-        for name in ("moments", "sketch"):
-            refused(f"no {M} places", **raw, construction=name, picks=P)
+        refused(f"no {M} places", **raw, construction="sketch", picks=P)
         return
     if P > L:
-        for name in ("moments", "sketch"):
-            refused("cannot pick", **raw, construction=name, picks=P)
+        refused("cannot pick", **raw, construction="sketch", picks=P)
         return
     n = oracle.order_of_places(M, q)
-    W = oracle.moment_count(3, P, n)
+    W = oracle.sketch_width(3, P, n)
     s = sketch(**raw, picks=P)
     assert (s.p.buckets, s.p.places, s.entries, s.rows) == (B, M, B * W, oracle.ceil_div(B, 2))
     assert (s.order, s.gamma, s.width) == (n, oracle.element_of_order(n, q), W)
-    if L // B < P:
-        refused("cannot pick", **raw, construction="moments", picks=P)
-        return
-    c = moments(**raw, construction="moments", picks=P)
-    assert (c.p.buckets, c.p.places, c.entries) == (B, M, B * P)
-    assert (c.order, c.gamma) == (n, oracle.element_of_order(n, q))
-    assert c.width == W
 
 
 RESNET: dict[str, Any] = {"users": 10, "colluders": 3, "length": 272_474, "top_k": 2725}
@@ -346,15 +251,16 @@ def test_sizes_of_a_sketch_round():
     c = sketch(**RESNET, survivors=5, picks=16)
     assert (c.p.buckets, c.p.blocks, c.width, c.rows) == (171, 2, 320, 86)
     assert (c.entries, c.masked_bytes, c.index_code.size) == (171 * 320, 171 * 320 * 4, 0)
-    assert c.answer_shape(10) == c.answer_shape(10, fallback=True) == AnswerShape(10, 2, 5, 86, 320)
-    assert c.answer_shape(7) == AnswerShape(7, 2, 5, 86, 224)
+    assert c.answer_shape(10) == AnswerShape(10, 86, 320)
+    assert c.answer_shape(7) == AnswerShape(7, 86, 224)
     assert c.answer_bytes(10) == 86 * 320 * 4
-    assert (c.beta_count, c.share_quorum) == (2, 5)
+    assert c.beta_count == 2
+    assert c.check_rows == 2**16 // 1280
     dense = sketch(**GOOD, picks=2)
     assert (dense.order, dense.width, dense.answer_shape(4).width) == (10, 10, 10)
 
 
-@pytest.mark.parametrize("dealing", ["keys", "seeds", "shares"])
+@pytest.mark.parametrize("dealing", DEALINGS["sketch"])
 @pytest.mark.parametrize(
     "raw",
     [{**RESNET, "survivors": U} for U in (5, 7, 9)] + [GOOD, {**GOOD, "length": 2000}],
@@ -363,8 +269,8 @@ def test_sizes_of_a_sketch_round():
 def test_the_default_p_of_a_sketch_sends_hardly_more_symbols_than_any_and_keeps_most(raw, dealing):
     def sent(P: int) -> int:
         c = sketch(**raw, picks=P, dealing=dealing)
-        own = len(c.written(1)) - (1 in c.written(1))  # its own share never travels
-        return c.entries + c.answer_shape(raw["users"]).groups * c.width * (1 + own)
+        written = raw["users"] - 1 if dealing == "shares" else 0  # its own share never travels
+        return c.entries + c.answer_shape(raw["users"]).groups * c.width * (1 + written)
 
     chosen = sketch(**raw, dealing=dealing).p.picks
     sizes = {P: sent(P) for P in range(1, 17)}
@@ -374,21 +280,12 @@ def test_the_default_p_of_a_sketch_sends_hardly_more_symbols_than_any_and_keeps_
 def test_the_costs_of_the_papers_own_experiment():
     resnet = {"users": 10, "survivors": 5, "colluders": 3, "length": 272_474, "top_k": 2725}
     assert construction(Parameters.choose(**resnet)).share_bytes == pytest.approx(297e9, rel=0.01)
-    for P, pair, online in (
-        (1, 218_000, 90_000),
-        (2, 436_160, 90_000),
-        (4, 872_960, 90_000),
-        (8, 1_745_920, 91_000),
-    ):
-        c = moments(**resnet, construction="moments", picks=P)
-        assert c.share_bytes == pair
-        assert c.offline_bytes() == 6 * pair + 3 * 32  # its own share never travels
-        assert c.masked_bytes + c.answer_bytes(7) == pytest.approx(online, rel=0.01)
-    sparing = moments(**resnet, construction="moments", spare=0)
-    assert sparing.masked_bytes + sparing.answer_bytes(10) == pytest.approx(45_000, rel=0.01)
-    assert sparing.masked_bytes + sparing.answer_bytes(10, fallback=True) == pytest.approx(
-        123_000, rel=0.01
-    )
+    for P in (1, 4, 16):
+        c = sketch(**resnet, picks=P, dealing="shares")
+        assert c.masked_bytes == pytest.approx(218_000, rel=0.01)  # 2 N K symbols for every P
+        assert c.answer_bytes(7) == pytest.approx(76_300, rel=0.02)  # 2 |U1| K / D
+        assert c.share_bytes == pytest.approx(109_000, rel=0.02)
+        assert c.offline_bytes() == 9 * c.share_bytes  # its own share never travels
 
 
 @given(st.integers(1, 10**6), st.integers(1, 8), st.integers(2, 40))
@@ -402,7 +299,7 @@ def test_blocks_of_rows_are_bounded_and_hold_whole_checks(L, D, extra):
     }
     rounds = [Parameters.choose(**raw)]
     rounds += [
-        Parameters.choose(**raw, construction="moments", picks=P) for P in (1, 4) if L >= 100 * P
+        Parameters.choose(**raw, construction="sketch", picks=P) for P in (1, 4) if L >= 100 * P
     ]
     for c in map(construction, rounds):
         assert c.chunk_rows % c.check_rows == 0
@@ -410,14 +307,14 @@ def test_blocks_of_rows_are_bounded_and_hold_whole_checks(L, D, extra):
         assert c.chunk_rows == c.check_rows or c.chunk_rows * c.p.users * c.width <= 2**20
 
 
-@pytest.mark.parametrize("dealing", ["keys", "seeds", "shares"])
+@pytest.mark.parametrize("dealing", DEALINGS["sketch"])
 @pytest.mark.parametrize("top_k", [0, -1, -20])
 def test_a_sketch_of_nothing_is_refused_before_its_picks_are_chosen(top_k, dealing):
     raw = {**GOOD, "construction": "sketch", "top_k": top_k, "dealing": dealing}
     refused("coordinates", **raw)
 
 
-@pytest.mark.parametrize("good", [GOOD, MOMENTS, SKETCH], ids=["permutation", "moments", "sketch"])
+@pytest.mark.parametrize("good", [GOOD, SKETCH], ids=["permutation", "sketch"])
 def test_changed_parameters_are_those_that_would_have_been_chosen(good):
     before = Parameters.choose(**good, clip=0.5, max_weight=2.0)
     assert before.changed() == before
@@ -432,7 +329,7 @@ def test_changed_parameters_are_those_that_would_have_been_chosen(good):
 
 
 def test_what_a_session_records_makes_the_same_parameters():
-    for raw in (GOOD, MOMENTS, {**MOMENTS, "spare": 1}, SKETCH, {**SKETCH, "picks": None}):
+    for raw in (*EACH.values(), SKETCH):
         p = Parameters.choose(**raw)
         assert tuple(vars(p)) == tuple(field.name for field in dataclasses.fields(Parameters))
         assert Parameters(**vars(p)) == p
@@ -441,13 +338,10 @@ def test_what_a_session_records_makes_the_same_parameters():
 def test_a_line_names_the_parameters_by_the_letters_of_the_paper():
     assert (
         Parameters.choose(**GOOD).summary()
-        == "N 5, U 4, T 2, K 3, L 20, q 4281076801, permutation, D 2"
-    )
-    assert moments(**MOMENTS, spare=1).p.summary() == (
-        "N 5, U 4, T 2, K 3, L 20, q 4281076801, moments, P 2, B 2, n 10, spare 1"
+        == "N 5, U 4, T 2, D 2, K 3, L 20, q 4281076801, permutation"
     )
     assert Parameters.choose(**SKETCH).summary() == (
-        "N 5, U 4, T 2, K 3, L 20, q 4281076801, sketch, P 2, B 2, n 10, D 2"
+        "N 5, U 4, T 2, D 2, K 3, L 20, q 4281076801, sketch, P 2, B 2, n 10"
     )
 
 
@@ -505,14 +399,14 @@ def test_a_clip_that_leaves_not_one_step_is_refused(q, N, factor):
 
 
 def test_a_row_that_is_longer_than_a_checksum_covers_has_one_of_its_own():
-    """Part of the format: 2 N P = 20,000 moments of four bytes are more than 64 KiB."""
+    """Part of the format: 2 N P = 20,000 symbols of four bytes are more than 64 KiB."""
     p = Parameters.choose(
         users=100,
         survivors=50,
         colluders=10,
         top_k=200,
         length=60_000,
-        construction="moments",
+        construction="sketch",
         picks=100,
     )
     assert construction(p).width == 20_000

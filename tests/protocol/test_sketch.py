@@ -1,4 +1,4 @@
-"""`sketch`, and `moments` with seeds: everything from a dealer's 32 bytes to the sum, compared with
+"""`sketch`: everything from a dealer's 32 bytes to the sum, compared with
 plain integers bit for bit; and every pattern of drop-outs decodes to the plain sum."""
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ from topk_secagg.algebra.field import DEFAULT_FIELD, SMALL_FIELD
 from topk_secagg.algebra.randomness import CipherRandomness
 from topk_secagg.errors import BadData
 from topk_secagg.protocol.constructions import construction
-from topk_secagg.protocol.deal import Deal, Rows, commitment, next_key, symbol_stream
-from topk_secagg.protocol.held import KeyShares, SeedShares
+from topk_secagg.protocol.deal import Deal, commitment, next_key
+from topk_secagg.protocol.held import KeyShares
 from topk_secagg.protocol.messages import Masked, Points, Secret, Sparse
-from topk_secagg.protocol.parameters import Parameters
+from topk_secagg.protocol.parameters import DEALINGS as DEALINGS_OF
+from topk_secagg.protocol.parameters import SKETCH, Parameters
 from topk_secagg.protocol.round import answer, deal_shares, run_round
 from topk_secagg.protocol.sketch import Sketch
 
-DEALINGS = ("keys", "seeds", "shares")
+DEALINGS = DEALINGS_OF[SKETCH]
 FIELDS = [13, 97, SMALL_FIELD, DEFAULT_FIELD, 2**32 - 5]
 Table = list[list[int]]
 
@@ -79,27 +80,24 @@ class Plain:
 
     @property
     def width(self) -> int:
-        return oracle.moment_count(self.p.users, self.p.picks, self.order)
+        return oracle.sketch_width(self.p.users, self.p.picks, self.order)
 
     @property
     def groups(self) -> int:
         return oracle.ceil_div(self.p.buckets, self.p.survivors - self.p.colluders)
 
-    def drawn(self, receivers: tuple[int, ...]) -> Table:
-        """The symbols of a key or a seed."""
-        key = oracle.drawn_key(self.key, "", self.dealer, receivers)
+    def drawn(self, block: tuple[int, ...]) -> Table:
+        """The symbols of a key."""
+        key = oracle.drawn_key(self.key, "", self.dealer, block)
         sharing = oracle.drawn_sharing(self.key)
-        stream = oracle.key_symbols(key, "", self.dealer, receivers, sharing, self.p.field)
+        stream = oracle.key_symbols(key, "", self.dealer, block, sharing, self.p.field)
         return oracle.table(stream, self.groups, self.width)
 
     @cached_property
     def values(self) -> dict[int, Table]:
-        """f at D + T points, where it is dealt by seeds or shares."""
+        """f at D + T points, where shares are written out."""
         p = self.p
         alpha = self.points.alpha
-        if p.dealing == "seeds":
-            users = oracle.seeded(self.dealer, p.users, p.survivors)
-            return {alpha[m - 1]: self.drawn((m,)) for m in users}
         masks = oracle.symbols(oracle.child(self.key, "mask"), p.field)
         noise = oracle.symbols(oracle.child(self.key, "noise 0"), p.field)
         D = len(self.points.beta)
@@ -149,7 +147,7 @@ def check_bit_for_bit(whole: Round, name: str, u1: tuple[int, ...], u2: tuple[in
     masked = whole.masked(u1)
     answers = whole.answers(u1)
     width = plain[1].width
-    W1 = oracle.moment_count(len(u1), p.picks, plain[1].order)
+    W1 = oracle.sketch_width(len(u1), p.picks, plain[1].order)
     shares = {(n, m): plain[m].f(whole.points.alpha[n - 1]) for n in plain for m in plain}
     for m, dealer in plain.items():
         assert whole.secrets[m].mask.tolist() == list(chain(*dealer.masks))
@@ -160,9 +158,9 @@ def check_bit_for_bit(whole: Round, name: str, u1: tuple[int, ...], u2: tuple[in
         assert masked[m].value.reshape(p.buckets, width).tolist() == x[m]
     y = {n: oracle.answer_sketch([shares[n, m] for m in u1], W1, q) for n in u2}
     assert {n: answers[n].tolist() for n in u2} == y
-    moments = oracle.decode_sketch(y, list(x.values()), whole.points.alpha, whole.points.beta, q)
+    sketch = oracle.decode_sketch(y, list(x.values()), whole.points.alpha, whole.points.beta, q)
     sums = [whole.plain_sum(u1)[b :: p.buckets] for b in range(p.buckets)]
-    assert moments == [oracle.moments_of(bucket, W1, plain[1].gamma, q) for bucket in sums]
+    assert sketch == [oracle.power_sums(bucket, W1, plain[1].gamma, q) for bucket in sums]
     found = whole.decode(u1, {n: answers[n] for n in u2})
     assert found == (whole.plain_sum(u1), [])
 
@@ -208,49 +206,6 @@ def test_the_sizes_are_what_they_are_called():
     assert c("one bucket").p.picks == c("one bucket").p.top_k
 
 
-# `moments` with seeds
-
-
-@pytest.mark.parametrize("q", FIELDS)
-@pytest.mark.parametrize(("N", "U", "T"), [(5, 3, 1), (5, 4, 2), (3, 3, 2)])
-def test_shares_of_moments_by_seeds_are_those_of_plain_integers_bit_for_bit(N, U, T, q):
-    name = f"moments {q}"
-    whole = Round.of(round_of(N, U, T, q, L=12, K=3, P=1, dealing="seeds"), name)
-    p = whole.p
-    n = oracle.order_of_places(oracle.place_count(p.length, p.buckets), q)
-    gamma = oracle.element_of_order(n, q)
-    W = oracle.moment_count(N, p.picks, n)
-    points = oracle.bucket_points(p.buckets, whole.points.beta, N, T)
-    for dealer in range(1, N + 1):
-        key = oracle.child(bytes(32), f"{name} {dealer}")
-        sharing = oracle.drawn_sharing(key)
-        factors = oracle.table(oracle.symbols(oracle.child(key, "mask"), q - 1), 1, 3)[0]
-        rho = [v + 1 for v in factors]
-        s = oracle.table(oracle.symbols(oracle.child(key, "place"), n), 1, 3)[0]
-        assert whole.secrets[dealer].place.tolist() == s
-        assert whole.secrets[dealer].mask.tolist() == rho
-        seeds = {}
-        for m in oracle.seeded(dealer, N, T):
-            seed = oracle.drawn_key(key, "", dealer, (m,))
-            stream = oracle.key_symbols(seed, "", dealer, (m,), sharing, q)
-            seeds[m] = oracle.table(stream, 3, W)
-        expected = oracle.moments_shares_by_seeds(
-            s, rho, seeds, whole.points.alpha, points, p.picks, gamma, W, q
-        )
-        assert [whole.shares[m][dealer].tables[0].tolist() for m in range(1, N + 1)] == expected
-        assert all(expected[m - 1] == theirs for m, theirs in seeds.items())
-
-
-@pytest.mark.parametrize(("N", "U", "T"), [(2, 2, 1), (4, 2, 1), (5, 3, 2), (5, 5, 4)])
-def test_every_pattern_of_drop_outs_of_moments_with_seeds_decodes_to_the_plain_sum(N, U, T):
-    whole = Round.of(round_of(N, U, T, 97, L=40, K=4, P=1, dealing="seeds"), f"seeds {N}")
-    for u1 in oracle.subsets(range(1, N + 1), U):
-        answers = whole.answers(u1)
-        for u2 in oracle.subsets(u1, U):
-            found = whole.decode(u1, {n: answers[n] for n in u2})
-            assert found == (whole.plain_sum(u1), [])
-
-
 # Every pattern of drop-outs
 
 
@@ -292,26 +247,24 @@ class Case:
 
 
 @st.composite
-def cases(draw: st.DrawFn, construct: str, dealing: str) -> Case:
+def cases(draw: st.DrawFn, dealing: str) -> Case:
     N = draw(st.integers(2, 8))
     U = draw(st.just(N) | st.integers(2, N) | st.integers(2, N))
     T = draw(st.just(U - 1) | st.integers(1, U - 1))
     q = draw(st.sampled_from([q for q in (5, 17, 97, SMALL_FIELD, DEFAULT_FIELD) if q > 2 * N]))
     if q >= SMALL_FIELD and draw(st.sampled_from([False, False, True])):
-        P, M, B = 64, 1200, draw(st.integers(1, 2))  # more places than moments
+        P, M, B = 64, 1200, draw(st.integers(1, 2))  # more places than symbols
     else:
         M = draw(st.integers(1, min(q - 1, 40)) | st.just(min(q - 1, 300)))
         P = draw(st.integers(1, min(M, 4)) | st.sampled_from([1, min(M, 64)]))
         B = draw(st.integers(1, 7))
     fewest = (B - 1) * P + 1  # with which K there are B buckets
-    least = max((M - 1) * B + 1, fewest if construct == "sketch" else P * B)
-    L = draw(st.integers(least, M * B))
-    p = round_of(
+    L = draw(st.integers(max((M - 1) * B + 1, fewest), M * B))
+    p = sketch_of(
         N,
         U,
         T,
         q,
-        construct=construct,
         L=L,
         K=min(draw(st.integers(fewest, B * P)), L),
         P=P,
@@ -324,9 +277,9 @@ def cases(draw: st.DrawFn, construct: str, dealing: str) -> Case:
     for n in u1[1:]:
         kind = draw(st.sampled_from(["own", "own", "nothing", "zeros", "minus the first"]))
         first = inputs[u1[0]]
-        if kind == "nothing" and construct == "sketch":
+        if kind == "nothing":
             inputs[n] = Sparse(first.index[:0], first.value[:0])
-        elif kind == "zeros" and construct == "sketch":
+        elif kind == "zeros":
             inputs[n] = Sparse(first.index, np.zeros_like(first.value))
         elif kind.startswith("minus"):
             minus = (-first.value.astype(np.int64) % q).astype(np.uint32)
@@ -338,7 +291,7 @@ def edges(case: Case) -> dict[str, bool]:
     """Which of the edge cases an example is."""
     p = case.p
     c = construction(p)
-    W1 = c.moment_count(len(case.u1))
+    W1 = c.sketch_width(len(case.u1))
     picked = [np.bincount(x.index % p.buckets, minlength=p.buckets) for x in case.inputs.values()]
     total = plain_sum(p, case.inputs.values())
     return {
@@ -379,7 +332,7 @@ def test_any_admissible_round_gives_the_plain_sum(dealing):
     reached: Counter[str] = Counter()
 
     @settings(max_examples=120)
-    @given(cases("sketch", dealing))
+    @given(cases(dealing))
     def check(case):
         reached.update(edges(case))  # True counts as one
         total = run_round(case.p, case.inputs, case.u1, case.u2, source("any"))
@@ -388,16 +341,6 @@ def test_any_admissible_round_gives_the_plain_sum(dealing):
     check()
     if settings().derandomize:  # by chance one may be missing among 120 others
         assert [edge for edge, count in reached.items() if not count] == []
-
-
-def test_any_admissible_round_of_moments_with_seeds_gives_the_plain_sum():
-    @settings(max_examples=50)
-    @given(cases("moments", "seeds"))
-    def check(case):
-        total = run_round(case.p, case.inputs, case.u1, case.u2, source("any"))
-        assert dense(case.p, total) == plain_sum(case.p, case.inputs.values())
-
-    check()
 
 
 @pytest.mark.parametrize("dealing", DEALINGS)
@@ -470,34 +413,18 @@ def test_a_round_is_the_same_however_much_is_held_at_a_time(symbols, dealing, mo
     assert dense(p, total) == whole.plain_sum(u1)
 
 
-@pytest.mark.parametrize("q", [97, SMALL_FIELD, 3221225473, DEFAULT_FIELD])
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=8), st.booleans())
-def test_rows_of_a_stream_do_not_depend_on_how_they_are_read(q, counts, skipping):
-    deal = Deal(Points((), ()), session="s", dealer=3, sharing="r")
-    stream = oracle.key_symbols(bytes(32), "s", 3, (1, 2), "r", q)
-    expected = oracle.table(stream, sum(counts), 5)
-    rows = Rows(symbol_stream(deal, bytes(32), (1, 2)), 5, q)
-    first = 0
-    for i, count in enumerate(counts):
-        if not (skipping and i % 2):
-            out = np.empty((count, 5), dtype=np.uint32)
-            rows.read(first, out)
-            assert out.tolist() == expected[first : first + count]
-        first += count
-
-
 def test_a_stream_is_not_read_twice_nor_with_gaps():
     p = sketch_of(4, 3, 1, L=90, K=20, P=1, dealing="keys")
     deal = a_deal(p, "twice")
     c = construction(p)
     secret = a_secret(p, "twice")
     keys = {b: k for b, k in zip(deal.family, secret.keys, strict=True) if 2 in b}
-    for held in (KeyShares(c, deal, 2, keys), SeedShares(c, deal, 2, bytes(32))):
-        held(np.arange(2, 5))
-        with pytest.raises(ValueError, match="was passed"):
-            held(np.arange(4, 6))
-        with pytest.raises(ValueError, match="row after row"):
-            held(np.array([6, 8]))
+    held = KeyShares(c, deal, 2, keys)
+    held(np.arange(2, 5))
+    with pytest.raises(ValueError, match="was passed"):
+        held(np.arange(4, 6))
+    with pytest.raises(ValueError, match="row after row"):
+        held(np.array([6, 8]))
 
 
 def test_a_share_is_not_computed_with_a_key_missing_or_one_of_another_block():
@@ -597,7 +524,7 @@ def test_an_answer_is_for_the_survivors_and_nobody_else():
     for senders in ((1,), (1, 2, 3)):
         held = {m: whole.shares[1][m] for m in senders}
         with pytest.raises(ValueError, match="for 2 survivors"):
-            answer(whole.p, whole.points, 1, whole.masked((1, 2)), held, shape)
+            answer(whole.p, whole.masked((1, 2)), held, shape)
 
 
 def test_a_sum_with_too_many_entries_is_refused():
@@ -680,11 +607,11 @@ def test_a_key_is_drawn_from_the_dealers_own_stream_and_nothing_else():
     assert not set(again.keys) & set(secret.keys)
 
 
-def test_an_x_with_a_wrong_moment_that_recovery_does_not_read_has_no_input():
+def test_an_x_with_a_wrong_symbol_that_recovery_does_not_read_has_no_input():
     p = sketch_of(4, 3, 1, L=400, K=4, P=2)
     c = construction(p)
-    assert c.width > c.moment_count(1)
-    secret = a_secret(p, "later moment")
+    assert c.width > c.sketch_width(1)
+    secret = a_secret(p, "later symbol")
     masked = c.mask(secret, any_input(p, random.Random(1)))
     masked.value[c.width - 1] = (int(masked.value[c.width - 1]) + 1) % p.field
     with pytest.raises(BadData, match="no sketch of at most 2 coordinates in every bucket"):

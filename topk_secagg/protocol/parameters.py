@@ -26,6 +26,7 @@ DEALINGS = {
 }  # of each construction; the first is the default
 CONSTRUCTIONS = tuple(DEALINGS)
 
+_LARGEST_FIELD = 1 << 32  # symbols have 32 bits
 DERIVED = {"scale", "buckets"}  # parameters that follow from others
 _MOST_PICKS = 16  # by default: decoding takes longer with more
 _WORTH_MORE_PICKS = 1.05  # times the fewest bytes: more picks keep more of the largest coordinates
@@ -237,7 +238,9 @@ def _cheapest_picks(
 
 def _order(field: int, places: int) -> int | None:
     """The smallest divisor of q - 1 that is at least the number of places, if there is one."""
-    return next((d for d in divisors(field - 1) if d >= places), None) if field > 1 else None
+    if not 1 < field < _LARGEST_FIELD:  # which is refused later
+        return None
+    return next((d for d in divisors(field - 1) if d >= places), None)
 
 
 # constraints
@@ -263,7 +266,7 @@ def _check_field(p: Parameters) -> None:
     """A prime with room for the points."""
     q = p.field
     _require(
-        5 <= q < 2**32 and is_prime(q),
+        5 <= q < _LARGEST_FIELD and is_prime(q),
         f"the field size {q} is not a prime below 2^32",
         "choose a prime",
     )
