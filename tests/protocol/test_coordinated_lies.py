@@ -17,7 +17,7 @@ from small_rounds import Round, round_of
 
 from topk_secagg.algebra.field import Symbols
 from topk_secagg.algebra.reed_solomon import agree, wrong_positions
-from topk_secagg.errors import Advice, BadData
+from topk_secagg.errors import BadData
 from topk_secagg.protocol import agreement, decoding
 from topk_secagg.protocol.agreement import certain_quorum, liars_excluded
 from topk_secagg.protocol.constructions import construction
