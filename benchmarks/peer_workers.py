@@ -16,6 +16,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import json
+import os
 import pickle
 import sys
 import time
@@ -59,7 +60,7 @@ class Ours:
     def __init__(self, _file: str) -> None:
         from topk_secagg.algebra import randomness
 
-        self.source = randomness.CipherRandomness(randomness.fresh_key())
+        self.source = randomness.CipherRandomness(os.urandom(randomness.KEY_BYTES))
 
     def start(self, gradients: Gradients, length: int) -> None:
         """The parameters of a round."""

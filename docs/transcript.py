@@ -1,9 +1,13 @@
-"""Runs commands in a temporary folder and records what they print; cog puts it into documents."""
+"""Runs commands in a temporary folder and records what they print; cog puts it into documents.
+
+Their random bytes are the same in every run.
+"""
 
 from __future__ import annotations
 
 import shlex
 import shutil
+import sys
 import tempfile
 from contextlib import chdir
 from pathlib import Path
@@ -11,7 +15,10 @@ from pathlib import Path
 from click.testing import CliRunner
 from topk_secagg_cli.main import cli
 
-FIXTURES = Path(__file__).parent.parent / "fixtures"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "fixtures"))
+from deterministic import injected, source_of
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 FIRST_RUN = "compiling kernels for the first time; this takes a few seconds"  # not in documents
 
 
@@ -21,6 +28,7 @@ class Transcript:
     def __init__(self, *fixtures: str) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self.root = Path(self._folder.name)
+        self._source = source_of(3)
         for name in fixtures:
             shutil.copytree(FIXTURES / name, self.root / "fixtures" / name)
 
@@ -31,7 +39,7 @@ class Transcript:
     def quietly(self, command: str, *, messages: bool = False) -> str:
         """What a command prints on standard output, and on standard error too if `messages` are
         wanted."""
-        with chdir(self.root):
+        with chdir(self.root), injected(self._source):
             result = CliRunner().invoke(
                 cli, shlex.split(command), prog_name="topk-secagg", catch_exceptions=False
             )

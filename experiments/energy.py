@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from topk_secagg.algebra.randomness import CipherRandomness, seeded_key
+from topk_secagg.algebra.randomness import CipherRandomness
 from topk_secagg.gradients.files import read_gradient
 from topk_secagg.gradients.layout import Layout
 from topk_secagg.gradients.quantise import uniform
@@ -51,7 +51,7 @@ def main() -> None:
         for P in PICKS:
             p = parameters(users[0].size, P)
             c = construction(p)
-            source = CipherRandomness(seeded_key(0, f"energy {step} {P}"))
+            source = CipherRandomness(bytes(32)).child(f"energy {step} {P}")
             kept = [kept_energy(g, c.select(g)) for g in users]
             random = [kept_energy(g, c.select(uniform(source, p.length))) for g in users]
             print(

@@ -180,7 +180,7 @@ def with_key_of_server(space: Workspace, user: int, keys: Identity):
 def test_after_the_first_round_users_keep_their_keys(lab):
     training = lab()
     space = masked(training, rounds=2)
-    recipients = with_key_of_server(space, 4, Identity.generate())
+    recipients = with_key_of_server(space, 4, Identity.drawn())
     following = replace(space.session.series, generation=2)
     files = mask_message(changed(space, recipients=recipients, series=following))
     reply = ask(training, 2, "mask", WEIGHTED, files, training.arrays)
@@ -479,7 +479,7 @@ def test_a_server_cannot_confirm_for_nodes(lab):
     files = confirmations_for(training, space, all_users, confirmed, (1, 2))
     for user in (3, 4):
         files[f"confirmed/user-{user:02}.json"] = confirmation(
-            training, space, user, all_users, Identity.generate()
+            training, space, user, all_users, Identity.drawn()
         )
     reply = ask(training, 1, "answer", session_words(space), files)
     assert_refused(reply, "3 users have confirmed these survivors, and 4 must")

@@ -98,7 +98,7 @@ def test_a_state_that_is_damaged_binds_all_the_same(content):
 
 
 def test_the_numbers_in_a_list_of_keys_say_nothing(tmp_path):
-    identities = [Identity.generate() for _ in range(3)]
+    identities = [Identity.drawn() for _ in range(3)]
     path = tmp_path / "known"
     path.write_text("# us\n\n" + "\n".join(each.public(1).line() for each in identities))
     assert known_keys(path) == {keys_of(each.public(7)) for each in identities}
@@ -113,7 +113,7 @@ def test_a_list_with_a_line_that_has_no_keys_is_refused(tmp_path, line):
 
 
 def test_users_have_sound_keys_that_nobody_else_has():
-    one, two, three = (keys_of(Identity.generate().public(1)) for _ in range(3))
+    one, two, three = (keys_of(Identity.drawn().public(1)) for _ in range(3))
     half = (one[0], two[1])  # age of the one, Ed25519 of the other
     given = {11: one, 12: ("age1", "00"), 13: half, 14: two, 15: one, 16: three}
     assert admissible(given, None) == {11: one, 14: two, 16: three}

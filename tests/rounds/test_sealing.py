@@ -96,7 +96,7 @@ def test_a_full_disk_is_one_clear_error(round_at, monkeypatch, tmp_path):
 def test_a_disk_that_is_full_when_a_share_is_opened_is_not_blamed_on_its_sender(
     monkeypatch, tmp_path, size
 ):
-    identity = keys.Identity.generate()
+    identity = keys.Identity.drawn()
     path = tmp_path / "sealed"
     with keys.sealed(path, identity.public(1), tmp_path) as plain:
         plain.write(bytes(size))

@@ -167,7 +167,7 @@ class TestAFileIsCompleteOnceItIsBuilt:
 
     @pytest.fixture
     def identity(self):
-        return Identity.generate()
+        return Identity.drawn()
 
     def test_its_digest_and_signature_are_there_before_it_is_written(self, identity, tmp_path):
         """The ledger names the digest of X before X appears; writing it changes nothing any

@@ -12,9 +12,9 @@ of the sum's symbols (`algebra.bases`). The first side is the right one.
 **Every machine computes the same bits, in any order of summation.** A basis is a table of integers,
 in steps of 2^-20. For projecting, a tensor is rounded to integers too, in steps of 2^t, so few that
 no partial sum of a product reaches 2^53: float64 holds all of them, and BLAS may add as it likes.
-Symbols are integers from the start, so decoding is exact. What rounding changes in an entry is at
-most 2^-26 of the tensor's largest magnitude for k <= 4,095 (m on the left), and twice as much for
-each four times as many. Error feedback keeps it, as all else that was not sent.
+Symbols are integers from the start, so decoding is exact. What rounding leaves behind is at most
+2^-25 of the tensor's largest magnitude up to 4,095 columns (rows on the left), and half a bit more
+for each doubling; error feedback keeps it as it keeps all else that was not sent.
 """
 
 from __future__ import annotations
@@ -48,11 +48,9 @@ _EXACT_BITS = 53  # integers up to 2^53 are floats
 _SPARE_BITS = 1  # a basis is orthonormal but for its rounding
 _LEAST_EXPONENT = -900  # smaller values are 0: their products would not be floats any more
 _EXACT_SQUARES = 2.0**66 * (1 - 2.0**-8)  # of sqrt(r) 2^20 times a symbol, below 2^53
-_WORKED_AT_ONCE = 1 << 17  # entries, which a processor keeps near
+_WORKED_AT_ONCE = 1 << 16  # entries, which a processor keeps near
 _FINE_BITS = 30  # of symbols that only look for a basis
 _PUBLIC = bytes(16)  # a nonce for a basis that nobody else needs
-_NOTHING: Basis = np.empty((0, 0), np.int32)
-_TALL = 8  # a height above which a tensor is transposed
 
 
 class Axes(NamedTuple):
@@ -149,7 +147,7 @@ class Whole(Reduced):
     @property
     def basis_shape(self) -> tuple[int, int]:
         """None."""
-        return _NOTHING.shape
+        return 0, 0
 
     @property
     def symbols_shape(self) -> tuple[int, ...]:
@@ -170,9 +168,9 @@ class Whole(Reduced):
         """symbols / scale."""
         np.divide(symbols, scale, out=out)
 
-    def columns(self, symbols: SignedIntegers) -> SignedIntegers:  # noqa: ARG002 - it has none
-        """None."""
-        return _NOTHING
+    def columns(self, symbols: SignedIntegers) -> SignedIntegers:
+        """None: a basis for this tensor comes from the nonce."""
+        return symbols.reshape(-1)[:0].reshape(0, 0)
 
 
 @dataclass(frozen=True)
@@ -196,7 +194,7 @@ class Right(Reduced):
 
         The basis is spread over the height, so that the tensor need not be transposed.
         """
-        tensor, axes = operand(tensor)
+        axes = Axes.of(self.shape)
         exponent = step_exponent(tensor, length=axes.columns)
         factor = spread(basis, axes)
         y = np.empty((axes.outputs, factor.shape[1]))
@@ -206,7 +204,7 @@ class Right(Reduced):
 
     def decode(self, symbols: SignedIntegers, basis: Basis, scale: float, out: Reals) -> None:
         """y B' / scale."""
-        multiply(symbols, basis, scale, out)
+        multiply(symbols, basis, Axes.of(self.shape), scale, out)
 
     def columns(self, symbols: SignedIntegers) -> SignedIntegers:
         """y."""
@@ -232,21 +230,22 @@ class Left(Reduced):
     def reduce(self, tensor: Array, basis: Basis) -> Reals:
         """y = B' G.
 
-        The tensor's outputs times the basis's, for every two heights; the products of equal
-        heights add up to y.
+        For every two heights, (outputs,) of the basis times (outputs, ...) of the tensor; of these
+        products the sum over equal heights is y.
         """
-        tensor, axes = operand(tensor)
+        axes = Axes.of(self.shape)
         exponent = step_exponent(tensor, length=axes.rows)
         factor = basis.astype(np.float64).reshape(axes.outputs, -1)
-        products = np.zeros((axes.entries_of_output, factor.shape[1]))
+        products = np.zeros((factor.shape[1], axes.entries_of_output))
         for part, integers in integer_blocks(tensor, axes, exponent):
-            products += integers.T @ factor[part]
-        y = np.einsum("ihwhj->jiw", products.reshape(*axes[1:], axes.height, self.rank))
+            products += factor[part].T @ integers
+        by_height = products.reshape(axes.height, self.rank, *axes[1:])
+        y = np.einsum("hjihw->jiw", by_height)
         return in_units(y.reshape(self.symbols_shape), exponent)
 
     def decode(self, symbols: SignedIntegers, basis: Basis, scale: float, out: Reals) -> None:
         """B y / scale."""
-        multiply(basis, symbols.T, scale, out)
+        multiply(basis, symbols.T, Axes.of(self.shape), scale, out)
 
     def columns(self, symbols: SignedIntegers) -> SignedIntegers:
         """y'."""
@@ -293,42 +292,29 @@ def blocks(axes: Axes) -> Iterator[slice]:
     return (slice(first, first + size) for first in range(0, axes.outputs, size))
 
 
-def operand(tensor: Array) -> tuple[Array, Axes]:
-    """A tensor as it is, or the matrix of one that is too tall to have a factor spread."""
-    axes = Axes.of(tensor.shape)
-    if axes.height <= _TALL:
-        return tensor, axes
-    matrix = tensor.swapaxes(1, 2).reshape(axes.rows, axes.columns)
-    return matrix, Axes.of(matrix.shape)
-
-
 def spread(factor: SignedIntegers, axes: Axes) -> Reals:
     """A factor (inputs width, r) for a tensor that is not transposed: S (inputs height width,
     height r) with S[(i,h,w),(h,j)] = factor[(i,w),j], and 0 between different heights."""
     _, inputs, height, width = axes
-    S = np.zeros((inputs, height, width, height, factor.shape[1]))
+    spread = np.zeros((inputs, height, width, height, factor.shape[1]))
     for h in range(height):
-        S[:, h, :, h] = factor.reshape(inputs, width, -1)
-    return S.reshape(axes.entries_of_output, -1)
+        spread[:, h, :, h] = factor.reshape(inputs, width, -1)
+    return spread.reshape(axes.entries_of_output, -1)
 
 
-def multiply(tall: SignedIntegers, wide: SignedIntegers, scale: float, out: Reals) -> None:
+def multiply(
+    tall: SignedIntegers, wide: SignedIntegers, axes: Axes, scale: float, out: Reals
+) -> None:
     """tall wide' 2^-20 / scale as a tensor, for symbols and a basis: tall (m, r), wide (k, r).
 
-    The product is exact (see `largest_rank`): what rounds is 1 / scale, and the product with it.
+    The product is exact (see `largest_rank`), so only dividing by the scale rounds.
     """
-    axes = Axes.of(out.shape)
-    if axes.height > _TALL:
-        matrix = np.empty((axes.rows, axes.columns))
-        multiply(tall, wide, scale, matrix)
-        out[...] = matrix.reshape(axes.outputs, axes.height, axes.inputs, -1).swapaxes(1, 2)
-        return
     factor = spread(wide, axes).T
     rows = tall.astype(np.float64).reshape(axes.outputs, -1)
     matrix = out.reshape(axes.outputs, -1)
     for part in blocks(axes):
         np.matmul(rows[part], factor, out=matrix[part])
-        matrix[part] *= 2.0**-BASIS_BITS / scale
+        matrix[part] /= scale * 2.0**BASIS_BITS
 
 
 def largest_rank(field: int) -> int:
@@ -403,10 +389,8 @@ class Reduction:
 
     def first_bases(self, names: Sequence[str], nonce: bytes) -> list[Basis]:
         """The bases of a series that has no sum yet: all columns from the nonce."""
-        return [
-            _next_basis(tensor, _NOTHING, nonce, name)
-            for tensor, name in zip(self.tensors, names, strict=True)
-        ]
+        nothing = Reduction(tuple(Whole(tensor.shape) for tensor in self.tensors))
+        return self.next_bases(nothing, np.zeros(nothing.length, np.int32), names, nonce)
 
     def next_bases(
         self, last: Reduction, symbols: SignedIntegers, names: Sequence[str], nonce: bytes
@@ -454,7 +438,7 @@ def _next_basis(tensor: Reduced, columns: SignedIntegers, nonce: bytes, name: st
     """The basis of a tensor: empty where it is whole, from the nonce where it was."""
     length, rank = tensor.basis_shape
     if not rank:
-        return _NOTHING
+        return np.empty((0, 0), np.int32)
     if not columns.size:
         columns = np.empty((length, 0), np.int32)
     if len(columns) != length:

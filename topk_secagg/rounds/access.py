@@ -115,7 +115,7 @@ def keygen(user: int, output: AnyPath | None = None) -> Recipient:
             "an identity file has its public line too, after `# public keys:`"
         )
         raise CannotWrite(f"{path} exists", hint)
-    identity = Identity.generate()
+    identity = Identity.drawn()
     write_whole(path, identity.content(user), PRIVATE)
     return identity.public(user)
 

@@ -87,7 +87,7 @@ class Identity:
     ed25519: str = field(repr=False)
 
     @staticmethod
-    def generate() -> Identity:
+    def drawn() -> Identity:
         """New keys. Any 32 bytes are an X25519 key, and any are an Ed25519 key."""
         return Identity(
             age=bech32.encode(_AGE_PREFIX, entropy.draw(_SECRET_BYTES, "age identity")).upper(),
