@@ -143,8 +143,10 @@ def _norm(v: Vector) -> float:
 
 def _rounded(v: Vector) -> Vector:
     """R: half-even to multiples of 2^-24."""
-    rounded: Vector = np.rint(v * _GRID) / _GRID
-    return rounded
+    steps: Vector = v * _GRID
+    np.rint(steps, out=steps)
+    steps *= 1 / _GRID
+    return steps
 
 
 def _rounded_number(x: float) -> float:
