@@ -13,8 +13,8 @@ pytestmark = pytest.mark.needs_torch
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 sys.path[:0] = [str(EXPERIMENTS), str(EXPERIMENTS / "cifar10")]
 import cifar  # noqa: E402
-import clients  # noqa: E402
-import train  # noqa: E402
+import curve  # noqa: E402
+import images  # noqa: E402
 
 
 @pytest.fixture
@@ -25,11 +25,10 @@ def data(tmp_path, monkeypatch):
         rows = rng.integers(256, size=(400, 3073), dtype=np.uint8)
         rows[:, 0] %= 10
         (tmp_path / f"{name}.bin").write_bytes(rows.tobytes())
-    monkeypatch.setattr(train, "USUAL_STEPS", 1)
-    monkeypatch.setattr(clients, "BATCH", 4)
-    monkeypatch.setattr(train, "RECORDED", 1)
-    monkeypatch.setattr(train, "BY_FILES", 2)
-    return tuple(clients.Images(split, tmp_path, 16) for split in ("train", "test"))
+    monkeypatch.setattr(curve, "USUAL_STEPS", 1)
+    monkeypatch.setattr(images, "BATCH", 4)
+    monkeypatch.setattr(curve, "BY_FILES", 2)
+    return tuple(images.Images(split, tmp_path, 16) for split in ("train", "test"))
 
 
 def settings_of(method="topk-ef", **others):
@@ -38,20 +37,25 @@ def settings_of(method="topk-ef", **others):
         "density": 0.001,
         "scale": 1.0,
         "drop": 0.3,
-        "size": 16,
+        "task": "16x16",
         "rounds": 3,
         "seed": 0,
         "steps": 1,
     }
-    return train.Settings(method, **(usual | others))
+    return curve.Settings(method=method, **(usual | others))
 
 
-@pytest.mark.parametrize("construction", ["moments", "sketch"])
-@pytest.mark.parametrize("method", train.METHODS)
-def test_an_interrupted_curve_goes_on_and_every_sum_is_exact(method, construction, data, tmp_path):
-    settings = settings_of(method, construction=construction)
-    train.Curve(settings, data, tmp_path, "curve").run(2, tmp_path)
-    resumed = train.Curve(settings, data, tmp_path, "curve")
+def curve_of(settings, data, work, checkpoint="curve"):
+    """From its checkpoint, if there is one."""
+    task = images.Cifar(*data, users=settings.users, seed=settings.seed)
+    return curve.Curve(settings, task, work, checkpoint)
+
+
+@pytest.mark.parametrize("method", curve.METHODS)
+def test_an_interrupted_curve_goes_on_and_every_sum_is_exact(method, data, tmp_path):
+    settings = settings_of(method)
+    curve_of(settings, data, tmp_path).run(2, tmp_path)
+    resumed = curve_of(settings, data, tmp_path)
     assert resumed.at.done == 2
     resumed.run(3, tmp_path)
     rows = list(csv.DictReader((tmp_path / f"{settings.name}.csv").read_text().splitlines()))
@@ -64,53 +68,52 @@ def test_an_interrupted_curve_goes_on_and_every_sum_is_exact(method, constructio
     assert (resumed.at.residuals != {}) == method.endswith("-ef")
 
     with pytest.raises(SystemExit, match="other settings"):
-        train.Curve(train.replace(settings, seed=1), data, tmp_path, "curve")
+        curve_of(curve.replace(settings, seed=1), data, tmp_path)
 
 
-def test_keys_are_counted_in_the_first_round_and_shares_in_every_one(data, tmp_path):
-    for construction, dealt in (("sketch", [1, 1, 1]), ("moments", [1, 2, 3])):
-        settings = settings_of(construction=construction)
-        rows = train.Curve(settings, data, tmp_path, construction).run(3)
-        before = [row["offline_bytes"] for row in rows]
-        assert before == [times * before[0] for times in dealt]
-        assert before[0] > 0
+def test_keys_are_counted_in_the_first_round_alone(data, tmp_path):
+    rows = curve_of(settings_of(), data, tmp_path).run(3)
+    before = [row["offline_bytes"] for row in rows]
+    assert before == 3 * before[:1]
+    assert before[0] > 0
 
 
 def test_more_users_write_their_shares_out_in_every_round(data, tmp_path):
     settings = settings_of(users=22, drop=0.5)
     assert (settings.survivors, settings.colluders) == (11, 6)
-    curve = train.Curve(settings, data, tmp_path, "curve")
-    assert len(curve.owned) == 22
-    assert sum(map(len, curve.owned)) == len(data[0].labels)
-    rows = curve.run(2)
+    training = curve_of(settings, data, tmp_path)
+    assert len(training.task.owned) == 22
+    assert sum(map(len, training.task.owned)) == len(data[0].labels)
+    rows = training.run(2)
     assert rows[1]["offline_bytes"] == 2 * rows[0]["offline_bytes"] > 0
 
 
 def test_the_name_says_what_is_not_usual():
-    usual = train.Settings("plain", density=0.01, scale=1.0, drop=0.3, size=16, rounds=800, seed=0)
+    usual = settings_of("plain", rounds=800, steps=5)
     assert usual.name == "16x16-drop30-plain"
-    many_steps = train.replace(usual, steps=30, rounds=train.usual_rounds(16, steps=30, users=10))
+    many_steps = curve.replace(usual, steps=30, rounds=134)
     assert many_steps.name == "16x16-drop30-plain-30steps"
-    many_users = train.replace(usual, users=50, rounds=300, seed=1)
+    many_users = curve.replace(usual, users=50, rounds=300, seed=1)
     assert many_users.name == "16x16-drop30-plain-50users-seed1"
+    assert curve.replace(usual, rounds=13).name == "16x16-drop30-plain-13rounds"
 
 
 def test_a_clip_that_follows_is_twice_the_largest_of_the_last_sum(data, tmp_path, monkeypatch):
     sums = []
-    honest = train.ts.aggregate
+    honest = curve.ts.aggregate
 
     def watched(*args, **kwargs):
         result = honest(*args, **kwargs)
         sums.append((kwargs["clip"], kwargs["field"], np.abs(result.total).max()))
         return result
 
-    monkeypatch.setattr(train.ts, "aggregate", watched)
+    monkeypatch.setattr(curve.ts, "aggregate", watched)
     settings = settings_of(field=65521, clip_from_sum=True)
     assert settings.name == "16x16-drop30-topk-ef-0.1-sketch-q65521-follow-3rounds"
-    train.Curve(settings, data, tmp_path, "curve").run(2)
-    train.Curve(settings, data, tmp_path, "curve").run(3)  # goes on with the clip of the checkpoint
+    curve_of(settings, data, tmp_path).run(2)
+    curve_of(settings, data, tmp_path).run(3)  # goes on with the clip of the checkpoint
     clips = [clip for clip, _, _ in sums]
-    assert clips[0] == train.CLIP
+    assert clips[0] == curve.CLIP
     assert clips[1:] == [2 * largest for _, _, largest in sums[:-1]]
     assert {field for _, field, _ in sums} == {65521}
 
@@ -123,45 +126,52 @@ def test_finished_curves_are_drawn_and_tabulated(data, tmp_path, monkeypatch):
     for settings in (
         settings_of("plain", density=0.01),
         settings_of("plain", density=0.01, seed=1),
-        settings_of(density=0.01, construction="moments"),
+        settings_of(density=0.01),
         settings_of(density=0.001, field=65521, clip_from_sum=True),
     ):
-        train.Curve(settings, data, tmp_path, settings.name).run(3, results)
+        curve_of(settings, data, tmp_path, settings.name).run(3, results)
     unfinished = settings_of("plain", density=0.01, seed=2)
-    train.Curve(unfinished, data, tmp_path, unfinished.name).run(2, results)
+    curve_of(unfinished, data, tmp_path, unfinished.name).run(2, results)
     curves = draw.read(results)
     assert len(curves) == 4
     assert len(draw.read(results, unfinished=True)) == 5
-    monkeypatch.setattr(draw, "REACHED", (0.0, 2.0))
+    monkeypatch.setitem(draw.REACHED, "accuracy", (0.0, 2.0))
     lines = draw.bytes_to_reach(curves).splitlines()
     assert lines[2].startswith("| no secure aggregation | 2 | 1.1 MB (1.1 MB..1.1 MB) | not by all")
     assert any(line.startswith("| the same, by dense LightSecAgg | 2 | 6.5 MB") for line in lines)
     assert "not reached" in lines[-1]
-    assert len(draw.table(curves).splitlines()) == 2 + 4
-    monkeypatch.setattr(
-        sys, "argv", ["draw.py", "--results", str(results), "--figures", str(tmp_path / "figures")]
-    )
+    rows = draw.table(curves).splitlines()[2:]
+    assert [row.split(" | ")[2:4] for row in rows] == [
+        ["no secure aggregation", "0, 1"],
+        ["top-K 1 %, 32 bits", "0"],
+        ["top-K 0.1 %, 16 bits", "0"],
+    ]
+    monkeypatch.setattr(sys, "argv", ["draw.py", str(tmp_path)])
     draw.main()
     names = sorted(path.name for path in (tmp_path / "figures").iterdir())
-    assert names == ["accuracy-16x16.svg", "bytes-16x16-drop30.svg"]
+    training = "16x16-drop30-1steps-3rounds.svg"
+    assert names == [f"bytes-{training}", f"rounds-{training}"]
+    picture = (tmp_path / "figures" / names[0]).read_text()
+    assert "1  all entries, in the clear or by SecAgg+ (2 seeds): 1,090 kB a round" in picture
+    assert "prefers-color-scheme: dark" in picture
 
 
 def test_a_sum_that_is_not_exact_stops_the_curve(data, tmp_path, monkeypatch):
-    honest = train.ts.aggregate
+    honest = curve.ts.aggregate
 
     def wrong(*args, **kwargs):
         result = honest(*args, **kwargs)
         result.total[result.sent[result.survivors[0]].index[0]] += 1 / result.parameters.scale
         return result
 
-    monkeypatch.setattr(train.ts, "aggregate", wrong)
+    monkeypatch.setattr(curve.ts, "aggregate", wrong)
     with pytest.raises(SystemExit, match="not the plain sum"):
-        train.Curve(settings_of("topk"), data, tmp_path, "curve").run(1)
+        curve_of(settings_of("topk"), data, tmp_path).run(1)
 
 
 def test_drop_outs_leave_as_many_as_are_needed():
     for drop, masking in ((0.0, 10), (0.3, 7), (0.5, 5)):
         settings = settings_of("topk", density=0.01, drop=drop)
-        dropped, silent = train.drop_outs(settings, 7)
+        dropped, silent = curve.drop_outs(settings, 7)
         assert 10 - len(dropped) == masking
         assert 10 - len({*dropped, *silent}) == 5

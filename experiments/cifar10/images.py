@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -52,16 +52,16 @@ def partition(labels: npt.NDArray[np.int64], users: int, seed: int) -> list[npt.
     return dealt
 
 
-def learning_rate(step: int, rounds: int) -> float:
-    """A cosine from RATE to 0."""
-    return RATE * (1 + math.cos(math.pi * step / rounds)) / 2
-
-
-class Model:
+class Cifar:
     """The weights as one vector and the statistics of batch norm as another; one network computes
     with both."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, training: Images, tested: Images, users: int, seed: int) -> None:
+        self.training = training
+        self.tested = tested
+        self.seed = seed
+        self.owned = partition(training.labels.numpy(), users, seed)
+        self.kept: dict[int, Any] = {}  # SGD keeps nothing
         torch.manual_seed(seed)
         self.network = resnet20().to(memory_format=torch.channels_last)
         self.weights = self._weights()
@@ -89,22 +89,20 @@ class Model:
                     tensor.copy_(part.reshape(tensor.shape))
 
     def train(
-        self,
-        images: Images,
-        own: npt.NDArray[np.int64],
-        steps: int,
-        rate: float,
-        rng: np.random.Generator,
+        self, user: int, *, done: int, steps: int, rate: float
     ) -> tuple[Vector, Tensor, float]:
         """A user's local steps: the difference of its weights, its statistics, and its mean
         loss."""
+        rng = np.random.default_rng([self.seed, 1, done, user])
+        own = self.owned[user - 1]
         self.load()
         self.network.train()
-        optimiser = torch.optim.SGD(self.network.parameters(), lr=rate)
+        optimiser = torch.optim.SGD(self.network.parameters(), lr=RATE * rate)
         losses = []
         for _ in range(steps):
             batch = torch.from_numpy(rng.choice(own, BATCH, replace=False))
-            loss = cross_entropy(self.network(images.pixels[batch]), images.labels[batch])
+            found = self.network(self.training.pixels[batch])
+            loss = cross_entropy(found, self.training.labels[batch])
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
@@ -113,8 +111,9 @@ class Model:
         return moved.double().numpy(), self._statistics(), float(np.mean(losses))
 
     @torch.no_grad()
-    def accuracy(self, images: Images) -> float:
+    def test(self) -> dict[str, float]:
         """The share of all images that the common model gets right."""
+        images = self.tested
         self.load()
         self.network.eval()
         right = sum(
@@ -123,15 +122,10 @@ class Model:
                 images.pixels.split(500), images.labels.split(500), strict=True
             )
         )
-        return right / len(images.labels)
+        return {"accuracy": right / len(images.labels)}
 
     def named(self, vector: Vector) -> dict[str, Tensor]:
         """A vector in the form of a state_dict."""
         parts = torch.from_numpy(vector).split([p.numel() for p in self.network.parameters()])
         names = self.network.named_parameters()
         return {name: part.reshape(p.shape) for (name, p), part in zip(names, parts, strict=True)}
-
-
-def flat(named: dict[str, Tensor]) -> Vector:
-    """The inverse of `Model.named`."""
-    return torch.cat([tensor.reshape(-1) for tensor in named.values()]).numpy()
