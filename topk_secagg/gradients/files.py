@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import IO
 
-from ..errors import Advice, BadData, CannotWrite, InputMissing, UsageError
+from ..errors import Advice, BadData, CannotWrite, UsageError
 from .formats import check_suffix_written, format_of_suffix, format_read
+from .formats.malformed import reading
 from .tensors import Gradient, left_out, tied
 
 
@@ -36,18 +37,9 @@ def _read(path: Path, entry: str) -> Gradient:
         hint = "only PyTorch checkpoints have entries"
         what = f"there is no entry in {path.suffix} files"
         raise UsageError(what, hint, Advice.NO_ENTRY).within(path)
-    try:
-        if path.exists() and not path.is_file():
-            raise InputMissing(f"{path} is not a file", "check the path")
-        path.open("rb").close()  # safetensors would say of a forbidden file that it is not there
-        reader = file_format.reader
+    reader = file_format.reader
+    with reading(path):
         return reader.read(path, entry) if entry else reader.read(path)
-    except FileNotFoundError:
-        raise InputMissing(f"{path} is not there", "check the path") from None
-    except OSError as error:
-        raise InputMissing(
-            f"cannot read {path}: {(error.strerror or '').lower()}", "check the path"
-        ) from None
 
 
 def _without_prefix(gradient: Gradient, path: Path, prefix: str) -> Gradient:

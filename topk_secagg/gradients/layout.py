@@ -13,14 +13,14 @@ import numpy.typing as npt
 
 from ..brief import Brief
 from ..errors import Advice, BadData, UsageError, counted
-from .tensors import FLOATING, Gradient, Tensor, called, left_out
+from .tensors import FLOATING, AnyTensor, Gradient, Tensor, bytes_of, called, left_out
 
 MOST_TENSORS = 1 << 16  # of a layout, with those that it leaves out
 MOST_DIMENSIONS = 8  # of a tensor
 MOST_COORDINATES = 1 << 32  # fewer than these, in a tensor and in all
 LONGEST_NAME = 1024  # characters
+_IN_FLOAT32 = ("float16", "bfloat16", "float32")  # types whose values a float32 holds exactly
 NOT_GRADIENTS = ("*running_mean", "*running_var", "*num_batches_tracked")
-_BFLOAT16_BYTES = 2  # of a value in a file; in memory it is a float32
 
 
 class Slot(NamedTuple):
@@ -117,7 +117,7 @@ class Layout(Brief):
             ]
             others += [name for name in names if name not in wanted]
             if wanted:
-                slots.append(Slot(wanted[0], t.array.shape, t.dtype, also=tuple(wanted[1:])))
+                slots.append(Slot(wanted[0], t.shape, t.dtype, also=tuple(wanted[1:])))
         gradient.notes += left_out("not gradients", others)
         layout = Layout(tuple(slots), (*others, *gradient.absent), gradient.sequence)
         if layout.length == 0:
@@ -164,18 +164,21 @@ class Layout(Brief):
         """The flat vector, (L,): float32 if that holds every value, else float64. Refuse tensors
         that do not fit the layout, or are not finite.
 
-        The only tensor of a gradient may come back as it is, without a copy.
+        The only tensor of a gradient may come back as it is, without a copy. Tensors are read in
+        the order of their file.
         """
         chosen = self._chosen(tensors)
         # an array without a name may be of integers, which float32 would round
-        wide = any(t.array.dtype.itemsize > 4 or t.array.dtype.kind != "f" for t in chosen)
+        wide = any(t.dtype not in _IN_FLOAT32 for t in chosen)
         dtype = np.float64 if wide else np.float32
         with np.errstate(invalid="ignore"):  # a signalling NaN warns; it is refused below
             if len(chosen) == 1:
                 flat = np.ascontiguousarray(chosen[0].array, dtype=dtype).reshape(-1)
             else:
                 flat = np.empty(self.length, dtype=dtype)
-                for t, (_, part) in zip(chosen, self._parts(flat), strict=True):
+                place = {id(t): position for position, t in enumerate(tensors)}
+                parts = zip(chosen, self._parts(flat), strict=True)
+                for t, (_, part) in sorted(parts, key=lambda pair: place[id(pair[0])]):
                     part[...] = t.array
         self._refuse_non_finite(flat)
         return flat
@@ -199,10 +202,7 @@ class Layout(Brief):
 
     def plain_bytes(self, tensors: Gradient) -> int:
         """What a gradient takes when it is sent as it is, in its own types."""
-        return sum(
-            t.array.size * (_BFLOAT16_BYTES if t.dtype == "bfloat16" else t.array.dtype.itemsize)
-            for t in self._chosen(tensors)
-        )
+        return sum(map(bytes_of, self._chosen(tensors)))
 
     def unflatten(self, vector: npt.NDArray[np.float64]) -> Gradient:
         """The tensors of a flat vector, each in the layout's type (bfloat16 as float32)."""
@@ -226,9 +226,9 @@ class Layout(Brief):
         for slot, part in zip(self.slots, np.split(vector, ends[:-1]), strict=True):
             yield slot, part.reshape(slot.shape)
 
-    def _chosen(self, tensors: Gradient) -> list[Tensor]:
+    def _chosen(self, tensors: Gradient) -> list[AnyTensor]:
         """The tensor of every slot; refuse tensors that do not fit the layout."""
-        by_name: dict[str, Tensor | None] = {t.name: t for t in tensors}
+        by_name: dict[str, AnyTensor | None] = {t.name: t for t in tensors}
         by_name |= {name: by_name[first] for name, first in tensors.ties.items()}
         if len(self.slots) == len(tensors) == 1 and "" in (tensors[0].name, self.slots[0].name):
             by_name = {self.slots[0].name: tensors[0]}  # one vector needs no name
@@ -241,7 +241,7 @@ class Layout(Brief):
                 raise _misfit(f"tensor {called(name)} is not in the session's layout")
         return chosen
 
-    def _fitting(self, slot: Slot, by_name: dict[str, Tensor | None]) -> Tensor:
+    def _fitting(self, slot: Slot, by_name: dict[str, AnyTensor | None]) -> AnyTensor:
         """The tensor of a slot; of a tied one, under whichever of its names the file has it."""
         names = [name for name in slot.names if name in by_name]
         if not names:
@@ -254,16 +254,16 @@ class Layout(Brief):
                 f"tensor {called(slot.name)} of the session's layout is None",
                 "was it frozen for this user alone? save zeros in its place",
             )
-        if t.array.shape != slot.shape:
+        if t.shape != slot.shape:
             raise _misfit(
-                f"tensor {called(slot.name)} has shape {t.array.shape}, the session {slot.shape}"
+                f"tensor {called(slot.name)} has shape {t.shape}, the session {slot.shape}"
             )
         if t.dtype != slot.dtype and slot.name:
             raise _misfit(
                 f"tensor {called(slot.name)} has type {t.dtype}, the session {slot.dtype}"
             )
         for other in present[1:]:
-            if other.array is not t.array and not _same_values(other.array, t.array):
+            if other is not t and not _same_values(other.array, t.array):
                 raise BadData(
                     f"tensors {called(t.name)} and {called(other.name)} differ, "
                     "and the session has them as one tied tensor",
@@ -272,7 +272,7 @@ class Layout(Brief):
         return t
 
     def _refuse_if_only_a_prefix_differs(
-        self, missing: Slot, tensors: Mapping[str, Tensor | None]
+        self, missing: Slot, tensors: Mapping[str, AnyTensor | None]
     ) -> None:
         """Refuse tensors whose names differ from the session's by one prefix alone, and say which
         to strip; nothing happens if they differ otherwise."""
@@ -294,13 +294,13 @@ class Layout(Brief):
                 prefix=prefix,
             )
 
-    def _fits(self, tensors: Mapping[str, Tensor | None], in_file: str, in_session: str) -> bool:
+    def _fits(self, tensors: Mapping[str, AnyTensor | None], in_file: str, in_session: str) -> bool:
         """Whether the tensors are those of the layout once the one prefix stands for the other."""
         for slot in self.slots:
             tensor = tensors.get(in_file + slot.name.removeprefix(in_session))
             if not slot.name.startswith(in_session) or tensor is None:
                 return False
-            if tensor.array.shape != slot.shape:
+            if tensor.shape != slot.shape:
                 return False
         return True
 

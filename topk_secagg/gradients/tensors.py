@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 FLOATING = ("float16", "bfloat16", "float32", "float64")
+_BFLOAT16_BYTES = 2  # of a value in a file; in memory it is a float32
 _NAMES_SHOWN = 4
 _LONGEST = 80  # characters of a name in a message
 
@@ -25,8 +27,40 @@ class Tensor(NamedTuple):
     dtype: str
     array: npt.NDArray[Any]
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of its array."""
+        return self.array.shape
 
-class Gradient(list[Tensor]):
+
+class TensorInFile(NamedTuple):
+    """The same, still in its file: whoever asks for `array` reads it anew.
+
+    A large gradient is never in memory twice, as tensors and as one flat vector.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    load: Callable[[], npt.NDArray[Any]]
+
+    @property
+    def array(self) -> npt.NDArray[Any]:
+        """Its values."""
+        return self.load()
+
+
+AnyTensor = Tensor | TensorInFile
+
+
+def bytes_of(tensor: AnyTensor) -> int:
+    """What its values take in a file."""
+    wide = tensor.dtype != "bfloat16"
+    width = np.dtype(tensor.dtype).itemsize if wide else _BFLOAT16_BYTES
+    return math.prod(tensor.shape) * width
+
+
+class Gradient(list[AnyTensor]):
     """The tensors of a gradient file, in its order.
 
     `absent` names those that are None. `ties` are further names of tensors that are listed once:
@@ -36,7 +70,7 @@ class Gradient(list[Tensor]):
 
     def __init__(
         self,
-        tensors: list[Tensor],
+        tensors: Sequence[AnyTensor],
         absent: Sequence[str] = (),
         notes: Sequence[str] = (),
         *,
@@ -49,7 +83,7 @@ class Gradient(list[Tensor]):
         self.sequence = sequence
         self.ties = dict(ties or {})
 
-    def under_every_name(self) -> list[Tensor]:
+    def under_every_name(self) -> list[AnyTensor]:
         """The tensors, followed by those that are tied to one of them, under their own names."""
         by_name = {t.name: t for t in self}
         tied = [by_name[first]._replace(name=name) for name, first in self.ties.items()]
@@ -85,7 +119,7 @@ def _shown(names: Sequence[str]) -> str:
 
 def widen(stored: npt.NDArray[np.uint16]) -> npt.NDArray[np.float32]:
     """bfloat16 as float32: the upper half of its bits."""
-    return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return np.left_shift(stored, 16, dtype=np.uint32).view(np.float32)
 
 
 def narrow(array: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
@@ -101,7 +135,7 @@ def narrow(array: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
     return np.where(np.isnan(bits.view(np.float32)), quiet, nearest).astype(np.uint16)
 
 
-def stored(tensor: Tensor) -> npt.NDArray[np.uint8]:
+def stored(tensor: AnyTensor) -> npt.NDArray[np.uint8]:
     """The bytes of a tensor as files hold them: contiguous and little-endian."""
     array = np.ascontiguousarray(
         narrow(tensor.array) if tensor.dtype == "bfloat16" else tensor.array

@@ -82,6 +82,14 @@ FORMATS = (
         holds="one array",
         names="none",
     ),
+    Format(
+        "sharded",
+        suffixes=(".safetensors.index.json", ".bin.index.json"),
+        written=(),
+        holds="a model in several files, as `save_pretrained` writes it: all tensors of the shards "
+        "that this index names, which lie beside it",
+        names="as in the shards",
+    ),
 )
 # What people have too, and what to do with it.
 ELSEWHERE = {

@@ -1,4 +1,4 @@
-"""Gradient files that make no sense: what their parsers raise, and how that is reported."""
+"""Gradient files that make no sense or cannot be read: what is raised, and how it is reported."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-from ...errors import BadData
+from ...errors import BadData, InputMissing
 
 # What parsers raise for bytes that make no sense: zipfile and zlib, struct, pickletools and the
 # stack of a pickle, and numpy, which reads headers as Python. Anything else is a bug of ours.
@@ -29,6 +30,21 @@ _MALFORMED: tuple[type[Exception], ...] = (
 )
 
 _DAMAGED = "it is damaged, or not what its name says"
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Say of a file that it is not there, or may not be read."""
+    try:
+        if path.exists() and not path.is_file():
+            raise InputMissing(f"{path} is not a file", "check the path")
+        yield
+    except FileNotFoundError:
+        raise InputMissing(f"{path} is not there", "check the path") from None
+    except OSError as error:
+        raise InputMissing(
+            f"cannot read {path}: {(error.strerror or '').lower()}", "check the path"
+        ) from None
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import struct
 import zipfile
 from typing import IO
 
-from ..tensors import Gradient, Tensor, stored
+from ..tensors import AnyTensor, Gradient, stored
 from .torch_archive import DTYPES
 
 _ALIGNMENT = 64  # where torch starts a storage, so that the file can be memory-mapped
@@ -58,14 +58,14 @@ def _pickle(tensors: Gradient) -> bytes:
     return _PROTOCOL + content + pickle.STOP
 
 
-def _tensor(key: int, tensor: Tensor) -> bytes:
+def _tensor(key: int, tensor: AnyTensor) -> bytes:
     """A contiguous tensor in the storage `key`:
     _rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks)."""
-    size = tensor.array.shape
+    size = tensor.shape
     stride = tuple(math.prod(size[axis + 1 :]) for axis in range(len(size)))
     kind = pickle.GLOBAL + f"torch\n{_STORAGES[tensor.dtype]}\n".encode()
     storage = _tuple(
-        _plain("storage"), kind, _plain(str(key)), _plain("cpu"), _plain(tensor.array.size)
+        _plain("storage"), kind, _plain(str(key)), _plain("cpu"), _plain(math.prod(size))
     )
     arguments = _tuple(
         storage + pickle.BINPERSID,
