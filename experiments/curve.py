@@ -24,15 +24,20 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import torch
+from projection import Projection
 from torch import Tensor
 
 import topk_secagg as ts
 from topk_secagg.algebra.field import to_signed
+from topk_secagg.protocol.messages import Sparse
 
-METHODS = ("plain", "topk", "topk-ef", "random", "random-ef")
+METHODS = ("plain", "topk", "topk-ef", "random", "random-ef", "rank")
 PICKS = 16  # P
 CLIP = 1.0  # of the first round, and of all where it does not follow the sum
-CLIP_FROM_SUM = 2.0  # the clip of a round, in terms of the largest magnitude of the last sum
+FOLLOWS = 2.0  # the clip of a round, in terms of the largest magnitude of the last sum
+FOLLOWS_ONE_BYTE = 0.25
+ONE_BYTE = 251
+TWO_BYTES = 65521
 FIELD = 4281076801
 USUAL_USERS = 10  # and other settings that are part of a curve's name only if they differ
 USUAL_STEPS = 5
@@ -74,7 +79,8 @@ Start = Callable[[], Task]  # the task as it is before the first round
 @dataclass(frozen=True)
 class Settings:
     """What a curve depends on. `scale` is what the server multiplies the mean by: 1 but for
-    random-K. With `clip_from_sum` the clip of a round follows from the sum of the last one."""
+    random-K. `clip_from_sum` is the clip of a round, in terms of the largest magnitude of the last
+    sum; 0 is a fixed clip. `decay` is what is left of a residual in the next round."""
 
     task: str
     method: str
@@ -84,7 +90,9 @@ class Settings:
     rounds: int
     seed: int
     field: int = FIELD
-    clip_from_sum: bool = False
+    clip_from_sum: float = 0.0
+    rank: int = 0
+    decay: float = 1.0
     users: int = USUAL_USERS
     steps: int = USUAL_STEPS
 
@@ -107,16 +115,37 @@ class Settings:
     def name(self) -> str:
         """Of the result file."""
         parts = [self.task, f"drop{round(100 * self.drop):02}", self.method]
-        if self.method != "plain":
-            parts += [f"{100 * self.density:g}", "sketch"]
-            parts += [] if self.field == FIELD else [f"q{self.field}"]
-            parts += ["follow"] if self.clip_from_sum else []
+        if self.method == "rank":
+            parts += [str(self.rank), *self.numbers]
+        elif self.method != "plain":
+            parts += [f"{100 * self.density:g}", "sketch", *self.numbers]
         parts += [] if self.steps == USUAL_STEPS else [f"{self.steps}steps"]
         parts += [] if self.users == USUAL_USERS else [f"{self.users}users"]
         usual = usual_rounds(self.task, steps=self.steps, users=self.users)
         parts += [] if self.rounds == usual else [f"{self.rounds}rounds"]
         parts += [f"seed{self.seed}"] if self.seed else []
         return "-".join(parts)
+
+    @property
+    def numbers(self) -> list[str]:
+        """How numbers are sent and kept, where it is not as usual."""
+        follows = usual_follows(self.field)
+        parts = [] if self.field == usual_field(self.method) else [f"q{self.field}"]
+        if self.method != "rank":
+            parts += ["follow"] if self.clip_from_sum else []
+        parts += [f"F{self.clip_from_sum:g}"] if self.clip_from_sum not in (0, follows) else []
+        parts += [f"decay{self.decay:g}"] if self.decay != 1 else []
+        return parts
+
+
+def usual_field(method: str) -> int:
+    """Low rank sends symbols of two bytes."""
+    return TWO_BYTES if method == "rank" else FIELD
+
+
+def usual_follows(field: int) -> float:
+    """Coarse steps cost more than clamping."""
+    return FOLLOWS_ONE_BYTE if field == ONE_BYTE else FOLLOWS
 
 
 def usual_rounds(task: str, steps: int, users: int) -> int:
@@ -138,6 +167,10 @@ class Progress:
     rows: list[dict[str, Any]] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)  # since the last row
     clip: float = CLIP
+    projection: Projection | None = None
+    residual_norm: float = 0.0  # the mean of those who sent something in the last round
+    moved_norm: float = 0.0  # and of what they had to send besides
+    alone: float = 0.0  # of the coordinates that are not zero, those of one user alone
     offline_bytes: int = 0
     online_bytes: int = 0
     training_seconds: float = 0.0
@@ -216,61 +249,127 @@ class Curve:
 
     def secure_sum(self, moved: dict[int, Vector], dropped: list[int], silent: list[int]) -> Vector:
         """The sum of what the users send, by the protocol, checked."""
+        if self.settings.method == "rank":
+            return self.low_rank_sum(moved, dropped, silent)
         s = self.settings
         at = self.at
-        nothing = np.zeros_like(next(iter(moved.values())))
+        kept = {n: s.decay * residual for n, residual in at.residuals.items()}
         start = time.process_time()
-        result = ts.aggregate(
-            {user: moved.get(user, nothing) for user in range(1, s.users + 1)},
+        result = self.aggregate(
+            moved,
+            dropped,
+            silent,
+            density=s.density,
+            clip=at.clip,
+            residuals=kept if s.method.endswith("-ef") else None,
+            select="random" if s.method.startswith("random") else "top",
+        )
+        at.protocol_seconds += time.process_time() - start
+        chosen = {n: moved[n] + kept.get(n, 0.0) for n in moved}
+        if s.method.startswith("random"):  # drawn anew: files hold what was drawn in memory
+            chosen = {n: only(vector, result.sent[n].index) for n, vector in chosen.items()}
+        self.check(result, chosen, silent, self.task.named)
+        at.residuals |= {n: result.residuals[n] for n in result.sent if result.residuals}
+        self.count(result, moved)
+        largest = float(np.abs(result.total).max())
+        if s.clip_from_sum and largest:
+            at.clip = s.clip_from_sum * largest
+        return result.total
+
+    def low_rank_sum(
+        self, moved: dict[int, Vector], dropped: list[int], silent: list[int]
+    ) -> Vector:
+        """The sum of the projections, in units of their clips, as a dense vector; and what users
+        keep."""
+        s = self.settings
+        at = self.at
+        start = time.process_time()
+        inputs = {n: moved[n] + s.decay * at.residuals.get(n, 0.0) for n in moved}
+        if at.projection is None:
+            named = self.task.named(moved[min(moved)])
+            at.projection = Projection.first(named, s.rank, s.clip_from_sum, nonce_of(s, at.done))
+            at.projection.take_clips(inputs.values())
+        projection = at.projection
+        reduced = {n: projection.reduce(vector) for n, vector in inputs.items()}
+        result = self.aggregate(reduced, dropped, silent, density=1.0, clip=1.0)
+        at.protocol_seconds += time.process_time() - start
+        self.check(result, reduced, silent, lambda y: {"reduced": torch.from_numpy(y)})
+        start = time.process_time()
+        for n, sparse in result.sent.items():
+            at.residuals[n] = inputs[n] - projection.decode(symbols_of(result, [sparse]), result)
+        self.count(result, moved)
+        total = symbols_of(result, result.sent.values())
+        decoded = projection.decode(total, result)
+        at.projection = projection.next(total, decoded, nonce=nonce_of(s, at.done + 1))
+        at.protocol_seconds += time.process_time() - start
+        return decoded
+
+    def aggregate(
+        self, vectors: dict[int, Vector], dropped: list[int], silent: list[int], **options: Any
+    ) -> ts.AggregateReport:
+        """A whole round; those who drop out have zeros, which nobody sees."""
+        s = self.settings
+        nothing = np.zeros_like(next(iter(vectors.values())))
+        return ts.aggregate(
+            {user: vectors.get(user, nothing) for user in range(1, s.users + 1)},
             survivors=s.survivors,
             colluders=s.colluders,
-            density=s.density,
             construction="sketch",
             dealing=s.dealing,
             picks=PICKS,
             field=s.field,
-            clip=at.clip,
             saturate=True,
             drop_masking=dropped,
             drop_elimination=silent,
-            residuals=at.residuals if s.method.endswith("-ef") else None,
-            select="random" if s.method.startswith("random") else "top",
+            **options,
         )
-        at.protocol_seconds += time.process_time() - start
+
+    def count(self, result: ts.AggregateReport, moved: dict[int, Vector]) -> None:
+        """Bytes, what was clamped, and what the users keep and show."""
+        at = self.at
+        if self.settings.dealing == "shares" or at.exact_rounds == 1:
+            at.offline_bytes += result.costs.offline_bytes
+        at.online_bytes += result.costs.masked_bytes + result.costs.answer_bytes
+        at.clipped += result.clipped
+        kept = [at.residuals[n] for n in result.sent if n in at.residuals]
+        at.residual_norm = mean_norm(kept)
+        at.moved_norm = mean_norm(moved.values())
+        users = np.zeros(result.parameters.length, dtype=np.int64)
+        for sparse in result.sent.values():
+            users[sparse.index] += sparse.value != 0
+        at.alone = float((users == 1).sum() / max(1, (users > 0).sum()))
+
+    def check(
+        self,
+        result: ts.AggregateReport,
+        sent: dict[int, Vector],
+        silent: list[int],
+        named: Callable[[Vector], dict[str, Tensor]],
+    ) -> None:
+        """The sum is exact; every 50th goes through files too."""
+        at = self.at
         check_exact(result)
         at.exact_rounds += 1
         if (at.done + 1) % BY_FILES == 0:
-            self.check_by_files(result, moved, silent)
+            self.check_by_files(result, sent, silent, named)
             at.rounds_by_files += 1
-        at.residuals = result.residuals or {}
-        at.clipped += result.clipped
-        if s.dealing == "shares" or at.exact_rounds == 1:
-            at.offline_bytes += result.costs.offline_bytes
-        at.online_bytes += result.costs.masked_bytes + result.costs.answer_bytes
-        largest = float(np.abs(result.total).max())
-        if s.clip_from_sum and largest:
-            at.clip = CLIP_FROM_SUM * largest
-        return result.total
 
     def check_by_files(
-        self, result: ts.AggregateReport, moved: dict[int, Vector], silent: list[int]
+        self,
+        result: ts.AggregateReport,
+        sent: dict[int, Vector],
+        silent: list[int],
+        named: Callable[[Vector], dict[str, Tensor]],
     ) -> None:
         """The same round by `topk-secagg run`, on .pt files, gives the same sum but for the
-        rounding.
-
-        Two roundings of a value differ by up to two steps. Random coordinates are drawn anew in
-        every round, so that there the files hold only what was drawn in memory.
-        """
-        chosen = {n: moved[n] + self.at.residuals.get(n, 0.0) for n in moved}
-        if self.settings.method.startswith("random"):
-            chosen = {n: only(vector, result.sent[n].index) for n, vector in chosen.items()}
+        rounding: two roundings of a value differ by up to two steps."""
         self.work.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self.work) as scratch:
             folder = Path(scratch)
             (folder / "gradients").mkdir()
             for user in range(1, self.settings.users + 1):
-                vector = chosen.get(user, np.zeros_like(result.total))
-                torch.save(self.task.named(vector), folder / "gradients" / f"user-{user:02}.pt")
+                vector = sent.get(user, np.zeros_like(result.total))
+                torch.save(named(vector), folder / "gradients" / f"user-{user:02}.pt")
             run_command(folder, result, silent)
             total = flat(torch.load(folder / "sum.pt", weights_only=True))
         p = result.parameters
@@ -295,6 +394,9 @@ class Curve:
                 "training_seconds": round(at.training_seconds, 2),
                 "protocol_seconds": round(at.protocol_seconds, 2),
                 "clipped": at.clipped,
+                "residual_norm": round(at.residual_norm, 5),
+                "moved_norm": round(at.moved_norm, 5),
+                "alone": round(at.alone, 4),
                 "exact_rounds": at.exact_rounds,
                 "rounds_by_files": at.rounds_by_files,
             }
@@ -324,13 +426,29 @@ def drop_outs(s: Settings, done: int) -> tuple[list[int], list[int]]:
     return sorted(order[:first]), sorted(order[first : s.users - s.survivors])
 
 
+def nonce_of(s: Settings, done: int) -> bytes:
+    """A round's public nonce, 16 bytes: the same for every rank."""
+    return np.random.default_rng([s.seed, 3, done]).bytes(16)
+
+
+def mean_norm(vectors: Iterable[Vector]) -> float:
+    """Their Euclidean norms, on average."""
+    norms = [float(np.linalg.norm(vector)) for vector in vectors]
+    return float(np.mean(norms)) if norms else 0.0
+
+
+def symbols_of(result: ts.AggregateReport, every: Iterable[Sparse]) -> npt.NDArray[np.int64]:
+    """The sum of what users sent, as signed integers."""
+    plain = np.zeros(result.parameters.length, dtype=np.int64)
+    for sparse in every:
+        plain[sparse.index] += to_signed(sparse.value, result.parameters.field)
+    return plain
+
+
 def check_exact(result: ts.AggregateReport) -> None:
     """The sum is bit-equal to that of the users' quantised entries."""
-    p = result.parameters
-    plain = np.zeros(p.length, dtype=np.int64)
-    for sparse in result.sent.values():
-        plain[sparse.index] += to_signed(sparse.value, p.field)
-    if not np.array_equal(result.total, plain / float(p.scale)):
+    plain = symbols_of(result, result.sent.values())
+    if not np.array_equal(result.total, plain / float(result.parameters.scale)):
         raise SystemExit("the sum is not the plain sum of what was quantised")
 
 
@@ -430,10 +548,13 @@ def add_options(parser: argparse.ArgumentParser, results: Path) -> None:
     """The options of every task."""
     parser.add_argument("--method", choices=METHODS, required=True)
     parser.add_argument("--density", type=float, default=0.01, help="K as a share of L")
-    parser.add_argument("--field", type=int, default=FIELD)
+    parser.add_argument("--rank", type=int, default=0, help="of the method rank")
+    parser.add_argument("--field", type=int)
+    parser.add_argument("--one-byte", action="store_const", const=ONE_BYTE, dest="field")
     parser.add_argument(
-        "--clip-from-sum", action="store_true", help="the clip is twice the largest of the last sum"
+        "--clip-from-sum", type=float, help="the clip, in terms of the largest of the last sum"
     )
+    parser.add_argument("--decay", type=float, default=1.0, help="of what users did not send")
     parser.add_argument("--scale", type=float, help="of random-K; without it, three are tried")
     parser.add_argument(
         "--drop", type=float, default=0.3, help="share of the users that drop out before masking"
@@ -448,6 +569,8 @@ def add_options(parser: argparse.ArgumentParser, results: Path) -> None:
 
 def settings_of(args: argparse.Namespace, task: str) -> Settings:
     """What the options ask for."""
+    field = args.field or usual_field(args.method)
+    follows = usual_follows(field) if args.method == "rank" else 0.0
     return Settings(
         task=task,
         method=args.method,
@@ -456,8 +579,10 @@ def settings_of(args: argparse.Namespace, task: str) -> Settings:
         drop=args.drop,
         rounds=args.rounds or usual_rounds(task, steps=args.steps, users=args.users),
         seed=args.seed,
-        field=args.field,
-        clip_from_sum=args.clip_from_sum,
+        field=field,
+        clip_from_sum=follows if args.clip_from_sum is None else args.clip_from_sum,
+        rank=args.rank,
+        decay=args.decay,
         users=args.users,
         steps=args.steps,
     )

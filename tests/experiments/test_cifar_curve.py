@@ -31,9 +31,13 @@ def data(tmp_path, monkeypatch):
     return tuple(images.Images(split, tmp_path, 16) for split in ("train", "test"))
 
 
+LOW_RANK = {"rank": 2, "field": curve.TWO_BYTES, "clip_from_sum": 2.0}
+
+
 def settings_of(method="topk-ef", **others):
     """Three rounds of a tiny curve."""
-    usual = {
+    usual = LOW_RANK if method == "rank" else {}
+    usual = usual | {
         "density": 0.001,
         "scale": 1.0,
         "drop": 0.3,
@@ -65,10 +69,46 @@ def test_an_interrupted_curve_goes_on_and_every_sum_is_exact(method, data, tmp_p
         ("3", "1") if secure else ("0", "0")
     )
     assert len({row["online_bytes"] for row in rows}) == 3
-    assert (resumed.at.residuals != {}) == method.endswith("-ef")
+    assert (resumed.at.residuals != {}) == (method == "rank" or method.endswith("-ef"))
 
     with pytest.raises(SystemExit, match="other settings"):
         curve_of(curve.replace(settings, seed=1), data, tmp_path)
+
+
+def test_low_rank_loses_nothing_and_sends_little(data, tmp_path, monkeypatch):
+    given, decoded = [], []
+    honest = curve.Curve.low_rank_sum
+
+    def watched(self, moved, dropped, silent):
+        total = honest(self, moved, dropped, silent)
+        given.append(sum(moved.values()))
+        decoded.append(total)
+        return total
+
+    monkeypatch.setattr(curve.Curve, "low_rank_sum", watched)
+    training = curve_of(settings_of("rank", rounds=4), data, tmp_path)
+    rows = training.run(4)
+    kept = sum(training.at.residuals.values())
+    np.testing.assert_allclose(sum(given), sum(decoded) + kept, atol=1e-12)
+    assert rows[-1]["exact_rounds"] == 4
+    assert rows[-1]["online_bytes"] < 4 * 1.6 * 2 * 6000  # X and Y, of two bytes
+    assert rows[-1]["residual_norm"] > 0
+    assert rows[-1]["alone"] < 0.01
+    assert {
+        tensor.rank for tensor in training.at.projection.reduction.tensors if tensor.basis_shape[0]
+    } == {2}
+
+
+def test_what_is_kept_decays_only_while_its_user_is_there(data, tmp_path):
+    training = curve_of(settings_of("rank", decay=0.5), data, tmp_path)
+    training.run(1)
+    before = dict(training.at.residuals)
+    training.run(2)
+    dropped, _ = curve.drop_outs(training.settings, 1)
+    absent = [user for user in dropped if user in before]
+    assert absent
+    for user in absent:
+        assert training.at.residuals[user] is before[user]
 
 
 def test_keys_are_counted_in_the_first_round_alone(data, tmp_path):
@@ -91,6 +131,10 @@ def test_more_users_write_their_shares_out_in_every_round(data, tmp_path):
 def test_the_name_says_what_is_not_usual():
     usual = settings_of("plain", rounds=800, steps=5)
     assert usual.name == "16x16-drop30-plain"
+    low_rank = settings_of("rank", rounds=800, steps=5)
+    assert low_rank.name == "16x16-drop30-rank-2"
+    one_byte = curve.replace(low_rank, field=251, clip_from_sum=0.5, decay=0.95, seed=1)
+    assert one_byte.name == "16x16-drop30-rank-2-q251-F0.5-decay0.95-seed1"
     many_steps = curve.replace(usual, steps=30, rounds=134)
     assert many_steps.name == "16x16-drop30-plain-30steps"
     many_users = curve.replace(usual, users=50, rounds=300, seed=1)
@@ -108,7 +152,7 @@ def test_a_clip_that_follows_is_twice_the_largest_of_the_last_sum(data, tmp_path
         return result
 
     monkeypatch.setattr(curve.ts, "aggregate", watched)
-    settings = settings_of(field=65521, clip_from_sum=True)
+    settings = settings_of(field=65521, clip_from_sum=2.0)
     assert settings.name == "16x16-drop30-topk-ef-0.1-sketch-q65521-follow-3rounds"
     curve_of(settings, data, tmp_path).run(2)
     curve_of(settings, data, tmp_path).run(3)  # goes on with the clip of the checkpoint
@@ -127,14 +171,15 @@ def test_finished_curves_are_drawn_and_tabulated(data, tmp_path, monkeypatch):
         settings_of("plain", density=0.01),
         settings_of("plain", density=0.01, seed=1),
         settings_of(density=0.01),
-        settings_of(density=0.001, field=65521, clip_from_sum=True),
+        settings_of(density=0.001, field=65521, clip_from_sum=2.0),
+        settings_of("rank"),
     ):
         curve_of(settings, data, tmp_path, settings.name).run(3, results)
     unfinished = settings_of("plain", density=0.01, seed=2)
     curve_of(unfinished, data, tmp_path, unfinished.name).run(2, results)
     curves = draw.read(results)
-    assert len(curves) == 4
-    assert len(draw.read(results, unfinished=True)) == 5
+    assert len(curves) == 5
+    assert len(draw.read(results, unfinished=True)) == 6
     monkeypatch.setitem(draw.REACHED, "accuracy", (0.0, 2.0))
     lines = draw.bytes_to_reach(curves).splitlines()
     assert lines[2].startswith("| no secure aggregation | 2 | 1.1 MB (1.1 MB..1.1 MB) | not by all")
@@ -143,6 +188,7 @@ def test_finished_curves_are_drawn_and_tabulated(data, tmp_path, monkeypatch):
     rows = draw.table(curves).splitlines()[2:]
     assert [row.split(" | ")[2:4] for row in rows] == [
         ["no secure aggregation", "0, 1"],
+        ["rank 2, 16 bits", "0"],
         ["top-K 1 %, 32 bits", "0"],
         ["top-K 0.1 %, 16 bits", "0"],
     ]
