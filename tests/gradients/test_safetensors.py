@@ -124,7 +124,7 @@ def test_what_the_library_refuses_is_refused(path, case):
         deserialize(REFUSED[case])
     with pytest.raises(BadData) as caught:
         read(path, REFUSED[case])
-    assert caught.value.message.startswith(f"{path}: ")
+    assert str(caught.value).startswith(f"{path}: ")
     assert caught.value.hint
 
 
