@@ -33,23 +33,19 @@ _WIDTH = 120  # of a table that goes to a file or a pipe
 
 # what to do about an error, in the words of the command line
 HINTS: dict[Advice, str] = {
-    Advice.AGAIN: "{hint}; mask --again sends it all the same",
+    Advice.AGAIN: "{hint}; --again is your word that it may be sent in this round too",
     Advice.CHOOSE_CLIP: "{hint}: --clip C",
     Advice.CLIP: "{hint}: mask with --saturate, or init with --clip",
     Advice.CLIP_TWICE: "give either --clip C or --clip-from-sum F",
     Advice.CLIPS: "{hint}: run with --saturate, or start a new round with --clip {clip}",
     Advice.DENSITY: "{hint}: --density 0.01, --density 1.0 or --top-k K",
     Advice.DEALING: "{hint}: --dealing {dealing}",
-    Advice.DECODE_FIRST: "{hint}; run `topk-secagg decode {folder} --secrets DIR`, and mask after "
-    "that; mask --again sends it all the same",
     Advice.DISK: "compare the constructions with `topk-secagg plan`",
-    Advice.END_SERIES: "{hint}; to end it: forget with --end-series",
     Advice.ENTRY: "choose one with --entry; {hint}",
     Advice.FOLDER: "{hint}; mask --user all --gradients DIR takes a folder with one for every user",
-    Advice.FREEZER: "{hint}; to freeze as user {user}, add --user {user}",
     Advice.FROM: "{hint}: --from OTHER_ROUND",
+    Advice.GENERATION: "{hint}: init --generation G",
     Advice.GIVE_UP: "{hint}; in a round that will have no sum: forget with --give-up",
-    Advice.IDENTITY: "add --identity FILE (see `topk-secagg keygen`)",
     Advice.LIKE: "give either --like FILE or --length L; --entry, --strip-prefix, --only and "
     "--exclude go with --like",
     Advice.NAMES: "check the file, --only and --exclude",
@@ -65,7 +61,7 @@ HINTS: dict[Advice, str] = {
     "it, and `(umask 077; age -d -i FILE -o share.h5 {path})` opens it; erase share.h5 afterwards",
     Advice.SECRETS_FOLDER: "{hint}: --secrets DIR",
     Advice.SESSION_PREFIX: "{hint}: init with --strip-prefix {prefix}",
-    Advice.STARTED_FROM: "{hint}: init NEXT --from {folder}, where --new-keys starts a new series",
+    Advice.SKIP_GENERATIONS: "{hint}; offline --skip-generations goes on all the same",
     Advice.STRICT: "{hint}; without --strict, the sum comes with how many liars its answers "
     "exclude",
     Advice.TOP_K: "give either --top-k K or --density SHARE",

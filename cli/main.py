@@ -33,7 +33,6 @@ HOMES = {
     "decode": "phases",
     "run": "rounds",
     # around a round
-    "settle": "phases",
     "forget": "phases",
     "status": "review",
     "inspect": "review",

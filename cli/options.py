@@ -57,6 +57,11 @@ def flag(name: str, help: str) -> click.Option:
     return click.Option([name], is_flag=True, help=help)
 
 
+def word(name: str, help: str) -> click.Option:
+    """A flag that is somebody's word for this one call: no environment variable can give it."""
+    return click.Option([name], is_flag=True, allow_from_autoenv=False, help=help)
+
+
 answer_options = (
     flag("--json", "Print one JSON object on standard output."),
     click.Option(["-q", "--quiet"], is_flag=True, help="Print only warnings and errors."),
@@ -168,18 +173,17 @@ _MOST_USERS = 1 << 20  # that a range may name
 _OF_ONE_USER = {  # options, and what to do for several
     "identity": "run the step for each user with its own",
     "gradient": "give --gradients DIR for several",
-    "residual": "`run --residuals DIR` keeps one for each",
 }
 round_argument = click.Argument(["round_folder"], metavar="ROUND", type=PATH)
-space_options = (
-    round_argument,
-    file(
-        "--secrets",
-        "Keep secrets and ledgers in DIR/SESSION/ instead of ROUND/secrets/.",
-        "DIR",
-        envvar="TOPK_SECAGG_SECRETS",
-    ),
+SECRETS_VARIABLE = "TOPK_SECAGG_SECRETS"
+secrets_option = file(
+    "--secrets",
+    "Keep secrets and ledgers in DIR/SESSION/ instead of ROUND/secrets/, and chains in DIR; "
+    "required in a sealed round.",
+    "DIR",
+    envvar=SECRETS_VARIABLE,
 )
+space_options = (round_argument, secrets_option)
 user_option = value("--user", "n", "The user's number, from 1.", kind=one_user, required=True)
 users_option = value(
     "--user", "n|1-4,7|all", "The users' numbers, from 1.", kind=users_or_all, required=True
@@ -213,7 +217,8 @@ pin_options = (
 access_options = (
     file(
         "--identity",
-        "This user's keys, from `keygen`, in a sealed round.",
+        "This user's keys, from `keygen`, in a sealed round.  [default: user-NN.identity in the "
+        "folder of secrets]",
         envvar="TOPK_SECAGG_IDENTITY",
     ),
     *pin_options,
@@ -257,8 +262,18 @@ keys_options = (
         "The users' public keys, a line each as `keygen` prints it: seals and signs the files. "
         "Not from TOPK_SECAGG_RECIPIENTS.",
     ),
-    value("--freezer", "n", "The user that freezes.", default=1),
-    flag("--confirm", "More than (N+T)/2 users must confirm the survivors; any user may freeze."),
+    value("--freezer", "n", "The user that freezes.  [default: 1]"),
+    flag("--confirm", "More than (N+T)/2 users must confirm the survivors; anybody proposes them."),
+    value(
+        "--feedback-decay",
+        "F",
+        "What is left of a residual in the next round, from 0 to 1.  [default: 1]",
+        kind=float,
+    ),
+)
+feedback_option = flag(
+    "--feedback",
+    "Error feedback: add what the last X that counted did not send; keep what this one does not.",
 )
 clip_option = value(
     "--clip", "C", "The largest magnitude of a gradient's values.", kind=float, default=1.0
@@ -349,12 +364,17 @@ run_options = tuple(
 from_options = (
     file(
         "--from",
-        "Another round, which this one is like, but for the nonce. Where shares are keys, it is "
-        "the next one of a series, and nothing but session.json is exchanged. Its layout, K, P, "
-        "clip, largest weight and field may be given anew.",
+        "Another round, which this one is like, but for the nonce: a later one of its series. "
+        "Where shares are keys, nothing but session.json is exchanged. Its layout, K, P, clip, "
+        "largest weight, field and decay may be given anew.",
         "OTHER_ROUND",
     ),
     flag("--new-keys", "With --from: start a new series, with new keys."),
+    value(
+        "--generation",
+        "G",
+        "With --from: how late in the series the round is.  [default: one more than is known here]",
+    ),
     value(
         "--clip-from-sum",
         "F",
@@ -371,12 +391,16 @@ def check_from(options: dict[str, Any]) -> None:
         raise click.UsageError("--clip-from-sum takes the sum of another round; give --from too")
     if options["new_keys"]:
         raise click.UsageError("--new-keys replaces those of another round; give --from too")
+    if options["generation"] is not None:
+        raise click.UsageError("--generation is one of a series; give --from too")
 
 
 def typed_options() -> dict[str, Any]:
     """The options of a call that were typed, without those of the call itself."""
     context = click.get_current_context()
-    of_the_call = {"round_folder", "from", "json", "quiet", "verbose", "gradients", "more"}
+    of_the_call = {
+        "round_folder", "secrets", "from", "json", "quiet", "verbose", "gradients", "more"
+    }  # fmt: skip
     return {
         name: value
         for name, value in context.params.items()

@@ -27,19 +27,24 @@ _ROUNDING_LIMIT = 0.05  # what rounding may add to the values that are sent, rms
 @o.command(
     "Make a user's keys for sealed shares.",
     o.user_option,
-    o.file("--output", "[default: user-NN.identity in this folder]"),
-    example="--user 3 >> recipients.txt",
+    o.file(
+        "--secrets",
+        "The user's folder of secrets, to which the keys are tied.",
+        "DIR",
+        envvar=o.SECRETS_VARIABLE,
+        required=True,
+    ),
+    example="--user 3 --secrets ~/secagg >> recipients.txt",
 )
-def keygen(console: Console, user: int, output: Path | None) -> None:
+def keygen(console: Console, user: int, secrets: Path) -> None:
     """Make the keys of one user: an age identity to open shares, and an Ed25519 key to sign them.
 
-    Writes the identity file (mode 0600, also good for `age -d -i`), and prints the public line. All
-    users' lines together are the file for `init --recipients`.
+    Writes DIR/user-NN.identity (mode 0600, also good for `age -d -i`), and prints the public line;
+    keys that are there already stay. All users' lines together are the file for `init
+    --recipients`. The keys take part with this folder alone: whoever has lost it makes new ones.
     """
-    from topk_secagg.rounds.access import identity_name
-
-    path = output or Path(identity_name(user))
-    public = ts.keygen(user, path)
+    public = ts.keygen(user, secrets)
+    path = ts.Workspace(secrets, secrets).identity_path(user)
     if not console.as_json:
         click.echo(public.line())  # even with -q: it is what the call is for
     console.result({"path": path, **vars(public), "fingerprint": public.fingerprint})
@@ -53,10 +58,10 @@ def keygen(console: Console, user: int, output: Path | None) -> None:
     o.randomness_option,
     o.file(
         "--from",
-        "An earlier round of the same series: the keys of this one follow from its keys, and "
-        "nothing is sent.",
+        "An earlier round, from which this one goes on. With --secrets it is found.",
         "OTHER_ROUND",
     ),
+    o.word("--skip-generations", "Go on although this round is more than 100 generations later."),
     example="round --user 3",
 )
 def offline(space: ts.Workspace, user: int, **how: Any) -> o.StepResult:
@@ -69,10 +74,9 @@ def offline(space: ts.Workspace, user: int, **how: Any) -> o.StepResult:
     report = ts.offline(space, user, from_=how.pop("from"), **how)
     secret = space.secret_path(user)
     done = f"user {user} drew its secret: {secret}"
-    if space.session.series is not None:
+    if space.session.series is not None and space.session.family is not None:
         lines = [
-            f"user {user} has the keys of {counted(report.shares_kept, 'user')} for this round: "
-            f"{space.held_path(user)}",
+            f"user {user} has the keys of {counted(report.shares_kept, 'user')} for this round",
             f"session {space.session.fingerprint}",
             f"generation {space.session.generation} of series {space.session.series_fingerprint}: "
             "nothing is sent",
@@ -99,16 +103,12 @@ def _most(session: Session) -> str:
 
 
 def series_facts(session: Session) -> dict[str, Any]:
-    """To which series a round belongs, if shares are dealt by keys."""
-    if session.family is None:
-        return {"series": None, "generation": None}
+    """To which series a round belongs."""
     return {"series": session.series_name, "generation": session.generation}
 
 
 def series_lines(session: Session) -> list[str]:
     """The same for people."""
-    if session.family is None:
-        return []
     return [f"generation {session.generation} of series {session.series_fingerprint}"]
 
 
@@ -142,15 +142,11 @@ def _files(
         kind=float,
         default=1.0,
     ),
-    o.file(
-        "--residual",
-        "Error feedback: add what was not sent before; keep what is not sent now.",
-        "FILE.h5",
-    ),
+    o.feedback_option,
     o.select_option,
     o.saturate_option,
-    o.flag("--again", "Send a gradient again that was sent in a round that failed."),
-    o.flag("--without-them", "Mask although the shares of fewer than U users have arrived."),
+    o.word("--again", "Send a gradient again that was sent in another round."),
+    o.word("--without-them", "Mask although the shares of fewer than U users have arrived."),
     example="round --user 3 --gradient gradients/user-03.pt",
 )
 def mask(
@@ -161,8 +157,8 @@ def mask(
     Keeps the coordinates of largest magnitude (sketch: the largest of every bucket), quantises and
     masks them, and writes the public file masked/user-NN.h5. A user masks one gradient per round;
     its ledger refuses a second one. Opens and checks the shares that have arrived: X says whose its
-    user holds, and that stays so. With --secrets, the same gradient is recognised in later rounds:
-    where a round with it failed, or has no sum that is known here, it is refused without --again.
+    user holds, and that stays so. With --secrets, the same gradient is recognised in later rounds,
+    and refused without --again, unless survivors.json shows that it is in no sum.
     """
     from topk_secagg.protocol.parameters import rate_of_masked
 
@@ -201,9 +197,9 @@ def _mask_warnings(space: ts.Workspace, report: MaskReport) -> Iterator[str]:
     if report.late:
         yield f"the survivors are fixed already: this X of user {user} comes too late"
     yield from _folder_warnings(user, report.other_folder)
-    for where in report.sent_before:
+    for session in report.sent_before:
         yield (
-            f"user {user} masked the same gradient in the round in {where}; whoever has the sums "
+            f"user {user} masked the same gradient in session {session[:16]}; whoever has the sums "
             "of both can subtract them"
         )
     for sender, why in report.bad_shares.items():
@@ -216,11 +212,6 @@ def _mask_warnings(space: ts.Workspace, report: MaskReport) -> Iterator[str]:
         yield (
             f"user {user} has not received the shares of {whose}; its X says so, and "
             "freeze leaves out users whose shares too few hold"
-        )
-    if earlier := report.unsettled_round:
-        yield (
-            f"the residual of the round in {earlier} was never settled; run `topk-secagg settle "
-            f"{earlier} --user {user}` first, unless its survivors.json leaves user {user} out"
         )
 
 
@@ -270,10 +261,10 @@ def freeze(
 ) -> None:
     """Fix the survivors U1 of the masked-input phase in survivors.json.
 
-    This is the step of the session's freezer; in rounds with --confirm, of any user. It takes every
-    user whose X is sound, unless too few users hold its share. All users must answer the same
-    survivors.json, because answers for two sets would reveal what one user sent: once it exists it
-    never changes.
+    This is the step of the session's freezer; in rounds with --confirm anybody may propose the
+    survivors. It takes every user whose X is sound, unless too few users hold its share. All users
+    must answer the same survivors.json, because answers for two sets would reveal what one user
+    sent: once it exists it never changes.
     """
     report = ts.freeze(space, only, user=user, **access)
     console.warn(*(f"user {n} is left out: {why}" for n, why in report.left_out.items()))
@@ -295,7 +286,7 @@ def freeze(
     *o.space_options,
     o.user_option,
     *o.access_options,
-    example="round --user 3 --identity user-03.identity",
+    example="round --user 3 --secrets ~/secagg",
 )
 def confirm(console: Console, space: ts.Workspace, user: int, **access: Any) -> None:
     """Sign survivors.json, in a round that was started with --confirm.
@@ -427,8 +418,7 @@ def decode(console: Console, space: ts.Workspace, **how: Any) -> None:
     of the gradient as well. An answer that cannot be read counts as missing. A wrong answer is left
     out if at most T are wrong and D + 2T others agree. The result says how many users lying
     together the agreement of the answers excludes; --strict refuses a sum for which that is fewer
-    than T. The ledgers in --secrets note whether there is a sum: a round that failed counts as
-    published, and mask asks before it sends the same gradient again.
+    than T. A round that failed counts as published: mask does not send the same gradient again.
     """
     with console.progress() as progress:
         report = ts.decode(space, progress=lambda done: progress("decoding", 0, 1, done), **how)
@@ -438,39 +428,11 @@ def decode(console: Console, space: ts.Workspace, **how: Any) -> None:
 
 
 @o.command(
-    "Commit the residual of a survivor.",
-    *o.space_options,
-    o.user_option,
-    *o.pin_options,
-    example="round --user 3",
-)
-def settle(console: Console, space: ts.Workspace, user: int, **pins: Any) -> None:
-    """Commit the residual of a survivor that missed the elimination phase.
-
-    Its X is in the sum, so that its new residual holds, whether it answers or not. `eliminate` does
-    the same. In rounds with --confirm, enough users must have confirmed the survivors. Where there
-    is no survivors.json, an X that left counts as sent: the residual is committed, and a copy of
-    the old one stays beside it (NAME.before.h5) in case survivors.json comes without this user.
-    """
-    report = ts.settle(space, user, **pins)
-    if not report.survivors_known:
-        old = f"; a copy of the old one is {report.before}" if report.before else ""
-        console.warn(
-            f"there is no survivors.json: the X of user {user} counts as sent, and its new "
-            f"residual holds unless survivors.json comes without it{old}"
-        )
-    done = f"residual of user {user}: {report.path}" + (
-        "" if report.committed else " was committed already"
-    )
-    console.result(facts_of(report), done, f"session {space.session.fingerprint}", space=space)
-
-
-@o.command(
     "Erase a user's secret and shares.",
     *o.space_options,
     o.user_option,
-    o.flag("--end-series", "Erase the keys for later rounds of the series too."),
-    o.flag("--give-up", "Erase them before the answer too, in a round that will have no sum."),
+    o.flag("--end-series", "Erase the user's chain too: it takes part in no later round."),
+    o.word("--give-up", "Erase them before the answer too, in a round that will have no sum."),
     *o.access_options,
     example="round --user 3",
 )
@@ -479,11 +441,10 @@ def forget(console: Console, space: ts.Workspace, user: int, **how: Any) -> None
 
     Do it once they have done their work: after its answer, or when it dropped out; in rounds with
     --confirm, once enough users have confirmed that. With X, the secret reveals the input for ever.
-    The ledger stays, so that nothing can be used twice. In a round that will have no sum, --give-up
-    erases them before: this user can then neither mask nor answer. In a series the keys of the next
-    round are stored first, so that it goes on; in its first round that takes --identity if the
-    round is sealed. They stay until the next round is prepared, or until you forget this one again
-    with --end-series. See docs/security.md for what deleting means on an SSD.
+    The ledger stays, so that nothing can be used twice. --give-up erases them before: this user can
+    then neither mask nor answer. In a series the user's chain keeps the keys: they open this round
+    too until the next one is prepared, or until you forget with --end-series. See docs/security.md
+    for what deleting means on an SSD.
     """
     report = ts.forget(space, user, **how)
     lines = [
@@ -502,6 +463,7 @@ def forget(console: Console, space: ts.Workspace, user: int, **how: Any) -> None
         share = "its share" if one else "its shares"
         stays = "stays" if one else "stay"
         lines.append(f"{share} for {named_users(report.needed_by)}, {why}, {stays}")
-    if report.next_keys:
-        lines.append(f"{report.next_keys} has the keys of the next round, until that is prepared")
+    if report.chain:
+        lines.append(f"{report.chain} has the keys of the series; offline of the next round erases")
+        lines[-1] += " those of this one"
     console.result(facts_of(report), *lines, space=space)

@@ -152,18 +152,16 @@ def _command(space: ts.Workspace, following: Next, user: int | None, access: dic
     words = [PROGRAM, step, str(space.root)]
     if "user" in names and step != "freeze":
         words += ["--user", _users(space, following, user)]
-    elif step == "freeze" and user not in (None, space.session.freezer):
-        words += ["--user", str(user)]
-    if step == "offline" and space.session.series is not None:
+    if step == "offline" and space.session.series is not None and space.secrets is None:
         words += ["--from", _UNKNOWN_FOLDER]
     if step == "mask":
         words += ["--gradient", _UNKNOWN_FILE]
-    identity = access["identity"]
-    if identity is None and space.session.recipients:
-        identity = Path(_UNKNOWN_FILE)
+    secrets = space.secrets
+    if secrets is None and space.session.recipients:
+        secrets = Path(_UNKNOWN_FOLDER)
     given = {
-        "secrets": space.secrets,
-        "identity": identity,
+        "secrets": secrets,
+        "identity": access["identity"],
         "session": access["session"],
         "series": access["series"],
         "recipients": access["recipients"],

@@ -46,7 +46,7 @@ def warn_of_keys(console: Console, recipients: Path | None) -> None:
 
 @o.command(
     "Start a round: write session.json.",
-    o.round_argument,
+    *o.space_options,
     *o.users_and_layout,
     *o.round_options,
     *o.from_options,
@@ -107,7 +107,7 @@ def _start(console: Console, space: ts.Workspace, options: dict[str, Any]) -> In
 def _start_like(console: Console, space: ts.Workspace, other: Path) -> InitReport:
     """Start a round like the one that --from names, with the options that were typed."""
     typed = o.typed_options()
-    report = ts.init(space, from_=other, **typed)
+    report = ts.init(space, from_=other, secrets=space.secrets, **typed)
     factor = typed.get("clip_from_sum")
     if factor is not None:
         clip = report.round.session.parameters.clip
@@ -117,7 +117,7 @@ def _start_like(console: Console, space: ts.Workspace, other: Path) -> InitRepor
 
 @o.command(
     "All steps of all users on one machine.",
-    o.round_argument,
+    *o.space_options,
     click.Argument(["more"], nargs=-1, metavar="", type=o.PATH),
     o.file(
         "--gradients",
@@ -129,18 +129,14 @@ def _start_like(console: Console, space: ts.Workspace, other: Path) -> InitRepor
     o.value("--drop-masking", "5", "Users that never mask.", kind=o.user_set, default=""),
     o.value("--drop-elimination", "4", "Users that never answer.", kind=o.user_set, default=""),
     o.file("--weights", "CSV or JSON: user or file name, weight."),
-    o.file("--residuals", "Error feedback: a folder with one residual file per user.", "DIR"),
+    o.feedback_option,
+    o.word("--again", "Send gradients again that were sent in another round."),
     *o.output_options,
     o.select_option,
     o.saturate_option,
     o.randomness_option,
     o.jobs_option,
     *o.keys_options,
-    o.file(
-        "--identities",
-        "The users' identity files, as `keygen` names them, in a sealed round.",
-        "DIR",
-    ),
     *o.users_and_layout_of_run,
     *o.run_options,
     *o.from_options,
@@ -166,7 +162,9 @@ def run(
         o.check_from(options)
         o.check_required(options, "survivors", "colluders")
     else:
-        defaults = dict.fromkeys(("recipients", "freezer", "max_weight", "confirm"))
+        defaults = dict.fromkeys(
+            ("recipients", "freezer", "max_weight", "confirm", "feedback_decay")
+        )
         typed = o.typed_options()
         options = {**options, **defaults, **typed, "from_": other}
     warn_of_keys(console, options["recipients"])
@@ -201,7 +199,6 @@ def _show_run(console: Console, report: RunReport, *, output: Path | None, mean:
         "kept_energy": kept,
         "clip": p.clip,
         "rounding_error": rounding,
-        "settled": report.settled,
         "share_bytes": construction(p).share_bytes,
         "offline_bytes": offline_bytes_in(report.round.session),
         "plain_bytes": report.plain_bytes,

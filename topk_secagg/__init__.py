@@ -46,13 +46,13 @@ if TYPE_CHECKING:
     from .rounds.costs import Costs
     from .rounds.decode import DecodeReport, decode
     from .rounds.eliminate import EliminateReport, eliminate
+    from .rounds.forget import ForgetReport, forget
     from .rounds.freeze import ConfirmReport, FreezeReport, confirm, freeze
     from .rounds.init import InitReport, init
     from .rounds.inspect import Description, inspect
     from .rounds.mask import MaskReport, mask
     from .rounds.offline import OfflineReport, offline
     from .rounds.run import RunReport, run
-    from .rounds.settle import ForgetReport, SettleReport, forget, settle
     from .storage.keys import Recipient
     from .storage.workspace import Workspace
 
@@ -82,7 +82,6 @@ __all__ = [
     "Refused",
     "RunReport",
     "SecAggError",
-    "SettleReport",
     "Status",
     "TooFewSurvivors",
     "UsageError",
@@ -102,7 +101,6 @@ __all__ = [
     "plan",
     "run",
     "run_round",
-    "settle",
     "status",
 ]
 __version__ = "0.1.0"
@@ -124,13 +122,13 @@ _HOMES = {
     "rounds.costs": ("Costs",),
     "rounds.decode": ("DecodeReport", "decode"),
     "rounds.eliminate": ("EliminateReport", "eliminate"),
+    "rounds.forget": ("ForgetReport", "forget"),
     "rounds.freeze": ("ConfirmReport", "FreezeReport", "confirm", "freeze"),
     "rounds.init": ("InitReport", "init"),
     "rounds.inspect": ("Description", "inspect"),
     "rounds.mask": ("MaskReport", "mask"),
     "rounds.offline": ("OfflineReport", "offline"),
     "rounds.run": ("RunReport", "run"),
-    "rounds.settle": ("ForgetReport", "SettleReport", "forget", "settle"),
     "storage.keys": ("Recipient",),
     "storage.workspace": ("Workspace",),
 }  # fmt: skip

@@ -22,16 +22,13 @@ class Advice(Enum):
     CLIPS = auto()  # clip: float
     CLIP_TWICE = auto()
     DEALING = auto()  # dealing: str
-    DECODE_FIRST = auto()  # folder: str
     DENSITY = auto()
     DISK = auto()
-    END_SERIES = auto()
     ENTRY = auto()
     FOLDER = auto()
-    FREEZER = auto()  # user: int
     FROM = auto()
+    GENERATION = auto()
     GIVE_UP = auto()
-    IDENTITY = auto()
     LIKE = auto()
     NAMES = auto()
     NO_ENTRY = auto()
@@ -45,7 +42,7 @@ class Advice(Enum):
     SECRETS = auto()
     SECRETS_FOLDER = auto()
     SESSION_PREFIX = auto()  # prefix: str
-    STARTED_FROM = auto()  # folder: Path
+    SKIP_GENERATIONS = auto()
     STRICT = auto()
     TOO_FEW_USERS = auto()
     TOP_K = auto()

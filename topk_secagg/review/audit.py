@@ -177,7 +177,10 @@ def _survivors(evidence: Evidence) -> None:
         with evidence.check("survivors of this round, from its freezer", path) as check:
             u1 = evidence.survivors = survivors.read(evidence.space)
             signed = "signed" if u1.signature else "not signed, as there are no keys"
-            check.why = f"{len(u1.digests)} survivors, frozen by user {u1.freezer}, {signed}"
+            whose = "proposed for all to confirm"
+            if u1.freezer is not None:
+                whose = f"frozen by user {u1.freezer}, {signed}"
+            check.why = f"{len(u1.rows)} survivors, {whose}"
 
 
 def _masked(evidence: Evidence) -> None:
@@ -197,9 +200,9 @@ def _masked(evidence: Evidence) -> None:
         evidence.examine(
             path, masked.KIND, expected=session.header(n), read=read, last=_MASKED_ALLOWED
         )
-        if not evidence.available(path) and (u1 is None or n in u1.digests):
+        if not evidence.available(path) and (u1 is None or n in u1.rows):
             evidence.add_not_checkable(_MASKED_ALLOWED, path, "it is not available")
-        if u1 and n in u1.digests:
+        if u1 and n in u1.rows:
             with evidence.check(_ONE_SET, path) as check:
                 check.why = _frozen(evidence, u1, n)
     if u1:
@@ -212,13 +215,14 @@ def _frozen(evidence: Evidence, u1: Survivors, n: int) -> str:
     """Refuse an X that is not the one in survivors.json, or has another weight there."""
     if n not in evidence.masked:
         raise InputMissing("survivors.json names it, and no sound file is available")
-    if evidence.masked[n].digest != u1.digests[n]:
-        raise BadData("it is not the file that was frozen: survivors.json names another digest")
-    evidence.frozen[n] = evidence.masked[n]
-    if evidence.masked[n].weight != u1.weights[n]:
-        raise BadData("its weight is not the one in survivors.json")
     x = evidence.masked[n]
-    if (x.sharing, x.dealt) != (u1.sharings[n], u1.dealt[n]):
+    row = u1.rows[n]
+    if x.digest != row.sha256:
+        raise BadData("it is not the file that was frozen: survivors.json names another digest")
+    evidence.frozen[n] = x
+    if x.weight != row.weight:
+        raise BadData("its weight is not the one in survivors.json")
+    if (x.sharing, x.dealt) != (row.sharing, row.dealt):
         raise BadData("survivors.json names another sharing, or another list of keys, than this X")
     if n in evidence.dealt and evidence.dealt[n].digest != x.dealt:
         raise BadData("it names another list of keys than the one that its user published")
@@ -265,7 +269,7 @@ def _answers(evidence: Evidence) -> None:
                 "its size follows from the survivors.json that it names, which is not available"
             )
         with answer.opened_answer(space, n, u1) as y:
-            if n in u1.digests:
+            if n in u1.rows:
                 evidence.answers[n] = y.shape
             return f"{y.payload} bytes"
 
@@ -286,7 +290,7 @@ def _answers_survivors(evidence: Evidence, n: int, digest: str) -> str:
         return "all Y name one survivors.json, which is not available or not sound"
     if digest != u1.digest:
         raise BadData("it answers another survivor set, or other X, than survivors.json has")
-    if n not in u1.digests:
+    if n not in u1.rows:
         raise BadData(f"user {n} is not among the survivors, and had nothing to answer")
     return "for survivors.json"
 

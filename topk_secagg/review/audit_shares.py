@@ -5,28 +5,32 @@ Shares are read a block of rows at a time. No finding contains a secret value.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import gettempdir
 
 import numpy as np
 
 from ..algebra.field import Integers, Symbols, to_signed
+from ..algebra.randomness import source_of
 from ..errors import BadData, InputMissing, counted, named_users
 from ..gradients.quantise import beyond_clip
 from ..protocol.constructions import construction
+from ..protocol.deal import drawn_key
 from ..protocol.messages import Secret, Sparse
-from ..storage import held as held_file
+from ..rounds import series
+from ..storage import chain as chain_file
 from ..storage import residual as residual_file
 from ..storage import secret as secret_file
 from ..storage import share
 from ..storage.answer import opened_answer
-from ..storage.held import HeldKeys
+from ..storage.artifacts import Attributes
+from ..storage.chain import Chain
 from ..storage.keys import Identity
 from ..storage.ledger import Ledger
 from ..storage.secret import StoredSecret
-from ..storage.share import KeysFile, OpenShare, SharesOfUser
+from ..storage.share import HeldKeys, OpenShare, SharesOfUser
 from .evidence import Evidence
 
 _Tables = dict[int, tuple[Symbols, ...]]  # rows of a share by its holder, of every dataset
@@ -41,7 +45,7 @@ def audit_private(
     steps = 2 * evidence.p.users
     for n in space.users():
         stored = private.checked_secret(n)
-        private.check_staged_residual(n)
+        private.check_residual(n)
         private.ledger(n, stored)
         if n in evidence.masked:
             with evidence.check("masks and places fit X", space.masked_path(n)) as check:
@@ -70,7 +74,7 @@ class _Private:
             m: SharesOfUser(self.space, m, identity=openers.get(m), scratch=scratch)
             for m in self.space.users()
         }
-        self.held: dict[int, HeldKeys] | None = None  # in a later round of a series
+        self.chains = {m: chain for m in self.space.users() if (chain := self._chain(m))}
         self.sound: set[tuple[int, int]] = set()
         self.inputs: dict[int, Sparse] = {}
 
@@ -86,14 +90,46 @@ class _Private:
         )
         return stored[0] if stored else None
 
-    def check_staged_residual(self, n: int) -> None:
-        """Check the residual that waits beside the secret, if there is one."""
-        staged = self.space.residual_path(n)
+    def _chain(self, m: int) -> Chain | None:
+        """Where a user is in the series, if that is available and is this round."""
+        session = self.space.session
+        with suppress(InputMissing):
+            path = series.chain_path(self.space, m)
+            found = list[Chain]()  # one, or none
+
+            def read(_: object) -> str:
+                chain = chain_file.read(path, session, m)
+                if chain.session != session.id:
+                    return f"its user has gone on to generation {chain.generation}"
+                found.append(chain)
+                return f"it holds keys of {counted(len(chain.lists), 'user')}"
+
+            expected: Attributes = {"user": m, "series": session.series_root}
+            self.evidence.examine(path, chain_file.KIND, expected=expected, read=read)
+            return found[0] if found else None
+        return None
+
+    def _secret_of(self, n: int, stored: StoredSecret) -> Secret | None:
+        """Places and masks; None if the keys from which they follow are not available."""
+        session = self.space.session
+        own: tuple[bytes, ...] = ()
+        if session.family is not None and session.series is None:
+            deal = session.deal(n, stored.sharing)
+            source = source_of(stored.randomness, stored.key)
+            own = tuple(drawn_key(deal, source, block) for block in session.family)
+        elif session.family is not None:
+            if n not in self.chains:
+                return None
+            own = self.chains[n].own
+        return stored.secret(session, n, own)
+
+    def check_residual(self, n: int) -> None:
+        """Check what the user did not send in this round, if it is there."""
         self.evidence.examine(
-            staged,
+            self.space.residual_path(n),
             residual_file.KIND,
             expected=self.space.session.header(n),
-            read=lambda _: residual_file.read(staged, n, self.p.length),
+            read=lambda artifact: artifact.expect_shapes(residual_file.shapes(self.p.length)),
         )
 
     def ledger(self, n: int, stored: StoredSecret | None) -> None:
@@ -134,7 +170,7 @@ class _Private:
             raise BadData("the X that is there claims other shares than it says the user held")
         if u1:
             ledger.check_survivors(u1.digest, "confirmed", "answered")
-        if u1 and n in u1.digests and ledger.masked != u1.digests[n]:
+        if u1 and n in u1.rows and ledger.masked != u1.rows[n].sha256:
             raise BadData("survivors.json names an X that it does not say was sent")
         words = ("shared", *digests, "forgotten")
         return ", ".join(word for word in words if getattr(ledger, word)) or "nothing spent"
@@ -146,7 +182,10 @@ class _Private:
             raise InputMissing("no sound secret of its user is available")
         if x.sharing != stored.sharing:
             raise BadData("it belongs to another sharing than the secret")
-        sparse = self.construction.unmask(stored.secret, x.masked)
+        secret = self._secret_of(n, stored)
+        if secret is None:
+            raise InputMissing("the keys from which its secret follows are not available")
+        sparse = self.construction.unmask(secret, x.masked)
         count = sparse.value.size
         beyond = beyond_clip(self.p.fixed_point, sparse.value, [x.weight])
         if beyond:
@@ -174,24 +213,24 @@ class _Private:
                     sharing = opened.sharing
             self.sound |= {(m, n) for m in shares}
             self._compare_keys(n, shares)
-            self._interpolate(n, shares, stored.secret if stored else None)
+            self._interpolate(n, shares, self._secret_of(n, stored) if stored else None)
 
     def _compare_keys(self, n: int, shares: dict[int, OpenShare]) -> None:
         """Check the keys of one sender with its commitments."""
         for m, opened in shares.items():
-            if isinstance(opened, KeysFile):
+            if isinstance(opened, HeldKeys):
                 with self.evidence.check("keys fit the lists", self._path(m, n)) as check:
-                    check.why = self._fit_of_keys(n, opened)
+                    check.why = self._fit_of_keys(m, n, opened)
 
-    def _fit_of_keys(self, n: int, opened: KeysFile) -> str:
+    def _fit_of_keys(self, m: int, n: int, opened: HeldKeys) -> str:
         """Refuse keys that are not those to which their dealer is committed.
 
-        In a later round of a series its user compared them, with a list that X must name.
+        In a later round of a series their holder compared them, with a list that X must name.
         """
         evidence = self.evidence
-        if opened.compared_with is not None:
+        if self.space.session.series is not None:
             x = evidence.masked.get(n)
-            if x is not None and x.dealt != opened.compared_with:
+            if x is not None and x.dealt != self.chains[m].lists[n]:
                 raise BadData(f"they were compared with another list than the X of user {n} names")
             return f"{counted(len(opened.keys), 'key')}, as its user says"
         if n not in evidence.dealt:
@@ -199,10 +238,16 @@ class _Private:
         evidence.dealt[n].check(opened.keys)
         return counted(len(opened.keys), "key")
 
+    @property
+    def _is_carried(self) -> bool:
+        """Whether what users hold is in their chains, and not in files of this round."""
+        session = self.space.session
+        return session.series is not None and session.family is not None
+
     def _path(self, m: int, n: int) -> Path:
         """Where user m has what it holds of user n."""
-        if self.space.session.series is not None:
-            return self.space.held_path(m)
+        if self._is_carried:
+            return series.chain_path(self.space, m)
         return self.space.share_path(m, n)
 
     def _interpolate(self, n: int, shares: dict[int, OpenShare], known: Secret | None) -> None:
@@ -268,7 +313,6 @@ class _Private:
         """A share with every row checked, left open in `files`; None if it is not available or not
         sound."""
         session = self.space.session
-        path = self._path(m, n)
         sound = list[OpenShare]()  # one, or none
 
         def read(_: object = None) -> None:
@@ -276,10 +320,12 @@ class _Private:
             opened.check_all()
             sound.append(opened)
 
-        if session.series is not None:
-            if m in self._holders() and n in self._holders()[m].lists:
+        if self._is_carried:
+            if m in self.chains and n in self.chains[m].lists:
                 read()
-        elif session.recipients is None:
+            return sound[0] if sound else None
+        path = self._path(m, n)
+        if session.recipients is None:
             expected = share.share_header(session, m, n, sharing=sharing)
             self.evidence.examine(path, share.KIND, expected=expected, read=read)
         elif self.evidence.available(path):
@@ -287,31 +333,16 @@ class _Private:
                 read()
         return sound[0] if sound else None
 
-    def _holders(self) -> dict[int, HeldKeys]:
-        """What users hold, in a later round of a series; each file is examined once."""
-        if self.held is None:
-            self.held = {}
-            for m in self.space.users():
-                self._examine_held(m, self.held)
-        return self.held
-
-    def _examine_held(self, m: int, held: dict[int, HeldKeys]) -> None:
-        def read(_: object) -> str:
-            keys = self.holders[m].held
-            if keys.own:
-                return f"it holds the keys of generation {keys.generation}, for the next round"
-            held[m] = keys
-            return f"it holds keys of {counted(len(keys.lists), 'user')}"
-
-        self.evidence.examine(
-            self.space.held_path(m),
-            held_file.KIND,
-            expected=self.space.session.header(m),
-            read=read,
-        )
-
-    def _share(self, m: int, n: int, sharing: str | None) -> AbstractContextManager[OpenShare]:
-        return self.holders[m].opened(n, sharing)
+    @contextmanager
+    def _share(self, m: int, n: int, sharing: str | None) -> Iterator[OpenShare]:
+        """What user m holds of user n."""
+        session = self.space.session
+        if not self._is_carried:
+            with self.holders[m].opened(n, sharing) as opened:
+                yield opened
+            return
+        deal = session.deal(n, sharing or "")
+        yield HeldKeys(session, m, deal=deal, keys=self.chains[m].keys[n])
 
     def recomputed(self, n: int) -> str:
         """Recompute Y_n from the frozen X and the shares that user n holds."""
@@ -332,7 +363,7 @@ class _Private:
         frozen = evidence.frozen
         with ExitStack() as files:
             shares = {
-                m: files.enter_context(self._share(n, m, evidence.survivors.sharings[m])).read
+                m: files.enter_context(self._share(n, m, evidence.survivors.rows[m].sharing)).read
                 for m in users
             }
             y = files.enter_context(opened_answer(self.space, n, evidence.survivors))

@@ -76,7 +76,7 @@ def _decoded_answers(evidence: Evidence, u1: Survivors) -> Decoded:
         answers = {
             n: files.enter_context(answer.opened_answer(space, n, u1)) for n in evidence.answers
         }
-        shape = construction(evidence.p).answer_shape(len(u1.digests))
+        shape = construction(evidence.p).answer_shape(len(u1.rows))
         return decode(
             p=evidence.p,
             points=space.session.points,

@@ -12,7 +12,7 @@ from ..brief import Brief
 from ..errors import CannotWrite, UsageError
 from ..progress import Progress, unheard
 from ..protocol.parameters import Parameters
-from ..rounds.access import Pins, pinned
+from ..rounds.access import Pins, taking_part
 from ..rounds.arguments import AnyPath, AnyRound, optional_path, path_of
 from ..rounds.options import SessionOptions, choose_round
 from ..storage.atomic import OWN, write_whole
@@ -111,7 +111,7 @@ def audit(
     Returns an AuditReport: each of its `findings` has a `verdict` ("pass", "fail" or "not
     checkable"), and says on what and why.
     """
-    space, access = pinned(round, **pins)
+    space, access = taking_part(round, **pins)
     page_path = optional_path("report", report)
     if page_path is not None:
         _check_page(page_path)

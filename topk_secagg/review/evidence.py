@@ -290,7 +290,7 @@ class Evidence:
         round, and that of the secrets, may be given by links."""
         given = [self.space.root, *([self.space.secrets] if self.space.secrets else [])]
         around = (folder for folder in given if path.is_relative_to(folder))
-        base = max(around, key=lambda folder: len(folder.parts))
+        base = max(around, key=lambda folder: len(folder.parts), default=path.parent)
         inside = [path, *path.parents][: len(path.relative_to(base).parts)]
         return next((part for part in reversed(inside) if self.is_link(part)), None)
 

@@ -12,6 +12,7 @@ import stat
 from pathlib import Path
 
 from ..errors import BadData, InputMissing, SecAggError
+from ..rounds import spend
 from ..storage import documents, residual
 from ..storage.artifacts import opened
 from ..storage.atomic import reason
@@ -20,7 +21,7 @@ from ..storage.workspace import LOCK_NAME, Workspace
 from .evidence import Evidence
 
 ONLY_FILES_OF_THE_ROUND = "only files of the round"
-_ARTIFACT_NAME = re.compile(r"(user|from)-\d+(\.ledger|\.residual|\.held)?\.(h5|json|h5\.age)")
+_ARTIFACT_NAME = re.compile(r"(user|from)-\d+(\.ledger|\.residual|\.chain)?\.(h5|json|h5\.age)")
 _TEMPORARY_NAME = re.compile(r"\..+\.\d+\.tmp")
 _OF_THIS_PROGRAM = (".h5", ".json", ".age")
 _OTHERS = 0o077
@@ -155,15 +156,19 @@ class _Folders:
 def _files_of(space: Workspace) -> set[Path]:
     """Every file that this round can have."""
     files = {space.session_path, space.survivors_path, space.aggregate_path}
-    files.add(space.input_key_path)
+    files |= {space.input_key_path, space.decoded_path}
     for n in space.users():
         files |= {space.secret_path(n), space.ledger_path(n), space.residual_path(n)}
+        files |= {space.sent_path(n), *(space.staged_path(n, what) for what in spend.WHAT)}
         files |= {space.masked_path(n), space.answer_path(n)}
         files |= {space.share_path(m, n) for m in space.users()}
         if space.session.confirm:
             files.add(space.confirmation_path(n))
         if space.session.family is not None:
-            files |= {space.dealt_path(n), space.held_path(n)}
+            files.add(space.dealt_path(n))
+        chain = space.chain_path(n)
+        if chain is not None:
+            files.add(chain)
     return files
 
 

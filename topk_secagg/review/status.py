@@ -13,12 +13,12 @@ from typing import TypeVar, Unpack
 from ..brief import Brief
 from ..errors import InputMissing, OfOtherSession, SecAggError, counted, named_users
 from ..protocol.constructions import construction
+from ..rounds import series
 from ..rounds.access import Access, TakingPart, check_pins, taking_part
 from ..rounds.arguments import AnyRound
 from ..rounds.freeze import answerable, beyond_saving
-from ..rounds.keys import part_taken
+from ..rounds.part import part_taken
 from ..storage import dealt as dealt_file
-from ..storage import held as held_file
 from ..storage import masked as masked_file
 from ..storage import survivors as survivors_file
 from ..storage.answer import check_origin, opened_answer
@@ -161,11 +161,12 @@ def look_at(space: Workspace, user: int | None, *, access: Access) -> Status:
     with _collecting(problems):
         ledger = Ledger.read(space.ledger_path(user), space.session.id, user) if user else None
     users = [_user(space, n, survivors, own=n == user) for n in space.users()]
-    if user and space.session.series is not None:
+    if user and ledger is not None and not ledger.forgotten:
         with _collecting(problems):
-            held_file.read(space, user)
+            series.read_chain(space, user)
     problems += _lost_secret(space, user)
     problems += _wrong_session(space, users)
+    problems += _other_confirmations(space, survivors)
     decoded = False
     with _collecting(problems):
         decoded = _is_decoded(space)
@@ -223,13 +224,21 @@ def _wrong_session(space: Workspace, users: Iterable[UserStatus]) -> list[str]:
     return [f"no X and no Y here belongs to {space.session_path}: is it another round's?"]
 
 
+def _other_confirmations(space: Workspace, survivors: Survivors | None) -> list[str]:
+    """Who has confirmed another survivors.json than the one that is here."""
+    if not space.session.confirm or survivors is None:
+        return []
+    others = survivors_file.confirmed_others(space, survivors.digest)
+    return [f"{named_users(others)} confirmed another survivors.json than this one"] * bool(others)
+
+
 def _user(space: Workspace, n: int, survivors: Survivors | None, *, own: bool) -> UserStatus:
     """The status of one user."""
     x, masked = _state(
         space.masked_path(n), lambda: masked_file.read(space.session, space.masked_path(n), n)
     )
     _, answered = _state(space.answer_path(n), lambda: _check_answer(space, n, survivors))
-    if x and survivors and survivors.digests.get(n, x.digest) != x.digest:
+    if x and survivors and n in survivors.rows and survivors.rows[n].sha256 != x.digest:
         masked = FileStatus(State.UNSOUND, "not the one that was frozen")
     held_by_x = sorted(x.holds) if x else None
     holds = held_by_x
@@ -237,19 +246,32 @@ def _user(space: Workspace, n: int, survivors: Survivors | None, *, own: bool) -
     if own or space.runs_here(n):
         with suppress(SecAggError):
             erased = Ledger.read(space.ledger_path(n), space.session.id, n).forgotten
-        shares = SharesOfUser(space, n)
-        holds = [m for m in space.users() if shares.is_there(m) and _is_listed(space, m)]
+        holds = _held(space, n)
     confirmed = survivors_file.confirmed_by(space, survivors.digest, [n]) if survivors else []
     return UserStatus(
         user=n,
         holds=holds,
         masked=masked,
-        survivor=n in survivors.digests if survivors else None,
+        survivor=n in survivors.rows if survivors else None,
         confirmed=bool(confirmed),
         answered=answered,
         held_by_x=held_by_x,
         erased=erased,
     )
+
+
+def _held(space: Workspace, n: int) -> list[int]:
+    """Whose shares a user holds: those that have arrived, and with keys those that were entered
+    too."""
+    entered: set[int] = set()
+    if space.session.family is not None:
+        with suppress(SecAggError):
+            entered = set(series.read_chain(space, n).lists)
+    if space.session.family is not None and space.session.series is not None:
+        return sorted(entered)
+    shares = SharesOfUser(space, n)
+    here = (m for m in space.users() if shares.is_there(m) and _is_listed(space, m))
+    return sorted(entered.union(here))
 
 
 def _state(path: Path, read: Callable[[], _Content]) -> tuple[_Content | None, FileStatus]:
@@ -360,8 +382,9 @@ class _NextSteps:
             # else nobody could answer for U users
             enough = len(self.users[user - 1].holds or []) >= s.parameters.survivors
             return _waiting("mask", user, self._shares(user, self.space.users()), possible=enough)
-        if user == s.freezer:
+        if s.freezer in (user, None):
             return self._freeze(user)
+        assert s.freezer is not None
         survivors = _Missing((self.space.survivors_path,), (s.freezer,))
         missing = {f"survivors.json of user {s.freezer}": survivors}
         return _waiting("confirm" if s.confirm else "eliminate", user, missing)
@@ -394,9 +417,8 @@ class _NextSteps:
             users=sorted(lacking),
             path=lambda m: self.space.share_path(user, m),
         )
-        if self.space.session.series is not None:
-            held = (self.space.held_path(user),)
-            return {name: _Missing(held, missing.users) for name, missing in shares.items()}
+        if self.space.session.series is not None and self.space.session.family is not None:
+            return {name: _Missing((), missing.users) for name, missing in shares.items()}
         if self.space.session.family is None:
             return shares
         unlisted = sorted(m for m in lacking if not self.space.dealt_path(m).exists())
@@ -441,7 +463,7 @@ class _NextSteps:
             path=self.space.confirmation_path,
         )
 
-    def _freeze(self, user: int) -> Next:
+    def _freeze(self, user: int | None) -> Next:
         users = self.space.users()
         need = self.space.session.parameters.survivors
         held_by_x = self._held_by_x()
@@ -484,7 +506,7 @@ def _to_send(space: Workspace, user: int, survivors: Survivors | None) -> list[t
         space.confirmation_path(user),
         space.answer_path(user),
     ]
-    if survivors and user == survivors.freezer:
+    if survivors and survivors.freezer in (user, None):
         everybody.append(space.survivors_path)
     files += [(path, "everybody") for path in everybody]
     return [(path, whom) for path, whom in files if path.exists()]

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
-from ..errors import Advice, BadData, CannotWrite, Hint, Refused, UsageError
+from ..errors import Advice, BadData, Hint, Refused, UsageError
+from ..storage import folder as folder_file
 from ..storage.atomic import PRIVATE, write_whole
 from ..storage.keys import Identity, Recipient, read_identity, read_recipients
 from ..storage.ledger import Ledger
-from ..storage.session import FINGERPRINT_DIGITS
+from ..storage.session import FINGERPRINT_DIGITS, Session
 from ..storage.workspace import Workspace
 from .arguments import AnyPath, AnyRound, optional_path, path_of, whole_number, workspace
 
@@ -54,23 +55,6 @@ class Access:
 PLAIN = Access()
 
 
-def pinned(
-    round: AnyRound,
-    *,
-    secrets: AnyPath | None = None,
-    session: str | None = None,
-    series: str | None = None,
-    recipients: AnyPath | None = None,
-) -> tuple[Workspace, Access]:
-    """The round, and what is expected of it."""
-    access = Access(
-        session=session,
-        series=series,
-        recipients=optional_path("recipients", recipients),
-    )
-    return workspace(round, secrets), access
-
-
 def taking_part(
     round: AnyRound,
     *,
@@ -80,7 +64,7 @@ def taking_part(
     recipients: AnyPath | None = None,
     identity: AnyPath | None = None,
 ) -> tuple[Workspace, Access]:
-    """The round, and how a user takes part in it."""
+    """The round, and what is expected of it and of who uses it."""
     access = Access(
         identity=optional_path("identity", identity),
         session=session,
@@ -90,76 +74,84 @@ def taking_part(
     return workspace(round, secrets), access
 
 
-def identity_name(user: int) -> str:
-    """The name that `keygen` gives an identity file."""
-    return f"user-{user:02}.identity"
+def keygen(user: int, secrets: AnyPath) -> Recipient:
+    """Make the keys of one user for sealed rounds, in its folder of secrets, to which they are
+    tied.
 
-
-def keygen(user: int, output: AnyPath | None = None) -> Recipient:
-    """Make the keys of one user for sealed rounds.
+    Keys that are there already stay.
 
     Arguments:
     user: the user's number, from 1.
-    output: the new identity file, which only its owner can read; user-NN.identity in this folder by
-        default.
+    secrets: the folder of secrets, in which user-NN.identity is made; a new one too.
 
     Returns the public keys; `line()` of them is a line of the file that `init` takes as
     `recipients`.
     """
     if whole_number("user", user) < 1:
         raise UsageError(f"there is no user {user}", "users are numbered from 1")
-    path = Path(identity_name(user)) if output is None else path_of("output", output)
-    if path.exists():
-        hint = (
-            "keys are not overwritten; choose another name; "
-            "an identity file has its public line too, after `# public keys:`"
-        )
-        raise CannotWrite(f"{path} exists", hint)
-    identity = Identity.drawn()
-    write_whole(path, identity.content(user), PRIVATE)
+    folder = path_of("secrets", secrets)
+    space = Workspace(folder, folder)
+    path = space.identity_path(user)
+    number = folder_file.ensure(space)
+    if not os.path.lexists(path):
+        write_whole(path, Identity.drawn(number).content(user), PRIVATE)
+    identity = read_identity(path)
+    folder_file.check(space, identity.folder, str(path))
     return identity.public(user)
 
 
 def admitted(space: Workspace, user: int, access: Access) -> Identity | None:
-    """The keys of a user of a sealed round, which must be those in the session, once everything
-    about that is as expected; None in a plain round."""
+    """The keys of a user of a sealed round, which must be those in the session, and tied to the
+    folder of secrets, once everything about that is as expected; None in a plain round."""
     check_pins(space, access)
     space.check_user(user)
-    session = space.session
-    path = access.identity
-    recipient = session.recipient(user)
+    recipient = space.session.recipient(user)
     if recipient is None:
-        if space.root.stat().st_uid != os.geteuid():
-            raise Refused(
-                f"{space.root} belongs to another account, and this round is not sealed",
-                "plain shares are for two users only: share a folder in rounds with keys, "
-                "or use a folder of your own",
-            )
-        if path is not None:
-            raise Refused(
-                "an identity was given, and this round is not sealed",
-                "your shares would be readable by anyone who gets the files; "
-                "ask for a session with keys",
-            )
+        _check_plain(space, access)
         return None
-    if path is None:
-        raise UsageError(
-            "this round is sealed and signed, and no identity was given", advice=Advice.IDENTITY
+    if space.secrets is None:
+        raise Refused(
+            "this round is sealed, and its secrets would be in the folder of the round: a copy of "
+            "that, or a fresh one, brings a fresh ledger along",
+            "name the folder of secrets in which `keygen` made the user's identity",
+            Advice.SECRETS_FOLDER,
         )
+    path = access.identity or space.identity_path(user)
     identity = read_identity(path)
-    if identity.public(user) != recipient:
-        owner = next(
-            (r.user for r in session.recipients or () if identity.public(r.user) == r), None
-        )
-        wrong = BadData(
-            f"{path} does not hold the keys that the session has for user {user}",
-            "give the right identity",
-        )
-        if owner is None:
-            raise wrong
-        hint = f"{wrong.hint}: this is that of user {owner}"
-        raise wrong.but(hint=hint, advice=Advice.OF_OTHER_USER, values={"user": owner})
+    _check_owner(space.session, user, identity, path)
+    folder_file.check(space, identity.folder, str(path))
     return identity
+
+
+def _check_plain(space: Workspace, access: Access) -> None:
+    """Refuse a plain round in another account's folder, or with an identity."""
+    if space.root.stat().st_uid != os.geteuid():
+        raise Refused(
+            f"{space.root} belongs to another account, and this round is not sealed",
+            "plain shares are for two users only: share a folder in rounds with keys, "
+            "or use a folder of your own",
+        )
+    if access.identity is not None:
+        raise Refused(
+            "an identity was given, and this round is not sealed",
+            "your shares would be readable by anyone who gets the files; "
+            "ask for a session with keys",
+        )
+
+
+def _check_owner(session: Session, user: int, identity: Identity, path: Path) -> None:
+    """Refuse keys that the session does not have for this user."""
+    if identity.public(user) == session.recipient(user):
+        return
+    wrong = BadData(
+        f"{path} does not hold the keys that the session has for user {user}",
+        "give the right identity",
+    )
+    owner = next((r.user for r in session.recipients or () if identity.public(r.user) == r), None)
+    if owner is None:
+        raise wrong
+    hint = f"{wrong.hint}: this is that of user {owner}"
+    raise wrong.but(hint=hint, advice=Advice.OF_OTHER_USER, values={"user": owner})
 
 
 def check_pins(space: Workspace, access: Access) -> None:

@@ -36,18 +36,19 @@ from ..protocol.messages import Sparse
 from ..protocol.parameters import Parameters
 from ..protocol.round import sum_of_masked
 from ..storage import aggregate as aggregate_file
+from ..storage import decoded as decoded_file
 from ..storage import survivors as survivors_file
 from ..storage.answer import AnswerFile, opened_answer
 from ..storage.artifacts import opened
 from ..storage.atomic import OWN, whole_file
-from ..storage.ledger import DECODED, FAILED
 from ..storage.session import Session
 from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
-from .access import Pins, check_pins, pinned
+from .access import Pins, check_pins, taking_part
 from .arguments import AnyPath, AnyRound, optional_path
 from .each import for_each
-from .published import PUBLISHED, record_outcome
+from .frozen import each_frozen
+from .outcome import PUBLISHED
 
 
 @dataclass(frozen=True, repr=False)
@@ -118,7 +119,7 @@ def decode(
 
     Returns a DecodeReport: the sum as its `total`, U1, U2, and who of these answered wrongly.
     """
-    space, access = pinned(round, **pins)
+    space, access = taking_part(round, **pins)
     check_pins(space, access)
     written_to = optional_path("output", output)
     if written_to is not None:
@@ -137,7 +138,7 @@ def decode(
         try:
             report = decoding(verify=False)
         except (BadData, TooFewSurvivors):  # is a file damaged? it is left out
-            with _failing(space, strict=strict):
+            with _failing(space, survivors, strict=strict):
                 report = decoding(verify=True)
         if not _decoded_by_others(space, survivors, report.sparse):
             aggregate_file.write(
@@ -153,12 +154,28 @@ def decode(
             with whole_file(written_to, OWN) as stream:
                 tensors = space.session.layout.unflatten(report.vector)
                 write_gradient(stream, written_to.suffix, tensors)
-        record_outcome(space, DECODED)
+        _remember(space, survivors, decoded_file.DECODED, _digest_of_sum(space))
     return report
 
 
+def _remember(space: Workspace, survivors: Survivors, outcome: str, sum_digest: str | None) -> None:
+    """Keep what this account's own decoding gave."""
+    decoded = decoded_file.Decoded(
+        session=space.session.id,
+        survivors_sha256=survivors.digest,
+        aggregate_sha256=sum_digest,
+        outcome=outcome,
+    )
+    decoded_file.record(space, decoded)
+
+
+def _digest_of_sum(space: Workspace) -> str:
+    with opened(space.aggregate_path, aggregate_file.KIND) as artifact:
+        return str(artifact.attributes["sha256"])
+
+
 @contextmanager
-def _failing(space: Workspace, *, strict: bool) -> Iterator[None]:
+def _failing(space: Workspace, survivors: Survivors, *, strict: bool) -> Iterator[None]:
     """If there are answers enough, and they give no sum, then this round has failed.
 
     `strict` refuses what could be decoded otherwise, and says nothing about that.
@@ -168,7 +185,7 @@ def _failing(space: Workspace, *, strict: bool) -> Iterator[None]:
     except BadData as error:
         if strict:
             raise
-        record_outcome(space, FAILED)
+        _remember(space, survivors, decoded_file.FAILED, None)
         raise error.but(hint=f"{error.hint}; {PUBLISHED}") from error
 
 
@@ -190,7 +207,7 @@ def _decoded(
     """
     s = space.session
     p = space.session.parameters
-    users = [n for n in space.present("elimination") if n in survivors.digests]
+    users = [n for n in space.present("elimination") if n in survivors.rows]
     with ExitStack() as files:
         attempts = for_each(
             users, lambda n: files.enter_context(opened_answer(space, n, survivors, verify=verify))
@@ -204,7 +221,7 @@ def _decoded(
         decoded = decode_answers(
             p,
             points=s.points,
-            shape=construction(p).answer_shape(len(survivors.digests)),
+            shape=construction(p).answer_shape(len(survivors.rows)),
             answers={n: answer.read for n, answer in answers.items()},
             randomness=CipherRandomness(entropy.draw(KEY_BYTES, "checks of answers")),
             masked_sum=masked_sum,
@@ -240,9 +257,9 @@ def _masked_sum(space: Workspace, survivors: Survivors) -> Symbols | None:
     c = construction(p)
     if not c.needs_masked_sum:
         return None
-    shape = c.answer_shape(len(survivors.digests))
+    shape = c.answer_shape(len(survivors.rows))
     try:
-        each = survivors_file.each_frozen(space, survivors)
+        each = each_frozen(space, survivors)
         return sum_of_masked(p, (x.masked for _, x in each), shape)
     except InputMissing as error:
         raise InputMissing(

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
 
+from ..algebra.field import Integers, Symbols
 from ..brief import Brief
-from ..errors import Refused, UsageError
+from ..errors import BadData, InputMissing, UsageError
 from ..progress import Progress, unheard
 from ..protocol.constructions import construction
+from ..protocol.messages import HeldShares, Masked
 from ..storage import answer as answer_file
 from ..storage import survivors as survivors_file
-from ..storage.answer import answered_before
-from ..storage.atomic import allow_open_files
+from ..storage.atomic import PRIVATE, allow_open_files
+from ..storage.keys import Identity
 from ..storage.ledger import Ledger
-from ..storage.share import SharesOfUser
+from ..storage.share import HeldKeys, SharesOfUser
+from ..storage.survivors import Row, Survivors
 from ..storage.workspace import Workspace
+from . import series, spend
 from .access import TakingPart, admitted, taking_part
 from .arguments import AnyRound
-from .keys import check_keys_of_survivor
-from .settle import commit_residual
+from .backups import check_knows
+from .frozen import check_arrived, read_frozen
+
+_SPOILT = "do not answer; tell the other users, and start a new round without that user"
 
 
 @dataclass(frozen=True, repr=False)
@@ -32,6 +39,7 @@ class EliminateReport(Brief):
     path: Path
     survivors: list[int]
     survivors_sha256: str
+    answers_needed: int
     answer_bytes: int
 
 
@@ -61,34 +69,59 @@ def eliminate(
     """
     space, how = taking_part(round, **access)
     opener = admitted(space, user, how)
-    session = space.session
-    p = session.parameters
     survivors = survivors_file.read(space)
-    if user not in survivors.digests:
+    if user not in survivors.rows:
         hint = "it dropped out of this round and has nothing to answer"
         raise UsageError(f"user {user} is not among the survivors", hint)
-    with space.step_of(user):
-        ledger = Ledger.read(space.ledger_path(user), session.id, user)
+    with series.step_of(space, user):
+        ledger = Ledger.read(space.ledger_path(user), space.session.id, user)
         _check(space, ledger, survivors)
-        shape = construction(p).answer_shape(len(survivors.digests))
-        masked = {}
-        if not construction(p).needs_masked_sum:  # else an answer depends on no X
-            frozen = survivors_file.read_frozen(space, survivors)
-            masked = {m: x.masked for m, x in frozen.items()}
-        if session.series is None:
-            paths = {m: space.share_path(user, m) for m in survivors.users}
-            survivors_file.check_arrived(f"share for user {user}", paths)
-        allow_open_files(2 * len(survivors.users))
-        with ExitStack() as files:
-            held = SharesOfUser(space, user, opener)
-            shares = {}
-            for m in survivors.users:
-                share = files.enter_context(held.opened(m, survivors.sharings[m]))
-                check_keys_of_survivor(space, m, share=share, expected=survivors.dealt[m])
-                shares[m] = share.read
-            chunks = construction(p).answer_chunks(masked=masked, shares=shares, shape=shape)
-            # durable before a byte of Y is anywhere that others can see
-            ledger = ledger.record(answered=survivors.digest)
+        is_done = ledger.answered is not None and spend.finish_answered(space, ledger, survivors)
+        if not is_done:
+            _answer(space, ledger, survivors, opener=opener, progress=progress)
+    p = space.session.parameters
+    shape = construction(p).answer_shape(len(survivors.rows))
+    return EliminateReport(
+        user=user,
+        path=space.answer_path(user),
+        survivors=survivors.users,
+        survivors_sha256=survivors.digest,
+        answers_needed=p.survivors,
+        answer_bytes=construction(p).bytes_of_answer(shape),
+    )
+
+
+def _check(space: Workspace, ledger: Ledger, survivors: Survivors) -> None:
+    """Refuse whatever could lead to answers for two survivor sets, or to an answer for a forged
+    X."""
+    ledger.check_kept()
+    check_knows(space, ledger)
+    ledger.check_own_row(survivors)
+    # a proposal that this user made binds it no more than others, where users confirm
+    ledger.check_survivors(survivors.digest, "seen", "frozen", "confirmed", "answered")
+    survivors_file.check_confirmed(space, survivors)
+
+
+def _answer(
+    space: Workspace,
+    ledger: Ledger,
+    survivors: Survivors,
+    *,
+    opener: Identity | None,
+    progress: Progress,
+) -> None:
+    """Compute Y, and let it out."""
+    session = space.session
+    user = ledger.user
+    c = construction(session.parameters)
+    shape = c.answer_shape(len(survivors.rows))
+    masked: dict[int, Masked] = {}
+    if not c.needs_masked_sum:  # else an answer depends on no X
+        masked = {m: x.masked for m, x in read_frozen(space, survivors).items()}
+    with _held(space, ledger, survivors, opener) as shares:
+        chunks = c.answer_chunks(masked, shares, shape)
+
+        def write(path: Path) -> None:
             answer_file.write(
                 space,
                 user,
@@ -96,30 +129,66 @@ def eliminate(
                 shape=shape,
                 chunks=chunks,
                 signer=opener,
+                path=path,
+                mode=PRIVATE,
                 progress=progress,
             )
-        commit_residual(space, user, ledger)
-    return EliminateReport(
-        user=user,
-        path=space.answer_path(user),
-        survivors=survivors.users,
-        survivors_sha256=survivors.digest,
-        answer_bytes=shape.groups * shape.width * p.symbol_bytes,
-    )
+
+        spend.answered(space, ledger, survivors, write)
 
 
-def _check(space: Workspace, ledger: Ledger, survivors: survivors_file.Survivors) -> None:
-    """Refuse whatever could lead to answers for two survivor sets, or to an answer for a forged
-    X."""
+@contextmanager
+def _held(
+    space: Workspace, ledger: Ledger, survivors: Survivors, opener: Identity | None
+) -> Iterator[HeldShares]:
+    """What the user holds of every survivor: shares of the sharing that the row names, or the keys
+    from which they follow."""
     user = ledger.user
-    ledger.check_kept()
-    survivors_file.check_own_row(survivors, ledger)
-    # a user that froze a set answers no other, unless users confirm and agreed on another one
-    frozen = () if space.session.confirm else ("frozen",)
-    ledger.check_survivors(survivors.digest, *frozen, "confirmed", "answered")
-    if answered_before(space, user) not in (None, survivors.digest):
-        raise Refused(
-            f"user {user} has answered another survivor set in this round already",
-            "was the secrets folder restored from a backup? do not answer; start a new round",
-        )
-    survivors_file.check_confirmed(space, survivors)
+    if space.session.family is not None:
+        yield _by_keys(space, ledger, survivors, opener)
+        return
+    paths = {m: space.share_path(user, m) for m in survivors.users}
+    check_arrived(f"share for user {user}", paths)
+    allow_open_files(2 * len(survivors.rows))
+    with ExitStack() as files:
+        held = SharesOfUser(space, user, opener)
+        yield {
+            m: files.enter_context(held.opened(m, row.sharing)).read
+            for m, row in survivors.rows.items()
+        }
+
+
+def _by_keys(
+    space: Workspace, ledger: Ledger, survivors: Survivors, opener: Identity | None
+) -> HeldShares:
+    """The same from keys. A dealer whose keys are missing or do not fit cannot just be left out:
+    such an answer is wrong, and the user that gave it would be named."""
+    user = ledger.user
+    chain = series.read_chain(space, user)
+    holding = series.enter(space, chain, opener, only=iter(ledger.holds or ()))
+    if holding.chain != chain:
+        series.store(space, user, holding.chain)
+    for m in survivors.users:
+        if m in holding.bad:
+            raise BadData(f"the keys of user {m} do not fit: {holding.bad[m]}", _SPOILT)
+        if m not in holding.chain.lists:
+            raise InputMissing(
+                f"user {user} has not entered the keys of user {m}: its X does not name them",
+                "other users answer; this one holds too little",
+            )
+        if holding.chain.lists[m] != survivors.rows[m].dealt:
+            raise BadData(
+                f"user {m} gave this user another list of keys than the one that its X names",
+                _SPOILT,
+            )
+    return {
+        m: _rows_of(space, user, holding.chain.keys[m], row) for m, row in survivors.rows.items()
+    }
+
+
+def _rows_of(
+    space: Workspace, user: int, keys: Mapping[tuple[int, ...], bytes], row: Row
+) -> Callable[[Integers], tuple[Symbols, ...]]:
+    session = space.session
+    deal = session.deal(row.user, row.sharing)
+    return HeldKeys(session, user, deal=deal, keys=keys).read

@@ -20,22 +20,24 @@ from ..errors import (
 )
 from ..storage import masked as masked_file
 from ..storage import survivors as survivors_file
-from ..storage.atomic import mark_done, write_whole
+from ..storage.atomic import erase, mark_done
 from ..storage.documents import digest
 from ..storage.keys import Identity
 from ..storage.ledger import Ledger
 from ..storage.masked import MaskedFile
 from ..storage.workspace import Workspace
-from .access import Access, TakingPart, admitted, taking_part
+from . import spend
+from .access import Access, TakingPart, admitted, check_pins, taking_part
 from .arguments import AnyRound, user_list
 from .each import for_each
+from .frozen import read_frozen, rows_of
 
 
 @dataclass(frozen=True, repr=False)
 class FreezeReport(Brief):
     """U1, whether this call made it so, and whom it left out for what reason."""
 
-    freezer: int
+    freezer: int | None
     survivors: list[int]
     survivors_sha256: str
     written: bool
@@ -51,13 +53,13 @@ def freeze(
 ) -> FreezeReport:
     """Fix the survivors: write survivors.json for the users that have masked.
 
-    It is the step of the session's freezer, or of any user where users confirm; a user freezes one
-    set a round.
+    It is the step of the session's freezer, which freezes one set a round. Where users confirm,
+    anybody may propose a set, and it binds nobody before enough users confirmed it.
 
     Arguments:
     round: the folder of the round.
     only: these users and no others; their X must be in order.
-    user: who freezes; the session's freezer by default.
+    user: who freezes; the session's freezer by default, and nobody where users confirm.
     secrets: the folder of the user's secrets and ledgers, instead of the round's own.
     session: refuse any other session than this one; at least 16 of its digits.
     series: the same of the series of the round, whose name `init` and `inspect` say.
@@ -67,73 +69,97 @@ def freeze(
     Returns a FreezeReport.
     """
     space, how = taking_part(round, **access)
-    session = space.session
-    signer = _admitted_freezer(space, how) if user is None else admitted(space, user, how)
-    user = session.freezer if user is None else user
     only = None if only is None else user_list("only", only)
-    if user != session.freezer and not session.confirm:
-        raise Refused(
-            f"user {session.freezer} freezes this round, not user {user}",
-            "two survivor sets would reveal an input; wait for survivors.json",
-        )
-    with space.step_of(user):
-        ledger = Ledger.read(space.ledger_path(user), session.id, user)
+    if space.session.confirm:
+        return _propose(space, only, user, how)
+    signer = _admitted_freezer(space, how, user)
+    freezer = space.session.freezer
+    assert freezer is not None
+    with space.step_of(freezer):
+        ledger = Ledger.read(space.ledger_path(freezer), space.session.id, freezer)
         if space.survivors_path.exists():
-            return _again(space, user, ledger=ledger, only=only, sealed=signer is not None)
+            return _again(space, ledger, only)
         left_out: dict[int, str] = {}
         rows = ledger.survivors
         if rows is None:
             files, left_out = chosen_masked(space, only)
-            rows = survivors_file.rows_of(files)
+            rows = rows_of(files)
         # else an earlier call was stopped before survivors.json appeared: it is that set for good
-        users = [row.user for row in rows]
-        _check_only(only, users)
-        content = survivors_file.content(session, rows, freezer=user, signer=signer)
-        ledger.check_survivors(digest(content), "frozen", "confirmed", "answered")
-        ledger.record(frozen=digest(content), survivors=rows)
-        write_whole(space.survivors_path, content)
+        _check_only(only, [row.user for row in rows])
+        content = survivors_file.content(space.session, rows, signer)
+        ledger.check_survivors(digest(content), "seen", "frozen", "answered")
+        spend.frozen(space, ledger, rows, content)
+    return _report(space, content, left_out=left_out)
+
+
+def _report(
+    space: Workspace,
+    content: bytes,
+    *,
+    written: bool = True,
+    left_out: dict[int, str] | None = None,
+) -> FreezeReport:
+    survivors = survivors_file.checked(space, content)
     return FreezeReport(
-        freezer=user,
-        survivors=users,
-        survivors_sha256=digest(content),
-        written=True,
-        left_out=left_out,
+        freezer=survivors.freezer,
+        survivors=survivors.users,
+        survivors_sha256=survivors.digest,
+        written=written,
+        left_out=left_out or {},
     )
 
 
-def _admitted_freezer(space: Workspace, how: Access) -> Identity | None:
-    """`admitted` for the session's freezer; who comes with the keys of another user is told who
-    freezes."""
-    session = space.session
+def _admitted_freezer(space: Workspace, how: Access, user: int | None) -> Identity | None:
+    """`admitted` for the session's freezer; who comes as another user is told who freezes."""
+    freezer = space.session.freezer
+    assert freezer is not None
+    if user not in (None, freezer):
+        raise Refused(
+            f"user {freezer} freezes this round, not user {user}",
+            "two survivor sets would reveal an input; wait for survivors.json",
+        )
     try:
-        return admitted(space, session.freezer, how)
+        return admitted(space, freezer, how)
     except BadData as error:
         if error.advice is not Advice.OF_OTHER_USER:
             raise
-        hint = (
-            f"this is the identity of user {error.values['user']}, and user {session.freezer} "
-            "freezes this round"
-        )
-        if not session.confirm:
-            raise error.but(hint=hint, advice=None) from error
-        raise error.but(hint=f"{hint} by default", advice=Advice.FREEZER) from error
+        owner = error.values["user"]
+        hint = f"this is the identity of user {owner}, and user {freezer} freezes this round"
+        raise error.but(hint=hint, advice=None, values={}) from error
 
 
-def _again(
-    space: Workspace, user: int, ledger: Ledger, only: Iterable[int] | None, *, sealed: bool
+def _propose(
+    space: Workspace, only: list[int] | None, user: int | None, how: Access
 ) -> FreezeReport:
+    """`freeze` where users confirm: anybody may propose, and nobody is bound by it."""
+    check_pins(space, how)
+    if user is not None:
+        admitted(space, user, how)
+    if space.survivors_path.exists():
+        before = survivors_file.read(space)
+        _check_only(only, before.users)
+        mark_done(space.survivors_path)
+        content = survivors_file.content(space.session, tuple(before.rows.values()), None)
+        return _report(space, content, written=False)
+    files, left_out = chosen_masked(space, only)
+    content = survivors_file.content(space.session, rows_of(files), None)
+    spend.proposed(space, content)
+    return _report(space, content, left_out=left_out)
+
+
+def _again(space: Workspace, ledger: Ledger, only: Iterable[int] | None) -> FreezeReport:
     """A survivors.json that is there already stays as it is; one that this user did not write is
     not its own."""
     before = survivors_file.read(space)
-    if before.freezer == user and ledger.frozen is None and not sealed:
+    if ledger.frozen is None and before.signature is None:
         raise Refused(
-            f"{space.survivors_path} exists, and user {user} did not write it",
+            f"{space.survivors_path} exists, and user {ledger.user} did not write it",
             "somebody planted it: delete it and freeze again",
         )
-    own = ("frozen",) if before.freezer == user else ()
-    ledger.check_survivors(before.digest, *own, "confirmed", "answered")
+    ledger.check_survivors(before.digest, "seen", "frozen", "answered")
     _check_only(only, before.users)
     mark_done(space.survivors_path)
+    erase(space.staged_path(ledger.user, spend.SURVIVORS))
     return FreezeReport(
         freezer=before.freezer,
         survivors=before.users,
@@ -319,15 +345,14 @@ def confirm_once(space: Workspace, user: int, how: Access, *, has_every_x: bool)
         ledger = Ledger.read(space.ledger_path(user), session.id, user)
         ledger.check_survivors(survivors.digest, "confirmed", "answered")
         if ledger.confirmed is None:
-            survivors_file.check_own_row(survivors, ledger)
+            ledger.check_own_row(survivors)
             if has_every_x:
-                survivors_file.read_frozen(space, survivors)
-        ledger.record(confirmed=survivors.digest)
-        path = survivors_file.confirm(space, user, survivors_sha256=survivors.digest, signer=signer)
+                read_frozen(space, survivors)
+        spend.confirmed(space, ledger, survivors, signer)
     there = survivors_file.confirmed_by(space, survivors.digest, space.users())
     return ConfirmReport(
         user=user,
-        path=path,
+        path=space.confirmation_path(user),
         survivors=survivors.users,
         survivors_sha256=survivors.digest,
         confirmed=there,

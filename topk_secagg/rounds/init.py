@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Unpack
 
 from ..algebra import entropy
 from ..brief import Brief
-from ..errors import Advice, BadData, InputMissing, Refused, UsageError
+from ..errors import Advice, BadData, InputMissing, Refused, SecAggError, UsageError
 from ..gradients.layout import Layout
 from ..protocol.constructions import construction
 from ..protocol.family import check_family, find_family
@@ -20,7 +20,14 @@ from ..storage.atomic import make_folder, mark_done, write_whole
 from ..storage.keys import read_recipients
 from ..storage.session import Series, Session
 from ..storage.workspace import Workspace
-from .arguments import AnyRound, optional_path, whole_number, workspace
+from .arguments import (
+    AnyPath,
+    AnyRound,
+    optional_path,
+    real_number,
+    whole_number,
+    workspace,
+)
 from .costs import check_disk
 from .options import (
     Choice,
@@ -34,6 +41,7 @@ from .options import (
 _NONCE_BYTES = 16
 _OF_LAYOUT = {"like", "length", "entry", "strip_prefix", "only", "exclude"}
 _OF_PARAMETERS = {"top_k", "density", "picks", "clip", "max_weight", "field"}
+_OF_SESSION = {"feedback_decay"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,6 +62,8 @@ def init(
     from_: AnyRound | None = None,
     clip_from_sum: float | None = None,
     new_keys: bool = False,
+    generation: int | None = None,
+    secrets: AnyPath | None = None,
     distributed: bool = False,
     **options: Unpack[SessionOptions],
 ) -> InitReport:
@@ -61,15 +71,18 @@ def init(
 
     A round that was started in the same way is left as it is. Give users, survivors and colluders,
     either `like` or `length`, and either `top_k` or `density`. With `from_` nothing is required:
-    the round is like that one, and where shares are dealt by keys the next one of a series.
+    the round is like that one, and a later one of its series.
 
     Arguments:
     round: the folder of the round.
     from_: another round, of which this one takes everything but the nonce; the layout, top_k or
-        density, picks, clip, max_weight and field may be given anew.
+        density, picks, clip, max_weight, field and feedback_decay may be given anew.
     clip_from_sum: with `from_`, the clip is so many times the largest magnitude of that round's
         sum, divided by the largest weight.
     new_keys: with `from_`, start a new series: every user deals new keys.
+    generation: with `from_`, how late in the series the round is; by default one more than the
+        latest that the other round and the users' chains that are here know.
+    secrets: with `from_`, the folder of secrets in which users' chains are.
     distributed: every user has its own machine, so that disk space for one user is enough.
     users: N.
     survivors: U, the users that must remain at least.
@@ -83,8 +96,9 @@ def init(
     exclude: patterns; no tensors with such a name. By default the buffers of batch norm.
     max_weight: the largest weight that a user may give its gradient; 1 by default.
     recipients: the users' public keys, a line each as `keygen` makes it: seals and signs the files.
-    freezer: the user that freezes; 1 by default.
+    freezer: the user that freezes; 1 by default, and none where users confirm.
     confirm: whether users must confirm the survivors.
+    feedback_decay: what is left of a residual in the next round, from 0 to 1; 1 by default.
     top_k: K, the coordinates that each user sends; or
     density: K as a share of the gradient's length, such as 0.01.
     field: q, a prime below 2^32.
@@ -100,11 +114,14 @@ def init(
     if from_ is not None:
         return start_like(
             root,
-            workspace(from_).root,
+            workspace(from_, secrets),
             clip_from_sum=clip_from_sum,
             new_keys=new_keys,
+            generation=generation,
             options=options,
         )
+    if generation is not None:
+        raise UsageError("a generation is one of a series, and no earlier round is given")
     if clip_from_sum is not None:
         raise UsageError("the clip comes from the sum of another round, and none is given")
     if new_keys:
@@ -117,17 +134,18 @@ def start_chosen(
 ) -> InitReport:
     """Start a round with the parameters and the layout that were chosen.
 
-    Of the options only `recipients`, `freezer` and `confirm` are read: all others
+    Of the options only `recipients`, `freezer`, `confirm` and `feedback_decay` are read: all others
     are in the choice already. `distributed` is as in `init`.
     """
-    freezer = options.get("freezer")
+    decay = options.get("feedback_decay")
     space, new = start(
         root,
         choice.parameters,
         choice.layout,
         recipients=optional_path("recipients", options.get("recipients")),
-        freezer=1 if freezer is None else whole_number("freezer", freezer),
+        freezer=_freezer(options),
         confirm=bool(options.get("confirm")),
+        feedback_decay=1.0 if decay is None else real_number("feedback_decay", decay),
         distributed=distributed,
     )
     return InitReport(
@@ -137,6 +155,19 @@ def start_chosen(
         notes=choice.notes,
         warnings=_warnings(choice.parameters),
     )
+
+
+def _freezer(options: SessionOptions) -> int | None:
+    """Who freezes: nobody where users confirm."""
+    freezer = options.get("freezer")
+    if not options.get("confirm"):
+        return 1 if freezer is None else whole_number("freezer", freezer)
+    if freezer is not None:
+        raise UsageError(
+            "a freezer and confirmations are given: where users confirm, anybody proposes",
+            "leave out the freezer",
+        )
+    return None
 
 
 def _warnings(p: Parameters) -> tuple[str, ...]:
@@ -154,8 +185,9 @@ def start(
     layout: Layout,
     *,
     recipients: Path | None = None,
-    freezer: int = 1,
+    freezer: int | None = 1,
     confirm: bool = False,
+    feedback_decay: float = 1.0,
     distributed: bool = False,
 ) -> tuple[Workspace, bool]:
     """Write session.json into a new round, and say whether it is new: one that was started like
@@ -170,29 +202,29 @@ def start(
         recipients=keys,
         freezer=freezer,
         confirm=confirm,
+        feedback_decay=feedback_decay,
     )
     return _write_session(root, session, distributed=distributed)
 
 
 def start_like(
     root: Path,
-    other: Path,
+    before: Workspace,
     *,
     clip_from_sum: float | None = None,
     new_keys: bool = False,
+    generation: int | None = None,
     options: SessionOptions,
 ) -> InitReport:
     """Start a round like another one: everything in its session.json but the nonce, and nothing
     else of it; `options` may change its layout and what follows from it.
 
-    Where shares are dealt by keys it is the next generation of a series, unless `new_keys`. The
-    clip is another one if it is among the options, or that of `clip_of_sum` with the factor
-    `clip_from_sum`.
+    It is a later generation of a series, unless `new_keys`. The clip is another one if it is among
+    the options, or that of `clip_of_sum` with the factor `clip_from_sum`.
     """
-    before = Workspace(other)
     session = before.session
     given = given_options(options)
-    if unknown := sorted(given.keys() - _OF_LAYOUT - _OF_PARAMETERS):
+    if unknown := sorted(given.keys() - _OF_LAYOUT - _OF_PARAMETERS - _OF_SESSION):
         raise UsageError(
             f"{unknown[0]} comes from the other round",
             f"leave out {', '.join(unknown)}",
@@ -208,14 +240,63 @@ def start_like(
     if given.keys() & _OF_LAYOUT:
         layout, _ = choose_layout(**{name: given[name] for name in _OF_LAYOUT if name in given})
     p = changed_parameters(session.parameters, layout.length, changed)
-    following = replace(session, id="", nonce="", parameters=p, layout=layout, series=None)
-    if session.family is not None and not new_keys:
-        series = Series(root=session.series_root, generation=session.generation + 1)
-        following = replace(following, series=series)
-        if p.field != session.parameters.field:
-            check_family(p, session.points, session.family)
+    if session.family is not None and p.field != session.parameters.field:
+        check_family(p, session.points, session.family)
+    there = _started(root)
+    following = replace(
+        session,
+        id="",
+        nonce="",
+        parameters=p,
+        layout=layout,
+        series=None if new_keys else _later(before, generation, there),
+        before=_before(before, there),
+        feedback_decay=real_number(
+            "feedback_decay", given.get("feedback_decay", session.feedback_decay)
+        ),
+    )
     space, new = _write_session(root, following, distributed=True)
     return InitReport(round=space, written=new, warnings=_warnings(p))
+
+
+def _started(root: Path) -> Session | None:
+    """The session that is in the folder already."""
+    space = Workspace(root)
+    return space.session if space.session_path.exists() else None
+
+
+def _later(before: Workspace, generation: int | None, there: Session | None) -> Series:
+    """A later round of a series: the one that was started already, if nothing else is asked for."""
+    from .series import latest_generation  # which a round that starts anew need not load
+
+    session = before.session
+    root = session.series_root
+    if generation is not None:
+        if whole_number("generation", generation) <= session.generation:
+            raise UsageError(
+                f"generation {generation} is not after the other round's, {session.generation}",
+                "give a larger one, or none",
+            )
+        return Series(root, generation)
+    known = None if there is None else there.series
+    if known is not None and known.root == root and known.generation > session.generation:
+        return known
+    return Series(root, 1 + latest_generation(before))
+
+
+def _before(before: Workspace, there: Session | None) -> str | None:
+    """The last session that gave a sum; of a round that was started already, the one that it
+    names."""
+    from ..storage import aggregate as aggregate_file
+    from ..storage.artifacts import opened
+
+    session = before.session
+    if there is not None and there.before in (session.id, session.before):
+        return there.before
+    with suppress(SecAggError), opened(before.aggregate_path, aggregate_file.KIND) as artifact:
+        artifact.expect_attributes({"session": session.id})
+        return session.id
+    return session.before
 
 
 def clip_of_sum(space: Workspace, factor: float) -> float:
@@ -285,7 +366,7 @@ def _differences(there: Session, here: Session) -> Iterator[str]:
     names = [name for name in old if old[name] != new[name]]
     for name in [name for name in names if name not in DERIVED] or names:
         yield f"{name} is {_said(old[name])} there and {_said(new[name])} here"
-    for name in ("freezer", "confirm"):
+    for name in ("freezer", "confirm", "feedback_decay"):
         old_value = getattr(there, name)
         new_value = getattr(here, name)
         if old_value != new_value:

@@ -17,7 +17,7 @@ from ..errors import Advice, BadData, InputMissing, SecAggError
 from ..gradients.formats import is_readable
 from ..protocol.constructions import construction
 from ..protocol.parameters import SHARES, rate_of_answer, rate_of_masked
-from ..storage import dealt, documents, masked, share, survivors
+from ..storage import dealt, decoded, documents, masked, share, survivors
 from ..storage.artifacts import Artifact, opened
 from ..storage.atomic import open_regular
 from ..storage.hdf5_parser import SIGNATURE
@@ -148,6 +148,8 @@ def _describe_document(path: Path, session: Session | None) -> Description:
             "series": s.series_name,
             "generation": s.generation,
             "tensors": len(s.layout.slots),
+            "before": s.before,
+            "feedback_decay": s.feedback_decay,
             "freezer": s.freezer,
             "confirmations": s.confirmations,
         }
@@ -162,22 +164,29 @@ def _describe_document(path: Path, session: Session | None) -> Description:
         names = (
             "user",
             "session",
+            "generation",
             "shared",
             "masked",
+            "feedback",
+            "residual",
+            "taken_by",
+            "seen",
             "frozen",
             "confirmed",
             "answered",
+            "gave_up",
             "forgotten",
         )
         d.facts |= {name: getattr(ledger, name) for name in names}
-        d.facts["residual"] = ledger.residual.path if ledger.residual else None
     elif kind == "survivors":
         listed, body = survivors.parse(path, content)
         d.facts |= {"session": body["session"]}
         d.facts |= {"freezer": listed.freezer, "survivors": listed.users}
-        d.facts["weights"] = [listed.weights[n] for n in listed.users]
-        d.facts["sharings"] = [listed.sharings[n] for n in listed.users]
-        d.facts["dealt"] = [listed.dealt[n] for n in listed.users]
+        rows = listed.rows.values()
+        d.facts |= {
+            f"{name}s": [getattr(row, name) for row in rows] for name in ("weight", "sharing")
+        }
+        d.facts["dealt"] = [row.dealt for row in rows]
         d.facts |= {"signed": listed.signature is not None, "sha256": listed.digest}
     elif kind == "dealt":
         body = dealt.parse(path, content)
@@ -187,6 +196,13 @@ def _describe_document(path: Path, session: Session | None) -> Description:
             "signed": body["signature"] is not None,
             "sha256": documents.digest_unsigned("dealt", body),
         }
+    elif kind == "folder":
+        raise BadData(
+            f"{path} is not a file of a round, but the number of a folder of secrets",
+            "keep it where it is",
+        )
+    elif kind == "decoded":
+        d.facts |= vars(decoded.parse(path, content))
     else:
         body = survivors.parse_confirmation(path, content)
         d.facts |= {name: body[name] for name in ("user", "session", "survivors_sha256")}

@@ -1,44 +1,47 @@
-"""`offline`: the secret of one user, and its shares for every user."""
+"""`offline`: a user's secret of one round: dealt to every user, or from the keys of its series."""
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Unpack
 
 from ..algebra import entropy
 from ..algebra.randomness import KEY_BYTES, source_of
 from ..brief import Brief
-from ..errors import Advice, BadData, InputMissing, Refused, SecAggError, UsageError, about
+from ..errors import Advice, BadData, Refused, SecAggError, UsageError
 from ..progress import Progress, unheard
 from ..protocol.constructions import construction
-from ..protocol.family import check_family
+from ..protocol.deal import Block, drawn_key
 from ..protocol.parameters import SHARES
+from ..storage import chain as chain_file
 from ..storage import dealt as dealt_file
-from ..storage import held as held_file
 from ..storage import secret as secret_file
 from ..storage import share_writer
 from ..storage.atomic import mark_done, write_whole
+from ..storage.chain import Chain
 from ..storage.documents import read_bytes
-from ..storage.held import HeldKeys
 from ..storage.keys import Identity
-from ..storage.ledger import Ledger
+from ..storage.ledger import Ledger, Previous
 from ..storage.secret import StoredSecret
 from ..storage.session import Session
 from ..storage.share import SharesOfUser
 from ..storage.workspace import Workspace
+from . import series
 from .access import TakingPart, admitted, hint_of_secrets, other_folder, taking_part
 from .arguments import CIPHER, OS, SOURCES, AnyRound, check_choice, workspace
-from .keys import part_taken
-from .series import carried_keys, check_own_list, has_left, leave
+from .part import part_taken
 
 
 @dataclass(frozen=True, repr=False)
 class OfflineReport(Brief):
-    """What `offline` did: how many share files it wrote, and how many it found complete.
+    """What `offline` did: how many share files it wrote, and how many it found complete; where keys
+    follow from those of a series, of how many users it has some.
 
-    `share_bytes` are those of the largest share, or the most keys, that it sends to one user.
-    `other_folder` is where this user prepared the same session before, if that was not here.
+    `share_bytes` are those of the largest share that it sends to one user. `other_folder` is where
+    this user prepared the same session before, if that was not here.
     """
 
     user: int
@@ -55,11 +58,12 @@ def offline(
     *,
     randomness: str = CIPHER,
     from_: AnyRound | None = None,
+    skip_generations: bool = False,
     progress: Progress = unheard,
     **access: Unpack[TakingPart],
 ) -> OfflineReport:
     """Offline phase of one user: draw Z_n, write secrets/user-n.h5 and shares/user-m/from-n.h5 for
-    every m.
+    every m. In a later round of a series by keys, put the keys through instead: nothing is sent.
 
     An interrupted run continues with the same shares, since their noise comes from a key in the
     secret file; noise from the system cannot be drawn again, so there a new secret is drawn
@@ -69,8 +73,9 @@ def offline(
     round: the folder of the round.
     user: the user's number, from 1.
     randomness: "cipher" (AES-256-CTR keyed by the operating system) or "os" (every byte from it).
-    from_: an earlier round of the same series, from whose keys those of this round follow;
-        nothing is sent.
+    from_: an earlier round, from which this one goes on: of the same series, or the last of another
+        one. A later round finds it by itself in a folder of secrets.
+    skip_generations: go on although this round is more than 100 generations later.
     progress: called with the share that is done, 0 to 1.
     secrets: the folder of the user's secrets and ledgers, instead of the round's own.
     session: refuse any other session than this one; at least 16 of its digits.
@@ -82,49 +87,21 @@ def offline(
     """
     space, how = taking_part(round, **access)
     signer = admitted(space, user, how)
-    session = space.session
-    p = session.parameters
     check_choice("source of randomness", randomness, SOURCES)
     if randomness == OS:
-        _check_may_be_os(session)
-    if session.family is not None:
-        with about(space.session_path):
-            check_family(p, session.points, session.family)
-    if session.series is not None or from_ is not None:
-        before = None if from_ is None else workspace(from_, space.secrets)
-        return _offline_in_series(space, user, earlier=before, signer=signer)
-    with space.step_of(user):
+        _check_may_be_os(space.session)
+    before = None if from_ is None else Workspace(workspace(from_).root, space.secrets)
+    if before is not None:
+        _check_before(space.session, before.session)
+    path = series.chain_path(space, user, before)
+    with space.step_of(user), space.chain_of(path):
         _check_first_time(space, user, signer)
-        ledger, stored = _secret(space, user, randomness)
-        _check_secret_fits(space, ledger, stored=stored, randomness=randomness)
-        missing = _users_without_share(space, ledger, stored)
-        if missing and stored.randomness == OS:
-            stored = _drawn_again(space, ledger)
-            missing = list(space.users())
-        dealt = _publish(space, user, stored=stored, signer=signer)
-        if missing:
-            share_writer.write(
-                space,
-                users=missing,
-                deal=session.deal(user, stored.sharing),
-                secret=stored.secret,
-                source=source_of(stored.randomness, stored.key),
-                signer=signer,
-                progress=progress,
-            )
-        ledger.record(shared=stored.sharing, dealt=dealt)
-        # the share for the last user last, which then stands for all
-        mark_done(space.secret_path(user), *(space.share_path(m, user) for m in space.users()))
-    return OfflineReport(
-        user=user,
-        randomness=stored.randomness,
-        shares_written=len(missing),
-        shares_kept=p.users - len(missing),
-        share_bytes=max(
-            construction(p).held_bytes(m, session.family or ()) for m in space.users() if m != user
-        ),
-        other_folder=other_folder(space, ledger),
-    )
+        place = _place(space, user, path, before, skip_generations=skip_generations)
+        ledger = _ledger(space, user, path, place.previous)
+        stored = _secret(space, ledger, randomness)
+        if space.session.series is not None and space.session.family is not None:
+            return _carried_on(space, ledger, stored, place, path)
+        return _dealt(space, ledger, stored, place, path, signer=signer, progress=progress)
 
 
 def _check_may_be_os(session: Session) -> None:
@@ -137,6 +114,108 @@ def _check_may_be_os(session: Session) -> None:
             Advice.DEALING,
             dealing=SHARES,
         )
+
+
+def _check_before(session: Session, before: Session) -> None:
+    """Refuse an earlier round from which this one cannot go on."""
+    if session.series is not None:
+        series.check_same_series(session, before)
+    elif before.id == session.id:
+        raise UsageError("a round does not go on from itself", "name an earlier round")
+
+
+# where the user is in the series
+
+
+@dataclass(frozen=True)
+class _Place:
+    """The chain as it is to be in this round (None where it is to be made), whether that is already
+    in its file, and the round before."""
+
+    chain: Chain | None
+    is_stored: bool
+    previous: Previous | None
+
+
+def _place(
+    space: Workspace, user: int, path: Path, before: Workspace | None, *, skip_generations: bool
+) -> _Place:
+    """Find the user's place in the series, and decide whether it may go on to this round."""
+    session = space.session
+    named = None
+    if before is not None:
+        folder = os.path.relpath(before.root.resolve(), space.root.resolve())
+        named = Previous(before.session.id, folder)
+    if session.series is None:
+        chain = chain_file.read(path, session, user) if path.exists() else None
+        return _Place(chain, chain is not None, named or _found_before(space, user))
+    chain = chain_file.read(path, session, user)
+    if chain.session == session.id:
+        return _Place(chain, True, named)
+    standing, previous = series.standing_of(space, user, chain, path)
+    series.check_may_go_on(chain, session, standing, skip_generations=skip_generations)
+    if standing.ledger is None and named is not None:
+        previous = named  # an abandoned round, whose folder is gone
+    return _Place(series.advanced(space, chain, path), False, previous)
+
+
+def _found_before(space: Workspace, user: int) -> Previous | None:
+    """The round before the first one of a new series, if it is in the folder of secrets: the one at
+    which the series of the last sum ended for this user."""
+    last = space.session.before
+    if space.secrets is None or last is None:
+        return None
+    with suppress(SecAggError):
+        ledger = Ledger.read(space.private_of(last) / space.ledger_name(user), last, user)
+        for chain in space.secrets.glob(f"user-{user:02}.chain-{ledger.series[:16]}.h5"):
+            last = chain_file.session_in(chain, ledger.series) or last
+        return Previous(last, ".")
+    return None
+
+
+def _ledger(space: Workspace, user: int, path: Path, previous: Previous | None) -> Ledger:
+    """The ledger on disk, or a new one."""
+    session = space.session
+    if not space.ledger_path(user).exists() and not space.secret_path(user).exists():
+        Ledger(
+            space.ledger_path(user),
+            session=session.id,
+            user=user,
+            series=session.series_root,
+            generation=session.generation,
+            previous=previous,
+            folder=str(space.root.resolve()) if space.secrets else None,
+            chain=series.seen_from(space, path),
+        ).write()
+    ledger = Ledger.read(space.ledger_path(user), session.id, user)
+    ledger.check_kept()  # `forget` may have been stopped before it erased the secret
+    if ledger.previous is None and previous is not None and ledger.masked is None:
+        ledger = ledger.record(previous=previous)
+    if session.series is None and previous not in (None, ledger.previous):
+        raise BadData(
+            f"user {user} prepared this round from another one",
+            "name that one, or none",
+            Advice.FROM,
+        )
+    return ledger
+
+
+# the secret
+
+
+def _secret(space: Workspace, ledger: Ledger, randomness: str) -> StoredSecret:
+    """The secret on disk, or a new one, which must be the one that was shared if one was."""
+    user = ledger.user
+    if not space.secret_path(user).exists():
+        if ledger.shared:
+            raise Refused(
+                f"the secret of user {user} is gone, and its shares were already made",
+                "restore it from a backup, or start a new round",
+            )
+        return _draw(space, user, randomness)
+    stored = secret_file.read(space, user)
+    _check_secret_fits(space, ledger, stored=stored, randomness=randomness)
+    return stored
 
 
 def _check_secret_fits(
@@ -157,160 +236,6 @@ def _check_secret_fits(
         )
 
 
-def _users_without_share(space: Workspace, ledger: Ledger, stored: StoredSecret) -> list[int]:
-    """The users whose share of this secret is not there yet.
-
-    A sealed share does not show of which secret it is: those that are there count only when the
-    ledger says that all shares of this secret were written.
-    """
-    is_sealed = space.session.recipients is not None
-    if is_sealed and ledger.shared != stored.sharing:
-        return list(space.users())
-    return [
-        m for m in space.users() if not SharesOfUser(space, m).is_there(ledger.user, stored.sharing)
-    ]
-
-
-def _drawn_again(space: Workspace, ledger: Ledger) -> StoredSecret:
-    """A new secret from the operating system, in place of one whose shares are not complete: their
-    noise is not kept. Refused once all of them were made."""
-    if ledger.shared:
-        raise Refused(
-            f"shares of user {ledger.user} are gone, and their noise cannot be drawn again",
-            "restore them from where they were sent, or start a new round",
-        )
-    return _draw(space, ledger.user, OS)
-
-
-def _offline_in_series(
-    space: Workspace, user: int, *, earlier: Workspace | None, signer: Identity | None
-) -> OfflineReport:
-    """The same in a later round of a series: keys follow from those of an earlier round.
-
-    Shares of the root round that arrive late are added until the user masks.
-    """
-    with space.step_of(user):
-        _check_first_time(space, user, signer)
-        # keys are read before a ledger is begun: who names a wrong round has lost nothing
-        adds_keys = False
-        if earlier is None:
-            held = _prepared_before(space, user)
-        elif _is_stored(space, user) and has_left(space, earlier, user=user):
-            held = held_file.read(space, user)
-        else:
-            adds_keys = True
-            held = carried_keys(space, earlier, user=user, identity=signer)
-        check_own_list(user, held)
-        ledger, stored = _stored_secret(space, user)
-        if stored is None:
-            stored = _draw(space, user, CIPHER, keys=held.own)
-        elif adds_keys and earlier is not None and stored.secret.keys != held.own:
-            raise BadData(
-                f"the keys that follow from {earlier.root} are not those of this round",
-                f"name the round from which user {user} prepared this one",
-            )
-        if adds_keys:
-            held = _stored_with(space, ledger, held)
-        # stored here, then erased there, and only then of use: wherever this is stopped, no keys
-        # that open this round are forgotten in the earlier one
-        if earlier is not None:
-            leave(earlier, user, space.session.generation)
-        ledger.record(shared=stored.sharing, dealt=held.lists[user])
-        mark_done(space.secret_path(user), space.held_path(user))
-    return OfflineReport(
-        user=user,
-        randomness=stored.randomness,
-        shares_written=0,
-        shares_kept=len(held.lists),
-        share_bytes=0,
-        other_folder=other_folder(space, ledger),
-    )
-
-
-def _is_prepared(space: Workspace, user: int) -> bool:
-    """Whether a user has prepared this round already."""
-    if not space.ledger_path(user).exists() and not space.secret_path(user).exists():
-        return False
-    ledger = _ledger(space, user)
-    return ledger.shared is not None and space.secret_path(user).exists()
-
-
-def _stored_with(space: Workspace, ledger: Ledger, held: HeldKeys) -> HeldKeys:
-    """Store the keys that follow from an earlier round, with those that are here already.
-
-    Once X says whose keys its user holds, nothing is added; a file that was lost is made again.
-    """
-    user = ledger.user
-    before = None
-    path = space.held_path(user)
-    if path.exists():
-        try:
-            before = held_file.read(space, user)
-        except BadData as error:
-            raise error.but(hint=f"delete {path} and run this again") from error
-        held_file.check_unforgotten(before, path, user)
-    if ledger.masked is None:
-        more = held if before is None else held.with_more(before)
-        held_file.write(space, user, replace(more, own=()))
-        return more
-    if before is None:
-        before = held.only(ledger.holds or ())
-        held_file.write(space, user, replace(before, own=()))
-    return before
-
-
-def _is_stored(space: Workspace, user: int) -> bool:
-    """Whether the secret and the keys of this round are there: then they are complete, even if
-    `offline` was stopped afterwards."""
-    return space.secret_path(user).exists() and space.held_path(user).exists()
-
-
-def _prepared_before(space: Workspace, user: int) -> HeldKeys:
-    """What a user holds in this round, where it has prepared it already."""
-    if _is_prepared(space, user):
-        return held_file.read(space, user)
-    raise InputMissing(
-        f"this round is generation {space.session.generation} of a series: its keys"
-        " follow from those of an earlier round",
-        "name that round",
-        Advice.FROM,
-    )
-
-
-def _secret(space: Workspace, user: int, randomness: str) -> tuple[Ledger, StoredSecret]:
-    """The secret and ledger on disk, or new ones."""
-    ledger, stored = _stored_secret(space, user)
-    return ledger, stored or _draw(space, user, randomness)
-
-
-def _stored_secret(space: Workspace, user: int) -> tuple[Ledger, StoredSecret | None]:
-    """The ledger on disk, or a new one, and the secret if there is one; the ledger first: a secret
-    without one is not used."""
-    ledger = _ledger(space, user)
-    return ledger, secret_file.read(space, user) if space.secret_path(user).exists() else None
-
-
-def _ledger(space: Workspace, user: int) -> Ledger:
-    """The ledger on disk, or a new one. It must be new, or unused, where there is no secret."""
-    session = space.session
-    path = space.ledger_path(user)
-    if space.secret_path(user).exists():
-        ledger = Ledger.read(path, session.id, user)
-        ledger.check_kept()  # `forget` may have been stopped before it erased the secret
-        return ledger
-    if not path.exists():
-        folder = str(space.root.resolve()) if space.secrets else None
-        Ledger(path, session.id, user=user, folder=folder).write()
-    ledger = Ledger.read(path, session.id, user)
-    ledger.check_kept()
-    if ledger.shared:
-        raise Refused(
-            f"the secret of user {user} is gone, and its shares were already made",
-            "restore it from a backup, or start a new round",
-        )
-    return ledger
-
-
 def _check_first_time(space: Workspace, user: int, signer: Identity | None) -> None:
     """Refuse to draw a second secret, with a ledger that knows nothing of the first one: others may
     hold shares of that, which would not fit the X of the second, or its X and Y."""
@@ -326,40 +251,158 @@ def _check_first_time(space: Workspace, user: int, signer: Identity | None) -> N
         )
 
 
-def _draw(
-    space: Workspace, user: int, randomness: str, keys: tuple[bytes, ...] | None = None
-) -> StoredSecret:
-    """Draw a new secret and make it durable before any share of it exists.
-
-    In a later round of a series its keys are given.
-    """
+def _draw(space: Workspace, user: int, randomness: str) -> StoredSecret:
+    """Draw a new secret and make it durable before any share of it exists."""
     session = space.session
-    c = construction(session.parameters)
     key = entropy.draw(KEY_BYTES, f"secret of user {user} in session {session.id}")
     source = source_of(randomness, key)
     sharing = source.child("sharing").bytes(KEY_BYTES).hex()
-    deal = session.deal(user, sharing)
-    secret = c.draw_secret(deal, source) if keys is None else c.secret_of_keys(deal, keys)
-    stored = StoredSecret(
-        secret=secret,
-        key=key,
-        randomness=randomness,
-        sharing=sharing,
-    )
+    drawn = None
+    if session.family is None:
+        deal = session.deal(user, sharing)
+        drawn = construction(session.parameters).draw_secret(deal, source)
+    stored = StoredSecret(key=key, randomness=randomness, sharing=sharing, drawn=drawn)
     secret_file.write(space, user, stored)
     return stored
 
 
-def _publish(
-    space: Workspace, user: int, stored: StoredSecret, signer: Identity | None
-) -> str | None:
-    """Write the commitments to the keys of this secret, where shares are dealt by keys; their
-    digest."""
+def _drawn_again(space: Workspace, ledger: Ledger) -> StoredSecret:
+    """A new secret from the operating system, in place of one whose shares are not complete: their
+    noise is not kept. Refused once all of them were made."""
+    if ledger.shared:
+        raise Refused(
+            f"shares of user {ledger.user} are gone, and their noise cannot be drawn again",
+            "restore them from where they were sent, or start a new round",
+        )
+    return _draw(space, ledger.user, OS)
+
+
+# later rounds by keys: nothing is sent
+
+
+def _carried_on(
+    space: Workspace, ledger: Ledger, stored: StoredSecret, place: _Place, path: Path
+) -> OfflineReport:
+    """The keys of this round are those of the chain; it moves once the secret is there."""
+    chain = place.chain
+    assert chain is not None
+    user = ledger.user
+    if not place.is_stored:
+        chain_file.write(path, space.session, chain)
+    ledger = ledger.record(shared=stored.sharing, dealt=chain.lists[user])
+    mark_done(space.secret_path(user))
+    return OfflineReport(
+        user=user,
+        randomness=stored.randomness,
+        shares_written=0,
+        shares_kept=len(chain.lists),
+        share_bytes=0,
+        other_folder=other_folder(space, ledger),
+    )
+
+
+# rounds in which something is dealt
+
+
+def _dealt(
+    space: Workspace,
+    ledger: Ledger,
+    stored: StoredSecret,
+    place: _Place,
+    path: Path,
+    *,
+    signer: Identity | None,
+    progress: Progress,
+) -> OfflineReport:
+    """Write the shares that are missing, and the list of keys; the chain before them."""
     session = space.session
+    user = ledger.user
+    missing = _users_without_share(space, ledger, stored)
+    if missing and stored.randomness == OS:
+        stored = _drawn_again(space, ledger)
+        missing = list(space.users())
+    chain = place.chain or _new_chain(space, ledger, path)
+    deal = session.deal(user, stored.sharing)
+    dealt = None
     if session.family is None:
-        return None
+        if chain != place.chain or not place.is_stored:
+            chain_file.write(path, session, chain)
+        if missing:
+            assert stored.drawn is not None
+            share_writer.write(
+                space,
+                users=missing,
+                deal=deal,
+                secret=stored.drawn,
+                source=source_of(stored.randomness, stored.key),
+                signer=signer,
+                progress=progress,
+            )
+    else:
+        source = source_of(stored.randomness, stored.key)
+        own = tuple(drawn_key(deal, source, block) for block in session.family)
+        dealt = _publish(space, user, own, signer)
+        if chain != place.chain:
+            mine: dict[Block, bytes] = {
+                block: key for block, key in zip(session.family, own, strict=True) if user in block
+            }
+            chain_file.write(path, session, replace(chain, own=own).entered(user, mine, dealt))
+        share_writer.write_keys(space, users=missing, deal=deal, own_keys=own, signer=signer)
+    ledger = ledger.record(shared=stored.sharing, dealt=dealt)
+    # the share for the last user last, which then stands for all
+    mark_done(space.secret_path(user), *(space.share_path(m, user) for m in space.users()))
+    return OfflineReport(
+        user=user,
+        randomness=stored.randomness,
+        shares_written=len(missing),
+        shares_kept=session.parameters.users - len(missing),
+        share_bytes=max(
+            construction(session.parameters).held_bytes(m, session.family or ())
+            for m in space.users()
+            if m != user
+        ),
+        other_folder=other_folder(space, ledger),
+    )
+
+
+def _new_chain(space: Workspace, ledger: Ledger, path: Path) -> Chain:
+    """The chain at the first round of its series."""
+    if ledger.shared is not None:
+        raise Refused(
+            f"{path} is gone, and user {ledger.user} has dealt already",
+            "restore it from a backup, or start a new series",
+        )
+    session = space.session
+    chain = Chain(
+        series=session.id,
+        user=ledger.user,
+        session=session.id,
+        generation=0,
+        folder=chain_file.relative(space.root, path),
+    )
+    return series.with_family_checked(space, chain)
+
+
+def _users_without_share(space: Workspace, ledger: Ledger, stored: StoredSecret) -> list[int]:
+    """The users whose share of this secret is not there yet.
+
+    A sealed share does not show of which secret it is: those that are there count only when the
+    ledger says that all shares of this secret were written.
+    """
+    is_sealed = space.session.recipients is not None
+    if is_sealed and ledger.shared != stored.sharing:
+        return list(space.users())
+    return [
+        m for m in space.users() if not SharesOfUser(space, m).is_there(ledger.user, stored.sharing)
+    ]
+
+
+def _publish(
+    space: Workspace, user: int, own_keys: tuple[bytes, ...], signer: Identity | None
+) -> str:
+    """Write the commitments to the keys that a user dealt; their digest."""
     path = space.dealt_path(user)
-    content = dealt_file.content(session, user, keys=stored.secret.keys, signer=signer)
+    content = dealt_file.content(space.session, user, keys=own_keys, signer=signer)
     there = None
     with suppress(SecAggError):  # nothing is there, or no ordinary file
         there = read_bytes(path, "", largest=len(content))

@@ -56,6 +56,7 @@ class SessionOptions(RoundOptions, total=False):
     recipients: AnyPath | None
     freezer: int | None
     confirm: bool
+    feedback_decay: float | None
 
 
 _SESSION_OPTIONS = frozenset(SessionOptions.__annotations__)

@@ -16,20 +16,17 @@ from ..gradients.arrays import Given, Vector
 from ..gradients.layout import Layout
 from ..gradients.quantise import check_clips, magnitude
 from ..progress import UserProgress
-from ..storage import residual as residual_file
 from ..storage import survivors as survivors_file
-from ..storage.atomic import make_folder
 from ..storage.ledger import Ledger
 from ..storage.workspace import Workspace
-from .access import TakingPart
 from .dropouts import Remaining
 from .each import Report, for_each
 from .eliminate import EliminateReport, eliminate
+from .feedback import carried_from
 from .freeze import confirm, freeze
 from .mask import MaskReport, mask
 from .offline import offline
-from .sending import read_gradient_of, subject_of, with_residual
-from .settle import settle
+from .sending import read_gradient_of, subject_of
 
 
 @dataclass(frozen=True)
@@ -48,34 +45,35 @@ class Play:
     gradients: Mapping[int, Given]
     left: Remaining
     weights: Mapping[int, float]
-    residuals: Path | None
-    identities: Mapping[int, Path]
+    feedback: bool
     entry: str
     strip_prefix: str
     select: str
     saturate: bool
+    again: bool
     randomness: str
     earlier: Workspace | None
     jobs: int | None
     progress: UserProgress
 
-    def survey(self, layout: Layout) -> Survey:
-        """Read the gradients of the users that mask, and their residuals; nothing is written."""
-        looks = self._phase("check", self.left.masking, partial(self._look, layout))
+    def survey(self, layout: Layout, *, session: str = "", decay: float = 1.0) -> Survey:
+        """Read the gradients of the users that mask, and their residuals; nothing is written.
+
+        `session` is that of a round that was started already.
+        """
+        look = partial(self._look, layout, session, decay)
+        looks = self._phase("check", self.left.masking, look)
         return Survey(
             largest={user: largest for user, (largest, _) in looks.items()},
             plain_bytes=max((plain_bytes for _, plain_bytes in looks.values()), default=0),
         )
 
-    def _look(self, layout: Layout, user: int) -> tuple[float, int]:
+    def _look(self, layout: Layout, session: str, decay: float, user: int) -> tuple[float, int]:
         """The largest magnitude that a user would send, and the bytes of its gradient as it is."""
         flat, plain_bytes = self._read(layout, user)
-        residual = self._residual_path(user)
-        if residual is not None:
-            carried, _ = residual_file.read(residual, user, layout.length)
-            if carried is not None:
-                with about(residual):
-                    flat = with_residual(flat, carried)
+        if self.feedback and self.earlier is not None:
+            taken = carried_from(self.earlier, user, session, layout.length)
+            flat = taken.added_to(flat, self.weights[user], decay)
         return magnitude(flat), plain_bytes
 
     def _read(self, layout: Layout, user: int) -> tuple[Vector, int]:
@@ -102,8 +100,6 @@ class Play:
                 raise Refused(
                     f"user {user} has {what} in this round already", "choose another folder"
                 )
-        if self.residuals is not None:
-            make_folder(self.residuals, private=True)
         if not self.saturate:
             open_users = [user for user in self.left.masking if not _has_masked(space, user)]
             check_clips(p.clip, {self._name(user): survey.largest[user] for user in open_users})
@@ -113,25 +109,17 @@ class Play:
         gradient = self.gradients[user]
         return f"{user} ({gradient.name})" if isinstance(gradient, Path) else str(user)
 
-    def steps(self, space: Workspace) -> tuple[list[MaskReport], list[EliminateReport], list[int]]:
-        """Every step up to decoding: the reports of masking and answering, and who was settled."""
-        access = self._access
+    def steps(self, space: Workspace) -> tuple[list[MaskReport], list[EliminateReport]]:
+        """Every step up to decoding: the reports of masking and answering."""
         everybody = list(space.users())
-        draw = partial(offline, space, randomness=self.randomness)
-        if space.session.series is not None:
-            draw = partial(draw, from_=self.earlier)
-        self._phase("offline", everybody, lambda n: draw(n, **access(n)))
+        draw = partial(offline, space, randomness=self.randomness, from_=self.earlier)
+        self._phase("offline", everybody, draw)
         masked = self._phase("mask", self.left.masking, partial(self._mask, space))
-        freeze(space, self.left.masking, **access(space.session.freezer))
+        freeze(space, self.left.masking)
         if space.session.confirm:
-            self._phase("confirm", everybody, lambda n: confirm(space, n, **access(n)))
-        answered = self._phase(
-            "eliminate", self.left.answering, lambda n: eliminate(space, n, **access(n))
-        )
-        silent = self.left.silent if self.residuals is not None else []
-        if silent:  # what they sent is in the sum as well
-            self._phase("settle", silent, lambda n: settle(space, n))
-        return list(masked.values()), list(answered.values()), silent
+            self._phase("confirm", everybody, partial(confirm, space))
+        answered = self._phase("eliminate", self.left.answering, partial(eliminate, space))
+        return list(masked.values()), list(answered.values())
 
     def _mask(self, space: Workspace, user: int) -> MaskReport:
         return mask(
@@ -141,17 +129,11 @@ class Play:
             entry=self.entry,
             strip_prefix=self.strip_prefix,
             weight=self.weights[user],
-            residual=self._residual_path(user),
+            feedback=self.feedback,
             select=self.select,
             saturate=self.saturate,
-            **self._access(user),
+            again=self.again,
         )
-
-    def _access(self, user: int) -> TakingPart:
-        return {"identity": self.identities.get(user)}
-
-    def _residual_path(self, user: int) -> Path | None:
-        return self.residuals / f"user-{user:02}.h5" if self.residuals else None
 
     def _phase(
         self, name: str, who: Sequence[int], step: Callable[[int], Report]
@@ -166,7 +148,7 @@ class Play:
 
 
 def _has_masked(space: Workspace, user: int) -> bool:
-    """Whether an interrupted `run` went that far: then the residual may have been committed."""
+    """Whether an interrupted `run` went that far."""
     with suppress(SecAggError):
         ledger = Ledger.read(space.ledger_path(user), space.session.id, user)
         return ledger.masked is not None

@@ -48,15 +48,14 @@ from .options import (
 )
 from .play import Play, Survey
 from .sending import clip_note
-from .user_files import check_output, gradients_by_user, identities_by_user, weights_by_user
+from .user_files import check_output, gradients_by_user, weights_by_user
 
 _OF_READING = {"entry", "strip_prefix"}  # options that do not change a session
 
 
 @dataclass(frozen=True, repr=False)
 class RunReport(Brief):
-    """Who did what, and what came out; `settled` are the survivors that did not answer, and whose
-    residuals were committed all the same. A gradient as it is has `plain_bytes`; `files` are the
+    """Who did what, and what came out. A gradient as it is has `plain_bytes`; `files` are the
     gradients that are files.
 
     `round` is the round as a Workspace, and `started` what `init` would have returned, or None if
@@ -65,7 +64,6 @@ class RunReport(Brief):
 
     masked: list[MaskReport]
     answered: list[EliminateReport]
-    settled: list[int]
     decoded: DecodeReport
     plain_bytes: int
     files: dict[int, Path]
@@ -84,18 +82,20 @@ def run(
     *,
     from_: AnyRound | None = None,
     new_keys: bool = False,
+    generation: int | None = None,
     clip_from_sum: float | None = None,
     drop_masking: Collection[int] = (),
     drop_elimination: Collection[int] = (),
     weights: Mapping[int, float] | Sequence[float] | AnyPath | None = None,
-    residuals: AnyPath | None = None,
+    feedback: bool = False,
+    again: bool = False,
+    secrets: AnyPath | None = None,
     output: AnyPath | None = None,
     mean: bool = False,
     select: str = "top",
     saturate: bool = False,
     randomness: str = CIPHER,
     jobs: int | None = None,
-    identities: Mapping[int, AnyPath] | Sequence[AnyPath] | AnyPath | None = None,
     progress: UserProgress = unheard_of_users,
     started: Callable[[InitReport], None] = lambda _: None,
     **options: Unpack[SessionOptions],
@@ -113,6 +113,7 @@ def run(
     from_: another round, which this one is like, as in `init`: the next one of a series, whose keys
         follow from those of that round.
     new_keys: with `from_`, start a new series: every user deals new keys.
+    generation: with `from_`, how late in the series the round is; by default the next one.
     clip_from_sum: with `from_`, the clip is so many times the largest magnitude of that round's
         sum, divided by the largest weight.
     drop_masking: users that never send an X; they are not in the sum.
@@ -120,7 +121,10 @@ def run(
     weights: what each user's gradient is multiplied with: a list, a mapping {user: weight}, or a
         table of users or files and weights (.csv or .json). 1 by default. The largest is then the
         round's `max_weight`.
-    residuals: a folder for error feedback, with a file for each user.
+    feedback: add what a user's last X that counted did not send, and keep what this one does not.
+    again: send gradients again that were sent in another round.
+    secrets: the folder of all users' secrets, ledgers and identities, instead of the round's own;
+        a sealed round needs it.
     output: write the sum there too: .pt, .safetensors, .npz or .npy.
     mean: divide what `output` gets, and `total` of the report, by the sum of the survivors'
         weights.
@@ -128,7 +132,6 @@ def run(
     saturate: clamp values beyond the clip, and count them, instead of refusing.
     randomness: "cipher" (AES-256-CTR keyed by the operating system) or "os" (every byte from it).
     jobs: users to work on at a time; the number of cores by default.
-    identities: the users' identity files in a sealed round: a folder, a list or {user: file}.
     progress: called as progress(phase, user, count) when a user has finished a phase (user 0 at its
         start); of decoding, also with the share that is done.
     started: called with the InitReport before the first step, if the round was started or compared.
@@ -143,8 +146,9 @@ def run(
     exclude: patterns; no tensors with such a name. By default the buffers of batch norm.
     max_weight: the largest weight that a user may give its gradient; 1 by default.
     recipients: the users' public keys, a line each as `keygen` makes it: seals and signs the files.
-    freezer: the user that freezes; 1 by default.
+    freezer: the user that freezes; 1 by default, and none where users confirm.
     confirm: whether users must confirm the survivors.
+    feedback_decay: what is left of a residual in the next round, from 0 to 1; 1 by default.
     top_k: K, the coordinates that each user sends; or
     density: K as a share of the gradient's length, such as 0.01.
     field: q, a prime below 2^32.
@@ -159,10 +163,10 @@ def run(
     Returns a RunReport: `masked` and `answered`, a report for each user, `decoded`, and the sum as
     its `total`.
     """
-    space = workspace(round)
+    space = workspace(round, secrets)
     check_choice("selection", select, SELECTIONS)
     check_choice("source of randomness", randomness, SOURCES)
-    before = None if from_ is None else workspace(from_)
+    before = None if from_ is None else Workspace(workspace(from_).root, space.secrets)
     listed = gradients if is_path(gradients) else by_user("gradients", gradients)
     written_to = optional_path("output", output)
     if written_to is not None:
@@ -174,12 +178,12 @@ def run(
         gradients=given,
         left=left,
         weights=weight,
-        residuals=optional_path("residuals", residuals),
-        identities=identities_by_user(identities, list(given)),
+        feedback=feedback,
         entry=options.get("entry") or "",
         strip_prefix=options.get("strip_prefix") or "",
         select=select,
         saturate=saturate,
+        again=again,
         randomness=randomness,
         earlier=before,
         jobs=jobs,
@@ -197,10 +201,12 @@ def run(
             clip_from_sum=clip_from_sum,
             options=options,
             new_keys=new_keys,
+            generation=generation,
         )
     elif space.session_path.exists() and not _describes_round(options, randomness):
         _check_count(given, len(space.users()))
-        survey = play.survey(space.session.layout)
+        s = space.session
+        survey = play.survey(s.layout, session=s.id, decay=s.feedback_decay)
     else:
         implied: SessionOptions = {}
         if randomness == OS and options.get("dealing") is None:
@@ -209,19 +215,18 @@ def run(
             implied["max_weight"] = largest_weight
         begun, survey = _begin(space, play, {**options, **implied})
     if begun is not None:
-        space = begun.round
+        space = Workspace(begun.round.root, space.secrets)
         started(begun)
     with withdrawn_unless_drawn(space, new=begun is not None and begun.written):
         play.check(space, survey)
         with space.run_of_all():
             _check_unchanged(space)
-            masked, answered, settled = play.steps(space)
+            masked, answered = play.steps(space)
             of_decoding = partial(progress, "decode", 0, 1)
             decoded = decode(space, written_to, mean=mean, progress=of_decoding)
     return RunReport(
         masked=masked,
         answered=answered,
-        settled=settled,
         decoded=decoded,
         plain_bytes=survey.plain_bytes,
         files={user: path for user, path in given.items() if isinstance(path, Path)},
@@ -292,23 +297,29 @@ def _begin_like(
     options: SessionOptions,
     *,
     new_keys: bool,
+    generation: int | None,
 ) -> tuple[InitReport, Survey]:
     """Start a round like an earlier one, with a clip that fits the gradients if none is given."""
     _check_count(play.gradients, len(before.users()))
     layout = before.session.layout
     if options.get("like") is not None or options.get("length") is not None:
         layout, _ = choose_layout(options.get("like"), options.get("length"))
-    survey = play.survey(layout)
     resumed = space.session_path.exists()
+    session = space.session.id if resumed else ""
+    decay = options.get("feedback_decay")
+    if decay is None:
+        decay = before.session.feedback_decay
+    survey = play.survey(layout, session=session, decay=decay)
     is_fitted = options.get("clip") is None and clip_from_sum is None
     if is_fitted:
         fitting = clip_of(survey.largest.values())
         options = {**options, "clip": space.session.parameters.clip if resumed else fitting}
     begun = start_like(
         space.root,
-        before.root,
+        before,
         clip_from_sum=clip_from_sum,
         new_keys=new_keys,
+        generation=generation,
         options=options,
     )
     if is_fitted:
@@ -338,7 +349,7 @@ def _note_of_clip(p: Parameters, play: Play, *, resumed: bool) -> str:
     origin = (
         f"the clip is {p.clip:.6g}, as session.json says"
         if resumed
-        else clip_note(p.clip, residuals=play.residuals is not None)
+        else clip_note(p.clip, residuals=play.feedback)
     )
     return f"{origin}; one step of the quantiser is {1 / p.scale:.3g}"
 

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +27,7 @@ from ..gradients.tensors import Gradient, is_path
 from ..protocol.constructions import construction
 from ..protocol.messages import Sparse
 from ..protocol.parameters import Parameters
+from ..storage.session import Session
 from .arguments import SELECTIONS, check_choice, path_of
 
 
@@ -71,6 +74,40 @@ class Chosen(NamedTuple):
     clipped: int
     kept_energy: float
     rounding_error: float | None
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What goes into X, chosen from a vector that is sent with a weight."""
+
+    chosen: Chosen
+    parameters: Parameters
+    flat: Vector
+    weight: float
+
+    @cached_property
+    def unsent(self) -> Vector:
+        """The whole weighted vector less what was sent."""
+        with np.errstate(over="ignore"):
+            left = self.weight * self.flat.astype(np.float64)
+        left[self.chosen.sparse.index] -= dequantise(
+            self.parameters.fixed_point, self.chosen.sparse.value
+        )
+        if not np.isfinite(left).all():
+            raise BadData(
+                f"with a weight of {self.weight:g} the residual has values that are not finite",
+                "choose a smaller weight",
+            )
+        return left
+
+
+def prepare(
+    s: Session, source: Randomness, flat: Vector, weight: float, select: str, *, saturate: bool
+) -> Prepared:
+    """Reduce and quantise a flat vector, to which the residual was added already."""
+    p = s.parameters
+    chosen = choose(p, source, flat=flat, weight=weight, select=select, saturate=saturate)
+    return Prepared(chosen, p, flat, weight)
 
 
 def choose(

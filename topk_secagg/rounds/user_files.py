@@ -1,5 +1,4 @@
-"""Which file belongs to which user: gradients, weights, residuals and identities of a whole
-round."""
+"""Which file belongs to which user: gradients and weights of a whole round."""
 
 from __future__ import annotations
 
@@ -17,7 +16,6 @@ from ..gradients.arrays import Given
 from ..gradients.files import check_writable
 from ..gradients.formats import any_of, is_readable, suffixes_read
 from ..gradients.tensors import is_path
-from .access import identity_name
 from .arguments import by_user, path_of, real_number
 
 
@@ -99,23 +97,6 @@ def weights_by_user(given: Any, gradients: Mapping[int, Given]) -> dict[int, flo
     return weights
 
 
-def identities_by_user(given: Any, users: Sequence[int]) -> dict[int, Path]:
-    """The identity file of every user: in a folder, under the names that `keygen` gives; or a list
-    or mapping of files."""
-    if given is None:
-        return {}
-    if is_path(given):
-        files = identity_files(path_of("identities", given), len(users))
-        return dict(enumerate(files, start=1))
-    paths = {
-        user: path_of(f"the identity of user {user}", path)
-        for user, path in by_user("identities", given).items()
-    }
-    if sorted(paths) != sorted(users):
-        raise UsageError("every user needs an identity", "give one for each user")
-    return paths
-
-
 def read_weights(path: Path, files: Sequence[Path]) -> list[float]:
     """A weight for every user, from a CSV or JSON file that names users or their files."""
     try:
@@ -170,15 +151,6 @@ def read_weights(path: Path, files: Sequence[Path]) -> list[float]:
     if missing:
         raise BadData(f"{path} has no weight for {named_users(missing)}", "add a line for each")
     return [weights[n] for n in range(1, len(files) + 1)]
-
-
-def identity_files(folder: Path, users: int) -> list[Path]:
-    """The identity of every user, under the name that `keygen` gives it."""
-    paths = [folder / identity_name(n) for n in range(1, users + 1)]
-    for path in paths:
-        if not path.exists():
-            raise InputMissing(f"{path} does not exist", "make the keys of every user first")
-    return paths
 
 
 def check_output(output: Path, gradients: Iterable[Given]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import numpy as np
 
@@ -41,17 +42,17 @@ def write(
     shape: AnswerShape,
     chunks: Iterable[AnswerChunk],
     signer: Identity | None,
+    path: Path,
+    mode: int,
     progress: Callable[[float], None],
 ) -> None:
-    """Write Y_n, whose groups come in order."""
+    """Write Y_n, whose groups come in order, into a file."""
     s = space.session
-    path = space.answer_path(user)
     layout = shapes(s.parameters, shape)
     dtype, size = layout["y"]
-    space.make_room(path)
     draft = Draft(KIND, s.header(user, survivors_sha256=survivors.digest), signer)
     digest = draft.new_digest()
-    with whole_file(path) as stream, new_file(stream, layout, KIND.datasets) as file:
+    with whole_file(path, mode) as stream, new_file(stream, layout, KIND.datasets) as file:
         for start, rows in chunks:
             stored = np.ascontiguousarray(rows, dtype=dtype)
             digest.add("y", size, start=start, rows=stored)
@@ -99,16 +100,22 @@ class AnswerFile:
 
 @contextmanager
 def opened_answer(
-    space: Workspace, user: int, survivors: Survivors, *, verify: bool = True
+    space: Workspace,
+    user: int,
+    survivors: Survivors,
+    *,
+    verify: bool = True,
+    path: Path | None = None,
 ) -> Iterator[AnswerFile]:
-    """Open Y_n and check that it was made for this survivor set and these X.
+    """Open Y_n, in its place or in another file, and check that it was made for this survivor set
+    and these X.
 
     Without `verify`, its digest has not been checked.
     """
     s = space.session
     p = s.parameters
-    shape = construction(p).answer_shape(len(survivors.digests))
-    with opened(space.answer_path(user), KIND) as artifact:
+    shape = construction(p).answer_shape(len(survivors.rows))
+    with opened(path or space.answer_path(user), KIND) as artifact:
         # first, because an answer of another session is for other survivors too
         artifact.expect_attributes(s.header(user))
         if artifact.attributes["survivors_sha256"] != survivors.digest:

@@ -66,11 +66,19 @@ _TEXT = {
     "sha256",
     "sharing",
     "randomness",
+    "series",
     "signature",
     "survivors_sha256",
     "weight",
 }
-_DIGESTS = {"dealt", "session", "sha256", "sharing", "survivors_sha256"}  # 64 digits, as in JSON
+_DIGESTS = {
+    "dealt",
+    "series",
+    "session",
+    "sha256",
+    "sharing",
+    "survivors_sha256",
+}  # 64 digits, as in JSON
 
 
 class Digest:
@@ -162,9 +170,9 @@ class Content:
         """Its SHA-256."""
         return str(self.attributes["sha256"])
 
-    def write(self, path: Path) -> None:
-        """Write it, whole."""
-        with _new_artifact(path, self.kind, self.tables) as file:
+    def write(self, path: Path, mode: int | None = None) -> None:
+        """Write it, whole; with the mode of its kind, or another."""
+        with _new_artifact(path, self.kind, self.tables, mode) as file:
             for name, table in self.tables.items():
                 for start, part in table.parts():
                     file.put(name, start, part)
@@ -181,10 +189,13 @@ def write_hashed(path: Path, draft: Draft, tables: Tables) -> str:
 
 
 @contextmanager
-def _new_artifact(path: Path, kind: Kind, tables: Tables) -> Iterator[NewFile]:
+def _new_artifact(
+    path: Path, kind: Kind, tables: Tables, mode: int | None = None
+) -> Iterator[NewFile]:
     """A file of this kind with room for these datasets."""
     shapes = {name: table.type_and_shape() for name, table in tables.items()}
-    mode = PRIVATE if kind.secret else PUBLIC
+    if mode is None:
+        mode = PRIVATE if kind.secret else PUBLIC
     with whole_file(path, mode) as stream, new_file(stream, shapes, kind.datasets) as file:
         yield file
 

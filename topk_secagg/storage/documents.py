@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 FORMAT = "topk-secagg"
 VERSION = 1
-DOCUMENT_KINDS = ("session", "dealt", "survivors", "confirmation", "ledger")
+DOCUMENT_KINDS = (
+    "session", "dealt", "survivors", "confirmation", "ledger", "folder", "decoded"
+)  # fmt: skip
 LARGEST = 16 << 20  # bytes of a document
 LONGEST_LIST = 1 << 16  # entries
 AGAIN = "fetch or make the file again"

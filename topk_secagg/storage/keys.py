@@ -23,12 +23,13 @@ from ..algebra import entropy
 from ..errors import BadData, CannotWrite, InputMissing, Refused
 from . import bech32
 from .atomic import open_regular, whole_file, writing
-from .documents import AGAIN, read_bytes
+from .documents import AGAIN, is_sha256, read_bytes
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 _SIGNING = "# ed25519 secret: "
+_FOLDER = "# folder of secrets: "
 _RECIPIENT = re.compile(r"(\d{1,9})\s+(\S+)\s+ed25519:(\S*)", re.ASCII)
 _LARGEST_IDENTITY = 1 << 16  # bytes
 _AGE_PREFIX = "age-secret-key-"
@@ -81,15 +82,18 @@ class Recipient:
 
 @dataclass(frozen=True)
 class Identity:
-    """The secret keys of a user."""
+    """The secret keys of a user, and the number of the folder of secrets in which they were made:
+    they take part with that folder alone."""
 
     age: str = field(repr=False)
     ed25519: str = field(repr=False)
+    folder: str = field(repr=False)
 
     @staticmethod
-    def drawn() -> Identity:
+    def drawn(folder: str) -> Identity:
         """New keys. Any 32 bytes are an X25519 key, and any are an Ed25519 key."""
         return Identity(
+            folder=folder,
             age=bech32.encode(_AGE_PREFIX, entropy.draw(_SECRET_BYTES, "age identity")).upper(),
             ed25519=entropy.draw(_SECRET_BYTES, "Ed25519 key").hex(),
         )
@@ -120,7 +124,8 @@ class Identity:
         public = (
             f"# topk-secagg identity of user {user}\n# public keys: {self.public(user).line()}\n"
         )
-        return f"{public}{_SIGNING}{self.ed25519}\n{self.age}\n".encode()
+        folder = f"{_FOLDER}{self.folder}\n"
+        return f"{public}{folder}{_SIGNING}{self.ed25519}\n{self.age}\n".encode()
 
 
 def _statement(kind: str, digest: str) -> bytes:
@@ -159,12 +164,11 @@ def read_identity(path: Path) -> Identity:
             f"{path} can be read by others (mode {mode:04o})",
             f"run: chmod 600 {path}, and consider making new keys",
         )
-    try:  # there is one key of each kind
-        (signing,) = (
-            line.removeprefix(_SIGNING) for line in text.splitlines() if line.startswith(_SIGNING)
-        )
+    try:  # there is one of each kind
         (age,) = (line for line in text.splitlines() if line.startswith(_AGE_IDENTITY))
-        identity = Identity(age, signing)
+        (signing,) = _values(text, _SIGNING)
+        (folder,) = filter(is_sha256, _values(text, _FOLDER))
+        identity = Identity(age=age, ed25519=signing, folder=folder)
         identity.public(0)
     except (ValueError, pyrage.IdentityError) as error:
         what = f"{path} is not an identity file of `topk-secagg keygen`"
@@ -172,6 +176,11 @@ def read_identity(path: Path) -> Identity:
             what = f"{what}, but has public keys"
         raise BadData(what, "check the path") from error
     return identity
+
+
+def _values(text: str, label: str) -> Iterator[str]:
+    """What stands behind a label, in every line that has it."""
+    return (line.removeprefix(label) for line in text.splitlines() if line.startswith(label))
 
 
 def keys_in(start: bytes) -> str:

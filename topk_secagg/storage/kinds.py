@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import aggregate, answer, held, masked, residual, secret, share
+from . import aggregate, answer, chain, masked, residual, secret, share
 from .artifacts import Artifact, Kind
 from .hdf5_writer import bytes_of
 from .session import Session
@@ -13,7 +13,7 @@ from .session import Session
 _LARGEST: dict[str, Callable[[Session], int]] = {
     secret.KIND.name: lambda s: bytes_of(secret.shapes(s)),
     share.KIND.name: share.largest_bytes,
-    held.KIND.name: held.largest_bytes,
+    chain.KIND.name: chain.largest_bytes,
     masked.KIND.name: lambda s: bytes_of(masked.shapes(s.parameters)),
     answer.KIND.name: lambda s: answer.largest_bytes(s.parameters),
     residual.KIND.name: lambda s: bytes_of(residual.shapes(s.parameters.length)),
@@ -22,7 +22,7 @@ _LARGEST: dict[str, Callable[[Session], int]] = {
 ARTIFACT_KINDS: tuple[Kind, ...] = (
     secret.KIND,
     share.KIND,
-    held.KIND,
+    chain.KIND,
     masked.KIND,
     answer.KIND,
     residual.KIND,

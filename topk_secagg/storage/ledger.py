@@ -1,6 +1,30 @@
-"""secrets/user-NN.ledger.json: what a user shared, sent, froze, confirmed and answered.
+"""secrets/user-NN.ledger.json: the state machine of one user in one round.
 
-A line is durable before the file that it covers appears; material that is spent stays spent.
+What is spent stays spent: a line is durable before the file that it covers leaves. A ledger only
+gains lines, and only `rounds/spend.py` writes those that let something out. In this order:
+
+    shared      the sharing of the secret, once all shares of it, or the keys that follow from the
+                chain, are in their places; `dealt` is the digest of the own list of keys.
+    masked      the digest of X. With it, what a repetition must find again: `input` (keyed, see
+                inputs.py), `weight`, `select`, `feedback`, `holds` and `lists`; and `residual`, the
+                digest of what was not sent. `check_masks` refuses a second X: 77.
+    seen        the first survivors.json that a step of this user read; plain rounds alone, where
+                nothing is signed. It binds like a line of the user's own.
+    frozen      the survivors.json that this user wrote, with its rows: it writes no other. Not
+                where users confirm: there a proposal binds nobody.
+    confirmed   the survivors.json that this user signed.
+    answered    the survivors.json for which Y was made. `check_survivors` refuses a second one
+                (77), whatever line knows the first; `check_own_row` one that does not name this
+                user's own X, sharing and list (65).
+    gave_up     the user will neither mask nor answer.
+    forgotten   the secret is erased: `check_kept` refuses every further step (77).
+
+`taken_by` is the only line that another round writes: the session whose X took this session's
+residual. `previous` and `chain` say where the user came from.
+
+Example, a user that drops out: shared, masked, then survivors.json comes without it, and it
+forgets. Whether its X counts as sent is decided by `rounds/outcome.py: counted`, and by nothing
+else.
 """
 
 from __future__ import annotations
@@ -13,46 +37,57 @@ from ..errors import Advice, BadData, Refused
 from . import documents
 from .atomic import PRIVATE, write_whole
 from .documents import Sha256
-from .residual import Residual
-from .survivors import Row
+from .survivors import Row, Survivors
 
-DECODED = "decoded"
-FAILED = "failed"
+NOTHING = "none"  # the feedback of an X for which there was no residual
+_Taken = Annotated[str, lambda text: text == NOTHING or documents.is_sha256(text)]
+_PathText = Annotated[str, lambda path: "\0" not in path]
+
+
+@dataclass(frozen=True)
+class Previous:
+    """The round before: its session, and its folder, seen from that of this round."""
+
+    session: Sha256
+    folder: _PathText
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """`shared` names the sharing whose shares are all written, and `dealt` the list of its keys.
-    `masked` is the digest of X_n, `holds` whose shares it says the user had, and `lists` the lists
-    of their keys. `frozen`, `confirmed` and `answered` are the digests of the survivors.json that
-    this user wrote, signed, and answered. `forgotten`: the secret is gone.
+    """What one user did in one session; the module says what each line means.
 
-    `survivors` is what the frozen survivors.json lists: whoever froze it can write it again.
-    `carried` is the latest generation of a series that its user prepared from this round: then the
-    series goes on there, and nothing for it is kept here.
-    `folder` is the round's folder, where the ledger itself is elsewhere. `input` is a keyed digest
-    of the gradient (storage/inputs.py), and `outcome` what became of the round, as far as its user
-    knows.
+    `folder` is the round's folder where the ledger itself is elsewhere; `chain` is the file of the
+    chain, seen from the ledger's folder, where no folder of secrets has it. `series` is the root of
+    the series, and `name` a keyed digest of the name of the gradient's file.
     """
 
     path: Path
     session: Sha256
     user: int
+    series: Sha256
+    generation: int
+    previous: Previous | None = None
+    folder: _PathText | None = None
+    chain: _PathText | None = None
     shared: Sha256 | None = None
+    dealt: Sha256 | None = None
     masked: Sha256 | None = None
     holds: tuple[int, ...] | None = None
     lists: tuple[Sha256, ...] | None = None
-    dealt: Sha256 | None = None
+    input: Sha256 | None = None
+    name: Sha256 | None = None
+    weight: float | None = None
+    select: str | None = None
+    feedback: _Taken | None = None
+    residual: Sha256 | None = None
+    taken_by: Sha256 | None = None
+    seen: Sha256 | None = None
     frozen: Sha256 | None = None
     survivors: tuple[Row, ...] | None = None
     confirmed: Sha256 | None = None
     answered: Sha256 | None = None
+    gave_up: bool = False
     forgotten: bool = False
-    carried: int | None = None
-    residual: Residual | None = None
-    folder: Annotated[str, lambda path: "\0" not in path] | None = None
-    input: Sha256 | None = None
-    outcome: Annotated[str, (DECODED, FAILED).__contains__] | None = None
 
     @staticmethod
     def read(path: Path, session: str, user: int) -> Ledger:
@@ -84,7 +119,11 @@ class Ledger:
         return changed
 
     def check_kept(self) -> None:
-        """Refuse to go on without the secret."""
+        """Refuse to go on without the secret, or after giving up."""
+        if self.gave_up:
+            raise Refused(
+                f"user {self.user} has given this round up", "its part in this round is over"
+            )
         if self.forgotten:
             raise Refused(
                 f"user {self.user} has erased its secret of this round",
@@ -112,6 +151,22 @@ class Ledger:
                     f"user {self.user} has already {line} another survivor set in this round",
                     "a user takes part in one survivor set per round; start a new round",
                 )
+
+    def check_own_row(self, survivors: Survivors) -> None:
+        """Refuse survivors whose row of this user is not what this ledger has: the digest of its X,
+        its weight, the sharing of its secret and the digest of its list.
+
+        A user without a row passes: it dropped out.
+        """
+        row = survivors.rows.get(self.user)
+        if row is None:
+            return
+        sent = (self.masked, self.weight, self.shared, self.dealt)
+        if (row.sha256, row.weight, row.sharing, row.dealt) != sent:
+            raise BadData(
+                f"survivors.json names an X of user {self.user} that this user did not send",
+                "somebody replaced X or survivors.json; do not confirm or answer it",
+            )
 
 
 _TYPES = {

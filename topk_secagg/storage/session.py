@@ -28,8 +28,8 @@ START = "start a round, or copy session.json from the user that started it"
 
 @dataclass(frozen=True)
 class Series:
-    """Which round of a series this is: its keys are those of the root, put `generation` times
-    through `next_key`."""
+    """Which later round of a series this is. Keys are those of the root, put `generation` times
+    through `next_key`; generations need not follow each other without gaps."""
 
     root: documents.Sha256
     generation: int
@@ -40,7 +40,9 @@ class Session(Brief):
     """What all users agree on: parameters, points, layout of the gradient, keys, and who freezes.
 
     `family` are the blocks of users that hold a key together, where shares are dealt by keys.
-    `series` names the round whose keys this one goes on with; a round that deals keys has none.
+    `series` is None in a root round, however it deals. `before` names the last session that gave a
+    sum. `feedback_decay` is what is left of a residual when the next round takes it. Where users
+    confirm the survivors there is no `freezer`.
 
     Whether these fit together is checked when it is made. `nonce` and `id` belong to a file: a
     session that is only compared, or not written yet, has neither.
@@ -51,8 +53,10 @@ class Session(Brief):
     layout: Layout
     family: tuple[Block, ...] | None = None
     series: Series | None = None
+    before: documents.Sha256 | None = None
+    feedback_decay: float = 1.0
     recipients: tuple[Recipient, ...] | None = None
-    freezer: int = 1
+    freezer: int | None = 1
     confirm: bool = False
     nonce: str = ""
     id: str = ""
@@ -70,7 +74,7 @@ class Session(Brief):
 
     @property
     def series_root(self) -> str:
-        """The session whose keys were dealt."""
+        """The session with which the series began."""
         return self.id if self.series is None else self.series.root
 
     @property
@@ -91,7 +95,7 @@ class Session(Brief):
 
     @property
     def generation(self) -> int:
-        """How often the root's keys are put through `next_key`."""
+        """How late in its series the round is: how often keys are put through `next_key`."""
         return 0 if self.series is None else self.series.generation
 
     def kept_in_series(self) -> dict[str, Any]:
@@ -149,6 +153,8 @@ class Session(Brief):
             "points": self.points,
             "family": self.family,
             "series": self.series,
+            "before": self.before,
+            "feedback_decay": self.feedback_decay,
             **self.layout.as_json(),
             "recipients": self.recipients,
             "freezer": self.freezer,
@@ -172,8 +178,10 @@ class Session(Brief):
             raise UsageError("there is a family of blocks, or none, against the parameters")
         if self.family is not None:
             check_blocks(p, self.family)
-        if self.series is not None and self.family is None:
-            raise UsageError("only rounds that deal keys make a series")
+        if not 0 <= self.feedback_decay <= 1:
+            raise UsageError(
+                f"a decay of {self.feedback_decay:g} for residuals", "it is from 0 to 1"
+            )
         if self.series is not None and not 1 <= self.series.generation <= MOST_GENERATIONS:
             raise UsageError(
                 f"generation {self.series.generation} of a series",
@@ -183,7 +191,9 @@ class Session(Brief):
             if [r.user for r in self.recipients] != list(range(1, p.users + 1)):
                 raise UsageError("there are not the keys of users 1 to N")
             check_recipients(self.recipients)
-        if not 1 <= self.freezer <= p.users:
+        if self.confirm != (self.freezer is None):
+            raise UsageError("either users confirm the survivors, or one user freezes them")
+        if self.freezer is not None and not 1 <= self.freezer <= p.users:
             raise UsageError(
                 f"there is no user {self.freezer} to freeze", f"users are 1 to {p.users}"
             )

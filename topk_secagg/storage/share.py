@@ -11,7 +11,7 @@ This module says what the file is and reads it; `share_writer` writes it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -27,10 +27,8 @@ from ..protocol.constructions import construction
 from ..protocol.deal import Block, Deal
 from ..protocol.held import KeyShares
 from ..protocol.parameters import KEYS, Parameters
-from . import held as held_file
 from .artifacts import BYTES, SYMBOLS, Artifact, Attributes, Kind, opened
 from .hdf5_writer import Shapes, bytes_of
-from .held import HeldKeys
 from .keys import Identity, looks_sealed, unsealed
 from .session import Session
 from .workspace import Workspace
@@ -121,30 +119,29 @@ class OpenShare(Protocol):
 
     sharing: str
 
-    def read(self, rows: Integers) -> tuple[Symbols, ...]:
-        """Increasing rows of every table of the share."""
+    @property
+    def read(self) -> Callable[[Integers], tuple[Symbols, ...]]:
+        """Gives increasing rows of every table of the share."""
 
     def check_all(self) -> None:
         """BadData unless everything in it can be used."""
 
 
-class KeysFile:
-    """Keys by their blocks, from a share file; in a later round of a series, those that the user
-    holds, which were compared with the list of this digest."""
+class HeldKeys:
+    """The keys that a user holds of a dealer, by block, from a share file or from its chain."""
 
-    def __init__(
-        self,
-        s: Session,
-        user: int,
-        *,
-        deal: Deal,
-        keys: Mapping[Block, bytes],
-        compared_with: str | None = None,
-    ) -> None:
+    def __init__(self, s: Session, user: int, *, deal: Deal, keys: Mapping[Block, bytes]) -> None:
         self.sharing = deal.sharing
         self.keys = keys
-        self.compared_with = compared_with
-        self.read = KeyShares(construction(s.parameters), deal, user=user, keys=keys)
+        self._session = s
+        self._user = user
+        self._deal = deal
+
+    @cached_property
+    def read(self) -> KeyShares:
+        """Gives rows of the share that follows from the keys."""
+        c = construction(self._session.parameters)
+        return KeyShares(c, self._deal, user=self._user, keys=self.keys)
 
     def check_all(self) -> None:
         """Keys are checked with their dealer's list, which is another file."""
@@ -197,10 +194,7 @@ class SymbolsFile:
 
 
 class SharesOfUser:
-    """The shares that one user holds of all dealers, plain or sealed.
-
-    In a later round of a series they are one file, which is read once.
-    """
+    """The shares that one user got from all dealers in a round, plain or sealed."""
 
     def __init__(
         self,
@@ -219,9 +213,6 @@ class SharesOfUser:
         """The share of user `sender`, with everything but its rows checked."""
         s = self.space.session
         user = self.user
-        if s.series is not None:
-            yield self._from_held(sender, sharing or "")
-            return
         path = self.space.share_path(user, sender)
         header = share_header(s, user, sender, sharing=sharing)
         with opened(path, KIND, file=self._unsealed(path, sender)) as unchecked:
@@ -235,7 +226,7 @@ class SharesOfUser:
             if s.family is not None:
                 rows = zip(s.blocks_of(user), artifact.read("keys"), strict=True)
                 keys = {block: row.tobytes() for block, row in rows}
-                yield KeysFile(s, user, deal=deal, keys=keys)
+                yield HeldKeys(s, user, deal=deal, keys=keys)
             else:
                 yield SymbolsFile(s.parameters, artifact)
 
@@ -246,10 +237,6 @@ class SharesOfUser:
         A sealed one shows only its size.
         """
         s = self.space.session
-        if s.series is not None:
-            with suppress(InputMissing, BadData):
-                return sender in self.held.lists
-            return False
         if s.recipients:
             return looks_sealed(
                 self.space.share_path(self.user, sender),
@@ -279,29 +266,4 @@ class SharesOfUser:
             largest=_sealed_bytes(s, self.user),
             identity=self.identity,
             scratch=self.scratch or self.space.private,
-        )
-
-    @cached_property
-    def held(self) -> HeldKeys:
-        """All keys that the user holds in a later round of a series."""
-        return held_file.read(self.space, self.user)
-
-    def _from_held(self, sender: int, sharing: str) -> KeysFile:
-        """What the user holds of a dealer in a later round of a series."""
-        s = self.space.session
-        path = self.space.held_path(self.user)
-        held = self.held
-        held_file.check_unforgotten(held, path, self.user)
-        if sender not in held.lists:
-            raise InputMissing(
-                f"has no keys of user {sender}",
-                "fetch that user's share of the root round, and run offline again",
-                subject=path,
-            )
-        return KeysFile(
-            s,
-            self.user,
-            deal=s.deal(sender, sharing),
-            keys=held.keys[sender],
-            compared_with=held.lists[sender],
         )

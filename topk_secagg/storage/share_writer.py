@@ -7,7 +7,7 @@ rows at a time, so that memory does not grow with the gradient.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import IO
@@ -40,15 +40,22 @@ def write(
     signer: Identity | None,
     progress: Progress = unheard,
 ) -> None:
-    """Write the shares for these users: keys, or symbols.
+    """Write the shares for these users as symbols; none of them appears under its name before all
+    are complete."""
+    chunks = construction(space.session.parameters).share_chunks(deal, secret, source)
+    _write_symbols(space, users, deal=deal, chunks=chunks, signer=signer, progress=progress)
 
-    None of the symbols appears under its name before all are complete."""
-    s = space.session
-    if s.family is None:
-        chunks = construction(s.parameters).share_chunks(deal, secret, source)
-        _write_symbols(space, users, deal=deal, chunks=chunks, signer=signer, progress=progress)
-        return
-    keys = dict(zip(s.family, secret.keys, strict=True))
+
+def write_keys(
+    space: Workspace,
+    *,
+    users: list[int],
+    deal: Deal,
+    own_keys: Sequence[bytes],
+    signer: Identity | None,
+) -> None:
+    """Write the shares for these users as keys."""
+    keys = dict(zip(deal.family, own_keys, strict=True))
     for m in users:
         _write_keys(space, m, deal=deal, keys=keys, signer=signer)
 

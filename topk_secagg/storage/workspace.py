@@ -16,7 +16,9 @@ from .atomic import lock, lock_unless_foreign, make_folder, waiting_lock
 from .documents import digest
 from .session import START, Session, parse_session, read_bytes
 
-LOCK_NAME = re.compile(r"\.(user-\d+|account-\d+|run|input)\.lock")  # of the locks below
+LOCK_NAME = re.compile(
+    r"\.(user-\d+(\.chain(-[0-9a-f]{16})?)?|account-\d+|run|input)\.lock"
+)  # of the locks below
 _OTHERS = 0o077
 _MAY_WRITE = 0o022
 
@@ -29,9 +31,9 @@ class Workspace:
     whatever is in the round's folder may be copied, and a copy of it brings no fresh ledger along.
     """
 
-    def __init__(self, root: Path, secrets: Path | None = None) -> None:
-        self.root = root
-        self.secrets = secrets
+    def __init__(self, root: str | Path, secrets: str | Path | None = None) -> None:
+        self.root = root = Path(root)
+        self.secrets = None if secrets is None else Path(secrets)
         self.session_path = root / "session.json"  # the parameters; these three files are public
         self.survivors_path = root / "survivors.json"  # U1, with the digest of each X
         self.aggregate_path = root / "aggregate.h5"  # the sum
@@ -81,13 +83,53 @@ class Workspace:
 
     @property
     def private(self) -> Path:
-        """The folder of secrets, ledgers and staged residuals."""
-        return self.secrets / self.session.id if self.secrets else self.root / "secrets"
+        """The folder of secrets, ledgers and residuals."""
+        return self.private_of(self.session.id)
+
+    def private_of(self, session: str) -> Path:
+        """That of any session whose secrets are kept like those of this one: with `secrets`, in the
+        same folder; else in the folder of its round, which must be this one."""
+        return self.secrets / session if self.secrets else self.root / "secrets"
+
+    @property
+    def home(self) -> Path:
+        """What is kept over all rounds: in the folder of secrets, if there is one."""
+        return self.secrets or self.private
+
+    @property
+    def folder_path(self) -> Path:
+        """The number of the folder of secrets, which identities that were made in it have too."""
+        return self.home / "folder.json"
 
     @property
     def input_key_path(self) -> Path:
         """The key of the digests of gradients, for all rounds whose secrets are in one folder."""
-        return (self.secrets or self.private) / "input.key"
+        return self.home / "input.key"
+
+    def sent_path(self, user: int) -> Path:
+        """User n alone: the keyed digests of all inputs whose X left."""
+        return self.home / f"user-{user:02}.sent"
+
+    def identity_path(self, user: int) -> Path:
+        """User n alone: its keys in sealed rounds, unless they are elsewhere."""
+        return self.home / f"user-{user:02}.identity"
+
+    def chain_path(self, user: int) -> Path | None:
+        """User n alone: where it is in a series, and its keys. None in a later round without a
+        folder of secrets: there it is in the root round, whose folder nothing here names."""
+        if self.secrets:
+            return self.secrets / f"user-{user:02}.chain-{self.session.series_root[:16]}.h5"
+        return self.private / f"user-{user:02}.chain.h5" if self.session.series is None else None
+
+    @property
+    def decoded_path(self) -> Path:
+        """What this account's own decoding gave."""
+        return self.private / "decoded.json"
+
+    def staged_path(self, user: int, what: str) -> Path:
+        """User n alone: a file that is about to leave ("masked", "survivors", "confirmed",
+        "elimination")."""
+        return self.private / f"user-{user:02}.{what}.staged"
 
     def secret_path(self, user: int) -> Path:
         """User n alone."""
@@ -95,15 +137,16 @@ class Workspace:
 
     def ledger_path(self, user: int) -> Path:
         """User n alone."""
-        return self.private / f"user-{user:02}.ledger.json"
+        return self.private / self.ledger_name(user)
+
+    @staticmethod
+    def ledger_name(user: int) -> str:
+        """The name of a ledger in the folder of a session's secrets."""
+        return f"user-{user:02}.ledger.json"
 
     def residual_path(self, user: int) -> Path:
-        """User n alone: the residual that waits for the user to be among the survivors."""
+        """User n alone: what it did not send in this round."""
         return self.private / f"user-{user:02}.residual.h5"
-
-    def held_path(self, user: int) -> Path:
-        """User n alone: the keys that it holds, in later rounds of a series."""
-        return self.private / f"user-{user:02}.held.h5"
 
     def share_path(self, user: int, sender: int) -> Path:
         """The share of user `sender` for user `user`: these two alone. Sealed when the session has
@@ -201,6 +244,11 @@ class Workspace:
         """The lock under which a step of one user runs."""
         make_folder(self.private, private=True)
         return lock(self.private / f".user-{user:02}.lock")
+
+    def chain_of(self, path: Path) -> AbstractContextManager[None]:
+        """The lock under which a user's chain, and what depends on where it is, changes."""
+        make_folder(path.parent, private=True)
+        return lock(path.with_name(f".{path.stem}.lock"))
 
     def run_of_all(self) -> AbstractContextManager[None]:
         """The lock under which `run` goes through all steps: a second one would stop both in the
