@@ -52,8 +52,8 @@ DOCUMENTED = {0, 2, 65, 66, 69, 73, 75, 77, 130, 143}
 TERABYTES = 1 << 41  # two of them
 PATIENCE = 100  # seconds that a command of a small round may take
 STAGES = (
-    "init", "offline", "masked", "frozen", "confirmed", "answered", "fallen-back", "decoded",
-    "settled", "forgotten"
+    "init", "offline", "masked", "frozen", "confirmed", "answered", "decoded",
+    "forgotten"
 )  # fmt: skip
 Command = tuple[object, ...]
 # more than (5+1)/2 users confirm
@@ -358,25 +358,37 @@ class Round:
     def gradient(self, user: int) -> Path:
         return self.inputs / f"gradients/user-{user:02}{self.recipe.suffix}"
 
+    def secrets(self, user: int) -> Path:
+        """The folder of a user's secrets: in a sealed round within the round's folder, so that it
+        is copied with it."""
+        if self.recipe.homes:
+            return self.home(user)
+        return self.folder / "secrets"
+
+    def private(self, user: int) -> Path:
+        """Where the user's files of this session are."""
+        if not self.recipe.homes and not self.recipe.sealed:
+            return self.folder / "secrets"
+        return self.secrets(user) / Workspace(self.folder).session_id
+
     def identity(self, user: int) -> Path:
-        return self.inputs / f"user-{user:02}.identity"
+        return self.secrets(user) / f"user-{user:02}.identity"
 
     @property
     def recipients(self) -> Path:
         return self.inputs / "recipients"
 
     def residual(self, user: int) -> Path:
-        """In the round's folder, so that it is copied with it."""
-        return self.folder / "kept" / f"residual-{user:02}.h5"
+        """What a user did not send."""
+        return self.private(user) / f"user-{user:02}.residual.h5"
 
     def prepare(self) -> Round:
         """Write the gradients, and the keys of a sealed round."""
         r = self.recipe
         self.steps = self.write_gradients(random.Random(f"{r.length} {r.field}"))
         if r.sealed:
-            lines = [
-                must("keygen", "--user", n, "--output", self.identity(n)).out for n in r.everybody
-            ]
+            keys = {n: self.home(n) if r.homes else self.inputs / "keys" for n in r.everybody}
+            lines = [must("keygen", "--user", n, "--secrets", keys[n]).out for n in r.everybody]
             self.recipients.write_text("".join(lines))
         self.prepare_folder()
         if r.later:
@@ -404,9 +416,9 @@ class Round:
         return steps
 
     def prepare_folder(self) -> None:
-        """The folder of the residuals, which no command makes."""
-        if self.recipe.residual:
-            (self.folder / "kept").mkdir(parents=True, exist_ok=True)
+        """The folder of secrets with the keys that were made in it, before anything else."""
+        if self.recipe.sealed and not self.recipe.homes and not (self.folder / "secrets").exists():
+            shutil.copytree(self.inputs / "keys", self.folder / "secrets")
 
     # the commands
 
@@ -424,7 +436,7 @@ class Round:
 
     def mask(self, user: int, *more: object, gradient: Path | None = None) -> Command:
         file = gradient or self.gradient(user)
-        kept = ["--residual", self.residual(user)] * self.recipe.residual
+        kept = ["--feedback"] * self.recipe.residual
         return (
             "mask",
             self.folder,
@@ -447,10 +459,7 @@ class Round:
         return ("eliminate", self.folder, "--user", user, *self._access(user), *more)
 
     def decode(self, *more: object) -> Command:
-        return ("decode", self.folder, *more)
-
-    def settle(self, user: int) -> Command:
-        return ("settle", self.folder, "--user", user)
+        return ("decode", self.folder, *self._access(1), *more)
 
     def forget(self, user: int, *more: object) -> Command:
         return ("forget", self.folder, "--user", user, *self._access(user), *more)
@@ -479,14 +488,12 @@ class Round:
             f"--drop-{name}={','.join(str(n) for n in r.everybody if n not in u)}"
             for name, u in phases.items()
         ]
-        keys = ["--recipients", self.recipients, "--identities", self.inputs] * r.sealed
+        keys = ["--recipients", self.recipients, "--secrets", self.secrets(1)] * r.sealed
         gradients = self.inputs / "gradients"
         return ("run", self.folder, "--gradients", gradients, *r.options(), *drops, *keys, *more)
 
     def _access(self, user: int) -> list[object]:
-        keys = ["--identity", self.identity(user)] * self.recipe.sealed
-        homes = ["--secrets", self.home(user)] * self.recipe.homes
-        return [*keys, *homes]
+        return ["--secrets", self.secrets(user)] * (self.recipe.sealed or self.recipe.homes)
 
     def commands(self) -> dict[str, list[Command]]:
         """The commands of the round, stage by stage."""
@@ -502,7 +509,6 @@ class Round:
             "answered": [self.eliminate(n) for n in r.answering],
             "fallen-back": [self.eliminate(n, "--fallback") for n in r.fallback],
             "decoded": [self.decode()],
-            "settled": [self.settle(n) for n in silent if r.residual],
             "forgotten": [self.forget(n) for n in r.everybody if n not in silent],
         }
 
@@ -529,7 +535,7 @@ class Round:
         signer = read_identity(self.identity(1)) if self.recipe.sealed else None
         _, body = survivors_file.parse(path, path.read_bytes())
         rows = [replace(old, **row) if old.user == user else old for old in body["survivors"]]
-        content = survivors_file.content(space.session, rows, freezer=1, signer=signer)
+        content = survivors_file.content(space.session, rows, signer)
         path.write_bytes(content)
 
     # the sum

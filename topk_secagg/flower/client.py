@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from logging import ERROR, INFO, WARNING
 
-import numpy as np
 from flwr.app import Context, Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
-from ..errors import Advice, BadData, InputMissing, Refused, SecAggError, UsageError
+from ..errors import BadData, Busy, InputMissing, Refused, SecAggError
 from ..protocol.constructions import construction
-from ..rounds.centralised import abandon, confirm_unseen, sign_proposal
+from ..rounds.centralised import confirm as confirm_unseen
 from ..rounds.eliminate import eliminate
+from ..rounds.forget import forget
 from ..rounds.freeze import confirm
 from ..rounds.mask import mask
 from ..rounds.offline import offline
-from ..rounds.settle import forget, settle
+from ..storage import survivors as survivors_file
 from ..storage.ledger import Ledger
 from ..storage.workspace import Workspace
 from . import parcels
@@ -107,7 +106,7 @@ def _deal(node: Node, parcel: Parcel) -> RecordDict:
         raise Refused("nothing is dealt in a later round of a series")
     latest = node.latest()
     if latest is not None and latest.session.id != space.session.id:
-        _settle(node, latest, parcel)
+        _settle(latest, parcel)
     offline(space, user, **node.access())
     node.record(round=space.root.name)
     shares = [space.share_path(m, user) for m in space.users() if m != user]
@@ -181,61 +180,39 @@ def _prepare(node: Node, parcel: Parcel) -> Workspace:
         if ledger.masked is not None:
             raise Refused(f"user {user} has masked in this round already", _TWICE)
         return space
-    _settle(node, latest, parcel)
-    offline(space, user, from_=latest, **node.access())
+    _settle(latest, parcel)
+    _go_on(node, space, latest)
     node.record(round=space.root.name)
     return space
 
 
 def _mask_once(node: Node, space: Workspace, *, user: int, update: Arrays, weight: float) -> None:
-    """`mask`; the very update of the last round that this node answered is not sent again, since
-    it cannot know whether that round gave a sum (scheme.md, rule 10): then only what error feedback
-    kept is sent."""
-
-    def masked(update: Arrays, *, again: bool) -> None:
-        report = mask(
-            space,
-            user,
-            update,
-            weight=weight,
-            residual=node.residual,
-            saturate=True,
-            again=again,
-            **node.access(),
-        )
-        log(
-            INFO,
-            "topk-secagg: user %d sends %d bytes masked, weight %g, %d values clipped",
-            user,
-            report.masked_bytes,
-            weight,
-            report.clipped,
-        )
-
-    nothing = not any(part.any() for part in update.values())
-    try:
-        masked(update, again=nothing)
-    except Refused as error:
-        if error.advice not in (Advice.AGAIN, Advice.DECODE_FIRST):
-            raise
-        log(
-            WARNING,
-            "topk-secagg: user %d trained the same update as in the last round that it answered, "
-            "and does not send it twice",
-            user,
-        )
-        masked({name: np.zeros_like(part) for name, part in update.items()}, again=True)
+    """`mask`; the very update of an earlier round is not sent again: then this node drops out."""
+    report = mask(
+        space,
+        user,
+        update,
+        weight=weight,
+        feedback=node.feedback,
+        saturate=True,
+        **node.access(),
+    )
+    log(
+        INFO,
+        "topk-secagg: user %d sends %d bytes masked, weight %g, %d values clipped",
+        user,
+        report.masked_bytes,
+        weight,
+        report.clipped,
+    )
 
 
 def _freeze(node: Node, parcel: Parcel) -> RecordDict:
-    """Sign the survivors that the server proposes; only all confirmations bind anybody."""
+    """Look at the survivors that the server proposes: that binds nobody."""
     space = node.current(parcel.word("session"))
-    user = node.user_in(space.session)
-    sign_proposal(space, user, parcel.file("survivors.json"), **node.access())
-    signed = parcels.named(space, space.survivors_path)
-    # it binds nobody yet, and the server may turn to another node
-    space.survivors_path.unlink()
-    return parcels.content(parcels.FREEZE, files=signed)
+    proposal = parcel.file("survivors.json")
+    survivors_file.checked(space, proposal)
+    return parcels.content(parcels.FREEZE, files={"survivors.json": proposal})
 
 
 def _confirm(node: Node, parcel: Parcel) -> RecordDict:
@@ -244,8 +221,7 @@ def _confirm(node: Node, parcel: Parcel) -> RecordDict:
     user = node.user_in(space.session)
     expected = parcels.places(space, space.survivors_path)
     if construction(space.session.parameters).needs_masked_sum:
-        parcels.store(parcel.files, expected)
-        confirm_unseen(space, user, **node.access())
+        confirm_unseen(space, user, parcel.file("survivors.json"), **node.access())
     else:
         parcels.store(parcel.files, expected | parcels.masked_places(space, *space.users()))
         confirm(space, user, **node.access())
@@ -268,9 +244,9 @@ def _end(node: Node, parcel: Parcel) -> RecordDict:
     """Training is over: settle, and erase all secrets of the run."""
     latest = node.latest()
     if latest is not None:
-        _settle(node, latest, parcel)
+        _settle(latest, parcel)
         _leave_others(node)
-        _leave(node, latest)
+        _leave(node, latest, ends=True)
         node.record(ended=True)
     return parcels.content(parcels.END)
 
@@ -289,38 +265,38 @@ _STEPS = {
 # leaving a round
 
 
-def _settle(node: Node, space: Workspace, parcel: Parcel) -> None:
-    """Commit the residual of the latest round if its X is in the sum, or counts as sent.
-
-    A node that did not answer is told by the server who survived: survivors.json and confirmations,
-    under the names that they have in that round.
-    """
-    user = node.user_in(space.session)
+def _settle(space: Workspace, parcel: Parcel) -> None:
+    """Store who survived the latest round, for a node that did not answer: survivors.json and
+    confirmations, under the names that they have in that round."""
     if parcel.words.get("before") == space.session.id:
         files = {name: data for name, data in parcel.files.items() if name != "session.json"}
         parcels.store(files, parcels.agreed_places(space))
-    # it has no residual in that round, or is not in its sum, or X never left
-    with suppress(UsageError, Refused, InputMissing):
-        settle(space, user)
+
+
+def _go_on(node: Node, space: Workspace, latest: Workspace) -> None:
+    """`offline`; a round whose answer is still out is given up first."""
+    user = node.user_in(space.session)
+    try:
+        offline(space, user, from_=latest, **node.access())
+    except Busy:
+        forget(latest, user, give_up=True, **node.access())
+        offline(space, user, from_=latest, **node.access())
 
 
 def _leave_others(node: Node) -> None:
-    """Erase the secrets of all rounds but the latest, which has the keys of the series."""
+    """Erase the secrets of all rounds but the latest."""
     for space in node.others():
         try:
-            _leave(node, space)
+            _leave(node, space, ends=False)
         except (SecAggError, OSError) as error:  # X has been made: it leaves all the same
             log(WARNING, "topk-secagg: an earlier round is not forgotten yet: %s", error)
 
 
-def _leave(node: Node, space: Workspace) -> None:
+def _leave(node: Node, space: Workspace, *, ends: bool) -> None:
     """Erase the secrets of a round that is over, and its files."""
     user = node.user_in(space.session)
     if space.runs_here(user):
-        try:
-            forget(space, user, end_series=True, **node.access())
-        except (Refused, InputMissing, BadData):  # it has no survivors, as far as this node knows
-            abandon(space, user, **node.access())
+        forget(space, user, give_up=True, end_series=ends, **node.access())
     node.discard(space)
 
 

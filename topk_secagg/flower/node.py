@@ -1,10 +1,9 @@
 """The folder of a node: its keys, its secrets and ledgers, and the rounds of a run.
 
-    FOLDER/identity            the node's keys, made on first use
+    FOLDER/secrets/            the node's keys, made on first use, and its chains
     FOLDER/secrets/SESSION/    secrets and ledgers of every round that it took part in
     FOLDER/run-ID/state.json   the series that it is bound to, and its latest round
-    FOLDER/run-ID/residual.h5  what error feedback kept
-    FOLDER/run-ID/round-NAME/  the public files of a round, until it is forgotten
+      FOLDER/run-ID/round-NAME/  the public files of a round, until it is forgotten
 
 Nothing here is kept in Flower's context, which does not outlast a SuperNode.
 """
@@ -61,7 +60,7 @@ class Node:
         self.config = context.node_config
         self.home = self._home(context)
         self.run = self.home / f"run-{context.run_id}"
-        self.residual = self.run / "residual.h5" if self._flag(FEEDBACK) else None
+        self.feedback = self._flag(FEEDBACK)
         make_folder(self.home, private=True)
         make_folder(self.run, private=True)
 
@@ -100,12 +99,12 @@ class Node:
     @property
     def identity_path(self) -> Path:
         """The node's own keys."""
-        return self._path(IDENTITY) or self.home / "identity"
+        return self._path(IDENTITY) or self.home / "secrets" / "user-01.identity"
 
     def identity(self) -> Identity:
         """The same; they are made on first use, unless the configuration names a file."""
         if not self.identity_path.exists() and self._path(IDENTITY) is None:
-            keygen(1, self.identity_path)  # users get their numbers later
+            keygen(1, self.home / "secrets")  # users get their numbers later
         return read_identity(self.identity_path)
 
     def user_in(self, session: Session) -> int:

@@ -98,9 +98,9 @@ class ServedRound:
         """The users whose X is here."""
         return list(self.space.present("masked"))
 
-    def proposal(self, freezer: int) -> tuple[bytes, dict[int, str]]:
-        """The survivors, for one of them to sign, and whose X was left out for what reason."""
-        return propose(self.space, freezer)
+    def proposal(self) -> tuple[bytes, dict[int, str]]:
+        """The survivors, for all to confirm, and whose X was left out for what reason."""
+        return propose(self.space)
 
     def survivors(self) -> list[int]:
         """U1, once it is signed."""

@@ -410,7 +410,7 @@ def _agree(exchange: Exchange, series: Series, this: ServedRound) -> None:
     if not this.masked():
         raise TooFewSurvivors("no user has masked", "look at the nodes' logs")
     for freezer in this.masked():
-        proposal, left_out = this.proposal(freezer)
+        proposal, left_out = this.proposal()
         for user, reason in left_out.items():
             warn(f"the X of user {user} is left out: {reason}")
         if freezer in left_out:
