@@ -115,7 +115,7 @@ def round_at(stages, construction, tmp_path):
 
 @pytest.fixture
 def new_round(construction, tmp_path):
-    """new_round(spare=1): a round that is not started yet."""
+    """new_round(picks=1): a round that is not started yet."""
 
     def make(folder="round", **changes):
         recipe = replace(RECIPES[construction], **changes)
@@ -130,13 +130,13 @@ def refuses(tmp_path):
     words, and nothing changed anywhere. Several reasons share a code, so every case names words of
     its own.
 
-    With `notes_failure`, ledgers may change: `decode` notes there that a round has failed."""
+    With `notes_failure`, decoded.json may change: `decode` notes there that a round failed."""
 
     def state(*, notes_failure):
         return {
             name: content
             for name, content in contents(tmp_path).items()
-            if not (notes_failure and name.endswith(".ledger.json"))
+            if not (notes_failure and name.endswith("decoded.json"))
         }
 
     def check(code, *args, says=(), notes_failure=False):

@@ -34,6 +34,7 @@ from oracle import bucket_count, bucket_top, lifted, plain_sum, top_k
 from topk_secagg.algebra.field import DEFAULT_FIELD
 from topk_secagg.gradients.files import write_gradient
 from topk_secagg.gradients.tensors import Gradient, Tensor
+from topk_secagg.protocol.parameters import CONSTRUCTIONS
 from topk_secagg.storage import survivors as survivors_file
 from topk_secagg.storage.artifacts import Draft, Table, opened, write_hashed
 from topk_secagg.storage.hdf5_writer import new_file
@@ -64,7 +65,7 @@ CONFIRMING = {
     "masking": (1, 2, 3, 4, 5),
     "answering": (1, 2, 3, 4),
 }
-every = pytest.mark.parametrize("construction", ["permutation", "moments", "sketch"])
+every = pytest.mark.parametrize("construction", CONSTRUCTIONS)
 
 
 # --- commands -------------------------------------------------------------------------------------
@@ -275,16 +276,13 @@ class Recipe:
     length: int = 4
     field: int = DEFAULT_FIELD
     construction: str = "permutation"
-    blocks: int | None = None
     picks: int | None = None
-    spare: int | None = None
     dealing: str | None = None
     masking: tuple[int, ...] = (1, 2, 3, 4)
     answering: tuple[int, ...] = (1, 2, 3)
     suffix: str = ".npy"
     sealed: bool = False
     confirm: bool = False
-    fallback: tuple[int, ...] = ()  # who answers a second time
     residual: bool = False  # whether users keep residuals
     homes: bool = False  # every user has its own folder for its secrets
     later: bool = False  # the second round of a series, whose first one is among the inputs
@@ -315,8 +313,7 @@ class Recipe:
             "top-k": self.top_k,
             "length": self.length, "field": self.field, "construction": self.construction,
             "clip": repr(self.clip),
-            "blocks": self.blocks, "picks": self.picks, "spare": self.spare,
-            "dealing": self.dealing,
+            "picks": self.picks, "dealing": self.dealing,
         }  # fmt: skip
         return [
             word
@@ -330,7 +327,6 @@ RECIPES = {
     recipe.name: recipe
     for recipe in (
         Recipe("permutation"),
-        Recipe("moments", construction="moments", picks=2, top_k=10, length=150),
         Recipe("sketch", construction="sketch", picks=2, top_k=10, length=150),
     )
 }
@@ -507,7 +503,6 @@ class Round:
             "frozen": [self.freeze()],
             "confirmed": [self.confirm(n) for n in enough if r.confirm],
             "answered": [self.eliminate(n) for n in r.answering],
-            "fallen-back": [self.eliminate(n, "--fallback") for n in r.fallback],
             "decoded": [self.decode()],
             "forgotten": [self.forget(n) for n in r.everybody if n not in silent],
         }
@@ -651,8 +646,8 @@ def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
 
 
 def leftovers(folder: Path) -> list[Path]:
-    """Temporary and other hidden files, except locks and notes about a residual that waits."""
-    return [path for path in folder.rglob(".*") if not _is_lock(path) and path.suffix != ".waiting"]
+    """Temporary and other hidden files, except locks."""
+    return [path for path in folder.rglob(".*") if not _is_lock(path)]
 
 
 def attributes(path: Path) -> dict[str, Any]:
