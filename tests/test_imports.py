@@ -15,7 +15,6 @@ ROOT = Path(topk_secagg.__file__).parent
 ORDER = ("algebra", "gradients", "protocol", "storage", "rounds", "review", "flower")
 PICKING = (
     "protocol/permutation.py",
-    "protocol/moments.py",
     "protocol/buckets.py",
     "protocol/sketch.py",
     "protocol/parameters.py",

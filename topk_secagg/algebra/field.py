@@ -1,7 +1,7 @@
 """Small arithmetic over F_q on numpy arrays and Python integers.
 
-Symbols are unsigned 32-bit integers in memory; files store them little-endian, in two bytes when
-q < 2^16 and in four otherwise. q is any prime with 5 <= q < 2^32.
+Symbols are unsigned 32-bit integers in memory; files store them little-endian, in one byte when
+q < 2^8, in two when q < 2^16 and in four otherwise. q is any prime with 5 <= q < 2^32.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 DEFAULT_FIELD = 4281076801  # 2^6 3^5 5^2 7 11^2 13 + 1: q - 1 has 1512 divisors
 SMALL_FIELD = 65521  # 2^4 3^2 5 7 13 + 1: symbols of two bytes
+BYTE_FIELD = 251  # the largest prime below 2^8: symbols of one byte
 
 Symbols = npt.NDArray[np.uint32]
 Integers = npt.NDArray[Any]
@@ -22,6 +23,8 @@ Integers = npt.NDArray[Any]
 
 def stored_type(q: int) -> np.dtype[Any]:
     """How files store a symbol of F_q."""
+    if q < 2**8:
+        return np.dtype("u1")
     return np.dtype("<u2" if q < 2**16 else "<u4")
 
 
@@ -78,6 +81,12 @@ def to_field(signed: npt.NDArray[np.int64], q: int) -> Symbols:
 def to_signed(symbols: Symbols, q: int) -> npt.NDArray[np.int32]:
     """The centred lift: the representative in [-(q-1)/2, (q-1)/2]."""
     return (symbols - (symbols > (q - 1) // 2) * np.uint32(q)).view(np.int32)
+
+
+def is_beyond(symbols: Symbols, bound: int, q: int) -> bool:
+    """Whether the centred lift of a symbol is larger than the bound, which is below q/2, in
+    magnitude."""
+    return bool(np.any((symbols > bound) & (symbols < q - bound)))
 
 
 # For kernels: Montgomery form, a R mod q with R = 2^32

@@ -40,9 +40,9 @@ class Randomness(ABC):
     def integers(self, bound: int, out: Symbols) -> Symbols:
         """Fill `out` (contiguous uint32) with uniform integers below `bound` <= 2^32.
 
-        The words of the stream have the size of a stored symbol of F_bound, 2 or 4 bytes. They are
-        taken in their order, and those beyond the largest multiple of the bound are skipped. No
-        word is read ahead: two calls give what one call for both would have given.
+        The words of the stream have the size of a stored symbol of F_bound, 1, 2 or 4 bytes. They
+        are taken in their order, and those beyond the largest multiple of the bound are skipped.
+        No word is read ahead: two calls give what one call for both would have given.
         """
         if not out.flags.c_contiguous:
             raise ValueError("only a contiguous array can be filled in place")

@@ -14,6 +14,7 @@ from ..algebra.field import DEFAULT_FIELD, ceil_div, divisors, is_prime, stored_
 from ..brief import Brief
 from ..errors import Advice, UsageError, counted
 from ..gradients.quantise import LARGEST_CLIP, FixedPoint
+from .buckets import Buckets, bucket_count, buckets_for
 
 PERMUTATION = "permutation"
 SKETCH = "sketch"
@@ -36,8 +37,10 @@ _WORTH_MORE_PICKS = 1.05  # times the fewest bytes: more picks keep more of the 
 class Parameters(Brief):
     """N users, at least U survive, at most T collude; K of L coordinates; the field F_q.
 
-    `picks` (P) and `buckets` (B) are 0 in `permutation`. `dealing` says what a share file holds:
-    keys, or shares that are written out. Use `Parameters.choose` to fill in the defaults.
+    The last `whole` coordinates are sent whole, and K of those before them. `picks` (P) and
+    `buckets` (B) are those of the latter; they are 0 where there are none, and in `permutation`.
+    `dealing` says what a share file holds: keys, or shares that are written out. Use
+    `Parameters.choose` to fill in the defaults.
     """
 
     users: int
@@ -45,6 +48,7 @@ class Parameters(Brief):
     colluders: int
     top_k: int
     length: int
+    whole: int
     field: int
     construction: str
     picks: int
@@ -60,8 +64,9 @@ class Parameters(Brief):
         users: int,
         survivors: int,
         colluders: int,
-        top_k: int,
+        top_k: int | None = None,
         length: int,
+        whole: int = 0,
         field: int = DEFAULT_FIELD,
         construction: str = PERMUTATION,
         picks: int | None = None,
@@ -75,8 +80,9 @@ class Parameters(Brief):
         users: N.
         survivors: U, the users that must remain at least.
         colluders: T, the users that together learn nothing but the sum.
-        top_k: K, the coordinates that each user sends.
+        top_k: K, the coordinates that each user picks; none where all are sent whole.
         length: L, the coordinates of a gradient.
+        whole: how many coordinates at the end every user sends, besides those that it picks.
         field: q, a prime below 2^32.
         construction: "permutation" or "sketch".
         picks: P, in the construction sketch. By default the P up to 16 with the fewest bytes.
@@ -86,12 +92,14 @@ class Parameters(Brief):
         """
         if dealing is None:
             dealing = DEALINGS.get(construction, (SHARES,))[0]
-        if construction == SKETCH and picks is None:
+        top_k = top_k or 0
+        if construction == SKETCH and picks is None and top_k:
             picks = _cheapest_picks(
                 users=users,
                 blocks=max(1, survivors - colluders),
                 top_k=top_k,
                 length=length,
+                whole=whole,
                 field=field,
                 dealing=dealing,
             )
@@ -101,10 +109,11 @@ class Parameters(Brief):
             colluders=colluders,
             top_k=top_k,
             length=length,
+            whole=whole,
             field=field,
             construction=construction,
             picks=picks or 0,
-            buckets=0 if picks is None else ceil_div(top_k, max(picks, 1)),
+            buckets=bucket_count(top_k, picks or 0),
             dealing=dealing,
             clip=float(clip),
             max_weight=float(max_weight),
@@ -117,7 +126,8 @@ class Parameters(Brief):
         kept = {name: value for name, value in vars(self).items() if name not in DERIVED}
         if self.construction == PERMUTATION:
             kept["picks"] = None
-        is_resized = any(given.get(name, kept[name]) != kept[name] for name in ("length", "top_k"))
+        sizes = ("length", "top_k", "whole")
+        is_resized = any(given.get(name, kept[name]) != kept[name] for name in sizes)
         if self.construction == SKETCH and is_resized:
             del kept["picks"]  # the best number may be another one
         return Parameters.choose(**kept | given)
@@ -159,20 +169,28 @@ class Parameters(Brief):
 
     @property
     def symbol_bytes(self) -> int:
-        """What a stored symbol takes: two bytes when q < 2^16, else four."""
+        """What a stored symbol takes: one byte when q < 2^8, two when q < 2^16, else four."""
         return stored_type(self.field).itemsize
 
     @property
-    def places(self) -> int:
-        """M = ceil(L / B), the places of a bucket."""
-        return ceil_div(self.length, self.buckets)
+    def sizes(self) -> Buckets:
+        """The buckets of both parts, and their width."""
+        return buckets_for(
+            users=self.users,
+            blocks=self.blocks,
+            picks=self.picks,
+            buckets=self.buckets,
+            length=self.length,
+            whole=self.whole,
+        )
 
     @property
     def order(self) -> int:
         """n, the order of gamma: the smallest divisor of q - 1 that is at least M."""
-        order = _order(self.field, self.places)
+        places = self.sizes.sparse.places
+        order = _order(self.field, places)
         if order is None:
-            raise ValueError(f"no element of F_{self.field} has {self.places} powers")
+            raise ValueError(f"no element of F_{self.field} has {places} powers")
         return order
 
     def summary(self) -> str:
@@ -187,8 +205,12 @@ class Parameters(Brief):
             "q": self.field,
         }
         own = {}
-        if self.construction == SKETCH:
-            own = {"P": self.picks, "B": self.buckets, "n": self.order}
+        if self.picks:
+            own = {"P": self.picks, "B": self.buckets}
+            sizes = self.sizes
+            own |= {"M": sizes.sparse.places} if sizes.is_direct else {"n": self.order}
+        if self.whole:
+            own |= {"whole": self.whole}
         return ", ".join([*_spelled(letters), self.construction, *_spelled(own)])
 
 
@@ -212,6 +234,7 @@ def _cheapest_picks(
     blocks: int,
     top_k: int,
     length: int,
+    whole: int,
     field: int,
     dealing: str,
 ) -> int:
@@ -223,14 +246,17 @@ def _cheapest_picks(
     written = users - 1 if dealing == SHARES else 0
 
     def symbols(picks: int) -> float:
-        buckets = ceil_div(top_k, picks)
-        order = _order(field, ceil_div(length, buckets)) if buckets > 0 else None
-        if order is None:
+        buckets = bucket_count(top_k, picks)
+        if buckets < 1:
             return math.inf
-        width = min(2 * users * picks, order)
-        return width * (buckets + ceil_div(buckets, blocks) * (1 + written))
+        sizes = buckets_for(
+            users=users, blocks=blocks, picks=picks, buckets=buckets, length=length, whole=whole
+        )
+        if not sizes.is_direct and _order(field, sizes.sparse.places) is None:
+            return math.inf
+        return sizes.width * (sizes.count + ceil_div(sizes.count, blocks) * (1 + written))
 
-    most = max(1, min(_MOST_PICKS, length))
+    most = max(1, min(_MOST_PICKS, length - whole))
     sent = {picks: symbols(picks) for picks in range(1, most + 1)}
     enough = _WORTH_MORE_PICKS * min(sent.values())
     return max(picks for picks, count in sent.items() if count <= enough)
@@ -278,11 +304,28 @@ def _check_field(p: Parameters) -> None:
 
 
 def _check_coordinates(p: Parameters) -> None:
-    """K of L."""
+    """K of those that are not sent whole."""
     L = p.length
     K = p.top_k
+    whole = p.whole
     _require(1 <= L < 2**32, f"a gradient of {L} coordinates", "keep 1 <= L < 2^32")
-    _require(1 <= K <= L, f"cannot select {K} of {L} coordinates", "keep 1 <= K <= L")
+    _require(
+        0 <= whole <= L,
+        f"{whole} of {L} coordinates cannot be sent whole",
+        "send at most all whole",
+    )
+    if whole == L:
+        _require(
+            K == 0,
+            f"all coordinates are sent whole: {K} cannot be selected besides",
+            "select none, or send fewer whole",
+        )
+    else:
+        _require(
+            1 <= K <= L - whole,
+            f"cannot select {K} of {L - whole} coordinates",
+            "keep 1 <= K <= L, less what is sent whole" if whole else "keep 1 <= K <= L",
+        )
 
 
 def _check_scale(p: Parameters) -> None:
@@ -309,6 +352,11 @@ def _check_permutation(p: Parameters) -> None:
         "picks do not belong to the construction permutation",
         "leave them out, or choose another construction",
     )
+    _require(
+        p.whole == 0,
+        "the construction permutation sends no coordinates whole",
+        "select some, or choose another construction",
+    )
 
 
 def _check_sketch(p: Parameters) -> None:
@@ -316,20 +364,26 @@ def _check_sketch(p: Parameters) -> None:
     the field."""
     P = p.picks
     B = p.buckets
+    picked_from = p.length - p.whole
+    if not p.top_k:
+        _require(P == B == 0, "nothing is picked where all is sent whole", "leave picks out")
+        return
     _require(P >= 1, f"{P} picks per bucket", "keep P >= 1")
-    fitting = ceil_div(p.top_k, P)
+    fitting = bucket_count(p.top_k, P)
     _require(
         fitting == B, f"{B} buckets do not fit K = {p.top_k} and P = {P}", f"there are {fitting}"
     )
     _require(
-        p.field - 1 >= p.places,
-        f"a field of {p.field} elements has no {p.places} places",
-        "keep q - 1 >= ceil(L / B): choose a larger field or more coordinates to send",
-    )
-    _require(
-        p.picks <= p.length,
-        f"cannot pick more than the {p.length} coordinates",
+        picked_from >= P,
+        f"cannot pick more than the {picked_from} coordinates",
         "choose fewer picks",
+    )
+    sizes = p.sizes
+    places = sizes.sparse.places
+    _require(
+        sizes.is_direct or p.field - 1 >= places,
+        f"a field of {p.field} elements has no {places} places",
+        "keep q - 1 >= ceil(L / B): choose a larger field or more coordinates to send",
     )
 
 
@@ -337,11 +391,11 @@ def _check_sketch(p: Parameters) -> None:
 
 
 def theorem_r1(p: Parameters) -> float:
-    """R1 = (K + log_q C(L, K)) / L."""
-    L = p.length
+    """R1 = (K + log_q C(L, K)) / L; coordinates that are sent whole have a symbol each."""
+    L = p.length - p.whole
     K = p.top_k
     choices = math.lgamma(L + 1) - math.lgamma(K + 1) - math.lgamma(L - K + 1)
-    return (K + choices / math.log(p.field)) / L
+    return (p.whole + K + choices / math.log(p.field)) / p.length
 
 
 def theorem_r2(p: Parameters) -> float:
@@ -369,6 +423,6 @@ def rate_of_masked(p: Parameters, payload: int) -> Rate:
 
 
 def rate_of_answer(p: Parameters, payload: int) -> Rate:
-    """R2 of a Y with a payload of so many bytes, which stores a symbol in two or four of them."""
+    """R2 of a Y with a payload of so many bytes; a symbol is stored in one, two or four of them."""
     symbols = payload / p.symbol_bytes
     return Rate("R2", symbols / p.length, theorem_r2(p))

@@ -2,19 +2,29 @@
 
 Coordinate k lies in bucket b = k mod B at place k // B. A user sends P picks of every bucket as
 their sketch: the sum of w gamma^(place j) over the picks, for j < W, with gamma of order
-n >= ceil(L / B). The mask of a sketch is uniform, so it can be shared by keys. See docs/scheme.md
-for why that is secret.
+n >= M = ceil(L / B). Where W = M the bucket's entries themselves are its sketch; so it is in the
+buckets of coordinates that are sent whole. The mask of a sketch is uniform, so it can be shared by
+keys. See docs/scheme.md for why that is secret.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from ..algebra.field import Integers, Symbols, add, ceil_div, smallest_generator, subtract
+from ..algebra.field import (
+    Integers,
+    Symbols,
+    add,
+    ceil_div,
+    is_beyond,
+    smallest_generator,
+    subtract,
+)
 from ..algebra.lagrange import lagrange_matrix
 from ..algebra.linear import combine
 from ..algebra.randomness import Randomness
@@ -23,7 +33,7 @@ from ..algebra.streams import StreamSums
 from ..errors import BadData
 from ..gradients.select import bucket_top
 from . import wire
-from .construction import CHUNK_SYMBOLS, Construction, ShareRows
+from .construction import CHUNK_SYMBOLS, Construction, ShareRows, stacked
 from .deal import Deal, drawn_key, symbol_stream
 from .family import block_values
 from .messages import (
@@ -42,7 +52,15 @@ _CHECK_BYTES = 1 << 16  # of a share under one checksum: all rows are read
 _NOTHING = np.empty(0, dtype=np.uint32)
 
 
-class Sketch(Construction[Entries]):
+class Decoded(NamedTuple):
+    """Neighbouring buckets of the sum: the entries that were found in those of the sparse part, and
+    the symbols of those whose entries are their sketch, (buckets, W)."""
+
+    found: Entries | None
+    direct: Symbols
+
+
+class Sketch(Construction[Decoded]):
     """Share f of a group of D buckets: a uniform polynomial of degree U-1 for each symbol of a
     sketch, whose values at the betas mask the buckets."""
 
@@ -52,20 +70,30 @@ class Sketch(Construction[Entries]):
 
     def __init__(self, p: Parameters) -> None:
         super().__init__(p)
-        q = p.field
-        self.order = p.order  # n
-        self.gamma = pow(smallest_generator(q), (q - 1) // self.order, q)
-        self.width = self.sketch_width(p.users)  # W: what N survivors could need
+        sizes = p.sizes
+        self.sparse = sizes.sparse
+        self.whole = sizes.whole
+        self.width = sizes.width  # W: what N survivors could need
+        self.buckets = sizes.count
+        # whose entries are found from their sketches; those of the others are their sketches
+        self.searched = 0 if sizes.is_direct else self.sparse.buckets
         self.check_rows = max(1, _CHECK_BYTES // (self.width * p.symbol_bytes))
-        self.rows = ceil_div(p.buckets, p.blocks)  # groups
-        self.entries = p.buckets * self.width
+        self.rows = ceil_div(self.buckets, p.blocks)  # groups
+        self.entries = self.buckets * self.width
         self.beta_count = p.blocks
         self.index_bound = 1
         self.index_code = wire.Packed(0, 1)  # there are no indices
 
-    def sketch_width(self, survivor_count: int) -> int:
-        """W1 = min(2 |U1| P, n): so many symbols determine |U1| P of n places."""
-        return min(2 * survivor_count * self.p.picks, self.order)
+    @cached_property
+    def order(self) -> int:
+        """n."""
+        return self.p.order
+
+    @cached_property
+    def gamma(self) -> int:
+        """g^((q-1)/n), of order n."""
+        q = self.p.field
+        return pow(smallest_generator(q), (q - 1) // self.order, q)
 
     # offline phase
 
@@ -160,57 +188,100 @@ class Sketch(Construction[Entries]):
 
     @property
     def coordinate_count(self) -> int:
-        """P of every bucket, or all that there are."""
-        return min(self.p.buckets * self.p.picks, self.p.length)
+        """P of every sparse bucket, or all that there are, and what is sent whole."""
+        return min(self.sparse.buckets * self.p.picks, self.sparse.length) + self.whole.length
 
     def select(self, gradient: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The P largest magnitudes of every bucket; everything where buckets have no more."""
+        """The P largest magnitudes of every sparse bucket, or everything where buckets have no
+        more; then all that is sent whole."""
         p = self.p
-        if p.length // p.buckets < p.picks:
+        picked_from = self.sparse.length
+        if picked_from < self.sparse.buckets * p.picks or not self.sparse.buckets:
             return np.arange(p.length)
-        return bucket_top(gradient, p.buckets, p.picks)
+        picks = bucket_top(gradient[:picked_from], self.sparse.buckets, p.picks)
+        return np.concatenate([picks, np.arange(picked_from, p.length)])
 
     def sketch(self, sparse: Sparse) -> Symbols:
-        """S(w)_(b,j) = sum of w gamma^(k j) over the picks of bucket b, w at place k: (B, W)."""
-        p = self.p
-        place, bucket = np.divmod(sparse.index, p.buckets)
-        total = np.zeros((p.buckets, self.width), dtype=np.uint32)
-        add_sketches(
-            row=bucket, place=place, value=sparse.value, gamma=self.gamma, q=p.field, total=total
-        )
+        """S(w)_(b,j) = sum of w gamma^(k j) over the picks of bucket b, w at place k; or w itself
+        at place j: (B, W)."""
+        picks, whole = self._parts(sparse)
+        table = np.empty((self.buckets, self.width), dtype=np.uint32)
+        table[: self.whole.first] = self._sketch_of_picks(picks)
+        table[self.whole.first :] = self.whole.table(whole, self.width)
+        return table
+
+    def _sketch_of_picks(self, picks: Sparse) -> Symbols:
+        """The sketches of the sparse buckets."""
+        place, bucket = np.divmod(picks.index, max(1, self.sparse.buckets))
+        total = np.zeros((self.sparse.buckets, self.width), dtype=np.uint32)
+        if self.searched:
+            add_sketches(
+                row=bucket,
+                place=place,
+                value=picks.value,
+                gamma=self.gamma,
+                q=self.p.field,
+                total=total,
+            )
+        else:
+            total[bucket, place] = picks.value
         return total
+
+    def _parts(self, sparse: Sparse) -> tuple[Sparse, Symbols]:
+        """The picks, at most P of each bucket and none twice, and the values that are sent
+        whole."""
+        end = sparse.index.size - self.whole.length
+        if end < 0 or not np.array_equal(
+            sparse.index[end:], np.arange(self.whole.start, self.p.length)
+        ):
+            raise ValueError("not all coordinates that are sent whole are there")
+        picks = Sparse(sparse.index[:end], sparse.value[:end])
+        self._check_picks(picks.index)
+        return picks, sparse.value[end:]
+
+    def _check_picks(self, index: Integers) -> None:
+        """At most P of each bucket, and none twice."""
+        if not index.size:
+            return
+        bucket = index % max(1, self.sparse.buckets)
+        if index.max() >= self.sparse.length or np.bincount(bucket).max() > self.p.picks:
+            raise ValueError(f"more than {self.p.picks} picks in a bucket")
+        ordered = np.sort(index)
+        if np.any(ordered[1:] == ordered[:-1]):
+            raise ValueError("a coordinate is picked twice")
 
     def mask(self, secret: Secret, sparse: Sparse) -> Masked:
         """X = S(w) + u: B W symbols, uniform for every input."""
-        p = self.p
-        bucket = sparse.index % p.buckets
-        if np.any(np.bincount(bucket, minlength=p.buckets) > p.picks):
-            raise ValueError(f"more than {p.picks} picks in a bucket")
-        ordered = np.sort(sparse.index)
-        if np.any(ordered[1:] == ordered[:-1]):
-            raise ValueError("a coordinate is picked twice")
         u = secret.mask[: self.entries]
-        return Masked(index=_NOTHING, value=add(self.sketch(sparse).reshape(-1), u, p.field))
+        return Masked(index=_NOTHING, value=add(self.sketch(sparse).reshape(-1), u, self.p.field))
 
     def unmask(self, secret: Secret, masked: Masked) -> Sparse:
-        """The input behind X - u, which has at most P entries in a bucket."""
-        p = self.p
-        symbols = subtract(masked.value, secret.mask[: self.entries], p.field)
-        sketch = symbols.reshape(p.buckets, self.width)
-        narrow = sketch[:, : self.sketch_width(1)]
-        sparse = self.join_groups([self.recovered(0, narrow, survivor_count=1)])
-        if not np.array_equal(self.sketch(sparse), sketch):
-            raise BadData(f"it is no sketch of at most {p.picks} coordinates in every bucket")
+        """The input behind X - u, which has at most P entries in a sparse bucket."""
+        symbols = subtract(masked.value, secret.mask[: self.entries], self.p.field)
+        sketch = symbols.reshape(self.buckets, self.width)
+        sparse = self.join_groups([self.recovered(0, sketch, survivor_count=1)])
+        try:
+            again = self.sketch(sparse)
+        except ValueError as error:
+            raise BadData(str(error)) from error
+        if not np.array_equal(again, sketch):
+            raise BadData(f"it is no sketch of at most {self.p.picks} coordinates in every bucket")
         return sparse
 
     # mask-elimination phase
 
+    def _searched_width(self, survivor_count: int) -> int:
+        """2 |U1| P symbols determine |U1| P entries of a bucket."""
+        return 2 * survivor_count * self.p.picks
+
     def answer_shape(self, survivor_count: int) -> AnswerShape:
-        """W1 = min(2 |U1| P, n) symbols for each group of D = U - T buckets."""
+        """W1 symbols for each group of D = U - T buckets: 2 |U1| P where buckets are searched, and
+        at least as many as a bucket has of what is sent whole; else all W."""
+        needed = max(self._searched_width(survivor_count), self.whole.places)
         return AnswerShape(
             survivor_count=survivor_count,
             groups=self.rows,
-            width=self.sketch_width(survivor_count),
+            width=needed if self.searched else self.width,
         )
 
     def answer_chunks(
@@ -239,7 +310,7 @@ class Sketch(Construction[Entries]):
         first: int,
         y: Symbols,
         masked_sum: Symbols | None,
-    ) -> Entries:
+    ) -> Decoded:
         """The sum of all X less Y(beta_1), Y(beta_2), ... of the groups is the sketch of the sum.
 
         masked_sum (B, W1): the sum of the X of U1.
@@ -248,36 +319,68 @@ class Sketch(Construction[Entries]):
         if masked_sum is None:
             raise ValueError("a sketch is decoded with the sum of all X")
         low = first * p.blocks
-        bucket = np.arange(low, min(low + y.shape[1] * p.blocks, p.buckets))
+        bucket = np.arange(low, min(low + y.shape[1] * p.blocks, self.buckets))
         masks = combine(
             matrix, y, row=bucket % p.blocks, group=(bucket - low) // p.blocks, q=p.field
         )
-        sketch = subtract(masked_sum[bucket], masks, p.field)
+        sketch = subtract(masked_sum[low : low + bucket.size], masks, p.field)
         return self.recovered(low, sketch, shape.survivor_count)
 
-    def recovered(self, first: int, sketch: Symbols, survivor_count: int) -> Entries:
+    def recovered(self, first: int, sketch: Symbols, survivor_count: int) -> Decoded:
         """The sums in buckets first, first+1, ... from their sketch (buckets, W1).
 
-        BadData unless each has at most |U1| P non-zero entries, where |U1| is the number of
-        survivors, and all of them at places that are coordinates.
+        BadData unless each of those that are searched has at most |U1| P non-zero entries, where
+        |U1| is the number of survivors, and all of them at places that are coordinates; and unless
+        the symbols of the others are sums of |U1| values.
         """
+        end = max(0, self.searched - first)
+        direct = sketch[end:]
+        if is_beyond(direct, survivor_count * self.p.largest, self.p.field):
+            raise BadData("a sum is larger than so many values can be")
+        found = self._found(first, sketch[:end], survivor_count) if end else None
+        return Decoded(found, direct)
+
+    def _found(self, first: int, sketch: Symbols, survivor_count: int) -> Entries:
+        """The entries of the buckets first, first+1, ... that are searched."""
         p = self.p
+        sparse = self.sparse
         entries = recover(
-            sketch,
+            sketch[:, : self._searched_width(survivor_count)],
             weight=survivor_count * p.picks,
             order=self.order,
             gamma=self.gamma,
             q=p.field,
-            places=p.places,
+            places=sparse.places,
         )
-        last = p.places - 1  # the only place that not all buckets have
-        full = p.length - last * p.buckets  # the buckets that have it: they are the first
+        last = sparse.places - 1  # the only place that not all buckets have
+        full = sparse.length - last * sparse.buckets  # the buckets that have it, the first ones
         suspects = np.flatnonzero(entries.place >= last)
         bucket = first + np.searchsorted(np.cumsum(entries.counts), suspects, side="right")
         if np.any(entries.place[suspects] > last) or np.any(bucket >= full):
             raise BadData("the aggregate has values at places that are no coordinates")
         return entries
 
-    def join_groups(self, parts: Sequence[Entries]) -> Sparse:
-        """All entries by place k // B; those of a place come bucket by bucket."""
-        return Sparse(*arranged(parts, self.p.places))
+    def join_groups(self, parts: Sequence[Decoded]) -> Sparse:
+        """All non-zero entries of the sparse part by place k // B, those of a place bucket by
+        bucket; then all that was sent whole."""
+        direct = stacked([part.direct for part in parts])
+        split = self.sparse.buckets - self.searched
+        values = self.whole.vector(direct[split:])
+        if not self.sparse.buckets:
+            return Sparse(np.arange(self.p.length), values)
+        picks = self._picks(parts, direct[:split])
+        if not self.whole.length:
+            return picks
+        return Sparse(
+            np.concatenate([picks.index, np.arange(self.whole.start, self.p.length)]),
+            np.concatenate([picks.value, values]),
+        )
+
+    def _picks(self, parts: Sequence[Decoded], direct: Symbols) -> Sparse:
+        """The non-zero entries of the sparse part: those that were found, or that are there."""
+        if self.searched:
+            found = [part.found for part in parts if part.found]
+            return Sparse(*arranged(found, self.sparse.places))
+        flat = self.sparse.vector(direct)
+        index = np.flatnonzero(flat)
+        return Sparse(index, flat[index])

@@ -56,7 +56,7 @@ class Kind:
 
 # types of datasets
 BYTES = ("|u1",)
-SYMBOLS = ("<u2", "<u4")
+SYMBOLS = ("|u1", "<u2", "<u4")
 _COMMON = ("format", "kind", "session", "sha256", "user", "version")
 _TEXT = {
     "dealt",

@@ -27,7 +27,7 @@ KIND = Kind(
     "masked",
     {
         "index": (BYTES, "packed: Elias-Fano code of the permuted indices"),
-        "value": (BYTES + SYMBOLS, "masked values, at ceil(log2 q) bits each"),
+        "value": (SYMBOLS, "masked values, at ceil(log2 q) bits each"),
         "holds": (
             BYTES,
             "one bit per user, from user 1 on: whether its share had arrived; with keys, the "
