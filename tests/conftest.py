@@ -130,17 +130,14 @@ def refuses(tmp_path):
     words, and nothing changed anywhere. Several reasons share a code, so every case names words of
     its own.
 
-    With `notes_failure`, decoded.json may change: `decode` notes there that a round failed."""
+    Files with the names `besides` may change: `decode` notes in decoded.json that a round failed."""
 
-    def state(*, notes_failure):
-        return {
-            name: content
-            for name, content in contents(tmp_path).items()
-            if not (notes_failure and name.endswith("decoded.json"))
-        }
+    def state(besides):
+        found = contents(tmp_path).items()
+        return {name: content for name, content in found if Path(name).name not in besides}
 
-    def check(code, *args, says=(), notes_failure=False):
-        before = state(notes_failure=notes_failure)
+    def check(code, *args, says=(), besides=()):
+        before = state(besides)
         result = call(*args)
         assert result.code == code, result
         assert_one_error(result)
@@ -149,7 +146,7 @@ def refuses(tmp_path):
         for phrase in [says] if isinstance(says, str) else says:
             assert phrase in said, (phrase, result)
         assert leftovers(tmp_path) == []
-        assert state(notes_failure=notes_failure) == before
+        assert state(besides) == before
         return result
 
     return check

@@ -31,23 +31,23 @@ def test_an_error_says_what_it_is_about_from_the_outermost():
 
 def test_about_keeps_the_kind_the_hint_and_the_advice():
     with pytest.raises(OfOtherSession) as caught, about("the file"):
-        raise OfOtherSession("it is foreign", "look", Advice.FREEZER, user=3)
+        raise OfOtherSession("it is foreign", "look", Advice.OF_OTHER_USER, user=3)
     error = caught.value
-    assert (error.hint, error.advice, error.values) == ("look", Advice.FREEZER, {"user": 3})
+    assert (error.hint, error.advice, error.values) == ("look", Advice.OF_OTHER_USER, {"user": 3})
     assert error.exit_code == 65
 
 
 def test_a_changed_copy_leaves_the_error_as_it_is():
-    error = BadData("is damaged", "fetch it again", Advice.FREEZER, subject="x", user=3)
+    error = BadData("is damaged", "fetch it again", Advice.OF_OTHER_USER, subject="x", user=3)
     other = error.but(hint="delete it", advice=None)
     assert (type(other), str(other), other.hint) == (BadData, "x is damaged", "delete it")
     assert other.advice is None
-    assert (error.hint, error.advice) == ("fetch it again", Advice.FREEZER)
+    assert (error.hint, error.advice) == ("fetch it again", Advice.OF_OTHER_USER)
 
 
 @pytest.mark.parametrize("clone", [copy.copy, lambda e: pickle.loads(pickle.dumps(e))])
 def test_an_error_survives_another_process(clone):
-    error = clone(BadData("is damaged", "look", Advice.FREEZER, subject=Path("x"), user=3))
+    error = clone(BadData("is damaged", "look", Advice.OF_OTHER_USER, subject=Path("x"), user=3))
     assert (str(error), error.hint, error.values) == ("x is damaged", "look", {"user": 3})
 
 

@@ -44,13 +44,6 @@ from played import (
 
 from topk_secagg.gradients.formats import suffixes_read
 
-RESIDUAL = {
-    "path": "r.h5",
-    "before": None,
-    "after": "0" * 64,
-    "input": "0" * 64,
-    "committed": False,
-}
 CERTAIN = (1, 2, 3, 4)  # D + 2T answers, for strict decoding
 FIVE_USERS = "--users 5 --survivors 3 --colluders 1"
 SMALL = f"{FIVE_USERS} --top-k 2 --length 4"
@@ -60,6 +53,12 @@ def read_strictly(r: Round, step: str) -> Command:
     """A step of user 1 that leaves out no file that it cannot read."""
     more = {"freeze": ("--only", "1-4"), "decode": ("--strict",)}
     return (*r.step(step), *more.get(step, ()))
+
+
+def dealt_as(name: str) -> dict[str, str]:
+    """How shares are dealt in a round of which `eliminate` reads this file: keys are read by
+    `mask` alone."""
+    return {"dealing": "shares"} if name.startswith("shares") else {}
 
 
 def reads_no_masked(construction: str, step: str, name: str) -> bool:
@@ -73,8 +72,8 @@ def save(path: Path, values: object) -> Path:
     return path
 
 
-LEDGER = "secrets/user-01.ledger.json"
-NOT_OF_PERMUTATION = "picks and spare answers do not belong to the construction permutation"
+LEDGER = "user-01.ledger.json"
+NOT_OF_PERMUTATION = "picks do not belong to the construction permutation"
 
 
 class TestMissingInput66:
@@ -126,7 +125,7 @@ class TestMissingInput66:
         if reads_no_masked(construction, step, lost):
             stage = "answered"
             step = "decode"
-        r = round_at(stage)
+        r = round_at(stage, **dealt_as(lost))
         if lost:
             (r.folder / lost).rename(r.folder.with_name("away"))
         said = refuses(66, *r.step(step), says=says).err
@@ -158,13 +157,14 @@ class TestMissingInput66:
             assert (
                 "is not there" in refuses(66, *r.mask(1, gradient=tmp_path / f"gone{suffix}")).err
             )
-        for name in ("gone.npy", "no/folder.npz", "gone.pt", "folder.npy", "file/g.npy"):
+        for name in ("gone.npy", "no/folder.npz", "gone.pt", "file/g.npy"):
             assert name in refuses(66, *r.mask(1, gradient=tmp_path / name)).err
         init = ("init", tmp_path / "round-2", *words(SMALL)[:-2])
         refuses(66, *init, "--like", tmp_path / "gone.npy", says="/gone.npy is not there")
         (tmp_path / "gradients").mkdir()
-        says = ("/gradients is a folder", "mask --user all --gradients DIR")
-        refuses(2, *r.mask(1, gradient=tmp_path / "gradients"), says=says)
+        for name in ("gradients", "folder.npy"):
+            says = (f"/{name} is a folder", "mask --user all --gradients DIR")
+            refuses(2, *r.mask(1, gradient=tmp_path / name), says=says)
         refuses(2, *r.mask(1, gradient=tmp_path / "file"), says="/file: it has no suffix")
         for name in ("gone.h5", "gone.json"):
             refuses(66, "inspect", tmp_path / name, says=f"/{name} is not there")
@@ -232,7 +232,7 @@ class TestBadData65:
         if reads_no_masked(construction, step, name):
             stage = "answered"
             step = "decode"
-        r = round_at(stage, answering=CERTAIN)
+        r = round_at(stage, answering=CERTAIN, **dealt_as(name))
         path = r.folder / name
         whole = path.read_bytes()
         for what, content in foreign_files().items():
@@ -259,9 +259,10 @@ class TestBadData65:
                 (stage, f"../other/{name}", name, step, "another session")
                 for stage, name, step in READERS[:-1]
             ),
+            ("answered", "../other/session.json", "session.json", "offline", "its series is"),
             *(
                 ("answered", "../other/session.json", "session.json", step, "to another session")
-                for step in ("offline", "mask", "eliminate", "freeze", "decode")
+                for step in ("mask", "eliminate", "freeze", "decode")
             ),
             ("masked", "masked/user-02.h5", "masked/user-03.h5", "freeze", "user is 2, not 3"),
             ("frozen", "masked/user-02.h5", "masked/user-03.h5", "eliminate", "user is 2, not 3"),
@@ -313,18 +314,19 @@ class TestBadData65:
         if frozen.recipe.construction == "sketch":  # an answer depends on no X, and the sum does
             for n in (1, 3, 4):
                 must(*frozen.eliminate(n))
-            said = refuses(65, *frozen.decode(), notes_failure=True).err
+            said = refuses(65, *frozen.decode(), besides=("decoded.json",)).err
         else:
             said = refuses(65, *frozen.eliminate(1)).err
         assert "not the file that was frozen" in said
         shutil.copy(twin.folder / "masked/user-01.h5", masked.folder / "masked/user-01.h5")
         must(*masked.freeze())
-        assert "did not send" in refuses(65, *masked.eliminate(1)).err
+        says = "user 1 has sent another X in this round than its ledger knows"
+        refuses(77, *masked.eliminate(1), says=says)
         must(*masked.eliminate(2))
 
     @every
     def test_a_secret_with_impossible_values(self, refuses, round_at):
-        r = round_at("offline")
+        r = round_at("offline", dealing="shares")
         path = r.folder / "secrets/user-01.h5"
         whole = path.read_bytes()
         wrong = {
@@ -333,11 +335,6 @@ class TestBadData65:
                 ("place", 4, "its places are not a permutation"),
             ],
             "sketch": [("mask", 4281076801, "a mask is not below the field's size")],
-            "moments": [
-                ("mask", 4281076801, "a factor is zero or not below the field's size"),
-                ("mask", 0, "a factor is zero or not below the field's size"),
-                ("place", 150, "a place is not below 30"),
-            ],
         }
         for name, value, says in wrong[r.recipe.construction]:
             rewrite(
@@ -358,7 +355,7 @@ class TestBadData65:
             ("survivors", 2**70, "survivors of 5 users"),
             ("colluders", 3, "3 colluders among 3 survivors"),
             ("colluders", 0, "0 colluders"),
-            ("blocks", 3, "D = 3 blocks do not fit"),
+            ("blocks", 2, "its parameters is not what"),
             ("top_k", 999, "cannot select 999"),
             ("length", 5, {"permutation": "4 coordinates, not 5", "": "select 10 of 5"}),
             ("field", 2**32 - 6, "4294967290 is not a prime"),
@@ -370,18 +367,9 @@ class TestBadData65:
                 {"permutation": NOT_OF_PERMUTATION, "": "do not fit K = 10 and P = 1"},
             ),
             ("buckets", 7, {"permutation": NOT_OF_PERMUTATION, "": "7 buckets do not fit"}),
-            (
-                "spare",
-                -1,
-                {
-                    "permutation": NOT_OF_PERMUTATION,
-                    "moments": "-1 spare answers",
-                    "sketch": "spare answers belong to the construction moments",
-                },
-            ),
             ("dealing", "magic", "does not deal 'magic'"),
             ("dealing", None, "parameters.dealing is not what"),
-            ("spare", "1", "parameters.spare is not what"),
+            ("dealing", "seeds", "does not deal 'seeds'"),
             ("clip", 0.0, "the clip is 0"),
             ("clip", "1.0", "parameters.clip is not what"),
             ("clip", 1e308, "the clip is 1e+308"),
@@ -413,7 +401,8 @@ class TestBadData65:
             (0, "freezer", "there is no user 0 to freeze"),
             (6, "freezer", "there is no user 6 to freeze"),
             (True, "freezer", "its freezer is not what"),
-            (True, "confirm", "confirmations are signatures, and there are no keys"),
+            (True, "confirm", "either users confirm the survivors, or one user freezes them"),
+            (None, "freezer", "either users confirm the survivors, or one user freezes them"),
             (1, "confirm", "its confirm is not what"),
             ([], "recipients", "there are not the keys of users 1 to N"),
             ({}, "recipients", "its recipients is not what"),
@@ -437,11 +426,10 @@ class TestBadData65:
             (65, "session.json", "age1x", ("recipients", 1, "age"), "keys of user 2 are not valid"),
             (65, "session.json", [], ("recipients", 1, "ed25519"), "recipients.ed25519 is not"),
             (65, "survivors.json", 7, ("signature",), "its signature is not what"),
-            (65, "survivors.json", 10**30, ("survivors", 0, "user"), "names users or weights"),
+            (65, "survivors.json", 10**30, ("survivors", 0, "user"), "each user once, in order"),
             (65, LEDGER, [1], ("user",), "its user is not what a ledger has there"),
             (65, LEDGER, 5, ("holds",), "its holds is not what a ledger has there"),
             (65, LEDGER, 0, ("residual",), "its residual is not what a ledger has there"),
-            (65, LEDGER, {**RESIDUAL, "path": "\0"}, ("residual",), "its residual.path is not"),
             # a confirmation that is not sound is as if it were not there
             (66, "confirmed/user-02.json", ["f" * 128], ("signature",), "missing: users 2, 5"),
         ],
@@ -452,7 +440,7 @@ class TestBadData65:
     ):
         at_the_start = name == "session.json"
         r = round_at("init" if at_the_start else "confirmed", **CONFIRMING)
-        put(r.folder / name, value, *place)
+        put(r.private(1) / name if name == LEDGER else r.folder / name, value, *place)
         refuses(code, *(r.offline(1) if at_the_start else r.eliminate(1)), says=says)
 
     @pytest.mark.parametrize(
@@ -471,12 +459,12 @@ class TestBadData65:
             ),
             pytest.param(
                 lambda content: content["survivors"].reverse(),
-                "names users or weights that are not in this round",
+                "does not name each user once, in order",
                 id="reversed",
             ),
             pytest.param(
                 lambda content: content["survivors"].append(dict(content["survivors"][0])),
-                "names a user twice",
+                "does not name each user once, in order",
                 id="twice",
             ),
             *(
@@ -484,7 +472,7 @@ class TestBadData65:
                     lambda content, row=row: content["survivors"][0].update(row), says, id=str(row)
                 )
                 for row, says in (
-                    ({"user": 9}, "names users or weights that are not in this round"),
+                    ({"user": 9}, "does not name each user once, in order"),
                     ({"weight": 1.5}, "names users or weights that are not in this round"),
                     ({"user": True}, "its survivors.user is not what"),
                     ({"user": "1"}, "its survivors.user is not what"),
@@ -522,7 +510,9 @@ class TestBadData65:
         save(path, values)
         if bad == "none":
             path.write_bytes(b"rubbish")
-        result = refuses(65, *r.mask(1, gradient=path), says=said)
+        # what it holds of the others' keys, and the key of its digests, do not depend on a gradient
+        entered = ("user-01.chain.h5", "input.key")
+        result = refuses(65, *r.mask(1, gradient=path), says=said, besides=entered)
         if bad == 1e9:
             assert "a clip of 1e+09: mask with --saturate, or init with --clip" in result.err
 
@@ -536,7 +526,7 @@ class TestBadData65:
 
 
 class TestTooFewSurvivors69:
-    """freeze and decode: test_left_out.py; the fallback: test_spare.py."""
+    """freeze and decode: test_left_out.py."""
 
     @pytest.mark.parametrize("count", [0, 1, 2])
     def test_a_survivor_set_below_u_is_not_answered(self, refuses, round_at, count):
@@ -605,10 +595,6 @@ class TestRefused77:
     def test_a_second_input(self, refuses, round_at, stage):
         r = round_at(stage)
         calls = [r.mask(1, gradient=r.gradient(2)), r.mask(1, "--weight", "0.5")]
-        if (
-            r.recipe.construction == "moments"
-        ):  # among so few of the other, random places may be the largest by chance
-            calls.append(r.mask(1, "--select", "random"))
         for command in calls:
             assert "already masked another input" in refuses(77, *command).err
         (r.folder / "masked/user-01.h5").unlink()
@@ -644,9 +630,8 @@ class TestCannotWrite73:
             said = refuses(73, *done.decode("--output", tmp_path / name)).err
             assert f"cannot write {tmp_path / name}: {why}" in said
         (shared.folder / "masked").touch()
-        refuses(73, *shared.mask(1), says="cannot write /shared/masked: it is a file")
-        residual = ("--residual", tmp_path / "nowhere" / "r.h5")
-        refuses(73, *shared.mask(1, *residual), says="no folder for the residual /nowhere/r.h5")
+        says = "cannot write /shared/masked: it is a file"
+        refuses(73, *shared.mask(1), says=says, besides=("input.key",))
 
     def test_a_round_that_the_disk_cannot_hold(self, refuses, tmp_path):
         options = words(
@@ -657,16 +642,6 @@ class TestCannotWrite73:
         ).err
         assert "need" in said
         assert "topk-secagg plan" in said
-
-    def test_a_residual_whose_path_is_too_long(self, round_at):
-        """The answer is there already: only the residual waits."""
-        r = round_at("frozen")
-        put(r.folder / "secrets/user-01.ledger.json", {**RESIDUAL, "path": "x" * 5000}, "residual")
-        result = call(*r.eliminate(1))
-        assert result.code == 73
-        assert_one_error(result)
-        assert "cannot use xxxxx" in result.err
-        assert (r.folder / "elimination/user-01.h5").exists()
 
     def test_results_that_cannot_be_printed(self, round_at):
         r = round_at("frozen")
@@ -780,7 +755,6 @@ class TestUsage2:
             ("--users 0 --survivors 0 --colluders 0", "0 colluders: at least one"),
             ("--top-k 5", "cannot select 5 of 4 coordinates"),
             ("--length -4", "a gradient of -4 coordinates"),
-            ("--blocks 3", "D = 3 blocks do not fit"),
             ("--field 12", "the field size 12 is not a prime"),
             ("--field 4294967311", "4294967311 is not a prime below 2^32"),
             ("--clip nan", "the clip is nan"),
@@ -789,24 +763,13 @@ class TestUsage2:
             ("--max-weight inf", "the largest weight is inf"),
             ("--picks 0", "0 picks per bucket"),
             ("--picks -1", "-1 picks per bucket"),
-            (
-                "--top-k 4 --picks 3 --construction moments",
-                "cannot pick 3 of the 2 coordinates of a bucket",
-            ),
             ("--top-k 4 --picks 5", "cannot pick more than the 4 coordinates"),
-            ("--spare -1", "-1 spare answers"),
-            ("--spare 1 --construction permutation", NOT_OF_PERMUTATION),
             ("--picks 2 --construction permutation", NOT_OF_PERMUTATION),
-            ("--blocks 2 --construction moments", "blocks belong to the construction permutation"),
-            ("--blocks 2 --construction sketch", "blocks belong to the construction permutation"),
-            ("--spare 1 --construction sketch", "spare answers belong to the construction moments"),
-            ("--blocks 2 --spare 1", NOT_OF_PERMUTATION),
-            ("--blocks 2 --picks 1", NOT_OF_PERMUTATION),
-            (
-                "--construction sketch --minimise total",
-                ("both a construction and what to minimise", "--construction or --minimise"),
-            ),
-            ("--minimise bytes", "invalid value for '--minimise': 'bytes'"),
+            ("--blocks 2", "no such option '--blocks'"),
+            ("--spare 1", "no such option '--spare'"),
+            ("--minimise total", "no such option '--minimise'"),
+            ("--construction moments", "invalid value for '--construction': 'moments'"),
+            ("--dealing seeds", "invalid value for '--dealing': 'seeds'"),
             ("--dealing magic", "invalid value for '--dealing': 'magic'"),
             ("--construction magic", "invalid value for '--construction': 'magic'"),
             ("--construction rotation", "invalid value for '--construction': 'rotation'"),
@@ -865,6 +828,7 @@ class TestUsage2:
         ):
             refuses(2, *r.freeze("--only", only), says=says)
         refuses(2, *r.freeze("--user", 9), says="there is no user 9 in this round")
+        refuses(77, *r.freeze("--user", 2), says="user 1 freezes this round, not user 2")
 
     def test_a_user_that_dropped_out_has_nothing_to_answer(self, refuses, round_at):
         assert "survivors" in refuses(2, *round_at("frozen").eliminate(5)).err
@@ -875,7 +839,6 @@ class TestUsage2:
             ("mask ROUND", "missing option '--user'"),
             ("offline ROUND", "missing option '--user'"),
             ("confirm ROUND", "missing option '--user'"),
-            ("settle ROUND", "missing option '--user'"),
             ("offline --user 1", "missing argument 'ROUND'"),
             ("eliminate", "missing argument 'ROUND'"),
             ("freeze", "missing argument 'ROUND'"),
@@ -933,7 +896,7 @@ class TestUsage2:
         r = round_at("answered")
         suffix = Path(name).suffix
         what = f"no writer for '{suffix}' files" if suffix else "it has no suffix"
-        says = (f"/{name}: {what}", "end in one of .pt, .safetensors, .npz, .npy")
+        says = (f"/{name}: {what}", "its name must end in .pt, .safetensors, .npz or .npy")
         refuses(2, *r.decode("--output", r.folder.parent / name), says=says)
 
     @pytest.mark.parametrize(
@@ -948,14 +911,13 @@ class TestUsage2:
             ("offline EMPTY --user 1", "ROUND"),
             ("mask ROUND --user 1 --gradient EMPTY", "--gradient"),
             ("mask ROUND --user 1 --gradients EMPTY", "--gradients"),
-            ("mask ROUND --user 1 --gradient a.npy --residual EMPTY", "--residual"),
             ("eliminate ROUND --user 1 --identity EMPTY", "--identity"),
             ("freeze ROUND --recipients EMPTY", "--recipients"),
             ("decode ROUND --output EMPTY", "--output"),
             ("audit ROUND --report EMPTY", "--report"),
             ("audit ROUND --identity EMPTY", "--identity"),
             ("inspect EMPTY", "FILE..."),
-            ("keygen --user 1 --output EMPTY", "--output"),
+            ("keygen --user 1 --secrets EMPTY", "--secrets"),
             ("run new --gradients EMPTY", "--gradients"),
             ("run new --gradients a.npy --weights EMPTY", "--weights"),
         ],
@@ -978,8 +940,7 @@ class TestUsage2:
 
 
 class TestWhichConstruction:
-    """Without --construction: the paper's while its files stay below 256 MiB, then what
-    --minimise says."""
+    """Without --construction: the paper's while its files stay below 256 MiB, else sketch."""
 
     @pytest.mark.parametrize(
         ("options", "name", "start", "more"),
@@ -1002,12 +963,8 @@ class TestWhichConstruction:
                 "construction sketch: ",
                 "the paper's offline files would take 40 GB in all",
             ),
-            ("--top-k 10 --length 150 --minimise total", "sketch", "", ""),
-            ("--top-k 10 --length 150 --minimise online", "moments", "", ""),
             ("--top-k 10 --length 150 --picks 2", "sketch", "", ""),
-            ("--top-k 10 --length 150 --picks 2 --minimise online", "moments", "", ""),
-            ("--top-k 10 --length 150 --spare 1", "moments", "", ""),
-            ("--top-k 10 --length 150 --blocks 1", "permutation", "", ""),
+            ("--top-k 10 --length 150 --dealing keys", "sketch", "", ""),
         ],
     )
     def test_init_says_what_it_chooses_unless_options_choose(

@@ -64,7 +64,7 @@ class TestThreeLiars:
         r = ten()
         forge(r, roots=(2, 3, 4, 5, 6, 7))  # only user 1 does not agree with them
         for more in ((), ("--strict",)):
-            said = refuses(65, *r.decode(*more), notes_failure=True).err
+            said = refuses(65, *r.decode(*more), besides=("decoded.json",)).err
             assert "the 10 answers do not agree with each other: at least 1 is wrong" in said
             assert "nobody can be named for certain" in said
             assert "no number of answers of this round is enough: it takes 11" in said
@@ -78,7 +78,7 @@ class TestThreeLiars:
         r = ten()
         forge(r, roots=(2, 3, 4, 5, 6, 7))
         without(r, 1)
-        said = refuses(65, *r.decode("--strict"), notes_failure=True).err
+        said = refuses(65, *r.decode("--strict"), besides=("decoded.json",)).err
         assert "9 answers agree, and strict decoding asks for 10 (D + 2T): 1 missing" in said
         assert "hint: wait for at least 1 more user to answer" in said
         said = must(*r.decode("--json"))
@@ -96,7 +96,7 @@ class TestThreeLiars:
         r = ten()
         forge(r, roots=(2, 3, 4, 5, 6, 7), liars=(9, 10))
         without(r, 1)
-        said = refuses(65, *r.decode(), notes_failure=True).err
+        said = refuses(65, *r.decode(), besides=("decoded.json",)).err
         assert "the 9 answers do not agree with each other: at least 1 is wrong" in said
         assert "it takes 11, and there are 10 survivors" in said
 
@@ -107,7 +107,7 @@ class TestThreeLiars:
         assert said["liars_excluded"] == 0
         assert "the sum is right if nobody lied" in must(*r.decode()).out
         r.check_sum(answering=range(4, 11))
-        said = refuses(65, *r.decode("--strict"), notes_failure=True).err
+        said = refuses(65, *r.decode("--strict"), besides=("decoded.json",)).err
         assert "7 answers agree, and strict decoding asks for 10 (D + 2T): 3 missing" in said
         assert "wait for at least 3 more users to answer" in said
 
@@ -182,10 +182,10 @@ def test_one_wrong_answer_is_left_out_while_enough_others_agree(round_at, refuse
     assert "may be innocent" in words
     assert (
         "the answer of user 4 does not agree"
-        in refuses(65, *r.decode("--strict"), notes_failure=True).err
+        in refuses(65, *r.decode("--strict"), besides=("decoded.json",)).err
     )
     without(r, 1)
-    said = refuses(65, *r.decode(), notes_failure=True).err
+    said = refuses(65, *r.decode(), besides=("decoded.json",)).err
     assert "wait for at least 1 more user to answer" in said
 
 
@@ -216,7 +216,7 @@ class TestSpare:
         wide = {**WIDE, **PICKED, "survivors": 5, "spare": 0}
         r = round_at("answered", **wide)
         assert must(*r.decode("--json")).json["liars_excluded"] == 0
-        said = refuses(65, *r.decode("--strict"), notes_failure=True).err
+        said = refuses(65, *r.decode("--strict"), besides=("decoded.json",)).err
         assert "10 answers agree, and strict decoding asks for 13 (D + 2T): 3 missing" in said
         assert "ask at least 8 users to answer again with D = 2: topk-secagg eliminate" in said
         assert f"{r.folder} --user n --fallback" in said
@@ -234,6 +234,6 @@ class TestSpare:
 
     def test_where_no_answer_can_help_the_hint_says_what_can(self, round_at, refuses):
         r = round_at("answered", **{**WIDE, **PICKED, "survivors": 8})
-        said = refuses(65, *r.decode("--strict"), notes_failure=True).err
+        said = refuses(65, *r.decode("--strict"), besides=("decoded.json",)).err
         assert "10 answers agree, and strict decoding asks for 11 (D + 2T): 1 missing" in said
         assert "it takes 11, and there are 10 survivors; without --strict" in said

@@ -1352,7 +1352,9 @@ class TestLyingFreezer:
         frozen.lie(2, sharing="ab" * 32)
         for n in (3, 4, 5):
             must(*frozen.eliminate(n))
-        refuses(65, *frozen.decode(), says="is not the file that was frozen", notes_failure=True)
+        refuses(
+            65, *frozen.decode(), says="is not the file that was frozen", besides=("decoded.json",)
+        )
 
     def test_not_even_where_nobody_compares_x_or_its_own_row(self, frozen, refuses, monkeypatch):
         """The twin: without the checks the round is lost all the same, and all have answered."""
@@ -1361,7 +1363,7 @@ class TestLyingFreezer:
         monkeypatch.setattr(survivors_file, "each_frozen", each_as_it_is)
         for n in (2, 3, 4, 5):
             must(*frozen.eliminate(n))
-        result = refuses(65, *frozen.decode(), notes_failure=True)
+        result = refuses(65, *frozen.decode(), besides=("decoded.json",))
         assert "is not the file that was frozen" not in result.err
 
 

@@ -113,6 +113,8 @@ def _admitted_freezer(space: Workspace, how: Access, user: int | None) -> Identi
     """`admitted` for the session's freezer; who comes as another user is told who freezes."""
     freezer = space.session.freezer
     assert freezer is not None
+    if user is not None:
+        space.check_user(user)
     if user not in (None, freezer):
         raise Refused(
             f"user {freezer} freezes this round, not user {user}",
