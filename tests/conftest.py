@@ -130,7 +130,8 @@ def refuses(tmp_path):
     words, and nothing changed anywhere. Several reasons share a code, so every case names words of
     its own.
 
-    Files with the names `besides` may change: `decode` notes in decoded.json that a round failed."""
+    Files with the names `besides` may change: in decoded.json, `decode` notes that a round
+    failed."""
 
     def state(besides):
         found = contents(tmp_path).items()

@@ -12,7 +12,7 @@ import pytest
 from topk_secagg.gradients.layout import Layout
 from topk_secagg.protocol.constructions import construction
 from topk_secagg.protocol.messages import Secret
-from topk_secagg.protocol.parameters import Parameters
+from topk_secagg.protocol.parameters import CONSTRUCTIONS, Parameters
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = (".", "docs", "experiments", "examples/flower")
@@ -98,11 +98,11 @@ def test_the_map_of_the_paper_leads_to_code_that_exists():
     for package, module, name in named:
         attrgetter(name)(import_module(f"topk_secagg.{package}.{module}"))
     counts = {"users": 5, "survivors": 3, "colluders": 1, "top_k": 2, "length": 4}
-    moments = construction(Parameters.choose(**counts, construction="moments"))
+    both = [construction(Parameters.choose(**counts, construction=name)) for name in CONSTRUCTIONS]
     owners = {
-        type(one).__name__: one for one in (moments, moments.p, Secret(None, None), Layout.flat(4))
+        type(one).__name__: one for one in (*both, both[0].p, Secret(None, None), Layout.flat(4))
     }
-    owners["Permutation"] = owners["Construction"] = construction(Parameters.choose(**counts))
+    owners["Construction"] = both[0]
     members = re.findall(rf"`({'|'.join(owners)})\.(\w+)`", text)
     assert len(members) > 20
     for owner, name in members:
