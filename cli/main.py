@@ -19,7 +19,9 @@ from .console import PROGRAM, answer, discard, fail, fail_with
 
 BROKEN_PIPE = 141
 BUG = 1
-_CLOSE = 0.8  # how much alike two words are of which one may have been meant, from 0 to 1
+# how much alike two words are of which one may have been meant, from 0 to 1
+_CLOSE_COMMAND = 0.6
+_CLOSE_OPTION = 0.8
 
 
 # the modules of the commands, in the order in which --help lists them
@@ -170,18 +172,18 @@ def _fail_usage(error: click.UsageError) -> None:
     message = error.format_message()
     meant = ""
     if isinstance(error, NoSuchCommand):
-        meant = _did_you_mean(error.typed, list(HOMES))
+        meant = _did_you_mean(error.typed, list(HOMES), _CLOSE_COMMAND)
     elif isinstance(error, click.NoSuchOption):
         message = f"no such option {error.option_name!r}"
         meant = _meant_by_option(error.option_name, command=path.removeprefix(PROGRAM).strip())
     fail((message[:1].lower() + message[1:]).rstrip("."), f"{meant}see `{path} --help`")
 
 
-def _did_you_mean(typed: str, known: Sequence[str]) -> str:
+def _did_you_mean(typed: str, known: Sequence[str], cutoff: float) -> str:
     """The words that are close to what was typed, as the beginning of a hint."""
     from difflib import get_close_matches  # here: most calls have no wrong word
 
-    close = get_close_matches(typed, known, cutoff=_CLOSE)
+    close = get_close_matches(typed, known, cutoff=cutoff)
     return f"did you mean {' or '.join(close)}? " if close else ""
 
 
@@ -191,7 +193,7 @@ def _meant_by_option(typed: str, command: str) -> str:
     options = {name: _options_of(name) for name in HOMES}
     having = [name for name, own in options.items() if typed in own]
     whose = f"{typed} is an option of {', '.join(having)}; " if having else ""
-    return _did_you_mean(typed, options.get(command, [])) + whose
+    return _did_you_mean(typed, options.get(command, []), _CLOSE_OPTION) + whose
 
 
 def _options_of(command: str) -> list[str]:

@@ -13,6 +13,7 @@ from topk_secagg.errors import amount, counted, named_users
 from topk_secagg.gradients.formats import any_of, suffixes_read
 
 from . import options as o
+from .commands import StepResult, command, step
 from .console import Console, facts_of, payload_line, plain
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ _FEW = 10  # users that a warning lists
 _ROUNDING_LIMIT = 0.05  # what rounding may add to the values that are sent, rms
 
 
-@o.command(
+@command(
     "Make a user's keys for sealed shares.",
     o.user_option,
     o.file(
@@ -53,7 +54,7 @@ def keygen(console: Console, user: int, secrets: Path) -> None:
     )
 
 
-@o.step(
+@step(
     "Draw a user's secret and share it.",
     o.randomness_option,
     o.file(
@@ -64,7 +65,7 @@ def keygen(console: Console, user: int, secrets: Path) -> None:
     o.word("--skip-generations", "Go on although this round is more than 100 generations later."),
     example="round --user 3",
 )
-def offline(space: ts.Workspace, user: int, **how: Any) -> o.StepResult:
+def offline(space: ts.Workspace, user: int, **how: Any) -> StepResult:
     """Offline phase of a user: draw its secret, and share it with every user.
 
     Writes secrets/user-NN.h5, which never leaves this machine, and shares/user-MM/from-NN.h5, which
@@ -82,7 +83,7 @@ def offline(space: ts.Workspace, user: int, **how: Any) -> o.StepResult:
             "nothing is sent",
         ]
         warnings = list(_folder_warnings(user, report.other_folder))
-        return o.StepResult({"secret": secret, **facts_of(report)}, lines, warnings=warnings)
+        return StepResult({"secret": secret, **facts_of(report)}, lines, warnings=warnings)
     lines = [
         done
         if report.shares_written
@@ -94,7 +95,7 @@ def offline(space: ts.Workspace, user: int, **how: Any) -> o.StepResult:
     if space.session.family is not None:
         lines.append(f"send {space.dealt_path(user)} to everybody")
     warnings = list(_folder_warnings(user, report.other_folder))
-    return o.StepResult({"secret": secret, **facts_of(report)}, lines, warnings=warnings)
+    return StepResult({"secret": secret, **facts_of(report)}, lines, warnings=warnings)
 
 
 def _most(session: Session) -> str:
@@ -121,7 +122,7 @@ def _files(
     return None if folder is None else gradient_files([folder])
 
 
-@o.step(
+@step(
     "Mask a user's gradient: X_n.",
     o.file(
         "--gradient",
@@ -151,7 +152,7 @@ def _files(
 )
 def mask(
     space: ts.Workspace, user: int, gradient: Path | None, gradients: list[Path] | None, **how: Any
-) -> o.StepResult:
+) -> StepResult:
     """Masked-input phase of a user: X_n from its gradient.
 
     Keeps the coordinates of largest magnitude (sketch: the largest of every bucket), quantises and
@@ -185,7 +186,7 @@ def mask(
         *_mask_warnings(space, report),
         *rounding_warnings(p, report.rounding_error, f"the values that user {user} sends"),
     ]
-    return o.StepResult(facts, lines, notes=report.notes, warnings=warnings)
+    return StepResult(facts, lines, notes=report.notes, warnings=warnings)
 
 
 def _mask_warnings(space: ts.Workspace, report: MaskReport) -> Iterator[str]:
@@ -244,13 +245,13 @@ def selection_lines(
         yield f"{counted(clipped, 'value was', 'values were')} clamped to the clip of {p.clip:g}"
 
 
-@o.command(
+@command(
     "Fix the survivors: U1.",
     *o.space_options,
     o.value("--only", "1,2,3", "Only these users, although more have masked.", kind=o.user_set),
     o.value("--user", "n", "Who freezes.  [default: the session's freezer]", kind=o.one_user),
     *o.access_options,
-    example="round --only 1,2,3,4",
+    example="round",
 )
 def freeze(
     console: Console,
@@ -281,7 +282,7 @@ def freeze(
     )
 
 
-@o.command(
+@command(
     "Confirm the survivors, in rounds with --confirm.",
     *o.space_options,
     o.user_option,
@@ -313,11 +314,11 @@ def _confirmations(there: int, needed: int) -> str:
     return f"{there} of {counted(needed, 'confirmation')} {'is' if there == 1 else 'are'}"
 
 
-@o.step(
+@step(
     "Answer for the survivors: Y_n.",
     example="round --user 3",
 )
-def eliminate(space: ts.Workspace, user: int, **how: Any) -> o.StepResult:
+def eliminate(space: ts.Workspace, user: int, **how: Any) -> StepResult:
     """Mask-elimination phase of a user: Y_n for the frozen survivors.
 
     Reads survivors.json, the X of every survivor and the shares that this user holds of them, and
@@ -334,7 +335,7 @@ def eliminate(space: ts.Workspace, user: int, **how: Any) -> o.StepResult:
         f"{digests}: compare with the others",
         payload_line(rate, report.answer_bytes),
     ]
-    return o.StepResult({**facts_of(report), **rate.facts()}, lines)
+    return StepResult({**facts_of(report), **rate.facts()}, lines)
 
 
 def described(
@@ -403,7 +404,7 @@ def agreement_line(colluders: int, report: DecodeReport, *, guilty: bool = False
     return f"{line} more than {lying}; T = {colluders} liars are excluded by {needed} answers"
 
 
-@o.command(
+@command(
     "Decode the aggregate.",
     *o.space_options,
     *o.output_options,
@@ -427,7 +428,7 @@ def decode(console: Console, space: ts.Workspace, **how: Any) -> None:
     console.result(facts, *lines, f"session {space.session.fingerprint}", space=space)
 
 
-@o.command(
+@command(
     "Erase a user's secret and shares.",
     *o.space_options,
     o.user_option,

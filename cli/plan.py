@@ -13,11 +13,12 @@ import topk_secagg as ts
 from topk_secagg.errors import UsageError, amount, no_coalition
 
 from . import options as o
+from .commands import check_required, command
 from .console import PROGRAM, Console, facts_of
 from .sending import sending_line
 
 
-@o.command(
+@command(
     "What a round would cost, before it is run.",
     *o.users_and_layout,
     *o.round_options,
@@ -34,7 +35,7 @@ def plan(console: Console, plot: Path | None, **options: Any) -> None:
     """
     if plot and importlib.util.find_spec("matplotlib") is None:
         raise UsageError("drawing needs matplotlib", "pip install 'topk-secagg[plot]'")
-    o.check_required(options)
+    check_required(options)
     comparison = ts.plan(measure_in=Path.cwd(), **options)
     p = comparison.parameters
     console.say(*comparison.notes)

@@ -15,6 +15,7 @@ from topk_secagg.errors import BadData, Busy
 
 from . import options as o
 from . import phases
+from .commands import command
 from .console import PROGRAM, Console, facts_of, plain
 from .phases import series_facts, series_lines
 
@@ -36,7 +37,7 @@ def _number(_context: click.Context, _option: click.Parameter, value: float | No
     return value
 
 
-@o.command(
+@command(
     "Who has done what, and what to do next.",
     *o.space_options,
     o.value("--user", "n", "From the point of view of this user.", kind=o.one_user),
@@ -182,7 +183,7 @@ def _users(space: ts.Workspace, following: Next, user: int | None) -> str:
     return ",".join(map(str, waited_for))
 
 
-@o.command(
+@command(
     "Show what a file of a round holds.",
     click.Argument(["files"], metavar="FILE...", nargs=-1, required=True, type=o.PATH),
     o.flag("--reveal", "Show the values in secret files too."),
@@ -238,7 +239,7 @@ def _fact_rows(d: Description) -> Iterator[tuple[str, str]]:
             yield _NAMES_IN_WORDS.get(name, name.replace("_", " ")), plain(value)
 
 
-@o.command(
+@command(
     "Check a round, point by point.",
     *o.space_options,
     o.file(

@@ -12,6 +12,7 @@ import topk_secagg as ts
 from topk_secagg.errors import amount
 
 from . import options as o
+from .commands import check_from, check_required, command, typed_options
 from .console import Console, facts_of
 from .phases import (
     described,
@@ -44,7 +45,7 @@ def warn_of_keys(console: Console, recipients: Path | None) -> None:
         )
 
 
-@o.command(
+@command(
     "Start a round: write session.json.",
     *o.space_options,
     *o.users_and_layout,
@@ -97,8 +98,8 @@ def _start(console: Console, space: ts.Workspace, options: dict[str, Any]) -> In
     other = options.pop("from")
     if other is not None:
         return _start_like(console, space, other)
-    o.check_from(options)
-    o.check_required(options)
+    check_from(options)
+    check_required(options)
     report = ts.init(space, **options)
     warn_of_keys(console, options["recipients"])
     return report
@@ -106,7 +107,7 @@ def _start(console: Console, space: ts.Workspace, options: dict[str, Any]) -> In
 
 def _start_like(console: Console, space: ts.Workspace, other: Path) -> InitReport:
     """Start a round like the one that --from names, with the options that were typed."""
-    typed = o.typed_options()
+    typed = typed_options()
     report = ts.init(space, from_=other, secrets=space.secrets, **typed)
     factor = typed.get("clip_from_sum")
     if factor is not None:
@@ -115,7 +116,7 @@ def _start_like(console: Console, space: ts.Workspace, other: Path) -> InitRepor
     return report
 
 
-@o.command(
+@command(
     "All steps of all users on one machine.",
     *o.space_options,
     click.Argument(["more"], nargs=-1, metavar="", type=o.PATH),
@@ -159,13 +160,13 @@ def run(
     """
     other = options.pop("from")
     if other is None:
-        o.check_from(options)
-        o.check_required(options, "survivors", "colluders")
+        check_from(options)
+        check_required(options, "survivors", "colluders")
     else:
         defaults = dict.fromkeys(
             ("recipients", "freezer", "max_weight", "confirm", "feedback_decay")
         )
-        typed = o.typed_options()
+        typed = typed_options()
         options = {**options, **defaults, **typed, "from_": other}
     warn_of_keys(console, options["recipients"])
     with console.progress(stays=True) as progress:

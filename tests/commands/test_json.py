@@ -244,30 +244,6 @@ def test_a_command_calls_the_function_of_its_name(command, name, monkeypatch):
     assert "the function was called" in result.err
 
 
-def test_help_marks_what_is_required(tmp_path):
-    """Every option without which a command fails with its usage is marked, with its alternative."""
-    required = {
-        "init": ["users", "survivors", "colluders", "top-k", "density", "like", "length"],
-        "run": ["gradients", "survivors", "colluders", "top-k", "density"],
-        "plan": ["users", "survivors", "colluders", "top-k", "density", "like", "length"],
-        "mask": ["user", "gradient", "gradients"],
-        "offline": ["user"],
-        "confirm": ["user"],
-        "eliminate": ["user"],
-        "settle": ["user"],
-        "forget": ["user"],
-        "keygen": ["user"],
-    }
-    from topk_secagg_cli.main import cli
-
-    for name in cli.list_commands():
-        command = cli.get_command(None, name)
-        text = command.get_help(command.make_context(name, [], resilient_parsing=True))
-        entries = re.findall(r"^  (?:-\w, )?--([\w-]+)(.*(?:\n {10,}.*)*)", text, re.MULTILINE)
-        marked = [option for option, about in entries if "[required" in about]
-        assert sorted(marked) == sorted(required.get(name, [])), name
-
-
 def on_a_terminal(*args: object) -> tuple[int, str]:
     """Both outputs on a pseudo-terminal: the exit code, and all that appears there."""
     ours, theirs = pty.openpty()
