@@ -12,6 +12,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fixtures"))
+import deterministic  # noqa: F401 - for `import deterministic` in any test
+
+sys.path.pop(0)  # or the folder `torch` beside it would pass for PyTorch
 sys.path.insert(0, str(Path(__file__).parent))
 from played import RECIPES, Round, Stages, assert_one_error, call, contents, is_root, leftovers
 

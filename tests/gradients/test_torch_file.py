@@ -8,6 +8,7 @@ import json
 import struct
 import subprocess
 import sys
+import time
 import tracemalloc
 import zipfile
 from pathlib import Path
@@ -697,6 +698,44 @@ def test_within_the_budget_tensors_are_read_and_without_it_memory_grows(path, mo
 def test_an_absurdly_large_pickle_is_refused_unread(path, monkeypatch):
     monkeypatch.setattr(torch_file, "_MAX_PICKLE", 100)
     assert "pickle is too large" in str(refusal(archive(path, tensor() + b".")))
+
+
+# Time.
+
+
+def deep_with_long_keys(path: Path) -> Path:
+    """A small file whose leaves all have names of 1.5 MB."""
+    into = b"}" + text("k" * 50_000) + b"q\x00" + b"}h\x00" * 29
+    return archive(path, into + b"](" + b"N" * 500 + b"e" + b"s" * 30 + b".")
+
+
+def seconds_to_look_for_an_entry(path: Path) -> float:
+    start = time.perf_counter()
+    assert "no entry 'a'" in str(refusal(path, "a"))
+    return time.perf_counter() - start
+
+
+def test_an_entry_is_looked_for_without_putting_names_together(path):
+    assert seconds_to_look_for_an_entry(deep_with_long_keys(path)) < 0.2
+
+
+def test_twin_where_names_are_put_together_it_takes_long(path, monkeypatch):
+    def naive(keys, entry):
+        lengths = range(1, len(keys) + 1)
+        return next((n for n in lengths if torch_file._name(keys[:n]) == entry), 0)
+
+    monkeypatch.setattr(torch_file, "_reach", naive)
+    assert seconds_to_look_for_an_entry(deep_with_long_keys(path)) > 0.2
+
+
+@given(
+    keys=st.lists(st.one_of(st.text("a.", max_size=3), st.integers(0, 11)), min_size=1, max_size=4),
+    entry=st.text("a.1", min_size=1, max_size=7),
+)
+def test_an_entry_is_found_where_its_name_says(keys, entry):
+    names = [torch_file._name(tuple(keys[:n])) for n in range(1, len(keys) + 1)]
+    expected = names.index(entry) + 1 if entry in names else 0
+    assert torch_file._reach(tuple(keys), entry) == expected
 
 
 # Damage at random: a file is read or refused, and no other error gets out.

@@ -136,12 +136,28 @@ def _only_tensors(leaves: Iterable[Any]) -> bool:
 def _named(leaves: _Leaves, entry: str) -> _Keys:
     """The path that `entry` names; of several the one with the longest keys, which are the
     fewest."""
-    fitting = [
-        keys[:n] for keys, _ in leaves for n in range(1, len(keys) + 1) if _name(keys[:n]) == entry
-    ]
+    fitting = [keys[:n] for keys, _ in leaves if (n := _reach(keys, entry))]
     if not fitting:
         raise BadData(f"there is no entry {called(entry)} in it", *_choices_hint(leaves))
     return min(fitting, key=len)
+
+
+def _reach(keys: _Keys, entry: str) -> int:
+    """The n for which `entry` is the name of keys[:n]; 0 if there is none.
+
+    No name is put together: of a hostile file's, all could be long.
+    """
+    at = 0  # in `entry`, where the next key begins
+    for n, key in enumerate(map(str, keys), start=1):
+        if not entry.startswith(key, at):
+            return 0
+        at += len(key)
+        if at == len(entry):
+            return n
+        if entry[at] != ".":
+            return 0
+        at += 1
+    return 0
 
 
 def _obvious(leaves: _Leaves) -> _Keys:
