@@ -361,11 +361,22 @@ class Round:
             return self.home(user)
         return self.folder / "secrets"
 
+    def at_home(self) -> Round:
+        """The same round after its folder was copied with all secrets in it: ledgers say that it
+        was prepared here."""
+        for path in self.folder.glob("secrets/*/user-*.ledger.json"):
+            put(path, str(self.folder.resolve()), "folder")
+        return self
+
+    def space(self, user: int = 1) -> Workspace:
+        """The round as a user sees it, with its folder of secrets."""
+        elsewhere = self.recipe.homes or self.recipe.sealed
+        return Workspace(self.folder, self.secrets(user) if elsewhere else None)
+
     def private(self, user: int) -> Path:
         """Where the user's files of this session are."""
-        if not self.recipe.homes and not self.recipe.sealed:
-            return self.folder / "secrets"
-        return self.secrets(user) / Workspace(self.folder).session_id
+        space = self.space(user)
+        return space.private_of(space.session_id)
 
     def identity(self, user: int) -> Path:
         return self.secrets(user) / f"user-{user:02}.identity"
@@ -611,7 +622,7 @@ class Stages:
         """The round as it was after a stage, in another folder."""
         self.reach(stage)
         shutil.copytree(self.folder / stage, folder)
-        return self.round.elsewhere(folder)
+        return self.round.elsewhere(folder).at_home()
 
     def at(self, name: str) -> Round:
         """The round as it was when it was kept under that name ("": not even started), in its own

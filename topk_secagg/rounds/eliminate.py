@@ -168,22 +168,28 @@ def _by_keys(
     holding = series.enter(space, chain, opener, only=iter(ledger.holds or ()))
     if holding.chain != chain:
         series.store(space, user, holding.chain)
-    for m in survivors.users:
-        if m in holding.bad:
-            raise BadData(f"the keys of user {m} do not fit: {holding.bad[m]}", _SPOILT)
-        if m not in holding.chain.lists:
-            raise InputMissing(
-                f"user {user} has not entered the keys of user {m}: its X does not name them",
-                "other users answer; this one holds too little",
-            )
-        if holding.chain.lists[m] != survivors.rows[m].dealt:
-            raise BadData(
-                f"user {m} gave this user another list of keys than the one that its X names",
-                _SPOILT,
-            )
+    for row in survivors.rows.values():
+        check_keys_of(user, holding, row)
     return {
         m: _rows_of(space, user, holding.chain.keys[m], row) for m, row in survivors.rows.items()
     }
+
+
+def check_keys_of(user: int, holding: series.Holding, row: Row) -> None:
+    """Refuse to answer without the keys of a survivor, or with others than its X names."""
+    m = row.user
+    if m in holding.bad:
+        raise BadData(f"the keys of user {m} do not fit: {holding.bad[m]}", _SPOILT)
+    if m not in holding.chain.lists:
+        raise InputMissing(
+            f"user {user} has not entered the keys of user {m}: its X does not name them",
+            "other users answer; this one holds too little",
+        )
+    if holding.chain.lists[m] != row.dealt:
+        raise BadData(
+            f"user {m} gave this user another list of keys than the one that its X names",
+            _SPOILT,
+        )
 
 
 def _rows_of(

@@ -29,6 +29,7 @@ from ..storage import masked as masked_file
 from ..storage import residual as residual_file
 from ..storage import secret as secret_file
 from ..storage.artifacts import Content
+from ..storage.chain import Chain
 from ..storage.keys import Identity
 from ..storage.ledger import Ledger, Previous
 from ..storage.secret import StoredSecret
@@ -130,8 +131,8 @@ def mask(
     with series.step_of(space, user):
         ledger = _prepared(space, user)
         stored = _stored(space, ledger)
-        own_input = inputs.digest(inputs.ensure_key(space), wanted.flat)
         check_knows(space, ledger)
+        own_input = _own_input(space, wanted)
         if ledger.masked is not None:
             _check_repeated(ledger, wanted, own_input)
             if spend.finish_masked(space, ledger):
@@ -146,12 +147,16 @@ def mask(
             signer=signer,
         )  # fmt: skip
         ledger.check_masks(decided.x.digest)
+        key = inputs.ensure_key(space)
+        own_input = inputs.digest(key, wanted.flat)
+        if shares.chain is not None:
+            series.store(space, user, shares.chain)
         ledger = spend.masked(
             space,
             ledger,
             spend.Masking(
                 x=decided.x,
-                line={**decided.line, "input": own_input, "name": _name_digest(space, wanted)},
+                line={**decided.line, "input": own_input, "name": _name_digest(key, wanted)},
                 residual=decided.residual,
                 input=own_input if wanted.flat.any() else None,
                 takes=taken.source,
@@ -237,12 +242,14 @@ def _stored(space: Workspace, ledger: Ledger) -> StoredSecret:
 class _Shares:
     """Whose shares a user holds, whose have not arrived, and what is wrong with those of others.
 
-    Where they are keys, each that is held has the digest of its dealer's list.
+    Where they are keys, each that is held has the digest of its dealer's list, and `chain` is the
+    user's chain in which all of these dealers are entered.
     """
 
     held: Mapping[int, str | None]
     missing: list[int]
     bad: Mapping[int, str]
+    chain: Chain | None = None
 
     @property
     def lists(self) -> tuple[str, ...] | None:
@@ -268,10 +275,8 @@ def _shares(
         shares = _said(ledger)
     else:
         holding = series.enter(space, chain, opener)
-        if holding.chain != chain:
-            series.store(space, user, holding.chain)
         held = dict(sorted(holding.chain.lists.items()))
-        shares = _Shares(held, holding.missing, holding.bad)
+        shares = _Shares(held, holding.missing, holding.bad, holding.chain)
     return shares, stored.secret(session, user, chain.own)
 
 
@@ -315,11 +320,16 @@ def _taken(space: Workspace, ledger: Ledger, wanted: _Wanted) -> Carried:
     return taken
 
 
-def _name_digest(space: Workspace, wanted: _Wanted) -> str | None:
+def _own_input(space: Workspace, wanted: _Wanted) -> str | None:
+    """The keyed digest of the gradient; None where nothing was ever sent, so that there is no
+    key."""
+    key = inputs.read_key(space)
+    return None if key is None else inputs.digest(key, wanted.flat)
+
+
+def _name_digest(key: bytes, wanted: _Wanted) -> str | None:
     """What the ledger keeps of the name of the gradient's file."""
-    if wanted.name is None:
-        return None
-    return inputs.name_digest(inputs.ensure_key(space), wanted.name)
+    return None if wanted.name is None else inputs.name_digest(key, wanted.name)
 
 
 # decide
@@ -379,14 +389,16 @@ def _decided(
     return _Decided(x, line, residual, prepared)
 
 
-def _check_repeated(ledger: Ledger, wanted: _Wanted, own_input: str) -> None:
+def _check_repeated(ledger: Ledger, wanted: _Wanted, own_input: str | None) -> None:
     """Refuse another input than the one that was masked, or another way to send it."""
     before = (ledger.input, ledger.weight, ledger.select, ledger.feedback is not None)
     if before != (own_input, wanted.weight, wanted.select, wanted.feedback):
         ledger.refuse_second_x()
 
 
-def _sent_elsewhere(space: Workspace, ledger: Ledger, own_input: str, *, again: bool) -> list[str]:
+def _sent_elsewhere(
+    space: Workspace, ledger: Ledger, own_input: str | None, *, again: bool
+) -> list[str]:
     """The other sessions in which this very gradient was masked, and is or may be in a sum.
 
     Only what its user made for this round is a contribution: refused, unless `again`, which is the

@@ -129,10 +129,10 @@ def _check_before(session: Session, before: Session) -> None:
 
 @dataclass(frozen=True)
 class _Place:
-    """The chain as it is to be in this round (None where it is to be made), whether that is already
-    in its file, and the round before."""
+    """The chain as it is to be in this round, whether that is already in its file, and the round
+    before."""
 
-    chain: Chain | None
+    chain: Chain
     is_stored: bool
     previous: Previous | None
 
@@ -147,8 +147,10 @@ def _place(
         folder = os.path.relpath(before.root.resolve(), space.root.resolve())
         named = Previous(before.session.id, folder)
     if session.series is None:
-        chain = chain_file.read(path, session, user) if path.exists() else None
-        return _Place(chain, chain is not None, named or _found_before(space, user))
+        previous = named or _found_before(space, user)
+        if path.exists():
+            return _Place(chain_file.read(path, session, user), True, previous)
+        return _Place(_new_chain(space, user, path), False, previous)
     chain = chain_file.read(path, session, user)
     if chain.session == session.id:
         return _Place(chain, True, named)
@@ -157,6 +159,19 @@ def _place(
     if standing.ledger is None and named is not None:
         previous = named  # an abandoned round, whose folder is gone
     return _Place(series.advanced(space, chain, path), False, previous)
+
+
+def _new_chain(space: Workspace, user: int, path: Path) -> Chain:
+    """The chain at the first round of its series."""
+    session = space.session
+    chain = Chain(
+        series=session.id,
+        user=user,
+        session=session.id,
+        generation=0,
+        folder=chain_file.relative(space.root, path),
+    )
+    return series.with_family_checked(space, chain)
 
 
 def _found_before(space: Workspace, user: int) -> Previous | None:
@@ -285,7 +300,6 @@ def _carried_on(
 ) -> OfflineReport:
     """The keys of this round are those of the chain; it moves once the secret is there."""
     chain = place.chain
-    assert chain is not None
     user = ledger.user
     if not place.is_stored:
         chain_file.write(path, space.session, chain)
@@ -317,16 +331,20 @@ def _dealt(
     """Write the shares that are missing, and the list of keys; the chain before them."""
     session = space.session
     user = ledger.user
+    if session.series is None and ledger.shared is not None and not place.is_stored:
+        raise Refused(
+            f"{path} is gone, and user {user} has dealt already",
+            "restore it from a backup, or start a new series",
+        )
     missing = _users_without_share(space, ledger, stored)
     if missing and stored.randomness == OS:
         stored = _drawn_again(space, ledger)
         missing = list(space.users())
-    chain = place.chain or _new_chain(space, ledger, path)
     deal = session.deal(user, stored.sharing)
     dealt = None
     if session.family is None:
-        if chain != place.chain or not place.is_stored:
-            chain_file.write(path, session, chain)
+        if not place.is_stored:
+            chain_file.write(path, session, place.chain)
         if missing:
             assert stored.drawn is not None
             share_writer.write(
@@ -342,11 +360,12 @@ def _dealt(
         source = source_of(stored.randomness, stored.key)
         own = tuple(drawn_key(deal, source, block) for block in session.family)
         dealt = _publish(space, user, own, signer)
-        if chain != place.chain:
-            mine: dict[Block, bytes] = {
-                block: key for block, key in zip(session.family, own, strict=True) if user in block
-            }
-            chain_file.write(path, session, replace(chain, own=own).entered(user, mine, dealt))
+        if ledger.shared is None:  # an interrupted call may have left those of another secret
+            blocks = zip(session.family, own, strict=True)
+            mine: dict[Block, bytes] = {block: key for block, key in blocks if user in block}
+            chain_file.write(
+                path, session, replace(place.chain, own=own).entered(user, mine, dealt)
+            )
         share_writer.write_keys(space, users=missing, deal=deal, own_keys=own, signer=signer)
     ledger = ledger.record(shared=stored.sharing, dealt=dealt)
     # the share for the last user last, which then stands for all
@@ -363,24 +382,6 @@ def _dealt(
         ),
         other_folder=other_folder(space, ledger),
     )
-
-
-def _new_chain(space: Workspace, ledger: Ledger, path: Path) -> Chain:
-    """The chain at the first round of its series."""
-    if ledger.shared is not None:
-        raise Refused(
-            f"{path} is gone, and user {ledger.user} has dealt already",
-            "restore it from a backup, or start a new series",
-        )
-    session = space.session
-    chain = Chain(
-        series=session.id,
-        user=ledger.user,
-        session=session.id,
-        generation=0,
-        folder=chain_file.relative(space.root, path),
-    )
-    return series.with_family_checked(space, chain)
 
 
 def _users_without_share(space: Workspace, ledger: Ledger, stored: StoredSecret) -> list[int]:
