@@ -126,6 +126,7 @@ def test_a_whole_round_asks_for_nothing_else(new_round, construction):
     with injected(noted):
         new_round(**CONFIRMING).play().check_sum()
     assert asked == {
+        "number of a folder of secrets": 1,
         "age identity": 5,
         "Ed25519 key": 5,
         "nonce of a session": 1,
@@ -138,7 +139,9 @@ def test_a_whole_round_asks_for_nothing_else(new_round, construction):
 @pytest.mark.usefixtures("without_a_system")
 def test_if_one_step_asked_the_system_itself_the_round_would_end(new_round, monkeypatch):
     """The twin."""
-    monkeypatch.setattr(Identity, "drawn", lambda: Identity("", os.urandom(32).hex()))
+    monkeypatch.setattr(
+        Identity, "drawn", lambda number: Identity("", os.urandom(32).hex(), number)
+    )
     with drawn_from(1), pytest.raises(Violation, match="the operating system was asked"):
         new_round(**CONFIRMING).play()
 

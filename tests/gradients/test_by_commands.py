@@ -10,7 +10,7 @@ from played import assert_one_error, call, must, words, write_tensors
 
 from topk_secagg.gradients.files import read_gradient
 
-TORCH = Path(__file__).parents[2] / "fixtures" / "torch"
+TORCH = Path(__file__).parents[2] / "fixtures" / "torch-files"
 ROUND = words("--survivors 3 --colluders 1 --density 0.5 --clip 8")
 FOUR = ["--users", "4", *ROUND]
 

@@ -199,7 +199,7 @@ def test_a_forbidden_file_cannot_be_read(suffix):
 
 # Entries, prefixes and what is None
 
-TORCH = Path(__file__).parents[2] / "fixtures" / "torch"
+TORCH = Path(__file__).parents[2] / "fixtures" / "torch-files"
 
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".safetensors"])

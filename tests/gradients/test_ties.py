@@ -156,7 +156,7 @@ def test_the_layout_of_tied_tensors_comes_back_from_session_json(sequence):
 
 
 def test_views_that_overlap_in_another_way_are_tensors_of_their_own(tmp_path):
-    found = torch_file.read(Path(__file__).parents[2] / "fixtures" / "torch" / "views.pt")
+    found = torch_file.read(Path(__file__).parents[2] / "fixtures" / "torch-files" / "views.pt")
     views = {t.name: t.array for t in found}
     assert np.shares_memory(views["base"], views["transposed"])
     assert found.ties == {}

@@ -25,7 +25,7 @@ from topk_secagg.gradients.formats.torch_file import read
 from topk_secagg.gradients.formats.torch_writer import write
 from topk_secagg.gradients.tensors import Gradient, Tensor
 
-FIXTURES = Path(__file__).parents[2] / "fixtures" / "torch"
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "torch-files"
 EXPECTED = json.loads((FIXTURES / "expected.json").read_text())
 GOOD = sorted({case["file"] for case in EXPECTED})
 DTYPES = list(torch_archive.DTYPES.values())

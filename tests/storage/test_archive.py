@@ -10,11 +10,14 @@ import h5py
 import pytest
 from played import ROOT, attributes, contents, datasets
 
+from topk_secagg.errors import Refused
 from topk_secagg.review.audit import audit
+from topk_secagg.rounds import init
 from topk_secagg.rounds.decode import decode
 from topk_secagg.rounds.eliminate import eliminate
 from topk_secagg.rounds.inspect import inspect
-from topk_secagg.storage.workspace import Workspace
+from topk_secagg.storage.documents import DOCUMENT_KINDS
+from topk_secagg.storage.kinds import ARTIFACT_KINDS
 
 ARCHIVE = ROOT / "fixtures" / "archive" / "v1"
 spec = importlib.util.spec_from_file_location("make_archive", ARCHIVE.parent / "make.py")
@@ -23,30 +26,24 @@ spec.loader.exec_module(make)
 
 
 @pytest.fixture
-def keys(tmp_path):
-    """The keys of the sealed round, as private as they must be."""
-    folder = tmp_path / "keys"
-    folder.mkdir()
-    for path in [*ARCHIVE.glob("*.identity"), ARCHIVE / "recipients.txt"]:
-        shutil.copy(path, folder)
-        (folder / path.name).chmod(0o600)
-    return folder
+def archive(tmp_path):
+    """A copy, as private as it must be, which git does not keep."""
+    root = tmp_path / "v1"
+    shutil.copytree(ARCHIVE, root)
+    for path in root.rglob("*"):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    return root
 
 
 @pytest.fixture(params=make.ROUNDS)
-def space(request, tmp_path):
-    return Workspace(copied(request.param, tmp_path))
+def space(request, archive):
+    return make.opened_round(archive, request.param)
 
 
-def copied(name: str, folder: Path) -> Path:
-    """A round of the archive, with the earlier one of its series beside it."""
-    root = folder / name
-    shutil.copytree(ARCHIVE / name, root)
-    for path in [*root.glob("secrets/**"), *root.glob("shares/*/**"), *root.glob("s*/**/*")]:
-        path.chmod(0o700 if path.is_dir() else 0o600)  # which git does not keep
-    if make.ROUNDS[name].after:
-        copied(make.ROUNDS[name].after, folder)
-    return root
+@pytest.fixture(params=[name for name in make.ROUNDS if not make.has_later(name)])
+def last(request, archive):
+    """A round from which no user has gone on to another one."""
+    return make.opened_round(archive, request.param)
 
 
 # HDF5 2 writes a few bytes of its metadata otherwise than HDF5 1.14, and the archive is of HDF5 2
@@ -65,84 +62,81 @@ def files_of(folder: Path) -> dict[str, object]:
 
 
 def test_all_rounds_are_there_and_they_are_small():
-    assert {path.name for path in ARCHIVE.iterdir() if path.is_dir()} == set(make.ROUNDS)
-    assert sum(path.stat().st_size for path in ARCHIVE.rglob("*") if path.is_file()) < 550_000
+    folders = {path.name for path in ARCHIVE.iterdir() if path.is_dir()}
+    assert folders == {*make.ROUNDS, make.homes(ARCHIVE).name}
+    assert sum(path.stat().st_size for path in ARCHIVE.rglob("*") if path.is_file()) < 1_500_000
 
 
-def test_every_file_is_intact(space):
+def test_every_kind_of_file_is_there_and_intact(archive):
     files = [
-        p
-        for p in space.root.rglob("*")
-        if p.suffix in (".h5", ".json") and p.name != "expected.json"
+        path
+        for path in archive.rglob("*")
+        if path.suffix in (".h5", ".json") and path.name not in ("expected.json", "folder.json")
     ]
-    kinds = {inspect(path).kind for path in files if inspect(path).intact}
-    assert all(inspect(path).intact for path in files)
-    sealed = bool(space.session.recipients)
-    assert kinds >= {
-        "session",
-        "secret",
-        "ledger",
-        "masked",
-        "survivors",
-        "elimination",
-        "aggregate",
-    }
-    if space.session.series is not None:
-        assert "held" in kinds
-        return
-    assert kinds >= ({"confirmation"} if sealed else {"share"})
-    assert sealed or len(list(space.root.rglob("from-*.h5"))) == 16
-    assert ("dealt" in kinds) == (space.session.family is not None)
+    reports = [inspect(path) for path in files]
+    assert [report.path for report in reports if not report.intact] == []
+    assert {report.kind for report in reports} == {
+        *(kind.name for kind in ARTIFACT_KINDS),
+        *DOCUMENT_KINDS,
+    } - {"folder"}
+
+
+def test_a_round_has_the_files_of_its_dealing_and_trust(space):
+    made = make.ROUNDS[space.root.name]
+    by_keys = space.session.family is not None
+    shares = list(space.root.glob("shares/*/*"))
+    assert len(shares) == (0 if made.after and by_keys else 16)
+    assert {path.suffix for path in shares} <= {".h5" if made.trust == make.PLAIN else ".age"}
+    assert len(list(space.root.glob("dealt/*"))) == (4 if by_keys and not made.after else 0)
+    assert len(list(space.root.glob("confirmed/*"))) == (4 if made.trust == make.CONFIRMED else 0)
 
 
 def test_every_value_is_as_recorded(space):
     assert make.values(space) == json.loads((space.root / "expected.json").read_text())
 
 
-def test_steps_that_are_repeated_change_nothing(space, keys):
-    before = files_of(space.root)
-    make.play(space, keys, make.ROUNDS[space.root.name])
-    assert files_of(space.root) == before
+def test_steps_that_are_repeated_change_nothing(space, archive):
+    before = files_of(archive)
+    make.play(space)
+    assert files_of(archive) == before
 
 
-def test_the_same_round_made_again_has_the_same_files(space, keys, tmp_path, monkeypatch):
-    """Of a sealed one all but the shares, which age encrypts differently every time.
+def test_who_went_on_to_the_next_round_answers_no_earlier_one(archive):
+    """The keys of the second round are there, and those of the first are not."""
+    first = make.opened_round(archive, "sketch-keys-confirmed")
+    with pytest.raises(Refused, match="user 4 has gone on to generation 1"):
+        eliminate(first, 4, **make.access(first))
+
+
+def test_the_archive_made_again_has_the_same_files(tmp_path, monkeypatch):
+    """All but the sealed shares, which age encrypts differently every time.
 
     The family of keys is that of the archive: a later version may search otherwise, and find
     another one that is as good.
     """
-    family = space.session.family
-    monkeypatch.setattr(make.init, "find_family", lambda *_: family)
-    made = make.ROUNDS[space.root.name]
-    (tmp_path / "made").mkdir()
-    if made.after:
-        shutil.copytree(tmp_path / made.after, tmp_path / "made" / made.after)
-    again = make.start(tmp_path / "made" / space.root.name, keys, made)
-    make.play(again, keys, made)
-    for name, later in make.ROUNDS.items():  # which the ledgers note
-        if later.after == space.root.name:
-            make.play(make.start(again.root.with_name(name), keys, later), keys, later)
-    before, after = files_of(space.root), files_of(again.root)
-    before.pop("expected.json")
+    family = make.opened_round(ARCHIVE, "sketch-keys-plain").session.family
+    monkeypatch.setattr(init, "find_family", lambda *_: family)
+    make.main(tmp_path / "again")
+    before, after = files_of(ARCHIVE), files_of(tmp_path / "again")
     assert set(after) == set(before)
-    assert [
-        name for name in after if after[name] != before[name] and not name.endswith(".age")
-    ] == []
+    differing = [name for name in after if after[name] != before[name]]
+    assert [name for name in differing if not name.endswith(".age")] == []
 
 
-def test_a_late_answer_agrees(space, keys):
-    made = make.ROUNDS[space.root.name]
-    late = [user for user in made.masking if user not in (made.fallback or made.answering)]
-    for user in late:
-        eliminate(space, user, fallback=bool(made.fallback), **make.access(space, keys, user))
-    before = make.values(space)["aggregate"]
-    report = decode(space)
+def test_a_late_answer_agrees(last):
+    made = make.ROUNDS[last.root.name]
+    before = make.values(last)["files"]["aggregate.h5"]
+    for user in set(made.masking) - set(make.ANSWERING):
+        eliminate(last, user, **make.access(last))
+    report = decode(last, secrets=last.secrets)
     assert report.answering == list(made.masking)
     assert report.corrected == []
-    after = make.values(space)["aggregate"]
+    after = make.values(last)["files"]["aggregate.h5"]
     assert (after["index"], after["value"]) == (before["index"], before["value"])
 
 
-def test_the_audit_finds_no_fault(space, keys):
-    identities = sorted(keys.glob("*.identity")) if space.session.recipients else []
-    assert [finding for finding in audit(space, identities) if finding.verdict == "fail"] == []
+def test_the_audit_finds_no_fault(space, archive):
+    identities = sorted(archive.glob("secrets/*.identity")) if space.session.recipients else []
+    findings = audit(space, identities)
+    assert [finding for finding in findings if finding.verdict == "fail"] == []
+    assert len(findings) > 10

@@ -16,12 +16,22 @@ from topk_secagg.errors import BadData
 from topk_secagg.protocol.constructions import construction
 from topk_secagg.review.audit import collect_evidence
 from topk_secagg.rounds.eliminate import eliminate
-from topk_secagg.storage import aggregate, answer, hdf5_parser, masked, residual, secret, survivors
+from topk_secagg.storage import (
+    aggregate,
+    answer,
+    chain,
+    hdf5_parser,
+    masked,
+    residual,
+    secret,
+    survivors,
+)  # fmt: skip
 from topk_secagg.storage.artifacts import Artifact, Content, Draft, Table, opened, write_hashed
 from topk_secagg.storage.atomic import whole_file
 from topk_secagg.storage.hdf5_writer import new_file
 from topk_secagg.storage.keys import Identity
 from topk_secagg.storage.kinds import ARTIFACT_KINDS, check_size
+from topk_secagg.storage.ledger import Ledger
 from topk_secagg.storage.share import SharesOfUser
 from topk_secagg.storage.workspace import Workspace
 
@@ -30,7 +40,7 @@ ARCHIVE = ROOT / "fixtures" / "archive" / "v1"
 
 @pytest.fixture
 def name():
-    return "moments"
+    return "permutation-shares-plain"
 
 
 @pytest.fixture
@@ -60,7 +70,14 @@ def read_aggregate(space: Workspace) -> None:
 
 
 def read_residual(space: Workspace) -> None:
-    residual.read(space.root / "residual-01.h5", 1, space.session.parameters.length)
+    session = space.session
+    digest = Ledger.read(space.ledger_path(1), session.id, 1).residual
+    length = session.layout.length
+    residual.read(space, 1, session=session.id, digest=digest, length=length)
+
+
+def read_chain(space: Workspace) -> None:
+    chain.read(space.chain_path(1), space.session, 1)
 
 
 READERS: dict[str, Callable[[Workspace], object]] = {
@@ -69,7 +86,8 @@ READERS: dict[str, Callable[[Workspace], object]] = {
     "masked/user-01.h5": read_masked,
     "elimination/user-01.h5": read_answer,
     "aggregate.h5": read_aggregate,
-    "residual-01.h5": read_residual,
+    "secrets/user-01.residual.h5": read_residual,
+    "secrets/user-01.chain.h5": read_chain,
 }
 
 
@@ -134,7 +152,7 @@ def test_a_file_of_another_size_is_refused_before_it_is_read(space, monkeypatch)
         read_masked(space)
 
 
-@pytest.mark.parametrize("name", ["moments-spare"])
+@pytest.mark.parametrize("name", ["sketch-shares-plain"])
 @pytest.mark.parametrize(
     "file", ["secrets/user-01.h5", "masked/user-01.h5", "elimination/user-01.h5"]
 )
@@ -167,7 +185,7 @@ class TestAFileIsCompleteOnceItIsBuilt:
 
     @pytest.fixture
     def identity(self):
-        return Identity.drawn()
+        return Identity.drawn("2" * 64)
 
     def test_its_digest_and_signature_are_there_before_it_is_written(self, identity, tmp_path):
         """The ledger names the digest of X before X appears; writing it changes nothing any
@@ -221,7 +239,9 @@ class TestAFileIsCompleteOnceItIsBuilt:
         assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["moments", "moments-spare", "permutation"])
+@pytest.mark.parametrize(
+    "name", ["permutation-shares-plain", "sketch-shares-plain", "sketch-keys-plain-next"]
+)
 def test_the_size_of_y_is_the_same_wherever_it_is_known(space):
     """In the construction, the file, the reader, an audit, and the report of the step."""
     c = construction(space.session.parameters)
@@ -234,8 +254,7 @@ def test_the_size_of_y_is_the_same_wherever_it_is_known(space):
             sizes |= {y.payload, y.artifact.datasets["y"].size, c.bytes_of_answer(y.shape)}
     report = eliminate(space, users[0])
     sizes |= {report.answer_bytes, evidence.payloads()["Y"]}
-    fallback = space.root.name == "moments-spare"
-    sizes.add(c.answer_bytes(len(survivor_set.users), fallback=report.fallback or fallback))
+    sizes.add(c.answer_bytes(len(survivor_set.users)))
     assert len(sizes) == 1
 
 
@@ -244,15 +263,14 @@ def test_every_kind_has_a_largest_size(kind, tmp_path):
     """A file of the round fits, and one byte less would be too little for some."""
     paths = {
         "secret": "secrets/user-01.h5",
-        "held": "secrets/user-01.held.h5",
+        "chain": "secrets/user-01.chain.h5",
         "share": "shares/user-02/from-01.h5",
         "masked": "masked/user-01.h5",
         "elimination": "elimination/user-01.h5",
-        "residual": "residual-01.h5",
+        "residual": "secrets/user-01.residual.h5",
         "aggregate": "aggregate.h5",
     }
-    name = "sketch-next" if kind.name == "held" else "moments"
-    shutil.copytree(ARCHIVE / name, tmp_path / "round")
+    shutil.copytree(ARCHIVE / "sketch-keys-plain", tmp_path / "round")
     space = Workspace(tmp_path / "round")
     with opened(space.root / paths[kind.name], kind) as artifact:
         check_size(artifact, space.session)

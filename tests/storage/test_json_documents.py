@@ -12,7 +12,7 @@ import pytest
 
 from topk_secagg.errors import BadData
 from topk_secagg.storage import documents
-from topk_secagg.storage.documents import Mark, Sha256
+from topk_secagg.storage.documents import Sha256
 
 
 @dataclass
@@ -21,17 +21,14 @@ class _Item:
     share: float | None
 
 
-TYPES = {"flag": bool, "mark": Mark, "name": Sha256 | None, "items": tuple[_Item, ...]}
+TYPES = {"flag": bool, "name": Sha256 | None, "items": tuple[_Item, ...]}
 GOOD: dict[str, Any] = {
     "flag": True,
-    "mark": 0,
     "name": "a" * 64,
     "items": [{"number": 1, "share": 0.5}],
 }
 WRONG: dict[str, tuple[str, Callable[[dict[str, Any]], object]]] = {
     "a number for a flag": ("flag", lambda body: body.update(flag=1)),
-    "a flag for a mark": ("mark", lambda body: body.update(mark=True)),
-    "a mark that is neither 0 nor 1": ("mark", lambda body: body.update(mark=2)),
     "a short digest": ("name", lambda body: body.update(name="a" * 63)),
     "an upper-case digest": ("name", lambda body: body.update(name="A" * 64)),
     "an object for a list": ("items", lambda body: body.update(items={})),

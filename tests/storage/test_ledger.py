@@ -11,37 +11,46 @@ from played import document, edit
 
 from topk_secagg.errors import BadData, Refused
 from topk_secagg.storage import ledger as ledger_file
-from topk_secagg.storage.ledger import Ledger
-from topk_secagg.storage.residual import Residual
-from topk_secagg.storage.survivors import Row
+from topk_secagg.storage.ledger import NOTHING, Ledger, Previous
+from topk_secagg.storage.survivors import Row, Survivors
 
 SESSION = "a" * 64
 FIRST = "1" * 64
 SECOND = "2" * 64
-SETS = ("frozen", "confirmed", "answered")  # the lines that name a survivors.json
+SETS = ("seen", "frozen", "confirmed", "answered")  # the lines that name a survivors.json
 ROW = Row(user=1, sha256=FIRST, weight=2.5, sharing=SECOND, dealt=None)
 EVERYTHING = {
+    "previous": Previous(session=SECOND, folder="../round-1"),
+    "folder": "/elsewhere/round",
+    "chain": "../../round-1/secrets/user-03.chain.h5",
     "shared": FIRST,
+    "dealt": SECOND,
     "masked": SECOND,
     "holds": (1, 2, 5),
-    "dealt": SECOND,
+    "input": FIRST,
+    "name": SECOND,
+    "weight": 2.5,
+    "select": "top",
+    "feedback": NOTHING,
+    "residual": FIRST,
+    "taken_by": SECOND,
+    "seen": FIRST,
     "frozen": FIRST,
     "confirmed": FIRST,
     "answered": FIRST,
-    "fallback": True,
+    "gave_up": True,
     "forgotten": True,
-    "carried": 2,
-    "folder": "/elsewhere/round",
-    "input": FIRST,
-    "outcome": "decoded",
-    "residual": Residual(path="r.h5", before=None, after=FIRST, input=SECOND, committed=False),
 }
+
+
+def a_ledger(path):
+    return Ledger(path, session=SESSION, user=3, series=SECOND, generation=4)
 
 
 @pytest.fixture
 def ledger(tmp_path):
     """The ledger of user 3, which has done nothing yet."""
-    fresh = Ledger(tmp_path / "user-03.ledger.json", SESSION, 3)
+    fresh = a_ledger(tmp_path / "user-03.ledger.json")
     fresh.write()
     return fresh
 
@@ -63,7 +72,7 @@ def test_all_lines_together_come_back(ledger):
     recorded = ledger.record(**EVERYTHING, lists=(FIRST, SECOND, FIRST), survivors=(ROW,))
     assert Ledger.read(ledger.path, SESSION, 3) == recorded
     lines = {field.name for field in fields(Ledger)} - {"path", "session", "user"}
-    assert lines == {*EVERYTHING, "lists", "survivors"}
+    assert lines == {*EVERYTHING, "series", "generation", "lists", "survivors"}
 
 
 @pytest.mark.parametrize(
@@ -116,7 +125,7 @@ def test_only_the_lines_that_are_asked_count(ledger):
 @given(st.lists(st.sampled_from([FIRST, SECOND]), min_size=1, max_size=6))
 def test_masks_are_good_for_the_first_input_only(digests):
     """Whatever is asked in whatever order: the first X may be repeated, and no other follows."""
-    used = Ledger(Path("unused"), SESSION, 3)
+    used = a_ledger(Path("unused"))
     for digest in digests:
         if digest == digests[0]:
             used.check_masks(digest)
@@ -133,6 +142,26 @@ def test_a_secret_that_was_erased_is_not_used(ledger):
         ledger.record(forgotten=True).check_kept()
 
 
+def test_a_round_that_was_given_up_stays_so(ledger):
+    with pytest.raises(Refused, match="user 3 has given this round up"):
+        ledger.record(gave_up=True).check_kept()
+
+
+@pytest.mark.parametrize("line", ["sha256", "weight", "sharing", "dealt"])
+def test_a_row_of_this_user_that_is_not_its_own_is_refused(ledger, line):
+    recorded = ledger.record(masked=FIRST, weight=2.5, shared=SECOND, dealt=FIRST)
+    own = Row(user=3, sha256=FIRST, weight=2.5, sharing=SECOND, dealt=FIRST)
+    other = replace(own, **{line: 1.0 if line == "weight" else "3" * 64})
+    recorded.check_own_row(survivors_with(own))
+    recorded.check_own_row(survivors_with(replace(other, user=4)))  # where it dropped out
+    with pytest.raises(BadData, match="an X of user 3 that this user did not send"):
+        recorded.check_own_row(survivors_with(other))
+
+
+def survivors_with(row):
+    return Survivors(rows={row.user: row}, freezer=1, signature=None, digest=FIRST)
+
+
 def test_the_path_is_no_part_of_the_file(ledger, tmp_path):
     copy = tmp_path / "elsewhere.json"
     copy.write_bytes(ledger.path.read_bytes())
@@ -146,7 +175,11 @@ def test_the_path_is_no_part_of_the_file(ledger, tmp_path):
         *((line, value) for line in ("shared", "masked", *SETS) for value in ("A" * 64, "1" * 63)),
         ("session", "A" * 64),
         ("user", "3"),
-        ("fallback", 1),
+        ("generation", True),
+        ("feedback", "all"),
+        ("previous", SECOND),
+        ("folder", "a\0b"),
+        ("gave_up", 1),
         ("forgotten", None),
         ("holds", 5),
     ],

@@ -26,7 +26,6 @@ READERS = {
     "freeze": "",
     "eliminate": "--user all",
     "decode": "",
-    "settle": "--user 1",
     "forget": "--user 1",
     "status": "",
     "audit": "",

@@ -95,18 +95,18 @@ class _Private:
         session = self.space.session
         with suppress(InputMissing):
             path = series.chain_path(self.space, m)
-            found = list[Chain]()  # one, or none
+            chains = list[Chain]()  # one, or none
 
             def read(_: object) -> str:
                 chain = chain_file.read(path, session, m)
                 if chain.session != session.id:
                     return f"its user has gone on to generation {chain.generation}"
-                found.append(chain)
+                chains.append(chain)
                 return f"it holds keys of {counted(len(chain.lists), 'user')}"
 
             expected: Attributes = {"user": m, "series": session.series_root}
             self.evidence.examine(path, chain_file.KIND, expected=expected, read=read)
-            return found[0] if found else None
+            return chains[0] if chains else None
         return None
 
     def _secret_of(self, n: int, stored: StoredSecret) -> Secret | None:

@@ -17,7 +17,7 @@ from ..errors import Advice, BadData, InputMissing, SecAggError
 from ..gradients.formats import is_readable
 from ..protocol.constructions import construction
 from ..protocol.parameters import SHARES, rate_of_answer, rate_of_masked
-from ..storage import dealt, decoded, documents, masked, share, survivors
+from ..storage import chain, dealt, decoded, documents, masked, share, survivors
 from ..storage.artifacts import Artifact, opened
 from ..storage.atomic import open_regular
 from ..storage.hdf5_parser import SIGNATURE
@@ -223,7 +223,10 @@ def _describe_artifact(artifact: Artifact, session: Session | None, *, reveal: b
         d.problems.append("its content does not match its digest")
     if session is not None:
         d.facts["parameters"] = session.parameters.summary()
-    _compare_session(d, artifact.attributes["session"], session)
+    if d.kind == chain.KIND.name:  # which goes on, and stays beside the root round's session.json
+        _compare_series(d, artifact.attributes["series"], session)
+    else:
+        _compare_session(d, artifact.attributes["session"], session)
     secret = artifact.kind.secret
     if secret and artifact.mode & 0o077:
         d.facts["warning"] = f"others may read this secret file (mode {artifact.mode:04o})"
@@ -262,6 +265,13 @@ def _compare_session(d: Description, named: object, session: Session | None) -> 
         d.facts["session_checked"] = False
     elif named != session.id:
         d.problems.append("it belongs to another session than session.json beside it")
+
+
+def _compare_series(d: Description, named: object, session: Session | None) -> None:
+    if session is None:
+        d.facts["session_checked"] = False
+    elif named != session.series_root:
+        d.problems.append("it belongs to another series than session.json beside it")
 
 
 def _add_rates(d: Description, artifact: Artifact, session: Session) -> None:

@@ -172,7 +172,7 @@ class Content:
 
     def write(self, path: Path, mode: int | None = None) -> None:
         """Write it, whole; with the mode of its kind, or another."""
-        with _new_artifact(path, self.kind, self.tables, mode) as file:
+        with _new_artifact(path, self.kind, self.tables, mode=mode) as file:
             for name, table in self.tables.items():
                 for start, part in table.parts():
                     file.put(name, start, part)

@@ -191,14 +191,14 @@ def read(path: Path, s: Session, user: int) -> Chain:
 def generation_in(path: Path, series: str) -> int:
     """The generation that the chain in a file is at, whosever it is; 0 if it is of another
     series."""
-    found = _place_in(path, series)
-    return 0 if found is None else found[1]
+    place = _place_in(path, series)
+    return 0 if place is None else place[1]
 
 
 def session_in(path: Path, series: str) -> str | None:
     """The session that the chain in a file is at; None if it is of another series."""
-    found = _place_in(path, series)
-    return None if found is None else found[0]
+    place = _place_in(path, series)
+    return None if place is None else place[0]
 
 
 def _place_in(path: Path, series: str) -> tuple[str, int] | None:
