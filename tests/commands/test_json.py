@@ -37,7 +37,6 @@ CALLS: dict[str, tuple[str, Callable[[Round], tuple[object, ...]]]] = {
     "eliminate": ("frozen", lambda r: r.eliminate(1)),
     "decode": ("answered", lambda r: r.decode("--output", r.folder.with_name("sum.npy"))),
     "run": ("init", lambda r: r.elsewhere(r.folder.with_name("new")).run()),
-    "settle": ("frozen", lambda r: r.settle(1)),
     "forget": ("answered", lambda r: r.forget(1)),
     "status": ("answered", lambda r: ("status", r.folder, "--user", 1)),
     "inspect": (
@@ -48,13 +47,11 @@ CALLS: dict[str, tuple[str, Callable[[Round], tuple[object, ...]]]] = {
     "plan": ("init", lambda r: ("plan", *r.recipe.options())),
     "keygen": (
         "init",
-        lambda r: ("keygen", "--user", 1, "--output", r.folder.with_name("user-01.identity")),
+        lambda r: ("keygen", "--user", 1, "--secrets", r.folder.with_name("keys")),
     ),
 }
 STEPS = [
-    name
-    for name in CALLS
-    if name not in ("inspect", "audit", "plan", "keygen", "status", "settle", "forget")
+    name for name in CALLS if name not in ("inspect", "audit", "plan", "keygen", "status", "forget")
 ]
 
 
@@ -62,14 +59,7 @@ STEPS = [
 def command(name, round_at):
     """A call of the command that succeeds."""
     stage, arguments = CALLS[name]
-    if name == "settle":
-        r = round_at("offline")
-        for n in (1, 2, 3):
-            must(*r.mask(n, "--residual", r.folder.with_name(f"r{n}.h5")))
-        must(*r.freeze())
-    else:
-        r = round_at(stage, **CONFIRMING if name == "confirm" else {})
-    return arguments(r)
+    return arguments(round_at(stage, **CONFIRMING if name == "confirm" else {}))
 
 
 def keys_of(value: object) -> Iterator[str]:
@@ -122,8 +112,6 @@ def strictly(text: str) -> dict[str, object]:
 @pytest.mark.parametrize("name", CALLS)
 def test_json_is_one_object_quiet_prints_nothing_and_lines_have_no_colours(command, name):
     for flags in (("--json",), ("--json", "-q"), ("--json", "-v"), (), ("-q",)):
-        if name == "keygen":  # which overwrites nothing
-            Path(str(command[-1])).unlink(missing_ok=True)
         result = must(*command, *flags)
         assert "\x1b" not in result.out + result.err
         if "--json" in flags:
@@ -377,6 +365,6 @@ def test_the_bytes_of_a_phase_are_the_same_in_every_command(round_at):
 
 
 def bytes_for(r: Round, user: int, sender: int) -> int:
-    """The payload of a share as it is on disk: symbols, keys or a seed."""
+    """The payload of a share as it is on disk: symbols, or keys."""
     share = datasets(r.folder / f"shares/user-{user:02}/from-{sender:02}.h5")
     return sum(array.nbytes for name, array in share.items() if name != "check")
