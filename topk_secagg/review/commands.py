@@ -14,7 +14,7 @@ from ..progress import Progress, unheard
 from ..protocol.parameters import Parameters
 from ..rounds.access import Pins, taking_part
 from ..rounds.arguments import AnyPath, AnyRound, optional_path, path_of
-from ..rounds.options import SessionOptions, choose_round
+from ..rounds.options import PlanOptions, choose_round
 from ..storage.atomic import OWN, write_whole
 from .audit import collect_evidence
 from .evidence import Evidence, Finding
@@ -35,7 +35,7 @@ class PlanReport(Plan):
     notes: tuple[str, ...]
 
 
-def plan(*, measure_in: AnyPath | None = None, **options: Unpack[SessionOptions]) -> PlanReport:
+def plan(*, measure_in: AnyPath | None = None, **options: Unpack[PlanOptions]) -> PlanReport:
     """What a round would cost: compare the constructions, with several P and both fields.
 
     Arguments:
@@ -52,9 +52,6 @@ def plan(*, measure_in: AnyPath | None = None, **options: Unpack[SessionOptions]
     only: patterns; only tensors with such a name.
     exclude: patterns; no tensors with such a name. By default the buffers of batch norm.
     max_weight: the largest weight that a user may give its gradient; 1 by default.
-    recipients: of no consequence here; as `init` takes it.
-    freezer: of no consequence here; as `init` takes it.
-    confirm: of no consequence here; as `init` takes it.
     top_k: K, the coordinates that each user sends; or
     density: K as a share of the gradient's length, such as 0.01.
     field: q, a prime below 2^32.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, TypedDict
+from typing import Any, TypedDict, get_args, get_type_hints
 
 from ..errors import Advice, UsageError, about, amount
 from ..gradients.arrays import Given, Vector, read_any
@@ -18,10 +18,7 @@ from ..protocol.parameters import KEYS, PERMUTATION, SHARES, SKETCH, Parameters
 from .arguments import AnyPath, path_of, patterns, real_number, whole_number
 from .costs import footprint
 
-_WHOLE_NUMBERS = {"users", "survivors", "colluders", "top_k", "length", "field", "picks"}
 _NEEDED = {"users", "survivors", "colluders", "length"}  # which have no default
-_REAL_NUMBERS = {"density", "clip", "max_weight"}
-_NAMES = {"construction", "dealing"}
 _MOST_COORDINATES = 1 << 32  # which is too many; a share of even more may be no float
 _PAPER_LIMIT = 1 << 28  # bytes of files, below which the paper's construction is the default
 
@@ -39,8 +36,8 @@ class RoundOptions(TypedDict, total=False):
     clip: float | None
 
 
-class SessionOptions(RoundOptions, total=False):
-    """All that a round can be started with; None is the default. `users`, `survivors` and
+class PlanOptions(RoundOptions, total=False):
+    """What a round costs follows from these; None is the default. `users`, `survivors` and
     `colluders` have none."""
 
     users: int | None
@@ -53,6 +50,11 @@ class SessionOptions(RoundOptions, total=False):
     only: Sequence[str] | str | None
     exclude: Sequence[str] | str | None
     max_weight: float | None
+
+
+class SessionOptions(PlanOptions, total=False):
+    """All that a round can be started with; None is the default."""
+
     recipients: AnyPath | None
     freezer: int | None
     confirm: bool
@@ -63,6 +65,12 @@ _SESSION_OPTIONS = frozenset(SessionOptions.__annotations__)
 _PARAMETER_OPTIONS = frozenset(RoundOptions.__annotations__) | {
     "users", "survivors", "colluders", "max_weight"
 }  # fmt: skip
+# int, float or str, for each option that makes a parameter
+_KINDS: dict[str, type] = {
+    name: get_args(kind)[0]
+    for name, kind in get_type_hints(PlanOptions).items()
+    if name in _PARAMETER_OPTIONS | {"length"}
+}
 
 
 def choose_parameters(length: int, **options: Any) -> tuple[Parameters, str]:
@@ -119,16 +127,17 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
     """The options that are given, each of the type that it must have."""
     given: dict[str, Any] = {}
     for name, value in options.items():
-        if name not in _WHOLE_NUMBERS | _REAL_NUMBERS | _NAMES:
+        kind = _KINDS.get(name)
+        if kind is None:
             raise UsageError(
                 f"there is no option {name!r}",
                 f"one of {', '.join(sorted(RoundOptions.__annotations__))}",
             )
         if value is None and name not in _NEEDED:
             continue
-        if name in _WHOLE_NUMBERS:
+        if kind is int:
             given[name] = whole_number(name, value)
-        elif name in _REAL_NUMBERS:
+        elif kind is float:
             given[name] = real_number(name, value)
         elif isinstance(value, str):
             given[name] = value
@@ -195,7 +204,7 @@ class Choice:
     notes: tuple[str, ...]
 
 
-def chosen_layout(options: SessionOptions) -> tuple[Layout, Gradient | None]:
+def chosen_layout(options: PlanOptions) -> tuple[Layout, Gradient | None]:
     """`choose_layout` with those of the options that are about it."""
     for name in options:
         if name not in _SESSION_OPTIONS:
@@ -215,13 +224,13 @@ def chosen_layout(options: SessionOptions) -> tuple[Layout, Gradient | None]:
     )
 
 
-def chosen_parameters(layout: Layout, options: SessionOptions) -> tuple[Parameters, str]:
+def chosen_parameters(layout: Layout, options: PlanOptions) -> tuple[Parameters, str]:
     """`choose_parameters` with those of the options that are about them."""
     numbers = {name: value for name, value in options.items() if name in _PARAMETER_OPTIONS}
     return choose_parameters(layout.length, **numbers)
 
 
-def choose_round(options: SessionOptions) -> Choice:
+def choose_round(options: PlanOptions) -> Choice:
     """What these options ask for; nothing is written."""
     layout, tensors = chosen_layout(options)
     parameters, reason = chosen_parameters(layout, options)

@@ -334,7 +334,8 @@ def _with_fitting_clip(
     """The parameters with the clip of the session, if there is one, or that of the gradients."""
     resumed = space.session_path.exists()
     clip = space.session.parameters.clip if resumed else clip_of(survey.largest.values())
-    parameters, reason = chosen_parameters(layout, {**options, "clip": clip})
+    with_clip: SessionOptions = {**options, "clip": clip}
+    parameters, reason = chosen_parameters(layout, with_clip)
     return Choice(
         layout=layout,
         parameters=parameters,
