@@ -89,6 +89,12 @@ def words(text: str) -> list[str]:
     return text.split()
 
 
+def changed(options: Sequence[str], more: Sequence[object]) -> list[object]:
+    """Options that have a value each, with those of `more`, which replace what they give anew."""
+    pairs = zip(options[::2], options[1::2], strict=True)
+    return [word for pair in pairs if pair[0] not in more for word in pair] + list(more)
+
+
 def call(*args: object) -> Result:
     """A command in this process, as if from a shell."""
     from topk_secagg_cli.main import main
@@ -435,7 +441,7 @@ class Round:
         ] * self.recipe.confirm
         if self.recipe.later:
             return ("init", self.folder, "--from", self.first, *more)
-        return ("init", self.folder, *self.recipe.options(), *keys, *more)
+        return ("init", self.folder, *changed(self.recipe.options(), more), *keys)
 
     def offline(self, user: int, *more: object) -> Command:
         earlier = ["--from", self.first] if self.recipe.later else []
@@ -494,10 +500,12 @@ class Round:
         drops = [
             f"--drop-{name}={','.join(str(n) for n in r.everybody if n not in u)}"
             for name, u in phases.items()
+            if f"--drop-{name}" not in more
         ]
         keys = ["--recipients", self.recipients, "--secrets", self.secrets(1)] * r.sealed
         gradients = self.inputs / "gradients"
-        return ("run", self.folder, "--gradients", gradients, *r.options(), *drops, *keys, *more)
+        options = changed(r.options(), more)
+        return ("run", self.folder, "--gradients", gradients, *options, *drops, *keys)
 
     def _access(self, user: int) -> list[object]:
         return ["--secrets", self.secrets(user)] * (self.recipe.sealed or self.recipe.homes)
