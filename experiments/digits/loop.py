@@ -16,21 +16,20 @@ def main(work: Path, rounds: int) -> None:
     """Every round: the users' updates are files, the command adds them up, everybody takes the
     step."""
     print(f"before round 1: {model.start(work):.1%} of the test images")
+    first = {"survivors": 5, "colluders": 3, "density": 0.1}
     for n in range(1, rounds + 1):
         options = {
-            "gradients": work / str(n) / "updates",
-            "output": work / str(n) / "mean.npz",
-            "weights": work / "weights.csv",
-            "residuals": work / "residuals",
-            "drop-masking": (n - 1) % model.USERS + 1,  # user n drops out of round n, and so on
-            "survivors": 5,
-            "colluders": 3,
-            "density": 0.1,
-            "construction": "moments",
+            # a later round goes on from the one before
+            **(first if n == 1 else {"from": work / str(n - 1) / "round"}),
             "clip": 4,
+            "gradients": work / str(n) / "updates",
+            "weights": work / "weights.csv",
+            "drop-masking": (n - 1) % model.USERS + 1,  # user n drops out of round n, and so on
+            "output": work / str(n) / "mean.npz",
         }
         arguments = [part for name, value in options.items() for part in (f"--{name}", str(value))]
-        command = [TOPK, "run", work / str(n) / "round", *arguments, "--mean", "--quiet"]
+        flags = ["--feedback", "--mean", "--quiet"]
+        command = [TOPK, "run", work / str(n) / "round", *arguments, *flags]
         subprocess.run(command, check=True)  # noqa: S603
         print(f"after round {n}: {model.step(work, n):.1%} of the test images", flush=True)
 
