@@ -271,4 +271,5 @@ _INTRODUCTION = """The files of one round of secure aggregation were checked poi
 <b>not checkable</b>: it needs files that are not available. X is the masked gradient that a user
 sends, and Y its answer once the survivors are fixed. A signature shows that somebody with a user's
 key made a file; whose key it is, the fingerprints below tell. This page shows public values
-only."""
+only. Whoever does not trust the program that made it can add up X and Y with docs/recipe.py of its
+source, a hundred lines that share no code with it."""
