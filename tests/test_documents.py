@@ -15,7 +15,7 @@ from topk_secagg.protocol.messages import Secret
 from topk_secagg.protocol.parameters import CONSTRUCTIONS, Parameters
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = (".", "docs", "experiments", "examples/flower")
+FOLDERS = (".", "docs", "docs/decisions", "experiments", "examples/flower")
 DOCUMENTS = sorted(path for folder in FOLDERS for path in (ROOT / folder).glob("*.md"))
 
 
@@ -46,9 +46,8 @@ def test_the_readme_works_in_every_clone_and_names_no_address_of_its_own():
     assert "[project.urls]" not in (ROOT / "pyproject.toml").read_text()
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/security.md"])
-def test_links_to_a_section_lead_to_one_that_exists(name):
-    path = ROOT / name
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_to_a_section_lead_to_one_that_exists(path):
     for file, section in re.findall(r"\]\(([^)#\s:]*)#([^)\s]+)\)", path.read_text()):
         target = path.parent / file if file else path
         titles = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE)
