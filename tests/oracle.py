@@ -264,9 +264,20 @@ def element_of_order(n: int, q: int) -> int:
     return pow(smallest_generator(q), (q - 1) // n, q)
 
 
-def sketch_width(users: int, picks: int, n: int) -> int:
-    """W = min(2 N P, n); W1 is the same for the |U1| survivors."""
-    return min(2 * users * picks, n)
+def sketch_width(users: int, picks: int, M: int) -> int:
+    """W = min(2 N P, M): with W = M a bucket's entries are its sketch."""
+    return min(2 * users * picks, M)
+
+
+def buckets_of_whole(length: int, blocks: int) -> int:
+    """B = ceil(L/M) with the M <= 16 that wastes least in the last group, if all of L coordinates
+    are sent whole; the fewest buckets if several do."""
+
+    def symbols(count: int) -> int:
+        return ceil_div(count, blocks) * blocks * ceil_div(length, count)
+
+    counts = sorted(ceil_div(length, M) for M in range(1, 17))
+    return min(counts, key=symbols)
 
 
 # Sparse vectors and their sketches
@@ -325,7 +336,7 @@ def words(key: bytes, size: int) -> Iterator[int]:
 
 def symbols(key: bytes, bound: int) -> Iterator[int]:
     """Uniform integers below the bound: words from its largest multiple on are skipped."""
-    size = 2 if bound < 2**16 else 4
+    size = 1 if bound < 2**8 else 2 if bound < 2**16 else 4
     limit = 256**size // bound * bound
     return (word % bound for word in words(key, size) if word < limit)
 
@@ -368,6 +379,12 @@ def sketch_of(sparse: Pairs, buckets: int, W: int, gamma: int, q: int) -> list[V
         place, b = divmod(k, buckets)
         total[b] = [(v + w * pow(gamma, place * j, q)) % q for j, v in enumerate(total[b])]
     return total
+
+
+def table_of(vector: Vector, buckets: int, W: int) -> list[Vector]:
+    """[b][j]: the entry of bucket b at place j, which is coordinate j B + b, or 0."""
+    padded = vector + [0] * (W * buckets)
+    return [[padded[j * buckets + b] for j in range(W)] for b in range(buckets)]
 
 
 def block_polynomial(block: Ints, alpha: Ints, x: int, q: int) -> int:

@@ -51,3 +51,14 @@ def test_recover_finds_the_sparse_vector_if_and_only_if_there_is_one(n, t, W1):
             )
     for sums in product(range(q), repeat=W1):
         assert oracle.recover(list(sums), n, t, gamma, q) == known.get(sums)
+
+
+def test_a_table_has_every_coordinate_once():
+    vector = list(range(1, 12))
+    table = oracle.table_of(vector, buckets=3, W=5)
+    assert table == [[1, 4, 7, 10, 0], [2, 5, 8, 11, 0], [3, 6, 9, 0, 0]]
+
+
+@pytest.mark.parametrize(("length", "blocks", "buckets"), [(9, 2, 2), (16, 1, 1), (40, 4, 4)])
+def test_buckets_of_what_is_sent_whole_fill_their_groups(length, blocks, buckets):
+    assert oracle.buckets_of_whole(length, blocks) == buckets

@@ -75,12 +75,37 @@ def check_sketch(vector: dict[str, Any]) -> None:
     alpha, beta = vector["points"]["alpha"], vector["points"]["beta"]
     users = range(1, p["users"] + 1)
     u1 = vector["survivors"]
+    picked = p["length"] - p["whole"]
     B = p["buckets"]
-    W = vector["derived"]["width"]
-    order = oracle.order_of_places(oracle.place_count(p["length"], B), q)
-    gamma = oracle.element_of_order(order, q)
-    assert oracle.sketch_width(p["users"], p["picks"], order) == W
-    W1 = oracle.sketch_width(len(u1), p["picks"], order)
+    M = oracle.place_count(picked, B) if B else 0
+    if B:
+        W = oracle.sketch_width(p["users"], p["picks"], M)
+        of_whole = oracle.ceil_div(p["whole"], W)
+    else:
+        of_whole = oracle.buckets_of_whole(p["whole"], vector["blocks"])
+        W = oracle.ceil_div(p["whole"], of_whole)
+    assert vector["derived"]["width"] == W
+    searched = M > W
+    W1 = W
+    order = gamma = 1
+    if searched:
+        order = oracle.order_of_places(M, q)
+        gamma = oracle.element_of_order(order, q)
+        places = oracle.place_count(p["whole"], of_whole) if of_whole else 0
+        W1 = max(2 * len(u1) * p["picks"], places)
+
+    def sketch_of(given: oracle.Pairs) -> list[oracle.Vector]:
+        dense = [0] * p["length"]
+        for k, w in given:
+            dense[k] = w
+        picks = [(k, w) for k, w in given if k < picked]
+        table = (
+            oracle.sketch_of(picks, B, W, gamma, q)
+            if searched
+            else oracle.table_of(dense[:picked], B, W)
+        )
+        return table + oracle.table_of(dense[picked:], of_whole, W)
+
     shares = {}
     x = {}
     for n in users:
@@ -110,8 +135,8 @@ def check_sketch(vector: dict[str, Any]) -> None:
         shares |= {(m, n): f(alpha[m - 1]) for m in users}
         assert all(shares[m, n] == integers(vector["shares"][str(n)][str(m)]["f"]) for m in users)
         if n in u1:
-            sketch = oracle.sketch_of(pairs(vector["inputs"][str(n)]), B, W, gamma, q)
-            x[n] = oracle.mask_sketch(sketch, rows[:B], q)
+            sketch = sketch_of(pairs(vector["inputs"][str(n)]))
+            x[n] = oracle.mask_sketch(sketch, rows[: B + of_whole], q)
             assert integers(vector["masked"][str(n)]["value"]) == [v for row in x[n] for v in row]
             assert (
                 vector["masked"][str(n)]["index"] == vector["masked"][str(n)]["packed_index"] == ""
@@ -125,10 +150,14 @@ def check_sketch(vector: dict[str, Any]) -> None:
             assert y == integers(vector["answers"][str(n)])
             answers[n] = y
     sketch = oracle.decode_sketch(answers, list(x.values()), alpha, beta, q)
-    for b, sums in enumerate(sketch):
-        whole = oracle.recover(sums, order, len(u1) * p["picks"], gamma, q)
+    total = dict(pairs(vector["sum"]))
+    expected = sketch_of(list(total.items()))
+    assert sketch == [row[:W1] for row in expected]
+    for b, sums in enumerate(sketch[:B] if searched else ()):
+        enough = sums[: 2 * len(u1) * p["picks"]]
+        whole = oracle.recover(enough, order, len(u1) * p["picks"], gamma, q)
         found = {k * B + b: v for k, v in enumerate(whole or []) if v}
-        assert found == {k: v for k, v in pairs(vector["sum"]) if k % B == b}
+        assert found == {k: v for k, v in total.items() if k < picked and k % B == b}
 
 
 def check_permutation(vector: dict[str, Any]) -> None:
