@@ -1,7 +1,6 @@
 """What `plan` predicts is what a round then takes, and what `init` chooses is what `plan` marks."""
 
 import shlex
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +10,9 @@ import numpy as np
 import pytest
 from played import Recipe, Round, call, must
 
-from topk_secagg.errors import CannotWrite, UsageError
+from topk_secagg.errors import CannotWrite
 from topk_secagg.gradients.layout import Layout
-from topk_secagg.protocol.parameters import Parameters
+from topk_secagg.protocol.parameters import CONSTRUCTIONS, Parameters
 from topk_secagg.review.plan import DENSE, FLOWER, THEOREM, plan
 from topk_secagg.rounds.costs import check_disk, footprint, sent
 from topk_secagg.rounds.init import start
@@ -34,19 +33,10 @@ def parameters(**options: Any) -> Parameters:
 
 SMALL_ROUNDS = [
     {"top_k": 20, "length": 600},
-    {"construction": "moments"},
-    {"construction": "moments", "field": 65521, "dealing": "shares"},
     {"construction": "sketch", "dealing": "keys"},
-    {
-        "construction": "sketch",
-        "dealing": "keys",
-        "users": 6,
-        "colluders": 2,
-        "field": 65521,
-        "top_k": 500,
-    },
-    {"construction": "sketch", "dealing": "seeds", "users": 6, "colluders": 2},
+    {"construction": "sketch", "users": 6, "colluders": 2, "field": 65521, "top_k": 500},
     {"construction": "sketch", "dealing": "shares"},
+    {"construction": "sketch", "dealing": "shares", "field": 65521},
 ]
 
 
@@ -82,7 +72,7 @@ def test_a_round_takes_the_bytes_that_were_predicted(tmp_path, options):
     for n in range(1, p.users + 1):
         shares = f"shares/user-*/from-{n:02}.h5"
         own = f"shares/user-{n:02}/from-{n:02}.h5"
-        held = ("f", "g", "h", "seed", "keys")
+        held = ("f", "h", "keys")
         lists = len(space.session.family or ()) * 64
         before.append(dataset_bytes(root, shares, held) - dataset_bytes(root, own, held) + lists)
     assert max(before) == predicted.offline_bytes == sent(p).before == report_of_plan(p)[0]
@@ -102,13 +92,11 @@ def report_of_plan(p: Parameters) -> tuple[int, int]:
     return best.offline_bytes, best.total_bytes
 
 
-def test_a_file_of_keys_or_a_seed_has_a_short_header(tmp_path):
-    for dealing in ("keys", "seeds"):
-        p = parameters(construction="sketch", dealing=dealing)
-        space, _ = start(tmp_path / dealing, p, Layout.flat(p.length))
-        offline(space, 1)
-        held = dataset_bytes(space.root, "shares/user-02/*", ("seed", "keys"))
-        assert 0 < held <= file_bytes(space.root, "shares/user-02/*") <= held + 2500
+def test_a_file_of_keys_has_a_short_header(tmp_path):
+    space, _ = start(tmp_path / "round", parameters(construction="sketch"), Layout.flat(600))
+    offline(space, 1)
+    held = dataset_bytes(space.root, "shares/user-02/*", ("keys",))
+    assert 0 < held <= file_bytes(space.root, "shares/user-02/*") <= held + 2500
 
 
 def test_a_sealed_file_of_keys_has_a_short_header(tmp_path):
@@ -120,26 +108,19 @@ def test_a_sealed_file_of_keys_has_a_short_header(tmp_path):
     assert 0 < held < file_bytes(r.folder, "shares/user-02/*.age") <= held + 2500
 
 
-def test_where_two_picks_do_not_fit_a_bucket_one_is_chosen():
-    moments = partial(parameters, construction="moments")
-    assert [moments(top_k=top_k, length=99).picks for top_k in (1, 40, 98, 99)] == [2, 2, 2, 1]
-    assert moments(top_k=7, length=7).picks == 1
-    with pytest.raises(UsageError, match="close to L"):
-        moments(top_k=99, length=99, picks=4)
-
-
 def test_every_column_has_the_theorem_and_the_peers_beside_it():
     p = choose_parameters(272_474, **PAPER)[0]
     found = plan(p)
     rows = {row.name: row for row in found.rows}
     ours = [row.parameters for row in found.rows if row.parameters]
-    fields = (4281076801, 65521)
-    assert {(q.picks, q.field) for q in ours if q.construction != "sketch"} == {
-        (picks, field) for picks in (0, 1, 2, 4, 8) for field in fields
-    }
-    assert {(q.dealing, q.field) for q in ours if q.construction == "sketch"} == {
-        (dealing, field) for dealing in ("keys", "shares") for field in fields
-    }
+    dealt = [("permutation", "shares"), ("sketch", "keys"), ("sketch", "shares")]
+    assert [(q.construction, q.field, q.dealing) for q in ours] == [
+        (name, field, dealing)
+        for name in CONSTRUCTIONS
+        for field in (4281076801, 65521)
+        for of, dealing in dealt
+        if of == name
+    ]
     assert rows[DENSE].pair_bytes == 272_474 // 2 * 4  # L / (U - T) symbols
     assert rows[DENSE].all_bytes == 100 * rows[DENSE].pair_bytes
     assert rows[DENSE].offline_bytes == 9 * rows[DENSE].pair_bytes
@@ -169,25 +150,28 @@ def test_what_the_documents_say_of_the_size_of_the_paper(survivors, before, writ
 
 
 def test_a_scheme_that_needs_less_is_named():
-    (flower,) = plan(choose_parameters(272_474, **PAPER)[0]).remarks
+    def remarks(**options):
+        return plan(choose_parameters(272_474, **PAPER | options)[0]).remarks
+
+    (flower,) = remarks()
     assert flower.startswith("SecAgg+ sends less before (")
     assert "in all" not in flower
-    eight = plan(choose_parameters(272_474, **PAPER, construction="moments", picks=8)[0])
-    dense, flower = eight.remarks
-    assert dense.startswith("LightSecAgg sends less before (4.9 MB instead of 10.5 MB), in all (")
-    assert "before" in flower
+    theorem, flower = remarks(users=40, survivors=21, colluders=8)
+    assert theorem.startswith("Theorem 1 sends less with the gradient (97.5 kB instead of ")
+    assert "before" not in theorem
     assert "in all" in flower
-    best = plan(choose_parameters(272_474, **PAPER | {"survivors": 7})[0])
-    assert best.remarks == []
+    assert remarks(survivors=7) == []
 
 
 def test_more_picks_keep_more_energy():
     crowded = np.zeros(100_000)
     crowded[::1000] = np.linspace(1, 2, 100)  # all in few buckets for every B near 1000 / P
-    found = plan(choose_parameters(100_000, **PAPER)[0], crowded)
-    energy = {row.parameters.picks: row.energy for row in found.rows if row.parameters}
-    assert energy[0] == 1.0
-    assert energy[1] < energy[2] < energy[8]
+
+    def energy(picks):
+        options = {**PAPER, "construction": "sketch", "picks": picks}
+        return plan(choose_parameters(100_000, **options)[0], crowded).best.energy
+
+    assert energy(1) < energy(2) < energy(8) < energy(16) == pytest.approx(1)
 
 
 def test_the_command_can_be_pasted_and_starts_the_very_round_that_is_marked(tmp_path, monkeypatch):
@@ -218,17 +202,16 @@ def test_the_table_says_what_its_columns_mean():
         "the secrecy is then information-theoretic",
     ):
         assert words in out
-    *_, both, trainings, paste = out.splitlines()
+    *_, sends, trainings, paste = out.splitlines()
     assert paste.startswith("to start: ")
     assert trainings.startswith("docs/training.md says which K, field, P and clip")
-    assert "--minimise total (sketch) 14.2 kB before and 329 kB with it" in both
-    assert "--minimise online (moments) 2.62 MB before and 123 kB with it" in both
+    assert sends == "a user sends 14.2 kB before and 329 kB with its gradient"
 
 
 def test_the_table_fits_80_columns(tmp_path):
     np.save(tmp_path / "g.npy", np.random.default_rng(0).standard_t(2, 50_000) * 1e-4)
-    moments = ("--construction", "moments", "--dealing", "shares")
-    lines = must("plan", *OPTIONS, *moments, "--like", tmp_path / "g.npy").out.splitlines()
+    dealt = ("--construction", "sketch", "--dealing", "shares")
+    lines = must("plan", *OPTIONS, *dealt, "--like", tmp_path / "g.npy").out.splitlines()
     end = next(at for at, line in enumerate(lines) if line.startswith("SecAgg+ "))
     assert max(map(len, lines[: end + 1])) <= 80
     assert lines[0].split() == [
@@ -245,41 +228,29 @@ def test_the_names_of_sizes_are_those_of_the_columns(tmp_path):
         assert row["online_bytes"] == sum(sizes[1:])
     names = [row["construction"] for row in found]
     assert names[-3:] == [THEOREM, DENSE, FLOWER]
-    assert {row["dealing"] for row in found[:-3]} == {"shares", "seeds", "keys"}
+    assert {row["dealing"] for row in found[:-3]} == {"shares", "keys"}
 
 
 def test_the_marked_dealing_is_the_one_that_is_started(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    given = ("--length", 5000, "--construction", "sketch", "--dealing", "seeds")
+    given = ("--length", 5000, "--construction", "sketch", "--dealing", "shares")
     facts = must("plan", *OPTIONS, *given, "--json").json
     words = shlex.split(facts["command"].replace("ROUND", "round"))
     must(*words[1:])
-    assert Workspace(tmp_path / "round").session.parameters.dealing == "seeds"
+    assert Workspace(tmp_path / "round").session.parameters.dealing == "shares"
 
 
 @pytest.mark.parametrize(
-    ("survivors", "spare", "facts", "words"),
+    ("survivors", "facts", "words"),
     [
-        (
-            7,
-            (),
-            (10, 3),
-            "takes 10 answers that agree (D + 2T), which no 3 users together can falsify",
-        ),
-        (8, (), (11, 2), "and there are 10 users: no 2 users together can falsify their agreement"),
-        (10, (), (13, 0), "no liar is excluded; it needs U + T <= N"),
-        (5, ("--spare", 0), (13, 0), "no liar is excluded; it needs U + T <= N, and --spare of"),
-        (
-            5,
-            ("--spare", 3),
-            (10, 3),
-            "takes 10 answers that agree (D + 2T), which no 3 users together",
-        ),
+        (7, (10, 3), "takes 10 answers that agree (D + 2T), which no 3 users together can falsify"),
+        (8, (11, 2), "and there are 10 users: no 2 users together can falsify their agreement"),
+        (10, (13, 0), "no liar is excluded; it needs U + T <= N"),
     ],
 )
-def test_it_says_what_it_takes_to_exclude_liars(survivors, spare, facts, words):
+def test_it_says_what_it_takes_to_exclude_liars(survivors, facts, words):
     options = ["--users", 10, "--survivors", survivors, "--colluders", 3, "--top-k", 20]
-    call_of = ("plan", *options, "--length", 5000, "--construction", "moments", *spare)
+    call_of = ("plan", *options, "--length", 5000)
     found = must(*call_of, "--json").json
     assert (found["certain_answers"], found["liars_excluded"]) == facts
     assert words in must(*call_of).out
@@ -295,8 +266,8 @@ def test_plot_draws_a_picture_and_notices_a_missing_matplotlib_first(tmp_path, m
 
 
 def test_a_round_that_the_disk_cannot_hold_is_refused(tmp_path, monkeypatch):
-    p = choose_parameters(272_474, **PAPER, construction="moments", picks=4)[0]
-    monkeypatch.setattr("os.statvfs", lambda _: SimpleNamespace(f_bavail=20_000, f_frsize=1000))
+    p = choose_parameters(272_474, **PAPER, construction="sketch", dealing="shares")[0]
+    monkeypatch.setattr("os.statvfs", lambda _: SimpleNamespace(f_bavail=5000, f_frsize=1000))
     check_disk(tmp_path, p, distributed=True)  # what one user sends and receives fits
-    with pytest.raises(CannotWrite, match=r"need 63.* MB, and the disk has 20 MB free"):
+    with pytest.raises(CannotWrite, match=r"need 17\.1 MB, and the disk has 5 MB free"):
         check_disk(tmp_path, p, distributed=False)

@@ -27,7 +27,7 @@ _LIBRARIES = 190 << 20  # what Python with numba and HDF5 takes before any work
 _AGGREGATE_BYTES = 16  # index, symbol and real of one coordinate
 # about what these files have besides numbers, and for every user or block
 _MASKED_BYTES = 270
-_LEDGER_BYTES = 750
+_LEDGER_BYTES = 1500
 _SURVIVORS_ROW_BYTES = 240
 _DIGEST_ROW_BYTES = 80  # of a dealer's list, in ledgers and survivors.json
 _DIGEST_BYTES = 32
@@ -197,12 +197,13 @@ def _row_bytes(p: Parameters) -> int:
 
 
 def _own_bytes(p: Parameters, family: tuple[Block, ...]) -> int:
-    """About what a user's secret and ledger have, and its list of commitments."""
+    """About what a user's secret, chain and ledger have, and its list of commitments."""
     c = construction(p)
-    numbers = p.symbol_bytes * (c.place_count + c.mask_count)
-    secret = numbers + KEY_BYTES * len(family) + header_bytes(2)
+    drawn = 0 if family else p.symbol_bytes * (c.place_count + c.mask_count)
+    held = len(family) * (p.users - p.survivors + 1)  # of all dealers, the mean of the users
+    chain = KEY_BYTES * (len(family) + held) + p.users * _DIGEST_BYTES if family else 0
     ledger = _LEDGER_BYTES + p.users * _row_bytes(p)
-    return secret + ledger + _list_bytes(family)
+    return drawn + header_bytes(2) + chain + header_bytes(1) + ledger + _list_bytes(family)
 
 
 def _common_bytes(p: Parameters, family: tuple[Block, ...]) -> int:
