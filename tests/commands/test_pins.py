@@ -10,13 +10,15 @@ from played import Round, call, contents, document, must
 import topk_secagg as ts
 from topk_secagg.errors import Refused
 
-READERS = ("decode", "settle", "forget", "status", "audit")
+READERS = ("decode", "forget", "status", "audit")
 PINS = ("TOPK_SECAGG_SESSION", "TOPK_SECAGG_RECIPIENTS")
 
 
 def reader_of(r: Round, command: str) -> tuple[object, ...]:
     """A command that reads a finished round."""
-    return (command, r.folder, *(("--user", 1) if command in ("settle", "forget") else ()))
+    if command == "forget":
+        return r.forget(1)
+    return r.status() if command == "status" else (command, r.folder)
 
 
 @pytest.fixture
@@ -159,7 +161,8 @@ class TestAnEmptyPin:
     ):
         monkeypatch.setenv(name, "")
         says = (f"{name} is set but empty", "hint: unset it, or set it to what --")
-        refuses(2, *reader_of(forged, command), says=says)
+        user = ["--user", 1] * (command == "forget")
+        refuses(2, command, forged.folder, *user, says=says)
 
     @pytest.mark.parametrize("name", [*EMPTY, "TOPK_SECAGG_IDENTITY"])
     @pytest.mark.parametrize("step", ["offline", "mask", "freeze", "eliminate"])
@@ -185,7 +188,7 @@ class TestAnEmptyPin:
     def test_without_the_check_a_made_up_round_is_decoded(self, forged, monkeypatch):
         """The twin."""
         monkeypatch.setenv("TOPK_SECAGG_SESSION", "")
-        monkeypatch.setattr("topk_secagg_cli.options._check_variables", lambda *_: None)
+        monkeypatch.setattr("topk_secagg_cli.commands._check_variables", lambda *_: None)
         must(*reader_of(forged, "decode"))
         assert (forged.folder / "aggregate.h5").exists()
 
@@ -210,8 +213,7 @@ def test_every_function_of_the_library_takes_the_pins(honest, forged):
         "decode": ts.decode,
         "status": ts.status,
         "audit": ts.audit,
-        "settle": lambda folder, **pins: ts.settle(folder, 1, **pins),
-        "forget": lambda folder, **pins: ts.forget(folder, 1, **pins),
+        "forget": lambda folder, **pins: ts.forget(folder, 1, secrets=honest.secrets(1), **pins),
     }
     assert set(functions) == set(READERS)
     for function in functions.values():
@@ -265,6 +267,17 @@ class TestTheAuditor:
         result, text = self.audited(round_at("decoded"))
         assert "Nothing in it is signed" in text
         assert "pinned" not in result.err
+
+    def test_a_folder_of_secrets_within_that_of_the_round_belongs_there(self, honest):
+        """Whether it is named or not; who else can read it fails."""
+        folder = ("--secrets", honest.secrets(1))
+        must("audit", honest.folder)
+        must("audit", honest.folder, *folder)
+        honest.identity(1).chmod(0o644)
+        for how in ((), folder):
+            failed = call("audit", honest.folder, *how)
+            assert failed.code == 65
+            assert "user-01.identity: mode 0644" in " ".join(failed.err.split())
 
     def test_a_session_that_is_not_sound_is_still_a_finding(self, honest):
         (honest.folder / "session.json").write_text("{}")

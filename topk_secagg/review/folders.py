@@ -87,7 +87,7 @@ class _Folders:
 
     def _is_secret(self, path: Path) -> bool:
         """Whether only its owner may see it. Everybody may see sealed shares."""
-        if path.is_relative_to(self.space.private):
+        if path.is_relative_to(self.space.home):
             return True
         return not self.sealed and path.is_relative_to(self.shares)
 
@@ -156,8 +156,9 @@ class _Folders:
 def _files_of(space: Workspace) -> set[Path]:
     """Every file that this round can have."""
     files = {space.session_path, space.survivors_path, space.aggregate_path}
-    files |= {space.input_key_path, space.decoded_path}
+    files |= {space.folder_path, space.input_key_path, space.decoded_path}
     for n in space.users():
+        files |= {space.identity_path(n), space.home / space.chain_name(n)}
         files |= {space.secret_path(n), space.ledger_path(n), space.residual_path(n)}
         files |= {space.sent_path(n), *(space.staged_path(n, what) for what in spend.WHAT)}
         files |= {space.masked_path(n), space.answer_path(n)}

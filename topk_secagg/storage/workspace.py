@@ -118,8 +118,12 @@ class Workspace:
         """User n alone: where it is in a series, and its keys. None in a later round without a
         folder of secrets: there it is in the root round, whose folder nothing here names."""
         if self.secrets:
-            return self.secrets / f"user-{user:02}.chain-{self.session.series_root[:16]}.h5"
+            return self.secrets / self.chain_name(user)
         return self.private / f"user-{user:02}.chain.h5" if self.session.series is None else None
+
+    def chain_name(self, user: int) -> str:
+        """The name of the chain of this series in a folder of secrets."""
+        return f"user-{user:02}.chain-{self.session.series_root[:16]}.h5"
 
     @property
     def decoded_path(self) -> Path:
