@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 _NAMES_IN_WORDS = {"holds": "holds the shares of"}  # facts whose names alone say too little
 _UNKNOWN_FILE = "FILE"  # a path that only the user knows
-_UNKNOWN_FOLDER = "OTHER_ROUND"
+_UNKNOWN_ROUND = "OTHER_ROUND"
+_UNKNOWN_SECRETS = "DIR"
 # where nobody in particular asks, these are the steps of the users whose files the round waits for
 _MAKING_WHAT_IS_MISSING = ("offline", "confirm")
 
@@ -62,8 +63,8 @@ def status(
 
     With --user, also what this user should send to whom. The next command has the --secrets,
     --identity, --session, --series and --recipients that status was given, so that it can be
-    pasted; FILE stands for what status does not know. --wait returns when the next step can be run
-    (exit 0), or when the time is up (exit 75).
+    pasted; FILE and DIR stand for what status does not know. --wait returns when the next step can
+    be run (exit 0), or when the time is up (exit 75).
     """
     status = ts.status(space, user, wait=wait, **access)
     following = _command(space, status.next, user=user, access=access)
@@ -154,12 +155,12 @@ def _command(space: ts.Workspace, following: Next, user: int | None, access: dic
     if "user" in names and step != "freeze":
         words += ["--user", _users(space, following, user)]
     if step == "offline" and space.session.series is not None and space.secrets is None:
-        words += ["--from", _UNKNOWN_FOLDER]
+        words += ["--from", _UNKNOWN_ROUND]
     if step == "mask":
         words += ["--gradient", _UNKNOWN_FILE]
     secrets = space.secrets
     if secrets is None and space.session.recipients:
-        secrets = Path(_UNKNOWN_FOLDER)
+        secrets = Path(_UNKNOWN_SECRETS)
     given = {
         "secrets": secrets,
         "identity": access["identity"],

@@ -477,6 +477,10 @@ class Round:
     def forget(self, user: int, *more: object) -> Command:
         return ("forget", self.folder, "--user", user, *self._access(user), *more)
 
+    def status(self, *more: object) -> Command:
+        access = [] if "--secrets" in more else self._access(1)
+        return ("status", self.folder, *access, *more)
+
     def next_of_series(self, folder: Path, *more: object) -> Round:
         """The next round of a series, started in another folder; its users go on with the keys
         of this one."""

@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from played import CONFIRMING, Result, Round, call, edit, must, put
+from played import CONFIRMING, Result, Round, call, edit, every, must, put
 
 ALL = [1, 2, 3, 4, 5]
-LEDGER = "secrets/user-02.ledger.json"
+LEDGER = "user-02.ledger.json"
+ANSWERING = ("eliminate", "survivors.json of user 1")
 KINDS: dict[str, dict[str, Any]] = {"plain": {}, "sealed": {"sealed": True}, "confirm": CONFIRMING}
 
 
 def status(r: Round, *more: object) -> Any:
-    return must("status", r.folder, *more, "--json").json
+    return must(*r.status(*more, "--json")).json
 
 
 def following(r: Round, *more: object) -> tuple[str | None, str | None]:
@@ -71,8 +72,8 @@ class TestEveryState:
         must(*r.mask(2))
         assert status(r)["next"]["possible"] is False
         assert missing(r) == [f"masked/user-{n:02}.h5" for n in (1, 3, 4, 5)]
-        step = "confirm" if r.recipe.confirm else "eliminate"
-        assert following(r, "--user", 2) == (step, "survivors.json of user 1")
+        waits = ("freeze", "X of users 1, 3, 4, 5") if r.recipe.confirm else ANSWERING
+        assert following(r, "--user", 2) == waits
         assert str(r.folder / "masked/user-02.h5") in [
             row["path"] for row in status(r, "--user", 2)["send"]
         ]
@@ -102,9 +103,8 @@ class TestEveryState:
         assert str(r.folder / "survivors.json") in [
             row["path"] for row in status(r, "--user", 1)["send"]
         ]
-        assert str(r.folder / "survivors.json") not in [
-            row["path"] for row in status(r, "--user", 2)["send"]
-        ]
+        sent_by_2 = [row["path"] for row in status(r, "--user", 2)["send"]]
+        assert (str(r.folder / "survivors.json") in sent_by_2) is r.recipe.confirm
         if 5 not in r.recipe.masking:
             assert following(r, "--user", 5) == ("forget", None)
             must(*r.forget(5))
@@ -127,19 +127,19 @@ class TestEveryState:
     def test_decoded(self, at):
         r = at("decoded")
         assert following(r) == (None, None)
-        assert "nothing is left to do" in must("status", r.folder).out
+        assert "nothing is left to do" in must(*r.status()).out
         assert following(r, "--user", 1) == ("forget", None)
         must(*r.forget(1))
         assert following(r, "--user", 1) == (None, None)
         assert status(r, "--user", 1)["send"] == []
-        rows = [line.split() for line in must("status", r.folder).out.splitlines()]
+        rows = [line.split() for line in must(*r.status()).out.splitlines()]
         assert [row[1] for row in rows if row[:1] == ["1"]] == ["erased"]
         assert "erased" not in [row[1] for row in rows if row[:1] == ["2"]]
 
 
 def test_missing_and_given_confirmations(round_at, refuses):
     r = round_at("masked", **{**CONFIRMING, "masking": (1, 2, 3, 4)})
-    must(*r.freeze("--user", 2, "--identity", r.identity(2)))
+    must(*r.freeze("--user", 2))
     assert following(r) == ("confirm", "4 more confirmations of users 1, 2, 3, 4, 5")
     assert following(r, "--user", 5) == ("confirm", None)  # though it dropped out
     assert str(r.folder / "survivors.json") in [
@@ -156,7 +156,7 @@ def test_missing_and_given_confirmations(round_at, refuses):
         must(*r.confirm(user))
     assert following(r, "--user", 1) == ("eliminate", None)
     assert [row["confirmed"] for row in status(r)["users"]] == [True, True, True, False, True]
-    assert "confirmed" in must("status", r.folder).out
+    assert "confirmed" in must(*r.status()).out
 
 
 def test_who_dropped_out_forgets_once_enough_others_have_confirmed(round_at):
@@ -190,9 +190,8 @@ class TestAFolderOfOneUser:
     def r(self, request, round_at, tmp_path):
         """User 2 alone; `there` is the round from which files come."""
         self.there = round_at("answered", "there", **KINDS[request.param])
-        self.shared = (
-            round_at("offline", "before", **KINDS[request.param]).folder / LEDGER
-        ).read_bytes()
+        before = round_at("offline", "before", **KINDS[request.param])
+        self.shared = (before.private(2) / LEDGER).read_bytes()
         (tmp_path / "own").mkdir()
         self.here = self.there.elsewhere(tmp_path / "own")
         self.bring("session.json")
@@ -206,16 +205,28 @@ class TestAFolderOfOneUser:
                 target.parent.mkdir(exist_ok=True, parents=True)
                 shutil.copy(source, target)
 
+    def bring_secrets(self, *names: str) -> None:
+        """Files of the user's private folder are there again."""
+        private = self.there.private(2).relative_to(self.there.folder)
+        self.bring(*(str(private / name) for name in names))
+        self.here.at_home()
+
     def test_what_is_missing_at_each_step(self, r, refuses):
         assert following(r, "--user", 2) == ("offline", None)
-        self.bring("secrets/user-02.h5", "shares/user-02/from-0[23].*", "shares/*/from-02.*")
-        (r.folder / LEDGER).write_bytes(self.shared)
+        self.bring("shares/user-02/from-0[23].*", "shares/*/from-02.*")
+        self.bring("secrets/folder.json", "secrets/user-02.identity")
+        self.bring_secrets("user-02.h5")
+        ledger = r.private(2) / LEDGER
+        ledger.write_bytes(self.shared)
         assert following(r, "--user", 2) == ("mask", "shares of users 1, 4, 5 for user 2")
         assert status(r)["foreign_secrets"] == []
-        self.bring("masked/user-02.h5", LEDGER)
-        edit(r.folder / LEDGER, lambda ledger: ledger.update(answered=None, confirmed=None))
-        assert following(r, "--user", 2)[1] == "survivors.json of user 1"
-        assert missing(r, "--user", 2) == ["survivors.json"]
+        self.bring("masked/user-02.h5")
+        self.bring_secrets(LEDGER)
+        edit(ledger, lambda entries: entries.update(answered=None, confirmed=None))
+        waits = ("freeze", "X of users 1, 3, 4, 5") if r.recipe.confirm else ANSWERING
+        assert following(r, "--user", 2) == waits
+        if not r.recipe.confirm:
+            assert missing(r, "--user", 2) == ["survivors.json"]
         assert "survivors.json" in refuses(66, *r.eliminate(2)).err
         self.bring("survivors.json", "confirmed/*")
         if r.recipe.confirm:
@@ -289,10 +300,7 @@ def test_an_absent_user_does_not_stop_the_round(new_round):
         "share of user 5 for user 4",
         True,
     )
-    assert (
-        "waiting for X of users 4, 5; freeze can be run without them\n"
-        in must("status", r.folder).out
-    )
+    assert "waiting for X of users 4, 5; freeze can be run without them\n" in must(*r.status()).out
     waits = "waiting for share of user 5 for user 4; mask can be run without it\n"
     assert waits in must("status", r.folder, "--user", 4).out
 
@@ -350,10 +358,10 @@ def document_id(r: Round) -> str:
 def test_without_a_user_it_prints_what_somebody_can_run(round_at):
     """One person who runs all users of a plain round."""
     r = round_at("init")
-    command = must("status", r.folder).out.splitlines()[-1]
+    command = must(*r.status()).out.splitlines()[-1]
     assert command == f"next: topk-secagg offline {r.folder} --user 1,2,3,4,5"
     must(*shlex.split(command)[2:])
-    lines = must("status", r.folder).out.splitlines()
+    lines = must(*r.status()).out.splitlines()
     assert lines[-2:] == [
         "waiting for X of users 1, 2, 3, 4, 5",
         f"then: topk-secagg freeze {r.folder}",
@@ -362,10 +370,12 @@ def test_without_a_user_it_prints_what_somebody_can_run(round_at):
 
 def test_what_status_does_not_know_is_left_to_the_user(round_at, monkeypatch):
     r = round_at("init", sealed=True)
-    command = f"topk-secagg offline {r.folder} --user 2 --identity"
-    assert status(r, "--user", 2)["next"]["command"] == f"{command} FILE"
-    monkeypatch.setenv("TOPK_SECAGG_IDENTITY", str(r.identity(2)))
-    assert status(r, "--user", 2)["next"]["command"] == f"{command} {r.identity(2)}"
+    command = f"topk-secagg offline {r.folder} --user 2 --secrets"
+    found = must("status", r.folder, "--user", 2, "--json").json
+    assert found["next"]["command"] == f"{command} DIR"
+    monkeypatch.setenv("TOPK_SECAGG_SECRETS", str(r.secrets(2)))
+    found = must("status", r.folder, "--user", 2, "--json").json
+    assert found["next"]["command"] == f"{command} {r.secrets(2)}"
     must("offline", r.folder, "--user", 2)  # which takes it from the environment too
 
 
@@ -385,7 +395,7 @@ def test_status_refuses_another_session_and_other_keys(round_at, refuses, tmp_pa
     said = refuses(77, "status", r.folder, "--session", "0" * 16).err
     assert "this is session" in said
     lines = r.recipients.read_text().splitlines()
-    other = must("keygen", "--user", 2, "--output", tmp_path / "other.identity").out
+    other = must("keygen", "--user", 2, "--secrets", tmp_path / "other").out
     (tmp_path / "mine").write_text("\n".join([lines[0], other.strip(), *lines[2:]]) + "\n")
     said = refuses(77, "status", r.folder, "--recipients", tmp_path / "mine").err
     assert "other keys for user 2" in said
@@ -450,7 +460,7 @@ class TestALostSecret:
     @pytest.mark.parametrize("stage", ["frozen", "confirmed"])
     def test_where_users_confirm_that_is_first_to_confirm(self, round_at, stage):
         r = round_at(stage, **CONFIRMING)
-        (r.folder / "secrets/user-03.ledger.json").unlink()
+        (r.private(3) / "user-03.ledger.json").unlink()
         step = "confirm" if stage == "frozen" else "eliminate"
         assert following(r, "--user", 3) == (step, None)
 
@@ -459,7 +469,7 @@ class TestALostSecret:
         (r.folder / "secrets/user-03.ledger.json").unlink()
         assert following(r, "--user", 3) == (None, None)
 
-    @pytest.mark.parametrize("construction", ["permutation", "moments"])
+    @every
     def test_a_planted_share_that_looks_sealed_stops_neither_status_nor_offline(self, round_at):
         """Who moves files can put one there; without the identity nobody sees what is in it."""
         r = round_at("init", sealed=True)
