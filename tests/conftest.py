@@ -52,6 +52,9 @@ def pytest_configure(config):
         "needs_root: the test becomes another account, gives files away or mounts a file system",
     )
     config.addinivalue_line("markers", "needs_torch: the test calls PyTorch, or is skipped")
+    config.addinivalue_line(
+        "markers", "rule(number, ...): the test holds these rules of docs/security.md"
+    )
 
 
 def pytest_collection_modifyitems(items):

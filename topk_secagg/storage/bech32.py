@@ -18,6 +18,19 @@ def encode(prefix: str, payload: bytes) -> str:
     return f"{prefix}1{''.join(_LETTERS[word] for word in words)}"
 
 
+def decode(prefix: str, text: str) -> bytes:
+    """The payload of a text that `encode` gives with this prefix; any other spelling of it is a
+    ValueError."""
+    start = len(prefix) + 1
+    words = [_LETTERS.index(letter) for letter in text[start:-_CHECKED]]
+    bits = "".join(f"{word:05b}" for word in words)
+    size = len(bits) // 8
+    payload = int(bits[: 8 * size] or "0", 2).to_bytes(size)
+    if encode(prefix, payload) != text:
+        raise ValueError("a key has one spelling only")
+    return payload
+
+
 def _words(payload: bytes) -> Iterable[int]:
     """The bits of the payload, five at a time, filled up with zeros."""
     bits = "".join(f"{byte:08b}" for byte in payload)

@@ -34,7 +34,11 @@ _RECIPIENT = re.compile(r"(\d{1,9})\s+(\S+)\s+ed25519:(\S*)", re.ASCII)
 _LARGEST_IDENTITY = 1 << 16  # bytes
 _AGE_PREFIX = "age-secret-key-"
 _AGE_IDENTITY = f"{_AGE_PREFIX}1".upper()  # how the line begins
+_AGE_RECIPIENT = "age"
 _SECRET_BYTES = 32  # of an X25519 or Ed25519 key
+_PUBLIC_BYTES = 32
+_PRIME = 2**255 - 19  # of both curves
+_WITHOUT_SIGN = 2**255 - 1  # the other bit of an Ed25519 key
 # kinds of files that hold keys
 IDENTITY = "identity"
 RECIPIENTS = "recipients"
@@ -221,16 +225,12 @@ def read_recipients(path: Path, users: int) -> tuple[Recipient, ...]:
 
 
 def check_recipients(recipients: tuple[Recipient, ...]) -> None:
-    """Refuse keys that are no keys, or that two users share."""
-    pyrage = _pyrage()
+    """Refuse keys that are no keys, or that two users share; everybody else's round would end."""
     for r in recipients:
         try:
-            pyrage.x25519.Recipient.from_str(r.age)
-            key = bytes.fromhex(r.ed25519)
-            _ed25519().Ed25519PublicKey.from_public_bytes(key)
-            if r.ed25519 != key.hex():
-                raise ValueError("a key has one spelling only")
-        except (pyrage.RecipientError, ValueError) as error:
+            _check_age(r.age)
+            _check_ed25519(r.ed25519)
+        except ValueError as error:
             raise BadData(
                 f"the keys of user {r.user} are not valid", "take them from `topk-secagg keygen`"
             ) from error
@@ -238,6 +238,38 @@ def check_recipients(recipients: tuple[Recipient, ...]) -> None:
         {r.ed25519 for r in recipients}
     ) < len(recipients):
         raise BadData("two users have the same key", "every user runs `topk-secagg keygen` itself")
+
+
+def _check_age(text: str) -> None:
+    """A ValueError for a key to which nothing can be sealed, or in another spelling than its own:
+    one key would be two users."""
+    key = bech32.decode(_AGE_RECIPIENT, text)
+    if len(key) != _PUBLIC_BYTES:
+        raise ValueError("it has another size")
+    _check_order(int.from_bytes(key, "little"))
+
+
+def _check_ed25519(text: str) -> None:
+    """A ValueError for a key that is not written as `keygen` does, or for which anybody can sign:
+    a point of small order."""
+    key = bytes.fromhex(text)
+    if len(key) != _PUBLIC_BYTES or key.hex() != text:
+        raise ValueError("a key has one spelling only")
+    y = int.from_bytes(key, "little") & _WITHOUT_SIGN
+    if y >= _PRIME or y == 1:  # which is the neutral element
+        raise ValueError("it is not a point")
+    _check_order((1 + y) * pow(1 - y, -1, _PRIME) % _PRIME)  # the same point, as X25519 has it
+
+
+def _check_order(u: int) -> None:
+    """A ValueError for a point of Curve25519 that is not written the one way, or of small order:
+    a key exchange with it gives zero, whoever does it."""
+    from cryptography.hazmat.primitives.asymmetric import x25519
+
+    if u >= _PRIME:
+        raise ValueError("a key has one spelling only")
+    point = x25519.X25519PublicKey.from_public_bytes(u.to_bytes(_PUBLIC_BYTES, "little"))
+    x25519.X25519PrivateKey.from_private_bytes(bytes(_PUBLIC_BYTES)).exchange(point)
 
 
 # sealed files: encrypted for one reader, so that `age -d -i IDENTITY` opens them too
