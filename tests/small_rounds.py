@@ -11,7 +11,7 @@ import numpy as np
 import oracle
 import pytest
 
-from topk_secagg.algebra.field import DEFAULT_FIELD, Symbols
+from topk_secagg.algebra.field import DEFAULT_FIELD, Integers, Symbols
 from topk_secagg.algebra.randomness import CipherRandomness, Randomness
 from topk_secagg.protocol.constructions import construction
 from topk_secagg.protocol.deal import Deal
@@ -46,18 +46,18 @@ def round_of(
     clip: float = TINY_CLIP,
     **raw: Any,
 ) -> Parameters:
-    """By default `sketch` where there are picks P, else `permutation`, with shares written out.
+    """By default `sketch` where there are picks P or `whole`, else `permutation`; with shares.
 
-    L and K are in `raw`.
+    L, K and `whole` are in `raw`.
     """
-    letters = {"L": "length", "K": "top_k"}
+    letters = {"L": "length", "K": "top_k", "whole": "whole"}
     return Parameters.choose(
         users=N,
         survivors=U,
         colluders=T,
         field=q,
         clip=clip,
-        construction=construct or ("sketch" if P else "permutation"),
+        construction=construct or ("sketch" if P or "whole" in raw else "permutation"),
         picks=P,
         dealing=dealing,
         **{letters[name]: value for name, value in raw.items()},
@@ -88,23 +88,37 @@ def pairs(message: Sparse | Masked) -> oracle.Pairs:
 
 
 def any_input(p: Parameters, chance: random.Random) -> Sparse:
-    """An input that can be masked, with any symbols as its values, the extreme ones often.
+    """An input that can be masked, with extreme values often.
 
     Where there are buckets, one may have fewer picks than P, or none.
     """
-    if p.buckets:
+    picked_from = p.length - p.whole
+    if p.construction == "sketch":
         index = []
         for b in range(p.buckets):
-            inside = range(b, p.length, p.buckets)
+            inside = range(b, picked_from, p.buckets)
             most = min(p.picks, len(inside))
             count = chance.randint(0, most)
             index += sorted(chance.sample(inside, chance.choice([count, most])))
+        index += range(picked_from, p.length)
     else:
         index = sorted(chance.sample(range(p.length), p.top_k))
-    q = p.field
-    extreme = [0, 1, q - 1, (q - 1) // 2, (q + 1) // 2]
-    value = [chance.choice([*extreme, *(chance.randrange(q) for _ in range(5))]) for _ in index]
-    return Sparse(np.array(index, dtype=np.int64), np.array(value, dtype=np.uint32))
+    return with_any_values(p, np.array(index, dtype=np.int64), chance)
+
+
+def with_any_values(p: Parameters, index: Integers, chance: random.Random) -> Sparse:
+    """These coordinates with any symbols as their values; where the sum itself is what is decoded,
+    with any that a user can send."""
+
+    def any_value(k: int) -> int:
+        is_bounded = p.construction == "sketch" and (p.sizes.is_direct or k >= p.length - p.whole)
+        most = p.largest if is_bounded else (p.field - 1) // 2
+        return chance.choice(
+            [0, 1, -1, most, -most, *(chance.randint(-most, most) for _ in "12345")]
+        )
+
+    value = [any_value(k) % p.field for k in index.tolist()]
+    return Sparse(index, np.array(value, dtype=np.uint32))
 
 
 def any_inputs(p: Parameters, name: str) -> dict[int, Sparse]:
@@ -114,8 +128,7 @@ def any_inputs(p: Parameters, name: str) -> dict[int, Sparse]:
     minus = (-inputs[1].value.astype(np.int64) % p.field).astype(np.uint32)
     inputs[2] = Sparse(inputs[1].index, minus)
     if p.users > 2:
-        chosen = np.resize(any_input(p, chance).value, inputs[1].value.size)
-        inputs[3] = Sparse(inputs[1].index, chosen if chosen.size else inputs[1].value)
+        inputs[3] = with_any_values(p, inputs[1].index, chance)
     return inputs
 
 
@@ -218,7 +231,8 @@ def written_out(
 
 def dense(p: Parameters, total: Sparse) -> list[int]:
     assert np.all(np.diff(total.index) > 0), "the coordinates increase"
-    assert np.all(total.value), "what is zero is left out"
+    picked = total.index < p.length - p.whole
+    assert np.all(total.value[picked]), "what is zero is left out"
     vector = [0] * p.length
     for k, w in pairs(total):
         vector[k] = w

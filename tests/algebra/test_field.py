@@ -69,9 +69,17 @@ def test_the_generator_is_the_smallest_one():
 
 
 @pytest.mark.parametrize(
-    ("q", "stored"), [(5, "<u2"), (SMALL_FIELD, "<u2"), (65537, "<u4"), (DEFAULT_FIELD, "<u4")]
+    ("q", "stored"),
+    [
+        (5, "u1"),
+        (251, "u1"),
+        (257, "<u2"),
+        (SMALL_FIELD, "<u2"),
+        (65537, "<u4"),
+        (DEFAULT_FIELD, "<u4"),
+    ],
 )
-def test_symbols_below_two_to_the_sixteen_are_stored_in_two_bytes(q, stored):
+def test_symbols_are_stored_in_one_two_or_four_bytes(q, stored):
     assert stored_type(q) == np.dtype(stored)
 
 

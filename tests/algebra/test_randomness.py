@@ -54,11 +54,14 @@ def drawn(source: Randomness, bound: int, count: int) -> list[int]:
 
 def word_size(bound: int) -> int:
     """As a symbol of F_bound is stored."""
+    if bound < 2**8:
+        return 1
     return 2 if bound < 2**16 else 4
 
 
 @pytest.mark.parametrize(
-    "bound", [3, 5, 7, 97, 101, 65521, 65537, 2**31 - 1, 3 * 2**30, 4294967279, DEFAULT_FIELD]
+    "bound",
+    [3, 5, 7, 97, 101, 251, 257, 65521, 65537, 2**31 - 1, 3 * 2**30, 4294967279, DEFAULT_FIELD],
 )
 def test_words_from_the_last_multiple_of_the_bound_on_are_skipped(bound):
     size = word_size(bound)
@@ -70,7 +73,7 @@ def test_words_from_the_last_multiple_of_the_bound_on_are_skipped(bound):
     assert source.left == (77).to_bytes(size, "little"), "what is not needed is not drawn"
 
 
-@pytest.mark.parametrize("bound", [1, 2, 4, 2**15, 2**16, 2**31, 2**32])
+@pytest.mark.parametrize("bound", [1, 2, 4, 2**7, 2**8, 2**15, 2**16, 2**31, 2**32])
 def test_a_bound_that_divides_the_range_rejects_nothing(bound):
     size = word_size(bound)
     half = 256**size // 2
@@ -80,7 +83,12 @@ def test_a_bound_that_divides_the_range_rejects_nothing(bound):
     assert not source.left
 
 
-bounds = st.integers(1, 2**32) | st.integers(1, 2**16) | st.sampled_from([65521, DEFAULT_FIELD])
+bounds = (
+    st.integers(1, 2**32)
+    | st.integers(1, 2**16)
+    | st.integers(1, 2**8)
+    | st.sampled_from([65521, DEFAULT_FIELD])
+)
 
 
 @given(bounds, st.data())
@@ -115,7 +123,7 @@ def test_many_words_are_accepted_by_a_kernel_as_few_are_without(bound):
 
 def test_an_array_of_any_shape_is_filled_in_order():
     out = np.zeros((2, 3, 2), dtype=np.uint32)
-    assert Words(list(range(12)), 2).integers(97, out) is out
+    assert Words(list(range(12)), 1).integers(97, out) is out
     assert out.reshape(-1).tolist() == list(range(12))
 
 

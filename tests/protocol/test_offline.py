@@ -79,8 +79,7 @@ def expected(
         rows = oracle.permutation_rows(place, mask, p.blocks)
         both = oracle.shares(rows, *z, points.alpha, points.beta, p.field)
         return {name: [[row[i] for row in user] for user in both] for i, name in enumerate("fh")}
-    n = oracle.order_of_places(oracle.place_count(p.length, p.buckets), p.field)
-    W = oracle.sketch_width(p.users, p.picks, n)
+    W = construction(p).width
     rows = [mask[start : start + W] for start in range(0, len(mask), W)]
     D = len(points.beta)
     values = {beta: rows[d::D] for d, beta in enumerate(points.beta)}
@@ -108,6 +107,8 @@ INPUTS = [
     {"L": 9, "K": 3, "P": 1},
     {"L": 13, "K": 7, "P": 2},
     {"L": 60, "K": 6, "P": 3},
+    {"L": 38, "K": 2, "P": 1, "whole": 14},
+    {"L": 23, "whole": 23},
 ]
 
 
@@ -157,7 +158,7 @@ def test_a_secret_of_a_sketch_is_a_mask_for_every_symbol_of_every_group(q):
     ((bound, drawn),) = recorder.log["mask"]
     assert (bound, drawn.tolist()) == (q, secret.mask.tolist())
     assert secret.place.size == 0
-    assert (p.buckets, construction(p).width) == (9, oracle.order_of_places(6, q))
+    assert (p.buckets, construction(p).width) == (9, 6)
     assert len(secret.mask) == 10 * construction(p).width, "nine buckets, in groups of two"
 
 

@@ -96,7 +96,13 @@ def test_inadmissible_parameters_are_refused(change, match):
         (SKETCH, {"dealing": "letters"}, "the construction sketch does not deal 'letters'"),
         (SKETCH, {"picks": 0}, "0 picks per bucket"),
         (SKETCH, {"picks": 21}, "cannot pick more than the 20 coordinates"),
-        (SKETCH, {"field": 11, "length": 23}, "a field of 11 elements has no 12 places"),
+        (SKETCH, {"field": 11, "length": 50}, "a field of 11 elements has no 25 places"),
+        (SKETCH, {"whole": 21}, "21 of 20 coordinates cannot be sent whole"),
+        (SKETCH, {"whole": -1}, "-1 of 20 coordinates cannot be sent whole"),
+        (SKETCH, {"whole": 18}, "cannot select 3 of 2 coordinates"),
+        (SKETCH, {"whole": 20}, "3 cannot be selected besides"),
+        (SKETCH, {"whole": 20, "top_k": 0}, "nothing is picked where all is sent whole"),
+        (GOOD, {"whole": 1}, "permutation sends no coordinates whole"),
     ],
     ids=str,
 )
@@ -231,17 +237,27 @@ def test_buckets_are_as_few_as_hold_k_and_order_and_gamma_are_those_of_the_oracl
         "field": q,
         "clip": 0.1,
     }
-    if q - 1 < M:
+    W = oracle.sketch_width(3, P, M)
+    if q - 1 < M > W:
         refused(f"no {M} places", **raw, construction="sketch", picks=P)
         return
     if P > L:
         refused("cannot pick", **raw, construction="sketch", picks=P)
         return
-    n = oracle.order_of_places(M, q)
-    W = oracle.sketch_width(3, P, n)
     s = sketch(**raw, picks=P)
-    assert (s.p.buckets, s.p.places, s.entries, s.rows) == (B, M, B * W, oracle.ceil_div(B, 2))
-    assert (s.order, s.gamma, s.width) == (n, oracle.element_of_order(n, q), W)
+    assert (s.p.buckets, s.sparse.places, s.rows) == (B, M, oracle.ceil_div(B, 2))
+    assert (s.entries, s.width) == (B * W, W)
+    if W < M:
+        n = oracle.order_of_places(M, q)
+        assert (s.order, s.gamma) == (n, oracle.element_of_order(n, q))
+
+
+@given(st.integers(1, 2000), st.integers(2, 6))
+def test_what_is_sent_whole_lies_in_the_buckets_that_waste_least(L, U):
+    s = sketch(users=6, survivors=U, colluders=1, length=L, whole=L)
+    buckets = oracle.buckets_of_whole(L, U - 1)
+    assert (s.buckets, s.width) == (buckets, oracle.ceil_div(L, buckets))
+    assert s.coordinate_count == L
 
 
 RESNET: dict[str, Any] = {"users": 10, "colluders": 3, "length": 272_474, "top_k": 2725}
@@ -257,7 +273,7 @@ def test_sizes_of_a_sketch_round():
     assert c.beta_count == 2
     assert c.check_rows == 2**16 // 1280
     dense = sketch(**GOOD, picks=2)
-    assert (dense.order, dense.width, dense.answer_shape(4).width) == (10, 10, 10)
+    assert (dense.sparse.places, dense.width, dense.answer_shape(4).width) == (10, 10, 10)
 
 
 @pytest.mark.parametrize("dealing", DEALINGS["sketch"])
@@ -341,7 +357,7 @@ def test_a_line_names_the_parameters_by_the_letters_of_the_paper():
         == "N 5, U 4, T 2, D 2, K 3, L 20, q 4281076801, permutation"
     )
     assert Parameters.choose(**SKETCH).summary() == (
-        "N 5, U 4, T 2, D 2, K 3, L 20, q 4281076801, sketch, P 2, B 2, n 10"
+        "N 5, U 4, T 2, D 2, K 3, L 20, q 4281076801, sketch, P 2, B 2, M 10"
     )
 
 

@@ -175,12 +175,13 @@ def prepared(p: Parameters, values: np.ndarray, name: str) -> Sparse:
     """Select and quantise as `mask` does, and compare each step with the oracle."""
     index = construction(p).select(values)
     listed = values.tolist()
+    picked_from = p.length - p.whole
     picked = (
-        oracle.bucket_top(listed, p.buckets, p.picks)
-        if p.buckets
+        oracle.bucket_top(listed[:picked_from], p.buckets, p.picks)
+        if p.construction == SKETCH
         else oracle.top_k(listed, p.top_k)
     )
-    assert index.tolist() == picked
+    assert index.tolist() == [*picked, *range(picked_from, p.length)]
     chosen = values[index].astype(np.float64)
     quantised, _ = quantise(p.fixed_point, chosen, rounding_source(source(name), index, chosen))
     for real, w in zip(chosen.tolist(), quantised.tolist(), strict=True):
@@ -234,23 +235,38 @@ SKETCHES: dict[str, tuple[dict[str, int], Callable[[Sketch], bool]]] = {
     "more is sent than K": ({"L": 40, "K": 7, "P": 4}, lambda c: c.coordinate_count > c.p.top_k),
     "a bucket has one place": (
         {"L": 9, "K": 9, "P": 1},
-        lambda c: c.p.places == c.order == c.width == 1,
+        lambda c: c.sparse.places == c.width == 1,
     ),
     "all of a bucket is picked": (
         {"L": 14, "K": 14, "P": 2},
-        lambda c: c.p.places == 2 == c.p.picks,
+        lambda c: c.sparse.places == 2 == c.p.picks,
     ),
     "there are sixteen picks": ({"L": 150, "K": 30, "P": 16}, lambda c: c.coordinate_count == 32),
-    "W = n": ({"L": 40, "K": 8, "P": 2}, lambda c: c.width == c.order == c.answer_shape(5).width),
-    "W = n and W1 < n": (
+    "W = M": ({"L": 40, "K": 8, "P": 2}, lambda c: not c.searched),
+    "W = M, where five users fill less": (
         {"L": 24, "K": 2, "P": 1},
-        lambda c: c.width == c.order > c.answer_shape(5).width,
+        lambda c: c.width == c.sparse.places == c.answer_shape(5).width > 2 * 5,
     ),
-    "W < n": ({"L": 200, "K": 2, "P": 1}, lambda c: c.width < c.order),
-    "n = M": ({"L": 200, "K": 2, "P": 1}, lambda c: c.order == c.p.places == 100),
-    "n > M": ({"L": 34, "K": 2, "P": 1}, lambda c: c.order > c.p.places),
-    "n = M = q - 1": ({"L": 96, "K": 1, "P": 1, "q": 97}, lambda c: c.order == c.p.places == 96),
+    "W = M, and there are more places than the field has": (
+        {"L": 60, "K": 5, "P": 2, "q": 17},
+        lambda c: c.width == c.sparse.places > 16,
+    ),
+    "n = M": ({"L": 200, "K": 2, "P": 1}, lambda c: c.order == c.sparse.places == 100),
+    "n > M": ({"L": 34, "K": 2, "P": 1}, lambda c: c.order > c.sparse.places > c.width),
+    "n = M = q - 1": (
+        {"L": 96, "K": 1, "P": 1, "q": 97},
+        lambda c: c.order == c.sparse.places == 96,
+    ),
     "n = q - 1 is much more than M": ({"L": 24, "K": 1, "P": 1, "q": 47}, lambda c: c.order == 46),
+    "everything is sent whole": ({"L": 71, "whole": 71}, lambda c: not c.sparse.buckets),
+    "some is sent whole": (
+        {"L": 221, "K": 2, "P": 1, "whole": 21},
+        lambda c: c.searched == 2 < c.buckets,
+    ),
+    "some is sent whole, in symbols of a byte": (
+        {"L": 61, "K": 8, "P": 2, "whole": 21, "q": 251},
+        lambda c: c.searched == 0 < c.sparse.buckets < c.buckets,
+    ),
 }
 
 

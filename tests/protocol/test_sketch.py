@@ -69,22 +69,51 @@ class Plain:
         return oracle.child(bytes(32), self.name)
 
     @property
-    def order(self) -> int:
-        return oracle.order_of_places(
-            oracle.place_count(self.p.length, self.p.buckets), self.p.field
-        )
+    def picked_from(self) -> int:
+        return self.p.length - self.p.whole
+
+    @property
+    def places(self) -> int:
+        """M, of the buckets of which some entries are picked."""
+        return oracle.place_count(self.picked_from, self.p.buckets)
+
+    @property
+    def is_direct(self) -> bool:
+        """W = M: the entries are their sketch."""
+        return self.p.buckets == 0 or self.width == self.places
 
     @property
     def gamma(self) -> int:
-        return oracle.element_of_order(self.order, self.p.field)
+        return oracle.element_of_order(
+            oracle.order_of_places(self.places, self.p.field), self.p.field
+        )
+
+    @property
+    def whole_buckets(self) -> int:
+        if self.p.buckets:
+            return oracle.ceil_div(self.p.whole, self.width)
+        return oracle.buckets_of_whole(self.p.whole, self.p.survivors - self.p.colluders)
 
     @property
     def width(self) -> int:
-        return oracle.sketch_width(self.p.users, self.p.picks, self.order)
+        if self.p.buckets:
+            return oracle.sketch_width(self.p.users, self.p.picks, self.places)
+        return oracle.ceil_div(self.p.whole, self.whole_buckets)
+
+    def answer_width(self, survivors: int) -> int:
+        """W1: no more than what is needed, but all that a bucket of whole coordinates has."""
+        if self.is_direct:
+            return self.width
+        whole = oracle.ceil_div(self.p.whole, self.whole_buckets) if self.p.whole else 0
+        return max(oracle.sketch_width(survivors, self.p.picks, self.places), whole)
+
+    @property
+    def buckets(self) -> int:
+        return self.p.buckets + self.whole_buckets
 
     @property
     def groups(self) -> int:
-        return oracle.ceil_div(self.p.buckets, self.p.survivors - self.p.colluders)
+        return oracle.ceil_div(self.buckets, self.p.survivors - self.p.colluders)
 
     def drawn(self, block: tuple[int, ...]) -> Table:
         """The symbols of a key."""
@@ -126,10 +155,21 @@ class Plain:
         at_betas = [self.f(x) for x in self.points.beta]
         return oracle.bucket_masks(at_betas, self.groups * len(self.points.beta))
 
+    def sketch(self, vector: list[int], width: int) -> Table:
+        """The first symbols of the sketches of all buckets."""
+        p = self.p
+        picked = vector[: self.picked_from]
+        if self.is_direct:
+            table = oracle.table_of(picked, p.buckets, width)
+        else:
+            sums = list(enumerate(picked))
+            table = oracle.sketch_of(sums, p.buckets, width, self.gamma, p.field)
+        return table + oracle.table_of(vector[self.picked_from :], self.whole_buckets, width)
+
     def masked(self, sparse: Sparse) -> Table:
         p = self.p
-        sketch = oracle.sketch_of(pairs(sparse), p.buckets, self.width, self.gamma, p.field)
-        return oracle.mask_sketch(sketch, self.masks[: p.buckets], p.field)
+        sketch = self.sketch(plain_sum(p, [sparse]), self.width)
+        return oracle.mask_sketch(sketch, self.masks[: self.buckets], p.field)
 
 
 def plain_dealers(whole: Round, name: str) -> dict[int, Plain]:
@@ -147,7 +187,7 @@ def check_bit_for_bit(whole: Round, name: str, u1: tuple[int, ...], u2: tuple[in
     masked = whole.masked(u1)
     answers = whole.answers(u1)
     width = plain[1].width
-    W1 = oracle.sketch_width(len(u1), p.picks, plain[1].order)
+    W1 = plain[1].answer_width(len(u1))
     shares = {(n, m): plain[m].f(whole.points.alpha[n - 1]) for n in plain for m in plain}
     for m, dealer in plain.items():
         assert whole.secrets[m].mask.tolist() == list(chain(*dealer.masks))
@@ -155,21 +195,23 @@ def check_bit_for_bit(whole: Round, name: str, u1: tuple[int, ...], u2: tuple[in
     x = {m: plain[m].masked(whole.inputs[m]) for m in u1}
     for m in u1:
         assert masked[m].index.size == 0
-        assert masked[m].value.reshape(p.buckets, width).tolist() == x[m]
+        assert masked[m].value.reshape(plain[1].buckets, width).tolist() == x[m]
     y = {n: oracle.answer_sketch([shares[n, m] for m in u1], W1, q) for n in u2}
     assert {n: answers[n].tolist() for n in u2} == y
     sketch = oracle.decode_sketch(y, list(x.values()), whole.points.alpha, whole.points.beta, q)
-    sums = [whole.plain_sum(u1)[b :: p.buckets] for b in range(p.buckets)]
-    assert sketch == [oracle.power_sums(bucket, W1, plain[1].gamma, q) for bucket in sums]
+    assert sketch == plain[1].sketch(whole.plain_sum(u1), W1)
     found = whole.decode(u1, {n: answers[n] for n in u2})
     assert found == (whole.plain_sum(u1), [])
 
 
 SIZES = {  # D = 2
-    "W = n": {"L": 14, "K": 5, "P": 2},
-    "W < n": {"L": 50, "K": 3, "P": 1},
-    "the last group is not full": {"L": 40, "K": 5, "P": 1},
-    "one bucket": {"L": 11, "K": 3, "P": 3},
+    "W = M": {"L": 14, "K": 5, "P": 2},
+    "W < M": {"L": 50, "K": 3, "P": 1},
+    "the last group is not full": {"L": 60, "K": 5, "P": 1},
+    "one bucket": {"L": 12, "K": 1, "P": 1},
+    "everything is sent whole": {"L": 71, "whole": 71},
+    "some is sent whole": {"L": 61, "K": 3, "P": 1, "whole": 26},
+    "some is sent whole, and W = M": {"L": 28, "K": 5, "P": 2, "whole": 14},
 }
 
 
@@ -177,8 +219,8 @@ SIZES = {  # D = 2
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
 @pytest.mark.parametrize("q", FIELDS)
 def test_masks_shares_and_messages_are_those_of_plain_integers_bit_for_bit(q, sizes, dealing):
-    if q == 13:
-        sizes = {**sizes, "L": min(sizes["L"], 12)}
+    if q == 13 and sizes == SIZES["W < M"]:
+        sizes = {**sizes, "L": 36}  # there are no more places
     name = f"bit for bit {q} {sizes}"
     whole = Round.of(sketch_of(5, 3, 1, q, **sizes, dealing=dealing), name)
     check_bit_for_bit(whole, name, (1, 2, 3, 5), (5, 2, 3))
@@ -198,12 +240,23 @@ def test_the_sizes_are_what_they_are_called():
         assert isinstance(found, Sketch)
         return found
 
-    assert c("W = n").width == c("W = n").order == c("W = n").answer_shape(4).width
-    assert c("W < n").answer_shape(4).width < c("W < n").width < c("W < n").order
+    direct = c("W = M")
+    assert direct.width == direct.sparse.places == direct.answer_shape(4).width
+    searched = c("W < M")
+    assert searched.answer_shape(4).width < searched.width < searched.sparse.places
+    assert searched.order > searched.sparse.places
     last = c("the last group is not full")
+    assert last.searched
     assert last.p.buckets % last.p.blocks == 1
-    assert c("one bucket").p.buckets == 1
-    assert c("one bucket").p.picks == c("one bucket").p.top_k
+    one = c("one bucket")
+    assert one.searched == 1
+    assert one.p.picks == one.p.top_k
+    assert c("everything is sent whole").sparse.buckets == 0
+    some = c("some is sent whole")
+    assert some.searched < some.buckets
+    assert some.whole.length % some.width
+    assert some.answer_shape(3).width == some.whole.places == 9 < some.width
+    assert not c("some is sent whole, and W = M").searched
 
 
 # Every pattern of drop-outs
@@ -247,11 +300,7 @@ class Case:
 
 
 @st.composite
-def cases(draw: st.DrawFn, dealing: str) -> Case:
-    N = draw(st.integers(2, 8))
-    U = draw(st.just(N) | st.integers(2, N) | st.integers(2, N))
-    T = draw(st.just(U - 1) | st.integers(1, U - 1))
-    q = draw(st.sampled_from([q for q in (5, 17, 97, SMALL_FIELD, DEFAULT_FIELD) if q > 2 * N]))
+def sizes_of_picks(draw: st.DrawFn, q: int, whole: int) -> dict[str, int]:
     if q >= SMALL_FIELD and draw(st.sampled_from([False, False, True])):
         P, M, B = 64, 1200, draw(st.integers(1, 2))  # more places than symbols
     else:
@@ -260,16 +309,18 @@ def cases(draw: st.DrawFn, dealing: str) -> Case:
         B = draw(st.integers(1, 7))
     fewest = (B - 1) * P + 1  # with which K there are B buckets
     L = draw(st.integers(max((M - 1) * B + 1, fewest), M * B))
-    p = sketch_of(
-        N,
-        U,
-        T,
-        q,
-        L=L,
-        K=min(draw(st.integers(fewest, B * P)), L),
-        P=P,
-        dealing=dealing,
-    )
+    return {"L": L + whole, "K": min(draw(st.integers(fewest, B * P)), L), "P": P}
+
+
+@st.composite
+def cases(draw: st.DrawFn, dealing: str) -> Case:
+    N = draw(st.integers(2, 8))
+    U = draw(st.just(N) | st.integers(2, N) | st.integers(2, N))
+    T = draw(st.just(U - 1) | st.integers(1, U - 1))
+    q = draw(st.sampled_from([q for q in (5, 17, 97, SMALL_FIELD, DEFAULT_FIELD) if q > 2 * N]))
+    whole = draw(st.sampled_from([0, 0, 1, 5, 40]))
+    sizes = {"L": whole} if whole and draw(st.booleans()) else draw(sizes_of_picks(q, whole))
+    p = sketch_of(N, U, T, q, **sizes, whole=whole, dealing=dealing)
     u1 = draw(st.permutations(range(1, N + 1)))[: draw(st.just(U) | st.integers(U, N) | st.just(N))]
     u2 = draw(st.permutations(u1))[: draw(st.just(U) | st.integers(U, len(u1)))]
     chance = random.Random(draw(st.integers(0, 2**32)))
@@ -278,7 +329,7 @@ def cases(draw: st.DrawFn, dealing: str) -> Case:
         kind = draw(st.sampled_from(["own", "own", "nothing", "zeros", "minus the first"]))
         first = inputs[u1[0]]
         if kind == "nothing":
-            inputs[n] = Sparse(first.index[:0], first.value[:0])
+            inputs[n] = nothing(p)
         elif kind == "zeros":
             inputs[n] = Sparse(first.index, np.zeros_like(first.value))
         elif kind.startswith("minus"):
@@ -287,25 +338,35 @@ def cases(draw: st.DrawFn, dealing: str) -> Case:
     return Case(p, inputs, u1, u2)
 
 
+def nothing(p: Parameters) -> Sparse:
+    """No picks, and zeros of what is sent whole."""
+    index = np.arange(p.length - p.whole, p.length)
+    return Sparse(index, np.zeros(index.size, dtype=np.uint32))
+
+
 def edges(case: Case) -> dict[str, bool]:
     """Which of the edge cases an example is."""
     p = case.p
     c = construction(p)
-    W1 = c.sketch_width(len(case.u1))
-    picked = [np.bincount(x.index % p.buckets, minlength=p.buckets) for x in case.inputs.values()]
+    assert isinstance(c, Sketch)
+    W1 = c.answer_shape(len(case.u1)).width
+    picked = [picks_of(p, x) for x in case.inputs.values()]
     total = plain_sum(p, case.inputs.values())
     return {
-        "W = n": c.width == c.order,
-        "W < n": c.width < c.order,
+        "W = M": p.buckets > 0 == c.searched,
+        "W < M": c.searched > 0,
         "W1 < W": c.width > W1,
+        "everything is sent whole": p.whole == p.length,
+        "some is sent whole": 0 < p.whole < p.length,
+        "some is sent whole, and W = M": 0 < p.whole < p.length and c.searched == 0,
         "B = 1 and P = K": p.buckets == 1 and p.picks == p.top_k,
         "B > 1": p.buckets > 1,
         "P = 64": p.picks == 64,
-        "P = 64, W < n": p.picks == 64 and c.width < c.order,
+        "P = 64, W < M": p.picks == 64 and c.searched > 0,
         "P > 4": p.picks > 4,
-        "fewer than P picks": any(counts.min() < p.picks for counts in picked),
+        "fewer than P picks": any(min(counts) < p.picks for counts in picked if counts),
         "as many picks as all users together can have": any(
-            counts.sum() == p.buckets * p.picks for counts in picked
+            sum(counts) == p.buckets * p.picks > 0 for counts in picked
         ),
         "nothing of one user": any(x.index.size == 0 for x in case.inputs.values()),
         "zeros": any(x.value.size and not x.value.all() for x in case.inputs.values()),
@@ -313,9 +374,11 @@ def edges(case: Case) -> dict[str, bool]:
         "U = N": p.survivors == p.users,
         "U = T + 1": p.survivors == p.colluders + 1,
         "U > T + 1": p.survivors > p.colluders + 1,
-        "the last group is not full": p.buckets % p.blocks != 0 and p.buckets > p.blocks,
-        "fewer buckets than a group has": p.buckets < p.blocks,
-        "L not divisible by B": p.length % p.buckets != 0,
+        "the last group is not full": c.buckets % p.blocks != 0 and c.buckets > p.blocks,
+        "fewer buckets than a group has": c.buckets < p.blocks,
+        "the last place is missing in some buckets": any(
+            part.places * part.buckets > part.length for part in (c.sparse, c.whole)
+        ),
         "K = L": p.top_k == p.length,
         "users drop out before the freeze": len(case.u1) < p.users,
         "users drop out after it": len(case.u2) < len(case.u1),
@@ -324,6 +387,12 @@ def edges(case: Case) -> dict[str, bool]:
         "the small field": p.field == SMALL_FIELD,
         "a tiny field": p.field < 100,
     }
+
+
+def picks_of(p: Parameters, sparse: Sparse) -> list[int]:
+    """How many there are of each bucket."""
+    counts = Counter(k % p.buckets for k in sparse.index.tolist() if k < p.length - p.whole)
+    return [counts[b] for b in range(p.buckets)]
 
 
 @pytest.mark.parametrize("dealing", DEALINGS)
@@ -362,7 +431,7 @@ def test_with_one_bucket_and_p_as_large_as_k_the_sum_is_that_of_the_global_top_k
 @pytest.mark.parametrize("dealing", DEALINGS)
 def test_sixty_four_picks(dealing):
     p = sketch_of(5, 3, 1, L=2000, K=150, P=64, dealing=dealing)
-    assert construction(p).width < construction(p).order
+    assert construction(p).width < p.sizes.sparse.places
     inputs = any_inputs(p, "sixty-four")
     total = run_round(p, inputs, (1, 2, 3, 5), (1, 3, 5), source("sixty-four"))
     assert dense(p, total) == plain_sum(p, [inputs[n] for n in (1, 2, 3, 5)])
@@ -547,12 +616,13 @@ def test_a_sum_with_too_many_entries_is_refused():
 
 
 @pytest.mark.parametrize(
-    "beyond", [13, 14], ids=["the last place of a short bucket", "a place that no bucket has"]
+    "beyond",
+    [2 * 13 + 1, 2 * 14, 2 * 14 + 1],
+    ids=["the last place of a short bucket", "a place that no bucket has", "and in a short one"],
 )
-@pytest.mark.parametrize("P", [1, 4], ids=["solved", "transformed"])
-def test_a_sum_with_a_value_at_no_coordinate_is_refused(P, beyond):
-    p = sketch_of(3, 2, 1, q=97, L=2 * 13 + 1, K=2 * P, P=P)
-    assert (p.buckets, p.places, construction(p).order) == (2, 14, 16)
+def test_a_sum_with_a_value_at_no_coordinate_is_refused(beyond, monkeypatch):
+    p = sketch_of(3, 2, 1, q=97, L=2 * 13 + 1, K=2, P=1)
+    assert (p.buckets, p.sizes.sparse.places, p.sizes.width, p.order) == (2, 14, 6, 16)
 
     def entry(k: int) -> Sparse:
         return Sparse(np.array([k]), np.array([5], dtype=np.uint32))
@@ -560,9 +630,73 @@ def test_a_sum_with_a_value_at_no_coordinate_is_refused(P, beyond):
     whole = Round.of(p, "beyond", {1: entry(0), 2: entry(26), 3: entry(2 * 12 + 1)})
     everybody = (1, 2, 3)
     assert whole.decode(everybody, whole.answers(everybody)) == (whole.plain_sum(everybody), [])
-    spoilt = Round.of(p, "beyond", {**whole.inputs, 3: entry(2 * beyond + 1)})
+    spoilt = Round.of(p, "beyond", {**whole.inputs, 3: entry(beyond)})
+    with pytest.raises(ValueError, match="in a bucket"):
+        spoilt.masked(everybody)
+    monkeypatch.setattr(Sketch, "_check_picks", lambda *_: None)  # a cheat's program
     with pytest.raises(BadData, match=r"no coordinates|no vector with at most"):
         spoilt.decode(everybody, spoilt.answers(everybody))
+
+
+# What is wrong where the entries are their sketch
+
+DIRECT = [name for name in SIZES if "whole" in name or name == "W = M"]
+
+
+def changed_by(whole: Round, symbol: int, by: int) -> list[int]:
+    """The sum, where a symbol of user 2's X is another one."""
+    honest = construction(whole.p).mask
+
+    def masked(secret: Secret, sparse: Sparse) -> Masked:
+        x = honest(secret, sparse)
+        if secret is whole.secrets[2]:
+            x.value[symbol] = (int(x.value[symbol]) + by) % whole.p.field
+        return x
+
+    u1 = (1, 2, 3, 5)
+    whole.sums.clear()
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(construction(whole.p), "mask", masked)
+        return whole.decode(u1, whole.answers(u1))[0]
+
+
+@pytest.mark.parametrize("name", DIRECT)
+def test_a_symbol_that_no_coordinate_has_must_be_zero_in_the_sum(name):
+    """And every other symbol moves one coordinate: nobody sees that an input is wrong."""
+    p = sketch_of(5, 3, 1, **SIZES[name], dealing="shares")
+    c = construction(p)
+    assert isinstance(c, Sketch)
+    whole = Round.of(p, name, {n: nothing(p) for n in range(1, 6)})
+    read = c.answer_shape(4).width
+    moved = []
+    padding = 0
+    for symbol in range(c.searched * c.width, c.entries):
+        try:
+            total = changed_by(whole, symbol, by=1)
+        except BadData as error:
+            assert "at places that are no coordinates" in str(error)  # noqa: PT017
+            padding += 1
+        else:
+            assert any(total) == (symbol % c.width < read)
+            moved += [total.index(1)] if any(total) else []
+    first = p.length - p.whole if c.searched else 0
+    assert sorted(moved) == list(range(first, p.length))
+    assert padding > 0
+
+
+@pytest.mark.parametrize("name", DIRECT)
+def test_a_sum_larger_than_so_many_values_can_be_is_refused(name):
+    p = sketch_of(5, 3, 1, **SIZES[name], dealing="shares")
+    c = construction(p)
+    assert isinstance(c, Sketch)
+    whole = Round.of(p, name, {n: nothing(p) for n in range(1, 6)})
+    symbol = c.searched * c.width  # of the first bucket whose entries are its sketch
+    largest = 4 * p.largest  # of the sum of four users
+    for value in (largest, -largest):
+        assert changed_by(whole, symbol, by=value).count(value % p.field) == 1
+    for value in (largest + 1, -largest - 1):
+        with pytest.raises(BadData, match="larger than so many values can be"):
+            changed_by(whole, symbol, by=value)
 
 
 @pytest.mark.parametrize("dealing", DEALINGS)
@@ -610,7 +744,7 @@ def test_a_key_is_drawn_from_the_dealers_own_stream_and_nothing_else():
 def test_an_x_with_a_wrong_symbol_that_recovery_does_not_read_has_no_input():
     p = sketch_of(4, 3, 1, L=400, K=4, P=2)
     c = construction(p)
-    assert c.width > c.sketch_width(1)
+    assert c.width > c.answer_shape(1).width
     secret = a_secret(p, "later symbol")
     masked = c.mask(secret, any_input(p, random.Random(1)))
     masked.value[c.width - 1] = (int(masked.value[c.width - 1]) + 1) % p.field
