@@ -46,7 +46,8 @@ class _Folders:
         self.sealed = evidence.space.session.recipients is not None
         self.shares = evidence.space.share_path(1, 1).parent.parent
         self.expected = _files_of(evidence.space)
-        self.known = {self.shares, *(path.parent for path in self.expected)}
+        self.kept = _kept_over_rounds(evidence.space)
+        self.known = {self.shares, self.space.home, *(path.parent for path in self.expected)}
         self.entered: set[Path] = set()
 
     def has_folder(self, path: Path) -> bool:
@@ -87,9 +88,15 @@ class _Folders:
 
     def _is_secret(self, path: Path) -> bool:
         """Whether only its owner may see it. Everybody may see sealed shares."""
-        if path.is_relative_to(self.space.home):
+        own_folder = path == self.space.home != self.space.root
+        if own_folder or path.is_relative_to(self.space.private) or self._is_kept(path):
             return True
         return not self.sealed and path.is_relative_to(self.shares)
+
+    def _is_kept(self, path: Path) -> bool:
+        """Whether it is a file that the folder of secrets has for all rounds, by whatever way the
+        round and that folder are given."""
+        return path.parent.resolve() / path.name in self.kept
 
     def _file(self, path: Path) -> None:
         if LOCK_NAME.fullmatch(path.name):
@@ -97,7 +104,7 @@ class _Folders:
         secret = self._is_secret(path)
         if secret or path in self.expected:
             self._judge_mode(path, secret=secret)
-        if path not in self.expected:
+        if path not in self.expected and not self._is_kept(path):
             self._unexpected(path)
 
     def _judge_mode(self, path: Path, *, secret: bool) -> None:
@@ -156,21 +163,28 @@ class _Folders:
 def _files_of(space: Workspace) -> set[Path]:
     """Every file that this round can have."""
     files = {space.session_path, space.survivors_path, space.aggregate_path}
-    files |= {space.folder_path, space.input_key_path, space.decoded_path}
+    files |= {space.decoded_path}
     for n in space.users():
-        files |= {space.identity_path(n), space.home / space.chain_name(n)}
         files |= {space.secret_path(n), space.ledger_path(n), space.residual_path(n)}
-        files |= {space.sent_path(n), *(space.staged_path(n, what) for what in spend.WHAT)}
+        files |= {space.staged_path(n, what) for what in spend.WHAT}
         files |= {space.masked_path(n), space.answer_path(n)}
         files |= {space.share_path(m, n) for m in space.users()}
         if space.session.confirm:
             files.add(space.confirmation_path(n))
         if space.session.family is not None:
             files.add(space.dealt_path(n))
+    return files
+
+
+def _kept_over_rounds(space: Workspace) -> set[Path]:
+    """The files of a folder of secrets that are of no single round."""
+    files = {space.folder_path, space.input_key_path}
+    for n in space.users():
+        files |= {space.identity_path(n), space.sent_path(n), space.home / space.chain_name(n)}
         chain = space.chain_path(n)
         if chain is not None:
             files.add(chain)
-    return files
+    return {path.parent.resolve() / path.name for path in files}
 
 
 def _is_folder(path: Path) -> bool:
