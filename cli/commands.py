@@ -28,7 +28,7 @@ _OF_A_FIRST_ROUND = {
     *("--users", "--survivors", "--colluders", "--top-k", "--density", "--rank", "--whole"),
     *("--like", "--length", "--clip", "--construction", "--gradients", "--gradient"),
     *("--saturate", "--drop-masking", "--drop-elimination", "--output", "--mean", "--user"),
-    *("--wait", "--reveal", "--report", "--plot"),
+    *("--wait", "--csv", "--reveal", "--report", "--plot"),
     *("--json", "--quiet", "--verbose", "--help", "--help-all"),
 }
 

@@ -37,6 +37,7 @@ HOMES = {
     # around a round
     "forget": "phases",
     "status": "review",
+    "log": "review",
     "inspect": "review",
     "audit": "review",
     "plan": "plan",

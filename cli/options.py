@@ -127,6 +127,8 @@ pin_options = (
         envvar=KEYS_VARIABLE,
     ),
 )
+# of a command that reads several rounds
+pin_options_of_rounds = tuple(option for option in pin_options if option.name != "session")
 access_options = (
     file(
         "--identity",

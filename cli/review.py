@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import csv as csv_format
+import io
 import math
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 import topk_secagg as ts
-from topk_secagg.errors import BadData, Busy
+from topk_secagg.errors import BadData, Busy, amount
 
 from . import options as o
 from . import phases
@@ -182,6 +184,82 @@ def _users(space: ts.Workspace, following: Next, user: int | None) -> str:
         return str(asked)
     waited_for = following.users[:1] if space.session.recipients else following.users
     return ",".join(map(str, waited_for))
+
+
+@command(
+    "A line for every round: who, how much, how good.",
+    click.Argument(["rounds"], metavar="ROUND...", nargs=-1, required=True, type=o.PATH),
+    o.secrets_option,
+    o.flag("--csv", "Print a table of comma-separated values, with all columns."),
+    *o.pin_options_of_rounds,
+    example="work/*",
+)
+def log(console: Console, rounds: tuple[Path, ...], csv: bool, **pins: Any) -> None:
+    """Show a line for every round: what it sums, who took part, and what a user sent.
+
+    Public files are enough. Where ledgers of users lie too, it also shows the least energy that a
+    user kept, the most that rounding is expected to add, how many values were clipped, and the
+    seconds from session.json to the sum. It warns of users that are absent again and again: sums
+    over changing survivors give their differences away. Folders without a session.json are left
+    out.
+    """
+    if csv and console.as_json:
+        raise click.UsageError("give either --csv or --json")
+    read = ts.log(rounds, **pins)
+    rows = [facts_of(row) for row in read.rows]
+    console.warn(*read.problems, *read.warnings)
+    console.result({"rounds": rows, **facts_of(read, "warnings", "problems")})
+    if csv:
+        console.line(*_comma_separated(rows))
+        return
+    shown = {
+        title: column
+        for title, column in _LOG_COLUMNS.items()
+        if title not in _PRIVATE or any(row[column[0]] is not None for row in rows)
+    }
+    cells = [
+        ["" if row[name] is None else show(row[name]) for name, show in shown.values()]
+        for row in rows
+    ]
+    console.table(list(shown), cells, narrow=True)
+
+
+def _count(users: list[int]) -> str:
+    return str(len(users))
+
+
+# what the columns of the log show: a fact, and in which form
+_LOG_COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "round": ("round", str),
+    "gen": ("generation", str),
+    "session": ("session", lambda session: str(session[:16])),
+    "sends": ("reduction", str),
+    "size": ("size", str),
+    "N": ("users", str),
+    "U1": ("survivors", _count),
+    "U2": ("answered", _count),
+    "sum": ("decoded", plain),
+    "before": ("offline_bytes", amount),
+    "with": ("masked_bytes", amount),
+    "after": ("answer_bytes", amount),
+    "plain": ("plain_bytes", amount),
+    "energy": ("kept_energy", "{:.4f}".format),
+    "rounding": ("rounding_error", "{:.1e}".format),
+    "clipped": ("clipped", str),
+    "s": ("seconds", "{:.0f}".format),
+}
+_PRIVATE = ("energy", "rounding", "clipped", "s")  # which are left out where nobody knows them
+
+
+def _comma_separated(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """A header and a line for each row; the users of a list are separated by spaces."""
+    text = io.StringIO()
+    writer = csv_format.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    for row in rows:
+        lists = {k: " ".join(map(str, v)) for k, v in row.items() if isinstance(v, list)}
+        writer.writerow(row | lists)
+    return text.getvalue().splitlines()
 
 
 @command(

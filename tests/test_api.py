@@ -51,6 +51,7 @@ def test_reprs_are_a_few_lines(finished):
         ts.plan(users=40, survivors=30, colluders=2, top_k=10, length=300),
         ts.audit(space),
         ts.status(space),
+        ts.log(space),
         ts.inspect(space.session_path),
         ts.inspect(space.aggregate_path),
         ts.forget(space, 1),
@@ -137,6 +138,7 @@ ONLY_OPTIONS = {
     "eliminate": {"jobs"},
     "run": {"more"},  # files after the first one that --gradients names
     "plan": {"plot"},
+    "log": {"csv"},  # how it prints
 }
 # arguments that no option stands for
 ONLY_ARGUMENTS = {

@@ -12,7 +12,7 @@ any other file may be given as a string or a path; each function returns a repor
 Six packages, each importing only those before it: `algebra` (the field), `gradients` (reals in and
 out, which coordinates are sent), `protocol` (the phases of the paper, no files), `storage` (the
 files of a round), `rounds` (one function per command: read, compute, write) and `review` (plan,
-status and audit). `flower` is a seventh, which is optional: rounds over Flower.
+status, log and audit). `flower` is a seventh, which is optional: rounds over Flower.
 `docs/paper-map.md` leads from each symbol of the paper to the function that computes it.
 
 Names are loaded when first used: `topk-secagg --help` needs none of the numeric libraries.
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from .protocol.round import run_round
     from .review.commands import AuditReport, PlanReport, audit, plan
     from .review.evidence import Finding
+    from .review.log import Log, LogRow, log
     from .review.status import Status, status
     from .rounds.access import keygen
     from .rounds.aggregate import AggregateReport, aggregate
@@ -73,6 +74,8 @@ __all__ = [
     "FreezeReport",
     "InitReport",
     "InputMissing",
+    "Log",
+    "LogRow",
     "MaskReport",
     "OfOtherSession",
     "OfflineReport",
@@ -96,6 +99,7 @@ __all__ = [
     "init",
     "inspect",
     "keygen",
+    "log",
     "mask",
     "offline",
     "plan",
@@ -116,6 +120,7 @@ _HOMES = {
     "protocol.round": ("run_round",),
     "review.commands": ("AuditReport", "PlanReport", "audit", "plan"),
     "review.evidence": ("Finding",),
+    "review.log": ("Log", "LogRow", "log"),
     "review.status": ("Status", "status"),
     "rounds.access": ("keygen",),
     "rounds.aggregate": ("AggregateReport", "aggregate"),

@@ -43,6 +43,7 @@ CALLS: dict[str, tuple[str, Callable[[Round], tuple[object, ...]]]] = {
         "decoded",
         lambda r: ("inspect", *r.folder.rglob("*.json"), *r.folder.rglob("*.h5")),
     ),
+    "log": ("decoded", lambda r: ("log", r.folder)),
     "audit": ("decoded", lambda r: ("audit", r.folder)),
     "plan": ("init", lambda r: ("plan", *r.recipe.options())),
     "keygen": (
@@ -51,7 +52,9 @@ CALLS: dict[str, tuple[str, Callable[[Round], tuple[object, ...]]]] = {
     ),
 }
 STEPS = [
-    name for name in CALLS if name not in ("inspect", "audit", "plan", "keygen", "status", "forget")
+    name
+    for name in CALLS
+    if name not in ("inspect", "audit", "plan", "keygen", "status", "log", "forget")
 ]
 
 

@@ -200,6 +200,11 @@ class Layout(Brief):
         """The layout of residuals: the same tensors, which keep their precision between rounds."""
         return replace(self, slots=tuple(slot._replace(dtype="float64") for slot in self.slots))
 
+    @property
+    def bytes(self) -> int:
+        """What a gradient takes as it is, in the types of the layout."""
+        return sum(map(bytes_of, self.slots))
+
     def plain_bytes(self, tensors: Gradient) -> int:
         """What a gradient takes when it is sent as it is, in its own types."""
         return sum(map(bytes_of, self._chosen(tensors)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -53,7 +53,19 @@ class TensorInFile(NamedTuple):
 AnyTensor = Tensor | TensorInFile
 
 
-def bytes_of(tensor: AnyTensor) -> int:
+class Described(Protocol):
+    """Whatever says which type and shape a tensor has."""
+
+    @property
+    def dtype(self) -> str:
+        """The name of the type in the file."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its extents."""
+
+
+def bytes_of(tensor: Described) -> int:
     """What its values take in a file."""
     wide = tensor.dtype != "bfloat16"
     width = np.dtype(tensor.dtype).itemsize if wide else _BFLOAT16_BYTES

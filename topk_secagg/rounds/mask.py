@@ -31,7 +31,7 @@ from ..storage import secret as secret_file
 from ..storage.artifacts import Content
 from ..storage.chain import Chain
 from ..storage.keys import Identity
-from ..storage.ledger import Ledger, Previous
+from ..storage.ledger import Ledger, Previous, Report
 from ..storage.secret import StoredSecret
 from ..storage.session import Session
 from ..storage.share import SharesOfUser
@@ -41,13 +41,14 @@ from .access import TakingPart, admitted, hint_of_secrets, other_folder, taking_
 from .arguments import SELECTIONS, AnyRound, check_choice, path_of, real_number
 from .backups import check_knows
 from .feedback import Carried, carried, check_name
-from .sending import Prepared, prepare, read_gradient_of, subject_of
+from .sending import Chosen, prepare, read_gradient_of, subject_of
+
+_DIGITS = 6  # of what the ledger says about a gradient
 
 
 @dataclass(frozen=True, repr=False)
 class MaskReport(Brief):
-    """What `mask` did. `clipped`, `kept_energy` and `rounding_error` are for the user's own eyes;
-    a repeated call finds everything done, and has none.
+    """What `mask` did. `clipped`, `kept_energy` and `rounding_error` are for the user's own eyes.
 
     `residual` is the file with what was not sent, with feedback. `holds` are the users whose shares
     X says that this user holds, `missing_shares` those whose shares have not arrived, and
@@ -170,7 +171,6 @@ def mask(
         stored,
         wanted,
         shares=shares,
-        prepared=decided.prepared,
         late=outcome.left_out(ledger, evidence),
         sent_before=elsewhere,
     )
@@ -337,12 +337,11 @@ def _name_digest(key: bytes, wanted: _Wanted) -> str | None:
 
 @dataclass(frozen=True)
 class _Decided:
-    """The X, what the ledger says about it, what is not sent, and what happened on the way."""
+    """The X, what the ledger says about it, and what is not sent."""
 
     x: Content
     line: dict[str, Any]
     residual: Content | None
-    prepared: Prepared
 
 
 def _decided(
@@ -382,11 +381,27 @@ def _decided(
         "weight": wanted.weight,
         "select": wanted.select,
         "feedback": taken.name if wanted.feedback else None,
+        "report": _for_own_eyes(prepared.chosen),
     }
     residual = None
     if wanted.feedback:
         residual = residual_file.content(session, user, prepared.unsent)
-    return _Decided(x, line, residual, prepared)
+    return _Decided(x, line, residual)
+
+
+def _for_own_eyes(chosen: Chosen) -> Report:
+    """What the ledger keeps of how the gradient was reduced and rounded, in digits that are the
+    same on every machine."""
+    error = chosen.rounding_error
+    return Report(
+        clipped=chosen.clipped,
+        kept_energy=_rounded(chosen.kept_energy),
+        rounding_error=None if error is None else _rounded(error),
+    )
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{_DIGITS}g}")
 
 
 def _check_repeated(ledger: Ledger, wanted: _Wanted, own_input: str | None) -> None:
@@ -447,13 +462,12 @@ def _report(
     stored: StoredSecret,
     wanted: _Wanted,
     shares: _Shares | None = None,
-    prepared: Prepared | None = None,
     **known: Any,
 ) -> MaskReport:
     """What was done; of a repeated call, what the ledger knows."""
     c = construction(space.session.parameters)
     shares = shares or _said(ledger)
-    chosen = prepared and prepared.chosen
+    chosen = ledger.report
     return MaskReport(
         user=ledger.user,
         path=space.masked_path(ledger.user),

@@ -7,7 +7,8 @@ gains lines, and only `rounds/spend.py` writes those that let something out. In 
                 chain, are in their places; `dealt` is the digest of the own list of keys.
     masked      the digest of X. With it, what a repetition must find again: `input` (keyed, see
                 inputs.py), `weight`, `select`, `feedback`, `holds` and `lists`; and `residual`, the
-                digest of what was not sent. `check_masks` refuses a second X: 77.
+                digest of what was not sent. `check_masks` refuses a second X: 77. `report` says,
+                for the user's own eyes, how much of its gradient left.
     seen        the first survivors.json that a step of this user read; plain rounds alone, where
                 nothing is signed. It binds like a line of the user's own.
     frozen      the survivors.json that this user wrote, with its rows: it writes no other. Not
@@ -53,6 +54,16 @@ class Previous:
 
 
 @dataclass(frozen=True)
+class Report:
+    """How much of a gradient left as X: how many values were clipped, the share of the energy that
+    is kept, and what rounding is expected to add (None if only zeros were sent)."""
+
+    clipped: int
+    kept_energy: float
+    rounding_error: float | None
+
+
+@dataclass(frozen=True)
 class Ledger:
     """What one user did in one session; the module says what each line means.
 
@@ -80,6 +91,7 @@ class Ledger:
     select: str | None = None
     feedback: _Taken | None = None
     residual: Sha256 | None = None
+    report: Report | None = None
     taken_by: Sha256 | None = None
     seen: Sha256 | None = None
     frozen: Sha256 | None = None
