@@ -504,7 +504,7 @@ class Round:
         drops = [
             f"--drop-{name}={','.join(str(n) for n in r.everybody if n not in u)}"
             for name, u in phases.items()
-            if f"--drop-{name}" not in more
+            if not any(str(word).startswith(f"--drop-{name}") for word in more)
         ]
         keys = ["--recipients", self.recipients, "--secrets", self.secrets(1)] * r.sealed
         gradients = self.inputs / "gradients"

@@ -27,12 +27,12 @@ OWN = {
     "secret": {"randomness", "sharing"},
     "share": {"sender", "sharing"},
     "masked": {"sharing", "weight"},
-    "elimination": {"survivors_sha256", "blocks"},
-    "aggregate": {"survivors_sha256", "blocks"},
+    "elimination": {"survivors_sha256"},
+    "aggregate": {"survivors_sha256"},
 }
 PARAMETERS = [
-    "users", "survivors", "colluders", "blocks", "top_k", "length", "field",
-    "construction", "picks", "buckets", "spare", "dealing", "clip", "max_weight", "scale",
+    "users", "survivors", "colluders", "top_k", "length", "whole", "field", "construction",
+    "picks", "buckets", "dealing", "clip", "max_weight", "scale",
 ]  # fmt: skip
 EVERYBODY, MASKING, ANSWERING = range(1, 6), range(1, 5), range(1, 4)
 
@@ -74,18 +74,19 @@ def expected_names(construction: str) -> dict[str, set[str]]:
     return {
         "init": {"session.json"},
         "offline": {str(p) for kind in ("secret", "share") for p in files(Path(), kind).values()}
-        | {f"secrets/user-{n:02}.ledger.json" for n in EVERYBODY}
+        | {f"secrets/user-{n:02}.{what}" for n in EVERYBODY for what in ("ledger.json", "chain.h5")}
         | lists,
-        "masked": {str(p) for p in files(Path(), "masked").values()} | {"secrets/input.key"},
+        "masked": {str(p) for p in files(Path(), "masked").values()}
+        | {"secrets/input.key", *(f"secrets/user-{n:02}.sent" for n in MASKING)},
         "frozen": {"survivors.json"},
         "answered": {str(p) for p in files(Path(), "elimination").values()},
-        "decoded": {"aggregate.h5"},
+        "decoded": {"aggregate.h5", "secrets/decoded.json"},
     }
 
 
 @every
 class TestFiles:
-    def test_each_step_adds_exactly_its_files_and_changes_no_earlier_one_but_the_ledger(
+    def test_each_step_adds_exactly_its_files_and_changes_no_earlier_one_but_ledger_and_chain(
         self, played, construction
     ):
         expected = expected_names(construction)
@@ -97,7 +98,7 @@ class TestFiles:
         for earlier, later in itertools.pairwise(expected):
             after = contents(played.folder / later)
             for name, before in contents(played.folder / earlier).items():
-                assert name.endswith("ledger.json") or after[name] == before, name
+                assert name.endswith(("ledger.json", ".chain.h5")) or after[name] == before, name
 
     def test_only_the_owner_can_read_secrets_ledgers_and_shares(self, done):
         for name, (_, mode) in contents(done).items():
@@ -121,18 +122,13 @@ class TestFiles:
             "users": 5,
             "survivors": 3,
             "colluders": 1,
-            "blocks": 2,
             "top_k": r.top_k,
             "length": r.length,
         }
         expected |= {
             "construction": construction,
             "field": 4281076801,
-            "scale": 2**r.bits,
-            "spare": None,
-            "dealing": {"permutation": "shares", "moments": "seeds", "sketch": "keys"}[
-                construction
-            ],
+            "dealing": {"permutation": "shares", "sketch": "keys"}[construction],
         }
         expected |= (
             {"picks": 0, "buckets": 0}
@@ -141,7 +137,7 @@ class TestFiles:
         )
         assert {name: session["parameters"][name] for name in expected} == expected
         points = session["points"]["alpha"] + session["points"]["beta"]
-        betas = {"permutation": 3, "moments": 4, "sketch": 2}[construction]  # U, N - T, U - T
+        betas = {"permutation": 3, "sketch": 2}[construction]  # U, U - T
         assert len(set(points)) == len(points) == 5 + betas
         assert session["series"] is None
         assert (session["family"] is not None) == (construction == "sketch")
@@ -164,7 +160,7 @@ class TestFiles:
             for name in sorted(set(found) - {"sha256"}):
                 digest.update(f"attribute {name} {found[name]}\n".encode())
             for name, array in sorted(datasets(path).items()):
-                if name not in ("f", "h", "g"):  # whose rows have checksums of their own
+                if name not in ("f", "h"):  # whose rows have checksums of their own
                     shape = ",".join(map(str, array.shape))
                     digest.update(
                         f"dataset {name} {array.dtype.str} {shape}\n".encode() + array.tobytes()
@@ -185,7 +181,7 @@ class TestFiles:
             assert ledger["shared"] == attributes(files(done, "secret")[n, 0])["sharing"]
             assert ledger["frozen"] == (digest if n == 1 else None)
             assert ledger["answered"] == (digest if n in ANSWERING else None)
-            assert (ledger["fallback"], ledger["forgotten"]) == (False, False)
+            assert (ledger["gave_up"], ledger["forgotten"]) == (False, False)
 
     @pytest.mark.parametrize("stage", ["offline", "masked", "frozen", "answered", "decoded"])
     def test_repeating_a_step_at_once_or_at_the_end_of_the_round_changes_nothing(
@@ -213,7 +209,11 @@ class TestFiles:
         before = contents(r.folder)
         (r.folder / lost).unlink()
         r.play(after="init")
-        assert contents(r.folder) == before
+        ledgers = {name for name in before if name.endswith("ledger.json")}
+        after = contents(r.folder)
+        assert {n: c for n, c in after.items() if n not in ledgers} == {
+            n: c for n, c in before.items() if n not in ledgers
+        }
 
 
 @every
@@ -248,7 +248,7 @@ class TestTheSum:
         self, new_round, refuses, tmp_path, construction
     ):
         r = new_round()
-        os_means_shares = "is 'seeds' there" if construction == "moments" else "is 'keys' there"
+        os_means_shares = "is 'keys' there"
         if construction == "permutation":
             os_means_shares = "not every byte of it is from the operating system"
         must(*r.run("--select", "random"))
