@@ -38,6 +38,7 @@ HINTS: dict[Advice, str] = {
     Advice.CLIP: "{hint}: mask with --saturate, or init with --clip",
     Advice.CLIP_TWICE: "give either --clip C or --clip-from-sum F",
     Advice.CLIPS: "{hint}: run with --saturate, or start a new round with --clip {clip}",
+    Advice.CONTEXT: "{hint}: --context FILE",
     Advice.DENSITY: "{hint}: --density 0.01, --density 1.0 or --top-k K",
     Advice.DEALING: "{hint}: --dealing {dealing}",
     Advice.DISK: "compare the constructions with `topk-secagg plan`",
@@ -64,7 +65,7 @@ HINTS: dict[Advice, str] = {
     Advice.SKIP_GENERATIONS: "{hint}; offline --skip-generations goes on all the same",
     Advice.STRICT: "{hint}; without --strict, the sum comes with how many liars its answers "
     "exclude",
-    Advice.TOP_K: "give either --top-k K or --density SHARE",
+    Advice.TOP_K: "give one of --top-k K, --density SHARE, --rank R and --whole",
     Advice.WEIGHT: "{hint}: init --max-weight",
     Advice.WITHOUT_THEM: "{hint}; --without-them masks all the same",
 }

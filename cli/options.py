@@ -186,6 +186,13 @@ keys_options = (
         kind=float,
     ),
 )
+context_option = file(
+    "--context", "What all users train from; mask takes no other file where a session has one."
+)
+agreement_options = (
+    context_option,
+    value("--weight-name", "NAME", "What weights are, such as examples.", kind=str),
+)
 feedback_option = flag(
     "--feedback",
     "Error feedback: add what the last X that counted did not send; keep what this one does not.",
@@ -201,7 +208,7 @@ clip_option_of_run = value(
 )
 REQUIRED = "[required]"
 GRADIENT_REQUIRED = "[required: this, or the other of --gradient and --gradients]"
-_SIZE_REQUIRED = "[required: this, or the other of --top-k and --density]"
+_SIZE_REQUIRED = "[required: this, or another of --top-k, --density, --rank and --whole]"
 _LAYOUT_REQUIRED = "[required: this, or the other of --like and --length]"
 # `init` and `plan` cannot do without these, and `run` finds them in the gradients
 users_and_layout = (
@@ -223,6 +230,15 @@ round_options = (
         "SHARE",
         f"K as a share of L: 0.01 is 1 %, and 1.0 everything.  {_SIZE_REQUIRED}",
         kind=share,
+    ),
+    value("--rank", "R", f"Low rank: project matrices on R columns; for series.  {_SIZE_REQUIRED}"),
+    flag("--whole", f"Send everything.  {_SIZE_REQUIRED}"),
+    value(
+        "--whole-tensors",
+        "PATTERN",
+        "Send tensors with such a name whole. Repeatable.",
+        kind=str,
+        multiple=True,
     ),
     entry_option,
     prefix_option,
@@ -249,7 +265,7 @@ round_options = (
         "--field",
         "Q",
         "A prime below 2^32. 65521 halves every file, with values rounded to 1/3276 of the clip "
-        "for ten users.  [default: 4281076801]",
+        "for ten users.  [default: 4281076801; with --rank 65521]",
     ),
     click.Option(
         ["--construction"],
@@ -280,8 +296,8 @@ from_options = (
     file(
         "--from",
         "Another round, which this one is like, but for the nonce: a later one of its series. "
-        "Where shares are keys, nothing but session.json is exchanged. Its layout, K, P, clip, "
-        "largest weight, field and decay may be given anew.",
+        "Where shares are keys, nothing but session.json is exchanged. Its layout, K, rank, P, "
+        "clip, largest weight, field and decay may be given anew.",
         "OTHER_ROUND",
     ),
     flag("--new-keys", "With --from: start a new series, with new keys."),
@@ -293,8 +309,8 @@ from_options = (
     value(
         "--clip-from-sum",
         "F",
-        "With --from: the clip is F times the largest magnitude of that round's sum, "
-        "divided by the largest weight.",
+        "With --from: the clip of each tensor is F times the largest magnitude of that round's "
+        "sum, divided by the largest weight.  [default with --rank: 2, or 1/4 with one byte]",
         float,
     ),
 )

@@ -11,6 +11,7 @@ import click
 import topk_secagg as ts
 from topk_secagg.errors import amount, counted, named_users
 from topk_secagg.gradients.formats import any_of, suffixes_read
+from topk_secagg.gradients.reduced import WHOLE
 
 from . import options as o
 from .commands import StepResult, command, step
@@ -147,6 +148,7 @@ def _files(
     o.select_option,
     o.saturate_option,
     o.word("--again", "Send a gradient again that was sent in another round."),
+    o.context_option,
     o.word("--without-them", "Mask although the shares of fewer than U users have arrived."),
     example="round --user 3 --gradient gradients/user-03.pt",
 )
@@ -173,18 +175,21 @@ def mask(
         raise click.UsageError("give either --gradient FILE or --gradients DIR")
     del how["progress"]  # there is none to speak of
     report = ts.mask(space, user, own, **how)
-    p = space.session.parameters
+    session = space.session
+    p = session.parameters
     rate = rate_of_masked(p, report.masked_bytes)
     lines = [
-        f"user {user} masked {report.coordinates} of {p.length} coordinates: {report.path}",
+        f"user {user} masked {report.coordinates} of {p.length} coordinates: {report.path}"
+        if session.reduction.is_top_k
+        else f"user {user} masked {report.coordinates} symbols: {report.path}",
         f"session {space.session.fingerprint}",
         payload_line(rate, report.masked_bytes),
-        *selection_lines(p, report.kept_energy, report.clipped),
+        *selection_lines(session, report.kept_energy, report.clipped),
     ]
     facts = {**facts_of(report), "weight": how["weight"], **rate.facts()}
     warnings = [
         *_mask_warnings(space, report),
-        *rounding_warnings(p, report.rounding_error, f"the values that user {user} sends"),
+        *rounding_warnings(session, report.rounding_error, f"the values that user {user} sends"),
     ]
     return StepResult(facts, lines, notes=report.notes, warnings=warnings)
 
@@ -225,24 +230,39 @@ def _folder_warnings(user: int, other_folder: str | None) -> Iterator[str]:
         )
 
 
-def rounding_warnings(p: ts.Parameters, error: float | None, values: str) -> Iterator[str]:
+def reduction_facts(session: Session) -> dict[str, Any]:
+    """How a round reduces gradients, for JSON."""
+    reduction = session.reduction
+    return {
+        "reduction": reduction.name,
+        **facts_of(reduction, "rank", "side"),
+        "coordinates": session.layout.length,
+        "clip": max(session.clips),
+    }
+
+
+def rounding_warnings(session: Session, error: float | None, values: str) -> Iterator[str]:
     """That the field is too small for the clip, or the clip too large for the values."""
     if error is not None and error > _ROUNDING_LIMIT:
         yield (
-            f"rounding is expected to add {error:.0%} (rms) to {values}: "
-            f"the clip of {p.clip:g} is too large for them in a field of {p.field} elements"
+            f"rounding is expected to add {error:.0%} (rms) to {values}: the clip of "
+            f"{max(session.clips):g} is too large for them in a field of "
+            f"{session.parameters.field} elements"
         )
 
 
 def selection_lines(
-    p: ts.Parameters, energy: float | None, clipped: int, whose: str = "it keeps"
+    session: Session, energy: float | None, clipped: int, whose: str = "it sends"
 ) -> Iterator[str]:
-    """How close the selection comes to the global top-K, where it is not that, and how much
-    --saturate has changed. Only the user itself sees it."""
-    if energy not in (None, 1):
-        yield f"{whose} {energy:.4f} of the energy of the global top-K"
+    """What share of the gradient's energy leaves, and how many values were clamped. Only the user
+    itself sees it."""
+    if energy is not None and session.reduction.name != WHOLE:
+        yield f"{whose} {energy:.1%} of the energy of its gradient"
     if clipped:
-        yield f"{counted(clipped, 'value was', 'values were')} clamped to the clip of {p.clip:g}"
+        clip = f"clamped to the clip of {max(session.clips):g}"
+        if len(set(session.clips)) > 1:
+            clip = "clamped to the clips of their tensors"
+        yield f"{counted(clipped, 'value was', 'values were')} {clip}"
 
 
 @command(

@@ -16,6 +16,7 @@ from .commands import check_from, check_required, command, typed_options
 from .console import Console, facts_of
 from .phases import (
     described,
+    reduction_facts,
     rounding_warnings,
     selection_lines,
     series_facts,
@@ -51,6 +52,7 @@ def warn_of_keys(console: Console, recipients: Path | None) -> None:
     *o.users_and_layout,
     *o.round_options,
     *o.from_options,
+    *o.agreement_options,
     o.flag("--distributed", "Every user has its own machine: disk space for one user is enough."),
     *o.keys_options,
     example="round --users 5 --survivors 3 --colluders 1 --top-k 2 --length 4",
@@ -76,6 +78,7 @@ def init(console: Console, space: ts.Workspace, **options: Any) -> None:
             "path": space.session_path,
             "written": report.written,
             **vars(p),
+            **reduction_facts(session),
             **facts_of(construction(p), "entries", "share_bytes"),
             "offline_bytes": offline_bytes_in(session),
             **facts_of(files, "pair_bytes", "all_bytes"),
@@ -111,7 +114,7 @@ def _start_like(console: Console, space: ts.Workspace, other: Path) -> InitRepor
     report = ts.init(space, from_=other, secrets=space.secrets, **typed)
     factor = typed.get("clip_from_sum")
     if factor is not None:
-        clip = report.round.session.parameters.clip
+        clip = max(report.round.session.clips)
         console.say(f"the clip is {clip:.6g}, {factor:g} times what the sum of that round asks for")
     return report
 
@@ -141,6 +144,7 @@ def _start_like(console: Console, space: ts.Workspace, other: Path) -> InitRepor
     *o.users_and_layout_of_run,
     *o.run_options,
     *o.from_options,
+    *o.agreement_options,
     example="round --gradients gradients/ --survivors 3 --colluders 1 --density 0.01",
 )
 def run(
@@ -193,12 +197,13 @@ def _show_run(console: Console, report: RunReport, *, output: Path | None, mean:
     kept = min(energies, default=None)
     rounding = max(errors, default=None)
     clipped = sum(user.clipped for user in report.masked)
-    console.warn(*rounding_warnings(p, rounding, "the values that a user sends"))
+    session = report.round.session
+    console.warn(*rounding_warnings(session, rounding, "the values that a user sends"))
     facts |= {
         "gradients": report.files,
         "clipped": clipped,
         "kept_energy": kept,
-        "clip": p.clip,
+        **reduction_facts(session),
         "rounding_error": rounding,
         "share_bytes": construction(p).share_bytes,
         "offline_bytes": offline_bytes_in(report.round.session),
@@ -208,7 +213,7 @@ def _show_run(console: Console, report: RunReport, *, output: Path | None, mean:
         facts,
         "users: " + ", ".join(f"{user} {file.name}" for user, file in report.files.items()),
         *lines,
-        *selection_lines(p, kept, clipped=clipped, whose="every user keeps at least"),
+        *selection_lines(session, kept, clipped=clipped, whose="every user sends at least"),
         sending_line(p, in_series=report.round.session.series is not None),
         f"a plain gradient has {amount(report.plain_bytes)}",
         space=report.round,

@@ -21,6 +21,7 @@ class Advice(Enum):
     CLIP = auto()
     CLIPS = auto()  # clip: float
     CLIP_TWICE = auto()
+    CONTEXT = auto()
     DEALING = auto()  # dealing: str
     DENSITY = auto()
     DISK = auto()

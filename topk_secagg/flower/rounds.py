@@ -262,8 +262,9 @@ class Series:
 
     def follow(self, report: DecodeReport) -> None:
         """Take the clip of the next round from this sum."""
-        p = report.session.parameters
-        largest = magnitude(dequantise(p.fixed_point, report.sparse.value))
+        total = report.sparse
+        fixed = report.session.fixed_point
+        largest = magnitude(dequantise(fixed, total.index, total.value))
         weight = max(survivors_file.read(Workspace(report.path.parent)).weights.values())
         if largest:
             self._clip = self._clip_from_sum * largest / weight

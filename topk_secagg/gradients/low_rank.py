@@ -1,4 +1,4 @@
-"""The reduction *low rank*: every tensor's matrix projected on a public basis, or the tensor whole.
+"""The reduction *low rank*: a tensor's matrix projected on a public basis.
 
 The matrix G (m, k) of a tensor has its first dimension as rows. That of a convolution out x in x h
 x w has rows (out, h) and columns (in, w): it is nearly square, so that fewer symbols hold more.
@@ -20,37 +20,27 @@ for each doubling; error feedback keeps it as it keeps all else that was not sen
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from ..algebra.bases import BASIS_BITS, LONGEST_COLUMN, Basis, SignedIntegers, next_basis
+from ..algebra.bases import BASIS_BITS, LONGEST_COLUMN, Basis, SignedIntegers
 from ..algebra.field import ceil_div
 from .quantise import magnitude
-
-Array = npt.NDArray[Any]
-Reals = npt.NDArray[np.float64]
-Shape = tuple[int, ...]
+from .reduced import LOW_RANK, Array, Reals, Reduced, Shape
 
 RIGHT = "right"
 LEFT = "left"
 FIRST_SIDE = RIGHT
 OTHER_SIDE = {RIGHT: LEFT, LEFT: RIGHT}
 
-CLIP_FACTOR = 2.0
-_SLOWEST_CLIP = 1 / 16  # of the last one
 _EXACT_BITS = 53  # integers up to 2^53 are floats
 _SPARE_BITS = 1  # a basis is orthonormal but for its rounding
 _LEAST_EXPONENT = -900  # smaller values are 0: their products would not be floats any more
 _EXACT_SQUARES = 2.0**66 * (1 - 2.0**-8)  # of sqrt(r) 2^20 times a symbol, below 2^53
 _WORKED_AT_ONCE = 1 << 16  # entries, which a processor keeps near
-_FINE_BITS = 30  # of symbols that only look for a basis
-_PUBLIC = bytes(16)  # a nonce for a basis that nobody else needs
 
 
 class Axes(NamedTuple):
@@ -98,86 +88,17 @@ def is_projected(shape: Shape, rank: int) -> bool:
     return rank < min(sides) and max(sides) <= LONGEST_COLUMN
 
 
-# One tensor
-
-
 @dataclass(frozen=True)
-class Reduced(ABC):
-    """How one tensor is reduced. A basis that it does not need is empty, (0, 0)."""
+class Projected(Reduced):
+    """A tensor whose matrix is projected."""
 
-    shape: Shape
-
-    @property
-    @abstractmethod
-    def basis_shape(self) -> tuple[int, int]:
-        """(k or m, r)."""
-
-    @property
-    @abstractmethod
-    def symbols_shape(self) -> tuple[int, ...]:
-        """(m, r) on the right, (r, k) on the left; the tensor's own when it is sent whole."""
-
-    @abstractmethod
-    def reduce(self, tensor: Array, basis: Basis) -> Reals:
-        """y: the tensor (its shape) becomes an array of `symbols_shape`."""
-
-    @abstractmethod
-    def decode(self, symbols: SignedIntegers, basis: Basis, scale: float, out: Reals) -> None:
-        """y B' or B y, divided by the symbols' steps per unit, into `out` (the tensor's shape)."""
-
-    @abstractmethod
-    def columns(self, symbols: SignedIntegers) -> SignedIntegers:
-        """The columns whose space is the basis of the other side: (m, r), or (k, r)."""
-
-    @property
-    def entries(self) -> int:
-        """Of the tensor."""
-        return math.prod(self.shape)
-
-    @property
-    def symbols(self) -> int:
-        """Of the reduced tensor."""
-        return math.prod(self.symbols_shape)
-
-
-@dataclass(frozen=True)
-class Whole(Reduced):
-    """A tensor that is sent as it is."""
-
-    @property
-    def basis_shape(self) -> tuple[int, int]:
-        """None."""
-        return 0, 0
-
-    @property
-    def symbols_shape(self) -> tuple[int, ...]:
-        """One symbol for each entry."""
-        return self.shape
-
-    def reduce(self, tensor: Array, basis: Basis) -> Reals:  # noqa: ARG002 - it has none
-        """The tensor itself."""
-        return tensor.astype(np.float64)
-
-    def decode(
-        self,
-        symbols: SignedIntegers,
-        basis: Basis,  # noqa: ARG002 - it has none
-        scale: float,
-        out: Reals,
-    ) -> None:
-        """symbols / scale."""
-        np.divide(symbols, scale, out=out)
-
-    def columns(self, symbols: SignedIntegers) -> SignedIntegers:
-        """None: a basis for this tensor comes from the nonce."""
-        return symbols.reshape(-1)[:0].reshape(0, 0)
-
-
-@dataclass(frozen=True)
-class Right(Reduced):
-    """y = G B, with B (k, r)."""
-
+    kind: ClassVar[str] = LOW_RANK
     rank: int
+
+
+@dataclass(frozen=True)
+class Right(Projected):
+    """y = G B, with B (k, r)."""
 
     @property
     def basis_shape(self) -> tuple[int, int]:
@@ -212,10 +133,8 @@ class Right(Reduced):
 
 
 @dataclass(frozen=True)
-class Left(Reduced):
+class Left(Projected):
     """y = B' G, with B (m, r)."""
-
-    rank: int
 
     @property
     def basis_shape(self) -> tuple[int, int]:
@@ -324,151 +243,3 @@ def largest_rank(field: int) -> int:
     2^-8). By Cauchy and Schwarz the products of row and symbols are at most sqrt(r) 2^20 (q-1)/2.
     """
     return int(_EXACT_SQUARES / ((field - 1) // 2) ** 2)
-
-
-# All tensors
-
-
-@dataclass(frozen=True)
-class Reduction:
-    """How the tensors of a layout become one vector: each is projected or whole, in their order.
-
-    `flat` is the layout's vector (L,), `reduced` and `symbols` are (n,). Bases, scales and clips
-    are lists with one for each tensor.
-    """
-
-    tensors: tuple[Reduced, ...]
-
-    @classmethod
-    def of(
-        cls, shapes: Sequence[Shape], rank: int, side: str, whole: Container[int] = ()
-    ) -> Reduction:
-        """Project every tensor that has a matrix for this rank, but those at the positions
-        `whole`."""
-        return cls(
-            tuple(
-                SIDES[side](shape, rank)
-                if is_projected(shape, rank) and position not in whole
-                else Whole(shape)
-                for position, shape in enumerate(shapes)
-            )
-        )
-
-    @property
-    def length(self) -> int:
-        """n, the symbols of all tensors."""
-        return sum(tensor.symbols for tensor in self.tensors)
-
-    @property
-    def entry_slices(self) -> list[slice]:
-        """Where each tensor is in the flat vector."""
-        return _slices([tensor.entries for tensor in self.tensors])
-
-    @property
-    def symbol_slices(self) -> list[slice]:
-        """Where each tensor's symbols are in the reduced vector."""
-        return _slices([tensor.symbols for tensor in self.tensors])
-
-    def reduce(self, flat: Array, bases: Sequence[Basis]) -> Reals:
-        """The reduced vector of a gradient, (n,)."""
-        reduced = np.empty(self.length)
-        for tensor, basis, entries, symbols in self._with(bases):
-            part = flat[entries].reshape(tensor.shape)
-            reduced[symbols] = tensor.reduce(part, basis).reshape(-1)
-        return reduced
-
-    def decode(
-        self, symbols: SignedIntegers, bases: Sequence[Basis], scales: Sequence[float]
-    ) -> Reals:
-        """The flat vector (L,) of summed symbols, which have `scales` steps per unit."""
-        flat = np.empty(sum(tensor.entries for tensor in self.tensors))
-        for (tensor, basis, entries, place), scale in zip(self._with(bases), scales, strict=True):
-            part = symbols[place].reshape(tensor.symbols_shape)
-            tensor.decode(part, basis, scale, flat[entries].reshape(tensor.shape))
-        return flat
-
-    def first_bases(self, names: Sequence[str], nonce: bytes) -> list[Basis]:
-        """The bases of a series that has no sum yet: all columns from the nonce."""
-        nothing = Reduction(tuple(Whole(tensor.shape) for tensor in self.tensors))
-        return self.next_bases(nothing, np.zeros(nothing.length, np.int32), names, nonce)
-
-    def next_bases(
-        self, last: Reduction, symbols: SignedIntegers, names: Sequence[str], nonce: bytes
-    ) -> list[Basis]:
-        """The bases that follow from the summed symbols of the last reduction, on the other
-        side."""
-        parts = (symbols[place] for place in last.symbol_slices)
-        return [
-            _next_basis(tensor, before.columns(part), nonce, name)
-            for tensor, before, part, name in zip(
-                self.tensors, last.tensors, parts, names, strict=True
-            )
-        ]
-
-    def clips(
-        self,
-        last_sum: Reals,
-        bases: Sequence[Basis],
-        last_clips: Sequence[float],
-        factor: float = CLIP_FACTOR,
-    ) -> list[float]:
-        """Of each tensor F times the largest magnitude of the last decoded sum (L,), projected on
-        these bases; at least 1/16 of its last clip, since a sum may be zero."""
-        projected = self.reduce(last_sum, bases)
-        return [
-            max(factor * magnitude(projected[place]), last * _SLOWEST_CLIP)
-            for place, last in zip(self.symbol_slices, last_clips, strict=True)
-        ]
-
-    def _with(self, bases: Sequence[Basis]) -> Iterator[tuple[Reduced, Basis, slice, slice]]:
-        """Every tensor, its basis, its entries and its symbols."""
-        for tensor, basis in zip(self.tensors, bases, strict=True):
-            if basis.shape != tensor.basis_shape:
-                raise ValueError(f"a basis has shape {basis.shape}, not {tensor.basis_shape}")
-        return zip(self.tensors, bases, self.entry_slices, self.symbol_slices, strict=True)
-
-
-def _slices(sizes: Sequence[int]) -> list[slice]:
-    """One behind the other."""
-    ends = list(accumulate(sizes))
-    return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
-
-
-def _next_basis(tensor: Reduced, columns: SignedIntegers, nonce: bytes, name: str) -> Basis:
-    """The basis of a tensor: empty where it is whole, from the nonce where it was."""
-    length, rank = tensor.basis_shape
-    if not rank:
-        return np.empty((0, 0), np.int32)
-    if not columns.size:
-        columns = np.empty((length, 0), np.int32)
-    if len(columns) != length:
-        raise ValueError(f"columns of {len(columns)} symbols, and a basis of {length}")
-    return next_basis(columns, rank, nonce, name)
-
-
-def energy_share(flat: Array, shapes: Sequence[Shape], rank: int) -> float:
-    """The share of a gradient's energy (sum of squares) that this rank holds, with the basis that
-    one half step finds: y = G B, and then the energy of C' G with the basis C of y."""
-    names = [str(position) for position in range(len(shapes))]
-    right, left = Reduction.of(shapes, rank, RIGHT), Reduction.of(shapes, rank, LEFT)
-    largest = magnitude(flat)
-    if not largest:
-        return 1.0
-    y = right.reduce(flat, right.first_bases(names, _PUBLIC))
-    bases = left.next_bases(right, _fine_symbols(right, y), names, _PUBLIC)
-    return _energy(left.reduce(flat, bases), largest) / _energy(flat, largest)
-
-
-def _fine_symbols(reduction: Reduction, reduced: Reals) -> SignedIntegers:
-    """Each tensor as integers of up to 2^30, as a sum of symbols would be."""
-    symbols = np.empty(reduced.size, np.int64)
-    for place in reduction.symbol_slices:
-        part = reduced[place]
-        symbols[place] = np.rint(part * (2.0**_FINE_BITS / (magnitude(part) or 1.0)))
-    return symbols
-
-
-def _energy(values: Array, unit: float) -> float:
-    """The sum of squares, in units of which squares neither overflow nor vanish."""
-    scaled = values.astype(np.float64) / unit
-    return float(np.vdot(scaled, scaled))

@@ -117,15 +117,3 @@ def _listed_top(gradient: Vector, buckets: int, picks: int) -> Coordinates:
             break
     places.sort(axis=1)
     return (places * buckets + np.arange(buckets)[:, None]).reshape(-1)
-
-
-def kept_energy(gradient: Vector, index: Coordinates) -> float:
-    """How good a selection is: the energy (sum of squares) of what it keeps, divided by that of
-    the best selection of the same size. At least one coordinate is selected."""
-    values = gradient[index].astype(np.float64)
-    best = gradient[top_k(gradient, index.size)].astype(np.float64)
-    largest = np.abs(best).max()
-    if not largest:
-        return 1.0
-    # divided by the largest, so that squares neither overflow nor vanish
-    return float(np.square(values / largest).sum() / np.square(best / largest).sum())

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ..algebra.field import DEFAULT_FIELD, ceil_div, divisors, is_prime, stored_type
 from ..brief import Brief
 from ..errors import Advice, UsageError, counted
-from ..gradients.quantise import LARGEST_CLIP, FixedPoint
+from ..gradients.quantise import LARGEST_CLIP
 from .buckets import Buckets, bucket_count, buckets_for
 
 PERMUTATION = "permutation"
@@ -28,7 +28,7 @@ DEALINGS = {
 CONSTRUCTIONS = tuple(DEALINGS)
 
 _LARGEST_FIELD = 1 << 32  # symbols have 32 bits
-DERIVED = {"scale", "buckets"}  # parameters that follow from others
+DERIVED = {"buckets"}  # parameters that follow from others
 _MOST_PICKS = 16  # by default: decoding takes longer with more
 _WORTH_MORE_PICKS = 1.05  # times the fewest bytes: more picks keep more of the largest coordinates
 
@@ -37,8 +37,9 @@ _WORTH_MORE_PICKS = 1.05  # times the fewest bytes: more picks keep more of the 
 class Parameters(Brief):
     """N users, at least U survive, at most T collude; K of L coordinates; the field F_q.
 
-    The last `whole` coordinates are sent whole, and K of those before them. `picks` (P) and
-    `buckets` (B) are those of the latter; they are 0 where there are none, and in `permutation`.
+    The coordinates are those of the reduced vector. The last `whole` of them are sent whole, and K
+    of those before them. `picks` (P) and `buckets` (B) are those of the latter; they are 0 where
+    there are none, and in `permutation`.
     `dealing` says what a share file holds: keys, or shares that are written out. Use
     `Parameters.choose` to fill in the defaults.
     """
@@ -54,9 +55,7 @@ class Parameters(Brief):
     picks: int
     buckets: int
     dealing: str
-    clip: float
     max_weight: float
-    scale: int
 
     @staticmethod
     def choose(
@@ -71,10 +70,9 @@ class Parameters(Brief):
         construction: str = PERMUTATION,
         picks: int | None = None,
         dealing: str | None = None,
-        clip: float = 1.0,
         max_weight: float = 1.0,
     ) -> Parameters:
-        """Fill in the buckets and the scale, and check everything.
+        """Fill in the buckets, and check everything.
 
         Arguments:
         users: N.
@@ -87,7 +85,6 @@ class Parameters(Brief):
         construction: "permutation" or "sketch".
         picks: P, in the construction sketch. By default the P up to 16 with the fewest bytes.
         dealing: "keys" (sketch) or "shares"; by default the first that the construction has.
-        clip: the largest magnitude of a gradient's values.
         max_weight: the largest weight that a user may give its gradient.
         """
         if dealing is None:
@@ -115,9 +112,7 @@ class Parameters(Brief):
             picks=picks or 0,
             buckets=bucket_count(top_k, picks or 0),
             dealing=dealing,
-            clip=float(clip),
             max_weight=float(max_weight),
-            scale=quantisation_scale(field, users, clip=clip, max_weight=max_weight),
         )
 
     def changed(self, **given: Any) -> Parameters:
@@ -136,7 +131,7 @@ class Parameters(Brief):
         _check_users(self)
         _check_field(self)
         _check_coordinates(self)
-        _check_scale(self)
+        _check_weight(self)
         _require(
             self.construction in CONSTRUCTIONS,
             f"unknown construction {self.construction!r}",
@@ -161,11 +156,6 @@ class Parameters(Brief):
     def largest(self) -> int:
         """The largest magnitude of a quantised value: N of them do not wrap."""
         return (self.field - 1) // 2 // self.users
-
-    @property
-    def fixed_point(self) -> FixedPoint:
-        """How the round writes reals in the field."""
-        return FixedPoint(field=self.field, scale=self.scale, clip=self.clip, largest=self.largest)
 
     @property
     def symbol_bytes(self) -> int:
@@ -212,15 +202,6 @@ class Parameters(Brief):
         if self.whole:
             own |= {"whole": self.whole}
         return ", ".join([*_spelled(letters), self.construction, *_spelled(own)])
-
-
-def quantisation_scale(field: int, users: int, clip: float, max_weight: float = 1.0) -> int:
-    """Steps per unit: floor((q-1)/2 / (N clip max_weight)), so that N weighted values never
-    wrap."""
-    try:
-        return math.floor((field - 1) // 2 / (users * (clip * max_weight)))
-    except (OverflowError, ValueError, ZeroDivisionError):  # numbers that no field or round has
-        return 0
 
 
 def _spelled(letters: dict[str, int]) -> list[str]:
@@ -328,20 +309,17 @@ def _check_coordinates(p: Parameters) -> None:
         )
 
 
-def _check_scale(p: Parameters) -> None:
-    """At least one step, and N of the largest values without wrapping."""
-    for name, value in (("clip", p.clip), ("largest weight", p.max_weight)):
-        _require(
-            0 < value <= LARGEST_CLIP,
-            f"the {name} is {value:g}",
-            "choose a positive number up to 2^53",
-        )
-    fitting = quantisation_scale(p.field, p.users, clip=p.clip, max_weight=p.max_weight)
+def _check_weight(p: Parameters) -> None:
+    """A weight that leaves room for N of the largest values."""
     _require(
-        p.scale == fitting >= 1 and p.largest >= 1,
-        f"a field of {p.field} elements has no room for {p.users} values "
-        f"up to {p.clip * p.max_weight:g}",
-        "choose another clip, a smaller largest weight, or a larger field",
+        0 < p.max_weight <= LARGEST_CLIP,
+        f"the largest weight is {p.max_weight:g}",
+        "choose a positive number up to 2^53",
+    )
+    _require(
+        p.largest >= 1,
+        f"a field of {p.field} elements has no room for {p.users} values",
+        "choose a larger field",
     )
 
 

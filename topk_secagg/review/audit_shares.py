@@ -125,11 +125,13 @@ class _Private:
 
     def check_residual(self, n: int) -> None:
         """Check what the user did not send in this round, if it is there."""
+        session = self.space.session
+        shapes = residual_file.shapes(session.layout.length)
         self.evidence.examine(
             self.space.residual_path(n),
             residual_file.KIND,
-            expected=self.space.session.header(n),
-            read=lambda artifact: artifact.expect_shapes(residual_file.shapes(self.p.length)),
+            expected=session.header(n),
+            read=lambda artifact: artifact.expect_shapes(shapes),
         )
 
     def ledger(self, n: int, stored: StoredSecret | None) -> None:
@@ -187,7 +189,8 @@ class _Private:
             raise InputMissing("the keys from which its secret follows are not available")
         sparse = self.construction.unmask(secret, x.masked)
         count = sparse.value.size
-        beyond = beyond_clip(self.p.fixed_point, sparse.value, [x.weight])
+        fixed = self.space.session.fixed_point
+        beyond = beyond_clip(fixed, sparse.index, sparse.value, [x.weight])
         if beyond:
             are = "is" if beyond == 1 else "are"
             raise BadData(
@@ -391,8 +394,10 @@ class _Private:
             total, inverse, to_signed(np.concatenate([x.value for x in inputs]), self.p.field)
         )
         stored = evidence.aggregate.total
-        index = coordinate[total != 0]
-        value = total[total != 0]
+        # what is sent whole is listed where it is zero too
+        listed = (total != 0) | (coordinate >= self.p.length - self.p.whole)
+        index = coordinate[listed]
+        value = total[listed]
         if not (
             np.array_equal(stored.index, index)
             and np.array_equal(to_signed(stored.value, self.p.field), value)

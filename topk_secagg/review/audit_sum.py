@@ -158,13 +158,13 @@ def _within_clip(evidence: Evidence, decoded: Decoded | None) -> str:
     known = stored or decoded
     if known is None or evidence.survivors is None:
         raise InputMissing("no sum is available, or no sound survivors.json")
-    fixed_point = evidence.p.fixed_point
+    fixed_point = evidence.space.session.fixed_point
     weights = evidence.survivors.weights.values()
-    beyond = beyond_clip(fixed_point, known.total.value, weights)
+    beyond = beyond_clip(fixed_point, known.total.index, known.total.value, weights)
     if beyond:
         larger = counted(beyond, "coordinate is larger", "coordinates are larger")
         raise BadData(f"{larger} than in any sum of honest users")
-    return f"at most {largest_sum(fixed_point, weights) / evidence.p.scale:.6g}"
+    return f"at most {largest_sum(fixed_point, weights):.6g}"
 
 
 def _rates(evidence: Evidence) -> None:

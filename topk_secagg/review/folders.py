@@ -164,6 +164,8 @@ def _files_of(space: Workspace) -> set[Path]:
     """Every file that this round can have."""
     files = {space.session_path, space.survivors_path, space.aggregate_path}
     files |= {space.decoded_path}
+    if space.session.basis is not None:
+        files.add(space.basis_path)
     for n in space.users():
         files |= {space.secret_path(n), space.ledger_path(n), space.residual_path(n)}
         files |= {space.staged_path(n, what) for what in spend.WHAT}

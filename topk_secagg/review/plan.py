@@ -20,7 +20,7 @@ from ..algebra.field import DEFAULT_FIELD, SMALL_FIELD
 from ..algebra.linear import encode
 from ..brief import Brief
 from ..errors import UsageError, amount
-from ..gradients.select import kept_energy
+from ..gradients.reduce import kept_share
 from ..protocol.agreement import certain_quorum, liars_excluded
 from ..protocol.constructions import construction
 from ..protocol.parameters import (
@@ -137,7 +137,7 @@ def _variants(base: Parameters) -> list[Parameters]:
     """The paper's construction and `sketch`, dealt as `init` does and by written-out shares, in the
     default field and a small one."""
     variants = []
-    names = ("users", "survivors", "colluders", "top_k", "length", "clip", "max_weight")
+    names = ("users", "survivors", "colluders", "top_k", "length", "whole", "max_weight")
     same = {name: getattr(base, name) for name in names}
     for field in {base.field, DEFAULT_FIELD, SMALL_FIELD}:
         with suppress(UsageError):  # it does not fit the field
@@ -158,7 +158,7 @@ def _sketches(same: dict[str, Any]) -> list[Parameters]:
 
 def _row(p: Parameters, gradient: npt.NDArray[Any] | None, speed: Speed | None) -> PlanRow:
     c = construction(p)
-    step = 1 / (p.scale * p.clip)
+    step = p.users * p.max_weight / ((p.field - 1) // 2)
     time = None
     # `run` starts, encodes, hashes and writes all shares, then reads and hashes the used ones;
     # keys are expanded by the dealer and by who holds them
@@ -168,7 +168,7 @@ def _row(p: Parameters, gradient: npt.NDArray[Any] | None, speed: Speed | None) 
         reading = written * min(1, c.entries / c.rows) * speed.compute
         drawing = p.users * _expanded(p) * c.share_bytes * speed.compute
         time = _START_UP + writing + reading + drawing
-    energy = kept_energy(gradient, c.select(gradient)) if gradient is not None else None
+    energy = kept_share(gradient, gradient[c.select(gradient)]) if gradient is not None else None
     return PlanRow(
         **vars(footprint(p)),
         name=p.construction,

@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Unpack
-
-import numpy as np
 
 from ..algebra import entropy
 from ..algebra.randomness import KEY_BYTES, CipherRandomness, source_of
 from ..brief import Brief
-from ..errors import UsageError, about
+from ..errors import Advice, UsageError, about
 from ..gradients.arrays import Form, Vector, refuse_path
 from ..gradients.arrays import Given as Gradient
-from ..gradients.quantise import check_clips, clip_of, dequantise, magnitude
+from ..gradients.layout import Layout
+from ..gradients.quantise import FixedPoint, check_clips, quantisation_scale
+from ..gradients.reduce import Reduction
 from ..protocol.messages import Sparse
 from ..protocol.parameters import Parameters
 from ..protocol.round import run_round
 from .arguments import CIPHER, SELECTIONS, SOURCES, by_user, check_choice, real_number
 from .costs import Costs, costs
 from .dropouts import remaining
-from .options import RoundOptions, choose_parameters
-from .sending import choose, clip_note, unsent, with_residual
+from .feedback import added
+from .following import FIRST_OF_LOW_RANK, Following, LastSum, after_sum, clips_after, first
+from .options import (
+    OF_REDUCTION,
+    RoundOptions,
+    choose_parameters,
+    choose_reduction,
+    same_clips,
+)
+from .sending import Chosen, Encoding, clip_note, fitting_clips, prepare
+
+_NONCE_BYTES = 16
 
 
 @dataclass(frozen=True, repr=False)
@@ -31,9 +41,10 @@ class AggregateReport(Brief):
     """The sum (or mean) in the form of a gradient, what it cost, and the users' new residuals.
 
     `sent` is what each survivor masked, in the field, for comparing: in a real round nobody else
-    sees it. `clipped` counts values that were clamped, `rounding_error` is the most that rounding
-    is expected to add to what a survivor sends (rms, as a share), and `notes` say what was left out
-    of the gradients and where the clip comes from.
+    sees it. `clipped` counts values that were clamped, `kept_energy` is the smallest share of a
+    survivor's gradient that is in what it sent, `rounding_error` is the most that rounding is
+    expected to add to that (rms, as a share), and `notes` say what was left out of the gradients
+    and where the clip comes from. `ended` and `options` are for the round after this one.
     """
 
     total: Gradient
@@ -42,21 +53,29 @@ class AggregateReport(Brief):
     survivors: list[int]
     answering: list[int]
     parameters: Parameters
+    reduction: Reduction
+    fixed_point: FixedPoint
     clipped: int
+    kept_energy: float
     rounding_error: float | None
     notes: tuple[str, ...]
     sent: dict[int, Sparse]
+    ended: LastSum = field(repr=False)
+    options: dict[str, Any] = field(repr=False)
 
 
 def aggregate(
     gradients: Sequence[Gradient] | Mapping[int, Gradient],
     *,
-    survivors: int,
-    colluders: int,
+    survivors: int | None = None,
+    colluders: int | None = None,
+    after: AggregateReport | None = None,
     drop_masking: Collection[int] = (),
     drop_elimination: Collection[int] = (),
     weights: Mapping[int, float] | Sequence[float] | None = None,
     residuals: Mapping[int, Gradient] | None = None,
+    feedback_decay: float = 1.0,
+    clip_from_sum: float | None = None,
     select: str = "top",
     saturate: bool = False,
     mean: bool = False,
@@ -71,24 +90,33 @@ def aggregate(
         are left out.
     survivors: U, the users that must remain at least.
     colluders: T, the users that together learn nothing but the sum.
+    after: what `aggregate` returned for the round before: this one has its parameters (but for what
+        is given anew), goes on with its residuals, and, with low rank, from its sum.
     drop_masking: users that never send an X; they are not in the sum.
     drop_elimination: users that send an X, and never answer.
     weights: what each user's gradient is multiplied with, a list or {user: weight}; 1 by default.
     residuals: error feedback, {user: residual}, which may be empty: what was not sent before is
-        added, and what is not sent now is returned, for the users that are in the sum. They are
-        float64, and go into the next round as they are.
+        added, and what is not sent now is returned (times the weight), for the users that are in
+        the sum. They are float64, and go into the next round as they are.
+    feedback_decay: what is left of a residual when it is added, from 0 to 1.
+    clip_from_sum: with `after`, the clip of each tensor is so many times the largest magnitude of
+        that sum, divided by the largest weight.
     select: "top" sends the largest magnitudes, "random" random coordinates.
-    saturate: clamp values beyond the clip, and count them, instead of refusing.
+    saturate: clamp values beyond the clip, and count them, instead of refusing; always so with
+        residuals.
     mean: divide the sum by the sum of the survivors' weights.
     top_k: K, the coordinates that each user sends; or
-    density: K as a share of the gradient's length, such as 0.01.
-    field: q, a prime below 2^32.
+    density: K as a share of the gradient's length, such as 0.01; or
+    rank: low rank: every matrix is projected on so many columns; for series; or
+    whole: everything is sent.
+    whole_tensors: patterns; tensors with such a name are sent whole.
+    field: q, a prime below 2^32; 65521 by default with low rank.
     construction: "permutation" (the paper's) or "sketch"; by default permutation while its offline
         files stay below 256 MiB, and else sketch.
     dealing: "keys" (sketch) or "shares", which are written out.
     picks: P, in the construction sketch.
     clip: the largest magnitude of a gradient's values; by default that of all gradients (with
-        their residuals) that are sent.
+        their residuals) that are sent, for each tensor.
     randomness: "cipher" (AES-256-CTR keyed by the operating system) or "os" (every byte from it).
 
     Returns an AggregateReport: `total` in the form of a gradient, `costs`, `residuals` and more.
@@ -101,56 +129,57 @@ def aggregate(
     left = remaining(users, drop_masking, drop_elimination)
     u1 = left.masking
     u2 = left.answering
+    asked = _asked(after, {"survivors": survivors, "colluders": colluders, **options})
+    if residuals is None and after is not None:
+        residuals = after.residuals
 
     with about("the gradient of user 1"):
         form = Form(given[1])
     kept = _residuals(residuals, users)
-    vectors = {n: _vector(form, n, gradient=given[n], residual=kept.get(n)) for n in u1}
-    largest = {n: magnitude(vectors[n]) for n in u1}
-    notes = form.notes
-    if options.get("clip") is None:
-        clip = clip_of(largest.values())
-        notes += (clip_note(clip, residuals=residuals is not None),)
-        options["clip"] = clip
-    p, _ = choose_parameters(
-        form.layout.length,
-        users=len(users),
-        survivors=survivors,
-        colluders=colluders,
-        max_weight=max(1.0, *weight.values()),
-        **options,
-    )
+    share = {n: _share_of_residual(feedback_decay, weight[n]) for n in users}
+    vectors = {n: _vector(form, n, given[n], kept.get(n), share[n]) for n in u1}
+    following = _following(choose_reduction(form.layout, asked), form.layout, after)
+    numbers = {"users": len(users), "max_weight": max(1.0, *weight.values())}
+    chosen = choose_parameters(following.reduction, {**asked, **numbers})
+    p = chosen.parameters
     left.check_enough(p)
-    if not saturate:
-        check_clips(p.clip, {str(n): value for n, value in largest.items()})
+    reduction = following.reduction
+    largest = {n: reduction.largest(reduction.reduce(vectors[n], following.bases)) for n in u1}
+    notes = form.notes
+    if after is None:
+        notes += chosen.notes
+        notes += (FIRST_OF_LOW_RANK,) if reduction.has_basis else ()
+    clips = _clips(following, form.layout, after, options.get("clip"), clip_from_sum)
+    if clips is None:
+        clips = fitting_clips(reduction, largest.values())
+        notes += (clip_note(clips, residuals=residuals is not None),)
+    if not saturate and residuals is None:
+        check_clips(clips, {str(n): values for n, values in largest.items()})
+    fixed = FixedPoint.of(p.field, p.users, p.max_weight, reduction.clip_runs(clips))
+    scales = [quantisation_scale(p.field, p.users, clip, p.max_weight) for clip in clips]
+    encoding = Encoding(p, reduction, following.bases, scales, fixed)
 
     key = entropy.draw(KEY_BYTES, "a round in memory")
-    inputs: dict[int, Sparse] = {}
-    clipped = 0
-    errors: list[float] = []
+    every: dict[int, Chosen] = {}
     for n in u1:
-        rounding = CipherRandomness(key).child(f"rounding of user {n}")
-        chosen = choose(
-            p,
-            source=rounding,
-            flat=vectors[n],
-            weight=weight[n],
-            select=select,
-            saturate=bool(saturate),
+        prepared = prepare(
+            encoding,
+            CipherRandomness(key).child(f"rounding of user {n}"),
+            vectors[n],
+            weight[n],
+            select,
+            saturate=bool(saturate) or residuals is not None,
         )
-        inputs[n] = chosen.sparse
-        clipped += chosen.clipped
-        errors += [] if chosen.rounding_error is None else [chosen.rounding_error]
+        every[n] = prepared.chosen
         if residuals is not None:
             with about(f"user {n}"):
-                kept[n] = form.residual(
-                    unsent(p, vectors[n], sparse=chosen.sparse, weight=weight[n])
-                )
+                kept[n] = form.residual(prepared.unsent)
+    inputs = {n: each.sparse for n, each in every.items()}
     total = run_round(p, inputs, survivors=u1, answering=u2, randomness=source_of(randomness, key))
-    vector = np.zeros(p.length)
-    vector[total.index] = dequantise(p.fixed_point, total.value)
+    vector = encoding.decoded(total)
     if mean:
         vector /= math.fsum(weight[n] for n in u1)
+    errors = [each.rounding_error for each in every.values() if each.rounding_error is not None]
     return AggregateReport(
         total=form.unflatten(vector),
         costs=costs(p, len(u1)),
@@ -158,11 +187,66 @@ def aggregate(
         survivors=u1,
         answering=u2,
         parameters=p,
-        clipped=clipped,
+        reduction=reduction,
+        fixed_point=fixed,
+        clipped=sum(each.clipped for each in every.values()),
+        kept_energy=min(each.kept_energy for each in every.values()),
         rounding_error=max(errors, default=None),
         notes=notes,
         sent=inputs,
+        ended=LastSum(
+            name=entropy.draw(KEY_BYTES, "name of a round in memory"),
+            layout=form.layout,
+            reduction=reduction,
+            bases=following.bases,
+            clips=clips,
+            parameters=p,
+            total=total,
+        ),
+        options=asked,
     )
+
+
+def _asked(after: AggregateReport | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that say something, and for all else those of the round before."""
+    given = {name: value for name, value in options.items() if value is not None}
+    given.pop("clip", None)
+    if after is None:
+        for name in ("survivors", "colluders"):
+            if name not in given:
+                raise UsageError(f"{name} is not given", "give N, U and T")
+        return given
+    before = dict(after.options)
+    if given.keys() & OF_REDUCTION:
+        before = {name: value for name, value in before.items() if name not in OF_REDUCTION}
+    return before | given
+
+
+def _following(reduction: Reduction, layout: Layout, after: AggregateReport | None) -> Following:
+    """On which basis the round projects."""
+    nonce = entropy.draw(_NONCE_BYTES, "nonce of a round in memory").hex()
+    if after is None:
+        return first(reduction, layout, nonce)
+    return after_sum(reduction, layout, nonce, after.ended)
+
+
+def _clips(
+    following: Following,
+    layout: Layout,
+    after: AggregateReport | None,
+    clip: float | None,
+    factor: float | None,
+) -> tuple[float, ...] | None:
+    """The clips that were asked for; None where they are to fit the gradients."""
+    if clip is not None and factor is not None:
+        raise UsageError("both a clip and a factor for the sum are given", advice=Advice.CLIP_TWICE)
+    if clip is not None:
+        return same_clips(layout, clip)
+    if factor is None:
+        return None
+    if after is None:
+        raise UsageError("the clip comes from the sum of another round, and none is given")
+    return clips_after(after.ended, following, layout, real_number("clip_from_sum", factor))
 
 
 def _gradients(gradients: Any) -> dict[int, Gradient]:
@@ -204,11 +288,21 @@ def _residuals(residuals: Any, users: list[int]) -> dict[int, Gradient]:
     return {n: residual for n, residual in kept.items() if residual is not None}
 
 
-def _vector(form: Form, user: int, gradient: Gradient, residual: Gradient | None) -> Vector:
+def _share_of_residual(decay: float, weight: float) -> float:
+    """With which a residual is added: it is kept times the weight."""
+    decay = real_number("feedback_decay", decay)
+    if not 0 <= decay <= 1:
+        raise UsageError(f"a decay of {decay:g} for residuals", "it is from 0 to 1")
+    return decay / weight
+
+
+def _vector(
+    form: Form, user: int, gradient: Gradient, residual: Gradient | None, share: float
+) -> Vector:
     """What a user has to send: its gradient, and what it did not send before."""
     with about(f"the gradient of user {user}"):
         flat = form.flatten(gradient)
     if residual is None:
         return flat
     with about(f"the residual of user {user}"):
-        return with_residual(flat, form.flatten_residual(residual))
+        return added(flat, form.flatten_residual(residual), share)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import operator
 from collections.abc import Mapping, Sequence
 from numbers import Real
@@ -11,6 +12,7 @@ from typing import Any
 
 from ..errors import UsageError
 from ..gradients.tensors import is_path
+from ..storage.atomic import open_regular
 from ..storage.workspace import Workspace
 
 AnyPath = str | PathLike[str]  # a file or a folder
@@ -20,6 +22,8 @@ SELECTIONS = ("top", "random")
 CIPHER = "cipher"  # a source of randomness: AES-256-CTR keyed by the operating system
 OS = "os"  # another: every byte is from the operating system
 SOURCES = (CIPHER, OS)
+
+_READ_AT_ONCE = 1 << 20
 
 
 def whole_number(name: str, value: Any) -> int:
@@ -70,6 +74,18 @@ def workspace(given: Any, secrets: Any = None) -> Workspace:
             return given
         return Workspace(given.root, path_of("secrets", secrets))
     return Workspace(path_of("round", given), optional_path("secrets", secrets))
+
+
+def context_digest(given: Any) -> str | None:
+    """The digest of the file that users train from; None where none is given."""
+    if given is None:
+        return None
+    path = path_of("context", given)
+    hashed = hashlib.sha256()
+    with open_regular(path, "check the path") as stream:
+        while part := stream.read(_READ_AT_ONCE):
+            hashed.update(part)
+    return hashed.hexdigest()
 
 
 def patterns(name: str, given: Any) -> tuple[str, ...]:

@@ -120,7 +120,7 @@ def _answer_file_bytes(p: Parameters) -> int:
 def choice_of(p: Parameters, name: str) -> Parameters | None:
     """The same round by this construction, as `init` would choose its other parameters; None where
     that is not possible."""
-    names = ("users", "survivors", "colluders", "top_k", "length", "field", "clip", "max_weight")
+    names = ("users", "survivors", "colluders", "top_k", "length", "whole", "field", "max_weight")
     same = {name: getattr(p, name) for name in names}
     try:
         chosen = Parameters.choose(**same, construction=name)

@@ -28,7 +28,7 @@ from ..errors import (
 )
 from ..gradients.arrays import Given, in_form
 from ..gradients.files import check_writable, write_gradient
-from ..gradients.quantise import beyond_clip, dequantise
+from ..gradients.quantise import beyond_clip
 from ..progress import Progress, unheard
 from ..protocol.constructions import construction
 from ..protocol.decoding import decode as decode_answers
@@ -41,6 +41,7 @@ from ..storage import survivors as survivors_file
 from ..storage.answer import AnswerFile, opened_answer
 from ..storage.artifacts import opened
 from ..storage.atomic import OWN, whole_file
+from ..storage.basis import of_round
 from ..storage.session import Session
 from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
@@ -49,6 +50,7 @@ from .arguments import AnyPath, AnyRound, optional_path
 from .each import for_each
 from .frozen import each_frozen
 from .outcome import PUBLISHED
+from .sending import Encoding
 
 
 @dataclass(frozen=True, repr=False)
@@ -75,15 +77,13 @@ class DecodeReport(Brief):
     answer_bytes: int
     sparse: Sparse = field(repr=False)
     session: Session = field(repr=False)
+    encoding: Encoding = field(repr=False)
     divisor: float = field(repr=False)
 
     @property
     def vector(self) -> npt.NDArray[np.float64]:
         """The sum or the mean as one flat vector, (L,)."""
-        p = self.session.parameters
-        vector = np.zeros(p.length)
-        vector[self.sparse.index] = dequantise(p.fixed_point, self.sparse.value) / self.divisor
-        return vector
+        return self.encoding.decoded(self.sparse) / self.divisor
 
     @property
     def total(self) -> Given:
@@ -240,13 +240,16 @@ def _decoded(
         corrected=decoded.corrected,
         left_out=attempts.left_out(space.answer_path),
         nonzero=decoded.total.index.size,
-        beyond_clip=beyond_clip(p.fixed_point, decoded.total.value, survivors.weights.values()),
+        beyond_clip=beyond_clip(
+            s.fixed_point, decoded.total.index, decoded.total.value, survivors.weights.values()
+        ),
         answers_needed=p.survivors,
         liars_excluded=decoded.liars_excluded,
         masked_bytes=construction(p).masked_bytes,
         answer_bytes=next(iter(answers.values())).payload,
         sparse=decoded.total,
         session=s,
+        encoding=Encoding.of(s, of_round(space)),
         divisor=1.0,
     )
 

@@ -37,13 +37,17 @@ class Carried:
 
     def added_to(self, flat: Vector, weight: float, decay: float) -> Vector:
         """input + decay * residual / weight: times the weight, it is what is to be sent."""
-        if self.value is None:
-            return flat
-        with np.errstate(over="ignore"):
-            total: Vector = flat + decay / weight * self.value
-        if not np.isfinite(total).all():
-            raise BadData("gradient and residual add up to values that are not finite", _FROM_ZERO)
-        return total
+        return flat if self.value is None else added(flat, self.value, decay / weight)
+
+
+def added(flat: Vector, residual: Vector, share: float) -> Vector:
+    """The gradient and a share of what was not sent before; two finite values can add up to one
+    that is not."""
+    with np.errstate(over="ignore"):
+        total: Vector = flat + share * residual
+    if not np.isfinite(total).all():
+        raise BadData("gradient and residual add up to values that are not finite", _FROM_ZERO)
+    return total
 
 
 def carried(space: Workspace, ledger: Ledger, length: int) -> Carried:

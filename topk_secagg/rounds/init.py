@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 from ..algebra import entropy
+from ..algebra.bases import Basis, digest
 from ..brief import Brief
-from ..errors import Advice, BadData, InputMissing, Refused, SecAggError, UsageError
+from ..errors import Advice, Refused, SecAggError, UsageError
 from ..gradients.layout import Layout
+from ..gradients.reduce import Reduction
 from ..protocol.constructions import construction
 from ..protocol.family import check_family, find_family
 from ..protocol.parameters import DERIVED, KEYS, Parameters
+from ..storage import basis as basis_file
 from ..storage.atomic import make_folder, mark_done, write_whole
 from ..storage.keys import read_recipients
 from ..storage.session import Series, Session
@@ -23,25 +25,46 @@ from ..storage.workspace import Workspace
 from .arguments import (
     AnyPath,
     AnyRound,
+    context_digest,
     optional_path,
     real_number,
     whole_number,
     workspace,
 )
 from .costs import check_disk
+from .following import (
+    FIRST_OF_LOW_RANK,
+    Following,
+    LastSum,
+    after_no_sum,
+    after_sum,
+    clips_after,
+    default_factor,
+    first,
+    last_sum,
+    sum_for_clip,
+)
 from .options import (
+    OF_REDUCTION,
     Choice,
     SessionOptions,
     changed_parameters,
+    changed_reduction,
     choose_layout,
     choose_round,
     given_options,
+    same_clips,
+    with_fit,
 )
+
+Clips = tuple[float, ...]  # of the tensors
+# clips that fit gradients which are known; None where others are given
+Fit = Callable[[Layout, Following, float], Clips | None]
 
 _NONCE_BYTES = 16
 _OF_LAYOUT = {"like", "length", "entry", "strip_prefix", "only", "exclude"}
-_OF_PARAMETERS = {"top_k", "density", "picks", "clip", "max_weight", "field"}
-_OF_SESSION = {"feedback_decay"}
+_OF_PARAMETERS = {"top_k", "density", "rank", "picks", "max_weight", "field"}
+_OF_SESSION = {"feedback_decay", "clip", "weight_name", "context"}
 
 
 @dataclass(frozen=True, repr=False)
@@ -70,15 +93,17 @@ def init(
     """Start a round: fix what all users agree on, and write session.json into its folder.
 
     A round that was started in the same way is left as it is. Give users, survivors and colluders,
-    either `like` or `length`, and either `top_k` or `density`. With `from_` nothing is required:
-    the round is like that one, and a later one of its series.
+    either `like` or `length`, and one of `top_k`, `density`, `rank` and `whole`. With `from_`
+    nothing is required: the round is like that one, and a later one of its series.
 
     Arguments:
     round: the folder of the round.
-    from_: another round, of which this one takes everything but the nonce; the layout, top_k or
-        density, picks, clip, max_weight, field and feedback_decay may be given anew.
-    clip_from_sum: with `from_`, the clip is so many times the largest magnitude of that round's
-        sum, divided by the largest weight.
+    from_: another round, of which this one takes everything but the nonce and the context; the
+        layout, how it is reduced, picks, clip, max_weight, weight_name, field and feedback_decay
+        may be given anew.
+    clip_from_sum: with `from_`, the clip of each tensor is so many times the largest magnitude of
+        that round's sum, divided by the largest weight; 2 by default with low rank (1/4 with
+        symbols of one byte).
     new_keys: with `from_`, start a new series: every user deals new keys.
     generation: with `from_`, how late in the series the round is; by default one more than the
         latest that the other round and the users' chains that are here know.
@@ -98,10 +123,15 @@ def init(
     recipients: the users' public keys, a line each as `keygen` makes it: seals and signs the files.
     freezer: the user that freezes; 1 by default, and none where users confirm.
     confirm: whether users must confirm the survivors.
+    context: a file; `mask` refuses another one, so that all users train from the same model.
+    weight_name: what weights are, such as "examples"; users see it in the session.
     feedback_decay: what is left of a residual in the next round, from 0 to 1; 1 by default.
     top_k: K, the coordinates that each user sends; or
-    density: K as a share of the gradient's length, such as 0.01.
-    field: q, a prime below 2^32.
+    density: K as a share of the gradient's length, such as 0.01; or
+    rank: low rank: every matrix is projected on so many columns; for series; or
+    whole: everything is sent.
+    whole_tensors: patterns; tensors with such a name are sent whole.
+    field: q, a prime below 2^32; 65521 by default with low rank.
     construction: "permutation" (the paper's) or "sketch"; by default permutation while its offline
         files stay below 256 MiB, and else sketch.
     dealing: "keys" (sketch) or "shares", which are written out.
@@ -126,34 +156,57 @@ def init(
         raise UsageError("the clip comes from the sum of another round, and none is given")
     if new_keys:
         raise UsageError("new keys replace those of another round, and none is given")
-    return start_chosen(root, choose_round(options), options, distributed=distributed)
+    choice = with_fit(choose_round(options), options.get("like"))
+    return start_chosen(root, choice, options, distributed=distributed)
 
 
 def start_chosen(
-    root: Path, choice: Choice, options: SessionOptions, *, distributed: bool = False
+    root: Path,
+    choice: Choice,
+    options: SessionOptions,
+    *,
+    fit: Fit | None = None,
+    distributed: bool = False,
 ) -> InitReport:
-    """Start a round with the parameters and the layout that were chosen.
+    """Start a round with the parameters and the layout that were chosen, and with the clips that
+    `fit` finds, if it finds some.
 
-    Of the options only `recipients`, `freezer`, `confirm` and `feedback_decay` are read: all others
-    are in the choice already. `distributed` is as in `init`.
+    Of the options only those are read that are not in the choice already. `distributed` is as in
+    `init`.
     """
+    p = choice.parameters
     decay = options.get("feedback_decay")
-    space, new = start(
-        root,
-        choice.parameters,
-        choice.layout,
-        recipients=optional_path("recipients", options.get("recipients")),
+    recipients = optional_path("recipients", options.get("recipients"))
+    points = construction(p).points()
+    session = Session(
+        parameters=p,
+        points=points,
+        layout=choice.layout,
+        reduction=choice.reduction,
+        clips=choice.clips,
+        basis=_ANY if choice.reduction.has_basis else None,
+        weight_name=options.get("weight_name"),
+        context=context_digest(options.get("context")),
+        family=find_family(p, points) if p.dealing == KEYS else None,
+        recipients=read_recipients(recipients, p.users) if recipients else None,
         freezer=_freezer(options),
         confirm=bool(options.get("confirm")),
         feedback_decay=1.0 if decay is None else real_number("feedback_decay", decay),
-        distributed=distributed,
     )
+
+    def drafted(nonce: str) -> _Draft:
+        following = first(choice.reduction, choice.layout, nonce)
+        clips = fit(choice.layout, following, session.feedback_decay) if fit else None
+        return _on_basis(replace(session, clips=clips or choice.clips), nonce, following)
+
+    space, new = _write_session(root, drafted, distributed=distributed)
+    of_rank = (FIRST_OF_LOW_RANK,) if choice.reduction.has_basis else ()
     return InitReport(
         round=space,
         written=new,
         reason=choice.reason,
-        notes=choice.notes,
-        warnings=_warnings(choice.parameters),
+        notes=(*choice.notes, *of_rank),
+        warnings=_warnings(p),
     )
 
 
@@ -179,34 +232,6 @@ def _warnings(p: Parameters) -> tuple[str, ...]:
     )
 
 
-def start(
-    root: Path,
-    parameters: Parameters,
-    layout: Layout,
-    *,
-    recipients: Path | None = None,
-    freezer: int | None = 1,
-    confirm: bool = False,
-    feedback_decay: float = 1.0,
-    distributed: bool = False,
-) -> tuple[Workspace, bool]:
-    """Write session.json into a new round, and say whether it is new: one that was started like
-    this is left alone."""
-    keys = read_recipients(recipients, parameters.users) if recipients else None
-    points = construction(parameters).points()
-    session = Session(
-        parameters=parameters,
-        points=points,
-        layout=layout,
-        family=find_family(parameters, points) if parameters.dealing == KEYS else None,
-        recipients=keys,
-        freezer=freezer,
-        confirm=confirm,
-        feedback_decay=feedback_decay,
-    )
-    return _write_session(root, session, distributed=distributed)
-
-
 def start_like(
     root: Path,
     before: Workspace,
@@ -215,48 +240,111 @@ def start_like(
     new_keys: bool = False,
     generation: int | None = None,
     options: SessionOptions,
+    fit: Fit | None = None,
 ) -> InitReport:
     """Start a round like another one: everything in its session.json but the nonce, and nothing
     else of it; `options` may change its layout and what follows from it.
 
-    It is a later generation of a series, unless `new_keys`. The clip is another one if it is among
-    the options, or that of `clip_of_sum` with the factor `clip_from_sum`.
+    It is a later generation of a series, unless `new_keys`. Clips are those that are given, that
+    follow from the last sum with the factor `clip_from_sum`, or that `fit` finds.
     """
     session = before.session
     given = given_options(options)
-    if unknown := sorted(given.keys() - _OF_LAYOUT - _OF_PARAMETERS - _OF_SESSION):
+    allowed = _OF_LAYOUT | OF_REDUCTION | _OF_PARAMETERS | _OF_SESSION
+    if unknown := sorted(given.keys() - allowed):
         raise UsageError(
             f"{unknown[0]} comes from the other round",
             f"leave out {', '.join(unknown)}",
             Advice.OF_OTHER_ROUND,
             option=unknown[0],
         )
-    changed = {name: given[name] for name in _OF_PARAMETERS if name in given}
-    if "clip" in changed and clip_from_sum is not None:
+    if "clip" in given and clip_from_sum is not None:
         raise UsageError("both a clip and a factor for the sum are given", advice=Advice.CLIP_TWICE)
-    if clip_from_sum is not None:
-        changed["clip"] = clip_of_sum(before, clip_from_sum)
     layout = session.layout
     if given.keys() & _OF_LAYOUT:
         layout, _ = choose_layout(**{name: given[name] for name in _OF_LAYOUT if name in given})
-    p = changed_parameters(session.parameters, layout.length, changed)
+    reduction = changed_reduction(session, layout, given)
+    changed = {name: given[name] for name in _OF_PARAMETERS if name in given}
+    p = changed_parameters(session.parameters, reduction, changed)
     if session.family is not None and p.field != session.parameters.field:
         check_family(p, session.points, session.family)
     there = _started(root)
-    following = replace(
-        session,
-        id="",
-        nonce="",
-        parameters=p,
-        layout=layout,
-        series=None if new_keys else _later(before, generation, there),
-        before=_before(before, there),
-        feedback_decay=real_number(
-            "feedback_decay", given.get("feedback_decay", session.feedback_decay)
-        ),
-    )
-    space, new = _write_session(root, following, distributed=True)
+    last = last_sum(before) if _reads_sum(reduction, clip_from_sum) else None
+
+    decay = real_number("feedback_decay", given.get("feedback_decay", session.feedback_decay))
+
+    def drafted(nonce: str) -> _Draft:
+        following = _following(reduction, layout, nonce, before, last)
+        # the two sides may differ in their length
+        of_side = changed_parameters(session.parameters, following.reduction, changed)
+        fitting = fit(layout, following, decay) if fit else None
+        draft = replace(
+            session,
+            id="",
+            parameters=of_side,
+            layout=layout,
+            reduction=following.reduction,
+            clips=fitting or chosen_clips(following, of_side),
+            basis=_ANY if following.reduction.has_basis else None,
+            weight_name=given.get("weight_name", session.weight_name),
+            context=context_digest(given.get("context")),
+            series=None if new_keys else _later(before, generation, there),
+            before=_before(before, there),
+            feedback_decay=decay,
+        )
+        return _on_basis(draft, nonce, following)
+
+    def chosen_clips(following: Following, p: Parameters) -> Clips:
+        return _clips(
+            session,
+            layout,
+            following,
+            p,
+            last=last if clip_from_sum is None else sum_for_clip(last, before),
+            clip=given.get("clip"),
+            factor=clip_from_sum,
+        )
+
+    space, new = _write_session(root, drafted, distributed=True)
     return InitReport(round=space, written=new, warnings=_warnings(p))
+
+
+def _reads_sum(reduction: Reduction, clip_from_sum: float | None) -> bool:
+    """Whether a basis or a clip follows from the last sum."""
+    return reduction.has_basis or clip_from_sum is not None
+
+
+def _following(
+    reduction: Reduction, layout: Layout, nonce: str, before: Workspace, last: LastSum | None
+) -> Following:
+    """On which basis the next round projects."""
+    if last is not None:
+        return after_sum(reduction, layout, nonce, last)
+    if before.session.before is not None:
+        return after_no_sum(reduction, layout, nonce, before)
+    return first(reduction, layout, nonce)
+
+
+def _clips(
+    before: Session,
+    layout: Layout,
+    following: Following,
+    p: Parameters,
+    *,
+    last: LastSum | None,
+    clip: Any,
+    factor: float | None,
+) -> Clips:
+    """Of each tensor: the one that is given, or from the last sum, or as it was."""
+    if clip is not None:
+        return same_clips(layout, clip)
+    if factor is None and layout == before.layout:
+        factor = default_factor(p, following.reduction)
+    if factor is not None and last is not None:
+        return clips_after(last, following, layout, real_number("clip_from_sum", factor))
+    if len(layout.slots) == len(before.clips):
+        return before.clips
+    return same_clips(layout, max(before.clips))
 
 
 def _started(root: Path) -> Session | None:
@@ -299,55 +387,48 @@ def _before(before: Workspace, there: Session | None) -> str | None:
     return session.before
 
 
-def clip_of_sum(space: Workspace, factor: float) -> float:
-    """A clip that everybody can compute: factor * (largest magnitude of the sum) / max_weight."""
-    # a round that starts anew reads no sum, and need not load what reads it
-    from ..gradients.quantise import dequantise, magnitude
-    from ..storage import aggregate as aggregate_file
-    from ..storage.artifacts import opened
-
-    if not 0 < factor < math.inf:
-        raise UsageError(
-            f"a factor of {factor:g} for the clip", "give a positive number, such as 2"
-        )
-    path = space.aggregate_path
-    if not path.exists():
-        raise InputMissing(
-            f"{path} is not there, and the clip comes from the sum in it",
-            "decode that round first; if it has no sum, choose a clip",
-            Advice.CHOOSE_CLIP,
-        )
-    with opened(path, aggregate_file.KIND) as artifact:
-        total = aggregate_file.parsed(space, artifact).total
-    p = space.session.parameters
-    largest = magnitude(dequantise(p.fixed_point, total.value))
-    if not largest:
-        what = f"{path}: the sum is zero everywhere, and gives no clip"
-        raise BadData(what, "choose a clip", Advice.CHOOSE_CLIP)
-    return factor * largest / p.max_weight
+_ANY = "0" * 64  # stands for the digest of a basis until there is one
 
 
-def _write_session(root: Path, session: Session, *, distributed: bool) -> tuple[Workspace, bool]:
-    """Write session.json, with a nonce, if there is none, and say whether it is new. One that is
-    there must agree."""
+class _Draft(NamedTuple):
+    """A session that is to be written, and its basis."""
+
+    session: Session
+    bases: list[Basis]
+
+
+def _on_basis(session: Session, nonce: str, following: Following) -> _Draft:
+    """A session with its nonce and the digest of its basis."""
+    found = digest(following.bases) if following.reduction.has_basis else None
+    return _Draft(replace(session, nonce=nonce, basis=found), following.bases)
+
+
+def _write_session(
+    root: Path, drafted: Callable[[str], _Draft], *, distributed: bool
+) -> tuple[Workspace, bool]:
+    """Write session.json if there is none, with a new nonce, and then the basis; say whether it is
+    new. One that is there must agree, but for its nonce."""
     space = Workspace(root)
     new = not space.session_path.exists()
     if new:
-        check_disk(root, session.parameters, distributed=distributed)
+        draft = drafted(entropy.draw(_NONCE_BYTES, "nonce of a session").hex())
+        check_disk(root, draft.session.parameters, distributed=distributed)
     make_folder(root)
     # a second `run` does not stop the first, which decodes now
     with space.step_of_account() if new else nullcontext():
         if not space.session_path.exists():
-            nonce = entropy.draw(_NONCE_BYTES, "nonce of a session").hex()
-            write_whole(space.session_path, replace(session, nonce=nonce).content())
-        elif not _agree(space.session, session):
-            raise Refused(
-                f"{space.session_path} exists, with other parameters: "
-                + ", ".join(_differences(space.session, session)),
-                "choose another folder",
-            )
+            write_whole(space.session_path, draft.session.content())
         else:
+            draft = drafted(space.session.nonce)
+            if not _agree(space.session, draft.session):
+                raise Refused(
+                    f"{space.session_path} exists, with other parameters: "
+                    + ", ".join(_differences(space.session, draft.session)),
+                    "choose another folder",
+                )
             mark_done(space.session_path)
+        if draft.session.basis is not None and not space.basis_path.exists():
+            basis_file.write(space, draft.bases)
         space.make_rooms()
     return space, new
 
@@ -366,7 +447,7 @@ def _differences(there: Session, here: Session) -> Iterator[str]:
     names = [name for name in old if old[name] != new[name]]
     for name in [name for name in names if name not in DERIVED] or names:
         yield f"{name} is {_said(old[name])} there and {_said(new[name])} here"
-    for name in ("freezer", "confirm", "feedback_decay"):
+    for name in ("freezer", "confirm", "feedback_decay", "weight_name", "context"):
         old_value = getattr(there, name)
         new_value = getattr(here, name)
         if old_value != new_value:
@@ -377,6 +458,12 @@ def _differences(there: Session, here: Session) -> Iterator[str]:
         yield "the users' keys differ"
     if there.layout != here.layout:
         yield "the layout of the gradient differs"
+    if there.reduction.kinds != here.reduction.kinds:
+        yield "other tensors are projected or sent whole"
+    if there.clips != here.clips:
+        yield f"the clip is {max(there.clips):g} there and {max(here.clips):g} here"
+    if there.basis != here.basis:
+        yield "the basis differs"
     if there.points != here.points and not names:
         yield "the points differ"
 

@@ -36,12 +36,20 @@ from ..storage.secret import StoredSecret
 from ..storage.session import Session
 from ..storage.share import SharesOfUser
 from ..storage.workspace import Workspace
-from . import outcome, series, spend
+from . import bases, outcome, series, spend
 from .access import TakingPart, admitted, hint_of_secrets, other_folder, taking_part
-from .arguments import SELECTIONS, AnyRound, check_choice, path_of, real_number
+from .arguments import (
+    SELECTIONS,
+    AnyPath,
+    AnyRound,
+    check_choice,
+    context_digest,
+    path_of,
+    real_number,
+)
 from .backups import check_knows
 from .feedback import Carried, carried, check_name
-from .sending import Chosen, prepare, read_gradient_of, subject_of
+from .sending import Chosen, Encoding, Prepared, prepare, read_gradient_of, subject_of
 
 _DIGITS = 6  # of what the ledger says about a gradient
 
@@ -89,9 +97,10 @@ def mask(
     saturate: bool = False,
     again: bool = False,
     without_them: bool = False,
+    context: AnyPath | None = None,
     **access: Unpack[TakingPart],
 ) -> MaskReport:
-    """Masked-input phase of one user: select, quantise and mask its gradient, and write X.
+    """Masked-input phase of one user: reduce, quantise and mask its gradient, and write X.
 
     The ledger line is durable before X appears. A user masks one gradient in a round.
 
@@ -105,9 +114,11 @@ def mask(
     weight: what the gradient is multiplied with; it is public.
     feedback: add what the user's last X that counted did not send, and keep what this one does not.
     select: "top" sends the largest magnitudes, "random" random coordinates.
-    saturate: clamp values beyond the clip, and count them, instead of refusing.
+    saturate: clamp values beyond the clip, and count them, instead of refusing; always so with
+        `feedback`.
     again: mask it even if the same gradient was sent in another round.
     without_them: mask even if fewer than U users' shares have arrived.
+    context: the file that the user trains from; it must be the one that the session names.
     secrets: the folder of the user's secrets and ledgers, instead of the round's own.
     session: refuse any other session than this one; at least 16 of its digits.
     series: the same of the series of the round, whose name `init` and `inspect` say.
@@ -119,6 +130,7 @@ def mask(
     space, how = taking_part(round, **access)
     signer = admitted(space, user, how)
     check_choice("selection", select, SELECTIONS)
+    _check_context(space, context)
     flat, notes = _read_flat(space.session, user, gradient, entry=entry, strip_prefix=strip_prefix)
     wanted = _Wanted(
         flat=flat,
@@ -126,7 +138,7 @@ def mask(
         weight=_admissible_weight(space.session.parameters, weight),
         select=select,
         feedback=feedback,
-        saturate=saturate,
+        saturate=saturate or feedback,
         notes=notes,
     )
     with series.step_of(space, user):
@@ -143,9 +155,10 @@ def mask(
         if ledger.masked is None and not without_them:
             _check_enough(space.session, user, shares)
         taken = _taken(space, ledger, wanted)
+        encoding = Encoding.of(space.session, bases.of_user(space, ledger))
         decided = _decided(
             space.session, ledger, wanted, stored=stored, secret=secret, shares=shares, taken=taken,
-            signer=signer,
+            encoding=encoding, signer=signer,
         )  # fmt: skip
         ledger.check_masks(decided.x.digest)
         key = inputs.ensure_key(space)
@@ -203,6 +216,29 @@ def _admissible_weight(p: Parameters, given: float) -> float:
             Advice.WEIGHT,
         )
     return weight
+
+
+def _check_context(space: Workspace, context: AnyPath | None) -> None:
+    """Refuse to send what was trained from anything else than the session names."""
+    agreed = space.session.context
+    if agreed is None and context is None:
+        return
+    if agreed is None:
+        raise UsageError(
+            "a context is given, and the session names none", "leave it out", Advice.CONTEXT
+        )
+    if context is None:
+        raise UsageError(
+            "the session names what its users train from, and no such file is given",
+            "give the file that you trained from",
+            Advice.CONTEXT,
+        )
+    if context_digest(context) != agreed:
+        raise BadData(
+            "is not what the users of this session train from",
+            "get the model from who started the round; train from it, and nothing else",
+            subject=path_of("context", context),
+        )
 
 
 def _read_flat(
@@ -353,12 +389,13 @@ def _decided(
     secret: Secret,
     shares: _Shares,
     taken: Carried,
+    encoding: Encoding,
     signer: Identity | None,
 ) -> _Decided:
     """X from the gradient and what is carried on, without a file."""
     user = ledger.user
     prepared = prepare(
-        session,
+        encoding,
         CipherRandomness(stored.key),  # the same when the step is repeated
         taken.added_to(wanted.flat, wanted.weight, session.feedback_decay),
         wanted.weight,

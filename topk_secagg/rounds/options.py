@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from numbers import Integral
 from typing import Any, TypedDict, get_args, get_type_hints
 
+from ..algebra.field import SMALL_FIELD
 from ..errors import Advice, UsageError, about, amount
 from ..gradients.arrays import Given, Vector, read_any
 from ..gradients.layout import NOT_GRADIENTS, Layout
+from ..gradients.quantise import FixedPoint, magnitude
+from ..gradients.reduce import Reduction
 from ..gradients.tensors import Gradient, is_path
 from ..protocol.constructions import construction
 from ..protocol.family import find_family
 from ..protocol.parameters import KEYS, PERMUTATION, SHARES, SKETCH, Parameters
+from ..storage.session import Session
 from .arguments import AnyPath, path_of, patterns, real_number, whole_number
 from .costs import footprint
 
-_NEEDED = {"users", "survivors", "colluders", "length"}  # which have no default
+_NEEDED = {"users", "survivors", "colluders"}  # which have no default
 _MOST_COORDINATES = 1 << 32  # which is too many; a share of even more may be no float
+_FEWEST_STEPS = 4  # for a clip, with symbols of one byte
+# options that say how a gradient is reduced, of which one is given
+_ARTICLES = {"top_k": "K", "density": "a density", "rank": "a rank", "whole": "whole"}
+OF_REDUCTION = {*_ARTICLES, "whole_tensors"}
+_NOT_PARAMETERS = {"whole", "whole_tensors", "clip"}
 _PAPER_LIMIT = 1 << 28  # bytes of files, below which the paper's construction is the default
 
 
 class RoundOptions(TypedDict, total=False):
-    """Further parameters of a round, as `Parameters.choose` takes them, or `density` for K; None is
-    the default."""
+    """How a gradient is reduced, and further parameters of a round as `Parameters.choose` takes
+    them; None is the default."""
 
     top_k: int | None
     density: float | None
+    rank: int | None
+    whole: bool | None
+    whole_tensors: Sequence[str] | str | None
     field: int | None
     construction: str | None
     picks: int | None
@@ -58,6 +71,8 @@ class SessionOptions(PlanOptions, total=False):
     recipients: AnyPath | None
     freezer: int | None
     confirm: bool
+    context: AnyPath | None
+    weight_name: str | None
     feedback_decay: float | None
 
 
@@ -69,31 +84,97 @@ _PARAMETER_OPTIONS = frozenset(RoundOptions.__annotations__) | {
 _KINDS: dict[str, type] = {
     name: get_args(kind)[0]
     for name, kind in get_type_hints(PlanOptions).items()
-    if name in _PARAMETER_OPTIONS | {"length"}
+    if name in _PARAMETER_OPTIONS - _NOT_PARAMETERS
 }
 
 
-def choose_parameters(length: int, **options: Any) -> tuple[Parameters, str]:
-    """`Parameters.choose`, with K from a density if one is given, and the construction (with the
-    reason for it).
+def choose_reduction(layout: Layout, options: Mapping[str, Any]) -> Reduction:
+    """How the tensors of a layout are reduced: picked from, projected, or whole."""
+    given = _one_of(_reducing(options))
+    if not given:
+        raise UsageError("either K, a density or a rank is needed", advice=Advice.TOP_K)
+    shapes = [slot.shape for slot in layout.slots]
+    whole = whole_positions(layout, options.get("whole_tensors"))
+    if "rank" in given:
+        return Reduction.of(shapes, whole_number("rank", given["rank"]), whole=whole)
+    if "whole" in given or _is_all(layout, whole, given, options):
+        return Reduction.whole(shapes)
+    return Reduction.top_k(shapes, whole)
+
+
+def _reducing(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the options that say how a gradient is reduced."""
+    named = {name: options.get(name) for name in _ARTICLES}
+    return {
+        name: value for name, value in named.items() if value is not None and value is not False
+    }
+
+
+def _one_of(given: dict[str, Any]) -> dict[str, Any]:
+    """Refuse two ways to reduce a gradient."""
+    if len(given) > 1:
+        both = " and ".join(_ARTICLES[name] for name in given)
+        raise UsageError(f"both {both} are given", advice=Advice.TOP_K)
+    return given
+
+
+def _is_all(
+    layout: Layout, whole: set[int], given: Mapping[str, Any], options: Mapping[str, Any]
+) -> bool:
+    """Whether all entries are asked for. (The paper's construction picks them all.)"""
+    if options.get("construction") == PERMUTATION:
+        return False
+    if "density" in given:
+        _check_density(given["density"])
+        return bool(given["density"] == 1)
+    picked_from = layout.length - sum(layout.slots[at].size for at in whole)
+    return given.get("top_k") == picked_from
+
+
+def whole_positions(layout: Layout, given: Any) -> set[int]:
+    """The tensors whose names match one of the patterns; each of these must match something."""
+    found: set[int] = set()
+    for pattern in patterns("whole_tensors", given):
+        matching = {
+            at
+            for at, slot in enumerate(layout.slots)
+            if any(fnmatchcase(name, pattern) for name in slot.names)
+        }
+        if not matching:
+            raise UsageError(
+                f"no tensor of the gradient has a name like {pattern!r:.60}", advice=Advice.NAMES
+            )
+        found |= matching
+    return found
+
+
+def choose_parameters(reduction: Reduction, options: Mapping[str, Any]) -> ChosenParameters:
+    """`Parameters.choose` for a reduction, with K from a density if one is given, and the
+    construction (with the reason for it).
 
     Options that are None are left out. Without a construction, the paper's runs while its offline
     files stay below 256 MiB; else it is `sketch`. Keys are dealt where a family of blocks is found,
     and else shares are written out.
     """
-    given = _checked({"length": length, **options})
-    if "top_k" in given and "density" in given:
-        raise UsageError("both K and a density are given", advice=Advice.TOP_K)
-    if "top_k" not in given and "density" not in given:
-        raise UsageError("either K or a density is needed", advice=Advice.TOP_K)
+    given = _checked(options)
+    notes = []
     if "density" in given:
-        given["top_k"] = _coordinates(given.pop("density"), given["length"])
-    chosen, reason = _chosen_construction(given)
+        given["top_k"] = _coordinates(given.pop("density"), reduction)
+    if reduction.rank is not None:
+        given.pop("rank")
+        if "field" not in given:
+            given["field"] = SMALL_FIELD
+            notes.append(f"symbols have two bytes: the field is {SMALL_FIELD} by default")
+    if not reduction.is_top_k:
+        given.pop("top_k", None)
+    sizes: dict[str, Any] = {"length": reduction.length, "whole": reduction.sent_whole}
+    chosen, reason = _chosen_construction(reduction, given, sizes)
     # who did not name the construction should know whose rule it is
     with about(f"{chosen} does not fit here") if reason else nullcontext():
-        p = Parameters.choose(construction=chosen, **given)
+        p = Parameters.choose(construction=chosen, **given, **sizes)
+    _check_steps(p)
     if p.dealing != KEYS or find_family(p, construction(p).points()) is not None:
-        return p, reason
+        return ChosenParameters(p, reason, tuple(notes))
     if given.get("dealing") == KEYS:
         raise UsageError(
             f"no family of keys was found for N = {p.users}, U = {p.survivors}, T = {p.colluders}",
@@ -101,20 +182,42 @@ def choose_parameters(length: int, **options: Any) -> tuple[Parameters, str]:
             Advice.DEALING,
             dealing=SHARES,
         )
-    by_shares = Parameters.choose(construction=chosen, **given | {"dealing": SHARES})
+    by_shares = Parameters.choose(construction=chosen, **given | {"dealing": SHARES}, **sizes)
     note = "shares are written out: no small family of keys was found for so many users"
-    return by_shares, f"{reason}; {note}" if reason else note
+    reasons = f"{reason}; {note}" if reason else note
+    return ChosenParameters(by_shares, reasons, tuple(notes))
 
 
-def _chosen_construction(given: dict[str, Any]) -> tuple[str, str]:
+def _check_steps(p: Parameters) -> None:
+    """Refuse symbols of one byte with too few steps to say anything."""
+    steps = (p.field - 1) // 2 / (p.users * p.max_weight)
+    if p.symbol_bytes == 1 and steps < _FEWEST_STEPS:
+        raise UsageError(
+            f"a field of {p.field} elements leaves {steps:.2g} steps for a clip of "
+            f"{p.users} users with weights up to {p.max_weight:g}",
+            f"at least {_FEWEST_STEPS} are needed: choose a larger field, such as {SMALL_FIELD}",
+        )
+
+
+def _chosen_construction(
+    reduction: Reduction, given: dict[str, Any], sizes: dict[str, Any]
+) -> tuple[str, str]:
     """The construction that the options ask for, and why; takes what only this uses out of
     them."""
     asked = given.pop("construction", None)
+    if reduction.sent_whole:
+        if asked == PERMUTATION:
+            raise UsageError(
+                "the construction permutation has neither low rank nor whole tensors",
+                "leave the construction out",
+            )
+        return asked or SKETCH, ""
     if asked is not None:
         return asked, ""
     if "picks" in given or given.get("dealing") == KEYS:
         return SKETCH, ""
-    needed = footprint(Parameters.choose(construction=PERMUTATION, **given)).all_bytes
+    paper = Parameters.choose(construction=PERMUTATION, **given, **sizes)
+    needed = footprint(paper).all_bytes
     if needed < _PAPER_LIMIT:
         return (
             PERMUTATION,
@@ -123,10 +226,12 @@ def _chosen_construction(given: dict[str, Any]) -> tuple[str, str]:
     return SKETCH, f"{SKETCH}: the paper's offline files would take {amount(needed)} in all"
 
 
-def _checked(options: dict[str, Any]) -> dict[str, Any]:
+def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options that are given, each of the type that it must have."""
     given: dict[str, Any] = {}
     for name, value in options.items():
+        if name in _NOT_PARAMETERS:
+            continue
         kind = _KINDS.get(name)
         if kind is None:
             raise UsageError(
@@ -148,9 +253,10 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _coordinates(density: float, length: int) -> int:
-    """K as a share of L, at least one."""
-    return max(1, round(density * min(length, _MOST_COORDINATES)))
+def _coordinates(density: float, reduction: Reduction) -> int:
+    """K as a share of the entries that are picked from, at least one."""
+    picked_from = reduction.length - reduction.sent_whole
+    return max(1, round(density * min(picked_from, _MOST_COORDINATES)))
 
 
 def _check_density(density: Any) -> None:
@@ -192,16 +298,34 @@ def choose_layout(
 
 
 @dataclass(frozen=True)
+class ChosenParameters:
+    """The parameters of a round, why it has this construction, and what else was chosen for it."""
+
+    parameters: Parameters
+    reason: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Choice:
-    """What the options of a round ask for: its layout and parameters, why it has this construction,
-    and the example gradient as a flat vector, if there is one. `notes` say how that was read, and
-    how the clip fits it."""
+    """What the options of a round ask for: its layout, reduction and parameters, a clip for each
+    tensor, why it has this construction, and the example gradient as a flat vector, if there is
+    one. `notes` say how that was read, and how the clip fits it."""
 
     layout: Layout
+    reduction: Reduction
     parameters: Parameters
+    clips: tuple[float, ...]
     reason: str
     gradient: Vector | None
     notes: tuple[str, ...]
+
+    @property
+    def fixed_point(self) -> FixedPoint:
+        """How the round writes reals in its field."""
+        p = self.parameters
+        runs = self.reduction.clip_runs(self.clips)
+        return FixedPoint.of(p.field, p.users, p.max_weight, runs)
 
 
 def chosen_layout(options: PlanOptions) -> tuple[Layout, Gradient | None]:
@@ -224,52 +348,97 @@ def chosen_layout(options: PlanOptions) -> tuple[Layout, Gradient | None]:
     )
 
 
-def chosen_parameters(layout: Layout, options: PlanOptions) -> tuple[Parameters, str]:
+def chosen_parameters(reduction: Reduction, options: PlanOptions) -> ChosenParameters:
     """`choose_parameters` with those of the options that are about them."""
     numbers = {name: value for name, value in options.items() if name in _PARAMETER_OPTIONS}
-    return choose_parameters(layout.length, **numbers)
+    return choose_parameters(reduction, numbers)
 
 
 def choose_round(options: PlanOptions) -> Choice:
     """What these options ask for; nothing is written."""
     layout, tensors = chosen_layout(options)
-    parameters, reason = chosen_parameters(layout, options)
-    if tensors is None:
-        return Choice(layout, parameters, reason, gradient=None, notes=())
-    from ..gradients.quantise import magnitude
-
-    gradient = layout.flatten(tensors)
-    fits = _fit_note(options.get("like"), magnitude(gradient), parameters)
+    reduction = choose_reduction(layout, options)
+    chosen = chosen_parameters(reduction, options)
     return Choice(
         layout=layout,
-        parameters=parameters,
-        reason=reason,
-        gradient=gradient,
-        notes=(*tensors.notes, fits),
+        reduction=reduction,
+        parameters=chosen.parameters,
+        clips=same_clips(layout, options.get("clip")),
+        reason=chosen.reason,
+        gradient=None if tensors is None else layout.flatten(tensors),
+        notes=chosen.notes if tensors is None else (*tensors.notes, *chosen.notes),
     )
 
 
-def _fit_note(like: Given, largest: float, p: Parameters) -> str:
+def with_fit(choice: Choice, like: Given) -> Choice:
+    """Say how the clip fits the example gradient."""
+    fixed = choice.fixed_point  # which checks the clips
+    if choice.gradient is None or choice.reduction.has_basis:
+        return choice
+    fits = _fit_note(like, magnitude(choice.gradient), fixed)
+    return replace(choice, notes=(*choice.notes, fits))
+
+
+def same_clips(layout: Layout, clip: Any) -> tuple[float, ...]:
+    """One clip for all tensors, 1 if none is given."""
+    value = 1.0 if clip is None else real_number("clip", clip)
+    return (value,) * len(layout.slots)
+
+
+def _fit_note(like: Given, largest: float, fixed: FixedPoint) -> str:
     """How the clip fits the example gradient, and what one step of the quantiser is."""
     name = path_of("like", like).name if is_path(like) else "the gradient"
-    fits = (
-        f"beyond the clip of {p.clip:g}"
-        if largest > p.clip
-        else f"{largest / p.clip:.1%} of the clip"
-    )
-    step = 1 / p.scale
+    clip = fixed.clip
+    fits = f"beyond the clip of {clip:g}" if largest > clip else f"{largest / clip:.1%} of the clip"
     return (
         f"the largest value of {name} is {largest:.4g}, {fits}; one step of the quantiser is "
-        f"{step:.3g}"
+        f"{fixed.step:.3g}"
     )
 
 
-def changed_parameters(before: Parameters, length: int, given: dict[str, Any]) -> Parameters:
-    """The parameters of a round with some of them changed."""
-    changed = _checked({"length": length, **given})
+def changed_reduction(before: Session, layout: Layout, given: Mapping[str, Any]) -> Reduction:
+    """The reduction of a round that is like another one, but for what is given anew.
+
+    The side of a basis is the first one: what it is in a series depends on the last sum.
+    """
+    last = before.reduction
+    named = given.get("whole_tensors")
+    whole = last.kept_whole() if layout == before.layout else set()
+    if named is not None:
+        whole = whole_positions(layout, named)
+    asked = _one_of(_reducing(given)) or _said_before(last)
+    shapes = [slot.shape for slot in layout.slots]
+    if "rank" in asked:
+        return Reduction.of(shapes, whole_number("rank", asked["rank"]), whole=whole)
+    construction = before.parameters.construction
+    if "whole" in asked or _is_all(layout, whole, asked, {"construction": construction}):
+        return Reduction.whole(shapes)
+    return Reduction.top_k(shapes, whole)
+
+
+def _said_before(last: Reduction) -> dict[str, Any]:
+    """The option that asks for the same reduction again; none asks for top-K."""
+    if last.rank is not None:
+        return {"rank": last.rank}
+    return {} if last.is_top_k else {"whole": True}
+
+
+def changed_parameters(
+    before: Parameters, reduction: Reduction, given: Mapping[str, Any]
+) -> Parameters:
+    """The parameters of a round with some of them changed, and of this reduction."""
+    changed = _checked(given)
+    changed.pop("rank", None)
     if "density" in changed:
-        changed["top_k"] = _coordinates(changed.pop("density"), length)
-    return before.changed(**changed)
+        changed["top_k"] = _coordinates(changed.pop("density"), reduction)
+    if not reduction.is_top_k:
+        changed["top_k"] = 0
+    elif not changed.get("top_k", before.top_k):
+        raise UsageError("either K or a density is needed", advice=Advice.TOP_K)
+    changed |= {"length": reduction.length, "whole": reduction.sent_whole}
+    p = before.changed(**changed)
+    _check_steps(p)
+    return p
 
 
 def given_options(options: SessionOptions) -> dict[str, Any]:

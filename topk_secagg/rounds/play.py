@@ -14,15 +14,17 @@ from pathlib import Path
 from ..errors import Refused, SecAggError, about
 from ..gradients.arrays import Given, Vector
 from ..gradients.layout import Layout
-from ..gradients.quantise import check_clips, magnitude
+from ..gradients.quantise import check_clips
 from ..progress import UserProgress
 from ..storage import survivors as survivors_file
 from ..storage.ledger import Ledger
 from ..storage.workspace import Workspace
+from .arguments import AnyPath
 from .dropouts import Remaining
 from .each import Report, for_each
 from .eliminate import EliminateReport, eliminate
 from .feedback import carried_from
+from .following import Following
 from .freeze import confirm, freeze
 from .mask import MaskReport, mask
 from .offline import offline
@@ -31,10 +33,11 @@ from .sending import read_gradient_of, subject_of
 
 @dataclass(frozen=True)
 class Survey:
-    """What the gradients of a round are like before it starts: the largest magnitude that each user
-    would send, its residual included, and the bytes of the largest gradient as it is."""
+    """What the gradients of a round are like before it starts: the largest magnitudes that each
+    user would send of each tensor, its residual included, and the bytes of the largest gradient as
+    it is."""
 
-    largest: dict[int, float]
+    largest: dict[int, list[float]]
     plain_bytes: int
 
 
@@ -51,30 +54,37 @@ class Play:
     select: str
     saturate: bool
     again: bool
+    context: AnyPath | None
     randomness: str
     earlier: Workspace | None
     jobs: int | None
     progress: UserProgress
 
-    def survey(self, layout: Layout, *, session: str = "", decay: float = 1.0) -> Survey:
+    def survey(
+        self, layout: Layout, following: Following, *, session: str = "", decay: float = 1.0
+    ) -> Survey:
         """Read the gradients of the users that mask, and their residuals; nothing is written.
 
         `session` is that of a round that was started already.
         """
-        look = partial(self._look, layout, session, decay)
+        look = partial(self._look, layout, following, session, decay)
         looks = self._phase("check", self.left.masking, look)
         return Survey(
             largest={user: largest for user, (largest, _) in looks.items()},
             plain_bytes=max((plain_bytes for _, plain_bytes in looks.values()), default=0),
         )
 
-    def _look(self, layout: Layout, session: str, decay: float, user: int) -> tuple[float, int]:
-        """The largest magnitude that a user would send, and the bytes of its gradient as it is."""
+    def _look(
+        self, layout: Layout, following: Following, session: str, decay: float, user: int
+    ) -> tuple[list[float], int]:
+        """The largest magnitudes that a user would send, and the bytes of its gradient as it
+        is."""
         flat, plain_bytes = self._read(layout, user)
         if self.feedback and self.earlier is not None:
             taken = carried_from(self.earlier, user, session, layout.length)
             flat = taken.added_to(flat, self.weights[user], decay)
-        return magnitude(flat), plain_bytes
+        reduction = following.reduction
+        return reduction.largest(reduction.reduce(flat, following.bases)), plain_bytes
 
     def _read(self, layout: Layout, user: int) -> tuple[Vector, int]:
         """A gradient as a flat vector, and the bytes that it has as it is."""
@@ -100,9 +110,10 @@ class Play:
                 raise Refused(
                     f"user {user} has {what} in this round already", "choose another folder"
                 )
-        if not self.saturate:
+        if not self.saturate and not self.feedback:
             open_users = [user for user in self.left.masking if not _has_masked(space, user)]
-            check_clips(p.clip, {self._name(user): survey.largest[user] for user in open_users})
+            clips = space.session.clips
+            check_clips(clips, {self._name(user): survey.largest[user] for user in open_users})
 
     def _name(self, user: int) -> str:
         """A user in a message, with the name of its file."""
@@ -133,6 +144,7 @@ class Play:
             select=self.select,
             saturate=self.saturate,
             again=self.again,
+            context=self.context,
         )
 
     def _phase(

@@ -13,10 +13,10 @@ from ..brief import Brief
 from ..errors import Advice, Busy, SecAggError, UsageError, counted
 from ..gradients.arrays import Given
 from ..gradients.layout import Layout
-from ..gradients.quantise import clip_of
 from ..gradients.tensors import is_path
 from ..progress import UserProgress, unheard_of_users
-from ..protocol.parameters import SHARES, Parameters
+from ..protocol.parameters import SHARES
+from ..storage.basis import of_round
 from ..storage.session import read_session
 from ..storage.workspace import Workspace
 from .arguments import (
@@ -35,19 +35,12 @@ from .arguments import (
 from .decode import DecodeReport, decode
 from .dropouts import remaining
 from .eliminate import EliminateReport
-from .init import InitReport, start_chosen, start_like
+from .following import Following
+from .init import Clips, InitReport, start_chosen, start_like
 from .mask import MaskReport
-from .options import (
-    Choice,
-    SessionOptions,
-    choose_layout,
-    choose_round,
-    chosen_layout,
-    chosen_parameters,
-    given_options,
-)
+from .options import SessionOptions, choose_round, given_options
 from .play import Play, Survey
-from .sending import clip_note
+from .sending import clip_note, fitting_clips
 from .user_files import check_output, gradients_by_user, weights_by_user
 
 _OF_READING = {"entry", "strip_prefix"}  # options that do not change a session
@@ -114,8 +107,8 @@ def run(
         follow from those of that round.
     new_keys: with `from_`, start a new series: every user deals new keys.
     generation: with `from_`, how late in the series the round is; by default the next one.
-    clip_from_sum: with `from_`, the clip is so many times the largest magnitude of that round's
-        sum, divided by the largest weight.
+    clip_from_sum: with `from_`, the clip of each tensor is so many times the largest magnitude of
+        that round's sum, divided by the largest weight.
     drop_masking: users that never send an X; they are not in the sum.
     drop_elimination: users that send an X, and never answer.
     weights: what each user's gradient is multiplied with: a list, a mapping {user: weight}, or a
@@ -129,7 +122,8 @@ def run(
     mean: divide what `output` gets, and `total` of the report, by the sum of the survivors'
         weights.
     select: "top" sends the largest magnitudes, "random" random coordinates.
-    saturate: clamp values beyond the clip, and count them, instead of refusing.
+    saturate: clamp values beyond the clip, and count them, instead of refusing; always so with
+        `feedback`.
     randomness: "cipher" (AES-256-CTR keyed by the operating system) or "os" (every byte from it).
     jobs: users to work on at a time; the number of cores by default.
     progress: called as progress(phase, user, count) when a user has finished a phase (user 0 at its
@@ -149,16 +143,21 @@ def run(
     freezer: the user that freezes; 1 by default, and none where users confirm.
     confirm: whether users must confirm the survivors.
     feedback_decay: what is left of a residual in the next round, from 0 to 1; 1 by default.
+    context: a file that all users train from; its digest is in the session.
+    weight_name: what weights are, such as "examples"; users see it in the session.
     top_k: K, the coordinates that each user sends; or
-    density: K as a share of the gradient's length, such as 0.01.
-    field: q, a prime below 2^32.
+    density: K as a share of the gradient's length, such as 0.01; or
+    rank: low rank: every matrix is projected on so many columns; for series; or
+    whole: everything is sent.
+    whole_tensors: patterns; tensors with such a name are sent whole.
+    field: q, a prime below 2^32; 65521 by default with low rank.
     construction: "permutation" (the paper's) or "sketch"; by default permutation while its offline
         files stay below 256 MiB, and else sketch.
     dealing: "keys" (sketch) or "shares", which are written out and
         which randomness from the operating system needs.
     picks: P, in the construction sketch.
     clip: the largest magnitude of a gradient's values; by default that of all gradients (with
-        their residuals) that are sent.
+        their residuals) that are sent, for each tensor.
 
     Returns a RunReport: `masked` and `answered`, a report for each user, `decoded`, and the sum as
     its `total`.
@@ -184,19 +183,21 @@ def run(
         select=select,
         saturate=saturate,
         again=again,
+        context=options.get("context"),
         randomness=randomness,
         earlier=before,
         jobs=jobs,
         progress=progress,
     )
     begun = None
+    looking = _Looking(space, play, fits=options.get("clip") is None and clip_from_sum is None)
     largest_weight = None if weights is None else max(weight.values())
     if before is not None:
         if largest_weight is not None and given_options(options):
             options["max_weight"] = largest_weight
-        begun, survey = _begin_like(
+        begun = _begin_like(
             space,
-            play,
+            looking,
             before=before,
             clip_from_sum=clip_from_sum,
             options=options,
@@ -206,14 +207,15 @@ def run(
     elif space.session_path.exists() and not _describes_round(options, randomness):
         _check_count(given, len(space.users()))
         s = space.session
-        survey = play.survey(s.layout, session=s.id, decay=s.feedback_decay)
+        looking.look(s.layout, Following(s.reduction, of_round(space)), s.feedback_decay)
     else:
         implied: SessionOptions = {}
         if randomness == OS and options.get("dealing") is None:
             implied["dealing"] = SHARES
         if largest_weight is not None:
             implied["max_weight"] = largest_weight
-        begun, survey = _begin(space, play, {**options, **implied})
+        begun = _begin(space, looking, {**options, **implied})
+    survey = looking.survey
     if begun is not None:
         space = Workspace(begun.round.root, space.secrets)
         started(begun)
@@ -252,14 +254,58 @@ def _check_count(gradients: Mapping[int, Given], users: int) -> None:
         )
 
 
-def _begin(space: Workspace, play: Play, options: SessionOptions) -> tuple[InitReport, Survey]:
+@dataclass
+class _Looking:
+    """Looks at all gradients before a round starts, and finds clips that fit them if none is
+    given."""
+
+    space: Workspace
+    play: Play
+    fits: bool
+    survey: Survey = field(default_factory=lambda: Survey({}, 0))
+
+    def look(self, layout: Layout, following: Following, decay: float) -> None:
+        """Read all gradients."""
+        session = self.space.session.id if self.space.session_path.exists() else ""
+        self.survey = self.play.survey(layout, following, session=session, decay=decay)
+
+    def clips(self, layout: Layout, following: Following, decay: float) -> Clips | None:
+        """Those of the session, if there is one, or of the gradients; None if some are given."""
+        self.look(layout, following, decay)
+        if not self.fits:
+            return None
+        if self.space.session_path.exists():
+            return self.space.session.clips
+        return fitting_clips(following.reduction, self.survey.largest.values())
+
+    def noted(self, begun: InitReport, *, resumed: bool) -> InitReport:
+        """Say where clips come from that nobody gave, and what they mean for the quantiser."""
+        if not self.fits:
+            return begun
+        s = begun.round.session
+        origin = (
+            f"the clip is {max(s.clips):.6g}, as session.json says"
+            if resumed
+            else clip_note(s.clips, residuals=self.play.feedback)
+        )
+        note = f"{origin}; one step of the quantiser is {s.fixed_point.step:.3g}"
+        return replace(begun, notes=(*begun.notes, note))
+
+
+def _begin(space: Workspace, looking: _Looking, options: SessionOptions) -> InitReport:
     """Look at all gradients, and start a round with a clip that fits them if none is given."""
+    gradients = looking.play.gradients
     users = options.get("users")
     if users is not None:
-        _check_count(play.gradients, whole_number("users", users))
-    options = {**options, "users": len(play.gradients)}
-    with _counting_gradients(len(play.gradients)):
-        return _begin_with(space, play, options)
+        _check_count(gradients, whole_number("users", users))
+    options = {**options, "users": len(gradients)}
+    if options.get("like") is None and options.get("length") is None:
+        options["like"] = gradients[1]
+    resumed = space.session_path.exists()
+    with _counting_gradients(len(gradients)):
+        choice = choose_round(options)
+        begun = start_chosen(space.root, choice, options, fit=looking.clips)
+    return looking.noted(begun, resumed=resumed)
 
 
 @contextmanager
@@ -274,46 +320,19 @@ def _counting_gradients(count: int) -> Iterator[None]:
         raise error.but(hint=hint) from error
 
 
-def _begin_with(space: Workspace, play: Play, options: SessionOptions) -> tuple[InitReport, Survey]:
-    """The same, once the options say how many users there are."""
-    if options.get("like") is None and options.get("length") is None:
-        options["like"] = play.gradients[1]
-    if options.get("clip") is not None:
-        choice = choose_round(options)
-        survey = play.survey(choice.layout)
-    else:
-        layout, tensors = chosen_layout(options)
-        survey = play.survey(layout)
-        choice = _with_fitting_clip(space, play, options=options, layout=layout, survey=survey)
-        choice = replace(choice, notes=(*(tensors.notes if tensors else ()), *choice.notes))
-    return start_chosen(space.root, choice, options), survey
-
-
 def _begin_like(
     space: Workspace,
-    play: Play,
+    looking: _Looking,
     before: Workspace,
     clip_from_sum: float | None,
     options: SessionOptions,
     *,
     new_keys: bool,
     generation: int | None,
-) -> tuple[InitReport, Survey]:
+) -> InitReport:
     """Start a round like an earlier one, with a clip that fits the gradients if none is given."""
-    _check_count(play.gradients, len(before.users()))
-    layout = before.session.layout
-    if options.get("like") is not None or options.get("length") is not None:
-        layout, _ = choose_layout(options.get("like"), options.get("length"))
+    _check_count(looking.play.gradients, len(before.users()))
     resumed = space.session_path.exists()
-    session = space.session.id if resumed else ""
-    decay = options.get("feedback_decay")
-    if decay is None:
-        decay = before.session.feedback_decay
-    survey = play.survey(layout, session=session, decay=decay)
-    is_fitted = options.get("clip") is None and clip_from_sum is None
-    if is_fitted:
-        fitting = clip_of(survey.largest.values())
-        options = {**options, "clip": space.session.parameters.clip if resumed else fitting}
     begun = start_like(
         space.root,
         before,
@@ -321,38 +340,9 @@ def _begin_like(
         new_keys=new_keys,
         generation=generation,
         options=options,
+        fit=looking.clips,
     )
-    if is_fitted:
-        note = _note_of_clip(begun.round.session.parameters, play, resumed=resumed)
-        begun = replace(begun, notes=(*begun.notes, note))
-    return begun, survey
-
-
-def _with_fitting_clip(
-    space: Workspace, play: Play, options: SessionOptions, layout: Layout, survey: Survey
-) -> Choice:
-    """The parameters with the clip of the session, if there is one, or that of the gradients."""
-    resumed = space.session_path.exists()
-    clip = space.session.parameters.clip if resumed else clip_of(survey.largest.values())
-    with_clip: SessionOptions = {**options, "clip": clip}
-    parameters, reason = chosen_parameters(layout, with_clip)
-    return Choice(
-        layout=layout,
-        parameters=parameters,
-        reason=reason,
-        gradient=None,
-        notes=(_note_of_clip(parameters, play, resumed=resumed),),
-    )
-
-
-def _note_of_clip(p: Parameters, play: Play, *, resumed: bool) -> str:
-    """Where a clip that nobody gave comes from, and what it means for the quantiser."""
-    origin = (
-        f"the clip is {p.clip:.6g}, as session.json says"
-        if resumed
-        else clip_note(p.clip, residuals=play.feedback)
-    )
-    return f"{origin}; one step of the quantiser is {1 / p.scale:.3g}"
+    return looking.noted(begun, resumed=resumed)
 
 
 @contextmanager

@@ -1,28 +1,33 @@
-"""What a user sends of its gradient: which coordinates, as what, and what stays behind.
+"""What a user sends of its gradient, as what, and what stays behind.
 
 `mask` and `aggregate` do this alike, with and without files.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from ..algebra.bases import Basis
+from ..algebra.field import to_signed
 from ..algebra.randomness import Randomness
 from ..errors import BadData, about
 from ..gradients.arrays import Given, Vector, read_any
 from ..gradients.quantise import (
+    FixedPoint,
+    clip_of,
     dequantise,
     quantise,
     rounding_error,
     rounding_source,
     uniform,
 )
-from ..gradients.select import kept_energy
+from ..gradients.reduce import Reduction, kept_share
+from ..gradients.reduced import Reals
 from ..gradients.tensors import Gradient, is_path
 from ..protocol.constructions import construction
 from ..protocol.messages import Sparse
@@ -31,10 +36,22 @@ from ..storage.session import Session
 from .arguments import SELECTIONS, check_choice, path_of
 
 
-def clip_note(clip: float, *, residuals: bool) -> str:
-    """Where a clip comes from that nobody gave."""
+def fitting_clips(reduction: Reduction, largest: Iterable[Sequence[float]]) -> tuple[float, ...]:
+    """The clip of every tensor for users with these largest magnitudes, none of which it cuts."""
+    every = [*largest] or [[0.0] * len(reduction.tensors)]
+    return tuple(clip_of(of_tensor) for of_tensor in zip(*every, strict=True))
+
+
+def clip_note(clips: Sequence[float], *, residuals: bool) -> str:
+    """Where clips come from that nobody gave."""
     also = ", residuals included" if residuals else ""
-    return f"the clip is {clip:.6g}, the largest magnitude of all gradients{also}"
+    least, most = min(clips), max(clips)
+    if least == most:
+        return f"the clip is {most:.6g}, the largest magnitude of all gradients{also}"
+    return (
+        f"every tensor has its clip, the largest magnitude of all gradients{also}: "
+        f"{least:.6g} to {most:.6g}"
+    )
 
 
 def subject_of(user: int, gradient: Given) -> str:
@@ -52,23 +69,42 @@ def read_gradient_of(user: int, gradient: Given, entry: str, strip_prefix: str) 
         return read_any(gradient, entry, strip_prefix)
 
 
-def with_residual(flat: Vector, carried: Vector) -> Vector:
-    """The gradient and what was not sent before; two finite values can add up to one that is
-    not."""
-    with np.errstate(over="ignore"):
-        total: Vector = flat + carried
-    if not np.isfinite(total).all():
-        raise BadData(
-            "gradient and residual add up to values that are not finite",
-            "remove the residual to start from zero",
+@dataclass(frozen=True)
+class Encoding:
+    """How the gradients of a round become symbols, and its sum a gradient."""
+
+    parameters: Parameters
+    reduction: Reduction
+    bases: Sequence[Basis]
+    scales: Sequence[int]
+    fixed: FixedPoint
+
+    @staticmethod
+    def of(session: Session, bases: Sequence[Basis]) -> Encoding:
+        """That of a session, on these bases."""
+        return Encoding(
+            session.parameters, session.reduction, bases, session.scales, session.fixed_point
         )
-    return total
+
+    def reduced(self, flat: Vector) -> Vector:
+        """The reduced vector of a gradient."""
+        return self.reduction.reduce(flat, self.bases)
+
+    def decoded(self, sparse: Sparse) -> Reals:
+        """The flat vector (L,) behind the symbols of one user, or of a sum."""
+        if self.reduction.is_identity:
+            flat = np.zeros(self.reduction.entries)
+            flat[sparse.index] = dequantise(self.fixed, sparse.index, sparse.value)
+            return flat
+        symbols = np.zeros(self.reduction.length, np.int64)
+        symbols[sparse.index] = to_signed(sparse.value, self.fixed.field)
+        return self.reduction.decode(symbols, self.bases, self.scales)
 
 
 class Chosen(NamedTuple):
     """What a user sends: coordinates with their values in the field; how many of them were clipped,
-    the share of the energy that they keep, and what rounding is expected to add to them (None if
-    all are zero)."""
+    the share of the gradient's energy that they keep, and what rounding is expected to add to them
+    (None if all are zero)."""
 
     sparse: Sparse
     clipped: int
@@ -81,18 +117,20 @@ class Prepared:
     """What goes into X, chosen from a vector that is sent with a weight."""
 
     chosen: Chosen
-    parameters: Parameters
+    encoding: Encoding
     flat: Vector
     weight: float
 
     @cached_property
-    def unsent(self) -> Vector:
+    def unsent(self) -> Reals:
         """The whole weighted vector less what was sent."""
         with np.errstate(over="ignore"):
             left = self.weight * self.flat.astype(np.float64)
-        left[self.chosen.sparse.index] -= dequantise(
-            self.parameters.fixed_point, self.chosen.sparse.value
-        )
+        sparse = self.chosen.sparse
+        if self.encoding.reduction.is_identity:
+            left[sparse.index] -= dequantise(self.encoding.fixed, sparse.index, sparse.value)
+        else:
+            left -= self.encoding.decoded(sparse)
         if not np.isfinite(left).all():
             raise BadData(
                 f"with a weight of {self.weight:g} the residual has values that are not finite",
@@ -102,49 +140,37 @@ class Prepared:
 
 
 def prepare(
-    s: Session, source: Randomness, flat: Vector, weight: float, select: str, *, saturate: bool
+    encoding: Encoding,
+    source: Randomness,
+    flat: Vector,
+    weight: float,
+    select: str,
+    *,
+    saturate: bool,
 ) -> Prepared:
-    """Reduce and quantise a flat vector, to which the residual was added already."""
-    p = s.parameters
-    chosen = choose(p, source, flat=flat, weight=weight, select=select, saturate=saturate)
-    return Prepared(chosen, p, flat, weight)
+    """Reduce and quantise a flat vector, to which the residual was added already.
 
-
-def choose(
-    p: Parameters, source: Randomness, flat: Vector, weight: float, select: str, *, saturate: bool
-) -> Chosen:
-    """Which coordinates are sent, and as what.
-
-    Random ones are those with the largest of L random keys.
+    Random coordinates are those with the largest of L random keys.
     """
     check_choice("selection", select, SELECTIONS)
+    p = encoding.parameters
+    reduced = encoding.reduced(flat)
     index = construction(p).select(
-        flat if select == "top" else uniform(source.child("select"), p.length)
+        reduced if select == "top" else uniform(source.child("select"), p.length)
     )
-    values = flat[index].astype(np.float64)
+    values = reduced[index].astype(np.float64)
     value, clipped = quantise(
-        p.fixed_point,
+        encoding.fixed,
+        index,
         values,
         rounding_source(source, index, values),
         weight=weight,
         saturate=saturate,
     )
-    return Chosen(
+    chosen = Chosen(
         sparse=Sparse(index, value),
         clipped=clipped,
-        kept_energy=kept_energy(flat, index),
-        rounding_error=rounding_error(p.fixed_point, values, weight),
+        kept_energy=kept_share(flat, values),
+        rounding_error=rounding_error(encoding.fixed, index, values, weight),
     )
-
-
-def unsent(p: Parameters, flat: Vector, sparse: Sparse, weight: float) -> npt.NDArray[np.float64]:
-    """The new residual: what is left of the vector once these weighted values are sent."""
-    left = flat.astype(np.float64)
-    with np.errstate(over="ignore"):
-        left[sparse.index] -= dequantise(p.fixed_point, sparse.value) / weight
-    if not np.isfinite(left).all():
-        raise BadData(
-            f"with a weight of {weight:g} one step of the quantiser is too large for a residual",
-            "choose a larger weight",
-        )
-    return left
+    return Prepared(chosen, encoding, flat, weight)

@@ -1,20 +1,24 @@
-"""aggregate.h5: the sum, sparse, in the field and as reals; who survived, who answered, whose
-answer was wrong."""
+"""aggregate.h5: the sum in the field and as reals; who survived, who answered, whose answer was
+wrong.
+
+The sum is that of the reduced vectors. Where all of them is sent whole, its coordinates are not
+listed.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
-from ..algebra.field import stored_type
+from ..algebra.field import Integers, Symbols, stored_type
 from ..errors import counted
 from ..gradients.quantise import dequantise
 from ..protocol.agreement import is_correctable
 from ..protocol.messages import Sparse
 from ..protocol.parameters import Parameters
 from .artifacts import SYMBOLS, Artifact, Draft, Kind, Table, write_hashed
+from .session import Session
 from .survivors import Survivors
 from .workspace import Workspace
 
@@ -24,7 +28,7 @@ _COORDINATE_BYTES = 4 + 4 + 8  # index, symbol and real
 KIND = Kind(
     "aggregate",
     {
-        "index": (("<u4",), "coordinates at which the sum is not zero"),
+        "index": (("<u4",), "coordinates of the sum: those that are not zero or sent whole"),
         "value": (SYMBOLS, "the sum there, in the field"),
         "real": (("<f8",), "the sum there, as real numbers"),
         "survivors": (("<u4",), "users in the sum, U1"),
@@ -32,6 +36,7 @@ KIND = Kind(
         "corrected": (("<u4",), "users whose answers were wrong and left out"),
     },
     "decode the round first",
+    layouts=({"value", "real", *_USERS}, {"index", "value", "real", *_USERS}),
     attributes=("survivors_sha256",),
 )
 
@@ -58,13 +63,14 @@ def write(
     s = space.session
     p = s.parameters
     tables = {
-        "index": Table(total.index, lambda part: part.astype("<u4", copy=False)),
         "value": Table(total.value, lambda part: part.astype(stored_type(p.field), copy=False)),
-        "real": Table(total.value, partial(dequantise, p.fixed_point)),
+        "real": Table(dequantise(s.fixed_point, total.index, total.value).astype("<f8")),
         "survivors": Table(np.array(survivors.users, dtype="<u4")),
         "answering": Table(np.array(answering, dtype="<u4")),
         "corrected": Table(np.array(corrected, dtype="<u4")),
     }
+    if p.whole < p.length:
+        tables["index"] = Table(total.index, lambda part: part.astype("<u4", copy=False))
     attributes = s.header(0, survivors_sha256=survivors.digest)
     write_hashed(space.aggregate_path, Draft(KIND, attributes), tables)
 
@@ -83,7 +89,7 @@ def parsed(space: Workspace, artifact: Artifact) -> Aggregate:
         if len(d.shape) != 1 or d.shape[0] > (p.users if name in _USERS else p.length):
             raise artifact.bad(f"its {name} is too large")
     artifact.verify()
-    total = _checked_sum(p, artifact)
+    total = _checked_sum(space.session, artifact)
     users = {name: artifact.read(name).tolist() for name in _USERS}
     _check_users(p, artifact, users)
     return Aggregate(
@@ -93,22 +99,41 @@ def parsed(space: Workspace, artifact: Artifact) -> Aggregate:
     )
 
 
-def _checked_sum(p: Parameters, artifact: Artifact) -> Sparse:
-    """The sum: non-zero symbols at increasing coordinates, with the reals that belong to them."""
-    index = artifact.read("index").astype(np.int64)  # not negative: the file's type is unsigned
+def _checked_sum(s: Session, artifact: Artifact) -> Sparse:
+    """The sum: symbols at increasing coordinates, with the reals that belong to them."""
     value = artifact.read("value").astype(np.uint32)
     real = artifact.read("real")
-    if not index.size == value.size == real.size:
+    index = _checked_index(s.parameters, artifact, value)
+    if real.size != value.size:
+        raise artifact.bad("its datasets are not of one length")
+    if np.any(value >= s.parameters.field):
+        raise artifact.bad("a value is not below q")
+    if not np.array_equal(real, dequantise(s.fixed_point, index, value)):
+        raise artifact.bad("its reals are not its values divided by the scale")
+    return Sparse(index, value)
+
+
+def _checked_index(p: Parameters, artifact: Artifact, value: Symbols) -> Integers:
+    """The coordinates: none twice, all that are sent whole, and no zero among the others."""
+    picked_from = p.length - p.whole
+    if ("index" in artifact.datasets) != (picked_from > 0):
+        raise artifact.bad("it lists coordinates where all are sent whole, or does not elsewhere")
+    if not picked_from:
+        if value.size != p.length:
+            raise artifact.bad(f"it has {value.size} coordinates, not {p.length}")
+        return np.arange(p.length)
+    index = artifact.read("index").astype(np.int64)  # not negative: the file's type is unsigned
+    if index.size != value.size:
         raise artifact.bad("its datasets are not of one length")
     if np.any(np.diff(index) <= 0):
         raise artifact.bad("its coordinates are not increasing")
     if np.any(index >= p.length):
         raise artifact.bad("a coordinate is not below L")
-    if np.any(value == 0) or np.any(value >= p.field):
-        raise artifact.bad("a value is not between 1 and q - 1")
-    if not np.array_equal(real, dequantise(p.fixed_point, value)):
-        raise artifact.bad("its reals are not its values divided by the scale")
-    return Sparse(index, value)
+    if np.any(value[index < picked_from] == 0):
+        raise artifact.bad("a value is zero")
+    if np.count_nonzero(index >= picked_from) != p.whole:
+        raise artifact.bad("a coordinate that is sent whole is missing")
+    return index
 
 
 def _check_users(p: Parameters, artifact: Artifact, users: dict[str, list[int]]) -> None:

@@ -54,6 +54,7 @@ _OF_DATASET: _Allowed = _EITHER | dict.fromkeys((_DATASPACE, _DATATYPE, _FILL_VA
 _NUMBERS = {
     struct.pack("<B3xIHH", 0x10, size, 0, 8 * size): np.dtype(f"<u{size}") for size in (1, 2, 4, 8)
 }
+_NUMBERS[struct.pack("<BB2xIHH", 0x10, 8, 4, 0, 32)] = np.dtype("<i4")  # bit 3: with a sign
 _NUMBERS[b"\x11\x20\x3f\0" + struct.pack("<IHHBBBBI", 8, 0, 64, 52, 11, 0, 52, 1023)] = np.dtype(
     "<f8"
 )

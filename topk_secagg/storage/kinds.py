@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import aggregate, answer, chain, masked, residual, secret, share
+from . import aggregate, answer, basis, chain, masked, residual, secret, share
 from .artifacts import Artifact, Kind
 from .hdf5_writer import bytes_of
 from .session import Session
@@ -16,7 +16,8 @@ _LARGEST: dict[str, Callable[[Session], int]] = {
     chain.KIND.name: chain.largest_bytes,
     masked.KIND.name: lambda s: bytes_of(masked.shapes(s.parameters)),
     answer.KIND.name: lambda s: answer.largest_bytes(s.parameters),
-    residual.KIND.name: lambda s: bytes_of(residual.shapes(s.parameters.length)),
+    residual.KIND.name: lambda s: bytes_of(residual.shapes(s.layout.length)),
+    basis.KIND.name: lambda s: bytes_of(basis.shapes(s)),
     aggregate.KIND.name: lambda s: aggregate.largest_bytes(s.parameters),
 }
 ARTIFACT_KINDS: tuple[Kind, ...] = (
@@ -26,6 +27,7 @@ ARTIFACT_KINDS: tuple[Kind, ...] = (
     masked.KIND,
     answer.KIND,
     residual.KIND,
+    basis.KIND,
     aggregate.KIND,
 )
 

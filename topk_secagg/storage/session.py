@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 from ..brief import Brief
 from ..errors import Advice, BadData, UsageError
-from ..gradients.layout import Layout
+from ..gradients.layout import LONGEST_NAME, Layout
+from ..gradients.quantise import FixedPoint, quantisation_scale
+from ..gradients.reduce import Reduction
 from ..protocol.constructions import construction
 from ..protocol.deal import Block, Deal
 from ..protocol.family import check_blocks
@@ -37,7 +41,12 @@ class Series:
 
 @dataclass(frozen=True, repr=False)
 class Session(Brief):
-    """What all users agree on: parameters, points, layout of the gradient, keys, and who freezes.
+    """What all users agree on: parameters, points, layout of the gradient and how it is reduced,
+    keys, and who freezes.
+
+    Each tensor of the layout has its clip. `basis` is the digest of basis.h5, where tensors are
+    projected. `weight_name` says what weights are, and `context` is the digest of what users train
+    from; each may be None.
 
     `family` are the blocks of users that hold a key together, where shares are dealt by keys.
     `series` is None in a root round, however it deals. `before` names the last session that gave a
@@ -51,6 +60,11 @@ class Session(Brief):
     parameters: Parameters
     points: Points
     layout: Layout
+    reduction: Reduction
+    clips: tuple[float, ...]
+    basis: documents.Sha256 | None = None
+    weight_name: str | None = None
+    context: documents.Sha256 | None = None
     family: tuple[Block, ...] | None = None
     series: Series | None = None
     before: documents.Sha256 | None = None
@@ -65,6 +79,23 @@ class Session(Brief):
     def fingerprint(self) -> str:
         """The start of the session's name, to compare by eye or over the telephone."""
         return self.id[:FINGERPRINT_DIGITS]
+
+    @cached_property
+    def fixed_point(self) -> FixedPoint:
+        """How the round writes reals in its field."""
+        p = self.parameters
+        return FixedPoint.of(p.field, p.users, p.max_weight, self.reduction.clip_runs(self.clips))
+
+    @property
+    def scales(self) -> list[int]:
+        """Steps per unit, of each tensor."""
+        p = self.parameters
+        return [quantisation_scale(p.field, p.users, clip, p.max_weight) for clip in self.clips]
+
+    @property
+    def names(self) -> list[str]:
+        """Of the tensors."""
+        return [slot.name for slot in self.layout.slots]
 
     @property
     def confirmations(self) -> int:
@@ -155,12 +186,24 @@ class Session(Brief):
             "series": self.series,
             "before": self.before,
             "feedback_decay": self.feedback_decay,
-            **self.layout.as_json(),
+            "weight_name": self.weight_name,
+            "context": self.context,
+            "rank": self.reduction.rank,
+            "side": self.reduction.side,
+            "basis": self.basis,
+            **self._layout_as_json(),
             "recipients": self.recipients,
             "freezer": self.freezer,
             "confirm": self.confirm,
         }
         return documents.dump("session", body)
+
+    def _layout_as_json(self) -> dict[str, list[Any]]:
+        """Of each tensor also its reduction and its clip."""
+        body = self.layout.as_json()
+        for item, kind, clip in zip(body["layout"], self.reduction.kinds, self.clips, strict=True):
+            item |= {"reduction": kind, "clip": clip}
+        return body
 
     def __post_init__(self) -> None:
         p = self.parameters
@@ -172,8 +215,7 @@ class Session(Brief):
             raise UsageError("there are too few or too many points")
         if any(not 0 <= x < p.field for x in points) or len(set(points)) < len(points):
             raise UsageError("the points are not distinct elements of the field")
-        if self.layout.length != p.length:
-            raise UsageError(f"the layout has {self.layout.length} coordinates, not {p.length}")
+        self._check_reduction()
         if (self.family is not None) != (p.dealing == KEYS):
             raise UsageError("there is a family of blocks, or none, against the parameters")
         if self.family is not None:
@@ -210,13 +252,42 @@ class Session(Brief):
                 f"keep U > (N + T) / 2: at least {self.confirmations}",
             )
 
+    def _check_reduction(self) -> None:
+        """Of the same tensors as the layout, and as long as the parameters say."""
+        p = self.parameters
+        if self.reduction.shapes != [slot.shape for slot in self.layout.slots]:
+            raise UsageError("the reduction is of other tensors than the layout")
+        if self.reduction.length != p.length:
+            raise UsageError(
+                f"the layout is reduced to {self.reduction.length} coordinates, not {p.length}"
+            )
+        if self.reduction.sent_whole != p.whole:
+            raise UsageError(
+                f"the layout sends {self.reduction.sent_whole} coordinates whole, not {p.whole}"
+            )
+        if len(self.clips) != len(self.layout.slots):
+            raise UsageError("there is not one clip for each tensor")
+        if (self.basis is not None) != self.reduction.has_basis:
+            raise UsageError("there is a basis and nothing is projected, or the reverse")
+        self.reduction.check(p.field)
+        if self.weight_name is not None and not 1 <= len(self.weight_name) <= LONGEST_NAME:
+            raise UsageError(
+                "the name of the weight is empty or too long",
+                f"give at most {LONGEST_NAME} characters",
+            )
+        _ = self.fixed_point  # which checks the clips
+
 
 _TYPES = get_type_hints(Session, include_extras=True) | {
     "nonce": Annotated[str, _NONCE.fullmatch],
     "layout": list,  # this and the next are for Layout.from_json
     "left_out": list,
+    "rank": int | None,
+    "side": str | None,
 }
-del _TYPES["id"]  # which is the digest
+# the digest, and what the layout says
+for _name in ("id", "reduction", "clips"):
+    del _TYPES[_name]
 
 
 def read_bytes(path: Path) -> bytes:
@@ -228,10 +299,23 @@ def parse_session(path: Path, content: bytes) -> Session:
     """Check session.json: types, constraints on the parameters, distinct points, the layout."""
     body = documents.parse(path, content, kind="session", types=_TYPES, hint=_AGAIN)
     try:
-        layout = Layout.from_json(body.pop("layout"), body.pop("left_out"))
-        return Session(**body, layout=layout, id=documents.digest(content))
+        return Session(**_reduced(body), id=documents.digest(content))
     except (UsageError, BadData, ValueError) as error:  # whose text says what is wrong
         raise BadData(str(error), _AGAIN).within(path) from error
+
+
+def _reduced(body: dict[str, Any]) -> dict[str, Any]:
+    """The layout, the reduction and the clips of what session.json says, and all else."""
+    slots = [dict(item) if isinstance(item, dict) else {} for item in body.pop("layout")]
+    kinds = [item.pop("reduction", None) for item in slots]
+    clips = [item.pop("clip", None) for item in slots]
+    if not all(type(clip) is float and math.isfinite(clip) for clip in clips):
+        raise ValueError("a tensor of the layout has no clip")
+    layout = Layout.from_json(slots, body.pop("left_out"))
+    layout.check_limits()  # before anything is computed from it
+    shapes = [slot.shape for slot in layout.slots]
+    reduction = Reduction.of_kinds(shapes, kinds, body.pop("rank"), body.pop("side"))
+    return {**body, "layout": layout, "reduction": reduction, "clips": tuple(clips)}
 
 
 def read_session(path: Path) -> Session:

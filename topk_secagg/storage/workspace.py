@@ -34,9 +34,10 @@ class Workspace:
     def __init__(self, root: str | Path, secrets: str | Path | None = None) -> None:
         self.root = root = Path(root)
         self.secrets = None if secrets is None else Path(secrets)
-        self.session_path = root / "session.json"  # the parameters; these three files are public
+        self.session_path = root / "session.json"  # the parameters; these files are public
         self.survivors_path = root / "survivors.json"  # U1, with the digest of each X
         self.aggregate_path = root / "aggregate.h5"  # the sum
+        self.basis_path = root / "basis.h5"  # on which gradients are projected, with low rank
 
     def __repr__(self) -> str:
         parts = [repr(str(self.root))]
