@@ -13,6 +13,7 @@ import pytest
 
 from topk_secagg.algebra.field import DEFAULT_FIELD, Integers, Symbols
 from topk_secagg.algebra.randomness import CipherRandomness, Randomness
+from topk_secagg.gradients.quantise import FixedPoint
 from topk_secagg.protocol.constructions import construction
 from topk_secagg.protocol.deal import Deal
 from topk_secagg.protocol.decoding import Decoded, decode
@@ -26,8 +27,6 @@ from topk_secagg.protocol.round import (
     reader_of,
     sum_of_masked,
 )
-
-TINY_CLIP = 2.0**-20  # leaves room for a scale in the smallest fields
 
 
 def source(name: str) -> CipherRandomness:
@@ -43,7 +42,6 @@ def round_of(
     P: int | None = None,
     construct: str | None = None,
     dealing: str = "shares",
-    clip: float = TINY_CLIP,
     **raw: Any,
 ) -> Parameters:
     """By default `sketch` where there are picks P or `whole`, else `permutation`; with shares.
@@ -56,12 +54,16 @@ def round_of(
         survivors=U,
         colluders=T,
         field=q,
-        clip=clip,
         construction=construct or ("sketch" if P or "whole" in raw else "permutation"),
         picks=P,
         dealing=dealing,
         **{letters[name]: value for name, value in raw.items()},
     )
+
+
+def fixed_of(p: Parameters, clip: float = 1.0) -> FixedPoint:
+    """One clip for all coordinates."""
+    return FixedPoint.of(p.field, p.users, p.max_weight, [(p.length, clip)])
 
 
 def in_small_blocks(monkeypatch: pytest.MonkeyPatch, p: Parameters, symbols: int = 240) -> None:

@@ -20,14 +20,13 @@ from topk_secagg.gradients.low_rank import (
     OTHER_SIDE,
     RIGHT,
     Left,
-    Reduction,
     Right,
-    Whole,
-    energy_share,
     is_projected,
     largest_rank,
     matrix_shape,
 )
+from topk_secagg.gradients.reduce import Reduction, energy_share, kept_share
+from topk_secagg.gradients.reduced import Picked, Whole
 
 NONCE = bytes(range(16))
 SHAPES = [(6, 5), (4, 3, 2, 3), (8, 3, 1, 1), (3, 4, 5), (2, 3, 2, 2, 2), (7,), (), (1, 9), (0, 4)]
@@ -457,3 +456,39 @@ def test_whole_tensors_hold_all_and_zeros_lack_nothing():
     assert energy_share(np.zeros(30), [(6, 5)], 2) == 1
     tiny = random_flat([(6, 5)]) * 1e-200
     assert 0 < energy_share(tiny, [(6, 5)], 2) < 1
+
+
+# The other reductions
+
+
+def test_tensors_that_are_whole_follow_those_of_which_some_entries_are_picked():
+    """The reduced vector: what is picked from first, then what is sent whole."""
+    shapes = [(2,), (3,), (1, 2)]
+    reduction = Reduction.top_k(shapes, whole={0})
+    assert [type(tensor) for tensor in reduction.tensors] == [Whole, Picked, Picked]
+    assert (reduction.name, reduction.length, reduction.sent_whole) == ("top-k", 7, 2)
+    flat = np.arange(7.0)
+    nothing = [np.empty((0, 0), np.int32)] * 3
+    reduced = reduction.reduce(flat, nothing)
+    assert reduced.tolist() == [2, 3, 4, 5, 6, 0, 1]
+    assert reduction.decode(reduced.astype(int), nothing, [1, 1, 1]).tolist() == flat.tolist()
+    assert reduction.largest(reduced) == [1, 6, 6]
+    assert list(reduction.clip_runs([0.5, 2.0, 2.0])) == [(3, 2.0), (2, 2.0), (2, 0.5)]
+
+
+def test_the_flat_vector_is_its_own_reduction_where_nothing_is_moved():
+    flat = np.arange(5.0)
+    for reduction in (Reduction.top_k([(2,), (3,)]), Reduction.whole([(2,), (3,)])):
+        assert reduction.is_identity
+        assert reduction.reduce(flat, []) is flat
+    assert Reduction.top_k([(2,), (3,)], whole={1}).is_identity
+    assert not Reduction.top_k([(2,), (3,)], whole={0}).is_identity
+
+
+def test_the_share_of_the_energy_is_that_of_the_squares():
+    gradient = np.array([3.0, -4.0, 0.0, 1.0], dtype=np.float32)
+    assert kept_share(gradient, gradient[:2]) == pytest.approx(25 / 26)
+    assert kept_share(gradient * np.float32(1e-38), gradient[:1] * np.float32(1e-38)) == (
+        pytest.approx(9 / 26)
+    )
+    assert kept_share(np.zeros(4), np.zeros(1)) == 1.0

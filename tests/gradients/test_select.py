@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from topk_secagg.algebra.randomness import CipherRandomness
 from topk_secagg.gradients import select
-from topk_secagg.gradients.select import bucket_top, kept_energy, top_k
+from topk_secagg.gradients.quantise import FixedPoint
+from topk_secagg.gradients.reduce import Reduction
+from topk_secagg.gradients.select import bucket_top, top_k
 from topk_secagg.protocol.parameters import Parameters
-from topk_secagg.rounds.sending import choose
+from topk_secagg.rounds.sending import Encoding, prepare
 
 numbers = (
     st.integers(-3, 3).map(float)
@@ -89,9 +91,12 @@ def random_selections(p: Parameters, count: int) -> np.ndarray:
     source = CipherRandomness(bytes(32))
     gradient = np.ones(p.length)
     sources = (source.child(str(i)) for i in range(count))
-    return np.array(
-        [choose(p, each, gradient, 1.0, "random", saturate=False)[0].index for each in sources]
+    fixed = FixedPoint.of(p.field, p.users, 1.0, [(p.length, 1.0)])
+    encoding = Encoding(p, Reduction.top_k([(p.length,)]), [], [], fixed)
+    each_prepared = (
+        prepare(encoding, each, gradient, 1.0, "random", saturate=False) for each in sources
     )
+    return np.array([prepared.chosen.sparse.index for prepared in each_prepared])
 
 
 def test_random_selection_takes_every_coordinate_equally_often():
@@ -111,11 +116,3 @@ def test_random_selection_has_its_picks_in_every_bucket():
     assert p.length % p.buckets, "one bucket has a place less"
     assert np.array_equal(chosen % p.buckets, np.tile(np.arange(8) // 2, (500, 1)))
     assert set(np.unique(chosen)) == set(range(19))
-
-
-def test_kept_energy_is_the_share_of_as_many_of_the_largest_magnitudes():
-    gradient = np.array([3.0, -4.0, 0.0, 1.0], dtype=np.float32)
-    assert kept_energy(gradient, np.array([0, 1])) == 1.0
-    assert kept_energy(gradient, np.array([0, 3])) == pytest.approx(10 / 25)
-    assert kept_energy(np.zeros(4), np.array([0, 1])) == 1.0
-    assert kept_energy(gradient * np.float32(1e-38), np.array([0, 3])) == pytest.approx(10 / 25)

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from topk_secagg.algebra.field import DEFAULT_FIELD
 from topk_secagg.errors import UsageError
+from topk_secagg.gradients.quantise import FixedPoint, quantisation_scale
 from topk_secagg.protocol.constructions import construction
 from topk_secagg.protocol.messages import AnswerShape
 from topk_secagg.protocol.parameters import (
     CONSTRUCTIONS,
     DEALINGS,
     Parameters,
-    quantisation_scale,
 )
 from topk_secagg.protocol.sketch import Sketch
 
@@ -66,17 +66,8 @@ def sketch(**raw: Any) -> Sketch:
         ({"length": 2**32}, "4294967296 coordinates"),
         ({"top_k": 0}, "cannot select 0 of 20"),
         ({"top_k": 21}, "cannot select 21 of 20"),
-        ({"clip": 0.0}, "the clip is 0"),
-        ({"clip": -1.0}, "the clip is -1"),
-        ({"clip": math.nan}, "the clip is nan"),
-        ({"clip": math.inf}, "the clip is inf"),
-        ({"clip": 1.7e308}, "the clip is 1.7e"),
-        ({"clip": 1e9}, "has no room for 5 values"),
-        ({"clip": 5e-324}, "has no room for 5 values"),
         ({"max_weight": 0.0}, "the largest weight is 0"),
         ({"max_weight": math.nan}, "the largest weight is nan"),
-        ({"max_weight": 1e9}, "has no room for 5 values"),
-        ({"field": 11, "clip": 1.01}, "has no room for 5 values"),
     ],
     ids=str,
 )
@@ -163,18 +154,16 @@ def test_the_field_is_any_prime_with_room_for_the_points_and_the_values(good):
 def test_a_field_without_room_for_one_step_of_every_user_is_refused(N, U, q, construction):
     """q > 2 N is needed: below, N values of one step wrap. So the points always fit."""
     assert N + U <= q <= 2 * N
-    for clip in (0.1, 0.5):
-        refused(
-            "has no room",
-            users=N,
-            survivors=U,
-            colluders=1,
-            top_k=1,
-            length=4,
-            field=q,
-            clip=clip,
-            construction=construction,
-        )
+    refused(
+        "has no room",
+        users=N,
+        survivors=U,
+        colluders=1,
+        top_k=1,
+        length=4,
+        field=q,
+        construction=construction,
+    )
 
 
 def test_all_constraints_hold_at_their_bounds():
@@ -185,11 +174,10 @@ def test_all_constraints_hold_at_their_bounds():
         "top_k": 1,
         "length": 1,
         "field": 5,
-        "clip": 1.0,
     }
     p = Parameters.choose(**raw)
     s = sketch(**raw, picks=1)
-    assert (p.blocks, p.scale, construction(p).width, construction(p).rows) == (1, 1, 1, 1)
+    assert (p.blocks, p.largest, construction(p).width, construction(p).rows) == (1, 1, 1, 1)
     assert (s.order, s.gamma, s.width, s.rows, s.entries) == (1, 1, 1, 1, 1)
     assert sketch(**{**raw, "length": 4}, picks=1).order == 4
     refused("no 5 places", **{**raw, "length": 5}, construction="sketch", picks=1)
@@ -332,13 +320,13 @@ def test_a_sketch_of_nothing_is_refused_before_its_picks_are_chosen(top_k, deali
 
 @pytest.mark.parametrize("good", [GOOD, SKETCH], ids=["permutation", "sketch"])
 def test_changed_parameters_are_those_that_would_have_been_chosen(good):
-    before = Parameters.choose(**good, clip=0.5, max_weight=2.0)
+    before = Parameters.choose(**good, max_weight=2.0)
     assert before.changed() == before
-    for change in ({"clip": 0.25}, {"field": 65521}, {"max_weight": 3.0}):
-        expected = {**good, "clip": 0.5, "max_weight": 2.0, **change}
+    for change in ({"field": 65521}, {"max_weight": 3.0}):
+        expected = {**good, "max_weight": 2.0, **change}
         assert before.changed(**change) == Parameters.choose(**expected)
     for change in ({"length": 4000}, {"top_k": 15, "length": 4000}, {"length": 20}):
-        expected = {**good, "clip": 0.5, "max_weight": 2.0, **change}
+        expected = {**good, "max_weight": 2.0, **change}
         if good is SKETCH and change["length"] != before.length:
             del expected["picks"]  # the best number may be another one
         assert before.changed(**change) == Parameters.choose(**expected)
@@ -387,10 +375,11 @@ def test_steps_per_unit(q, N, clip, scale):
 
 def test_weights_take_room_as_the_clip_does():
     heavy, wide = (
-        Parameters.choose(**GOOD, clip=0.5, max_weight=6.0),
-        Parameters.choose(**GOOD, clip=3.0),
+        FixedPoint.of(DEFAULT_FIELD, 5, 6.0, [(20, 0.5)]),
+        FixedPoint.of(DEFAULT_FIELD, 5, 1.0, [(20, 3.0)]),
     )
-    assert heavy.scale == wide.scale == quantisation_scale(DEFAULT_FIELD, 5, 0.5, 6.0)
+    scale = quantisation_scale(DEFAULT_FIELD, 5, 0.5, 6.0)
+    assert heavy.runs[0].scale == wide.runs[0].scale == scale
 
 
 @given(fields, st.integers(2, 1000), clips)
@@ -403,15 +392,33 @@ def test_the_scale_is_the_formula_up_to_the_rounding_of_floats(q, N, clip):
 @given(fields, st.integers(2, 1000), clips)
 def test_n_of_the_largest_values_never_wrap(q, N, clip):
     assume(q > 2 * N and quantisation_scale(q, N, clip) >= 1)
-    p = Parameters.choose(users=N, survivors=2, colluders=1, top_k=1, length=1, field=q, clip=clip)
+    p = Parameters.choose(users=N, survivors=2, colluders=1, top_k=1, length=1, field=q)
     assert p.users * p.largest <= (q - 1) // 2 < p.users * (p.largest + 1)
+
+
+@pytest.mark.parametrize(
+    ("clip", "match"),
+    [
+        (0.0, "the clip is 0"),
+        (-1.0, "the clip is -1"),
+        (math.nan, "the clip is nan"),
+        (math.inf, "the clip is inf"),
+        (1.7e308, "the clip is 1.7e"),
+        (1e10, "has no room for 5 values"),
+        (5e-324, "has no room for 5 values"),
+    ],
+)
+def test_a_clip_that_no_round_can_have_is_refused(clip, match):
+    with pytest.raises(UsageError, match=match):
+        FixedPoint.of(DEFAULT_FIELD, 5, 1.0, [(20, clip)])
 
 
 @given(fields, st.integers(2, 1000), st.floats(1e-9, 1e4))
 def test_a_clip_that_leaves_not_one_step_is_refused(q, N, factor):
     assume(q > 2 * N)
     clip = (q - 1) // 2 / N * (1 + factor)
-    refused("has no room", users=N, survivors=2, colluders=1, top_k=1, length=1, field=q, clip=clip)
+    with pytest.raises(UsageError, match="has no room"):
+        FixedPoint.of(q, N, 1.0, [(1, clip)])
 
 
 def test_a_row_that_is_longer_than_a_checksum_covers_has_one_of_its_own():

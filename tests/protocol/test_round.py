@@ -19,6 +19,7 @@ from small_rounds import (
     any_input,
     any_inputs,
     dense,
+    fixed_of,
     in_small_blocks,
     pairs,
     plain_sum,
@@ -114,6 +115,12 @@ class Case:
     u1: list[int]
     u2: list[int]
     seed: int
+    clip: float = 1.0
+
+    @property
+    def scale(self) -> int:
+        """Steps per unit."""
+        return fixed_of(self.p, self.clip).runs[0].scale
 
 
 def gradient(kind: str, length: int, clip: float, chance: np.random.Generator) -> np.ndarray:
@@ -157,7 +164,8 @@ def cases(draw: st.DrawFn, name: str) -> Case:
         L = draw(st.integers(1, 40))
         raw = {"L": L, "K": draw(st.sampled_from([1, L]) | st.integers(1, L))}
     clips = [c for c in (2.0**-40, 0.001, 0.3, 1.0, 17.5, 1e6) if (q - 1) // 2 / (N * c) >= 1]
-    p = round_of(N, U, T, q, construct=name, clip=draw(st.sampled_from(clips)), **raw)
+    p = round_of(N, U, T, q, construct=name, **raw)
+    clip = draw(st.sampled_from(clips))
     u1 = draw(st.permutations(range(1, N + 1)))[: draw(st.integers(U, N))]
     u2 = draw(st.permutations(u1))[: draw(st.just(len(u1)) | st.integers(U, len(u1)))]
     seed = draw(st.integers(0, 2**32))
@@ -167,11 +175,11 @@ def cases(draw: st.DrawFn, name: str) -> Case:
     for n, kind in ((n, draw(kinds)) for n in u1):
         before = next(reversed(gradients.values()), None)
         minus = kind.startswith("minus") and before is not None
-        gradients[n] = -before if minus else gradient(kind, p.length, p.clip, chance)
-    return Case(p, gradients, u1, u2, seed)
+        gradients[n] = -before if minus else gradient(kind, p.length, clip, chance)
+    return Case(p, gradients, u1, u2, seed, clip)
 
 
-def prepared(p: Parameters, values: np.ndarray, name: str) -> Sparse:
+def prepared(p: Parameters, values: np.ndarray, name: str, clip: float = 1.0) -> Sparse:
     """Select and quantise as `mask` does, and compare each step with the oracle."""
     index = construction(p).select(values)
     listed = values.tolist()
@@ -183,16 +191,22 @@ def prepared(p: Parameters, values: np.ndarray, name: str) -> Sparse:
     )
     assert index.tolist() == [*picked, *range(picked_from, p.length)]
     chosen = values[index].astype(np.float64)
-    quantised, _ = quantise(p.fixed_point, chosen, rounding_source(source(name), index, chosen))
+    fixed = fixed_of(p, clip)
+    quantised, _ = quantise(fixed, index, chosen, rounding_source(source(name), index, chosen))
     for real, w in zip(chosen.tolist(), quantised.tolist(), strict=True):
-        allowed = {max(-p.largest, min(p.largest, v)) for v in oracle.roundings(real, p.scale)}
+        allowed = {
+            max(-p.largest, min(p.largest, v)) for v in oracle.roundings(real, fixed.runs[0].scale)
+        }
         assert oracle.lifted(w, p.field) in allowed
     return Sparse(index, quantised)
 
 
 def check_round(case: Case) -> list[int]:
     p = case.p
-    inputs = {n: prepared(p, values, f"{case.seed} {n}") for n, values in case.gradients.items()}
+    inputs = {
+        n: prepared(p, values, f"{case.seed} {n}", case.clip)
+        for n, values in case.gradients.items()
+    }
     expected = plain_sum(p, inputs.values())
     total = run_round(p, inputs, case.u1, case.u2, source(f"round {case.seed}"))
     assert dense(p, total) == expected
@@ -215,11 +229,11 @@ def test_any_admissible_round_gives_the_plain_sum(name):
 
 
 def edge(kind: str, N: int = 6, U: int = 4, T: int = 1, *, clip: float = 1.0, **raw: Any) -> Case:
-    p = round_of(N, U, T, clip=clip, **raw)
+    p = round_of(N, U, T, **raw)
     u1 = list(range(N, N - U - 1, -1)) if N > U else list(range(1, N + 1))
     chance = np.random.default_rng(7)
-    gradients = {n: gradient(kind, p.length, p.clip, chance) for n in u1}
-    return Case(p, gradients, u1, u1[1:] if N > U else u1, 7)
+    gradients = {n: gradient(kind, p.length, clip, chance) for n in u1}
+    return Case(p, gradients, u1, u1[1:] if N > U else u1, 7, clip)
 
 
 SKETCHES: dict[str, tuple[dict[str, int], Callable[[Sketch], bool]]] = {
@@ -287,16 +301,14 @@ EACH = pytest.mark.parametrize("construct", CONSTRUCTIONS)
 @EACH
 def test_a_coordinate_that_all_users_choose_is_the_only_one_of_the_sum(construct):
     case = edge("lonely", L=13, K=1, construct=construct)
-    assert check_round(case) == [
-        -5 * case.p.scale % case.p.field if k == 6 else 0 for k in range(13)
-    ]
+    assert check_round(case) == [-5 * case.scale % case.p.field if k == 6 else 0 for k in range(13)]
 
 
 @EACH
 def test_all_users_at_minus_clip_do_not_wrap(construct):
     case = edge("zero", L=5, K=5, N=4, U=4, T=2, construct=construct)
     case.gradients.update({n: np.full(5, -1.0) for n in case.u1})
-    assert check_round(case) == [-4 * case.p.scale % case.p.field] * 5
+    assert check_round(case) == [-4 * case.scale % case.p.field] * 5
 
 
 @EACH
@@ -345,8 +357,11 @@ def test_the_illustrated_example_of_the_paper(q):
     ]
     reals = [-0.875, 1.25, 0.75, -0.25]
     if q == 83:  # eight steps per unit: nothing is rounded
-        assert dequantise(p.fixed_point, aggregate.value).tolist() == reals
-    assert np.abs(dequantise(p.fixed_point, aggregate.value) - reals).max() < 3 / p.scale
+        assert dequantise(fixed_of(p), aggregate.index, aggregate.value).tolist() == reals
+    assert (
+        np.abs(dequantise(fixed_of(p), aggregate.index, aggregate.value) - reals).max()
+        < 3 * fixed_of(p).step
+    )
 
 
 # What must not pass
@@ -362,7 +377,7 @@ def test_fewer_survivors_than_agreed_and_answers_of_others_are_refused():
 
 
 def permutation_round() -> Parameters:
-    return round_of(3, 2, 1, 97, L=40, K=8, clip=0.5)
+    return round_of(3, 2, 1, 97, L=40, K=8)
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 9])
@@ -375,7 +390,7 @@ def test_an_input_of_another_count_is_not_masked(count):
 
 @EACH
 def test_a_value_of_zero_is_masked_like_any_other(construct):
-    p = round_of(3, 2, 1, 97, L=40, K=8, clip=0.5, construct=construct)
+    p = round_of(3, 2, 1, 97, L=40, K=8, construct=construct)
     sparse = any_input(p, random.Random(0))
     sparse.value[:] = 0
     construction(p).check_masked(construction(p).mask(a_secret(p, "zero"), sparse))

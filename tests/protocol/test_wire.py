@@ -167,9 +167,7 @@ def test_x_is_within_three_percent_of_the_theorem():
 
 @pytest.mark.parametrize("q", [1009, 65521, 4281076801, 2**32 - 5])
 def test_all_indices_come_back_from_the_same_number_of_bytes(q):
-    p = Parameters.choose(
-        users=5, survivors=3, colluders=1, top_k=40, length=1000, field=q, clip=0.1
-    )
+    p = Parameters.choose(users=5, survivors=3, colluders=1, top_k=40, length=1000, field=q)
     c = construction(p)
     for index in (np.arange(40), np.arange(960, 1000)):
         packed = c.index_code.pack(symbols(index))
