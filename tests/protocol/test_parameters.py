@@ -103,11 +103,8 @@ def test_inadmissible_parameters_of_a_construction_are_refused(good, change, mat
 
 RECORDED = {
     "permutation": [
-        {"scale": 1},
-        {"scale": 0},
         {"picks": 1},
         {"buckets": 2},
-        {"max_weight": 2.0},
         {"dealing": "keys"},
     ],
     "sketch": [
@@ -140,7 +137,7 @@ def test_numbers_beyond_any_float_are_refused(name):
 @pytest.mark.parametrize("good", EACH.values(), ids=EACH)
 def test_the_field_is_any_prime_with_room_for_the_points_and_the_values(good):
     for q in range(9, 600):
-        raw = {**good, "field": q, "clip": 0.25}
+        raw = {**good, "field": q}
         if oracle.is_prime(q):
             assert Parameters.choose(**raw).field == q
         else:
@@ -187,7 +184,7 @@ def test_all_constraints_hold_at_their_bounds():
 def test_default_parameters():
     p = Parameters.choose(**GOOD)
     assert (p.blocks, p.field, p.construction) == (4 - 2, 4281076801, "permutation")
-    assert (p.picks, p.buckets, p.clip, p.max_weight) == (0, 0, 1.0, 1.0)
+    assert (p.picks, p.buckets, p.max_weight) == (0, 0, 1.0)
     s = sketch(**{**GOOD, "length": 400, "top_k": 30}).p
     assert (s.blocks, s.buckets, s.field) == (2, -(-30 // s.picks), 4281076801)
     assert (p.dealing, s.dealing) == ("shares", "keys")
@@ -223,7 +220,6 @@ def test_buckets_are_as_few_as_hold_k_and_order_and_gamma_are_those_of_the_oracl
         "top_k": K,
         "length": L,
         "field": q,
-        "clip": 0.1,
     }
     W = oracle.sketch_width(3, P, M)
     if q - 1 < M > W:
