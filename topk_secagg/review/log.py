@@ -32,7 +32,6 @@ from ..storage.session import FINGERPRINT_DIGITS, Session
 from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
 
-TOP_K = "top-k"
 _COMES_BACK = 2  # times that a user returns after an absence: from then on it is worth a warning
 
 
@@ -40,7 +39,7 @@ _COMES_BACK = 2  # times that a user returns after an absence: from then on it i
 class LogRow(Brief):
     """One round: what it sums, who took part, and what a user sent in bytes.
 
-    `size` is K of top-K. `survivors` are None before they are fixed, and `decoded` says that there
+    `size` is K of top-K, the rank of low rank, or else how many entries there are. `survivors` are None before they are fixed, and `decoded` says that there
     is a sum. `offline_bytes` were sent before the gradient, and `plain_bytes` are those of a
     gradient as it is. `kept_energy` (the least), `rounding_error` (the most), `clipped` (of all)
     and `seconds`, from session.json to the sum, are known where ledgers of its users lie.
@@ -159,7 +158,9 @@ def _row(space: Workspace, problems: list[str]) -> LogRow:
 
 def _summed(session: Session) -> dict[str, Any]:
     """How a gradient is reduced to what is sent, and how much that is."""
-    return {"reduction": TOP_K, "size": session.parameters.top_k}
+    reduction = session.reduction
+    size = session.parameters.top_k if reduction.is_top_k else reduction.rank or reduction.length
+    return {"reduction": reduction.name, "size": size}
 
 
 def _answered(space: Workspace, survivors: Survivors, problems: list[str]) -> list[int]:

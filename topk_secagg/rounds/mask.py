@@ -49,7 +49,7 @@ from .arguments import (
 )
 from .backups import check_knows
 from .feedback import Carried, carried, check_name
-from .sending import Chosen, Encoding, Prepared, prepare, read_gradient_of, subject_of
+from .sending import Chosen, Encoding, prepare, read_gradient_of, subject_of
 
 _DIGITS = 6  # of what the ledger says about a gradient
 
