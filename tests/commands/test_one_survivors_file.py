@@ -3,19 +3,32 @@ itself."""
 
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
-from played import CONFIRMING, Round, call, must
+from played import CONFIRMING, Round, call, document, must
 
+from topk_secagg.rounds import freeze, outcome
+from topk_secagg.rounds.frozen import rows_of
 from topk_secagg.storage import masked, survivors
-from topk_secagg.storage.keys import read_identity
+from topk_secagg.storage.ledger import Ledger
 from topk_secagg.storage.workspace import Workspace
 
 QUORUM = (1, 2, 3, 4)
 
 
 def frozen_by(r: Round, user: int, *more: object) -> tuple[object, ...]:
-    return ("freeze", r.folder, "--user", user, "--identity", r.identity(user), *more)
+    return ("freeze", r.folder, "--user", user, "--secrets", r.secrets(user), *more)
+
+
+def as_proposed(space: Workspace) -> survivors.Survivors | None:
+    """survivors.json, whoever confirmed it."""
+    return survivors.read(space) if space.survivors_path.exists() else None
+
+
+def status_of_user_1(r: Round) -> tuple[object, ...]:
+    return ("status", r.folder, "--user", 1, "--secrets", r.secrets(1), "--json")
 
 
 @pytest.fixture
@@ -24,44 +37,87 @@ def r(round_at):
     return round_at("masked", **CONFIRMING)
 
 
-class TestSettle:
-    def test_it_wants_the_quorum(self, new_round, refuses):
-        r = new_round(residual=True, **CONFIRMING).play(upto="masked")
-        must(*frozen_by(r, 4))
-        for confirming in QUORUM:
-            assert "4 must; missing: " in refuses(66, *r.settle(1)).err
-            must(*r.confirm(confirming))
-        staged = (r.folder / "secrets/user-01.residual.h5").read_bytes()
-        assert must(*r.settle(1), "--json").json["committed"] is True
-        assert r.residual(1).read_bytes() == staged
+@pytest.fixture
+def keeping(new_round):
+    """The same, where every user has its own folder of secrets, and keeps what it did not send."""
+    return new_round(residual=True, homes=True, **CONFIRMING).play(upto="masked")
 
-    def test_without_it_one_user_has_the_residual_of_another_overwritten(
-        self, new_round, monkeypatch
+
+def next_of(r: Round, name: str = "later") -> Round:
+    return r.next_of_series(r.folder.with_name(name))
+
+
+def taken_by(r: Round, user: int) -> str:
+    """The session whose residual the user's X of this round took."""
+    return str(document(r.private(user) / f"user-{user:02}.ledger.json")["feedback"])
+
+
+def another_gradient(r: Round, user: int) -> Path:
+    path = r.folder.with_name("others") / r.gradient(user).name
+    path.parent.mkdir(exist_ok=True)
+    np.save(path, -np.load(r.gradient(user)))
+    return path
+
+
+class TestFeedback:
+    def test_an_x_was_not_sent_only_when_enough_users_say_so(self, keeping, refuses):
+        must(*frozen_by(keeping, 4, "--only", "2-5"))
+        later = next_of(keeping)
+        for confirming in (2, 3, 4, 5):
+            refuses(75, *later.offline(1), says="it has not answered there")
+            must(*keeping.confirm(confirming))
+        must(*later.offline(1))
+        must(*later.mask(1, "--without-them"))  # the same gradient, which is in no sum
+        assert taken_by(later, 1) == "none"
+
+    def test_until_then_it_counts(self, keeping, refuses):
+        must(*frozen_by(keeping, 4, "--only", "2-5"))
+        must(*keeping.forget(1, "--give-up"))
+        later = next_of(keeping)
+        must(*later.offline(1))
+        refuses(77, *later.mask(1, "--without-them"), says="has sent this gradient already")
+        must(*later.mask(1, "--without-them", gradient=another_gradient(keeping, 1)))
+        assert taken_by(later, 1) == keeping.space().session.id
+
+    def test_without_the_quorum_one_user_has_the_gradient_of_another_sent_twice(
+        self, keeping, monkeypatch
     ):
-        """The twin: what is frozen in the end leaves user 1 out, and its old residual is gone."""
-        r = new_round(residual=True, **CONFIRMING).play(upto="masked")
-        must(*frozen_by(r, 4))
+        """The twin: what is frozen in the end has user 1 in it."""
+        must(*frozen_by(keeping, 4, "--only", "2-5"))
+        later = next_of(keeping)
         with monkeypatch.context() as patch:
-            patch.setattr(survivors, "check_confirmed", lambda *_, **__: None)
-            must(*r.settle(1))
-        assert r.residual(1).exists()
-        (r.folder / "survivors.json").unlink()
-        must(*frozen_by(r, 3, "--only", "2-5"))
-        for step in (r.confirm, r.eliminate):
+            patch.setattr(outcome, "_binding", as_proposed)
+            must(*later.offline(1))
+            must(*later.mask(1, "--without-them"))
+        (keeping.folder / "survivors.json").unlink()
+        must(*frozen_by(keeping, 3))
+        for step in (keeping.confirm, keeping.eliminate):
             for n in (2, 3, 4, 5):
                 must(*step(n))
-        must(*r.decode())
-        r.check_sum(survivors=(2, 3, 4, 5))
+        must(*keeping.decode())
+        keeping.check_sum(survivors=(1, 2, 3, 4, 5))
+
+    def test_who_has_answered_is_not_left_out_by_a_set_that_is_shown_afterwards(self, keeping):
+        must(*keeping.freeze())
+        for n in QUORUM:
+            must(*keeping.confirm(n))
+        must(*keeping.eliminate(1))
+        (keeping.folder / "survivors.json").unlink()
+        must(*frozen_by(keeping, 5, "--only", "2-5"))
+        later = next_of(keeping)
+        must(*later.offline(1))
+        must(*later.mask(1, "--without-them", gradient=another_gradient(keeping, 1)))
+        assert taken_by(later, 1) == keeping.space().session.id
 
 
 class TestForget:
     def test_a_user_has_dropped_out_only_when_enough_users_say_so(self, r, refuses):
         must(*frozen_by(r, 4, "--only", "2-5"))
         for confirming in (2, 3, 4, 5):
-            assert "4 must; missing: user" in refuses(66, *r.forget(1)).err
+            refuses(77, *r.forget(1), says="user 1 has not answered yet")
             must(*r.confirm(confirming))
         must(*r.forget(1))
-        assert not (r.folder / "secrets/user-01.h5").exists()
+        assert not (r.private(1) / "user-01.h5").exists()
 
     def test_without_the_quorum_one_user_has_the_secret_of_another_erased(
         self, r, refuses, monkeypatch
@@ -69,28 +125,14 @@ class TestForget:
         """The twin: user 1 is in the set that all confirm, and cannot answer it any more."""
         must(*frozen_by(r, 4, "--only", "2-5"))
         with monkeypatch.context() as patch:
-            patch.setattr(survivors, "check_confirmed", lambda *_, **__: None)
+            patch.setattr(outcome, "_binding", as_proposed)
             must(*r.forget(1))
-        assert not (r.folder / "secrets/user-01.h5").exists()
+        assert not (r.private(1) / "user-01.h5").exists()
         (r.folder / "survivors.json").unlink()
         must(*frozen_by(r, 3))
         for n in (2, 3, 4, 5):
             must(*r.confirm(n))
         assert "erased its secret" in refuses(77, *r.eliminate(1)).err
-
-    def test_who_has_answered_is_not_left_out_by_a_set_that_is_shown_afterwards(
-        self, new_round, refuses
-    ):
-        """Its answer counts, and so its new residual does: that must be committed first."""
-        r = new_round(residual=True, **CONFIRMING).play(upto="masked")
-        must(*r.freeze())
-        for n in QUORUM:
-            must(*r.confirm(n))
-        r.residual(1).mkdir()  # in the way
-        assert call(*r.eliminate(1)).code == 65
-        (r.folder / "survivors.json").unlink()
-        must(*frozen_by(r, 5, "--only", "2-5"))
-        assert "settle it first" in refuses(77, *r.forget(1)).err
 
 
 class TestConfirm:
@@ -100,10 +142,7 @@ class TestConfirm:
         space = Workspace(r.folder)
         files = {n: masked.read(space.session, space.masked_path(n), n) for n in r.recipe.everybody}
         files[named] = replace(files[named], digest="0" * 64)
-        signer = read_identity(r.identity(4))
-        space.survivors_path.write_bytes(
-            survivors.content(space.session, survivors.rows_of(files), 4, signer)
-        )
+        space.survivors_path.write_bytes(survivors.content(space.session, rows_of(files), None))
 
     @pytest.mark.parametrize("named", [1, 3])
     def test_nobody_confirms_a_set_that_names_an_x_which_its_user_never_made(
@@ -121,11 +160,11 @@ class TestConfirm:
         """The twin: they have confirmed what nobody can answer, and can confirm nothing else."""
         self.planted(r, 3)
         with monkeypatch.context() as patch:
-            patch.setattr(survivors, "check_own_row", lambda *_, **__: None)
-            patch.setattr(survivors, "read_frozen", lambda *_, **__: {})
+            patch.setattr(Ledger, "check_own_row", lambda *_, **__: None)
+            patch.setattr(freeze, "read_frozen", lambda *_, **__: {})
             for n in (1, 2, 3, 5):
                 must(*r.confirm(n))
-        assert "did not send" in refuses(65, *r.eliminate(3)).err
+        assert "sent another X in this round" in refuses(77, *r.eliminate(3)).err
         assert "not the file that was frozen" in refuses(65, *r.eliminate(1)).err
         (r.folder / "survivors.json").unlink()
         must(*frozen_by(r, 4))
@@ -137,7 +176,7 @@ class TestConfirm:
         elsewhere = r.folder.with_name("elsewhere")
         shutil.move(r.folder / "masked/user-03.h5", elsewhere)
         assert "no X has arrived from user 3" in refuses(66, *r.confirm(1)).err
-        status = must("status", r.folder, "--user", 1, "--json").json["next"]
+        status = must(*status_of_user_1(r)).json["next"]
         assert (status["step"], status["ready"], status["waits_for"]) == (
             "confirm",
             False,
@@ -151,11 +190,11 @@ class TestConfirm:
     def test_a_user_that_was_left_out_confirms_and_waits_for_the_others(self, r):
         must(*frozen_by(r, 4, "--only", "2-5"))
         must(*r.confirm(1))
-        status = must("status", r.folder, "--user", 1, "--json").json["next"]
+        status = must(*status_of_user_1(r)).json["next"]
         assert (status["step"], status["ready"]) == ("forget", False)
         assert status["waits_for"] == "3 more confirmations of users 2, 3, 4, 5"
-        assert call(*r.forget(1)).code == 66
+        assert call(*r.forget(1)).code == 77
         for n in (2, 3, 4):
             must(*r.confirm(n))
-        assert must("status", r.folder, "--user", 1, "--json").json["next"]["ready"] is True
+        assert must(*status_of_user_1(r)).json["next"]["ready"] is True
         must(*r.forget(1))
