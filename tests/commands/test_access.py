@@ -1,6 +1,7 @@
 """What a user trusts: the pinned session, the keys it knows, the freezer, and confirmations."""
 
 import os
+import random
 import shutil
 
 import pytest
@@ -62,7 +63,7 @@ class TestKeys:
         lines = r.recipients.read_text().splitlines()
         mine = tmp_path / "mine"
         mine.write_text("\n".join(reversed(lines)) + "\n")
-        other = must("keygen", "--user", 3, "--output", tmp_path / "other.identity").out
+        other = must("keygen", "--user", 3, "--secrets", tmp_path / "other").out
         theirs = tmp_path / "theirs"
         theirs.write_text("\n".join([*lines[:2], other.strip(), *lines[3:]]))
         assert "other keys for user 3" in refuses(77, *r.step(step), "--recipients", theirs).err
@@ -85,14 +86,14 @@ class TestKeys:
         self, round_at, refuses, tmp_path, step
     ):
         r = round_at(BEFORE[step], **CONFIRMING)
-        plain = list(r.step(step))
-        at = plain.index("--identity")
-        del plain[at : at + 2]
+        by = ["--user", 1] * (step == "freeze")
+        plain = [*r.step(step), *by]
         open_to_all = tmp_path / "open.identity"
         shutil.copyfile(r.identity(1), open_to_all)
         (tmp_path / "junk").write_text("AGE-SECRET-KEY-1junk\n")
         (tmp_path / "junk").chmod(0o600)
-        assert "--identity" in refuses(2, *plain).err
+        at = plain.index("--secrets")
+        refuses(77, *plain[:at], *plain[at + 2 :], says="which `keygen` made the user's identity")
         assert "chmod 600" in refuses(77, *plain, "--identity", open_to_all).err
         assert "not an identity file" in refuses(65, *plain, "--identity", tmp_path / "junk").err
         says = ("not an identity file of", "but has public keys")  # which anybody may read
@@ -102,7 +103,15 @@ class TestKeys:
         assert "of user 2" in said
         refuses(66, *plain, "--identity", tmp_path / "gone", says="/gone is not there")
         if step not in ("freeze", "confirm"):
-            several = [step, r.folder, "--user", "1,2", "--identity", r.identity(1)]
+            several = [
+                step,
+                r.folder,
+                "--user",
+                "1,2",
+                "--identity",
+                r.identity(1),
+                *plain[at : at + 2],
+            ]
             if step == "mask":
                 several += ["--gradients", r.inputs / "gradients"]
             refuses(2, *several, says="--identity belongs to one user")
@@ -130,7 +139,7 @@ class TestKeys:
             assert match in refuses(65, *r.init()).err
         r.recipients.unlink()
         refuses(66, *r.init(), says="recipients is not there")
-        assert not r.folder.exists()
+        assert not (r.folder / "session.json").exists()
         r.recipients.write_text("\n# a comment\n".join(reversed(lines)))
         must(*r.init())
         assert [row["user"] for row in document(r.folder / "session.json")["recipients"]] == [
@@ -141,19 +150,25 @@ class TestKeys:
             5,
         ]
 
-    def test_keys_are_private_and_never_overwritten(self, tmp_path, refuses):
-        path = tmp_path / "user-01.identity"
-        public = must("keygen", "--user", 1, "--output", path)
-        assert path.stat().st_mode & 0o777 == 0o600
-        assert public.out.startswith("1 age1")
-        says = ("keys are not overwritten", "has its public line too, after `# public keys:`")
-        refuses(73, "keygen", "--user", 1, "--output", path, says=says)
-        refuses(2, "keygen", "--user", 0, says="there is no user 0")
+    def test_keys_are_private_and_made_once(self, tmp_path, refuses):
+        folder = tmp_path / "mine"
+        make = ("keygen", "--secrets", folder, "--user")
+        public = must(*make, 1).out
+        assert public.startswith("1 age1")
+        assert folder.stat().st_mode & 0o777 == 0o700
+        before = contents(folder)
+        assert {mode for _, mode in before.values()} == {0o600}
+        assert set(before) == {"user-01.identity", "folder.json"}
+        assert must(*make, 1).out == public
+        assert contents(folder) == before
+        assert must(*make, 2).out.startswith("2 age1")  # several users may have one folder
+        assert contents(folder).items() > before.items()
+        refuses(2, *make, 0, says="there is no user 0")
 
 
 class TestTheFreezer:
     def frozen_by(self, r: Round, user: int, *more: object) -> tuple[object, ...]:
-        return ("freeze", r.folder, "--user", user, "--identity", r.identity(user), *more)
+        return (*r.freeze("--user", user), *more)
 
     @every
     def test_only_the_freezer_freezes_and_with_its_own_ledger(self, new_round, refuses):
@@ -215,8 +230,12 @@ class TestTheFreezer:
 
     def test_in_a_round_with_confirmations_any_user_may_freeze(self, round_at):
         r = round_at("masked", **CONFIRMING)
-        assert must(*self.frozen_by(r, 4, "--json")).json["freezer"] == 4
-        assert must(*r.freeze("--json")).json["freezer"] == 4  # it is there already
+        written = [
+            must(*how).json["written"]
+            for how in (r.freeze("--user", 4, "--json"), r.freeze("--json"))
+        ]
+        assert written == [True, False]
+        assert document(r.folder / "survivors.json")["freezer"] is None
         r.play(after="frozen").check_sum()
 
 
@@ -266,6 +285,8 @@ class TestConfirmations:
             refuses(66, *frozen.eliminate(1), says=missing)
         path.write_bytes(b"{")
         refuses(66, *frozen.eliminate(1), says=missing)
+        refuses(77, *frozen.confirm(4), says="is not what user 4 would write")
+        path.unlink()
         must(*frozen.confirm(4))
         must(*frozen.eliminate(1))
 
@@ -276,7 +297,7 @@ class TestConfirmations:
         must(*frozen.confirm(2))
         assert contents(frozen.folder) == before
         twin = round_at("masked", "twin", **CONFIRMING)
-        must("freeze", twin.folder, "--user", 3, "--identity", twin.identity(3), "--only", "1-4")
+        must(*twin.freeze("--user", 3, "--only", "1-4"))
         for n in (1, 2, 3, 5):
             must(*twin.confirm(n))
         shutil.copytree(twin.folder / "confirmed", frozen.folder / "confirmed", dirs_exist_ok=True)
@@ -310,9 +331,9 @@ def test_plain_shares_are_not_put_into_a_folder_of_another_account(round_at, ref
     must(*sealed.offline(1))
 
 
-def test_init_from_another_round_copies_everything_but_the_nonce(round_at, refuses, tmp_path):
-    r = round_at("decoded", **CONFIRMING)
-    for more in ("--users=5", "--blocks=1", "--confirm", "--freezer=2"):
+def test_init_from_another_round_copies_everything_but_the_nonce(new_round, refuses, tmp_path):
+    r = new_round(**CONFIRMING, homes=True).play()
+    for more in ("--users=5", "--confirm", "--freezer=2"):
         option = more.partition("=")[0]
         says = ("comes from the other round", f"--from takes {option} from that round")
         refuses(2, "init", tmp_path / "next", "--from", r.folder, more, says=says)
@@ -322,16 +343,17 @@ def test_init_from_another_round_copies_everything_but_the_nonce(round_at, refus
     assert (said["written"], said["sealed"], said["confirmations"]) == (True, True, 4)
     old, new = document(r.folder / "session.json"), document(tmp_path / "next/session.json")
     assert old.pop("nonce") != new.pop("nonce")
-    assert old == new
+    root = r.space().session_id
+    assert new == old | {"before": root, "series": {"root": root, "generation": 1}}
     assert list(contents(tmp_path / "next")) == ["session.json"]
     assert call("init", tmp_path / "next", "--from", r.folder, "--json").json["written"] is False
-    r.elsewhere(tmp_path / "next").play(after="init").check_sum()
+    must("decode", r.folder, "--secrets", r.home(5))  # which did not answer, and sees the sum
+    following = r.elsewhere(tmp_path / "next")
+    following.steps = following.write_gradients(random.Random(2))
+    following.play(after="init").check_sum()
 
 
-@pytest.mark.parametrize("confirm", [False, True])
-def test_who_is_not_the_freezer_is_told_who_freezes(round_at, refuses, confirm):
-    r = round_at("masked", **(CONFIRMING if confirm else {"sealed": True}))
-    others = ("freeze", r.folder, "--identity", r.identity(3))
+def test_who_is_not_the_freezer_is_told_who_freezes(round_at, refuses):
+    r = round_at("masked", sealed=True)
     says = ["does not hold the keys", "this is the identity of user 3, and user 1 freezes"]
-    said = refuses(65, *others, says=says).err
-    assert ("to freeze as user 3, add --user 3" in said) == confirm
+    refuses(65, *r.freeze("--identity", r.identity(3)), says=says)

@@ -161,7 +161,11 @@ def _spent(
     make_folder(staged.parent, private=True)
     space.make_room(place)
     stage(staged)
-    check_place(staged, place, ledger.user)
+    try:
+        check_place(staged, place, ledger.user)
+    except Refused:
+        erase(staged)
+        raise
     first()
     ledger = ledger.record(**line)
     _put(staged, place)
