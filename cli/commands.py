@@ -208,7 +208,14 @@ def step(
 ) -> Callable[[Callable[..., StepResult]], click.Command]:
     """A command that is a step of one user, or of several in one process; the function does it for
     one."""
-    every = (*o.space_options, o.users_option, *options, o.jobs_option, *o.access_options)
+    every = (
+        *o.space_options,
+        o.users_option,
+        *options,
+        o.jobs_option,
+        *o.access_options,
+        *o.limit_options,
+    )
     made = command(about, *every, example=example)
     return lambda function: made(update_wrapper(partial(_for_users, function), function))
 

@@ -49,6 +49,8 @@ HINTS: dict[Advice, str] = {
     Advice.GIVE_UP: "{hint}; in a round that will have no sum: forget with --give-up",
     Advice.LIKE: "give either --like FILE or --length L; --entry, --strip-prefix, --only and "
     "--exclude go with --like",
+    Advice.MAX_DISK: "{hint}: --max-disk SIZE",
+    Advice.MAX_MEMORY: "{hint}: --max-memory SIZE",
     Advice.NAMES: "check the file, --only and --exclude",
     Advice.NO_ENTRY: "leave out --entry; {hint}",
     Advice.OF_OTHER_ROUND: "{hint}: --from takes --{option} from that round",

@@ -81,11 +81,20 @@ def share(value: str) -> float | int:
         raise click.BadParameter(f"{value!r} is not a share such as 0.01") from None
 
 
+def size(value: str) -> int:
+    """Bytes: 500MB, 2GB, or their number."""
+    match = re.fullmatch(r"(\d{1,18})\s*(B|kB|MB|GB|TB|)", value.strip())
+    if match is None:
+        raise click.BadParameter(f"{value!r} is not a size such as 500MB or 2GB")
+    return int(match[1]) * _UNITS[match[2]]
+
+
 def users_or_all(value: str) -> list[int] | str:
     """The same, or the word `all`."""
     return value if value == "all" else user_set(value)
 
 
+_UNITS = {"": 1, "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _MOST_USERS = 1 << 20  # that a range may name
 round_argument = click.Argument(["round_folder"], metavar="ROUND", type=PATH)
 SECRETS_VARIABLE = "TOPK_SECAGG_SECRETS"
@@ -137,6 +146,20 @@ access_options = (
         envvar="TOPK_SECAGG_IDENTITY",
     ),
     *pin_options,
+)
+# on every step, and on decode
+limit_options = tuple(
+    value(
+        f"--max-{what}",
+        "SIZE",
+        f"Refuse a round that takes more {words}, such as 500MB or 2GB.",
+        kind=size,
+        envvar=f"TOPK_SECAGG_MAX_{what.upper()}",
+    )
+    for what, words in (
+        ("memory", "memory  [default: that of the machine]"),
+        ("disk", "for a user's files"),
+    )
 )
 randomness_option = choice(
     "--randomness",

@@ -271,6 +271,7 @@ def selection_lines(
     o.value("--only", "1,2,3", "Only these users, although more have masked.", kind=o.user_set),
     o.value("--user", "n", "Who freezes.  [default: the session's freezer]", kind=o.one_user),
     *o.access_options,
+    *o.limit_options,
     example="round",
 )
 def freeze(
@@ -307,6 +308,7 @@ def freeze(
     *o.space_options,
     o.user_option,
     *o.access_options,
+    *o.limit_options,
     example="round --user 3 --secrets ~/secagg",
 )
 def confirm(console: Console, space: ts.Workspace, user: int, **access: Any) -> None:
@@ -430,6 +432,7 @@ def agreement_line(colluders: int, report: DecodeReport, *, guilty: bool = False
     *o.output_options,
     o.flag("--strict", "Refuse if any answer is damaged or disagrees, or fewer than D + 2T agree."),
     *o.pin_options,
+    *o.limit_options,
     example="round --output sum.pt",
 )
 def decode(console: Console, space: ts.Workspace, **how: Any) -> None:

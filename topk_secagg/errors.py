@@ -31,6 +31,8 @@ class Advice(Enum):
     GENERATION = auto()
     GIVE_UP = auto()
     LIKE = auto()
+    MAX_DISK = auto()
+    MAX_MEMORY = auto()
     NAMES = auto()
     NO_ENTRY = auto()
     OF_OTHER_ROUND = auto()  # option: str

@@ -35,11 +35,11 @@ from played import (
     document,
     edit,
     every,
+    in_child,
     must,
     process,
     put,
     rewrite,
-    shell,
     words,
 )
 
@@ -720,10 +720,10 @@ def test_a_session_that_asks_for_more_memory_than_there_is_is_an_error_and_not_a
         " --length 1000000000 --construction permutation"
     )
     must("init", tmp_path / "round", *options)
-    offline = ("offline", tmp_path / "round", "--user", 1)
-    end = shell(*offline, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limit))
-    assert end.returncode == 65, end.stderr
-    assert end.stderr.startswith("topk-secagg: not enough memory\nhint: ")
+    offline = ("offline", tmp_path / "round", "--user", 1, "--max-memory", "1TB")
+    end = in_child(*offline, before=lambda: resource.setrlimit(resource.RLIMIT_AS, limit))
+    assert end.code == 65, end.err
+    assert end.err.startswith("topk-secagg: not enough memory\nhint: ")
     assert not list((tmp_path / "round").rglob("*.tmp"))
 
 

@@ -18,6 +18,7 @@ from ..storage.ledger import Ledger
 from ..storage.session import FINGERPRINT_DIGITS, Session
 from ..storage.workspace import Workspace
 from .arguments import AnyPath, AnyRound, optional_path, path_of, whole_number, workspace
+from .costs import check_affordable
 
 
 class Pins(TypedDict, total=False):
@@ -30,10 +31,25 @@ class Pins(TypedDict, total=False):
     recipients: AnyPath | None
 
 
+class Limits(TypedDict, total=False):
+    """What the round may cost at most, in bytes."""
+
+    max_memory: int | None
+    max_disk: int | None
+
+
+class Decoding(Pins, Limits, total=False):
+    """What decoding takes: the pins and the limits."""
+
+
 class TakingPart(Pins, total=False):
-    """What every step of a user takes: the pins, and how the user takes part."""
+    """What every function takes that is for one user: the pins, and its keys."""
 
     identity: AnyPath | None
+
+
+class Step(TakingPart, Limits, total=False):
+    """What every step of a user takes: the limits too."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +59,17 @@ class Access:
     `session`: the name, or the first 16 digits or more, of the only session to use; `series`: the
     same of the only series. `recipients`: an own list of everybody's public
     keys, which the session must have. These are the pins, which every function takes that reads a
-    round. `identity` is for users that take part: the user's key file in a sealed round.
+    round. `identity` is for users that take part: the user's key file in a sealed round. What a
+    round costs may not be above `max_memory` and `max_disk`, in bytes; by default not above the
+    memory of the machine.
     """
 
     identity: Path | None = None
     session: str | None = None
     series: str | None = None
     recipients: Path | None = None
+    max_memory: int | None = None
+    max_disk: int | None = None
 
 
 PLAIN = Access()
@@ -63,6 +83,8 @@ def taking_part(
     series: str | None = None,
     recipients: AnyPath | None = None,
     identity: AnyPath | None = None,
+    max_memory: int | None = None,
+    max_disk: int | None = None,
 ) -> tuple[Workspace, Access]:
     """The round, and what is expected of it and of who uses it."""
     access = Access(
@@ -70,6 +92,8 @@ def taking_part(
         session=session,
         series=series,
         recipients=optional_path("recipients", recipients),
+        max_memory=None if max_memory is None else whole_number("max_memory", max_memory),
+        max_disk=None if max_disk is None else whole_number("max_disk", max_disk),
     )
     return workspace(round, secrets), access
 
@@ -105,6 +129,7 @@ def admitted(space: Workspace, user: int, access: Access) -> Identity | None:
     folder of secrets, once everything about that is as expected; None in a plain round."""
     check_pins(space, access)
     space.check_user(user)
+    check_affordable(space, access.max_memory, access.max_disk)
     recipient = space.session.recipient(user)
     if recipient is None:
         _check_plain(space, access)

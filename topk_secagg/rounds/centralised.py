@@ -13,7 +13,7 @@ from ..errors import UsageError
 from ..protocol.constructions import construction
 from ..storage import survivors as survivors_file
 from . import spend
-from .access import TakingPart, admitted, taking_part
+from .access import Step, admitted, taking_part
 from .arguments import AnyRound, workspace
 from .freeze import ConfirmReport, chosen_masked, confirm_once
 from .frozen import rows_of
@@ -29,9 +29,7 @@ def propose(round: AnyRound) -> tuple[bytes, dict[int, str]]:
     return survivors_file.content(space.session, rows_of(files), None), left_out
 
 
-def confirm(
-    round: AnyRound, user: int, proposal: bytes, **access: Unpack[TakingPart]
-) -> ConfirmReport:
+def confirm(round: AnyRound, user: int, proposal: bytes, **access: Unpack[Step]) -> ConfirmReport:
     """Confirm what was proposed, for a user that has no X but its own.
 
     Only where an answer depends on no X. That the set can be answered is then the word of whoever

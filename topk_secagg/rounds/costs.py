@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..algebra.field import ceil_div
 from ..algebra.randomness import KEY_BYTES
 from ..brief import Brief
-from ..errors import Advice, CannotWrite, UsageError, amount
+from ..errors import Advice, CannotWrite, Refused, UsageError, amount
 from ..protocol.constructions import construction
 from ..protocol.deal import Block
 from ..protocol.family import find_family
@@ -22,6 +23,7 @@ from ..protocol.parameters import (
 )
 from ..storage.session import Session
 from ..storage.share import file_bytes, files_bytes, header_bytes
+from ..storage.workspace import Workspace
 
 _LIBRARIES = 190 << 20  # what Python with numba and HDF5 takes before any work
 _AGGREGATE_BYTES = 16  # index, symbol and real of one coordinate
@@ -35,6 +37,8 @@ _LIST_BYTES = 300
 _COMMITMENT_ROW_BYTES = 67
 _SESSION_BYTES = 1000
 _DECODE_BUFFER = 64 << 20
+_RESIDUAL_BYTES = 8  # of a coordinate
+_CONTAINER_MEMORY = Path("/sys/fs/cgroup/memory.max")
 
 
 @dataclass(frozen=True, repr=False)
@@ -178,8 +182,6 @@ def footprint(p: Parameters) -> Footprint:
     shares = files_bytes(p, family)
     answer = c.answer_bytes(p.users)
     messages = _masked_file_bytes(p) + _answer_file_bytes(p)
-    chunk = p.users * c.chunk_rows * c.width * 4
-    largest = max(5 * chunk, 16 * p.length, min(p.users * answer, _DECODE_BUFFER))
     return Footprint(
         pair_bytes=ceil_div(shares, p.users),
         all_bytes=p.users * (shares + _own_bytes(p, family) + messages) + _common_bytes(p, family),
@@ -187,8 +189,16 @@ def footprint(p: Parameters) -> Footprint:
         masked_bytes=c.masked_bytes,
         answer_bytes=answer,
         file_bytes=sent_files(p).total,
-        memory_bytes=_LIBRARIES + largest,
+        memory_bytes=_memory_bytes(p, p.length),
     )
+
+
+def _memory_bytes(p: Parameters, length: int) -> int:
+    """About the memory that the largest step takes, with gradients of this length."""
+    c = construction(p)
+    chunk = p.users * c.chunk_rows * c.width * 4
+    answers = min(p.users * c.answer_bytes(p.users), _DECODE_BUFFER)
+    return _LIBRARIES + max(5 * chunk, 16 * length, answers)
 
 
 def _row_bytes(p: Parameters) -> int:
@@ -215,16 +225,77 @@ def _common_bytes(p: Parameters, family: tuple[Block, ...]) -> int:
     return session + 2 * survivors + total
 
 
+@dataclass(frozen=True)
+class Price:
+    """What a round costs one user at most, in bytes: the memory of its largest step, and its files
+    with those that it fetches. It follows from session.json, and time follows from it."""
+
+    memory: int
+    disk: int
+
+
+def price(session: Session) -> Price:
+    """The price of a round that there is."""
+    p = session.parameters
+    family = session.family or ()
+    fetched = p.users * (_masked_file_bytes(p) + _answer_file_bytes(p))
+    shares = 0 if session.series is not None and family else 2 * files_bytes(p, family)
+    residual = _RESIDUAL_BYTES * session.layout.length
+    own = _own_bytes(p, family) + residual + _common_bytes(p, family)
+    memory = _memory_bytes(p, session.layout.length)
+    return Price(memory=memory, disk=shares + own + fetched)
+
+
+def check_affordable(space: Workspace, max_memory: int | None, max_disk: int | None) -> None:
+    """Refuse a round that costs more than its user allows; without a word, more memory than the
+    machine has. Nothing is read or drawn before."""
+    cost = price(space.session)
+    most = machine_memory() if max_memory is None else max_memory
+    if cost.memory > most:
+        raise Refused(
+            f"this round takes about {amount(cost.memory)} of memory, and the limit is "
+            f"{amount(most)}",
+            "ask who started it whether its size is right, or allow more",
+            Advice.MAX_MEMORY,
+        )
+    if max_disk is not None and cost.disk > max_disk:
+        raise Refused(
+            f"the files of this round take about {amount(cost.disk)}, and the limit is "
+            f"{amount(max_disk)}",
+            "ask who started it whether its size is right, or allow more",
+            Advice.MAX_DISK,
+        )
+
+
+def machine_memory() -> int:
+    """The memory of this machine, or of the container."""
+    sizes = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    with suppress(OSError, ValueError):  # no container, or none with a limit
+        sizes.append(int(_CONTAINER_MEMORY.read_text()))
+    return min(sizes)
+
+
+def check_room(session: Session, folder: Path) -> None:
+    """Refuse to deal what the disk cannot hold."""
+    p = session.parameters
+    family = session.family or ()
+    _check_free(folder, files_bytes(p, family) + _own_bytes(p, family), "this user's files")
+
+
 def check_disk(folder: Path, p: Parameters, *, distributed: bool) -> None:
     """Refuse to start a round whose offline files the disk cannot hold."""
     files = footprint(p)
+    # what one user sends and receives, or all
+    needed = 2 * p.users * files.pair_bytes if distributed else files.all_bytes
+    whose = "this user's files" if distributed else "the offline files of all users"
+    _check_free(folder, needed, whose)
+
+
+def _check_free(folder: Path, needed: int, whose: str) -> None:
     place = folder.absolute()  # which need not be there yet
     disk = os.statvfs(next(there for there in (place, *place.parents) if there.exists()))
     free = disk.f_bavail * disk.f_frsize
-    # what one user sends and receives, or all
-    needed = 2 * p.users * files.pair_bytes if distributed else files.all_bytes
     if needed > free:
-        whose = "this user's files" if distributed else "the offline files of all users"
         raise CannotWrite(
             f"{whose} need {amount(needed)}, and the disk has {amount(free)} free",
             "free some space, or choose parameters that need less",

@@ -45,8 +45,9 @@ from ..storage.basis import of_round
 from ..storage.session import Session
 from ..storage.survivors import Survivors
 from ..storage.workspace import Workspace
-from .access import Pins, check_pins, taking_part
+from .access import Decoding, check_pins, taking_part
 from .arguments import AnyPath, AnyRound, optional_path
+from .costs import check_affordable
 from .each import for_each
 from .frozen import each_frozen
 from .outcome import PUBLISHED
@@ -99,7 +100,7 @@ def decode(
     mean: bool = False,
     strict: bool = False,
     progress: Progress = unheard,
-    **pins: Unpack[Pins],
+    **pins: Unpack[Decoding],
 ) -> DecodeReport:
     """The sum, from enough answers: write aggregate.h5, and the sum in the form of a gradient to
     `output`.
@@ -116,11 +117,14 @@ def decode(
     session: refuse any other session than this one; at least 16 of its digits.
     series: the same of the series of the round, whose name `init` and `inspect` say.
     recipients: refuse a session that has other keys than this file.
+    max_memory: refuse a round that takes more bytes of memory; by default, more than there are.
+    max_disk: refuse a round for whose files a user needs more bytes.
 
     Returns a DecodeReport: the sum as its `total`, U1, U2, and who of these answered wrongly.
     """
     space, access = taking_part(round, **pins)
     check_pins(space, access)
+    check_affordable(space, access.max_memory, access.max_disk)
     written_to = optional_path("output", output)
     if written_to is not None:
         check_writable(written_to)

@@ -23,7 +23,7 @@ from ..storage.share import HeldKeys, SharesOfUser
 from ..storage.survivors import Row, Survivors
 from ..storage.workspace import Workspace
 from . import series, spend
-from .access import TakingPart, admitted, taking_part
+from .access import Step, admitted, taking_part
 from .arguments import AnyRound
 from .backups import check_knows
 from .frozen import check_arrived, read_frozen
@@ -48,7 +48,7 @@ def eliminate(
     user: int,
     *,
     progress: Progress = unheard,
-    **access: Unpack[TakingPart],
+    **access: Unpack[Step],
 ) -> EliminateReport:
     """Mask-elimination phase of one user: read U1, its X and the shares of U1 for this user, and
     write Y.
@@ -64,6 +64,8 @@ def eliminate(
     series: the same of the series of the round, whose name `init` and `inspect` say.
     recipients: refuse a session that has other keys than this file.
     identity: the user's keys, in a sealed round.
+    max_memory: refuse a round that takes more bytes of memory; by default, more than there are.
+    max_disk: refuse a round for whose files a user needs more bytes.
 
     Returns an EliminateReport.
     """

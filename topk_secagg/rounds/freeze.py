@@ -27,7 +27,7 @@ from ..storage.ledger import Ledger
 from ..storage.masked import MaskedFile
 from ..storage.workspace import Workspace
 from . import spend
-from .access import Access, TakingPart, admitted, check_pins, taking_part
+from .access import Access, Step, admitted, check_pins, taking_part
 from .arguments import AnyRound, user_list
 from .each import for_each
 from .frozen import read_frozen, rows_of
@@ -49,7 +49,7 @@ def freeze(
     only: Iterable[int] | None = None,
     *,
     user: int | None = None,
-    **access: Unpack[TakingPart],
+    **access: Unpack[Step],
 ) -> FreezeReport:
     """Fix the survivors: write survivors.json for the users that have masked.
 
@@ -65,6 +65,8 @@ def freeze(
     series: the same of the series of the round, whose name `init` and `inspect` say.
     recipients: refuse a session that has other keys than this file.
     identity: the user's keys, in a sealed round.
+    max_memory: refuse a round that takes more bytes of memory; by default, more than there are.
+    max_disk: refuse a round for whose files a user needs more bytes.
 
     Returns a FreezeReport.
     """
@@ -312,7 +314,7 @@ class ConfirmReport(Brief):
     needed: int
 
 
-def confirm(round: AnyRound, user: int, **access: Unpack[TakingPart]) -> ConfirmReport:
+def confirm(round: AnyRound, user: int, **access: Unpack[Step]) -> ConfirmReport:
     """Sign the digest of survivors.json, after the ledger: a user confirms one set per round.
 
     So it confirms only a set that can be answered: with every X in it here and sound, and its own
@@ -327,6 +329,8 @@ def confirm(round: AnyRound, user: int, **access: Unpack[TakingPart]) -> Confirm
     series: the same of the series of the round, whose name `init` and `inspect` say.
     recipients: refuse a session that has other keys than this file.
     identity: the user's keys, in a sealed round.
+    max_memory: refuse a round that takes more bytes of memory; by default, more than there are.
+    max_disk: refuse a round for whose files a user needs more bytes.
 
     Returns a ConfirmReport.
     """

@@ -37,7 +37,7 @@ from ..storage.session import Session
 from ..storage.share import SharesOfUser
 from ..storage.workspace import Workspace
 from . import bases, outcome, series, spend
-from .access import TakingPart, admitted, hint_of_secrets, other_folder, taking_part
+from .access import Step, admitted, hint_of_secrets, other_folder, taking_part
 from .arguments import (
     SELECTIONS,
     AnyPath,
@@ -98,7 +98,7 @@ def mask(
     again: bool = False,
     without_them: bool = False,
     context: AnyPath | None = None,
-    **access: Unpack[TakingPart],
+    **access: Unpack[Step],
 ) -> MaskReport:
     """Masked-input phase of one user: reduce, quantise and mask its gradient, and write X.
 
@@ -124,6 +124,8 @@ def mask(
     series: the same of the series of the round, whose name `init` and `inspect` say.
     recipients: refuse a session that has other keys than this file.
     identity: the user's keys, in a sealed round.
+    max_memory: refuse a round that takes more bytes of memory; by default, more than there are.
+    max_disk: refuse a round for whose files a user needs more bytes.
 
     Returns a MaskReport.
     """

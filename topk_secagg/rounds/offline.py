@@ -30,8 +30,9 @@ from ..storage.session import Session
 from ..storage.share import SharesOfUser
 from ..storage.workspace import Workspace
 from . import series
-from .access import TakingPart, admitted, hint_of_secrets, other_folder, taking_part
+from .access import Step, admitted, hint_of_secrets, other_folder, taking_part
 from .arguments import CIPHER, OS, SOURCES, AnyRound, check_choice, workspace
+from .costs import check_room
 from .part import part_taken
 
 
@@ -60,7 +61,7 @@ def offline(
     from_: AnyRound | None = None,
     skip_generations: bool = False,
     progress: Progress = unheard,
-    **access: Unpack[TakingPart],
+    **access: Unpack[Step],
 ) -> OfflineReport:
     """Offline phase of one user: draw Z_n, write secrets/user-n.h5 and shares/user-m/from-n.h5 for
     every m. In a later round of a series by keys, put the keys through instead: nothing is sent.
@@ -82,6 +83,8 @@ def offline(
     series: the same of the series of the round, whose name `init` and `inspect` say.
     recipients: refuse a session that has other keys than this file.
     identity: the user's keys, in a sealed round.
+    max_memory: refuse a round that takes more bytes of memory; by default, more than there are.
+    max_disk: refuse a round for whose files a user needs more bytes.
 
     Returns an OfflineReport.
     """
@@ -96,6 +99,8 @@ def offline(
     path = series.chain_path(space, user, before)
     with space.step_of(user), space.chain_of(path):
         _check_first_time(space, user, signer)
+        if not space.secret_path(user).exists():
+            check_room(space.session, space.root)
         place = _place(space, user, path, before, skip_generations=skip_generations)
         ledger = _ledger(space, user, path, place.previous)
         stored = _secret(space, ledger, randomness)
