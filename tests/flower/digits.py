@@ -114,23 +114,19 @@ def train(message: Message, context: Context) -> Message:
     arrays = {name: array.numpy() for name, array in message.content["arrays"].items()}
     images, labels = data(partition)
     after = descend(arrays, images, labels, np.random.default_rng([partition, number]))
-    keep(context, number, {name: after[name].astype(np.float64) - arrays[name] for name in after})
+    update = {name: after[name].astype(np.float64) - arrays[name] for name in after}
+    keep(context, number, update, len(labels))
     record = ArrayRecord({name: Array(array) for name, array in after.items()})
     metrics = MetricRecord({"num-examples": len(labels), "accuracy": accuracy(after)})
     return Message(RecordDict({"arrays": record, "metrics": metrics}), reply_to=message)
 
 
-def keep(context: Context, number: int, update) -> None:
+def keep(context: Context, number: int, update, weight: int) -> None:
     """For the test: the update of this node, and the residual that is added to it."""
-    from topk_secagg.storage.artifacts import opened
-    from topk_secagg.storage.residual import KIND
+    from federation import residual_of
 
-    state = Path(os.environ["XDG_STATE_HOME"]) / "topk-secagg" / "flower"
-    path = state / f"node-{context.node_id}" / f"run-{context.run_id}" / "residual.h5"
-    residual = np.zeros(0)
-    if path.exists():
-        with opened(path, KIND) as artifact:
-            residual = artifact.read("value")
+    residual = residual_of(context)
+    residual = np.zeros(0) if residual is None else residual / weight
     kept = Path(os.environ["XDG_STATE_HOME"]).parent / "updates"
     kept.mkdir(exist_ok=True)
     np.savez(kept / f"{number}-{context.node_id}.npz", residual=residual, **update)

@@ -23,8 +23,10 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from flwr.supercore.task_identity import TaskIdentity
 
 from topk_secagg.flower import TopKSecAgg, topk_secagg_mod
+from topk_secagg.flower.node import Node
 from topk_secagg.flower.parcels import MASK, RECORD, STEP
-from topk_secagg.storage import residual as residual_file
+from topk_secagg.rounds.feedback import carried
+from topk_secagg.storage.ledger import Ledger
 
 RUN = 7
 SILENT = "silent"  # a fault: no reply at all
@@ -76,6 +78,9 @@ class Federation(Grid):
 
     def folder(self, user: int) -> Path:
         return Path(str(self.config(user)["topk-secagg-folder"]))
+
+    def identity(self, user: int) -> Path:
+        return self.folder(user) / "secrets" / "user-01.identity"
 
     def set_run(self, run: Any) -> None: ...
 
@@ -253,7 +258,7 @@ class Lab:
             number = int(message.content["config"]["server-round"])
             user = int(context.node_config["partition-id"]) + 1
             after = self.update(user, number, arrays)
-            self._note(user, number, arrays, after)
+            self._note(user, number, arrays, after, context)
             metrics = MetricRecord({"num-examples": self.weight(user), "loss": float(user)})
             content = RecordDict({"arrays": record_of(after), "metrics": metrics})
             return Message(content, reply_to=message)
@@ -265,7 +270,9 @@ class Lab:
 
         return app
 
-    def _note(self, user: int, number: int, before: Arrays, after: Arrays) -> None:
+    def _note(
+        self, user: int, number: int, before: Arrays, after: Arrays, context: Context
+    ) -> None:
         if any(after[name].shape != before[name].shape for name in after if name in before):
             return
         update = {
@@ -273,11 +280,22 @@ class Lab:
             for name in after
             if name in before and "running" not in name and after[name].dtype.kind == "f"
         }
-        length = sum(part.size for part in update.values())
-        path = self.grid.folder(user) / f"run-{RUN}" / "residual.h5"
-        residual, _ = residual_file.read(path, user, length)
         self.updates.setdefault(number, {})[user] = update
-        self.residuals.setdefault(number, {})[user] = residual
+        residual = residual_of(context)  # which has the weight in it
+        self.residuals.setdefault(number, {})[user] = (
+            None if residual is None else residual / self.weight(user)
+        )
+
+
+def residual_of(context: Context) -> Any:
+    """What is added to the update of a node in its latest round, as error feedback has kept it."""
+    node = Node(context)
+    space = node.latest()
+    if space is None or not node.feedback:
+        return None
+    user = node.user_in(space.session)
+    ledger = Ledger.read(space.ledger_path(user), space.session.id, user)
+    return carried(space, ledger, space.session.layout.length).value
 
 
 def random_update(user: int, number: int, arrays: Arrays) -> Arrays:

@@ -11,6 +11,8 @@ from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 import topk_secagg as ts
 from topk_secagg.flower import parcels, server
 from topk_secagg.rounds import eliminate as eliminate_step
+from topk_secagg.rounds.freeze import chosen_masked
+from topk_secagg.rounds.frozen import rows_of
 from topk_secagg.storage import survivors as survivors_file
 from topk_secagg.storage.keys import Identity, read_identity
 from topk_secagg.storage.workspace import Workspace
@@ -88,7 +90,7 @@ def changed(space: Workspace, **changes) -> bytes:
 
 def identity_of(training: Lab, user: int) -> Identity:
     """The keys of a user that plays along with the server."""
-    return read_identity(training.grid.folder(user) / "identity")
+    return read_identity(training.grid.identity(user))
 
 
 # messages that are no step
@@ -155,12 +157,14 @@ def test_a_file_never_changes(lab):
 
 # sessions
 
+PLAIN = {"confirm": False, "freezer": 1}
+
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"recipients": None, "confirm": False}, "not sealed, or its users do not confirm"),
-        ({"confirm": False}, "not sealed, or its users do not confirm"),
+        ({**PLAIN, "recipients": None}, "not sealed, or its users do not confirm"),
+        (PLAIN, "not sealed, or its users do not confirm"),
     ],
 )
 @pytest.mark.parametrize("step", ["deal", "mask"])
@@ -180,7 +184,7 @@ def with_key_of_server(space: Workspace, user: int, keys: Identity):
 def test_after_the_first_round_users_keep_their_keys(lab):
     training = lab()
     space = masked(training, rounds=2)
-    recipients = with_key_of_server(space, 4, Identity.drawn())
+    recipients = with_key_of_server(space, 4, Identity.drawn("0" * 64))
     following = replace(space.session.series, generation=2)
     files = mask_message(changed(space, recipients=recipients, series=following))
     reply = ask(training, 2, "mask", WEIGHTED, files, training.arrays)
@@ -263,8 +267,7 @@ def test_who_is_not_in_the_session_does_not_take_part(lab):
     training = lab()
     space = masked(training)
     ask(training, 5, "join")
-    path = training.grid.folder(5) / "identity"
-    path.unlink()
+    training.grid.identity(5).unlink()
     (training.grid.folder(5) / "run-7" / "state.json").unlink()
     reply = ask(training, 5, "deal", (), mask_message(space))
     assert_refused(reply, "this node's keys are not in the session")
@@ -367,12 +370,12 @@ def test_old_rounds_stay_over(lab):
             words in str(reply.error.reason)
             for words in (
                 "keys never go back",
-                "is no later one of a series",
+                "it is not an earlier one",
                 "has erased its secret",
                 "takes part in series",
             )
         )
-        for step in ("freeze", "confirm", "answer", "collect"):
+        for step in ("confirm", "answer", "collect"):
             files = {"survivors.json": old.survivors_path.read_bytes()}
             reply = ask(training, 2, step, session_words(old), files)
             assert_refused(reply, "is not this node's latest one")
@@ -412,14 +415,11 @@ def test_a_training_that_has_ended_stays_ended(lab):
 # survivors
 
 
-def survivor_set(training: Lab, space: Workspace, users, freezer: int) -> bytes:
-    """survivors.json of these users, signed by one that plays along."""
-    from topk_secagg.rounds.freeze import chosen_masked
-
+def survivor_set(space: Workspace, users) -> bytes:
+    """survivors.json of these users."""
     files, _ = chosen_masked(space)
-    rows = survivors_file.rows_of({n: files[n] for n in users})
-    signer = identity_of(training, freezer)
-    return survivors_file.content(space.session, rows, freezer=freezer, signer=signer)
+    rows = rows_of({n: files[n] for n in users})
+    return survivors_file.content(space.session, rows, signer=None)
 
 
 def confirmation(training: Lab, space: Workspace, user: int, survivors: bytes, signer) -> bytes:
@@ -434,8 +434,8 @@ def two_sets(lab, others=(3, 4)):
     """User 5 plays along with the server: one set goes to users 1 and 2, another to the others."""
     training = lab()
     space = masked(training)
-    all_users = survivor_set(training, space, (1, 2, 3, 4, 5), freezer=5)
-    without_1 = survivor_set(training, space, (2, 3, 4, 5), freezer=5)
+    all_users = survivor_set(space, (1, 2, 3, 4, 5))
+    without_1 = survivor_set(space, (2, 3, 4, 5))
     confirmed = {}
     for users, survivors in (((1, 2), all_users), (others, without_1)):
         for user in users:
@@ -466,7 +466,7 @@ def test_two_survivor_sets_get_no_answer(lab):
 def test_a_node_confirms_one_survivor_set(lab):
     training, space, _, without_1, _ = two_sets(lab)
     reply = ask(training, 2, "confirm", session_words(space), {"survivors.json": without_1})
-    assert_refused(reply, "another survivors.json than an earlier one")
+    assert_refused(reply, "with other survivors")
     # not even if the first one is gone
     for path in training.grid.folder(2).rglob("survivors.json"):
         path.unlink()
@@ -479,7 +479,7 @@ def test_a_server_cannot_confirm_for_nodes(lab):
     files = confirmations_for(training, space, all_users, confirmed, (1, 2))
     for user in (3, 4):
         files[f"confirmed/user-{user:02}.json"] = confirmation(
-            training, space, user, all_users, Identity.drawn()
+            training, space, user, all_users, Identity.drawn("0" * 64)
         )
     reply = ask(training, 1, "answer", session_words(space), files)
     assert_refused(reply, "3 users have confirmed these survivors, and 4 must")
@@ -498,47 +498,24 @@ def test_without_the_check_two_sets_would_be_answered(lab, monkeypatch):
             assert list(files_of(reply)) == [f"elimination/user-{user:02}.h5"]
 
 
-def test_a_node_signs_and_confirms_only_its_own_x(lab):
+def test_a_node_confirms_only_its_own_x(lab):
     training = lab()
     space = masked(training)
-    survivors = survivor_set(training, space, (1, 2, 3, 4, 5), freezer=5)
+    survivors = survivor_set(space, (1, 2, 3, 4, 5))
     _, body = survivors_file.parse(space.survivors_path, survivors)
     rows = [replace(row, sha256="0" * 64) if row.user == 2 else row for row in body["survivors"]]
-    forged = survivors_file.content(space.session, rows, freezer=5, signer=identity_of(training, 5))
-    for step in ("confirm", "freeze"):
-        reply = ask(training, 2, step, session_words(space), {"survivors.json": forged})
-        assert_refused(reply, "names an X of user 2 that this user did not send")
-
-
-def test_a_node_signs_one_survivor_set(lab):
-    training = lab()
-    space = masked(training)
-    sets = [
-        survivors_file.content(
-            space.session,
-            survivors_file.parse(
-                space.survivors_path, survivor_set(training, space, users, freezer=5)
-            )[1]["survivors"],
-            freezer=2,
-            signer=None,
-        )
-        for users in ((1, 2, 3, 4, 5), (2, 3, 4, 5))
-    ]
-    first = ask(training, 2, "freeze", session_words(space), {"survivors.json": sets[0]})
-    again = ask(training, 2, "freeze", session_words(space), {"survivors.json": sets[0]})
-    assert files_of(first) == files_of(again)
-    reply = ask(training, 2, "freeze", session_words(space), {"survivors.json": sets[1]})
-    assert_refused(reply, "user 2 has already frozen another survivor set")
+    forged = survivors_file.content(space.session, rows, signer=None)
+    reply = ask(training, 2, "confirm", session_words(space), {"survivors.json": forged})
+    assert_refused(reply, "names an X of user 2 that this user did not send")
 
 
 def test_fewer_survivors_than_agreed_are_refused(lab):
     training = lab()
     space = masked(training)
-    three = survivor_set(training, space, (1, 2, 5), freezer=5)
-    for step in ("freeze", "confirm"):
-        reply = ask(training, 2, step, session_words(space), {"survivors.json": three})
-        assert reply.has_error()
-        assert "names 3 survivors, and 4 are needed" in str(reply.error.reason)
+    three = survivor_set(space, (1, 2, 5))
+    reply = ask(training, 2, "confirm", session_words(space), {"survivors.json": three})
+    assert reply.has_error()
+    assert "names 3 survivors, and 4 are needed" in str(reply.error.reason)
 
 
 # nodes that do not keep to the protocol

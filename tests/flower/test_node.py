@@ -54,11 +54,10 @@ def test_keys_are_made_once_and_closed_to_others():
 
 
 def test_keys_may_come_from_the_configuration(tmp_path):
-    path = tmp_path / "own.identity"
-    public = ts.keygen(4, path)
-    mine = node(**{"topk-secagg-identity": str(path)})
+    public = ts.keygen(4, tmp_path)
+    mine = node(**{"topk-secagg-identity": str(tmp_path / "user-04.identity")})
     assert mine.identity().public(4) == public
-    assert not (mine.home / "identity").exists()
+    assert not (mine.home / "secrets").exists()
 
 
 def test_keys_that_the_configuration_names_are_not_made(tmp_path):
@@ -98,7 +97,7 @@ def test_a_state_that_is_damaged_binds_all_the_same(content):
 
 
 def test_the_numbers_in_a_list_of_keys_say_nothing(tmp_path):
-    identities = [Identity.drawn() for _ in range(3)]
+    identities = [Identity.drawn("0" * 64) for _ in range(3)]
     path = tmp_path / "known"
     path.write_text("# us\n\n" + "\n".join(each.public(1).line() for each in identities))
     assert known_keys(path) == {keys_of(each.public(7)) for each in identities}
@@ -113,7 +112,7 @@ def test_a_list_with_a_line_that_has_no_keys_is_refused(tmp_path, line):
 
 
 def test_users_have_sound_keys_that_nobody_else_has():
-    one, two, three = (keys_of(Identity.drawn().public(1)) for _ in range(3))
+    one, two, three = (keys_of(Identity.drawn("0" * 64).public(1)) for _ in range(3))
     half = (one[0], two[1])  # age of the one, Ed25519 of the other
     given = {11: one, 12: ("age1", "00"), 13: half, 14: two, 15: one, 16: three}
     assert admissible(given, None) == {11: one, 14: two, 16: three}

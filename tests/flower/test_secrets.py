@@ -14,6 +14,7 @@ from topk_secagg.flower import client
 from topk_secagg.storage.keys import read_identity
 
 KEY_BYTES = 32
+_PUBLIC = ("dealt", "folder")  # tables of a chain that are no secret: digests, and a name
 WINDOW = 8  # bytes: a float64, or two float32
 
 
@@ -42,18 +43,18 @@ class Secrets:
 
     def collect(self, user):
         folder = self.training.grid.folder(user)
-        identity = read_identity(folder / "identity")
+        identity = read_identity(self.training.grid.identity(user))
         self.add_key(bytes.fromhex(identity.ed25519))
         self.texts |= {identity.age.encode(), identity.age.lower().encode()}
         if (folder / "secrets" / "input.key").exists():
             self.add_key((folder / "secrets" / "input.key").read_bytes())
-        for path in [*folder.rglob("secrets/*/*.h5"), *folder.rglob("residual.h5")]:
+        for path in folder.rglob("secrets/**/*.h5"):
             with h5py.File(path) as file:
                 for name, table in file.items():
                     content = table[...]
                     if content.dtype.kind == "f":
                         self.add_reals(content)
-                    elif name != "dealt" and content.dtype == np.uint8:  # digests are public
+                    elif name not in _PUBLIC and content.dtype == np.uint8:
                         for key in content.reshape(-1, content.shape[-1]):
                             self.add_key(key.tobytes())
 
@@ -101,8 +102,8 @@ def test_no_message_of_a_training_holds_a_secret(lab):
     assert all(not context.state for context in training.grid.contexts.values())
 
 
-def held_keys(node, _space, _update):
-    return next(node.home.rglob("*.held.h5")).read_bytes()
+def chain(node, _space, _update):
+    return next(node.home.rglob("*.chain-*.h5")).read_bytes()
 
 
 def identity(node, _space, _update):
@@ -115,7 +116,7 @@ def own_key_in_hex(node, _space, _update):
 
 
 def residual(node, _space, _update):
-    return node.residual.read_bytes()
+    return next(node.home.rglob("*.residual.h5")).read_bytes()
 
 
 def two_values(_node, _space, update):
@@ -126,9 +127,7 @@ def one_value(_node, _space, update):
     return b"xyz" + update["layer.bias"].reshape(-1)[7:8].tobytes()
 
 
-@pytest.mark.parametrize(
-    "leak", [held_keys, identity, own_key_in_hex, residual, two_values, one_value]
-)
+@pytest.mark.parametrize("leak", [chain, identity, own_key_in_hex, residual, two_values, one_value])
 def test_a_node_that_leaks_is_caught(lab, monkeypatch, leak):
     """The twin: user 3 adds a secret to its X in the second round."""
     training = lab()

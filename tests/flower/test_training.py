@@ -53,9 +53,7 @@ def assert_sum_is_that_of_aggregate(training: Lab, number: int, survivors: list[
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"picks": 2}, {"construction": "moments", "picks": 2}, {"dealing": "seeds", "picks": 2}],
-    ids=["keys", "two picks", "moments", "seeds"],
+    "options", [{}, {"picks": 2}, {"dealing": "shares"}], ids=["keys", "two picks", "shares"]
 )
 def test_the_sum_of_every_round_is_that_of_aggregate(lab, options):
     training = lab(**options)

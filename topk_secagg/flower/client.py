@@ -11,14 +11,11 @@ from flwr.common.constant import ErrorCode
 from flwr.supercore import log
 
 from ..errors import BadData, Busy, InputMissing, Refused, SecAggError
-from ..protocol.constructions import construction
 from ..rounds.centralised import confirm as confirm_unseen
 from ..rounds.eliminate import eliminate
 from ..rounds.forget import forget
-from ..rounds.freeze import confirm
 from ..rounds.mask import mask
 from ..rounds.offline import offline
-from ..storage import survivors as survivors_file
 from ..storage.ledger import Ledger
 from ..storage.workspace import Workspace
 from . import parcels
@@ -102,8 +99,8 @@ def _deal(node: Node, parcel: Parcel) -> RecordDict:
     """Its sealed shares for the others, and its list."""
     space = node.admit(parcel.file("session.json"))
     user = node.user_in(space.session)
-    if space.session.series is not None:
-        raise Refused("nothing is dealt in a later round of a series")
+    if space.session.series is not None and space.session.family is not None:
+        raise Refused("no keys are dealt in a later round of a series")
     latest = node.latest()
     if latest is not None and latest.session.id != space.session.id:
         _settle(latest, parcel)
@@ -207,24 +204,11 @@ def _mask_once(node: Node, space: Workspace, *, user: int, update: Arrays, weigh
     )
 
 
-def _freeze(node: Node, parcel: Parcel) -> RecordDict:
-    """Look at the survivors that the server proposes: that binds nobody."""
-    space = node.current(parcel.word("session"))
-    proposal = parcel.file("survivors.json")
-    survivors_file.checked(space, proposal)
-    return parcels.content(parcels.FREEZE, files={"survivors.json": proposal})
-
-
 def _confirm(node: Node, parcel: Parcel) -> RecordDict:
-    """Confirm the survivors, with every X where answers depend on them."""
+    """Confirm the survivors that the server proposes: one set in a round."""
     space = node.current(parcel.word("session"))
     user = node.user_in(space.session)
-    expected = parcels.places(space, space.survivors_path)
-    if construction(space.session.parameters).needs_masked_sum:
-        confirm_unseen(space, user, parcel.file("survivors.json"), **node.access())
-    else:
-        parcels.store(parcel.files, expected | parcels.masked_places(space, *space.users()))
-        confirm(space, user, **node.access())
+    confirm_unseen(space, user, parcel.file("survivors.json"), **node.access())
     own = space.confirmation_path(user)
     return parcels.content(parcels.CONFIRM, files=parcels.named(space, own))
 
@@ -255,7 +239,6 @@ _STEPS = {
     parcels.JOIN: _join,
     parcels.DEAL: _deal,
     parcels.COLLECT: _collect,
-    parcels.FREEZE: _freeze,
     parcels.CONFIRM: _confirm,
     parcels.ANSWER: _answer,
     parcels.END: _end,
@@ -297,6 +280,8 @@ def _leave(node: Node, space: Workspace, *, ends: bool) -> None:
     user = node.user_in(space.session)
     if space.runs_here(user):
         forget(space, user, give_up=True, end_series=ends, **node.access())
+    if ends:
+        node.erase_residuals()
     node.discard(space)
 
 

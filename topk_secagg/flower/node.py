@@ -24,7 +24,7 @@ from flwr.supercore import log
 
 from ..errors import BadData, Refused, UsageError
 from ..rounds.access import TakingPart, keygen
-from ..storage.atomic import PRIVATE, make_folder, write_whole
+from ..storage.atomic import PRIVATE, erase, make_folder, write_whole
 from ..storage.documents import LARGEST, read_bytes
 from ..storage.keys import Identity, read_identity
 from ..storage.session import Session, parse_session
@@ -192,6 +192,10 @@ class Node:
         if not space.session_path.exists():
             write_whole(space.session_path, content)
         return space
+
+    def erase_residuals(self) -> None:
+        """Erase what was not sent: no later training takes it."""
+        erase(*(self.home / "secrets").glob("*/user-*.residual.h5"))
 
     def discard(self, space: Workspace) -> None:
         """Remove the public files of a round that was forgotten; its ledger stays."""

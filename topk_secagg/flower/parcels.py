@@ -28,8 +28,7 @@ JOIN = "join"  # the node's public keys
 DEAL = "deal"  # its sealed shares for the others
 COLLECT = "collect"  # those of the others for it
 MASK = "mask"  # train, and X
-FREEZE = "freeze"  # sign the survivors
-CONFIRM = "confirm"  # confirm them
+CONFIRM = "confirm"  # confirm the survivors
 ANSWER = "answer"  # Y
 END = "end"  # forget what is left
 

@@ -13,9 +13,8 @@ from flwr.app import MetricRecord, RecordDict
 
 from ..errors import BadData, UsageError
 from ..gradients.quantise import dequantise, magnitude
-from ..protocol.constructions import construction
-from ..rounds.centralised import propose
 from ..rounds.decode import DecodeReport, decode
+from ..rounds.freeze import freeze
 from ..rounds.init import InitReport, init
 from ..storage import survivors as survivors_file
 from ..storage.keys import Recipient
@@ -36,13 +35,8 @@ class ServedRound:
 
     @property
     def deals(self) -> bool:
-        """Whether nodes deal in this round: in a series with keys only in the first."""
-        return self.space.session.series is None
-
-    @property
-    def every_x_is_needed(self) -> bool:
-        """Whether answers depend on every X."""
-        return not construction(self.space.session.parameters).needs_masked_sum
+        """Whether nodes deal in this round: keys in the first of a series, shares in every one."""
+        return self.space.session.series is None or self.space.session.family is None
 
     def expected(self, step: str, user: int) -> dict[str, Place]:
         """The files that a user may send at a step."""
@@ -52,8 +46,6 @@ class ServedRound:
             return parcels.share_places(space, *others) | parcels.list_places(space, user)
         if step == parcels.MASK:
             return parcels.masked_places(space, user)
-        if step == parcels.FREEZE:
-            return parcels.places(space, space.survivors_path)
         if step == parcels.CONFIRM:
             return parcels.places(space, space.confirmation_path(user))
         if step == parcels.ANSWER:
@@ -98,21 +90,17 @@ class ServedRound:
         """The users whose X is here."""
         return list(self.space.present("masked"))
 
-    def proposal(self) -> tuple[bytes, dict[int, str]]:
-        """The survivors, for all to confirm, and whose X was left out for what reason."""
-        return propose(self.space)
+    def propose(self) -> dict[int, str]:
+        """Fix the survivors, for all to confirm; whose X was left out for what reason."""
+        return freeze(self.space).left_out
 
     def survivors(self) -> list[int]:
-        """U1, once it is signed."""
+        """U1, once it is proposed."""
         return survivors_file.read(self.space).users
 
     def to_confirm(self) -> dict[str, bytes]:
-        """What users need to confirm the survivors."""
-        space = self.space
-        paths = [space.survivors_path]
-        if self.every_x_is_needed:
-            paths += [space.masked_path(n) for n in self.survivors()]
-        return parcels.named(space, *paths)
+        """What users confirm."""
+        return parcels.named(self.space, self.space.survivors_path)
 
     def agreed(self) -> dict[str, bytes]:
         """survivors.json and all confirmations of it."""

@@ -405,28 +405,12 @@ class TopKSecAgg(Strategy):
 
 
 def _agree(exchange: Exchange, series: Series, this: ServedRound) -> None:
-    """Have one user sign the survivors, and the others confirm them."""
+    """Have the users confirm the survivors."""
     session = {"session": this.space.session.id}
     if not this.masked():
         raise TooFewSurvivors("no user has masked", "look at the nodes' logs")
-    for freezer in this.masked():
-        proposal, left_out = this.proposal()
-        for user, reason in left_out.items():
-            warn(f"the X of user {user} is left out: {reason}")
-        if freezer in left_out:
-            continue
-        files = {"survivors.json": proposal}
-        content = parcels.content(parcels.FREEZE, session, files)
-        signed = exchange.ask(
-            parcels.FREEZE,
-            {series.nodes[freezer]: content},
-            _storing(series, this, parcels.FREEZE),
-            enough=0,
-        )
-        if signed:
-            break
-    else:
-        raise TooFewSurvivors("no user signed the survivors", "look at the nodes' logs")
+    for user, reason in this.propose().items():
+        warn(f"the X of user {user} is left out: {reason}")
     content = parcels.content(parcels.CONFIRM, session, this.to_confirm())
     exchange.ask(
         parcels.CONFIRM,

@@ -52,7 +52,7 @@ def read(space: Workspace, session: str = "") -> Decoded | None:
     """What the own decoding of a session gave, by default of that of the round; None if there was
     none."""
     session = session or space.session.id
-    path = space.private_of(session) / space.decoded_path.name
+    path = space.private_of(session) / space.decoded_name
     with suppress(SecAggError):
         content = documents.read_bytes(path, "", largest=_LARGEST)
         decoded = parse(path, content)

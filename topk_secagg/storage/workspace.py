@@ -31,6 +31,8 @@ class Workspace:
     whatever is in the round's folder may be copied, and a copy of it brings no fresh ledger along.
     """
 
+    decoded_name = "decoded.json"  # in the folder of a session's secrets
+
     def __init__(self, root: str | Path, secrets: str | Path | None = None) -> None:
         self.root = root = Path(root)
         self.secrets = None if secrets is None else Path(secrets)
@@ -129,7 +131,7 @@ class Workspace:
     @property
     def decoded_path(self) -> Path:
         """What this account's own decoding gave."""
-        return self.private / "decoded.json"
+        return self.private / self.decoded_name
 
     def staged_path(self, user: int, what: str) -> Path:
         """User n alone: a file that is about to leave ("masked", "survivors", "confirmed",
